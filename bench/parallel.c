@@ -20,6 +20,15 @@
  *                   Two kernels copy the last gradient to its bucket and multiply the bucket by the rank's weight. The
  *                   statistics are the loss and the number of ranks that use each parameter; six ops and copies put the
  *                   loss in and take the mean out.
+ *   sharded         T1 + G(p) + max(0, G(p) - 5 L) + max(L + R(p), 6 L + A(stats)), with the layers of `blocks` below,
+ *                   whose parameters have p bytes. By the engine `host` on asynchronous devices, an all_gather of b
+ *                   bytes takes G(b) = n L + (n - 1) (b / n) / bandwidth, and a reduce_scatter R(b) = 2 n L + (n - 1)
+ *                   (b / n) / bandwidth.
+ *                   The first block has to be gathered before the forward pass, and the last one again before the
+ *                   backward pass; that runs beside the 5 ops of the loss. All other gathers run beside the passes of
+ *                   the neighbours, and reductions beside the backward passes, except the first block's. Its gradient
+ *                   is multiplied by the rank's weight. The statistics are those of `distributed`. If n does not
+ *                   divide the rows of a parameter, its gradient is copied to memory with padding: L for each block.
  *   pipeline        (M + S - 1) t + 2 (S - 1) c + u
  *                   M micro-batches, S stages, t the time of the slowest stage for one micro-batch, c the time of one
  *                   copy between stages, u the time of the optimizer. t is measured with the last stage's layers on one
@@ -37,6 +46,7 @@
 #include "timing.h"
 
 enum { WIDTH = 32, ROWS = 8, LAYERS = 96, MOST = 4, MICRO = 128, STAGE_LAYERS = 8, MOST_STEPS = 99 };
+enum { BLOCKS = 24, BLOCK_OPS = 16 };               /* blocks: their number, and ops of one in the forward pass */
 
 static double latency = 1e-3;
 static const double bandwidth = 256 << 20;
@@ -83,14 +93,39 @@ static void devices_find(ctrt_device **devices, int first, int n)
     }
 }
 
-/* `comm`: NULL, or that of a rank, whose device is devices[0]. */
+/* A linear layer without bias, and tanh many times: the passes of one block take longer than to gather the next. */
+static ctrt_status block_forward(ctrt_tensor **y, ctrt_module *self, ctrt_tensor *const *inputs, int count)
+{
+    ctrt_module *linear = NULL;
+    (void)count;
+    CTRT_TRY(ctrt_module_child(NULL, &linear, self, 0));
+    CTRT_TRY(ctrt_forward(y, linear, inputs[0]));
+    for (int i = 1; i < BLOCK_OPS; i++)
+        CTRT_TRY(ctrt_tanh(y, *y));
+    return CTRT_OK;
+}
+
+static const ctrt_module_class block_class = {
+    .size = sizeof(ctrt_module_class), .kind = "Block", .forward = block_forward,
+};
+
+static ctrt_status block_new(ctrt_module **out, ctrt_device *device)
+{
+    CTRT_TRY(ctrt_module_new(out, &block_class));
+    return ctrt_module_add_module(*out, "linear", CTRT_NEW(linear, WIDTH, WIDTH, false, device));
+}
+
+/* `layers`: BLOCKS of blocks, or a number of linear layers with bias and tanh. `comm`: NULL, or that of a rank, whose
+ * device is devices[0]. */
 static void training_begin(struct training *t, const char *strategy, int layers, int64_t rows, ctrt_comm *comm)
 {
     must(ctrt_sequential_new(&t->module, CTRT_NO_MODULES));
-    for (int i = 0; i < layers; i++) {
+    for (int i = 0; i < layers && layers != BLOCKS; i++) {
         must(ctrt_sequential_add(t->module, CTRT_NEW(linear, WIDTH, WIDTH, true, t->devices[0])));
         must(ctrt_sequential_add(t->module, CTRT_NEW(tanh)));
     }
+    for (int i = 0; i < layers && layers == BLOCKS; i++)
+        must(ctrt_sequential_add(t->module, CTRT_MAKE(block_new, t->devices[0])));
     must(ctrt_randn(&t->x, CTRT_SHAPE(rows, WIDTH), CTRT_F32, t->devices[0]));
     must(comm != NULL ? ctrt_parallel_new_comm(&t->net, t->module, strategy, comm)
                       : ctrt_parallel_new(&t->net, t->module, strategy, t->devices, t->n));
@@ -179,6 +214,7 @@ static void data_parallel(double one)
 /* ---- ranks in threads ---- */
 
 struct rank {
+    const char *strategy;
     struct training training;
     ctrt_comm *comm;
     pthread_barrier_t *meet;
@@ -188,7 +224,8 @@ struct rank {
 static void *rank_run(void *argument)
 {
     struct rank *rank = argument;
-    training_begin(&rank->training, "distributed", LAYERS, ROWS, rank->comm);
+    const int layers = strcmp(rank->strategy, "sharded") == 0 ? BLOCKS : LAYERS;
+    training_begin(&rank->training, rank->strategy, layers, ROWS, rank->comm);
     rank->time = steps_time(&rank->training, rank->meet);
     pthread_barrier_wait(rank->meet);
     training_end(&rank->training);
@@ -201,32 +238,51 @@ static double all_reduce_time(double bytes, int n)
     return (3 * n - 1) * latency + 2.0 * (n - 1) * bytes / n / bandwidth;
 }
 
+/* The time of a step of the slowest of n ranks. */
+static double measure_ranks(const char *strategy, int n)
+{
+    struct rank ranks[MOST];
+    ctrt_comm *comms[MOST] = { NULL };
+    ctrt_device *devices[MOST];
+    pthread_t threads[MOST];
+    pthread_barrier_t meet;
+    double slowest = 0;
+    devices_find(devices, 0, n);
+    pthread_barrier_init(&meet, NULL, (unsigned)n);
+    must(ctrt_comm_new_local(comms, devices, n, NULL));
+    for (int i = 0; i < n; i++) {
+        ranks[i] = (struct rank){
+            .strategy = strategy, .comm = comms[i], .meet = &meet,
+            .training = { .n = 1, .devices = { devices[i] } },
+        };
+        pthread_create(&threads[i], NULL, rank_run, &ranks[i]);
+    }
+    for (int i = 0; i < n; i++) {
+        pthread_join(threads[i], NULL);
+        slowest = ranks[i].time > slowest ? ranks[i].time : slowest;
+    }
+    pthread_barrier_destroy(&meet);
+    return slowest;
+}
+
 static void distributed(double one)
 {
     const double last = bucket_layers * (weight_bytes + bias_bytes), stats = 8.0 * (2 * LAYERS + 1);
+    for (int n = 2; n <= MOST; n++)
+        print("distributed", n, measure_ranks("distributed", n),
+              one + fmax(2 * latency + all_reduce_time(last, n), 6 * latency + all_reduce_time(stats, n)), one);
+}
+
+/* ZeRO stage 3 */
+static void sharded(void)
+{
+    const double one = measure("single", 1, BLOCKS, ROWS), stats = 8.0 * (BLOCKS + 1);
     for (int n = 2; n <= MOST; n++) {
-        struct rank ranks[MOST];
-        ctrt_comm *comms[MOST] = { NULL };
-        ctrt_device *devices[MOST];
-        pthread_t threads[MOST];
-        pthread_barrier_t meet;
-        devices_find(devices, 0, n);
-        pthread_barrier_init(&meet, NULL, (unsigned)n);
-        must(ctrt_comm_new_local(comms, devices, n, NULL));
-        for (int i = 0; i < n; i++) {
-            ranks[i] = (struct rank){
-                .comm = comms[i], .meet = &meet, .training = { .n = 1, .devices = { devices[i] } },
-            };
-            pthread_create(&threads[i], NULL, rank_run, &ranks[i]);
-        }
-        double slowest = 0;
-        for (int i = 0; i < n; i++) {
-            pthread_join(threads[i], NULL);
-            slowest = ranks[i].time > slowest ? ranks[i].time : slowest;
-        }
-        pthread_barrier_destroy(&meet);
-        print("distributed", n, slowest, one + fmax(2 * latency + all_reduce_time(last, n),
-                                                    6 * latency + all_reduce_time(stats, n)), one);
+        const double bytes = (n - 1) * weight_bytes / n / bandwidth;
+        const double gather = n * latency + bytes, reduce = 2 * n * latency + bytes;
+        print("sharded", n, measure_ranks("sharded", n),
+              one + (WIDTH % n != 0 ? BLOCKS * latency : 0) + gather + fmax(0, gather - 5 * latency)
+                  + fmax(latency + reduce, 6 * latency + all_reduce_time(stats, n)), one);
     }
 }
 
@@ -297,13 +353,16 @@ int main(int argc, char **argv)
     snprintf(text, sizeof text, "%d", MICRO);
     setenv("CTRT_PIPELINE_MICRO", text, 1);
     printf("%-14s %7s %10s %10s %10s %13s\n", "strategy", "devices", "ms", "formula", "quotient", "efficiency");
-    const double one = *only == 'p' ? 0 : measure("single", 1, LAYERS, ROWS);
-    if (*only == '\0' || *only == 's')
+    const bool alone = strcmp(only, "pipeline") == 0 || strcmp(only, "sharded") == 0;   /* with other networks */
+    const double one = alone ? 0 : measure("single", 1, LAYERS, ROWS);
+    if (*only == '\0' || strcmp(only, "single") == 0)
         print("single", 1, one, one, one);
     if (*only == '\0' || strcmp(only, "data-parallel") == 0)
         data_parallel(one);
     if (*only == '\0' || strcmp(only, "distributed") == 0)
         distributed(one);
+    if (*only == '\0' || strcmp(only, "sharded") == 0)
+        sharded();
     if (*only == '\0' || strcmp(only, "pipeline") == 0)
         pipeline();
     return 0;

@@ -107,8 +107,12 @@ ctrt_status ctrt_optimizer_save(ctrt_optimizer *optimizer, const char *path)
         return fail_null("optimizer_save", "optimizer");
     if (path == NULL)
         return fail_null("optimizer_save", "path");
-    ctrt_status status = optimizer_write(optimizer, &list, path);
-    state_free(&list);
+    ctrt_status status = module_event(optimizer->module, CTRT_MODULE_OPTIMIZER_SAVE_BEGIN, optimizer);
+    if (status == CTRT_OK) {
+        status = optimizer_write(optimizer, &list, path);
+        state_free(&list);
+        status = module_event_end(status, optimizer->module, CTRT_MODULE_OPTIMIZER_SAVE_END, optimizer);
+    }
     return ctrt_context(status, "saving %.500s", path);
 }
 
@@ -296,5 +300,10 @@ ctrt_status ctrt_optimizer_load(ctrt_optimizer *optimizer, const char *path)
         return fail_null("optimizer_load", "optimizer");
     if (path == NULL)
         return fail_null("optimizer_load", "path");
-    return ctrt_context(optimizer_read(optimizer, path), "loading %.500s", path);
+    ctrt_status status = module_event(optimizer->module, CTRT_MODULE_OPTIMIZER_LOAD_BEGIN, optimizer);
+    if (status == CTRT_OK) {
+        status = optimizer_read(optimizer, path);
+        status = module_event_end(status, optimizer->module, CTRT_MODULE_OPTIMIZER_LOAD_END, optimizer);
+    }
+    return ctrt_context(status, "loading %.500s", path);
 }

@@ -68,6 +68,7 @@ static void module_free(ctrt_module *module)
         host_free(module->children.items[i].name);
     }
     host_free(module->children.items);
+    forward_hooks_free(module);
     tensors_free(&module->parameters);
     tensors_free(&module->buffers);
     for (int kind = 0; kind < WALK_KINDS; kind++)
@@ -331,7 +332,11 @@ static ctrt_status run(ctrt_tensor **y, ctrt_module *module, ctrt_tensor *const 
 {
     CTRT_AUTO(tensor) result = NULL;
     CTRT_TRY(stack_check("forward"));
-    ctrt_status status = forward(&result, module, inputs, count);
+    ctrt_status status = likely(module->hooks == NULL) ? CTRT_OK : forward_hooks_before(module);
+    if (likely(status == CTRT_OK))
+        status = forward(&result, module, inputs, count);
+    if (unlikely(module->hooks != NULL) && status == CTRT_OK && result != NULL)
+        status = forward_hooks_after(module, result);
     if (status)
         return module_context(status, module->class_of->kind);
     if (result == NULL)

@@ -47,6 +47,8 @@ struct ctrt_module {
     struct module_tensors parameters, buffers;
     struct module_children children;
     struct walk walks[WALK_KINDS];
+    struct module_hook *hooks;          /* forward_hooks.c; NULL: none */
+    ctrt_module *stand_in;              /* borrowed: receives events of this module too (module_set_stand_in) */
     ctrt_module *next_dying;            /* list of modules that module_destroy will free */
     _Alignas(16) unsigned char state[];
 };
@@ -70,12 +72,22 @@ typedef ctrt_status (*module_copy_choice)(ctrt_tensor **out, void *user, const s
 ctrt_status module_copy_with(ctrt_module **out, const char *who, ctrt_module *module, module_copy_choice choose,
                              void *user);
 
+/* forward_hooks.c: call the hooks of a module that has some. */
+ctrt_status forward_hooks_before(ctrt_module *module);
+ctrt_status forward_hooks_after(ctrt_module *module, ctrt_tensor *output);
+void forward_hooks_free(ctrt_module *module);
+
 /* Calls `event` of the classes of `module` and its descendants. For a BEGIN that fails, the modules before have
  * received the END. An END reaches all modules; the first error is returned. Costs nothing if no module has such a
  * class. */
 ctrt_status module_event(ctrt_module *module, ctrt_module_event event, void *argument);
 /* Calls them with an END and returns `status`, with its message, or if that is CTRT_OK their error. */
 ctrt_status module_event_end(ctrt_status status, ctrt_module *module, ctrt_module_event event, void *argument);
+/* Lets `net`, which contains `module`, receive the events of `module` and its descendants also if they are used without
+ * `net`. `was` NULL: for the modules without a stand-in; `net` NULL: removes the stand-in `was`. */
+void module_set_stand_in(ctrt_module *module, ctrt_module *net, const ctrt_module *was);
+/* Lists the modules that receive events of `module`, each once. The caller frees *out with host_free(). */
+ctrt_status module_listeners(ctrt_module ***out, size_t *count, ctrt_module *module);
 /* The number of modules whose class has `event`. */
 extern atomic_int module_event_classes;
 

@@ -339,3 +339,26 @@ ctrt_status ctrt_optimizer_state(ctrt_tensor **borrowed, ctrt_optimizer *optimiz
     return ctrt_fail(CTRT_ERR_NOT_FOUND, "optimizer_state: %s has no state \"%s\" for %s yet",
                      optimizer->kind->name, name, optimizer->slots[index].name);
 }
+
+ctrt_status ctrt_optimizer_tensors(ctrt_tensor **parameter, ctrt_tensor **states, ctrt_optimizer *optimizer,
+                                   size_t index)
+{
+    if (parameter == NULL)
+        return fail_null("optimizer_tensors", "parameter");
+    if (states == NULL)
+        return fail_null("optimizer_tensors", "states");
+    if (optimizer == NULL)
+        return fail_null("optimizer_tensors", "optimizer");
+    if (index >= optimizer->count)
+        return ctrt_fail(CTRT_ERR_NOT_FOUND, "optimizer_tensors: index %zu, but the optimizer has %zu parameters",
+                         index, optimizer->count);
+    const struct optim_slot *slot = &optimizer->slots[index];
+    *parameter = slot->parameter;
+    for (int i = 0, n = 0; i < OPTIM_STATES; i++) {
+        if (n <= i)
+            states[i] = NULL;
+        if (slot->state[i] != NULL && !optimizer->kind->states[i].scalar)
+            states[n++] = slot->state[i];
+    }
+    return CTRT_OK;
+}

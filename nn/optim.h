@@ -12,7 +12,7 @@
 #include "nn/module.h"
 #include "ops/dispatch.h"
 
-#define OPTIM_STATES       3            /* maximum number of state tensors per parameter */
+#define OPTIM_STATES       CTRT_OPTIMIZER_STATES     /* maximum number of state tensors per parameter */
 #define OPTIM_COEFFICIENTS 6            /* maximum number of coefficients */
 
 union optim_options {

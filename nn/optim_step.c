@@ -75,6 +75,19 @@ static ctrt_status state_new(ctrt_tensor **out, ctrt_optimizer *optimizer, const
     return ctrt_full(out, shape, ctrt_float(value), optim_state_dtype(parameter), device);
 }
 
+/* A strategy may have replaced the parameter by a part of it. */
+static ctrt_status state_shape_check(const struct optim_slot *slot, int i, const struct optim_kind *kind)
+{
+    const ctrt_tensor *state = slot->state[i];
+    char ours[SHAPE_TEXT_BYTES], theirs[SHAPE_TEXT_BYTES];
+    if (likely(kind->states[i].scalar || state->view.numel == slot->parameter->view.numel))
+        return CTRT_OK;
+    return ctrt_fail(CTRT_ERR_STATE, "the state %s has the shape %s, but the parameter %s: it was divided after steps "
+                     "of the optimizer; create the optimizer from the module or net of ctrt_parallel_new",
+                     kind->states[i].name, shape_text(ours, state->view.shape, state->view.ndim),
+                     shape_text(theirs, slot->parameter->view.shape, slot->parameter->view.ndim));
+}
+
 ctrt_status optim_state_ready(ctrt_optimizer *optimizer, struct optim_slot *slot)
 {
     ctrt_tensor *parameter = slot->parameter;
@@ -88,7 +101,8 @@ ctrt_status optim_state_ready(ctrt_optimizer *optimizer, struct optim_slot *slot
             ctrt_tensor_release(state);
         if (*state == NULL)
             CTRT_TRY(state_new(state, optimizer, slot, i));
-        else if (unlikely(ctrt_tensor_device(*state) != ctrt_tensor_device(parameter)
+        CTRT_TRY(state_shape_check(slot, i, optimizer->kind));
+        if (unlikely(ctrt_tensor_device(*state) != ctrt_tensor_device(parameter)
                           || ctrt_tensor_dtype(*state) != optim_state_dtype(parameter)))
             CTRT_TRY(ctrt_to(state, *state, ctrt_tensor_device(parameter), optim_state_dtype(parameter), false,
                              CTRT_CONTIGUOUS_FORMAT));

@@ -139,15 +139,38 @@ static ctrt_status listeners_find(struct listeners *l, ctrt_module *module)
         CTRT_TRY(ARRAY_RESERVE(l->modules, l->capacity, l->count, "a list of modules"));
         l->modules[l->count++] = module;
     }
+    if (unlikely(module->stand_in != NULL))
+        CTRT_TRY(listeners_find(l, module->stand_in));
     for (size_t i = 0; i < module->children.count; i++)
         CTRT_TRY(listeners_find(l, module->children.items[i].module));
     return CTRT_OK;
 }
 
+void module_set_stand_in(ctrt_module *module, ctrt_module *net, const ctrt_module *was)
+{
+    if (module->stand_in == was)
+        module->stand_in = net;
+    for (size_t i = 0; i < module->children.count; i++)
+        module_set_stand_in(module->children.items[i].module, net, was);
+}
+
+ctrt_status module_listeners(ctrt_module ***out, size_t *count, ctrt_module *module)
+{
+    struct listeners listeners = { .count = 0 };
+    ctrt_status status = CTRT_OK;
+    if (module != NULL && atomic_load_explicit(&module_event_classes, memory_order_relaxed) > 0)
+        status = listeners_find(&listeners, module);
+    ptr_map_free(&listeners.seen);
+    *out = listeners.modules;
+    *count = listeners.count;
+    return status;
+}
+
 static ctrt_status listeners_call(const struct listeners *l, ctrt_module_event event, void *argument)
 {
     const bool begins = event == CTRT_MODULE_SAVE_BEGIN || event == CTRT_MODULE_LOAD_BEGIN
-                        || event == CTRT_MODULE_STEP_BEGIN;
+                        || event == CTRT_MODULE_STEP_BEGIN || event == CTRT_MODULE_OPTIMIZER_SAVE_BEGIN
+                        || event == CTRT_MODULE_OPTIMIZER_LOAD_BEGIN;
     ctrt_status status = CTRT_OK;
     for (size_t i = 0; i < l->count; i++) {
         ctrt_module *module = l->modules[i];

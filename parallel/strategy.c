@@ -18,7 +18,8 @@
 
 static const ctrt_param strategy_param = {
     sizeof strategy_param, "CTRT_STRATEGY", CTRT_PARAM_STRING, "single", NULL,
-    "strategy of ctrt_parallel_new if the program names none: single, data-parallel, distributed, pipeline, auto, ...",
+    "strategy of ctrt_parallel_new if the program names none: single, data-parallel, distributed, sharded, pipeline, "
+    "auto, ...",
 };
 CORE_PARAM(strategy_param);
 static const ctrt_param canonical_param = {
@@ -117,6 +118,8 @@ static ctrt_status parallel_forward(ctrt_tensor **y, ctrt_module *self, ctrt_ten
 static void parallel_destroy(ctrt_module *self)
 {
     struct parallel *state = ctrt_module_state(self);
+    if (state->config.module != NULL && self->children.count > 0)
+        module_set_stand_in(state->config.module, NULL, self);
     if (state->table != NULL)
         state->table->destroy(state->strategy);
     ctrt_comm_release(&state->comm);
@@ -295,7 +298,10 @@ static ctrt_status create(ctrt_module *net, ctrt_module *module, const struct co
     CTRT_TRY(devices_find(state, module, component->table, wanted));
     state->config.devices = state->devices;
     CTRT_TRY(wanted->automatic ? ctrt_context(auto_begin(state, component), "auto") : strategy_use(state, component));
-    return module_add_transparent(net, ctrt_module_retain(module));
+    CTRT_TRY(module_add_transparent(net, ctrt_module_retain(module)));
+    if (net->class_of == &classes[1])
+        module_set_stand_in(module, net, NULL);
+    return CTRT_OK;
 }
 
 /* Neither the program nor CTRT_STRATEGY has chosen `single`. */

@@ -110,13 +110,19 @@ strategy_data_parallel_sources = \
     plugins/strategy/data-parallel/data_parallel.c plugins/strategy/data-parallel/data_parallel.h \
     plugins/strategy/data-parallel/reduce.c plugins/strategy/data-parallel/replicas.c \
     plugins/strategy/data-parallel/sync.c plugins/strategy/data-parallel/workers.c
+# Of the strategies with one part of the batch per rank.
+strategy_ranks_sources = \
+    plugins/strategy/ranks/canonical.c plugins/strategy/ranks/exchange.c plugins/strategy/ranks/ranks.c \
+    plugins/strategy/ranks/ranks.h plugins/strategy/ranks/verify.c
 strategy_distributed_sources = \
     plugins/strategy/distributed/buckets.c plugins/strategy/distributed/buckets.h \
-    plugins/strategy/distributed/canonical.c plugins/strategy/distributed/capture.c \
-    plugins/strategy/distributed/distributed.c \
-    plugins/strategy/distributed/distributed.h plugins/strategy/distributed/exchange.c \
-    plugins/strategy/distributed/hooks.c plugins/strategy/distributed/powersgd.c \
-    plugins/strategy/distributed/reduce.c plugins/strategy/distributed/verify.c
+    plugins/strategy/distributed/capture.c plugins/strategy/distributed/distributed.c \
+    plugins/strategy/distributed/distributed.h plugins/strategy/distributed/hooks.c \
+    plugins/strategy/distributed/powersgd.c plugins/strategy/distributed/reduce.c $(strategy_ranks_sources)
+strategy_sharded_sources = \
+    plugins/strategy/sharded/checkpoint.c plugins/strategy/sharded/gather.c plugins/strategy/sharded/group.c \
+    plugins/strategy/sharded/hooks.c plugins/strategy/sharded/reduce.c plugins/strategy/sharded/sharded.c \
+    plugins/strategy/sharded/sharded.h $(strategy_ranks_sources)
 strategy_pipeline_sources = \
     plugins/strategy/pipeline/divide.c plugins/strategy/pipeline/measure.c plugins/strategy/pipeline/pipeline.c \
     plugins/strategy/pipeline/pipeline.h plugins/strategy/pipeline/place.c \
@@ -148,6 +154,15 @@ strategy_distributed_la_CPPFLAGS = $(PLUGIN_CPPFLAGS) -D_GNU_SOURCE
 strategy_distributed_la_CFLAGS   = $(PLUGIN_CFLAGS)
 strategy_distributed_la_LDFLAGS  = $(PLUGIN_LDFLAGS)
 strategy_distributed_la_LIBADD   = libctrt.la
+endif
+
+if PLUGIN_STRATEGY_SHARDED
+plugin_LTLIBRARIES += strategy-sharded.la
+strategy_sharded_la_SOURCES  = $(strategy_sharded_sources)
+strategy_sharded_la_CPPFLAGS = $(PLUGIN_CPPFLAGS) -D_GNU_SOURCE
+strategy_sharded_la_CFLAGS   = $(PLUGIN_CFLAGS)
+strategy_sharded_la_LDFLAGS  = $(PLUGIN_LDFLAGS)
+strategy_sharded_la_LIBADD   = libctrt.la
 endif
 
 if PLUGIN_STRATEGY_PIPELINE

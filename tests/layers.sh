@@ -36,10 +36,10 @@ violations() {
         if (part[1] in rank) return rank[part[1]]
         return -1
     }
-    # The own folder of a file of a plugin, tool or example. Plugins of kind comm share one.
+    # The own folder of a file of a plugin, tool or example. Plugins of kind comm share one, and so do strategies.
     function own_folder(path,    part, n) {
         n = split(path, part, "/")
-        if (part[1] == "plugins" && part[2] == "comm") return "plugins/comm"
+        if (part[1] == "plugins" && part[2] ~ /^(comm|strategy)$/) return part[1] "/" part[2]
         if (part[1] == "plugins" && n > 3) return part[1] "/" part[2] "/" part[3]
         if (part[1] == "backends") return part[1] "/" part[2]
         if (part[1] == "examples" && n > 2) return part[1] "/" part[2]

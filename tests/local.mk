@@ -156,13 +156,19 @@ if PLUGIN_STRATEGY_DATA_PARALLEL
 comm_tests   += tests/unit/test-comm-traffic.c
 endif
 if PLUGIN_STRATEGY_SINGLE
+if PLUGIN_STRATEGY_SHARDED
+comm_tests   += tests/unit/test-sharded.c
+public_tests += tests/unit/test-sharded-costs.c
+endif
 if PLUGIN_STRATEGY_DISTRIBUTED
 comm_tests   += tests/unit/test-comm-hooks.c tests/unit/test-distributed.c tests/unit/test-distributed-capture.c
 if PLUGIN_STRATEGY_DATA_PARALLEL
 if PLUGIN_STRATEGY_PIPELINE
+if PLUGIN_STRATEGY_SHARDED
 comm_tests   += tests/unit/test-sync-batch-norm.c
 # Without ThreadSanitizer: numbers and files, by code whose threads the tests above cover.
 public_tests += tests/unit/test-parallel-checkpoint.c tests/unit/test-parallel-reference.c
+endif
 endif
 endif
 endif

@@ -194,7 +194,14 @@ typedef enum ctrt_module_event {
     CTRT_MODULE_LOAD_BEGIN, CTRT_MODULE_LOAD_END,
     CTRT_MODULE_STEP_BEGIN,             /* a step of an optimizer that was created from the module or one above it;
                                          * `argument`: the ctrt_optimizer */
-    CTRT_MODULE_STEP_END
+    CTRT_MODULE_STEP_END,
+    /* ctrt_optimizer_save and ctrt_optimizer_load of such an optimizer; `argument`: the ctrt_optimizer. The file has
+     * the parameters and states as they are between BEGIN and END. */
+    CTRT_MODULE_OPTIMIZER_SAVE_BEGIN, CTRT_MODULE_OPTIMIZER_SAVE_END,
+    CTRT_MODULE_OPTIMIZER_LOAD_BEGIN, CTRT_MODULE_OPTIMIZER_LOAD_END,
+    CTRT_MODULE_GRAD_NORM               /* ctrt_clip_grad_norm_; `argument`: a 0-dim ctrt_tensor, the sum of the squares
+                                         * of the gradients of the module, to which the class adds in place what other
+                                         * processes have. There is no END */
 } ctrt_module_event;
 
 /* Implementation of a class of modules; must have static lifetime. `y` is NULL on entry to forward and owns the
@@ -209,11 +216,25 @@ typedef struct ctrt_module_class {
     /* Optional: fills the state of `copy`, a copy of `original` that has its tensors and modules already; see
      * ctrt_module_copy. */
     ctrt_status (*replicate)(ctrt_module *copy, ctrt_module *original);
-    /* Optional: called before and after tensors of the module are saved, loaded or changed by an optimizer. If a BEGIN
-     * fails, the save, load or step fails with its error and has not begun. After a BEGIN that succeeded the END
-     * follows, also if the save, load or step fails. */
+    /* Optional: called before and after tensors of the module are saved, loaded or changed by an optimizer, and for the
+     * norm of their gradients. If a BEGIN fails, the save, load or step fails with its error and has not begun. After a
+     * BEGIN that succeeded the END follows, also if the save, load or step fails. */
     ctrt_status (*event)(ctrt_module *self, ctrt_module_event event, void *argument);
 } ctrt_module_class;
+
+/* Functions that are called before and after each forward pass of a module (forward hooks of PyTorch). A failure of one
+ * fails the forward pass. `after` is not called if the forward pass or another hook has failed. */
+typedef struct ctrt_forward_hooks {
+    size_t size;                        /* sizeof(ctrt_forward_hooks) */
+    ctrt_status (*before)(void *user, ctrt_module *module);                         /* optional */
+    ctrt_status (*after)(void *user, ctrt_module *module, ctrt_tensor *output);     /* optional */
+} ctrt_forward_hooks;
+/* Adds hooks, which must have static lifetime; hooks run in the order in which they were added. *id (may be NULL)
+ * identifies them for ctrt_module_remove_forward_hooks. Copies of the module have no hooks. */
+CTRT_API ctrt_status ctrt_module_add_forward_hooks(ctrt_module *module, const ctrt_forward_hooks *hooks, void *user,
+                                                   uint64_t *id);
+/* CTRT_ERR_NOT_FOUND if the module has no such hooks. Not from within a hook of this module. */
+CTRT_API ctrt_status ctrt_module_remove_forward_hooks(ctrt_module *module, uint64_t id);
 
 /* Creates a module of the class `class_of`. On success *out owns one reference. */
 CTRT_API ctrt_status ctrt_module_new(ctrt_module **out, const ctrt_module_class *class_of);

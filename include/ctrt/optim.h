@@ -142,6 +142,13 @@ CTRT_API ctrt_status ctrt_optimizer_zero_grad(ctrt_optimizer *optimizer, bool se
 CTRT_API ctrt_status ctrt_optimizer_state(ctrt_tensor **borrowed, ctrt_optimizer *optimizer, size_t index,
                                           const char *name);
 
+/* Writes the `index`-th parameter, borrowed, and states[CTRT_OPTIMIZER_STATES]: its state tensors with one element per
+ * element of the parameter, borrowed, then NULL; in an order that depends on the kind of the optimizer only.
+ * CTRT_ERR_NOT_FOUND past the last parameter. */
+enum { CTRT_OPTIMIZER_STATES = 3 };
+CTRT_API ctrt_status ctrt_optimizer_tensors(ctrt_tensor **parameter, ctrt_tensor **states, ctrt_optimizer *optimizer,
+                                            size_t index);
+
 /* Scales all gradients of the module so that their common 2-norm is at most `max_norm` (at least 0). *norm receives the
  * norm before scaling. The call waits for the device only if `norm` is not NULL. */
 CTRT_API ctrt_status ctrt_clip_grad_norm_(double *norm, ctrt_module *module, double max_norm);

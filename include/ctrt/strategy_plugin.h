@@ -115,6 +115,20 @@ CTRT_API ctrt_status ctrt_sync_layers_find(ctrt_sync_layers *out, ctrt_module *m
  * may wait for this one. Changes neither the calling thread's error nor its message. */
 CTRT_API void ctrt_sync_layers_abort(ctrt_module *module, const char *reason);
 
+/* ---- parts of parameters ------------------------------------------------------------------------------------------
+ *
+ * A strategy can replace the elements of a parameter, for example by a part of them. The handle stays the same, so
+ * that modules and optimizers use what it has at the moment. */
+
+/* Makes `tensor` use the elements, shape, strides and device of `source`, whose dtype must be the same
+ * (CTRT_ERR_DTYPE). History, hooks and requires_grad of `tensor` stay. `tensor` must not be the result of an op
+ * (CTRT_ERR_AUTOGRAD), and must have no gradient if shape or device changes (CTRT_ERR_STATE). Graphs that have saved
+ * `tensor` compute their gradients with the new elements if its shape and version are then those from before. */
+CTRT_API ctrt_status ctrt_tensor_set_data(ctrt_tensor *tensor, ctrt_tensor *source);
+/* Sets the version of the tensor's storage (ctrt_tensor_version). Two tensors of the same elements that take turns in a
+ * parameter have the same version. */
+CTRT_API void ctrt_tensor_set_version(ctrt_tensor *tensor, uint32_t version);
+
 /* ---- gradients --------------------------------------------------------------------------------------------------- */
 
 /* Moves the gradients of all parameters of `module` to grads[ctrt_module_parameter_count(module)], whose elements are

@@ -158,6 +158,11 @@ static void modules(void)
     BAD(INVALID_ARGUMENT, ctrt_module_zero_grad(NULL, true));
     FINE(ctrt_module_state(NULL) == NULL);
     NULL_IN3(ctrt_module_add_parameter, p.linear, "a", p.x), NULL_IN3(ctrt_module_add_buffer, p.linear, "a", p.x, true);
+    static const ctrt_forward_hooks no_hooks = { .size = sizeof no_hooks };
+    NULL_IN2(ctrt_module_add_forward_hooks, p.linear, &no_hooks, NULL, NULL);
+    BAD(INVALID_ARGUMENT, ctrt_module_add_forward_hooks(p.linear, &no_hooks, NULL, NULL),
+        ctrt_module_remove_forward_hooks(NULL, 1));
+    BAD(NOT_FOUND, ctrt_module_remove_forward_hooks(p.linear, UINT64_MAX));
     BAD(ANY, ctrt_module_add_module(NULL, "a", CTRT_NEW(relu)), ctrt_module_add_module(p.linear, NULL, CTRT_NEW(relu)));
 #define INIT(name, no_floats, ...)                                   \
     BAD(INVALID_ARGUMENT, ctrt_init_##name##_(NULL, __VA_ARGS__)),   \
@@ -197,6 +202,9 @@ static void optimizers(void)
     BAD(ANY, ctrt_optimizer_state(&borrowed, NULL, 0, "momentum_buffer"),
         ctrt_optimizer_state(&borrowed, p.sgd, 0, NULL), ctrt_optimizer_state(&borrowed, p.sgd, 99, "momentum_buffer"),
         ctrt_optimizer_state(NULL, p.sgd, 0, "momentum_buffer"));
+    ctrt_tensor *states[CTRT_OPTIMIZER_STATES];
+    NULL_IN3(ctrt_optimizer_tensors, &borrowed, states, p.sgd, 0);
+    BAD(NOT_FOUND, ctrt_optimizer_tensors(&borrowed, states, p.sgd, 99));
 }
 
 static void checkpoints(void)

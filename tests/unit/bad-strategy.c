@@ -32,6 +32,22 @@ static void bad_sum_trees(void)
     FINE((ctrt_sum_tree_release(&tree), ctrt_sum_tree_release(&other), ctrt_sum_tree_release(NULL), tree == NULL));
 }
 
+static void bad_data(void)
+{
+    CTRT_AUTO(tensor) result = NULL;
+    ctrt_tensor *parameter = NULL, *grad = NULL;
+    NULL_IN2(ctrt_tensor_set_data, p.x, p.wide);
+    BAD(DTYPE, ctrt_tensor_set_data(p.x, p.whole));
+    FINE(ctrt_add(&result, p.leaf, p.leaf) == CTRT_OK);
+    BAD(AUTOGRAD, ctrt_tensor_set_data(result, p.wide));
+    FINE(ctrt_module_parameter(NULL, &parameter, p.linear, 0) == CTRT_OK && ctrt_clone(&grad, parameter) == CTRT_OK);
+    ctrt_no_grad FINE(ctrt_tensor_set_grad(parameter, grad) == CTRT_OK);
+    BAD(STATE, ctrt_tensor_set_data(parameter, p.wide));
+    FINE(ctrt_tensor_set_grad(parameter, NULL) == CTRT_OK);
+    ctrt_tensor_release(&grad);
+    FINE((ctrt_tensor_set_version(NULL, 1), true));
+}
+
 void bad_strategy(void)
 {
     ctrt_tensor *none[4] = { NULL };
@@ -48,6 +64,7 @@ void bad_strategy(void)
     ctrt_shard_range range = { .count = 2, .sizes = sizes, .total = 2 }, far = { .first = 1, .count = 2,
                                      .sizes = sizes, .total = 2 }, unsized = { .count = 1, .total = 1 };
     bad_sum_trees();
+    bad_data();
     NULL_IN2(ctrt_parallel_new, &net, p.linear, "single", &p.cpu, 1);
     BAD(INVALID_ARGUMENT, ctrt_parallel_new(&net, p.linear, "single", hole, 2),
         ctrt_parallel_new(&net, p.linear, "single", NULL, 2), ctrt_parallel_new(&net, p.linear, "single", &p.cpu, 0),

@@ -319,6 +319,57 @@ TEST(deep, "modules nested 20000 deep, on a stack of 512 KiB")
     on_stack(512 << 10, nested_on_a_small_stack);
 }
 
+/* ---- forward hooks ---- */
+
+struct hooked {
+    char calls[64];
+    ctrt_status fails;                              /* before the pass */
+};
+
+static ctrt_status hooked_before(void *user, ctrt_module *module)
+{
+    struct hooked *h = user;
+    strcat(h->calls, ctrt_module_kind(module)[0] == 'L' ? "<l" : "<s");
+    return h->fails != CTRT_OK ? ctrt_fail(h->fails, "the hook fails") : CTRT_OK;
+}
+
+static ctrt_status hooked_after(void *user, ctrt_module *module, ctrt_tensor *output)
+{
+    struct hooked *h = user;
+    strcat(h->calls, ctrt_module_kind(module)[0] == 'L' ? "l>" : "s>");
+    return CHECK_TRUE(ctrt_tensor_size(output, 1) == 2) ? CTRT_OK : CTRT_ERR_SHAPE;
+}
+
+TEST(forward_hooks, "forward hooks")
+{
+    static const ctrt_forward_hooks both = { sizeof both, hooked_before, hooked_after };
+    static const ctrt_forward_hooks last = { .size = sizeof last, .after = hooked_after };
+    CTRT_AUTO(module) net = NULL, copy = NULL;
+    CTRT_AUTO(tensor) x = NULL, y = NULL;
+    struct hooked h = { .fails = CTRT_OK };
+    ctrt_module *linear = NULL;
+    uint64_t first, second;
+    CHECK_OK(ctrt_sequential_new(&net, CTRT_MODULES(CTRT_NEW(linear, 3, 2, true, NULL), CTRT_NEW(tanh))));
+    CHECK_OK(ctrt_module_child(NULL, &linear, net, 0));
+    CHECK_OK(ctrt_zeros(&x, CTRT_SHAPE(1, 3), CTRT_F32, NULL));
+    CHECK_OK(ctrt_module_add_forward_hooks(net, &both, &h, &first));
+    CHECK_OK(ctrt_module_add_forward_hooks(net, &last, &h, &second));
+    CHECK_OK(ctrt_module_add_forward_hooks(linear, &both, &h, NULL));
+    CHECK_OK(ctrt_forward(&y, net, x));
+    CHECK_STR(h.calls, "<s<ll>s>s>");
+    h = (struct hooked){ .fails = CTRT_OK };
+    CHECK_OK(ctrt_module_copy(&copy, net, NULL));   /* has no hooks */
+    CHECK_OK(ctrt_forward(&y, copy, x));
+    CHECK_STR(h.calls, "");
+    CHECK_OK(ctrt_module_remove_forward_hooks(net, first));
+    CHECK_FAILS(ctrt_module_remove_forward_hooks(net, first), CTRT_ERR_NOT_FOUND, "has no hooks");
+    h.fails = CTRT_ERR_STATE;
+    ctrt_tensor *before = y;
+    CHECK_FAILS(ctrt_forward(&y, net, x), CTRT_ERR_STATE, "the hook fails");
+    CHECK_STR(h.calls, "<l");                       /* neither the module nor the functions after it have run */
+    CHECK_TRUE(y == before);
+}
+
 TEST_MAIN
 {
     return cpu_opened() ? run_tests() : done();

@@ -10,7 +10,7 @@ enum { ROWS = 24, SAVED = 3, STEPS = 6 };
 static const struct runner {
     const char *name, *strategy;
     int devices;
-    enum kind kind;                         /* of the ranks of `distributed` */
+    enum kind kind;                         /* of the ranks; KINDS: a strategy without ranks */
 } runners[] = {
     { "single",      "single",        1, KINDS },
     { "data-2",      "data-parallel", 2, KINDS },
@@ -18,6 +18,8 @@ static const struct runner {
     { "threads-2",   "distributed",   2, ON_SIM },
     { "processes-3", "distributed",   3, SIM_PROCESSES },
     { "pipeline-2",  "pipeline",      2, KINDS },
+    { "sharded-2",   "sharded",       2, ON_SIM },
+    { "sharded-3",   "sharded",       3, SIM_PROCESSES },
 };
 
 /* The results of an uninterrupted run under `single`; shared by all processes. */
@@ -128,7 +130,8 @@ static void write_files(const struct runner *runner, struct rank *rank)
         continue_from(&t, "nothing", 0, SAVED);
         save(&t, t.rank);
         save(&t, -1);                       /* all ranks at the same time */
-        if (t.rank == t.size - 1)           /* a save concerns this rank only */
+        /* A save concerns this rank only, except under `sharded`, where all ranks save. */
+        if (t.rank == t.size - 1 || strcmp(runner->strategy, "sharded") == 0)
             CHECK_FAILS(ctrt_save(t.net, "/nonexistent/module"), CTRT_ERR_IO, "/nonexistent/module");
         (void)train_step(&t, 99);
     }

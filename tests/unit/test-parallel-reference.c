@@ -258,7 +258,8 @@ static void train_all(const char *strategy, ctrt_comm *comm, ctrt_device *const 
     for (const struct training *t = trainings; t < trainings + COUNT(trainings); t++) {
         CTRT_AUTO(module) module = NULL, net = NULL;
         bool uses_gate = false;
-        if (!agrees(t, strategy == NULL || strcmp(strategy, "distributed") == 0, parts)
+        const bool sharded = strategy != NULL && strcmp(strategy, "sharded") == 0;
+        if (!agrees(t, strategy == NULL || sharded || strcmp(strategy, "distributed") == 0, parts)
             || !CHECK_OK(network_new(&module, t->net, &uses_gate, devices[0])))
             continue;
         values_set(module, t->net);
@@ -267,6 +268,8 @@ static void train_all(const char *strategy, ctrt_comm *comm, ctrt_device *const 
             return;
         train(net, t, &uses_gate, devices[0], parts);
         comm = comm != NULL ? comm : ctrt_parallel_comm(net);
+        if (sharded)
+            ctrt_module_release(&net);              /* the module gets its whole parameters back */
         sums_compare(module, t, parts, buffers && (comm == NULL || ctrt_comm_rank(comm) == 0));
         comm = strategy != NULL ? comm : NULL;
     }
@@ -274,7 +277,7 @@ static void train_all(const char *strategy, ctrt_comm *comm, ctrt_device *const 
 
 static void rank_body(struct rank *rank)
 {
-    train_all("distributed", rank->comm, &rank->device, 1, rank->size, true);
+    train_all(rank->argument, rank->comm, &rank->device, 1, rank->size, true);
 }
 
 /* ---- buckets and pieces ---- */
@@ -477,7 +480,10 @@ TEST_MAIN
         }
         group("distributed, %d threads", n);
         IN_CHILD(SETTINGS)
-            run_job(ON_CPU, n, 20, rank_body, NULL, -1);
+            run_job(ON_CPU, n, 20, rank_body, "distributed", -1);
+        group("sharded, %d threads", n);
+        IN_CHILD(SETTINGS)
+            run_job(ON_CPU, n, 20, rank_body, "sharded", -1);
     }
     group("distributed, processes of ctrt run");
     test_processes();

@@ -41,12 +41,12 @@ ctrt_status capture_check(struct distributed *d)
         return CTRT_OK;
     return ctrt_fail(CTRT_ERR_STATE, "the buckets are not arranged yet, and a capture is running on %s; make two steps "
                      "(ctrt_parallel_step without no_sync, or ctrt_forward and ctrt_backward) before the capture",
-                     ctrt_device_name(d->device));
+                     ctrt_device_name(d->r.device));
 }
 
 void capture_begin(struct distributed *d)
 {
-    d->captured = ctrt_capture_running(d->device);
+    d->captured = ctrt_capture_running(d->r.device);
     for (size_t s = 0; d->captured && s < d->slot_count; s++)
         d->slots[s].used_before = d->slots[s].used;
 }
@@ -56,7 +56,7 @@ ctrt_status capture_join(struct distributed *d)
     CTRT_AUTO(stream) current = NULL;
     if (!d->captured || d->stream == NULL)
         return CTRT_OK;
-    CTRT_TRY(ctrt_stream_current(&current, d->device));
+    CTRT_TRY(ctrt_stream_current(&current, d->r.device));
     return ctrt_stream_wait(d->stream, current);
 }
 
@@ -77,7 +77,7 @@ static ctrt_status count_step(void *user)
 
 ctrt_status capture_step(struct distributed *d)
 {
-    return ctrt_capture_call(d->device, count_step, d, NULL);
+    return ctrt_capture_call(d->r.device, count_step, d, NULL);
 }
 
 static ctrt_status fill_weights(void *user)
@@ -96,12 +96,12 @@ static ctrt_status fill_weights(void *user)
 ctrt_status capture_weights(struct distributed *d, int64_t rows)
 {
     struct record *record = NULL;
-    CTRT_TRY(ctrt_empty(&d->totals, CTRT_SHAPE(2), CTRT_F64, d->device));
-    CTRT_TRY(ctrt_empty(&d->own, CTRT_SCALAR_SHAPE, CTRT_F64, d->device));
+    CTRT_TRY(ctrt_empty(&d->totals, CTRT_SHAPE(2), CTRT_F64, d->r.device));
+    CTRT_TRY(ctrt_empty(&d->own, CTRT_SCALAR_SHAPE, CTRT_F64, d->r.device));
     CTRT_TRY(record_new(&record, d, rows));
     record->totals = ctrt_tensor_retain(d->totals);
     record->own = ctrt_tensor_retain(d->own);
-    return ctrt_capture_call(d->device, fill_weights, record, record_free);
+    return ctrt_capture_call(d->r.device, fill_weights, record, record_free);
 }
 
 /* ---- the end of a pass ---- */
@@ -117,7 +117,7 @@ static ctrt_status end_reduction(void *user)
 
 ctrt_status capture_reduced(struct distributed *d)
 {
-    return ctrt_capture_call(d->device, end_reduction, d, NULL);
+    return ctrt_capture_call(d->r.device, end_reduction, d, NULL);
 }
 
 static ctrt_status end_local(void *user)
@@ -141,7 +141,7 @@ ctrt_status capture_local(struct distributed *d, int64_t rows)
     for (size_t s = 0; s < d->slot_count; s++)
         if (d->slots[s].used)
             record->used[record->used_count++] = s;
-    return ctrt_capture_call(d->device, end_local, record, record_free);
+    return ctrt_capture_call(d->r.device, end_local, record, record_free);
 }
 
 /* ---- statistics ---- */
@@ -154,7 +154,7 @@ ctrt_status capture_stats(struct distributed *d, ctrt_tensor **stats, double *us
         complete = complete && d->slots[s].used;
         used[s + 1] = d->slots[s].used || d->slots[s].anywhere;
     }
-    CTRT_TRY(ctrt_full(stats, CTRT_SHAPE(n), ctrt_float(complete ? 1 : 0), CTRT_F64, d->device));
+    CTRT_TRY(ctrt_full(stats, CTRT_SHAPE(n), ctrt_float(complete ? 1 : 0), CTRT_F64, d->r.device));
     for (int64_t s = 0; s < n; s++) {
         CTRT_AUTO(tensor) count = NULL;
         const bool counts = s > 0 && d->slots[s - 1].used;

@@ -20,70 +20,20 @@ static const ctrt_param audit_param = {
 };
 static const ctrt_host *host;
 
-ctrt_status no_memory(void)
-{
-    return ctrt_fail(CTRT_ERR_OUT_OF_MEMORY, "out of host memory");
-}
-
 /* ---- the module ---- */
 
-static ctrt_status tensor_find(const char **name, ctrt_tensor **tensor, const struct distributed *d, size_t i)
-{
-    return i < d->parameters ? ctrt_module_parameter(name, tensor, d->module, i)
-                             : ctrt_module_buffer(name, tensor, d->module, i - d->parameters);
-}
-
-static ctrt_status device_check(const struct distributed *d, const char *name, const ctrt_tensor *tensor)
-{
-    if (ctrt_tensor_device(tensor) == d->device)
-        return CTRT_OK;
-    return ctrt_fail(CTRT_ERR_DEVICE, "\"%s\" is on %s, but rank %d uses %s; move the module there with "
-                     "ctrt_module_to", name, ctrt_device_name(ctrt_tensor_device(tensor)), d->rank,
-                     ctrt_device_name(d->device));
-}
-
-static ctrt_status tensors_find(struct distributed *d)
-{
-    d->parameters = ctrt_module_parameter_count(d->module);
-    const size_t count = d->parameters + ctrt_module_buffer_count(d->module);
-    d->tensors = calloc(count + 1, sizeof *d->tensors);
-    d->grads = calloc(d->parameters + 1, sizeof *d->grads);
-    d->before = calloc(d->parameters + 1, sizeof *d->before);
-    if (d->tensors == NULL || d->grads == NULL || d->before == NULL)
-        return no_memory();
-    for (size_t i = 0; i < count; i++) {
-        const char *name;
-        ctrt_tensor *tensor;
-        CTRT_TRY(tensor_find(&name, &tensor, d, i));
-        CTRT_TRY(device_check(d, name, tensor));
-        d->tensors[i] = ctrt_tensor_retain(tensor);
-        d->count = i + 1;
-    }
-    return CTRT_OK;
-}
-
-/* The tensors must be those of the creation, because all ranks have agreed on their buckets. */
+/* All ranks have agreed on the buckets of the creation. */
 static ctrt_status module_check(struct distributed *d)
 {
-    ctrt_sync_layers sync;
     size_t slot = 0;
-    CTRT_TRY(ctrt_sync_layers_find(&sync, d->module));
-    if (sync.layers != d->sync_layers)
-        return ctrt_fail(CTRT_ERR_STATE, "the module has %d SyncBatchNorm layers, %d at ctrt_parallel_new; call it "
-                         "again", (int)sync.layers, (int)d->sync_layers);
-    d->sync_active = sync.training > 0;
-    if (ctrt_module_parameter_count(d->module) != d->parameters
-        || ctrt_module_buffer_count(d->module) != d->count - d->parameters)
-        return ctrt_fail(CTRT_ERR_STATE, "the module's tensors are not those of ctrt_parallel_new; call it again");
-    for (size_t i = 0; i < d->count; i++) {
+    CTRT_TRY(ranks_check(&d->r));
+    for (size_t i = 0; i < d->r.parameters; i++) {
         const char *name;
         ctrt_tensor *tensor;
-        CTRT_TRY(tensor_find(&name, &tensor, d, i));
-        CTRT_TRY(device_check(d, name, tensor));
+        CTRT_TRY(ranks_tensor(&name, &tensor, &d->r, i));
         const struct slot *here = slot < d->slot_count && d->slots[slot].parameter == i ? &d->slots[slot++] : NULL;
-        const bool same = tensor == d->tensors[i]
-                          && (here == NULL || d->buckets[here->bucket].dtype == ctrt_tensor_dtype(tensor));
-        if (!same || (i < d->parameters && here == NULL && ctrt_tensor_requires_grad(tensor)))
+        const bool same = here == NULL || d->buckets[here->bucket].dtype == ctrt_tensor_dtype(tensor);
+        if (!same || (here == NULL && ctrt_tensor_requires_grad(tensor)))
             return ctrt_fail(CTRT_ERR_STATE, "\"%s\" %s after ctrt_parallel_new; call it again", name,
                              same ? "requires grad only" : "was replaced");
     }
@@ -97,13 +47,12 @@ static ctrt_status pass_begin(struct distributed *d)
 {
     CTRT_TRY(capture_check(d));
     CTRT_TRY(reduce_rebuild(d));
-    if (d->broadcast_buffers && ctrt_module_is_training(d->module))
-        CTRT_TRY(ctrt_context(exchange(d, EXCHANGE_BROADCAST, d->tensors + d->parameters, d->count - d->parameters, 0),
-                              "buffers of rank 0"));
+    if (d->r.broadcast_buffers && ctrt_module_is_training(d->r.module))
+        CTRT_TRY(ranks_buffers(&d->r));
     if (d->captured)
         return capture_step(d);
     if (d->audit > 0 && d->steps > 0 && d->steps % d->audit == 0)
-        CTRT_TRY(verify_values(d));
+        CTRT_TRY(verify_values(&d->r, d->steps));
     d->steps++;
     return CTRT_OK;
 }
@@ -119,11 +68,7 @@ static ctrt_status fail_all(struct distributed *d, ctrt_status status)
         reduce_cancel(d);
         return ctrt_fail(status, "%s", message);
     }
-    if (ctrt_comm_error(d->comm) == CTRT_OK)
-        ctrt_comm_abort(d->comm, message);
-    if (d->sync != NULL && ctrt_comm_error(d->sync) == CTRT_OK)
-        ctrt_comm_abort(d->sync, message);
-    ctrt_sync_layers_abort(d->module, message);
+    ranks_abort(&d->r, NULL, 0, message);
     reduce_cancel(d);
     return ctrt_fail(status, "%s", message);
 }
@@ -139,46 +84,16 @@ static ctrt_status dist_forward(void *self, ctrt_tensor **y, ctrt_tensor *const 
     CTRT_TRY(module_check(d));
     CTRT_TRY(unfinished_check(d));
     capture_begin(d);
-    if (ctrt_grad_enabled() && d->no_sync && d->captured && d->size > 1)
+    if (ctrt_grad_enabled() && d->no_sync && d->captured && d->r.size > 1)
         return ctrt_fail(CTRT_ERR_NOT_SUPPORTED, "a capture is running on %s, and gradients of a loss of the program "
                          "cannot be added up there without communication; use ctrt_parallel_step",
-                         ctrt_device_name(d->device));
+                         ctrt_device_name(d->r.device));
     if (ctrt_grad_enabled() && !d->no_sync) {
         CTRT_TRY(pass_begin(d));
         CTRT_TRY(reduce_begin(d, FORWARD));
     }
-    if (d->canonical > 0)
-        return canonical_forward(d, y, inputs, count);
-    ctrt_batch_ranks ranks = { d->sync, 1 };
-    ctrt_swap_batch_ranks(&ranks);
-    const ctrt_status status = ctrt_shard_forward(y, d->module, d->device, inputs, count, 0, -1);
-    ctrt_swap_batch_ranks(&ranks);
-    return d->sync_active ? fail_all(d, status) : status;
-}
-
-/* The sum of no elements, which depends on the output. */
-static ctrt_status empty_loss(ctrt_tensor **loss, ctrt_tensor *output, ctrt_tensor *const *inputs, int count,
-                              void *user)
-{
-    (void)inputs, (void)count, (void)user;
-    return ctrt_sum(loss, output, CTRT_ALL_DIMS);
-}
-
-/* Forward and backward of this rank's rows. Without rows, only to take part in the collectives of the layers. */
-static ctrt_status rows_run(struct distributed *d, ctrt_tensor **loss, const ctrt_strategy_batch *batch)
-{
-    ctrt_strategy_batch own = *batch;
-    if (batch->rows == 0 && !d->sync_active)
-        return CTRT_OK;
-    if (batch->rows == 0)
-        own.loss = empty_loss;
-    ctrt_batch_ranks ranks = { d->sync, batch->rows > 0 ? (double)batch->rows : 1 };
-    ctrt_swap_batch_ranks(&ranks);
-    const ctrt_status status = ctrt_shard_backward(loss, d->module, d->device, &own, 0, batch->rows, 1);
-    ctrt_swap_batch_ranks(&ranks);
-    if (batch->rows == 0)
-        ctrt_tensor_release(loss);
-    return status;
+    const ctrt_status status = ranks_forward(&d->r, y, inputs, count);
+    return d->r.sync_active && d->r.canonical == 0 ? fail_all(d, status) : status;
 }
 
 static ctrt_status step_synced(struct distributed *d, ctrt_tensor **loss, const ctrt_strategy_batch *batch)
@@ -186,17 +101,17 @@ static ctrt_status step_synced(struct distributed *d, ctrt_tensor **loss, const 
     CTRT_AUTO(tensor) own = NULL;
     CTRT_TRY(reduce_begin(d, STEP));
     CTRT_TRY(reduce_weights(d, batch->rows));
-    CTRT_TRY(rows_run(d, &own, batch));
+    CTRT_TRY(ranks_backward(&d->r, &own, batch));
     return reduce_finish(d, loss, own, batch->rows);
 }
 
 static ctrt_status step_local(struct distributed *d, ctrt_tensor **loss, const ctrt_strategy_batch *batch)
 {
-    CTRT_TRY(rows_run(d, loss, batch));
+    CTRT_TRY(ranks_backward(&d->r, loss, batch));
     if (*loss == NULL)
-        CTRT_TRY(ctrt_full(loss, CTRT_SCALAR_SHAPE, ctrt_float(NAN), CTRT_F32, d->device));
-    CTRT_TRY(ctrt_gradients_take(d->grads, d->module));
-    CTRT_TRY(ctrt_gradients_add(d->module, d->before, d->grads));
+        CTRT_TRY(ctrt_full(loss, CTRT_SCALAR_SHAPE, ctrt_float(NAN), CTRT_F32, d->r.device));
+    CTRT_TRY(ctrt_gradients_take(d->r.grads, d->r.module));
+    CTRT_TRY(ctrt_gradients_add(d->r.module, d->r.before, d->r.grads));
     if (d->captured)
         return capture_local(d, batch->rows);
     d->rows += batch->rows;
@@ -206,7 +121,7 @@ static ctrt_status step_local(struct distributed *d, ctrt_tensor **loss, const c
 static ctrt_status dist_step(void *self, ctrt_tensor **loss, const ctrt_strategy_batch *batch)
 {
     struct distributed *d = self;
-    const bool local = (d->no_sync || d->size == 1) && d->canonical == 0;
+    const bool local = (d->no_sync || d->r.size == 1) && d->r.canonical == 0;
     capture_begin(d);
     ctrt_status status = module_check(d);
     if (status == CTRT_OK)
@@ -214,22 +129,22 @@ static ctrt_status dist_step(void *self, ctrt_tensor **loss, const ctrt_strategy
     if (status == CTRT_OK && !local)
         status = pass_begin(d);
     if (status == CTRT_OK)
-        status = ctrt_gradients_take(d->before, d->module);
+        status = ctrt_gradients_take(d->r.before, d->r.module);
     if (status != CTRT_OK)
-        return local && !d->sync_active ? status : fail_all(d, status);
+        return local && !d->r.sync_active ? status : fail_all(d, status);
     d->mode = LOCAL;
-    status = d->canonical > 0 ? canonical_step(d, loss, batch)
+    status = d->r.canonical > 0 ? canonical_step(&d->r, loss, batch)
              : local          ? step_local(d, loss, batch)
                               : step_synced(d, loss, batch);
     if (d->captured && local)
         capture_end(d);
     d->mode = status == CTRT_OK ? IDLE : d->mode;
-    if (status != CTRT_OK && (!local || d->sync_active))
+    if (status != CTRT_OK && (!local || d->r.sync_active))
         status = fail_all(d, status);
     if (status != CTRT_OK) {
         d->mode = IDLE;
-        ctrt_gradients_release(d->grads, d->parameters + 1);
-        (void)ctrt_gradients_restore(d->module, d->before);
+        ctrt_gradients_release(d->r.grads, d->r.parameters + 1);
+        (void)ctrt_gradients_restore(d->r.module, d->r.before);
     }
     return status;
 }
@@ -244,7 +159,7 @@ static ctrt_status dist_no_sync(void *self, bool on)
 static ctrt_status dist_set_comm_hook(void *self, ctrt_comm_hook hook, void *user)
 {
     struct distributed *d = self;
-    if (d->canonical > 0 && hook != NULL)
+    if (d->r.canonical > 0 && hook != NULL)
         return ctrt_fail(CTRT_ERR_NOT_SUPPORTED, "canonical mode adds gradients in a fixed order, without hooks");
     if (d->started)
         return ctrt_fail(CTRT_ERR_STATE, "a backward pass has begun; set the hook between steps");
@@ -268,12 +183,7 @@ static void dist_destroy(void *self)
     struct distributed *d = self;
     reduce_free(d);
     hook_free(d);
-    ctrt_comm_release(&d->sync);
-    for (size_t i = 0; d->tensors != NULL && i < d->count; i++)
-        ctrt_tensor_release(&d->tensors[i]);
-    free(d->tensors);
-    free(d->grads);
-    free(d->before);
+    ranks_free(&d->r);
     free(d);
 }
 
@@ -287,28 +197,38 @@ static ctrt_status params_read(struct distributed *d)
         return ctrt_fail(CTRT_ERR_INVALID_ARGUMENT, "CTRT_AUDIT=%s: expected a number of steps, 0 for never",
                          audit.text);
     d->bucket_bytes = (uint64_t)bucket.integer;
-    d->broadcast_buffers = buffers.integer != 0;
+    d->r.broadcast_buffers = buffers.integer != 0;
     d->audit = audit.integer;
     return hook_choose(d);
 }
 
+/* Writes a line for each option, which all ranks must have, to *text, which the caller frees. */
+static ctrt_status options_text(const struct distributed *d, char **text)
+{
+    size_t bytes;
+    FILE *file = open_memstream(text, &bytes);
+    if (file == NULL)
+        return no_memory();
+    fprintf(file, "CTRT_DISTRIBUTED_BUCKET=%llu\nCTRT_DISTRIBUTED_BUFFERS=%s\nCTRT_AUDIT=%lld\n",
+            (unsigned long long)d->bucket_bytes, d->r.broadcast_buffers ? "yes" : "no", (long long)d->audit);
+    hook_text(d, file);
+    return fclose(file) == 0 ? CTRT_OK : no_memory();
+}
+
 static ctrt_status setup(struct distributed *d)
 {
-    ctrt_sync_layers sync = { .layers = 0 };
+    char *options = NULL;
     ctrt_status status = params_read(d);
     if (status == CTRT_OK)
-        status = tensors_find(d);
+        status = ranks_find(&d->r);
     if (status == CTRT_OK)
-        status = ctrt_sync_layers_find(&sync, d->module);
-    d->sync_layers = sync.layers;
-    CTRT_TRY(verify_ready(d, status));
-    CTRT_TRY(verify_structure(d));
-    CTRT_TRY(verify_devices(d));
-    if (d->sync_layers > 0 && d->size > 1)
-        CTRT_TRY(ctrt_comm_split(&d->sync, d->comm, 0, d->rank));
-    CTRT_TRY(verify_ready(d, reduce_new(d)));
-    CTRT_TRY(verify_ready(d, reduce_memory(d)));
-    return exchange(d, EXCHANGE_BROADCAST, d->tensors, d->count, 0);
+        status = options_text(d, &options);
+    status = ranks_join(&d->r, status, options);
+    free(options);
+    CTRT_TRY(status);
+    CTRT_TRY(verify_ready(&d->r, reduce_new(d)));
+    CTRT_TRY(verify_ready(&d->r, reduce_memory(d)));
+    return exchange(&d->r, EXCHANGE_BROADCAST, d->r.tensors, d->r.count, 0);
 }
 
 static ctrt_status dist_create(void **out, const ctrt_strategy_config *config)
@@ -316,12 +236,7 @@ static ctrt_status dist_create(void **out, const ctrt_strategy_config *config)
     struct distributed *d = calloc(1, sizeof *d);
     if (d == NULL)
         return no_memory();
-    d->module = config->module;
-    d->comm = config->comm;
-    d->device = config->devices[0];
-    d->rank = ctrt_comm_rank(d->comm);
-    d->size = ctrt_comm_size(d->comm);
-    d->canonical = config->canonical;
+    ranks_init(&d->r, config);
     d->hook_name = "";
     ctrt_status status = setup(d);
     if (status == CTRT_OK)
@@ -334,8 +249,9 @@ static ctrt_status dist_create(void **out, const ctrt_strategy_config *config)
 static void dist_describe(void *self, char *text, size_t bytes)
 {
     const struct distributed *d = self;
-    snprintf(text, bytes, "on %s, rank %d of %d by %s; %zu buckets%s%s", ctrt_device_name(d->device), d->rank, d->size,
-             ctrt_comm_engine_name(d->comm), d->bucket_count, d->hook == NULL ? "" : "; hook ",
+    snprintf(text, bytes, "on %s, rank %d of %d by %s; %zu buckets%s%s", ctrt_device_name(d->r.device), d->r.rank,
+             d->r.size,
+             ctrt_comm_engine_name(d->r.comm), d->bucket_count, d->hook == NULL ? "" : "; hook ",
              d->hook == NULL ? "" : *d->hook_name != '\0' ? d->hook_name : "of the program");
 }
 

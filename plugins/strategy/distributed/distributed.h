@@ -13,8 +13,7 @@
 #include <stdio.h>
 
 #include "buckets.h"
-#include "ctrt/ctrt.h"
-#include "ctrt/strategy_plugin.h"
+#include "../ranks/ranks.h"
 
 struct distributed;
 
@@ -56,25 +55,11 @@ enum mode {
 };
 
 struct distributed {
-    ctrt_module *module;                    /* borrowed */
-    ctrt_comm *comm;                        /* borrowed */
-    /* For the collectives of SyncBatchNorm layers, which must not depend on when buckets are complete; owned. NULL: no
-     * such layers, or one rank. */
-    ctrt_comm *sync;
-    int32_t sync_layers;
-    bool sync_active;                       /* one of them is in training mode, so other ranks may wait in it */
-    ctrt_device *device;
+    struct ranks r;
     ctrt_stream *stream;                    /* for the copies to buckets; owned; NULL: the device is synchronous */
-    int rank, size;
-    int32_t canonical;
-    bool distinct;                          /* no two ranks are threads with one device */
-    bool no_sync, broadcast_buffers;
+    bool no_sync;
     int64_t audit, steps;                   /* audit: every so many steps; 0: never */
     uint64_t bucket_bytes;
-
-    ctrt_tensor **tensors;                  /* the module's parameters, then buffers; owned */
-    size_t parameters, count;               /* number of parameters; of all tensors */
-    ctrt_tensor **grads, **before;          /* parameters + 1; scratch of a step */
 
     struct slot *slots;
     size_t slot_count;
@@ -99,33 +84,6 @@ struct distributed {
     ctrt_work *totals_work;
     ctrt_tensor *weight;                    /* of this rank's gradients; NULL: 1 / size */
 };
-
-ctrt_status no_memory(void);
-
-/* ---- exchange.c: coalesced collectives ---- */
-
-enum exchange { EXCHANGE_BROADCAST, EXCHANGE_SEND, EXCHANGE_RECV };
-
-/* Broadcasts `count` tensors from rank `peer`, or sends them to it, or receives them from it, in groups of one dtype.
- * Tensors that are NULL are left out. */
-ctrt_status exchange(struct distributed *d, enum exchange how, ctrt_tensor *const *tensors, size_t count, int peer);
-/* The same for numbers. */
-ctrt_status exchange_numbers(struct distributed *d, enum exchange how, int64_t *numbers, size_t count, int peer);
-/* Writes the `count` numbers of each rank to out[size * count]. */
-ctrt_status gather_numbers(struct distributed *d, int64_t *out, const int64_t *numbers, size_t count);
-
-/* ---- verify.c ---- */
-
-/* Fails if `status`, of what a rank has done alone, is a failure on any rank: with its own error there, elsewhere
- * with that of the lowest rank that failed. */
-ctrt_status verify_ready(struct distributed *d, ctrt_status status);
-/* Compares names, dtypes, shapes and requires_grad of parameters and buffers, and options, with those of rank 0. On a
- * difference all ranks fail with the same message. */
-ctrt_status verify_structure(struct distributed *d);
-/* Compares the values of the parameters with those of rank 0. */
-ctrt_status verify_values(struct distributed *d);
-/* Finds d->distinct. */
-ctrt_status verify_devices(struct distributed *d);
 
 /* ---- reduce.c ---- */
 
@@ -183,10 +141,5 @@ bool hook_compresses(const ctrt_gradient_bucket *bucket);
 ctrt_status powersgd_new(struct powersgd **out, int64_t rank, int64_t start);
 void powersgd_free(struct powersgd *state);
 ctrt_status powersgd_hook(ctrt_work **work, const ctrt_gradient_bucket *bucket, int stage, void *user);
-
-/* ---- canonical.c ---- */
-
-ctrt_status canonical_step(struct distributed *d, ctrt_tensor **loss, const ctrt_strategy_batch *batch);
-ctrt_status canonical_forward(struct distributed *d, ctrt_tensor **y, ctrt_tensor *const *inputs, int count);
 
 #endif

@@ -74,7 +74,7 @@ ctrt_status hook_choose(struct distributed *d)
     CTRT_TRY(at_least(&start, &start_param, 0));
     if (name.text == NULL || name.text[0] == '\0')
         return CTRT_OK;
-    if (d->canonical > 0)
+    if (d->r.canonical > 0)
         return ctrt_fail(CTRT_ERR_NOT_SUPPORTED, "CTRT_DISTRIBUTED_HOOK=%s: canonical mode adds gradients in a fixed "
                          "order, without hooks", name.text);
     d->hook_user = d;

@@ -92,7 +92,8 @@ ctrt_status reduce_memory(struct distributed *d)
     ctrt_status status = CTRT_OK;
     for (size_t b = 0; b < d->bucket_count; b++) {
         struct bucket *bucket = &d->buckets[b];
-        const ctrt_status result = ctrt_comm_empty(&bucket->shared, d->comm, CTRT_SHAPE(bucket->numel), bucket->dtype);
+        const ctrt_ints shape = CTRT_SHAPE(bucket->numel);
+        const ctrt_status result = ctrt_comm_empty(&bucket->shared, d->r.comm, shape, bucket->dtype);
         status = status == CTRT_OK ? result : status;
         if (d->stream != NULL)
             ctrt_tensor_release(&bucket->shared);
@@ -113,7 +114,7 @@ static ctrt_status order_agree(struct distributed *d, int64_t *order)
         if (!known)
             order[n++] = (int64_t)s;
     }
-    return exchange_numbers(d, EXCHANGE_BROADCAST, order, d->slot_count, 0);
+    return exchange_numbers(&d->r, EXCHANGE_BROADCAST, order, d->slot_count, 0);
 }
 
 ctrt_status reduce_rebuild(struct distributed *d)
@@ -156,10 +157,10 @@ ctrt_status reduce_weights(struct distributed *d, int64_t rows)
     if (d->captured) {
         CTRT_TRY(capture_weights(d, rows));
     } else {
-        CTRT_TRY(ctrt_from_data(&d->totals, own, 2, CTRT_SHAPE(2), CTRT_F64, d->device));
+        CTRT_TRY(ctrt_from_data(&d->totals, own, 2, CTRT_SHAPE(2), CTRT_F64, d->r.device));
         d->rows += rows;
     }
-    return ctrt_comm_all_reduce(&d->totals_work, d->comm, d->totals, CTRT_COMM_SUM);
+    return ctrt_comm_all_reduce(&d->totals_work, d->r.comm, d->totals, CTRT_COMM_SUM);
 }
 
 /* The rows of this rank divided by those of all ranks, without waiting for the device. */
@@ -172,7 +173,7 @@ static ctrt_status weight_find(struct distributed *d)
     ctrt_work_release(&d->totals_work);
     CTRT_TRY(ctrt_select(&total, d->totals, 0, 1));
     if (!d->captured)
-        CTRT_TRY(ctrt_full(&own, CTRT_SCALAR_SHAPE, ctrt_float((double)d->rows), CTRT_F64, d->device));
+        CTRT_TRY(ctrt_full(&own, CTRT_SCALAR_SHAPE, ctrt_float((double)d->rows), CTRT_F64, d->r.device));
     return ctrt_div(&d->weight, d->captured ? d->own : own, total);
 }
 
@@ -184,7 +185,7 @@ static ctrt_status hook_call(struct distributed *d, struct bucket *bucket)
     const ctrt_gradient_bucket view = {
         .size = sizeof view, .flat = bucket->flat, .gradients = bucket->gradients, .count = (int32_t)bucket->count,
         .index = (int32_t)(bucket - d->buckets), .last = bucket == d->buckets + d->bucket_count - 1,
-        .layout = d->layout, .comm = d->comm,
+        .layout = d->layout, .comm = d->r.comm,
     };
     CTRT_TRY(ctrt_context(d->hook(&bucket->work, &view, bucket->stage, d->hook_user), "communication hook %s, stage %d",
                           d->hook_name, bucket->stage));
@@ -198,12 +199,12 @@ static ctrt_status bucket_launch(struct distributed *d, struct bucket *bucket)
     CTRT_TRY(weight_find(d));
     if (d->weight != NULL)
         CTRT_TRY(ctrt_mul_(bucket->flat, d->weight));
-    else if (d->size > 1)
-        CTRT_TRY(ctrt_mul_scalar_(bucket->flat, ctrt_float(1.0 / d->size)));
+    else if (d->r.size > 1)
+        CTRT_TRY(ctrt_mul_scalar_(bucket->flat, ctrt_float(1.0 / d->r.size)));
     bucket->stage = 0;
-    if (d->hook != NULL && d->size > 1)
+    if (d->hook != NULL && d->r.size > 1)
         return hook_call(d, bucket);
-    return ctrt_comm_all_reduce(&bucket->work, d->comm, bucket->flat, CTRT_COMM_SUM);
+    return ctrt_comm_all_reduce(&bucket->work, d->r.comm, bucket->flat, CTRT_COMM_SUM);
 }
 
 /* The memory that processes share, unless gradients of an earlier pass are still in it. */
@@ -212,7 +213,7 @@ static ctrt_status bucket_memory(struct distributed *d, struct bucket *bucket)
     if (bucket->flat != NULL)
         return CTRT_OK;
     if (bucket->shared == NULL || ctrt_tensor_storage_use_count(bucket->shared) > 1)
-        return ctrt_empty(&bucket->flat, CTRT_SHAPE(bucket->numel), bucket->dtype, d->device);
+        return ctrt_empty(&bucket->flat, CTRT_SHAPE(bucket->numel), bucket->dtype, d->r.device);
     bucket->flat = ctrt_tensor_retain(bucket->shared);
     return CTRT_OK;
 }
@@ -228,7 +229,7 @@ static ctrt_status slot_view(struct distributed *d, struct slot *slot)
 
 static ctrt_status slot_fill(struct distributed *d, struct slot *slot, ctrt_tensor *grad)
 {
-    ctrt_tensor *before = d->mode == STEP ? d->before[slot->parameter] : NULL;
+    ctrt_tensor *before = d->mode == STEP ? d->r.before[slot->parameter] : NULL;
     CTRT_TRY(slot_view(d, slot));
     if (grad != NULL || before != NULL)
         CTRT_TRY(ctrt_copy_(slot->view, grad != NULL ? grad : before));
@@ -320,13 +321,13 @@ static ctrt_status gradient_arrived(struct distributed *d, struct slot *slot)
     const char *name = "";
     ctrt_tensor *tensor = NULL;
     if (d->mode == IDLE || slot->view != NULL) {
-        (void)ctrt_module_parameter(&name, &tensor, d->module, slot->parameter);
+        (void)ctrt_module_parameter(&name, &tensor, d->r.module, slot->parameter);
         return ctrt_fail(CTRT_ERR_STATE, "the gradient of \"%s\" was computed %s; call ctrt_parallel_no_sync to add up "
                          "gradients on this rank", name,
                          d->mode == IDLE ? "without a forward pass of the strategy before, so it would not be reduced"
                                          : "twice after one forward pass");
     }
-    if (d->captured != ctrt_capture_running(d->device))
+    if (d->captured != ctrt_capture_running(d->r.device))
         return ctrt_fail(CTRT_ERR_STATE, "the forward pass %s captured, but the backward pass %s; capture both",
                          d->captured ? "was" : "was not", d->captured ? "is not" : "is");
     d->started = true;
@@ -370,7 +371,7 @@ static ctrt_status stats_reduce(struct distributed *d, ctrt_tensor **stats, doub
     if (d->captured)
         CTRT_TRY(capture_stats(d, stats, used));
     else
-        CTRT_TRY(ctrt_from_data(stats, used, n, CTRT_SHAPE(n), CTRT_F64, d->device));
+        CTRT_TRY(ctrt_from_data(stats, used, n, CTRT_SHAPE(n), CTRT_F64, d->r.device));
     if (loss != NULL) {
         CTRT_TRY(ctrt_narrow(&first, *stats, 0, 0, 1));
         CTRT_TRY(ctrt_to_dtype(&value, loss, CTRT_F64));
@@ -378,7 +379,7 @@ static ctrt_status stats_reduce(struct distributed *d, ctrt_tensor **stats, doub
         CTRT_TRY(ctrt_view_as(&value, value, CTRT_SHAPE(1)));
         CTRT_TRY(ctrt_copy_(first, value));
     }
-    CTRT_TRY(ctrt_comm_all_reduce(NULL, d->comm, *stats, CTRT_COMM_SUM));
+    CTRT_TRY(ctrt_comm_all_reduce(NULL, d->r.comm, *stats, CTRT_COMM_SUM));
     /* A parameter that this rank uses is reduced in any case. If it uses all, it does not need the counts. */
     return complete || d->captured ? CTRT_OK : ctrt_to_host(used, (size_t)n * sizeof *used, *stats, CTRT_F64);
 }
@@ -392,10 +393,10 @@ static ctrt_status loss_mean(struct distributed *d, ctrt_tensor **mean, ctrt_ten
     return ctrt_to_dtype(mean, sum, loss != NULL ? ctrt_tensor_dtype(loss) : CTRT_F32);
 }
 
-/* Makes the sum the gradient, in the tensor from before the step if there is one. d->before receives it. */
+/* Makes the sum the gradient, in the tensor from before the step if there is one. d->r.before receives it. */
 static ctrt_status slot_finish(struct distributed *d, struct slot *slot, bool used)
 {
-    ctrt_tensor **target = &d->before[slot->parameter];
+    ctrt_tensor **target = &d->r.before[slot->parameter];
     if (!used)
         return CTRT_OK;
     if (*target != NULL)
@@ -416,7 +417,7 @@ static ctrt_status stats_finish(struct distributed *d, ctrt_tensor **mean, ctrt_
 static ctrt_status stream_join(struct distributed *d)
 {
     CTRT_AUTO(stream) current = NULL;
-    CTRT_TRY(ctrt_stream_current(&current, d->device));
+    CTRT_TRY(ctrt_stream_current(&current, d->r.device));
     return ctrt_stream_wait(current, d->stream);
 }
 
@@ -437,7 +438,7 @@ static ctrt_status finish(struct distributed *d, ctrt_tensor **mean, ctrt_tensor
         d->slots[s].anywhere = used[s + 1] != 0;
         CTRT_TRY(slot_finish(d, &d->slots[s], d->slots[s].anywhere));
     }
-    CTRT_TRY(ctrt_gradients_restore(d->module, d->before));
+    CTRT_TRY(ctrt_gradients_restore(d->r.module, d->r.before));
     if (d->captured)
         CTRT_TRY(capture_reduced(d));
     d->reduced = true;
@@ -479,7 +480,7 @@ ctrt_status reduce_check(const struct distributed *d)
         ctrt_tensor *tensor = NULL;
         if (d->slots[s].view != NULL)
             continue;
-        (void)ctrt_module_parameter(&name, &tensor, d->module, d->slots[s].parameter);
+        (void)ctrt_module_parameter(&name, &tensor, d->r.module, d->slots[s].parameter);
         if (missing++ < MOST_NAMES && at < sizeof names)
             at += (size_t)snprintf(names + at, sizeof names - at, "%s\"%s\"", missing > 1 ? ", " : "", name);
     }
@@ -494,22 +495,22 @@ ctrt_status reduce_check(const struct distributed *d)
 
 ctrt_status reduce_new(struct distributed *d)
 {
-    d->slots = calloc(d->parameters + 1, sizeof *d->slots);
-    d->seen = calloc(d->parameters + 1, sizeof *d->seen);
+    d->slots = calloc(d->r.parameters + 1, sizeof *d->slots);
+    d->seen = calloc(d->r.parameters + 1, sizeof *d->seen);
     if (d->slots == NULL || d->seen == NULL)
         return no_memory();
-    for (size_t i = 0; i < d->parameters; i++)
-        if (ctrt_tensor_requires_grad(d->tensors[i]))
+    for (size_t i = 0; i < d->r.parameters; i++)
+        if (ctrt_tensor_requires_grad(d->r.tensors[i]))
             d->slots[d->slot_count++] = (struct slot){
-                .d = d, .tensor = ctrt_tensor_retain(d->tensors[i]), .parameter = i,
+                .d = d, .tensor = ctrt_tensor_retain(d->r.tensors[i]), .parameter = i,
             };
     if (d->slot_count == 0)
         return ctrt_fail(CTRT_ERR_INVALID_ARGUMENT, "the module has no parameter that requires grad, so there is "
                          "nothing to reduce");
     ctrt_device_properties properties;
-    CTRT_TRY(ctrt_device_get_properties(&properties, ctrt_device_name(d->device)));
+    CTRT_TRY(ctrt_device_get_properties(&properties, ctrt_device_name(d->r.device)));
     if (properties.asynchronous)
-        CTRT_TRY(ctrt_stream_new(&d->stream, d->device, 0));
+        CTRT_TRY(ctrt_stream_new(&d->stream, d->r.device, 0));
     for (size_t s = 0; s < d->slot_count; s++) {
         struct slot *slot = &d->slots[s];
         CTRT_TRY(ctrt_tensor_add_accumulate_hook(slot->tensor, on_gradient, slot, &slot->hook));

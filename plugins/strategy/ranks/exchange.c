@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* plugins/strategy/distributed/exchange.c: sends many tensors with few messages. */
+/* plugins/strategy/ranks/exchange.c: sends many tensors with few messages. */
 #include <stdlib.h>
 
-#include "distributed.h"
+#include "ranks.h"
 
 #define GROUP_BYTES ((uint64_t)25 << 20)
 
@@ -26,33 +26,33 @@ static ctrt_status pack(ctrt_tensor *flat, ctrt_tensor *const *tensors, const si
     return CTRT_OK;
 }
 
-static ctrt_status transmit(struct distributed *d, enum exchange how, ctrt_tensor *tensor, int peer)
+static ctrt_status transmit(struct ranks *r, enum exchange how, ctrt_tensor *tensor, int peer)
 {
     switch (how) {
-    case EXCHANGE_SEND: return ctrt_comm_send(NULL, d->comm, tensor, peer);
-    case EXCHANGE_RECV: return ctrt_comm_recv(NULL, d->comm, tensor, peer);
-    default:            return ctrt_comm_broadcast(NULL, d->comm, tensor, peer);
+    case EXCHANGE_SEND: return ctrt_comm_send(NULL, r->comm, tensor, peer);
+    case EXCHANGE_RECV: return ctrt_comm_recv(NULL, r->comm, tensor, peer);
+    default:            return ctrt_comm_broadcast(NULL, r->comm, tensor, peer);
     }
 }
 
-static ctrt_status flush(struct distributed *d, enum exchange how, ctrt_tensor *const *tensors, const size_t *members,
+static ctrt_status flush(struct ranks *r, enum exchange how, ctrt_tensor *const *tensors, const size_t *members,
                          size_t count, int peer)
 {
     CTRT_AUTO(tensor) flat = NULL;
     int64_t numel = 0;
-    const bool writes = how == EXCHANGE_SEND || (how == EXCHANGE_BROADCAST && d->rank == peer);
+    const bool writes = how == EXCHANGE_SEND || (how == EXCHANGE_BROADCAST && r->rank == peer);
     for (size_t i = 0; i < count; i++)
         numel += ctrt_tensor_numel(tensors[members[i]]);
     if (numel == 0)
         return CTRT_OK;
-    CTRT_TRY(ctrt_empty(&flat, CTRT_SHAPE(numel), ctrt_tensor_dtype(tensors[members[0]]), d->device));
+    CTRT_TRY(ctrt_empty(&flat, CTRT_SHAPE(numel), ctrt_tensor_dtype(tensors[members[0]]), r->device));
     if (writes)
         CTRT_TRY(pack(flat, tensors, members, count, true));
-    CTRT_TRY(transmit(d, how, flat, peer));
+    CTRT_TRY(transmit(r, how, flat, peer));
     return writes ? CTRT_OK : pack(flat, tensors, members, count, false);
 }
 
-static ctrt_status exchange_all(struct distributed *d, enum exchange how, ctrt_tensor *const *tensors, size_t count,
+static ctrt_status exchange_all(struct ranks *r, enum exchange how, ctrt_tensor *const *tensors, size_t count,
                                 int peer, size_t *members)
 {
     for (int dtype = 1; dtype < CTRT_DTYPE_COUNT; dtype++) {
@@ -65,41 +65,41 @@ static ctrt_status exchange_all(struct distributed *d, enum exchange how, ctrt_t
             bytes += (uint64_t)ctrt_tensor_numel(tensors[t]) * ctrt_dtype_size((ctrt_dtype)dtype);
             if (bytes < GROUP_BYTES)
                 continue;
-            CTRT_TRY(flush(d, how, tensors, members, n, peer));
+            CTRT_TRY(flush(r, how, tensors, members, n, peer));
             n = 0, bytes = 0;
         }
         if (n > 0)
-            CTRT_TRY(flush(d, how, tensors, members, n, peer));
+            CTRT_TRY(flush(r, how, tensors, members, n, peer));
     }
     return CTRT_OK;
 }
 
-ctrt_status exchange(struct distributed *d, enum exchange how, ctrt_tensor *const *tensors, size_t count, int peer)
+ctrt_status exchange(struct ranks *r, enum exchange how, ctrt_tensor *const *tensors, size_t count, int peer)
 {
     ctrt_status status;
     size_t *members = calloc(count + 1, sizeof *members);
     if (members == NULL)
         return no_memory();
-    ctrt_no_grad status = exchange_all(d, how, tensors, count, peer, members);
+    ctrt_no_grad status = exchange_all(r, how, tensors, count, peer, members);
     free(members);
     return status;
 }
 
-ctrt_status exchange_numbers(struct distributed *d, enum exchange how, int64_t *numbers, size_t count, int peer)
+ctrt_status exchange_numbers(struct ranks *r, enum exchange how, int64_t *numbers, size_t count, int peer)
 {
     CTRT_AUTO(tensor) tensor = NULL;
     const int64_t n = (int64_t)count;
-    CTRT_TRY(ctrt_from_data(&tensor, numbers, n, CTRT_SHAPE(n), CTRT_I64, d->device));
-    CTRT_TRY(transmit(d, how, tensor, peer));
+    CTRT_TRY(ctrt_from_data(&tensor, numbers, n, CTRT_SHAPE(n), CTRT_I64, r->device));
+    CTRT_TRY(transmit(r, how, tensor, peer));
     return how == EXCHANGE_SEND ? CTRT_OK : ctrt_to_host(numbers, count * sizeof *numbers, tensor, CTRT_I64);
 }
 
-ctrt_status gather_numbers(struct distributed *d, int64_t *out, const int64_t *numbers, size_t count)
+ctrt_status gather_numbers(struct ranks *r, int64_t *out, const int64_t *numbers, size_t count)
 {
     CTRT_AUTO(tensor) in = NULL, all = NULL;
-    const int64_t n = (int64_t)count, total = n * d->size;
-    CTRT_TRY(ctrt_from_data(&in, numbers, n, CTRT_SHAPE(n), CTRT_I64, d->device));
-    CTRT_TRY(ctrt_empty(&all, CTRT_SHAPE(total), CTRT_I64, d->device));
-    CTRT_TRY(ctrt_comm_all_gather(NULL, d->comm, all, in));
+    const int64_t n = (int64_t)count, total = n * r->size;
+    CTRT_TRY(ctrt_from_data(&in, numbers, n, CTRT_SHAPE(n), CTRT_I64, r->device));
+    CTRT_TRY(ctrt_empty(&all, CTRT_SHAPE(total), CTRT_I64, r->device));
+    CTRT_TRY(ctrt_comm_all_gather(NULL, r->comm, all, in));
     return ctrt_to_host(out, (size_t)total * sizeof *out, all, CTRT_I64);
 }

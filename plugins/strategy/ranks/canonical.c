@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* plugins/strategy/distributed/canonical.c: steps whose result does not depend on the number of ranks.
+/* plugins/strategy/ranks/canonical.c: steps whose result does not depend on the number of ranks.
  *
  * The batch is the rows of all ranks, one after the other. It is cut into shards as on one device, and each rank
  * computes those of its own rows. Rank 0 adds the sums of all ranks up in one tree, and broadcasts the result. */
 #include <stdlib.h>
 
-#include "distributed.h"
+#include "ranks.h"
 
 enum { ROWS, SEED, OFFSET, FIELDS };        /* numbers that the ranks exchange before a step */
 enum { LEVEL, INDEX, RANDOM, LOSS_DTYPE, LOSS_DIMS, HEADER };   /* in front of the flags of tensors that are not NULL */
@@ -18,9 +18,9 @@ struct plan {
     int64_t *header;                        /* HEADER + parameters + 1 */
 };
 
-static size_t header_count(const struct distributed *d)
+static size_t header_count(const struct ranks *r)
 {
-    return HEADER + d->parameters + 1;
+    return HEADER + r->parameters + 1;
 }
 
 /* ---- which rank computes which shards ---- */
@@ -40,25 +40,25 @@ static ctrt_status shard_at(int64_t *shard, const struct plan *plan, int rank, i
                      (long long)(at - plan->sizes[*shard - 1]), (long long)at - 1);
 }
 
-static ctrt_status plan_shards(struct distributed *d, struct plan *plan)
+static ctrt_status plan_shards(struct ranks *r, struct plan *plan)
 {
     const ctrt_scatter_options balanced = { .rule = CTRT_CHUNK_BALANCED };
     int total = 0;
     int64_t from = 0;
-    for (int rank = 0; rank < d->size; rank++)
+    for (int rank = 0; rank < r->size; rank++)
         plan->rows += plan->ranks[rank * FIELDS + ROWS];
     if (plan->rows == 0)
         return ctrt_fail(CTRT_ERR_SHAPE, "canonical mode: no rank has rows");
-    CTRT_TRY(ctrt_chunk_sizes(plan->sizes, &total, plan->rows, d->canonical, &balanced));
+    CTRT_TRY(ctrt_chunk_sizes(plan->sizes, &total, plan->rows, r->canonical, &balanced));
     plan->range = (ctrt_shard_range){
-        .sizes = plan->sizes, .total = total, .seeded = d->distinct,
+        .sizes = plan->sizes, .total = total, .seeded = r->distinct,
         .seed = (uint64_t)plan->ranks[SEED], .offset = (uint64_t)plan->ranks[OFFSET],
     };
-    for (int rank = 0; rank < d->size; rank++) {
+    for (int rank = 0; rank < r->size; rank++) {
         int64_t first, end;
         CTRT_TRY(shard_at(&first, plan, rank, from));
         from += plan->ranks[rank * FIELDS + ROWS];
-        if (rank != d->rank)
+        if (rank != r->rank)
             continue;
         plan->range.first = first;
         CTRT_TRY(shard_at(&end, plan, rank + 1, from));
@@ -67,18 +67,18 @@ static ctrt_status plan_shards(struct distributed *d, struct plan *plan)
     return CTRT_OK;
 }
 
-static ctrt_status plan_make(struct distributed *d, struct plan *plan, int64_t rows)
+static ctrt_status plan_make(struct ranks *r, struct plan *plan, int64_t rows)
 {
     uint64_t seed, offset;
-    CTRT_TRY(ctrt_generator_get(d->device, &seed, &offset));
+    CTRT_TRY(ctrt_generator_get(r->device, &seed, &offset));
     const int64_t own[FIELDS] = { rows, (int64_t)seed, (int64_t)offset };
-    plan->ranks = calloc((size_t)d->size * FIELDS, sizeof *plan->ranks);
-    plan->sizes = calloc((size_t)d->canonical + 1, sizeof *plan->sizes);
-    plan->header = calloc(header_count(d), sizeof *plan->header);
+    plan->ranks = calloc((size_t)r->size * FIELDS, sizeof *plan->ranks);
+    plan->sizes = calloc((size_t)r->canonical + 1, sizeof *plan->sizes);
+    plan->header = calloc(header_count(r), sizeof *plan->header);
     if (plan->ranks == NULL || plan->sizes == NULL || plan->header == NULL)
         return no_memory();
-    CTRT_TRY(gather_numbers(d, plan->ranks, own, FIELDS));
-    return plan_shards(d, plan);
+    CTRT_TRY(gather_numbers(r, plan->ranks, own, FIELDS));
+    return plan_shards(r, plan);
 }
 
 static void plan_free(struct plan *plan)
@@ -90,34 +90,34 @@ static void plan_free(struct plan *plan)
 
 /* ---- sums of all ranks ---- */
 
-static void header_write(const struct distributed *d, struct plan *plan, ctrt_tensor *const *tensors)
+static void header_write(const struct ranks *r, struct plan *plan, ctrt_tensor *const *tensors)
 {
-    const ctrt_tensor *loss = tensors[d->parameters];
+    const ctrt_tensor *loss = tensors[r->parameters];
     plan->header[LOSS_DTYPE] = loss != NULL ? (int64_t)ctrt_tensor_dtype(loss) : 0;
     plan->header[LOSS_DIMS] = loss != NULL ? ctrt_tensor_ndim(loss) : 0;
-    for (size_t i = 0; i <= d->parameters; i++)
+    for (size_t i = 0; i <= r->parameters; i++)
         plan->header[HEADER + i] = tensors[i] != NULL;
 }
 
 /* Creates the tensors that a header announces. */
-static ctrt_status header_read(const struct distributed *d, const struct plan *plan, ctrt_tensor **tensors)
+static ctrt_status header_read(const struct ranks *r, const struct plan *plan, ctrt_tensor **tensors)
 {
     static const int64_t ones[8] = { 1, 1, 1, 1, 1, 1, 1, 1 };
-    for (size_t i = 0; i <= d->parameters; i++) {
-        const bool loss = i == d->parameters;
+    for (size_t i = 0; i <= r->parameters; i++) {
+        const bool loss = i == r->parameters;
         ctrt_tensor_release(&tensors[i]);
         if (plan->header[HEADER + i] == 0)
             continue;
-        const int ndim = loss ? (int)plan->header[LOSS_DIMS] : ctrt_tensor_ndim(d->tensors[i]);
-        const ctrt_dtype dtype = loss ? (ctrt_dtype)plan->header[LOSS_DTYPE] : ctrt_tensor_dtype(d->tensors[i]);
-        CTRT_TRY(ctrt_empty(&tensors[i], ctrt_ints_of(loss ? ones : ctrt_tensor_shape(d->tensors[i]), ndim), dtype,
-                            d->device));
+        const int ndim = loss ? (int)plan->header[LOSS_DIMS] : ctrt_tensor_ndim(r->tensors[i]);
+        const ctrt_dtype dtype = loss ? (ctrt_dtype)plan->header[LOSS_DTYPE] : ctrt_tensor_dtype(r->tensors[i]);
+        CTRT_TRY(ctrt_empty(&tensors[i], ctrt_ints_of(loss ? ones : ctrt_tensor_shape(r->tensors[i]), ndim), dtype,
+                            r->device));
     }
     return CTRT_OK;
 }
 
 /* Moves all sums of this rank to rank 0. */
-static ctrt_status sums_send(struct distributed *d, struct plan *plan, ctrt_sum_tree *sum, ctrt_tensor **tensors)
+static ctrt_status sums_send(struct ranks *r, struct plan *plan, ctrt_sum_tree *sum, ctrt_tensor **tensors)
 {
     for (;;) {
         int level = -1;
@@ -126,113 +126,113 @@ static ctrt_status sums_send(struct distributed *d, struct plan *plan, ctrt_sum_
         plan->header[LEVEL] = level;
         plan->header[INDEX] = index;
         plan->header[RANDOM] = plan->range.random;
-        header_write(d, plan, tensors);
-        CTRT_TRY(exchange_numbers(d, EXCHANGE_SEND, plan->header, header_count(d), 0));
+        header_write(r, plan, tensors);
+        CTRT_TRY(exchange_numbers(r, EXCHANGE_SEND, plan->header, header_count(r), 0));
         if (level < 0)
             return CTRT_OK;
-        CTRT_TRY(exchange(d, EXCHANGE_SEND, tensors, d->parameters + 1, 0));
-        ctrt_gradients_release(tensors, d->parameters + 1);
+        CTRT_TRY(exchange(r, EXCHANGE_SEND, tensors, r->parameters + 1, 0));
+        ctrt_gradients_release(tensors, r->parameters + 1);
     }
 }
 
-static ctrt_status sums_receive(struct distributed *d, struct plan *plan, ctrt_sum_tree *sum, ctrt_tensor **tensors,
+static ctrt_status sums_receive(struct ranks *r, struct plan *plan, ctrt_sum_tree *sum, ctrt_tensor **tensors,
                                 int rank)
 {
     for (;;) {
-        CTRT_TRY(exchange_numbers(d, EXCHANGE_RECV, plan->header, header_count(d), rank));
+        CTRT_TRY(exchange_numbers(r, EXCHANGE_RECV, plan->header, header_count(r), rank));
         plan->range.random = plan->range.random || plan->header[RANDOM] != 0;
         if (plan->header[LEVEL] < 0)
             return CTRT_OK;
-        CTRT_TRY(header_read(d, plan, tensors));
-        CTRT_TRY(exchange(d, EXCHANGE_RECV, tensors, d->parameters + 1, rank));
+        CTRT_TRY(header_read(r, plan, tensors));
+        CTRT_TRY(exchange(r, EXCHANGE_RECV, tensors, r->parameters + 1, rank));
         CTRT_TRY(ctrt_sum_tree_put(sum, (int)plan->header[LEVEL], plan->header[INDEX], tensors));
     }
 }
 
 /* Combines the sums on rank 0 and broadcasts the result to tensors[parameters + 1]. */
-static ctrt_status sums_combine(struct distributed *d, struct plan *plan, ctrt_sum_tree *sum, ctrt_tensor **tensors)
+static ctrt_status sums_combine(struct ranks *r, struct plan *plan, ctrt_sum_tree *sum, ctrt_tensor **tensors)
 {
-    if (d->rank > 0) {
-        CTRT_TRY(sums_send(d, plan, sum, tensors));
+    if (r->rank > 0) {
+        CTRT_TRY(sums_send(r, plan, sum, tensors));
     } else {
-        for (int rank = 1; rank < d->size; rank++)
-            CTRT_TRY(sums_receive(d, plan, sum, tensors, rank));
+        for (int rank = 1; rank < r->size; rank++)
+            CTRT_TRY(sums_receive(r, plan, sum, tensors, rank));
         CTRT_TRY(ctrt_sum_tree_result(tensors, sum));
         plan->header[RANDOM] = plan->range.random;
-        header_write(d, plan, tensors);
+        header_write(r, plan, tensors);
     }
-    CTRT_TRY(exchange_numbers(d, EXCHANGE_BROADCAST, plan->header, header_count(d), 0));
-    if (d->rank > 0)
-        CTRT_TRY(header_read(d, plan, tensors));
-    return exchange(d, EXCHANGE_BROADCAST, tensors, d->parameters + 1, 0);
+    CTRT_TRY(exchange_numbers(r, EXCHANGE_BROADCAST, plan->header, header_count(r), 0));
+    if (r->rank > 0)
+        CTRT_TRY(header_read(r, plan, tensors));
+    return exchange(r, EXCHANGE_BROADCAST, tensors, r->parameters + 1, 0);
 }
 
 /* ---- steps ---- */
 
 /* All ranks get the buffers of the first shard, and the generators continue after the numbers of all shards. */
-static ctrt_status state_end(struct distributed *d, const struct plan *plan)
+static ctrt_status state_end(struct ranks *r, const struct plan *plan)
 {
     int first = 0;
     while (plan->ranks[first * FIELDS + ROWS] == 0)
         first++;
-    if (d->broadcast_buffers)
-        CTRT_TRY(exchange(d, EXCHANGE_BROADCAST, d->tensors + d->parameters, d->count - d->parameters, first));
+    if (r->broadcast_buffers)
+        CTRT_TRY(exchange(r, EXCHANGE_BROADCAST, r->tensors + r->parameters, r->count - r->parameters, first));
     if (plan->header[RANDOM] == 0)
         return CTRT_OK;
-    return ctrt_generator_set(d->device, plan->range.seed,
+    return ctrt_generator_set(r->device, plan->range.seed,
                               plan->range.offset + (((uint64_t)plan->range.total + 1) << 32));
 }
 
-static ctrt_status step_planned(struct distributed *d, struct plan *plan, ctrt_tensor **loss, ctrt_sum_tree *sum,
+static ctrt_status step_planned(struct ranks *r, struct plan *plan, ctrt_tensor **loss, ctrt_sum_tree *sum,
                                 const ctrt_strategy_batch *batch)
 {
     ctrt_strategy_batch whole = *batch;
     whole.rows = plan->rows;
     if (plan->range.count > 0)
-        CTRT_TRY(ctrt_shards_backward(sum, d->module, d->device, &whole, &plan->range));
-    CTRT_TRY(sums_combine(d, plan, sum, d->grads));
-    CTRT_TRY(state_end(d, plan));
-    *loss = d->grads[d->parameters];
-    d->grads[d->parameters] = NULL;
-    return ctrt_gradients_add(d->module, d->before, d->grads);
+        CTRT_TRY(ctrt_shards_backward(sum, r->module, r->device, &whole, &plan->range));
+    CTRT_TRY(sums_combine(r, plan, sum, r->grads));
+    CTRT_TRY(state_end(r, plan));
+    *loss = r->grads[r->parameters];
+    r->grads[r->parameters] = NULL;
+    return ctrt_gradients_add(r->module, r->before, r->grads);
 }
 
-ctrt_status canonical_step(struct distributed *d, ctrt_tensor **loss, const ctrt_strategy_batch *batch)
+ctrt_status canonical_step(struct ranks *r, ctrt_tensor **loss, const ctrt_strategy_batch *batch)
 {
     struct plan plan = { .rows = 0 };
     ctrt_sum_tree *sum = NULL;
-    ctrt_status status = plan_make(d, &plan, batch->rows);
+    ctrt_status status = plan_make(r, &plan, batch->rows);
     if (status == CTRT_OK)
-        status = ctrt_sum_tree_new(&sum, plan.range.total, d->parameters + 1, d->device);
+        status = ctrt_sum_tree_new(&sum, plan.range.total, r->parameters + 1, r->device);
     if (status == CTRT_OK)
-        status = step_planned(d, &plan, loss, sum, batch);
+        status = step_planned(r, &plan, loss, sum, batch);
     ctrt_sum_tree_release(&sum);
-    ctrt_gradients_release(d->grads, d->parameters + 1);
+    ctrt_gradients_release(r->grads, r->parameters + 1);
     plan_free(&plan);
     return status;
 }
 
 /* ---- forward ---- */
 
-ctrt_status canonical_forward(struct distributed *d, ctrt_tensor **y, ctrt_tensor *const *inputs, int count)
+ctrt_status canonical_forward(struct ranks *r, ctrt_tensor **y, ctrt_tensor *const *inputs, int count)
 {
     const ctrt_scatter_options balanced = { .rule = CTRT_CHUNK_BALANCED };
-    ctrt_shard_range range = { .first = 0, .seeded = d->distinct };
+    ctrt_shard_range range = { .first = 0, .seeded = r->distinct };
     int shards = 0;
     if (ctrt_tensor_ndim(inputs[0]) == 0 || ctrt_tensor_size(inputs[0], 0) == 0)
-        return ctrt_shard_forward(y, d->module, d->device, inputs, count, 0, -1);
-    int64_t *sizes = calloc((size_t)d->canonical + 1, sizeof *sizes);
+        return ctrt_shard_forward(y, r->module, r->device, inputs, count, 0, -1);
+    int64_t *sizes = calloc((size_t)r->canonical + 1, sizeof *sizes);
     if (sizes == NULL)
         return no_memory();
-    ctrt_status status = ctrt_chunk_sizes(sizes, &shards, ctrt_tensor_size(inputs[0], 0), d->canonical, &balanced);
+    ctrt_status status = ctrt_chunk_sizes(sizes, &shards, ctrt_tensor_size(inputs[0], 0), r->canonical, &balanced);
     range.sizes = sizes;
     range.count = range.total = shards;
     if (status == CTRT_OK)
-        status = ctrt_generator_get(d->device, &range.seed, &range.offset);
+        status = ctrt_generator_get(r->device, &range.seed, &range.offset);
     if (status == CTRT_OK)
-        status = ctrt_shards_forward(y, d->module, d->device, inputs, count, &range);
+        status = ctrt_shards_forward(y, r->module, r->device, inputs, count, &range);
     if (status == CTRT_OK && range.random)
-        status = ctrt_generator_set(d->device, range.seed, range.offset + (((uint64_t)range.total + 1) << 32));
+        status = ctrt_generator_set(r->device, range.seed, range.offset + (((uint64_t)range.total + 1) << 32));
     free(sizes);
     return status;
 }

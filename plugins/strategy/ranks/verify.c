@@ -1,67 +1,64 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* plugins/strategy/distributed/verify.c: comparisons of this rank's module with that of rank 0. */
+/* plugins/strategy/ranks/verify.c: comparisons of this rank's module with that of rank 0. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
-#include "distributed.h"
+#include "ranks.h"
 
 #define MESSAGE_WORDS 64                    /* of a message that all ranks report, in numbers of 8 bytes */
 
 /* If ranks have found a difference (`first` is not negative), all ranks fail with the message of the lowest of them. */
-static ctrt_status agree(struct distributed *d, int64_t first, const char *message)
+static ctrt_status agree(struct ranks *r, int64_t first, const char *message)
 {
     int64_t text[MESSAGE_WORDS] = { 0 };
-    int64_t *all = calloc((size_t)d->size, sizeof *all);
+    int64_t *all = calloc((size_t)r->size, sizeof *all);
     int rank = 0;
     if (all == NULL)
         return no_memory();
-    ctrt_status status = gather_numbers(d, all, &first, 1);
-    while (status == CTRT_OK && rank < d->size && all[rank] < 0)
+    ctrt_status status = gather_numbers(r, all, &first, 1);
+    while (status == CTRT_OK && rank < r->size && all[rank] < 0)
         rank++;
     free(all);
-    if (status != CTRT_OK || rank == d->size)
+    if (status != CTRT_OK || rank == r->size)
         return status;
-    snprintf((char *)text, sizeof text, "rank %d: %s", d->rank, message);
-    CTRT_TRY(exchange_numbers(d, EXCHANGE_BROADCAST, text, MESSAGE_WORDS, rank));
+    snprintf((char *)text, sizeof text, "rank %d: %s", r->rank, message);
+    CTRT_TRY(exchange_numbers(r, EXCHANGE_BROADCAST, text, MESSAGE_WORDS, rank));
     ((char *)text)[sizeof text - 1] = '\0';
     return ctrt_fail(CTRT_ERR_STATE, "%s", (char *)text);
 }
 
-ctrt_status verify_ready(struct distributed *d, ctrt_status status)
+ctrt_status verify_ready(struct ranks *r, ctrt_status status)
 {
     char message[400] = "";
     if (status != CTRT_OK)
         snprintf(message, sizeof message, "%s", ctrt_error_message());
-    const ctrt_status others = agree(d, status == CTRT_OK ? -1 : 0, message);
+    const ctrt_status others = agree(r, status == CTRT_OK ? -1 : 0, message);
     return status == CTRT_OK ? others : ctrt_fail(status, "%s", message);
 }
 
 /* ---- structure ---- */
 
-/* Writes a line for each option, parameter and buffer to *text, which the caller frees. */
-static ctrt_status structure_text(const struct distributed *d, char **text, size_t *bytes)
+/* Writes the options and a line for each parameter and buffer to *text, which the caller frees. */
+static ctrt_status structure_text(const struct ranks *r, const char *options, char **text, size_t *bytes)
 {
     FILE *file = open_memstream(text, bytes);
     if (file == NULL)
         return no_memory();
-    fprintf(file, "CTRT_CANONICAL=%d\nCTRT_DISTRIBUTED_BUCKET=%llu\nCTRT_DISTRIBUTED_BUFFERS=%s\nCTRT_AUDIT=%lld\n",
-            (int)d->canonical, (unsigned long long)d->bucket_bytes, d->broadcast_buffers ? "yes" : "no",
-            (long long)d->audit);
-    hook_text(d, file);
-    fprintf(file, "%d SyncBatchNorm layers\n", (int)d->sync_layers);
-    for (size_t i = 0; i < d->count; i++) {
-        const bool parameter = i < d->parameters;
+    fprintf(file, "CTRT_CANONICAL=%d\n%s", (int)r->canonical, options);
+    fprintf(file, "%d SyncBatchNorm layers\n", (int)r->sync_layers);
+    for (size_t i = 0; i < r->count; i++) {
+        const bool parameter = i < r->parameters;
         const char *name = "";
         ctrt_tensor *tensor = NULL;
-        (void)(parameter ? ctrt_module_parameter(&name, &tensor, d->module, i)
-                         : ctrt_module_buffer(&name, &tensor, d->module, i - d->parameters));
+        (void)(parameter ? ctrt_module_parameter(&name, &tensor, r->module, i)
+                         : ctrt_module_buffer(&name, &tensor, r->module, i - r->parameters));
         fprintf(file, "%s \"%s\", %s [", parameter ? "parameter" : "buffer", name,
-                ctrt_dtype_name(ctrt_tensor_dtype(d->tensors[i])));
-        for (int k = 0; k < ctrt_tensor_ndim(d->tensors[i]); k++)
-            fprintf(file, "%s%lld", k > 0 ? ", " : "", (long long)ctrt_tensor_size(d->tensors[i], k));
-        fprintf(file, "]%s\n", parameter && !ctrt_tensor_requires_grad(d->tensors[i]) ? ", frozen" : "");
+                ctrt_dtype_name(ctrt_tensor_dtype(r->tensors[i])));
+        for (int k = 0; k < ctrt_tensor_ndim(r->tensors[i]); k++)
+            fprintf(file, "%s%lld", k > 0 ? ", " : "", (long long)ctrt_tensor_size(r->tensors[i], k));
+        fprintf(file, "]%s\n", parameter && !ctrt_tensor_requires_grad(r->tensors[i]) ? ", frozen" : "");
     }
     return fclose(file) == 0 ? CTRT_OK : no_memory();
 }
@@ -88,26 +85,26 @@ static int64_t first_difference(char *message, size_t bytes, const char *mine, c
     return -1;
 }
 
-ctrt_status verify_structure(struct distributed *d)
+ctrt_status verify_structure(struct ranks *r, const char *options)
 {
     char message[400] = "", *mine = NULL;
     int64_t first = -1, length;
     size_t bytes = 0;
-    ctrt_status status = structure_text(d, &mine, &bytes);
+    ctrt_status status = structure_text(r, options, &mine, &bytes);
     length = (int64_t)bytes;
     if (status == CTRT_OK)
-        status = exchange_numbers(d, EXCHANGE_BROADCAST, &length, 1, 0);
+        status = exchange_numbers(r, EXCHANGE_BROADCAST, &length, 1, 0);
     const size_t words = (size_t)length / 8 + 1;
     int64_t *theirs = status == CTRT_OK ? calloc(words, sizeof *theirs) : NULL;
     if (status == CTRT_OK && theirs == NULL)
         status = no_memory();
-    if (status == CTRT_OK && d->rank == 0)
+    if (status == CTRT_OK && r->rank == 0)
         memcpy(theirs, mine, bytes);
     if (status == CTRT_OK)
-        status = exchange_numbers(d, EXCHANGE_BROADCAST, theirs, words, 0);
+        status = exchange_numbers(r, EXCHANGE_BROADCAST, theirs, words, 0);
     if (status == CTRT_OK) {
         first = first_difference(message, sizeof message, mine, (const char *)theirs);
-        status = agree(d, first, message);
+        status = agree(r, first, message);
     }
     free(mine);
     free(theirs);
@@ -132,68 +129,68 @@ static ctrt_status same_bytes(bool *same, ctrt_tensor *a, ctrt_tensor *b)
 }
 
 /* Compares tensor after tensor with rank 0's. */
-static ctrt_status find_difference(struct distributed *d)
+static ctrt_status find_difference(struct ranks *r, int64_t step)
 {
     int64_t first = -1;
     char message[400] = "";
     const char *name = "";
     ctrt_tensor *tensor = NULL;
-    const size_t count = d->broadcast_buffers ? d->count : d->parameters;
+    const size_t count = r->broadcast_buffers ? r->count : r->parameters;
     for (size_t i = 0; i < count; i++) {
         CTRT_AUTO(tensor) copy = NULL;
         bool same = true;
         ctrt_status status;
-        ctrt_no_grad status = ctrt_clone(&copy, d->tensors[i]);
+        ctrt_no_grad status = ctrt_clone(&copy, r->tensors[i]);
         CTRT_TRY(status);
-        CTRT_TRY(exchange(d, EXCHANGE_BROADCAST, &copy, 1, 0));
-        CTRT_TRY(same_bytes(&same, d->tensors[i], copy));
+        CTRT_TRY(exchange(r, EXCHANGE_BROADCAST, &copy, 1, 0));
+        CTRT_TRY(same_bytes(&same, r->tensors[i], copy));
         if (!same && first < 0)
             first = (int64_t)i;
     }
-    if (first >= 0 && (size_t)first < d->parameters)
-        CTRT_TRY(ctrt_module_parameter(&name, &tensor, d->module, (size_t)first));
+    if (first >= 0 && (size_t)first < r->parameters)
+        CTRT_TRY(ctrt_module_parameter(&name, &tensor, r->module, (size_t)first));
     else if (first >= 0)
-        CTRT_TRY(ctrt_module_buffer(&name, &tensor, d->module, (size_t)first - d->parameters));
-    snprintf(message, sizeof message, "CTRT_AUDIT at step %lld: \"%s\" differs from rank 0's", (long long)d->steps,
+        CTRT_TRY(ctrt_module_buffer(&name, &tensor, r->module, (size_t)first - r->parameters));
+    snprintf(message, sizeof message, "CTRT_AUDIT at step %lld: \"%s\" differs from rank 0's", (long long)step,
              name);
-    return agree(d, first, message);
+    return agree(r, first, message);
 }
 
-ctrt_status verify_values(struct distributed *d)
+ctrt_status verify_values(struct ranks *r, int64_t step)
 {
     union { char text[72]; int64_t words[9]; } own = { .words = { 0 } };
     bool same = true;
-    CTRT_TRY(ctrt_module_sha256(own.text, d->module));
-    int64_t *all = calloc((size_t)d->size * 8, sizeof *all);
+    CTRT_TRY(ctrt_module_sha256(own.text, r->module));
+    int64_t *all = calloc((size_t)r->size * 8, sizeof *all);
     if (all == NULL)
         return no_memory();
-    ctrt_status status = gather_numbers(d, all, own.words, 8);
-    for (int rank = 1; rank < d->size; rank++)
+    ctrt_status status = gather_numbers(r, all, own.words, 8);
+    for (int rank = 1; rank < r->size; rank++)
         same = same && memcmp(all, all + 8 * rank, 64) == 0;
     free(all);
     CTRT_TRY(status);
-    return same ? CTRT_OK : find_difference(d);
+    return same ? CTRT_OK : find_difference(r, step);
 }
 
 /* ---- devices ---- */
 
-ctrt_status verify_devices(struct distributed *d)
+ctrt_status verify_devices(struct ranks *r)
 {
     /* Process, device and hash of the host: equal for two threads of one process with one device, and very unlikely to
      * be equal for other ranks. */
     char host[64] = "";
-    int64_t own[3] = { getpid(), (int64_t)(uintptr_t)d->device, 0 };
+    int64_t own[3] = { getpid(), (int64_t)(uintptr_t)r->device, 0 };
     (void)gethostname(host, sizeof host - 1);
     for (const char *at = host; *at != '\0'; at++)
         own[2] = (int64_t)((uint64_t)own[2] * 31 + (unsigned char)*at);
-    int64_t *all = calloc((size_t)d->size * 3, sizeof *all);
+    int64_t *all = calloc((size_t)r->size * 3, sizeof *all);
     if (all == NULL)
         return no_memory();
-    ctrt_status status = gather_numbers(d, all, own, 3);
-    d->distinct = true;
-    for (int i = 0; i < d->size; i++)
+    ctrt_status status = gather_numbers(r, all, own, 3);
+    r->distinct = true;
+    for (int i = 0; i < r->size; i++)
         for (int k = 0; k < i; k++)
-            d->distinct = d->distinct && memcmp(&all[3 * i], &all[3 * k], sizeof own) != 0;
+            r->distinct = r->distinct && memcmp(&all[3 * i], &all[3 * k], sizeof own) != 0;
     free(all);
     return status;
 }

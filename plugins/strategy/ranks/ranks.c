@@ -1,0 +1,157 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* plugins/strategy/ranks/ranks.c: this rank's module, and passes over its rows. */
+#include "ranks.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+ctrt_status no_memory(void)
+{
+    return ctrt_fail(CTRT_ERR_OUT_OF_MEMORY, "out of host memory");
+}
+
+void ranks_init(struct ranks *r, const ctrt_strategy_config *config)
+{
+    r->module = config->module;
+    r->comm = config->comm;
+    r->device = config->devices[0];
+    r->rank = ctrt_comm_rank(r->comm);
+    r->size = ctrt_comm_size(r->comm);
+    r->canonical = config->canonical;
+}
+
+void ranks_free(struct ranks *r)
+{
+    ctrt_comm_release(&r->sync);
+    for (size_t i = 0; r->tensors != NULL && i < r->count; i++)
+        ctrt_tensor_release(&r->tensors[i]);
+    free(r->tensors);
+    free(r->grads);
+    free(r->before);
+}
+
+/* ---- the module ---- */
+
+ctrt_status ranks_tensor(const char **name, ctrt_tensor **tensor, const struct ranks *r, size_t index)
+{
+    return index < r->parameters ? ctrt_module_parameter(name, tensor, r->module, index)
+                                 : ctrt_module_buffer(name, tensor, r->module, index - r->parameters);
+}
+
+static ctrt_status device_check(const struct ranks *r, const char *name, const ctrt_tensor *tensor)
+{
+    if (ctrt_tensor_device(tensor) == r->device)
+        return CTRT_OK;
+    return ctrt_fail(CTRT_ERR_DEVICE, "\"%s\" is on %s, but rank %d uses %s; move the module there with "
+                     "ctrt_module_to", name, ctrt_device_name(ctrt_tensor_device(tensor)), r->rank,
+                     ctrt_device_name(r->device));
+}
+
+ctrt_status ranks_find(struct ranks *r)
+{
+    ctrt_sync_layers sync;
+    r->parameters = ctrt_module_parameter_count(r->module);
+    const size_t count = r->parameters + ctrt_module_buffer_count(r->module);
+    r->tensors = calloc(count + 1, sizeof *r->tensors);
+    r->grads = calloc(r->parameters + 1, sizeof *r->grads);
+    r->before = calloc(r->parameters + 1, sizeof *r->before);
+    if (r->tensors == NULL || r->grads == NULL || r->before == NULL)
+        return no_memory();
+    for (size_t i = 0; i < count; i++) {
+        const char *name;
+        ctrt_tensor *tensor;
+        CTRT_TRY(ranks_tensor(&name, &tensor, r, i));
+        if (!r->from_cpu || strcmp(ctrt_device_type(ctrt_tensor_device(tensor)), "cpu") != 0)
+            CTRT_TRY(device_check(r, name, tensor));
+        r->tensors[i] = ctrt_tensor_retain(tensor);
+        r->count = i + 1;
+    }
+    CTRT_TRY(ctrt_sync_layers_find(&sync, r->module));
+    r->sync_layers = sync.layers;
+    return CTRT_OK;
+}
+
+ctrt_status ranks_check(struct ranks *r)
+{
+    ctrt_sync_layers sync;
+    CTRT_TRY(ctrt_sync_layers_find(&sync, r->module));
+    if (sync.layers != r->sync_layers)
+        return ctrt_fail(CTRT_ERR_STATE, "the module has %d SyncBatchNorm layers, %d at ctrt_parallel_new; call it "
+                         "again", (int)sync.layers, (int)r->sync_layers);
+    r->sync_active = sync.training > 0;
+    if (ctrt_module_parameter_count(r->module) != r->parameters
+        || ctrt_module_buffer_count(r->module) != r->count - r->parameters)
+        return ctrt_fail(CTRT_ERR_STATE, "the module's tensors are not those of ctrt_parallel_new; call it again");
+    for (size_t i = 0; i < r->count; i++) {
+        const char *name;
+        ctrt_tensor *tensor;
+        CTRT_TRY(ranks_tensor(&name, &tensor, r, i));
+        CTRT_TRY(device_check(r, name, tensor));
+        if (tensor != r->tensors[i])
+            return ctrt_fail(CTRT_ERR_STATE, "\"%s\" was replaced after ctrt_parallel_new; call it again", name);
+    }
+    return CTRT_OK;
+}
+
+ctrt_status ranks_join(struct ranks *r, ctrt_status status, const char *options)
+{
+    CTRT_TRY(verify_ready(r, status));
+    CTRT_TRY(verify_structure(r, options));
+    CTRT_TRY(verify_devices(r));
+    return r->sync_layers > 0 && r->size > 1 ? ctrt_comm_split(&r->sync, r->comm, 0, r->rank) : CTRT_OK;
+}
+
+ctrt_status ranks_buffers(struct ranks *r)
+{
+    return ctrt_context(exchange(r, EXCHANGE_BROADCAST, r->tensors + r->parameters, r->count - r->parameters, 0),
+                        "buffers of rank 0");
+}
+
+void ranks_abort(struct ranks *r, ctrt_comm *const *comms, int count, const char *message)
+{
+    if (ctrt_comm_error(r->comm) == CTRT_OK)
+        ctrt_comm_abort(r->comm, message);
+    if (r->sync != NULL && ctrt_comm_error(r->sync) == CTRT_OK)
+        ctrt_comm_abort(r->sync, message);
+    for (int i = 0; i < count; i++)
+        if (comms[i] != NULL && ctrt_comm_error(comms[i]) == CTRT_OK)
+            ctrt_comm_abort(comms[i], message);
+    ctrt_sync_layers_abort(r->module, message);
+}
+
+/* ---- passes ---- */
+
+ctrt_status ranks_forward(struct ranks *r, ctrt_tensor **y, ctrt_tensor *const *inputs, int count)
+{
+    if (r->canonical > 0)
+        return canonical_forward(r, y, inputs, count);
+    ctrt_batch_ranks ranks = { r->sync, 1 };
+    ctrt_swap_batch_ranks(&ranks);
+    const ctrt_status status = ctrt_shard_forward(y, r->module, r->device, inputs, count, 0, -1);
+    ctrt_swap_batch_ranks(&ranks);
+    return status;
+}
+
+/* The sum of no elements, which depends on the output. */
+static ctrt_status empty_loss(ctrt_tensor **loss, ctrt_tensor *output, ctrt_tensor *const *inputs, int count,
+                              void *user)
+{
+    (void)inputs, (void)count, (void)user;
+    return ctrt_sum(loss, output, CTRT_ALL_DIMS);
+}
+
+ctrt_status ranks_backward(struct ranks *r, ctrt_tensor **loss, const ctrt_strategy_batch *batch)
+{
+    ctrt_strategy_batch own = *batch;
+    if (batch->rows == 0 && !r->sync_active)
+        return CTRT_OK;
+    if (batch->rows == 0)
+        own.loss = empty_loss;
+    ctrt_batch_ranks ranks = { r->sync, batch->rows > 0 ? (double)batch->rows : 1 };
+    ctrt_swap_batch_ranks(&ranks);
+    const ctrt_status status = ctrt_shard_backward(loss, r->module, r->device, &own, 0, batch->rows, 1);
+    ctrt_swap_batch_ranks(&ranks);
+    if (batch->rows == 0)
+        ctrt_tensor_release(loss);
+    return status;
+}

@@ -1,0 +1,91 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* plugins/strategy/ranks/ranks.h: what the strategies with one part of the batch per rank share (`distributed` and
+ * `sharded`): this rank's module, comparisons of the ranks' modules, coalesced messages, passes over this rank's rows,
+ * and canonical steps. Compiled into each of these plugins. */
+#ifndef STRATEGY_RANKS_H
+#define STRATEGY_RANKS_H
+
+#include "ctrt/ctrt.h"
+#include "ctrt/strategy_plugin.h"
+
+struct ranks {
+    ctrt_module *module;                    /* borrowed */
+    ctrt_comm *comm;                        /* borrowed */
+    /* For the collectives of SyncBatchNorm layers, which must not depend on when gradients are complete; owned. NULL:
+     * no such layers, or one rank. */
+    ctrt_comm *sync;
+    int32_t sync_layers;
+    bool sync_active;                       /* one of them is in training mode, so other ranks may wait in it */
+    ctrt_device *device;
+    int rank, size;
+    int32_t canonical;
+    bool distinct;                          /* no two ranks are threads with one device */
+    bool broadcast_buffers;
+    bool from_cpu;                          /* the module may be on the cpu at the creation */
+
+    ctrt_tensor **tensors;                  /* the module's parameters, then buffers; owned */
+    size_t parameters, count;               /* number of parameters; of all tensors */
+    ctrt_tensor **grads, **before;          /* parameters + 1; scratch of a step */
+};
+
+ctrt_status no_memory(void);
+
+/* ---- ranks.c ---- */
+
+/* Sets module, communicator, device, rank, size and canonical. */
+void ranks_init(struct ranks *r, const ctrt_strategy_config *config);
+void ranks_free(struct ranks *r);
+/* Finds the tensors of the module and the number of its SyncBatchNorm layers. CTRT_ERR_DEVICE for a tensor on another
+ * device. */
+ctrt_status ranks_find(struct ranks *r);
+/* CTRT_ERR_STATE if the tensors of the module are not those of ranks_find, because all ranks have agreed on them. Sets
+ * sync_active. */
+ctrt_status ranks_check(struct ranks *r);
+/* Compares the modules of all ranks (verify.c), and creates the communicator of the SyncBatchNorm layers. `status`:
+ * whether this rank is ready. `options`: see verify_structure. Collective. */
+ctrt_status ranks_join(struct ranks *r, ctrt_status status, const char *options);
+/* The `index`-th of all tensors, borrowed, and its name. */
+ctrt_status ranks_tensor(const char **name, ctrt_tensor **tensor, const struct ranks *r, size_t index);
+/* Broadcasts rank 0's buffers. */
+ctrt_status ranks_buffers(struct ranks *r);
+/* Runs the inputs forward. */
+ctrt_status ranks_forward(struct ranks *r, ctrt_tensor **y, ctrt_tensor *const *inputs, int count);
+/* Forward, loss and backward of this rank's rows. Without rows, only to take part in the collectives of SyncBatchNorm
+ * layers: *loss stays NULL. */
+ctrt_status ranks_backward(struct ranks *r, ctrt_tensor **loss, const ctrt_strategy_batch *batch);
+/* Reports a failure to the other ranks, which would wait for this one: aborts the communicators, and comms[count]. */
+void ranks_abort(struct ranks *r, ctrt_comm *const *comms, int count, const char *message);
+
+/* ---- exchange.c: coalesced collectives ---- */
+
+enum exchange { EXCHANGE_BROADCAST, EXCHANGE_SEND, EXCHANGE_RECV };
+
+/* Broadcasts `count` tensors from rank `peer`, or sends them to it, or receives them from it, in groups of one dtype.
+ * Tensors that are NULL are left out. */
+ctrt_status exchange(struct ranks *r, enum exchange how, ctrt_tensor *const *tensors, size_t count, int peer);
+/* The same for numbers. */
+ctrt_status exchange_numbers(struct ranks *r, enum exchange how, int64_t *numbers, size_t count, int peer);
+/* Writes the `count` numbers of each rank to out[size * count]. */
+ctrt_status gather_numbers(struct ranks *r, int64_t *out, const int64_t *numbers, size_t count);
+
+/* ---- verify.c ---- */
+
+/* Fails if `status`, of what a rank has done alone, is a failure on any rank: with its own error there, elsewhere
+ * with that of the lowest rank that failed. */
+ctrt_status verify_ready(struct ranks *r, ctrt_status status);
+/* Compares `options`, a text of lines, and names, dtypes, shapes and requires_grad of parameters and buffers with those
+ * of rank 0. On a difference all ranks fail with the same message. */
+ctrt_status verify_structure(struct ranks *r, const char *options);
+/* Compares the values of the parameters with those of rank 0. `step`: its number, for the message. */
+ctrt_status verify_values(struct ranks *r, int64_t step);
+/* Finds r->distinct. */
+ctrt_status verify_devices(struct ranks *r);
+
+/* ---- canonical.c ---- */
+
+/* A step of the whole batch in canonical mode. The module has no gradients before; r->before[] are added to the result,
+ * which becomes the gradients of the module on all ranks. */
+ctrt_status canonical_step(struct ranks *r, ctrt_tensor **loss, const ctrt_strategy_batch *batch);
+ctrt_status canonical_forward(struct ranks *r, ctrt_tensor **y, ctrt_tensor *const *inputs, int count);
+
+#endif

@@ -1,0 +1,239 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* plugins/strategy/sharded/checkpoint.c: whole parameters and states of optimizers while a file is written or read, and
+ * the norm of gradients.
+ *
+ * Files have the whole tensors, so every strategy and every number of ranks reads them. Saving gathers them in host
+ * memory, so all ranks must save, each to a file of its own or all to one path. Loading does not communicate: every
+ * rank reads the file and takes its rows. */
+#include <stdlib.h>
+
+#include "sharded.h"
+
+/* ---- modules ---- */
+
+static ctrt_status host_device(ctrt_device **cpu)
+{
+    return ctrt_device_get(cpu, "cpu");
+}
+
+static ctrt_status group_to_host(struct sharded *s, struct group *group, ctrt_device *cpu)
+{
+    CTRT_TRY(group_gather(s, group));
+    for (size_t i = group->first; i < group->first + group->count; i++)
+        CTRT_TRY(ctrt_to_device(&s->slots[i].host, s->slots[i].full, cpu));
+    return CTRT_OK;
+}
+
+static ctrt_status save_begin(struct sharded *s)
+{
+    ctrt_device *cpu;
+    CTRT_TRY(host_device(&cpu));
+    for (size_t g = 0; g < s->group_count; g++) {
+        const ctrt_status status = group_to_host(s, &s->groups[g], cpu);
+        group_forget(s, &s->groups[g]);
+        CTRT_TRY(status);
+    }
+    for (size_t i = 0; i < s->slot_count; i++)
+        CTRT_TRY(slot_show(&s->slots[i], s->slots[i].host));
+    return CTRT_OK;
+}
+
+/* The file's values are written to memory of the cpu. Tensors that are not written keep version 0. */
+static ctrt_status load_begin(struct sharded *s)
+{
+    ctrt_device *cpu;
+    CTRT_TRY(host_device(&cpu));
+    for (size_t i = 0; i < s->slot_count; i++) {
+        struct slot *slot = &s->slots[i];
+        CTRT_TRY(ctrt_empty(&slot->host, ctrt_ints_of(slot->shape, slot->ndim), ctrt_tensor_dtype(slot->tensor), cpu));
+        ctrt_tensor_set_version(slot->host, 0);
+        CTRT_TRY(slot_show(slot, slot->host));
+    }
+    return CTRT_OK;
+}
+
+static ctrt_status load_end(struct sharded *s)
+{
+    for (size_t i = 0; i < s->slot_count; i++) {
+        struct slot *slot = &s->slots[i];
+        CTRT_AUTO(tensor) own = NULL;
+        if (slot->host == NULL || ctrt_tensor_version(slot->host) == 0 || slot->own == 0)
+            continue;
+        CTRT_TRY(rows_cut(&own, slot, slot->host, s->r.device));
+        CTRT_TRY(ctrt_copy_(slot->shard, own));
+    }
+    return CTRT_OK;
+}
+
+static void hosts_end(struct sharded *s)
+{
+    for (size_t i = 0; i < s->slot_count; i++) {
+        slot_restore(&s->slots[i]);
+        ctrt_tensor_release(&s->slots[i].host);
+    }
+}
+
+/* ---- optimizers ---- */
+
+static struct slot *slot_of(struct sharded *s, const ctrt_tensor *tensor)
+{
+    for (size_t i = 0; i < s->slot_count; i++)
+        if (s->slots[i].tensor == tensor)
+            return &s->slots[i];
+    return NULL;
+}
+
+typedef ctrt_status (*state_visit)(struct sharded *s, struct slot *slot, ctrt_tensor *state);
+
+/* Calls visit() for each state that has the form of one of our parameters, in the order of the optimizer. */
+static ctrt_status states_visit(struct sharded *s, ctrt_optimizer *optimizer, state_visit visit)
+{
+    ctrt_tensor *parameter, *states[CTRT_OPTIMIZER_STATES];
+    for (size_t i = 0; ctrt_optimizer_tensors(&parameter, states, optimizer, i) == CTRT_OK; i++) {
+        struct slot *slot = slot_of(s, parameter);
+        for (int k = 0; slot != NULL && k < CTRT_OPTIMIZER_STATES && states[k] != NULL; k++)
+            CTRT_TRY(visit(s, slot, states[k]));
+    }
+    return CTRT_OK;
+}
+
+/* Replaces a state of the whole parameter, from a file or from before ctrt_parallel_new, by that of the shard. */
+static ctrt_status state_cut(struct sharded *s, struct slot *slot, ctrt_tensor *state)
+{
+    CTRT_AUTO(tensor) own = NULL;
+    bool whole = ctrt_tensor_ndim(state) == slot->ndim;
+    for (int i = 0; whole && i < slot->ndim; i++)
+        whole = ctrt_tensor_size(state, i) == slot->shape[i];
+    if (!whole || (slot->own == slot->rows && slot->ndim > 0))
+        return CTRT_OK;
+    CTRT_TRY(rows_cut(&own, slot, state, s->r.device));
+    return ctrt_tensor_set_data(state, own);
+}
+
+static ctrt_status swap_add(struct sharded *s, ctrt_tensor *tensor, struct slot *slot)
+{
+    struct swap *grown = realloc(s->swaps, (s->swap_count + 1) * sizeof *grown);
+    if (grown == NULL)
+        return no_memory();
+    s->swaps = grown;
+    struct swap *swap = &s->swaps[s->swap_count];
+    *swap = (struct swap){ .slot = slot };
+    CTRT_TRY(ctrt_detach(&swap->was, tensor));
+    swap->tensor = ctrt_tensor_retain(tensor);
+    s->swap_count++;
+    return CTRT_OK;
+}
+
+static void swaps_end(struct sharded *s)
+{
+    while (s->swap_count > 0) {
+        struct swap *swap = &s->swaps[--s->swap_count];
+        if (swap->slot != NULL)
+            slot_restore(swap->slot);
+        else
+            (void)ctrt_tensor_set_data(swap->tensor, swap->was);
+        ctrt_tensor_release(&swap->tensor);
+        ctrt_tensor_release(&swap->was);
+    }
+    free(s->swaps);
+    s->swaps = NULL;
+}
+
+/* Gathers a state in host memory. */
+static ctrt_status state_gather(struct sharded *s, struct slot *slot, ctrt_tensor *state)
+{
+    CTRT_AUTO(tensor) flat = NULL, own = NULL, all = NULL, whole = NULL;
+    const int64_t chunk = slot->chunk * slot->row, numel = slot->own * slot->row;
+    const ctrt_dtype dtype = ctrt_tensor_dtype(state);
+    ctrt_device *cpu;
+    CTRT_TRY(state_cut(s, slot, state));                    /* of an optimizer that has made no step yet */
+    if (chunk == 0)
+        return CTRT_OK;
+    CTRT_TRY(host_device(&cpu));
+    CTRT_TRY(ctrt_zeros(&flat, CTRT_SHAPE(chunk), dtype, s->r.device));
+    CTRT_TRY(ctrt_narrow(&own, flat, 0, 0, numel));
+    CTRT_TRY(ctrt_view_as(&own, own, ctrt_ints_of(ctrt_tensor_shape(state), ctrt_tensor_ndim(state))));
+    if (numel > 0)
+        CTRT_TRY(ctrt_copy_(own, state));
+    CTRT_TRY(ctrt_empty(&all, CTRT_SHAPE(s->mesh_columns * chunk), dtype, s->r.device));
+    CTRT_TRY(ctrt_comm_all_gather(NULL, s->gathers, all, flat));
+    CTRT_TRY(ctrt_narrow(&whole, all, 0, 0, slot->rows * slot->row));
+    CTRT_TRY(ctrt_view_as(&whole, whole, ctrt_ints_of(slot->shape, slot->ndim)));
+    CTRT_TRY(ctrt_to_device(&whole, whole, cpu));
+    CTRT_TRY(swap_add(s, state, NULL));
+    return ctrt_tensor_set_data(state, whole);
+}
+
+/* Gives the parameters the forms of the whole ones, without their memory, so that the states of the file fit. */
+static ctrt_status forms_begin(struct sharded *s, ctrt_optimizer *optimizer)
+{
+    ctrt_tensor *parameter, *states[CTRT_OPTIMIZER_STATES];
+    ctrt_device *cpu;
+    CTRT_TRY(host_device(&cpu));
+    for (size_t i = 0; ctrt_optimizer_tensors(&parameter, states, optimizer, i) == CTRT_OK; i++) {
+        struct slot *slot = slot_of(s, parameter);
+        CTRT_AUTO(tensor) form = NULL;
+        if (slot == NULL)
+            continue;
+        CTRT_TRY(ctrt_zeros(&form, CTRT_SCALAR_SHAPE, ctrt_tensor_dtype(parameter), cpu));
+        CTRT_TRY(ctrt_expand(&form, form, ctrt_ints_of(slot->shape, slot->ndim)));
+        CTRT_TRY(swap_add(s, parameter, slot));
+        CTRT_TRY(slot_show(slot, form));
+    }
+    return CTRT_OK;
+}
+
+/* ---- events ---- */
+
+void checkpoint_end(struct sharded *s)
+{
+    hosts_end(s);
+    swaps_end(s);
+}
+
+static ctrt_status begin(struct sharded *s, ctrt_module_event event, ctrt_optimizer *optimizer)
+{
+    switch (event) {
+    case CTRT_MODULE_SAVE_BEGIN:           return save_begin(s);
+    case CTRT_MODULE_LOAD_BEGIN:           return load_begin(s);
+    case CTRT_MODULE_OPTIMIZER_SAVE_BEGIN: return states_visit(s, optimizer, state_gather);
+    case CTRT_MODULE_OPTIMIZER_LOAD_BEGIN: return forms_begin(s, optimizer);
+    default:                               return states_visit(s, optimizer, state_cut);
+    }
+}
+
+static ctrt_status event_run(struct sharded *s, ctrt_module_event event, void *argument)
+{
+    ctrt_status status = CTRT_OK;
+    switch (event) {
+    case CTRT_MODULE_SAVE_BEGIN:
+    case CTRT_MODULE_LOAD_BEGIN:
+    case CTRT_MODULE_STEP_BEGIN:
+    case CTRT_MODULE_OPTIMIZER_SAVE_BEGIN:
+    case CTRT_MODULE_OPTIMIZER_LOAD_BEGIN:
+        CTRT_TRY(pass_check(s));
+        status = begin(s, event, argument);
+        if (status != CTRT_OK)
+            checkpoint_end(s);
+        return status;
+    case CTRT_MODULE_LOAD_END:
+        status = load_end(s);
+        checkpoint_end(s);
+        return status;
+    case CTRT_MODULE_OPTIMIZER_LOAD_END:
+        checkpoint_end(s);
+        return states_visit(s, argument, state_cut);
+    case CTRT_MODULE_GRAD_NORM:
+        return s->mesh_columns > 1 ? ctrt_comm_all_reduce(NULL, s->gathers, argument, CTRT_COMM_SUM) : CTRT_OK;
+    default:
+        checkpoint_end(s);
+        return CTRT_OK;
+    }
+}
+
+ctrt_status checkpoint_event(struct sharded *s, ctrt_module_event event, void *argument)
+{
+    ctrt_status status;
+    ctrt_no_grad status = event_run(s, event, argument);
+    return status;
+}

@@ -1,0 +1,185 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* plugins/strategy/sharded/gather.c: gathers the parameters of groups, in the order on which all ranks have agreed.
+ *
+ * The sequence has the groups in the order of the forward pass, and, if a backward pass follows, in reverse those that
+ * are freed after their forward pass. A module that needs its group gets all gathers up to that one issued, and one
+ * more, which runs in the background while the module computes. */
+#include <stdlib.h>
+
+#include "sharded.h"
+
+#define NOWHERE SIZE_MAX
+
+/* ---- one group ---- */
+
+static ctrt_status group_issue(struct sharded *s, struct group *group)
+{
+    if (group->pending || group->gathered)
+        return CTRT_OK;
+    for (size_t p = group->part; p < group->part + group->parts; p++) {
+        struct part *part = &s->parts[p];
+        if (s->mesh_columns == 1 || part->numel == 0)
+            continue;
+        CTRT_TRY(ctrt_empty(&part->flat, CTRT_SHAPE(s->mesh_columns * part->numel), part->dtype, s->r.device));
+        CTRT_TRY(ctrt_comm_all_gather(&part->gather, s->gathers, part->flat, part->shard));
+    }
+    group->pending = true;
+    return CTRT_OK;
+}
+
+/* The whole parameter, in the memory of the part's gather if it is the only one there. */
+static ctrt_status slot_full(struct sharded *s, struct slot *slot, struct part *part)
+{
+    CTRT_AUTO(tensor) memory = NULL, to = NULL, from = NULL;
+    const int64_t ranks = s->mesh_columns, chunk = slot->chunk * slot->row;
+    if (s->mesh_columns == 1 || part->numel == 0 || part->count == 1) {
+        ctrt_tensor_assign(&memory, part->flat != NULL ? part->flat : part->shard);
+        if (part->flat == NULL)
+            CTRT_TRY(ctrt_narrow(&memory, memory, 0, slot->offset, slot->rows * slot->row));
+    } else {
+        CTRT_TRY(ctrt_empty(&memory, CTRT_SHAPE(ranks * chunk), part->dtype, s->r.device));
+        CTRT_TRY(ctrt_view_as(&to, memory, CTRT_SHAPE(ranks, chunk)));
+        CTRT_TRY(ctrt_view_as(&from, part->flat, CTRT_SHAPE(ranks, part->numel)));
+        CTRT_TRY(ctrt_narrow(&from, from, 1, slot->offset, chunk));
+        CTRT_TRY(ctrt_copy_(to, from));
+    }
+    CTRT_TRY(ctrt_narrow(&slot->full, memory, 0, 0, slot->rows * slot->row));
+    CTRT_TRY(ctrt_view_as(&slot->full, slot->full, ctrt_ints_of(slot->shape, slot->ndim)));
+    /* Graphs notice by the version that the shards have changed since the forward pass. */
+    ctrt_tensor_set_version(slot->full, ctrt_tensor_version(part->shard));
+    return CTRT_OK;
+}
+
+static ctrt_status group_receive(struct sharded *s, struct group *group)
+{
+    if (group->gathered)
+        return CTRT_OK;
+    for (size_t p = group->part; p < group->part + group->parts; p++) {
+        struct part *part = &s->parts[p];
+        if (part->gather != NULL)
+            CTRT_TRY(ctrt_work_wait(part->gather));
+        ctrt_work_release(&part->gather);
+        for (size_t i = part->first; i < part->first + part->count; i++)
+            CTRT_TRY(slot_full(s, &s->slots[i], part));
+        ctrt_tensor_release(&part->flat);
+    }
+    group->pending = false;
+    group->gathered = true;
+    return CTRT_OK;
+}
+
+ctrt_status group_gather(struct sharded *s, struct group *group)
+{
+    ctrt_status status;
+    ctrt_no_grad {
+        status = group_issue(s, group);
+        if (status == CTRT_OK)
+            status = group_receive(s, group);
+    }
+    return status;
+}
+
+/* ---- the order ---- */
+
+/* Rank 0's order of the forward pass; groups whose modules did not run there come last. */
+static ctrt_status order_agree(struct sharded *s)
+{
+    int64_t *order = calloc(s->group_count, sizeof *order);
+    size_t n = s->seen_count;
+    if (order == NULL)
+        return no_memory();
+    for (size_t i = 0; i < n; i++)
+        order[i] = (int64_t)s->seen[i];
+    for (size_t g = 0; g < s->group_count; g++) {
+        bool known = false;
+        for (size_t i = 0; i < s->seen_count && !known; i++)
+            known = s->seen[i] == g;
+        if (!known)
+            order[n++] = (int64_t)g;
+    }
+    ctrt_status status = exchange_numbers(&s->r, EXCHANGE_BROADCAST, order, s->group_count, 0);
+    for (size_t g = 0; g < s->group_count && status == CTRT_OK; g++)
+        s->order[g] = (size_t)order[g];
+    free(order);
+    return status;
+}
+
+static void sequence_add(struct sharded *s, size_t g, size_t *place)
+{
+    *place = s->sequence_count;
+    s->sequence[s->sequence_count++] = g;
+}
+
+ctrt_status sequence_begin(struct sharded *s, bool backward)
+{
+    if (s->passes > 0 && !s->ordered) {
+        CTRT_TRY(order_agree(s));
+        s->ordered = true;
+    }
+    s->passes++;
+    s->sequence_count = s->issued = 0;
+    for (size_t k = 0; k < s->group_count; k++)
+        sequence_add(s, s->order[k], &s->groups[s->order[k]].place);
+    s->forward_count = s->sequence_count;
+    for (size_t k = s->group_count; k-- > 0;) {
+        struct group *group = &s->groups[s->order[k]];
+        group->back = NOWHERE;
+        if (backward && !group->keep)
+            sequence_add(s, s->order[k], &group->back);
+    }
+    for (size_t g = 0; g < s->group_count; g++) {
+        struct group *group = &s->groups[g];
+        group->ended = false;
+        group->first_call = group->last_call = 0;
+    }
+    return CTRT_OK;
+}
+
+/* ---- passes ---- */
+
+static ctrt_status issue_until(struct sharded *s, size_t end)
+{
+    ctrt_status status = CTRT_OK;
+    while (s->issued < end && status == CTRT_OK)
+        ctrt_no_grad status = group_issue(s, &s->groups[s->sequence[s->issued++]]);
+    return status;
+}
+
+ctrt_status sequence_open(struct sharded *s, struct group *group, bool backward)
+{
+    const size_t end = backward ? s->sequence_count : s->forward_count;
+    const size_t place = backward ? group->back : group->place;
+    ctrt_status status;
+    if (group->open)
+        return CTRT_OK;
+    if (place != NOWHERE)
+        CTRT_TRY(issue_until(s, place + 2 < end ? place + 2 : end));
+    ctrt_no_grad {
+        status = group_issue(s, group);         /* a module that runs twice in a forward pass */
+        if (status == CTRT_OK)
+            status = group_receive(s, group);
+    }
+    return status == CTRT_OK ? group_open(s, group) : status;
+}
+
+ctrt_status sequence_turn(struct sharded *s)
+{
+    return s->forward_count < s->sequence_count ? issue_until(s, s->forward_count + 1) : CTRT_OK;
+}
+
+ctrt_status sequence_end(struct sharded *s, bool backward)
+{
+    const size_t end = backward ? s->sequence_count : s->forward_count;
+    while (s->issued < end) {
+        struct group *group = &s->groups[s->sequence[s->issued]];
+        CTRT_TRY(issue_until(s, s->issued + 1));
+        if (!group->keep || backward)
+            group_forget(s, group);
+    }
+    for (size_t g = 0; g < s->group_count; g++) {
+        struct group *group = &s->groups[g];
+        if (!group->open && (!group->keep || backward))
+            group_forget(s, group);
+    }
+    return CTRT_OK;
+}

@@ -1,0 +1,298 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* plugins/strategy/sharded/group.c: which parameters are gathered together, their shards, and their exchange with the
+ * gathered parameters. */
+#include <stdlib.h>
+#include <string.h>
+
+#include "sharded.h"
+
+#define MOST_GROUPS 65535                   /* hooks.c has 16 bits for the number */
+
+/* ---- division ---- */
+
+struct division {
+    struct sharded *s;
+    ctrt_module **modules;                  /* of the groups */
+    size_t count, capacity;
+    size_t *owner;                          /* of each parameter: its group */
+};
+
+static ctrt_status modules_add(struct division *d, ctrt_module *module)
+{
+    for (size_t i = 0; i < d->count; i++)
+        if (d->modules[i] == module)
+            return CTRT_OK;
+    if (d->count == MOST_GROUPS)
+        return ctrt_fail(CTRT_ERR_NOT_SUPPORTED, "more than %d modules with parameters", MOST_GROUPS);
+    if (d->count == d->capacity) {
+        const size_t capacity = 2 * d->capacity + 8;
+        ctrt_module **grown = realloc(d->modules, capacity * sizeof *grown);
+        if (grown == NULL)
+            return no_memory();
+        d->modules = grown;
+        d->capacity = capacity;
+    }
+    d->modules[d->count++] = module;
+    return CTRT_OK;
+}
+
+/* The children of a module are groups; those of a Sequential, which only calls its children, instead of itself. A
+ * MultiheadAttention reads the parameters of its child. */
+static ctrt_status modules_find(struct division *d, ctrt_module *module)
+{
+    ctrt_module *child = NULL;
+    if (strcmp(ctrt_module_kind(module), "MultiheadAttention") == 0)
+        return CTRT_OK;
+    for (size_t i = 0; ctrt_module_child(NULL, &child, module, i) == CTRT_OK; i++) {
+        if (ctrt_module_parameter_count(child) == 0)
+            continue;
+        if (strcmp(ctrt_module_kind(child), "Sequential") == 0)
+            CTRT_TRY(modules_find(d, child));
+        else
+            CTRT_TRY(modules_add(d, child));
+    }
+    return CTRT_OK;
+}
+
+/* The group of each parameter. The module itself is group 0; it gets parameters of several groups too. */
+static ctrt_status owners_find(struct division *d)
+{
+    const struct ranks *r = &d->s->r;
+    for (size_t g = 1; g < d->count; g++) {
+        ctrt_tensor *tensor = NULL;
+        for (size_t i = 0; ctrt_module_parameter(NULL, &tensor, d->modules[g], i) == CTRT_OK; i++) {
+            size_t p = 0;
+            while (p < r->parameters && r->tensors[p] != tensor)
+                p++;
+            if (p < r->parameters)
+                d->owner[p] = d->owner[p] == SIZE_MAX ? g : 0;
+        }
+    }
+    for (size_t p = 0; p < r->parameters; p++)
+        if (d->owner[p] == SIZE_MAX)
+            d->owner[p] = 0;
+    return CTRT_OK;
+}
+
+static void slot_make(struct sharded *s, struct slot *slot, size_t parameter, size_t group)
+{
+    ctrt_tensor *tensor = s->r.tensors[parameter];
+    *slot = (struct slot){
+        .s = s, .tensor = ctrt_tensor_retain(tensor), .parameter = parameter, .group = group,
+        .ndim = ctrt_tensor_ndim(tensor), .trains = ctrt_tensor_requires_grad(tensor),
+    };
+    for (int i = 0; i < slot->ndim; i++)
+        slot->shape[i] = ctrt_tensor_size(tensor, i);
+    slot->rows = slot->ndim > 0 ? slot->shape[0] : 1;
+    slot->row = 1;
+    for (int i = 1; i < slot->ndim; i++)
+        slot->row *= slot->shape[i];
+    slot->chunk = (slot->rows + s->mesh_columns - 1) / s->mesh_columns;
+    slot->first = slot->chunk * s->column < slot->rows ? slot->chunk * s->column : slot->rows;
+    slot->own = slot->first + slot->chunk < slot->rows ? slot->chunk : slot->rows - slot->first;
+}
+
+/* Adds the slots of one dtype to the group. */
+static void part_make(struct sharded *s, const struct division *d, size_t g, ctrt_dtype dtype)
+{
+    struct part part = { .first = s->slot_count, .dtype = dtype };
+    for (size_t p = 0; p < s->r.parameters; p++) {
+        if (d->owner[p] != g || ctrt_tensor_dtype(s->r.tensors[p]) != dtype)
+            continue;
+        struct slot *slot = &s->slots[s->slot_count++];
+        slot_make(s, slot, p, g);
+        slot->offset = part.numel;
+        slot->grad_offset = part.grad_numel;
+        part.numel += slot->chunk * slot->row;
+        part.grad_numel += slot->trains ? slot->chunk * slot->row : 0;
+        part.training += slot->trains;
+        part.count++;
+        s->groups[g].frozen = s->groups[g].frozen || !slot->trains;
+    }
+    if (part.count > 0)
+        s->parts[s->part_count++] = part;
+}
+
+static ctrt_status division_apply(struct sharded *s, const struct division *d)
+{
+    s->groups = calloc(d->count, sizeof *s->groups);
+    s->slots = calloc(s->r.parameters + 1, sizeof *s->slots);
+    s->parts = calloc(s->r.parameters + 1, sizeof *s->parts);
+    s->order = calloc(d->count, sizeof *s->order);
+    s->seen = calloc(d->count, sizeof *s->seen);
+    s->sequence = calloc(2 * d->count, sizeof *s->sequence);
+    if (s->groups == NULL || s->slots == NULL || s->parts == NULL || s->order == NULL || s->seen == NULL
+        || s->sequence == NULL)
+        return no_memory();
+    s->group_count = d->count;
+    for (size_t g = 0; g < d->count; g++) {
+        struct group *group = &s->groups[g];
+        group->module = d->modules[g];
+        group->keep = g == 0 || s->stage < 3;
+        group->first = s->slot_count;
+        group->part = s->part_count;
+        for (int dtype = 1; dtype < CTRT_DTYPE_COUNT; dtype++)
+            part_make(s, d, g, (ctrt_dtype)dtype);
+        group->count = s->slot_count - group->first;
+        group->parts = s->part_count - group->part;
+        s->order[g] = g;
+    }
+    return CTRT_OK;
+}
+
+ctrt_status groups_make(struct sharded *s)
+{
+    struct division d = { .s = s };
+    d.owner = calloc(s->r.parameters + 1, sizeof *d.owner);
+    if (d.owner == NULL)
+        return no_memory();
+    for (size_t p = 0; p < s->r.parameters; p++)
+        d.owner[p] = SIZE_MAX;
+    ctrt_status status = modules_add(&d, s->r.module);
+    if (status == CTRT_OK)
+        status = modules_find(&d, s->r.module);
+    if (status == CTRT_OK)
+        status = owners_find(&d);
+    if (status == CTRT_OK)
+        status = division_apply(s, &d);
+    free(d.owner);
+    free(d.modules);
+    return status;
+}
+
+void groups_free(struct sharded *s)
+{
+    for (size_t i = 0; i < s->slot_count; i++) {
+        ctrt_tensor_release(&s->slots[i].tensor);
+        ctrt_tensor_release(&s->slots[i].shard);
+        ctrt_tensor_release(&s->slots[i].fresh);
+        ctrt_tensor_release(&s->slots[i].whole);
+    }
+    for (size_t i = 0; i < s->part_count; i++)
+        ctrt_tensor_release(&s->parts[i].shard);
+    free(s->groups);
+    free(s->slots);
+    free(s->parts);
+    free(s->order);
+    free(s->seen);
+    free(s->sequence);
+}
+
+/* ---- shards ---- */
+
+static ctrt_ints shard_shape(const struct slot *slot, int64_t *shape)
+{
+    memcpy(shape, slot->shape, sizeof slot->shape);
+    shape[0] = slot->own;
+    return ctrt_ints_of(shape, slot->ndim > 0 ? slot->ndim : 1);
+}
+
+ctrt_status rows_cut(ctrt_tensor **out, const struct slot *slot, ctrt_tensor *whole, ctrt_device *device)
+{
+    int64_t shape[CTRT_MAX_DIMS];
+    CTRT_AUTO(tensor) rows = NULL, view = NULL, fresh = NULL;
+    const ctrt_ints form = shard_shape(slot, shape);
+    if (slot->ndim == 0)
+        CTRT_TRY(ctrt_view_as(&view, whole, CTRT_SHAPE(1)));
+    else
+        ctrt_tensor_assign(&view, whole);
+    CTRT_TRY(ctrt_narrow(&rows, view, 0, slot->first, slot->own));
+    CTRT_TRY(ctrt_empty(&fresh, form, ctrt_tensor_dtype(whole), device));
+    if (slot->own > 0)
+        CTRT_TRY(ctrt_copy_(fresh, rows));
+    ctrt_tensor_assign(out, fresh);
+    return CTRT_OK;
+}
+
+/* The slot's slice of the part's shard, with the parameter's rows of this rank. */
+static ctrt_status slot_shard(struct sharded *s, struct slot *slot, struct part *part)
+{
+    int64_t shape[CTRT_MAX_DIMS];
+    CTRT_AUTO(tensor) rows = NULL, grad = NULL;
+    CTRT_TRY(ctrt_narrow(&slot->shard, part->shard, 0, slot->offset, slot->own * slot->row));
+    CTRT_TRY(ctrt_view_as(&slot->shard, slot->shard, shard_shape(slot, shape)));
+    CTRT_TRY(rows_cut(&rows, slot, slot->tensor, s->r.device));
+    if (slot->own > 0)
+        CTRT_TRY(ctrt_copy_(slot->shard, rows));
+    if (ctrt_tensor_grad(slot->tensor) != NULL)
+        CTRT_TRY(rows_cut(&grad, slot, ctrt_tensor_grad(slot->tensor), s->r.device));
+    CTRT_TRY(ctrt_tensor_set_grad(slot->tensor, NULL));
+    CTRT_TRY(ctrt_tensor_set_data(slot->tensor, slot->shard));
+    return ctrt_tensor_set_grad(slot->tensor, grad);
+}
+
+/* A module may be created on the cpu, so that it need not fit on the device. */
+static ctrt_status buffer_move(struct sharded *s, ctrt_tensor *buffer)
+{
+    CTRT_AUTO(tensor) moved = NULL;
+    if (ctrt_tensor_device(buffer) == s->r.device)
+        return CTRT_OK;
+    CTRT_TRY(ctrt_to_device(&moved, buffer, s->r.device));
+    return ctrt_tensor_set_data(buffer, moved);
+}
+
+ctrt_status shards_make(struct sharded *s)
+{
+    for (size_t p = 0; p < s->part_count; p++) {
+        struct part *part = &s->parts[p];
+        CTRT_TRY(ctrt_zeros(&part->shard, CTRT_SHAPE(part->numel), part->dtype, s->r.device));
+        for (size_t i = part->first; i < part->first + part->count; i++)
+            CTRT_TRY(slot_shard(s, &s->slots[i], part));
+    }
+    for (size_t i = s->r.parameters; i < s->r.count; i++)
+        CTRT_TRY(buffer_move(s, s->r.tensors[i]));
+    return CTRT_OK;
+}
+
+/* ---- exchange with the gathered parameters ---- */
+
+ctrt_status slot_show(struct slot *slot, ctrt_tensor *data)
+{
+    if (!slot->shown)
+        slot->aside = ctrt_tensor_retain(ctrt_tensor_grad(slot->tensor));
+    slot->shown = true;
+    CTRT_TRY(ctrt_tensor_set_grad(slot->tensor, NULL));
+    return ctrt_tensor_set_data(slot->tensor, data);
+}
+
+void slot_restore(struct slot *slot)
+{
+    if (!slot->shown)
+        return;
+    slot->shown = false;
+    (void)ctrt_tensor_set_grad(slot->tensor, NULL);
+    (void)ctrt_tensor_set_data(slot->tensor, slot->shard);
+    (void)ctrt_tensor_set_grad(slot->tensor, slot->aside);
+    ctrt_tensor_release(&slot->aside);
+}
+
+ctrt_status group_open(struct sharded *s, struct group *group)
+{
+    if (group->open)
+        return CTRT_OK;
+    group->open = true;
+    for (size_t i = group->first; i < group->first + group->count; i++)
+        CTRT_TRY(slot_show(&s->slots[i], s->slots[i].full));
+    return CTRT_OK;
+}
+
+void group_close(struct sharded *s, struct group *group)
+{
+    for (size_t i = group->first; group->open && i < group->first + group->count; i++)
+        slot_restore(&s->slots[i]);
+    group->open = false;
+}
+
+void group_forget(struct sharded *s, struct group *group)
+{
+    group_close(s, group);
+    for (size_t i = group->first; i < group->first + group->count; i++)
+        ctrt_tensor_release(&s->slots[i].full);
+    for (size_t p = group->part; p < group->part + group->parts; p++) {
+        if (s->parts[p].gather != NULL)
+            (void)ctrt_work_wait(s->parts[p].gather);
+        ctrt_work_release(&s->parts[p].gather);
+        ctrt_tensor_release(&s->parts[p].flat);
+    }
+    group->pending = group->gathered = false;
+}

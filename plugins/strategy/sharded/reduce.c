@@ -1,0 +1,474 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* plugins/strategy/sharded/reduce.c: adds the gradients of all ranks up, each rank its shard of them.
+ *
+ * The whole gradients of a part are copied to one tensor with one shard per rank of the row, multiplied by this rank's
+ * weight, and reduced: reduce_scatter within the row, then all_reduce over the column. In stage 1, reductions begin
+ * when the backward pass has ended. Gradients of passes without reduction stay whole until the next reduction. */
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+
+#include "sharded.h"
+
+#define MOST_NAMES 8                        /* in a message */
+
+/* ---- weights ---- */
+
+ctrt_status reduce_weights(struct sharded *s, int64_t rows)
+{
+    const double own[2] = { (double)rows, (double)(s->rows + rows) };
+    CTRT_TRY(ctrt_from_data(&s->totals, own, 2, CTRT_SHAPE(2), CTRT_F64, s->r.device));
+    s->rows += rows;
+    return ctrt_comm_all_reduce(&s->totals_work, s->r.comm, s->totals, CTRT_COMM_SUM);
+}
+
+/* The rows of this rank divided by those of all ranks, without waiting for the device. */
+static ctrt_status weight_find(struct sharded *s)
+{
+    CTRT_AUTO(tensor) total = NULL, own = NULL;
+    if (s->totals_work == NULL)
+        return CTRT_OK;
+    CTRT_TRY(ctrt_work_wait(s->totals_work));
+    ctrt_work_release(&s->totals_work);
+    CTRT_TRY(ctrt_select(&total, s->totals, 0, 1));
+    CTRT_TRY(ctrt_full(&own, CTRT_SCALAR_SHAPE, ctrt_float((double)s->rows), CTRT_F64, s->r.device));
+    return ctrt_div(&s->weight, own, total);
+}
+
+/* ---- parts ---- */
+
+/* The slot's elements in part->sent: one chunk per rank of the row. */
+static ctrt_status sent_chunks(ctrt_tensor **out, struct sharded *s, const struct slot *slot, struct part *part)
+{
+    CTRT_TRY(ctrt_view_as(out, part->sent, CTRT_SHAPE(s->mesh_columns, part->grad_numel)));
+    return ctrt_narrow(out, *out, 1, slot->grad_offset, slot->chunk * slot->row);
+}
+
+/* Copies `grad` to the slot's chunks, or adds it. Rows of padding are not written, because nobody reads them. */
+static ctrt_status chunks_fill(struct sharded *s, const struct slot *slot, struct part *part, ctrt_tensor *grad,
+                               bool add)
+{
+    CTRT_AUTO(tensor) chunks = NULL, to = NULL, flat = NULL, from = NULL;
+    const int64_t chunk = slot->chunk * slot->row, numel = slot->rows * slot->row;
+    const int64_t whole = chunk > 0 ? numel / chunk : 0;
+    CTRT_TRY(ctrt_contiguous(&flat, grad, CTRT_CONTIGUOUS_FORMAT));
+    CTRT_TRY(ctrt_view_as(&flat, flat, CTRT_SHAPE(numel)));
+    if (part->training == 1) {                  /* its chunks are adjacent */
+        CTRT_TRY(ctrt_narrow(&to, part->sent, 0, 0, numel));
+        return add ? ctrt_add_(to, flat) : ctrt_copy_(to, flat);
+    }
+    CTRT_TRY(sent_chunks(&chunks, s, slot, part));
+    if (whole > 0) {
+        CTRT_TRY(ctrt_narrow(&to, chunks, 0, 0, whole));
+        CTRT_TRY(ctrt_narrow(&from, flat, 0, 0, whole * chunk));
+        CTRT_TRY(ctrt_view_as(&from, from, CTRT_SHAPE(whole, chunk)));
+        CTRT_TRY(add ? ctrt_add_(to, from) : ctrt_copy_(to, from));
+    }
+    if (whole * chunk == numel)
+        return CTRT_OK;
+    CTRT_TRY(ctrt_select(&to, chunks, 0, whole));
+    CTRT_TRY(ctrt_narrow(&to, to, 0, 0, numel - whole * chunk));
+    CTRT_TRY(ctrt_narrow(&from, flat, 0, whole * chunk, numel - whole * chunk));
+    return add ? ctrt_add_(to, from) : ctrt_copy_(to, from);
+}
+
+/* A gradient that is alone in its part and needs no padding is reduced where it is. */
+static ctrt_status sent_alone(bool *done, struct sharded *s, const struct slot *slot, struct part *part,
+                              ctrt_tensor *grad)
+{
+    *done = part->training == 1 && part->sent == NULL && slot->chunk * s->mesh_columns == slot->rows
+            && ctrt_tensor_is_contiguous(grad, CTRT_CONTIGUOUS_FORMAT);
+    return *done ? ctrt_view_as(&part->sent, grad, CTRT_SHAPE(slot->rows * slot->row)) : CTRT_OK;
+}
+
+/* Puts the gradient (NULL: zero) and those of passes without reduction into part->sent. */
+static ctrt_status slot_fill(struct sharded *s, struct slot *slot, struct part *part, ctrt_tensor *grad)
+{
+    CTRT_AUTO(tensor) chunks = NULL;
+    bool alone = false;
+    if (grad != NULL)
+        CTRT_TRY(sent_alone(&alone, s, slot, part, grad));
+    if (part->sent == NULL)
+        CTRT_TRY(ctrt_empty(&part->sent, CTRT_SHAPE(s->mesh_columns * part->grad_numel), part->dtype, s->r.device));
+    if (grad == NULL) {
+        CTRT_TRY(sent_chunks(&chunks, s, slot, part));
+        CTRT_TRY(ctrt_zero_(chunks));
+    } else if (!alone) {
+        CTRT_TRY(chunks_fill(s, slot, part, grad, false));
+    }
+    return slot->whole != NULL ? chunks_fill(s, slot, part, slot->whole, true) : CTRT_OK;
+}
+
+static struct part *part_of(struct sharded *s, const struct slot *slot)
+{
+    const struct group *group = &s->groups[slot->group];
+    size_t p = group->part;
+    while ((size_t)(slot - s->slots) >= s->parts[p].first + s->parts[p].count)
+        p++;
+    return &s->parts[p];
+}
+
+/* ---- reductions ---- */
+
+/* Waits for the reduction of the group that runs, and begins the one over the column, if that is due. */
+static ctrt_status group_advance(struct sharded *s, struct group *group)
+{
+    const bool column = group->launched && !group->column && s->columns != NULL;
+    group->column = group->column || column;
+    for (size_t p = group->part; p < group->part + group->parts; p++) {
+        struct part *part = &s->parts[p];
+        if (part->reduce != NULL)
+            CTRT_TRY(ctrt_work_wait(part->reduce));
+        ctrt_work_release(&part->reduce);
+        ctrt_tensor_release(&part->sent);
+        if (column && part->received != NULL)
+            CTRT_TRY(ctrt_comm_all_reduce(&part->reduce, s->columns, part->received, CTRT_COMM_SUM));
+    }
+    return CTRT_OK;
+}
+
+static ctrt_status part_launch(struct sharded *s, struct part *part)
+{
+    if (part->grad_numel == 0 || part->sent == NULL)
+        return CTRT_OK;
+    CTRT_TRY(weight_find(s));
+    if (s->weight != NULL)
+        CTRT_TRY(ctrt_mul_(part->sent, s->weight));
+    else if (s->r.size > 1)
+        CTRT_TRY(ctrt_mul_scalar_(part->sent, ctrt_float(1.0 / s->r.size)));
+    if (s->mesh_columns == 1) {
+        part->received = part->sent;
+        part->sent = NULL;
+        return CTRT_OK;
+    }
+    CTRT_TRY(ctrt_empty(&part->received, CTRT_SHAPE(part->grad_numel), part->dtype, s->r.device));
+    return ctrt_comm_reduce_scatter(&part->reduce, s->reduces, part->received, part->sent, CTRT_COMM_SUM);
+}
+
+static ctrt_status group_launch(struct sharded *s, size_t k)
+{
+    struct group *group = &s->groups[s->order[s->group_count - 1 - k]];
+    for (size_t back = 2; back >= 1; back--)        /* one reduction of each kind runs at a time: bounds the memory */
+        if (k >= back)
+            CTRT_TRY(group_advance(s, &s->groups[s->order[s->group_count - 1 - k + back]]));
+    group->launched = true;
+    for (size_t p = group->part; p < group->part + group->parts; p++)
+        CTRT_TRY(part_launch(s, &s->parts[p]));
+    return CTRT_OK;
+}
+
+static ctrt_status groups_launch(struct sharded *s)
+{
+    while (s->next < s->group_count && s->groups[s->order[s->group_count - 1 - s->next]].waiting == 0)
+        CTRT_TRY(group_launch(s, s->next++));
+    return CTRT_OK;
+}
+
+/* Launches the groups whose turn it is, on the stream for reductions, so that the backward pass goes on. */
+static ctrt_status launch(struct sharded *s)
+{
+    if (s->stream == NULL)
+        return groups_launch(s);
+    CTRT_TRY(ctrt_stream_push(s->stream));
+    const ctrt_status status = groups_launch(s);
+    (void)ctrt_stream_pop();
+    return status;
+}
+
+static ctrt_status reductions_wait(struct sharded *s)
+{
+    for (int turn = 0; turn < (s->columns != NULL ? 2 : 1); turn++)
+        for (size_t k = 0; k < s->group_count; k++)
+            CTRT_TRY(group_advance(s, &s->groups[s->order[s->group_count - 1 - k]]));
+    return CTRT_OK;
+}
+
+void reduce_begin(struct sharded *s)
+{
+    s->started = false;
+    s->next = 0;
+    for (size_t g = 0; g < s->group_count; g++) {
+        struct group *group = &s->groups[g];
+        group->launched = group->column = false;
+        group->waiting = 0;
+        for (size_t i = group->first; i < group->first + group->count; i++) {
+            group->waiting += s->slots[i].trains;
+            s->slots[i].arrived = false;
+        }
+    }
+}
+
+static void reduce_end(struct sharded *s)
+{
+    for (size_t p = 0; p < s->part_count; p++) {
+        struct part *part = &s->parts[p];
+        if (part->reduce != NULL)
+            (void)ctrt_work_wait(part->reduce);
+        ctrt_work_release(&part->reduce);
+        ctrt_tensor_release(&part->sent);
+        ctrt_tensor_release(&part->received);
+    }
+    for (size_t i = 0; i < s->slot_count; i++)
+        ctrt_tensor_release(&s->slots[i].fresh);
+    if (s->totals_work != NULL)
+        (void)ctrt_work_wait(s->totals_work);
+    ctrt_work_release(&s->totals_work);
+    ctrt_tensor_release(&s->totals);
+    ctrt_tensor_release(&s->weight);
+}
+
+void reduce_cancel(struct sharded *s)
+{
+    reduce_end(s);
+}
+
+/* ---- gradients of the shards ---- */
+
+/* Adds `grad` to the gradient of the shard, or makes it the gradient. */
+static ctrt_status shard_add(struct slot *slot, ctrt_tensor *grad)
+{
+    ctrt_tensor *before = ctrt_tensor_grad(slot->tensor);
+    return before != NULL ? ctrt_add_(before, grad) : ctrt_tensor_set_grad(slot->tensor, grad);
+}
+
+static ctrt_status slot_finish(struct slot *slot, struct part *part)
+{
+    int64_t shape[CTRT_MAX_DIMS] = { 0 };
+    CTRT_AUTO(tensor) grad = NULL;
+    for (int i = 1; i < slot->ndim; i++)
+        shape[i] = slot->shape[i];
+    shape[0] = slot->own;
+    CTRT_TRY(ctrt_narrow(&grad, part->received, 0, slot->grad_offset, slot->own * slot->row));
+    CTRT_TRY(ctrt_view_as(&grad, grad, ctrt_ints_of(shape, slot->ndim > 0 ? slot->ndim : 1)));
+    return shard_add(slot, grad);
+}
+
+/* The end of a reduction: `used[i + 1]`: a rank uses slot i; NULL: all are used. */
+static ctrt_status reduced(struct sharded *s, const double *used)
+{
+    for (size_t p = 0; p < s->part_count; p++) {
+        struct part *part = &s->parts[p];
+        for (size_t i = part->first; i < part->first + part->count; i++)
+            if (s->slots[i].trains && part->received != NULL && (used == NULL || used[i + 1] != 0))
+                CTRT_TRY(slot_finish(&s->slots[i], part));
+    }
+    for (size_t i = 0; i < s->slot_count; i++) {
+        s->slots[i].used = false;
+        ctrt_tensor_release(&s->slots[i].whole);
+    }
+    s->rows = 0;
+    reduce_end(s);
+    return CTRT_OK;
+}
+
+ctrt_status reduce_cut(struct sharded *s)
+{
+    for (size_t i = 0; i < s->slot_count; i++) {
+        struct slot *slot = &s->slots[i];
+        CTRT_AUTO(tensor) own = NULL;
+        if (s->r.grads[slot->parameter] == NULL)
+            continue;
+        CTRT_TRY(rows_cut(&own, slot, s->r.grads[slot->parameter], s->r.device));
+        CTRT_TRY(shard_add(slot, own));
+    }
+    return CTRT_OK;
+}
+
+/* ---- the backward pass ---- */
+
+/* A group whose parameters all have gradients is not needed any more, unless frozen parameters are. */
+static ctrt_status group_complete(struct sharded *s, struct group *group)
+{
+    if (!group->frozen && !s->all_open)
+        group_forget(s, group);
+    if (s->local || (s->stage == 1 && s->mode == STEP))
+        return CTRT_OK;
+    if (s->stage > 1)
+        CTRT_TRY(launch(s));
+    for (size_t g = 0; g < s->group_count; g++)
+        if (s->groups[g].waiting > 0)
+            return CTRT_OK;
+    if (s->mode != FORWARD)
+        return CTRT_OK;
+    CTRT_TRY(launch(s));
+    CTRT_TRY(reductions_wait(s));
+    for (size_t g = 0; g < s->group_count; g++)
+        group_forget(s, &s->groups[g]);
+    CTRT_TRY(reduced(s, NULL));
+    s->all_open = false;
+    s->mode = IDLE;
+    return CTRT_OK;
+}
+
+ctrt_status reduce_complete(struct sharded *s, struct group *group)
+{
+    for (size_t p = group->part; p < group->part + group->parts && !s->local; p++) {
+        struct part *part = &s->parts[p];
+        for (size_t i = part->first; i < part->first + part->count; i++)
+            if (s->slots[i].trains && !s->slots[i].arrived)
+                CTRT_TRY(slot_fill(s, &s->slots[i], part, NULL));
+    }
+    for (size_t i = group->first; i < group->first + group->count; i++)
+        s->slots[i].arrived = true;
+    group->waiting = 0;
+    return s->local || s->stage == 1 ? CTRT_OK : launch(s);
+}
+
+static ctrt_status gradient_arrived(struct sharded *s, struct slot *slot, ctrt_tensor *grad)
+{
+    struct group *group = &s->groups[slot->group];
+    const char *name = "";
+    ctrt_tensor *tensor = NULL;
+    if ((s->mode != STEP && s->mode != FORWARD) || slot->arrived) {
+        (void)ctrt_module_parameter(&name, &tensor, s->r.module, slot->parameter);
+        return ctrt_fail(CTRT_ERR_STATE, "the gradient of \"%s\" was computed %s", name,
+                         slot->arrived ? "twice after one forward pass; call ctrt_parallel_step, or "
+                                         "ctrt_forward for each backward pass"
+                                       : "without a forward pass of the strategy before, so it would not be reduced");
+    }
+    s->started = true;
+    slot->arrived = slot->used = true;
+    if (!s->local)
+        CTRT_TRY(slot_fill(s, slot, part_of(s, slot), grad));
+    else if (s->mode == FORWARD && slot->whole != NULL)
+        CTRT_TRY(ctrt_add_(slot->whole, grad));
+    else
+        ctrt_tensor_assign(s->mode == FORWARD ? &slot->whole : &slot->fresh, grad);
+    CTRT_TRY(ctrt_tensor_set_grad(slot->tensor, NULL));
+    return --group->waiting == 0 ? group_complete(s, group) : CTRT_OK;
+}
+
+static ctrt_status on_gradient(void *user, ctrt_tensor *leaf)
+{
+    struct slot *slot = user;
+    struct sharded *s = slot->s;
+    ctrt_status status;
+    if (s->mode == CANONICAL)
+        return CTRT_OK;
+    CTRT_AUTO(tensor) grad = ctrt_tensor_retain(ctrt_tensor_grad(leaf));
+    const bool was = ctrt_set_streams_ordered(true);
+    ctrt_no_grad status = gradient_arrived(s, slot, grad);
+    ctrt_set_streams_ordered(was);
+    return ctrt_context(status, "sharded");
+}
+
+/* ---- the end of a step ---- */
+
+/* Adds up the loss, weighted by rows, and, for each slot, the number of ranks that use it. */
+static ctrt_status stats_reduce(struct sharded *s, ctrt_tensor **mean, ctrt_tensor *loss, int64_t rows, double *used)
+{
+    const int64_t n = (int64_t)s->slot_count + 1;
+    CTRT_AUTO(tensor) stats = NULL, first = NULL, value = NULL, total = NULL;
+    bool complete = true;
+    used[0] = 0;
+    for (size_t i = 0; i < s->slot_count; i++) {
+        used[i + 1] = s->slots[i].used;
+        complete = complete && (s->slots[i].used || !s->slots[i].trains);
+    }
+    CTRT_TRY(ctrt_from_data(&stats, used, n, CTRT_SHAPE(n), CTRT_F64, s->r.device));
+    if (loss != NULL) {
+        CTRT_TRY(ctrt_narrow(&first, stats, 0, 0, 1));
+        CTRT_TRY(ctrt_to_dtype(&value, loss, CTRT_F64));
+        CTRT_TRY(ctrt_mul_scalar(&value, value, ctrt_float((double)rows)));
+        CTRT_TRY(ctrt_view_as(&value, value, CTRT_SHAPE(1)));
+        CTRT_TRY(ctrt_copy_(first, value));
+    }
+    CTRT_TRY(ctrt_comm_all_reduce(NULL, s->r.comm, stats, CTRT_COMM_SUM));
+    CTRT_TRY(ctrt_select(&value, stats, 0, 0));
+    CTRT_TRY(ctrt_select(&total, s->totals, 0, 0));
+    CTRT_TRY(ctrt_div(&value, value, total));
+    CTRT_TRY(ctrt_to_dtype(mean, value, loss != NULL ? ctrt_tensor_dtype(loss) : CTRT_F32));
+    /* A parameter that this rank uses is reduced in any case. If it uses all, it does not need the counts. */
+    return complete ? CTRT_OK : ctrt_to_host(used, (size_t)n * sizeof *used, stats, CTRT_F64);
+}
+
+static ctrt_status finish(struct sharded *s, ctrt_tensor **mean, ctrt_tensor *loss, int64_t rows, double *used)
+{
+    for (size_t k = s->group_count; k-- > 0;)
+        CTRT_TRY(reduce_complete(s, &s->groups[s->order[k]]));
+    CTRT_TRY(launch(s));
+    CTRT_TRY(weight_find(s));
+    CTRT_TRY(stats_reduce(s, mean, loss, rows, used));
+    CTRT_TRY(reductions_wait(s));
+    for (size_t g = 0; g < s->group_count; g++)
+        group_forget(s, &s->groups[g]);
+    return reduced(s, used);
+}
+
+ctrt_status reduce_finish(struct sharded *s, ctrt_tensor **mean, ctrt_tensor *loss, int64_t rows)
+{
+    ctrt_status status;
+    double *used = calloc(s->slot_count + 1, sizeof *used);
+    if (used == NULL)
+        return no_memory();
+    ctrt_no_grad status = finish(s, mean, loss, rows, used);
+    free(used);
+    return status;
+}
+
+ctrt_status reduce_local(struct sharded *s, int64_t rows)
+{
+    ctrt_status status = CTRT_OK;
+    for (size_t i = 0; i < s->slot_count && status == CTRT_OK; i++) {
+        struct slot *slot = &s->slots[i];
+        if (slot->fresh == NULL)
+            continue;
+        if (slot->whole == NULL)
+            ctrt_tensor_assign(&slot->whole, slot->fresh);
+        else
+            ctrt_no_grad status = ctrt_add_(slot->whole, slot->fresh);
+        ctrt_tensor_release(&slot->fresh);
+    }
+    s->rows += rows;
+    return status;
+}
+
+ctrt_status reduce_check(const struct sharded *s)
+{
+    char names[512] = "";
+    size_t missing = 0, at = 0;
+    if (s->mode != FORWARD || !s->started || s->local)
+        return CTRT_OK;
+    for (size_t i = 0; i < s->slot_count; i++) {
+        const char *name = "";
+        ctrt_tensor *tensor = NULL;
+        if (s->slots[i].arrived || !s->slots[i].trains)
+            continue;
+        (void)ctrt_module_parameter(&name, &tensor, s->r.module, s->slots[i].parameter);
+        if (missing++ < MOST_NAMES && at < sizeof names)
+            at += (size_t)snprintf(names + at, sizeof names - at, "%s\"%s\"", missing > 1 ? ", " : "", name);
+    }
+    if (missing == 0)
+        return CTRT_OK;
+    return ctrt_fail(CTRT_ERR_STATE, "the backward pass computed no gradient of %zu parameters: %s%s, so the gradients "
+                     "are not reduced; use ctrt_parallel_step, or freeze parameters that the loss does not depend on",
+                     missing, names, missing > MOST_NAMES ? ", ..." : "");
+}
+
+/* ---- creation ---- */
+
+ctrt_status reduce_new(struct sharded *s)
+{
+    ctrt_device_properties properties;
+    CTRT_TRY(ctrt_device_get_properties(&properties, ctrt_device_name(s->r.device)));
+    if (properties.asynchronous)
+        CTRT_TRY(ctrt_stream_new(&s->stream, s->r.device, 0));
+    for (size_t i = 0; i < s->slot_count; i++) {
+        struct slot *slot = &s->slots[i];
+        if (!slot->trains)
+            continue;
+        CTRT_TRY(ctrt_tensor_add_accumulate_hook(slot->tensor, on_gradient, slot, &slot->hook));
+        slot->hooked = true;
+    }
+    return CTRT_OK;
+}
+
+void reduce_free(struct sharded *s)
+{
+    if (s->slots != NULL)
+        reduce_end(s);
+    for (size_t i = 0; s->slots != NULL && i < s->slot_count; i++)
+        if (s->slots[i].hooked)
+            (void)ctrt_tensor_remove_hook(s->slots[i].tensor, s->slots[i].hook);
+    ctrt_stream_release(&s->stream);
+}

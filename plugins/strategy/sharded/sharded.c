@@ -1,0 +1,346 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* plugins/strategy/sharded/sharded.c: the table of the strategy: creation, forward passes, steps. */
+#include "sharded.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+static const ctrt_param stage_param = {
+    .size = sizeof(ctrt_param), .name = "CTRT_SHARDED_STAGE", .type = CTRT_PARAM_INT, .fallback = "3",
+    .help = "sharded: what is split over the ranks: 1: states of optimizers; 2: also gradients; 3: also parameters",
+};
+static const ctrt_param mesh_param = {
+    .size = sizeof(ctrt_param), .name = "CTRT_SHARDED_MESH", .type = CTRT_PARAM_STRING, .fallback = "",
+    .help = "sharded: ROWSxCOLUMNS: splits over the ranks of a row, the same in each row (default: one row)",
+};
+static const ctrt_host *host;
+
+/* ---- passes ---- */
+
+void pass_close(struct sharded *s)
+{
+    for (size_t g = 0; s->groups != NULL && g < s->group_count; g++)
+        group_forget(s, &s->groups[g]);
+    reduce_cancel(s);
+    s->all_open = s->started = false;
+    s->mode = IDLE;
+}
+
+ctrt_status pass_check(struct sharded *s)
+{
+    CTRT_TRY(reduce_check(s));
+    pass_close(s);
+    return CTRT_OK;
+}
+
+/* Reports a failure to the other ranks, which would wait for this one. */
+static ctrt_status fail_all(struct sharded *s, ctrt_status status)
+{
+    char message[1024];
+    if (status == CTRT_OK)
+        return status;
+    snprintf(message, sizeof message, "%s", ctrt_error_message());
+    ranks_abort(&s->r, (ctrt_comm *const[]){ s->gathers, s->reduces, s->columns }, 3, message);
+    pass_close(s);
+    return ctrt_fail(status, "%s", message);
+}
+
+/* All ranks have agreed on the shards of the creation. */
+static ctrt_status module_check(struct sharded *s)
+{
+    CTRT_TRY(ranks_check(&s->r));
+    for (size_t i = 0; i < s->slot_count; i++) {
+        const struct slot *slot = &s->slots[i];
+        const char *name = "";
+        ctrt_tensor *tensor = NULL;
+        const bool divided = slot->shown || ctrt_tensor_shares_storage(slot->tensor, slot->shard);
+        if (divided && ctrt_tensor_requires_grad(slot->tensor) == slot->trains)
+            continue;
+        (void)ctrt_module_parameter(&name, &tensor, s->r.module, slot->parameter);
+        return ctrt_fail(CTRT_ERR_STATE, "\"%s\" %s after ctrt_parallel_new; call it again", name,
+                         divided ? "began or ceased to require grad" : "was moved or converted");
+    }
+    return CTRT_OK;
+}
+
+/* Begins a pass. All ranks call it. */
+static ctrt_status pass_begin(struct sharded *s, enum mode mode)
+{
+    s->pass++;
+    s->calls = 0;
+    s->forward_ended = false;
+    s->local = s->no_sync && mode != CANONICAL;
+    CTRT_TRY(sequence_begin(s, mode == STEP || mode == FORWARD));
+    if (mode != EVALUATE && s->r.broadcast_buffers && ctrt_module_is_training(s->r.module))
+        CTRT_TRY(ranks_buffers(&s->r));
+    reduce_begin(s);
+    s->mode = mode;
+    return CTRT_OK;
+}
+
+/* Opens all groups, in canonical mode, which runs the module once per shard of the batch. */
+static ctrt_status open_all(struct sharded *s)
+{
+    s->all_open = true;
+    for (size_t g = 0; g < s->group_count; g++) {
+        CTRT_TRY(group_gather(s, &s->groups[g]));
+        CTRT_TRY(group_open(s, &s->groups[g]));
+    }
+    return CTRT_OK;
+}
+
+static ctrt_status forward_run(struct sharded *s, ctrt_tensor **y, ctrt_tensor *const *inputs, int count)
+{
+    if (s->r.canonical > 0)
+        CTRT_TRY(open_all(s));
+    return ranks_forward(&s->r, y, inputs, count);
+}
+
+static ctrt_status sharded_forward(void *self, ctrt_tensor **y, ctrt_tensor *const *inputs, int count)
+{
+    struct sharded *s = self;
+    CTRT_TRY(module_check(s));
+    CTRT_TRY(fail_all(s, pass_check(s)));
+    CTRT_TRY(pass_begin(s, ctrt_grad_enabled() ? FORWARD : EVALUATE));
+    const ctrt_status status = fail_all(s, forward_run(s, y, inputs, count));
+    if (s->mode == EVALUATE)
+        pass_close(s);
+    return status;
+}
+
+/* ---- steps ---- */
+
+static ctrt_status step_synced(struct sharded *s, ctrt_tensor **loss, const ctrt_strategy_batch *batch)
+{
+    CTRT_AUTO(tensor) own = NULL;
+    CTRT_TRY(reduce_weights(s, batch->rows));
+    CTRT_TRY(ranks_backward(&s->r, &own, batch));
+    CTRT_TRY(sequence_end(s, false));
+    CTRT_TRY(sequence_end(s, true));
+    return reduce_finish(s, loss, own, batch->rows);
+}
+
+static ctrt_status step_local(struct sharded *s, ctrt_tensor **loss, const ctrt_strategy_batch *batch)
+{
+    CTRT_TRY(ranks_backward(&s->r, loss, batch));
+    if (*loss == NULL)
+        CTRT_TRY(ctrt_full(loss, CTRT_SCALAR_SHAPE, ctrt_float(NAN), CTRT_F32, s->r.device));
+    CTRT_TRY(sequence_end(s, false));
+    CTRT_TRY(sequence_end(s, true));
+    return reduce_local(s, batch->rows);
+}
+
+/* Every rank computes the gradients of the whole batch, with the same bits, and takes its rows of them. */
+static ctrt_status step_canonical(struct sharded *s, ctrt_tensor **loss, const ctrt_strategy_batch *batch)
+{
+    ctrt_status status = open_all(s);
+    if (status == CTRT_OK)
+        status = canonical_step(&s->r, loss, batch);
+    if (status == CTRT_OK)
+        status = ctrt_gradients_take(s->r.grads, s->r.module);
+    for (size_t g = 0; g < s->group_count; g++)
+        group_forget(s, &s->groups[g]);
+    if (status == CTRT_OK)
+        ctrt_no_grad status = reduce_cut(s);
+    ctrt_gradients_release(s->r.grads, s->r.parameters + 1);
+    return status;
+}
+
+static ctrt_status step_run(struct sharded *s, ctrt_tensor **loss, const ctrt_strategy_batch *batch)
+{
+    if (s->mode == CANONICAL)
+        return step_canonical(s, loss, batch);
+    return s->local ? step_local(s, loss, batch) : step_synced(s, loss, batch);
+}
+
+static ctrt_status sharded_step(void *self, ctrt_tensor **loss, const ctrt_strategy_batch *batch)
+{
+    struct sharded *s = self;
+    ctrt_status status = module_check(s);
+    if (status == CTRT_OK)
+        status = pass_check(s);
+    if (status == CTRT_OK)
+        status = pass_begin(s, s->r.canonical > 0 ? CANONICAL : STEP);
+    if (status == CTRT_OK)
+        status = step_run(s, loss, batch);
+    if (status != CTRT_OK)
+        return fail_all(s, status);
+    pass_close(s);
+    return CTRT_OK;
+}
+
+static ctrt_status sharded_no_sync(void *self, bool on)
+{
+    struct sharded *s = self;
+    s->no_sync = on;
+    return CTRT_OK;
+}
+
+static ctrt_status sharded_event(void *self, ctrt_module_event event, void *argument)
+{
+    return checkpoint_event(self, event, argument);
+}
+
+/* ---- creation ---- */
+
+/* The module continues without the strategy, so it gets whole parameters, which needs all ranks. */
+static ctrt_status parameters_return(struct sharded *s)
+{
+    for (size_t g = 0; g < s->group_count; g++) {
+        CTRT_TRY(group_gather(s, &s->groups[g]));
+        for (size_t i = s->groups[g].first; i < s->groups[g].first + s->groups[g].count; i++) {
+            struct slot *slot = &s->slots[i];
+            CTRT_TRY(ctrt_tensor_set_grad(slot->tensor, NULL));
+            CTRT_TRY(ctrt_tensor_set_data(slot->tensor, slot->full));
+        }
+        group_forget(s, &s->groups[g]);
+    }
+    return CTRT_OK;
+}
+
+static bool divided(const struct sharded *s)
+{
+    bool all = s->slot_count > 0;
+    for (size_t i = 0; i < s->slot_count; i++)
+        all = all && s->slots[i].shard != NULL;
+    return all && s->gathers != NULL && ctrt_comm_error(s->r.comm) == CTRT_OK
+           && ctrt_comm_error(s->gathers) == CTRT_OK;
+}
+
+static void sharded_destroy(void *self)
+{
+    struct sharded *s = self;
+    instance_remove(s);
+    if (s->groups != NULL)
+        pass_close(s);
+    checkpoint_end(s);
+    hooks_remove(s);
+    reduce_free(s);
+    if (divided(s) && parameters_return(s) != CTRT_OK)
+        host->log(CTRT_LOG_WARNING, "sharded: the module keeps its shards: %s", ctrt_error_message());
+    groups_free(s);
+    ctrt_comm_release(&s->gathers);
+    ctrt_comm_release(&s->reduces);
+    ctrt_comm_release(&s->columns);
+    ranks_free(&s->r);
+    free(s);
+}
+
+/* The mesh "2x4"; "": one row. */
+static ctrt_status mesh_read(struct sharded *s)
+{
+    ctrt_param_value value;
+    int end = 0;
+    CTRT_TRY(host->param(&value, &mesh_param));
+    s->mesh_rows = 1;
+    s->mesh_columns = s->r.size;
+    if (value.text == NULL || *value.text == '\0')
+        return CTRT_OK;
+    if (sscanf(value.text, "%dx%d%n", &s->mesh_rows, &s->mesh_columns, &end) != 2 || value.text[end] != '\0'
+        || s->mesh_rows < 1 || s->mesh_columns < 1 || (int64_t)s->mesh_rows * s->mesh_columns != s->r.size)
+        return ctrt_fail(CTRT_ERR_INVALID_ARGUMENT, "CTRT_SHARDED_MESH=%s: expected ROWSxCOLUMNS whose product is the "
+                         "number of ranks, %d", value.text, s->r.size);
+    return CTRT_OK;
+}
+
+static ctrt_status params_read(struct sharded *s)
+{
+    ctrt_param_value stage;
+    CTRT_TRY(host->param(&stage, &stage_param));
+    if (stage.integer < 1 || stage.integer > 3)
+        return ctrt_fail(CTRT_ERR_INVALID_ARGUMENT, "CTRT_SHARDED_STAGE=%s: expected 1, 2 or 3", stage.text);
+    s->stage = (int)stage.integer;
+    CTRT_TRY(mesh_read(s));
+    s->column = s->r.rank % s->mesh_columns;
+    return CTRT_OK;
+}
+
+static ctrt_status comms_split(struct sharded *s)
+{
+    const int row = s->r.rank / s->mesh_columns;
+    CTRT_TRY(ctrt_comm_split(&s->gathers, s->r.comm, row, s->r.rank));
+    CTRT_TRY(ctrt_comm_split(&s->reduces, s->r.comm, row, s->r.rank));
+    return s->mesh_rows > 1 ? ctrt_comm_split(&s->columns, s->r.comm, s->column, s->r.rank) : CTRT_OK;
+}
+
+/* What one rank does alone. */
+static ctrt_status prepare(struct sharded *s)
+{
+    ctrt_status status = groups_make(s);
+    if (status == CTRT_OK)
+        ctrt_no_grad status = shards_make(s);
+    if (status == CTRT_OK)
+        status = reduce_new(s);
+    if (status == CTRT_OK)
+        status = hooks_add(s);
+    return status == CTRT_OK ? instance_add(s) : status;
+}
+
+static ctrt_status setup(struct sharded *s)
+{
+    char options[96] = "";
+    ctrt_status status = params_read(s);
+    if (status == CTRT_OK)
+        status = ranks_find(&s->r);
+    if (status == CTRT_OK && s->r.parameters == 0)
+        status = ctrt_fail(CTRT_ERR_INVALID_ARGUMENT, "the module has no parameters, so there is nothing to split");
+    snprintf(options, sizeof options, "CTRT_SHARDED_STAGE=%d\nCTRT_SHARDED_MESH=%dx%d\n", s->stage, s->mesh_rows,
+             s->mesh_columns);
+    CTRT_TRY(ranks_join(&s->r, status, options));
+    CTRT_TRY(comms_split(s));
+    CTRT_TRY(exchange(&s->r, EXCHANGE_BROADCAST, s->r.tensors, s->r.count, 0));
+    return verify_ready(&s->r, prepare(s));
+}
+
+static ctrt_status sharded_create(void **out, const ctrt_strategy_config *config)
+{
+    struct sharded *s = calloc(1, sizeof *s);
+    if (s == NULL)
+        return no_memory();
+    ranks_init(&s->r, config);
+    s->r.from_cpu = s->r.broadcast_buffers = true;
+    ctrt_status status = setup(s);
+    if (status == CTRT_OK)
+        *out = s;
+    else
+        sharded_destroy(s);
+    return status;
+}
+
+static void sharded_describe(void *self, char *text, size_t bytes)
+{
+    const struct sharded *s = self;
+    double shards = 0, whole = 0;
+    for (size_t i = 0; i < s->slot_count; i++) {
+        const struct slot *slot = &s->slots[i];
+        const double row = (double)slot->row * (double)ctrt_dtype_size(ctrt_tensor_dtype(slot->tensor));
+        shards += (double)slot->own * row;
+        whole += (double)slot->rows * row;
+    }
+    snprintf(text, bytes, "stage %d on %s, rank %d of %d by %s; mesh %dx%d, %zu groups, %.2f of %.2f MiB of parameters",
+             s->stage, ctrt_device_name(s->r.device), s->r.rank, s->r.size, ctrt_comm_engine_name(s->r.comm),
+             s->mesh_rows, s->mesh_columns, s->group_count, shards / (1 << 20), whole / (1 << 20));
+}
+
+static const ctrt_strategy strategy = {
+    .size = sizeof(ctrt_strategy), .flags = CTRT_STRATEGY_RANKS,
+    .create = sharded_create, .destroy = sharded_destroy,
+    .forward = sharded_forward, .step = sharded_step, .no_sync = sharded_no_sync, .describe = sharded_describe,
+    .event = sharded_event,
+};
+static const ctrt_component components[] = {
+    { .size = sizeof(ctrt_component), .kind = CTRT_COMPONENT_STRATEGY, .name = "sharded", .table = &strategy },
+};
+
+static ctrt_status init(const ctrt_host *the_host)
+{
+    ctrt_param_value value;
+    host = the_host;
+    CTRT_TRY(host->param(&value, &stage_param));
+    return host->param(&value, &mesh_param);
+}
+
+CTRT_PLUGIN_DEFINE("strategy-sharded", "1.0", "parameters, gradients and states of optimizers split over ranks",
+                   components, init)

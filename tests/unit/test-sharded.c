@@ -1,0 +1,522 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Tests the strategy `sharded`: ranks that are threads and processes, against `single` on the whole batch, for all
+ * stages and several meshes. test-sharded-costs.c: memory and bytes. */
+#include "comm_job.h"
+#include "strategy_check.h"
+
+enum { MOST_RANKS = 4, MOST_STEPS = 8 };
+
+static int columns;                             /* of the mesh under test */
+
+/* ---- helpers ---- */
+
+static ctrt_module *new_net(net_function make, struct rank *rank)
+{
+    ctrt_module *module = NULL;
+    if (!CHECK_OK(make(&module, rank->device)))
+        tap_stop();
+    return module;
+}
+
+static ctrt_module *sharded(ctrt_module *module, struct rank *rank)
+{
+    ctrt_module *net = NULL;
+    if (!CHECK_OK(ctrt_parallel_new_comm(&net, module, "sharded", rank->comm)))
+        tap_stop();
+    return net;
+}
+
+static ctrt_module *copy_of(ctrt_module *module, struct rank *rank)
+{
+    ctrt_module *copy = NULL;
+    if (!CHECK_OK(ctrt_module_copy(&copy, module, rank->device)))
+        tap_stop();
+    return copy;
+}
+
+/* A module with the values of rank 0, and the same divided and under `single`. */
+struct pair {
+    ctrt_module *module, *net, *reference, *one;
+};
+
+static ctrt_module *equal_net(net_function make, struct rank *rank)
+{
+    ctrt_module *module = new_net(make, rank);
+    for (size_t i = 0; i < ctrt_module_parameter_count(module); i++)
+        ctrt_no_grad CHECK_OK(ctrt_comm_broadcast(NULL, rank->comm, parameter(module, i), 0));
+    return module;
+}
+
+static struct pair pair_new(net_function make, struct rank *rank)
+{
+    struct pair p = { .module = equal_net(make, rank) };
+    p.reference = copy_of(p.module, rank);
+    p.net = sharded(p.module, rank);
+    p.one = parallel(p.reference, "single", &rank->device, 1);
+    return p;
+}
+
+static void pair_free(struct pair *p)
+{
+    ctrt_module_release(&p->net);
+    ctrt_module_release(&p->one);
+    ctrt_module_release(&p->module);
+    ctrt_module_release(&p->reference);
+}
+
+/* This rank's rows of a tensor: chunks of ceil(rows / columns) rows. */
+static void near_rows(const char *what, size_t index, ctrt_tensor *got, ctrt_tensor *want, struct rank *rank)
+{
+    CTRT_AUTO(tensor) rows = NULL;
+    if (!CHECK(!got == !want, "%s %zu: %p, expected %p", what, index, (void *)got, (void *)want) || got == NULL)
+        return;
+    const int64_t all = ctrt_tensor_size(want, 0), chunk = (all + columns - 1) / columns,
+                  begin = chunk * (rank->number % columns) < all ? chunk * (rank->number % columns) : all,
+                  own = begin + chunk < all ? chunk : all - begin;
+    if (!CHECK(ctrt_tensor_size(got, 0) == own, "%s %zu: %lld rows, expected %lld", what, index,
+               (long long)ctrt_tensor_size(got, 0), (long long)own) || own == 0)
+        return;
+    ctrt_no_grad {
+        CTRT_AUTO(tensor) plain = NULL, mine = NULL;
+        CHECK_OK(ctrt_detach(&plain, want));
+        CHECK_OK(ctrt_detach(&mine, got));
+        CHECK_OK(ctrt_narrow(&rows, plain, 0, begin, own));
+        NEAR(mine, rows, 1e-5);
+    }
+}
+
+static void same_shards(struct pair *p, struct rank *rank, bool grads)
+{
+    for (size_t i = 0; i < ctrt_module_parameter_count(p->one); i++) {
+        ctrt_tensor *got = parameter(p->net, i), *want = parameter(p->one, i);
+        near_rows("parameter", i, got, want, rank);
+        if (grads)
+            near_rows("gradient", i, ctrt_tensor_grad(got), ctrt_tensor_grad(want), rank);
+    }
+}
+
+static ctrt_tensor *batch_of(struct rank *rank, int turn, int from, int rows)
+{
+    float values[MOST_RANKS * 8 * FEATURES] = { 0 };
+    ctrt_tensor *x = NULL;
+    REQUIRE_TRUE(rows <= MOST_RANKS * 8);
+    for (int i = 0; i < rows * FEATURES; i++)
+        values[i] = (float)sin(turn * 1000 + from * FEATURES + i);
+    CHECK_OK(ctrt_from_data(&x, values, rows * FEATURES, CTRT_SHAPE(rows, FEATURES), CTRT_F32, rank->device));
+    return x;
+}
+
+static double step_rows(ctrt_module *net, struct rank *rank, int turn, int from, int rows)
+{
+    CTRT_AUTO(tensor) x = batch_of(rank, turn, from, rows), loss = NULL;
+    double value = NAN;
+    if (CHECK_OK(ctrt_parallel_step(&loss, net, &x, 1, square_loss, NULL)))
+        CHECK_OK(ctrt_item(&value, loss));
+    return value;
+}
+
+/* ---- training ---- */
+
+static const struct plan {
+    const char *name;
+    int steps, rows[MOST_STEPS][MOST_RANKS];
+} plans[] = {
+    { "equal rows", 3, { { 3, 3, 3, 3 }, { 2, 2, 2, 2 }, { 1, 1, 1, 1 } } },
+    { "different rows, ranks without rows", 4, { { 1, 4, 2, 5 }, { 5, 0, 1, 0 }, { 0, 3, 1, 2 }, { 2, 2, 2, 2 } } },
+};
+
+/* Optimizers from the net and from the module; the norm of the gradients is that of all ranks. */
+static void train_plan(struct rank *rank, net_function make, const struct plan *plan, bool adam, bool from_module)
+{
+    struct pair p = pair_new(make, rank);
+    CTRT_AUTO(optimizer) a = NULL, b = NULL;
+    CHECK_OK(optimizer_new(&a, from_module ? p.module : p.net, adam));
+    CHECK_OK(optimizer_new(&b, p.one, adam));
+    for (int i = 0; i < plan->steps; i++) {
+        int from = 0, all = 0;
+        double norm = 0, other = 0;
+        for (int r = 0; r < rank->size; r++)
+            all += plan->rows[i][r];
+        for (int r = 0; r < rank->number; r++)
+            from += plan->rows[i][r];
+        CHECK_OK(ctrt_optimizer_zero_grad(a, true));
+        CHECK_OK(ctrt_optimizer_zero_grad(b, true));
+        const double loss = step_rows(p.net, rank, i, from, plan->rows[i][rank->number]);
+        if (all == 0)
+            continue;
+        CHECK_NEAR(loss, step_rows(p.one, rank, i, 0, all), 1e-5);
+        same_shards(&p, rank, true);
+        CHECK_OK(ctrt_clip_grad_norm_(i % 2 ? &norm : NULL, i == 0 ? p.module : p.net, 0.05));
+        CHECK_OK(ctrt_clip_grad_norm_(i % 2 ? &other : NULL, p.one, 0.05));
+        CHECK_NEAR(norm, other, 1e-5);
+        CHECK_OK(ctrt_optimizer_step(a));
+        CHECK_OK(ctrt_optimizer_step(b));
+        for (size_t s = 0; adam && s < ctrt_module_parameter_count(p.net); s++) {
+            ctrt_tensor *state = NULL;
+            if (ctrt_optimizer_state(&state, a, s, "exp_avg") == CTRT_OK)
+                CHECK_EQ(ctrt_tensor_numel(state), ctrt_tensor_numel(parameter(p.net, s)));
+        }
+    }
+    same_shards(&p, rank, false);
+    same_everywhere(p.net, rank);
+    ctrt_optimizer_release(&a);
+    ctrt_module_release(&p.net);                /* the module gets its whole parameters back */
+    same_parameters(p.module, p.one, 1e-4);
+    pair_free(&p);
+}
+
+static void train_ranks(struct rank *rank)
+{
+    for (size_t i = 0; i < COUNT(plans); i++) {
+        train_plan(rank, mlp_new, &plans[i], false, false);
+        train_plan(rank, mlp_new, &plans[i], true, true);
+    }
+    train_plan(rank, shared_new, &plans[0], true, false);       /* shared, frozen and unused parameters */
+}
+
+/* Passes with and without reduction. */
+static void accumulate(struct rank *rank)
+{
+    struct pair p = pair_new(mlp_new, rank);
+    const int rows = 2, from = rows * rank->number, all = rows * rank->size;
+    for (int i = 0; i < 7; i++) {
+        const bool local = i == 1 || i == 2 || i == 5;
+        CHECK_OK(ctrt_parallel_no_sync(p.net, local));
+        const double loss = step_rows(p.net, rank, i, from, rows), want = step_rows(p.one, rank, i, 0, all);
+        if (local)
+            continue;
+        CHECK_NEAR(loss, want, 1e-5);
+        same_shards(&p, rank, true);
+    }
+    pair_free(&p);
+}
+
+/* Forward passes with the program's own backward pass, which may be preceded by zero_grad. */
+static void forward_alone(struct rank *rank)
+{
+    struct pair p = pair_new(mlp_new, rank);
+    CTRT_AUTO(tensor) x = batch_of(rank, 0, 0, 2), y = NULL, old = NULL, loss = NULL;
+    const int rows = 2;
+    for (int i = 0; i < 4; i++) {
+        CTRT_AUTO(tensor) here = batch_of(rank, i, rows * rank->number, rows), want = NULL;
+        CHECK_OK(ctrt_forward(&y, p.net, here));
+        if (i == 2) {
+            CHECK_OK(ctrt_module_zero_grad(p.net, true));
+            CHECK_OK(ctrt_module_zero_grad(p.one, true));
+        }
+        CHECK_OK(square_loss(&loss, y, NULL, 0, NULL));
+        CHECK_OK(ctrt_backward(loss));
+        (void)step_rows(p.one, rank, i, 0, rows * rank->size);
+        same_shards(&p, rank, true);
+        ctrt_no_grad {
+            CHECK_OK(ctrt_forward(&y, p.net, x));
+            CHECK_OK(ctrt_forward(&want, p.one, x));
+            NEAR(y, want, 1e-5);
+        }
+    }
+    CHECK_FAILS(ctrt_forward(&y, p.module, x), CTRT_ERR_STATE, "run it by ctrt_forward or ctrt_parallel_step");
+    CHECK_OK(ctrt_forward(&old, p.net, x));
+    CHECK_OK(square_loss(&loss, old, NULL, 0, NULL));
+    ctrt_no_grad CHECK_OK(ctrt_forward(&y, p.net, x));
+    CHECK_FAILS(ctrt_backward(loss), CTRT_ERR_STATE, "another pass has begun");
+    CHECK_OK(ctrt_forward(&old, p.net, x));
+    CHECK_OK(square_loss(&loss, old, NULL, 0, NULL));
+    pair_free(&p);
+    CHECK_FAILS(ctrt_backward(loss), CTRT_ERR_STATE, "has been released");
+}
+
+/* ---- modules ---- */
+
+/* y = x * a * b with a f32 and b f64, and an embedding-like parameter without dimensions. */
+static ctrt_status mixed_forward(ctrt_tensor **y, ctrt_module *self, ctrt_tensor *const *inputs, int count)
+{
+    ctrt_tensor *a = NULL, *b = NULL, *scale = NULL;
+    CTRT_AUTO(tensor) half = NULL;
+    (void)count;
+    CTRT_TRY(ctrt_module_tensor(&a, self, "a"));
+    CTRT_TRY(ctrt_module_tensor(&b, self, "b"));
+    CTRT_TRY(ctrt_module_tensor(&scale, self, "scale"));
+    CTRT_TRY(ctrt_mul(y, inputs[0], a));
+    CTRT_TRY(ctrt_to_dtype(&half, b, CTRT_F32));
+    CTRT_TRY(ctrt_mul(y, *y, half));
+    return ctrt_mul(y, *y, scale);
+}
+
+static const ctrt_module_class mixed_class = {
+    .size = sizeof(ctrt_module_class), .kind = "Mixed", .forward = mixed_forward,
+};
+
+static ctrt_status mixed_new(ctrt_module **out, ctrt_device *device)
+{
+    CTRT_AUTO(module) self = NULL, outer = NULL;
+    CTRT_AUTO(tensor) a = ramp(CTRT_SHAPE(FEATURES), 0.2, device), b = ramp(CTRT_SHAPE(FEATURES), 0.1, device),
+                      scale = NULL;
+    CTRT_TRY(ctrt_to_dtype(&b, b, CTRT_F64));
+    CTRT_TRY(ctrt_full(&scale, CTRT_SHAPE(1), ctrt_float(2), CTRT_F32, device));
+    CTRT_TRY(ctrt_module_new(&self, &mixed_class));
+    CTRT_TRY(ctrt_module_add_parameter(self, "a", a));
+    CTRT_TRY(ctrt_module_add_parameter(self, "b", b));
+    CTRT_TRY(ctrt_module_add_parameter(self, "scale", scale));
+    CTRT_TRY(ctrt_sequential_new(&outer, CTRT_MODULES(ctrt_module_retain(self), CTRT_NEW(tanh))));
+    *out = ctrt_module_retain(outer);
+    return CTRT_OK;
+}
+
+/* A frozen layer in front of and behind one that trains, in one group and in groups of their own. */
+static ctrt_status frozen_new(ctrt_module **out, ctrt_device *device)
+{
+    ctrt_module *child = NULL;
+    ctrt_tensor *weight = NULL;
+    CTRT_TRY(mlp_new(out, device));
+    CTRT_TRY(ctrt_module_child(NULL, &child, *out, 3));
+    CTRT_TRY(ctrt_module_parameter(NULL, &weight, child, 0));
+    CTRT_TRY(ctrt_tensor_require_grad(weight, false));
+    CTRT_TRY(ctrt_module_child(NULL, &child, *out, 0));
+    CTRT_TRY(ctrt_module_parameter(NULL, &weight, child, 0));
+    return ctrt_tensor_require_grad(weight, false);
+}
+
+static void modules(struct rank *rank)
+{
+    train_plan(rank, mixed_new, &plans[0], true, false);
+    train_plan(rank, frozen_new, &plans[1], false, false);
+    CTRT_AUTO(module) norm = new_net(norm_new, rank), net = sharded(norm, rank);     /* buffers */
+    ctrt_tensor *mean = NULL;
+    double values[4], theirs[4];
+    (void)step_rows(net, rank, rank->number, 0, 4);
+    (void)step_rows(net, rank, 1, 0, 4);
+    CHECK_OK(ctrt_module_tensor(&mean, net, "1.running_mean"));
+    CHECK_OK(ctrt_to_host(values, sizeof values, mean, CTRT_F64));
+    ctrt_no_grad CHECK_OK(ctrt_comm_broadcast(NULL, rank->comm, mean, 0));
+    CHECK_OK(ctrt_to_host(theirs, sizeof theirs, mean, CTRT_F64));
+    CHECK(memcmp(values, theirs, sizeof values) == 0, "rank %d has other buffers", rank->number);
+}
+
+/* ---- optimizers ---- */
+
+/* Optimizers from before ctrt_parallel_new, with states of the whole parameters, and two that share a net. */
+static void optimizers(struct rank *rank)
+{
+    CTRT_AUTO(module) module = equal_net(mlp_new, rank), reference = copy_of(module, rank);
+    CTRT_AUTO(optimizer) a = NULL, b = NULL, first = NULL, second = NULL;
+    CTRT_AUTO(tensor) loss = NULL;
+    CHECK_OK(optimizer_new(&a, module, true));
+    CHECK_OK(optimizer_new(&b, reference, true));
+    for (int k = 0; k < 2; k++) {
+        CTRT_AUTO(tensor) x = batch_of(rank, 0, 0, 4);
+        CHECK_OK(ctrt_forward(&x, k ? reference : module, x));
+        CHECK_OK(square_loss(&loss, x, NULL, 0, NULL));
+        CHECK_OK(ctrt_backward(loss));
+        CHECK_OK(ctrt_optimizer_step(k ? b : a));
+        CHECK_OK(ctrt_optimizer_zero_grad(k ? b : a, true));
+    }
+    struct pair p = { ctrt_module_retain(module), sharded(module, rank), ctrt_module_retain(reference),
+                      parallel(reference, "single", &rank->device, 1) };
+    (void)step_rows(p.net, rank, 1, 2 * rank->number, 2);
+    (void)step_rows(p.one, rank, 1, 0, 2 * rank->size);
+    CHECK_OK(ctrt_optimizer_step(a));
+    CHECK_OK(ctrt_optimizer_step(b));
+    same_shards(&p, rank, false);
+
+    CHECK_OK(ctrt_sgd_new(&first, NULL, &(ctrt_sgd_options){ .lr = 0.1 }));
+    CHECK_OK(ctrt_sgd_new(&second, NULL, &(ctrt_sgd_options){ .lr = 0.2, .momentum = 0.5 }));
+    CTRT_AUTO(optimizer) one = NULL, two = NULL;
+    CHECK_OK(ctrt_sgd_new(&one, NULL, &(ctrt_sgd_options){ .lr = 0.1 }));
+    CHECK_OK(ctrt_sgd_new(&two, NULL, &(ctrt_sgd_options){ .lr = 0.2, .momentum = 0.5 }));
+    for (size_t i = 0; i < ctrt_module_parameter_count(p.net); i++) {
+        ctrt_tensor *ours = parameter(p.net, i), *theirs = parameter(p.one, i);
+        CHECK_OK(ctrt_optimizer_add(i % 2 ? first : second, &ours, 1));
+        CHECK_OK(ctrt_optimizer_add(i % 2 ? one : two, &theirs, 1));
+    }
+    for (int i = 0; i < 3; i++) {
+        CHECK_OK(ctrt_module_zero_grad(p.net, true));
+        CHECK_OK(ctrt_module_zero_grad(p.one, true));
+        (void)step_rows(p.net, rank, i, 2 * rank->number, 2);
+        (void)step_rows(p.one, rank, i, 0, 2 * rank->size);
+        CHECK_OK(ctrt_optimizer_step(first));
+        CHECK_OK(ctrt_optimizer_step(second));
+        CHECK_OK(ctrt_optimizer_step(one));
+        CHECK_OK(ctrt_optimizer_step(two));
+    }
+    same_shards(&p, rank, false);
+    pair_free(&p);
+
+    /* Without a module, the strategy cannot cut states from before. */
+    CTRT_AUTO(module) late = equal_net(mlp_new, rank), late_net = NULL;
+    CTRT_AUTO(optimizer) loose = NULL;
+    CTRT_AUTO(tensor) x = batch_of(rank, 0, 0, 4);
+    ctrt_tensor *weight = parameter(late, 0);
+    CHECK_OK(ctrt_sgd_new(&loose, NULL, &(ctrt_sgd_options){ .lr = 0.1, .momentum = 0.5 }));
+    CHECK_OK(ctrt_optimizer_add(loose, &weight, 1));
+    CHECK_OK(ctrt_forward(&x, late, x));
+    CHECK_OK(square_loss(&loss, x, NULL, 0, NULL));
+    CHECK_OK(ctrt_backward(loss));
+    CHECK_OK(ctrt_optimizer_step(loose));
+    late_net = sharded(late, rank);
+    if (columns > 1)
+        CHECK_FAILS(ctrt_optimizer_step(loose), CTRT_ERR_STATE, "create the optimizer from the module or net");
+}
+
+/* ---- failures ---- */
+
+static ctrt_status failing_loss(ctrt_tensor **loss, ctrt_tensor *output, ctrt_tensor *const *inputs, int count,
+                                void *user)
+{
+    const struct rank *rank = user;
+    if (rank->number == rank->size - 1)
+        return ctrt_fail(CTRT_ERR_STATE, "the last rank fails");
+    return square_loss(loss, output, inputs, count, NULL);
+}
+
+static void failure(struct rank *rank)
+{
+    const uint64_t nodes = ctrt_autograd_live_nodes();
+    struct pair p = pair_new(mlp_new, rank);
+    CTRT_AUTO(tensor) x = batch_of(rank, 0, 0, 2), loss = NULL;
+    (void)step_rows(p.net, rank, 0, 2 * rank->number, 2);
+    (void)step_rows(p.one, rank, 0, 0, 2 * rank->size);
+    CHECK_FAILS(ctrt_parallel_step(&loss, p.net, &x, 1, failing_loss, rank),
+                rank->number == rank->size - 1 ? CTRT_ERR_STATE : CTRT_ERR_COMM, "the last rank fails");
+    same_shards(&p, rank, true);                /* gradients are as before */
+    CHECK_FAILS(ctrt_parallel_step(&loss, p.net, &x, 1, square_loss, NULL), CTRT_ERR_COMM, "the last rank fails");
+    pair_free(&p);
+    if (rank->kind == PROCESSES)
+        CHECK_EQ(ctrt_autograd_live_nodes(), nodes);
+}
+
+/* ---- creation ---- */
+
+static void creation(struct rank *rank)
+{
+    CTRT_AUTO(module) module = NULL, net = NULL, wide = NULL;
+    char want[64];
+    CHECK_OK(ctrt_linear_new(&wide, FEATURES, rank->number == 1 ? 5 : 4, true, rank->device));
+    if (rank->size > 1)
+        CHECK_FAILS(ctrt_parallel_new_comm(&net, wide, "sharded", rank->comm), CTRT_ERR_STATE,
+                    "rank 1: parameter \"weight\", f32 [5, 6], but on rank 0 parameter \"weight\", f32 [4, 6]");
+    CHECK_OK(mlp_new(&module, cpu));            /* moves to the device of the rank, in shards */
+    net = sharded(module, rank);
+    CHECK_TRUE(ctrt_tensor_device(parameter(net, 0)) == rank->device);
+    snprintf(want, sizeof want, "rank %d of %d by host", rank->number, rank->size);
+    CHECK_HAS(ctrt_parallel_describe(net), want);
+    CHECK_HAS(ctrt_parallel_describe(net), "groups");
+    CHECK_TRUE(ctrt_parallel_comm(net) == rank->comm);
+    (void)step_rows(net, rank, 0, 0, 2);
+}
+
+static void bad_params(struct rank *rank)
+{
+    CTRT_AUTO(module) module = new_net(mlp_new, rank), net = NULL;
+    CHECK_FAILS(ctrt_parallel_new_comm(&net, module, "sharded", rank->comm), CTRT_ERR_INVALID_ARGUMENT,
+                rank->argument);
+}
+
+/* ---- canonical mode ---- */
+
+static void canonical(struct rank *rank)
+{
+    char ours[65], theirs[65];
+    struct pair p = pair_new(mlp_new, rank);
+    CTRT_AUTO(optimizer) a = NULL, b = NULL;
+    CHECK_OK(optimizer_new(&a, p.net, true));
+    CHECK_OK(optimizer_new(&b, p.one, true));
+    for (int i = 0; i < 3; i++) {
+        const int rows = 12 / rank->size;
+        CHECK_OK(ctrt_optimizer_zero_grad(a, i % 2 == 0));
+        CHECK_OK(ctrt_optimizer_zero_grad(b, i % 2 == 0));
+        const double loss = step_rows(p.net, rank, i, rows * rank->number, rows);
+        CHECK_TRUE(loss == step_rows(p.one, rank, i, 0, 12));
+        CHECK_OK(ctrt_optimizer_step(a));
+        CHECK_OK(ctrt_optimizer_step(b));
+    }
+    CHECK_OK(ctrt_module_sha256(ours, p.net));
+    CHECK_OK(ctrt_module_sha256(theirs, p.one));
+    CHECK_STR(ours, theirs);
+    CHECK_OK(ctrt_module_sha256(ours, p.module));       /* also without the net */
+    CHECK_STR(ours, theirs);
+    pair_free(&p);
+}
+
+/* ---- all ---- */
+
+static const struct config {
+    const char *stage, *mesh;
+    int ranks, columns;
+} configs[] = {
+    { "1", "", 1, 1 }, { "2", "", 1, 1 }, { "3", "", 1, 1 }, { "1", "", 2, 2 }, { "2", "", 2, 2 }, { "3", "", 2, 2 },
+    { "1", "", 3, 3 }, { "2", "", 3, 3 }, { "3", "", 3, 3 },
+    { "1", "1x4", 4, 4 }, { "2", "1x4", 4, 4 }, { "3", "1x4", 4, 4 },
+    { "1", "2x2", 4, 2 }, { "2", "2x2", 4, 2 }, { "3", "2x2", 4, 2 }, { "3", "4x1", 4, 1 },
+};
+
+static const struct body {
+    const char *name;
+    void (*run)(struct rank *rank);
+    bool all_kinds;                             /* else: threads on sim */
+    const char *canonical;
+} bodies[] = {
+    { "training", train_ranks, true, "0" },
+    { "no_sync", accumulate, false, "0" },
+    { "forward alone", forward_alone, false, "0" },
+    { "modules", modules, false, "0" },
+    { "optimizers", optimizers, false, "0" },
+    { "a rank fails", failure, true, "0" },
+    { "creation", creation, false, "0" },
+    { "canonical mode", canonical, false, "1" },
+};
+
+/* A process uses the library first in its rank, and threads share the device `cpu`. */
+static void in_process(struct rank *rank)
+{
+    const struct body *body = rank->argument;
+    CHECK_OK(ctrt_device_get(&cpu, "cpu"));
+    body->run(rank);
+}
+
+static void run_config(const struct config *config, const struct body *body)
+{
+    for (enum kind kind = ON_CPU; kind < (enum kind)TESTED_KINDS; kind++) {
+        if (kind != ON_SIM && !body->all_kinds)
+            continue;
+        IN_CHILD("CTRT_SIM=devices=4,memory=32m,poison=yes", "CTRT_NUM_THREADS=1") {
+            setenv("CTRT_SHARDED_STAGE", config->stage, 1);
+            setenv("CTRT_SHARDED_MESH", config->mesh, 1);
+            setenv("CTRT_CANONICAL", body->canonical, 1);
+            columns = config->columns;
+            if (kind != PROCESSES)
+                CHECK_OK(ctrt_device_get(&cpu, "cpu"));
+            run_quiet(kind, config->ranks, 20, kind == PROCESSES ? in_process : body->run, body, -1);
+        }
+    }
+}
+
+static const struct bad {
+    const char *stage, *mesh, *words;
+} bad[] = {
+    { "4", "", "CTRT_SHARDED_STAGE=4: expected 1, 2 or 3" },
+    { "3", "2x2", "CTRT_SHARDED_MESH=2x2: expected ROWSxCOLUMNS whose product is the number of ranks, 2" },
+    { "3", "2by1", "CTRT_SHARDED_MESH=2by1" },
+};
+
+TEST_MAIN
+{
+    for (size_t c = 0; c < COUNT(configs); c++) {
+        const struct config *config = &configs[c];
+        for (size_t b = 0; b < COUNT(bodies); b++) {
+            if (bodies[b].run == failure && config->ranks == 1)
+                continue;
+            group("%s: stage %s, %d ranks, mesh %s", bodies[b].name, config->stage, config->ranks,
+                  *config->mesh != '\0' ? config->mesh : "of one row");
+            run_config(config, &bodies[b]);
+        }
+    }
+    group("bad parameters");
+    EACH(row, bad)
+        IN_CHILD("CTRT_SIM=devices=4", "CTRT_NUM_THREADS=1") {
+            setenv("CTRT_SHARDED_STAGE", row->stage, 1);
+            setenv("CTRT_SHARDED_MESH", row->mesh, 1);
+            CHECK_OK(ctrt_device_get(&cpu, "cpu"));
+            run_quiet(ON_SIM, 2, 20, bad_params, row->words, -1);
+        }
+    return done();
+}
