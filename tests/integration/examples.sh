@@ -106,7 +106,7 @@ ranks() {
 (export CTRT_CANONICAL=1 CTRT_DEVICE=cpu; "$builddir/example-multi" --data "$data" --epochs $epochs) >multi.want 2>&1
 for number in 1 2 3 4 '3 sim' '1 cpu sharded 3' '2 cpu sharded 1' '3 cpu sharded 2' '4 cpu sharded 3' \
     '3 sim sharded 3'; do
-    check "multi gives the same parameters to the bit in canonical mode: distributed, $number processes" "$(
+    check "multi gives the same parameters to the bit in canonical mode: processes of distributed, or: $number" "$(
         (export CTRT_CANONICAL=1; ranks $number) | sort >multi.got
         [ "$(grep -c "^$(tail -n 1 multi.want)\$" multi.got)" -eq "${number%% *}" ] || cat multi.want multi.got
         sed 1d multi.want | sort -u >multi.sorted
