@@ -70,7 +70,7 @@ EXTRA_DIST += \
     tests/unit/comm_values.h \
     tests/unit/cuda_compare.h tests/unit/cuda_discovery.h tests/unit/dryrun_models.h \
     tests/unit/fake_pool.h tests/unit/file_tree.h tests/unit/folder.h tests/unit/forbid.h \
-    tests/unit/log_kept.h tests/unit/memory_checks.h tests/unit/memory_host.h tests/unit/parallel_check.h \
+    tests/unit/log_kept.h tests/unit/multi_check.h tests/unit/memory_checks.h tests/unit/memory_host.h tests/unit/parallel_check.h \
     tests/unit/pipeline_check.h \
     tests/unit/sims.h tests/unit/small_net.h tests/unit/soft_begin.h tests/unit/spill_check.h tests/unit/tap.h \
     tests/unit/strategy_check.h tests/unit/tensors.h
@@ -138,6 +138,9 @@ LONG_TESTS     += tests/integration/delays-long.sh
 endif
 endif
 endif
+endif
+if PLUGIN_SIM_MULTI
+parallel_tests += tests/unit/test-multi-layouts.c tests/unit/test-multi-ops.c
 endif
 public_tests += $(stream_tests) $(parallel_tests) \
     tests/unit/test-dryrun.c tests/unit/test-nn-devices.c tests/unit/test-scope.c tests/unit/test-shutdown.c \
@@ -334,10 +337,13 @@ memory_snapshot_LDADD   = libctrt.la
 TESTS      += tests/integration/check.sh
 if PLUGIN_SIM
 TESTS      += tests/integration/sim.sh
+if PLUGIN_SIM_MULTI
+TESTS      += tests/integration/multi.sh
+endif
 LONG_TESTS += tests/integration/sim-second.sh
 endif
 EXTRA_DIST += tests/conformance/cpu.sh tests/conformance/cpu-variants.sh tests/conformance/mutants.sh \
-    tests/integration/check.sh tests/integration/checks.sh tests/integration/sim.sh tests/integration/sim-second.sh
+    tests/integration/check.sh tests/integration/checks.sh tests/integration/multi.sh tests/integration/sim.sh tests/integration/sim-second.sh
 
 # --- abi -------------------------------------------------------------------------------------------------------------
 

@@ -1,0 +1,286 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Tests the ops of each family on sim-multi:0, for every combination of the layouts of their inputs and for 1 to 4
+ * members, against the same ops on one simulated device: results, gradients, and that the inputs keep their values. */
+#include "multi_check.h"
+#include "run.h"
+
+#define INPUTS 3
+
+/* One op on inputs of f32. `indices`: number of trailing inputs that are i64 indices below `below`. */
+static const struct op_case {
+    const char *name;
+    int count, indices;
+    int64_t below;
+    struct { int ndim; int64_t shape[4]; } in[INPUTS];
+    ctrt_status (*run)(ctrt_tensor **out, ctrt_tensor *const *in);
+} cases[];
+
+#define RUN(name) static ctrt_status run_##name(ctrt_tensor **out, ctrt_tensor *const *in)
+
+RUN(add) { return ctrt_add(out, in[0], in[1]); }
+RUN(sub) { return ctrt_sub(out, in[0], in[1]); }
+RUN(mul) { return ctrt_mul(out, in[0], in[1]); }
+RUN(tanh) { return ctrt_tanh(out, in[0]); }
+RUN(scale) { return ctrt_mul_scalar(out, in[0], ctrt_float(0.5)); }
+RUN(shift) { return ctrt_add_scalar(out, in[0], ctrt_float(2)); }
+RUN(gelu) { return ctrt_gelu(out, in[0], false); }
+RUN(sum_first) { return ctrt_sum_dims(out, in[0], CTRT_DIMS(0), false); }
+RUN(sum_last) { return ctrt_sum_dims(out, in[0], CTRT_DIMS(-1), true); }
+RUN(sum_all) { return ctrt_sum(out, in[0], CTRT_ALL_DIMS); }
+RUN(mean_first) { return ctrt_mean_dims(out, in[0], CTRT_DIMS(0), false); }
+RUN(mean_all) { return ctrt_mean(out, in[0], CTRT_ALL_DIMS); }
+RUN(amax) { return ctrt_amax(out, in[0], CTRT_DIMS(1), false); }
+RUN(var) { return ctrt_var(out, in[0], CTRT_DIMS(0), 1, false); }
+RUN(matmul) { return ctrt_matmul(out, in[0], in[1]); }
+RUN(linear) { return ctrt_linear(out, in[0], in[1], in[2]); }
+RUN(softmax) { return ctrt_softmax(out, in[0], -1); }
+RUN(log_softmax) { return ctrt_log_softmax(out, in[0], 1); }
+RUN(layer_norm) { return ctrt_layer_norm(out, in[0], CTRT_SHAPE(6), in[1], in[2], 1e-5); }
+RUN(batch_norm) { return ctrt_batch_norm(out, in[0], in[1], in[2], NULL, NULL, true, 0.1, 1e-5); }
+RUN(cross_entropy) { return ctrt_cross_entropy(out, in[0], in[1], NULL); }
+RUN(index_select) { return ctrt_index_select(out, in[0], 1, in[1]); }
+RUN(embedding) { return ctrt_embedding(out, in[0], in[1], -1); }
+RUN(gather) { return ctrt_gather(out, in[0], 1, in[1]); }
+RUN(conv2d) { return ctrt_conv2d(out, in[0], in[1], in[2], NULL); }
+RUN(max_pool2d) { return ctrt_max_pool2d(out, NULL, in[0], &(ctrt_pool2d_options){ .kernel = { 2, 2 } }); }
+RUN(tril) { return ctrt_tril(out, in[0], 0); }
+
+RUN(attention)
+{
+    return ctrt_scaled_dot_product_attention(out, in[0], in[1], in[2], NULL, 0, true, 0);
+}
+
+RUN(transposed)
+{
+    CTRT_AUTO(tensor) t = NULL;
+    CTRT_TRY(ctrt_transpose(&t, in[0], 0, 1));
+    CTRT_TRY(ctrt_contiguous(&t, t, CTRT_CONTIGUOUS_FORMAT));
+    return ctrt_mul(out, t, t);
+}
+
+RUN(sliced)
+{
+    CTRT_AUTO(tensor) part = NULL;
+    CTRT_TRY(ctrt_slice(&part, in[0], 0, 1, 5, 2));
+    return ctrt_exp(out, part);
+}
+
+RUN(reshaped)
+{
+    CTRT_AUTO(tensor) y = NULL;
+    CTRT_TRY(ctrt_reshape(&y, in[0], CTRT_SHAPE(4, 12)));
+    return ctrt_softmax(out, y, -1);
+}
+
+RUN(cat)
+{
+    return ctrt_cat(out, in, 2, 0);
+}
+
+RUN(in_place)
+{
+    CTRT_AUTO(tensor) y = NULL;
+    CTRT_TRY(ctrt_clone(&y, in[0]));
+    CTRT_TRY(ctrt_add_(y, in[1]));
+    CTRT_TRY(ctrt_mul_scalar_(y, ctrt_float(3)));
+    ctrt_tensor_assign(out, y);
+    return CTRT_OK;
+}
+
+RUN(part_in_place)
+{
+    CTRT_AUTO(tensor) y = NULL, part = NULL;
+    CTRT_TRY(ctrt_clone(&y, in[0]));
+    CTRT_TRY(ctrt_narrow(&part, y, 0, 1, 2));
+    CTRT_TRY(ctrt_mul_scalar_(part, ctrt_float(3)));
+    ctrt_tensor_assign(out, y);
+    return CTRT_OK;
+}
+
+RUN(half)
+{
+    CTRT_AUTO(tensor) y = NULL;
+    CTRT_TRY(ctrt_to_dtype(&y, in[0], CTRT_BF16));
+    CTRT_TRY(ctrt_mean_dims(&y, y, CTRT_DIMS(0), false));
+    return ctrt_to_dtype(out, y, CTRT_F32);
+}
+
+RUN(dropout)
+{
+    CTRT_TRY(ctrt_generator_set(ctrt_tensor_device(in[0]), 5, 3));
+    return ctrt_dropout(out, in[0], 0.5, true);
+}
+
+static const struct op_case cases[] = {
+    { "add", 2, 0, 0, { { 2, { 6, 5 } }, { 2, { 6, 5 } } }, run_add },
+    { "add a row", 2, 0, 0, { { 2, { 6, 5 } }, { 1, { 5 } } }, run_add },
+    { "sub a column", 2, 0, 0, { { 2, { 6, 5 } }, { 2, { 6, 1 } } }, run_sub },
+    { "mul", 2, 0, 0, { { 3, { 2, 3, 4 } }, { 2, { 3, 4 } } }, run_mul },
+    { "tanh", 1, 0, 0, { { 3, { 4, 3, 5 } } }, run_tanh },
+    { "mul by a number", 1, 0, 0, { { 2, { 7, 3 } } }, run_scale },
+    { "add a number", 1, 0, 0, { { 2, { 7, 3 } } }, run_shift },
+    { "gelu", 1, 0, 0, { { 2, { 8, 4 } } }, run_gelu },
+    { "sum of rows", 1, 0, 0, { { 3, { 6, 4, 2 } } }, run_sum_first },
+    { "sum of columns", 1, 0, 0, { { 3, { 6, 4, 2 } } }, run_sum_last },
+    { "sum", 1, 0, 0, { { 2, { 5, 3 } } }, run_sum_all },
+    { "mean of rows", 1, 0, 0, { { 2, { 5, 3 } } }, run_mean_first },
+    { "mean", 1, 0, 0, { { 2, { 6, 3 } } }, run_mean_all },
+    { "amax", 1, 0, 0, { { 2, { 4, 6 } } }, run_amax },
+    { "var", 1, 0, 0, { { 2, { 8, 3 } } }, run_var },
+    { "matmul", 2, 0, 0, { { 2, { 6, 8 } }, { 2, { 8, 4 } } }, run_matmul },
+    { "batched matmul", 2, 0, 0, { { 3, { 4, 3, 2 } }, { 3, { 4, 2, 5 } } }, run_matmul },
+    { "matmul of a batch and a matrix", 2, 0, 0, { { 3, { 4, 3, 8 } }, { 2, { 8, 2 } } }, run_matmul },
+    { "linear", 3, 0, 0, { { 2, { 6, 8 } }, { 2, { 4, 8 } }, { 1, { 4 } } }, run_linear },
+    { "linear of a batch", 3, 0, 0, { { 3, { 2, 3, 8 } }, { 2, { 12, 8 } }, { 1, { 12 } } }, run_linear },
+    { "softmax", 1, 0, 0, { { 3, { 4, 3, 5 } } }, run_softmax },
+    { "log_softmax", 1, 0, 0, { { 3, { 4, 3, 5 } } }, run_log_softmax },
+    { "layer_norm", 3, 0, 0, { { 3, { 4, 2, 6 } }, { 1, { 6 } }, { 1, { 6 } } }, run_layer_norm },
+    { "batch_norm", 3, 0, 0, { { 4, { 3, 4, 2, 2 } }, { 1, { 4 } }, { 1, { 4 } } }, run_batch_norm },
+    { "cross_entropy", 2, 1, 5, { { 2, { 8, 5 } }, { 1, { 8 } } }, run_cross_entropy },
+    { "index_select", 2, 1, 4, { { 3, { 4, 4, 3 } }, { 1, { 6 } } }, run_index_select },
+    { "embedding", 2, 1, 7, { { 2, { 7, 4 } }, { 2, { 4, 3 } } }, run_embedding },
+    { "gather", 2, 1, 4, { { 2, { 5, 4 } }, { 2, { 5, 3 } } }, run_gather },
+    { "conv2d", 3, 0, 0, { { 4, { 4, 2, 5, 5 } }, { 4, { 4, 2, 3, 3 } }, { 1, { 4 } } }, run_conv2d },
+    { "max_pool2d", 1, 0, 0, { { 4, { 4, 3, 4, 4 } } }, run_max_pool2d },
+    { "tril", 1, 0, 0, { { 3, { 4, 3, 3 } } }, run_tril },
+    { "attention", 3, 0, 0, { { 4, { 2, 4, 3, 4 } }, { 4, { 2, 4, 3, 4 } }, { 4, { 2, 4, 3, 4 } } }, run_attention },
+    { "copy of a transpose", 1, 0, 0, { { 3, { 4, 6, 2 } } }, run_transposed },
+    { "a slice with a step", 1, 0, 0, { { 2, { 6, 4 } } }, run_sliced },
+    { "reshape", 1, 0, 0, { { 3, { 2, 8, 3 } } }, run_reshaped },
+    { "cat", 2, 0, 0, { { 2, { 4, 3 } }, { 2, { 3, 3 } } }, run_cat },
+    { "in place", 2, 0, 0, { { 2, { 4, 6 } }, { 2, { 4, 6 } } }, run_in_place },
+    { "part in place", 1, 0, 0, { { 2, { 4, 6 } } }, run_part_in_place },
+    { "casts", 1, 0, 0, { { 2, { 8, 3 } } }, run_half },
+    { "dropout", 1, 0, 0, { { 2, { 8, 6 } } }, run_dropout },
+};
+
+/* ---- inputs in a layout ---- */
+
+static ctrt_tensor *index_input(const struct op_case *c, int i, ctrt_device *device)
+{
+    ctrt_tensor *x = NULL;
+    int64_t numel = 1, values[64];
+    for (int d = 0; d < c->in[i].ndim; d++)
+        numel *= c->in[i].shape[d];
+    for (int64_t k = 0; k < numel; k++)
+        values[k] = (k * 5 + 1) % c->below;
+    CHECK_OK(ctrt_from_data(&x, values, numel, ctrt_ints_of(c->in[i].shape, c->in[i].ndim), CTRT_I64, device));
+    return x;
+}
+
+/* Creates sums that are not added yet: the sum over a sharded dimension of four addends. */
+static ctrt_tensor *partial_input(ctrt_tensor *values)
+{
+    ctrt_tensor *sum = NULL;
+    CTRT_AUTO(tensor) half = OP(mul_scalar, values, ctrt_float(0.5));
+    CTRT_AUTO(tensor) stacked = NULL;
+    ctrt_tensor *const addends[4] = { half, values, half, values };
+    CTRT_AUTO(tensor) minus = OP(neg, values);
+    ctrt_tensor *const all[4] = { addends[0], addends[1], addends[2], minus };
+    CHECK_OK(ctrt_stack(&stacked, all, 4, 0));
+    CHECK_OK(ctrt_tensor_distribute(stacked, SHARDED(0)));
+    CHECK_OK(ctrt_sum_dims(&sum, stacked, CTRT_DIMS(0), false));
+    CHECK_EQ(multi_layout(sum).kind, CTRT_LAYOUT_PARTIAL);
+    return sum;
+}
+
+/* Layout number k of an input: replicated, sharded in each dimension, partial. */
+static ctrt_tensor *input(const struct op_case *c, int i, int k, ctrt_device *device, int members)
+{
+    const ctrt_ints shape = ctrt_ints_of(c->in[i].shape, c->in[i].ndim);
+    const bool index = i >= c->count - c->indices;
+    ctrt_tensor *x = index ? index_input(c, i, device) : quarters(shape, i + 1, device);
+    if (k > 0 && k <= shape.count)
+        CHECK_OK(ctrt_tensor_distribute(x, SHARDED(k - 1)));
+    if (k > shape.count && members > 1) {
+        ctrt_tensor *sum = partial_input(x);
+        ctrt_tensor_release(&x);
+        x = sum;
+    }
+    if (!index)
+        CHECK_OK(ctrt_tensor_require_grad(x, true));
+    return x;
+}
+
+static int layouts_of(const struct op_case *c, int i)
+{
+    return i >= c->count ? 1 : i >= c->count - c->indices ? 1 + c->in[i].ndim : 2 + c->in[i].ndim;
+}
+
+/* Runs the op and the backward pass of its result times numbers. */
+static void run_case(ctrt_tensor **y, ctrt_tensor **in, const struct op_case *c, ctrt_device *device)
+{
+    CTRT_AUTO(tensor) weights = NULL, loss = NULL;
+    if (!CHECK_OK(c->run(y, in)))
+        return;
+    weights = quarters(ctrt_ints_of(ctrt_tensor_shape(*y), ctrt_tensor_ndim(*y)), 9, device);
+    CHECK_OK(ctrt_mul(&loss, *y, weights));
+    CHECK_OK(ctrt_sum(&loss, loss, CTRT_ALL_DIMS));
+    CHECK_OK(ctrt_backward(loss));
+}
+
+static void compare(const char *what, ctrt_tensor *got, ctrt_tensor *want, double tolerance)
+{
+    check_same(what, __LINE__, got, want, tolerance);
+}
+
+static void check_combination(const struct op_case *c, const int *layouts, int members, ctrt_tensor *want,
+                              ctrt_tensor *const *want_in)
+{
+    ctrt_tensor *in[INPUTS] = { NULL };
+    CTRT_AUTO(tensor) y = NULL;
+    char what[256];
+    size_t used = (size_t)snprintf(what, sizeof what, "%s, %d members:", c->name, members);
+    for (int i = 0; i < c->count; i++) {
+        in[i] = input(c, i, layouts[i], multi, members);
+        used += (size_t)snprintf(what + used, sizeof what - used, " %s", layout_text(multi_layout(in[i])));
+    }
+    const double tolerance = strcmp(c->name, "casts") == 0 ? 2e-2 : 2e-5;
+    run_case(&y, in, c, multi);
+    compare(what, y, want, tolerance);
+    for (int i = 0; i < c->count; i++) {
+        compare(what, in[i], want_in[i], 0);
+        if (i < c->count - c->indices)
+            compare(what, ctrt_tensor_grad(in[i]), ctrt_tensor_grad(want_in[i]), tolerance);
+        ctrt_tensor_release(&in[i]);
+    }
+}
+
+static void check_case(const struct op_case *c, int members)
+{
+    ctrt_tensor *want_in[INPUTS] = { NULL };
+    CTRT_AUTO(tensor) want = NULL;
+    int layouts[INPUTS] = { 0 };
+    for (int i = 0; i < c->count; i++)
+        want_in[i] = input(c, i, 0, one, 1);
+    run_case(&want, want_in, c, one);
+    for (layouts[0] = 0; layouts[0] < layouts_of(c, 0); layouts[0]++)
+        for (layouts[1] = 0; layouts[1] < layouts_of(c, 1); layouts[1]++)
+            for (layouts[2] = 0; layouts[2] < layouts_of(c, 2); layouts[2]++)
+                check_combination(c, layouts, members, want, want_in);
+    for (int i = 0; i < c->count; i++)
+        ctrt_tensor_release(&want_in[i]);
+}
+
+TEST_MAIN
+{
+    static const char *const members[] = { "CTRT_SIM_MULTI=sim:1", "CTRT_SIM_MULTI=sim:3,sim:1",
+                                           "CTRT_SIM_MULTI=sim:0,sim:1,sim:2", "CTRT_SIM_MULTI=" };
+    for (int n = 1; n <= 4; n++) {
+        group("%d members", n);
+        IN_CHILD(FOUR_SIMS, members[n - 1]) {
+            multi_open();
+            EACH(c, cases)
+                check_case(c, n);
+            CHECK_OK(ctrt_memory_release_all(multi));
+            for (int i = 0; i < 4; i++) {
+                char name[16];
+                ctrt_device *member = NULL;
+                snprintf(name, sizeof name, "sim:%d", i);
+                CHECK_OK(ctrt_device_get(&member, name));
+                CHECK_OK(ctrt_memory_release_all(member));
+            }
+        }
+    }
+    return done();
+}
