@@ -112,9 +112,22 @@ void multi_note_write(struct multi_data *data, const ctrt_view *view, int64_t of
         data->bytes = offset + bytes;
 }
 
-bool multi_describe(struct multi_data *data, const ctrt_view *view, int64_t offset, size_t block_bytes, int dim,
+/* Removes repeated dimensions of an expanded view; it then has each element once. */
+static ctrt_view without_repeats(const ctrt_view *view)
+{
+    ctrt_view once = *view;
+    for (int d = 0; d < view->ndim; d++)
+        if (view->strides[d] == 0 && view->shape[d] > 1) {
+            once.numel /= view->shape[d];
+            once.shape[d] = 1;
+        }
+    return once;
+}
+
+bool multi_describe(struct multi_data *data, const ctrt_view *expanded, int64_t offset, size_t block_bytes, int dim,
                     struct multi_split split, int members)
 {
+    const ctrt_view once = without_repeats(expanded), *view = &once;
     const int64_t size = (int64_t)multi_dtype_bytes((ctrt_dtype)view->dtype);
     const bool whole = multi_covers(data, view, offset, block_bytes);
     struct multi_data described = *data;

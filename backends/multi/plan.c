@@ -148,9 +148,9 @@ static int64_t input_cost(const struct multi_plan *plan, const struct multi_oper
 {
     const int dim = dim_of(o, c);
     struct multi_data like;
-    if (dim < 0 || (o->block->data.state == MULTI_SHARDED && !is_sharded_in(plan, o, dim, c->split)))
+    if (dim < 0)
         return gather_cost(o);
-    if (o->block->data.state == MULTI_SHARDED)
+    if (is_sharded_in(plan, o, dim, c->split))
         return 0;
     const bool can_cut = c->split.groups == 1 || o->view->strides[dim] == 0
                          || sharded_like(&like, plan, o, dim, c->split);
