@@ -110,8 +110,9 @@ static ctrt_status run_plan(struct multi_plan *plan)
 
 /* ---- calls ---- */
 
-static ctrt_status run_views(struct multi_device *device, const char *op, ctrt_dtype key, const ctrt_view *const *inputs,
-                             int n_inputs, const ctrt_view *const *outputs, int n_outputs, const void *attributes)
+static ctrt_status run_views(struct multi_device *device, const char *op, ctrt_dtype key,
+                             const ctrt_view *const *inputs, int n_inputs, const ctrt_view *const *outputs,
+                             int n_outputs, const void *attributes)
 {
     struct multi_operand operands[MULTI_OPERANDS];
     struct multi_plan plan = { .device = device, .op = op, .key = key, .rule = multi_rule_of(op),

@@ -124,8 +124,8 @@ void pool_drop_policies(struct device_memory *memory)
 
 /* ---- creation and destruction ---- */
 
-/* Chooses the policies of CTRT_MEMORY, else the backend's default, else direct. *is_set: whether CTRT_MEMORY is used. If
- * the backend's default is not installed, a warning is logged and direct is used. */
+/* Chooses the policies of CTRT_MEMORY, else the backend's default, else direct. *is_set: whether CTRT_MEMORY is used.
+ * If the backend's default is not installed, a warning is logged and direct is used. */
 static ctrt_status choose_policy(struct policy_spec *specs, int *count, const ctrt_device *device, bool *is_set)
 {
     ctrt_param_value value;

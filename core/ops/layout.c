@@ -2,6 +2,7 @@
 /* ops/layout.c: the layouts of tensors on devices with several members. */
 #include "ctrt/layout.h"
 
+#include "memory/pool.h"
 #include "ops/op_common.h"
 
 static const ctrt_layout_table *table_of(const ctrt_device *device)
@@ -15,7 +16,7 @@ ctrt_status ctrt_tensor_layout(ctrt_layout *layout, ctrt_tensor *tensor)
     OP_CHECK("tensor_layout", tensor);
     const ctrt_layout_table *table = table_of(tensor->device);
     *layout = (ctrt_layout){ .kind = CTRT_LAYOUT_REPLICATED };
-    if (table == NULL || tensor->view.numel == 0)
+    if (table == NULL || tensor->view.numel == 0 || dry_run_on(tensor->device))
         return CTRT_OK;
     if (!device_usable(tensor->device))
         return device_fail_forked(tensor->device);
@@ -42,8 +43,8 @@ ctrt_status ctrt_tensor_distribute(ctrt_tensor *tensor, const ctrt_layout *layou
         if (view->ndim == 0)
             return ctrt_fail(CTRT_ERR_SHAPE, "%s: a tensor without dimensions cannot be sharded", who);
         if (wanted.groups < 1 || view->shape[dim] % wanted.groups != 0)
-            return ctrt_fail(CTRT_ERR_INVALID_ARGUMENT, "%s: dimension %d of shape %s cannot be divided into %lld equal "
-                             "groups", who, dim, shape_text(shape, view->shape, view->ndim),
+            return ctrt_fail(CTRT_ERR_INVALID_ARGUMENT, "%s: dimension %d of shape %s cannot be divided into %lld "
+                             "equal groups", who, dim, shape_text(shape, view->shape, view->ndim),
                              (long long)layout->groups);
     }
     if (!device_usable(tensor->device))
@@ -59,7 +60,9 @@ ctrt_status ctrt_tensor_distribute(ctrt_tensor *tensor, const ctrt_layout *layou
         return ctrt_fail(CTRT_ERR_SHAPE, "%s: the tensor of shape %s is a view of a part of its storage, or not "
                          "contiguous; distribute its base, or a clone", who,
                          shape_text(shape, view->shape, view->ndim));
-    return table == NULL ? CTRT_OK : ctrt_context(table->set(tensor->device->handle, view, &wanted), "%s", who);
+    if (table == NULL || dry_run_on(tensor->device))
+        return CTRT_OK;
+    return ctrt_context(table->set(tensor->device->handle, view, &wanted), "%s", who);
 }
 
 ctrt_status ctrt_layout_count(ctrt_layout_counts *counts, ctrt_device *device)

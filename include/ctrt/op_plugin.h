@@ -14,7 +14,7 @@ CTRT_BEGIN_DECLS
 
 /* An operand. The caller sets dtype, ndim, shape and strides of `view`; the library overwrites its other members. */
 typedef struct ctrt_operand {
-    ctrt_tensor *tensor;                /* the elements are in its storage; NULL for numbers and views without elements */
+    ctrt_tensor *tensor;                /* its storage has the elements; NULL for numbers and views without elements */
     int64_t offset;                     /* bytes from element 0 of `tensor` to element 0 of the view */
     const void *number;                 /* of a number: its element in host memory */
     ctrt_view view;
