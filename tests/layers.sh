@@ -7,8 +7,8 @@
 #   folders have no cycle. Public headers include only public headers. Plugins and the plugin template include
 #   ctrt/plugin.h, the headers that it includes, and their own folder; plugins that link libctrt (the kinds comm and
 #   strategy, backends/multi) any public header. Tools and examples include public headers and their own folder.
-#   Includes from outside the tree (<stdio.h>, "config.h") are not checked, except in public headers, which may use three
-#   C headers.
+#   Includes from outside the tree (<stdio.h>, "config.h") are not checked, except in public headers, which may use
+#   three C headers.
 #
 #   Lines of sources, scripts and tests have at most 120 columns, except in generated files (*.inc).
 srcdir=${srcdir:-$(cd "$(dirname "$0")/.." && pwd)}
