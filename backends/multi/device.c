@@ -20,6 +20,20 @@ ctrt_status multi_member_fails(const struct multi_device *device, int member, ct
     return multi_host->fail(status, "member %d (%s): %s", member, name, message);
 }
 
+int multi_enter(struct multi_device *device)
+{
+    int state = PTHREAD_CANCEL_ENABLE;
+    pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, &state);
+    pthread_mutex_lock(&device->lock);
+    return state;
+}
+
+void multi_leave(struct multi_device *device, int cancel_state)
+{
+    pthread_mutex_unlock(&device->lock);
+    pthread_setcancelstate(cancel_state, NULL);
+}
+
 /* ---- the list of members ---- */
 
 static ctrt_status add_member(char names[][64], int *count, const char *name, size_t length)
@@ -179,7 +193,7 @@ static ctrt_status reset(void *handle, void *queue)
 {
     struct multi_device *device = handle;
     (void)queue;
-    pthread_mutex_lock(&device->lock);
+    const int cancel = multi_enter(device);
     multi_comms_release(device);
     ctrt_status status = CTRT_OK;
     for (int m = 0; m < device->count && status == CTRT_OK; m++) {
@@ -191,7 +205,7 @@ static ctrt_status reset(void *handle, void *queue)
         if (status != CTRT_OK)
             multi_member_fails(device, m, status);
     }
-    pthread_mutex_unlock(&device->lock);
+    multi_leave(device, cancel);
     return status;
 }
 

@@ -147,10 +147,10 @@ ctrt_status multi_call(struct multi_device *device, const char *op, ctrt_dtype k
                        int n_inputs, const ctrt_view *const *outputs, int n_outputs, const void *attributes)
 {
     const bool step = multi_rule_of(op)->flags & MULTI_STEP;
-    pthread_mutex_lock(&device->lock);
+    const int cancel = multi_enter(device);
     const ctrt_status status = (step ? run_step : run_views)(device, op, key, inputs, n_inputs, outputs, n_outputs,
                                                              attributes);
-    pthread_mutex_unlock(&device->lock);
+    multi_leave(device, cancel);
     return status;
 }
 

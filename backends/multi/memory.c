@@ -158,10 +158,10 @@ static ctrt_status copy(void *handle, void *queue, void *to, const void *from, s
         return CTRT_OK;
     if (kind == CTRT_COPY_ON_DEVICE)
         return copy_on_device(device, to, from, bytes);
-    pthread_mutex_lock(&device->lock);
+    const int cancel = multi_enter(device);
     const ctrt_status status = kind == CTRT_COPY_TO_DEVICE ? copy_to_device(device, to, from, bytes)
                                                            : copy_to_host(device, to, from, bytes);
-    pthread_mutex_unlock(&device->lock);
+    multi_leave(device, cancel);
     return status;
 }
 
@@ -197,7 +197,7 @@ static ctrt_status layout_get(void *handle, const ctrt_view *view, ctrt_layout *
     int64_t offset;
     TRY(find(&block, &offset, view->data, 1));
     *layout = (ctrt_layout){ .kind = CTRT_LAYOUT_REPLICATED };
-    pthread_mutex_lock(&device->lock);
+    const int cancel = multi_enter(device);
     if (block->data.state == MULTI_PARTIAL)
         layout->kind = CTRT_LAYOUT_PARTIAL;
     if (block->data.state == MULTI_SHARDED) {
@@ -205,7 +205,7 @@ static ctrt_status layout_get(void *handle, const ctrt_view *view, ctrt_layout *
         if (dim >= 0)
             *layout = (ctrt_layout){ .kind = CTRT_LAYOUT_SHARDED, .dim = dim, .groups = split.groups };
     }
-    pthread_mutex_unlock(&device->lock);
+    multi_leave(device, cancel);
     return CTRT_OK;
 }
 
@@ -227,7 +227,7 @@ static ctrt_status layout_set(void *handle, const ctrt_view *view, const ctrt_la
     int64_t offset;
     const int64_t size = (int64_t)multi_dtype_bytes((ctrt_dtype)view->dtype);
     TRY(find(&block, &offset, view->data, (size_t)(view->numel * size)));
-    pthread_mutex_lock(&device->lock);
+    const int cancel = multi_enter(device);
     ctrt_status status = CTRT_OK;
     if (layout->kind == CTRT_LAYOUT_REPLICATED) {
         status = multi_replicate(device, block);
@@ -245,7 +245,7 @@ static ctrt_status layout_set(void *handle, const ctrt_view *view, const ctrt_la
     }
     if (status == CTRT_OK)
         block->kept = layout->kind == CTRT_LAYOUT_SHARDED;
-    pthread_mutex_unlock(&device->lock);
+    multi_leave(device, cancel);
     return status;
 }
 
@@ -253,10 +253,10 @@ static ctrt_status layout_counts(void *handle, ctrt_layout_counts *counts)
 {
     struct multi_device *device = handle;
     const size_t size = counts->size;
-    pthread_mutex_lock(&device->lock);
+    const int cancel = multi_enter(device);
     memset(counts, 0, size);
     memcpy(counts, &device->counts, size < sizeof device->counts ? size : sizeof device->counts);
-    pthread_mutex_unlock(&device->lock);
+    multi_leave(device, cancel);
     counts->size = size;
     return CTRT_OK;
 }

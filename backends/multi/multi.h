@@ -10,6 +10,7 @@
  *   rules.c         which dimensions of an op's operands may be sharded
  *   plan.c          chooses the layout in which a call runs
  *   kernel.c        runs a call on the members
+ *   workers.c       threads for the members' calls of collectives
  *   memory.c        copies between a block and the host
  *
  * A block of the logical device is a range of numbers that are no addresses of memory. Its bytes are tensors of the
@@ -79,10 +80,15 @@ struct multi_block {
 struct multi_device {
     int count;                          /* members */
     ctrt_device *members[MULTI_MEMBERS];
-    ctrt_comm *comms[MULTI_MEMBERS];    /* created when first needed */
+    ctrt_comm *comms[MULTI_MEMBERS];    /* created when first needed, with `workers` */
+    struct multi_workers *workers;
     pthread_mutex_t lock;               /* held while a call runs: guards the data of all blocks, and what follows */
     ctrt_layout_counts counts;
 };
+
+/* Take and release the device's lock, with cancellation of the thread disabled in the meantime. */
+int multi_enter(struct multi_device *device);
+void multi_leave(struct multi_device *device, int cancel_state);
 
 extern const ctrt_device_table multi_device_table;
 extern const ctrt_memory_table multi_memory_table;
@@ -154,7 +160,7 @@ ctrt_status multi_data_materialize(struct multi_device *device, struct multi_dat
  * `to` has no parts. */
 ctrt_status multi_data_to(struct multi_device *device, struct multi_data *to, struct multi_data *from,
                           const struct multi_data *like, size_t block_bytes);
-/* Releases the communicators; the next collective creates them again. */
+/* Releases the communicators and ends their threads; the next collective creates them again. */
 void multi_comms_release(struct multi_device *device);
 /* Makes the block replicated. */
 ctrt_status multi_replicate(struct multi_device *device, struct multi_block *block);
@@ -169,6 +175,17 @@ struct multi_runs {
 };
 ctrt_status multi_copy_runs(const struct multi_device *device, int member, struct multi_runs to, struct multi_runs from,
                             int64_t outer, int64_t count_bytes, ctrt_dtype dtype);
+
+/* ---- workers.c ---- */
+
+/* Starts a thread for each member but the first. On success *out owns them. */
+ctrt_status multi_workers_new(struct multi_workers **out, struct multi_device *device);
+/* Ends the threads. NULL is allowed. */
+void multi_workers_end(struct multi_workers *workers);
+/* Calls the function for all members at the same time, each with the caller's current stream of its device, and waits.
+ * Returns the error of the call that failed first. */
+ctrt_status multi_workers_run(struct multi_workers *workers, ctrt_status (*function)(void *argument, int member),
+                              void *argument);
 
 /* ---- rules.c ---- */
 

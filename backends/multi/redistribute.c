@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* backends/multi/redistribute.c: memory of the members, and changes of layouts.
  *
- * One thread calls the collectives of all members: it starts each one with a work handle, and then waits for all. */
+ * The members' calls of a collective run in a thread each (workers.c). */
 #include "multi.h"
 
 #include <stdio.h>
@@ -104,61 +104,82 @@ ctrt_status multi_data_materialize(struct multi_device *device, struct multi_dat
 
 void multi_comms_release(struct multi_device *device)
 {
+    multi_workers_end(device->workers);
+    device->workers = NULL;
     for (int m = 0; m < device->count; m++)
         ctrt_comm_release(&device->comms[m]);
 }
 
+/* Creates the communicators. Without NCCL, GPUs use the engine host, whose collectives go through host memory. */
 static ctrt_status comms_ready(struct multi_device *device)
 {
-    if (device->comms[0] != NULL)
+    if (device->workers != NULL)
         return CTRT_OK;
-    const ctrt_comm_options options = { .engine = multi_kind.engine, .name = multi_kind.name };
-    return ctrt_comm_new_local(device->comms, device->members, device->count, &options);
+    ctrt_comm_options options = { .engine = multi_kind.engine, .name = multi_kind.name };
+    ctrt_status status = ctrt_comm_new_local(device->comms, device->members, device->count, &options);
+    if (status == CTRT_ERR_NOT_FOUND && strcmp(multi_kind.engine, "host") != 0) {
+        multi_host->log(CTRT_LOG_WARNING, multi_kind.name, "the engine host connects the members, because %s",
+                        multi_host->message());
+        options.engine = "host";
+        status = ctrt_comm_new_local(device->comms, device->members, device->count, &options);
+    }
+    if (status == CTRT_OK)
+        status = multi_workers_new(&device->workers, device);
+    if (status != CTRT_OK) {
+        char message[1024];
+        snprintf(message, sizeof message, "%s", multi_host->message());
+        multi_comms_release(device);
+        return multi_host->fail(status, "%s", message);
+    }
+    return CTRT_OK;
 }
 
 enum collective { ALL_REDUCE, ALL_GATHER, REDUCE_SCATTER, ALL_TO_ALL };
 
-static ctrt_status start(ctrt_work **work, enum collective collective, ctrt_comm *comm, ctrt_tensor *out,
-                         ctrt_tensor *in)
+struct collective_call {
+    struct multi_device *device;
+    enum collective collective;
+    ctrt_tensor *const *out, *const *in;    /* of the members; `in` is not used by ALL_REDUCE */
+};
+
+static ctrt_status call_collective(const struct collective_call *call, int m)
 {
-    switch (collective) {
-    case ALL_REDUCE: return ctrt_comm_all_reduce(work, comm, out, CTRT_COMM_SUM);
-    case ALL_GATHER: return ctrt_comm_all_gather(work, comm, out, in);
-    case REDUCE_SCATTER: return ctrt_comm_reduce_scatter(work, comm, out, in, CTRT_COMM_SUM);
-    default: return ctrt_comm_all_to_all(work, comm, out, in);
+    ctrt_comm *comm = call->device->comms[m];
+    switch (call->collective) {
+    case ALL_REDUCE: return ctrt_comm_all_reduce(NULL, comm, call->out[m], CTRT_COMM_SUM);
+    case ALL_GATHER: return ctrt_comm_all_gather(NULL, comm, call->out[m], call->in[m]);
+    case REDUCE_SCATTER: return ctrt_comm_reduce_scatter(NULL, comm, call->out[m], call->in[m], CTRT_COMM_SUM);
+    default: return ctrt_comm_all_to_all(NULL, comm, call->out[m], call->in[m]);
     }
 }
 
-/* Runs the collective on the tensors of all members; `in` is not used by ALL_REDUCE. After a failure the communicators
- * cannot be used any more, so they are released. */
+/* The call of one member. After a failure the others must not wait for it. */
+static ctrt_status member_collective(void *argument, int member)
+{
+    const struct collective_call *call = argument;
+    const ctrt_status status = call_collective(call, member);
+    char message[1024];
+    if (status == CTRT_OK)
+        return CTRT_OK;
+    snprintf(message, sizeof message, "%s", multi_host->message());
+    ctrt_comm_abort(call->device->comms[member], message);
+    return multi_host->fail(status, "%s", message);
+}
+
+/* Runs the collective on the tensors of all members. After a failure the communicators cannot be used any more, so they
+ * are released. */
 static ctrt_status collect(struct multi_device *device, enum collective collective, ctrt_tensor *const *out,
                            ctrt_tensor *const *in)
 {
-    ctrt_work *works[MULTI_MEMBERS] = { NULL };
-    char message[1024] = "";
+    char message[1024];
     TRY(comms_ready(device));
-    ctrt_status first = CTRT_OK;
-    for (int m = 0; m < device->count && first == CTRT_OK; m++) {
-        first = start(&works[m], collective, device->comms[m], out[m], in != NULL ? in[m] : NULL);
-        if (first != CTRT_OK)
-            multi_member_fails(device, m, first);
-    }
-    if (first != CTRT_OK) {                 /* the members that have started would wait for the others */
-        snprintf(message, sizeof message, "%s", multi_host->message());
-        ctrt_comm_abort(device->comms[0], message);
-    }
-    for (int m = 0; m < device->count; m++) {
-        const ctrt_status status = works[m] != NULL ? ctrt_work_wait(works[m]) : CTRT_OK;
-        if (status != CTRT_OK && first == CTRT_OK) {
-            first = multi_member_fails(device, m, status);
-            snprintf(message, sizeof message, "%s", multi_host->message());
-        }
-        ctrt_work_release(&works[m]);
-    }
-    if (first == CTRT_OK)
+    struct collective_call call = { device, collective, out, in };
+    const ctrt_status status = multi_workers_run(device->workers, member_collective, &call);
+    if (status == CTRT_OK)
         return CTRT_OK;
+    snprintf(message, sizeof message, "%s", multi_host->message());
     multi_comms_release(device);
-    return multi_host->fail(first, "%s", message);
+    return multi_host->fail(status, "%s", message);
 }
 
 /* Sets views[m] to the first `bytes` bytes of parts[m]. */
