@@ -221,6 +221,9 @@ softcuda_tests = \
     tests/unit/test-cuda-faults.c tests/unit/test-cuda-pool.c tests/unit/test-cuda-products.c
 if PLUGIN_COMM_NCCL
 softcuda_tests += tests/unit/test-nccl.c
+if PLUGIN_NCCL_MULTI
+softcuda_tests += tests/unit/test-nccl-multi.c
+endif
 endif
 public_tests += $(softcuda_tests)
 cuda_rows = tests/unit/test-cuda-rows.c         # run by tests/integration/cuda-rows.sh
