@@ -346,7 +346,8 @@ endif
 LONG_TESTS += tests/integration/sim-second.sh
 endif
 EXTRA_DIST += tests/conformance/cpu.sh tests/conformance/cpu-variants.sh tests/conformance/mutants.sh \
-    tests/integration/check.sh tests/integration/checks.sh tests/integration/multi.sh tests/integration/sim.sh tests/integration/sim-second.sh
+    tests/integration/check.sh tests/integration/checks.sh tests/integration/multi.sh tests/integration/sim.sh \
+    tests/integration/sim-second.sh
 
 # --- abi -------------------------------------------------------------------------------------------------------------
 

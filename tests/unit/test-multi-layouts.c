@@ -294,6 +294,71 @@ static void transformer_block(void)
     check_parameters("both", both, want);
 }
 
+/* ---- optimizers ---- */
+
+/* Steps of a parameter [6, 8] whose gradient has another layout: each optimizer gives the values of one device, and the
+ * parameter keeps its layout. */
+enum { SGD, ADAMW, OPTIMIZERS };
+
+static ctrt_status optimizer_new(ctrt_optimizer **out, int kind, ctrt_module *module)
+{
+    if (kind == SGD)
+        return ctrt_sgd_new(out, module, &(ctrt_sgd_options){ .lr = 0.1, .momentum = 0.9, .weight_decay = 0.1 });
+    return ctrt_adamw_new(out, module, &(ctrt_adamw_options){ .lr = 0.1, .weight_decay = 0.1 });
+}
+
+/* A gradient that is replicated (0), sharded in dimension 0 or 1 (1, 2), or a sum that is not added yet (3). */
+static ctrt_tensor *gradient(int layout, int step, ctrt_device *device)
+{
+    ctrt_tensor *grad = quarters(CTRT_SHAPE(6, 8), step + 2, device);
+    if (device == multi && (layout == 1 || layout == 2))
+        CHECK_OK(ctrt_tensor_distribute(grad, SHARDED(layout - 1)));
+    if (device != multi || layout != 3)
+        return grad;
+    CTRT_AUTO(tensor) both = NULL, zeros = OP(zeros_like, grad, CTRT_DTYPE_DEFAULT, NULL);
+    CHECK_OK(ctrt_stack(&both, (ctrt_tensor *[]){ grad, zeros }, 2, 0));
+    CHECK_OK(ctrt_tensor_distribute(both, SHARDED(0)));
+    CHECK_OK(ctrt_sum_dims(&grad, both, CTRT_DIMS(0), false));
+    CHECK_STR(layout_text(multi_layout(grad)), "partial");
+    return grad;
+}
+
+static ctrt_module *trained(int kind, int parameter_layout, int gradient_layout, ctrt_device *device)
+{
+    static const ctrt_module_class class = { .size = sizeof(ctrt_module_class), .kind = "One",
+                                             .state_bytes = sizeof(struct parts), .forward = block_forward };
+    ctrt_module *module = NULL;
+    CTRT_AUTO(optimizer) optimizer = NULL;
+    CTRT_AUTO(tensor) p = quarters(CTRT_SHAPE(6, 8), 1, device);
+    CHECK_OK(ctrt_module_new(&module, &class));
+    CHECK_OK(ctrt_module_add_parameter(module, "p", p));
+    if (device == multi && parameter_layout > 0)
+        CHECK_OK(ctrt_tensor_distribute(p, SHARDED(parameter_layout - 1)));
+    CHECK_OK(optimizer_new(&optimizer, kind, module));
+    for (int step = 0; step < 3; step++) {
+        CTRT_AUTO(tensor) grad = gradient(gradient_layout, step, device);
+        CHECK_OK(ctrt_tensor_set_grad(p, grad));
+        CHECK_OK(ctrt_optimizer_step(optimizer));
+    }
+    return module;
+}
+
+static void optimizers(void)
+{
+    for (int kind = 0; kind < OPTIMIZERS; kind++) {
+        CTRT_AUTO(module) want = trained(kind, 0, 0, one);
+        for (int parameter = 0; parameter < 3; parameter++)
+            for (int grad = 0; grad < 4; grad++) {
+                CTRT_AUTO(module) got = trained(kind, parameter, grad, multi);
+                char what[64];
+                snprintf(what, sizeof what, "optimizer %d, parameter %d, gradient %d", kind, parameter, grad);
+                check_parameters(what, got, want);
+                CHECK_EQ(multi_layout(module_tensor(got, "p")).kind,
+                         parameter > 0 ? CTRT_LAYOUT_SHARDED : CTRT_LAYOUT_REPLICATED);
+            }
+    }
+}
+
 /* ---- errors ---- */
 
 static void bad_input(void)
@@ -450,10 +515,11 @@ TEST_MAIN
         memory_of_members();
     }
     for (int n = 2; n <= 4; n += 2) {
-        group("a transformer block on %d members", n);
+        group("training on %d members", n);
         IN_CHILD(FOUR_SIMS, members[n - 1]) {
             multi_open();
             transformer_block();
+            optimizers();
             check_released();
         }
     }

@@ -262,6 +262,98 @@ static void check_case(const struct op_case *c, int members)
         ctrt_tensor_release(&want_in[i]);
 }
 
+/* ---- random views ---- */
+
+static uint64_t random_state;
+
+static int pick(int n)
+{
+    random_state = random_state * 6364136223846793005u + 1442695040888963407u;
+    return (int)((random_state >> 33) % (uint64_t)n);
+}
+
+/* Applies the same random view to both tensors. */
+static void view_both(ctrt_tensor **a, ctrt_tensor **b)
+{
+    const int ndim = ctrt_tensor_ndim(*a), kind = pick(6), d = pick(ndim), e = pick(ndim);
+    const int64_t size = ctrt_tensor_size(*a, d), start = pick((int)size), length = 1 + pick((int)(size - start));
+    ctrt_tensor **both[2] = { a, b };
+    for (int i = 0; i < 2; i++) {
+        ctrt_tensor *x = *both[i];
+        ctrt_status status = CTRT_OK;
+        switch (kind) {
+        case 0: status = ctrt_transpose(both[i], x, d, e); break;
+        case 1: status = ctrt_narrow(both[i], x, d, start, length); break;
+        case 2: status = ctrt_slice(both[i], x, d, start, size, 1 + length % 3); break;
+        case 3: status = ctrt_unsqueeze(both[i], x, d); break;
+        case 4: status = ctrt_reshape(both[i], x, CTRT_SHAPE(-1)); break;
+        default: status = ndim > 1 && size > 0 ? ctrt_select(both[i], x, d, start) : CTRT_OK; break;
+        }
+        CHECK_OK(status);
+    }
+}
+
+/* Uses the views: computes a result, or changes them in place. */
+static void use_both(ctrt_tensor **results, ctrt_tensor *const *views, ctrt_tensor *const *others)
+{
+    const int kind = pick(7), dim = pick(ctrt_tensor_ndim(views[0]));
+    for (int i = 0; i < 2; i++) {
+        ctrt_status status = CTRT_OK;
+        switch (kind) {
+        case 0: status = ctrt_tanh(&results[i], views[i]); break;
+        case 1: status = ctrt_add(&results[i], views[i], others[i]); break;
+        case 2: status = ctrt_sum_dims(&results[i], views[i], CTRT_DIMS(dim), false); break;
+        case 3: status = ctrt_softmax(&results[i], views[i], dim); break;
+        case 4: status = ctrt_copy_(views[i], others[i]); break;
+        case 5: status = ctrt_mul_scalar_(views[i], ctrt_float(2)); break;
+        default: status = ctrt_add_(views[i], others[i]); break;
+        }
+        CHECK_OK(status);
+    }
+}
+
+/* A pair of equal tensors, that on the device with members in a random layout. */
+static void random_pair(ctrt_tensor **pair, ctrt_ints shape, int seed)
+{
+    const int layout = pick(shape.count + 2);
+    pair[0] = quarters(shape, seed, one);
+    pair[1] = quarters(shape, seed, multi);
+    if (layout > 0 && layout <= shape.count)
+        CHECK_OK(ctrt_tensor_distribute(pair[1], SHARDED(layout - 1)));
+    if (layout == shape.count + 1 && pick(2) == 0 && ctrt_tensor_numel(pair[1]) > 0) {   /* not kept by the program */
+        ctrt_tensor *x = pair[1];
+        CHECK_OK(ctrt_tensor_distribute(x, SHARDED(0)));
+        CHECK_OK(ctrt_mul_scalar(&pair[1], x, ctrt_float(1)));
+    }
+}
+
+static void random_views(int seed)
+{
+    random_state = (uint64_t)seed;
+    const int64_t sizes[3] = { 1 + pick(9), 1 + pick(9), 1 + pick(6) };
+    ctrt_tensor *bases[2], *others[2], *views[2], *results[2] = { NULL };
+    char what[48];
+    snprintf(what, sizeof what, "random views %d", seed);
+    random_pair(bases, ctrt_ints_of(sizes, 1 + pick(3)), seed);
+    for (int i = 0; i < 2; i++)
+        views[i] = ctrt_tensor_retain(bases[i]);
+    for (int count = pick(4); count > 0; count--)
+        view_both(&views[0], &views[1]);
+    random_pair(others, ctrt_ints_of(ctrt_tensor_shape(views[0]), ctrt_tensor_ndim(views[0])), seed + 1);
+    use_both(results, views, others);
+    compare(what, bases[1], bases[0], 1e-6);
+    compare(what, views[1], views[0], 1e-6);
+    compare(what, others[1], others[0], 0);
+    if (results[0] != NULL)
+        compare(what, results[1], results[0], 1e-6);
+    for (int i = 0; i < 2; i++) {
+        ctrt_tensor_release(&bases[i]);
+        ctrt_tensor_release(&others[i]);
+        ctrt_tensor_release(&views[i]);
+        ctrt_tensor_release(&results[i]);
+    }
+}
+
 TEST_MAIN
 {
     static const char *const members[] = { "CTRT_SIM_MULTI=sim:1", "CTRT_SIM_MULTI=sim:3,sim:1",
@@ -272,6 +364,8 @@ TEST_MAIN
             multi_open();
             EACH(c, cases)
                 check_case(c, n);
+            for (int seed = 1; seed <= 300; seed++)
+                random_views(seed);
             CHECK_OK(ctrt_memory_release_all(multi));
             for (int i = 0; i < 4; i++) {
                 char name[16];
