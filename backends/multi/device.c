@@ -2,8 +2,8 @@
 /* backends/multi/device.c: the one device of the backend, and its members.
  *
  * The device is synchronous for the core, although its members run work asynchronously: work is ordered by the members'
- * streams. Members are opened within open, so the core's lock of devices is held; it is recursive, and the base backend
- * was initialised before (plugin.c). */
+ * streams. Members are opened when the first block is allocated and not within open, because the core's lock of devices
+ * is held there, and opening a device takes locks of its memory policy, which fork takes before that lock. */
 #include "multi.h"
 
 #include <stdio.h>
@@ -13,7 +13,7 @@
 ctrt_status multi_member_fails(const struct multi_device *device, int member, ctrt_status status)
 {
     char message[1024];
-    const char *name = ctrt_device_name(device->members[member]);
+    const char *name = device->names[member];
     snprintf(message, sizeof message, "%s", multi_host->message());
     if (strstr(message, "member ") != NULL && strstr(message, name) != NULL)
         return status;                      /* added already */
@@ -94,22 +94,23 @@ static ctrt_status check_index(int32_t index)
                             multi_kind.name);
 }
 
-/* Adds up what is known of the members without opening them. */
+/* Adds up what is known of the members without opening them. A malformed list of members is an error of open. */
 static ctrt_status describe(int32_t index, ctrt_device_info *info)
 {
     ctrt_device_info facts = { .size = info->size, .numa_node = -1, .ecc = -1 };
-    const ctrt_backend *base = multi_host->backend(multi_kind.base);
-    int32_t members = 0;
+    char names[MULTI_MEMBERS][64];
+    int members = 0;
     TRY(check_index(index));
-    if (base != NULL && base->device->count(&members) == CTRT_OK)
-        for (int32_t m = 0; m < members; m++) {
-            ctrt_device_info member = { .size = sizeof member };
-            if (base->device->describe(m, &member) == CTRT_OK) {
-                facts.total_memory += member.total_memory;
-                facts.processors += member.processors;
-            }
-        }
-    snprintf(facts.name, sizeof facts.name, "one device over devices of %s", multi_kind.base);
+    if (member_names(names, &members) != CTRT_OK)
+        members = 0;
+    for (int m = 0; m < members; m++) {
+        ctrt_device_properties member;
+        if (ctrt_device_get_properties(&member, names[m]) != CTRT_OK)
+            continue;
+        facts.total_memory += member.total_memory;
+        facts.processors += member.processors;
+    }
+    snprintf(facts.name, sizeof facts.name, "one device over %d devices of %s", members, multi_kind.base);
     memcpy(info, &facts, info->size < sizeof facts ? info->size : sizeof facts);
     return CTRT_OK;
 }
@@ -122,41 +123,61 @@ static void close_device(void *handle)
     multi_host->free(device);
 }
 
+/* Fails if a member does not exist. */
 static ctrt_status open_device(void **handle, int32_t index)
 {
-    char names[MULTI_MEMBERS][64];
-    int members = 0;
     TRY(check_index(index));
-    TRY(member_names(names, &members));
     struct multi_device *device = multi_host->alloc(sizeof *device);
     if (device == NULL)
         return multi_host->fail(CTRT_ERR_OUT_OF_MEMORY, "%s:0: no host memory for the device", multi_kind.name);
     memset(device, 0, sizeof *device);
-    for (int m = 0; m < members; m++) {
-        const ctrt_status status = ctrt_device_get(&device->members[m], names[m]);
-        if (status != CTRT_OK) {
-            multi_host->free(device);
-            return status;
-        }
+    ctrt_status status = member_names(device->names, &device->count);
+    for (int m = 0; m < device->count && status == CTRT_OK; m++) {
+        ctrt_device_properties unused;
+        status = ctrt_device_get_properties(&unused, device->names[m]);
     }
-    device->count = members;
+    if (status != CTRT_OK) {
+        multi_host->free(device);
+        return status;
+    }
     device->counts.size = sizeof device->counts;
     pthread_mutex_init(&device->lock, NULL);
     *handle = device;
     return CTRT_OK;
 }
 
+ctrt_status multi_members_open(struct multi_device *device)
+{
+    ctrt_status status = CTRT_OK;
+    if (atomic_load_explicit(&device->open, memory_order_acquire))
+        return CTRT_OK;
+    const int cancel = multi_enter(device);
+    for (int m = 0; m < device->count && status == CTRT_OK; m++) {
+        status = ctrt_device_get(&device->members[m], device->names[m]);
+        if (status != CTRT_OK)
+            multi_member_fails(device, m, status);
+    }
+    if (status == CTRT_OK)
+        atomic_store_explicit(&device->open, true, memory_order_release);
+    multi_leave(device, cancel);
+    return status;
+}
+
+/* Before the members are open, all of their memory counts as free. */
 static ctrt_status memory_info(void *handle, uint64_t *free_bytes, uint64_t *total_bytes)
 {
     const struct multi_device *device = handle;
+    const bool open = atomic_load_explicit(&device->open, memory_order_acquire);
     *free_bytes = *total_bytes = 0;
     for (int m = 0; m < device->count; m++) {
+        ctrt_device_properties properties = { .total_memory = 0 };
         uint64_t free_here = 0, total_here = 0;
-        const ctrt_status status = ctrt_device_memory_info(device->members[m], &free_here, &total_here);
+        ctrt_status status = open ? ctrt_device_memory_info(device->members[m], &free_here, &total_here)
+                                  : ctrt_device_get_properties(&properties, device->names[m]);
         if (status != CTRT_OK)
             return multi_member_fails(device, m, status);
-        *free_bytes += free_here;
-        *total_bytes += total_here;
+        *free_bytes += open ? free_here : properties.total_memory;
+        *total_bytes += open ? total_here : properties.total_memory;
     }
     return CTRT_OK;
 }
@@ -178,6 +199,8 @@ static ctrt_status synchronize(void *handle, void *queue)
     ctrt_status first = CTRT_OK;
     char message[1024] = "";
     (void)queue;
+    if (!atomic_load_explicit(&device->open, memory_order_acquire))
+        return CTRT_OK;
     for (int m = 0; m < device->count; m++) {
         const ctrt_status status = ctrt_device_synchronize(device->members[m]);
         if (status != CTRT_OK && first == CTRT_OK) {
@@ -193,6 +216,7 @@ static ctrt_status reset(void *handle, void *queue)
 {
     struct multi_device *device = handle;
     (void)queue;
+    TRY(multi_members_open(device));
     const int cancel = multi_enter(device);
     multi_comms_release(device);
     ctrt_status status = CTRT_OK;

@@ -91,7 +91,7 @@ static bool fill_constant(const struct multi_plan *plan)
         return false;
     multi_data_release(&block->data);
     block->data = (struct multi_data){ .state = MULTI_CONSTANT, .dtype = (ctrt_dtype)view->dtype,
-                                       .bytes = view->numel * (int64_t)multi_dtype_bytes((ctrt_dtype)view->dtype),
+                                       .bytes = view->numel * multi_dtype_bytes(view->dtype),
                                        .value = ((const ctrt_range_attributes *)plan->attributes)->lo };
     return true;
 }
@@ -206,9 +206,10 @@ static bool is_optional(const char *op)
 
 ctrt_status multi_kernels_prepare(void *handle)
 {
-    const struct multi_device *device = handle;
+    struct multi_device *device = handle;
     const char *op;
     size_t count = 0, room = 0;
+    TRY(multi_members_open(device));
     if (kernels != NULL)
         return CTRT_OK;
     while (ctrt_op_name(&op, room) == CTRT_OK)

@@ -3,11 +3,6 @@
  * and not to a view. */
 #include "multi.h"
 
-size_t multi_dtype_bytes(ctrt_dtype dtype)
-{
-    return ctrt_dtype_size(dtype);
-}
-
 static int64_t ceil_div(int64_t a, int64_t b)
 {
     return (a + b - 1) / b;
@@ -42,7 +37,7 @@ static int64_t span(const ctrt_view *view, int64_t size)
 /* Returns the number of groups if dimension d of the view is the sharded one, else 0. */
 static int64_t match_dim(const struct multi_data *data, const ctrt_view *view, int64_t offset, int members, int d)
 {
-    const int64_t size = (int64_t)multi_dtype_bytes((ctrt_dtype)view->dtype), n = view->shape[d];
+    const int64_t size = multi_dtype_bytes(view->dtype), n = view->shape[d];
     const int64_t stride = view->strides[d] * size, period = data->extent * data->inner, base = offset % period;
     if (n < 2 || stride <= 0 || (n * stride) % period != 0 || base >= stride)
         return 0;
@@ -64,7 +59,7 @@ static int64_t match_dim(const struct multi_data *data, const ctrt_view *view, i
 int multi_match(struct multi_split *split, const struct multi_data *data, const ctrt_view *view, int64_t offset,
                 int members)
 {
-    const int64_t bytes = span(view, (int64_t)multi_dtype_bytes((ctrt_dtype)view->dtype));
+    const int64_t bytes = span(view, multi_dtype_bytes(view->dtype));
     if (view->numel == 0 || bytes < 0 || offset + bytes > data->bytes)
         return -1;
     int found = -1;
@@ -100,14 +95,14 @@ static bool dense(const ctrt_view *view)
 /* Sizes of blocks are rounded up to multiples of 64 by the memory policy. */
 bool multi_covers(const struct multi_data *data, const ctrt_view *view, int64_t offset, size_t block_bytes)
 {
-    const int64_t bytes = view->numel * (int64_t)multi_dtype_bytes((ctrt_dtype)view->dtype);
+    const int64_t bytes = view->numel * multi_dtype_bytes(view->dtype);
     const int64_t written = data->state == MULTI_EMPTY ? 0 : data->bytes;
     return offset == 0 && bytes > (int64_t)block_bytes - 64 && bytes >= written && dense(view);
 }
 
 void multi_note_write(struct multi_data *data, const ctrt_view *view, int64_t offset)
 {
-    const int64_t bytes = span(view, (int64_t)multi_dtype_bytes((ctrt_dtype)view->dtype));
+    const int64_t bytes = span(view, multi_dtype_bytes(view->dtype));
     if (data->state != MULTI_SHARDED && offset + bytes > data->bytes)
         data->bytes = offset + bytes;
 }
@@ -128,7 +123,7 @@ bool multi_describe(struct multi_data *data, const ctrt_view *expanded, int64_t 
                     struct multi_split split, int members)
 {
     const ctrt_view once = without_repeats(expanded), *view = &once;
-    const int64_t size = (int64_t)multi_dtype_bytes((ctrt_dtype)view->dtype);
+    const int64_t size = multi_dtype_bytes(view->dtype);
     const bool whole = multi_covers(data, view, offset, block_bytes);
     struct multi_data described = *data;
     struct multi_split found;
@@ -158,7 +153,7 @@ void multi_local(ctrt_operand *out, const struct multi_data *data, const ctrt_vi
     out->offset = offset;
     if (dim < 0)
         return;
-    const int64_t size = (int64_t)multi_dtype_bytes((ctrt_dtype)view->dtype);
+    const int64_t size = multi_dtype_bytes(view->dtype);
     const struct multi_range range = multi_chunk(split.n / split.groups, members, member);
     out->view.shape[dim] = split.groups * range.count;
     if (data == NULL)

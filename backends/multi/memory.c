@@ -21,7 +21,7 @@ static ctrt_status find(struct multi_block **block, int64_t *offset, const void 
 static ctrt_status write_parts(const struct multi_device *device, const struct multi_data *data, int64_t offset,
                                const void *from, size_t bytes)
 {
-    const int64_t size = (int64_t)multi_dtype_bytes(data->dtype);
+    const int64_t size = multi_dtype_bytes(data->dtype);
     for (int m = 0; m < device->count; m++) {
         ctrt_tensor *range = NULL;
         ctrt_status status = ctrt_narrow(&range, data->parts[m], 0, offset / size, (int64_t)bytes / size);
@@ -97,7 +97,7 @@ static ctrt_status read_sharded(const struct multi_device *device, const struct 
     return CTRT_OK;
 }
 
-/* Every member is read where they should be equal only if the first one fails. */
+/* Replicated bytes are read from the first member. */
 static ctrt_status copy_to_host(struct multi_device *device, void *to, const void *from, size_t bytes)
 {
     struct multi_block *block;
@@ -107,7 +107,7 @@ static ctrt_status copy_to_host(struct multi_device *device, void *to, const voi
     if (data->state == MULTI_SHARDED && offset + (int64_t)bytes <= data->bytes)
         return read_sharded(device, data, to, offset, (int64_t)bytes);
     TRY(multi_replicate(device, block));
-    const int64_t size = (int64_t)multi_dtype_bytes(data->dtype);
+    const int64_t size = multi_dtype_bytes(data->dtype);
     ctrt_tensor *range = NULL;
     ctrt_status status = ctrt_narrow(&range, data->parts[0], 0, offset / size, (int64_t)bytes / size);
     if (status == CTRT_OK)
@@ -122,7 +122,7 @@ static ctrt_status copy_to_host(struct multi_device *device, void *to, const voi
 static void range_view(ctrt_view *view, const struct multi_data *data, int64_t offset, int64_t bytes, ctrt_dtype dtype,
                        void *address)
 {
-    const int64_t size = (int64_t)multi_dtype_bytes(dtype), period = data->extent * data->inner;
+    const int64_t size = multi_dtype_bytes(dtype), period = data->extent * data->inner;
     *view = (ctrt_view){ .data = address, .dtype = (uint8_t)dtype, .numel = bytes / size, .ndim = 1,
                          .flags = CTRT_VIEW_CONTIGUOUS, .shape = { bytes / size }, .strides = { 1 } };
     if (data->state != MULTI_SHARDED || offset % period != 0 || bytes % period != 0)
@@ -140,7 +140,7 @@ static ctrt_status copy_on_device(struct multi_device *device, void *to, const v
     TRY(find(&block, &offset, from, bytes));
     TRY(find(&target, &at, to, bytes));
     const struct multi_data *data = &block->data;
-    const int64_t size = data->dtype != 0 ? (int64_t)multi_dtype_bytes(data->dtype) : 1;
+    const int64_t size = data->dtype != 0 ? multi_dtype_bytes(data->dtype) : 1;
     const bool fits = data->dtype != 0 && (offset | at | (int64_t)bytes) % size == 0;
     const ctrt_dtype dtype = fits ? data->dtype : CTRT_U8;
     range_view(&in, data, offset, (int64_t)bytes, dtype, (void *)(uintptr_t)from);
@@ -225,7 +225,7 @@ static ctrt_status layout_set(void *handle, const ctrt_view *view, const ctrt_la
     struct multi_device *device = handle;
     struct multi_block *block;
     int64_t offset;
-    const int64_t size = (int64_t)multi_dtype_bytes((ctrt_dtype)view->dtype);
+    const int64_t size = multi_dtype_bytes(view->dtype);
     TRY(find(&block, &offset, view->data, (size_t)(view->numel * size)));
     const int cancel = multi_enter(device);
     ctrt_status status = CTRT_OK;

@@ -79,7 +79,9 @@ struct multi_block {
 
 struct multi_device {
     int count;                          /* members */
+    char names[MULTI_MEMBERS][64];
     ctrt_device *members[MULTI_MEMBERS];
+    atomic_bool open;                   /* the members are open */
     ctrt_comm *comms[MULTI_MEMBERS];    /* created when first needed, with `workers` */
     struct multi_workers *workers;
     pthread_mutex_t lock;               /* held while a call runs: guards the data of all blocks, and what follows */
@@ -96,10 +98,10 @@ extern const ctrt_queue_table multi_queue_table;
 extern const ctrt_layout_table multi_layout_table;
 extern ctrt_kernel_table multi_kernel_table;
 
+/* Opens the members, at the first use of the device. */
+ctrt_status multi_members_open(struct multi_device *device);
 /* Adds "member 1 (sim:1)" to the thread's error message and returns `status`. */
 ctrt_status multi_member_fails(const struct multi_device *device, int member, ctrt_status status);
-/* The number of members that the base backend and the parameter give; opens nothing. */
-ctrt_status multi_member_count(int32_t *count);
 
 /* ---- blocks.c ---- */
 
@@ -110,7 +112,10 @@ struct multi_block *multi_block_of(const void *address);
 
 /* ---- layout.c ---- */
 
-size_t multi_dtype_bytes(ctrt_dtype dtype);
+static inline int64_t multi_dtype_bytes(uint32_t dtype)
+{
+    return (int64_t)ctrt_dtype_size((ctrt_dtype)dtype);
+}
 
 /* A dimension of size n that is sharded: `groups` equal groups, each cut into chunks. */
 struct multi_split {

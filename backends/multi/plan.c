@@ -18,7 +18,7 @@ struct candidate {
 
 static int64_t view_bytes(const ctrt_view *view)
 {
-    return view->numel * (int64_t)multi_dtype_bytes((ctrt_dtype)view->dtype);
+    return view->numel * multi_dtype_bytes(view->dtype);
 }
 
 /* ---- operands ---- */

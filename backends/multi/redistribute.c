@@ -25,7 +25,7 @@ void multi_data_release(struct multi_data *data)
 
 ctrt_status multi_data_alloc(struct multi_device *device, struct multi_data *data, size_t block_bytes)
 {
-    const int64_t size = (int64_t)multi_dtype_bytes(data->dtype);
+    const int64_t size = multi_dtype_bytes(data->dtype);
     for (int m = 0; m < device->count; m++) {
         const int64_t bytes = data->state == MULTI_SHARDED ? multi_part_bytes(data, device->count, m)
                                                            : (int64_t)block_bytes;
@@ -50,7 +50,7 @@ ctrt_status multi_run(const struct multi_device *device, int member, const ctrt_
 ctrt_status multi_copy_runs(const struct multi_device *device, int member, struct multi_runs to, struct multi_runs from,
                             int64_t outer, int64_t count_bytes, ctrt_dtype dtype)
 {
-    const int64_t size = (int64_t)multi_dtype_bytes(dtype);
+    const int64_t size = multi_dtype_bytes(dtype);
     if (outer == 0 || count_bytes == 0)
         return CTRT_OK;
     ctrt_operand in = { .tensor = from.tensor, .offset = from.offset }, out = { .tensor = to.tensor,
@@ -69,7 +69,7 @@ ctrt_status multi_copy_runs(const struct multi_device *device, int member, struc
 static ctrt_status fill_part(const struct multi_device *device, int member, ctrt_tensor *part, ctrt_dtype dtype,
                              int64_t bytes, ctrt_scalar value)
 {
-    const int64_t count = bytes / (int64_t)multi_dtype_bytes(dtype);
+    const int64_t count = bytes / multi_dtype_bytes(dtype);
     if (count == 0)
         return CTRT_OK;
     ctrt_operand out = { .tensor = part, .view = { .dtype = (uint8_t)dtype, .ndim = 1, .shape = { count },
@@ -186,7 +186,7 @@ static ctrt_status collect(struct multi_device *device, enum collective collecti
 static ctrt_status heads(ctrt_tensor **views, ctrt_tensor *const *parts, int count, int64_t bytes, ctrt_dtype dtype)
 {
     for (int m = 0; m < count; m++)
-        TRY(ctrt_narrow(&views[m], parts[m], 0, 0, bytes / (int64_t)multi_dtype_bytes(dtype)));
+        TRY(ctrt_narrow(&views[m], parts[m], 0, 0, bytes / multi_dtype_bytes(dtype)));
     return CTRT_OK;
 }
 
@@ -216,7 +216,7 @@ static struct chunks chunks_of(const struct multi_data *layout, int members)
 static ctrt_status buffers(ctrt_tensor **out, const struct multi_device *device, int64_t bytes, ctrt_dtype dtype)
 {
     for (int m = 0; m < device->count; m++)
-        TRY_MEMBER(device, m, ctrt_op_buffer(&out[m], bytes / (int64_t)multi_dtype_bytes(dtype), dtype,
+        TRY_MEMBER(device, m, ctrt_op_buffer(&out[m], bytes / multi_dtype_bytes(dtype), dtype,
                                              device->members[m]));
     return CTRT_OK;
 }
