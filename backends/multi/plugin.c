@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* backends/multi/plugin.c: the component of the backend sim-multi or nccl-multi. Compiled once for each, with the macros
- * MULTI_NAME, MULTI_BASE, MULTI_ENGINE, MULTI_PARAM and MULTI_EXAMPLE that local.mk defines. */
+/* backends/multi/plugin.c: the component of the backend sim-multi or nccl-multi. Compiled once for each, with the
+ * macros MULTI_NAME, MULTI_BASE, MULTI_ENGINE, MULTI_PARAM and MULTI_EXAMPLE that local.mk defines. */
 #include "multi.h"
 
 #include "config.h"

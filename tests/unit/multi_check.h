@@ -18,6 +18,12 @@ static inline void multi_open(void)
     cpu_device();
 }
 
+/* Closes all devices, which fails if a tensor still exists, and releases the communicators. */
+static inline void multi_close(void)
+{
+    CHECK_OK(ctrt_shutdown());
+}
+
 static inline ctrt_layout_counts multi_counts(void)
 {
     ctrt_layout_counts counts = { .size = sizeof counts };

@@ -447,18 +447,6 @@ static void check_fault(const struct fault_case *c)
     CHECK_OK(ctrt_to_host(values, sizeof values, y, CTRT_F64));
 }
 
-static void check_released(void)
-{
-    CHECK_OK(ctrt_memory_release_all(multi));
-    for (int i = 0; i < 4; i++) {
-        ctrt_device *member = NULL;
-        char name[16];
-        snprintf(name, sizeof name, "sim:%d", i);
-        CHECK_OK(ctrt_device_get(&member, name));
-        CHECK_EQ(ctrt_memory_allocated(member), 0);
-    }
-}
-
 /* ---- threads ---- */
 
 static ctrt_tensor *read_by_all;
@@ -503,7 +491,7 @@ TEST_MAIN
                 for (size_t d = 0; d < COUNT(dtypes); d++)
                     distribute(c, dtypes[d]);
             write_distributed();
-            check_released();
+            multi_close();
         }
     }
     group("layouts of results");
@@ -513,6 +501,7 @@ TEST_MAIN
             check_rule(c);
         partial_sums();
         memory_of_members();
+        multi_close();
     }
     for (int n = 2; n <= 4; n += 2) {
         group("training on %d members", n);
@@ -520,13 +509,14 @@ TEST_MAIN
             multi_open();
             transformer_block();
             optimizers();
-            check_released();
+            multi_close();
         }
     }
     group("bad input");
     IN_CHILD(FOUR_SIMS) {
         multi_open();
         bad_input();
+        multi_close();
     }
     for (size_t i = 0; i < COUNT(wrong_members); i++)
         IN_CHILD(FOUR_SIMS, wrong_members[i].list) {
@@ -543,13 +533,13 @@ TEST_MAIN
         multi_open();
         EACH(c, faults)
             check_fault(c);
-        check_released();
+        multi_close();
     }
     group("several threads");
     IN_CHILD(FOUR_SIMS) {
         multi_open();
         several_threads();
-        check_released();
+        multi_close();
     }
     group("shutdown");
     IN_CHILD(FOUR_SIMS) {

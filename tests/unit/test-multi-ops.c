@@ -366,14 +366,7 @@ TEST_MAIN
                 check_case(c, n);
             for (int seed = 1; seed <= 300; seed++)
                 random_views(seed);
-            CHECK_OK(ctrt_memory_release_all(multi));
-            for (int i = 0; i < 4; i++) {
-                char name[16];
-                ctrt_device *member = NULL;
-                snprintf(name, sizeof name, "sim:%d", i);
-                CHECK_OK(ctrt_device_get(&member, name));
-                CHECK_OK(ctrt_memory_release_all(member));
-            }
+            multi_close();
         }
     }
     return done();
