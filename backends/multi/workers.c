@@ -22,8 +22,7 @@ struct multi_workers {
     ctrt_status (*function)(void *argument, int member);
     void *argument;
     ctrt_stream *const *streams;        /* the caller's current streams of the members */
-    ctrt_status status;                 /* of the first call that failed */
-    char message[1024];
+    struct result { ctrt_status status; char message[1024]; } results[MULTI_MEMBERS];
     struct worker { struct multi_workers *all; pthread_t thread; int member; } list[MULTI_MEMBERS];
 };
 
@@ -45,14 +44,10 @@ static ctrt_status call_on(struct multi_workers *workers, int member)
 /* Runs a member's call and notes its result. */
 static void run_member(struct multi_workers *workers, int member)
 {
-    const ctrt_status status = call_on(workers, member);
-    if (status != CTRT_OK)
-        multi_member_fails(workers->device, member, status);
+    struct result *result = &workers->results[member];
+    result->status = call_on(workers, member);
+    snprintf(result->message, sizeof result->message, "%s", result->status != CTRT_OK ? multi_host->message() : "");
     pthread_mutex_lock(&workers->lock);
-    if (status != CTRT_OK && workers->status == CTRT_OK) {
-        workers->status = status;
-        snprintf(workers->message, sizeof workers->message, "%s", multi_host->message());
-    }
     if (--workers->left == 0)
         pthread_cond_signal(&workers->idle);
     pthread_mutex_unlock(&workers->lock);
@@ -132,6 +127,25 @@ ctrt_status multi_workers_new(struct multi_workers **out, struct multi_device *d
     return CTRT_OK;
 }
 
+/* After a failure of one member the others fail too. Returns the error of the member that failed by itself, whose message
+ * names its own device, or else of the first one that failed. *by: that member; -1: none. */
+static ctrt_status first_failure(int *by, const struct multi_workers *workers)
+{
+    int first = -1;
+    for (int m = 0; m < workers->device->count; m++) {
+        const struct result *result = &workers->results[m];
+        if (result->status == CTRT_OK)
+            continue;
+        first = first < 0 ? m : first;
+        if (strstr(result->message, workers->device->names[m]) != NULL) {
+            *by = m;
+            return result->status;
+        }
+    }
+    *by = first;
+    return first < 0 ? CTRT_OK : workers->results[first].status;
+}
+
 static ctrt_status run_round(struct multi_workers *workers, ctrt_status (*function)(void *argument, int member),
                              void *argument, ctrt_stream *const *streams)
 {
@@ -139,7 +153,6 @@ static ctrt_status run_round(struct multi_workers *workers, ctrt_status (*functi
     workers->function = function;
     workers->argument = argument;
     workers->streams = streams;
-    workers->status = CTRT_OK;
     workers->left = workers->device->count;
     workers->round++;
     pthread_cond_broadcast(&workers->work);
@@ -148,9 +161,13 @@ static ctrt_status run_round(struct multi_workers *workers, ctrt_status (*functi
     pthread_mutex_lock(&workers->lock);
     while (workers->left > 0)
         pthread_cond_wait(&workers->idle, &workers->lock);
-    const ctrt_status status = workers->status;
     pthread_mutex_unlock(&workers->lock);
-    return status == CTRT_OK ? CTRT_OK : multi_host->fail(status, "%s", workers->message);
+    int by;
+    const ctrt_status status = first_failure(&by, workers);
+    if (status == CTRT_OK)
+        return CTRT_OK;
+    multi_host->fail(status, "%s", workers->results[by].message);
+    return multi_member_fails(workers->device, by, status);
 }
 
 ctrt_status multi_workers_run(struct multi_workers *workers, ctrt_status (*function)(void *argument, int member),

@@ -447,6 +447,49 @@ static void check_fault(const struct fault_case *c)
     CHECK_OK(ctrt_to_host(values, sizeof values, y, CTRT_F64));
 }
 
+/* Each kind of redistribution, of uneven parts too. */
+static ctrt_status redistribute_all(void)
+{
+    CTRT_AUTO(tensor) a = NULL, w = NULL, y = NULL, z = NULL;
+    CTRT_TRY(ctrt_zeros(&a, CTRT_SHAPE(8, 10), CTRT_F32, multi));
+    CTRT_TRY(ctrt_add_scalar(&a, a, ctrt_float(1)));
+    CTRT_TRY(ctrt_ones(&w, CTRT_SHAPE(10, 8), CTRT_F32, multi));
+    CTRT_TRY(ctrt_tensor_distribute(w, SHARDED(0)));
+    CTRT_TRY(ctrt_matmul(&y, a, w));
+    CTRT_TRY(ctrt_clone(&z, y));
+    CTRT_TRY(ctrt_tanh(&y, y));
+    CTRT_TRY(ctrt_tensor_distribute(z, SHARDED(1)));
+    CTRT_TRY(ctrt_softmax(&y, w, 0));
+    CTRT_TRY(ctrt_tensor_distribute(z, SHARDED(0)));
+    return ctrt_device_synchronize(multi);
+}
+
+/* Every allocation of a member fails once, with all later ones: an error that names the member, and nothing leaks. */
+static void member_without_memory(void)
+{
+    ctrt_device *member = NULL;
+    CHECK_OK(ctrt_device_get(&member, "sim:1"));
+    const uint64_t before = ctrt_memory_allocated(member);
+    ctrt_status status = CTRT_ERR_OUT_OF_MEMORY;
+    int n = 0;
+    while (status != CTRT_OK && n < 200) {
+        char fault[24];
+        snprintf(fault, sizeof fault, "alloc:%d+", ++n);
+        CHECK_OK(sim->inject(1, fault));
+        status = redistribute_all();
+        if (status != CTRT_OK) {
+            CHECK(status == CTRT_ERR_OUT_OF_MEMORY && strstr(ctrt_error_message(), "member 1 (sim:1)") != NULL,
+                  "%s: %s", fault, ctrt_error_message());
+            CHECK(ctrt_memory_allocated(multi) == 0, "%s: %llu bytes are not released", fault,
+                  (unsigned long long)ctrt_memory_allocated(multi));
+        }
+        CHECK_OK(sim->clear(1));
+    }
+    CHECK(n > 10 && n < 200, "%d allocations", n);
+    CHECK_OK(redistribute_all());
+    CHECK_EQ(ctrt_memory_allocated(member), before);
+}
+
 /* ---- threads ---- */
 
 static ctrt_tensor *read_by_all;
@@ -533,6 +576,7 @@ TEST_MAIN
         multi_open();
         EACH(c, faults)
             check_fault(c);
+        member_without_memory();
         multi_close();
     }
     group("several threads");
