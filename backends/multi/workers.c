@@ -127,23 +127,31 @@ ctrt_status multi_workers_new(struct multi_workers **out, struct multi_device *d
     return CTRT_OK;
 }
 
-/* After a failure of one member the others fail too. Returns the error of the member that failed by itself, whose message
- * names its own device, or else of the first one that failed. *by: that member; -1: none. */
-static ctrt_status first_failure(int *by, const struct multi_workers *workers)
+/* Returns the first failure whose message names a member; with `own`, the member itself. *named: the member. */
+static const struct result *find_named(int *named, const struct multi_workers *workers, bool own)
 {
-    int first = -1;
-    for (int m = 0; m < workers->device->count; m++) {
-        const struct result *result = &workers->results[m];
-        if (result->status == CTRT_OK)
-            continue;
-        first = first < 0 ? m : first;
-        if (strstr(result->message, workers->device->names[m]) != NULL) {
+    for (int m = 0; m < workers->device->count; m++)
+        for (int k = 0; k < workers->device->count && workers->results[m].status != CTRT_OK; k++)
+            if ((k == m || !own) && strstr(workers->results[m].message, workers->device->names[k]) != NULL) {
+                *named = k;
+                return &workers->results[m];
+            }
+    return NULL;
+}
+
+/* After a failure of one member the others fail too, some with the message of that member, some with "another rank has
+ * failed". Returns the most specific result, NULL: no failure. *by: the member that has failed. */
+static const struct result *failure(int *by, const struct multi_workers *workers)
+{
+    const struct result *found = find_named(by, workers, true);
+    if (found == NULL)
+        found = find_named(by, workers, false);
+    for (int m = 0; m < workers->device->count && found == NULL; m++)
+        if (workers->results[m].status != CTRT_OK) {
             *by = m;
-            return result->status;
+            found = &workers->results[m];
         }
-    }
-    *by = first;
-    return first < 0 ? CTRT_OK : workers->results[first].status;
+    return found;
 }
 
 static ctrt_status run_round(struct multi_workers *workers, ctrt_status (*function)(void *argument, int member),
@@ -162,12 +170,12 @@ static ctrt_status run_round(struct multi_workers *workers, ctrt_status (*functi
     while (workers->left > 0)
         pthread_cond_wait(&workers->idle, &workers->lock);
     pthread_mutex_unlock(&workers->lock);
-    int by;
-    const ctrt_status status = first_failure(&by, workers);
-    if (status == CTRT_OK)
+    int by = 0;
+    const struct result *failed = failure(&by, workers);
+    if (failed == NULL)
         return CTRT_OK;
-    multi_host->fail(status, "%s", workers->results[by].message);
-    return multi_member_fails(workers->device, by, status);
+    multi_host->fail(failed->status, "%s", failed->message);
+    return multi_member_fails(workers->device, by, failed->status);
 }
 
 ctrt_status multi_workers_run(struct multi_workers *workers, ctrt_status (*function)(void *argument, int member),
