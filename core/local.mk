@@ -57,8 +57,8 @@ libctrt_core_la_SOURCES += core/tensor/create.c core/tensor/create.h core/tensor
 libctrt_core_la_SOURCES += core/ops/attention.c core/ops/attributes.h core/ops/backward.h core/ops/cat.c \
     core/ops/composite.c core/ops/conv.c core/ops/copy.c core/ops/create.c core/ops/dispatch.c core/ops/dispatch.h \
     core/ops/elementwise.c core/ops/elementwise.h core/ops/fallback.c core/ops/format.c core/ops/op_common.c \
-    core/ops/op_common.h core/ops/index.c core/ops/inplace.c core/ops/inplace.h core/ops/launch.c core/ops/launch.h \
-    core/ops/matmul.c core/ops/norm.c core/ops/op.h core/ops/peers.c core/ops/peers.h \
+    core/ops/op_common.h core/ops/index.c core/ops/inplace.c core/ops/inplace.h core/ops/launch.c core/ops/launch.h core/ops/layout.c \
+    core/ops/matmul.c core/ops/norm.c core/ops/op.h core/ops/op_run.c core/ops/peers.c core/ops/peers.h \
     core/ops/pinned.c core/ops/pool.c core/ops/random.c core/ops/reduce.c \
     core/ops/softmax.c core/ops/copy_engine.c core/ops/view.c
 

@@ -1,7 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* A character-level transformer: trains on any text file, then generates some text.
  *
- *     make gpt && ./gpt [FILE [STEPS [LETTERS]]]    default: the GNU General Public License, 600 steps, 600 letters
+ *     make gpt && ./gpt [--tensor-parallel] [FILE [STEPS [LETTERS]]]
+ *                                        default: the GNU General Public License, 600 steps, 600 letters
+ *
+ * With --tensor-parallel each member of a device with several members has a part of every block's weights:
+ *
+ *     CTRT_DEVICE=sim-multi:0 CTRT_SIM=devices=4 ./gpt --tensor-parallel
  *
  * The device is that of CTRT_DEVICE ("cpu", "cuda:1"), else the best one present; the code does not depend on it. */
 #include <ctrt/ctrt.h>
@@ -175,7 +180,26 @@ static ctrt_status write_sample(ctrt_module *net, int letters, ctrt_device *devi
     return CTRT_OK;
 }
 
-static ctrt_status run(const char *path, int steps, int letters)
+/* The heads of attention and the hidden units of the perceptrons are divided: a block needs one sum over the members
+ * after attention and one after its perceptron. The rows of in_proj are those of q, then k, then v: three groups. */
+static const ctrt_layout_pattern tensor_parallel[] = {
+    { "body.*.attn.in_proj_*",       { .kind = CTRT_LAYOUT_SHARDED, .dim = 0, .groups = 3 } },
+    { "body.*.attn.out_proj.weight", { .kind = CTRT_LAYOUT_SHARDED, .dim = 1 } },
+    { "body.*.mlp.0.*",              { .kind = CTRT_LAYOUT_SHARDED, .dim = 0 } },
+    { "body.*.mlp.2.weight",         { .kind = CTRT_LAYOUT_SHARDED, .dim = 1 } },
+};
+
+static ctrt_status print_redistributions(ctrt_device *device)
+{
+    ctrt_layout_counts counts = { .size = sizeof counts };
+    CTRT_TRY(ctrt_layout_count(&counts, device));
+    printf("redistributions: %llu all_reduce, %llu all_gather, %llu reduce_scatter, %llu all_to_all\n",
+           (unsigned long long)counts.all_reduce, (unsigned long long)counts.all_gather,
+           (unsigned long long)counts.reduce_scatter, (unsigned long long)counts.all_to_all);
+    return CTRT_OK;
+}
+
+static ctrt_status run(const char *path, int steps, int letters, bool divide)
 {
     ctrt_device *device = NULL;
     ctrt_status status = CTRT_OK;
@@ -186,7 +210,11 @@ static ctrt_status run(const char *path, int steps, int letters)
     CTRT_TRY(gpt_new(&net, text.vocabulary, device));
     printf("%s: %ld characters, %d different; %lld parameters on %s\n", path, text.length, text.vocabulary,
            (long long)ctrt_module_numel(net), ctrt_device_name(device));
+    if (divide)
+        CTRT_TRY(ctrt_module_distribute(net, tensor_parallel, sizeof tensor_parallel / sizeof tensor_parallel[0]));
     CTRT_TRY(train(net, steps, device));
+    if (divide)
+        CTRT_TRY(print_redistributions(device));
     ctrt_module_train(net, false);
     ctrt_no_grad
         status = write_sample(net, letters, device);
@@ -195,10 +223,13 @@ static ctrt_status run(const char *path, int steps, int letters)
 
 int main(int argc, char **argv)
 {
+    const bool divide = argc > 1 && strcmp(argv[1], "--tensor-parallel") == 0;
+    const char *const program = argv[0];
+    argc -= divide, argv += divide;
     ctrt_status status = run(argc > 1 ? argv[1] : "/usr/share/common-licenses/GPL-3", argc > 2 ? atoi(argv[2]) : 600,
-                             argc > 3 ? atoi(argv[3]) : 600);
+                             argc > 3 ? atoi(argv[3]) : 600, divide);
     if (status != CTRT_OK)
-        fprintf(stderr, "%s: %s: %s\n", argv[0], ctrt_status_string(status), ctrt_error_message());
+        fprintf(stderr, "%s: %s: %s\n", program, ctrt_status_string(status), ctrt_error_message());
     free(text.tokens);
     return status != CTRT_OK;
 }

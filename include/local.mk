@@ -8,10 +8,12 @@ pkginclude_HEADERS += \
     include/ctrt/ctrt.h \
     include/ctrt/device.h \
     include/ctrt/dtype.def \
+    include/ctrt/layout.h \
     include/ctrt/memory.h \
     include/ctrt/nn.h \
     include/ctrt/ops.def \
     include/ctrt/ops.h \
+    include/ctrt/op_plugin.h \
     include/ctrt/optim.h \
     include/ctrt/parallel.h \
     include/ctrt/plugin.h \

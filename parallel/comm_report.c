@@ -205,6 +205,8 @@ ctrt_status comm_compose(char **message, char **report, ctrt_comm *comm, ctrt_st
     char call[FLIGHT_TEXT];
     struct strbuf text = { 0 };
     const bool ended = alarm->kind == 'E', answers = alarm->kind != 0;
+    /* If this rank itself has failed, another one may have seen the effect and raised the alarm first. */
+    const bool own_failure = alarm->kind == 'F' && status != CTRT_ERR_COMM;
     const struct state own = comm_own_state(comm);
     struct rank_state *ranks = host_calloc((size_t)comm->size * sizeof *ranks);
     if (ranks != NULL && answers)
@@ -216,7 +218,7 @@ ctrt_status comm_compose(char **message, char **report, ctrt_comm *comm, ctrt_st
     else if (ended)
         strbuf_add(&text, "group %s has lost a rank", comm->name);
     else
-        strbuf_add_string(&text, alarm->cause ? alarm->cause : error);
+        strbuf_add_string(&text, alarm->cause && !own_failure ? alarm->cause : error);
     if (!answers && !atomic_load(&comm->store->ended))
         strbuf_add(&text, "; the store %s does not answer", ctrt_store_address(comm->store));
     /* A mismatch and an abort explain themselves, and all ranks return the error of the first alarm. */

@@ -70,7 +70,7 @@ EXTRA_DIST += \
     tests/unit/comm_values.h \
     tests/unit/cuda_compare.h tests/unit/cuda_discovery.h tests/unit/dryrun_models.h \
     tests/unit/fake_pool.h tests/unit/file_tree.h tests/unit/folder.h tests/unit/forbid.h \
-    tests/unit/log_kept.h tests/unit/memory_checks.h tests/unit/memory_host.h tests/unit/parallel_check.h \
+    tests/unit/log_kept.h tests/unit/multi_check.h tests/unit/memory_checks.h tests/unit/memory_host.h tests/unit/parallel_check.h \
     tests/unit/pipeline_check.h \
     tests/unit/sims.h tests/unit/small_net.h tests/unit/soft_begin.h tests/unit/spill_check.h tests/unit/tap.h \
     tests/unit/strategy_check.h tests/unit/tensors.h
@@ -138,6 +138,9 @@ LONG_TESTS     += tests/integration/delays-long.sh
 endif
 endif
 endif
+endif
+if PLUGIN_SIM_MULTI
+parallel_tests += tests/unit/test-multi-layouts.c tests/unit/test-multi-ops.c
 endif
 public_tests += $(stream_tests) $(parallel_tests) \
     tests/unit/test-dryrun.c tests/unit/test-nn-devices.c tests/unit/test-scope.c tests/unit/test-shutdown.c \
@@ -224,6 +227,9 @@ softcuda_tests = \
     tests/unit/test-cuda-faults.c tests/unit/test-cuda-pool.c tests/unit/test-cuda-products.c
 if PLUGIN_COMM_NCCL
 softcuda_tests += tests/unit/test-nccl.c
+if PLUGIN_NCCL_MULTI
+softcuda_tests += tests/unit/test-nccl-multi.c
+endif
 endif
 public_tests += $(softcuda_tests)
 cuda_rows = tests/unit/test-cuda-rows.c         # run by tests/integration/cuda-rows.sh
@@ -243,7 +249,7 @@ single_programs = test-counters-peaks test-cuda-discovery test-registry-faults t
 run_programs    = run-public run-internal run-softcuda $(single_programs) test-cpu-threads
 check_PROGRAMS += run-public run-internal $(single_programs)
 run_public_SOURCES = $(TEST_RUNNER) $(public_tests) $(cuda_rows) tests/faults/work.c tests/faults/work.h \
-    tests/unit/bad-base.c tests/unit/bad-comm.c tests/unit/bad-input.h tests/unit/bad-nn.c tests/unit/bad-ops.c \
+    tests/unit/bad-base.c tests/unit/bad-comm.c tests/unit/bad-input.h tests/unit/bad-layout.c tests/unit/bad-nn.c tests/unit/bad-ops.c \
     tests/unit/bad-parallel.c tests/unit/bad-split.c tests/unit/bad-strategy.c tests/unit/bad-stream.c \
     tests/unit/bad-tensor.c
 run_public_CPPFLAGS = $(PUBLIC_CPPFLAGS)
@@ -340,10 +346,14 @@ memory_snapshot_LDADD   = libctrt.la
 TESTS      += tests/integration/check.sh
 if PLUGIN_SIM
 TESTS      += tests/integration/sim.sh
+if PLUGIN_SIM_MULTI
+TESTS      += tests/integration/multi.sh
+endif
 LONG_TESTS += tests/integration/sim-second.sh
 endif
 EXTRA_DIST += tests/conformance/cpu.sh tests/conformance/cpu-variants.sh tests/conformance/mutants.sh \
-    tests/integration/check.sh tests/integration/checks.sh tests/integration/sim.sh tests/integration/sim-second.sh
+    tests/integration/check.sh tests/integration/checks.sh tests/integration/multi.sh tests/integration/sim.sh \
+    tests/integration/sim-second.sh
 
 # --- abi -------------------------------------------------------------------------------------------------------------
 

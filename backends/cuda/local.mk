@@ -106,9 +106,12 @@ TESTS      += tests/integration/cuda.sh tests/integration/cuda-libraries.sh test
               tests/integration/cuda-rows.sh
 LONG_TESTS += tests/integration/cuda-examples.sh tests/integration/cuda-fp16.sh tests/integration/cuda-second.sh \
               tests/integration/gpu-script.sh
+if PLUGIN_NCCL_MULTI
+LONG_TESTS += tests/integration/nccl-multi-long.sh
+endif
 endif
 endif
 EXTRA_DIST += tests/integration/cuda.sh tests/integration/cuda-second.sh tests/integration/cuda-fp16.sh \
     tests/integration/cuda-ranks.sh tests/integration/cuda-rows.sh tests/integration/cuda-libraries.sh \
     tests/integration/cuda-examples.sh \
-    tests/integration/gpu-script.sh tests/integration/cuda_lib.sh
+    tests/integration/gpu-script.sh tests/integration/cuda_lib.sh tests/integration/nccl-multi-long.sh

@@ -392,6 +392,11 @@ static const char *own_part(const char *name)
 static const char *meant(const char *name)
 {
     static const char *const foreign[] = { "CUDA_VISIBLE_DEVICES" };
+    /* Parameters of backends over other backends, whose parameters have similar names and are declared first. */
+    static const char *const later[] = { "CTRT_SIM_MULTI", "CTRT_NCCL_MULTI" };
+    for (size_t i = 0; i < COUNT_OF(later); i++)
+        if (strcmp(name, later[i]) == 0)
+            return NULL;
     if (strncmp(name, "CUDA_V", 6) == 0 && strcmp(name, foreign[0]) != 0)
         return nearest_word(name, foreign, COUNT_OF(foreign));
     const char *part = own_part(name), *parts[256];

@@ -124,13 +124,14 @@ void pool_drop_policies(struct device_memory *memory)
 
 /* ---- creation and destruction ---- */
 
-/* Chooses the policies of CTRT_MEMORY, else the backend's default, else direct. *is_set: whether CTRT_MEMORY is set. If
- * the backend's default is not installed, a warning is logged and direct is used. */
+/* Chooses the policies of CTRT_MEMORY, else the backend's default, else direct. *is_set: whether CTRT_MEMORY is used.
+ * If the backend's default is not installed, a warning is logged and direct is used. */
 static ctrt_status choose_policy(struct policy_spec *specs, int *count, const ctrt_device *device, bool *is_set)
 {
     ctrt_param_value value;
     CTRT_TRY(param_read(&value, &memory_param, "core"));
-    *is_set = value.text != NULL && value.text[0] != '\0';
+    const bool own = CTRT_HAS(device->backend, flags) && (device->backend->flags & CTRT_BACKEND_OWN_MEMORY);
+    *is_set = value.text != NULL && value.text[0] != '\0' && !own;
     if (*is_set)
         return policy_parse(specs, count, value.text);
     const char *name = CTRT_SLOT(device->backend, default_memory) ? device->backend->default_memory : "direct";

@@ -52,8 +52,7 @@ static int compare_name(const void *name, const void *entry)
     return strcmp(name, op_table[*(const uint16_t *)entry].name);
 }
 
-/* Returns the id of the op `name`, or -1. */
-static int op_by_name(const char *name)
+int op_by_name(const char *name)
 {
     pthread_once(&op_order_once, op_order_init);
     const uint16_t *found = bsearch(name, op_order, OP_COUNT, sizeof op_order[0], compare_name);

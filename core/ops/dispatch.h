@@ -32,6 +32,9 @@ struct op_call {
     const void *attributes;                 /* the op's struct in plugin.h, or NULL */
 };
 
+/* Returns the id of the op `name`, or -1. */
+int op_by_name(const char *name);
+
 /* Returns the device's dispatch table, which is built at first use. Errors: those of the backend's prepare, and
  * CTRT_ERR_OUT_OF_MEMORY. Thread-safe. */
 ctrt_status dispatch_table(struct dispatch_entry **out, ctrt_device *device);

@@ -313,12 +313,25 @@ ctrt_status stream_waited(ctrt_stream *stream, ctrt_status status, uint64_t sequ
     return status;
 }
 
+/* Waits for work that a synchronous device runs outside of the core's streams (see ctrt_queue_table). */
+static ctrt_status wait_synchronous(ctrt_device *device)
+{
+    const ctrt_queue_table *queue = CTRT_SLOT(device->backend, queue) ? device->backend->queue : NULL;
+    return CTRT_SLOT(queue, synchronize) ? queue->synchronize(device->handle, NULL) : CTRT_OK;
+}
+
+static ctrt_status reset_synchronous(ctrt_device *device)
+{
+    const ctrt_queue_table *queue = CTRT_SLOT(device->backend, queue) ? device->backend->queue : NULL;
+    return CTRT_SLOT(queue, reset) ? queue->reset(device->handle, NULL) : CTRT_OK;
+}
+
 /* Does not count the wait. */
 static ctrt_status wait_here(ctrt_stream *stream)
 {
     CTRT_TRY(forked(stream));
     if (!device_asynchronous(stream->device))
-        return CTRT_OK;
+        return wait_synchronous(stream->device);
     if (unlikely(stream_captured(stream)))
         return stream_fail_captured(stream);
     uint64_t seen[64];
@@ -492,7 +505,7 @@ ctrt_status ctrt_stream_reset(ctrt_stream *stream)
 {
     CTRT_TRY(check("stream_reset", stream));
     if (!device_asynchronous(stream->device))
-        return CTRT_OK;
+        return reset_synchronous(stream->device);
     const ctrt_queue_table *queue = stream->device->backend->queue;
     pthread_mutex_lock(&stream->lock);
     look_for_error(stream);
@@ -547,7 +560,7 @@ ctrt_status ctrt_device_synchronize(ctrt_device *device)
     if (!device_usable(device))
         return device_fail_forked(device);
     if (!device_asynchronous(device))
-        return CTRT_OK;
+        return wait_synchronous(device);
     device = device_home(device);
     device_count_wait(device);
     ctrt_status status = CTRT_OK;

@@ -9,6 +9,7 @@
 #include "ctrt/checkpoint.h"
 #include "ctrt/comm.h"
 #include "ctrt/device.h"
+#include "ctrt/layout.h"
 #include "ctrt/memory.h"
 #include "ctrt/nn.h"
 #include "ctrt/ops.h"

@@ -416,7 +416,9 @@ typedef struct ctrt_memory_table {      /* required; required slots: alloc, free
  * waits still take place, in order. Other queues continue. An event stands for all work that was on the queue when
  * the event was recorded. Recording it again replaces the record; earlier waits keep the old one. event_destroy may
  * be called directly after wait_event. */
-typedef struct ctrt_queue_table {       /* optional; without it, all work is complete when a slot returns */
+typedef struct ctrt_queue_table {       /* Optional; without it, all work is complete when a slot returns. A device
+                                         * without CTRT_DEVICE_ASYNCHRONOUS may have the slots synchronize and reset
+                                         * only, for work that the core does not order (queue is NULL). */
     size_t size;
     ctrt_status (*create)(void *device, void **queue, int32_t priority);
     void (*destroy)(void *device, void *queue);
@@ -463,6 +465,20 @@ typedef struct ctrt_capture_table {     /* all slots or none */
     void (*destroy)(void *device, void *graph);
 } ctrt_capture_table;
 
+/* Devices that distribute each tensor over several members. All slots are required. `view`: any view of a tensor of the
+ * device. */
+typedef struct ctrt_layout_table {
+    size_t size;
+    ctrt_status (*get)(void *device, const ctrt_view *view, ctrt_layout *layout);
+    ctrt_status (*set)(void *device, const ctrt_view *view, const ctrt_layout *layout);    /* keeps the values */
+    ctrt_status (*counts)(void *device, ctrt_layout_counts *counts);    /* the caller sets counts->size */
+} ctrt_layout_table;
+
+enum {                                  /* ctrt_backend.flags */
+    CTRT_BACKEND_OWN_MEMORY = 1         /* each storage must be one block of the backend: the memory policy is always
+                                         * default_memory, also if CTRT_MEMORY is set */
+};
+
 typedef struct ctrt_backend {
     size_t size;
     const ctrt_device_table *device;
@@ -482,6 +498,9 @@ typedef struct ctrt_backend {
     /* Precision (ctrt_dtype) in which f32 matrix products and convolutions multiply (they accumulate in f32); 0:
      * f32. Used by programs that compare results. */
     uint32_t matrix_dtype;
+    uint32_t flags;                     /* CTRT_BACKEND_* */
+    uint32_t reserved;
+    const ctrt_layout_table *layout;    /* optional */
 } ctrt_backend;
 
 /* Kernels that are added to another backend's (component kind `kernels`; the component has that backend's name). */

@@ -108,6 +108,32 @@ typedef struct ctrt_stat {
 /* Index of memory statistics that exist for all blocks, those above 1 MiB, and the others. */
 enum { CTRT_POOL_ALL, CTRT_POOL_LARGE, CTRT_POOL_SMALL, CTRT_POOLS };
 
+/* How the elements of a tensor are distributed over the members of its device (ctrt/layout.h). */
+typedef enum ctrt_layout_kind {
+    CTRT_LAYOUT_REPLICATED,             /* every member has all elements */
+    CTRT_LAYOUT_SHARDED,                /* each member has a part of one dimension */
+    CTRT_LAYOUT_PARTIAL                 /* the elements are the sums of the members' elements */
+} ctrt_layout_kind;
+
+typedef struct ctrt_layout {
+    ctrt_layout_kind kind;
+    int32_t dim;                        /* SHARDED: the dimension */
+    int64_t groups;                     /* SHARDED: the dimension consists of this many equal groups, one after the
+                                         * other, and each member has a part of every group; 0: 1 */
+    int64_t reserved[2];                /* 0 */
+} ctrt_layout;
+
+/* Redistributions since the device was opened. New members are appended. */
+typedef struct ctrt_layout_counts {
+    size_t size;                        /* sizeof(ctrt_layout_counts) of the caller */
+    uint64_t all_gather;                /* sharded to replicated */
+    uint64_t all_reduce;                /* partial to replicated */
+    uint64_t reduce_scatter;            /* partial to sharded */
+    uint64_t all_to_all;                /* sharded to sharded in another way */
+    uint64_t local;                     /* replicated to sharded, without communication */
+    uint64_t fallbacks;                 /* ops that ran on replicated operands because no rule fitted their layouts */
+} ctrt_layout_counts;
+
 CTRT_END_DECLS
 
 #endif

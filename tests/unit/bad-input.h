@@ -58,6 +58,7 @@ void bad_base(void);                    /* base, device, memory */
 void bad_tensor(void);
 void bad_stream(void);
 void bad_split(void);
+void bad_layout(void);
 void bad_parallel(void);
 void bad_strategy(void);
 void bad_comm(void);

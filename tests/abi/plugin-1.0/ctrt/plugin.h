@@ -250,6 +250,15 @@ typedef struct ctrt_capture_table {
     ctrt_status (*replay)(void *device, void *graph, void *queue);
     void (*destroy)(void *device, void *graph);
 } ctrt_capture_table;
+typedef struct ctrt_layout_table {
+    size_t size;
+    ctrt_status (*get)(void *device, const ctrt_view *view, ctrt_layout *layout);
+    ctrt_status (*set)(void *device, const ctrt_view *view, const ctrt_layout *layout);
+    ctrt_status (*counts)(void *device, ctrt_layout_counts *counts);
+} ctrt_layout_table;
+enum {
+    CTRT_BACKEND_OWN_MEMORY = 1
+};
 typedef struct ctrt_backend {
     size_t size;
     const ctrt_device_table *device;
@@ -262,6 +271,9 @@ typedef struct ctrt_backend {
     const char *base;
     uint32_t float_default;
     uint32_t matrix_dtype;
+    uint32_t flags;
+    uint32_t reserved;
+    const ctrt_layout_table *layout;
 } ctrt_backend;
 typedef struct ctrt_kernels {
     size_t size;

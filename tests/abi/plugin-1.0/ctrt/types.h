@@ -76,5 +76,25 @@ typedef struct ctrt_stat {
     int64_t current, peak, allocated, freed;
 } ctrt_stat;
 enum { CTRT_POOL_ALL, CTRT_POOL_LARGE, CTRT_POOL_SMALL, CTRT_POOLS };
+typedef enum ctrt_layout_kind {
+    CTRT_LAYOUT_REPLICATED,
+    CTRT_LAYOUT_SHARDED,
+    CTRT_LAYOUT_PARTIAL
+} ctrt_layout_kind;
+typedef struct ctrt_layout {
+    ctrt_layout_kind kind;
+    int32_t dim;
+    int64_t groups;
+    int64_t reserved[2];
+} ctrt_layout;
+typedef struct ctrt_layout_counts {
+    size_t size;
+    uint64_t all_gather;
+    uint64_t all_reduce;
+    uint64_t reduce_scatter;
+    uint64_t all_to_all;
+    uint64_t local;
+    uint64_t fallbacks;
+} ctrt_layout_counts;
 CTRT_END_DECLS
 #endif

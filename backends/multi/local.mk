@@ -1,0 +1,24 @@
+# The backends sim-multi and nccl-multi. They link libctrt, and differ in one file only.
+backend_multi_sources = backends/multi/blocks.c backends/multi/device.c backends/multi/kernel.c \
+    backends/multi/layout.c backends/multi/memory.c backends/multi/multi.h backends/multi/plan.c \
+    backends/multi/plugin.c backends/multi/redistribute.c backends/multi/rules.c backends/multi/workers.c
+
+if PLUGIN_SIM_MULTI
+plugin_LTLIBRARIES += backend-sim-multi.la
+backend_sim_multi_la_SOURCES  = $(backend_multi_sources)
+backend_sim_multi_la_CPPFLAGS = $(PLUGIN_CPPFLAGS) -DMULTI_NAME='"sim-multi"' -DMULTI_BASE='"sim"' \
+    -DMULTI_ENGINE='"host"' -DMULTI_PARAM='"CTRT_SIM_MULTI"' -DMULTI_EXAMPLE='"sim:0,sim:2"'
+backend_sim_multi_la_CFLAGS   = $(PLUGIN_CFLAGS)
+backend_sim_multi_la_LDFLAGS  = $(PLUGIN_LDFLAGS)
+backend_sim_multi_la_LIBADD   = libctrt.la
+endif
+
+if PLUGIN_NCCL_MULTI
+plugin_LTLIBRARIES += backend-nccl-multi.la
+backend_nccl_multi_la_SOURCES  = $(backend_multi_sources)
+backend_nccl_multi_la_CPPFLAGS = $(PLUGIN_CPPFLAGS) -DMULTI_NAME='"nccl-multi"' -DMULTI_BASE='"cuda"' \
+    -DMULTI_ENGINE='"nccl"' -DMULTI_PARAM='"CTRT_NCCL_MULTI"' -DMULTI_EXAMPLE='"cuda:0,cuda:2"'
+backend_nccl_multi_la_CFLAGS   = $(PLUGIN_CFLAGS)
+backend_nccl_multi_la_LDFLAGS  = $(PLUGIN_LDFLAGS)
+backend_nccl_multi_la_LIBADD   = libctrt.la
+endif

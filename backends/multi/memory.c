@@ -1,0 +1,269 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* backends/multi/memory.c: copies of bytes between the host and blocks, and the layouts that the program sees. */
+#include "multi.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+
+static ctrt_status find(struct multi_block **block, int64_t *offset, const void *address, size_t bytes)
+{
+    *block = multi_block_of(address);
+    *offset = *block != NULL ? (const char *)address - (*block)->address : 0;
+    if (*block == NULL || (size_t)*offset > (*block)->bytes || bytes > (*block)->bytes - (size_t)*offset)
+        return multi_host->fail(CTRT_ERR_BACKEND, "%s: %zu bytes at %p are not within one allocation", multi_kind.name,
+                                bytes, address);
+    return CTRT_OK;
+}
+
+/* ---- from the host ---- */
+
+/* Copies host memory to a range of the part of each member. */
+static ctrt_status write_parts(const struct multi_device *device, const struct multi_data *data, int64_t offset,
+                               const void *from, size_t bytes)
+{
+    const int64_t size = multi_dtype_bytes(data->dtype);
+    for (int m = 0; m < device->count; m++) {
+        ctrt_tensor *range = NULL;
+        ctrt_status status = ctrt_narrow(&range, data->parts[m], 0, offset / size, (int64_t)bytes / size);
+        if (status == CTRT_OK)
+            status = ctrt_from_host_(range, from, (int64_t)bytes / size, data->dtype);
+        ctrt_tensor_release(&range);
+        if (status != CTRT_OK)
+            return multi_member_fails(device, m, status);
+    }
+    return CTRT_OK;
+}
+
+/* Makes a block replicated for a write of [offset, offset + bytes). Parts of another element size than the range are
+ * only possible for blocks that were written by bytes before. */
+static ctrt_status copy_to_device(struct multi_device *device, void *to, const void *from, size_t bytes)
+{
+    struct multi_block *block;
+    int64_t offset;
+    TRY(find(&block, &offset, to, bytes));
+    struct multi_data *data = &block->data, whole;
+    const bool covers = offset == 0 && bytes + 64 > block->bytes
+                        && (data->state == MULTI_EMPTY || (int64_t)bytes >= data->bytes);
+    if (data->state == MULTI_SHARDED && block->kept) {
+        TRY(multi_data_to(device, &whole, data, &(struct multi_data){ .state = MULTI_REPLICATED }, block->bytes));
+        ctrt_status status = write_parts(device, &whole, offset, from, bytes);
+        if (status == CTRT_OK)
+            status = multi_write_back(device, data, &whole);
+        multi_data_release(&whole);
+        return status;
+    }
+    if (covers && data->state != MULTI_REPLICATED)
+        multi_data_release(data);
+    TRY(multi_replicate(device, block));
+    if (offset + (int64_t)bytes > data->bytes)
+        data->bytes = offset + (int64_t)bytes;
+    return write_parts(device, data, offset, from, bytes);
+}
+
+/* ---- to the host ---- */
+
+/* Copies the bytes [offset, offset + bytes) of SHARDED data that a member has. `part`: the member's whole part. */
+static void collect_part(char *to, const struct multi_device *device, const struct multi_data *data, int member,
+                         int64_t offset, int64_t bytes, const char *part)
+{
+    const struct multi_range range = multi_chunk(data->extent, device->count, member);
+    const int64_t run = range.count * data->inner, period = data->extent * data->inner;
+    for (int64_t o = 0; o < data->bytes / period; o++) {
+        const int64_t begin = o * period + range.start * data->inner;
+        const int64_t first = begin > offset ? begin : offset;
+        const int64_t last = begin + run < offset + bytes ? begin + run : offset + bytes;
+        if (first < last)
+            memcpy(to + (first - offset), part + o * run + (first - begin), (size_t)(last - first));
+    }
+}
+
+static ctrt_status read_sharded(const struct multi_device *device, const struct multi_data *data, char *to,
+                                int64_t offset, int64_t bytes)
+{
+    for (int m = 0; m < device->count; m++) {
+        const size_t size = (size_t)multi_part_bytes(data, device->count, m);
+        if (size == 0)
+            continue;
+        char *part = malloc(size);
+        if (part == NULL)
+            return multi_host->fail(CTRT_ERR_OUT_OF_MEMORY, "%s: no %zu bytes of host memory", multi_kind.name, size);
+        const ctrt_status status = ctrt_to_host(part, size, data->parts[m], data->dtype);
+        if (status == CTRT_OK)
+            collect_part(to, device, data, m, offset, bytes, part);
+        free(part);
+        if (status != CTRT_OK)
+            return multi_member_fails(device, m, status);
+    }
+    return CTRT_OK;
+}
+
+/* Replicated bytes are read from the first member. */
+static ctrt_status copy_to_host(struct multi_device *device, void *to, const void *from, size_t bytes)
+{
+    struct multi_block *block;
+    int64_t offset;
+    TRY(find(&block, &offset, from, bytes));
+    struct multi_data *data = &block->data;
+    if (data->state == MULTI_SHARDED && offset + (int64_t)bytes <= data->bytes)
+        return read_sharded(device, data, to, offset, (int64_t)bytes);
+    TRY(multi_replicate(device, block));
+    const int64_t size = multi_dtype_bytes(data->dtype);
+    ctrt_tensor *range = NULL;
+    ctrt_status status = ctrt_narrow(&range, data->parts[0], 0, offset / size, (int64_t)bytes / size);
+    if (status == CTRT_OK)
+        status = ctrt_to_host(to, bytes, range, data->dtype);
+    ctrt_tensor_release(&range);
+    return status == CTRT_OK ? CTRT_OK : multi_member_fails(device, 0, status);
+}
+
+/* ---- on the device ---- */
+
+/* A contiguous view of bytes that shows the dimensions of the block's layout, if the range has whole periods. */
+static void range_view(ctrt_view *view, const struct multi_data *data, int64_t offset, int64_t bytes, ctrt_dtype dtype,
+                       void *address)
+{
+    const int64_t size = multi_dtype_bytes(dtype), period = data->extent * data->inner;
+    *view = (ctrt_view){ .data = address, .dtype = (uint8_t)dtype, .numel = bytes / size, .ndim = 1,
+                         .flags = CTRT_VIEW_CONTIGUOUS, .shape = { bytes / size }, .strides = { 1 } };
+    if (data->state != MULTI_SHARDED || offset % period != 0 || bytes % period != 0)
+        return;
+    view->ndim = 3;
+    view->shape[0] = bytes / period, view->shape[1] = data->extent, view->shape[2] = data->inner / size;
+    view->strides[0] = period / size, view->strides[1] = data->inner / size, view->strides[2] = 1;
+}
+
+static ctrt_status copy_on_device(struct multi_device *device, void *to, const void *from, size_t bytes)
+{
+    struct multi_block *block, *target;
+    int64_t offset, at;
+    ctrt_view in, out;
+    TRY(find(&block, &offset, from, bytes));
+    TRY(find(&target, &at, to, bytes));
+    const struct multi_data *data = &block->data;
+    const int64_t size = data->dtype != 0 ? multi_dtype_bytes(data->dtype) : 1;
+    const bool fits = data->dtype != 0 && (offset | at | (int64_t)bytes) % size == 0;
+    const ctrt_dtype dtype = fits ? data->dtype : CTRT_U8;
+    range_view(&in, data, offset, (int64_t)bytes, dtype, (void *)(uintptr_t)from);
+    out = in;
+    out.data = to;
+    const ctrt_view *inputs = &in, *outputs = &out;
+    return multi_call(device, "copy", dtype, &inputs, 1, &outputs, 1, NULL);
+}
+
+static ctrt_status copy(void *handle, void *queue, void *to, const void *from, size_t bytes, int kind)
+{
+    struct multi_device *device = handle;
+    (void)queue;
+    if (bytes == 0)
+        return CTRT_OK;
+    if (kind == CTRT_COPY_ON_DEVICE)
+        return copy_on_device(device, to, from, bytes);
+    const int cancel = multi_enter(device);
+    const ctrt_status status = kind == CTRT_COPY_TO_DEVICE ? copy_to_device(device, to, from, bytes)
+                                                           : copy_to_host(device, to, from, bytes);
+    multi_leave(device, cancel);
+    return status;
+}
+
+static ctrt_status fill(void *handle, void *queue, void *address, int byte, size_t bytes)
+{
+    const ctrt_view view = { .data = address, .dtype = CTRT_U8, .numel = (int64_t)bytes, .ndim = 1,
+                             .flags = CTRT_VIEW_CONTIGUOUS, .shape = { (int64_t)bytes }, .strides = { 1 } };
+    const ctrt_range_attributes attributes = { .size = sizeof attributes, .lo = ctrt_int(byte & 0xff),
+                                               .has_lo = true };
+    const ctrt_view *outputs = &view;
+    struct multi_block *block;
+    int64_t offset;
+    (void)queue;
+    TRY(find(&block, &offset, address, bytes));
+    return multi_call(handle, "fill", CTRT_U8, NULL, 0, &outputs, 1, &attributes);
+}
+
+const ctrt_memory_table multi_memory_table = {
+    .size = sizeof(ctrt_memory_table),
+    .alloc = multi_alloc,
+    .free = multi_free,
+    .copy = copy,
+    .fill = fill,
+};
+
+/* ---- layouts ---- */
+
+static ctrt_status layout_get(void *handle, const ctrt_view *view, ctrt_layout *layout)
+{
+    struct multi_device *device = handle;
+    struct multi_block *block;
+    struct multi_split split;
+    int64_t offset;
+    TRY(find(&block, &offset, view->data, 1));
+    *layout = (ctrt_layout){ .kind = CTRT_LAYOUT_REPLICATED };
+    const int cancel = multi_enter(device);
+    if (block->data.state == MULTI_PARTIAL)
+        layout->kind = CTRT_LAYOUT_PARTIAL;
+    if (block->data.state == MULTI_SHARDED) {
+        const int dim = multi_match(&split, &block->data, view, offset, device->count);
+        if (dim >= 0)
+            *layout = (ctrt_layout){ .kind = CTRT_LAYOUT_SHARDED, .dim = dim, .groups = split.groups };
+    }
+    multi_leave(device, cancel);
+    return CTRT_OK;
+}
+
+static ctrt_status change(struct multi_device *device, struct multi_block *block, const struct multi_data *like)
+{
+    struct multi_data to;
+    if (block->data.state <= MULTI_CONSTANT)
+        return multi_data_materialize(device, &block->data, like, block->bytes);
+    TRY(multi_data_to(device, &to, &block->data, like, block->bytes));
+    multi_data_release(&block->data);
+    block->data = to;
+    return CTRT_OK;
+}
+
+static ctrt_status layout_set(void *handle, const ctrt_view *view, const ctrt_layout *layout)
+{
+    struct multi_device *device = handle;
+    struct multi_block *block;
+    int64_t offset;
+    const int64_t size = multi_dtype_bytes(view->dtype);
+    TRY(find(&block, &offset, view->data, (size_t)(view->numel * size)));
+    const int cancel = multi_enter(device);
+    ctrt_status status = CTRT_OK;
+    if (layout->kind == CTRT_LAYOUT_REPLICATED) {
+        status = multi_replicate(device, block);
+    } else {
+        struct multi_data like = { .state = MULTI_SHARDED, .dtype = (ctrt_dtype)view->dtype,
+                                   .bytes = view->numel * size };
+        int64_t inner = size;
+        for (int d = view->ndim - 1; d > layout->dim; d--)
+            inner *= view->shape[d];
+        like.extent = view->shape[layout->dim] / layout->groups;
+        like.inner = inner;
+        const bool equal = block->data.state == MULTI_SHARDED && block->data.extent == like.extent
+                           && block->data.inner == like.inner && block->data.bytes == like.bytes;
+        status = equal ? CTRT_OK : change(device, block, &like);
+    }
+    if (status == CTRT_OK)
+        block->kept = layout->kind == CTRT_LAYOUT_SHARDED;
+    multi_leave(device, cancel);
+    return status;
+}
+
+static ctrt_status layout_counts(void *handle, ctrt_layout_counts *counts)
+{
+    struct multi_device *device = handle;
+    const size_t size = counts->size;
+    const int cancel = multi_enter(device);
+    memset(counts, 0, size);
+    memcpy(counts, &device->counts, size < sizeof device->counts ? size : sizeof device->counts);
+    multi_leave(device, cancel);
+    counts->size = size;
+    return CTRT_OK;
+}
+
+const ctrt_layout_table multi_layout_table = {
+    .size = sizeof(ctrt_layout_table),
+    .get = layout_get,
+    .set = layout_set,
+    .counts = layout_counts,
+};

@@ -1,0 +1,264 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* backends/multi/multi.h: internal declarations of the backends sim-multi and nccl-multi: one logical device whose
+ * tensors are distributed over the devices of another backend, its members.
+ *
+ *   plugin.c        the component; compiled once for each of the two backends
+ *   device.c        members, opening and closing
+ *   blocks.c        logical addresses
+ *   layout.c        arithmetic of layouts: which dimension of a view is the sharded one, and the members' views
+ *   redistribute.c  changes of layouts, with communicators
+ *   rules.c         which dimensions of an op's operands may be sharded
+ *   plan.c          chooses the layout in which a call runs
+ *   kernel.c        runs a call on the members
+ *   workers.c       threads for the members' calls of collectives
+ *   memory.c        copies between a block and the host
+ *
+ * A block of the logical device is a range of numbers that are no addresses of memory. Its bytes are tensors of the
+ * members, `parts`, allocated when the block is first written. Layouts are described in bytes, so they do not depend on
+ * the views of the block. */
+#ifndef CTRT_MULTI_H
+#define CTRT_MULTI_H
+
+#ifndef _GNU_SOURCE
+#define _GNU_SOURCE
+#endif
+#include <pthread.h>
+#include <stdatomic.h>
+#include <string.h>
+
+#include "ctrt/comm.h"
+#include "ctrt/layout.h"
+#include "ctrt/op_plugin.h"
+#include "ctrt/plugin.h"
+
+#define MULTI_MEMBERS  16               /* most members of a device */
+#define MULTI_OPERANDS 16               /* most operands of one call, except of optimizers' steps */
+
+/* What distinguishes the two backends; defined in plugin.c. */
+struct multi_kind {
+    const char *name, *base, *engine;   /* "sim-multi", "sim", "host" */
+    const ctrt_param *members;          /* CTRT_SIM_MULTI */
+};
+extern const struct multi_kind multi_kind;
+extern const ctrt_host *multi_host;
+
+/* Returns from the calling function if the status is an error. */
+#define TRY(expression)                          \
+    do {                                         \
+        const ctrt_status try_ = (expression);   \
+        if (try_ != CTRT_OK)                     \
+            return try_;                         \
+    } while (0)
+
+/* ---- data of blocks ---- */
+
+enum multi_state {
+    MULTI_EMPTY,                        /* never written; no parts */
+    MULTI_CONSTANT,                     /* every element is `value`; no parts */
+    MULTI_REPLICATED, MULTI_SHARDED, MULTI_PARTIAL
+};
+
+/* Bytes that are distributed over the members. SHARDED: the bytes are a contiguous array [outer, extent, inner bytes],
+ * and the index along `extent` is cut into chunks of ceil(extent / members). Part m is [outer, its chunk, inner]. */
+struct multi_data {
+    enum multi_state state;
+    ctrt_dtype dtype;                   /* of the parts; of `value` */
+    int64_t bytes;                      /* bytes of the block behind these were never written; SHARDED: the parts have
+                                         * only these */
+    int64_t extent, inner;
+    ctrt_scalar value;
+    ctrt_tensor *parts[MULTI_MEMBERS];
+};
+
+struct multi_block {
+    char *address;
+    size_t bytes;
+    bool kept;                          /* the program has set the layout */
+    struct multi_data data;
+};
+
+struct multi_device {
+    int count;                          /* members */
+    char names[MULTI_MEMBERS][64];
+    ctrt_device *members[MULTI_MEMBERS];
+    atomic_bool open;                   /* the members are open */
+    ctrt_comm *comms[MULTI_MEMBERS];    /* created when first needed, with `workers` */
+    struct multi_workers *workers;
+    pthread_mutex_t lock;               /* held while a call runs: guards the data of all blocks, and what follows */
+    ctrt_layout_counts counts;
+};
+
+/* Take and release the device's lock, with cancellation of the thread disabled in the meantime. */
+int multi_enter(struct multi_device *device);
+void multi_leave(struct multi_device *device, int cancel_state);
+
+extern const ctrt_device_table multi_device_table;
+extern const ctrt_memory_table multi_memory_table;
+extern const ctrt_queue_table multi_queue_table;
+extern const ctrt_layout_table multi_layout_table;
+extern ctrt_kernel_table multi_kernel_table;
+
+/* Opens the members, at the first use of the device. */
+ctrt_status multi_members_open(struct multi_device *device);
+/* Adds "member 1 (sim:1)" to the thread's error message and returns `status`. */
+ctrt_status multi_member_fails(const struct multi_device *device, int member, ctrt_status status);
+
+/* ---- blocks.c ---- */
+
+ctrt_status multi_alloc(void *device, void **address, size_t bytes);
+void multi_free(void *device, void *address, size_t bytes);
+/* Returns the block that contains the address, or NULL. Takes no lock. */
+struct multi_block *multi_block_of(const void *address);
+
+/* ---- layout.c ---- */
+
+static inline int64_t multi_dtype_bytes(uint32_t dtype)
+{
+    return (int64_t)ctrt_dtype_size((ctrt_dtype)dtype);
+}
+
+/* A dimension of size n that is sharded: `groups` equal groups, each cut into chunks. */
+struct multi_split {
+    int64_t n, groups;
+};
+
+/* The part of `n` indices that a member has. */
+struct multi_range {
+    int64_t start, count;
+};
+struct multi_range multi_chunk(int64_t n, int members, int member);
+/* Size of a split dimension on a member. */
+static inline int64_t multi_split_count(struct multi_split split, int members, int member)
+{
+    return split.groups * multi_chunk(split.n / split.groups, members, member).count;
+}
+
+/* Bytes of part `member` of the data. */
+int64_t multi_part_bytes(const struct multi_data *data, int members, int member);
+/* Finds the dimension of the view, `offset` bytes from the beginning of SHARDED data, that is the sharded one. Returns
+ * -1 if there is none. */
+int multi_match(struct multi_split *split, const struct multi_data *data, const ctrt_view *view, int64_t offset,
+                int members);
+/* Returns whether the view covers all bytes of the block that were ever written, each byte once, and can be all of the
+ * tensor for which the block was allocated. */
+bool multi_covers(const struct multi_data *data, const ctrt_view *view, int64_t offset, size_t block_bytes);
+/* Notes that the view is written, for data->bytes. */
+void multi_note_write(struct multi_data *data, const ctrt_view *view, int64_t offset);
+/* Sets data->bytes, extent and inner so that dimension `dim` of the view is sharded. Returns false if the view is not
+ * a dense view of the whole block, and data that is CONSTANT cannot be divided in this way. */
+bool multi_describe(struct multi_data *data, const ctrt_view *view, int64_t offset, size_t block_bytes, int dim,
+                    struct multi_split split, int members);
+/* Writes the member's view of the data to `out`: tensor, offset, shape and strides. `dim`: the dimension that `split`
+ * cuts; -1: none. If the data is SHARDED, `dim` is the one that multi_match found. */
+void multi_local(ctrt_operand *out, const struct multi_data *data, const ctrt_view *view, int64_t offset, int dim,
+                 struct multi_split split, int members, int member);
+
+/* ---- redistribute.c ---- */
+
+void multi_data_release(struct multi_data *data);
+/* Allocates the parts for data->state, dtype, extent and inner. REPLICATED and PARTIAL: `block_bytes` bytes each. */
+ctrt_status multi_data_alloc(struct multi_device *device, struct multi_data *data, size_t block_bytes);
+/* Gives parts to data that is EMPTY or CONSTANT, in the layout of `like`: its state, dtype, bytes, extent, inner. */
+ctrt_status multi_data_materialize(struct multi_device *device, struct multi_data *data, const struct multi_data *like,
+                                   size_t block_bytes);
+/* Redistributes `from` into the new data `to`, which is REPLICATED, or SHARDED with the layout of `like`. On failure
+ * `to` has no parts. */
+ctrt_status multi_data_to(struct multi_device *device, struct multi_data *to, struct multi_data *from,
+                          const struct multi_data *like, size_t block_bytes);
+/* Releases the communicators and ends their threads; the next collective creates them again. */
+void multi_comms_release(struct multi_device *device);
+/* Makes the block replicated. */
+ctrt_status multi_replicate(struct multi_device *device, struct multi_block *block);
+/* Writes the elements of REPLICATED data to SHARDED data. */
+ctrt_status multi_write_back(struct multi_device *device, struct multi_data *to, const struct multi_data *from);
+/* Runs an op on the member; adds the member to the message of an error. */
+ctrt_status multi_run(const struct multi_device *device, int member, const ctrt_op_call *call);
+/* Copies elements of bytes [outer, count, inner] between tensors of a member. */
+struct multi_runs {
+    ctrt_tensor *tensor;
+    int64_t offset, outer_stride;       /* in bytes */
+};
+ctrt_status multi_copy_runs(const struct multi_device *device, int member, struct multi_runs to, struct multi_runs from,
+                            int64_t outer, int64_t count_bytes, ctrt_dtype dtype);
+
+/* ---- workers.c ---- */
+
+/* Starts a thread for each member but the first. On success *out owns them. */
+ctrt_status multi_workers_new(struct multi_workers **out, struct multi_device *device);
+/* Ends the threads. NULL is allowed. */
+void multi_workers_end(struct multi_workers *workers);
+/* Calls the function for all members at the same time, each with the caller's current stream of its device, and waits.
+ * Returns the error of the call that failed first. */
+ctrt_status multi_workers_run(struct multi_workers *workers, ctrt_status (*function)(void *argument, int member),
+                              void *argument);
+
+/* ---- rules.c ---- */
+
+enum {                                  /* multi_rule.flags */
+    MULTI_BY_DIM = 1,                   /* dimension d of every operand has one letter; `in` and `out` are NULL */
+    MULTI_REDUCES = 2,                  /* the op is a reduction; its attributes have the reduced dimensions */
+    MULTI_SUMS = 4,                     /* a dimension that an output lacks is summed over */
+    MULTI_BIAS = 8,                     /* input 2 is added once, not once per member */
+    MULTI_LINEAR = 16,                  /* partial sums of input 0 (and 1, if it is no number) give partial sums */
+    MULTI_MEAN = 32,                    /* partial results are weighted by the members' numbers of elements */
+    MULTI_STEP = 64,                    /* an optimizer's step: lists of tensors */
+    MULTI_DROPOUT = 128,                /* the members' random numbers continue each other */
+    MULTI_CONV = 256,                   /* letter o only without groups */
+    MULTI_FILL = 512
+};
+
+/* The operands of an op in the notation of Einstein sums: one text for each operand, separated by commas, with a letter
+ * for each dimension. Equal letters are equal dimensions. Only small letters may be sharded. */
+struct multi_rule {
+    const char *op, *in, *out;
+    uint32_t flags;
+};
+/* Returns the rule of an op; one without letters if it has none. */
+const struct multi_rule *multi_rule_of(const char *op);
+
+/* ---- plan.c ---- */
+
+struct multi_operand {
+    const ctrt_view *view;              /* NULL: absent */
+    struct multi_block *block;          /* NULL: a number, or no elements */
+    int64_t offset;                     /* bytes from the beginning of the block */
+    char letters[CTRT_MAX_DIMS + 1];
+    bool output;
+    int same;                           /* index of the input that is the same view; -1: none */
+    bool fresh;                         /* output: nothing of the block's data has to be kept */
+    /* decided: */
+    int dim;                            /* the dimension that is cut; -1: none */
+    struct multi_data *data;            /* of the block, or `temporary` */
+    struct multi_data temporary;
+    bool write_back;                    /* write the temporary to the block afterwards */
+};
+
+struct multi_plan {
+    struct multi_device *device;
+    const char *op;
+    ctrt_dtype key;
+    const struct multi_rule *rule;
+    const void *attributes;
+    int n_inputs, n_outputs, count;     /* count: of all operands; inputs first */
+    struct multi_operand *operands;
+    char letter;                        /* that is sharded; 0: none */
+    struct multi_split split;           /* of the letter */
+    bool linear;                        /* partial sums are not added */
+    uint32_t reduced;                   /* dimensions */
+};
+
+/* Completes a plan whose operands have views: finds blocks, chooses the layout, redistributes the inputs and allocates
+ * the outputs. The caller calls multi_plan_end in any case. */
+ctrt_status multi_plan_make(struct multi_plan *plan);
+/* Writes temporaries back if `status` is CTRT_OK, and frees them. */
+ctrt_status multi_plan_end(struct multi_plan *plan, ctrt_status status);
+
+/* ---- kernel.c ---- */
+
+/* Fills multi_kernel_table for the ops that the members support. */
+ctrt_status multi_kernels_prepare(void *device);
+/* Runs an op on views of the device. Takes the lock. */
+ctrt_status multi_call(struct multi_device *device, const char *op, ctrt_dtype key, const ctrt_view *const *inputs,
+                       int n_inputs, const ctrt_view *const *outputs, int n_outputs, const void *attributes);
+
+#endif

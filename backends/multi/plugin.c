@@ -1,0 +1,46 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* backends/multi/plugin.c: the component of the backend sim-multi or nccl-multi. Compiled once for each, with the
+ * macros MULTI_NAME, MULTI_BASE, MULTI_ENGINE, MULTI_PARAM and MULTI_EXAMPLE that local.mk defines. */
+#include "multi.h"
+
+#include "config.h"
+
+const ctrt_host *multi_host;
+
+static const ctrt_param members_param = {
+    .size = sizeof(ctrt_param), .name = MULTI_PARAM, .type = CTRT_PARAM_STRING,
+    .help = "members of " MULTI_NAME ":0: devices separated by commas, such as " MULTI_EXAMPLE "; default: all visible "
+            MULTI_BASE " devices",
+};
+
+const struct multi_kind multi_kind = {
+    .name = MULTI_NAME, .base = MULTI_BASE, .engine = MULTI_ENGINE, .members = &members_param,
+};
+
+static const ctrt_backend backend = {
+    .size = sizeof(ctrt_backend),
+    .device = &multi_device_table,
+    .memory = &multi_memory_table,
+    .queue = &multi_queue_table,
+    .kernels = &multi_kernel_table,
+    .default_memory = "direct",
+    .flags = CTRT_BACKEND_OWN_MEMORY,
+    .layout = &multi_layout_table,
+};
+
+/* Because the score is negative, "auto" never selects the device. */
+static const ctrt_component components[] = {
+    { .size = sizeof(ctrt_component), .kind = CTRT_COMPONENT_BACKEND, .score = -1, .name = MULTI_NAME,
+      .table = &backend },
+};
+
+static ctrt_status init(const ctrt_host *host)
+{
+    ctrt_param_value value;
+    multi_host = host;
+    (void)host->backend(MULTI_BASE);    /* NULL: it has no devices, and neither has this backend */
+    return host->param(&value, &members_param);
+}
+
+CTRT_PLUGIN_DEFINE("backend-" MULTI_NAME, PACKAGE_VERSION, "one device over several devices of " MULTI_BASE, components,
+                   init)

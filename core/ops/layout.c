@@ -1,0 +1,85 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* ops/layout.c: the layouts of tensors on devices with several members. */
+#include "ctrt/layout.h"
+
+#include "memory/pool.h"
+#include "ops/op_common.h"
+
+static const ctrt_layout_table *table_of(const ctrt_device *device)
+{
+    return CTRT_SLOT(device->backend, layout) ? device->backend->layout : NULL;
+}
+
+ctrt_status ctrt_tensor_layout(ctrt_layout *layout, ctrt_tensor *tensor)
+{
+    OP_CHECK("tensor_layout", layout);
+    OP_CHECK("tensor_layout", tensor);
+    const ctrt_layout_table *table = table_of(tensor->device);
+    *layout = (ctrt_layout){ .kind = CTRT_LAYOUT_REPLICATED };
+    if (table == NULL || tensor->view.numel == 0 || dry_run_on(tensor->device))
+        return CTRT_OK;
+    if (!device_usable(tensor->device))
+        return device_fail_forked(tensor->device);
+    return ctrt_context(table->get(tensor->device->handle, &tensor->view, layout), "tensor_layout");
+}
+
+ctrt_status ctrt_tensor_distribute(ctrt_tensor *tensor, const ctrt_layout *layout)
+{
+    static const char who[] = "tensor_distribute";
+    OP_CHECK(who, tensor);
+    OP_CHECK(who, layout);
+    const ctrt_view *view = &tensor->view;
+    char shape[SHAPE_TEXT_BYTES];
+    ctrt_layout wanted = *layout;
+    if ((int)layout->kind < 0 || layout->kind > CTRT_LAYOUT_PARTIAL)
+        return ctrt_fail(CTRT_ERR_INVALID_ARGUMENT, "%s: unknown kind of layout %d", who, (int)layout->kind);
+    if (layout->kind == CTRT_LAYOUT_PARTIAL)
+        return ctrt_fail(CTRT_ERR_NOT_SUPPORTED, "%s: only ops create partial sums", who);
+    if (layout->kind == CTRT_LAYOUT_SHARDED) {
+        int dim;
+        CTRT_TRY(shape_dim(&dim, who, layout->dim, view->ndim));
+        wanted.dim = dim;
+        wanted.groups = layout->groups == 0 ? 1 : layout->groups;
+        if (view->ndim == 0)
+            return ctrt_fail(CTRT_ERR_SHAPE, "%s: a tensor without dimensions cannot be sharded", who);
+        if (wanted.groups < 1 || view->shape[dim] % wanted.groups != 0)
+            return ctrt_fail(CTRT_ERR_INVALID_ARGUMENT, "%s: dimension %d of shape %s cannot be divided into %lld "
+                             "equal groups", who, dim, shape_text(shape, view->shape, view->ndim),
+                             (long long)layout->groups);
+    }
+    if (!device_usable(tensor->device))
+        return device_fail_forked(tensor->device);
+    const ctrt_layout_table *table = table_of(tensor->device);
+    if (table == NULL && layout->kind != CTRT_LAYOUT_REPLICATED)
+        return ctrt_fail(CTRT_ERR_NOT_SUPPORTED, "%s: %s is one device; devices with several members are, for example, "
+                         "sim-multi and nccl-multi", who, tensor->device->name);
+    if (view->numel == 0)
+        return CTRT_OK;
+    if (!(view->flags & CTRT_VIEW_CONTIGUOUS) || tensor_offset(tensor) != 0
+        || tensor->storage->bytes != (size_t)view->numel * dtype_bytes(tensor_dtype(tensor)))
+        return ctrt_fail(CTRT_ERR_SHAPE, "%s: the tensor of shape %s is a view of a part of its storage, or not "
+                         "contiguous; distribute its base, or a clone", who,
+                         shape_text(shape, view->shape, view->ndim));
+    if (table == NULL || dry_run_on(tensor->device))
+        return CTRT_OK;
+    return ctrt_context(table->set(tensor->device->handle, view, &wanted), "%s", who);
+}
+
+ctrt_status ctrt_layout_count(ctrt_layout_counts *counts, ctrt_device *device)
+{
+    OP_CHECK("layout_count", counts);
+    CTRT_TRY(device_or_default(&device, device));
+    const size_t size = counts->size;
+    ctrt_layout_counts none = { .size = size };
+    if (size < offsetof(ctrt_layout_counts, all_reduce) || size > 4096)
+        return ctrt_fail(CTRT_ERR_INVALID_ARGUMENT, "layout_count: counts->size is %zu, expected %zu", size,
+                         sizeof none);
+    const ctrt_layout_table *table = table_of(device);
+    if (!device_usable(device))
+        return device_fail_forked(device);
+    if (table != NULL)
+        return table->counts(device->handle, counts);
+    memset(counts, 0, size);
+    counts->size = size;
+    return CTRT_OK;
+}
