@@ -332,6 +332,7 @@ void comm_lanes_end(ctrt_comm *comm)
         pthread_mutex_unlock(&comm->lock);
         if (lane->has_thread)
             pthread_join(lane->thread, NULL);
+        lane->has_thread = false;
         ctrt_stream_release(&lane->stream);
     }
 }
