@@ -116,7 +116,8 @@ strategy_distributed_sources = \
     plugins/strategy/distributed/distributed.c \
     plugins/strategy/distributed/distributed.h plugins/strategy/distributed/exchange.c \
     plugins/strategy/distributed/hooks.c plugins/strategy/distributed/powersgd.c \
-    plugins/strategy/distributed/reduce.c plugins/strategy/distributed/verify.c
+    plugins/strategy/distributed/reduce.c plugins/strategy/distributed/share.c \
+    plugins/strategy/distributed/survive.c plugins/strategy/distributed/verify.c
 strategy_pipeline_sources = \
     plugins/strategy/pipeline/divide.c plugins/strategy/pipeline/measure.c plugins/strategy/pipeline/pipeline.c \
     plugins/strategy/pipeline/pipeline.h plugins/strategy/pipeline/place.c \

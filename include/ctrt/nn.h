@@ -194,7 +194,9 @@ typedef enum ctrt_module_event {
     CTRT_MODULE_LOAD_BEGIN, CTRT_MODULE_LOAD_END,
     CTRT_MODULE_STEP_BEGIN,             /* a step of an optimizer that was created from the module or one above it;
                                          * `argument`: the ctrt_optimizer */
-    CTRT_MODULE_STEP_END
+    CTRT_MODULE_STEP_END,
+    CTRT_MODULE_OPTIMIZER_END           /* `argument`: an optimizer that is freed now and must not be used any more. The
+                                         * result is ignored */
 } ctrt_module_event;
 
 /* Implementation of a class of modules; must have static lifetime. `y` is NULL on entry to forward and owns the

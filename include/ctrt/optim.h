@@ -142,6 +142,19 @@ CTRT_API ctrt_status ctrt_optimizer_zero_grad(ctrt_optimizer *optimizer, bool se
 CTRT_API ctrt_status ctrt_optimizer_state(ctrt_tensor **borrowed, ctrt_optimizer *optimizer, size_t index,
                                           const char *name);
 
+/* The number of parameters, the `index`es of the functions around; 0 for NULL. */
+CTRT_API size_t ctrt_optimizer_parameter_count(const ctrt_optimizer *optimizer);
+/* Read and replace the state of the `index`-th parameter, to give an optimizer the state of an equal one elsewhere.
+ * `steps`: the parameter's number of steps. states[CTRT_OPTIMIZER_STATES]: the tensors in the order of
+ * ctrt_optimizer_state's list, NULL where there is none; ctrt_optimizer_get_state writes borrowed references,
+ * ctrt_optimizer_set_state copies the elements, which may have another shape, dtype or device. Options are not
+ * concerned. CTRT_ERR_NOT_FOUND past the last parameter, CTRT_ERR_STATE if the tensors do not fit the optimizer. */
+#define CTRT_OPTIMIZER_STATES 4
+CTRT_API ctrt_status ctrt_optimizer_get_state(int64_t *steps, ctrt_tensor **states, ctrt_optimizer *optimizer,
+                                              size_t index);
+CTRT_API ctrt_status ctrt_optimizer_set_state(ctrt_optimizer *optimizer, size_t index, int64_t steps,
+                                              ctrt_tensor *const *states);
+
 /* Scales all gradients of the module so that their common 2-norm is at most `max_norm` (at least 0). *norm receives the
  * norm before scaling. The call waits for the device only if `norm` is not NULL. */
 CTRT_API ctrt_status ctrt_clip_grad_norm_(double *norm, ctrt_module *module, double max_norm);

@@ -119,9 +119,12 @@ static ctrt_status fail_all(struct distributed *d, ctrt_status status)
         reduce_cancel(d);
         return ctrt_fail(status, "%s", message);
     }
-    if (ctrt_comm_error(d->comm) == CTRT_OK)
+    const bool sync_failed = d->sync != NULL && ctrt_comm_error(d->sync) != CTRT_OK;
+    const bool failed = ctrt_comm_error(d->comm) != CTRT_OK;
+    d->survive.own = status != CTRT_ERR_COMM || !(failed || sync_failed);
+    if (!failed)
         ctrt_comm_abort(d->comm, message);
-    if (d->sync != NULL && ctrt_comm_error(d->sync) == CTRT_OK)
+    if (d->sync != NULL && !sync_failed)
         ctrt_comm_abort(d->sync, message);
     ctrt_sync_layers_abort(d->module, message);
     reduce_cancel(d);
@@ -204,9 +207,8 @@ static ctrt_status step_local(struct distributed *d, ctrt_tensor **loss, const c
     return CTRT_OK;
 }
 
-static ctrt_status dist_step(void *self, ctrt_tensor **loss, const ctrt_strategy_batch *batch)
+ctrt_status step_once(struct distributed *d, ctrt_tensor **loss, const ctrt_strategy_batch *batch)
 {
-    struct distributed *d = self;
     const bool local = (d->no_sync || d->size == 1) && d->canonical == 0;
     capture_begin(d);
     ctrt_status status = module_check(d);
@@ -235,6 +237,23 @@ static ctrt_status dist_step(void *self, ctrt_tensor **loss, const ctrt_strategy
     return status;
 }
 
+static ctrt_status dist_step(void *self, ctrt_tensor **loss, const ctrt_strategy_batch *batch)
+{
+    struct distributed *d = self;
+    return d->survive.on ? survive_step(d, loss, batch) : step_once(d, loss, batch);
+}
+
+static int64_t dist_steps(void *self)
+{
+    return ((struct distributed *)self)->steps;
+}
+
+static ctrt_status dist_barrier(void *self)
+{
+    struct distributed *d = self;
+    return d->survive.on ? survive_barrier(d) : ctrt_comm_barrier(d->comm);
+}
+
 static ctrt_status dist_no_sync(void *self, bool on)
 {
     struct distributed *d = self;
@@ -258,8 +277,9 @@ static ctrt_status dist_set_comm_hook(void *self, ctrt_comm_hook hook, void *use
 /* An optimizer must not use gradients that are not reduced. */
 static ctrt_status dist_event(void *self, ctrt_module_event event, void *argument)
 {
-    (void)argument;
-    return event == CTRT_MODULE_STEP_BEGIN ? unfinished_check(self) : CTRT_OK;
+    if (event == CTRT_MODULE_STEP_BEGIN)
+        CTRT_TRY(unfinished_check(self));
+    return survive_event(self, event, argument);
 }
 
 /* ---- creation ---- */
@@ -267,6 +287,7 @@ static ctrt_status dist_event(void *self, ctrt_module_event event, void *argumen
 static void dist_destroy(void *self)
 {
     struct distributed *d = self;
+    survive_end(d);
     reduce_free(d);
     hook_free(d);
     ctrt_comm_release(&d->sync);
@@ -293,7 +314,21 @@ static ctrt_status params_read(struct distributed *d)
     return hook_choose(d);
 }
 
-static ctrt_status setup(struct distributed *d)
+ctrt_status dist_meet(struct distributed *d, ctrt_status status)
+{
+    CTRT_TRY(verify_ready(d, status));
+    CTRT_TRY(verify_structure(d));
+    CTRT_TRY(verify_devices(d));
+    if (d->sync_layers > 0 && d->size > 1)
+        CTRT_TRY(ctrt_comm_split(&d->sync, d->comm, 0, d->rank));
+    CTRT_TRY(verify_ready(d, reduce_new(d)));
+    CTRT_TRY(verify_ready(d, reduce_memory(d)));
+    if (d->survive.on)
+        return share_state(d);
+    return exchange(d, EXCHANGE_BROADCAST, d->tensors, d->count, 0);
+}
+
+static ctrt_status setup(struct distributed *d, const ctrt_strategy_config *config)
 {
     ctrt_sync_layers sync = { .layers = 0 };
     ctrt_status status = params_read(d);
@@ -302,14 +337,10 @@ static ctrt_status setup(struct distributed *d)
     if (status == CTRT_OK)
         status = ctrt_sync_layers_find(&sync, d->module);
     d->sync_layers = sync.layers;
-    CTRT_TRY(verify_ready(d, status));
-    CTRT_TRY(verify_structure(d));
-    CTRT_TRY(verify_devices(d));
-    if (d->sync_layers > 0 && d->size > 1)
-        CTRT_TRY(ctrt_comm_split(&d->sync, d->comm, 0, d->rank));
-    CTRT_TRY(verify_ready(d, reduce_new(d)));
-    CTRT_TRY(verify_ready(d, reduce_memory(d)));
-    return exchange(d, EXCHANGE_BROADCAST, d->tensors, d->count, 0);
+    if (status == CTRT_OK)
+        status = survive_begin(d, config);
+    status = dist_meet(d, status);
+    return d->survive.on && status != CTRT_OK ? survive_rebuild(d, status) : status;
 }
 
 static ctrt_status dist_create(void **out, const ctrt_strategy_config *config)
@@ -324,7 +355,7 @@ static ctrt_status dist_create(void **out, const ctrt_strategy_config *config)
     d->size = ctrt_comm_size(d->comm);
     d->canonical = config->canonical;
     d->hook_name = "";
-    ctrt_status status = setup(d);
+    ctrt_status status = setup(d, config);
     if (status == CTRT_OK)
         *out = d;
     else
@@ -344,7 +375,7 @@ static const ctrt_strategy strategy = {
     .size = sizeof(ctrt_strategy), .flags = CTRT_STRATEGY_RANKS | CTRT_STRATEGY_CAPTURE,
     .create = dist_create, .destroy = dist_destroy,
     .forward = dist_forward, .step = dist_step, .no_sync = dist_no_sync, .describe = dist_describe,
-    .event = dist_event, .set_comm_hook = dist_set_comm_hook,
+    .event = dist_event, .set_comm_hook = dist_set_comm_hook, .steps = dist_steps, .barrier = dist_barrier,
 };
 static const ctrt_component components[] = {
     { .size = sizeof(ctrt_component), .kind = CTRT_COMPONENT_STRATEGY, .name = "distributed", .table = &strategy },
@@ -357,6 +388,7 @@ static ctrt_status init(const ctrt_host *the_host)
     CTRT_TRY(host->param(&value, &bucket_param));
     CTRT_TRY(host->param(&value, &buffers_param));
     CTRT_TRY(host->param(&value, &audit_param));
+    CTRT_TRY(survive_params(host));
     return hook_params(host);
 }
 

@@ -50,6 +50,7 @@ static ctrt_status structure_text(const struct distributed *d, char **text, size
             (int)d->canonical, (unsigned long long)d->bucket_bytes, d->broadcast_buffers ? "yes" : "no",
             (long long)d->audit);
     hook_text(d, file);
+    fprintf(file, "CTRT_ON_FAILURE=%s\n", d->survive.on ? "shrink" : "stop");
     fprintf(file, "%d SyncBatchNorm layers\n", (int)d->sync_layers);
     for (size_t i = 0; i < d->count; i++) {
         const bool parameter = i < d->parameters;
