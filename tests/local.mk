@@ -157,7 +157,8 @@ comm_tests   += tests/unit/test-comm-traffic.c
 endif
 if PLUGIN_STRATEGY_SINGLE
 if PLUGIN_STRATEGY_DISTRIBUTED
-comm_tests   += tests/unit/test-comm-hooks.c tests/unit/test-distributed.c tests/unit/test-distributed-capture.c
+comm_tests   += tests/unit/test-comm-hooks.c tests/unit/test-distributed.c tests/unit/test-distributed-capture.c \
+                tests/unit/test-survive.c
 if PLUGIN_STRATEGY_DATA_PARALLEL
 if PLUGIN_STRATEGY_PIPELINE
 comm_tests   += tests/unit/test-sync-batch-norm.c
@@ -373,12 +374,16 @@ run_rank_LDFLAGS = $(NO_WRAPPER)
 if PLUGIN_CPU
 if PLUGIN_COMM_HOST
 if PLUGIN_STRATEGY_DISTRIBUTED
-check_PROGRAMS   += fail-rank
-TESTS            += tests/integration/failures.sh
+check_PROGRAMS   += fail-rank survive-rank
+TESTS            += tests/integration/failures.sh tests/integration/survive.sh
+LONG_TESTS       += tests/integration/survive-long.sh
 endif
 endif
 endif
-EXTRA_DIST       += tests/integration/failures.sh
+EXTRA_DIST       += tests/integration/failures.sh tests/integration/survive.sh tests/integration/survive-long.sh
+survive_rank_SOURCES = tests/integration/survive-rank.c
+survive_rank_LDADD   = libctrt.la
+survive_rank_LDFLAGS = $(NO_WRAPPER)
 fail_rank_SOURCES = tests/integration/fail-rank.c
 fail_rank_LDADD   = libctrt.la
 fail_rank_LDFLAGS = $(NO_WRAPPER)
