@@ -38,8 +38,8 @@ static ctrt_status states_check(const struct optim_slot *slot, unsigned needs, c
     for (int i = 0; i < OPTIM_STATES; i++)
         if ((needs >> i & 1) && (states[i] == NULL
                                  || ctrt_tensor_numel(states[i]) != ctrt_tensor_numel(slot->state[i])))
-            return ctrt_fail(CTRT_ERR_STATE, "optimizer_set_state: state %d of %s has %lld elements, expected %lld; the "
-                             "optimizers must be of the same kind with the same options", i, slot->name,
+            return ctrt_fail(CTRT_ERR_STATE, "optimizer_set_state: state %d of %s has %lld elements, expected %lld; "
+                             "the optimizers must be of the same kind with the same options", i, slot->name,
                              states[i] != NULL ? (long long)ctrt_tensor_numel(states[i]) : 0,
                              (long long)ctrt_tensor_numel(slot->state[i]));
     return CTRT_OK;

@@ -164,6 +164,7 @@ ctrt_status comm_connect(ctrt_comm *comm)
         .size = sizeof comm->config, .rank = comm->rank, .world = comm->size, .name = comm->id,
         .device = comm->device, .store = comm->store, .timeout = comm->timeout,
         .state = &comm->lanes[LANE_COLLECTIVES], .poll = comm_poll, .mismatch = comm_mismatch,
+        .epoch = comm->epoch,
     };
     comm_lane_begin(&comm->lanes[LANE_COLLECTIVES]);
     /* Before `create`, so that a rank that ends while the others connect is noticed. */

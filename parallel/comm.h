@@ -189,8 +189,9 @@ ctrt_status comm_list_connect(ctrt_comm **out, ctrt_comm *comm, const struct com
 size_t comm_root_length(const char *text, int epoch);
 /* Writes the id of the next epoch. */
 ctrt_status comm_next_id(char **out, const ctrt_comm *comm);
-/* GUARD_SET lets the store's server fail the next epoch if this process ends before it watches that group, and GUARD_DROP
- * does not any more. GUARD_KEEP_ALARM: it watches the group now. `was`: the key of this rank, see struct ctrt_comm. */
+/* GUARD_SET lets the store's server fail the next epoch if this process ends before it watches that group, and
+ * GUARD_DROP does not any more. GUARD_KEEP_ALARM: it watches the group now. `was`: the key of this rank, see struct
+ * ctrt_comm. */
 enum comm_guard { GUARD_SET, GUARD_DROP, GUARD_KEEP_ALARM };
 ctrt_status comm_next_guard(ctrt_comm *comm, int32_t was, enum comm_guard guard);
 /* Lets other processes join the group: publishes where it is. Called by rank 0. */

@@ -111,7 +111,7 @@ static ctrt_status fail_store(const ctrt_comm *comm, ctrt_status status)
         if (comm->members->list[rank].serves && atomic_load(&comm->store->ended))
             return ctrt_fail(CTRT_ERR_COMM, "the ranks that are left cannot agree, because rank %d has ended, which "
                              "served the store %s; the store must outlive the ranks: start them with `ctrt run`, or "
-                             "set CTRT_STORE to a store that another process serves, or to file://PATH", rank,
+                             "set CTRT_STORE to one that another process serves", rank,
                              ctrt_store_address(comm->store));
     return ctrt_context(status, "the ranks that are left cannot agree without the store %s",
                         ctrt_store_address(comm->store));
@@ -387,7 +387,8 @@ static ctrt_status describe_change(char **out, char **line, const ctrt_comm *com
     const size_t before = comm->changes != NULL ? strlen(comm->changes) - 1 : 0, bytes = before + strlen(change) + 3;
     *out = host_alloc(bytes);
     if (*out != NULL)                       /* an array with one element more */
-        snprintf(*out, bytes, "%.*s%c%s]", (int)before, before > 0 ? comm->changes : "", before > 0 ? ',' : '[', change);
+        snprintf(*out, bytes, "%.*s%c%s]", (int)before, before > 0 ? comm->changes : "", before > 0 ? ',' : '[',
+                 change);
     free(change);
     return *out != NULL ? CTRT_OK : out_of_memory(bytes, "a report");
 }

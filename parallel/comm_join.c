@@ -155,6 +155,9 @@ static ctrt_status await_admission(ctrt_comm **out, ctrt_comm *comm)
     struct comm_list *list = NULL;
     int64_t number = 0;
     int size = 0;
+    if (CTRT_SLOT(comm->engine, bootstrap))
+        return ctrt_fail(CTRT_ERR_NOT_SUPPORTED, "the engine %s cannot connect a process that joins later (CTRT_JOIN), "
+                         "because its launcher has not started it with the others", comm->engine_name);
     CTRT_TRY(find_group(comm, &size));
     for (;;) {
         int rank = -1;

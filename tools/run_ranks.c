@@ -31,7 +31,7 @@ static struct rank {
 static int rank_count, first_rank, running;
 static bool failed, stopped;            /* stopped: a signal asked the launcher to end after the ends of all ranks */
 static int exit_status;                 /* of the first failure */
-/* With options->shrink: ranks that have ended with status 0, and that were lost; times that a rank was started again. */
+/* With options->shrink: ranks that have ended with status 0; ranks that were lost; how often one was started again. */
 static int succeeded, lost, restarted;
 static int64_t next_look;               /* for ranks that the others have excluded */
 static int forwarded;                   /* the last signal that asked the launcher to end */

@@ -155,16 +155,17 @@ CTRT_API ctrt_status ctrt_comm_report(char **json, ctrt_comm *comm);
 
 /* ---- ranks that are lost, and ranks that join ----------------------------------------------------------------------
  *
- * After the failure of a communicator the ranks that are left can form a new one. Its epoch is higher by 1, its name and
- * the names of its keys in the store end with the epoch ("world~1"), and nothing of an older epoch reaches it. */
+ * After the failure of a communicator the ranks that are left can form a new one. Its epoch is higher by 1, its name
+ * and the names of its keys in the store contain the epoch ("world~1"), and nothing of an older epoch reaches it. */
 
 /* Forms the group of the ranks that are left, in their old order, and of the processes that wait to join, which come
  * last. Every rank that goes on calls it, on the communicator that has failed. A communicator that has not failed ends
  * on all ranks, as by ctrt_comm_abort. Rank and size of *out differ from those of `comm`, which the caller releases.
  *
- * The ranks agree through the store of `comm`. A rank is lost if its process has ended, if it has released `comm`, if it
- * was stopped (5 s), or if it does not call the function within the timeout of the group. If further ranks are lost
- * meanwhile, the agreement begins again with another epoch.
+ * The ranks agree through the store of `comm`. A rank is lost if its process has ended, if it has released `comm`, if
+ * its process is stopped (5 s), or if it does not call the function within the timeout of the group (at most 5 s if it
+ * has exceeded that in a collective). If further ranks are lost meanwhile, the agreement begins again with another
+ * epoch.
  *
  * Errors: CTRT_ERR_COMM if the store has ended, because its server was one of the lost ranks, and if the other ranks
  * have gone on without this one, which did not answer in time. Then `comm` can only be released. CTRT_ERR_NOT_SUPPORTED
@@ -175,9 +176,9 @@ CTRT_API ctrt_status ctrt_comm_shrink(ctrt_comm **out, ctrt_comm *comm);
 CTRT_API int ctrt_comm_epoch(const ctrt_comm *comm);
 /* Returns the rank in the epoch before of rank `rank` of `comm`; -1 if it has joined since, or for a wrong argument. */
 CTRT_API int ctrt_comm_previous_rank(const ctrt_comm *comm, int rank);
-/* Writes the number of processes that wait to join, which the next ctrt_comm_shrink admits: processes with the parameter
- * CTRT_JOIN=yes in ctrt_comm_new, of groups of ctrt_comm_new with CTRT_ON_FAILURE=shrink. Only rank 0 asks the store, at
- * most every 0.2 s; the others return 0. Errors: CTRT_ERR_COMM if the store does not answer. */
+/* Writes the number of processes that wait to join, which the next ctrt_comm_shrink admits: processes with the
+ * parameter CTRT_JOIN=yes in ctrt_comm_new, of groups of ctrt_comm_new with CTRT_ON_FAILURE=shrink. Only rank 0 asks
+ * the store, at most every 0.2 s; the others return 0. Errors: CTRT_ERR_COMM if the store does not answer. */
 CTRT_API ctrt_status ctrt_comm_joining(int *count, ctrt_comm *comm);
 
 /* ---- tensors in shared memory ------------------------------------------------------------------------------------ */

@@ -223,8 +223,8 @@ CTRT_API ctrt_status ctrt_parallel_new_comm(ctrt_module **out, ctrt_module *modu
  * replace it by one of other ranks: then it is valid until the next step, and rank and size are read for each step. */
 CTRT_API ctrt_comm *ctrt_parallel_comm(ctrt_module *net);
 /* Returns the number of steps (ctrt_parallel_step without no_sync) that are complete; 0 for a module that
- * ctrt_parallel_new did not create. It is the same on all ranks; on a rank that has joined (CTRT_JOIN) it begins with the
- * number of those before. */
+ * ctrt_parallel_new did not create. It is the same on all ranks; on a rank that has joined (CTRT_JOIN) it begins with
+ * the number of those before. */
 CTRT_API int64_t ctrt_parallel_steps(ctrt_module *net);
 /* Waits until all ranks have called it. With CTRT_ON_FAILURE=shrink it goes on with the ranks that are left, as
  * ctrt_parallel_step: call it after the last step, so that a rank that has not completed this step gets the result of

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* survive-rank.c STEPS [FAULT...]: one rank of the jobs that survive.sh starts. It trains a small network under the
- * strategy `distributed`, on batches that depend on the step and the rank. A FAULT has the form RANK:WHAT:MICROSECONDS and
- * happens in the process that was RANK at first, that time after ctrt_parallel_new:
+ * strategy `distributed`, on batches that depend on the step and the rank. A FAULT has the form RANK:WHAT:MICROSECONDS
+ * and happens in the process that was RANK at first, that time after ctrt_parallel_new:
  *
  *   kill     it ends by SIGKILL, wherever it is then
  *   stop     it stops; SIGCONT follows 4 s later
@@ -9,8 +9,8 @@
  *
  * At the end a rank prints:
  *   result: rank R of S, N steps, N optimizer steps, loss L, hash H, descriptors B A, mappings B A, threads B A
- * where H is a hash of the parameters and the optimizer's state (buffers of batch norm differ between ranks), and B and A
- * count what the process has after its third step and now. PAUSE_US: time that each step takes longer. */
+ * where H is a hash of the parameters and the optimizer's state (buffers of batch norm differ between ranks), and B and
+ * A count what the process has after its third step and now. PAUSE_US: time that each step takes longer. */
 #include <ctrt/ctrt.h>
 
 #include <dirent.h>
@@ -225,8 +225,8 @@ static ctrt_status report(ctrt_module *net, ctrt_module *module, ctrt_optimizer 
     const struct resources now = resources_now();
     printf("result: rank %d of %d, %lld steps, %lld optimizer steps, loss %.6f, hash %016llx, descriptors %d %d, "
            "mappings %d %d, threads %d %d\n", ctrt_comm_rank(comm), ctrt_comm_size(comm),
-           (long long)ctrt_parallel_steps(net), (long long)steps, loss, (unsigned long long)hash, before->descriptors, now.descriptors,
-           before->mappings, now.mappings, before->threads, now.threads);
+           (long long)ctrt_parallel_steps(net), (long long)steps, loss, (unsigned long long)hash,
+           before->descriptors, now.descriptors, before->mappings, now.mappings, before->threads, now.threads);
     return CTRT_OK;
 }
 

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Groups that go on with the ranks that are left (ctrt_comm_shrink): who is lost, ranks, epochs and values afterwards. */
+/* Groups that go on with the ranks that are left (ctrt_comm_shrink): who is lost; ranks, epochs and values then. */
 #include "comm_job.h"
 
 /* ---- lost ranks ---- */

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* plugins/strategy/distributed/share.c: gives ranks the state of the one that has completed most steps.
  *
- * A rank that is behind receives everything into memory of its own first and changes its tensors only when all of it has
- * arrived. So a loss during the transfer leaves each rank in a complete state, and another transfer begins. */
+ * A rank that is behind receives everything into memory of its own first and changes its tensors only when all of it
+ * has arrived. So a loss during the transfer leaves each rank in a complete state, and another transfer begins. */
 #include <stdlib.h>
 #include <string.h>
 

@@ -8,8 +8,8 @@
  *
  * When a step fails, all ranks are in a call of ctrt_parallel_step, or come to one, with all optimizer steps before it
  * done. Some may have completed one step more than others, because the failure ended the step before it was complete on
- * all ranks. The others then get the result of that step and their call returns without gradients, so that the optimizer
- * step after it changes nothing; with the next call all ranks are in the same step again. */
+ * all ranks. The others then get the result of that step and their call returns without gradients, so that the
+ * optimizer step after it changes nothing; with the next call all ranks are in the same step again. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
