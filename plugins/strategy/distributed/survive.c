@@ -156,6 +156,17 @@ static ctrt_status save(struct distributed *d)
     return status;
 }
 
+/* A collective that was enqueued and has failed leaves its error with the streams. */
+static ctrt_status streams_reset(const struct distributed *d)
+{
+    CTRT_AUTO(stream) current = NULL;
+    if (d->stream == NULL)
+        return CTRT_OK;
+    CTRT_TRY(ctrt_stream_current(&current, d->device));
+    CTRT_TRY(ctrt_stream_reset(current));
+    return ctrt_stream_reset(d->stream);
+}
+
 static ctrt_status restore(struct distributed *d)
 {
     struct survive *s = &d->survive;
@@ -166,6 +177,7 @@ static ctrt_status restore(struct distributed *d)
     d->rows = s->rows;
     for (size_t i = 0; i < d->slot_count; i++)
         d->slots[i].used = s->used[i];
+    CTRT_TRY(streams_reset(d));
     ctrt_no_grad status = buffers_copy(d, false);
     return status;
 }
