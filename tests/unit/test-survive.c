@@ -20,14 +20,17 @@ static const struct survive_case {
     enum how how;
     int size, rank;
     enum optimizer optimizer;
+    bool sync;                              /* the network has a SyncBatchNorm */
 } cases[] = {
-    { "leaves, sgd", LEAVES, 3, 1, SGD },
-    { "the first leaves, adamw", LEAVES, 3, 0, ADAMW },
-    { "one of two leaves, adamw", LEAVES, 2, 1, ADAMW },
-    { "behind, sgd", BEHIND, 3, 2, SGD },
-    { "the first is behind, adamw", BEHIND, 3, 0, ADAMW },
-    { "behind, adamw", BEHIND, 4, 1, ADAMW },
-    { "fails, adamw", FAILS, 3, 1, ADAMW },
+    { "leaves, sgd", LEAVES, 3, 1, SGD, false },
+    { "the first leaves, adamw", LEAVES, 3, 0, ADAMW, false },
+    { "one of two leaves, adamw", LEAVES, 2, 1, ADAMW, false },
+    { "behind, sgd", BEHIND, 3, 2, SGD, false },
+    { "the first is behind, adamw", BEHIND, 3, 0, ADAMW, false },
+    { "behind, adamw", BEHIND, 4, 1, ADAMW, false },
+    { "fails, adamw", FAILS, 3, 1, ADAMW, false },
+    { "leaves, sync batch norm", LEAVES, 3, 1, SGD, true },
+    { "is behind, sync batch norm", BEHIND, 3, 0, SGD, true },
 };
 
 /* What a rank's functions need. */
@@ -57,6 +60,13 @@ static ctrt_status loss_function(ctrt_tensor **loss, ctrt_tensor *output, ctrt_t
         return ctrt_fail(CTRT_ERR_INVALID_ARGUMENT, "this batch is wrong");
     CTRT_TRY(ctrt_square(&squares, output));
     return ctrt_mean(loss, squares, CTRT_ALL_DIMS);
+}
+
+static ctrt_status norm_net_new(ctrt_module **out, ctrt_device *device)
+{
+    return ctrt_sequential_new(out, CTRT_MODULES(CTRT_NEW(linear, FEATURES, 4, true, device),
+                                                 CTRT_NEW(batch_norm1d, 4, 0, 0, true, device), CTRT_NEW(tanh),
+                                                 CTRT_NEW(linear, 4, 3, true, device)));
 }
 
 /* An all_reduce. Afterwards the rank with the fault waits until the others have completed the step, and fails. */
@@ -107,6 +117,17 @@ static ctrt_status step_once(double *value, ctrt_module *net, ctrt_optimizer *op
 }
 
 /* ---- a rank ---- */
+
+static void copy_parameters(ctrt_module *to, ctrt_module *from)
+{
+    for (size_t i = 0; i < ctrt_module_parameter_count(to); i++) {
+        const char *name;
+        ctrt_tensor *a = NULL, *b = NULL;
+        CHECK_OK(ctrt_module_parameter(&name, &a, to, i));
+        CHECK_OK(ctrt_module_parameter(&name, &b, from, i));
+        ctrt_no_grad CHECK_OK(ctrt_copy_(a, b));
+    }
+}
 
 static void compare(struct rank *rank, ctrt_module *net, ctrt_module *reference)
 {
@@ -161,9 +182,12 @@ static void survive(struct rank *rank)
     CTRT_AUTO(module) module = NULL, net = NULL, copy = NULL, reference = NULL;
     CTRT_AUTO(optimizer) optimizer = NULL, reference_optimizer = NULL;
     ctrt_manual_seed(5);
-    CHECK_OK(mlp_new(&module, rank->device));
-    REQUIRE(ctrt_parallel_new_comm(&net, module, "distributed", rank->comm) == CTRT_OK, "%s", ctrt_error_message());
+    CHECK_OK((c->sync ? norm_net_new : mlp_new)(&module, rank->device));
     CHECK_OK(ctrt_module_copy(&copy, module, rank->device));
+    if (c->sync)
+        CHECK_OK(ctrt_convert_sync_batch_norm(module, NULL));
+    REQUIRE(ctrt_parallel_new_comm(&net, module, "distributed", rank->comm) == CTRT_OK, "%s", ctrt_error_message());
+    copy_parameters(copy, module);          /* those of rank 0 now */
     CHECK_OK(ctrt_parallel_new(&reference, copy, "single", &rank->device, 1));
     if (c->how == BEHIND)
         CHECK_OK(ctrt_parallel_set_comm_hook(net, hook, &context));
