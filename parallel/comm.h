@@ -72,6 +72,8 @@ struct ctrt_comm {
                                              * join; NULL in epoch 0 */
     char *changes;                          /* JSON: an array with an element per epoch; host_alloc; NULL: none */
     bool elastic;                           /* CTRT_ON_FAILURE=shrink, so other processes may join */
+    bool moves;                             /* this rank takes part in the agreement on the next epoch, so errors of the
+                                             * streams of its collectives end with them */
     bool replaced;                          /* this rank is in the next epoch */
     bool cut;                               /* the store did not answer when the group failed */
     int64_t next_look;                      /* ctrt_comm_joining: time of the next look at the store */

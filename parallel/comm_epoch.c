@@ -466,6 +466,7 @@ static ctrt_status next_epoch(ctrt_comm **out, ctrt_comm *comm)
 {
     struct comm_list *list = NULL;
     comm_fail_replaced(comm);
+    comm->moves = true;
     comm_lanes_end(comm);
     ctrt_status status = agree_on_next(&list, comm);
     if (status != CTRT_OK)

@@ -333,6 +333,8 @@ void comm_lanes_end(ctrt_comm *comm)
         if (lane->has_thread)
             pthread_join(lane->thread, NULL);
         lane->has_thread = false;
+        if (lane->stream != NULL && comm->moves)
+            (void)ctrt_stream_reset(lane->stream);
         ctrt_stream_release(&lane->stream);
     }
 }

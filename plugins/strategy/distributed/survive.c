@@ -163,21 +163,24 @@ static ctrt_status streams_reset(const struct distributed *d)
     if (d->stream == NULL)
         return CTRT_OK;
     CTRT_TRY(ctrt_stream_current(&current, d->device));
-    CTRT_TRY(ctrt_stream_reset(current));
-    return ctrt_stream_reset(d->stream);
+    CTRT_TRY(ctrt_stream_reset(d->stream));
+    return ctrt_stream_reset(current);      /* which may have waited for the other */
 }
 
-static ctrt_status restore(struct distributed *d)
+static void restore_counters(struct distributed *d)
 {
     struct survive *s = &d->survive;
-    ctrt_status status;
     d->mode = IDLE;
     d->started = false;
     d->steps = s->completed;
     d->rows = s->rows;
     for (size_t i = 0; i < d->slot_count; i++)
         d->slots[i].used = s->used[i];
-    CTRT_TRY(streams_reset(d));
+}
+
+static ctrt_status restore_buffers(struct distributed *d)
+{
+    ctrt_status status;
     ctrt_no_grad status = buffers_copy(d, false);
     return status;
 }
@@ -203,6 +206,8 @@ static ctrt_status next_group(struct distributed *d)
     d->rank = ctrt_comm_rank(next);
     d->size = ctrt_comm_size(next);
     d->survive.own = false;
+    CTRT_TRY(streams_reset(d));             /* after ctrt_comm_shrink has reset the streams of the collectives */
+    CTRT_TRY(restore_buffers(d));
     if (d->powersgd == NULL)
         return CTRT_OK;
     hook_free(d);                           /* its errors belong to the ranks and buckets of the old group */
@@ -325,9 +330,12 @@ ctrt_status survive_step(struct distributed *d, ctrt_tensor **loss, const ctrt_s
         ctrt_tensor_release(loss);
         char message[1024];
         snprintf(message, sizeof message, "%s", ctrt_error_message());
-        CTRT_TRY(restore(d));
+        restore_counters(d);
+        const bool others = others_failed(d, status);
+        if (!others && restore_buffers(d) != CTRT_OK)
+            snprintf(message, sizeof message, "the buffers of before the step are lost: %s", ctrt_error_message());
         (void)ctrt_fail(status, "%s", message);
-        if (!others_failed(d, status))
+        if (!others)
             break;
         const int size = d->size;
         status = survive_rebuild(d, status);
