@@ -1,7 +1,8 @@
 #!/bin/sh
 # SPDX-License-Identifier: Apache-2.0
 # Ranks that are lost while a program trains with CTRT_ON_FAILURE=shrink: the others complete all steps with status 0
-# and equal parameters. SURVIVE_KILLS: number of runs in which each rank is killed (2).
+# and equal parameters. SURVIVE_KILLS: number of runs in which each rank is killed (2). CTRT_TEST_MPIRUN: the mpirun of
+# the tests with MPI.
 srcdir=${srcdir:-$(cd "$(dirname "$0")/../.." && pwd)}
 builddir=$(cd "${builddir:-.}" && pwd)
 . "$srcdir/tests/lib.sh"
@@ -31,7 +32,7 @@ shrink() {
     job "$name" "$ctrt" run -n "$ranks" --on-failure shrink "$program" $steps "$@"
 }
 
-results() { grep '^\[[0-9]*\] result: ' "$work/$1.out"; }
+results() { grep -E '^(\[[0-9]*\] )?result: ' "$work/$1.out"; }
 value() { results "$1" | sed -n "s/.* $2 \([^ ,]*\).*/\1/p"; }
 
 # survived NAME STATUS RANKS: requires the exit status, RANKS results of as many ranks that have made all steps and have
@@ -150,6 +151,51 @@ check "rank 0 serves the store and is lost" "$(explain served1 "$(
     [ "$(cat "$work/served1.status")" = 1 ] || echo "exit status $(cat "$work/served1.status")"
     grep -q 'error: .*because rank 0 has ended, which served the store .*`ctrt run`' "$work/served1.out" ||
         echo "no message")")"
+
+# --- MPI --------------------------------------------------------------------------------------------------------------
+
+mpirun=${CTRT_TEST_MPIRUN:-mpirun}
+export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1 OMPI_MCA_rmaps_base_oversubscribe=1
+export PRTE_ALLOW_RUN_AS_ROOT=1 PRTE_ALLOW_RUN_AS_ROOT_CONFIRM=1 PRTE_MCA_rmaps_default_mapping_policy=:oversubscribe
+
+# ulfm NAME MACHINES FAULT...: 4 ranks of Open MPI 5, whose store ctrt run serves.
+ulfm() {
+    name=$1
+    CTRT_MPI_MACHINES=$2
+    export CTRT_MPI_MACHINES
+    shift 2
+    job "$name" "$ctrt" run -n 1 env -u RANK -u WORLD_SIZE -u LOCAL_RANK -u LOCAL_WORLD_SIZE -u MASTER_ADDR \
+        -u MASTER_PORT CTRT_ON_FAILURE=shrink "$mpirun" --with-ft ulfm -n 4 "$program" $steps "$@"
+}
+case $($mpirun --version 2>/dev/null | head -n 1) in
+    *'Open MPI'*' 4.'*) version=4 ;;
+    *'Open MPI'*' 5.'*) version=5 ;;
+    *) version= ;;
+esac
+if grep -q '__[atu]*san_init' "$builddir/.libs/survive-rank" "$program" 2>/dev/null; then
+    version=                            # MPI libraries have leaks and races of their own
+fi
+[ -f "$builddir/plugins-built/comm-mpi.so" ] || version=
+if [ "$version" = 5 ]; then
+    for machines in 0 2 4; do
+        ulfm "mpi-one-$machines" $machines 2:kill:$third
+        check "Open MPI 5, $machines machines: a rank is killed" "$(explain "mpi-one-$machines" "$(
+            survived "mpi-one-$machines" 0 3)")"
+        ulfm "mpi-two-$machines" $machines 0:kill:$third 3:kill:$half
+        check "Open MPI 5, $machines machines: the first, then another one" "$(explain "mpi-two-$machines" "$(
+            survived "mpi-two-$machines" 0 2)")"
+    done
+else
+    skip "Open MPI 5: ranks are killed" "no mpirun of Open MPI 5, or sanitizers"
+fi
+if [ "$version" = 4 ]; then
+    CTRT_ON_FAILURE=shrink job mpi4 "$mpirun" -n 3 "$program" $steps 2:return:$third
+    check "Open MPI 4 cannot go on, and says what is needed" "$(explain mpi4 "$(
+        [ "$(cat "$work/mpi4.status")" != 0 ] || echo "exit status 0"
+        grep -q 'no MPIX_Comm_shrink.*needs Open MPI 5' "$work/mpi4.out" || echo "no message")")"
+else
+    skip "Open MPI 4 cannot go on, and says what is needed" "no mpirun of Open MPI 4, or sanitizers"
+fi
 
 # --- what remains -----------------------------------------------------------------------------------------------------
 
