@@ -54,29 +54,24 @@ ctrt_status ctrt_comm_joining(int *count, ctrt_comm *comm)
 
 /* ---- joining ---- */
 
-static ctrt_status fail_ended(const ctrt_comm *comm, const char *how)
-{
-    return ctrt_fail(CTRT_ERR_COMM, "group %s %s before it admitted this process (CTRT_JOIN)", comm->name, how);
-}
-
-/* Fails if the group has ended. */
+/* Fails if no rank of the group is left. */
 static ctrt_status check_exists(ctrt_comm *comm, int size)
 {
+    static const char *const ends[] = { "left", "ended", "gone" };
     char key[COMM_KEY];
-    void *value = NULL;
-    bool unset = true, runs = false;
-    CTRT_TRY(store_get_within(&unset, &value, NULL, comm->store, comm_key(key, comm, "alarm", -1), 0,
-                              STORE_ANSWER_TIME / 1e9));
-    const bool left = !unset && strcmp(value, "0 L ") == 0;
-    free(value);
-    if (left)
-        return fail_ended(comm, "has ended");
-    for (int rank = 0; rank < size && !runs; rank++) {
-        CTRT_TRY(store_get_within(&unset, NULL, NULL, comm->store, comm_key(key, comm, "ended", rank), 0,
-                                  STORE_ANSWER_TIME / 1e9));
-        runs = unset;
+    bool left = false;
+    for (int rank = 0; rank < size; rank++) {
+        bool runs = true;
+        for (size_t i = 0; i < COUNT_OF(ends) && runs; i++) {
+            CTRT_TRY(store_get_within(&runs, NULL, NULL, comm->store, comm_key(key, comm, ends[i], rank), 0,
+                                      STORE_ANSWER_TIME / 1e9));
+            left = left || (!runs && i == 0);
+        }
+        if (runs)
+            return CTRT_OK;
     }
-    return runs ? CTRT_OK : fail_ended(comm, "has lost all its ranks");
+    return ctrt_fail(CTRT_ERR_COMM, "group %s has %s before it admitted this process (CTRT_JOIN)", comm->name,
+                     left ? "ended" : "lost all its ranks");
 }
 
 /* Sets id and epoch of `comm` to those of the group's present epoch; *size: its number of ranks. */

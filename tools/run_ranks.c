@@ -318,7 +318,7 @@ static void end_leftovers(void)
 /* Waits until the ranks have ended and their output is written. */
 static void supervise(const struct run_options *options, int signals, int event, struct pollfd *polls)
 {
-    bool ended = false;
+    bool ended = false, told = false;       /* told: of a failure on another node */
     int64_t end = 0;
     while (!stopped && (running > 0 || output_open(-1) || !output_written() || (event >= 0 && !nodes_done()))) {
         struct signalfd_siginfo info;
@@ -340,9 +340,11 @@ static void supervise(const struct run_options *options, int signals, int event,
         while (read(signals, &info, sizeof info) == sizeof info)
             handle_signal(&info);
         reap_all(options);
-        if (event >= 0 && !options->shrink && nodes_failure(text, sizeof text) && !failed) {
+        if (event >= 0 && nodes_failure(text, sizeof text) && !failed && !told) {
             output_say("%s", text);
-            fail(1, options->grace);
+            told = true;
+            if (!options->shrink)
+                fail(1, options->grace);
         }
         end_excluded(options);
         escalate(options);

@@ -129,6 +129,14 @@ PAUSE_US=1000 job join "$ctrt" run -n 4 --restart 2 "$program" $steps 2:kill:$th
 check "ranks that are started again join the others, twice" "$(explain join "$(survived join 0 4
     [ "$(grep -o 'joins as rank' "$work/join.out" | wc -l)" -ge 2 ] || echo "no rank has joined")")"
 
+job ended "$ctrt" run -n 2 --prefix --on-failure shrink sh -c '
+    "$0" 20 && [ "$RANK" = 1 ] || exit 0
+    sleep 0.5
+    CTRT_JOIN=yes CTRT_COMM_TIMEOUT=10 "$0" 20' "$program"
+check "a process cannot join a group that has ended" "$(explain ended "$(
+    grep -q '^\[1\] error: .*group world has ended before it admitted this process' "$work/ended.out" ||
+        echo "no message")")"
+
 # --- what cannot go on ------------------------------------------------------------------------------------------------
 
 job default "$ctrt" run -n 3 --grace 1 "$program" $steps 1:kill:$third
