@@ -426,6 +426,22 @@ static void trained(struct rank *rank)
     ctrt_module_release(&module);
 }
 
+static void capture_refused(ctrt_module *net, ctrt_tensor *x)
+{
+    ctrt_graph *graph = NULL;
+    CTRT_AUTO(tensor) loss = NULL;
+    CTRT_AUTO(stream) stream = NULL;
+    ctrt_device *device = ctrt_tensor_device(x);
+    CHECK_OK(ctrt_stream_new(&stream, device, 0));
+    CHECK_OK(ctrt_stream_push(stream));
+    CHECK_OK(ctrt_capture_begin(device));
+    CHECK_FAILS(ctrt_parallel_step(&loss, net, &x, 1, loss_of, NULL), CTRT_ERR_NOT_SUPPORTED,
+                "replays cannot be repeated by the ranks that are left");
+    CHECK_OK(ctrt_capture_end(&graph, device));
+    CHECK_OK(ctrt_stream_pop());
+    ctrt_graph_release(&graph);
+}
+
 /* Rank 1 fails after half of the steps; the others complete the training and have equal parameters. */
 static void survived(struct rank *rank)
 {
@@ -447,6 +463,8 @@ static void survived(struct rank *rank)
             values[i] = (float)sin(turn * 100 + rank->number * rows * COLUMNS + i);
         CHECK_OK(ctrt_from_data(&x, values, rows * COLUMNS, CTRT_SHAPE(rows, COLUMNS), CTRT_F32, rank->device));
         CHECK_OK(ctrt_optimizer_zero_grad(optimizer, true));
+        if (turn == 2)
+            capture_refused(net, x);
         CHECK_OK(ctrt_parallel_step(&loss, net, &x, 1, loss_of, NULL));
         CHECK_OK(ctrt_optimizer_step(optimizer));
     }

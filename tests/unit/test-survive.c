@@ -212,8 +212,16 @@ static void survive(struct rank *rank)
 
 static void refused(struct rank *rank)
 {
+    const bool own[MOST_RANKS] = { true };
     CTRT_AUTO(module) module = NULL, net = NULL;
+    CTRT_AUTO(tensor) x = rows_with(rank, 0, own), y = NULL;
     CHECK_OK(mlp_new(&module, rank->device));
+    if (getenv("CTRT_CANONICAL") == NULL) {
+        CHECK_OK(ctrt_parallel_new_comm(&net, module, "distributed", rank->comm));
+        CHECK_FAILS(ctrt_forward(&y, net, x), CTRT_ERR_NOT_SUPPORTED, "use ctrt_parallel_step, or ctrt_no_grad");
+        ctrt_no_grad CHECK_OK(ctrt_forward(&y, net, x));
+        return;
+    }
     CHECK_FAILS(ctrt_parallel_new_comm(&net, module, "distributed", rank->comm), CTRT_ERR_NOT_SUPPORTED,
                 "CTRT_ON_FAILURE=shrink: canonical mode");
 }
@@ -226,6 +234,9 @@ TEST_MAIN
             IN_CHILD("CTRT_SIM=devices=4", "CTRT_ON_FAILURE=shrink")
                 run_quiet((enum kind)kind, cases[i].size, 20, survive, &cases[i], -1);
         }
+    group("a backward pass of the program");
+    IN_CHILD("CTRT_SIM=devices=4", "CTRT_ON_FAILURE=shrink")
+        run_quiet(ON_CPU, 2, 20, refused, NULL, -1);
     group("canonical mode");
     IN_CHILD("CTRT_SIM=devices=4", "CTRT_ON_FAILURE=shrink", "CTRT_CANONICAL=4")
         run_quiet(ON_CPU, 2, 20, refused, NULL, -1);

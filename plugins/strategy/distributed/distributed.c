@@ -143,6 +143,9 @@ static ctrt_status dist_forward(void *self, ctrt_tensor **y, ctrt_tensor *const 
     CTRT_TRY(unfinished_check(d));
     if (ctrt_grad_enabled())
         capture_begin(d);
+    if (d->survive.on && ctrt_grad_enabled() && !d->no_sync)
+        return ctrt_fail(CTRT_ERR_NOT_SUPPORTED, "CTRT_ON_FAILURE=shrink: the backward pass of the program cannot be "
+                         "repeated by the ranks that are left; use ctrt_parallel_step, or ctrt_no_grad");
     if (ctrt_grad_enabled() && d->no_sync && d->captured && d->size > 1)
         return ctrt_fail(CTRT_ERR_NOT_SUPPORTED, "a capture is running on %s, and gradients of a loss of the program "
                          "cannot be added up there without communication; use ctrt_parallel_step",

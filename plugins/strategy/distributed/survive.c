@@ -314,7 +314,10 @@ static ctrt_status completed(struct distributed *d)
 ctrt_status survive_step(struct distributed *d, ctrt_tensor **loss, const ctrt_strategy_batch *batch)
 {
     struct survive *s = &d->survive;
-    if (d->no_sync || ctrt_capture_running(d->device))
+    if (ctrt_capture_running(d->device))
+        return ctrt_fail(CTRT_ERR_NOT_SUPPORTED, "CTRT_ON_FAILURE=shrink: a capture is running on %s, but replays "
+                         "cannot be repeated by the ranks that are left", ctrt_device_name(d->device));
+    if (d->no_sync)
         return step_once(d, loss, batch);
     CTRT_TRY(save(d));
     ctrt_status status = admit(d);
