@@ -6,6 +6,7 @@
  *     CTRT_DEVICE=cuda CTRT_STRATEGY=data-parallel ./multi            all GPUs of the machine
  *     CTRT_DEVICE=sim CTRT_SIM=devices=4 CTRT_STRATEGY=data-parallel CTRT_CANONICAL=1 ./multi
  *     CTRT_DEVICE=cpu CTRT_STRATEGY=distributed ctrt run -n 4 ./multi            four processes
+ *     CTRT_DEVICE=cpu CTRT_STRATEGY=distributed ctrt run -n 4 --restart 2 ./multi    that may be lost
  *     CTRT_DEVICE=cuda CTRT_STRATEGY=auto CTRT_LOG=info ./multi       what fits and is fastest
  *
  * With CTRT_CANONICAL=1 the last line, the SHA-256 of the trained parameters, is the same on 1, 2, 3 and 4 devices and
@@ -100,27 +101,30 @@ static int ranks_of(ctrt_module *net)
     return comm != NULL ? ctrt_comm_size(comm) : 1;
 }
 
+/* Trains with the batches from `begin` on. With CTRT_ON_FAILURE=shrink, rank and number of ranks may change in each
+ * step. */
 static ctrt_status epoch_train(double *mean, ctrt_module *net, ctrt_optimizer *optimizer, const struct data *data,
-                               ctrt_tensor *order, int64_t rows)
+                               ctrt_tensor *order, int64_t rows, int64_t begin)
 {
     ctrt_tensor *batch[2] = { NULL, NULL };
     CTRT_AUTO(tensor) loss = NULL, sum = NULL;
     ctrt_status status = CTRT_OK;
-    const int64_t batches = data->train / rows, first = rows * rank_of(net) / ranks_of(net),
-                  end = rows * (rank_of(net) + 1) / ranks_of(net);     /* this process's rows of each batch */
+    const int64_t batches = data->train / rows;
     ctrt_module_train(net, true);
-    for (int64_t i = 0; i < batches && !status; i++) {
+    for (int64_t i = begin; i < batches && !status; i++) {
+        const int64_t first = rows * rank_of(net) / ranks_of(net),
+                      end = rows * (rank_of(net) + 1) / ranks_of(net);     /* this process's rows of the batch */
         status = batch_pick(batch, data, order, i * rows + first, end - first);
         if (!status) status = ctrt_optimizer_zero_grad(optimizer, true);
         if (!status) status = ctrt_parallel_step(&loss, net, batch, 2, loss_function, NULL);
         if (!status) status = ctrt_optimizer_step(optimizer);
-        if (!status) status = i == 0 ? ctrt_clone(&sum, loss) : ctrt_add_(sum, loss);
+        if (!status) status = i == begin ? ctrt_clone(&sum, loss) : ctrt_add_(sum, loss);
     }
     ctrt_tensor_release(&batch[0]);
     ctrt_tensor_release(&batch[1]);
     CTRT_TRY(status);
     CTRT_TRY(ctrt_item(mean, sum));
-    *mean /= (double)batches;
+    *mean /= (double)(batches - begin);
     return CTRT_OK;
 }
 
@@ -160,12 +164,17 @@ static ctrt_status run(const struct data *data, int epochs, int64_t rows, ctrt_d
         printf("%s\n", ctrt_parallel_describe(net));
     for (int epoch = 1; epoch <= epochs; epoch++) {
         double loss, accuracy;
+        /* A process that has joined others begins with their next batch. */
+        const int64_t batches = data->train / rows, begin = ctrt_parallel_steps(net) - (epoch - 1) * batches;
         CTRT_TRY(ctrt_randperm(&order, data->train, cpu));
-        CTRT_TRY(epoch_train(&loss, net, optimizer, data, order, rows));
+        if (begin >= batches)
+            continue;
+        CTRT_TRY(epoch_train(&loss, net, optimizer, data, order, rows, begin));
         CTRT_TRY(evaluate(&accuracy, net, data));
         if (rank_of(net) == 0)
             printf("epoch %d loss %.6f accuracy %.4f\n", epoch, loss, accuracy);
     }
+    CTRT_TRY(ctrt_parallel_barrier(net));
     CTRT_TRY(ctrt_module_sha256(hash, net));
     printf("parameters sha256 %s\n", hash);
     return CTRT_OK;

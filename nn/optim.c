@@ -133,6 +133,7 @@ void ctrt_optimizer_release(ctrt_optimizer **optimizer)
     *optimizer = NULL;
     if (atomic_fetch_sub(&gone->refs, 1) > 1)
         return;
+    (void)module_event(gone->module, CTRT_MODULE_OPTIMIZER_END, gone);
     slots_cut(gone, 0);
     ctrt_module_release(&gone->module);
     host_free(gone->slots);

@@ -43,7 +43,7 @@ static ctrt_status read_timeout(double *out, double given)
     return CTRT_OK;
 }
 
-static ctrt_status comm_alloc(ctrt_comm **out, int rank, int size, const char *name, double timeout)
+ctrt_status comm_alloc(ctrt_comm **out, int rank, int size, const char *name, double timeout)
 {
     ctrt_comm *comm = host_calloc(sizeof *comm);
     if (comm == NULL)
@@ -85,6 +85,8 @@ void comm_drop(ctrt_comm *comm)
     pthread_cond_destroy(&comm->changed);
     host_free(comm->name);
     host_free(comm->id);
+    host_free(comm->was);
+    host_free(comm->changes);
     comm_members_release(comm->members);
     host_free(comm->sent);
     host_free(comm->received);
@@ -123,24 +125,23 @@ void ctrt_comm_release(ctrt_comm **comm)
 
 /* ---- joining ---- */
 
-/* Writes `name` to `text`, for keys; of names that are too long for a key, the beginning and a hash (FNV-1a). */
-#define SHORT 160
-static const char *shorten(char text[SHORT], const char *name)
+/* The hash is FNV-1a. */
+const char *comm_shorten(char text[COMM_SHORT], const char *name)
 {
     uint64_t hash = 14695981039346656037u;
     for (const char *at = name; *at != '\0'; at++)
         hash = (hash ^ (unsigned char)*at) * 1099511628211u;
-    if (strlen(name) < SHORT)
-        snprintf(text, SHORT, "%s", name);
+    if (strlen(name) < COMM_SHORT)
+        snprintf(text, COMM_SHORT, "%s", name);
     else
-        snprintf(text, SHORT, "%.100s~%016" PRIx64, name, hash);
+        snprintf(text, COMM_SHORT, "%.100s~%016" PRIx64, name, hash);
     return text;
 }
 
 ctrt_status comm_add_joined(int64_t *sum, const ctrt_comm *comm, int amount)
 {
-    char key[SHORT + 32], name[SHORT];
-    snprintf(key, sizeof key, "%s/joined", shorten(name, comm->name));
+    char key[COMM_SHORT + 32], name[COMM_SHORT];
+    snprintf(key, sizeof key, "%s/joined", comm_shorten(name, comm->name));
     return ctrt_store_add(comm->store, key, amount, sum);
 }
 
@@ -149,21 +150,21 @@ ctrt_status comm_add_joined(int64_t *sum, const ctrt_comm *comm, int amount)
 static ctrt_status choose_id(ctrt_comm *comm)
 {
     int64_t joined = 0;
-    char id[SHORT + 32], name[SHORT];
+    char id[COMM_SHORT + 32], name[COMM_SHORT];
     CTRT_TRY(comm_add_joined(&joined, comm, 1));
-    snprintf(id, sizeof id, "%s/%" PRId64, shorten(name, comm->name), (joined - 1) / comm->size);
+    snprintf(id, sizeof id, "%s/%" PRId64, comm_shorten(name, comm->name), (joined - 1) / comm->size);
     comm->id = host_strdup(id);
     return comm->id ? CTRT_OK : out_of_memory(strlen(id), "a group's name");
 }
 
-/* Creates the engine's part; the members are known. */
-static ctrt_status connect_engine(ctrt_comm *comm)
+ctrt_status comm_connect(ctrt_comm *comm)
 {
     CTRT_TRY(comm_members_check(comm));
     comm->config = (ctrt_comm_config){
         .size = sizeof comm->config, .rank = comm->rank, .world = comm->size, .name = comm->id,
         .device = comm->device, .store = comm->store, .timeout = comm->timeout,
         .state = &comm->lanes[LANE_COLLECTIVES], .poll = comm_poll, .mismatch = comm_mismatch,
+        .epoch = comm->epoch,
     };
     comm_lane_begin(&comm->lanes[LANE_COLLECTIVES]);
     /* Before `create`, so that a rank that ends while the others connect is noticed. */
@@ -190,7 +191,8 @@ static ctrt_status join(ctrt_comm *comm)
 {
     CTRT_TRY(choose_id(comm));
     CTRT_TRY(comm_members_exchange(comm));
-    return connect_engine(comm);
+    CTRT_TRY(comm_connect(comm));
+    return comm->elastic && comm->rank == 0 ? comm_publish_current(comm) : CTRT_OK;
 }
 
 /* Whether the launcher provides MPI. torchrun's variables take precedence. */
@@ -251,6 +253,7 @@ ctrt_status ctrt_comm_new(ctrt_comm **out, const ctrt_comm_options *options)
     ctrt_comm *comm = NULL;
     ctrt_param_value engine;
     double timeout;
+    bool elastic = false, joins = false;
     CANCEL_DISABLED;
     if (out == NULL)
         return fail_null("comm_new", "out");
@@ -259,10 +262,12 @@ ctrt_status ctrt_comm_new(ctrt_comm **out, const ctrt_comm_options *options)
     CTRT_TRY(read_timeout(&timeout, given->timeout));
     CTRT_TRY(launcher_read(&environment));
     CTRT_TRY(param_read(&engine, &engine_param, "core"));
+    CTRT_TRY(comm_read_modes(&elastic, &joins));
     const char *usual = under_mpi(&environment) ? "mpi" : "host";
     const char *name = given->engine ? given->engine : engine.text ? engine.text : usual;
-    const int size = given->size > 0 ? given->size : environment.size;
-    const int rank = given->size > 0 ? given->rank : environment.rank;
+    /* A rank that joins does not know its number yet, and does not serve the store. */
+    const int size = joins ? 2 : given->size > 0 ? given->size : environment.size;
+    const int rank = joins ? 1 : given->size > 0 ? given->rank : environment.rank;
     ctrt_status status = comm_alloc(&comm, rank, size, given->name ? given->name : "world", timeout);
     if (status == CTRT_OK)
         status = use_engine(comm, name);
@@ -274,8 +279,10 @@ ctrt_status ctrt_comm_new(ctrt_comm **out, const ctrt_comm_options *options)
         comm->store = ctrt_store_retain(given->store);
     else if (status == CTRT_OK)
         status = open_store(comm);
-    if (status == CTRT_OK)
-        status = join(comm);
+    if (status == CTRT_OK) {
+        comm->elastic = elastic;
+        status = joins ? comm_join(&comm) : join(comm);
+    }
     if (status != CTRT_OK) {
         ctrt_comm_release(&comm);
         return ctrt_context(status, "comm_new");
@@ -298,7 +305,7 @@ struct local_join {
 static void *join_local(void *argument)
 {
     struct local_join *join = argument;
-    join->status = connect_engine(join->comm);
+    join->status = comm_connect(join->comm);
     if (join->status != CTRT_OK) {
         join->error = host_strdup(ctrt_error_message());
         comm_alarm_siblings(join->comm, false);     /* ends the waits of the other ranks */
@@ -435,12 +442,12 @@ static int group_of(int *ranks, const ctrt_comm *comm, const struct choice *all)
 static ctrt_status split_join(ctrt_comm **out, ctrt_comm *comm, const int *ranks, int count, int64_t color)
 {
     int rank = 0;
-    char name[256], parent[SHORT];
+    char name[256], parent[COMM_SHORT];
     while (ranks[rank] != comm->rank)
         rank++;
     snprintf(name, sizeof name, "%.100s.%d", comm->name, (int)color);
     CTRT_TRY(comm_alloc(out, rank, count, name, comm->timeout));
-    snprintf(name, sizeof name, "%s/split-%" PRIu64 "-%d", shorten(parent, comm->id), comm->splits, (int)color);
+    snprintf(name, sizeof name, "%s/split-%" PRIu64 "-%d", comm_shorten(parent, comm->id), comm->splits, (int)color);
     (*out)->id = host_strdup(name);
     if ((*out)->id == NULL)
         return out_of_memory(strlen(name), "a group's name");
@@ -451,7 +458,7 @@ static ctrt_status split_join(ctrt_comm **out, ctrt_comm *comm, const int *ranks
     (*out)->local = comm->local;
     for (int i = 0; i < count; i++)
         (*out)->members->list[i] = comm->members->list[ranks[i]];
-    return connect_engine(*out);
+    return comm_connect(*out);
 }
 
 ctrt_status ctrt_comm_split(ctrt_comm **out, ctrt_comm *comm, int color, int key)

@@ -10,6 +10,8 @@
  *   comm_watch.c        ranks that end or leave the group
  *   comm_report.c       the report on a failure
  *   comm_members.c      where the ranks are
+ *   comm_epoch.c        the next epoch: agreement on the ranks that are left, and their new group
+ *   comm_join.c         ranks that join a group that exists
  *   comm_memory.c       tensors in memory that the ranks share */
 #ifndef PARALLEL_COMM_H
 #define PARALLEL_COMM_H
@@ -65,6 +67,17 @@ struct ctrt_comm {
     ctrt_store *store;
     char *name;                             /* given by the program */
     char *id;                               /* unique in the store */
+    int epoch;                              /* number of times that the group was rebuilt; part of name and id */
+    int32_t *was;                           /* [size]: rank in the epoch before, or minus the number of a request to
+                                             * join; NULL in epoch 0 */
+    char *changes;                          /* JSON: an array with an element per epoch; host_alloc; NULL: none */
+    bool elastic;                           /* CTRT_ON_FAILURE=shrink, so other processes may join */
+    bool moves;                             /* this rank takes part in the agreement on the next epoch, so errors of the
+                                             * streams of its collectives end with them */
+    bool replaced;                          /* this rank is in the next epoch */
+    bool cut;                               /* the store did not answer when the group failed */
+    int64_t next_look;                      /* ctrt_comm_joining: time of the next look at the store */
+    int32_t joining;                        /* its result */
     double timeout;                         /* seconds */
     struct comm_members *members;
     const char *engine_name;
@@ -88,6 +101,7 @@ struct ctrt_comm {
     bool captured;                          /* graphs may have calls of the engine, whose replays have no entries */
     pthread_t tracker;
 
+    atomic_bool expired;                    /* a call has exceeded its time limit */
     atomic_bool failed;                     /* `status` and `error` are set and do not change any more */
     bool failing;                           /* a thread composes the report */
     ctrt_status status;
@@ -132,6 +146,13 @@ struct ctrt_work {
 
 /* ---- comm.c ---- */
 
+/* Allocates the struct, with one reference of the program. */
+ctrt_status comm_alloc(ctrt_comm **out, int rank, int size, const char *name, double timeout);
+/* Starts to watch and creates the engine's part; id, device, store, engine and members are set. Collective. */
+ctrt_status comm_connect(ctrt_comm *comm);
+/* Writes `name` to `text`, for keys; of names that are too long for a key, the beginning and a hash. */
+#define COMM_SHORT 160
+const char *comm_shorten(char text[COMM_SHORT], const char *name);
 /* Changes the number of ranks that have joined groups of this name. `sum` may be NULL. */
 ctrt_status comm_add_joined(int64_t *sum, const ctrt_comm *comm, int amount);
 /* Drops one of the parts; the last one ends the engine's part and frees the struct. From any thread. */
@@ -146,6 +167,43 @@ void comm_members_release(struct comm_members *members);
 ctrt_status comm_members_exchange(ctrt_comm *comm);
 /* Fails if the engine cannot connect the members; logs a warning about ranks that share a device with this one. */
 ctrt_status comm_members_check(const ctrt_comm *comm);
+
+/* Sets this rank's own host, process and device. */
+void comm_member_fill(struct comm_member *own, const ctrt_comm *comm);
+
+/* ---- comm_epoch.c and comm_join.c ---- */
+
+/* The list of the ranks of the next epoch, which the ranks have agreed on. Value of the key `next` of the group. */
+struct comm_list {
+    uint32_t magic;                         /* COMM_LIST */
+    int32_t size;
+    struct comm_list_entry {
+        int32_t was;                        /* as in ctrt_comm.was */
+        int32_t reserved;
+        struct comm_member member;
+    } ranks[];
+};
+/* *out: the list, for free(); NULL if the ranks have not agreed within `seconds`. */
+ctrt_status comm_list_read(struct comm_list **out, ctrt_comm *comm, double seconds);
+/* Creates the group of the list, in which this rank is number `rank`, with the store, engine and device of `comm`, and
+ * connects it. On failure *out is a group that has failed, or NULL. */
+ctrt_status comm_list_connect(ctrt_comm **out, ctrt_comm *comm, const struct comm_list *list, int rank);
+/* Names and ids end with '~' and the epoch, except in epoch 0. Returns the length without this. */
+size_t comm_root_length(const char *text, int epoch);
+/* Writes the id of the next epoch. */
+ctrt_status comm_next_id(char **out, const ctrt_comm *comm);
+/* GUARD_SET lets the store's server fail the next epoch if this process ends before it watches that group, and
+ * GUARD_DROP does not any more. GUARD_KEEP_ALARM: it watches the group now. `was`: the key of this rank, see struct
+ * ctrt_comm. */
+enum comm_guard { GUARD_SET, GUARD_DROP, GUARD_KEEP_ALARM };
+ctrt_status comm_next_guard(ctrt_comm *comm, int32_t was, enum comm_guard guard);
+/* Lets other processes join the group: publishes where it is. Called by rank 0. */
+ctrt_status comm_publish_current(ctrt_comm *comm);
+/* Whether CTRT_ON_FAILURE=shrink, and whether this process joins a group that exists (CTRT_JOIN). */
+ctrt_status comm_read_modes(bool *elastic, bool *joins);
+/* Replaces *comm, which has a name, a store, an engine and a device, by a communicator of the existing group of that
+ * name, when its ranks admit this one. */
+ctrt_status comm_join(ctrt_comm **comm);
 
 /* ---- comm_memory.c ---- */
 
@@ -206,5 +264,7 @@ ctrt_status comm_check(ctrt_comm *comm);
  * report.
  * Returns the communicator's error, which an earlier failure may have set. */
 ctrt_status comm_fail(ctrt_comm *comm, ctrt_status status, const char *error);
+/* Ends a communicator that has not failed, because this rank goes on to the next epoch. */
+void comm_fail_replaced(ctrt_comm *comm);
 
 #endif

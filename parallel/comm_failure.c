@@ -33,7 +33,7 @@ bool comm_parse_alarm(struct alarm *out, const ctrt_comm *comm, const char *valu
     int rank = -1, end = 0;
     char kind = 0;
     if (value == NULL || sscanf(value, "%d %c %n", &rank, &kind, &end) < 2 || rank < 0 || rank >= comm->size
-        || strchr("EMAFL", kind) == NULL)
+        || strchr("EMAFLTS", kind) == NULL)
         return false;
     *out = (struct alarm){ .rank = rank, .kind = kind };
     if (rank != comm->rank && kind != 'L')
@@ -64,11 +64,14 @@ static struct alarm raise_alarm(ctrt_comm *comm, char kind, const char *error)
     return alarm;
 }
 
-/* Writes the report first, because the process may end as soon as another thread of it gets the error. */
-static void set_failed(ctrt_comm *comm, ctrt_status status, char *error, char *report)
+/* Writes the report first, because the process may end as soon as another thread of it gets the error. `replaced`: the
+ * group has ended because its ranks go on to the next epoch. */
+static void set_failed(ctrt_comm *comm, ctrt_status status, char *error, char *report, bool replaced)
 {
-    log_message(CTRT_LOG_ERROR, "comm", "rank %d: %s", comm->rank, error ? error : "out of memory");
-    comm_write_report(comm, report);
+    log_message(replaced ? CTRT_LOG_INFO : CTRT_LOG_ERROR, "comm", "rank %d: %s", comm->rank,
+                error ? error : "out of memory");
+    if (!replaced)
+        comm_write_report(comm, report);
     pthread_mutex_lock(&comm->lock);
     comm->status = status;
     comm->error = error;
@@ -86,12 +89,13 @@ static void fail_first(ctrt_comm *comm, ctrt_status status, char kind, const cha
 {
     char *message = NULL, *report = NULL;
     const struct alarm alarm = raise_alarm(comm, kind, error);
+    comm->cut = alarm.kind == 0;
     if (alarm.kind != 0)
         comm_publish_state(comm);
     comm_alarm_siblings(comm, alarm.kind != 0);
     status = comm_compose(&message, &report, comm, status, &alarm, error);
     free(alarm.cause);
-    set_failed(comm, status, message, report);
+    set_failed(comm, status, message, report, alarm.kind == 'S');
 }
 
 static ctrt_status fail(ctrt_comm *comm, ctrt_status status, char kind, const char *error)
@@ -116,7 +120,15 @@ static ctrt_status fail(ctrt_comm *comm, ctrt_status status, char kind, const ch
 
 ctrt_status comm_fail(ctrt_comm *comm, ctrt_status status, const char *error)
 {
-    return fail(comm, status, status == CTRT_ERR_STATE ? 'M' : 'F', error);
+    return fail(comm, status, status == CTRT_ERR_STATE ? 'M' : atomic_load(&comm->expired) ? 'T' : 'F', error);
+}
+
+void comm_fail_replaced(ctrt_comm *comm)
+{
+    char text[COMM_KEY];
+    snprintf(text, sizeof text, "group %.200s has ended because rank %d has called comm_shrink", comm->name,
+             comm->rank);
+    (void)fail(comm, CTRT_ERR_COMM, 'S', text);
 }
 
 /* ---- functions of ctrt_comm_config ---- */
@@ -173,6 +185,7 @@ ctrt_status comm_poll(void *state)
         atomic_store_explicit(&comm->waits, true, memory_order_relaxed);
     if (now < deadline)
         return CTRT_OK;
+    atomic_store(&comm->expired, true);
     return ctrt_fail(CTRT_ERR_COMM, "%s of group %s did not complete within %g s", running_call(&hopeless, text, lane),
                      comm->name, comm->timeout);
 }

@@ -3,7 +3,8 @@
  *
  * Keys in the store, below the id of the group:
  *   alarm      the first failure: the rank that found it, a letter, and a message. 'E': that rank's process has ended
- *              (set by the store's server); 'M': the ranks called different collectives; 'A': aborted; 'F': failed. A
+ *              (set by the store's server); 'M': the ranks called different collectives; 'A': aborted; 'T': a rank did
+ *              not come in time; 'S': replaced by the next epoch; 'F': failed otherwise. A
  *              thread of each process waits for it. Rank 0 sets it to 'L' when it leaves the group, because it may
  *              serve the store: then the others watch no more, and a connection that ends is no failure.
  *   unwatched  number of other ranks that do not watch any more; `unwatched/0` is set when it is all of them. Rank 0
@@ -13,6 +14,18 @@
  *   messages/R the messages that rank R has completed (comm->messages); set before `left/R`, if there are any
  *   left/R     rank R has released its communicator (struct departure)
  *   departed   number of ranks that have done so
+ *   gone/R     rank R has released its communicator after a failure
+ *
+ * Keys of the agreement on the next epoch (comm_epoch.c, comm_join.c), below the id of the present one:
+ *   here/R     rank R takes part in the agreement
+ *   next       the ranks of the next epoch (struct comm_list); the first value counts
+ *   lost/W     below the id of the next epoch: the process of a rank of this one, W = comm_lost_number(rank), or of a
+ *              request to join has ended (set by the store's server)
+ *   joins      number of requests to join
+ *   join/K     request K: the process that wants to join (struct comm_member)
+ *   unjoin/K   that process has ended (set by the store's server)
+ * NAME/current, for groups that other processes can join: epoch, number of ranks and id of the newest epoch.
+ * ctrt-run/excluded/HOST/PID: a process that the other ranks have excluded, for `ctrt run`.
  *
  * The values come from other processes, and possibly from other programs that use the store: they are checked. */
 #ifndef PARALLEL_COMM_FAILURE_H
@@ -40,6 +53,12 @@ struct alarm {
     char kind;                              /* see above; 0: unknown, because the store does not answer */
     char *cause;                            /* its message, if another rank set it; to be freed */
 };
+
+/* Returns the number in the key `lost` of an element of ctrt_comm.was. */
+static inline int comm_lost_number(int32_t was)
+{
+    return was >= 0 ? 2 * was : -2 * was - 1;
+}
 
 /* ---- comm_watch.c ---- */
 

@@ -166,16 +166,21 @@ static ctrt_status collect(ctrt_comm *comm, const char *list_key)
     return status;
 }
 
+void comm_member_fill(struct comm_member *own, const ctrt_comm *comm)
+{
+    (void)gethostname(own->host, sizeof own->host - 1);
+    own->pid = getpid();
+    own->serves = comm->store->serves;
+    snprintf(own->device, sizeof own->device, "%s", ctrt_device_name(comm->device));
+}
+
 ctrt_status comm_members_exchange(ctrt_comm *comm)
 {
     struct comm_member *own = &comm->members->list[comm->rank];
     char list_key[320];
     void *value = NULL;
     size_t bytes = 0;
-    (void)gethostname(own->host, sizeof own->host - 1);
-    own->pid = getpid();
-    own->serves = comm->store->serves;
-    snprintf(own->device, sizeof own->device, "%s", ctrt_device_name(comm->device));
+    comm_member_fill(own, comm);
     CTRT_TRY(publish(comm));
     snprintf(list_key, sizeof list_key, "%s/members", comm->id);
     if (comm->rank == 0)

@@ -157,6 +157,9 @@ static ctrt_status compose_json(char **out, ctrt_comm *comm, const char *error, 
     json_add_int(&json, "rank", comm->rank);
     json_add_int(&json, "size", comm->size);
     json_add_string(&json, "engine", comm->engine_name);
+    json_add_int(&json, "epoch", comm->epoch);
+    if (comm->changes != NULL)
+        json_add_literal(&json, "changes", comm->changes);
     json_add_string(&json, "error", error);
     json_call(&json, "completed", &own.done);
     json_call(&json, "pending", &own.pending);

@@ -336,6 +336,9 @@ void comm_lanes_end(ctrt_comm *comm)
         pthread_mutex_unlock(&comm->lock);
         if (lane->has_thread)
             pthread_join(lane->thread, NULL);
+        lane->has_thread = false;
+        if (lane->stream != NULL && comm->moves)
+            (void)ctrt_stream_reset(lane->stream);
         ctrt_stream_release(&lane->stream);
     }
 }

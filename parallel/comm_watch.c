@@ -223,11 +223,13 @@ ctrt_status comm_watch(ctrt_comm *comm)
     comms = comm;
     pthread_mutex_unlock(&comms_lock);
     comm->listed = true;
-    if (comm->size == 1 || comm->local)
+    if (comm->local || (comm->size == 1 && !comm->elastic))
         return CTRT_OK;
     snprintf(value, sizeof value, "%d E ", comm->rank);
     CTRT_TRY(store_set_at_disconnect(&supported, comm->store, comm_key(key, comm, "ended", comm->rank), "", 0));
     CTRT_TRY(store_set_at_disconnect(&supported, comm->store, comm_key(key, comm, "alarm", -1), value, strlen(value)));
+    if (comm->size == 1)
+        return CTRT_OK;
     int error = comm_thread_start(&comm->watcher, watch, comm);
     if (error != 0)
         return ctrt_fail(CTRT_ERR_OUT_OF_MEMORY, "group %s: cannot create a thread that watches the other ranks: %s",
@@ -242,7 +244,8 @@ static void announce_end(ctrt_comm *comm)
     void *value = NULL;
     size_t bytes;
     if (store_compare_set_within(comm->store, comm_key(key, comm, "alarm", -1), NULL, 0, "0 L ", 4, &value, &bytes,
-                                 STORE_SECONDS) == CTRT_OK && value != NULL && strcmp(value, "0 L ") == 0)
+                                 STORE_SECONDS) == CTRT_OK && value != NULL && strcmp(value, "0 L ") == 0
+        && comm->size > 1)
         (void)ctrt_store_get(comm->store, comm_key(key, comm, "unwatched", 0), NULL, NULL, UNWATCH_SECONDS);
     free(value);
 }
@@ -303,6 +306,22 @@ static void announce_departure(ctrt_comm *comm)
         count_unwatched(comm);
 }
 
+/* Ends this rank's part in a group that has failed: the others need not wait for it to agree on the next epoch. */
+static void leave_failed(ctrt_comm *comm)
+{
+    char key[COMM_KEY];
+    if (comm->cut || (comm->size == 1 && !comm->elastic) || atomic_load(&comm->store->ended))
+        return;
+    if (!comm->replaced && store_set_within(comm->store, comm_key(key, comm, "gone", comm->rank), "", 0,
+                                            SILENT_STORE_SECONDS) != CTRT_OK)
+        return;
+    (void)store_set_at_disconnect(&(bool){ false }, comm->store, comm_key(key, comm, "alarm", -1), NULL, 0);
+    (void)store_set_at_disconnect(&(bool){ false }, comm->store, comm_key(key, comm, "ended", comm->rank), NULL, 0);
+    if (comm->was != NULL)
+        (void)store_set_at_disconnect(&(bool){ false }, comm->store,
+                                      comm_key(key, comm, "lost", comm_lost_number(comm->was[comm->rank])), NULL, 0);
+}
+
 void comm_unwatch(ctrt_comm *comm)
 {
     atomic_store(&comm->closing, true);
@@ -317,7 +336,9 @@ void comm_unwatch(ctrt_comm *comm)
             break;
         }
     pthread_mutex_unlock(&comms_lock);
-    if (comm->size > 1 && !atomic_load(&comm->failed))
+    if (atomic_load(&comm->failed))
+        leave_failed(comm);
+    else if (comm->size > 1 || comm->elastic)
         announce_departure(comm);
     host_free(comm->departures);
 }

@@ -1,7 +1,7 @@
 # Sources and private headers of parallel/ (several devices, process groups, strategies). Part of libctrt.
 libctrt_core_la_SOURCES += parallel/comm.c parallel/comm.h parallel/comm_capture.c parallel/comm_collectives.c \
-    parallel/comm_enqueued.c parallel/comm_enqueued.h parallel/comm_failure.c parallel/comm_failure.h \
-    parallel/comm_members.c parallel/comm_memory.c parallel/comm_report.c parallel/comm_run.c parallel/comm_watch.c \
+    parallel/comm_enqueued.c parallel/comm_enqueued.h parallel/comm_epoch.c parallel/comm_failure.c \
+    parallel/comm_failure.h parallel/comm_join.c parallel/comm_members.c parallel/comm_memory.c parallel/comm_report.c parallel/comm_run.c parallel/comm_watch.c \
     parallel/flight_record.c parallel/flight_record.h
 libctrt_core_la_SOURCES += \
     parallel/apply.c parallel/balance.c parallel/chunk.c parallel/coalesce.c parallel/devices.h parallel/gather.c \

@@ -287,6 +287,15 @@ ctrt_status strategy_use(struct parallel *p, const struct component *component)
     return CTRT_OK;
 }
 
+static void set_comm(void *net, ctrt_comm *comm)
+{
+    struct parallel *state = net;
+    ctrt_comm *old = state->comm;
+    state->comm = ctrt_comm_retain(comm);
+    state->config.comm = comm;
+    ctrt_comm_release(&old);
+}
+
 static ctrt_status create(ctrt_module *net, ctrt_module *module, const struct component *component,
                           const struct wanted *wanted)
 {
@@ -297,6 +306,8 @@ static ctrt_status create(ctrt_module *net, ctrt_module *module, const struct co
     CTRT_TRY(canonical_read(&state->config.canonical));
     CTRT_TRY(devices_find(state, module, component->table, wanted));
     state->config.devices = state->devices;
+    state->config.set_comm = set_comm;
+    state->config.net = state;
     CTRT_TRY(wanted->automatic ? ctrt_context(auto_begin(state, component), "auto") : strategy_use(state, component));
     CTRT_TRY(module_add_transparent(net, ctrt_module_retain(module)));
     if (net->class_of == &classes[1])
@@ -365,6 +376,26 @@ ctrt_comm *ctrt_parallel_comm(ctrt_module *net)
     return state != NULL ? state->comm : NULL;
 }
 
+int64_t ctrt_parallel_steps(ctrt_module *net)
+{
+    struct parallel *state = state_of(net);
+    if (state == NULL)
+        return 0;
+    return CTRT_SLOT(state->table, steps) ? state->table->steps(state->strategy) : state->steps;
+}
+
+ctrt_status ctrt_parallel_barrier(ctrt_module *net)
+{
+    CANCEL_DISABLED;
+    STREAMS_ORDERED;
+    struct parallel *state = state_of(net);
+    if (state == NULL)
+        return not_parallel("parallel_barrier", net);
+    if (!CTRT_SLOT(state->table, barrier))
+        return CTRT_OK;
+    return ctrt_context(state->table->barrier(state->strategy), "parallel_barrier: %s", state->name);
+}
+
 /* ---- steps ---- */
 
 static ctrt_status rows_of(int64_t *rows, ctrt_tensor *const *inputs, int count, bool may_be_empty)
@@ -417,6 +448,7 @@ ctrt_status ctrt_parallel_step(ctrt_tensor **loss, ctrt_module *net, ctrt_tensor
     if (result == NULL)
         return ctrt_fail(CTRT_ERR_PLUGIN, "parallel_step: %s: the step succeeded without a loss", state->name);
     ctrt_tensor_assign(loss, result);
+    state->steps += !state->no_sync;
     return CTRT_OK;
 }
 

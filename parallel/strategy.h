@@ -16,6 +16,7 @@ struct parallel {
     ctrt_comm *comm;                        /* owned; NULL for strategies without ranks */
     ctrt_strategy_config config;
     struct choice *choice;                  /* of `auto`; NULL: the program or the environment named the strategy */
+    int64_t steps;                          /* that succeeded, without no_sync */
     bool no_sync;                           /* the last value of ctrt_parallel_no_sync */
     char *description;                      /* owned; DESCRIPTION_BYTES, at the first ctrt_parallel_describe */
 };

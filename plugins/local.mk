@@ -51,7 +51,7 @@ comm_mpi_sources = plugins/comm/mpi/abi.def plugins/comm/mpi/abi.h plugins/comm/
                    plugins/comm/mpi/abi_mpich.c plugins/comm/mpi/abi_mpich.def plugins/comm/mpi/abi_openmpi.c \
                    plugins/comm/mpi/abi_openmpi.def plugins/comm/mpi/collective.c \
                    plugins/comm/mpi/engine.c plugins/comm/mpi/engine.h plugins/comm/mpi/library.c \
-                   plugins/comm/mpi/machines.c plugins/comm/mpi/message.c plugins/comm/mpi/opening.c \
+                   plugins/comm/mpi/machines.c plugins/comm/mpi/message.c plugins/comm/mpi/opening.c plugins/comm/mpi/rebuild.c \
                    plugins/comm/mpi/wait.c plugins/comm/mpi/window.c
 
 comm_nccl_sources = plugins/comm/nccl/api.h plugins/comm/nccl/collective.c plugins/comm/nccl/engine.c \
@@ -118,7 +118,8 @@ strategy_distributed_sources = \
     plugins/strategy/distributed/buckets.c plugins/strategy/distributed/buckets.h \
     plugins/strategy/distributed/capture.c plugins/strategy/distributed/distributed.c \
     plugins/strategy/distributed/distributed.h plugins/strategy/distributed/hooks.c \
-    plugins/strategy/distributed/powersgd.c plugins/strategy/distributed/reduce.c $(strategy_ranks_sources)
+    plugins/strategy/distributed/powersgd.c plugins/strategy/distributed/reduce.c \
+    plugins/strategy/distributed/share.c plugins/strategy/distributed/survive.c $(strategy_ranks_sources)
 strategy_sharded_sources = \
     plugins/strategy/sharded/checkpoint.c plugins/strategy/sharded/gather.c plugins/strategy/sharded/group.c \
     plugins/strategy/sharded/hooks.c plugins/strategy/sharded/reduce.c plugins/strategy/sharded/sharded.c \

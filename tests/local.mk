@@ -151,7 +151,7 @@ TSAN_TESTS     += $(stream_tests) $(parallel_tests) tests/unit/test-pinned.c tes
 
 if PLUGIN_COMM_HOST
 comm_tests    = tests/unit/test-comm.c tests/unit/test-comm-failure.c tests/unit/test-comm-random.c \
-    tests/unit/test-comm-capture.c
+    tests/unit/test-comm-capture.c tests/unit/test-comm-shrink.c
 public_tests += tests/unit/test-comm-pull.c     # without ThreadSanitizer, because all ranks are processes
 LONG_TESTS   += tests/integration/comm-random-long.sh
 EXTRA_DIST   += tests/integration/comm-random-long.sh
@@ -164,7 +164,8 @@ comm_tests   += tests/unit/test-sharded.c
 public_tests += tests/unit/test-sharded-costs.c
 endif
 if PLUGIN_STRATEGY_DISTRIBUTED
-comm_tests   += tests/unit/test-comm-hooks.c tests/unit/test-distributed.c tests/unit/test-distributed-capture.c
+comm_tests   += tests/unit/test-comm-hooks.c tests/unit/test-distributed.c tests/unit/test-distributed-capture.c \
+                tests/unit/test-survive.c
 if PLUGIN_STRATEGY_DATA_PARALLEL
 if PLUGIN_STRATEGY_PIPELINE
 if PLUGIN_STRATEGY_SHARDED
@@ -389,12 +390,16 @@ run_rank_LDFLAGS = $(NO_WRAPPER)
 if PLUGIN_CPU
 if PLUGIN_COMM_HOST
 if PLUGIN_STRATEGY_DISTRIBUTED
-check_PROGRAMS   += fail-rank
-TESTS            += tests/integration/failures.sh
+check_PROGRAMS   += fail-rank survive-rank
+TESTS            += tests/integration/failures.sh tests/integration/survive.sh
+LONG_TESTS       += tests/integration/survive-long.sh
 endif
 endif
 endif
-EXTRA_DIST       += tests/integration/failures.sh
+EXTRA_DIST       += tests/integration/failures.sh tests/integration/survive.sh tests/integration/survive-long.sh
+survive_rank_SOURCES = tests/integration/survive-rank.c
+survive_rank_LDADD   = libctrt.la
+survive_rank_LDFLAGS = $(NO_WRAPPER)
 fail_rank_SOURCES = tests/integration/fail-rank.c
 fail_rank_LDADD   = libctrt.la
 fail_rank_LDFLAGS = $(NO_WRAPPER)

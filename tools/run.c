@@ -29,6 +29,11 @@ static const char usage[] =
     "  --prefix           begins each line of output with \"[RANK] \"; default if there are several ranks\n"
     "  --no-prefix        does not\n"
     "  --grace SECONDS    after a failure, time for the other ranks before SIGTERM (10); SIGKILL follows 3 s later\n"
+    "  --on-failure stop|shrink\n"
+    "                     shrink: if a rank is lost, the others go on without it (sets CTRT_ON_FAILURE); exit status\n"
+    "                     0 if a rank ends with 0; default: that of CTRT_ON_FAILURE, else stop\n"
+    "  --restart N        starts a rank that is lost again, N times in all; it joins the others at the end of a step;\n"
+    "                     implies --on-failure shrink\n"
     "  --nodes M          number of machines; `ctrt run` is started on each of them, with the same -n\n"
     "  --node I           this machine's index, from 0\n"
     "  --store tcp://HOST:PORT\n"
@@ -57,15 +62,18 @@ static bool read_number(int *out, const char *text, int least, int most)
 /* Returns -1 if the ranks can be started, else the exit status. */
 static int read_options(struct run_options *out, int argc, char **argv)
 {
-    enum { NODES = 256, NODE, STORE, GRACE_TIME, PREFIX, NO_PREFIX };
+    enum { NODES = 256, NODE, STORE, GRACE_TIME, PREFIX, NO_PREFIX, ON_FAILURE, RESTART };
     static const struct option options[] = {
         { "ranks", required_argument, NULL, 'n' },      { "nodes", required_argument, NULL, NODES },
         { "node", required_argument, NULL, NODE },      { "store", required_argument, NULL, STORE },
         { "grace", required_argument, NULL, GRACE_TIME }, { "prefix", no_argument, NULL, PREFIX },
         { "no-prefix", no_argument, NULL, NO_PREFIX },  { "help", no_argument, NULL, 'h' },
+        { "on-failure", required_argument, NULL, ON_FAILURE }, { "restart", required_argument, NULL, RESTART },
         { NULL, 0, NULL, 0 },
     };
     *out = (struct run_options) { .nodes = 1, .node = -1, .prefix = -1, .grace = 10 };
+    const char *mode = getenv("CTRT_ON_FAILURE");
+    out->shrink = mode != NULL && strcmp(mode, "shrink") == 0;
     char *end;
     for (int c; (c = getopt_long(argc, argv, "+n:h", options, NULL)) != -1;) {
         switch (c) {
@@ -85,6 +93,16 @@ static int read_options(struct run_options *out, int argc, char **argv)
             out->grace = strtod(optarg, &end);
             if (end == optarg || *end != '\0' || !(out->grace >= 0 && out->grace <= 1e6))
                 return wrong("--grace: \"%s\" is not a number of seconds", optarg);
+            break;
+        case ON_FAILURE:
+            out->shrink = strcmp(optarg, "shrink") == 0;
+            if (!out->shrink && strcmp(optarg, "stop") != 0)
+                return wrong("--on-failure: \"%s\" is neither stop nor shrink", optarg);
+            break;
+        case RESTART:
+            if (!read_number(&out->restarts, optarg, 0, 1000000))
+                return wrong("--restart: \"%s\" is not a number from 0 to 1000000", optarg);
+            out->shrink = out->shrink || out->restarts > 0;
             break;
         case STORE:     out->store = optarg; break;
         case PREFIX:    out->prefix = 1; break;
@@ -213,6 +231,8 @@ static ctrt_store *prepare(const struct run_options *options)
     setenv("MASTER_ADDR", name, 1);
     setenv("CTRT_STORE", address, 1);
     unsetenv("TORCHELASTIC_USE_AGENT_STORE");
+    setenv("CTRT_ON_FAILURE", options->shrink ? "shrink" : "stop", 1);
+    unsetenv("CTRT_JOIN");
     run_set_number("MASTER_PORT", port);
     run_set_number("WORLD_SIZE", options->nodes * options->ranks);
     run_set_number("LOCAL_WORLD_SIZE", options->ranks);
@@ -243,6 +263,7 @@ int tool_run(int argc, char **argv)
     ctrt_store *store = prepare(&options);
     if (store == NULL)
         return 1;
+    options.served = store;
     const int result = ranks_run(&options);
     /* The thread of run_nodes.c may still use the store. The end of the process closes it. */
     if (options.nodes == 1)

@@ -16,8 +16,11 @@ struct run_options {
     int ranks;                          /* on this machine; the same on all */
     int nodes, node;
     int prefix;                         /* 1: lines of output begin with the rank */
+    int shrink;                         /* 1: if a rank is lost, the others go on (CTRT_ON_FAILURE=shrink) */
+    int restarts;                       /* with shrink: number of ranks that are started again and join the others */
+    ctrt_store *served;                 /* the store of the ranks */
     double grace;                       /* seconds from the first failure to SIGTERM */
-    const char *store;                  /* NULL: the default */
+    const char *store;                  /* address; NULL: the default */
     char **program;                     /* ends with NULL */
 };
 

@@ -20,6 +20,7 @@
 #include "run.h"
 
 #define KILL_TIME     INT64_C(3000000000)       /* ns from SIGTERM to SIGKILL */
+#define LOOK_TIME     INT64_C(500000000)        /* ns between two looks for ranks that were excluded */
 #define LEFTOVER_TIME INT64_C(3000000000)       /* ns that the output of processes that ranks left behind is read */
 
 static struct rank {
@@ -30,6 +31,9 @@ static struct rank {
 static int rank_count, first_rank, running;
 static bool failed, stopped;            /* stopped: a signal asked the launcher to end after the ends of all ranks */
 static int exit_status;                 /* of the first failure */
+/* With options->shrink: ranks that have ended with status 0; ranks that were lost; how often one was started again. */
+static int succeeded, lost, restarted;
+static int64_t next_look;               /* for ranks that the others have excluded */
 static int forwarded;                   /* the last signal that asked the launcher to end */
 static enum { NORMAL, GRACE, TERMINATED, KILLED } phase;
 static int64_t deadline;                /* of the phase */
@@ -176,6 +180,34 @@ static void fail(int status, double grace)
         enter(GRACE, grace);
 }
 
+/* Starts the rank again, to join the others. */
+static void restart(int local, const struct run_options *options)
+{
+    const int null = open("/dev/null", O_RDWR | O_CLOEXEC);
+    restarted++;
+    setenv("CTRT_JOIN", "yes", 1);
+    const int error = null < 0 ? errno : start_rank(local, options, rank_count > 1 || options->prefix == 1, null);
+    unsetenv("CTRT_JOIN");
+    if (null >= 0)
+        close(null);
+    if (error != 0)
+        output_say("cannot start %s again: %s", options->program[0], strerror(error));
+    else
+        output_say("rank %d is started again as process %d and joins the others", first_rank + local,
+                   (int)ranks[local].pid);
+}
+
+/* A rank was lost and the others go on. Without others, the job has failed. */
+static void lose(int local, const char *text, int status, const struct run_options *options)
+{
+    lost++;
+    exit_status = exit_status != 0 ? exit_status : status;
+    if (phase < TERMINATED)
+        output_say("%s%s", text, running > 0 ? "; the others go on" : "");
+    if (running > 0 && succeeded == 0 && phase == NORMAL && restarted < options->restarts)
+        restart(local, options);
+}
+
 static void reap(int local, int status, const struct run_options *options)
 {
     struct rank *rank = &ranks[local];
@@ -183,8 +215,10 @@ static void reap(int local, int status, const struct run_options *options)
     rank->running = false;
     running--;
     output_read(local);
-    if (WIFEXITED(status) && WEXITSTATUS(status) == 0)
+    if (WIFEXITED(status) && WEXITSTATUS(status) == 0) {
+        succeeded++;
         return;
+    }
     const int signal = WIFSIGNALED(status) ? WTERMSIG(status) : 0;
     if (signal != 0)
         snprintf(text, sizeof text, "rank %d (process %d) was killed by signal %d (%s%s)", first_rank + local,
@@ -192,6 +226,10 @@ static void reap(int local, int status, const struct run_options *options)
     else
         snprintf(text, sizeof text, "rank %d (process %d) exited with status %d", first_rank + local, (int)rank->pid,
                  WEXITSTATUS(status));
+    if (options->shrink && forwarded == 0) {
+        lose(local, text, signal != 0 ? 128 + signal : WEXITSTATUS(status), options);
+        return;
+    }
     /* The ends that the launcher's own signals cause are not reported. */
     if (phase < TERMINATED && (signal == 0 || signal != forwarded))
         output_say("%s", text);
@@ -203,8 +241,12 @@ static void reap(int local, int status, const struct run_options *options)
 static void reap_all(const struct run_options *options)
 {
     for (int i = 0, status; i < rank_count; i++)
-        if (ranks[i].running && waitpid(ranks[i].pid, &status, WNOHANG) == ranks[i].pid)
+        if (ranks[i].running && waitpid(ranks[i].pid, &status, WNOHANG) == ranks[i].pid) {
             reap(i, status, options);
+            if (running == 0 && lost > 0 && succeeded > 0)
+                output_say("%d rank%s ended with status 0; lost: %d, started again: %d", succeeded,
+                           succeeded > 1 ? "s" : "", lost, restarted);
+        }
 }
 
 /* Writes the ranks that run, at most 10, for example "ranks 0, 2 have". */
@@ -237,6 +279,27 @@ static void escalate(const struct run_options *options)
     }
 }
 
+/* When the others have ended, a rank that they have excluded, because it is stopped or does not come, is ended too. */
+static void end_excluded(const struct run_options *options)
+{
+    char host[65] = "", key[160];
+    if (!options->shrink || running == 0 || succeeded == 0 || phase != NORMAL || run_now() < next_look)
+        return;
+    next_look = run_now() + LOOK_TIME;
+    (void)gethostname(host, sizeof host - 1);
+    for (int i = 0; i < rank_count; i++) {
+        if (!ranks[i].running)
+            continue;
+        snprintf(key, sizeof key, "ctrt-run/excluded/%s/%d", host, (int)ranks[i].pid);
+        if (ctrt_store_get(options->served, key, NULL, NULL, CTRT_ZERO) != CTRT_OK)
+            return;
+    }
+    output_say("%s been excluded by the ranks that have ended; sending SIGTERM", list_running(key));
+    enter(TERMINATED, KILL_TIME / 1e9);
+    send_all(SIGTERM, false);
+    send_all(SIGCONT, false);
+}
+
 /* ---- supervision ---- */
 
 /* Ends reading the output of processes that ended ranks have left behind. */
@@ -255,7 +318,7 @@ static void end_leftovers(void)
 /* Waits until the ranks have ended and their output is written. */
 static void supervise(const struct run_options *options, int signals, int event, struct pollfd *polls)
 {
-    bool ended = false;
+    bool ended = false, told = false;       /* told: of a failure on another node */
     int64_t end = 0;
     while (!stopped && (running > 0 || output_open(-1) || !output_written() || (event >= 0 && !nodes_done()))) {
         struct signalfd_siginfo info;
@@ -265,8 +328,9 @@ static void supervise(const struct run_options *options, int signals, int event,
         if (running == 0 && !ended && event >= 0)
             nodes_end();
         ended = running == 0;
-        const bool timed = running > 0 ? phase == GRACE || phase == TERMINATED : output_open(-1);
-        const int64_t left = ((running > 0 ? deadline : end) - run_now()) / 1000000 + 1;
+        const bool looks = options->shrink && running > 0 && succeeded > 0 && phase == NORMAL;
+        const bool timed = looks || (running > 0 ? phase == GRACE || phase == TERMINATED : output_open(-1));
+        const int64_t left = ((looks ? next_look : running > 0 ? deadline : end) - run_now()) / 1000000 + 1;
         const size_t count = output_polls(polls);
         polls[count] = (struct pollfd) { .fd = signals, .events = POLLIN };
         polls[count + 1] = (struct pollfd) { .fd = event, .events = POLLIN };
@@ -276,10 +340,13 @@ static void supervise(const struct run_options *options, int signals, int event,
         while (read(signals, &info, sizeof info) == sizeof info)
             handle_signal(&info);
         reap_all(options);
-        if (event >= 0 && nodes_failure(text, sizeof text) && !failed) {
+        if (event >= 0 && nodes_failure(text, sizeof text) && !failed && !told) {
             output_say("%s", text);
-            fail(1, options->grace);
+            told = true;
+            if (!options->shrink)
+                fail(1, options->grace);
         }
+        end_excluded(options);
         escalate(options);
         if (ended && output_open(-1) && run_now() > end)
             end_leftovers();
@@ -336,7 +403,7 @@ int ranks_run(const struct run_options *options)
 
     /* One rank without a prefix writes to the launcher's stdout and stderr itself. */
     const bool piped = rank_count > 1 || options->prefix == 1;
-    const size_t pipes = piped ? 2 * (size_t)rank_count : 0;
+    const size_t pipes = piped ? 2 * ((size_t)rank_count + (size_t)options->restarts) : 0;
     struct pollfd *polls = calloc(pipes + 4, sizeof *polls);
     ranks = calloc((size_t)rank_count, sizeof *ranks);
     const int signals = take_signals();
@@ -352,5 +419,7 @@ int ranks_run(const struct run_options *options)
     free(polls);
     free(ranks);
     close(signals);
+    if (options->shrink && succeeded > 0 && !failed)
+        exit_status = 0;
     return exit_status == 0 && output_error() != 0 ? 1 : exit_status;
 }

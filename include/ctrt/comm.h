@@ -112,6 +112,9 @@ typedef struct ctrt_comm_options {
  * MASTER_ADDR and MASTER_PORT of the store), Open MPI's, MPICH's (PMI) or Slurm's variables; without any of them rank 0
  * of 1. CTRT_STORE names a store by its address instead.
  *
+ * With CTRT_JOIN=yes the process joins the group of this name that exists already and has CTRT_ON_FAILURE=shrink; rank
+ * and size are then those that its ranks have decided when they admitted it (ctrt_comm_shrink).
+ *
  * Errors: CTRT_ERR_COMM if ranks are missing after the timeout, with their numbers; CTRT_ERR_STATE if another process
  * has joined with this rank; CTRT_ERR_NOT_FOUND for an engine that does not exist; CTRT_ERR_INVALID_ARGUMENT for
  * malformed variables, which the message names. */
@@ -149,6 +152,34 @@ CTRT_API ctrt_status ctrt_comm_error(ctrt_comm *comm);
  * frees *json with free(). At the first failure the same text is written to the file that CTRT_COMM_REPORT names, if it
  * is set ("report-%r.json": %r is the rank). From any thread. */
 CTRT_API ctrt_status ctrt_comm_report(char **json, ctrt_comm *comm);
+
+/* ---- ranks that are lost, and ranks that join ----------------------------------------------------------------------
+ *
+ * After the failure of a communicator the ranks that are left can form a new one. Its epoch is higher by 1, its name
+ * and the names of its keys in the store contain the epoch ("world~1"), and nothing of an older epoch reaches it. */
+
+/* Forms the group of the ranks that are left, in their old order, and of the processes that wait to join, which come
+ * last. Every rank that goes on calls it, on the communicator that has failed. A communicator that has not failed ends
+ * on all ranks, as by ctrt_comm_abort. Rank and size of *out differ from those of `comm`, which the caller releases.
+ *
+ * The ranks agree through the store of `comm`. A rank is lost if its process has ended, if it has released `comm`, if
+ * its process is stopped (5 s), or if it does not call the function within the timeout of the group (at most 5 s if it
+ * has exceeded that in a collective). If further ranks are lost meanwhile, the agreement begins again with another
+ * epoch.
+ *
+ * Errors: CTRT_ERR_COMM if the store has ended, because its server was one of the lost ranks, and if the other ranks
+ * have gone on without this one, which did not answer in time. Then `comm` can only be released. CTRT_ERR_NOT_SUPPORTED
+ * if the engine cannot connect the ranks that are left. CTRT_ERR_STATE if this rank has left `comm` by an earlier
+ * call. */
+CTRT_API ctrt_status ctrt_comm_shrink(ctrt_comm **out, ctrt_comm *comm);
+/* Returns how often the group was rebuilt, 0 at first; -1 for NULL. */
+CTRT_API int ctrt_comm_epoch(const ctrt_comm *comm);
+/* Returns the rank in the epoch before of rank `rank` of `comm`; -1 if it has joined since, or for a wrong argument. */
+CTRT_API int ctrt_comm_previous_rank(const ctrt_comm *comm, int rank);
+/* Writes the number of processes that wait to join, which the next ctrt_comm_shrink admits: processes with the
+ * parameter CTRT_JOIN=yes in ctrt_comm_new, of groups of ctrt_comm_new with CTRT_ON_FAILURE=shrink. Only rank 0 asks
+ * the store, at most every 0.2 s; the others return 0. Errors: CTRT_ERR_COMM if the store does not answer. */
+CTRT_API ctrt_status ctrt_comm_joining(int *count, ctrt_comm *comm);
 
 /* ---- tensors in shared memory ------------------------------------------------------------------------------------ */
 

@@ -67,6 +67,9 @@ typedef struct ctrt_comm_config {
     /* Reports that the signatures of a collective differ. `signatures`[world], in order of ranks; those with sequence 0
      * are unknown. Returns the error, which run() returns. */
     ctrt_status (*mismatch)(void *state, const ctrt_comm_signature *signatures);
+    int32_t epoch;                      /* above 0: the group replaces one that has lost ranks (ctrt_comm_shrink), and
+                                         * its ranks, all of which are in `create`, are those that are left */
+    int32_t reserved;
 } ctrt_comm_config;
 
 enum {                                  /* ctrt_comm_engine.flags */

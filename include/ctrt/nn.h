@@ -199,9 +199,11 @@ typedef enum ctrt_module_event {
      * the parameters and states as they are between BEGIN and END. */
     CTRT_MODULE_OPTIMIZER_SAVE_BEGIN, CTRT_MODULE_OPTIMIZER_SAVE_END,
     CTRT_MODULE_OPTIMIZER_LOAD_BEGIN, CTRT_MODULE_OPTIMIZER_LOAD_END,
-    CTRT_MODULE_GRAD_NORM               /* ctrt_clip_grad_norm_; `argument`: a 0-dim ctrt_tensor, the sum of the squares
+    CTRT_MODULE_GRAD_NORM,              /* ctrt_clip_grad_norm_; `argument`: a 0-dim ctrt_tensor, the sum of the squares
                                          * of the gradients of the module, to which the class adds in place what other
                                          * processes have. There is no END */
+    CTRT_MODULE_OPTIMIZER_END           /* `argument`: an optimizer that is freed now and must not be used any more. The
+                                         * result is ignored */
 } ctrt_module_event;
 
 /* Implementation of a class of modules; must have static lifetime. `y` is NULL on entry to forward and owns the

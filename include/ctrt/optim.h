@@ -148,6 +148,17 @@ CTRT_API ctrt_status ctrt_optimizer_state(ctrt_tensor **borrowed, ctrt_optimizer
 enum { CTRT_OPTIMIZER_STATES = 3 };
 CTRT_API ctrt_status ctrt_optimizer_tensors(ctrt_tensor **parameter, ctrt_tensor **states, ctrt_optimizer *optimizer,
                                             size_t index);
+/* The number of parameters, the `index`es of the functions around; 0 for NULL. */
+CTRT_API size_t ctrt_optimizer_parameter_count(const ctrt_optimizer *optimizer);
+/* Read and replace the state of the `index`-th parameter, to give an optimizer the state of an equal one elsewhere.
+ * `steps`: the parameter's number of steps. states[CTRT_OPTIMIZER_STATES]: the tensors in the order of
+ * ctrt_optimizer_state's list, NULL where there is none; ctrt_optimizer_get_state writes borrowed references,
+ * ctrt_optimizer_set_state copies the elements, which may have another shape, dtype or device. Options are not
+ * concerned. CTRT_ERR_NOT_FOUND past the last parameter, CTRT_ERR_STATE if the tensors do not fit the optimizer. */
+CTRT_API ctrt_status ctrt_optimizer_get_state(int64_t *steps, ctrt_tensor **states, ctrt_optimizer *optimizer,
+                                              size_t index);
+CTRT_API ctrt_status ctrt_optimizer_set_state(ctrt_optimizer *optimizer, size_t index, int64_t steps,
+                                              ctrt_tensor *const *states);
 
 /* Scales all gradients of the module so that their common 2-norm is at most `max_norm` (at least 0). *norm receives the
  * norm before scaling. The call waits for the device only if `norm` is not NULL. */

@@ -219,8 +219,17 @@ CTRT_API ctrt_status ctrt_parallel_new(ctrt_module **out, ctrt_module *module, c
 CTRT_API ctrt_status ctrt_parallel_new_comm(ctrt_module **out, ctrt_module *module, const char *strategy,
                                             ctrt_comm *comm);
 /* Returns the communicator on which the strategy runs, borrowed; NULL for strategies without ranks, and for a module
- * that ctrt_parallel_new did not create. The program may use it between steps. */
+ * that ctrt_parallel_new did not create. The program may use it between steps. With CTRT_ON_FAILURE=shrink a step may
+ * replace it by one of other ranks: then it is valid until the next step, and rank and size are read for each step. */
 CTRT_API ctrt_comm *ctrt_parallel_comm(ctrt_module *net);
+/* Returns the number of steps (ctrt_parallel_step without no_sync) that are complete; 0 for a module that
+ * ctrt_parallel_new did not create. It is the same on all ranks; on a rank that has joined (CTRT_JOIN) it begins with
+ * the number of those before. */
+CTRT_API int64_t ctrt_parallel_steps(ctrt_module *net);
+/* Waits until all ranks have called it. With CTRT_ON_FAILURE=shrink it goes on with the ranks that are left, as
+ * ctrt_parallel_step: call it after the last step, so that a rank that has not completed this step gets the result of
+ * those that have. Without ranks it has no effect. */
+CTRT_API ctrt_status ctrt_parallel_barrier(ctrt_module *net);
 
 /* Computes the loss from the output of the module for inputs[0], and from all inputs, whose rows correspond to those of
  * the output: the mean over rows. `inputs` are on the output's device; those that were NULL in ctrt_parallel_step are

@@ -25,6 +25,11 @@ typedef struct ctrt_strategy_config {
     int32_t count;                      /* number of devices */
     int32_t canonical;                  /* number of shards in canonical mode; 0: off */
     ctrt_comm *comm;                    /* of strategies with CTRT_STRATEGY_RANKS, borrowed; else NULL */
+    /* For these: makes `comm`, of the same device, the communicator of the net (ctrt_parallel_comm) in place of the
+     * present one, which is released, so the strategy replaces the ranks after a loss (ctrt_comm_shrink). The library
+     * retains `comm`; `net` is the member below. */
+    void (*set_comm)(void *net, ctrt_comm *comm);
+    void *net;
 } ctrt_strategy_config;
 
 /* The arguments of ctrt_parallel_step, checked: no pointer is NULL except inputs[1] and following. */
@@ -74,6 +79,10 @@ typedef struct ctrt_strategy {
     ctrt_status (*event)(void *strategy, ctrt_module_event event, void *argument);
     /* Optional: ctrt_parallel_set_comm_hook. `hook` may be NULL. */
     ctrt_status (*set_comm_hook)(void *strategy, ctrt_comm_hook hook, void *user);
+    /* Optional: ctrt_parallel_steps. Without it, the library counts the steps that succeed. */
+    int64_t (*steps)(void *strategy);
+    /* Optional: ctrt_parallel_barrier. Without it, the strategy has nothing to wait for. */
+    ctrt_status (*barrier)(void *strategy);
 } ctrt_strategy;
 
 /* ---- threads ----------------------------------------------------------------------------------------------------- */

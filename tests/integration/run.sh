@@ -72,6 +72,8 @@ check "wrong usage" "$(
     runs 2; prints err "no program"
     for number in 0 -1 x 2x 5000 ''; do runs 2 -n "$number" true; prints err "is not a number from 1 to 4096"; done
     runs 2 --grace never true; prints err "is not a number of seconds"
+    runs 2 --on-failure go true; prints err "is neither stop nor shrink"
+    runs 2 --restart x true; prints err "is not a number from 0 to 1000000"
     runs 2 --such true; prints err "usage: ctrt run"
     runs 2 --nodes 2 true; prints err "--nodes needs --node and --store"
     runs 2 --nodes 2 --node 2 --store tcp://127.0.0.1:1 true; prints err "--node must be less than --nodes"

@@ -37,6 +37,7 @@ static void bad_stores(void)
 static void bad_groups(ctrt_comm **comm)
 {
     ctrt_comm *bad[2] = { NULL, NULL };
+    int joining = 7;
     ctrt_device *const device = p.cpu, *const none = NULL;
     char *json = NULL;
     BAD(INVALID_ARGUMENT, ctrt_comm_new(NULL, NULL), ctrt_comm_new(bad, &(ctrt_comm_options){ .size = -1 }),
@@ -49,6 +50,11 @@ static void bad_groups(ctrt_comm **comm)
         ctrt_comm_new_local(bad, &device, 1, &(ctrt_comm_options){ .timeout = -1 }));
     FINE(ctrt_comm_new_local(comm, &device, 1, NULL) == CTRT_OK);
     BAD(INVALID_ARGUMENT, ctrt_comm_split(NULL, *comm, 0, 0), ctrt_comm_split(bad, NULL, 0, 0));
+    BAD(INVALID_ARGUMENT, ctrt_comm_shrink(NULL, *comm), ctrt_comm_shrink(bad, NULL), ctrt_comm_joining(NULL, *comm),
+        ctrt_comm_joining(&joining, NULL));
+    FINE(ctrt_comm_joining(&joining, *comm) == CTRT_OK, joining == 0, ctrt_comm_epoch(NULL) == -1,
+         ctrt_comm_epoch(*comm) == 0, ctrt_comm_previous_rank(NULL, 0) == -1, ctrt_comm_previous_rank(*comm, 0) == 0,
+         ctrt_comm_previous_rank(*comm, -1) == -1, ctrt_comm_previous_rank(*comm, 1) == -1);
     BAD(INVALID_ARGUMENT, ctrt_comm_error(NULL), ctrt_comm_report(NULL, *comm), ctrt_comm_report(&json, NULL));
     FINE(ctrt_comm_retain(NULL) == NULL, ctrt_comm_rank(NULL) == -1, ctrt_comm_size(NULL) == 0,
          ctrt_comm_device(NULL) == NULL, ctrt_comm_engine_name(NULL) == NULL, ctrt_comm_name(NULL) == NULL,

@@ -199,6 +199,13 @@ static void optimizers(void)
     FINE(ctrt_optimizer_lr(NULL) == 0 || isnan(ctrt_optimizer_lr(NULL)));
     BAD(INVALID_ARGUMENT, ctrt_optimizer_set_lr(NULL, 1), ctrt_optimizer_set_lr(p.sgd, NAN),
         ctrt_clip_grad_norm_(&norm, NULL, 1), ctrt_clip_grad_norm_(&norm, p.linear, NAN));
+    ctrt_tensor *states[CTRT_OPTIMIZER_STATES] = { NULL };
+    int64_t steps = 0;
+    FINE(ctrt_optimizer_parameter_count(NULL) == 0, ctrt_optimizer_parameter_count(p.sgd) > 0);
+    BAD(ANY, ctrt_optimizer_get_state(NULL, states, p.sgd, 0), ctrt_optimizer_get_state(&steps, NULL, p.sgd, 0),
+        ctrt_optimizer_get_state(&steps, states, NULL, 0), ctrt_optimizer_get_state(&steps, states, p.sgd, 99),
+        ctrt_optimizer_set_state(NULL, 0, 1, states), ctrt_optimizer_set_state(p.sgd, 99, 1, states),
+        ctrt_optimizer_set_state(p.sgd, 0, -1, states), ctrt_optimizer_set_state(p.sgd, 0, 1, NULL));
     BAD(ANY, ctrt_optimizer_state(&borrowed, NULL, 0, "momentum_buffer"),
         ctrt_optimizer_state(&borrowed, p.sgd, 0, NULL), ctrt_optimizer_state(&borrowed, p.sgd, 99, "momentum_buffer"),
         ctrt_optimizer_state(NULL, p.sgd, 0, "momentum_buffer"));

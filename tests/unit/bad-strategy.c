@@ -72,6 +72,8 @@ void bad_strategy(void)
         ctrt_parallel_new_comm(&net, p.linear, "single", NULL));
     BAD(NOT_FOUND, ctrt_parallel_new(&net, p.linear, "nosuch", &p.cpu, 1));
     FINE(ctrt_parallel_comm(NULL) == NULL && ctrt_parallel_comm(p.linear) == NULL);
+    FINE(ctrt_parallel_steps(NULL) == 0 && ctrt_parallel_steps(p.linear) == 0);
+    BAD(INVALID_ARGUMENT, ctrt_parallel_barrier(NULL), ctrt_parallel_barrier(p.linear));
     BAD(INVALID_ARGUMENT, ctrt_parallel_step(&out, NULL, inputs, 1, no_loss, NULL),
         ctrt_parallel_step(&out, p.linear, inputs, 1, no_loss, NULL), ctrt_parallel_no_sync(NULL, true),
         ctrt_parallel_no_sync(p.linear, true), ctrt_parallel_set_comm_hook(NULL, NULL, NULL),

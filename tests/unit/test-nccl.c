@@ -217,6 +217,37 @@ static void interrupted(struct rank *rank)
     CHECK_FAILS(ctrt_comm_barrier(rank->comm), CTRT_ERR_COMM, words);
 }
 
+/* Rank 1 is lost; the others go on in a group of their own. */
+static void shrunk(struct rank *rank)
+{
+    CTRT_AUTO(tensor) x = NULL;
+    CTRT_AUTO(stream) stream = NULL;
+    double value = 0;
+    CHECK_OK(ctrt_ones(&x, CTRT_SHAPE(1), CTRT_F32, rank->device));
+    CHECK_OK(ctrt_comm_all_reduce(NULL, rank->comm, x, CTRT_COMM_SUM));
+    CHECK_OK(ctrt_item(&value, x));
+    CHECK_EQ(value, rank->size);
+    if (rank->number == 1) {
+        ctrt_comm_abort(rank->comm, "enough");
+        ctrt_comm_release(&rank->comm);
+        return;
+    }
+    (void)ctrt_comm_all_reduce(NULL, rank->comm, x, CTRT_COMM_SUM);
+    CHECK_FAILS(ctrt_comm_barrier(rank->comm), CTRT_ERR_COMM, "");
+    CHECK_OK(ctrt_stream_current(&stream, rank->device));
+    CHECK_OK(ctrt_stream_reset(stream));
+    if (!CHECK_OK(ctrt_comm_shrink(&rank->comm, rank->comm)))
+        return;
+    CHECK_EQ(ctrt_comm_size(rank->comm), rank->size - 1);
+    CHECK_OK(ctrt_fill_(x, ctrt_float(rank->number + 1)));
+    CHECK_OK(ctrt_comm_all_reduce(NULL, rank->comm, x, CTRT_COMM_SUM));
+    CHECK_OK(ctrt_item(&value, x));
+    CHECK_EQ(value, rank->size * (rank->size + 1) / 2 - 2);
+    /* The abort may free memory of the old group, for which CUDA waits. */
+    atomic_fetch_add(&rank->board->step, 1);
+    await(&rank->board->step, rank->size - 1);
+}
+
 /* Rank 1 makes a different call, which CTRT_NCCL_CHECK detects. */
 static void different(struct rank *rank)
 {
@@ -443,6 +474,55 @@ static void graph_last(struct rank *rank)
     ctrt_graph_release(&graph);
 }
 
+static void capture_refused(ctrt_module *net, ctrt_tensor *x)
+{
+    ctrt_graph *graph = NULL;
+    CTRT_AUTO(tensor) loss = NULL;
+    CTRT_AUTO(stream) stream = NULL;
+    ctrt_device *device = ctrt_tensor_device(x);
+    CHECK_OK(ctrt_stream_new(&stream, device, 0));
+    CHECK_OK(ctrt_stream_push(stream));
+    CHECK_OK(ctrt_capture_begin(device));
+    CHECK_FAILS(ctrt_parallel_step(&loss, net, &x, 1, loss_of, NULL), CTRT_ERR_NOT_SUPPORTED,
+                "replays cannot be repeated by the ranks that are left");
+    CHECK_OK(ctrt_capture_end(&graph, device));
+    CHECK_OK(ctrt_stream_pop());
+    ctrt_graph_release(&graph);
+}
+
+/* Rank 1 fails after half of the steps; the others complete the training and have equal parameters. */
+static void survived(struct rank *rank)
+{
+    CTRT_AUTO(module) module = NULL, net = NULL;
+    CTRT_AUTO(optimizer) optimizer = NULL;
+    const int rows = ROWS / rank->size;
+    CHECK_OK(ctrt_sequential_new(&module, CTRT_MODULES(CTRT_NEW(linear, COLUMNS, 4, true, rank->device),
+                                                       CTRT_NEW(tanh), CTRT_NEW(linear, 4, 2, false, rank->device))));
+    CHECK_OK(ctrt_parallel_new_comm(&net, module, "distributed", rank->comm));
+    CHECK_OK(ctrt_sgd_new(&optimizer, net, &(ctrt_sgd_options){ .lr = 0.05, .momentum = 0.9 }));
+    for (int turn = 0; turn < 2 * STEPS; turn++) {
+        CTRT_AUTO(tensor) x = NULL, loss = NULL;
+        float values[ROWS * COLUMNS];
+        if (rank->number == 1 && turn == STEPS) {
+            ctrt_comm_abort(rank->comm, "enough");
+            return;
+        }
+        for (int i = 0; i < rows * COLUMNS; i++)
+            values[i] = (float)sin(turn * 100 + rank->number * rows * COLUMNS + i);
+        CHECK_OK(ctrt_from_data(&x, values, rows * COLUMNS, CTRT_SHAPE(rows, COLUMNS), CTRT_F32, rank->device));
+        CHECK_OK(ctrt_optimizer_zero_grad(optimizer, true));
+        if (turn == 2)
+            capture_refused(net, x);
+        CHECK_OK(ctrt_parallel_step(&loss, net, &x, 1, loss_of, NULL));
+        CHECK_OK(ctrt_optimizer_step(optimizer));
+    }
+    struct rank left = *rank;
+    left.comm = ctrt_parallel_comm(net);
+    CHECK_EQ(ctrt_comm_size(left.comm), rank->size - 1);
+    CHECK_EQ(ctrt_parallel_steps(net), 2 * STEPS);
+    same_everywhere(net, &left);
+}
+
 /* ---- the library ---- */
 
 static void opens(const char *words, ctrt_status wanted)
@@ -542,6 +622,11 @@ TEST_MAIN
         if (kind == NCCL_PROCESSES)
             IN_CHILD(DEVICES)
                 run_quiet(kind, 3, 30, interrupted, "has ended", 1);
+        group("%s: a rank is lost and the others go on", kind_names[kind]);
+        IN_CHILD(DEVICES)
+            run_quiet(kind, 3, 30, shrunk, NULL, -1);
+        IN_CHILD(DEVICES, "CTRT_ON_FAILURE=shrink")
+            run_quiet(kind, 3, 30, survived, NULL, -1);
         group("%s: the ranks call different collectives", kind_names[kind]);
         IN_CHILD(DEVICES, "CTRT_NCCL_CHECK=yes") {
             ctrt_log_set_callback(no_log, NULL);

@@ -38,6 +38,9 @@ struct mpi_abi {
     int (*return_errors)(mpi_handle comm);          /* MPI_ERRORS_RETURN */
     int (*rank_size)(mpi_handle comm, int *rank, int *size);
     int (*create_group)(mpi_handle *out, int n, const int *world_ranks, int tag);
+    bool (*can_shrink)(void);                       /* the library has MPIX_Comm_shrink */
+    /* Groups are created from the processes that MPI has not lost, from now on. All of these call it. */
+    int (*shrink)(void);
     int (*comm_free)(mpi_handle comm);
 
     int (*test)(mpi_handle *request, int *done);

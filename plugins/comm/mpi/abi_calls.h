@@ -15,9 +15,14 @@ static struct {
 #undef CALL
 } mpi;
 
+/* Of ULFM; NULL in libraries without it. */
+static int (*comm_shrink)(MPI_Comm comm, MPI_Comm *out);
+static MPI_Comm base;                   /* the processes of which groups are created */
+
 static const char *load(void *library)
 {
     void *symbol;
+    *(void **)&comm_shrink = dlsym(library, "MPIX_Comm_shrink");
 #define CALL(name, parameters)                                                                                      \
     symbol = dlsym(library, "MPI_" #name);                                                                          \
     if (symbol == NULL)                                                                                             \
@@ -33,6 +38,7 @@ static const char *load(void *library)
 #include ABI_HANDLES
 #undef OBJECT
 #undef CONSTANT
+    base = constants.world;
     return NULL;
 }
 
@@ -133,12 +139,31 @@ static int call_create_group(mpi_handle *out, int n, const int *world_ranks, int
         (void)mpi.Group_free(&all);
     }
     if (error == 0) {
-        error = mpi.Comm_create_group(constants.world, group, tag, &comm);
+        error = mpi.Comm_create_group(base, group, tag, &comm);
         (void)mpi.Group_free(&group);
     }
     mpi_unlock();
     if (error == 0)
         *out = (mpi_handle)comm;
+    return error;
+}
+
+static bool call_can_shrink(void)
+{
+    return comm_shrink != NULL;
+}
+
+/* The communicator before is not freed, because that may wait for the processes that were lost. */
+static int call_shrink(void)
+{
+    MPI_Comm fresh;
+    mpi_lock();
+    int error = comm_shrink(constants.world, &fresh);
+    if (error == 0)
+        error = mpi.Comm_set_errhandler(fresh, constants.errors_return);
+    if (error == 0)
+        base = fresh;
+    mpi_unlock();
     return error;
 }
 
@@ -218,7 +243,8 @@ const struct mpi_abi ABI = {
     .init = call_init, .query_thread = call_query_thread, .initialized = call_initialized,
     .finalized = call_finalized, .finalize = call_finalize, .version = call_version,
     .error_string = call_error_string, .world = call_world, .return_errors = call_return_errors,
-    .rank_size = call_rank_size, .create_group = call_create_group, .comm_free = call_comm_free,
+    .rank_size = call_rank_size, .create_group = call_create_group,
+    .can_shrink = call_can_shrink, .shrink = call_shrink, .comm_free = call_comm_free,
     .test = call_test, .isend = call_isend, .irecv = call_irecv, .ibcast = call_ibcast,
     .iallgather = call_iallgather, .igather = call_igather, .iscatter = call_iscatter, .ialltoall = call_ialltoall,
     .iallreduce = call_iallreduce, .ireduce = call_ireduce, .ireduce_scatter = call_ireduce_scatter,

@@ -215,6 +215,8 @@ static ctrt_status mpi_create(void **out, const ctrt_comm_config *config)
     int *ranks = calloc((size_t)config->world, sizeof *ranks);
     ctrt_status status = places && ranks ? comm_alloc(&comm, config)
                                          : ctrt_fail(CTRT_ERR_OUT_OF_MEMORY, "no memory for a list of ranks");
+    if (status == CTRT_OK && config->size >= sizeof *config && config->epoch > 0)
+        status = mpi_rebuild(config);
     if (status == CTRT_OK && config->world > 1)
         status = connect_ranks(comm, places, ranks);
     free(places);

@@ -6,6 +6,7 @@
  *   abi*          MPI's functions
  *   wait.c        requests: starting them, waiting for them
  *   opening.c     the first step of every collective: exchanges and compares signatures, and the data of small calls
+ *   rebuild.c     groups after the loss of a rank
  *   machines.c    groups of the ranks of one machine, which share memory
  *   window.c      openings and messages in that memory
  *   collective.c  the collectives
@@ -108,6 +109,8 @@ int32_t mpi_probe(char *reason, size_t bytes);
 ctrt_status mpi_start(void);
 /* MPI must not be finalised at exit, because requests are incomplete. */
 void mpi_give_up(void);
+/* Nor after the loss of a process. */
+void mpi_set_rebuilt(void);
 /* Counts calls of MPI that are running; MPI is not finalised meanwhile. */
 void mpi_busy(int change);
 /* Whether MPI reports that it accepts addresses of CUDA devices. After mpi_start. */
@@ -183,6 +186,12 @@ ctrt_status mpi_window_send(struct mpi_comm *comm, const ctrt_comm_call *call, s
 /* Waits for the message; *out is valid until mpi_window_taken. */
 ctrt_status mpi_window_receive(const struct mpi_block **out, struct mpi_comm *comm, const ctrt_comm_call *call);
 void mpi_window_taken(struct mpi_comm *comm, const ctrt_comm_call *call);
+
+/* ---- rebuild.c ---- */
+
+/* In an epoch after a loss, before groups are created: lets MPI go on without the lost processes.
+ * CTRT_ERR_NOT_SUPPORTED if it cannot. */
+ctrt_status mpi_rebuild(const ctrt_comm_config *config);
 
 /* ---- engine.c ---- */
 

@@ -32,6 +32,7 @@ static bool serialized;                 /* MPI calls need call_lock */
 static bool started;                    /* MPI is initialised */
 static bool forked;                     /* this process is a child of the one that initialised it */
 static atomic_bool gave_up;
+static atomic_bool rebuilt;             /* processes were lost, for which MPI_Finalize could wait */
 static atomic_int busy, groups;
 /* Extensions that not all libraries have: of Open MPI, MPICH 4 and MVAPICH; of MPICH 4 and Cray MPICH. */
 static int (*query_cuda_support)(void);
@@ -47,6 +48,11 @@ void mpi_unlock(void)
 {
     if (serialized)
         pthread_mutex_unlock(&call_lock);
+}
+
+void mpi_set_rebuilt(void)
+{
+    atomic_store(&rebuilt, true);
 }
 
 void mpi_give_up(void)
@@ -214,7 +220,7 @@ static void finalize(void)
     const bool incomplete = atomic_load(&gave_up) || atomic_load(&busy) > 0;
     const bool early = incomplete || atomic_load(&groups) > 0;
     int64_t any_incomplete = incomplete;
-    if (!mpi_usable()
+    if (atomic_load(&rebuilt) || !mpi_usable()
         || mpi->iallreduce(&any_incomplete, &any_incomplete, 1, CTRT_I64, CTRT_COMM_MAX, mpi->world(), &request) != 0)
         return;
     clock_gettime(CLOCK_MONOTONIC, &now);

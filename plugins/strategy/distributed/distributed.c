@@ -68,6 +68,8 @@ static ctrt_status fail_all(struct distributed *d, ctrt_status status)
         reduce_cancel(d);
         return ctrt_fail(status, "%s", message);
     }
+    const bool sync_failed = d->r.sync != NULL && ctrt_comm_error(d->r.sync) != CTRT_OK;
+    d->survive.own = status != CTRT_ERR_COMM || !(sync_failed || ctrt_comm_error(d->r.comm) != CTRT_OK);
     ranks_abort(&d->r, NULL, 0, message);
     reduce_cancel(d);
     return ctrt_fail(status, "%s", message);
@@ -84,6 +86,9 @@ static ctrt_status dist_forward(void *self, ctrt_tensor **y, ctrt_tensor *const 
     CTRT_TRY(module_check(d));
     CTRT_TRY(unfinished_check(d));
     capture_begin(d);
+    if (d->survive.on && ctrt_grad_enabled() && !d->no_sync)
+        return ctrt_fail(CTRT_ERR_NOT_SUPPORTED, "CTRT_ON_FAILURE=shrink: the backward pass of the program cannot be "
+                         "repeated by the ranks that are left; use ctrt_parallel_step, or ctrt_no_grad");
     if (ctrt_grad_enabled() && d->no_sync && d->captured && d->r.size > 1)
         return ctrt_fail(CTRT_ERR_NOT_SUPPORTED, "a capture is running on %s, and gradients of a loss of the program "
                          "cannot be added up there without communication; use ctrt_parallel_step",
@@ -118,9 +123,8 @@ static ctrt_status step_local(struct distributed *d, ctrt_tensor **loss, const c
     return CTRT_OK;
 }
 
-static ctrt_status dist_step(void *self, ctrt_tensor **loss, const ctrt_strategy_batch *batch)
+ctrt_status step_once(struct distributed *d, ctrt_tensor **loss, const ctrt_strategy_batch *batch)
 {
-    struct distributed *d = self;
     const bool local = (d->no_sync || d->r.size == 1) && d->r.canonical == 0;
     capture_begin(d);
     ctrt_status status = module_check(d);
@@ -149,6 +153,23 @@ static ctrt_status dist_step(void *self, ctrt_tensor **loss, const ctrt_strategy
     return status;
 }
 
+static ctrt_status dist_step(void *self, ctrt_tensor **loss, const ctrt_strategy_batch *batch)
+{
+    struct distributed *d = self;
+    return d->survive.on ? survive_step(d, loss, batch) : step_once(d, loss, batch);
+}
+
+static int64_t dist_steps(void *self)
+{
+    return ((struct distributed *)self)->steps;
+}
+
+static ctrt_status dist_barrier(void *self)
+{
+    struct distributed *d = self;
+    return d->survive.on ? survive_barrier(d) : ctrt_comm_barrier(d->r.comm);
+}
+
 static ctrt_status dist_no_sync(void *self, bool on)
 {
     struct distributed *d = self;
@@ -172,8 +193,9 @@ static ctrt_status dist_set_comm_hook(void *self, ctrt_comm_hook hook, void *use
 /* An optimizer must not use gradients that are not reduced. */
 static ctrt_status dist_event(void *self, ctrt_module_event event, void *argument)
 {
-    (void)argument;
-    return event == CTRT_MODULE_STEP_BEGIN ? unfinished_check(self) : CTRT_OK;
+    if (event == CTRT_MODULE_STEP_BEGIN)
+        CTRT_TRY(unfinished_check(self));
+    return survive_event(self, event, argument);
 }
 
 /* ---- creation ---- */
@@ -181,6 +203,7 @@ static ctrt_status dist_event(void *self, ctrt_module_event event, void *argumen
 static void dist_destroy(void *self)
 {
     struct distributed *d = self;
+    survive_end(d);
     reduce_free(d);
     hook_free(d);
     ranks_free(&d->r);
@@ -209,18 +232,16 @@ static ctrt_status options_text(const struct distributed *d, char **text)
     FILE *file = open_memstream(text, &bytes);
     if (file == NULL)
         return no_memory();
-    fprintf(file, "CTRT_DISTRIBUTED_BUCKET=%llu\nCTRT_DISTRIBUTED_BUFFERS=%s\nCTRT_AUDIT=%lld\n",
-            (unsigned long long)d->bucket_bytes, d->r.broadcast_buffers ? "yes" : "no", (long long)d->audit);
+    fprintf(file, "CTRT_DISTRIBUTED_BUCKET=%llu\nCTRT_DISTRIBUTED_BUFFERS=%s\nCTRT_AUDIT=%lld\nCTRT_ON_FAILURE=%s\n",
+            (unsigned long long)d->bucket_bytes, d->r.broadcast_buffers ? "yes" : "no", (long long)d->audit,
+            d->survive.on ? "shrink" : "stop");
     hook_text(d, file);
     return fclose(file) == 0 ? CTRT_OK : no_memory();
 }
 
-static ctrt_status setup(struct distributed *d)
+ctrt_status dist_meet(struct distributed *d, ctrt_status status)
 {
     char *options = NULL;
-    ctrt_status status = params_read(d);
-    if (status == CTRT_OK)
-        status = ranks_find(&d->r);
     if (status == CTRT_OK)
         status = options_text(d, &options);
     status = ranks_join(&d->r, status, options);
@@ -228,7 +249,20 @@ static ctrt_status setup(struct distributed *d)
     CTRT_TRY(status);
     CTRT_TRY(verify_ready(&d->r, reduce_new(d)));
     CTRT_TRY(verify_ready(&d->r, reduce_memory(d)));
+    if (d->survive.on)
+        return share_state(d);
     return exchange(&d->r, EXCHANGE_BROADCAST, d->r.tensors, d->r.count, 0);
+}
+
+static ctrt_status setup(struct distributed *d, const ctrt_strategy_config *config)
+{
+    ctrt_status status = params_read(d);
+    if (status == CTRT_OK)
+        status = ranks_find(&d->r);
+    if (status == CTRT_OK)
+        status = survive_begin(d, config);
+    status = dist_meet(d, status);
+    return d->survive.on && status != CTRT_OK ? survive_rebuild(d, status) : status;
 }
 
 static ctrt_status dist_create(void **out, const ctrt_strategy_config *config)
@@ -238,7 +272,7 @@ static ctrt_status dist_create(void **out, const ctrt_strategy_config *config)
         return no_memory();
     ranks_init(&d->r, config);
     d->hook_name = "";
-    ctrt_status status = setup(d);
+    ctrt_status status = setup(d, config);
     if (status == CTRT_OK)
         *out = d;
     else
@@ -259,7 +293,7 @@ static const ctrt_strategy strategy = {
     .size = sizeof(ctrt_strategy), .flags = CTRT_STRATEGY_RANKS | CTRT_STRATEGY_CAPTURE,
     .create = dist_create, .destroy = dist_destroy,
     .forward = dist_forward, .step = dist_step, .no_sync = dist_no_sync, .describe = dist_describe,
-    .event = dist_event, .set_comm_hook = dist_set_comm_hook,
+    .event = dist_event, .set_comm_hook = dist_set_comm_hook, .steps = dist_steps, .barrier = dist_barrier,
 };
 static const ctrt_component components[] = {
     { .size = sizeof(ctrt_component), .kind = CTRT_COMPONENT_STRATEGY, .name = "distributed", .table = &strategy },
@@ -272,6 +306,7 @@ static ctrt_status init(const ctrt_host *the_host)
     CTRT_TRY(host->param(&value, &bucket_param));
     CTRT_TRY(host->param(&value, &buffers_param));
     CTRT_TRY(host->param(&value, &audit_param));
+    CTRT_TRY(survive_params(host));
     return hook_params(host);
 }
 

@@ -54,8 +54,31 @@ enum mode {
     LOCAL,                                  /* not reduced by hooks: canonical mode, no_sync */
 };
 
+/* Memory for ranks that may be lost (survive.c, share.c). */
+enum { MOST_OPTIMIZERS = 8 };
+struct survive {
+    bool on;                                /* CTRT_ON_FAILURE=shrink */
+    bool own;                               /* the failure began on this rank: it does not go on */
+    bool skipped;                           /* this rank has got the result of the step from another one */
+    void (*set_comm)(void *net, ctrt_comm *comm);
+    void *net;
+    int64_t completed;                      /* steps before the one that runs */
+    int64_t rows;                           /* values from before the step, see struct distributed */
+    bool *used;                             /* [slot_count] */
+    ctrt_tensor **buffers;                  /* copies of the buffers; owned */
+    bool joining, joining_now;              /* a rank waits to join: after the last step, after this one */
+    double loss, loss_now;                  /* mean loss of the last step and of this one */
+    ctrt_dtype loss_dtype;
+    /* Optimizers in the order of their first steps, borrowed until CTRT_MODULE_OPTIMIZER_END; the state that each gets
+     * before its next step, owned, or NULL; the number of all their steps. */
+    ctrt_optimizer *optimizers[MOST_OPTIMIZERS];
+    struct optimizer_image *pending[MOST_OPTIMIZERS];
+    int64_t optimizer_steps;
+};
+
 struct distributed {
     struct ranks r;
+    struct survive survive;
     ctrt_stream *stream;                    /* for the copies to buckets; owned; NULL: the device is synchronous */
     bool no_sync;
     int64_t audit, steps;                   /* audit: every so many steps; 0: never */
@@ -79,7 +102,8 @@ struct distributed {
     bool captured;                          /* the pass that runs, or the last one, is being captured */
     bool started;                           /* a gradient has arrived since the forward pass */
     int64_t rows;                           /* of this rank, since the last reduction */
-    ctrt_tensor *totals;                    /* rows of all ranks: of this step, and since the last reduction */
+    ctrt_tensor *totals;                    /* rows of all ranks: of this step, and since the last reduction; outside
+                                             * of captures, number of ranks that wait to join */
     ctrt_tensor *own;                       /* in a capture: rows of this rank since the last reduction */
     ctrt_work *totals_work;
     ctrt_tensor *weight;                    /* of this rank's gradients; NULL: 1 / size */
@@ -87,7 +111,7 @@ struct distributed {
 
 /* ---- reduce.c ---- */
 
-/* Creates slots and buckets, and adds the hooks. */
+/* Creates slots and buckets, and adds the hooks. Later calls: creates buckets as the first one. */
 ctrt_status reduce_new(struct distributed *d);
 /* Allocates the memory of the buckets. Collective, also if it fails on this rank. */
 ctrt_status reduce_memory(struct distributed *d);
@@ -141,5 +165,37 @@ bool hook_compresses(const ctrt_gradient_bucket *bucket);
 ctrt_status powersgd_new(struct powersgd **out, int64_t rank, int64_t start);
 void powersgd_free(struct powersgd *state);
 ctrt_status powersgd_hook(ctrt_work **work, const ctrt_gradient_bucket *bucket, int stage, void *user);
+
+/* ---- distributed.c ---- */
+
+/* One step without recovery. */
+ctrt_status step_once(struct distributed *d, ctrt_tensor **loss, const ctrt_strategy_batch *batch);
+/* Makes the ranks of d->comm, which are new, ready for steps: compares their modules, creates the buckets and gives all
+ * of them the state of one. `status`: of what this rank has done alone. Collective. */
+ctrt_status dist_meet(struct distributed *d, ctrt_status status);
+
+/* ---- survive.c: steps of which ranks may be lost ---- */
+
+ctrt_status survive_params(const ctrt_host *host);
+/* Reads the parameter and refuses modules and modes that cannot go on without a rank. */
+ctrt_status survive_begin(struct distributed *d, const ctrt_strategy_config *config);
+void survive_end(struct distributed *d);
+/* Makes a step. If a rank is lost, forms the group of those that are left and makes the step again. */
+ctrt_status survive_step(struct distributed *d, ctrt_tensor **loss, const ctrt_strategy_batch *batch);
+/* If `status` is the failure of another rank, forms the group of those that are left, until that succeeds. */
+ctrt_status survive_rebuild(struct distributed *d, ctrt_status status);
+ctrt_status survive_barrier(struct distributed *d);
+/* Waits until the step's work is done, so that its failure is found before the gradients change. */
+ctrt_status survive_settle(struct distributed *d, ctrt_tensor *mean);
+/* Notes an optimizer and gives it the state that waits for it; forgets it at its end. */
+ctrt_status survive_event(struct distributed *d, ctrt_module_event event, ctrt_optimizer *optimizer);
+
+/* ---- share.c: the state that ranks get from the one that is ahead ---- */
+
+/* Gives all ranks the parameters and buffers, and the ranks that have completed fewer steps than others also the
+ * optimizers' state and the number of steps, of the lowest rank that has completed most. */
+ctrt_status share_state(struct distributed *d);
+ctrt_status image_apply(struct optimizer_image *image, ctrt_optimizer *optimizer);
+void image_free(struct optimizer_image **image);
 
 #endif

@@ -153,11 +153,14 @@ ctrt_status reduce_begin(struct distributed *d, enum mode mode)
 
 ctrt_status reduce_weights(struct distributed *d, int64_t rows)
 {
-    const double own[2] = { (double)rows, (double)(d->rows + rows) };
     if (d->captured) {
         CTRT_TRY(capture_weights(d, rows));
     } else {
-        CTRT_TRY(ctrt_from_data(&d->totals, own, 2, CTRT_SHAPE(2), CTRT_F64, d->r.device));
+        int joining = 0;
+        if (d->survive.on && ctrt_comm_joining(&joining, d->r.comm) != CTRT_OK)
+            joining = 0;                    /* the store does not answer; the watching thread reports that */
+        const double own[3] = { (double)rows, (double)(d->rows + rows), joining };
+        CTRT_TRY(ctrt_from_data(&d->totals, own, 3, CTRT_SHAPE(3), CTRT_F64, d->r.device));
         d->rows += rows;
     }
     return ctrt_comm_all_reduce(&d->totals_work, d->r.comm, d->totals, CTRT_COMM_SUM);
@@ -434,6 +437,8 @@ static ctrt_status finish(struct distributed *d, ctrt_tensor **mean, ctrt_tensor
     CTRT_TRY(buckets_wait(d));
     if (d->stream != NULL)
         CTRT_TRY(stream_join(d));
+    if (d->survive.on && !d->captured)
+        CTRT_TRY(survive_settle(d, *mean));
     for (size_t s = 0; s < d->slot_count; s++) {
         d->slots[s].anywhere = used[s + 1] != 0;
         CTRT_TRY(slot_finish(d, &d->slots[s], d->slots[s].anywhere));
@@ -495,6 +500,11 @@ ctrt_status reduce_check(const struct distributed *d)
 
 ctrt_status reduce_new(struct distributed *d)
 {
+    if (d->slots != NULL) {
+        d->reduced = d->rebuilt = false;
+        d->seen_count = 0;
+        return buckets_make(d, NULL);
+    }
     d->slots = calloc(d->r.parameters + 1, sizeof *d->slots);
     d->seen = calloc(d->r.parameters + 1, sizeof *d->seen);
     if (d->slots == NULL || d->seen == NULL)

@@ -1,0 +1,276 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* survive-rank.c STEPS [FAULT...]: one rank of the jobs that survive.sh starts. It trains a small network under the
+ * strategy `distributed`, on batches that depend on the step and the rank. A FAULT has the form RANK:WHAT:MICROSECONDS
+ * and happens in the process that was RANK at first, that time after ctrt_parallel_new:
+ *
+ *   kill     it ends by SIGKILL, wherever it is then
+ *   stop     it stops; SIGCONT follows 4 s later
+ *   return   it ends with status 3 at the end of the step, and releases everything
+ *
+ * At the end a rank prints:
+ *   result: rank R of S, N steps, N optimizer steps, loss L, hash H, descriptors B A, mappings B A, threads B A
+ * where H is a hash of the parameters and the optimizer's state (buffers of batch norm differ between ranks), and B and
+ * A count what the process has after its third step and now. PAUSE_US: time that each step takes longer. */
+#include <ctrt/ctrt.h>
+
+#include <dirent.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/time.h>
+#include <sys/wait.h>
+#include <time.h>
+#include <unistd.h>
+
+enum { FEATURES = 6, HIDDEN = 12, ROWS = 8, TEST_ROWS = 256 };
+
+static volatile sig_atomic_t must_return;
+
+/* ---- data ---- */
+
+static uint64_t random_state;
+
+static float random_number(void)
+{
+    random_state = random_state * 6364136223846793005u + 1442695040888963407u;
+    return (float)(random_state >> 40) / (float)(1 << 23) - 1;
+}
+
+/* `rows` rows of batch number `number`. The targets are a function of the inputs with noise. */
+static ctrt_status batch_new(ctrt_tensor **batch, uint64_t number, int rows, float noise, ctrt_device *cpu)
+{
+    float x[TEST_ROWS * FEATURES], y[TEST_ROWS];
+    random_state = number * 2862933555777941757u + 3037000493u;
+    for (int i = 0; i < 8; i++)
+        (void)random_number();
+    for (int row = 0; row < rows; row++) {
+        float *at = &x[row * FEATURES];
+        for (int i = 0; i < FEATURES; i++)
+            at[i] = random_number();
+        y[row] = at[0] * at[1] - at[2] + 0.5f * at[3] * at[3] + noise * random_number();
+    }
+    CTRT_TRY(ctrt_from_data(&batch[0], x, rows * FEATURES, CTRT_SHAPE(rows, FEATURES), CTRT_F32, cpu));
+    return ctrt_from_data(&batch[1], y, rows, CTRT_SHAPE(rows, 1), CTRT_F32, cpu);
+}
+
+static ctrt_status loss_function(ctrt_tensor **loss, ctrt_tensor *output, ctrt_tensor *const *inputs, int count,
+                                 void *user)
+{
+    (void)count, (void)user;
+    return ctrt_mse_loss(loss, output, inputs[1], CTRT_REDUCE_MEAN);
+}
+
+/* ---- faults ---- */
+
+static void on_alarm(int signal)
+{
+    (void)signal;
+    raise(SIGKILL);
+}
+
+static void on_user(int signal)
+{
+    (void)signal;
+    must_return = 1;
+}
+
+/* A process that sends signals to its parent, which the parent does not wait for. */
+static void signal_later(int first, int64_t microseconds, int second)
+{
+    const pid_t parent = getpid();
+    const pid_t child = fork();
+    if (child == 0) {
+        if (fork() == 0) {
+            usleep((useconds_t)microseconds);
+            if (getpgid(parent) > 0)
+                kill(parent, first);
+            if (second != 0)
+                sleep(4);
+            if (second != 0 && getpgid(parent) > 0)
+                kill(parent, second);
+        }
+        _exit(0);
+    }
+    waitpid(child, NULL, 0);
+}
+
+static void set_fault(const char *text, int rank)
+{
+    char what[16];
+    int number;
+    long time;
+    if (sscanf(text, "%d:%15[^:]:%ld", &number, what, &time) != 3 || number != rank)
+        return;
+    const struct itimerval timer = { .it_value = { .tv_sec = time / 1000000, .tv_usec = time % 1000000 } };
+    signal(SIGALRM, on_alarm);
+    signal(SIGUSR1, on_user);
+    if (strcmp(what, "kill") == 0)
+        setitimer(ITIMER_REAL, &timer, NULL);
+    else
+        signal_later(strcmp(what, "stop") == 0 ? SIGSTOP : SIGUSR1, time, strcmp(what, "stop") == 0 ? SIGCONT : 0);
+}
+
+/* ---- what a process has ---- */
+
+struct resources {
+    int descriptors, mappings, threads;
+};
+
+static int count_entries(const char *path)
+{
+    int count = 0;
+    DIR *folder = opendir(path);
+    while (folder != NULL && readdir(folder) != NULL)
+        count++;
+    if (folder != NULL)
+        closedir(folder);
+    return count;
+}
+
+/* Mappings of memory that processes share. */
+static int count_shared(void)
+{
+    char line[512];
+    int count = 0;
+    FILE *file = fopen("/proc/self/maps", "r");
+    while (file != NULL && fgets(line, sizeof line, file) != NULL)
+        count += strstr(line, "memfd:") != NULL;
+    if (file != NULL)
+        fclose(file);
+    return count;
+}
+
+static struct resources resources_now(void)
+{
+    return (struct resources){ count_entries("/proc/self/fd"), count_shared(), count_entries("/proc/self/task") };
+}
+
+/* ---- training ---- */
+
+static ctrt_status network_new(ctrt_module **out, ctrt_device *cpu)
+{
+    return ctrt_sequential_new(out, CTRT_MODULES(CTRT_NEW(linear, FEATURES, HIDDEN, true, cpu), CTRT_NEW(tanh),
+                                                 CTRT_NEW(batch_norm1d, HIDDEN, 0, 0, true, cpu),
+                                                 CTRT_NEW(linear, HIDDEN, 1, true, cpu)));
+}
+
+static ctrt_status step_once(ctrt_module *net, ctrt_optimizer *optimizer, int64_t step, ctrt_device *cpu)
+{
+    ctrt_tensor *batch[2] = { NULL, NULL }, *loss = NULL;
+    const int rank = ctrt_comm_rank(ctrt_parallel_comm(net));
+    ctrt_status status = batch_new(batch, (uint64_t)step * 64 + (uint64_t)rank + 1, ROWS, 0.2f, cpu);
+    if (status == CTRT_OK)
+        status = ctrt_optimizer_zero_grad(optimizer, true);
+    if (status == CTRT_OK)
+        status = ctrt_parallel_step(&loss, net, batch, 2, loss_function, NULL);
+    if (status == CTRT_OK)
+        status = ctrt_optimizer_step(optimizer);
+    ctrt_tensor_release(&batch[0]);
+    ctrt_tensor_release(&batch[1]);
+    ctrt_tensor_release(&loss);
+    return status;
+}
+
+/* The loss on rows that are not trained with. */
+static ctrt_status evaluate(double *out, ctrt_module *module, ctrt_device *cpu)
+{
+    ctrt_tensor *batch[2] = { NULL, NULL };
+    CTRT_AUTO(tensor) y = NULL, loss = NULL;
+    ctrt_status status;
+    CTRT_TRY(batch_new(batch, 0, TEST_ROWS, 0, cpu));
+    ctrt_module_train(module, false);
+    ctrt_no_grad status = ctrt_forward(&y, module, batch[0]);
+    if (status == CTRT_OK)
+        status = ctrt_mse_loss(&loss, y, batch[1], CTRT_REDUCE_MEAN);
+    ctrt_tensor_release(&batch[0]);
+    ctrt_tensor_release(&batch[1]);
+    return status == CTRT_OK ? ctrt_item(out, loss) : status;
+}
+
+/* FNV-1a over the parameters and the optimizer's state. */
+static ctrt_status hash_state(uint64_t *hash, ctrt_module *net, ctrt_optimizer *optimizer)
+{
+    *hash = 14695981039346656037u;
+    for (size_t i = 0; i < ctrt_optimizer_parameter_count(optimizer); i++) {
+        float values[FEATURES * HIDDEN];
+        ctrt_tensor *tensors[1 + CTRT_OPTIMIZER_STATES];
+        const char *name;
+        int64_t steps;
+        CTRT_TRY(ctrt_module_parameter(&name, &tensors[0], net, i));
+        CTRT_TRY(ctrt_optimizer_get_state(&steps, &tensors[1], optimizer, i));
+        for (int k = 0; k <= CTRT_OPTIMIZER_STATES; k++) {
+            if (tensors[k] == NULL)
+                continue;
+            const size_t bytes = (size_t)ctrt_tensor_numel(tensors[k]) * sizeof *values;
+            CTRT_TRY(ctrt_to_host(values, bytes, tensors[k], CTRT_F32));
+            for (size_t b = 0; b < bytes; b++)
+                *hash = (*hash ^ ((const unsigned char *)values)[b]) * 1099511628211u;
+        }
+    }
+    return CTRT_OK;
+}
+
+static ctrt_status report(ctrt_module *net, ctrt_module *module, ctrt_optimizer *optimizer,
+                          const struct resources *before, ctrt_device *cpu)
+{
+    ctrt_tensor *states[CTRT_OPTIMIZER_STATES];
+    ctrt_comm *comm = ctrt_parallel_comm(net);
+    uint64_t hash = 0;
+    double loss = 0;
+    int64_t steps = 0;
+    CTRT_TRY(ctrt_optimizer_get_state(&steps, states, optimizer, 0));
+    CTRT_TRY(hash_state(&hash, net, optimizer));
+    CTRT_TRY(evaluate(&loss, module, cpu));
+    const struct resources now = resources_now();
+    printf("result: rank %d of %d, %lld steps, %lld optimizer steps, loss %.6f, hash %016llx, descriptors %d %d, "
+           "mappings %d %d, threads %d %d\n", ctrt_comm_rank(comm), ctrt_comm_size(comm),
+           (long long)ctrt_parallel_steps(net), (long long)steps, loss, (unsigned long long)hash,
+           before->descriptors, now.descriptors, before->mappings, now.mappings, before->threads, now.threads);
+    return CTRT_OK;
+}
+
+static ctrt_status train(int64_t steps, char **faults)
+{
+    CTRT_AUTO(module) module = NULL, net = NULL;
+    CTRT_AUTO(optimizer) optimizer = NULL;
+    struct resources before = { 0, 0, 0 };
+    struct timespec begin, end;
+    ctrt_device *cpu = NULL;
+    int rank = 0;
+    const char *pause = getenv("PAUSE_US"), *joins = getenv("CTRT_JOIN");
+    ctrt_manual_seed(1);
+    CTRT_TRY(ctrt_device_get(&cpu, "cpu"));
+    CTRT_TRY(network_new(&module, cpu));
+    CTRT_TRY(ctrt_parallel_new(&net, module, "distributed", NULL, 0));
+    CTRT_TRY(ctrt_adamw_new(&optimizer, net, &(ctrt_adamw_options){ .lr = 0.003, .weight_decay = 0.01 }));
+    CTRT_TRY(ctrt_comm_environment(&rank, NULL, NULL, NULL));
+    for (; joins == NULL && *faults != NULL; faults++)
+        set_fault(*faults, rank);
+    clock_gettime(CLOCK_MONOTONIC, &begin);
+    for (int64_t step = ctrt_parallel_steps(net), i = 0; step < steps && !must_return; step++, i++) {
+        CTRT_TRY(step_once(net, optimizer, step, cpu));
+        if (i == 2)
+            before = resources_now();
+        if (pause != NULL)
+            usleep((useconds_t)atoi(pause));
+    }
+    if (must_return)
+        return ctrt_fail(CTRT_ERR_STATE, "this rank returns");
+    CTRT_TRY(ctrt_parallel_barrier(net));
+    clock_gettime(CLOCK_MONOTONIC, &end);
+    CTRT_TRY(report(net, module, optimizer, &before, cpu));
+    printf("time: %lld us\n", ((long long)end.tv_sec - begin.tv_sec) * 1000000
+                              + (end.tv_nsec - begin.tv_nsec) / 1000);
+    return CTRT_OK;
+}
+
+int main(int argc, char **argv)
+{
+    if (argc < 2)
+        return 2;
+    const ctrt_status status = train(atoll(argv[1]), argv + 2);
+    if (status != CTRT_OK)
+        printf("error: %s\n", ctrt_error_message());
+    return status == CTRT_OK ? 0 : must_return ? 3 : 1;
+}

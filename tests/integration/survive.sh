@@ -1,0 +1,221 @@
+#!/bin/sh
+# SPDX-License-Identifier: Apache-2.0
+# Ranks that are lost while a program trains with CTRT_ON_FAILURE=shrink: the others complete all steps with status 0
+# and equal parameters. SURVIVE_KILLS: number of runs in which each rank is killed (2). CTRT_TEST_MPIRUN: the mpirun of
+# the tests with MPI.
+srcdir=${srcdir:-$(cd "$(dirname "$0")/../.." && pwd)}
+builddir=$(cd "${builddir:-.}" && pwd)
+. "$srcdir/tests/lib.sh"
+ctrt=$builddir/ctrt
+program=$builddir/survive-rank
+steps=1000
+kills=${SURVIVE_KILLS:-2}
+work=$(mktemp -d) || exit 1
+trap 'rm -rf "$work"' EXIT
+export CTRT_NUM_THREADS=1 CTRT_COMM_TIMEOUT=20
+unset CTRT_COMM CTRT_STORE CTRT_STORE_SECRET RANK WORLD_SIZE LOCAL_RANK LOCAL_WORLD_SIZE MASTER_ADDR MASTER_PORT \
+    CTRT_ON_FAILURE CTRT_JOIN
+
+# job NAME COMMAND...: runs the command. Output and exit status are in $work/NAME.out and $work/NAME.status.
+job() {
+    name=$1
+    shift
+    timeout -k 2 "${limit:-100}" "$@" </dev/null >"$work/$name.out" 2>&1
+    echo $? >"$work/$name.status"
+}
+
+# shrink NAME RANKS FAULT...: a job of RANKS ranks that may be lost.
+shrink() {
+    name=$1
+    ranks=$2
+    shift 2
+    job "$name" "$ctrt" run -n "$ranks" --on-failure shrink "$program" $steps "$@"
+}
+
+results() { grep -E '^(\[[0-9]*\] )?result: ' "$work/$1.out"; }
+value() { results "$1" | sed -n "s/.* $2 \([^ ,]*\).*/\1/p"; }
+
+# survived NAME STATUS RANKS: requires the exit status, RANKS results of as many ranks that have made all steps and have
+# equal parameters, and no more descriptors and threads than before, and at most one mapping, because the buckets of a
+# group have one while a rank uses them.
+survived() {
+    [ "$(cat "$work/$1.status")" = "$2" ] || echo "exit status $(cat "$work/$1.status"), expected $2"
+    [ "$(results "$1" | grep -c "of $3, $steps steps, $steps optimizer steps,")" = "$3" ] || echo "not $3 results"
+    [ "$(value "$1" hash | sort -u | wc -l)" = 1 ] || echo "the ranks have different parameters"
+    results "$1" | sed 's/.* descriptors //; s/[a-z,]//g' |
+        awk '$2 > $1 || $4 > $3 + 1 || $6 > $5 { print "leaks: descriptors, mappings, threads " $0 }'
+}
+# loss_fits NAME: requires a loss between those of uninterrupted runs of 4 ranks and of 1, with a margin of a half.
+loss_fits() {
+    value "$1" loss | awk -v most="$most" -v least="$least" '
+        !($1 > least / 2 && $1 < most * 1.5) { print "loss " $1 ", uninterrupted " least " to " most }'
+}
+# explain NAME DETAILS: the details with the end of the output, if there are any.
+explain() { [ -z "$2" ] || { echo "$2"; tail -n 25 "$work/$1.out"; }; }
+
+# --- without faults --------------------------------------------------------------------------------------------------
+
+for ranks in 1 2 3 4; do
+    job "whole$ranks" "$ctrt" run --prefix -n $ranks "$program" $steps
+    value "whole$ranks" loss
+done >"$work/losses"
+least=$(sort -g "$work/losses" | head -n 1)
+most=$(sort -g "$work/losses" | tail -n 1)
+shrink whole 4
+check "without a fault, shrink changes no bit" "$(explain whole "$(survived whole 0 4
+    [ "$(value whole hash | sort -u)" = "$(value whole4 hash | sort -u)" ] || echo "other parameters")")"
+time=$(sed -n 's/^\[0\] time: \([0-9]*\) us$/\1/p' "$work/whole.out")
+
+# --- ranks that are killed at random times ---------------------------------------------------------------------------
+
+# random_times SEED COUNT: COUNT random times within the training.
+random_times() {
+    awk -v seed="$1" -v count="$2" -v time="$time" '
+        BEGIN { srand(seed); for (i = 0; i < count; i++) print int(rand() * time * 0.7) }'
+}
+seed=$(date +%s)
+for rank in 0 1 2 3; do
+    hits=0
+    for at in $(random_times "$seed$rank" "$kills"); do
+        job=kill$rank-$at
+        shrink "$job" 4 $rank:kill:$at
+        left=4
+        ! grep -q "rank $rank (.*) is lost" "$work/$job.out" || left=3
+        hits=$((hits + 4 - left))
+        # A rank may be killed when the training is complete.
+        [ $left = 3 ] || ! grep -q 'was killed' "$work/$job.out" || continue
+        details=$(survived "$job" 0 $left; loss_fits "$job")
+        [ -z "$details" ] || { echo "killed after $at us: $(explain "$job" "$details")"; }
+    done >"$work/kills$rank"
+    [ "$hits" -gt 0 ] || echo "no rank was killed within the training" >>"$work/kills$rank"
+    check "rank $rank of 4 is killed, $kills times (seed $seed$rank)" "$(cat "$work/kills$rank")"
+done
+
+# --- the table: name, ranks left, faults -----------------------------------------------------------------------------
+
+half=$((time / 2))
+third=$((time / 3))
+table() {
+    echo "two-at-once 2 1:kill:$half 2:kill:$half"
+    echo "two-with-the-first 2 0:kill:$half 3:kill:$half"
+    echo "three-at-once 1 0:kill:$half 1:kill:$half 3:kill:$half"
+    echo "one-after-the-other 1 0:kill:$((time / 8)) 2:kill:$((time / 4)) 1:kill:$half"
+    # The agreement and the new group take some milliseconds.
+    for delay in 1000 3000 6000 10000 20000 40000; do
+        echo "during-the-rebuild-$delay 2 3:kill:$third 1:kill:$((third + delay))"
+        echo "first-during-the-rebuild-$delay 2 2:kill:$third 0:kill:$((third + delay))"
+    done
+    echo "returns 3 2:return:$half"
+    echo "the-first-returns 3 0:return:$half"
+}
+table | while read -r name left faults; do
+    shrink "$name" 4 $faults
+    echo "$name $left $faults" >>"$work/table"
+done
+while read -r name left faults; do
+    check "$name: $faults" "$(explain "$name" "$(survived "$name" 0 "$left"; loss_fits "$name")")"
+done <"$work/table"
+
+# --- a stopped rank that wakes later, a rank that joins ---------------------------------------------------------------
+
+PAUSE_US=6000 CTRT_COMM_TIMEOUT=1 shrink stop 4 2:stop:300000
+check "a stopped rank is excluded, wakes up and says so" "$(explain stop "$(survived stop 0 3
+    grep -qE '^\[2\] error: .*rank 2 of group world is excluded: it did not answer in time, and the ranks 0, 1, 3' \
+        "$work/stop.out" || echo "no message of rank 2")")"
+CTRT_COMM_TIMEOUT=1 shrink stay 4 1:stop:$half
+check "a stopped rank is ended when the others have ended" "$(explain stay "$(survived stay 0 3)")"
+
+PAUSE_US=1000 job join "$ctrt" run -n 4 --restart 2 "$program" $steps 2:kill:$third 0:kill:$half
+check "ranks that are started again join the others, twice" "$(explain join "$(survived join 0 4
+    [ "$(grep -o 'joins as rank' "$work/join.out" | wc -l)" -ge 2 ] || echo "no rank has joined")")"
+
+job ended "$ctrt" run -n 2 --prefix --on-failure shrink sh -c '
+    "$0" 20 && [ "$RANK" = 1 ] || exit 0
+    sleep 0.5
+    CTRT_JOIN=yes CTRT_COMM_TIMEOUT=10 "$0" 20' "$program"
+check "a process cannot join a group that has ended" "$(explain ended "$(
+    grep -q '^\[1\] error: .*group world has ended before it admitted this process' "$work/ended.out" ||
+        echo "no message")")"
+
+# --- what cannot go on ------------------------------------------------------------------------------------------------
+
+job default "$ctrt" run -n 3 --grace 1 "$program" $steps 1:kill:$third
+check "without CTRT_ON_FAILURE=shrink the job ends" "$(explain default "$(
+    grep -qxE '1|137' "$work/default.status" || echo "exit status $(cat "$work/default.status")"
+    grep -q 'error: .* rank 1 (.*) has ended' "$work/default.out" || echo "no report")")"
+
+job all "$ctrt" run -n 2 --on-failure shrink "$program" $steps 0:kill:$third 1:kill:$third
+check "all ranks are killed: the status is that of the first" "$(explain all "$(
+    [ "$(cat "$work/all.status")" = 137 ] || echo "exit status $(cat "$work/all.status")")")"
+
+# Rank 0 serves the store: it is lost with it.
+port=$((20000 + $$ % 10000))
+for rank in 0 1; do
+    RANK=$rank WORLD_SIZE=2 LOCAL_RANK=$rank LOCAL_WORLD_SIZE=2 MASTER_ADDR=127.0.0.1 MASTER_PORT=$port \
+        CTRT_ON_FAILURE=shrink job served$rank "$program" $steps 0:kill:20000 &
+done
+wait
+check "rank 0 serves the store and is lost" "$(explain served1 "$(
+    [ "$(cat "$work/served1.status")" = 1 ] || echo "exit status $(cat "$work/served1.status")"
+    grep -q 'error: .*because rank 0 has ended, which served the store .*`ctrt run`' "$work/served1.out" ||
+        echo "no message")")"
+
+# --- MPI --------------------------------------------------------------------------------------------------------------
+
+mpirun=${CTRT_TEST_MPIRUN:-mpirun}
+export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1 OMPI_MCA_rmaps_base_oversubscribe=1
+export PRTE_ALLOW_RUN_AS_ROOT=1 PRTE_ALLOW_RUN_AS_ROOT_CONFIRM=1 PRTE_MCA_rmaps_default_mapping_policy=:oversubscribe
+
+# ulfm NAME MACHINES FAULT...: 4 ranks of Open MPI 5, whose store ctrt run serves.
+ulfm() {
+    name=$1
+    CTRT_MPI_MACHINES=$2
+    export CTRT_MPI_MACHINES
+    shift 2
+    job "$name" "$ctrt" run -n 1 env -u RANK -u WORLD_SIZE -u LOCAL_RANK -u LOCAL_WORLD_SIZE -u MASTER_ADDR \
+        -u MASTER_PORT CTRT_ON_FAILURE=shrink "$mpirun" --with-ft ulfm -n 4 "$program" $steps "$@"
+}
+case $($mpirun --version 2>/dev/null | head -n 1) in
+    *'Open MPI'*' 4.'*) version=4 ;;
+    *'Open MPI'*' 5.'*) version=5 ;;
+    *) version= ;;
+esac
+if grep -q '__[atu]*san_init' "$builddir/.libs/survive-rank" "$program" 2>/dev/null; then
+    version=                            # MPI libraries have leaks and races of their own
+fi
+[ -f "$builddir/plugins-built/comm-mpi.so" ] || version=
+if [ "$version" = 5 ]; then
+    for machines in 0 2 4; do
+        ulfm "mpi-one-$machines" $machines 2:kill:$third
+        check "Open MPI 5, $machines machines: a rank is killed" "$(explain "mpi-one-$machines" "$(
+            survived "mpi-one-$machines" 0 3)")"
+        ulfm "mpi-two-$machines" $machines 0:kill:$third 3:kill:$half
+        check "Open MPI 5, $machines machines: the first, then another one" "$(explain "mpi-two-$machines" "$(
+            survived "mpi-two-$machines" 0 2)")"
+    done
+else
+    skip "Open MPI 5: ranks are killed" "no mpirun of Open MPI 5, or sanitizers"
+fi
+if [ "$version" = 4 ]; then
+    CTRT_ON_FAILURE=shrink job mpi4 "$mpirun" -n 3 "$program" $steps 2:return:$third
+    check "Open MPI 4 cannot go on, and says what is needed" "$(explain mpi4 "$(
+        [ "$(cat "$work/mpi4.status")" != 0 ] || echo "exit status 0"
+        grep -q 'no MPIX_Comm_shrink.*needs Open MPI 5' "$work/mpi4.out" || echo "no message")")"
+else
+    skip "Open MPI 4 cannot go on, and says what is needed" "no mpirun of Open MPI 4, or sanitizers"
+fi
+
+# --- what remains -----------------------------------------------------------------------------------------------------
+
+left_over() {
+    for process in /proc/[0-9]*; do
+        [ "$(readlink "$process/exe" 2>/dev/null)" = "$(readlink -f "$program")" ] || continue
+        tr '\0' ' ' <"$process/cmdline" 2>/dev/null
+    done
+}
+for try in 1 2 3 4 5 6 7 8 9 10; do
+    [ -n "$(left_over)" ] || break
+    sleep 1
+done
+check "no process is left" "$(left_over)"
+finish
