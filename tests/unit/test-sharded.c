@@ -401,6 +401,9 @@ static void creation(struct rank *rank)
     CHECK_HAS(ctrt_parallel_describe(net), want);
     CHECK_HAS(ctrt_parallel_describe(net), "groups");
     CHECK_TRUE(ctrt_parallel_comm(net) == rank->comm);
+    CTRT_AUTO(module) again = NULL;
+    CHECK_FAILS(ctrt_parallel_new_comm(&again, module, "sharded", rank->comm), CTRT_ERR_STATE,
+                "divided by another net");
     (void)step_rows(net, rank, 0, 0, 2);
 }
 

@@ -165,6 +165,7 @@ void groups_free(struct sharded *s)
     for (size_t i = 0; i < s->slot_count; i++) {
         ctrt_tensor_release(&s->slots[i].tensor);
         ctrt_tensor_release(&s->slots[i].shard);
+        ctrt_tensor_release(&s->slots[i].aside);
         ctrt_tensor_release(&s->slots[i].fresh);
         ctrt_tensor_release(&s->slots[i].whole);
     }
@@ -204,21 +205,19 @@ ctrt_status rows_cut(ctrt_tensor **out, const struct slot *slot, ctrt_tensor *wh
     return CTRT_OK;
 }
 
-/* The slot's slice of the part's shard, with the parameter's rows of this rank. */
+/* The slot's slice of the part's shard, with the parameter's rows of this rank, and those of its gradient. */
 static ctrt_status slot_shard(struct sharded *s, struct slot *slot, struct part *part)
 {
     int64_t shape[CTRT_MAX_DIMS];
-    CTRT_AUTO(tensor) rows = NULL, grad = NULL;
+    CTRT_AUTO(tensor) rows = NULL;
     CTRT_TRY(ctrt_narrow(&slot->shard, part->shard, 0, slot->offset, slot->own * slot->row));
     CTRT_TRY(ctrt_view_as(&slot->shard, slot->shard, shard_shape(slot, shape)));
     CTRT_TRY(rows_cut(&rows, slot, slot->tensor, s->r.device));
     if (slot->own > 0)
         CTRT_TRY(ctrt_copy_(slot->shard, rows));
     if (ctrt_tensor_grad(slot->tensor) != NULL)
-        CTRT_TRY(rows_cut(&grad, slot, ctrt_tensor_grad(slot->tensor), s->r.device));
-    CTRT_TRY(ctrt_tensor_set_grad(slot->tensor, NULL));
-    CTRT_TRY(ctrt_tensor_set_data(slot->tensor, slot->shard));
-    return ctrt_tensor_set_grad(slot->tensor, grad);
+        CTRT_TRY(rows_cut(&slot->aside, slot, ctrt_tensor_grad(slot->tensor), s->r.device));
+    return CTRT_OK;
 }
 
 /* A module may be created on the cpu, so that it need not fit on the device. */
@@ -242,6 +241,15 @@ ctrt_status shards_make(struct sharded *s)
     for (size_t i = s->r.parameters; i < s->r.count; i++)
         CTRT_TRY(buffer_move(s, s->r.tensors[i]));
     return CTRT_OK;
+}
+
+void shards_show(struct sharded *s)
+{
+    for (size_t i = 0; i < s->slot_count; i++) {
+        s->slots[i].shown = true;               /* the whole parameter, until now */
+        slot_restore(&s->slots[i]);
+    }
+    s->divided = true;
 }
 
 /* ---- exchange with the gathered parameters ---- */

@@ -13,6 +13,25 @@ static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static struct sharded *instances[MOST_INSTANCES];
 static uint32_t last_serial;
 
+static bool shares_parameters(const struct ranks *r, const struct sharded *other)
+{
+    for (size_t i = 0; i < r->parameters; i++)
+        for (size_t k = 0; k < other->slot_count; k++)
+            if (r->tensors[i] == other->slots[k].tensor)
+                return true;
+    return false;
+}
+
+ctrt_status instance_check(const struct sharded *s)
+{
+    bool shared = false;
+    pthread_mutex_lock(&lock);
+    for (int i = 0; i < MOST_INSTANCES && !shared; i++)
+        shared = instances[i] != NULL && shares_parameters(&s->r, instances[i]);
+    pthread_mutex_unlock(&lock);
+    return shared ? ctrt_fail(CTRT_ERR_STATE, "the module is divided by another net; release that first") : CTRT_OK;
+}
+
 ctrt_status instance_add(struct sharded *s)
 {
     bool added = false;

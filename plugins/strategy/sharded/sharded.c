@@ -200,15 +200,6 @@ static ctrt_status parameters_return(struct sharded *s)
     return CTRT_OK;
 }
 
-static bool divided(const struct sharded *s)
-{
-    bool all = s->slot_count > 0;
-    for (size_t i = 0; i < s->slot_count; i++)
-        all = all && s->slots[i].shard != NULL;
-    return all && s->gathers != NULL && ctrt_comm_error(s->r.comm) == CTRT_OK
-           && ctrt_comm_error(s->gathers) == CTRT_OK;
-}
-
 static void sharded_destroy(void *self)
 {
     struct sharded *s = self;
@@ -218,8 +209,9 @@ static void sharded_destroy(void *self)
     checkpoint_end(s);
     hooks_remove(s);
     reduce_free(s);
-    if (divided(s) && parameters_return(s) != CTRT_OK)
-        host->log(CTRT_LOG_WARNING, "sharded: the module keeps its shards: %s", ctrt_error_message());
+    const bool connected = s->divided && ctrt_comm_error(s->r.comm) == CTRT_OK;
+    if (s->divided && (!connected || parameters_return(s) != CTRT_OK))
+        host->log(CTRT_LOG_WARNING, "parallel", "sharded: the module keeps its shards: %s", ctrt_error_message());
     groups_free(s);
     ctrt_comm_release(&s->gathers);
     ctrt_comm_release(&s->reduces);
@@ -265,17 +257,19 @@ static ctrt_status comms_split(struct sharded *s)
     return s->mesh_rows > 1 ? ctrt_comm_split(&s->columns, s->r.comm, s->column, s->r.rank) : CTRT_OK;
 }
 
-/* What one rank does alone. */
+/* What one rank does alone. The module changes only when all ranks are ready. */
 static ctrt_status prepare(struct sharded *s)
 {
     ctrt_status status = groups_make(s);
+    if (status == CTRT_OK)
+        status = instance_add(s);
     if (status == CTRT_OK)
         ctrt_no_grad status = shards_make(s);
     if (status == CTRT_OK)
         status = reduce_new(s);
     if (status == CTRT_OK)
         status = hooks_add(s);
-    return status == CTRT_OK ? instance_add(s) : status;
+    return status;
 }
 
 static ctrt_status setup(struct sharded *s)
@@ -284,6 +278,8 @@ static ctrt_status setup(struct sharded *s)
     ctrt_status status = params_read(s);
     if (status == CTRT_OK)
         status = ranks_find(&s->r);
+    if (status == CTRT_OK)
+        status = instance_check(s);
     if (status == CTRT_OK && s->r.parameters == 0)
         status = ctrt_fail(CTRT_ERR_INVALID_ARGUMENT, "the module has no parameters, so there is nothing to split");
     snprintf(options, sizeof options, "CTRT_SHARDED_STAGE=%d\nCTRT_SHARDED_MESH=%dx%d\n", s->stage, s->mesh_rows,
@@ -291,7 +287,9 @@ static ctrt_status setup(struct sharded *s)
     CTRT_TRY(ranks_join(&s->r, status, options));
     CTRT_TRY(comms_split(s));
     CTRT_TRY(exchange(&s->r, EXCHANGE_BROADCAST, s->r.tensors, s->r.count, 0));
-    return verify_ready(&s->r, prepare(s));
+    CTRT_TRY(verify_ready(&s->r, prepare(s)));
+    ctrt_no_grad shards_show(s);
+    return CTRT_OK;
 }
 
 static ctrt_status sharded_create(void **out, const ctrt_strategy_config *config)

@@ -113,6 +113,7 @@ struct sharded {
     bool ordered;                           /* `order` is that of rank 0 */
     int64_t passes;
 
+    bool divided;                           /* the module's tensors are shards */
     enum mode mode;
     bool no_sync, local;                    /* local: the pass does not reduce */
     bool all_open;                          /* canonical mode: hooks have no effect */
@@ -135,8 +136,10 @@ struct sharded {
 /* Divides the module into groups and parts. */
 ctrt_status groups_make(struct sharded *s);
 void groups_free(struct sharded *s);
-/* Replaces the parameters by shards, and moves buffers to the device. */
+/* Creates the shards, and moves buffers to the device. The module keeps its parameters. */
 ctrt_status shards_make(struct sharded *s);
+/* Replaces the parameters and their gradients by the shards. Cannot fail after shards_make. */
+void shards_show(struct sharded *s);
 /* This rank's rows of a tensor in the form of the whole parameter, with memory of their own, on `device`. */
 ctrt_status rows_cut(ctrt_tensor **out, const struct slot *slot, ctrt_tensor *whole, ctrt_device *device);
 /* Makes the tensors of the group the gathered parameters, or the shards again. */
@@ -186,6 +189,8 @@ ctrt_status reduce_check(const struct sharded *s);
 /* Adds and removes the hooks of the groups' modules. */
 ctrt_status hooks_add(struct sharded *s);
 void hooks_remove(struct sharded *s);
+/* CTRT_ERR_STATE if an instance of this process divides one of the parameters already. */
+ctrt_status instance_check(const struct sharded *s);
 /* Registers this instance for hooks of graphs, and sets its serial number. */
 ctrt_status instance_add(struct sharded *s);
 void instance_remove(const struct sharded *s);
