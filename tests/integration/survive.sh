@@ -122,6 +122,15 @@ PAUSE_US=1000 job join "$ctrt" run -n 4 --restart 2 "$program" $steps 2:kill:300
 check "ranks that are started again join the others, twice" "$(explain join "$(survived join 0 4
     [ "$(grep -o 'joins as rank' "$work/join.out" | wc -l)" -ge 2 ] || echo "no rank has joined")")"
 
+# Rank 2 does not belong to the group at first.
+PAUSE_US=2000 job later "$ctrt" run -n 3 --on-failure shrink sh -c '
+    export WORLD_SIZE=2 LOCAL_WORLD_SIZE=2
+    [ "$RANK" != 2 ] || { sleep 0.7; export RANK=0 LOCAL_RANK=0 CTRT_JOIN=yes; }
+    exec "$0" "$@"' "$program" $steps
+check "a rank joins between two steps" "$(explain later "$(survived later 0 3
+    grep -q 'epoch 1 with 3 ranks: .* joins as rank 2$' "$work/later.out" || echo "no rank has joined"
+    ! grep 'ctrt: error' "$work/later.out")")"
+
 job ended "$ctrt" run -n 2 --prefix --on-failure shrink sh -c '
     "$0" 20 && [ "$RANK" = 1 ] || exit 0
     sleep 0.5
