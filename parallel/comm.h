@@ -175,7 +175,7 @@ void comm_member_fill(struct comm_member *own, const ctrt_comm *comm);
 
 /* The list of the ranks of the next epoch, which the ranks have agreed on. Value of the key `next` of the group. */
 struct comm_list {
-    uint32_t magic;                         /* COMM_LIST */
+    uint32_t magic;                         /* LIST_MAGIC of comm_epoch.c */
     int32_t size;
     struct comm_list_entry {
         int32_t was;                        /* as in ctrt_comm.was */

@@ -107,7 +107,9 @@ static ctrt_status is_set(bool *set, ctrt_comm *comm, const char *what, int rank
 
 static ctrt_status fail_store(const ctrt_comm *comm, ctrt_status status)
 {
-    for (int rank = 0; rank < comm->size && status == CTRT_ERR_COMM; rank++)
+    if (status != CTRT_ERR_COMM)
+        return status;
+    for (int rank = 0; rank < comm->size; rank++)
         if (comm->members->list[rank].serves && atomic_load(&comm->store->ended))
             return ctrt_fail(CTRT_ERR_COMM, "the ranks that are left cannot agree, because rank %d has ended, which "
                              "served the store %s; the store must outlive the ranks: start them with `ctrt run`, or "

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* survive-rank.c STEPS [FAULT...]: one rank of the jobs that survive.sh starts. It trains a small network under the
- * strategy `distributed`, on batches that depend on the step and the rank. A FAULT has the form RANK:WHAT:MICROSECONDS
- * and happens in the process that was RANK at first, that time after ctrt_parallel_new:
+ * strategy `distributed`, on batches that depend on the step and the rank. A FAULT has the form
+ * RANK:WHAT:STEP:MICROSECONDS and happens in the process that was RANK at first, that time after the beginning of STEP:
  *
  *   kill     it ends by SIGKILL, wherever it is then
  *   stop     it stops; SIGCONT follows 4 s later
@@ -20,7 +20,6 @@
 #include <string.h>
 #include <sys/time.h>
 #include <sys/wait.h>
-#include <time.h>
 #include <unistd.h>
 
 enum { FEATURES = 6, HIDDEN = 12, ROWS = 8, TEST_ROWS = 256 };
@@ -95,20 +94,38 @@ static void signal_later(int first, int64_t microseconds, int second)
     waitpid(child, NULL, 0);
 }
 
-static void set_fault(const char *text, int rank)
-{
+struct fault {
     char what[16];
-    int number;
-    long time;
-    if (sscanf(text, "%d:%15[^:]:%ld", &number, what, &time) != 3 || number != rank)
-        return;
+    int64_t step;
+    long time;                              /* microseconds */
+};
+
+/* Reads the fault of this rank; without one, *fault has a negative step. */
+static void find_fault(struct fault *fault, char **texts, int rank)
+{
+    *fault = (struct fault){ .step = -1 };
+    for (; *texts != NULL; texts++) {
+        struct fault read = { .step = -1 };
+        long step;
+        int number;
+        if (sscanf(*texts, "%d:%15[^:]:%ld:%ld", &number, read.what, &step, &read.time) != 4 || number != rank)
+            continue;
+        read.step = step;
+        *fault = read;
+    }
+}
+
+static void start_fault(const struct fault *fault)
+{
+    const long time = fault->time > 0 ? fault->time : 1;
     const struct itimerval timer = { .it_value = { .tv_sec = time / 1000000, .tv_usec = time % 1000000 } };
+    const bool stops = strcmp(fault->what, "stop") == 0;
     signal(SIGALRM, on_alarm);
     signal(SIGUSR1, on_user);
-    if (strcmp(what, "kill") == 0)
+    if (strcmp(fault->what, "kill") == 0)
         setitimer(ITIMER_REAL, &timer, NULL);
     else
-        signal_later(strcmp(what, "stop") == 0 ? SIGSTOP : SIGUSR1, time, strcmp(what, "stop") == 0 ? SIGCONT : 0);
+        signal_later(stops ? SIGSTOP : SIGUSR1, time, stops ? SIGCONT : 0);
 }
 
 /* ---- what a process has ---- */
@@ -235,7 +252,7 @@ static ctrt_status train(int64_t steps, char **faults)
     CTRT_AUTO(module) module = NULL, net = NULL;
     CTRT_AUTO(optimizer) optimizer = NULL;
     struct resources before = { 0, 0, 0 };
-    struct timespec begin, end;
+    struct fault fault = { .step = -1 };
     ctrt_device *cpu = NULL;
     int rank = 0;
     const char *pause = getenv("PAUSE_US"), *joins = getenv("CTRT_JOIN");
@@ -245,10 +262,11 @@ static ctrt_status train(int64_t steps, char **faults)
     CTRT_TRY(ctrt_parallel_new(&net, module, "distributed", NULL, 0));
     CTRT_TRY(ctrt_adamw_new(&optimizer, net, &(ctrt_adamw_options){ .lr = 0.003, .weight_decay = 0.01 }));
     CTRT_TRY(ctrt_comm_environment(&rank, NULL, NULL, NULL));
-    for (; joins == NULL && *faults != NULL; faults++)
-        set_fault(*faults, rank);
-    clock_gettime(CLOCK_MONOTONIC, &begin);
+    if (joins == NULL)
+        find_fault(&fault, faults, rank);
     for (int64_t step = ctrt_parallel_steps(net), i = 0; step < steps && !must_return; step++, i++) {
+        if (step == fault.step)
+            start_fault(&fault);
         CTRT_TRY(step_once(net, optimizer, step, cpu));
         if (i == 2)
             before = resources_now();
@@ -258,11 +276,7 @@ static ctrt_status train(int64_t steps, char **faults)
     if (must_return)
         return ctrt_fail(CTRT_ERR_STATE, "this rank returns");
     CTRT_TRY(ctrt_parallel_barrier(net));
-    clock_gettime(CLOCK_MONOTONIC, &end);
-    CTRT_TRY(report(net, module, optimizer, &before, cpu));
-    printf("time: %lld us\n", ((long long)end.tv_sec - begin.tv_sec) * 1000000
-                              + (end.tv_nsec - begin.tv_nsec) / 1000);
-    return CTRT_OK;
+    return report(net, module, optimizer, &before, cpu);
 }
 
 int main(int argc, char **argv)

@@ -64,49 +64,42 @@ most=$(sort -g "$work/losses" | tail -n 1)
 shrink whole 4
 check "without a fault, shrink changes no bit" "$(explain whole "$(survived whole 0 4
     [ "$(value whole hash | sort -u)" = "$(value whole4 hash | sort -u)" ] || echo "other parameters")")"
-time=$(sed -n 's/^\[0\] time: \([0-9]*\) us$/\1/p' "$work/whole.out")
 
 # --- ranks that are killed at random times ---------------------------------------------------------------------------
 
-# random_times SEED COUNT: COUNT random times within the training.
-random_times() {
-    awk -v seed="$1" -v count="$2" -v time="$time" '
-        BEGIN { srand(seed); for (i = 0; i < count; i++) print int(rand() * time * 0.7) }'
+# points SEED COUNT: COUNT random points of the training: STEP:MICROSECONDS, with at most 2 ms, about the time of two
+# steps.
+points() {
+    awk -v seed="$1" -v count="$2" -v steps=$steps '
+        BEGIN { srand(seed); for (i = 0; i < count; i++) print int(rand() * (steps - 50)) ":" int(rand() * 2000) }'
 }
-seed=$(date +%s)
+seed=$(($(date +%s) % 100000))
 for rank in 0 1 2 3; do
-    hits=0
-    for at in $(random_times "$seed$rank" "$kills"); do
-        job=kill$rank-$at
-        shrink "$job" 4 $rank:kill:$at
-        left=4
-        ! grep -q "rank $rank (.*) is lost" "$work/$job.out" || left=3
-        hits=$((hits + 4 - left))
-        # A rank may be killed when the training is complete.
-        [ $left = 3 ] || ! grep -q 'was killed' "$work/$job.out" || continue
-        details=$(survived "$job" 0 $left; loss_fits "$job")
-        [ -z "$details" ] || { echo "killed after $at us: $(explain "$job" "$details")"; }
+    for point in $(points "$seed$rank" "$kills"); do
+        job=kill$rank-$point
+        shrink "$job" 4 "$rank:kill:$point"
+        details=$(survived "$job" 0 3; loss_fits "$job"
+            grep -q "rank $rank (.*) is lost" "$work/$job.out" || echo "rank $rank is not reported as lost")
+        [ -z "$details" ] || { echo "killed at $point: $(explain "$job" "$details")"; }
     done >"$work/kills$rank"
-    [ "$hits" -gt 0 ] || echo "no rank was killed within the training" >>"$work/kills$rank"
     check "rank $rank of 4 is killed, $kills times (seed $seed$rank)" "$(cat "$work/kills$rank")"
 done
 
 # --- the table: name, ranks left, faults -----------------------------------------------------------------------------
 
-half=$((time / 2))
-third=$((time / 3))
 table() {
-    echo "two-at-once 2 1:kill:$half 2:kill:$half"
-    echo "two-with-the-first 2 0:kill:$half 3:kill:$half"
-    echo "three-at-once 1 0:kill:$half 1:kill:$half 3:kill:$half"
-    echo "one-after-the-other 1 0:kill:$((time / 8)) 2:kill:$((time / 4)) 1:kill:$half"
+    echo "two-at-once 2 1:kill:500:0 2:kill:500:0"
+    echo "two-with-the-first 2 0:kill:500:0 3:kill:500:0"
+    echo "three-at-once 1 0:kill:500:0 1:kill:500:0 3:kill:500:0"
+    echo "one-after-the-other 1 0:kill:120:300 2:kill:250:600 1:kill:500:900"
+    echo "in-the-last-step 3 1:kill:$((steps - 1)):0"
     # The agreement and the new group take some milliseconds.
     for delay in 1000 3000 6000 10000 20000 40000; do
-        echo "during-the-rebuild-$delay 2 3:kill:$third 1:kill:$((third + delay))"
-        echo "first-during-the-rebuild-$delay 2 2:kill:$third 0:kill:$((third + delay))"
+        echo "during-the-rebuild-$delay 2 3:kill:300:0 1:kill:300:$delay"
+        echo "first-during-the-rebuild-$delay 2 2:kill:300:0 0:kill:300:$delay"
     done
-    echo "returns 3 2:return:$half"
-    echo "the-first-returns 3 0:return:$half"
+    echo "returns 3 2:return:500:0"
+    echo "the-first-returns 3 0:return:500:0"
 }
 table | while read -r name left faults; do
     shrink "$name" 4 $faults
@@ -118,16 +111,25 @@ done <"$work/table"
 
 # --- a stopped rank that wakes later, a rank that joins ---------------------------------------------------------------
 
-PAUSE_US=6000 CTRT_COMM_TIMEOUT=1 shrink stop 4 2:stop:300000
+PAUSE_US=6000 CTRT_COMM_TIMEOUT=1 shrink stop 4 2:stop:50:0
 check "a stopped rank is excluded, wakes up and says so" "$(explain stop "$(survived stop 0 3
     grep -qE '^\[2\] error: .*rank 2 of group world is excluded: it did not answer in time, and the ranks 0, 1, 3' \
         "$work/stop.out" || echo "no message of rank 2")")"
-CTRT_COMM_TIMEOUT=1 shrink stay 4 1:stop:$half
+CTRT_COMM_TIMEOUT=1 shrink stay 4 1:stop:500:0
 check "a stopped rank is ended when the others have ended" "$(explain stay "$(survived stay 0 3)")"
 
-PAUSE_US=1000 job join "$ctrt" run -n 4 --restart 2 "$program" $steps 2:kill:$third 0:kill:$half
+PAUSE_US=1000 job join "$ctrt" run -n 4 --restart 2 "$program" $steps 2:kill:300:0 0:kill:500:0
 check "ranks that are started again join the others, twice" "$(explain join "$(survived join 0 4
     [ "$(grep -o 'joins as rank' "$work/join.out" | wc -l)" -ge 2 ] || echo "no rank has joined")")"
+
+# Rank 2 does not belong to the group at first.
+PAUSE_US=2000 job later "$ctrt" run -n 3 --on-failure shrink sh -c '
+    export WORLD_SIZE=2 LOCAL_WORLD_SIZE=2
+    [ "$RANK" != 2 ] || { sleep 0.7; export RANK=0 LOCAL_RANK=0 CTRT_JOIN=yes; }
+    exec "$0" "$@"' "$program" $steps
+check "a rank joins between two steps" "$(explain later "$(survived later 0 3
+    grep -q 'epoch 1 with 3 ranks: .* joins as rank 2$' "$work/later.out" || echo "no rank has joined"
+    ! grep 'ctrt: error' "$work/later.out")")"
 
 job ended "$ctrt" run -n 2 --prefix --on-failure shrink sh -c '
     "$0" 20 && [ "$RANK" = 1 ] || exit 0
@@ -139,12 +141,12 @@ check "a process cannot join a group that has ended" "$(explain ended "$(
 
 # --- what cannot go on ------------------------------------------------------------------------------------------------
 
-job default "$ctrt" run -n 3 --grace 1 "$program" $steps 1:kill:$third
+job default "$ctrt" run -n 3 --grace 1 "$program" $steps 1:kill:300:0
 check "without CTRT_ON_FAILURE=shrink the job ends" "$(explain default "$(
     grep -qxE '1|137' "$work/default.status" || echo "exit status $(cat "$work/default.status")"
     grep -q 'error: .* rank 1 (.*) has ended' "$work/default.out" || echo "no report")")"
 
-job all "$ctrt" run -n 2 --on-failure shrink "$program" $steps 0:kill:$third 1:kill:$third
+job all "$ctrt" run -n 2 --on-failure shrink "$program" $steps 0:kill:300:0 1:kill:300:0
 check "all ranks are killed: the status is that of the first" "$(explain all "$(
     [ "$(cat "$work/all.status")" = 137 ] || echo "exit status $(cat "$work/all.status")")")"
 
@@ -152,7 +154,7 @@ check "all ranks are killed: the status is that of the first" "$(explain all "$(
 port=$((20000 + $$ % 10000))
 for rank in 0 1; do
     RANK=$rank WORLD_SIZE=2 LOCAL_RANK=$rank LOCAL_WORLD_SIZE=2 MASTER_ADDR=127.0.0.1 MASTER_PORT=$port \
-        CTRT_ON_FAILURE=shrink job served$rank "$program" $steps 0:kill:20000 &
+        CTRT_ON_FAILURE=shrink job served$rank "$program" $steps 0:kill:20:0 &
 done
 wait
 check "rank 0 serves the store and is lost" "$(explain served1 "$(
@@ -186,10 +188,10 @@ fi
 [ -f "$builddir/plugins-built/comm-mpi.so" ] || version=
 if [ "$version" = 5 ]; then
     for machines in 0 2 4; do
-        ulfm "mpi-one-$machines" $machines 2:kill:$third
+        ulfm "mpi-one-$machines" $machines 2:kill:300:0
         check "Open MPI 5, $machines machines: a rank is killed" "$(explain "mpi-one-$machines" "$(
             survived "mpi-one-$machines" 0 3)")"
-        ulfm "mpi-two-$machines" $machines 0:kill:$third 3:kill:$half
+        ulfm "mpi-two-$machines" $machines 0:kill:300:0 3:kill:500:0
         check "Open MPI 5, $machines machines: the first, then another one" "$(explain "mpi-two-$machines" "$(
             survived "mpi-two-$machines" 0 2)")"
     done
@@ -197,7 +199,7 @@ else
     skip "Open MPI 5: ranks are killed" "no mpirun of Open MPI 5, or sanitizers"
 fi
 if [ "$version" = 4 ]; then
-    CTRT_ON_FAILURE=shrink job mpi4 "$mpirun" -n 3 "$program" $steps 2:return:$third
+    CTRT_ON_FAILURE=shrink job mpi4 "$mpirun" -n 3 "$program" $steps 2:return:300:0
     check "Open MPI 4 cannot go on, and says what is needed" "$(explain mpi4 "$(
         [ "$(cat "$work/mpi4.status")" != 0 ] || echo "exit status 0"
         grep -q 'no MPIX_Comm_shrink.*needs Open MPI 5' "$work/mpi4.out" || echo "no message")")"

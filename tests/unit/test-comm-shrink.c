@@ -216,6 +216,20 @@ static void stopped(struct rank *rank)
     CHECK_EQ(atomic_load(&rank->board->step), 1);
 }
 
+/* Another program has set the key of the list. */
+static void garbage(struct rank *rank)
+{
+    const char *value = rank->argument;
+    if (rank->number == 0) {
+        CHECK_OK(ctrt_store_set(rank->store, "world/0/next", value, strlen(value)));
+        ctrt_comm_abort(rank->comm, "enough");
+    } else {
+        CHECK_FAILS(ctrt_comm_barrier(rank->comm), CTRT_ERR_COMM, "enough");
+    }
+    CHECK_FAILS(ctrt_comm_shrink(&rank->comm, rank->comm), CTRT_ERR_STATE,
+                "the key world/0/next of the store has a wrong value");
+}
+
 /* Rank 0 serves the store, as under mpirun, and ends. */
 static void served_by_rank(void)
 {
@@ -255,6 +269,7 @@ static void served_by_rank(void)
 TEST_MAIN
 {
     static const int killed[] = { 0, 2, 3 };
+    static const char *const wrong[] = { "", "x", "Custard and more than a header" };
     for (int kind = 0; kind < TESTED_KINDS; kind++)
         for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
             group("%s: %d ranks, case %zu: %s%s%s", kind_names[kind], cases[i].size, i, cases[i].lost, cases[i].later,
@@ -277,6 +292,10 @@ TEST_MAIN
     group("a stopped rank is excluded");
     IN_CHILD("CTRT_SIM=devices=4")
         run_quiet(PROCESSES, 3, 1, stopped, NULL, -1);
+    group("garbage in the store");
+    for (size_t i = 0; i < sizeof wrong / sizeof wrong[0]; i++)
+        IN_CHILD("CTRT_SIM=devices=4")
+            run_quiet(PROCESSES, 2, 20, garbage, wrong[i], -1);
     group("the rank that serves the store ends");
     IN_CHILD("CTRT_SIM=devices=4")
         served_by_rank();
