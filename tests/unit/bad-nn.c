@@ -209,7 +209,6 @@ static void optimizers(void)
     BAD(ANY, ctrt_optimizer_state(&borrowed, NULL, 0, "momentum_buffer"),
         ctrt_optimizer_state(&borrowed, p.sgd, 0, NULL), ctrt_optimizer_state(&borrowed, p.sgd, 99, "momentum_buffer"),
         ctrt_optimizer_state(NULL, p.sgd, 0, "momentum_buffer"));
-    ctrt_tensor *states[CTRT_OPTIMIZER_STATES];
     NULL_IN3(ctrt_optimizer_tensors, &borrowed, states, p.sgd, 0);
     BAD(NOT_FOUND, ctrt_optimizer_tensors(&borrowed, states, p.sgd, 99));
 }

@@ -78,7 +78,7 @@ ctrt_status nccl_settle(struct nccl_group *group, struct nccl_link *link, const 
                         void *state);
 /* Returns the first asynchronous error of the links, or CTRT_OK. */
 ctrt_status nccl_links_error(struct nccl_group *group);
-/* Aborts the communicators in the background, and allows no more calls. */
+/* Allows no more calls, and aborts the communicators. Waits up to 0.5 s for that, and leaves the rest to a thread. */
 void nccl_links_abort(struct nccl_group *group);
 /* Frees the NCCL communicators. Waits up to 2 s for the other ranks to do the same, and for the end of aborts. */
 void nccl_links_close(struct nccl_group *group);

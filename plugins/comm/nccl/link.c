@@ -9,6 +9,8 @@
 /* Seconds that a rank waits for the other ranks when it leaves a group, because NCCL may still read this rank's memory
  * for them. */
 static const double CLOSE_SECONDS = 2;
+/* How long an abort waits until it is complete. */
+static const double ABORT_SECONDS = 0.5;
 /* Seconds that the engine waits for a key of the store before it calls poll and waits again. */
 static const double STORE_SECONDS = 0.1;
 
@@ -223,6 +225,13 @@ static void abort_link(struct nccl_link *link, void *argument)
     link->handle = NULL;
 }
 
+static void await_aborts(const struct nccl_group *group, double until)
+{
+    long pause = 5000;
+    while (!atomic_load(&group->aborts->done) && now() < until)
+        pause_before_next(&pause);
+}
+
 /* In a thread, because ncclCommAbort waits until the graphs with collectives of the communicator are destroyed, which
  * the calling thread may own. */
 void nccl_links_abort(struct nccl_group *group)
@@ -241,10 +250,12 @@ void nccl_links_abort(struct nccl_group *group)
     atomic_init(&aborts->refs, 2);
     group->aborts = aborts;
     pthread_mutex_unlock(&group->lock);
-    if (pthread_create(&thread, NULL, abort_all, aborts) == 0)
-        (void)pthread_detach(thread);
-    else
+    if (pthread_create(&thread, NULL, abort_all, aborts) != 0) {
         (void)abort_all(aborts);
+        return;
+    }
+    (void)pthread_detach(thread);
+    await_aborts(group, now() + ABORT_SECONDS);
 }
 
 static void finalize_link(struct nccl_link *link, void *argument)
@@ -272,12 +283,10 @@ static void close_link(struct nccl_link *link, void *argument)
 void nccl_links_close(struct nccl_group *group)
 {
     double until = now() + CLOSE_SECONDS;
-    long pause = 5000;
     each_link(group, finalize_link, NULL);
     each_link(group, close_link, &until);
     if (group->aborts == NULL)
         return;
-    while (!atomic_load(&group->aborts->done) && now() < until)
-        pause_before_next(&pause);
+    await_aborts(group, until);
     aborts_drop(group->aborts);
 }
