@@ -7,7 +7,7 @@
 enum loss_how {
     LEAVES,                                 /* releases the communicator before it has failed */
     FAILS,                                  /* aborts it, and releases it then */
-    STAYS,                                  /* nobody is lost: all go on in another group */
+    STAYS,                                  /* no rank is lost; all go on in another group */
 };
 
 static const struct shrink_case {

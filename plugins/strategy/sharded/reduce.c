@@ -44,7 +44,7 @@ static ctrt_status sent_chunks(ctrt_tensor **out, struct sharded *s, const struc
     return ctrt_narrow(out, *out, 1, slot->grad_offset, slot->chunk * slot->row);
 }
 
-/* Copies `grad` to the slot's chunks, or adds it. Rows of padding are not written, because nobody reads them. */
+/* Copies `grad` to the slot's chunks, or adds it. Rows of padding are not written, because they are not read. */
 static ctrt_status chunks_fill(struct sharded *s, const struct slot *slot, struct part *part, ctrt_tensor *grad,
                                bool add)
 {
