@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* nn/distribute.c: layouts for the parameters of a module by patterns of their names. */
+/* nn/distribute.c: gives the parameters of a module layouts by patterns of their names (ctrt_module_distribute). */
 #include <fnmatch.h>
 
 #include "ctrt/layout.h"

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* nn/optim_state.c: reads and replaces the state of an optimizer, for copies to other ranks. */
+/* nn/optim_state.c: reads and replaces the state of an optimizer, so that it can be copied to other ranks. */
 #include "nn/optim.h"
 
 static ctrt_status slot_of(struct optim_slot **out, ctrt_optimizer *optimizer, size_t index, const char *who)
@@ -30,7 +30,7 @@ ctrt_status ctrt_optimizer_get_state(int64_t *steps, ctrt_tensor **states, ctrt_
     return CTRT_OK;
 }
 
-/* Fails if the optimizer cannot have these states. */
+/* Fails if a state that the optimizer needs is missing or has another number of elements. */
 static ctrt_status states_check(const struct optim_slot *slot, unsigned needs, ctrt_tensor *const *states)
 {
     for (int i = 0; i < OPTIM_STATES; i++)

@@ -1,15 +1,16 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* parallel/comm_epoch.c: the next epoch of a group: the ranks that are left agree on who they are and form a new group.
+/* parallel/comm_epoch.c: the next epoch of a group: the remaining ranks agree on a list of ranks and form a new group.
  *
- * Every rank that goes on sets `here/R`. The lowest rank that has not ended waits until each of the others is here or
- * lost, and proposes the list of those that are here, in the order of their ranks, followed by the processes that wait
- * to join. The store decides: the first list that is set counts, and a rank that is not in it is excluded. So two ranks
- * may propose at the same time. The new group has an id of its own (ID~1, ID~2, ...) and therefore keys, memory and
- * messages of its own: those of an old epoch cannot reach it. If a rank ends while the new group connects, that group
- * fails and is the present one for another agreement.
+ * Every rank that calls ctrt_comm_shrink sets the key `here/R`. The lowest rank that is not lost waits until each
+ * other rank has set its key or is lost. It then proposes the list of the ranks that have set their keys, in the order
+ * of their ranks, followed by the processes that wait to join. The first list that a rank sets in the store is valid
+ * for all, and a rank that is not in it is excluded. So two ranks may propose at the same time. The new group has an
+ * id of its own (ID~1, ID~2, ...), so its keys, shared memory and messages differ from those of every old epoch. If a
+ * rank ends while the new group connects, the new group fails, and its ranks agree on the epoch after it in the same
+ * way.
  *
  * A rank is lost if its process has ended, if it has released the communicator, if it does not answer (no state within
- * SILENT_SECONDS, see comm_failure.h) or, at the latest, if it is not here within the time limit of a collective. */
+ * SILENT_SECONDS, see comm_failure.h) or if it has not set `here/R` within the time limit of a collective. */
 #include <inttypes.h>
 #include <math.h>
 #include <stdio.h>
@@ -36,15 +37,15 @@ static const ctrt_param join_param = {
 CORE_PARAM(join_param);
 
 #define LIST_MAGIC 0x74737543u              /* in the byte order of the writer */
-/* How long a process may take to publish its state after a failure before it counts as stopped. */
+/* The time after which a process that has not published its state after a failure counts as stopped. */
 static const double SILENT_SECONDS = 5;
-/* How long the ranks wait for one that has exceeded the time limit of a collective already, at most. */
+/* The longest time to wait for a rank if a collective has already exceeded its time limit. */
 static const double LATE_SECONDS = 5;
-/* A rank that has agreed on no list after the time limit and this time proposes one itself. */
+/* If there is no list after the time limit and this time, a rank proposes one although it is not the lowest. */
 static const double LEADER_SECONDS = 10;
-/* Waits for a key, in seconds: of the rank that proposes, and of the others. */
+/* The seconds that one request waits for a key: in the rank that proposes, and in the other ranks. */
 static const double BRIEF = 0.01, SLICE = 0.1;
-/* Epochs that one call of ctrt_comm_shrink may need, because ranks may be lost while the group is rebuilt. */
+/* The most epochs in one call of ctrt_comm_shrink: each rank that is lost while the group is rebuilt costs one. */
 enum { MOST_ATTEMPTS = 64 };
 
 ctrt_status comm_read_modes(bool *elastic, bool *joins)
@@ -94,7 +95,7 @@ ctrt_status comm_next_guard(ctrt_comm *comm, int32_t was, enum comm_guard guard)
     return status;
 }
 
-/* *set: whether the store has the key within `seconds`. Fails if the store does not answer. */
+/* Waits up to `seconds` for a key; *set: whether the store has it. Fails if the store does not answer. */
 static ctrt_status is_set(bool *set, ctrt_comm *comm, const char *what, int rank, double seconds)
 {
     char key[COMM_KEY];
@@ -167,8 +168,8 @@ struct agreement {
     ctrt_comm *comm;
     enum presence *ranks;                   /* [size] */
     int64_t begin;
-    double limit;                           /* seconds that the ranks wait for one that does not come */
-    bool watched;                           /* a rank whose process runs publishes its state soon */
+    double limit;                           /* seconds until a rank that has not set `here/R` is lost */
+    bool watched;                           /* running ranks publish their states, so a missing state means no answer */
 };
 
 static bool has_taken(const struct agreement *a, double seconds)
@@ -176,7 +177,7 @@ static bool has_taken(const struct agreement *a, double seconds)
     return comm_clock(0) - a->begin > (int64_t)(seconds * 1e9);
 }
 
-/* How long to wait, which depends on the first failure. */
+/* Initialises *a. The first failure of the group determines how long to wait for ranks. */
 static ctrt_status agreement_begin(struct agreement *a, ctrt_comm *comm)
 {
     char key[COMM_KEY];
@@ -190,7 +191,7 @@ static ctrt_status agreement_begin(struct agreement *a, ctrt_comm *comm)
     if (!unset && comm_parse_alarm(&alarm, comm, value))
         free(alarm.cause);
     free(value);
-    /* Rank 0 has left with 'L': then the others watch no more. */
+    /* After rank 0 has left the group ('L'), the other ranks no longer watch for alarms and publish no states. */
     a->watched = !comm->local && !unset && alarm.kind != 'L';
     if (alarm.kind == 'T' || atomic_load(&comm->expired))
         a->limit = fmin(a->limit, LATE_SECONDS);
@@ -198,7 +199,7 @@ static ctrt_status agreement_begin(struct agreement *a, ctrt_comm *comm)
     return a->ranks != NULL ? CTRT_OK : out_of_memory((size_t)comm->size * sizeof *a->ranks, "a list of ranks");
 }
 
-/* Sets a->ranks[rank]; waits up to `seconds` for a rank that is not here. */
+/* Updates a->ranks[rank]. Waits up to `seconds` for its key `here/R`. */
 static ctrt_status look(struct agreement *a, int rank, double seconds)
 {
     static const char *const ends[] = { "ended", "gone", "left" };
@@ -229,7 +230,7 @@ static ctrt_status look(struct agreement *a, int rank, double seconds)
     return CTRT_OK;
 }
 
-/* Whether this rank is the lowest that is not lost. */
+/* *out: whether this rank proposes, because it is the lowest that is not lost, or after LEADER_SECONDS. */
 static ctrt_status leads(bool *out, struct agreement *a)
 {
     *out = true;
@@ -241,7 +242,7 @@ static ctrt_status leads(bool *out, struct agreement *a)
     return CTRT_OK;
 }
 
-/* Adds the processes that wait to join. */
+/* Appends the processes that wait to join to the list. */
 static ctrt_status add_joiners(struct comm_list *list, ctrt_comm *comm, int64_t requests)
 {
     for (int64_t k = 1; k <= requests; k++) {
@@ -256,7 +257,7 @@ static ctrt_status add_joiners(struct comm_list *list, ctrt_comm *comm, int64_t 
     return CTRT_OK;
 }
 
-/* For the launcher, which does not know that a process that still runs was excluded. */
+/* Sets keys from which the launcher learns which running processes are excluded, so that it can end them. */
 static void publish_excluded(const struct agreement *a)
 {
     char key[COMM_KEY];
@@ -297,6 +298,7 @@ static ctrt_status propose(struct agreement *a)
     return status;
 }
 
+/* Reads the list of the next epoch. Proposes one if this rank is the one to do so. */
 static ctrt_status agree(struct comm_list **out, struct agreement *a)
 {
     for (bool lead = false;;) {
@@ -315,7 +317,7 @@ static ctrt_status agree(struct comm_list **out, struct agreement *a)
     }
 }
 
-/* Takes part in the agreement. */
+/* Announces this rank in the store, and waits for the list of the next epoch. *out: owned; freed with free(). */
 static ctrt_status agree_on_next(struct comm_list **out, ctrt_comm *comm)
 {
     char key[COMM_KEY];
@@ -354,7 +356,8 @@ static void json_member(struct json *json, int number, const struct comm_member 
     json_end(json, '}');
 }
 
-/* Describes how the group of the list differs from `comm`, for reports. Also to *line, for the log. */
+/* Describes the lost and joined ranks of the list's group: in *out as JSON, for reports, after the changes of earlier
+ * epochs; in *line as text, for the log. */
 static ctrt_status describe_change(char **out, char **line, const ctrt_comm *comm, const struct comm_list *list)
 {
     struct strbuf text = { 0 }, words = { 0 };
@@ -388,7 +391,7 @@ static ctrt_status describe_change(char **out, char **line, const ctrt_comm *com
     CTRT_TRY(strbuf_finish(&change, &text, "a report"));
     const size_t before = comm->changes != NULL ? strlen(comm->changes) - 1 : 0, bytes = before + strlen(change) + 3;
     *out = host_alloc(bytes);
-    if (*out != NULL)                       /* an array with one element more */
+    if (*out != NULL)                       /* appends to the JSON array */
         snprintf(*out, bytes, "%.*s%c%s]", (int)before, before > 0 ? comm->changes : "", before > 0 ? ',' : '[',
                  change);
     free(change);
@@ -448,7 +451,7 @@ ctrt_status comm_list_connect(ctrt_comm **out, ctrt_comm *comm, const struct com
     return status == CTRT_OK ? CTRT_OK : comm_fail(fresh, status, ctrt_error_message());
 }
 
-/* Names the ranks of the epoch from which `comm` is excluded. */
+/* Returns the error of an excluded rank. The message names the ranks of the new epoch. */
 static ctrt_status fail_excluded(ctrt_comm *comm, const struct comm_list *list)
 {
     struct strbuf text = { 0 };
@@ -464,6 +467,8 @@ static ctrt_status fail_excluded(ctrt_comm *comm, const struct comm_list *list)
     return status;
 }
 
+/* Ends `comm` on this rank and connects the group of the next epoch. *out is set as soon as the list contains this
+ * rank, also if the group cannot connect. */
 static ctrt_status next_epoch(ctrt_comm **out, ctrt_comm *comm)
 {
     struct comm_list *list = NULL;
@@ -502,7 +507,7 @@ ctrt_status ctrt_comm_shrink(ctrt_comm **out, ctrt_comm *comm)
         status = next_epoch(&next, present);
         if (next == NULL)
             break;                          /* no agreement, or this rank is excluded */
-        ctrt_comm_release(&present);        /* a group that could not connect is the present one of the next attempt */
+        ctrt_comm_release(&present);        /* if `next` could not connect, the next attempt begins with it */
         present = next;
         next = NULL;
     }

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* parallel/comm_join.c: processes that join a group that exists already.
  *
- * Such a process reads from NAME/current which epoch the group is in, adds a request to it, and waits for the list of
- * the ranks of the next epoch. It is in this list, or asks again in that epoch. */
+ * Such a process reads the group's present epoch from the key NAME/current, adds a request to this epoch, and waits for
+ * the list of ranks of the next epoch. If the list does not contain the process, it adds a request to that epoch. */
 #include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -11,12 +11,12 @@
 #include "parallel/comm_failure.h"
 #include "parallel/store.h"
 
-/* Time between two looks for requests, and between two looks whether the group still exists, in seconds. */
+/* Seconds between two checks for requests, and between two checks whether the group still exists. */
 static const double LOOK_SECONDS = 0.2, EXISTS_SECONDS = 1;
 
 /* ---- the group ---- */
 
-/* The key of the group's present epoch. */
+/* Writes the name of the key that has the group's present epoch, and returns `key`. */
 static const char *current_key(char key[COMM_KEY], const ctrt_comm *comm)
 {
     char text[COMM_SHORT], *name = host_strdup(comm->name);
@@ -54,7 +54,7 @@ ctrt_status ctrt_comm_joining(int *count, ctrt_comm *comm)
 
 /* ---- joining ---- */
 
-/* Fails if no rank of the group is left. */
+/* Fails if all `size` ranks of the present epoch have left or are lost. */
 static ctrt_status check_exists(ctrt_comm *comm, int size)
 {
     static const char *const ends[] = { "left", "ended", "gone" };
@@ -74,7 +74,7 @@ static ctrt_status check_exists(ctrt_comm *comm, int size)
                      left ? "ended" : "lost all its ranks");
 }
 
-/* Sets id and epoch of `comm` to those of the group's present epoch; *size: its number of ranks. */
+/* Waits for the group, and sets id and epoch of `comm` to those of its present epoch. *size: its number of ranks. */
 static ctrt_status find_group(ctrt_comm *comm, int *size)
 {
     char key[COMM_KEY];
@@ -93,7 +93,7 @@ static ctrt_status find_group(ctrt_comm *comm, int *size)
     return comm->id != NULL ? CTRT_OK : out_of_memory(COMM_SHORT, "a group's name");
 }
 
-/* Adds a request to the present epoch; *number: its number. */
+/* Adds a request to the present epoch. *number: the number of the request. */
 static ctrt_status ask(int64_t *number, ctrt_comm *comm)
 {
     struct comm_member own = { .pid = 0 };
@@ -106,7 +106,8 @@ static ctrt_status ask(int64_t *number, ctrt_comm *comm)
     return ctrt_store_set(comm->store, comm_key(key, comm, "join", (int)*number), &own, sizeof own);
 }
 
-/* Withdraws the request, which the epoch has ignored or granted. */
+/* Removes what `ask` has registered for the case that this process ends, after the request was granted or ignored.
+ * GUARD_DROP: also the alarm in the next epoch. */
 static void forget(ctrt_comm *comm, int64_t number, enum comm_guard guard)
 {
     char key[COMM_KEY];
@@ -133,7 +134,7 @@ static ctrt_status await_list(struct comm_list **out, ctrt_comm *comm, int size,
     }
 }
 
-/* Goes on to the next epoch, which has not admitted this process. */
+/* Sets id and epoch of `comm` to those of the next epoch, which has not admitted this process. */
 static ctrt_status follow(ctrt_comm *comm)
 {
     char *id = NULL;

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* parallel/tensor_data.c: replaces the elements of a parameter, for strategies that divide parameters. */
+/* parallel/tensor_data.c: replaces the elements of a parameter, for strategies that split parameters over ranks. */
 #include "base/base.h"
 #include "ctrt/autograd.h"
 #include "ctrt/strategy_plugin.h"

@@ -1,9 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* backends/multi/blocks.c: the logical addresses of blocks.
  *
- * Block number i begins at FIRST + i * SPACING. These numbers are not addresses of memory on any machine, because user
- * addresses have at most 57 bits; so a mistaken access of the host faults. A block is found from an address within it
- * by one division. Its entry is in a table of chunks, which are never moved or freed, so finding it needs no lock. */
+ * Block number i begins at FIRST + i * SPACING. No memory can be mapped at these addresses, because user addresses have
+ * at most 57 bits, so an access of the host by mistake faults. The number of a block is computed from an address within
+ * the block by one division. The table of blocks consists of chunks that are never moved or freed, so a lookup needs no
+ * lock. */
 #include "multi.h"
 
 #include <stdint.h>
@@ -17,10 +18,10 @@ static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static struct multi_block *_Atomic *_Atomic chunks[CHUNKS];
 static uint32_t *unused;                /* numbers of freed blocks */
 static size_t unused_count, unused_capacity;
-static uint32_t used;                   /* numbers from here on were never used */
+static uint32_t used;                   /* the numbers below this one have been used */
 
-/* A thread that held the lock does not exist in the child. Devices of the parent cannot be used there, so the table is
- * not read. */
+/* If another thread held the lock during the fork, it does not exist in the child to unlock it. The table may be
+ * inconsistent, but the child does not read it, because it cannot use devices of the parent. */
 static void after_fork_in_child(void)
 {
     pthread_mutex_init(&lock, NULL);
@@ -66,7 +67,7 @@ static bool reserve(void)
     return true;
 }
 
-/* Enters the block in the table. Returns false if memory or numbers run out. */
+/* Adds the block to the table and sets its address. Returns false without memory or after the last number. */
 static bool enter(struct multi_block *block)
 {
     uint32_t number = UINT32_MAX;

@@ -1,9 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* backends/multi/device.c: the one device of the backend, and its members.
  *
- * The device is synchronous for the core, although its members run work asynchronously: work is ordered by the members'
- * streams. Members are opened when the first block is allocated and not within open, because the core's lock of devices
- * is held there, and opening a device takes locks of its memory policy, which fork takes before that lock. */
+ * For the core the device is synchronous, although its members may run work asynchronously, because the members'
+ * streams order the work. Members are opened when the first block is allocated and not in open_device: the core holds
+ * its lock of devices there, and opening a member takes locks of its memory policy, which fork handlers take before
+ * that lock. */
 #include "multi.h"
 
 #include <stdio.h>
@@ -79,7 +80,7 @@ static ctrt_status member_names(char names[][64], int *count)
 
 /* ---- the device table ---- */
 
-/* A malformed list of members is reported when the device is opened. */
+/* Does not read the list of members; open_device reports a malformed one. */
 static ctrt_status count(int32_t *count)
 {
     *count = ctrt_device_count(multi_kind.base) > 0 ? 1 : 0;
@@ -94,7 +95,8 @@ static ctrt_status check_index(int32_t index)
                             multi_kind.name);
 }
 
-/* Adds up what is known of the members without opening them. A malformed list of members is an error of open. */
+/* Adds up the members' properties that are available before a member is opened. Ignores a malformed list of members,
+ * which open_device reports. */
 static ctrt_status describe(int32_t index, ctrt_device_info *info)
 {
     ctrt_device_info facts = { .size = info->size, .numa_node = -1, .ecc = -1 };
@@ -211,7 +213,8 @@ static ctrt_status synchronize(void *handle, void *queue)
     return first == CTRT_OK ? CTRT_OK : multi_host->fail(first, "%s", message);
 }
 
-/* Makes the members' current streams usable again. Streams of the communicators may have inherited a failure. */
+/* Makes the members' current streams usable again. The communicators are released, because a failure may have spread to
+ * their streams. */
 static ctrt_status reset(void *handle, void *queue)
 {
     struct multi_device *device = handle;

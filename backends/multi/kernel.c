@@ -30,7 +30,8 @@ static ctrt_status weight_mean(const struct multi_plan *plan, ctrt_operand *out,
                                       .outputs = &out, .n_outputs = 1 });
 }
 
-/* The attributes for one member: dropout continues the random numbers of the members before. */
+/* Returns the attributes for one member. In dropout, a member's random numbers begin where those of the previous member
+ * end, so that the result is that of one device. */
 static const void *member_attributes(ctrt_random_attributes *random, const struct multi_plan *plan, int member)
 {
     if (!(plan->rule->flags & MULTI_DROPOUT) || plan->letter == 0)
@@ -67,7 +68,7 @@ static ctrt_status run_member(const struct multi_plan *plan, int member)
         if (o->view == NULL || o->block == NULL || (empty && o->dim >= 0))
             continue;
         written++;
-        if (empty)                          /* a sum over no elements */
+        if (empty)                          /* the member's addend is a sum over no elements */
             TRY(fill_zero(plan, pointers[i], member));
     }
     if (empty || written == 0)
@@ -81,7 +82,7 @@ static ctrt_status run_member(const struct multi_plan *plan, int member)
     return weighted ? weight_mean(plan, outputs[0], member) : CTRT_OK;
 }
 
-/* Marks a block as a constant, which needs no memory, if the fill covers it. */
+/* If the call is a fill of a whole block, marks the block as a constant, which needs no memory, and returns true. */
 static bool fill_constant(const struct multi_plan *plan)
 {
     const ctrt_view *view = plan->operands[0].view;
@@ -126,7 +127,7 @@ static ctrt_status run_views(struct multi_device *device, const char *op, ctrt_d
     return run_plan(&plan);
 }
 
-/* An optimizer's step of n tensors is n calls, because each tensor has its own layout. */
+/* Runs an optimizer's step of n tensors as n calls, because each tensor has its own layout. */
 static ctrt_status run_step(struct multi_device *device, const char *op, ctrt_dtype key, const ctrt_view *const *inputs,
                             int n_inputs, const ctrt_view *const *outputs, int n_outputs, const void *attributes)
 {
@@ -156,7 +157,7 @@ ctrt_status multi_call(struct multi_device *device, const char *op, ctrt_dtype k
 
 /* ---- the table of kernels ---- */
 
-/* One kernel for each op and dtype, so that a call names its key dtype. */
+/* There is one kernel for each op and dtype, because a ctrt_call does not contain the key dtype. */
 struct multi_kernel {
     ctrt_kernel base;
     ctrt_dtype key;
@@ -180,7 +181,7 @@ static bool kernel_accepts(const ctrt_call *call)
     const struct multi_kernel *kernel = (const struct multi_kernel *)call->kernel;
     ctrt_operand operands[MULTI_OPERANDS], *pointers[MULTI_OPERANDS];
     const uint32_t count = call->n_inputs + call->n_outputs;
-    if (count > MULTI_OPERANDS)             /* optimizers' steps: their kernels accept any number of tensors */
+    if (count > MULTI_OPERANDS)             /* an optimizer's step; its kernels accept any number of tensors */
         return true;
     for (uint32_t i = 0; i < count; i++) {
         const ctrt_view *view = i < call->n_inputs ? call->inputs[i] : call->outputs[i - call->n_inputs];
@@ -198,7 +199,7 @@ static bool kernel_accepts(const ctrt_call *call)
                                             .n_outputs = (int)call->n_outputs, .attributes = call->attributes });
 }
 
-/* Ops that the core composes of others if no kernel accepts the call. */
+/* Returns whether the core composes the op from other ops if no kernel accepts the call. */
 static bool is_optional(const char *op)
 {
     return strcmp(op, "attention") == 0 || strcmp(op, "attention_backward") == 0;

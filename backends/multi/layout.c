@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* backends/multi/layout.c: arithmetic of layouts. Everything is counted in bytes, because a layout belongs to a block
+/* backends/multi/layout.c: arithmetic of layouts. Layouts are described in bytes, because a layout belongs to a block
  * and not to a view. */
 #include "multi.h"
 
@@ -22,7 +22,7 @@ int64_t multi_part_bytes(const struct multi_data *data, int members, int member)
     return data->bytes / period * multi_chunk(data->extent, members, member).count * data->inner;
 }
 
-/* Bytes from the view's first element to the end of its last one; negative strides give -1. */
+/* Returns the bytes from the view's first element to the end of its last one, or -1 if a stride is negative. */
 static int64_t span(const ctrt_view *view, int64_t size)
 {
     int64_t end = size;
@@ -44,7 +44,7 @@ static int64_t match_dim(const struct multi_data *data, const ctrt_view *view, i
     const int64_t groups = n * stride / period;
     if (n % groups != 0 || ceil_div(n / groups, members) * stride != ceil_div(data->extent, members) * data->inner)
         return 0;
-    int64_t inside = base + size;           /* bytes that the dimensions inside of d span */
+    int64_t inside = base + size;           /* bytes that the dimensions with smaller strides than d span */
     for (int e = 0; e < view->ndim; e++) {
         const int64_t other = view->strides[e] * size;
         if (e == d || view->shape[e] == 1 || other % period == 0)
@@ -73,7 +73,7 @@ int multi_match(struct multi_split *split, const struct multi_data *data, const 
     return found;
 }
 
-/* Returns whether each element between the first and the last one belongs to the view, once. */
+/* Returns whether the view contains each element between its first and its last one exactly once. */
 static bool dense(const ctrt_view *view)
 {
     int64_t expected = 1;
@@ -92,7 +92,8 @@ static bool dense(const ctrt_view *view)
     return true;
 }
 
-/* Sizes of blocks are rounded up to multiples of 64 by the memory policy. */
+/* The memory policy rounds sizes of blocks up to multiples of 64, so a block may be up to 63 bytes larger than its
+ * tensor. */
 bool multi_covers(const struct multi_data *data, const ctrt_view *view, int64_t offset, size_t block_bytes)
 {
     const int64_t bytes = view->numel * multi_dtype_bytes(view->dtype);
@@ -107,7 +108,7 @@ void multi_note_write(struct multi_data *data, const ctrt_view *view, int64_t of
         data->bytes = offset + bytes;
 }
 
-/* Removes repeated dimensions of an expanded view; it then has each element once. */
+/* Returns the view with size 1 in the dimensions that ctrt_expand has repeated, so that it has each element once. */
 static ctrt_view without_repeats(const ctrt_view *view)
 {
     ctrt_view once = *view;

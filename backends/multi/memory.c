@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* backends/multi/memory.c: copies of bytes between the host and blocks, and the layouts that the program sees. */
+/* backends/multi/memory.c: copies of bytes between the host and blocks, and the functions of ctrt/layout.h. */
 #include "multi.h"
 
 #include <stdio.h>
@@ -17,7 +17,7 @@ static ctrt_status find(struct multi_block **block, int64_t *offset, const void 
 
 /* ---- from the host ---- */
 
-/* Copies host memory to a range of the part of each member. */
+/* Copies host memory to the same range of every member's part. */
 static ctrt_status write_parts(const struct multi_device *device, const struct multi_data *data, int64_t offset,
                                const void *from, size_t bytes)
 {
@@ -34,8 +34,9 @@ static ctrt_status write_parts(const struct multi_device *device, const struct m
     return CTRT_OK;
 }
 
-/* Makes a block replicated for a write of [offset, offset + bytes). Parts of another element size than the range are
- * only possible for blocks that were written by bytes before. */
+/* Makes the block replicated and writes the bytes to all parts. A block that the program has sharded stays sharded: a
+ * replicated copy is written and copied back. The range is a multiple of the element size of the parts, except in a
+ * block that was written as bytes before. */
 static ctrt_status copy_to_device(struct multi_device *device, void *to, const void *from, size_t bytes)
 {
     struct multi_block *block;
@@ -62,7 +63,8 @@ static ctrt_status copy_to_device(struct multi_device *device, void *to, const v
 
 /* ---- to the host ---- */
 
-/* Copies the bytes [offset, offset + bytes) of SHARDED data that a member has. `part`: the member's whole part. */
+/* Copies those of the bytes [offset, offset + bytes) of SHARDED data that are in the member's part. `part`: a copy of
+ * the whole part in host memory. */
 static void collect_part(char *to, const struct multi_device *device, const struct multi_data *data, int member,
                          int64_t offset, int64_t bytes, const char *part)
 {
@@ -97,7 +99,7 @@ static ctrt_status read_sharded(const struct multi_device *device, const struct 
     return CTRT_OK;
 }
 
-/* Replicated bytes are read from the first member. */
+/* Reads sharded bytes from the parts, and all others from the first member after making the block replicated. */
 static ctrt_status copy_to_host(struct multi_device *device, void *to, const void *from, size_t bytes)
 {
     struct multi_block *block;
@@ -118,7 +120,8 @@ static ctrt_status copy_to_host(struct multi_device *device, void *to, const voi
 
 /* ---- on the device ---- */
 
-/* A contiguous view of bytes that shows the dimensions of the block's layout, if the range has whole periods. */
+/* Writes a contiguous view of the range: [outer, extent, inner] of the block's layout if the range consists of whole
+ * periods (extent * inner bytes), so that the copy can keep the layout; else one dimension. */
 static void range_view(ctrt_view *view, const struct multi_data *data, int64_t offset, int64_t bytes, ctrt_dtype dtype,
                        void *address)
 {

@@ -13,9 +13,9 @@
  *   workers.c       threads for the members' calls of collectives
  *   memory.c        copies between a block and the host
  *
- * A block of the logical device is a range of numbers that are no addresses of memory. Its bytes are tensors of the
- * members, `parts`, allocated when the block is first written. Layouts are described in bytes, so they do not depend on
- * the views of the block. */
+ * A block of the logical device is a range of logical addresses, at which no memory is mapped. Its bytes are in tensors
+ * of the members, `parts`, which are allocated when the block is first written. Layouts are described in bytes, so they
+ * do not depend on the views of the block. */
 #ifndef CTRT_MULTI_H
 #define CTRT_MULTI_H
 
@@ -32,7 +32,7 @@
 #include "ctrt/plugin.h"
 
 #define MULTI_MEMBERS  16               /* most members of a device */
-#define MULTI_OPERANDS 16               /* most operands of one call, except of optimizers' steps */
+#define MULTI_OPERANDS 16               /* most operands of one call; a step of an optimizer is one call per tensor */
 
 /* What distinguishes the two backends; defined in plugin.c. */
 struct multi_kind {
@@ -62,9 +62,9 @@ enum multi_state {
  * and the index along `extent` is cut into chunks of ceil(extent / members). Part m is [outer, its chunk, inner]. */
 struct multi_data {
     enum multi_state state;
-    ctrt_dtype dtype;                   /* of the parts; of `value` */
-    int64_t bytes;                      /* bytes of the block behind these were never written; SHARDED: the parts have
-                                         * only these */
+    ctrt_dtype dtype;                   /* of the parts and of `value` */
+    int64_t bytes;                      /* the block was written at most up to here; SHARDED: the parts have only
+                                         * these bytes */
     int64_t extent, inner;
     ctrt_scalar value;
     ctrt_tensor *parts[MULTI_MEMBERS];
@@ -73,7 +73,7 @@ struct multi_data {
 struct multi_block {
     char *address;
     size_t bytes;
-    bool kept;                          /* the program has set the layout */
+    bool kept;                          /* the program has set the layout, so ops must not change it */
     struct multi_data data;
 };
 
@@ -84,11 +84,12 @@ struct multi_device {
     atomic_bool open;                   /* the members are open */
     ctrt_comm *comms[MULTI_MEMBERS];    /* created when first needed, with `workers` */
     struct multi_workers *workers;
-    pthread_mutex_t lock;               /* held while a call runs: guards the data of all blocks, and what follows */
+    pthread_mutex_t lock;               /* held while a call runs; guards the data of all blocks, and `counts` */
     ctrt_layout_counts counts;
 };
 
-/* Take and release the device's lock, with cancellation of the thread disabled in the meantime. */
+/* Lock and unlock device->lock. The thread cannot be cancelled while it holds the lock. multi_enter returns the cancel
+ * state that multi_leave restores. */
 int multi_enter(struct multi_device *device);
 void multi_leave(struct multi_device *device, int cancel_state);
 
@@ -98,7 +99,7 @@ extern const ctrt_queue_table multi_queue_table;
 extern const ctrt_layout_table multi_layout_table;
 extern ctrt_kernel_table multi_kernel_table;
 
-/* Opens the members, at the first use of the device. */
+/* Opens the members if they are not open yet. Thread-safe; takes the lock. */
 ctrt_status multi_members_open(struct multi_device *device);
 /* Adds "member 1 (sim:1)" to the thread's error message and returns `status`. */
 ctrt_status multi_member_fails(const struct multi_device *device, int member, ctrt_status status);
@@ -107,7 +108,7 @@ ctrt_status multi_member_fails(const struct multi_device *device, int member, ct
 
 ctrt_status multi_alloc(void *device, void **address, size_t bytes);
 void multi_free(void *device, void *address, size_t bytes);
-/* Returns the block that contains the address, or NULL. Takes no lock. */
+/* Returns the block that contains the address, or NULL. Thread-safe, without a lock. */
 struct multi_block *multi_block_of(const void *address);
 
 /* ---- layout.c ---- */
@@ -122,10 +123,11 @@ struct multi_split {
     int64_t n, groups;
 };
 
-/* The part of `n` indices that a member has. */
+/* A range of indices. */
 struct multi_range {
     int64_t start, count;
 };
+/* Returns the range of the n indices of a dimension that the member has. */
 struct multi_range multi_chunk(int64_t n, int members, int member);
 /* Size of a split dimension on a member. */
 static inline int64_t multi_split_count(struct multi_split split, int members, int member)
@@ -135,30 +137,33 @@ static inline int64_t multi_split_count(struct multi_split split, int members, i
 
 /* Bytes of part `member` of the data. */
 int64_t multi_part_bytes(const struct multi_data *data, int members, int member);
-/* Finds the dimension of the view, `offset` bytes from the beginning of SHARDED data, that is the sharded one. Returns
- * -1 if there is none. */
+/* Returns the dimension of the view along which SHARDED data is cut, or -1 if the view has no such dimension. *split
+ * receives how the dimension is cut. `offset`: bytes from the beginning of the data to the view. */
 int multi_match(struct multi_split *split, const struct multi_data *data, const ctrt_view *view, int64_t offset,
                 int members);
-/* Returns whether the view covers all bytes of the block that were ever written, each byte once, and can be all of the
+/* Returns whether the view contains each written byte of the block exactly once, and is large enough to be the whole
  * tensor for which the block was allocated. */
 bool multi_covers(const struct multi_data *data, const ctrt_view *view, int64_t offset, size_t block_bytes);
-/* Notes that the view is written, for data->bytes. */
+/* Increases data->bytes if the view, which is written, ends behind them. */
 void multi_note_write(struct multi_data *data, const ctrt_view *view, int64_t offset);
-/* Sets data->bytes, extent and inner so that dimension `dim` of the view is sharded. Returns false if the view is not
- * a dense view of the whole block, and data that is CONSTANT cannot be divided in this way. */
+/* Sets data->bytes, extent and inner so that dimension `dim` of the view is sharded. Returns false, with the data
+ * unchanged, if that is impossible. It is possible only for a dense view of the whole block, or for CONSTANT data. */
 bool multi_describe(struct multi_data *data, const ctrt_view *view, int64_t offset, size_t block_bytes, int dim,
                     struct multi_split split, int members);
-/* Writes the member's view of the data to `out`: tensor, offset, shape and strides. `dim`: the dimension that `split`
- * cuts; -1: none. If the data is SHARDED, `dim` is the one that multi_match found. */
+/* Writes the member's view of the data to `out`: its tensor, offset, shape and strides. `dim`: the dimension that is
+ * cut, as `split` describes; -1: none. If the data is SHARDED, `dim` must be the result of multi_match. */
 void multi_local(ctrt_operand *out, const struct multi_data *data, const ctrt_view *view, int64_t offset, int dim,
                  struct multi_split split, int members, int member);
 
 /* ---- redistribute.c ---- */
 
+/* Releases the parts; the data is EMPTY then. */
 void multi_data_release(struct multi_data *data);
-/* Allocates the parts for data->state, dtype, extent and inner. REPLICATED and PARTIAL: `block_bytes` bytes each. */
+/* Allocates the parts for data->state, dtype, bytes, extent and inner. A part of REPLICATED or PARTIAL data has
+ * `block_bytes` bytes. On failure the data has no parts. */
 ctrt_status multi_data_alloc(struct multi_device *device, struct multi_data *data, size_t block_bytes);
-/* Gives parts to data that is EMPTY or CONSTANT, in the layout of `like`: its state, dtype, bytes, extent, inner. */
+/* Allocates parts for EMPTY or CONSTANT data and fills them with the constant. The data gets state, dtype, bytes,
+ * extent and inner of `like`. On failure the data is unchanged. */
 ctrt_status multi_data_materialize(struct multi_device *device, struct multi_data *data, const struct multi_data *like,
                                    size_t block_bytes);
 /* Redistributes `from` into the new data `to`, which is REPLICATED, or SHARDED with the layout of `like`. On failure
@@ -167,17 +172,18 @@ ctrt_status multi_data_to(struct multi_device *device, struct multi_data *to, st
                           const struct multi_data *like, size_t block_bytes);
 /* Releases the communicators and ends their threads; the next collective creates them again. */
 void multi_comms_release(struct multi_device *device);
-/* Makes the block replicated. */
+/* Makes the block replicated. Its values stay the same. */
 ctrt_status multi_replicate(struct multi_device *device, struct multi_block *block);
-/* Writes the elements of REPLICATED data to SHARDED data. */
+/* Copies the elements of REPLICATED data `from` to SHARDED data `to`. */
 ctrt_status multi_write_back(struct multi_device *device, struct multi_data *to, const struct multi_data *from);
 /* Runs an op on the member; adds the member to the message of an error. */
 ctrt_status multi_run(const struct multi_device *device, int member, const ctrt_op_call *call);
-/* Copies elements of bytes [outer, count, inner] between tensors of a member. */
+/* Runs of adjacent bytes in a tensor of a member. */
 struct multi_runs {
     ctrt_tensor *tensor;
-    int64_t offset, outer_stride;       /* in bytes */
+    int64_t offset, outer_stride;       /* bytes: to the first run; from one run to the next one */
 };
+/* Copies `outer` runs of `count_bytes` bytes between two tensors of the member. */
 ctrt_status multi_copy_runs(const struct multi_device *device, int member, struct multi_runs to, struct multi_runs from,
                             int64_t outer, int64_t count_bytes, ctrt_dtype dtype);
 
@@ -187,8 +193,9 @@ ctrt_status multi_copy_runs(const struct multi_device *device, int member, struc
 ctrt_status multi_workers_new(struct multi_workers **out, struct multi_device *device);
 /* Ends the threads. NULL is allowed. */
 void multi_workers_end(struct multi_workers *workers);
-/* Calls the function for all members at the same time, each with the caller's current stream of its device, and waits.
- * Returns the error of the call that failed first. */
+/* Calls the function for all members at the same time, each on the caller's current stream of the member, and waits
+ * until all calls have returned. If calls fail, returns the error that names the member with the original failure; the
+ * other calls may have failed only because of it. */
 ctrt_status multi_workers_run(struct multi_workers *workers, ctrt_status (*function)(void *argument, int member),
                               void *argument);
 
@@ -198,8 +205,8 @@ enum {                                  /* multi_rule.flags */
     MULTI_BY_DIM = 1,                   /* dimension d of every operand has one letter; `in` and `out` are NULL */
     MULTI_REDUCES = 2,                  /* the op is a reduction; its attributes have the reduced dimensions */
     MULTI_SUMS = 4,                     /* a dimension that an output lacks is summed over */
-    MULTI_BIAS = 8,                     /* input 2 is added once, not once per member */
-    MULTI_LINEAR = 16,                  /* partial sums of input 0 (and 1, if it is no number) give partial sums */
+    MULTI_BIAS = 8,                     /* input 2 is added on one member only, so that the sum contains it once */
+    MULTI_LINEAR = 16,                  /* partial inputs (mul, div: one, and host scalars) give a partial output */
     MULTI_MEAN = 32,                    /* partial results are weighted by the members' numbers of elements */
     MULTI_STEP = 64,                    /* an optimizer's step: lists of tensors */
     MULTI_DROPOUT = 128,                /* the members' random numbers continue each other */
@@ -207,28 +214,28 @@ enum {                                  /* multi_rule.flags */
     MULTI_FILL = 512
 };
 
-/* The operands of an op in the notation of Einstein sums: one text for each operand, separated by commas, with a letter
- * for each dimension. Equal letters are equal dimensions. Only small letters may be sharded. */
+/* The operands of an op in the notation of Einstein sums: one string for each operand, separated by commas, with one
+ * letter for each dimension. Dimensions with equal letters correspond. Only lower-case letters may be sharded. */
 struct multi_rule {
     const char *op, *in, *out;
     uint32_t flags;
 };
-/* Returns the rule of an op; one without letters if it has none. */
+/* Returns the rule of an op. For an op without a rule, returns one without letters; never NULL. */
 const struct multi_rule *multi_rule_of(const char *op);
 
 /* ---- plan.c ---- */
 
 struct multi_operand {
     const ctrt_view *view;              /* NULL: absent */
-    struct multi_block *block;          /* NULL: a number, or no elements */
+    struct multi_block *block;          /* NULL: a host scalar, or a view without elements */
     int64_t offset;                     /* bytes from the beginning of the block */
     char letters[CTRT_MAX_DIMS + 1];
     bool output;
     int same;                           /* index of the input that is the same view; -1: none */
-    bool fresh;                         /* output: nothing of the block's data has to be kept */
-    /* decided: */
+    bool fresh;                         /* output: the op overwrites the block's data, or the block has no parts */
+    /* Set by multi_plan_make: */
     int dim;                            /* the dimension that is cut; -1: none */
-    struct multi_data *data;            /* of the block, or `temporary` */
+    struct multi_data *data;            /* that the op uses: of the block, or `temporary` */
     struct multi_data temporary;
     bool write_back;                    /* write the temporary to the block afterwards */
 };
@@ -241,16 +248,16 @@ struct multi_plan {
     const void *attributes;
     int n_inputs, n_outputs, count;     /* count: of all operands; inputs first */
     struct multi_operand *operands;
-    char letter;                        /* that is sharded; 0: none */
-    struct multi_split split;           /* of the letter */
-    bool linear;                        /* partial sums are not added */
-    uint32_t reduced;                   /* dimensions */
+    char letter;                        /* along which the call is divided; 0: none */
+    struct multi_split split;           /* of the letter's dimension */
+    bool linear;                        /* partial inputs stay partial, and so does the output */
+    uint32_t reduced;                   /* bit mask of the dimensions that a reduction reduces */
 };
 
 /* Completes a plan whose operands have views: finds blocks, chooses the layout, redistributes the inputs and allocates
  * the outputs. The caller calls multi_plan_end in any case. */
 ctrt_status multi_plan_make(struct multi_plan *plan);
-/* Writes temporaries back if `status` is CTRT_OK, and frees them. */
+/* Writes temporaries back if `status` is CTRT_OK, and frees them. Returns `status`, or the error of a write. */
 ctrt_status multi_plan_end(struct multi_plan *plan, ctrt_status status);
 
 /* ---- kernel.c ---- */

@@ -2,9 +2,9 @@
 /* backends/multi/plan.c: chooses the layout in which a call runs, and redistributes its operands.
  *
  * A call is divided along at most one letter of its rule (rules.c). Candidates are the letters in which an operand is
- * sharded already. The candidate with the smallest volume of communication is chosen, as in DTensor. Without a
- * candidate, or if replicated operands cost less, the call runs on replicated operands on every member, which is
- * right for every op. */
+ * sharded already. The candidate that communicates the fewest bytes is chosen, as in DTensor. Without a candidate, or
+ * if replicating the operands communicates fewer bytes, every member runs the call on replicated operands, which is
+ * correct for every op. */
 #include "multi.h"
 
 #include <ctype.h>
@@ -23,7 +23,7 @@ static int64_t view_bytes(const ctrt_view *view)
 
 /* ---- operands ---- */
 
-/* Copies the letters of operand `index` of a rule's text. */
+/* Copies the letters of operand `index` from a rule's `in` or `out`. */
 static void copy_letters(char *to, const char *text, int index)
 {
     for (; index > 0 && text != NULL; index--) {
@@ -99,7 +99,8 @@ static ctrt_status find_operands(struct multi_plan *plan)
     return CTRT_OK;
 }
 
-/* Returns the dimension of the operand that has the letter, or -1. A size of 1 that is broadcast does not have it. */
+/* Returns the dimension of the operand that has the candidate's letter, or -1. A dimension of size 1 that is broadcast
+ * does not count. */
 static int dim_of(const struct multi_operand *o, const struct candidate *c)
 {
     const char *at = strchr(o->letters, c->letter);
@@ -107,7 +108,7 @@ static int dim_of(const struct multi_operand *o, const struct candidate *c)
     return dim >= 0 && dim < o->view->ndim && o->view->shape[dim] == c->split.n ? dim : -1;
 }
 
-/* Returns whether the block's data is sharded in dimension `dim` of the operand, in the way of `split`. */
+/* Returns whether the block's data is sharded in dimension `dim` of the operand, cut as `split` describes. */
 static bool is_sharded_in(const struct multi_plan *plan, const struct multi_operand *o, int dim,
                           struct multi_split split)
 {
@@ -117,8 +118,8 @@ static bool is_sharded_in(const struct multi_plan *plan, const struct multi_oper
            && found.n == split.n && found.groups == split.groups;
 }
 
-/* Describes the layout in which dimension `dim` of the operand is sharded. Returns false if the block has no such
- * layout. */
+/* Writes to `like` the layout of the block in which dimension `dim` of the operand is sharded. Returns false if no such
+ * layout exists. */
 static bool sharded_like(struct multi_data *like, const struct multi_plan *plan, const struct multi_operand *o, int dim,
                          struct multi_split split)
 {
@@ -134,7 +135,7 @@ static bool sharded_like(struct multi_data *like, const struct multi_plan *plan,
 
 #define IMPOSSIBLE INT64_MAX
 
-/* Bytes that replicating the data costs. */
+/* Returns the bytes that are communicated to replicate the data. */
 static int64_t gather_cost(const struct multi_operand *o)
 {
     switch (o->block->data.state) {
@@ -170,7 +171,8 @@ static int64_t output_cost(const struct multi_plan *plan, const struct multi_ope
     return free && sharded_like(&like, plan, o, dim, c->split) ? 0 : IMPOSSIBLE;
 }
 
-/* Random numbers of a part begin at a multiple of the numbers of one block of the generator. */
+/* Returns whether dropout can be divided: the generator makes blocks of 4 numbers (f64: 2), so each part must begin
+ * with a new block. */
 static bool dropout_divides(const struct multi_plan *plan, const struct candidate *c)
 {
     const ctrt_view *x = plan->operands[0].view;
@@ -207,7 +209,7 @@ static int64_t cost_of(const struct multi_plan *plan, const struct candidate *c)
     return sum;
 }
 
-/* Sets plan->letter and plan->split to the cheapest candidate, if it does not cost more than replicating. */
+/* Sets plan->letter and plan->split to the cheapest candidate, unless replicating the operands costs less. */
 static void choose(struct multi_plan *plan)
 {
     int64_t best = 0;
@@ -232,7 +234,7 @@ static void choose(struct multi_plan *plan)
     }
 }
 
-/* ---- partial sums that need not be added yet ---- */
+/* ---- calls whose output can stay partial ---- */
 
 static bool is_zero(const struct multi_data *data)
 {
@@ -240,6 +242,7 @@ static bool is_zero(const struct multi_data *data)
            && (data->value.kind == CTRT_SCALAR_FLOAT ? data->value.f == 0 : data->value.i == 0);
 }
 
+/* Returns whether each member can run the op on its addends of the partial inputs, so that the output is partial. */
 static bool stays_linear(const struct multi_plan *plan)
 {
     const bool scales = strcmp(plan->op, "mul") == 0 || strcmp(plan->op, "div") == 0;
@@ -261,7 +264,8 @@ static bool stays_linear(const struct multi_plan *plan)
 
 /* ---- redistribution ---- */
 
-/* Returns whether another view of the same block is an operand, for which the layout must not change now. */
+/* Returns whether another view of the same block is an operand. The layout of the block must not change in that
+ * case. */
 static bool has_other_view(const struct multi_plan *plan, const struct multi_operand *o)
 {
     for (int i = 0; i < plan->count; i++)
@@ -323,7 +327,8 @@ static ctrt_status prepare_input(struct multi_plan *plan, struct multi_operand *
     }
 }
 
-/* Prepares memory of an output of which nothing has to be kept, except the constant around a view. */
+/* Allocates memory for a fresh output. If the output is a view of a part of a CONSTANT block, the rest of the block
+ * keeps the constant. */
 static ctrt_status prepare_fresh(struct multi_plan *plan, struct multi_operand *o, const struct candidate *c)
 {
     struct multi_data *data = &o->block->data;
@@ -332,7 +337,8 @@ static ctrt_status prepare_fresh(struct multi_plan *plan, struct multi_operand *
     const bool whole = covers(o);
     o->dim = c->letter != 0 ? dim_of(o, c) : -1;
     if (o->dim >= 0 && !sharded_like(&like, plan, o, o->dim, c->split))
-        return multi_host->fail(CTRT_ERR_INTERNAL, "%s: the layout of output has no description", plan->op);
+        return multi_host->fail(CTRT_ERR_INTERNAL, "%s: the block of an output cannot have the chosen layout",
+                                plan->op);
     if (o->dim < 0 && (plan->linear || c->letter != 0))
         like.state = MULTI_PARTIAL;
     if (o->dim < 0 && !whole)
@@ -367,10 +373,10 @@ static ctrt_status prepare_output(struct multi_plan *plan, struct multi_operand 
     return CTRT_OK;
 }
 
-/* Counts a call that runs on replicated operands although some were not, and logs the first one of each op. */
+/* Counts a call whose operands have to be replicated, and logs the first such call of each op. */
 static void note_fallback(const struct multi_plan *plan)
 {
-    static const char *logged[128];         /* under the lock of the only device */
+    static const char *logged[128];         /* guarded by the device's lock, because there is one device */
     size_t k = 0;
     plan->device->counts.fallbacks++;
     while (k < sizeof logged / sizeof logged[0] && logged[k] != NULL && strcmp(logged[k], plan->op) != 0)

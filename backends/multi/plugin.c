@@ -38,7 +38,7 @@ static ctrt_status init(const ctrt_host *host)
 {
     ctrt_param_value value;
     multi_host = host;
-    (void)host->backend(MULTI_BASE);    /* NULL: it has no devices, and neither has this backend */
+    (void)host->backend(MULTI_BASE);    /* loads the base backend; without its devices this backend has none */
     return host->param(&value, &members_param);
 }
 

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* backends/multi/redistribute.c: memory of the members, and changes of layouts.
  *
- * The members' calls of a collective run in a thread each (workers.c). */
+ * In a collective, each member's call runs in a thread of its own (workers.c). */
 #include "multi.h"
 
 #include <stdio.h>
@@ -110,7 +110,8 @@ void multi_comms_release(struct multi_device *device)
         ctrt_comm_release(&device->comms[m]);
 }
 
-/* Creates the communicators. Without NCCL, GPUs use the engine host, whose collectives go through host memory. */
+/* Creates the communicators and their threads if there are none. If NCCL is not installed, GPUs use the engine host,
+ * whose collectives go through host memory. */
 static ctrt_status comms_ready(struct multi_device *device)
 {
     if (device->workers != NULL)
@@ -153,7 +154,7 @@ static ctrt_status call_collective(const struct collective_call *call, int m)
     }
 }
 
-/* The call of one member. After a failure the others must not wait for it. */
+/* Makes the call of one member. If it fails, aborts the communicator, because the other members would wait for it. */
 static ctrt_status member_collective(void *argument, int member)
 {
     const struct collective_call *call = argument;
@@ -166,8 +167,8 @@ static ctrt_status member_collective(void *argument, int member)
     return multi_host->fail(status, "%s", message);
 }
 
-/* Runs the collective on the tensors of all members. After a failure the communicators cannot be used any more, so they
- * are released. */
+/* Runs the collective on the tensors of all members. After a failure the communicators are unusable, so they are
+ * released. */
 static ctrt_status collect(struct multi_device *device, enum collective collective, ctrt_tensor *const *out,
                            ctrt_tensor *const *in)
 {
@@ -199,8 +200,9 @@ static void release_all(ctrt_tensor **tensors)
 /* The chunks of a layout in one array [members, outer, chunk, inner], as collectives need them: all chunks have the
  * size of the first one. */
 struct chunks {
-    int64_t outer, period, run, bytes;      /* bytes: of one member's chunks; run: of one chunk */
-    bool plain;                             /* the whole array is in this order already */
+    int64_t outer;                          /* as in struct multi_data */
+    int64_t period, run, bytes;             /* bytes of extent * inner, of one chunk, and of one member's chunks */
+    bool plain;                             /* replicated data has the order of this array already */
 };
 
 static struct chunks chunks_of(const struct multi_data *layout, int members)
@@ -221,7 +223,8 @@ static ctrt_status buffers(ctrt_tensor **out, const struct multi_device *device,
     return CTRT_OK;
 }
 
-/* Copies, on `member`, the chunk of rank `rank` between the array of chunks and the whole, at their positions. */
+/* Copies, on `member`, the chunks of rank `rank` between the array of chunks and replicated data, in the direction that
+ * `to_whole` gives. */
 static ctrt_status move_chunk(const struct multi_device *device, int member, const struct multi_data *layout,
                               const struct chunks *c, int rank, ctrt_tensor *array, ctrt_tensor *whole, bool to_whole)
 {
@@ -232,7 +235,8 @@ static ctrt_status move_chunk(const struct multi_device *device, int member, con
                            range.count * layout->inner, layout->dtype);
 }
 
-/* Copies, on `member`, its part to or from its chunks in an array of its own. */
+/* Copies, on `member`, between its part and an array that has only its own chunks, in the direction that `to_part`
+ * gives. */
 static ctrt_status move_part(const struct multi_device *device, int member, const struct multi_data *layout,
                              const struct chunks *c, ctrt_tensor *array, ctrt_tensor *part, bool to_part)
 {
@@ -244,7 +248,8 @@ static ctrt_status move_part(const struct multi_device *device, int member, cons
 
 /* ---- changes of layouts ---- */
 
-/* `small` and `large`: temporary tensors of the members, released by the caller. */
+/* Sharded to replicated, by all_gather. `small` and `large`, here and below: [MULTI_MEMBERS], receive temporary tensors
+ * of the members, which the caller releases. */
 static ctrt_status gather(struct multi_device *device, struct multi_data *to, const struct multi_data *from,
                           ctrt_tensor **small, ctrt_tensor **large)
 {
@@ -265,6 +270,7 @@ static ctrt_status gather(struct multi_device *device, struct multi_data *to, co
     return CTRT_OK;
 }
 
+/* Partial to sharded, by reduce_scatter. */
 static ctrt_status scatter_sums(struct multi_device *device, struct multi_data *to, const struct multi_data *from,
                                 ctrt_tensor **small, ctrt_tensor **large)
 {
@@ -285,7 +291,7 @@ static ctrt_status scatter_sums(struct multi_device *device, struct multi_data *
     return CTRT_OK;
 }
 
-/* Copies each member's part from its own replica. */
+/* Replicated to sharded: each member copies its part from its own replica. */
 static ctrt_status cut(const struct multi_device *device, struct multi_data *to, const struct multi_data *from)
 {
     const int64_t period = to->extent * to->inner;
@@ -305,9 +311,9 @@ ctrt_status multi_write_back(struct multi_device *device, struct multi_data *to,
     return cut(device, to, from);
 }
 
-/* The elements that `from` and `to` share: whole blocks [outer, members, members, ...] would be needed for a direct
- * exchange, so only the usual case of two dimensions that divide evenly is exchanged directly. Returns whether it is
- * that case: `from` cuts the outer one of two dimensions, `to` the inner one, or the reverse. */
+/* Returns whether all_to_all can change the layout `from` into `to`: one of them cuts the outermost dimension and the
+ * other one a dimension inside of it, and both dimensions are divided evenly. Other changes between sharded layouts go
+ * through replicated data. */
 static bool exchanges(const struct multi_data *from, const struct multi_data *to, int n)
 {
     const struct multi_data *outer = from->inner > to->inner ? from : to, *inner = outer == from ? to : from;
@@ -315,13 +321,14 @@ static bool exchanges(const struct multi_data *from, const struct multi_data *to
            && outer->bytes == outer->extent * outer->inner && outer->inner % (inner->extent * inner->inner) == 0;
 }
 
-/* Sharded to sharded in another dimension. Member m sends to member r the elements of its part that are in part r. With
- * the array as [n, a, b, n, c] (bytes), one of the two parts is [a, b, n, c], the other one [n, a, b, c]. */
+/* Sharded to sharded in another dimension, by all_to_all. Member m sends to member r the elements of its part that
+ * belong to part r of the new layout. The bytes of the array are [n, a, b, n, c]. A part is [a, b, n, c] in one of the
+ * two layouts and [n, a, b, c] in the other one. */
 static ctrt_status exchange(struct multi_device *device, struct multi_data *to, const struct multi_data *from,
                             ctrt_tensor **small, ctrt_tensor **large)
 {
     const int n = device->count;
-    const bool outward = to->inner > from->inner;       /* to parts that are cut along the outer dimension */
+    const bool outward = to->inner > from->inner;       /* `to` cuts the outer dimension */
     const struct multi_data *inner = outward ? from : to;
     const int64_t run = inner->extent / n * inner->inner, rows = from->bytes / n / n / run;
     TRY(buffers(small, device, from->bytes / n, from->dtype));

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* backends/multi/rules.c: the rules of layouts, one row for each op that has one. plugin.h describes the operands. */
+/* backends/multi/rules.c: the table of rules, one row for each op that has a rule. ctrt/plugin.h describes the operands
+ * of each op, multi.h the notation. */
 #include "multi.h"
 
 #include <stdlib.h>
@@ -8,7 +9,7 @@
 #define LINEAR(op)       { op, NULL, NULL, MULTI_BY_DIM | MULTI_LINEAR }
 #define REDUCE(op, more) { op, NULL, NULL, MULTI_BY_DIM | MULTI_REDUCES | (more) }
 
-/* Sorted by name. */
+/* Sorted by name, for bsearch(). */
 static const struct multi_rule rules[] = {
     BY_DIM("abs"),
     { "adam_step", NULL, NULL, MULTI_BY_DIM | MULTI_STEP },

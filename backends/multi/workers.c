@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* backends/multi/workers.c: one thread for each member but the first, for collectives.
  *
- * A collective of an engine may return only when all ranks have called it (host), or may wait in its first call for the
- * connections of the other ranks (nccl). So the members' calls run at the same time: the first one in the calling
- * thread. */
+ * A collective of the engine host returns only after all ranks have called it, and the first collective of nccl waits
+ * for the connections of the other ranks. So the members' calls run at the same time. The call of member 0 runs in the
+ * calling thread. */
 #include "multi.h"
 
 #include <signal.h>
@@ -16,7 +16,7 @@ struct multi_workers {
     pthread_cond_t work, idle;
     struct multi_device *device;
     int started;                        /* threads */
-    int left;                           /* members that have not finished the round */
+    int left;                           /* members whose call of this round has not returned */
     uint64_t round;
     bool stop;
     ctrt_status (*function)(void *argument, int member);
@@ -41,7 +41,7 @@ static ctrt_status call_on(struct multi_workers *workers, int member)
     return status == CTRT_OK ? popped : multi_host->fail(status, "%s", message);
 }
 
-/* Runs a member's call and notes its result. */
+/* Runs a member's call and records its result. */
 static void run_member(struct multi_workers *workers, int member)
 {
     struct result *result = &workers->results[member];
@@ -90,7 +90,8 @@ void multi_workers_end(struct multi_workers *workers)
     multi_host->free(workers);
 }
 
-/* Signals are blocked in the threads, so that the program's handlers run in its own threads. */
+/* Starts the threads; returns 0 or an error number. The threads block all signals, so that handlers of the program run
+ * in its own threads. */
 static int start_all(struct multi_workers *workers)
 {
     sigset_t all, before;
@@ -127,7 +128,8 @@ ctrt_status multi_workers_new(struct multi_workers **out, struct multi_device *d
     return CTRT_OK;
 }
 
-/* Returns the first failure whose message names a member; with `own`, the member itself. *named: the member. */
+/* Returns the first failure whose message names a member, and writes that member to *named. `own`: considers only
+ * messages that name the member whose call failed. */
 static const struct result *find_named(int *named, const struct multi_workers *workers, bool own)
 {
     for (int m = 0; m < workers->device->count; m++)
@@ -139,8 +141,9 @@ static const struct result *find_named(int *named, const struct multi_workers *w
     return NULL;
 }
 
-/* After a failure of one member the others fail too, some with the message of that member, some with "another rank has
- * failed". Returns the most specific result, NULL: no failure. *by: the member that has failed. */
+/* If one member fails, the calls of the other members also fail, some with the message of that member, some with
+ * "another rank has failed". Returns the most specific result, or NULL if no call failed. *by: the member that
+ * failed. */
 static const struct result *failure(int *by, const struct multi_workers *workers)
 {
     const struct result *found = find_named(by, workers, true);

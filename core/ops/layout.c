@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* ops/layout.c: the layouts of tensors on devices with several members. */
+/* ops/layout.c: the functions of ctrt/layout.h for tensors; they check arguments and call the backend's layout
+ * table. */
 #include "ctrt/layout.h"
 
 #include "memory/pool.h"

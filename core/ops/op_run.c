@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* ops/op_run.c: the functions of ctrt/op_plugin.h, with which backends run ops on other devices. */
+/* ops/op_run.c: the functions of ctrt/op_plugin.h, which backends call to run ops on other devices. */
 #include "ctrt/op_plugin.h"
 
 #include "base/host_alloc.h"
@@ -16,7 +16,8 @@ static bool within(const ctrt_view *view, const struct storage *storage)
     return first >= begin && first - begin <= storage->bytes && bytes <= storage->bytes - (first - begin);
 }
 
-/* Completes the view of an operand. */
+/* Checks an operand and fills in the members of its view that the caller does not set. `has_data`: the op runs, so a
+ * tensor is required. */
 static ctrt_status complete(ctrt_operand *operand, const ctrt_op_call *call, const char *role, int index, bool has_data)
 {
     ctrt_view *view = &operand->view;
@@ -51,7 +52,7 @@ static ctrt_status complete(ctrt_operand *operand, const ctrt_op_call *call, con
     return CTRT_OK;
 }
 
-/* Prepares the call in canonical form; `views` has room for all operands. */
+/* Writes the call in canonical form to *out, which points to `views`. `views` has room for all operands. */
 static ctrt_status prepare(struct op_call *out, const ctrt_view **views, const ctrt_op_call *call, bool has_data)
 {
     const int op = op_by_name(call->op);

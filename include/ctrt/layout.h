@@ -1,10 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* ctrt/layout.h: how the tensors of a device with several members are distributed.
  *
- * Some devices are several devices that work as one: sim-multi:0 and nccl-multi:0. The values of a tensor there do not
- * depend on its layout; the layout decides how much memory and communication it needs. New tensors are replicated,
- * unless an op computes them from tensors in other layouts. Ops choose the layouts of their results and redistribute
- * operands where they must (doc/parallel.md). On other devices every tensor is replicated on the one member. */
+ * sim-multi:0 and nccl-multi:0 each make one device of several devices, their members. The values of a tensor on such a
+ * device do not depend on its layout; the layout determines how much memory and communication the tensor needs. New
+ * tensors are replicated, unless an op computes them from tensors in other layouts. Ops choose the layouts of their
+ * results and redistribute operands where necessary (doc/parallel.md). On other devices every tensor is replicated.
+ *
+ * The functions are thread-safe for different tensors. Two calls that use one tensor must not run at the same time if
+ * one of them distributes it. A required argument that is NULL gives CTRT_ERR_INVALID_ARGUMENT. */
 #ifndef CTRT_LAYOUT_H
 #define CTRT_LAYOUT_H
 
@@ -12,38 +15,44 @@
 
 CTRT_BEGIN_DECLS
 
-/* Writes the layout of the tensor. A view of a sharded tensor in which no dimension is the sharded one is shown as
- * replicated, although ops have to gather it. */
+/* Writes the layout of the tensor to *layout. If a sharded tensor has a view in which no dimension is the sharded one,
+ * the layout of the view is reported as replicated, although ops have to gather it. */
 CTRT_API ctrt_status ctrt_tensor_layout(ctrt_layout *layout, ctrt_tensor *tensor);
 
-/* Changes the layout of the whole storage of `tensor`, and keeps the values. The tensor must be contiguous and use its
- * whole storage (CTRT_ERR_SHAPE). layout->dim may be negative, counted from the end. A sharded dimension is cut as
- * ctrt_chunk does: parts of ceil(size / members), the last ones smaller or empty. A tensor can be made replicated or
- * sharded; CTRT_LAYOUT_PARTIAL is CTRT_ERR_NOT_SUPPORTED, because only ops create sums. On a device without members,
- * replicated has no effect and sharded is CTRT_ERR_NOT_SUPPORTED.
+/* Changes the layout of the whole storage of `tensor`; the values stay the same. A negative layout->dim counts from
+ * the end. A sharded dimension is cut like by ctrt_chunk, into parts of ceil(size / members), of which the last ones
+ * may be smaller or empty. On a device without members, CTRT_LAYOUT_REPLICATED has no effect.
  *
- * A layout that was set in this way is kept: an op that needs the tensor in another layout uses a temporary copy. */
+ * Ops do not change the layout of a tensor that this function has sharded. An op that needs the tensor in another
+ * layout uses a temporary copy.
+ *
+ * Errors: CTRT_ERR_SHAPE if the tensor is not contiguous or does not use its whole storage. CTRT_ERR_NOT_SUPPORTED for
+ * CTRT_LAYOUT_PARTIAL, because only ops create partial sums, and for CTRT_LAYOUT_SHARDED on a device without members.
+ * CTRT_ERR_INVALID_ARGUMENT for an unknown kind or if layout->groups does not divide the dimension. Errors of a
+ * member, such as CTRT_ERR_OUT_OF_MEMORY, name it; the layout is as before then. */
 CTRT_API ctrt_status ctrt_tensor_distribute(ctrt_tensor *tensor, const ctrt_layout *layout);
 
-/* Writes the redistributions of the device so far; all 0 for a device without members. Set counts->size. */
+/* Writes the number of redistributions since the device was opened; all are 0 for a device without members. The caller
+ * sets counts->size. `device`: NULL is the default device. */
 CTRT_API ctrt_status ctrt_layout_count(ctrt_layout_counts *counts, ctrt_device *device);
 
-/* A layout for the parameters whose dotted names match `pattern`, in which `*` stands for any characters (fnmatch). */
+/* A layout for the parameters whose dotted names match `pattern`, a pattern of fnmatch(): `*` matches any
+ * characters. */
 typedef struct ctrt_layout_pattern {
     const char *pattern;                /* "*.mlp.0.weight" */
     ctrt_layout layout;
 } ctrt_layout_pattern;
 
-/* Distributes the parameters of `module` that match a pattern, the first one that matches; other parameters keep their
- * layout. So tensor parallelism is a table:
+/* Gives each parameter of `module` the layout of the first pattern that matches its name. Parameters that match no
+ * pattern keep their layout. With this function a table describes tensor parallelism:
  *
  *     static const ctrt_layout_pattern patterns[] = {
  *         { "*.mlp.0.*",      { .kind = CTRT_LAYOUT_SHARDED, .dim = 0 } },      // outputs of the first layer
  *         { "*.mlp.2.weight", { .kind = CTRT_LAYOUT_SHARDED, .dim = 1 } },      // inputs of the second layer
  *     };
  *
- * CTRT_ERR_NOT_FOUND if a pattern matches no parameter, before anything is changed. Errors of ctrt_tensor_distribute
- * name the parameter. */
+ * Errors: CTRT_ERR_NOT_FOUND if a pattern matches no parameter; no layout has changed then. Errors of
+ * ctrt_tensor_distribute, whose message also names the parameter; the parameters before it have their new layout. */
 CTRT_API ctrt_status ctrt_module_distribute(ctrt_module *module, const ctrt_layout_pattern *patterns, int count);
 
 CTRT_END_DECLS

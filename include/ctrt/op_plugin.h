@@ -1,9 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* ctrt/op_plugin.h: runs ops in the canonical form of ctrt/plugin.h, for backends that are composed of other devices.
  *
- * A kernel of such a backend gets views of its own device, and calls the op on tensors of other devices. The call goes
- * through dispatch, so kernels of any score and layout, workspaces, the fallback and the order of streams work as for
- * the op functions of ctrt/ops.h. It records no gradients. */
+ * A kernel of such a backend gets views of its own device, and calls the op on tensors of other devices. Dispatch runs
+ * the call, so scores, strides, workspaces, the fallback and the order of streams work as in the op functions of
+ * ctrt/ops.h. Autograd does not record the call. The functions are thread-safe; a ctrt_operand must not be used by two
+ * calls at the same time, because the library writes to it. */
 #ifndef CTRT_OP_PLUGIN_H
 #define CTRT_OP_PLUGIN_H
 
@@ -14,34 +15,39 @@ CTRT_BEGIN_DECLS
 
 /* An operand. The caller sets dtype, ndim, shape and strides of `view`; the library overwrites its other members. */
 typedef struct ctrt_operand {
-    ctrt_tensor *tensor;                /* its storage has the elements; NULL for numbers and views without elements */
+    ctrt_tensor *tensor;                /* its storage has the elements; borrowed; NULL: a number, or no elements */
     int64_t offset;                     /* bytes from element 0 of `tensor` to element 0 of the view */
-    const void *number;                 /* of a number: its element in host memory */
+    const void *number;                 /* NULL, or a number in host memory, of the dtype of `view` */
     ctrt_view view;
 } ctrt_operand;
 
-/* A call of an op. Optional operands are NULL. An output that is the same ctrt_operand as an input is computed in
- * place. */
+/* A call of an op. Optional operands that are absent are NULL. If an output is the same ctrt_operand as an input, the
+ * op computes it in place. */
 typedef struct ctrt_op_call {
-    size_t size;
+    size_t size;                        /* sizeof(ctrt_op_call) */
     const char *op;                     /* name in the table of ops of ctrt/plugin.h */
     ctrt_dtype key;                     /* the op's key dtype */
     ctrt_device *device;
     ctrt_operand *const *inputs, *const *outputs;
     int n_inputs, n_outputs;
-    const void *attributes;
+    const void *attributes;             /* of the op, as in ctrt/plugin.h; NULL if it has none */
 } ctrt_op_call;
 
-/* Runs the op; on an asynchronous device it is enqueued on the calling thread's current stream. The operands must have
- * the shapes that the table of ops describes, which is not checked; their dtypes, devices and ranges of memory are
- * (CTRT_ERR_DTYPE, CTRT_ERR_DEVICE, CTRT_ERR_SHAPE). CTRT_ERR_NOT_FOUND for an unknown op. */
+/* Runs the op. On an asynchronous device the op is enqueued on the calling thread's current stream. The operands must
+ * have the shapes that the table of ops describes; these are not checked.
+ *
+ * Errors: CTRT_ERR_NOT_FOUND for an unknown op. CTRT_ERR_DTYPE for an unknown dtype. CTRT_ERR_DEVICE if a tensor is on
+ * another device than `device`. CTRT_ERR_SHAPE if a view exceeds the storage of its tensor. Errors of the kernel. */
 CTRT_API ctrt_status ctrt_op_run(const ctrt_op_call *call);
 
-/* Returns whether the device has a kernel of its own for the call. The tensors may be NULL. */
+/* Returns whether the device has a kernel of its own for the call, without running it. The tensors may be NULL. Returns
+ * false for a wrong call and sets the thread's error message. */
 CTRT_API bool ctrt_op_accepts(const ctrt_op_call *call);
 
-/* Creates an uninitialised tensor [count] that belongs to no scope (ctrt_scope_begin), for memory of a plugin. On
- * success *out, which is overwritten, owns one reference. */
+/* Creates an uninitialised tensor [count], for memory of a plugin. It belongs to no scope (ctrt_scope_begin).
+ *
+ * On success *out owns one reference. The previous value of *out is overwritten and not released. Errors:
+ * CTRT_ERR_SHAPE for a negative count, CTRT_ERR_DTYPE, CTRT_ERR_OUT_OF_MEMORY. */
 CTRT_API ctrt_status ctrt_op_buffer(ctrt_tensor **out, int64_t count, ctrt_dtype dtype, ctrt_device *device);
 
 CTRT_END_DECLS

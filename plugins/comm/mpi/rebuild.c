@@ -1,10 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* plugins/comm/mpi/rebuild.c: groups of an epoch after a loss, by ULFM (User Level Failure Mitigation).
  *
- * MPI_Comm_create_group fails on MPI_COMM_WORLD once a process has ended. MPIX_Comm_shrink makes a communicator of the
- * processes that MPI has not lost, from which groups are created then. All of these processes call it once in each
- * epoch, before anything that may fail, so the calls match also if a process ends meanwhile. It waits for processes
- * that still run and do not call it, therefore it has a thread of its own and a time limit. */
+ * MPI_Comm_create_group fails on MPI_COMM_WORLD after a process has ended. MPIX_Comm_shrink creates a communicator of
+ * the processes that MPI has not lost, and groups are then created from this communicator. All of these processes call
+ * MPIX_Comm_shrink once in each epoch, before any step that may fail, so their calls match even if a process ends
+ * meanwhile. The call waits for every process that still runs, even if that process never makes the call. It therefore
+ * runs in a thread of its own, with a time limit. */
 #include <signal.h>
 #include <stdlib.h>
 #include <time.h>
@@ -12,7 +13,7 @@
 
 #include "engine.h"
 
-/* How long MPI may take, in seconds; not longer than the group's time limit. */
+/* The most seconds that MPIX_Comm_shrink may take; the group's time limit applies if it is shorter. */
 static const double SHRINK_SECONDS = 30;
 
 struct shrink {
@@ -21,6 +22,7 @@ struct shrink {
     int error;
 };
 
+/* Returns whether the call has ended. If it has not and `abandon` is true, the thread frees `shrink` later. */
 static bool end_of(struct shrink *shrink, bool abandon)
 {
     pthread_mutex_lock(&shrink->lock);
@@ -79,7 +81,7 @@ ctrt_status mpi_rebuild(const ctrt_comm_config *config)
         }
     } while ((double)(now.tv_sec - begin.tv_sec) + 1e-9 * (double)(now.tv_nsec - begin.tv_nsec) < limit);
     if (end_of(shrink, true))
-        free(shrink);                       /* just now, but the other ranks may have given up */
+        free(shrink);                       /* it has ended now, but other ranks may have exceeded their limit */
     mpi_give_up();
     return ctrt_fail(CTRT_ERR_NOT_SUPPORTED, "MPIX_Comm_shrink did not complete within %g s: a process that MPI has "
                      "not lost does not call it; MPI can only go on without processes that have ended", limit);

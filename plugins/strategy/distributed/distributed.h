@@ -54,11 +54,11 @@ enum mode {
     LOCAL,                                  /* not reduced by hooks: canonical mode, no_sync */
 };
 
-/* Memory for ranks that may be lost (survive.c, share.c). */
+/* State for CTRT_ON_FAILURE=shrink (survive.c, share.c). */
 enum { MOST_OPTIMIZERS = 8 };
 struct survive {
     bool on;                                /* CTRT_ON_FAILURE=shrink */
-    bool own;                               /* the failure began on this rank: it does not go on */
+    bool own;                               /* the failure began on this rank, which therefore forms no new group */
     bool skipped;                           /* this rank has got the result of the step from another one */
     void (*set_comm)(void *net, ctrt_comm *comm);
     void *net;
@@ -177,23 +177,25 @@ ctrt_status dist_meet(struct distributed *d, ctrt_status status);
 /* ---- survive.c: steps of which ranks may be lost ---- */
 
 ctrt_status survive_params(const ctrt_host *host);
-/* Reads the parameter and refuses modules and modes that cannot go on without a rank. */
+/* Reads CTRT_ON_FAILURE. With `shrink`, refuses modules and modes that cannot continue after a rank is lost. */
 ctrt_status survive_begin(struct distributed *d, const ctrt_strategy_config *config);
 void survive_end(struct distributed *d);
-/* Makes a step. If a rank is lost, forms the group of those that are left and makes the step again. */
+/* Makes a step. If a rank is lost, forms a group of the remaining ranks and repeats the step. */
 ctrt_status survive_step(struct distributed *d, ctrt_tensor **loss, const ctrt_strategy_batch *batch);
-/* If `status` is the failure of another rank, forms the group of those that are left, until that succeeds. */
+/* If `status` is the failure of another rank, forms a group of the remaining ranks, again if further ranks are lost.
+ * Returns `status` for other failures. */
 ctrt_status survive_rebuild(struct distributed *d, ctrt_status status);
 ctrt_status survive_barrier(struct distributed *d);
 /* Waits until the step's work is done, so that its failure is found before the gradients change. */
 ctrt_status survive_settle(struct distributed *d, ctrt_tensor *mean);
-/* Notes an optimizer and gives it the state that waits for it; forgets it at its end. */
+/* Registers an optimizer at its first step and applies a state that was received for it; removes it when it is
+ * freed. */
 ctrt_status survive_event(struct distributed *d, ctrt_module_event event, ctrt_optimizer *optimizer);
 
 /* ---- share.c: the state that ranks get from the one that is ahead ---- */
 
-/* Gives all ranks the parameters and buffers, and the ranks that have completed fewer steps than others also the
- * optimizers' state and the number of steps, of the lowest rank that has completed most. */
+/* Copies state from the source, which is the lowest rank that has completed the most steps: parameters and buffers
+ * to all ranks; the optimizers' state and the number of steps to ranks that have completed fewer steps. Collective. */
 ctrt_status share_state(struct distributed *d);
 ctrt_status image_apply(struct optimizer_image *image, ctrt_optimizer *optimizer);
 void image_free(struct optimizer_image **image);

@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* plugins/strategy/distributed/share.c: gives ranks the state of the one that has completed most steps.
+/* plugins/strategy/distributed/share.c: copies the state of the rank that has completed the most steps to all ranks.
  *
- * A rank that is behind receives everything into memory of its own first and changes its tensors only when all of it
- * has arrived. So a loss during the transfer leaves each rank in a complete state, and another transfer begins. */
+ * A rank that is behind receives into temporary tensors, and changes its own tensors only after the whole state has
+ * arrived. So if a rank is lost during the transfer, every remaining rank still has a complete state, and a new
+ * transfer can begin. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -15,10 +16,10 @@ struct optimizer_image {
     ctrt_tensor **states;                   /* [count * CTRT_OPTIMIZER_STATES]; owned, NULL: none */
 };
 
-/* What the ranks exchange first, and the header of a transfer. */
+/* Numbers that the ranks exchange to choose the source, and the header that the source sends. */
 enum { STEPS, OPTIMIZER_STEPS, NUMBERS };
 enum { LOSS, LOSS_DTYPE, HEAD_STEPS, OPTIMIZERS, COUNTS, HEADER = COUNTS + MOST_OPTIMIZERS };
-/* Of a parameter of an optimizer: its steps, then dtype + 1 (0: no tensor) and number of elements of each state. */
+/* Numbers of each parameter of an optimizer: its steps; then for each state dtype + 1 (0: no tensor) and elements. */
 enum { SLOT_NUMBERS = 1 + 2 * CTRT_OPTIMIZER_STATES };
 
 /* ---- images ---- */
@@ -57,7 +58,7 @@ ctrt_status image_apply(struct optimizer_image *image, ctrt_optimizer *optimizer
     return CTRT_OK;
 }
 
-/* The image of this rank's optimizer, and its numbers. */
+/* Retains the states of this rank's optimizer in the image, and writes the numbers that describe them. */
 static ctrt_status image_take(struct optimizer_image *image, int64_t *numbers, ctrt_optimizer *optimizer)
 {
     for (size_t i = 0; i < image->count; i++) {
@@ -74,7 +75,7 @@ static ctrt_status image_take(struct optimizer_image *image, int64_t *numbers, c
     return CTRT_OK;
 }
 
-/* Allocates what the numbers describe. */
+/* Allocates the states that the numbers describe. */
 static ctrt_status image_allocate(struct optimizer_image *image, const int64_t *numbers, ctrt_device *device)
 {
     for (size_t i = 0; i < image->count; i++) {
@@ -91,12 +92,13 @@ static ctrt_status image_allocate(struct optimizer_image *image, const int64_t *
 /* ---- a transfer ---- */
 
 struct transfer {
-    int source;                             /* the rank whose state all get */
-    bool behind;                            /* this rank has completed fewer steps */
-    bool any_behind, gradients;             /* a rank has; of gradients too, see share_state */
+    int source;                             /* the rank whose state is copied */
+    bool behind;                            /* this rank has completed fewer steps than the source */
+    bool any_behind;                        /* some rank has completed fewer steps than the source */
+    bool gradients;                         /* gradients are part of the state, see plan */
     int64_t steps;                          /* of the source */
     int64_t header[HEADER];
-    ctrt_tensor **tensors, **grads;         /* of a rank that is behind: what has arrived; owned */
+    ctrt_tensor **tensors, **grads;         /* what a rank that is behind has received; owned */
     struct optimizer_image *images[MOST_OPTIMIZERS];
 };
 
@@ -112,8 +114,8 @@ static void transfer_free(struct transfer *t, const struct distributed *d)
     free(t->grads);
 }
 
-/* Decides who sends. A rank with steps -1 has joined. If a rank is one step behind, but no optimizer step has followed
- * that step on the source, the gradients are part of the state; otherwise the optimizer has used them. */
+/* Chooses the source. A rank with steps -1 has joined. If a rank is one step behind and the source has made no
+ * optimizer step since, the gradients are part of the state. Otherwise the source's optimizer has already used them. */
 static ctrt_status plan(struct transfer *t, struct distributed *d)
 {
     int64_t own[NUMBERS] = { d->steps, d->survive.optimizer_steps };
@@ -140,7 +142,8 @@ static ctrt_status plan(struct transfer *t, struct distributed *d)
     return status;
 }
 
-/* Sends the parameters and buffers. They are equal on ranks that are not behind, except for buffers. */
+/* Broadcasts the parameters and buffers. Ranks that are not behind receive in place, because their parameters are equal
+ * to those of the source; only their buffers may differ. */
 static ctrt_status send_tensors(struct transfer *t, struct distributed *d)
 {
     if (!t->behind)
@@ -191,7 +194,7 @@ static ctrt_status send_optimizer(struct transfer *t, struct distributed *d, int
     return status;
 }
 
-/* Sends the gradients; a number per parameter says whether it has one. */
+/* Broadcasts the gradients, after one number per parameter that is 1 if the parameter has a gradient, else 0. */
 static ctrt_status send_gradients(struct transfer *t, struct distributed *d)
 {
     int64_t *flags = calloc(d->r.parameters + 1, sizeof *flags);
@@ -212,7 +215,7 @@ static ctrt_status send_gradients(struct transfer *t, struct distributed *d)
     return status == CTRT_OK ? exchange(&d->r, EXCHANGE_BROADCAST, t->grads, d->r.parameters, t->source) : status;
 }
 
-/* Makes what has arrived the state of this rank. */
+/* Replaces the state of this rank by the received one. */
 static ctrt_status adopt(struct transfer *t, struct distributed *d)
 {
     struct survive *s = &d->survive;

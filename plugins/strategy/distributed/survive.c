@@ -1,22 +1,23 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* plugins/strategy/distributed/survive.c: steps during which ranks may be lost, and ranks that join between steps
+/* plugins/strategy/distributed/survive.c: continues training after ranks are lost, and admits ranks between steps
  * (CTRT_ON_FAILURE=shrink).
  *
- * A step that fails because of another rank changes nothing: gradients, buffers and counters are as before. The ranks
- * that are left form a new group (ctrt_comm_shrink), get the state of the lowest rank that has completed most steps
- * (share.c) and make the step again, with their own rows.
+ * A step that fails because of another rank changes nothing: gradients, buffers and counters are as before. The
+ * remaining ranks form a new group (ctrt_comm_shrink) and copy the state of the rank that has completed the most
+ * steps, the lowest one of several (share.c). Each rank then repeats the step with its own rows.
  *
- * When a step fails, all ranks are in a call of ctrt_parallel_step, or come to one, with all optimizer steps before it
- * done. Some may have completed one step more than others, because the failure ended the step before it was complete on
- * all ranks. The others then get the result of that step and their call returns without gradients, so that the
- * optimizer step after it changes nothing; with the next call all ranks are in the same step again. */
+ * When a step fails, each remaining rank is in a call of ctrt_parallel_step or makes one later, and has done all
+ * optimizer steps before this call. Some ranks may have completed the step in which others have failed, so they are
+ * one step ahead. Ranks that are behind get the state after this step, and their call returns without gradients, so
+ * that the optimizer step after the call changes nothing. In the next call all ranks are in the same step again. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "distributed.h"
 
-/* New groups in one call without a rank that was lost or has joined: then something else is wrong. */
+/* The most new groups in one call that have the same size as before. After that the failure has another cause than a
+ * lost rank, and is returned. */
 enum { MOST_VAIN = 3 };
 
 static const ctrt_param failure_param = {
@@ -56,7 +57,7 @@ ctrt_status survive_begin(struct distributed *d, const ctrt_strategy_config *con
     s->net = config->net;
     s->loss_dtype = CTRT_F32;
     s->on = true;
-    /* A rank that has joined has completed no step; those of a group that begins are all at 0. */
+    /* -1: this rank has joined, so it needs the state of the other ranks. In a new group all ranks begin at 0. */
     if (ctrt_comm_epoch(d->r.comm) > 0 && ctrt_comm_previous_rank(d->r.comm, d->r.rank) < 0)
         d->steps = -1;
     return CTRT_OK;
@@ -156,7 +157,7 @@ static ctrt_status save(struct distributed *d)
     return status;
 }
 
-/* A collective that was enqueued and has failed leaves its error with the streams. */
+/* Clears the errors that collectives have left on the streams on which they were enqueued. */
 static ctrt_status streams_reset(const struct distributed *d)
 {
     CTRT_AUTO(stream) current = NULL;
@@ -164,7 +165,7 @@ static ctrt_status streams_reset(const struct distributed *d)
         return CTRT_OK;
     CTRT_TRY(ctrt_stream_current(&current, d->r.device));
     CTRT_TRY(ctrt_stream_reset(d->stream));
-    return ctrt_stream_reset(current);      /* which may have waited for the other */
+    return ctrt_stream_reset(current);      /* it gets the error of d->stream if it has waited for d->stream */
 }
 
 static void restore_counters(struct distributed *d)
@@ -187,7 +188,7 @@ static ctrt_status restore_buffers(struct distributed *d)
 
 /* ---- new groups ---- */
 
-/* Whether the group has failed because of another rank. */
+/* Returns whether `status` is a failure of another rank, after which this rank can form a new group. */
 static bool others_failed(struct distributed *d, ctrt_status status)
 {
     return status == CTRT_ERR_COMM && !d->survive.own
@@ -195,7 +196,8 @@ static bool others_failed(struct distributed *d, ctrt_status status)
                || (d->r.sync != NULL && ctrt_comm_error(d->r.sync) == CTRT_ERR_COMM));
 }
 
-/* Replaces the group. The buckets are in memory of the old one. */
+/* Replaces the group by that of the remaining ranks. The buckets are still in memory of the old group; dist_meet
+ * allocates them again. */
 static ctrt_status next_group(struct distributed *d)
 {
     CTRT_AUTO(comm) next = NULL;
@@ -214,7 +216,8 @@ static ctrt_status next_group(struct distributed *d)
     return hook_choose(d);
 }
 
-/* Returns the failure of a new group, of which the others have to know. */
+/* Prepares the strategy for the new group. If this rank fails in doing so, aborts the communicator, because the other
+ * ranks would wait. */
 static ctrt_status meet(struct distributed *d, ctrt_status status)
 {
     char message[1024];
@@ -228,7 +231,7 @@ static ctrt_status meet(struct distributed *d, ctrt_status status)
     return ctrt_fail(status, "%s", message);
 }
 
-/* Without a lost rank, forms a group with those that wait to join. */
+/* Forms a new group of the remaining ranks and those that wait to join, again if a rank is lost meanwhile. */
 static ctrt_status rebuild(struct distributed *d)
 {
     const int before = ctrt_comm_epoch(d->r.comm);
@@ -277,7 +280,7 @@ ctrt_status survive_settle(struct distributed *d, ctrt_tensor *mean)
     return ctrt_item(&s->loss_now, mean);
 }
 
-/* Admits ranks that wait to join; after the last step, all ranks know that. */
+/* Forms a new group if ranks wait to join. The reduction of the last step has told all ranks whether any wait. */
 static ctrt_status admit(struct distributed *d)
 {
     int joining = 0;
@@ -289,7 +292,7 @@ static ctrt_status admit(struct distributed *d)
     return rebuild(d);
 }
 
-/* The result of a step that this rank has got from another one. */
+/* Ends a step whose result this rank has got from another rank. */
 static ctrt_status skipped(struct distributed *d, ctrt_tensor **loss)
 {
     struct survive *s = &d->survive;
@@ -304,7 +307,7 @@ static ctrt_status completed(struct distributed *d)
     struct survive *s = &d->survive;
     d->steps = s->completed + 1;
     if (d->r.size == 1)
-        d->rows = 0;                        /* gradients are complete */
+        d->rows = 0;                        /* with one rank, gradients need no reduction */
     s->joining = s->joining_now;
     s->loss = s->loss_now;
     buffers_release(d);

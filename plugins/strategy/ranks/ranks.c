@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* plugins/strategy/ranks/ranks.c: this rank's module, and passes over its rows. */
+/* plugins/strategy/ranks/ranks.c: checks of this rank's module, and passes over this rank's rows of the batch. */
 #include "ranks.h"
 
 #include <stdlib.h>
@@ -132,7 +132,8 @@ ctrt_status ranks_forward(struct ranks *r, ctrt_tensor **y, ctrt_tensor *const *
     return status;
 }
 
-/* The sum of no elements, which depends on the output. */
+/* The loss of a rank without rows: a sum over no elements that depends on the output, so that the backward pass
+ * runs. */
 static ctrt_status empty_loss(ctrt_tensor **loss, ctrt_tensor *output, ctrt_tensor *const *inputs, int count,
                               void *user)
 {

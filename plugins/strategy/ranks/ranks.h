@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* plugins/strategy/ranks/ranks.h: what the strategies with one part of the batch per rank share (`distributed` and
- * `sharded`): this rank's module, comparisons of the ranks' modules, coalesced messages, passes over this rank's rows,
- * and canonical steps. Compiled into each of these plugins. */
+/* plugins/strategy/ranks/ranks.h: common code of `distributed` and `sharded`, the strategies in which each rank has a
+ * part of the batch: this rank's module, comparisons of the ranks' modules, coalesced messages, passes over this
+ * rank's rows, and canonical steps. The code is compiled into each of the two plugins. */
 #ifndef STRATEGY_RANKS_H
 #define STRATEGY_RANKS_H
 
@@ -11,20 +11,20 @@
 struct ranks {
     ctrt_module *module;                    /* borrowed */
     ctrt_comm *comm;                        /* borrowed */
-    /* For the collectives of SyncBatchNorm layers, which must not depend on when gradients are complete; owned. NULL:
-     * no such layers, or one rank. */
+    /* For the collectives of SyncBatchNorm layers; owned. A communicator of their own, because their order relative to
+     * the collectives of gradients differs between ranks. NULL: no such layers, or one rank. */
     ctrt_comm *sync;
     int32_t sync_layers;
-    bool sync_active;                       /* one of them is in training mode, so other ranks may wait in it */
+    bool sync_active;                       /* a SyncBatchNorm layer is in training mode: other ranks may wait in it */
     ctrt_device *device;
     int rank, size;
     int32_t canonical;
     bool distinct;                          /* no two ranks are threads with one device */
     bool broadcast_buffers;
-    bool from_cpu;                          /* the module may be on the cpu at the creation */
+    bool from_cpu;                          /* the module may be on the cpu when the strategy is created */
 
     ctrt_tensor **tensors;                  /* the module's parameters, then buffers; owned */
-    size_t parameters, count;               /* number of parameters; of all tensors */
+    size_t parameters, count;               /* number of parameters, and of all tensors */
     ctrt_tensor **grads, **before;          /* parameters + 1; scratch of a step */
 };
 
@@ -38,30 +38,31 @@ void ranks_free(struct ranks *r);
 /* Finds the tensors of the module and the number of its SyncBatchNorm layers. CTRT_ERR_DEVICE for a tensor on another
  * device. */
 ctrt_status ranks_find(struct ranks *r);
-/* CTRT_ERR_STATE if the tensors of the module are not those of ranks_find, because all ranks have agreed on them. Sets
- * sync_active. */
+/* Fails with CTRT_ERR_STATE if the module's tensors have changed since ranks_find, because all ranks have compared
+ * those. Sets sync_active. */
 ctrt_status ranks_check(struct ranks *r);
 /* Compares the modules of all ranks (verify.c), and creates the communicator of the SyncBatchNorm layers. `status`:
  * whether this rank is ready. `options`: see verify_structure. Collective. */
 ctrt_status ranks_join(struct ranks *r, ctrt_status status, const char *options);
-/* The `index`-th of all tensors, borrowed, and its name. */
+/* Writes the `index`-th of all tensors and its name, both borrowed. */
 ctrt_status ranks_tensor(const char **name, ctrt_tensor **tensor, const struct ranks *r, size_t index);
 /* Broadcasts rank 0's buffers. */
 ctrt_status ranks_buffers(struct ranks *r);
-/* Runs the inputs forward. */
+/* Runs a forward pass of the inputs. */
 ctrt_status ranks_forward(struct ranks *r, ctrt_tensor **y, ctrt_tensor *const *inputs, int count);
-/* Forward, loss and backward of this rank's rows. Without rows, only to take part in the collectives of SyncBatchNorm
- * layers: *loss stays NULL. */
+/* Runs forward pass, loss and backward pass of this rank's rows. A rank without rows runs the passes only if
+ * SyncBatchNorm layers need its collectives; *loss stays NULL. */
 ctrt_status ranks_backward(struct ranks *r, ctrt_tensor **loss, const ctrt_strategy_batch *batch);
-/* Reports a failure to the other ranks, which would wait for this one: aborts the communicators, and comms[count]. */
+/* Aborts the communicators of `r` and comms[count] (NULL entries are allowed) with the message, because the other ranks
+ * would wait for this one. */
 void ranks_abort(struct ranks *r, ctrt_comm *const *comms, int count, const char *message);
 
 /* ---- exchange.c: coalesced collectives ---- */
 
 enum exchange { EXCHANGE_BROADCAST, EXCHANGE_SEND, EXCHANGE_RECV };
 
-/* Broadcasts `count` tensors from rank `peer`, or sends them to it, or receives them from it, in groups of one dtype.
- * Tensors that are NULL are left out. */
+/* Broadcasts `count` tensors from rank `peer`, sends them to `peer` or receives them from `peer`, with one message for
+ * several tensors of one dtype. NULL tensors are skipped; all ranks must have the same ones. */
 ctrt_status exchange(struct ranks *r, enum exchange how, ctrt_tensor *const *tensors, size_t count, int peer);
 /* The same for numbers. */
 ctrt_status exchange_numbers(struct ranks *r, enum exchange how, int64_t *numbers, size_t count, int peer);
@@ -70,21 +71,21 @@ ctrt_status gather_numbers(struct ranks *r, int64_t *out, const int64_t *numbers
 
 /* ---- verify.c ---- */
 
-/* Fails if `status`, of what a rank has done alone, is a failure on any rank: with its own error there, elsewhere
- * with that of the lowest rank that failed. */
+/* Compares the ranks' `status`. If it is an error on some rank, all ranks fail: a rank with an error returns its own,
+ * and the other ranks return that of the lowest such rank. Collective. */
 ctrt_status verify_ready(struct ranks *r, ctrt_status status);
 /* Compares `options`, a text of lines, and names, dtypes, shapes and requires_grad of parameters and buffers with those
  * of rank 0. On a difference all ranks fail with the same message. */
 ctrt_status verify_structure(struct ranks *r, const char *options);
 /* Compares the values of the parameters with those of rank 0. `step`: its number, for the message. */
 ctrt_status verify_values(struct ranks *r, int64_t step);
-/* Finds r->distinct. */
+/* Sets r->distinct. Collective. */
 ctrt_status verify_devices(struct ranks *r);
 
 /* ---- canonical.c ---- */
 
-/* A step of the whole batch in canonical mode. The module has no gradients before; r->before[] are added to the result,
- * which becomes the gradients of the module on all ranks. */
+/* Runs a step of the whole batch in canonical mode. The module must have no gradients at the beginning. The result plus
+ * r->before[] becomes the gradients of the module on all ranks. */
 ctrt_status canonical_step(struct ranks *r, ctrt_tensor **loss, const ctrt_strategy_batch *batch);
 ctrt_status canonical_forward(struct ranks *r, ctrt_tensor **y, ctrt_tensor *const *inputs, int count);
 

@@ -2,7 +2,7 @@
 /* plugins/strategy/sharded/checkpoint.c: whole parameters and states of optimizers while a file is written or read, and
  * the norm of gradients.
  *
- * Files have the whole tensors, so every strategy and every number of ranks reads them. Saving gathers them in host
+ * Files contain whole tensors, so every strategy can read them with any number of ranks. Saving gathers them in host
  * memory, so all ranks must save, each to a file of its own or all to one path. Loading does not communicate: every
  * rank reads the file and takes its rows. */
 #include <stdlib.h>
@@ -38,7 +38,8 @@ static ctrt_status save_begin(struct sharded *s)
     return CTRT_OK;
 }
 
-/* The file's values are written to memory of the cpu. Tensors that are not written keep version 0. */
+/* Gives the parameters memory on the cpu, to which the file is read. Tensors that are not in the file keep version 0,
+ * so load_end skips them. */
 static ctrt_status load_begin(struct sharded *s)
 {
     ctrt_device *cpu;
@@ -85,7 +86,7 @@ static struct slot *slot_of(struct sharded *s, const ctrt_tensor *tensor)
 
 typedef ctrt_status (*state_visit)(struct sharded *s, struct slot *slot, ctrt_tensor *state);
 
-/* Calls visit() for each state that has the form of one of our parameters, in the order of the optimizer. */
+/* Calls visit() for each state of a parameter of this strategy, in the order of the optimizer. */
 static ctrt_status states_visit(struct sharded *s, ctrt_optimizer *optimizer, state_visit visit)
 {
     ctrt_tensor *parameter, *states[CTRT_OPTIMIZER_STATES];
@@ -139,14 +140,14 @@ static void swaps_end(struct sharded *s)
     s->swaps = NULL;
 }
 
-/* Gathers a state in host memory. */
+/* Gathers a state in host memory; swaps_end makes it the shard again. All ranks call it. */
 static ctrt_status state_gather(struct sharded *s, struct slot *slot, ctrt_tensor *state)
 {
     CTRT_AUTO(tensor) flat = NULL, own = NULL, all = NULL, whole = NULL;
     const int64_t chunk = slot->chunk * slot->row, numel = slot->own * slot->row;
     const ctrt_dtype dtype = ctrt_tensor_dtype(state);
     ctrt_device *cpu;
-    CTRT_TRY(state_cut(s, slot, state));                    /* of an optimizer that has made no step yet */
+    CTRT_TRY(state_cut(s, slot, state));                    /* if it is whole, before the optimizer's first step */
     if (chunk == 0)
         return CTRT_OK;
     CTRT_TRY(host_device(&cpu));
@@ -164,7 +165,8 @@ static ctrt_status state_gather(struct sharded *s, struct slot *slot, ctrt_tenso
     return ctrt_tensor_set_data(state, whole);
 }
 
-/* Gives the parameters the forms of the whole ones, without their memory, so that the states of the file fit. */
+/* Gives the parameters the shapes of the whole ones, so that the states of the file fit. The elements are one expanded
+ * number, which needs no memory. */
 static ctrt_status forms_begin(struct sharded *s, ctrt_optimizer *optimizer)
 {
     ctrt_tensor *parameter, *states[CTRT_OPTIMIZER_STATES];

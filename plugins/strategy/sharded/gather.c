@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* plugins/strategy/sharded/gather.c: gathers the parameters of groups, in the order on which all ranks have agreed.
+/* plugins/strategy/sharded/gather.c: gathers the parameters of groups, in an order on which all ranks have agreed.
  *
- * The sequence has the groups in the order of the forward pass, and, if a backward pass follows, in reverse those that
- * are freed after their forward pass. A module that needs its group gets all gathers up to that one issued, and one
- * more, which runs in the background while the module computes. */
+ * The sequence has the groups in the order of the forward pass. If a backward pass follows, the groups that are freed
+ * after their forward pass come again in reverse order. When a module needs its group, the gathers up to this group are
+ * issued, and one more, which runs in the background while the module computes. */
 #include <stdlib.h>
 
 #include "sharded.h"
@@ -27,7 +27,8 @@ static ctrt_status group_issue(struct sharded *s, struct group *group)
     return CTRT_OK;
 }
 
-/* The whole parameter, in the memory of the part's gather if it is the only one there. */
+/* Sets slot->full to the whole parameter. If the parameter is alone in its part, `full` is a view of the gather's
+ * output, otherwise a copy. */
 static ctrt_status slot_full(struct sharded *s, struct slot *slot, struct part *part)
 {
     CTRT_AUTO(tensor) memory = NULL, to = NULL, from = NULL;
@@ -45,7 +46,7 @@ static ctrt_status slot_full(struct sharded *s, struct slot *slot, struct part *
     }
     CTRT_TRY(ctrt_narrow(&slot->full, memory, 0, 0, slot->rows * slot->row));
     CTRT_TRY(ctrt_view_as(&slot->full, slot->full, ctrt_ints_of(slot->shape, slot->ndim)));
-    /* Graphs notice by the version that the shards have changed since the forward pass. */
+    /* By the version, a backward pass detects that the shards have changed since the forward pass. */
     ctrt_tensor_set_version(slot->full, ctrt_tensor_version(part->shard));
     return CTRT_OK;
 }
@@ -81,7 +82,7 @@ ctrt_status group_gather(struct sharded *s, struct group *group)
 
 /* ---- the order ---- */
 
-/* Rank 0's order of the forward pass; groups whose modules did not run there come last. */
+/* Sets s->order to the order of rank 0's forward pass. Groups whose modules did not run on rank 0 come last. */
 static ctrt_status order_agree(struct sharded *s)
 {
     int64_t *order = calloc(s->group_count, sizeof *order);
@@ -155,7 +156,7 @@ ctrt_status sequence_open(struct sharded *s, struct group *group, bool backward)
     if (place != NOWHERE)
         CTRT_TRY(issue_until(s, place + 2 < end ? place + 2 : end));
     ctrt_no_grad {
-        status = group_issue(s, group);         /* a module that runs twice in a forward pass */
+        status = group_issue(s, group);         /* needed if the module runs again in the same forward pass */
         if (status == CTRT_OK)
             status = group_receive(s, group);
     }

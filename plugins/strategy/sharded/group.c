@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* plugins/strategy/sharded/group.c: which parameters are gathered together, their shards, and their exchange with the
- * gathered parameters. */
+/* plugins/strategy/sharded/group.c: divides the parameters into groups, creates their shards, and replaces the shards
+ * by the gathered parameters and back. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -36,8 +36,8 @@ static ctrt_status modules_add(struct division *d, ctrt_module *module)
     return CTRT_OK;
 }
 
-/* The children of a module are groups; those of a Sequential, which only calls its children, instead of itself. A
- * MultiheadAttention reads the parameters of its child. */
+/* Each child of a module is a group. A Sequential only calls its children, so these are groups instead of the
+ * Sequential. The children of a MultiheadAttention are not, because it reads their parameters itself. */
 static ctrt_status modules_find(struct division *d, ctrt_module *module)
 {
     ctrt_module *child = NULL;
@@ -54,7 +54,8 @@ static ctrt_status modules_find(struct division *d, ctrt_module *module)
     return CTRT_OK;
 }
 
-/* The group of each parameter. The module itself is group 0; it gets parameters of several groups too. */
+/* Finds the group of each parameter. The module itself is group 0, which also gets parameters that several groups
+ * share. */
 static ctrt_status owners_find(struct division *d)
 {
     const struct ranks *r = &d->s->r;
@@ -205,7 +206,7 @@ ctrt_status rows_cut(ctrt_tensor **out, const struct slot *slot, ctrt_tensor *wh
     return CTRT_OK;
 }
 
-/* The slot's slice of the part's shard, with the parameter's rows of this rank, and those of its gradient. */
+/* Creates the slot's slice of the part's shard, and copies this rank's rows of the parameter and of its gradient. */
 static ctrt_status slot_shard(struct sharded *s, struct slot *slot, struct part *part)
 {
     int64_t shape[CTRT_MAX_DIMS];
@@ -220,7 +221,7 @@ static ctrt_status slot_shard(struct sharded *s, struct slot *slot, struct part 
     return CTRT_OK;
 }
 
-/* A module may be created on the cpu, so that it need not fit on the device. */
+/* Moves a buffer to the device. The module may have been created on the cpu, because it may not fit on the device. */
 static ctrt_status buffer_move(struct sharded *s, ctrt_tensor *buffer)
 {
     CTRT_AUTO(tensor) moved = NULL;
@@ -246,7 +247,7 @@ ctrt_status shards_make(struct sharded *s)
 void shards_show(struct sharded *s)
 {
     for (size_t i = 0; i < s->slot_count; i++) {
-        s->slots[i].shown = true;               /* the whole parameter, until now */
+        s->slots[i].shown = true;               /* until now the tensor is the whole parameter */
         slot_restore(&s->slots[i]);
     }
     s->divided = true;

@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* plugins/strategy/sharded/hooks.c: opens and closes groups around the forward and backward passes of their modules.
  *
- * The backward pass of a module begins with the gradient of its output. Such a hook lives as long as the graph, which
- * may outlive the strategy, so it has no pointer but numbers: of the instance, of the pass and of the group. */
+ * The backward pass of a module begins with the gradient of its output, so a hook of the output opens the group. Such
+ * a hook lives as long as the graph, which may outlive the strategy. Its `user` is therefore not a pointer but the
+ * numbers of the instance, of the pass and of the group. */
 #include <pthread.h>
 
 #include "sharded.h"
@@ -75,8 +76,8 @@ static void *numbers_pack(const struct sharded *s, size_t group)
 
 /* ---- backward ---- */
 
-/* Nodes run in the reverse order of their recording. So if the gradient of a group's output is there, groups whose
- * modules began to run later have done their backward pass. */
+/* Nodes run in the reverse order of their recording. So when the gradient of a group's output is computed, groups whose
+ * modules began to run later have completed their backward pass. */
 static ctrt_status later_groups_end(struct sharded *s, const struct group *group)
 {
     for (size_t g = 1; g < s->group_count; g++) {

@@ -1,9 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* plugins/strategy/sharded/reduce.c: adds the gradients of all ranks up, each rank its shard of them.
+/* plugins/strategy/sharded/reduce.c: adds up the gradients of all ranks; each rank gets the sum for its shard.
  *
- * The whole gradients of a part are copied to one tensor with one shard per rank of the row, multiplied by this rank's
- * weight, and reduced: reduce_scatter within the row, then all_reduce over the column. In stage 1, reductions begin
- * when the backward pass has ended. Gradients of passes without reduction stay whole until the next reduction. */
+ * The whole gradients of a part are copied to one tensor with one shard per rank of the row, multiplied by this
+ * rank's weight, and reduced by reduce_scatter within the row, then by all_reduce over the column. In stage 1,
+ * reductions begin after the backward pass has ended. Gradients of passes without reduction stay whole until the
+ * next reduction. */
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -22,7 +23,7 @@ ctrt_status reduce_weights(struct sharded *s, int64_t rows)
     return ctrt_comm_all_reduce(&s->totals_work, s->r.comm, s->totals, CTRT_COMM_SUM);
 }
 
-/* The rows of this rank divided by those of all ranks, without waiting for the device. */
+/* Sets s->weight to this rank's rows divided by the rows of all ranks. The host does not wait for the device. */
 static ctrt_status weight_find(struct sharded *s)
 {
     CTRT_AUTO(tensor) total = NULL, own = NULL;
@@ -44,7 +45,7 @@ static ctrt_status sent_chunks(ctrt_tensor **out, struct sharded *s, const struc
     return ctrt_narrow(out, *out, 1, slot->grad_offset, slot->chunk * slot->row);
 }
 
-/* Copies `grad` to the slot's chunks, or adds it. Rows of padding are not written, because they are not read. */
+/* Copies `grad` to the slot's chunks, or adds it. Padding is not written, because its sums are not read. */
 static ctrt_status chunks_fill(struct sharded *s, const struct slot *slot, struct part *part, ctrt_tensor *grad,
                                bool add)
 {
@@ -72,7 +73,7 @@ static ctrt_status chunks_fill(struct sharded *s, const struct slot *slot, struc
     return add ? ctrt_add_(to, from) : ctrt_copy_(to, from);
 }
 
-/* A gradient that is alone in its part and needs no padding is reduced where it is. */
+/* If the gradient is alone in its part and needs no padding, part->sent is a view of it, and nothing is copied. */
 static ctrt_status sent_alone(bool *done, struct sharded *s, const struct slot *slot, struct part *part,
                               ctrt_tensor *grad)
 {
@@ -81,7 +82,7 @@ static ctrt_status sent_alone(bool *done, struct sharded *s, const struct slot *
     return *done ? ctrt_view_as(&part->sent, grad, CTRT_SHAPE(slot->rows * slot->row)) : CTRT_OK;
 }
 
-/* Puts the gradient (NULL: zero) and those of passes without reduction into part->sent. */
+/* Writes the gradient (NULL: zero) plus the gradients of passes without reduction to part->sent. */
 static ctrt_status slot_fill(struct sharded *s, struct slot *slot, struct part *part, ctrt_tensor *grad)
 {
     CTRT_AUTO(tensor) chunks = NULL;
@@ -110,7 +111,7 @@ static struct part *part_of(struct sharded *s, const struct slot *slot)
 
 /* ---- reductions ---- */
 
-/* Waits for the reduction of the group that runs, and begins the one over the column, if that is due. */
+/* Waits for the group's running reduction. If that was the one within the row, begins the one over the column. */
 static ctrt_status group_advance(struct sharded *s, struct group *group)
 {
     const bool column = group->launched && !group->column && s->columns != NULL;
@@ -148,7 +149,7 @@ static ctrt_status part_launch(struct sharded *s, struct part *part)
 static ctrt_status group_launch(struct sharded *s, size_t k)
 {
     struct group *group = &s->groups[s->order[s->group_count - 1 - k]];
-    for (size_t back = 2; back >= 1; back--)        /* one reduction of each kind runs at a time: bounds the memory */
+    for (size_t back = 2; back >= 1; back--)        /* at most one reduction of each kind runs, to bound the memory */
         if (k >= back)
             CTRT_TRY(group_advance(s, &s->groups[s->order[s->group_count - 1 - k + back]]));
     group->launched = true;
@@ -164,7 +165,8 @@ static ctrt_status groups_launch(struct sharded *s)
     return CTRT_OK;
 }
 
-/* Launches the groups whose turn it is, on the stream for reductions, so that the backward pass goes on. */
+/* Launches the reductions of complete groups, in order, on a stream of their own, so that the backward pass
+ * continues. */
 static ctrt_status launch(struct sharded *s)
 {
     if (s->stream == NULL)
@@ -224,7 +226,7 @@ void reduce_cancel(struct sharded *s)
 
 /* ---- gradients of the shards ---- */
 
-/* Adds `grad` to the gradient of the shard, or makes it the gradient. */
+/* Adds `grad` to the gradient of the shard; if there is none, `grad` becomes the gradient. */
 static ctrt_status shard_add(struct slot *slot, ctrt_tensor *grad)
 {
     ctrt_tensor *before = ctrt_tensor_grad(slot->tensor);
@@ -243,7 +245,8 @@ static ctrt_status slot_finish(struct slot *slot, struct part *part)
     return shard_add(slot, grad);
 }
 
-/* The end of a reduction: `used[i + 1]`: a rank uses slot i; NULL: all are used. */
+/* Ends a reduction: adds the sums to the gradients of the shards. used[i + 1]: the number of ranks that use slot i;
+ * NULL: all slots are used. */
 static ctrt_status reduced(struct sharded *s, const double *used)
 {
     for (size_t p = 0; p < s->part_count; p++) {
@@ -276,7 +279,8 @@ ctrt_status reduce_cut(struct sharded *s)
 
 /* ---- the backward pass ---- */
 
-/* A group whose parameters all have gradients is not needed any more, unless frozen parameters are. */
+/* All gradients of the group are computed. Frees its parameters, unless some are frozen, because the backward pass may
+ * still need these. Ends a backward pass of the program after its last group. */
 static ctrt_status group_complete(struct sharded *s, struct group *group)
 {
     if (!group->frozen && !s->all_open)
@@ -354,7 +358,7 @@ static ctrt_status on_gradient(void *user, ctrt_tensor *leaf)
 
 /* ---- the end of a step ---- */
 
-/* Adds up the loss, weighted by rows, and, for each slot, the number of ranks that use it. */
+/* Sums over the ranks the loss, weighted by rows, and for each slot whether a rank uses it. */
 static ctrt_status stats_reduce(struct sharded *s, ctrt_tensor **mean, ctrt_tensor *loss, int64_t rows, double *used)
 {
     const int64_t n = (int64_t)s->slot_count + 1;
@@ -378,7 +382,7 @@ static ctrt_status stats_reduce(struct sharded *s, ctrt_tensor **mean, ctrt_tens
     CTRT_TRY(ctrt_select(&total, s->totals, 0, 0));
     CTRT_TRY(ctrt_div(&value, value, total));
     CTRT_TRY(ctrt_to_dtype(mean, value, loss != NULL ? ctrt_tensor_dtype(loss) : CTRT_F32));
-    /* A parameter that this rank uses is reduced in any case. If it uses all, it does not need the counts. */
+    /* Each parameter that this rank uses gets a gradient, so a rank that uses all parameters needs no counts. */
     return complete ? CTRT_OK : ctrt_to_host(used, (size_t)n * sizeof *used, stats, CTRT_F64);
 }
 

@@ -35,7 +35,8 @@ ctrt_status pass_check(struct sharded *s)
     return CTRT_OK;
 }
 
-/* Reports a failure to the other ranks, which would wait for this one. */
+/* If `status` is an error, aborts the communicators, because the other ranks would wait for this one. Returns
+ * `status`. */
 static ctrt_status fail_all(struct sharded *s, ctrt_status status)
 {
     char message[1024];
@@ -47,7 +48,8 @@ static ctrt_status fail_all(struct sharded *s, ctrt_status status)
     return ctrt_fail(status, "%s", message);
 }
 
-/* All ranks have agreed on the shards of the creation. */
+/* Fails if the program has moved, converted, frozen or unfrozen parameters since the creation, where all ranks agreed
+ * on the shards. */
 static ctrt_status module_check(struct sharded *s)
 {
     CTRT_TRY(ranks_check(&s->r));
@@ -132,7 +134,8 @@ static ctrt_status step_local(struct sharded *s, ctrt_tensor **loss, const ctrt_
     return reduce_local(s, batch->rows);
 }
 
-/* Every rank computes the gradients of the whole batch, with the same bits, and takes its rows of them. */
+/* canonical_step gives every rank the gradients of the whole batch, with the same bits. Each rank keeps its own
+ * rows. */
 static ctrt_status step_canonical(struct sharded *s, ctrt_tensor **loss, const ctrt_strategy_batch *batch)
 {
     ctrt_status status = open_all(s);
@@ -185,7 +188,7 @@ static ctrt_status sharded_event(void *self, ctrt_module_event event, void *argu
 
 /* ---- creation ---- */
 
-/* The module continues without the strategy, so it gets whole parameters, which needs all ranks. */
+/* Gives the module its whole parameters, because it continues without the strategy. Collective. */
 static ctrt_status parameters_return(struct sharded *s)
 {
     for (size_t g = 0; g < s->group_count; g++) {
@@ -220,7 +223,7 @@ static void sharded_destroy(void *self)
     free(s);
 }
 
-/* The mesh "2x4"; "": one row. */
+/* Reads the mesh: ROWSxCOLUMNS, or an empty string for one row. */
 static ctrt_status mesh_read(struct sharded *s)
 {
     ctrt_param_value value;
@@ -257,7 +260,8 @@ static ctrt_status comms_split(struct sharded *s)
     return s->mesh_rows > 1 ? ctrt_comm_split(&s->columns, s->r.comm, s->column, s->r.rank) : CTRT_OK;
 }
 
-/* What one rank does alone. The module changes only when all ranks are ready. */
+/* The part of the creation that does not communicate. The parameters are replaced later, after all ranks have
+ * succeeded in this part. */
 static ctrt_status prepare(struct sharded *s)
 {
     ctrt_status status = groups_make(s);

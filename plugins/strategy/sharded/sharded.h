@@ -1,18 +1,19 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* plugins/strategy/sharded/sharded.h: the strategy `sharded`: data parallelism over the ranks of a communicator, in
- * which each rank has a part of the parameters, gradients and states of optimizers: ZeRO (Rajbhandari et al. 2020) as
- * PyTorch's fully_shard (FSDP2) implements it.
+ * which each rank has a part of the parameters, gradients and states of optimizers. This is ZeRO (Rajbhandari et al.
+ * 2020) as PyTorch's fully_shard (FSDP2) implements it.
  *
- * Between steps, the module's tensors are this rank's shards, so optimizers see nothing else. A pass replaces them by
- * the gathered parameters (ctrt_tensor_set_data) while their module runs, forward and backward. Parameters are divided
- * along dimension 0 into chunks of ceil(rows / ranks) rows.
+ * Between steps, the module's tensors are this rank's shards, so optimizers update only these. A pass replaces the
+ * shards by the gathered parameters (ctrt_tensor_set_data) while the forward and backward pass of their module runs.
+ * Parameters are divided along dimension 0 into chunks of ceil(rows / ranks) rows.
  *
- * The parameters of a module below the root are a group, and those of one dtype in a group are a part. A part has one
- * flat shard, whose slices are the shards of the parameters, and takes one collective to gather or to reduce.
+ * The parameters of a module below the root are a group. The parameters of one dtype in a group are a part. A part has
+ * one flat shard, whose slices are the shards of the parameters. Each part is gathered by one collective, and its
+ * gradients are reduced by one.
  *
- * All ranks issue the same collectives in the same order, whatever their modules compute: gathers in the order of
- * `sequence`, reductions in the reverse order of the groups. The two use communicators of their own, because the order
- * of one relative to the other depends on the rank. */
+ * All ranks issue the same collectives in the same order, even if their modules compute different things: gathers in
+ * the order of `sequence`, reductions in the reverse order of the groups. Gathers and reductions use separate
+ * communicators, because the order of a gather relative to a reduction differs between ranks. */
 #ifndef SHARDED_H
 #define SHARDED_H
 
@@ -23,7 +24,7 @@ struct sharded;
 /* A parameter. */
 struct slot {
     struct sharded *s;
-    ctrt_tensor *tensor;                    /* the module's; owned */
+    ctrt_tensor *tensor;                    /* the module's parameter; owned */
     size_t parameter;                       /* its index in the module */
     size_t group;
     int ndim;                               /* of the whole parameter */
@@ -34,13 +35,13 @@ struct slot {
     bool trains;                            /* requires grad */
     ctrt_tensor *shard;                     /* a slice of the part's shard; owned */
     ctrt_tensor *full;                      /* the gathered parameter; owned; NULL: not gathered */
-    ctrt_tensor *aside;                     /* the shard's gradient while the tensor is not the shard; owned */
+    ctrt_tensor *aside;                     /* the shard's gradient while `shown` is true; owned */
     ctrt_tensor *fresh;                     /* whole gradient of a pass without reduction; owned */
-    ctrt_tensor *whole;                     /* sum of such gradients; owned */
+    ctrt_tensor *whole;                     /* sum of the whole gradients of passes without reduction; owned */
     ctrt_tensor *host;                      /* whole parameter on the cpu while a file is written or read; owned */
-    bool shown;                             /* the tensor is not the shard at the moment */
-    bool arrived;                           /* its gradient is there */
-    bool used;                              /* it got a gradient since the last reduction */
+    bool shown;                             /* the module's tensor has other elements than the shard */
+    bool arrived;                           /* the backward pass has computed its gradient */
+    bool used;                              /* it has got a gradient since the last reduction */
     uint64_t hook;
     bool hooked;
 };
@@ -50,9 +51,9 @@ struct part {
     size_t first, count;                    /* slots */
     size_t training;                        /* slots that require grad */
     ctrt_dtype dtype;
-    int64_t numel, grad_numel;              /* elements of a shard; of its slots that require grad */
+    int64_t numel, grad_numel;              /* elements of a shard: of all slots, of those that require grad */
     ctrt_tensor *shard;                     /* owned */
-    ctrt_tensor *flat;                      /* shards of all ranks, while they are gathered; owned */
+    ctrt_tensor *flat;                      /* the output of the gather: shards of all ranks; owned */
     ctrt_work *gather;
     ctrt_tensor *sent;                      /* whole gradients, as one shard per rank; owned */
     ctrt_tensor *received;                  /* this rank's shard of their sum; owned */
@@ -67,28 +68,28 @@ struct group {
     bool hooked;
     bool keep;                              /* stays gathered from the forward to the backward pass */
     bool frozen;                            /* some parameter does not require grad */
-    bool pending;                           /* is being gathered */
+    bool pending;                           /* its gather is issued, and not received yet */
     bool gathered;                          /* slots have `full` */
     bool open;                              /* tensors are the whole parameters */
     bool ended;                             /* its forward pass has run */
     bool launched;                          /* its reduction within the row has begun */
     bool column;                            /* its reduction over the column has begun */
-    size_t waiting;                         /* gradients that are not there yet */
-    uint64_t first_call, last_call;         /* in a forward pass: numbers of the ends of calls */
-    size_t place, back;                     /* in the sequence: forward, and backward (SIZE_MAX: none) */
+    size_t waiting;                         /* gradients that the backward pass has not computed yet */
+    uint64_t first_call, last_call;         /* in a forward pass: numbers of its first begin and its last end */
+    size_t place, back;                     /* indices in the sequence: forward, and backward (SIZE_MAX: none) */
 };
 
 enum mode {
     IDLE,
     EVALUATE,                               /* a forward pass without gradients */
-    STEP,                                   /* a step; it reduces the rest itself */
-    FORWARD,                                /* a forward pass, whose backward pass is the program's */
+    STEP,                                   /* ctrt_parallel_step; its end reduces the gradients that are left */
+    FORWARD,                                /* a forward pass; the program calls the backward pass */
     CANONICAL,                              /* all groups stay open */
 };
 
-/* Shards of states of an optimizer that a file needs whole. */
+/* A state or parameter that has other elements while an optimizer is saved or loaded. */
 struct swap {
-    ctrt_tensor *tensor, *was;              /* owned */
+    ctrt_tensor *tensor, *was;              /* the handle, and the elements that it gets back; owned */
     struct slot *slot;                      /* NULL: the tensor is a state */
 };
 
@@ -97,7 +98,7 @@ struct sharded {
     uint32_t serial;                        /* of this instance in this process */
     int stage;
     int mesh_rows, mesh_columns;
-    int column;                             /* of this rank: which chunk it has */
+    int column;                             /* of this rank in the mesh: the index of its chunk */
     ctrt_comm *gathers, *reduces;           /* of this rank's row; owned */
     ctrt_comm *columns;                     /* of this rank's column; NULL: one row; owned */
     ctrt_stream *stream;                    /* for reductions; owned; NULL: the device is synchronous */
@@ -109,7 +110,7 @@ struct sharded {
     struct group *groups;                   /* group 0: of the module itself */
     size_t group_count;
     size_t *order;                          /* groups in the order of the forward pass */
-    size_t *seen, seen_count;               /* those whose modules ran, in the first pass that ran any */
+    size_t *seen, seen_count;               /* groups in the order in which their modules first ran */
     bool ordered;                           /* `order` is that of rank 0 */
     int64_t passes;
 
@@ -121,11 +122,11 @@ struct sharded {
     uint32_t pass;                          /* number of the pass */
     uint64_t calls;
     size_t *sequence, sequence_count, forward_count, issued;    /* groups to gather */
-    size_t next;                            /* in the order of reductions */
+    size_t next;                            /* index of the next group in the order of reductions */
     int64_t rows;                           /* of this rank since the last reduction */
     ctrt_tensor *totals;                    /* rows of all ranks: of this step, and since the last reduction */
     ctrt_work *totals_work;
-    ctrt_tensor *weight;                    /* of this rank's gradients; NULL: 1 / size */
+    ctrt_tensor *weight;                    /* factor of this rank's gradients; NULL: 1 / size */
 
     struct swap *swaps;
     size_t swap_count;
@@ -140,12 +141,14 @@ void groups_free(struct sharded *s);
 ctrt_status shards_make(struct sharded *s);
 /* Replaces the parameters and their gradients by the shards. Cannot fail after shards_make. */
 void shards_show(struct sharded *s);
-/* This rank's rows of a tensor in the form of the whole parameter, with memory of their own, on `device`. */
+/* Writes to *out a new tensor on `device` with this rank's rows of `whole`, which has the shape of the whole
+ * parameter. */
 ctrt_status rows_cut(ctrt_tensor **out, const struct slot *slot, ctrt_tensor *whole, ctrt_device *device);
-/* Makes the tensors of the group the gathered parameters, or the shards again. */
+/* group_open: the tensors of the group become the gathered parameters. group_close: they become the shards again. */
 ctrt_status group_open(struct sharded *s, struct group *group);
 void group_close(struct sharded *s, struct group *group);
-/* Makes `data` (the shard, or a tensor in the form of the parameter) the elements of the slot's tensor. */
+/* slot_show: the slot's tensor uses the elements of `data`, which has the shape of the whole parameter; its gradient is
+ * kept in `aside`. slot_restore: the tensor is the shard again, with its gradient. */
 ctrt_status slot_show(struct slot *slot, ctrt_tensor *data);
 void slot_restore(struct slot *slot);
 /* Frees the gathered parameters, and waits for a gather that runs. */
@@ -153,13 +156,14 @@ void group_forget(struct sharded *s, struct group *group);
 
 /* ---- gather.c ---- */
 
-/* Gathers the parameters of a group now, outside of the sequence. */
+/* Gathers the parameters of a group at once, outside of the sequence. All ranks call it. */
 ctrt_status group_gather(struct sharded *s, struct group *group);
-/* Begins the gathers of a pass. All ranks call it. `backward`: a backward pass follows. */
+/* Computes the sequence of the gathers of a pass. All ranks call it. `backward`: a backward pass follows. */
 ctrt_status sequence_begin(struct sharded *s, bool backward);
 /* Gathers and opens a group for the forward or backward pass of its module; begins to gather the next one. */
 ctrt_status sequence_open(struct sharded *s, struct group *group, bool backward);
-/* Issues the gathers that are left of the forward pass, or of both passes, and frees what is not needed. */
+/* Issues the remaining gathers of the forward pass, or of both passes, so that all ranks issue the same ones. Frees the
+ * parameters that are not needed any more. */
 ctrt_status sequence_end(struct sharded *s, bool backward);
 /* After the forward pass, begins to gather the first group of the backward pass. */
 ctrt_status sequence_turn(struct sharded *s);
@@ -169,19 +173,20 @@ ctrt_status sequence_turn(struct sharded *s);
 ctrt_status reduce_new(struct sharded *s);
 void reduce_free(struct sharded *s);
 void reduce_begin(struct sharded *s);
-/* Starts to add up the rows of all ranks, which give the weights of a step. */
+/* Starts the sum of the ranks' rows, from which the weights of the gradients are computed. */
 ctrt_status reduce_weights(struct sharded *s, int64_t rows);
-/* Marks the group as complete in the backward pass: the gradients that are missing are zero. */
+/* Marks the group as complete in the backward pass; gradients that were not computed count as zero. */
 ctrt_status reduce_complete(struct sharded *s, struct group *group);
-/* Ends a step. `loss`: this rank's, NULL without rows; *mean receives the mean over all rows. */
+/* Ends a step. `loss`: this rank's loss, or NULL without rows. *mean receives the mean loss over all rows; owned. */
 ctrt_status reduce_finish(struct sharded *s, ctrt_tensor **mean, ctrt_tensor *loss, int64_t rows);
 /* Ends a step without reduction. */
 ctrt_status reduce_local(struct sharded *s, int64_t rows);
 /* Adds whole gradients r.grads[], of which all ranks have the same bits, to the gradients of the shards. */
 ctrt_status reduce_cut(struct sharded *s);
-/* Gives up a reduction. */
+/* Waits for reductions that run, and drops their results. */
 void reduce_cancel(struct sharded *s);
-/* CTRT_ERR_STATE, naming the parameters without gradient, if a backward pass has begun and not computed all. */
+/* Fails with CTRT_ERR_STATE if a backward pass of the program has not computed all gradients. The message names the
+ * parameters without gradient. */
 ctrt_status reduce_check(const struct sharded *s);
 
 /* ---- hooks.c ---- */
@@ -189,17 +194,17 @@ ctrt_status reduce_check(const struct sharded *s);
 /* Adds and removes the hooks of the groups' modules. */
 ctrt_status hooks_add(struct sharded *s);
 void hooks_remove(struct sharded *s);
-/* CTRT_ERR_STATE if an instance of this process divides one of the parameters already. */
+/* Fails with CTRT_ERR_STATE if another instance in this process divides one of the parameters. */
 ctrt_status instance_check(const struct sharded *s);
-/* Registers this instance for hooks of graphs, and sets its serial number. */
+/* Registers this instance, so that hooks of graphs can find it, and sets its serial number. */
 ctrt_status instance_add(struct sharded *s);
 void instance_remove(const struct sharded *s);
 
 /* ---- sharded.c ---- */
 
-/* Ends a pass, whatever its state: all tensors are shards again, with their gradients. */
+/* Ends the present pass, complete or not. All tensors are shards again, with their gradients. */
 void pass_close(struct sharded *s);
-/* pass_close, or CTRT_ERR_STATE for a backward pass that is not complete. */
+/* Ends the present pass (pass_close). Fails with CTRT_ERR_STATE if its backward pass is not complete. */
 ctrt_status pass_check(struct sharded *s);
 
 /* ---- checkpoint.c ---- */
