@@ -1,4 +1,4 @@
-# The backends sim-multi and nccl-multi. They link libctrt, and differ in one file only.
+# The backends sim-multi and nccl-multi, from the same sources with different macros. They link libctrt.
 backend_multi_sources = backends/multi/blocks.c backends/multi/device.c backends/multi/kernel.c \
     backends/multi/layout.c backends/multi/memory.c backends/multi/multi.h backends/multi/plan.c \
     backends/multi/plugin.c backends/multi/redistribute.c backends/multi/rules.c backends/multi/workers.c

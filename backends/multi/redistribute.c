@@ -200,8 +200,8 @@ static void release_all(ctrt_tensor **tensors)
 /* The chunks of a layout in one array [members, outer, chunk, inner], as collectives need them: all chunks have the
  * size of the first one. */
 struct chunks {
-    int64_t outer;                          /* as in struct multi_data */
-    int64_t period, run, bytes;             /* bytes of extent * inner, of one chunk, and of one member's chunks */
+    int64_t outer, period, run, bytes;      /* sizes in bytes: period of extent * inner, run of one chunk, bytes of all
+                                             * chunks of one member; outer: number of periods */
     bool plain;                             /* replicated data has the order of this array already */
 };
 

@@ -1,6 +1,6 @@
 #!/bin/sh
 # SPDX-License-Identifier: Apache-2.0
-# One device over three or four simulated devices: the conformance suite, the training reference, and examples, which
+# sim-multi:0 with three or four simulated members: the conformance suite, the training reference, and examples, which
 # must print the losses of one device. Under sanitizers the suite runs the checks of f32 only.
 . "$srcdir/tests/lib.sh"
 . "$srcdir/tests/integration/checks.sh"

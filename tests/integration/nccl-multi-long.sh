@@ -1,6 +1,6 @@
 #!/bin/sh
 # SPDX-License-Identifier: Apache-2.0
-# One device over two GPUs of the software driver: conformance of f32, and the training reference.
+# nccl-multi:0 with two GPUs of the software driver as members: conformance of f32, and the training reference.
 . "$srcdir/tests/lib.sh"
 . "$srcdir/tests/integration/cuda_lib.sh"
 conforms nccl-multi:0 --tags f32

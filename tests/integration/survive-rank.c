@@ -1,16 +1,18 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* survive-rank.c STEPS [FAULT...]: one rank of the jobs that survive.sh starts. It trains a small network under the
  * strategy `distributed`, on batches that depend on the step and the rank. A FAULT has the form
- * RANK:WHAT:STEP:MICROSECONDS and happens in the process that was RANK at first, that time after the beginning of STEP:
+ * RANK:WHAT:STEP:MICROSECONDS and happens in the process that was RANK at first, that time after the beginning of
+ * STEP:
  *
- *   kill     it ends by SIGKILL, wherever it is then
- *   stop     it stops; SIGCONT follows 4 s later
- *   return   it ends with status 3 at the end of the step, and releases everything
+ *   kill     SIGKILL ends the process
+ *   stop     SIGSTOP stops the process; SIGCONT follows 4 s later
+ *   return   the process releases everything at the end of the step, and ends with status 3
  *
  * At the end a rank prints:
  *   result: rank R of S, N steps, N optimizer steps, loss L, hash H, descriptors B A, mappings B A, threads B A
- * where H is a hash of the parameters and the optimizer's state (buffers of batch norm differ between ranks), and B and
- * A count what the process has after its third step and now. PAUSE_US: time that each step takes longer. */
+ * where H is a hash of the parameters and the optimizer's state (buffers of batch norm differ between ranks), B is the
+ * number of descriptors, mappings or threads after the third step, and A the number at the end.
+ * PAUSE_US (environment): microseconds by which each step is longer. */
 #include <ctrt/ctrt.h>
 
 #include <dirent.h>
@@ -74,7 +76,7 @@ static void on_user(int signal)
     must_return = 1;
 }
 
-/* A process that sends signals to its parent, which the parent does not wait for. */
+/* Starts a process that sends the signals to its parent. The parent does not wait for this process. */
 static void signal_later(int first, int64_t microseconds, int second)
 {
     const pid_t parent = getpid();
@@ -189,7 +191,7 @@ static ctrt_status step_once(ctrt_module *net, ctrt_optimizer *optimizer, int64_
     return status;
 }
 
-/* The loss on rows that are not trained with. */
+/* The loss on rows that no training step uses. */
 static ctrt_status evaluate(double *out, ctrt_module *module, ctrt_device *cpu)
 {
     ctrt_tensor *batch[2] = { NULL, NULL };

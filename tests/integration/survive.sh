@@ -1,8 +1,8 @@
 #!/bin/sh
 # SPDX-License-Identifier: Apache-2.0
-# Ranks that are lost while a program trains with CTRT_ON_FAILURE=shrink: the others complete all steps with status 0
-# and equal parameters. SURVIVE_KILLS: number of runs in which each rank is killed (2). CTRT_TEST_MPIRUN: the mpirun of
-# the tests with MPI.
+# Ranks that are lost while a program trains with CTRT_ON_FAILURE=shrink: the remaining ranks complete all steps with
+# status 0 and equal parameters. SURVIVE_KILLS: number of runs in which each rank is killed (2). CTRT_TEST_MPIRUN: the
+# mpirun of the tests with MPI.
 srcdir=${srcdir:-$(cd "$(dirname "$0")/../.." && pwd)}
 builddir=$(cd "${builddir:-.}" && pwd)
 . "$srcdir/tests/lib.sh"
@@ -35,9 +35,9 @@ shrink() {
 results() { grep -E '^(\[[0-9]*\] )?result: ' "$work/$1.out"; }
 value() { results "$1" | sed -n "s/.* $2 \([^ ,]*\).*/\1/p"; }
 
-# survived NAME STATUS RANKS: requires the exit status, RANKS results of as many ranks that have made all steps and have
-# equal parameters, and no more descriptors and threads than before, and at most one mapping, because the buckets of a
-# group have one while a rank uses them.
+# survived NAME STATUS RANKS: requires the exit status, and results of RANKS ranks that have made all steps and have
+# equal parameters. A rank may have no more descriptors and threads than before, and at most one more mapping, because the
+# buckets of a group have one mapping while a rank uses them.
 survived() {
     [ "$(cat "$work/$1.status")" = "$2" ] || echo "exit status $(cat "$work/$1.status"), expected $2"
     [ "$(results "$1" | grep -c "of $3, $steps steps, $steps optimizer steps,")" = "$3" ] || echo "not $3 results"
@@ -139,7 +139,7 @@ check "a process cannot join a group that has ended" "$(explain ended "$(
     grep -q '^\[1\] error: .*group world has ended before it admitted this process' "$work/ended.out" ||
         echo "no message")")"
 
-# --- what cannot go on ------------------------------------------------------------------------------------------------
+# --- jobs that must end -----------------------------------------------------------------------------------------------
 
 job default "$ctrt" run -n 3 --grace 1 "$program" $steps 1:kill:300:0
 check "without CTRT_ON_FAILURE=shrink the job ends" "$(explain default "$(
@@ -150,7 +150,7 @@ job all "$ctrt" run -n 2 --on-failure shrink "$program" $steps 0:kill:300:0 1:ki
 check "all ranks are killed: the status is that of the first" "$(explain all "$(
     [ "$(cat "$work/all.status")" = 137 ] || echo "exit status $(cat "$work/all.status")")")"
 
-# Rank 0 serves the store: it is lost with it.
+# Rank 0 serves the store, so the store ends with rank 0.
 port=$((20000 + $$ % 10000))
 for rank in 0 1; do
     RANK=$rank WORLD_SIZE=2 LOCAL_RANK=$rank LOCAL_WORLD_SIZE=2 MASTER_ADDR=127.0.0.1 MASTER_PORT=$port \
@@ -183,7 +183,7 @@ case $($mpirun --version 2>/dev/null | head -n 1) in
     *) version= ;;
 esac
 if grep -q '__[atu]*san_init' "$builddir/.libs/survive-rank" "$program" 2>/dev/null; then
-    version=                            # MPI libraries have leaks and races of their own
+    version=                            # sanitizers report leaks and races within MPI libraries
 fi
 [ -f "$builddir/plugins-built/comm-mpi.so" ] || version=
 if [ "$version" = 5 ]; then
@@ -207,7 +207,7 @@ else
     skip "Open MPI 4 cannot go on, and says what is needed" "no mpirun of Open MPI 4, or sanitizers"
 fi
 
-# --- what remains -----------------------------------------------------------------------------------------------------
+# --- processes that are left ------------------------------------------------------------------------------------------
 
 left_over() {
     for process in /proc/[0-9]*; do

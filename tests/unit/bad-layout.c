@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* bad-layout.c: bad input to layouts and to the ops that backends run on other devices. test-multi-layouts.c has what
- * needs a device with several members. */
+/* bad-layout.c: bad input to the functions of ctrt/layout.h and ctrt/op_plugin.h. Cases that need a device with several
+ * members are in test-multi-layouts.c. */
 #include <string.h>
 
 #include "bad-input.h"

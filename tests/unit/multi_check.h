@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* multi_check.h: a device over several simulated devices, for tests of layouts. Uses sims.h. */
+/* multi_check.h: sim-multi:0, a device with several simulated members, for tests of layouts. Uses sims.h. */
 #ifndef CTRT_TESTS_MULTI_CHECK_H
 #define CTRT_TESTS_MULTI_CHECK_H
 
@@ -8,7 +8,7 @@
 
 #define FOUR_SIMS "CTRT_SIM=devices=4,memory=64m,poison=yes"
 
-static ctrt_device *one, *multi;            /* sim:0, and the device over several */
+static ctrt_device *one, *multi;            /* sim:0 and sim-multi:0 */
 
 static inline void multi_open(void)
 {
@@ -56,7 +56,7 @@ static inline const char *layout_text(ctrt_layout layout)
 #define SHARDED(d) (&(ctrt_layout){ .kind = CTRT_LAYOUT_SHARDED, .dim = (d) })
 #define REPLICATED (&(ctrt_layout){ .kind = CTRT_LAYOUT_REPLICATED })
 
-/* A tensor of small numbers with many bits equal on every device: multiples of 1/4. */
+/* Creates a tensor of small multiples of 1/4, whose sums and products are exact on every device. */
 static inline ctrt_tensor *quarters(ctrt_ints shape, int seed, ctrt_device *device)
 {
     ctrt_tensor *x = NULL;

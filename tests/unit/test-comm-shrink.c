@@ -1,20 +1,21 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Groups that go on with the ranks that are left (ctrt_comm_shrink): who is lost; ranks, epochs and values then. */
+/* Tests ctrt_comm_shrink: groups of the remaining ranks after losses; their ranks, epochs and results of
+ * collectives. */
 #include "comm_job.h"
 
 /* ---- lost ranks ---- */
 
 enum loss_how {
-    LEAVES,                                 /* releases the communicator before it has failed */
-    FAILS,                                  /* aborts it, and releases it then */
-    STAYS,                                  /* no rank is lost; all go on in another group */
+    LEAVES,                                 /* the rank releases the communicator, which has not failed */
+    FAILS,                                  /* the rank aborts the communicator, then releases it */
+    STAYS,                                  /* no rank is lost; all ranks form a new group */
 };
 
 static const struct shrink_case {
     int size;
     enum loss_how how;
     const char *lost;                       /* digits: ranks that are lost at the same time */
-    const char *later;                      /* ranks that are lost one after the other, by their numbers at first */
+    const char *later;                      /* digits: original ranks that are lost one after the other */
     bool split;                             /* the group is one of ctrt_comm_split */
 } cases[] = {
     { .size = 2, .how = LEAVES, .lost = "1", .later = "" },
@@ -34,7 +35,7 @@ static bool has_digit(const char *text, int number)
     return strchr(text, '0' + number) != NULL;
 }
 
-/* An all_reduce of number + 1. The result is the sum over the ranks of which `lost` has no digit. */
+/* Checks an all_reduce of number + 1: the sum over the ranks whose digit is not in `lost`. */
 static ctrt_status sum_up(double *out, struct rank *rank)
 {
     CTRT_AUTO(tensor) x = NULL;
@@ -44,7 +45,7 @@ static ctrt_status sum_up(double *out, struct rank *rank)
     return ctrt_item(out, x);
 }
 
-/* Checks the group of the ranks of which `lost` has no digit. */
+/* Checks the group of the ranks whose digit is not in `lost`. */
 static void check_group(struct rank *rank, const char *lost, int epoch)
 {
     char name[64];
@@ -66,7 +67,7 @@ static void check_group(struct rank *rank, const char *lost, int epoch)
     CHECK_HAS(ctrt_comm_name(rank->comm), epoch > 0 ? name : "");
 }
 
-/* This rank is lost if `lost` has its digit; the others go on. Returns whether this one does. */
+/* If the digit of this rank is in `lost`, ends the rank; else forms the new group. Returns whether the rank remains. */
 static bool lose(struct rank *rank, const char *lost, enum loss_how how)
 {
     if (has_digit(lost, rank->number)) {
@@ -156,7 +157,7 @@ static void late(struct rank *rank)
 
 /* ---- processes that are killed ---- */
 
-/* Kills the process when the list of the next epoch is set, while the others form their group. */
+/* Kills the process after the list of the next epoch has been set, while the other ranks connect their group. */
 static void *kill_at_list(void *argument)
 {
     struct rank *rank = argument;
@@ -165,7 +166,7 @@ static void *kill_at_list(void *argument)
     return NULL;
 }
 
-/* Goes on until a call succeeds. */
+/* Calls ctrt_comm_shrink after each failure until a collective succeeds. */
 static void go_on(struct rank *rank)
 {
     double sum = 0;
@@ -176,7 +177,7 @@ static void go_on(struct rank *rank)
     CHECK(status == CTRT_OK, "rank %d: %s", rank->number, ctrt_error_message());
 }
 
-/* Rank 1 leaves, and rank `argument` is killed while the others rebuild the group. */
+/* Rank 1 leaves, and rank `argument` is killed while the remaining ranks rebuild the group. */
 static void rebuild(struct rank *rank)
 {
     const int killed = *(const int *)rank->argument;
@@ -195,7 +196,7 @@ static void rebuild(struct rank *rank)
     CHECK(ctrt_comm_epoch(rank->comm) >= 2, "epoch %d", ctrt_comm_epoch(rank->comm));
 }
 
-/* Rank 2 stops; after the others have gone on it is continued, and finds itself excluded. */
+/* Rank 2 is stopped, and continued after the other ranks have formed a new group. Its calls fail: it is excluded. */
 static void stopped(struct rank *rank)
 {
     if (rank->number == 2) {
@@ -216,7 +217,7 @@ static void stopped(struct rank *rank)
     CHECK_EQ(atomic_load(&rank->board->step), 1);
 }
 
-/* Another program has set the key of the list. */
+/* The key of the list has a wrong value, which another program has set. */
 static void garbage(struct rank *rank)
 {
     const char *value = rank->argument;

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Tests layouts on a device over several simulated devices: distributing tensors, the layouts that ops choose, the
- * number of redistributions, the members' memory, and errors. test-multi-ops.c tests values. */
+/* Tests layouts on sim-multi:0, a device with several simulated members: distributing tensors, the layouts that ops
+ * choose, the number of redistributions, the members' memory, and errors. test-multi-ops.c tests values. */
 #include "multi_check.h"
 #include "run.h"
 
@@ -44,7 +44,7 @@ static void distribute(const struct distribute_case *c, ctrt_dtype dtype)
     SAME(x, want);
 }
 
-/* Writes to a tensor whose layout the program has set: it keeps the layout. */
+/* Writes to a tensor whose layout the program has set. The tensor must keep the layout. */
 static void write_distributed(void)
 {
     CTRT_AUTO(tensor) x = quarters(CTRT_SHAPE(7, 4), 2, multi), want = quarters(CTRT_SHAPE(7, 4), 3, one);
@@ -140,7 +140,8 @@ static void check_rule(const struct rule_case *c)
     CHECK(after.all_reduce == before.all_reduce, "%s: partial sums were added", c->name);
 }
 
-/* A sum of partial sums stays partial; the first use that is not linear adds the members' sums, once. */
+/* A sum of partial tensors stays partial. The first op on it that is not linear makes it replicated, by one
+ * all_reduce. */
 static void partial_sums(void)
 {
     CTRT_AUTO(tensor) a = quarters(CTRT_SHAPE(8, 8), 1, multi), w = quarters(CTRT_SHAPE(8, 8), 2, multi),
@@ -168,7 +169,7 @@ static void memory_of_members(void)
     CHECK_OK(ctrt_device_get(&last, "sim:3"));
     const uint64_t before = ctrt_memory_allocated(last);
     CHECK_OK(ctrt_zeros(&x, CTRT_SHAPE(1024, 256), CTRT_F32, multi));
-    CHECK_EQ(ctrt_memory_allocated(last) - before, 0);          /* a constant needs none */
+    CHECK_EQ(ctrt_memory_allocated(last) - before, 0);          /* a constant needs no memory */
     CHECK_OK(ctrt_tensor_distribute(x, SHARDED(0)));
     CHECK_EQ(ctrt_memory_allocated(last) - before, 1 << 18);
     CHECK_OK(ctrt_tensor_distribute(x, REPLICATED));
@@ -307,7 +308,7 @@ static ctrt_status optimizer_new(ctrt_optimizer **out, int kind, ctrt_module *mo
     return ctrt_adamw_new(out, module, &(ctrt_adamw_options){ .lr = 0.1, .weight_decay = 0.1 });
 }
 
-/* A gradient that is replicated (0), sharded in dimension 0 or 1 (1, 2), or a sum that is not added yet (3). */
+/* A gradient that is replicated (0), sharded in dimension 0 or 1 (1, 2), or partial (3). */
 static ctrt_tensor *gradient(int layout, int step, ctrt_device *device)
 {
     ctrt_tensor *grad = quarters(CTRT_SHAPE(6, 8), step + 2, device);
@@ -441,13 +442,13 @@ static void check_fault(const struct fault_case *c)
     CHECK_OK(ctrt_stream_default(&stream, multi));
     CHECK_OK(ctrt_stream_reset(stream));
     ctrt_stream_release(&stream);
-    /* the device works again, also for collectives */
+    /* after the reset, ops and collectives of the device work again */
     CHECK_OK(ctrt_tensor_distribute(x, SHARDED(0)));
     CHECK_OK(ctrt_softmax(&y, x, 0));
     CHECK_OK(ctrt_to_host(values, sizeof values, y, CTRT_F64));
 }
 
-/* Each kind of redistribution, of uneven parts too. */
+/* Each kind of redistribution, of even and of uneven parts. */
 static ctrt_status redistribute_all(void)
 {
     CTRT_AUTO(tensor) a = NULL, w = NULL, y = NULL, z = NULL;
@@ -464,7 +465,8 @@ static ctrt_status redistribute_all(void)
     return ctrt_device_synchronize(multi);
 }
 
-/* Every allocation of a member fails once, with all later ones: an error that names the member, and nothing leaks. */
+/* For every n, the n-th allocation of a member and all later ones fail. The error must name the member, and no
+ * memory may leak. */
 static void member_without_memory(void)
 {
     ctrt_device *member = NULL;

@@ -168,7 +168,7 @@ static ctrt_tensor *index_input(const struct op_case *c, int i, ctrt_device *dev
     return x;
 }
 
-/* Creates sums that are not added yet: the sum over a sharded dimension of four addends. */
+/* Creates a partial tensor, by a sum over a sharded dimension of four addends. */
 static ctrt_tensor *partial_input(ctrt_tensor *values)
 {
     ctrt_tensor *sum = NULL;
@@ -293,7 +293,7 @@ static void view_both(ctrt_tensor **a, ctrt_tensor **b)
     }
 }
 
-/* Uses the views: computes a result, or changes them in place. */
+/* Runs an op on the views, out of place or in place. */
 static void use_both(ctrt_tensor **results, ctrt_tensor *const *views, ctrt_tensor *const *others)
 {
     const int kind = pick(7), dim = pick(ctrt_tensor_ndim(views[0]));
@@ -312,7 +312,7 @@ static void use_both(ctrt_tensor **results, ctrt_tensor *const *views, ctrt_tens
     }
 }
 
-/* A pair of equal tensors, that on the device with members in a random layout. */
+/* Creates a pair of equal tensors; the one on the device with members has a random layout. */
 static void random_pair(ctrt_tensor **pair, ctrt_ints shape, int seed)
 {
     const int layout = pick(shape.count + 2);

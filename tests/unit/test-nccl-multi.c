@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* nccl-multi:0, one device over GPUs, with the software driver and NCCL in software (tests/softcuda): every kind of
- * redistribution, by NCCL, and by the engine host where NCCL is not installed. */
+/* Tests every kind of redistribution on nccl-multi:0, a device with several GPUs as members, by software
+ * implementations of the driver and of NCCL (tests/softcuda), and by the engine host if NCCL is not installed. */
 #include "ctrt/layout.h"
 #include "soft_begin.h"
 

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Tests what the strategy `sharded` costs on simulated devices against the formulas of doc/parallel.md: bytes on the
+/* Compares the costs of the strategy `sharded` on simulated devices with the formulas of doc/parallel.md: bytes on the
  * links and peaks of memory. */
 #include "comm_job.h"
 #include "strategy_check.h"
@@ -112,10 +112,11 @@ static void links(struct rank *rank)
 
 /* L layers of p bytes over C columns. Shards are L p / C, and so are gradients at the end of the backward pass.
  *
- * Stage 3: the peak is in the backward pass of the second layer: its parameter, that of the first layer, which is being
- * gathered, its gradient and that of the layer behind, which is being reduced, and the shards of L - 2 gradients.
- * Stages 1 and 2: at the beginning of the backward pass all parameters are gathered, and there is one gradient. Later,
- * whole gradients (stage 1) or their shards (stage 2) take the place of the parameters. */
+ * Stage 3: the peak is in the backward pass of the second layer. It consists of the parameter of this layer, the
+ * parameter of the first layer (being gathered), the gradient of this layer, the gradient of the third layer (being
+ * reduced), and the shards of the parameters and of L - 2 gradients. Stages 1 and 2: the peak is at the beginning
+ * of the backward pass, with all gathered parameters and one gradient. Later, parameters are freed as whole
+ * gradients (stage 1) or their shards (stage 2) are allocated. */
 static double peak_formula(const struct mesh *mesh)
 {
     const double p = 4.0 * WIDTH * WIDTH, shard = p / mesh->columns;

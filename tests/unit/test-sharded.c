@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Tests the strategy `sharded`: ranks that are threads and processes, against `single` on the whole batch, for all
- * stages and several meshes. test-sharded-costs.c: memory and bytes. */
+/* Compares the strategy `sharded`, with threads and with processes as ranks, with `single` on the whole batch, for all
+ * stages and several meshes. test-sharded-costs.c tests memory and bytes. */
 #include "comm_job.h"
 #include "strategy_check.h"
 
@@ -191,7 +191,7 @@ static void accumulate(struct rank *rank)
     pair_free(&p);
 }
 
-/* Forward passes with the program's own backward pass, which may be preceded by zero_grad. */
+/* Forward passes whose backward pass the program calls, in some cases after zero_grad. */
 static void forward_alone(struct rank *rank)
 {
     struct pair p = pair_new(mlp_new, rank);
@@ -341,7 +341,7 @@ static void optimizers(struct rank *rank)
     same_shards(&p, rank, false);
     pair_free(&p);
 
-    /* Without a module, the strategy cannot cut states from before. */
+    /* The strategy gets no events of an optimizer without a module, so it cannot cut states from before. */
     CTRT_AUTO(module) late = equal_net(mlp_new, rank), late_net = NULL;
     CTRT_AUTO(optimizer) loose = NULL;
     CTRT_AUTO(tensor) x = batch_of(rank, 0, 0, 4);
@@ -394,7 +394,7 @@ static void creation(struct rank *rank)
     if (rank->size > 1)
         CHECK_FAILS(ctrt_parallel_new_comm(&net, wide, "sharded", rank->comm), CTRT_ERR_STATE,
                     "rank 1: parameter \"weight\", f32 [5, 6], but on rank 0 parameter \"weight\", f32 [4, 6]");
-    CHECK_OK(mlp_new(&module, cpu));            /* moves to the device of the rank, in shards */
+    CHECK_OK(mlp_new(&module, cpu));            /* its shards are copied to the rank's device */
     net = sharded(module, rank);
     CHECK_TRUE(ctrt_tensor_device(parameter(net, 0)) == rank->device);
     snprintf(want, sizeof want, "rank %d of %d by host", rank->number, rank->size);

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The strategy `distributed` with CTRT_ON_FAILURE=shrink: ranks that leave, that fail, and that are one step behind the
- * others when a step fails. Each step and the parameters are compared with those of one device and the same rows. */
+/* Tests the strategy `distributed` with CTRT_ON_FAILURE=shrink. Ranks leave, fail, or are one step behind the other
+ * ranks when a step fails. Compares each step and the parameters with those of one device and the same rows. */
 #include <math.h>
 
 #include "comm_job.h"
@@ -10,8 +10,8 @@ enum { STEPS = 9, AT = 4, MOST_RANKS = 4, PART = 3 };
 
 enum how {
     LEAVES,                                 /* the rank is lost before step AT */
-    BEHIND,                                 /* the others complete step AT, and the rank finds a failure in it */
-    FAILS,                                  /* its loss function fails in step AT; it repeats the step */
+    BEHIND,                                 /* the step fails on this rank after the others have completed it */
+    FAILS,                                  /* the rank's loss function fails in step AT; the rank repeats the step */
 };
 enum optimizer { SGD, ADAMW };
 
@@ -92,7 +92,7 @@ static ctrt_optimizer *optimizer_of(ctrt_module *net, enum optimizer kind)
     return optimizer;
 }
 
-/* The rows of all ranks in `step` of which `with` is true. */
+/* The rows in `step` of all ranks for which `with` is true. */
 static ctrt_tensor *rows_with(struct rank *rank, int step, const bool *with)
 {
     float values[MOST_RANKS * PART * FEATURES];
@@ -187,7 +187,7 @@ static void survive(struct rank *rank)
     if (c->sync)
         CHECK_OK(ctrt_convert_sync_batch_norm(module, NULL));
     REQUIRE(ctrt_parallel_new_comm(&net, module, "distributed", rank->comm) == CTRT_OK, "%s", ctrt_error_message());
-    copy_parameters(copy, module);          /* those of rank 0 now */
+    copy_parameters(copy, module);          /* the module has the parameters of rank 0 now */
     CHECK_OK(ctrt_parallel_new(&reference, copy, "single", &rank->device, 1));
     if (c->how == BEHIND)
         CHECK_OK(ctrt_parallel_set_comm_hook(net, hook, &context));

@@ -94,8 +94,8 @@ static ctrt_status image_allocate(struct optimizer_image *image, const int64_t *
 struct transfer {
     int source;                             /* the rank whose state is copied */
     bool behind;                            /* this rank has completed fewer steps than the source */
-    bool any_behind;                        /* some rank has completed fewer steps than the source */
-    bool gradients;                         /* gradients are part of the state, see plan */
+    bool any_behind, gradients;             /* some rank has completed fewer steps than the source; gradients are part
+                                             * of the state, see plan */
     int64_t steps;                          /* of the source */
     int64_t header[HEADER];
     ctrt_tensor **tensors, **grads;         /* what a rank that is behind has received; owned */
