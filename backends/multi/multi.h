@@ -144,7 +144,7 @@ int multi_match(struct multi_split *split, const struct multi_data *data, const 
 /* Returns whether the view contains each written byte of the block exactly once, and is large enough to be the whole
  * tensor for which the block was allocated. */
 bool multi_covers(const struct multi_data *data, const ctrt_view *view, int64_t offset, size_t block_bytes);
-/* Increases data->bytes if the view, which is written, ends behind them. */
+/* Records a write to the view: increases data->bytes to the end of the view if it is smaller. */
 void multi_note_write(struct multi_data *data, const ctrt_view *view, int64_t offset);
 /* Sets data->bytes, extent and inner so that dimension `dim` of the view is sharded. Returns false, with the data
  * unchanged, if that is impossible. It is possible only for a dense view of the whole block, or for CONSTANT data. */

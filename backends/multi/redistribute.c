@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* backends/multi/redistribute.c: memory of the members, and changes of layouts.
  *
- * In a collective, each member's call runs in a thread of its own (workers.c). */
+ * In a collective, the members' calls run at the same time, in one thread for each member (workers.c). */
 #include "multi.h"
 
 #include <stdio.h>

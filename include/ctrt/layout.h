@@ -20,7 +20,7 @@ CTRT_BEGIN_DECLS
 CTRT_API ctrt_status ctrt_tensor_layout(ctrt_layout *layout, ctrt_tensor *tensor);
 
 /* Changes the layout of the whole storage of `tensor`; the values stay the same. A negative layout->dim counts from
- * the end. A sharded dimension is cut like by ctrt_chunk, into parts of ceil(size / members), of which the last ones
+ * the end. A sharded dimension is cut as by ctrt_chunk, into parts of ceil(size / members), of which the last ones
  * may be smaller or empty. On a device without members, CTRT_LAYOUT_REPLICATED has no effect.
  *
  * Ops do not change the layout of a tensor that this function has sharded. An op that needs the tensor in another

@@ -36,8 +36,8 @@ results() { grep -E '^(\[[0-9]*\] )?result: ' "$work/$1.out"; }
 value() { results "$1" | sed -n "s/.* $2 \([^ ,]*\).*/\1/p"; }
 
 # survived NAME STATUS RANKS: requires the exit status, and results of RANKS ranks that have made all steps and have
-# equal parameters. A rank may have no more descriptors and threads than before, and at most one more mapping, because the
-# buckets of a group have one mapping while a rank uses them.
+# equal parameters. A rank may have no more descriptors and threads than before, and at most one more mapping, because
+# the buckets of a group have one mapping while a rank uses them.
 survived() {
     [ "$(cat "$work/$1.status")" = "$2" ] || echo "exit status $(cat "$work/$1.status"), expected $2"
     [ "$(results "$1" | grep -c "of $3, $steps steps, $steps optimizer steps,")" = "$3" ] || echo "not $3 results"

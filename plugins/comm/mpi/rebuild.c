@@ -54,8 +54,8 @@ ctrt_status mpi_rebuild(const ctrt_comm_config *config)
     sigset_t all, before;
     if (!mpi->can_shrink())
         return ctrt_fail(CTRT_ERR_NOT_SUPPORTED, "this MPI library has no MPIX_Comm_shrink, so the other ranks cannot "
-                         "go on when one is lost; that needs Open MPI 5, and mpirun --with-ft ulfm; on one machine, "
-                         "`ctrt run` with the engine host can do it, too");
+                         "continue when one is lost; this needs Open MPI 5 and mpirun --with-ft ulfm; on one machine, "
+                         "`ctrt run` with the engine host also supports it");
     struct shrink *shrink = calloc(1, sizeof *shrink);
     if (shrink == NULL)
         return ctrt_fail(CTRT_ERR_OUT_OF_MEMORY, "no memory for a group");
@@ -83,6 +83,6 @@ ctrt_status mpi_rebuild(const ctrt_comm_config *config)
     if (end_of(shrink, true))
         free(shrink);                       /* it has ended now, but other ranks may have exceeded their limit */
     mpi_give_up();
-    return ctrt_fail(CTRT_ERR_NOT_SUPPORTED, "MPIX_Comm_shrink did not complete within %g s: a process that MPI has "
-                     "not lost does not call it; MPI can only go on without processes that have ended", limit);
+    return ctrt_fail(CTRT_ERR_NOT_SUPPORTED, "MPIX_Comm_shrink did not complete within %g s, because a process that "
+                     "still runs does not call it; MPI can exclude only processes that have ended", limit);
 }

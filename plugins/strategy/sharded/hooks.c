@@ -30,7 +30,7 @@ ctrt_status instance_check(const struct sharded *s)
     for (int i = 0; i < MOST_INSTANCES && !shared; i++)
         shared = instances[i] != NULL && shares_parameters(&s->r, instances[i]);
     pthread_mutex_unlock(&lock);
-    return shared ? ctrt_fail(CTRT_ERR_STATE, "the module is divided by another net; release that first") : CTRT_OK;
+    return shared ? ctrt_fail(CTRT_ERR_STATE, "the module is divided by another net; release that net first") : CTRT_OK;
 }
 
 ctrt_status instance_add(struct sharded *s)
