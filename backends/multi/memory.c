@@ -142,7 +142,11 @@ static ctrt_status copy_on_device(struct multi_device *device, void *to, const v
     ctrt_view in, out;
     TRY(find(&block, &offset, from, bytes));
     TRY(find(&target, &at, to, bytes));
-    const struct multi_data *data = &block->data;
+    /* A copy, because another thread may redistribute the block. An old layout is correct, because it determines only
+     * the shape of the views. */
+    int cancel = multi_enter(device);
+    const struct multi_data copied = block->data, *data = &copied;
+    multi_leave(device, cancel);
     const int64_t size = data->dtype != 0 ? multi_dtype_bytes(data->dtype) : 1;
     const bool fits = data->dtype != 0 && (offset | at | (int64_t)bytes) % size == 0;
     const ctrt_dtype dtype = fits ? data->dtype : CTRT_U8;

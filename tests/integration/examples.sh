@@ -112,6 +112,9 @@ for number in 1 2 3 4 '3 sim' '1 cpu sharded 3' '2 cpu sharded 1' '3 cpu sharded
         sed 1d multi.want | sort -u >multi.sorted
         sed '/^distributed on /d; /^sharded stage /d' multi.got | sort -u | diff multi.sorted -)"
 done
+check "multi, distributed: one process runs all epochs" "$(
+    ranks 1 >multi.got
+    grep -q '^parameters sha256' multi.got || cat multi.got)"
 check "multi, distributed: 3 processes audit their parameters, and have the same" "$(
     (export CTRT_AUDIT=7; ranks 3) >multi.got
     [ "$(grep '^parameters sha256' multi.got | uniq -c | awk '{ print $1 }')" = 3 ] || cat multi.got)"

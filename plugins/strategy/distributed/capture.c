@@ -72,6 +72,7 @@ static ctrt_status count_step(void *user)
 {
     struct distributed *d = user;
     d->steps++;
+    d->done++;
     return CTRT_OK;
 }
 

@@ -117,6 +117,8 @@ static ctrt_status step_local(struct distributed *d, ctrt_tensor **loss, const c
         CTRT_TRY(ctrt_full(loss, CTRT_SCALAR_SHAPE, ctrt_float(NAN), CTRT_F32, d->r.device));
     CTRT_TRY(ctrt_gradients_take(d->r.grads, d->r.module));
     CTRT_TRY(ctrt_gradients_add(d->r.module, d->r.before, d->r.grads));
+    if (d->captured && !d->no_sync)
+        CTRT_TRY(capture_step(d));
     if (d->captured)
         return capture_local(d, batch->rows);
     d->rows += batch->rows;
@@ -142,6 +144,7 @@ ctrt_status step_once(struct distributed *d, ctrt_tensor **loss, const ctrt_stra
                               : step_synced(d, loss, batch);
     if (d->captured && local)
         capture_end(d);
+    d->done += status == CTRT_OK && !d->captured && !d->no_sync;
     d->mode = status == CTRT_OK ? IDLE : d->mode;
     if (status != CTRT_OK && (!local || d->r.sync_active))
         status = fail_all(d, status);
@@ -161,7 +164,8 @@ static ctrt_status dist_step(void *self, ctrt_tensor **loss, const ctrt_strategy
 
 static int64_t dist_steps(void *self)
 {
-    return ((struct distributed *)self)->steps;
+    const struct distributed *d = self;
+    return d->survive.on ? d->steps : d->done;
 }
 
 static ctrt_status dist_barrier(void *self)

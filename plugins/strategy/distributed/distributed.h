@@ -81,6 +81,7 @@ struct distributed {
     struct survive survive;
     ctrt_stream *stream;                    /* for the copies to buckets; owned; NULL: the device is synchronous */
     bool no_sync;
+    int64_t done;                           /* completed steps (ctrt_parallel_steps); with survive.on, `steps` are */
     int64_t audit, steps;                   /* audit: every so many steps; 0: never */
     uint64_t bucket_bytes;
 

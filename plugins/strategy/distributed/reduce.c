@@ -114,7 +114,7 @@ static ctrt_status order_agree(struct distributed *d, int64_t *order)
         if (!known)
             order[n++] = (int64_t)s;
     }
-    return exchange_numbers(&d->r, EXCHANGE_BROADCAST, order, d->slot_count, 0);
+    return exchange_order(&d->r, order, d->slot_count);
 }
 
 ctrt_status reduce_rebuild(struct distributed *d)

@@ -142,11 +142,10 @@ static ctrt_status plan(struct transfer *t, struct distributed *d)
     return status;
 }
 
-/* Broadcasts the parameters and buffers. Ranks that are not behind receive in place, because their parameters are equal
- * to those of the source; only their buffers may differ. */
+/* Broadcasts the parameters and buffers. */
 static ctrt_status send_tensors(struct transfer *t, struct distributed *d)
 {
-    if (!t->behind)
+    if (d->r.rank == t->source)
         return exchange(&d->r, EXCHANGE_BROADCAST, d->r.tensors, d->r.count, t->source);
     t->tensors = calloc(d->r.count + 1, sizeof *t->tensors);
     if (t->tensors == NULL)
@@ -215,13 +214,20 @@ static ctrt_status send_gradients(struct transfer *t, struct distributed *d)
     return status == CTRT_OK ? exchange(&d->r, EXCHANGE_BROADCAST, t->grads, d->r.parameters, t->source) : status;
 }
 
+/* On ranks that are not behind, the parameters are equal to those of the source; only their buffers may differ. */
+static ctrt_status tensors_copy(const struct transfer *t, struct distributed *d)
+{
+    for (size_t i = 0; i < d->r.count; i++)
+        CTRT_TRY(ctrt_copy_(d->r.tensors[i], t->tensors[i]));
+    return CTRT_OK;
+}
+
 /* Replaces the state of this rank by the received one. */
 static ctrt_status adopt(struct transfer *t, struct distributed *d)
 {
     struct survive *s = &d->survive;
     const bool joined = d->steps < 0;
-    for (size_t i = 0; i < d->r.count; i++)
-        CTRT_TRY(ctrt_copy_(d->r.tensors[i], t->tensors[i]));
+    CTRT_TRY(tensors_copy(t, d));
     for (int i = 0; i < (int)t->header[OPTIMIZERS]; i++) {
         if (s->optimizers[i] != NULL)
             CTRT_TRY(image_apply(t->images[i], s->optimizers[i]));
@@ -246,7 +252,7 @@ static ctrt_status adopt(struct transfer *t, struct distributed *d)
     return CTRT_OK;
 }
 
-static ctrt_status run(struct transfer *t, struct distributed *d)
+static ctrt_status send_all(struct transfer *t, struct distributed *d)
 {
     CTRT_TRY(plan(t, d));
     CTRT_TRY(send_tensors(t, d));
@@ -255,9 +261,18 @@ static ctrt_status run(struct transfer *t, struct distributed *d)
     CTRT_TRY(send_header(t, d));
     for (int i = 0; i < (int)t->header[OPTIMIZERS]; i++)
         CTRT_TRY(send_optimizer(t, d, i));
-    if (t->gradients)
-        CTRT_TRY(send_gradients(t, d));
-    return t->behind ? adopt(t, d) : CTRT_OK;
+    return t->gradients ? send_gradients(t, d) : CTRT_OK;
+}
+
+/* Engines that only enqueue collectives find failures later, so wait before any state changes. */
+static ctrt_status run(struct transfer *t, struct distributed *d)
+{
+    CTRT_TRY(send_all(t, d));
+    CTRT_TRY(ctrt_device_synchronize(d->r.device));
+    CTRT_TRY(ctrt_comm_error(d->r.comm));
+    if (d->r.rank == t->source)
+        return CTRT_OK;
+    return t->behind ? adopt(t, d) : tensors_copy(t, d);
 }
 
 ctrt_status share_state(struct distributed *d)

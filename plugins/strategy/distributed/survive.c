@@ -198,16 +198,19 @@ static bool others_failed(struct distributed *d, ctrt_status status)
 
 /* Replaces the group by that of the remaining ranks. The buckets are still in memory of the old group; dist_meet
  * allocates them again. */
-static ctrt_status next_group(struct distributed *d)
+static void next_group(struct distributed *d, ctrt_comm *next)
 {
-    CTRT_AUTO(comm) next = NULL;
-    CTRT_TRY(ctrt_comm_shrink(&next, d->r.comm));
     ctrt_comm_release(&d->r.sync);
     d->survive.set_comm(d->survive.net, next);
     d->r.comm = next;
     d->r.rank = ctrt_comm_rank(next);
     d->r.size = ctrt_comm_size(next);
     d->survive.own = false;
+}
+
+/* Makes this rank ready for the new group. */
+static ctrt_status group_prepare(struct distributed *d)
+{
     CTRT_TRY(streams_reset(d));             /* after ctrt_comm_shrink has reset the streams of the collectives */
     CTRT_TRY(restore_buffers(d));
     if (d->powersgd == NULL)
@@ -216,19 +219,20 @@ static ctrt_status next_group(struct distributed *d)
     return hook_choose(d);
 }
 
-/* Prepares the strategy for the new group. If this rank fails in doing so, aborts the communicator, because the other
- * ranks would wait. */
-static ctrt_status meet(struct distributed *d, ctrt_status status)
+/* Prepares the strategy for the new group. If a rank fails in doing so, aborts the communicator, because other ranks
+ * may wait; the ranks that have not failed form another group then. */
+static ctrt_status meet(struct distributed *d)
 {
     char message[1024];
-    status = dist_meet(d, status);
+    d->r.refused = -1;
+    ctrt_status status = dist_meet(d, group_prepare(d));
     if (status == CTRT_OK || others_failed(d, status))
         return status;
     snprintf(message, sizeof message, "%s", ctrt_error_message());
     if (ctrt_comm_error(d->r.comm) == CTRT_OK)
         ctrt_comm_abort(d->r.comm, message);
-    d->survive.own = true;
-    return ctrt_fail(status, "%s", message);
+    d->survive.own = d->r.refused < 0 || d->r.refused == d->r.rank;
+    return ctrt_fail(d->survive.own ? status : CTRT_ERR_COMM, "%s", message);
 }
 
 /* Forms a new group of the remaining ranks and those that wait to join, again if a rank is lost meanwhile. */
@@ -238,10 +242,12 @@ static ctrt_status rebuild(struct distributed *d)
     int size = d->r.size;
     ctrt_status status;
     for (int vain = 0;;) {
-        CTRT_TRY(next_group(d));
+        CTRT_AUTO(comm) next = NULL;
+        CTRT_TRY(ctrt_comm_shrink(&next, d->r.comm));
+        next_group(d, next);
         vain = d->r.size == size ? vain + 1 : 0;
         size = d->r.size;
-        status = meet(d, CTRT_OK);
+        status = meet(d);
         if (status == CTRT_OK || !others_failed(d, status) || vain == MOST_VAIN)
             break;
     }
@@ -322,6 +328,7 @@ ctrt_status survive_step(struct distributed *d, ctrt_tensor **loss, const ctrt_s
                          "cannot be repeated by the ranks that are left", ctrt_device_name(d->r.device));
     if (d->no_sync)
         return step_once(d, loss, batch);
+    char message[1024] = "";
     CTRT_TRY(save(d));
     ctrt_status status = admit(d);
     for (int vain = 0; status == CTRT_OK && vain <= MOST_VAIN; vain++) {
@@ -334,7 +341,6 @@ ctrt_status survive_step(struct distributed *d, ctrt_tensor **loss, const ctrt_s
         if (status == CTRT_OK)
             return completed(d);
         ctrt_tensor_release(loss);
-        char message[1024];
         snprintf(message, sizeof message, "%s", ctrt_error_message());
         restore_counters(d);
         const bool others = others_failed(d, status);
@@ -342,12 +348,14 @@ ctrt_status survive_step(struct distributed *d, ctrt_tensor **loss, const ctrt_s
             snprintf(message, sizeof message, "the buffers of before the step are lost: %s", ctrt_error_message());
         (void)ctrt_fail(status, "%s", message);
         if (!others)
-            break;
+            return status;
         const int size = d->r.size;
         status = survive_rebuild(d, status);
-        vain = d->r.size == size ? vain : 0;
+        vain = d->r.size == size ? vain : -1;
     }
-    return status;
+    return status != CTRT_OK ? status : ctrt_fail(CTRT_ERR_COMM, "CTRT_ON_FAILURE=shrink: the step failed %d times "
+                                                  "although no rank was lost; the last time: %s", MOST_VAIN + 1,
+                                                  message);
 }
 
 ctrt_status survive_barrier(struct distributed *d)

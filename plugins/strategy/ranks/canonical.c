@@ -102,12 +102,15 @@ static void header_write(const struct ranks *r, struct plan *plan, ctrt_tensor *
 /* Creates the tensors that a header announces. */
 static ctrt_status header_read(const struct ranks *r, const struct plan *plan, ctrt_tensor **tensors)
 {
-    static const int64_t ones[8] = { 1, 1, 1, 1, 1, 1, 1, 1 };
+    static const int64_t ones[CTRT_MAX_DIMS] = { 1, 1, 1, 1, 1, 1, 1, 1 };
     for (size_t i = 0; i <= r->parameters; i++) {
         const bool loss = i == r->parameters;
         ctrt_tensor_release(&tensors[i]);
         if (plan->header[HEADER + i] == 0)
             continue;
+        if (loss && (plan->header[LOSS_DIMS] < 0 || plan->header[LOSS_DIMS] > CTRT_MAX_DIMS))
+            return ctrt_fail(CTRT_ERR_STATE, "another rank has sent a loss with %lld dimensions",
+                             (long long)plan->header[LOSS_DIMS]);
         const int ndim = loss ? (int)plan->header[LOSS_DIMS] : ctrt_tensor_ndim(r->tensors[i]);
         const ctrt_dtype dtype = loss ? (ctrt_dtype)plan->header[LOSS_DTYPE] : ctrt_tensor_dtype(r->tensors[i]);
         CTRT_TRY(ctrt_empty(&tensors[i], ctrt_ints_of(loss ? ones : ctrt_tensor_shape(r->tensors[i]), ndim), dtype,

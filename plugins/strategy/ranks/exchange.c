@@ -103,3 +103,19 @@ ctrt_status gather_numbers(struct ranks *r, int64_t *out, const int64_t *numbers
     CTRT_TRY(ctrt_comm_all_gather(NULL, r->comm, all, in));
     return ctrt_to_host(out, (size_t)total * sizeof *out, all, CTRT_I64);
 }
+
+ctrt_status exchange_order(struct ranks *r, int64_t *order, size_t count)
+{
+    CTRT_TRY(exchange_numbers(r, EXCHANGE_BROADCAST, order, count, 0));
+    bool *seen = calloc(count + 1, sizeof *seen), valid = true;
+    if (seen == NULL)
+        return no_memory();
+    for (size_t i = 0; i < count && valid; i++) {
+        valid = order[i] >= 0 && order[i] < (int64_t)count && !seen[order[i]];
+        if (valid)
+            seen[order[i]] = true;
+    }
+    free(seen);
+    return valid ? CTRT_OK : ctrt_fail(CTRT_ERR_STATE, "rank 0 has sent a wrong order; do all ranks run the same "
+                                       "version of the library?");
+}

@@ -21,6 +21,7 @@ struct ranks {
     int32_t canonical;
     bool distinct;                          /* no two ranks are threads with one device */
     bool broadcast_buffers;
+    int refused;                            /* rank that made the last comparison fail on all ranks; -1: none */
     bool from_cpu;                          /* the module may be on the cpu when the strategy is created */
 
     ctrt_tensor **tensors;                  /* the module's parameters, then buffers; owned */
@@ -68,6 +69,8 @@ ctrt_status exchange(struct ranks *r, enum exchange how, ctrt_tensor *const *ten
 ctrt_status exchange_numbers(struct ranks *r, enum exchange how, int64_t *numbers, size_t count, int peer);
 /* Writes the `count` numbers of each rank to out[size * count]. */
 ctrt_status gather_numbers(struct ranks *r, int64_t *out, const int64_t *numbers, size_t count);
+/* Broadcasts rank 0's order[count]. CTRT_ERR_STATE if it is no permutation of 0..count-1. */
+ctrt_status exchange_order(struct ranks *r, int64_t *order, size_t count);
 
 /* ---- verify.c ---- */
 

@@ -23,6 +23,7 @@ static ctrt_status agree(struct ranks *r, int64_t first, const char *message)
     free(all);
     if (status != CTRT_OK || rank == r->size)
         return status;
+    r->refused = rank;
     snprintf((char *)text, sizeof text, "rank %d: %s", r->rank, message);
     CTRT_TRY(exchange_numbers(r, EXCHANGE_BROADCAST, text, MESSAGE_WORDS, rank));
     ((char *)text)[sizeof text - 1] = '\0';

@@ -217,7 +217,9 @@ static ctrt_status event_run(struct sharded *s, ctrt_module_event event, void *a
         status = begin(s, event, argument);
         if (status != CTRT_OK)
             checkpoint_end(s);
-        return status;
+        /* The gathers of the other ranks must not meet those of this rank's next call. */
+        return event == CTRT_MODULE_SAVE_BEGIN || event == CTRT_MODULE_OPTIMIZER_SAVE_BEGIN ? fail_all(s, status)
+                                                                                            : status;
     case CTRT_MODULE_LOAD_END:
         status = load_end(s);
         checkpoint_end(s);
@@ -227,6 +229,8 @@ static ctrt_status event_run(struct sharded *s, ctrt_module_event event, void *a
         return states_visit(s, argument, state_cut);
     case CTRT_MODULE_GRAD_NORM:
         return s->mesh_columns > 1 ? ctrt_comm_all_reduce(NULL, s->gathers, argument, CTRT_COMM_SUM) : CTRT_OK;
+    case CTRT_MODULE_OPTIMIZER_END:
+        return CTRT_OK;
     default:
         checkpoint_end(s);
         return CTRT_OK;

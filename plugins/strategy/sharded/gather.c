@@ -98,7 +98,7 @@ static ctrt_status order_agree(struct sharded *s)
         if (!known)
             order[n++] = (int64_t)g;
     }
-    ctrt_status status = exchange_numbers(&s->r, EXCHANGE_BROADCAST, order, s->group_count, 0);
+    ctrt_status status = exchange_order(&s->r, order, s->group_count);
     for (size_t g = 0; g < s->group_count && status == CTRT_OK; g++)
         s->order[g] = (size_t)order[g];
     free(order);

@@ -35,9 +35,7 @@ ctrt_status pass_check(struct sharded *s)
     return CTRT_OK;
 }
 
-/* If `status` is an error, aborts the communicators, because the other ranks would wait for this one. Returns
- * `status`. */
-static ctrt_status fail_all(struct sharded *s, ctrt_status status)
+ctrt_status fail_all(struct sharded *s, ctrt_status status)
 {
     char message[1024];
     if (status == CTRT_OK)
@@ -103,9 +101,9 @@ static ctrt_status forward_run(struct sharded *s, ctrt_tensor **y, ctrt_tensor *
 static ctrt_status sharded_forward(void *self, ctrt_tensor **y, ctrt_tensor *const *inputs, int count)
 {
     struct sharded *s = self;
-    CTRT_TRY(module_check(s));
+    CTRT_TRY(fail_all(s, module_check(s)));
     CTRT_TRY(fail_all(s, pass_check(s)));
-    CTRT_TRY(pass_begin(s, ctrt_grad_enabled() ? FORWARD : EVALUATE));
+    CTRT_TRY(fail_all(s, pass_begin(s, ctrt_grad_enabled() ? FORWARD : EVALUATE)));
     const ctrt_status status = fail_all(s, forward_run(s, y, inputs, count));
     if (s->mode == EVALUATE)
         pass_close(s);

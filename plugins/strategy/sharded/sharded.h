@@ -207,6 +207,10 @@ void pass_close(struct sharded *s);
 /* Ends the present pass (pass_close). Fails with CTRT_ERR_STATE if its backward pass is not complete. */
 ctrt_status pass_check(struct sharded *s);
 
+/* If `status` is an error, ends the pass and aborts the communicators, because the other ranks would wait for this one.
+ * Returns `status`. */
+ctrt_status fail_all(struct sharded *s, ctrt_status status);
+
 /* ---- checkpoint.c ---- */
 
 ctrt_status checkpoint_event(struct sharded *s, ctrt_module_event event, void *argument);
