@@ -125,8 +125,8 @@ static double peak_formula(const struct mesh *mesh)
     return LAYERS * shard + (*mesh->stage == '3' ? 4 * p + (LAYERS - 2) * shard : (LAYERS + 1) * p);
 }
 
-/* The smallest peak of several steps after the first one, because a thread of the communicator that the system runs late
- * releases the memory of its collective late. */
+/* The smallest peak of several steps after the first one, because a thread of the communicator that runs late releases
+ * the memory of its collective late. */
 static void peaks(struct rank *rank)
 {
     const struct mesh *mesh = rank->argument;
