@@ -1,6 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* nn/module_copy.c: copies of modules and their descendants, with new tensors or with tensors that the caller
  * chooses. */
+#include "ctrt/layout.h"
+
 #include "base/array.h"
 #include "base/ptr_map.h"
 #include "base/stack.h"
@@ -201,6 +203,8 @@ static ctrt_status copy_tensor(ctrt_tensor **out, void *user, const struct walk_
     CTRT_TRY(ctrt_detach(&plain, original->tensor));
     label_enter(&label, label_here(), original->name);
     ctrt_status status = ctrt_to(out, plain, device, CTRT_DTYPE_DEFAULT, true, CTRT_PRESERVE_FORMAT);
+    if (status == CTRT_OK)
+        status = ctrt_tensor_distribute_like(*out, plain);
     label_leave(&label);
     CTRT_TRY(status);
     const bool requires = kind == WALK_PARAMETERS && ctrt_tensor_requires_grad(original->tensor);

@@ -3,6 +3,8 @@
  * dtype, finding the device, clearing gradients. */
 #include "nn/module.h"
 
+#include "ctrt/layout.h"
+
 #include "base/intern.h"
 #include "base/ptr_map.h"
 #include "base/stack.h"
@@ -345,6 +347,7 @@ static ctrt_status moves_add(struct moves *moves, ctrt_tensor *tensor, ctrt_devi
     CTRT_TRY(ARRAY_RESERVE(moves->items, moves->capacity, moves->count, "a list of tensors"));
     CTRT_TRY(ctrt_detach(&plain, tensor));
     CTRT_TRY(ctrt_to(&becomes, plain, device, dtype, false, CTRT_PRESERVE_FORMAT));
+    CTRT_TRY(ctrt_tensor_distribute_like(becomes, plain));
     moves->items[moves->count++] = (struct move){ tensor, ctrt_tensor_retain(becomes) };
     return CTRT_OK;
 }

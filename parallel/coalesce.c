@@ -4,6 +4,8 @@
  * Tensors of one dtype are packed into a flat tensor on their device, which one copy moves to the other device. There,
  * each tensor uses its part of the flat tensor's memory with a storage of its own, because tensors of one storage share
  * its version counter: autograd would report that a parameter was changed if a module changes a buffer in place. */
+#include "ctrt/layout.h"
+
 #include "autograd/engine.h"
 #include "memory/hazard.h"
 #include "memory_stats/label.h"
@@ -31,11 +33,11 @@ static size_t aligned(size_t bytes)
     return (bytes + PART_ALIGN - 1) / PART_ALIGN * PART_ALIGN;
 }
 
-/* Returns whether packing the tensor can save a copy. */
+/* Returns whether packing the tensor can save a copy. In a flat tensor a tensor would lose its layout. */
 static bool can_join(const ctrt_tensor *tensor)
 {
     return tensor != NULL && (tensor->view.flags & CTRT_VIEW_CONTIGUOUS) && tensor->view.numel > 0
-           && tensor_bytes(tensor) < GROUP_BYTES;
+           && tensor_bytes(tensor) < GROUP_BYTES && !device_distributes(tensor->device);
 }
 
 /* Calls `flush` for groups of those tensors for which `wanted` (NULL: all) is true, and for each other tensor alone. */
@@ -153,11 +155,12 @@ static ctrt_status part_new(ctrt_tensor **out, ctrt_tensor *flat, const ctrt_ten
     return CTRT_OK;
 }
 
-/* Returns whether part_new works for tensors on the device: their memory does not move (CTRT_MEMORY=spill), and their
- * uses are not captured. */
+/* Returns whether part_new works for tensors on the device: their memory does not move (CTRT_MEMORY=spill), their uses
+ * are not captured, and they have no layouts of their own. */
 static bool parts_work(const ctrt_device *device)
 {
-    return !device->memory->moves && (!device_asynchronous(device) || !stream_captured(stream_here(device)));
+    return !device->memory->moves && !device_distributes(device)
+           && (!device_asynchronous(device) || !stream_captured(stream_here(device)));
 }
 
 /* ---- copies to several devices ---- */
@@ -189,6 +192,7 @@ static ctrt_status copy_group(void *user, const struct group *group)
                 const size_t t = group->members[m];
                 CTRT_TRY(ctrt_to(&out[t], c->tensors[t], c->devices[i], CTRT_DTYPE_DEFAULT, true,
                                  CTRT_PRESERVE_FORMAT));
+                CTRT_TRY(ctrt_tensor_distribute_like(out[t], c->tensors[t]));
             }
             continue;
         }

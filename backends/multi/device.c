@@ -1,15 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* backends/multi/device.c: the one device of the backend, and its members.
+/* backends/multi/device.c: the logical devices and their members.
  *
- * For the core the device is synchronous, although its members may run work asynchronously, because the members'
+ * For the core a logical device is synchronous, although its members may run work asynchronously, because the members'
  * streams order the work. Members are opened when the first block is allocated and not in open_device: the core holds
  * its lock of devices there, and opening a member takes locks of its memory policy, which fork handlers take before
  * that lock. */
 #include "multi.h"
 
 #include <stdio.h>
-#include <stdlib.h>
-#include <unistd.h>
 
 ctrt_status multi_member_fails(const struct multi_device *device, int member, ctrt_status status)
 {
@@ -35,84 +33,47 @@ void multi_leave(struct multi_device *device, int cancel_state)
     pthread_setcancelstate(cancel_state, NULL);
 }
 
-/* ---- the list of members ---- */
-
-static ctrt_status add_member(char names[][64], int *count, const char *name, size_t length)
-{
-    const size_t base = strlen(multi_kind.base);
-    char *end = NULL;
-    if (*count == MULTI_MEMBERS)
-        return multi_host->fail(CTRT_ERR_INVALID_ARGUMENT, "%s has more than %d members", multi_kind.members->name,
-                                MULTI_MEMBERS);
-    snprintf(names[*count], 64, "%.*s", (int)(length < 63 ? length : 63), name);
-    const char *added = names[*count];
-    if (strncmp(added, multi_kind.base, base) != 0 || added[base] != ':' || added[base + 1] < '0'
-        || added[base + 1] > '9' || (strtol(added + base + 1, &end, 10), *end != '\0'))
-        return multi_host->fail(CTRT_ERR_INVALID_ARGUMENT, "%s: \"%s\" is no device of %s, such as %s:0",
-                                multi_kind.members->name, added, multi_kind.base, multi_kind.base);
-    for (int i = 0; i < *count; i++)
-        if (strcmp(names[i], added) == 0)
-            return multi_host->fail(CTRT_ERR_INVALID_ARGUMENT, "%s: %s occurs twice", multi_kind.members->name, added);
-    ++*count;
-    return CTRT_OK;
-}
-
-static ctrt_status member_names(char names[][64], int *count)
-{
-    ctrt_param_value value;
-    *count = 0;
-    TRY(multi_host->param(&value, multi_kind.members));
-    if (value.text == NULL || value.text[0] == '\0') {
-        const int visible = ctrt_device_count(multi_kind.base);
-        for (int i = 0; i < visible && i < MULTI_MEMBERS; i++)
-            snprintf(names[(*count)++], 64, "%s:%d", multi_kind.base, i);
-        return CTRT_OK;
-    }
-    const char *rest = value.text;
-    while (true) {
-        const size_t length = strcspn(rest, ",");
-        TRY(add_member(names, count, rest, length));
-        if (rest[length] == '\0')
-            return CTRT_OK;
-        rest += length + 1;
-    }
-}
-
 /* ---- the device table ---- */
 
-/* Does not read the list of members; open_device reports a malformed one. */
+/* Counts one device if the list of members is malformed, so that opening the device reports the error. */
 static ctrt_status count(int32_t *count)
 {
-    *count = ctrt_device_count(multi_kind.base) > 0 ? 1 : 0;
+    struct multi_list list;
+    *count = 0;
+    if (ctrt_device_count(multi_kind.base) > 0)
+        *count = multi_list_read(&list) == CTRT_OK ? list.count : 1;
     return CTRT_OK;
 }
 
-static ctrt_status check_index(int32_t index)
+/* Reads the members of device number `index`. */
+static ctrt_status find_members(struct multi_members *members, int32_t index)
 {
-    if (index == 0)
-        return CTRT_OK;
-    return multi_host->fail(CTRT_ERR_NO_DEVICE, "%s:%d: there is only %s:0", multi_kind.name, (int)index,
-                            multi_kind.name);
+    struct multi_list list;
+    TRY(multi_list_read(&list));
+    if (index < 0 || index >= list.count)
+        return multi_host->fail(CTRT_ERR_NO_DEVICE, "%s:%d: %s defines the devices %s:0 to %s:%d", multi_kind.name,
+                                (int)index, multi_kind.members->name, multi_kind.name, multi_kind.name, list.count - 1);
+    *members = list.devices[index];
+    return CTRT_OK;
 }
 
-/* Adds up the members' properties that are available before a member is opened. Ignores a malformed list of members,
- * which open_device reports. */
+/* Adds up the members' properties that are available before a member is opened. Ignores a malformed list, which
+ * open_device reports. */
 static ctrt_status describe(int32_t index, ctrt_device_info *info)
 {
     ctrt_device_info facts = { .size = info->size, .numa_node = -1, .ecc = -1 };
-    char names[MULTI_MEMBERS][64];
-    int members = 0;
-    TRY(check_index(index));
-    if (member_names(names, &members) != CTRT_OK)
-        members = 0;
-    for (int m = 0; m < members; m++) {
+    struct multi_members members;
+    if (find_members(&members, index) != CTRT_OK)
+        members.count = 0;
+    for (int m = 0; m < members.count; m++) {
         ctrt_device_properties member;
-        if (ctrt_device_get_properties(&member, names[m]) != CTRT_OK)
+        if (ctrt_device_get_properties(&member, members.names[m]) != CTRT_OK)
             continue;
         facts.total_memory += member.total_memory;
         facts.processors += member.processors;
     }
-    snprintf(facts.name, sizeof facts.name, "one device over %d devices of %s", members, multi_kind.base);
+    snprintf(facts.name, sizeof facts.name, "one device over %d devices of %s", members.count,
+             multi_kind.base);
     memcpy(info, &facts, info->size < sizeof facts ? info->size : sizeof facts);
     return CTRT_OK;
 }
@@ -128,20 +89,21 @@ static void close_device(void *handle)
 /* Fails if a member does not exist. */
 static ctrt_status open_device(void **handle, int32_t index)
 {
-    TRY(check_index(index));
+    struct multi_members members;
+    TRY(find_members(&members, index));
+    for (int m = 0; m < members.count; m++) {
+        ctrt_device_properties unused;
+        TRY(ctrt_device_get_properties(&unused, members.names[m]));
+    }
     struct multi_device *device = multi_host->alloc(sizeof *device);
     if (device == NULL)
-        return multi_host->fail(CTRT_ERR_OUT_OF_MEMORY, "%s:0: no host memory for the device", multi_kind.name);
+        return multi_host->fail(CTRT_ERR_OUT_OF_MEMORY, "%s:%d: no host memory for the device", multi_kind.name,
+                                (int)index);
     memset(device, 0, sizeof *device);
-    ctrt_status status = member_names(device->names, &device->count);
-    for (int m = 0; m < device->count && status == CTRT_OK; m++) {
-        ctrt_device_properties unused;
-        status = ctrt_device_get_properties(&unused, device->names[m]);
-    }
-    if (status != CTRT_OK) {
-        multi_host->free(device);
-        return status;
-    }
+    snprintf(device->name, sizeof device->name, "%s:%d", multi_kind.name, (int)index);
+    device->index = index;
+    device->count = members.count;
+    memcpy(device->names, members.names, sizeof device->names);
     device->counts.size = sizeof device->counts;
     pthread_mutex_init(&device->lock, NULL);
     *handle = device;

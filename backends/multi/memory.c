@@ -1,9 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* backends/multi/memory.c: copies of bytes between the host and blocks, and the functions of ctrt/layout.h. */
+/* backends/multi/memory.c: copies of bytes between the host and blocks, on a device and between two devices of this
+ * backend, and the functions of ctrt/layout.h. */
 #include "multi.h"
 
 #include <stdio.h>
 #include <stdlib.h>
+
+#include "ctrt/strategy_plugin.h"
 
 static ctrt_status find(struct multi_block **block, int64_t *offset, const void *address, size_t bytes)
 {
@@ -15,19 +18,46 @@ static ctrt_status find(struct multi_block **block, int64_t *offset, const void 
     return CTRT_OK;
 }
 
-/* ---- from the host ---- */
-
-/* Copies host memory to the same range of every member's part. */
-static ctrt_status write_parts(const struct multi_device *device, const struct multi_data *data, int64_t offset,
-                               const void *from, size_t bytes)
+/* Returns whether the range contains every byte of the block that was written. */
+static bool overwrites(const struct multi_block *block, int64_t offset, size_t bytes)
 {
-    const int64_t size = multi_dtype_bytes(data->dtype);
+    return offset == 0 && bytes + 64 > block->bytes
+           && (block->data.state == MULTI_EMPTY || (int64_t)bytes >= block->data.bytes);
+}
+
+/* ---- to a block ---- */
+
+/* Bytes that are copied to a block: of the host, or replicated data of another device. */
+struct origin {
+    const void *host;                       /* NULL: the range of `parts` that begins at byte `offset` */
+    ctrt_tensor *const *parts;
+    int count;                              /* members of the other device */
+    int64_t offset;
+};
+
+static ctrt_status write_part(ctrt_tensor *part, ctrt_dtype dtype, int64_t offset, const struct origin *from,
+                              int member, size_t bytes)
+{
+    const int64_t size = multi_dtype_bytes(dtype), count = (int64_t)bytes / size;
+    ctrt_tensor *range = NULL, *source = NULL;
+    ctrt_status status = ctrt_narrow(&range, part, 0, offset / size, count);
+    if (status == CTRT_OK && from->host != NULL)
+        status = ctrt_from_host_(range, from->host, count, dtype);
+    if (status == CTRT_OK && from->host == NULL)
+        status = ctrt_narrow(&source, from->parts[member % from->count], 0, from->offset / size, count);
+    if (status == CTRT_OK && from->host == NULL)
+        status = ctrt_copy_(range, source);
+    ctrt_tensor_release(&range);
+    ctrt_tensor_release(&source);
+    return status;
+}
+
+/* Copies the bytes to the same range of every member's part. */
+static ctrt_status write_parts(const struct multi_device *device, const struct multi_data *data, int64_t offset,
+                               const struct origin *from, size_t bytes)
+{
     for (int m = 0; m < device->count; m++) {
-        ctrt_tensor *range = NULL;
-        ctrt_status status = ctrt_narrow(&range, data->parts[m], 0, offset / size, (int64_t)bytes / size);
-        if (status == CTRT_OK)
-            status = ctrt_from_host_(range, from, (int64_t)bytes / size, data->dtype);
-        ctrt_tensor_release(&range);
+        const ctrt_status status = write_part(data->parts[m], data->dtype, offset, from, m, bytes);
         if (status != CTRT_OK)
             return multi_member_fails(device, m, status);
     }
@@ -37,14 +67,10 @@ static ctrt_status write_parts(const struct multi_device *device, const struct m
 /* Makes the block replicated and writes the bytes to all parts. A block that the program has sharded stays sharded: a
  * replicated copy is written and copied back. The range is a multiple of the element size of the parts, except in a
  * block that was written as bytes before. */
-static ctrt_status copy_to_device(struct multi_device *device, void *to, const void *from, size_t bytes)
+static ctrt_status write_block(struct multi_device *device, struct multi_block *block, int64_t offset,
+                               const struct origin *from, size_t bytes)
 {
-    struct multi_block *block;
-    int64_t offset;
-    TRY(find(&block, &offset, to, bytes));
     struct multi_data *data = &block->data, whole;
-    const bool covers = offset == 0 && bytes + 64 > block->bytes
-                        && (data->state == MULTI_EMPTY || (int64_t)bytes >= data->bytes);
     if (data->state == MULTI_SHARDED && block->kept) {
         TRY(multi_data_to(device, &whole, data, &(struct multi_data){ .state = MULTI_REPLICATED }, block->bytes));
         ctrt_status status = write_parts(device, &whole, offset, from, bytes);
@@ -53,12 +79,20 @@ static ctrt_status copy_to_device(struct multi_device *device, void *to, const v
         multi_data_release(&whole);
         return status;
     }
-    if (covers && data->state != MULTI_REPLICATED)
+    if (data->state != MULTI_REPLICATED && overwrites(block, offset, bytes))
         multi_data_release(data);
     TRY(multi_replicate(device, block));
     if (offset + (int64_t)bytes > data->bytes)
         data->bytes = offset + (int64_t)bytes;
     return write_parts(device, data, offset, from, bytes);
+}
+
+static ctrt_status copy_to_device(struct multi_device *device, void *to, const void *from, size_t bytes)
+{
+    struct multi_block *block;
+    int64_t offset;
+    TRY(find(&block, &offset, to, bytes));
+    return write_block(device, block, offset, &(struct origin){ .host = from }, bytes);
 }
 
 /* ---- to the host ---- */
@@ -186,12 +220,134 @@ static ctrt_status fill(void *handle, void *queue, void *address, int byte, size
     return multi_call(handle, "fill", CTRT_U8, NULL, 0, &outputs, 1, &attributes);
 }
 
+/* ---- between two devices ---- */
+
+/* Copies data to a block that has as many members and is overwritten. The block gets the layout of the data, unless the
+ * program has set another one. *done: false if the layouts do not permit that; nothing was copied then. */
+static ctrt_status copy_layout(bool *done, struct multi_device *device, struct multi_block *block,
+                               const struct multi_device *source, const struct multi_data *from, size_t bytes)
+{
+    struct multi_data *data = &block->data;
+    const bool sharded = from->state == MULTI_SHARDED;
+    const bool equal = data->state == from->state && data->dtype == from->dtype
+                       && (!sharded || (data->extent == from->extent && data->inner == from->inner
+                                        && data->bytes == from->bytes));
+    *done = source->count == device->count && from->bytes == (int64_t)bytes && overwrites(block, 0, bytes)
+            && (equal || !block->kept);
+    if (!*done)
+        return CTRT_OK;
+    if (!equal) {
+        struct multi_data like = *from;
+        memset(like.parts, 0, sizeof like.parts);
+        multi_data_release(data);
+        if (from->state != MULTI_CONSTANT)
+            TRY(multi_data_alloc(device, &like, block->bytes));
+        *data = like;
+    }
+    data->bytes = from->bytes;
+    data->value = from->value;
+    for (int m = 0; m < device->count && from->state != MULTI_CONSTANT; m++) {
+        const int64_t size = sharded ? multi_part_bytes(from, device->count, m) : from->bytes;
+        const struct origin part = { .parts = &from->parts[m], .count = 1 };
+        const ctrt_status status = write_part(data->parts[m], from->dtype, 0, &part, 0, (size_t)size);
+        if (status != CTRT_OK)
+            return multi_member_fails(device, m, status);
+    }
+    return CTRT_OK;
+}
+
+/* Copies a range of a block of another device. The layout of that block does not change, unless it is partial. */
+static ctrt_status copy_range(struct multi_device *device, struct multi_block *block, int64_t offset,
+                              struct multi_device *source, struct multi_block *other, int64_t other_offset,
+                              size_t bytes)
+{
+    struct multi_data whole = { .state = MULTI_EMPTY };
+    struct origin from = { .parts = other->data.parts, .count = source->count, .offset = other_offset };
+    if (other->data.state == MULTI_SHARDED) {
+        TRY(multi_data_to(source, &whole, &other->data, &(struct multi_data){ .state = MULTI_REPLICATED },
+                          other->bytes));
+        from.parts = whole.parts;
+    } else {
+        TRY(multi_replicate(source, other));
+    }
+    if (overwrites(block, offset, bytes) && !block->kept && block->data.dtype != other->data.dtype) {
+        multi_data_release(&block->data);
+        block->data = (struct multi_data){ .dtype = other->data.dtype };
+    }
+    const ctrt_status status = write_block(device, block, offset, &from, bytes);
+    multi_data_release(&whole);
+    return status;
+}
+
+/* Returns whether copies of elements can copy the bytes. */
+static bool same_elements(const struct multi_block *to, int64_t to_offset, const struct multi_block *from,
+                          int64_t offset, size_t bytes)
+{
+    const ctrt_dtype dtype = from->data.dtype;
+    return dtype != 0 && (dtype == to->data.dtype || (!to->kept && overwrites(to, to_offset, bytes)))
+           && (to_offset | offset | (int64_t)bytes) % multi_dtype_bytes(dtype) == 0;
+}
+
+static ctrt_status through_host(struct multi_device *device, void *to, struct multi_device *source, const void *from,
+                                size_t bytes)
+{
+    void *buffer = malloc(bytes);
+    if (buffer == NULL)
+        return multi_host->fail(CTRT_ERR_OUT_OF_MEMORY, "%s: no %zu bytes of host memory", multi_kind.name, bytes);
+    ctrt_status status = copy_to_host(source, buffer, from, bytes);
+    if (status == CTRT_OK)
+        status = copy_to_device(device, to, buffer, bytes);
+    free(buffer);
+    return status;
+}
+
+static ctrt_status copy_between(struct multi_device *device, void *to, struct multi_device *source, const void *from,
+                                size_t bytes)
+{
+    struct multi_block *block, *other;
+    int64_t offset, other_offset;
+    bool done = false;
+    TRY(find(&block, &offset, to, bytes));
+    TRY(find(&other, &other_offset, from, bytes));
+    if (other->data.state == MULTI_EMPTY)
+        return CTRT_OK;
+    if (offset == 0 && other_offset == 0)
+        TRY(copy_layout(&done, device, block, source, &other->data, bytes));
+    if (done)
+        return CTRT_OK;
+    if (!same_elements(block, offset, other, other_offset, bytes))
+        return through_host(device, to, source, from, bytes);
+    return copy_range(device, block, offset, source, other, other_offset, bytes);
+}
+
+static bool can_access_peer(void *handle, void *peer)
+{
+    return handle != peer;
+}
+
+/* The locks are taken in the order of the devices' numbers, because another thread may copy in the other direction. */
+static ctrt_status copy_peer(void *handle, void *to, void *peer, const void *from, size_t bytes, void *queue)
+{
+    struct multi_device *device = handle, *source = peer;
+    struct multi_device *first = device->index < source->index ? device : source;
+    const bool ordered = ctrt_set_streams_ordered(true);    /* members' streams of both devices */
+    (void)queue;
+    const int cancel = multi_enter(first), inner = multi_enter(first == device ? source : device);
+    const ctrt_status status = bytes > 0 ? copy_between(device, to, source, from, bytes) : CTRT_OK;
+    multi_leave(first == device ? source : device, inner);
+    multi_leave(first, cancel);
+    ctrt_set_streams_ordered(ordered);
+    return status;
+}
+
 const ctrt_memory_table multi_memory_table = {
     .size = sizeof(ctrt_memory_table),
     .alloc = multi_alloc,
     .free = multi_free,
     .copy = copy,
     .fill = fill,
+    .can_access_peer = can_access_peer,
+    .copy_peer = copy_peer,
 };
 
 /* ---- layouts ---- */

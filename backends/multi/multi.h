@@ -1,9 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* backends/multi/multi.h: internal declarations of the backends sim-multi and nccl-multi: one logical device whose
- * tensors are distributed over the devices of another backend, its members.
+/* backends/multi/multi.h: internal declarations of the backends sim-multi and nccl-multi: logical devices, each
+ * of which distributes its tensors over several devices of another backend, its members.
  *
  *   plugin.c        the component; compiled once for each of the two backends
- *   device.c        members, opening and closing
+ *   list.c          which devices are the members of each logical device
+ *   device.c        opening and closing
  *   blocks.c        logical addresses
  *   layout.c        arithmetic of layouts: which dimension of a view is the sharded one, and the members' views
  *   redistribute.c  changes of layouts, with communicators
@@ -11,9 +12,9 @@
  *   plan.c          chooses the layout in which a call runs
  *   kernel.c        runs a call on the members
  *   workers.c       threads for the members' calls of collectives
- *   memory.c        copies between a block and the host
+ *   memory.c        copies of bytes: between a block and the host, on a device, and between two logical devices
  *
- * A block of the logical device is a range of logical addresses, at which no memory is mapped. Its bytes are in tensors
+ * A block of a logical device is a range of logical addresses, at which no memory is mapped. Its bytes are in tensors
  * of the members, `parts`, which are allocated when the block is first written. Layouts are described in bytes, so they
  * do not depend on the views of the block. */
 #ifndef CTRT_MULTI_H
@@ -31,6 +32,7 @@
 #include "ctrt/op_plugin.h"
 #include "ctrt/plugin.h"
 
+#define MULTI_DEVICES  16               /* most logical devices */
 #define MULTI_MEMBERS  16               /* most members of a device */
 #define MULTI_OPERANDS 16               /* most operands of one call; a step of an optimizer is one call per tensor */
 
@@ -78,6 +80,8 @@ struct multi_block {
 };
 
 struct multi_device {
+    char name[64];                      /* "sim-multi:0" */
+    int index;
     int count;                          /* members */
     char names[MULTI_MEMBERS][64];
     ctrt_device *members[MULTI_MEMBERS];
@@ -86,6 +90,7 @@ struct multi_device {
     struct multi_workers *workers;
     pthread_mutex_t lock;               /* held while a call runs; guards the data of all blocks, and `counts` */
     ctrt_layout_counts counts;
+    const char *logged[128];            /* ops whose fallbacks have been logged */
 };
 
 /* Lock and unlock device->lock. The thread cannot be cancelled while it holds the lock. multi_enter returns the cancel
@@ -103,6 +108,19 @@ extern ctrt_kernel_table multi_kernel_table;
 ctrt_status multi_members_open(struct multi_device *device);
 /* Adds "member 1 (sim:1)" to the thread's error message and returns `status`. */
 ctrt_status multi_member_fails(const struct multi_device *device, int member, ctrt_status status);
+
+/* ---- list.c ---- */
+
+struct multi_list {
+    int count;                          /* logical devices */
+    struct multi_members {
+        int count;
+        char names[MULTI_MEMBERS][64];
+    } devices[MULTI_DEVICES];
+};
+/* Reads the members of all logical devices. CTRT_ERR_INVALID_ARGUMENT for a malformed list; it is not checked that the
+ * members exist. */
+ctrt_status multi_list_read(struct multi_list *list);
 
 /* ---- blocks.c ---- */
 

@@ -376,12 +376,13 @@ static ctrt_status prepare_output(struct multi_plan *plan, struct multi_operand 
 /* Counts a call whose operands have to be replicated, and logs the first such call of each op. */
 static void note_fallback(const struct multi_plan *plan)
 {
-    static const char *logged[128];         /* guarded by the device's lock, because there is one device */
+    const char **logged = plan->device->logged;
+    const size_t room = sizeof plan->device->logged / sizeof plan->device->logged[0];
     size_t k = 0;
     plan->device->counts.fallbacks++;
-    while (k < sizeof logged / sizeof logged[0] && logged[k] != NULL && strcmp(logged[k], plan->op) != 0)
+    while (k < room && logged[k] != NULL && strcmp(logged[k], plan->op) != 0)
         k++;
-    if (k == sizeof logged / sizeof logged[0] || logged[k] != NULL)
+    if (k == room || logged[k] != NULL)
         return;
     logged[k] = plan->op;
     multi_host->log(CTRT_LOG_DEBUG, multi_kind.name,

@@ -9,8 +9,9 @@ const ctrt_host *multi_host;
 
 static const ctrt_param members_param = {
     .size = sizeof(ctrt_param), .name = MULTI_PARAM, .type = CTRT_PARAM_STRING,
-    .help = "members of " MULTI_NAME ":0: devices separated by commas, such as " MULTI_EXAMPLE "; default: all visible "
-            MULTI_BASE " devices",
+    .help = "members of the devices of " MULTI_NAME ", separated by commas, and by semicolons between devices: "
+            MULTI_EXAMPLE "; or 2x4: two devices of four members each; default: all visible " MULTI_BASE " devices as "
+            MULTI_NAME ":0",
 };
 
 const struct multi_kind multi_kind = {
@@ -42,5 +43,4 @@ static ctrt_status init(const ctrt_host *host)
     return host->param(&value, &members_param);
 }
 
-CTRT_PLUGIN_DEFINE("backend-" MULTI_NAME, PACKAGE_VERSION, "one device over several devices of " MULTI_BASE, components,
-                   init)
+CTRT_PLUGIN_DEFINE("backend-" MULTI_NAME, PACKAGE_VERSION, "several devices of " MULTI_BASE " as one", components, init)

@@ -68,6 +68,12 @@ static inline bool device_host_memory(const ctrt_device *device)
     return device->flags & CTRT_DEVICE_HOST_MEMORY;
 }
 
+/* Returns whether the device has members over which it distributes tensors (ctrt/layout.h). */
+static inline bool device_distributes(const ctrt_device *device)
+{
+    return CTRT_SLOT(device->backend, layout) != 0;
+}
+
 /* The process ID of this process, updated in the child of a fork. */
 extern pid_t device_process;
 

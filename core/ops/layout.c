@@ -8,7 +8,7 @@
 
 static const ctrt_layout_table *table_of(const ctrt_device *device)
 {
-    return CTRT_SLOT(device->backend, layout) ? device->backend->layout : NULL;
+    return device_distributes(device) ? device->backend->layout : NULL;
 }
 
 ctrt_status ctrt_tensor_layout(ctrt_layout *layout, ctrt_tensor *tensor)
@@ -64,6 +64,26 @@ ctrt_status ctrt_tensor_distribute(ctrt_tensor *tensor, const ctrt_layout *layou
     if (table == NULL || dry_run_on(tensor->device))
         return CTRT_OK;
     return ctrt_context(table->set(tensor->device->handle, view, &wanted), "%s", who);
+}
+
+ctrt_status ctrt_tensor_distribute_like(ctrt_tensor *tensor, ctrt_tensor *like)
+{
+    static const char who[] = "tensor_distribute_like";
+    ctrt_layout layout;
+    OP_CHECK(who, tensor);
+    OP_CHECK(who, like);
+    const ctrt_view *view = &tensor->view;
+    if (!shape_equal(view->shape, view->ndim, like->view.shape, like->view.ndim)) {
+        char shape[SHAPE_TEXT_BYTES], other[SHAPE_TEXT_BYTES];
+        return ctrt_fail(CTRT_ERR_SHAPE, "%s: the shapes %s and %s differ", who,
+                         shape_text(shape, view->shape, view->ndim),
+                         shape_text(other, like->view.shape, like->view.ndim));
+    }
+    CTRT_TRY(ctrt_tensor_layout(&layout, like));
+    if (layout.kind != CTRT_LAYOUT_SHARDED || !device_distributes(tensor->device)
+        || !(view->flags & CTRT_VIEW_CONTIGUOUS))
+        return CTRT_OK;
+    return ctrt_context(ctrt_tensor_distribute(tensor, &layout), "%s", who);
 }
 
 ctrt_status ctrt_layout_count(ctrt_layout_counts *counts, ctrt_device *device)

@@ -1,10 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* ctrt/layout.h: how the tensors of a device with several members are distributed.
  *
- * sim-multi:0 and nccl-multi:0 each make one device of several devices, their members. The values of a tensor on such a
+ * Each device of sim-multi and nccl-multi consists of several devices, its members. The values of a tensor on such a
  * device do not depend on its layout; the layout determines how much memory and communication the tensor needs. New
  * tensors are replicated, unless an op computes them from tensors in other layouts. Ops choose the layouts of their
- * results and redistribute operands where necessary (doc/parallel.md). On other devices every tensor is replicated.
+ * results and redistribute operands where necessary (doc/parallel.md). A copy to another device of the same type that
+ * has as many members has the layout of the original. On other devices every tensor is replicated.
  *
  * The functions are thread-safe for different tensors. Two calls that use one tensor must not run at the same time if
  * one of them distributes it. A required argument that is NULL gives CTRT_ERR_INVALID_ARGUMENT. */
@@ -31,6 +32,13 @@ CTRT_API ctrt_status ctrt_tensor_layout(ctrt_layout *layout, ctrt_tensor *tensor
  * CTRT_ERR_INVALID_ARGUMENT for an unknown kind or if layout->groups does not divide the dimension. Errors of a
  * member, such as CTRT_ERR_OUT_OF_MEMORY, name it; the layout is as before then. */
 CTRT_API ctrt_status ctrt_tensor_distribute(ctrt_tensor *tensor, const ctrt_layout *layout);
+
+/* Distributes `tensor` as `like`, of the same shape, is sharded: for copies, gradients and states of a parameter on
+ * other devices. Has no effect if `like` is not sharded, if the device of `tensor` has no members, or if `tensor` is not
+ * contiguous. Before the first write to `tensor`, it needs no communication.
+ *
+ * Errors: CTRT_ERR_SHAPE if the shapes differ; those of ctrt_tensor_distribute. */
+CTRT_API ctrt_status ctrt_tensor_distribute_like(ctrt_tensor *tensor, ctrt_tensor *like);
 
 /* Writes the number of redistributions since the device was opened; all are 0 for a device without members. The caller
  * sets counts->size. `device`: NULL is the default device. */

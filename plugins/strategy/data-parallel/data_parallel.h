@@ -67,6 +67,9 @@ void replicas_drop_predicted(struct data_parallel *dp);
 
 struct bucket {                             /* parameters whose gradients are added up together */
     size_t first, end;                      /* parameters; the bucket with the highest ones comes first */
+    bool whole;                             /* of one parameter, which is sharded over the members of its device: its
+                                             * gradients are not copied to memory of the bucket, where they would lose
+                                             * their layout; `sums` has the gradients themselves */
     ctrt_dtype dtype;
     int64_t numel;                          /* of its memory in this step */
     ctrt_tensor **sums;                     /* per replica: its gradients, then sums; owned; NULL: none (yet) */
@@ -78,6 +81,8 @@ struct bucket {                             /* parameters whose gradients are ad
 /* Sorts the parameters into buckets and adds the hooks. Called when a replica is new. dp->buckets is NULL after a
  * failure. */
 ctrt_status buckets_make(struct data_parallel *dp);
+/* Returns whether the buckets fit the current layouts of the parameters. */
+bool buckets_fit(const struct data_parallel *dp);
 void buckets_free(struct data_parallel *dp);
 /* Removes the hooks of a replica. */
 void hooks_free(struct data_parallel *dp, int index);

@@ -6,7 +6,8 @@
  * gradient of all replicas enqueues the additions of the whole bucket: per level of the tree one copy between devices
  * and one addition. The gradients of the module are then parts of the first device's memory of the bucket. A bucket
  * that is not complete when all backward passes have been enqueued, because a parameter has no gradient on some device,
- * is added up at the end.
+ * is added up at the end. A parameter that is sharded over the members of its device (ctrt/layout.h) is alone in its
+ * bucket, and its gradients are added without such memory, so that each member has only its part of the sum.
  *
  * Asynchronous devices have a stream for the copies to the buckets and one for the additions, so that neither delays
  * the backward passes. One stream is not sufficient, because a thread may enqueue all copies of its device before
@@ -85,12 +86,18 @@ void buckets_free(struct data_parallel *dp)
     dp->bucket_count = 0;
 }
 
+static bool is_sharded(ctrt_tensor *parameter)
+{
+    ctrt_layout layout;
+    return ctrt_tensor_layout(&layout, parameter) == CTRT_OK && layout.kind == CTRT_LAYOUT_SHARDED;
+}
+
 static uint64_t gradient_bytes(const ctrt_tensor *parameter)
 {
     return (uint64_t)ctrt_tensor_numel(parameter) * ctrt_dtype_size(ctrt_tensor_dtype(parameter));
 }
 
-/* The parameters of a bucket have one dtype. */
+/* The parameters of a bucket have one dtype. A sharded parameter has a bucket of its own. */
 static ctrt_status make(struct data_parallel *dp)
 {
     uint64_t bytes = 0;
@@ -102,10 +109,12 @@ static ctrt_status make(struct data_parallel *dp)
     for (size_t i = dp->parameters; i-- > 0;) {
         const uint64_t here = gradient_bytes(dp->tensors[i]);
         const ctrt_dtype dtype = ctrt_tensor_dtype(dp->tensors[i]);
+        const bool whole = is_sharded(dp->tensors[i]);
         struct bucket *bucket = &dp->buckets[dp->bucket_count];
-        if (dp->bucket_count == 0 || bytes + here > dp->bucket_bytes || dtype != bucket[-1].dtype) {
+        if (dp->bucket_count == 0 || bytes + here > dp->bucket_bytes || dtype != bucket[-1].dtype || whole
+            || bucket[-1].whole) {
             dp->bucket_count++;
-            *bucket = (struct bucket){ .end = i + 1, .dtype = dtype };
+            *bucket = (struct bucket){ .end = i + 1, .dtype = dtype, .whole = whole };
             bucket->sums = calloc((size_t)dp->n, sizeof *bucket->sums);
             bucket->events = calloc((size_t)dp->n, sizeof *bucket->events);
             if (bucket->sums == NULL || bucket->events == NULL)
@@ -130,6 +139,16 @@ ctrt_status buckets_make(struct data_parallel *dp)
     for (int r = 0; r < dp->n; r++)
         hooks_free(dp, r);
     return status;
+}
+
+bool buckets_fit(const struct data_parallel *dp)
+{
+    size_t i = dp->parameters;
+    for (size_t b = 0; b < dp->bucket_count; b++)
+        while (i > dp->buckets[b].first)
+            if (is_sharded(dp->tensors[--i]) != dp->buckets[b].whole)
+                return false;
+    return dp->buckets != NULL;
 }
 
 /* ---- streams ---- */
@@ -189,9 +208,15 @@ ctrt_status trees_merge(ctrt_sum_tree **trees, int count)
 /* ---- one bucket ---- */
 
 /* The part of the bucket's memory on replica r that is for the gradient of parameter i. */
-static ctrt_status part_of(ctrt_tensor **out, const struct data_parallel *dp, ctrt_tensor *sum, size_t i)
+static ctrt_status part_of(ctrt_tensor **out, const struct data_parallel *dp, const struct bucket *bucket, int r,
+                           size_t i)
 {
     const ctrt_tensor *like = dp->tensors[i];
+    ctrt_tensor *sum = bucket->sums[r];
+    if (bucket->whole) {
+        ctrt_tensor_assign(out, sum);
+        return CTRT_OK;
+    }
     CTRT_TRY(ctrt_narrow(out, sum, 0, dp->offsets[i], ctrt_tensor_numel(like)));
     return ctrt_view_as(out, *out, ctrt_ints_of(ctrt_tensor_shape(like), ctrt_tensor_ndim(like)));
 }
@@ -216,14 +241,19 @@ static ctrt_status bucket_open(struct data_parallel *dp, struct bucket *bucket, 
     return ctrt_empty(&bucket->sums[r], CTRT_SHAPE(bucket->numel), bucket->dtype, dp->devices[r]);
 }
 
-/* Copies the gradient of parameter i of replica r to the bucket's memory; without gradient, writes zeros there. */
+/* Copies the gradient of parameter i of replica r to the bucket's memory; without gradient, writes zeros there. The
+ * sum of a `whole` bucket is the gradient itself; without gradient, there is none. */
 static ctrt_status pack(struct data_parallel *dp, struct bucket *bucket, int r, size_t i)
 {
     CTRT_AUTO(tensor) part = NULL;
     ctrt_tensor *grad = ctrt_tensor_grad(dp->replicas[r].tensors[i]);
+    if (bucket->whole) {
+        ctrt_tensor_assign(&bucket->sums[r], grad);
+        return CTRT_OK;
+    }
     ON_STREAM(dp, r, STREAM_PACK);
     CTRT_TRY(bucket_open(dp, bucket, r));
-    CTRT_TRY(part_of(&part, dp, bucket->sums[r], i));
+    CTRT_TRY(part_of(&part, dp, bucket, r, i));
     CTRT_TRY(grad != NULL ? ctrt_copy_(part, grad) : ctrt_zero_(part));
     if (dp->streams[r].at[STREAM_PACK] == NULL)
         return CTRT_OK;
@@ -271,6 +301,10 @@ static ctrt_status merge(struct data_parallel *dp, struct bucket *bucket, int to
     ON_STREAM(dp, to, STREAM_ADD);
     if (bucket->sums[to] == NULL)
         return ctrt_to_device(&bucket->sums[to], sum, dp->devices[to]);
+    if (bucket->whole) {                        /* not in place, because the program may use the gradient */
+        CTRT_TRY(ctrt_to_device(&here, sum, dp->devices[to]));
+        return ctrt_add(&bucket->sums[to], bucket->sums[to], here);
+    }
     if (dp->devices[to] == dp->devices[from])
         return ctrt_add_(bucket->sums[to], sum);
     CTRT_TRY(receive(&here, dp, to, sum));
@@ -298,7 +332,7 @@ static ctrt_status bucket_sum(struct data_parallel *dp, struct bucket *bucket, i
         for (int r = 0; r < count && !any; r++)
             any = dp->packed[(size_t)r * dp->parameters + i] != 0;
         if (any)
-            CTRT_TRY(part_of(&dp->grads[i], dp, bucket->sums[0], i));
+            CTRT_TRY(part_of(&dp->grads[i], dp, bucket, 0, i));
     }
     ctrt_tensor_release(&bucket->sums[0]);
     bucket->done = true;

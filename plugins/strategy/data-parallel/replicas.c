@@ -189,6 +189,14 @@ static ctrt_status replica_make(struct data_parallel *dp, int index)
     return ctrt_context(status, "creating replica %d (%s)", index, ctrt_device_name(dp->devices[index]));
 }
 
+/* Gives a replica the layouts that the program has set in the module. */
+static ctrt_status follow_layouts(const struct data_parallel *dp, const struct replica *replica)
+{
+    for (size_t i = 0; i < dp->count; i++)
+        CTRT_TRY(ctrt_tensor_distribute_like(replica->tensors[i], dp->tensors[i]));
+    return CTRT_OK;
+}
+
 static ctrt_status follow_grad(const struct data_parallel *dp, const struct replica *replica)
 {
     for (size_t i = 0; i < dp->parameters; i++) {
@@ -314,9 +322,11 @@ ctrt_status replicas_update(struct data_parallel *dp, int count)
             (void)follow(dp->replicas[r].module, dp->module);
         made = true;
     }
-    if (made || dp->buckets == NULL)
+    if (made || !buckets_fit(dp))
         CTRT_TRY(buckets_make(dp));
-    for (int r = 1; r < count; r++)
+    for (int r = 1; r < count; r++) {
+        CTRT_TRY(follow_layouts(dp, &dp->replicas[r]));
         CTRT_TRY(follow_grad(dp, &dp->replicas[r]));
+    }
     return count > 1 ? values_update(dp, count) : CTRT_OK;
 }
