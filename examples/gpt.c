@@ -8,6 +8,10 @@
  *
  *     CTRT_DEVICE=sim-multi:0 CTRT_SIM=devices=4 ./gpt --tensor-parallel
  *
+ * CTRT_STRATEGY divides each batch over several such devices, here two with two members each:
+ *
+ *     CTRT_DEVICE=sim-multi CTRT_SIM=devices=4 CTRT_SIM_MULTI=2x2 CTRT_STRATEGY=data-parallel ./gpt --tensor-parallel
+ *
  * The device is that of CTRT_DEVICE ("cpu", "cuda:1"), else the best one present; the code does not depend on it. */
 #include <ctrt/ctrt.h>
 
@@ -127,22 +131,31 @@ static ctrt_status text_batch(ctrt_tensor **x, ctrt_tensor **y, ctrt_device *dev
 
 /* ---- training and text generation ---- */
 
+/* The mean over the tokens of logits [N, T, vocabulary]; inputs[1] are the tokens that follow, [N, T]. */
+static ctrt_status loss_function(ctrt_tensor **loss, ctrt_tensor *logits, ctrt_tensor *const *inputs, int count,
+                                 void *user)
+{
+    CTRT_AUTO(tensor) x = NULL, y = NULL;
+    (void)count, (void)user;
+    CTRT_TRY(ctrt_flatten(&x, logits, 0, 1));
+    CTRT_TRY(ctrt_flatten(&y, inputs[1], 0, 1));
+    return ctrt_cross_entropy(loss, x, y, NULL);
+}
+
 static ctrt_status train(ctrt_module *net, int steps, ctrt_device *device)
 {
     CTRT_AUTO(tensor) x = NULL, y = NULL, loss = NULL;
     CTRT_AUTO(optimizer) optimizer = NULL;
     struct timespec start, now;
     double value;
+    if (ctrt_parallel_comm(net) != NULL)                                /* each rank trains with pieces of its own */
+        srand48(ctrt_comm_rank(ctrt_parallel_comm(net)) + 1);
     CTRT_TRY(ctrt_adamw_new(&optimizer, net, &(ctrt_adamw_options){ .lr = 1e-3, .weight_decay = 0.01 }));
     clock_gettime(CLOCK_MONOTONIC, &start);
     for (int step = 1; step <= steps; step++) {
         CTRT_TRY(text_batch(&x, &y, device));
-        CTRT_TRY(ctrt_forward(&x, net, x));
-        CTRT_TRY(ctrt_flatten(&x, x, 0, 1));                            /* [BATCH * CONTEXT, vocabulary] */
-        CTRT_TRY(ctrt_flatten(&y, y, 0, 1));
-        CTRT_TRY(ctrt_cross_entropy(&loss, x, y, NULL));
         CTRT_TRY(ctrt_optimizer_zero_grad(optimizer, true));
-        CTRT_TRY(ctrt_backward(loss));
+        CTRT_TRY(ctrt_parallel_step(&loss, net, (ctrt_tensor *[]){ x, y }, 2, loss_function, NULL));
         CTRT_TRY(ctrt_clip_grad_norm_(NULL, net, 1.0));
         CTRT_TRY(ctrt_optimizer_step(optimizer));
         if (step % 50 != 1 && step != steps)
@@ -203,15 +216,16 @@ static ctrt_status run(const char *path, int steps, int letters, bool divide)
 {
     ctrt_device *device = NULL;
     ctrt_status status = CTRT_OK;
-    CTRT_AUTO(module) net = NULL;
+    CTRT_AUTO(module) gpt = NULL, net = NULL;
     CTRT_TRY(text_read(path));
     CTRT_TRY(ctrt_device_get(&device, "auto"));
     ctrt_manual_seed(1);
-    CTRT_TRY(gpt_new(&net, text.vocabulary, device));
+    CTRT_TRY(gpt_new(&gpt, text.vocabulary, device));
+    if (divide)
+        CTRT_TRY(ctrt_module_distribute(gpt, tensor_parallel, sizeof tensor_parallel / sizeof tensor_parallel[0]));
+    CTRT_TRY(ctrt_parallel_new(&net, gpt, NULL, NULL, 0));              /* CTRT_STRATEGY; default: as gpt */
     printf("%s: %ld characters, %d different; %lld parameters on %s\n", path, text.length, text.vocabulary,
            (long long)ctrt_module_numel(net), ctrt_device_name(device));
-    if (divide)
-        CTRT_TRY(ctrt_module_distribute(net, tensor_parallel, sizeof tensor_parallel / sizeof tensor_parallel[0]));
     CTRT_TRY(train(net, steps, device));
     if (divide)
         CTRT_TRY(print_redistributions(device));

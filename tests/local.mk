@@ -70,7 +70,7 @@ EXTRA_DIST += \
     tests/unit/comm_values.h \
     tests/unit/cuda_compare.h tests/unit/cuda_discovery.h tests/unit/dryrun_models.h \
     tests/unit/fake_pool.h tests/unit/file_tree.h tests/unit/folder.h tests/unit/forbid.h \
-    tests/unit/log_kept.h tests/unit/multi_check.h tests/unit/memory_checks.h tests/unit/memory_host.h tests/unit/parallel_check.h \
+    tests/unit/log_kept.h tests/unit/multi_block.h tests/unit/multi_check.h tests/unit/memory_checks.h tests/unit/memory_host.h tests/unit/parallel_check.h \
     tests/unit/pipeline_check.h \
     tests/unit/sims.h tests/unit/small_net.h tests/unit/soft_begin.h tests/unit/spill_check.h tests/unit/tap.h \
     tests/unit/strategy_check.h tests/unit/tensors.h
@@ -140,7 +140,7 @@ endif
 endif
 endif
 if PLUGIN_SIM_MULTI
-parallel_tests += tests/unit/test-multi-layouts.c
+parallel_tests += tests/unit/test-multi-layouts.c tests/unit/test-multi-mesh.c
 # Without ThreadSanitizer: test-multi-layouts.c has the same threads, and oneDNN's convolutions start others.
 public_tests   += tests/unit/test-multi-ops.c
 endif
