@@ -2,7 +2,7 @@
 /* bench/parallel.c: times of training steps under the strategies on simulated devices, compared with the times that the
  * strategies' schedules need at least.
  *
- *     bench-parallel [LATENCY_US [STEPS [STRATEGY]]]      default: 1000 3, all strategies
+ *     bench-parallel [LATENCY_US [STEPS [STRATEGY]]]      default: 1000 3, all strategies; `tensor` for tensor and mesh
  *
  * On `sim` an op takes the latency L, whatever its size, and a copy of b bytes between devices takes
  * c(b) = L + b / bandwidth. Links do not share bandwidth, and copies overlap with ops. So a program whose devices never
@@ -35,6 +35,17 @@
  *                   device: forward, loss, backward, gradients and losses added up. One device takes M times what all
  *                   layers need, plus u; with n devices a step should take 1/n of that.
  *
+ *   tensor          T1 + (2 P - 1) A(x), with P pairs of linear layers without bias, each followed by tanh. The
+ *                   outputs of the first layer of a pair and the inputs of the second one are divided over the n
+ *                   members of one device of sim-multi. Each pair needs one all_reduce of its output, and, except the
+ *                   first one, one of the gradient of its input, of x bytes each. The members run as many ops as one
+ *                   device runs.
+ *   mesh            Tt + 2 c(w / 2) + L
+ *                   data-parallel over two devices of sim-multi with two members each; Tt is the formula of `tensor`
+ *                   for two members. The members' parts of the first weight have to reach the other device before it
+ *                   starts. At the end the last gradient needs a copy and an addition; a sharded gradient is not copied
+ *                   to a bucket. The other copies and additions run beside the passes.
+ *
  * The program prints the median time of STEPS steps, the formula's time, their quotient, and the efficiency. */
 #ifndef _GNU_SOURCE
 #define _GNU_SOURCE
@@ -47,6 +58,7 @@
 
 enum { WIDTH = 32, ROWS = 8, LAYERS = 96, MOST = 4, MICRO = 128, STAGE_LAYERS = 8, MOST_STEPS = 99 };
 enum { BLOCKS = 24, BLOCK_OPS = 16 };               /* blocks: their number, and ops of one in the forward pass */
+enum { PAIRS = 25 };                                /* of linear layers that are divided over members */
 
 static double latency = 1e-3;
 static const double bandwidth = 256 << 20;
@@ -84,11 +96,11 @@ static ctrt_status mean_square(ctrt_tensor **loss, ctrt_tensor *output, ctrt_ten
     return ctrt_mean(loss, square, CTRT_ALL_DIMS);
 }
 
-static void devices_find(ctrt_device **devices, int first, int n)
+static void devices_find(ctrt_device **devices, const char *type, int first, int n)
 {
     for (int i = 0; i < n; i++) {
         char name[32];
-        snprintf(name, sizeof name, "sim:%d", first + i);
+        snprintf(name, sizeof name, "%s:%d", type, first + i);
         must(ctrt_device_get(&devices[i], name));
     }
 }
@@ -115,17 +127,28 @@ static ctrt_status block_new(ctrt_module **out, ctrt_device *device)
     return ctrt_module_add_module(*out, "linear", CTRT_NEW(linear, WIDTH, WIDTH, false, device));
 }
 
-/* `layers`: BLOCKS of blocks, or a number of linear layers with bias and tanh. `comm`: NULL, or that of a rank, whose
- * device is devices[0]. */
+/* The outputs of the first layer of each pair, and the inputs of the second one. */
+static void pairs_distribute(ctrt_module *module)
+{
+    ctrt_tensor *weight;
+    for (int i = 0; ctrt_module_parameter(NULL, &weight, module, (size_t)i) == CTRT_OK; i++)
+        must(ctrt_tensor_distribute(weight, &(ctrt_layout){ .kind = CTRT_LAYOUT_SHARDED, .dim = i % 2 }));
+}
+
+/* `layers`: BLOCKS of blocks, 2 * PAIRS linear layers without bias and tanh, or another number of linear layers with
+ * bias and tanh. `comm`: NULL, or that of a rank, whose device is devices[0]. */
 static void training_begin(struct training *t, const char *strategy, int layers, int64_t rows, ctrt_comm *comm)
 {
     must(ctrt_sequential_new(&t->module, CTRT_NO_MODULES));
     for (int i = 0; i < layers && layers != BLOCKS; i++) {
-        must(ctrt_sequential_add(t->module, CTRT_NEW(linear, WIDTH, WIDTH, true, t->devices[0])));
+        must(ctrt_sequential_add(t->module,
+                                 CTRT_NEW(linear, WIDTH, WIDTH, layers != 2 * PAIRS, t->devices[0])));
         must(ctrt_sequential_add(t->module, CTRT_NEW(tanh)));
     }
     for (int i = 0; i < layers && layers == BLOCKS; i++)
         must(ctrt_sequential_add(t->module, CTRT_MAKE(block_new, t->devices[0])));
+    if (strncmp(ctrt_device_name(t->devices[0]), "sim-multi", 9) == 0)
+        pairs_distribute(t->module);
     must(ctrt_randn(&t->x, CTRT_SHAPE(rows, WIDTH), CTRT_F32, t->devices[0]));
     must(comm != NULL ? ctrt_parallel_new_comm(&t->net, t->module, strategy, comm)
                       : ctrt_parallel_new(&t->net, t->module, strategy, t->devices, t->n));
@@ -174,14 +197,19 @@ static double steps_time(struct training *t, pthread_barrier_t *meet)
 
 /* ---- one process ---- */
 
-static double measure(const char *strategy, int n, int layers, int64_t rows)
+static double measure_on(const char *type, int first, const char *strategy, int n, int layers, int64_t rows)
 {
     struct training t = { .n = n };
-    devices_find(t.devices, 0, n);
+    devices_find(t.devices, type, first, n);
     training_begin(&t, strategy, layers, rows, NULL);
     const double time = steps_time(&t, NULL);
     training_end(&t);
     return time;
+}
+
+static double measure(const char *strategy, int n, int layers, int64_t rows)
+{
+    return measure_on("sim", 0, strategy, n, layers, rows);
 }
 
 static void print(const char *strategy, int n, double time, double formula, double one)
@@ -247,7 +275,7 @@ static double measure_ranks(const char *strategy, int n)
     pthread_t threads[MOST];
     pthread_barrier_t meet;
     double slowest = 0;
-    devices_find(devices, 0, n);
+    devices_find(devices, "sim", 0, n);
     pthread_barrier_init(&meet, NULL, (unsigned)n);
     must(ctrt_comm_new_local(comms, devices, n, NULL));
     for (int i = 0; i < n; i++) {
@@ -286,6 +314,21 @@ static void sharded(void)
     }
 }
 
+/* ---- devices with members ---- */
+
+static void tensor_and_mesh(void)
+{
+    const double one = measure("single", 1, 2 * PAIRS, ROWS), bytes = 4.0 * ROWS * WIDTH;
+    for (int n = 2; n <= MOST; n += 2) {
+        const double time = measure_on("sim-multi", n == 2 ? 0 : 2, "single", 1, 2 * PAIRS, ROWS);
+        const double formula = one + (2 * PAIRS - 1) * all_reduce_time(bytes, n);
+        print("tensor", n, time, formula, one);
+        if (n == 2)
+            print("mesh", 4, measure_on("sim-multi", 0, "data-parallel", 2, 2 * PAIRS, 2 * ROWS),
+                  formula + 2 * copy_time(weight_bytes / 2) + latency, one);
+    }
+}
+
 /* ---- pipeline ---- */
 
 /* Time of a micro-batch on one device, in a loop that accumulates gradients and losses. `upstream`: the layers have to
@@ -296,7 +339,7 @@ static double micro_time(int layers, bool upstream)
     struct training t = { .n = 1 };
     CTRT_AUTO(tensor) total = NULL;
     double times[MOST_STEPS];
-    devices_find(t.devices, 0, 1);
+    devices_find(t.devices, "sim", 0, 1);
     training_begin(&t, "single", layers, ROWS, NULL);
     must(ctrt_tensor_require_grad(t.x, upstream));
     must(ctrt_zeros(&total, CTRT_SCALAR_SHAPE, CTRT_F32, t.devices[0]));
@@ -345,15 +388,17 @@ int main(int argc, char **argv)
         fprintf(stderr, "usage: bench-parallel [LATENCY_US [STEPS [STRATEGY]]]\n");
         return 2;
     }
-    snprintf(text, sizeof text, "devices=4,latency=%.0fns,bandwidth=%.0f", 1e9 * latency, bandwidth);
+    snprintf(text, sizeof text, "devices=8,latency=%.0fns,bandwidth=%.0f", 1e9 * latency, bandwidth);
     setenv("CTRT_SIM", text, 1);
+    setenv("CTRT_SIM_MULTI", "sim:0,sim:1;sim:2,sim:3;sim:4,sim:5,sim:6,sim:7", 1);
     snprintf(text, sizeof text, "%.0f", bucket_layers * (weight_bytes + bias_bytes));
     setenv("CTRT_DATA_PARALLEL_BUCKET", text, 1);
     setenv("CTRT_DISTRIBUTED_BUCKET", text, 1);
     snprintf(text, sizeof text, "%d", MICRO);
     setenv("CTRT_PIPELINE_MICRO", text, 1);
     printf("%-14s %7s %10s %10s %10s %13s\n", "strategy", "devices", "ms", "formula", "quotient", "efficiency");
-    const bool alone = strcmp(only, "pipeline") == 0 || strcmp(only, "sharded") == 0;   /* with other networks */
+    const bool alone = strcmp(only, "pipeline") == 0 || strcmp(only, "sharded") == 0
+                       || strcmp(only, "tensor") == 0;          /* with other networks */
     const double one = alone ? 0 : measure("single", 1, LAYERS, ROWS);
     if (*only == '\0' || strcmp(only, "single") == 0)
         print("single", 1, one, one, one);
@@ -365,5 +410,7 @@ int main(int argc, char **argv)
         sharded();
     if (*only == '\0' || strcmp(only, "pipeline") == 0)
         pipeline();
+    if (*only == '\0' || strcmp(only, "tensor") == 0)
+        tensor_and_mesh();
     return 0;
 }

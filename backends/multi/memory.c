@@ -233,7 +233,7 @@ static ctrt_status copy_layout(bool *done, struct multi_device *device, struct m
                        && (!sharded || (data->extent == from->extent && data->inner == from->inner
                                         && data->bytes == from->bytes));
     *done = source->count == device->count && from->bytes == (int64_t)bytes && overwrites(block, 0, bytes)
-            && (equal || !block->kept);
+            && (equal || !block->kept) && (from->state == MULTI_CONSTANT || from->parts[0] != NULL);
     if (!*done)
         return CTRT_OK;
     if (!equal) {
@@ -424,9 +424,16 @@ static ctrt_status layout_counts(void *handle, ctrt_layout_counts *counts)
     return CTRT_OK;
 }
 
+static const char *member_name(void *handle, int32_t index)
+{
+    const struct multi_device *device = handle;
+    return index >= 0 && index < device->count ? device->names[index] : NULL;
+}
+
 const ctrt_layout_table multi_layout_table = {
     .size = sizeof(ctrt_layout_table),
     .get = layout_get,
     .set = layout_set,
     .counts = layout_counts,
+    .member = member_name,
 };

@@ -86,6 +86,21 @@ ctrt_status ctrt_tensor_distribute_like(ctrt_tensor *tensor, ctrt_tensor *like)
     return ctrt_context(ctrt_tensor_distribute(tensor, &layout), "%s", who);
 }
 
+ctrt_status ctrt_device_member(ctrt_device **out, ctrt_device *device, int index)
+{
+    OP_CHECK("device_member", out);
+    CTRT_TRY(device_or_default(&device, device));
+    const ctrt_layout_table *table = table_of(device);
+    const char *name = index == 0 ? device->name : NULL;
+    if (!device_usable(device))
+        return device_fail_forked(device);
+    if (table != NULL && CTRT_SLOT(table, member))
+        name = table->member(device->handle, index);
+    if (name == NULL)
+        return ctrt_fail(CTRT_ERR_NOT_FOUND, "device_member: %s has no member %d", device->name, index);
+    return ctrt_device_get(out, name);
+}
+
 ctrt_status ctrt_layout_count(ctrt_layout_counts *counts, ctrt_device *device)
 {
     OP_CHECK("layout_count", counts);

@@ -40,6 +40,13 @@ CTRT_API ctrt_status ctrt_tensor_distribute(ctrt_tensor *tensor, const ctrt_layo
  * Errors: CTRT_ERR_SHAPE if the shapes differ; those of ctrt_tensor_distribute. */
 CTRT_API ctrt_status ctrt_tensor_distribute_like(ctrt_tensor *tensor, ctrt_tensor *like);
 
+/* Writes member number `index` of `device` (NULL: the default device). A device without members has one, itself. Work
+ * of `device` runs on the calling thread's current streams of the members, so that ctrt_stream_push of a stream of each
+ * member moves such work to these streams.
+ *
+ * Errors: CTRT_ERR_NOT_FOUND if the device has not more than `index` members. */
+CTRT_API ctrt_status ctrt_device_member(ctrt_device **out, ctrt_device *device, int index);
+
 /* Writes the number of redistributions since the device was opened; all are 0 for a device without members. The caller
  * sets counts->size. `device`: NULL is the default device. */
 CTRT_API ctrt_status ctrt_layout_count(ctrt_layout_counts *counts, ctrt_device *device);

@@ -465,13 +465,14 @@ typedef struct ctrt_capture_table {     /* all slots or none */
     void (*destroy)(void *device, void *graph);
 } ctrt_capture_table;
 
-/* Devices that distribute each tensor over several members. All slots are required. `view`: any view of a tensor of the
- * device. */
+/* Devices that distribute each tensor over several members. `view`: any view of a tensor of the device. */
 typedef struct ctrt_layout_table {
     size_t size;
     ctrt_status (*get)(void *device, const ctrt_view *view, ctrt_layout *layout);
     ctrt_status (*set)(void *device, const ctrt_view *view, const ctrt_layout *layout);    /* keeps the values */
     ctrt_status (*counts)(void *device, ctrt_layout_counts *counts);    /* the caller sets counts->size */
+    /* Optional: returns the name of a member, "sim:2", which is valid until close; NULL if there is no such member. */
+    const char *(*member)(void *device, int32_t index);
 } ctrt_layout_table;
 
 enum {                                  /* ctrt_backend.flags */

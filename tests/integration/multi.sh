@@ -1,7 +1,8 @@
 #!/bin/sh
 # SPDX-License-Identifier: Apache-2.0
-# sim-multi:0 with three or four simulated members: the conformance suite, the training reference, and examples, which
-# must print the losses of one device. Under sanitizers the suite runs the checks of f32 only.
+# sim-multi with three or four simulated members: the conformance suite, the training reference, and examples, which
+# must print the losses of one device, on one logical device and on two. Under sanitizers the suite runs the checks of
+# f32 only.
 . "$srcdir/tests/lib.sh"
 . "$srcdir/tests/integration/checks.sh"
 
@@ -10,6 +11,7 @@ trap 'rm -rf "$work"' EXIT
 CTRT_SIM=devices=3,memory=256m,poison=yes
 export CTRT_SIM
 conforms sim-multi:0 ${SANITIZE:+--tags f32}
+CTRT_SIM_MULTI='sim:1;sim:2,sim:0' conforms sim-multi:1 --tags f32 --op '*m*'
 passes "the training reference on sim-multi:0" "$builddir/test-train-reference" sim-multi:0
 
 cd "$work" || exit 1
@@ -34,6 +36,13 @@ check "gpt --tensor-parallel has the losses of one device" "$(
     [ "$(grep -c loss gpt.want)" -eq 2 ] || cat gpt.out
     gpt sim-multi:0 --tensor-parallel | diff gpt.want -)"
 check "gpt --tensor-parallel gathers nothing" "$(
+    grep -q '^redistributions: [1-9][0-9]* all_reduce, 0 all_gather, 0 reduce_scatter, 0 all_to_all$' gpt.out ||
+        cat gpt.out)"
+check "gpt on a mesh of 2 x 2, data x tensor, has the losses of one device" "$(
+    CTRT_SIM_MULTI=2x2 CTRT_STRATEGY=data-parallel
+    export CTRT_SIM_MULTI CTRT_STRATEGY
+    gpt sim-multi --tensor-parallel | diff gpt.want -)"
+check "gpt on a mesh gathers nothing" "$(
     grep -q '^redistributions: [1-9][0-9]* all_reduce, 0 all_gather, 0 reduce_scatter, 0 all_to_all$' gpt.out ||
         cat gpt.out)"
 finish

@@ -27,7 +27,7 @@ static int collectives(ctrt_device *device)
 
 /* ---- the list of members ---- */
 
-/* Of a list: the devices, and the member on which device number `device` has part 1 of a tensor. */
+/* Of a list: the number of devices, and member 1 of device number `device`. */
 static const struct list_case { const char *list; int devices, device; const char *member; } lists[] = {
     { "CTRT_SIM_MULTI=", 1, 0, "sim:1" },
     { "CTRT_SIM_MULTI=sim:0,sim:1;sim:2,sim:3", 2, 1, "sim:3" },
@@ -43,12 +43,14 @@ static void check_list(const struct list_case *c)
     snprintf(name, sizeof name, "sim-multi:%d", c->device);
     CHECK_EQ(ctrt_device_count("sim-multi"), c->devices);
     CHECK_OK(ctrt_device_get(&device, name));
-    CHECK_OK(ctrt_device_get(&member, c->member));
-    cpu_device();
-    const uint64_t before = ctrt_memory_allocated(member);
-    CTRT_AUTO(tensor) x = quarters(CTRT_SHAPE(64, 64), 1, device);
-    CHECK(ctrt_memory_allocated(member) > before, "%s: %s is no member of %s", c->list, c->member, name);
-    ctrt_tensor_release(&x);
+    CHECK_OK(ctrt_device_member(&member, device, 1));
+    CHECK_STR(ctrt_device_name(member), c->member);
+    CHECK_FAILS(ctrt_device_member(&member, device, 4), CTRT_ERR_NOT_FOUND, "has no member 4");
+    CHECK_FAILS(ctrt_device_member(&member, device, -1), CTRT_ERR_NOT_FOUND, "has no member -1");
+    CHECK_FAILS(ctrt_device_member(NULL, device, 0), CTRT_ERR_INVALID_ARGUMENT, "out is NULL");
+    CHECK_OK(ctrt_device_member(&one, member, 0));
+    CHECK(one == member, "a device without members is not its own");
+    CHECK_FAILS(ctrt_device_member(&one, member, 1), CTRT_ERR_NOT_FOUND, "has no member 1");
 }
 
 static const struct wrong_case { const char *list, *device; ctrt_status status; const char *words; } wrong[] = {

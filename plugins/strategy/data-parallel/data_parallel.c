@@ -438,15 +438,14 @@ static void dp_destroy(void *self)
     workers_free(dp->workers);
     sync_free(dp);
     replicas_free(dp);
-    if (dp->streams != NULL && dp->compute != NULL && dp->received != NULL)
+    if (dp->first != NULL && dp->received != NULL)
         reduce_end(dp, true);
     pthread_mutex_destroy(&dp->adding);
     free(dp->replicas);
     free(dp->weights);
     free(dp->received);
-    free(dp->streams);
-    free(dp->compute);
-    free(dp->asynchronous);
+    free(dp->places);
+    free(dp->first);
     free(dp);
 }
 
@@ -456,17 +455,10 @@ static ctrt_status setup(struct data_parallel *dp)
     const size_t n = (size_t)dp->n;
     dp->replicas = calloc(n, sizeof *dp->replicas);
     dp->received = calloc(n, sizeof *dp->received);
-    dp->streams = calloc(n, sizeof *dp->streams);
-    dp->compute = calloc(n, sizeof *dp->compute);
-    dp->asynchronous = calloc(n, sizeof *dp->asynchronous);
-    if (dp->replicas == NULL || dp->received == NULL || dp->streams == NULL
-        || dp->compute == NULL || dp->asynchronous == NULL)
+    dp->first = calloc(n + 1, sizeof *dp->first);
+    if (dp->replicas == NULL || dp->received == NULL || dp->first == NULL)
         return no_memory();
-    for (int i = 0; i < dp->n; i++) {
-        ctrt_device_properties properties;
-        CTRT_TRY(ctrt_device_get_properties(&properties, ctrt_device_name(dp->devices[i])));
-        dp->asynchronous[i] = properties.asynchronous;
-    }
+    CTRT_TRY(places_make(dp));
     dp->distinct = true;
     for (int i = 0; i < dp->n; i++)
         for (int k = 0; k < i; k++)
@@ -474,7 +466,7 @@ static ctrt_status setup(struct data_parallel *dp)
     CTRT_TRY(host->param(&bucket, &bucket_param));
     dp->bucket_bytes = (uint64_t)bucket.integer;
     CTRT_TRY(weights_read(dp));
-    CTRT_TRY(workers_new(&dp->workers, dp->devices, dp->n));
+    CTRT_TRY(workers_new(&dp->workers, dp));
     CTRT_TRY(replicas_update(dp, 1));
     if (dp->weights == NULL)
         (void)ctrt_devices_imbalanced(NULL, dp->devices, dp->n);

@@ -24,11 +24,11 @@ struct data_parallel;
 
 struct workers;
 
-/* Creates a thread for each of devices[1..n-1], as far as possible. */
-ctrt_status workers_new(struct workers **out, ctrt_device *const *devices, int n);
+/* Creates a thread for each of dp->devices[1..n-1], as far as possible. */
+ctrt_status workers_new(struct workers **out, const struct data_parallel *dp);
 void workers_free(struct workers *workers);
 /* Runs function(user, i) for i below `count`, 0 in the calling thread and the others in the threads of their devices,
- * which get the calling thread's grad mode, labels and current streams. Returns when all have returned. The error is
+ * which get the calling thread's grad mode, labels and, by streams_find, current streams. Returns when all have returned. The error is
  * that of the lowest i, and begins with "replica i (DEVICE): "; one of CTRT_ERR_COMM, the consequence of another
  * error, only if there is no other. */
 ctrt_status workers_run(struct workers *workers, ctrt_status (*function)(void *user, int index), void *user, int count);
@@ -73,7 +73,7 @@ struct bucket {                             /* parameters whose gradients are ad
     ctrt_dtype dtype;
     int64_t numel;                          /* of its memory in this step */
     ctrt_tensor **sums;                     /* per replica: its gradients, then sums; owned; NULL: none (yet) */
-    ctrt_event **events;                    /* per replica: its gradients are in `sums`; owned */
+    ctrt_event **events;                    /* per place: the replica's gradients are in `sums`; owned */
     atomic_int waiting;                     /* gradients that have not been computed in this step, of all replicas */
     bool done;                              /* the sums are in dp->grads */
 };
@@ -92,20 +92,27 @@ void hooks_free(struct data_parallel *dp, int index);
  * its middle. */
 enum { STREAM_PACK, STREAM_ADD, STREAM_VALUES, STREAMS = STREAM_VALUES + 8 };
 
-struct streams {
+struct place {                              /* where work of a replica runs: its device, or a member of its device */
+    ctrt_device *device;
+    bool asynchronous;
+    ctrt_stream *compute;                   /* the calling thread's current stream; owned */
     ctrt_stream *at[STREAMS];               /* owned; NULL: of a synchronous device, or not needed yet */
 };
+/* For each place `p` of replica `r`. */
+#define EACH_PLACE(p, dp, r) \
+    for (struct place *p = (dp)->places + (dp)->first[r]; p < (dp)->places + (dp)->first[(r) + 1]; p++)
+ctrt_status places_make(struct data_parallel *dp);
 
-/* Finds the calling thread's current streams of the first `count` devices (dp->compute), and creates the others. */
+/* Finds the calling thread's current streams of the first `count` devices, and creates the others. */
 ctrt_status streams_find(struct data_parallel *dp, int count);
-/* Makes a stream of replica r (NULL: none) the current one of its device until the end of the block. Work there waits
- * for the work that has computed what it reads, because streams are ordered automatically during a step. Returns on
+/* Makes stream k of each place of replica r, if there is one, current until the end of the block. Work there waits for
+ * the work that has computed what it reads, because streams are ordered automatically during a step. Returns on
  * failure. */
 #define ON_STREAM(dp, r, k)                                                          \
-    __attribute__((cleanup(stream_leave), unused)) bool entered_##r = false;         \
-    CTRT_TRY(stream_enter(&entered_##r, (dp)->streams[r].at[k]))
-ctrt_status stream_enter(bool *entered, ctrt_stream *stream);
-void stream_leave(const bool *entered);
+    __attribute__((cleanup(streams_leave), unused)) int entered_##r = 0;             \
+    CTRT_TRY(streams_enter(&entered_##r, dp, r, k))
+ctrt_status streams_enter(int *entered, const struct data_parallel *dp, int r, int k);
+void streams_leave(const int *entered);
 /* Makes the first device's stream wait for the work of a step on all streams. With automatic ordering of streams its
  * next work on tensors of the step does anyway; otherwise (CTRT_STREAM_ORDER=manual) the program could not. */
 ctrt_status streams_join(struct data_parallel *dp, int count);
@@ -154,11 +161,10 @@ struct data_parallel {
     atomic_bool overlapping;
     int active;                             /* replicas of the current step */
     atomic_uchar *packed;                   /* per replica and parameter: its gradient of this step is in its bucket */
-    bool *asynchronous;                     /* of each device */
     pthread_mutex_t adding;                 /* held while additions are enqueued */
     ctrt_tensor **received;                 /* per replica: memory for what it receives in a step; owned */
-    struct streams *streams;                /* n */
-    ctrt_stream **compute;                  /* current streams of the calling thread, n */
+    struct place *places;                   /* those of replica r: first[r] to first[r + 1] - 1 */
+    int *first;                             /* n + 1 */
 };
 
 ctrt_status no_memory(void);

@@ -72,8 +72,8 @@ void buckets_free(struct data_parallel *dp)
     for (size_t b = 0; b < dp->bucket_count; b++) {
         struct bucket *bucket = &dp->buckets[b];
         sums_release(dp, bucket);
-        for (int r = 0; bucket->events != NULL && r < dp->n; r++)
-            ctrt_event_release(&bucket->events[r]);
+        for (int p = 0; bucket->events != NULL && p < dp->first[dp->n]; p++)
+            ctrt_event_release(&bucket->events[p]);
         free(bucket->sums);
         free(bucket->events);
     }
@@ -116,7 +116,7 @@ static ctrt_status make(struct data_parallel *dp)
             dp->bucket_count++;
             *bucket = (struct bucket){ .end = i + 1, .dtype = dtype, .whole = whole };
             bucket->sums = calloc((size_t)dp->n, sizeof *bucket->sums);
-            bucket->events = calloc((size_t)dp->n, sizeof *bucket->events);
+            bucket->events = calloc((size_t)dp->first[dp->n], sizeof *bucket->events);
             if (bucket->sums == NULL || bucket->events == NULL)
                 return no_memory();
             bytes = 0;
@@ -153,18 +153,47 @@ bool buckets_fit(const struct data_parallel *dp)
 
 /* ---- streams ---- */
 
+static ctrt_status place_add(struct data_parallel *dp, ctrt_device *device, int count)
+{
+    ctrt_device_properties properties;
+    struct place *larger = realloc(dp->places, (size_t)(count + 1) * sizeof *larger);
+    if (larger == NULL)
+        return no_memory();
+    dp->places = larger;
+    CTRT_TRY(ctrt_device_get_properties(&properties, ctrt_device_name(device)));
+    larger[count] = (struct place){ .device = device, .asynchronous = properties.asynchronous };
+    return CTRT_OK;
+}
+
+ctrt_status places_make(struct data_parallel *dp)
+{
+    for (int r = 0; r < dp->n; r++) {
+        ctrt_device *device;
+        ctrt_status status = CTRT_OK;
+        dp->first[r + 1] = dp->first[r];
+        for (int m = 0; (status = ctrt_device_member(&device, dp->devices[r], m)) == CTRT_OK; m++) {
+            CTRT_TRY(place_add(dp, device, dp->first[r + 1]));
+            dp->first[r + 1]++;
+        }
+        if (status != CTRT_ERR_NOT_FOUND)
+            return status;
+    }
+    return CTRT_OK;
+}
+
 static ctrt_status streams_make(struct data_parallel *dp, int r)
 {
-    int like = 0;
-    while (dp->devices[like] != dp->devices[r])
-        like++;
-    const int wanted = !dp->asynchronous[r] ? 0 : r == 0 ? STREAM_VALUES : STREAMS;
-    for (int k = 0; k < wanted; k++) {
-        ctrt_stream **stream = &dp->streams[r].at[k];
-        if (*stream == NULL && like < r && dp->streams[like].at[k] != NULL)
-            *stream = ctrt_stream_retain(dp->streams[like].at[k]);
-        else if (*stream == NULL)
-            CTRT_TRY(ctrt_stream_new(stream, dp->devices[r], 0));
+    const int most = r == 0 ? STREAM_VALUES : STREAMS;
+    EACH_PLACE(place, dp, r) {
+        const struct place *like = dp->places;
+        while (like->device != place->device)
+            like++;
+        for (int k = 0; k < most && place->asynchronous; k++) {
+            if (place->at[k] == NULL && like < place && like->at[k] != NULL)
+                place->at[k] = ctrt_stream_retain(like->at[k]);
+            else if (place->at[k] == NULL)
+                CTRT_TRY(ctrt_stream_new(&place->at[k], place->device, 0));
+        }
     }
     return CTRT_OK;
 }
@@ -172,24 +201,26 @@ static ctrt_status streams_make(struct data_parallel *dp, int r)
 ctrt_status streams_find(struct data_parallel *dp, int count)
 {
     for (int r = 0; r < count; r++) {
-        CTRT_TRY(ctrt_stream_current(&dp->compute[r], dp->devices[r]));
+        EACH_PLACE(place, dp, r)
+            CTRT_TRY(ctrt_stream_current(&place->compute, place->device));
         CTRT_TRY(streams_make(dp, r));
     }
     return CTRT_OK;
 }
 
-ctrt_status stream_enter(bool *entered, ctrt_stream *stream)
+ctrt_status streams_enter(int *entered, const struct data_parallel *dp, int r, int k)
 {
-    if (stream == NULL)
-        return CTRT_OK;
-    CTRT_TRY(ctrt_stream_push(stream));
-    *entered = true;
+    EACH_PLACE(place, dp, r)
+        if (place->at[k] != NULL) {
+            CTRT_TRY(ctrt_stream_push(place->at[k]));
+            ++*entered;
+        }
     return CTRT_OK;
 }
 
-void stream_leave(const bool *entered)
+void streams_leave(const int *entered)
 {
-    if (*entered)
+    for (int i = 0; i < *entered; i++)
         (void)ctrt_stream_pop();
 }
 
@@ -229,16 +260,35 @@ static ctrt_status gradients_drop(struct data_parallel *dp, int r, size_t b)
     return CTRT_OK;
 }
 
-/* Allocates the memory of a bucket. The gradients of earlier buckets are released two buckets late: the backward pass
- * would otherwise get their memory at once, and would have to wait until it was copied. */
-static ctrt_status bucket_open(struct data_parallel *dp, struct bucket *bucket, int r)
+/* Releases the gradients of earlier buckets two buckets late: the backward pass would otherwise get their memory at
+ * once, and would have to wait until it was copied. */
+static ctrt_status gradients_drop_late(struct data_parallel *dp, const struct bucket *bucket, int r)
 {
     const size_t b = (size_t)(bucket - dp->buckets);
+    return b >= 2 ? gradients_drop(dp, r, b - 2) : CTRT_OK;
+}
+
+/* Allocates the memory of a bucket. */
+static ctrt_status bucket_open(struct data_parallel *dp, struct bucket *bucket, int r)
+{
     if (bucket->sums[r] != NULL)
         return CTRT_OK;
-    if (b >= 2)
-        CTRT_TRY(gradients_drop(dp, r, b - 2));
+    CTRT_TRY(gradients_drop_late(dp, bucket, r));
     return ctrt_empty(&bucket->sums[r], CTRT_SHAPE(bucket->numel), bucket->dtype, dp->devices[r]);
+}
+
+/* Records that the gradients of replica r are in bucket->sums. */
+static ctrt_status packed_record(struct data_parallel *dp, struct bucket *bucket, int r)
+{
+    EACH_PLACE(place, dp, r) {
+        ctrt_event **event = &bucket->events[place - dp->places];
+        if (!place->asynchronous)
+            continue;
+        if (*event == NULL)
+            CTRT_TRY(ctrt_event_new(event, place->device, false));
+        CTRT_TRY(ctrt_event_record(*event, bucket->whole ? place->compute : place->at[STREAM_PACK]));
+    }
+    return CTRT_OK;
 }
 
 /* Copies the gradient of parameter i of replica r to the bucket's memory; without gradient, writes zeros there. The
@@ -248,28 +298,28 @@ static ctrt_status pack(struct data_parallel *dp, struct bucket *bucket, int r, 
     CTRT_AUTO(tensor) part = NULL;
     ctrt_tensor *grad = ctrt_tensor_grad(dp->replicas[r].tensors[i]);
     if (bucket->whole) {
+        CTRT_TRY(gradients_drop_late(dp, bucket, r));
         ctrt_tensor_assign(&bucket->sums[r], grad);
-        return CTRT_OK;
+        return packed_record(dp, bucket, r);
     }
     ON_STREAM(dp, r, STREAM_PACK);
     CTRT_TRY(bucket_open(dp, bucket, r));
     CTRT_TRY(part_of(&part, dp, bucket, r, i));
     CTRT_TRY(grad != NULL ? ctrt_copy_(part, grad) : ctrt_zero_(part));
-    if (dp->streams[r].at[STREAM_PACK] == NULL)
-        return CTRT_OK;
-    if (bucket->events[r] == NULL)
-        CTRT_TRY(ctrt_event_new(&bucket->events[r], dp->devices[r], false));
-    return ctrt_event_record(bucket->events[r], dp->streams[r].at[STREAM_PACK]);
+    return packed_record(dp, bucket, r);
 }
 
 /* Makes additions on the device of replica `to` wait for the gradients of replica `from`. Automatic ordering would
  * wait for all copies that the thread of `from` has enqueued, also those of later buckets. */
 static ctrt_status packed_wait(const struct data_parallel *dp, const struct bucket *bucket, int to, int from)
 {
-    ctrt_stream *stream = dp->streams[to].at[STREAM_ADD];
-    if (stream == NULL || bucket->events[from] == NULL)
-        return CTRT_OK;
-    return ctrt_stream_wait_event(stream, bucket->events[from]);
+    EACH_PLACE(place, dp, to)
+        EACH_PLACE(other, dp, from) {
+            ctrt_event *event = bucket->events[other - dp->places];
+            if (place->at[STREAM_ADD] != NULL && event != NULL)
+                CTRT_TRY(ctrt_stream_wait_event(place->at[STREAM_ADD], event));
+        }
+    return CTRT_OK;
 }
 
 /* Copies `sum` to memory of replica `to` that is the same for all additions of a step: a backward pass that got the
@@ -301,9 +351,13 @@ static ctrt_status merge(struct data_parallel *dp, struct bucket *bucket, int to
     ON_STREAM(dp, to, STREAM_ADD);
     if (bucket->sums[to] == NULL)
         return ctrt_to_device(&bucket->sums[to], sum, dp->devices[to]);
-    if (bucket->whole) {                        /* not in place, because the program may use the gradient */
-        CTRT_TRY(ctrt_to_device(&here, sum, dp->devices[to]));
-        return ctrt_add(&bucket->sums[to], bucket->sums[to], here);
+    if (bucket->whole) {                        /* adds to the copy, because the program may use the gradient */
+        CTRT_TRY(ctrt_empty_like(&here, sum, CTRT_DTYPE_DEFAULT, dp->devices[to]));
+        CTRT_TRY(ctrt_tensor_distribute_like(here, dp->tensors[bucket->first]));
+        CTRT_TRY(ctrt_copy_(here, sum));
+        CTRT_TRY(ctrt_add_(here, bucket->sums[to]));
+        ctrt_tensor_assign(&bucket->sums[to], here);
+        return CTRT_OK;
     }
     if (dp->devices[to] == dp->devices[from])
         return ctrt_add_(bucket->sums[to], sum);
@@ -455,13 +509,15 @@ ctrt_status reduce_rest(struct data_parallel *dp, int count)
 
 ctrt_status streams_join(struct data_parallel *dp, int count)
 {
-    for (int r = 0; r < count; r++) {
-        if (r > 0 && dp->compute[r] != NULL)
-            CTRT_TRY(ctrt_stream_wait(dp->compute[0], dp->compute[r]));
-        for (int k = 0; k < STREAMS; k++)
-            if (dp->streams[r].at[k] != NULL)
-                CTRT_TRY(ctrt_stream_wait(dp->compute[0], dp->streams[r].at[k]));
-    }
+    EACH_PLACE(first, dp, 0)
+        for (int r = 0; r < count; r++)
+            EACH_PLACE(place, dp, r) {
+                if (place != first && place->compute != NULL)
+                    CTRT_TRY(ctrt_stream_wait(first->compute, place->compute));
+                for (int k = 0; k < STREAMS; k++)
+                    if (place->at[k] != NULL)
+                        CTRT_TRY(ctrt_stream_wait(first->compute, place->at[k]));
+            }
     return CTRT_OK;
 }
 
@@ -471,9 +527,11 @@ void reduce_end(struct data_parallel *dp, bool failed)
     for (size_t b = 0; b < dp->bucket_count; b++)
         sums_release(dp, &dp->buckets[b]);
     for (int r = 0; r < dp->n; r++) {
-        ctrt_stream_release(&dp->compute[r]);
         ctrt_tensor_release(&dp->received[r]);
-        for (int k = 0; k < STREAMS && failed; k++)
-            ctrt_stream_release(&dp->streams[r].at[k]);
+        EACH_PLACE(place, dp, r) {
+            ctrt_stream_release(&place->compute);
+            for (int k = 0; k < STREAMS && failed; k++)
+                ctrt_stream_release(&place->at[k]);
+        }
     }
 }

@@ -15,7 +15,6 @@ struct worker {
     bool started;                           /* `thread` exists; of worker 0 always false */
     bool busy;                              /* has a task that has not ended */
     bool left;                              /* the function is running, or has ended the thread */
-    ctrt_stream *stream;                    /* for the task; owned */
     ctrt_status status;
     char message[1024];
 };
@@ -24,6 +23,7 @@ struct workers {
     pthread_mutex_t lock;
     pthread_cond_t work, done;
     pid_t process;
+    const struct data_parallel *dp;
     int n, running;                         /* running: tasks that have not ended */
     bool stop;
     ctrt_status (*function)(void *user, int index);
@@ -49,7 +49,10 @@ static void task_run(struct worker *worker)
 {
     const struct workers *workers = worker->workers;
     const bool labelled = *workers->label != '\0' && ctrt_memory_label_push(workers->label) == CTRT_OK;
-    ctrt_status status = ctrt_stream_set_current(worker->stream);
+    ctrt_status status = CTRT_OK;
+    EACH_PLACE(place, workers->dp, worker->index)
+        if (status == CTRT_OK)
+            status = ctrt_stream_set_current(place->compute);
     if (status == CTRT_OK)
         status = ctrt_device_set_current(worker->device);
     ctrt_set_grad_enabled(workers->grad);
@@ -108,8 +111,9 @@ static void worker_start(struct worker *worker)
     worker->started = pthread_create(&worker->thread, NULL, worker_main, worker) == 0;
 }
 
-ctrt_status workers_new(struct workers **out, ctrt_device *const *devices, int n)
+ctrt_status workers_new(struct workers **out, const struct data_parallel *dp)
 {
+    const int n = dp->n;
     struct workers *workers = calloc(1, sizeof *workers + (size_t)n * sizeof workers->list[0]);
     if (workers == NULL)
         return no_memory();
@@ -117,12 +121,13 @@ ctrt_status workers_new(struct workers **out, ctrt_device *const *devices, int n
     pthread_cond_init(&workers->work, NULL);
     pthread_cond_init(&workers->done, NULL);
     workers->process = getpid();
+    workers->dp = dp;
     workers->n = n;
     for (int i = 0; i < n; i++) {
         struct worker *worker = &workers->list[i];
         worker->workers = workers;
         worker->index = i;
-        worker->device = devices[i];
+        worker->device = dp->devices[i];
         if (i > 0)
             worker_start(worker);
     }
@@ -159,10 +164,8 @@ static ctrt_status tasks_prepare(struct workers *workers, int count)
     if (workers->process != getpid())
         return ctrt_fail(CTRT_ERR_FORKED, "the process was forked after the strategy was created; create it in the "
                          "child");
-    for (int i = 1; i < count; i++) {
+    for (int i = 1; i < count; i++)
         worker_start(&workers->list[i]);
-        CTRT_TRY(ctrt_stream_current(&workers->list[i].stream, workers->list[i].device));
-    }
     return CTRT_OK;
 }
 
@@ -235,8 +238,6 @@ ctrt_status workers_run(struct workers *workers, ctrt_status (*function)(void *u
     while (workers->running > 0)
         pthread_cond_wait(&workers->done, &workers->lock);
     pthread_mutex_unlock(&workers->lock);
-    for (int i = 1; i < count; i++)
-        ctrt_stream_release(&workers->list[i].stream);
     pthread_setcancelstate(cancel, NULL);
     return tasks_status(workers, count);
 }
