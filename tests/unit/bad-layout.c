@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* bad-layout.c: bad input to the functions of ctrt/layout.h and ctrt/op_plugin.h. Cases that need a device with several
- * members are in test-multi-layouts.c. */
+ * members are in test-multi-layouts.c and test-multi-mesh.c. */
 #include <string.h>
 
 #include "bad-input.h"
@@ -13,7 +13,13 @@ static void layouts(void)
     const ctrt_layout_pattern pattern = { "weight", whole }, absent = { "nothing", whole };
     ctrt_layout_counts counts = { .size = sizeof counts }, empty = { 0 };
     NULL_IN2(ctrt_tensor_layout, &layout, p.x);
+    ctrt_device *member = NULL;
     NULL_IN2(ctrt_tensor_distribute, p.x, &whole);
+    NULL_IN2(ctrt_tensor_distribute_like, p.x, p.x);
+    BAD(INVALID_ARGUMENT, ctrt_device_member(NULL, p.cpu, 0));
+    BAD(NOT_FOUND, ctrt_device_member(&member, p.cpu, 1), ctrt_device_member(&member, p.cpu, -1));
+    FINE(ctrt_device_member(&member, p.cpu, 0) == CTRT_OK, member == p.cpu,
+        ctrt_tensor_distribute_like(p.x, p.x) == CTRT_OK);
     BAD(NOT_SUPPORTED, ctrt_tensor_distribute(p.x, &rows));
     BAD(INVALID_ARGUMENT, ctrt_tensor_distribute(p.x, &(ctrt_layout){ .kind = (ctrt_layout_kind)9 }),
         ctrt_layout_count(NULL, p.cpu), ctrt_layout_count(&empty, p.cpu));

@@ -346,6 +346,28 @@ static void memory_of_members(void)
     }
 }
 
+/* A member runs out of memory: the error names replica and member, gradients are as before, and the next step works. */
+static void step_without_memory(void)
+{
+    CTRT_AUTO(module) block = distributed_block(multi), net = NULL;
+    CTRT_AUTO(tensor) x = quarters(CTRT_SHAPE(ROWS, 6, WIDTH), 1, multi), loss = NULL, before = NULL, after = NULL;
+    ctrt_tensor *weight = module_tensor(block, "mlp.0.weight");
+    CHECK_OK(ctrt_parallel_new(&net, block, "data-parallel", (ctrt_device *[]){ multi, second }, 2));
+    CHECK_OK(ctrt_parallel_step(&loss, net, &x, 1, mean_square, NULL));
+    CHECK_OK(ctrt_clone(&before, ctrt_tensor_grad(weight)));
+    for (int n = 1; n < 60; n += 7) {
+        char fault[24];
+        snprintf(fault, sizeof fault, "alloc:%d+", n);
+        CHECK_OK(sim->inject(3, fault));
+        CHECK_FAILS(ctrt_parallel_step(&loss, net, &x, 1, mean_square, NULL), CTRT_ERR_OUT_OF_MEMORY, "(sim:3)");
+        CHECK_OK(sim->clear(3));
+        SAME(ctrt_tensor_grad(weight), before);
+    }
+    CHECK_OK(ctrt_parallel_step(&loss, net, &x, 1, mean_square, NULL));
+    CHECK_OK(ctrt_add(&after, before, before));
+    SAME(ctrt_tensor_grad(weight), after);
+}
+
 /* ---- distributed: each rank has a logical device ---- */
 
 struct rank { ctrt_comm *comm; ctrt_module *block; double losses[STEPS]; };
@@ -436,6 +458,8 @@ TEST_MAIN
     IN_CHILD(FOUR_SIMS, meshes[0], "CTRT_MEMORY=direct") {
         mesh_open();
         memory_of_members();
+        sim_open("sim:0");
+        step_without_memory();
         multi_close();
     }
     return done();
