@@ -33,9 +33,9 @@ CTRT_API ctrt_status ctrt_tensor_layout(ctrt_layout *layout, ctrt_tensor *tensor
  * member, such as CTRT_ERR_OUT_OF_MEMORY, name it; the layout is as before then. */
 CTRT_API ctrt_status ctrt_tensor_distribute(ctrt_tensor *tensor, const ctrt_layout *layout);
 
-/* Distributes `tensor` as `like`, of the same shape, is sharded: for copies, gradients and states of a parameter on
- * other devices. Has no effect if `like` is not sharded, if the device of `tensor` has no members, or if `tensor` is not
- * contiguous. Before the first write to `tensor`, it needs no communication.
+/* Distributes `tensor` as `like`, of the same shape, is sharded: for copies, gradients and states of a parameter, also
+ * on other devices. Has no effect if `like` is not sharded, if the device of `tensor` has no members, or if `tensor` is
+ * not contiguous. Before the first write to `tensor`, no communication is needed.
  *
  * Errors: CTRT_ERR_SHAPE if the shapes differ; those of ctrt_tensor_distribute. */
 CTRT_API ctrt_status ctrt_tensor_distribute_like(ctrt_tensor *tensor, ctrt_tensor *like);

@@ -28,7 +28,8 @@ struct workers;
 ctrt_status workers_new(struct workers **out, const struct data_parallel *dp);
 void workers_free(struct workers *workers);
 /* Runs function(user, i) for i below `count`, 0 in the calling thread and the others in the threads of their devices,
- * which get the calling thread's grad mode, labels and, by streams_find, current streams. Returns when all have returned. The error is
+ * which get the calling thread's grad mode, labels and current streams, as found by streams_find before. Returns when
+ * all have returned. The error is
  * that of the lowest i, and begins with "replica i (DEVICE): "; one of CTRT_ERR_COMM, the consequence of another
  * error, only if there is no other. */
 ctrt_status workers_run(struct workers *workers, ctrt_status (*function)(void *user, int index), void *user, int count);
