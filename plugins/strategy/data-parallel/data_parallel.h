@@ -29,9 +29,8 @@ ctrt_status workers_new(struct workers **out, const struct data_parallel *dp);
 void workers_free(struct workers *workers);
 /* Runs function(user, i) for i below `count`, 0 in the calling thread and the others in the threads of their devices,
  * which get the calling thread's grad mode, labels and current streams, as found by streams_find before. Returns when
- * all have returned. The error is
- * that of the lowest i, and begins with "replica i (DEVICE): "; one of CTRT_ERR_COMM, the consequence of another
- * error, only if there is no other. */
+ * all have returned. The error is that of the lowest i, and begins with "replica i (DEVICE): "; one of CTRT_ERR_COMM,
+ * the consequence of another error, only if there is no other. */
 ctrt_status workers_run(struct workers *workers, ctrt_status (*function)(void *user, int index), void *user, int count);
 /* Creates the threads that workers_run needs for `count` if they do not exist. CTRT_ERR_OUT_OF_MEMORY if one cannot be
  * created; workers_run would run its function in the calling thread. */
