@@ -58,7 +58,8 @@ EXTRA_DIST += bench/results/2026-11-first.md bench/results/2026-11-memory.md ben
               bench/results/2026-11-streams.md
 CLEANFILES += bench-hostmem
 EXTRA_DIST += bench/results/2026-11-hostmem.md bench/results/2026-11-gpu.md \
-              bench/results/2026-11-parallel.md bench/results/2026-11-sharded.md bench/results/2026-11-structure.md
+              bench/results/2026-11-parallel.md bench/results/2026-11-sharded.md bench/results/2026-11-structure.md \
+              bench/results/2026-11-tensor-parallel.md
 EXTRA_PROGRAMS        += bench-parallel
 bench_parallel_SOURCES = bench/parallel.c bench/timing.h
 bench_parallel_LDADD   = libctrt.la
