@@ -4,6 +4,7 @@
  * Kernels get the input with its strides, and an output view of the same rank in which the reduced dimensions have size
  * 1. Adjacent dimensions that are all kept or all reduced are merged first, so that the common cases have two or three
  * dimensions. */
+#include "ops/autocast.h"
 #include "ops/backward.h"
 #include "ops/op_common.h"
 
@@ -123,6 +124,7 @@ static ctrt_status reduce(ctrt_tensor **out, enum op op, ctrt_tensor *x, ctrt_in
     const char *who = op_table[op].name;
     OP_CHECK(who, out);
     OP_CHECK(who, x);
+    OP_AUTOCAST_1(op, x);
     uint32_t dims;
     CTRT_TRY(shape_dims(&dims, who, list, x->view.ndim));
     return reduce_dims(out, op, x, dims, keepdim);

@@ -40,7 +40,7 @@ enum {
 
 static void listed(void)
 {
-#define CTRT_OP(name, form, promotion, dtypes, numbers, in_place, gradient, text) \
+#define CTRT_OP(name, form, promotion, dtypes, numbers, autocast, in_place, gradient, text) \
     form##_##in_place(name, PROMOTION_##promotion, DTYPES_##dtypes)
 #include "ctrt/ops.def"
 #undef CTRT_OP
