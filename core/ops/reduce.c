@@ -97,6 +97,7 @@ static ctrt_status fill_empty(enum op op, ctrt_tensor *y)
 static ctrt_status reduce_dims(ctrt_tensor **out, enum op op, ctrt_tensor *x, uint32_t dims, bool keepdim)
 {
     OP_SCOPE(op);
+    OP_AUTOCAST_1(op, x);
     const ctrt_dtype dtype = tensor_dtype(x);
     int64_t shape[CTRT_MAX_DIMS];
     int ndim = reduced_shape(shape, &x->view, dims, keepdim);
@@ -124,7 +125,6 @@ static ctrt_status reduce(ctrt_tensor **out, enum op op, ctrt_tensor *x, ctrt_in
     const char *who = op_table[op].name;
     OP_CHECK(who, out);
     OP_CHECK(who, x);
-    OP_AUTOCAST_1(op, x);
     uint32_t dims;
     CTRT_TRY(shape_dims(&dims, who, list, x->view.ndim));
     return reduce_dims(out, op, x, dims, keepdim);

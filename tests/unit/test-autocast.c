@@ -2,52 +2,51 @@
 /* Automatic mixed precision (ctrt/amp.h): dtypes of results against PyTorch's (tests/reference/autocast.txt), regions,
  * converted parameters, backward passes, functions of the program, threads and dry runs. Captured steps are in
  * tests/integration/test-capture.c. */
+#include "comm_job.h"
 #include "reference/ref.h"
-#include "run.h"
-#include "tap.h"
 
-#define OP(name, ...) static ctrt_status name(ctrt_tensor **out, ctrt_tensor *x, ctrt_tensor *w) { __VA_ARGS__ }
-#define UNARY(op)  OP(do_##op, (void)w; return ctrt_##op(out, x);)
-#define BINARY(op) OP(do_##op, return ctrt_##op(out, x, w);)
-#define REDUCE(op) OP(do_##op, (void)w; return ctrt_##op(out, x, CTRT_ALL_DIMS, false);)
+#define FUNCTION(name, ...) static ctrt_status name(ctrt_tensor **out, ctrt_tensor *x, ctrt_tensor *w) { __VA_ARGS__ }
+#define UNARY(op)  FUNCTION(do_##op, (void)w; return ctrt_##op(out, x);)
+#define BINARY(op) FUNCTION(do_##op, return ctrt_##op(out, x, w);)
+#define REDUCE(op) FUNCTION(do_##op, (void)w; return ctrt_##op(out, x, CTRT_ALL_DIMS, false);)
 
 UNARY(neg) UNARY(abs) UNARY(square) UNARY(relu) UNARY(sqrt) UNARY(rsqrt) UNARY(reciprocal) UNARY(exp) UNARY(expm1)
 UNARY(log) UNARY(log1p) UNARY(sin) UNARY(cos) UNARY(tan) UNARY(tanh) UNARY(sigmoid) UNARY(erf) UNARY(silu)
 BINARY(add) BINARY(mul) BINARY(div) BINARY(pow) BINARY(maximum) BINARY(matmul)
 REDUCE(sum_dims) REDUCE(mean_dims) REDUCE(prod_dims) REDUCE(amax)
-OP(do_var, (void)w; return ctrt_var(out, x, CTRT_ALL_DIMS, 1, false);)
-OP(do_gelu, (void)w; return ctrt_gelu(out, x, false);)
-OP(do_pow_scalar, (void)w; return ctrt_pow_scalar(out, x, ctrt_int(2));)
-OP(do_rpow_scalar, (void)w; return ctrt_rpow_scalar(out, x, ctrt_int(2));)
-OP(do_rdiv_scalar, (void)w; return ctrt_rdiv_scalar(out, x, ctrt_int(1));)
-OP(do_softmax, (void)w; return ctrt_softmax(out, x, 0);)
-OP(do_log_softmax, (void)w; return ctrt_log_softmax(out, x, 0);)
-OP(do_mse_loss, return ctrt_mse_loss(out, x, w, CTRT_REDUCE_MEAN);)
-OP(do_dropout, (void)w; return ctrt_dropout(out, x, 0.5, true);)
-OP(do_cat, return ctrt_cat(out, (ctrt_tensor *const[]){ x, w }, 2, 0);)
-OP(do_stack, return ctrt_stack(out, (ctrt_tensor *const[]){ x, w }, 2, 0);)
-OP(do_where,
+FUNCTION(do_var, (void)w; return ctrt_var(out, x, CTRT_ALL_DIMS, 1, false);)
+FUNCTION(do_gelu, (void)w; return ctrt_gelu(out, x, false);)
+FUNCTION(do_pow_scalar, (void)w; return ctrt_pow_scalar(out, x, ctrt_int(2));)
+FUNCTION(do_rpow_scalar, (void)w; return ctrt_rpow_scalar(out, x, ctrt_int(2));)
+FUNCTION(do_rdiv_scalar, (void)w; return ctrt_rdiv_scalar(out, x, ctrt_int(1));)
+FUNCTION(do_softmax, (void)w; return ctrt_softmax(out, x, 0);)
+FUNCTION(do_log_softmax, (void)w; return ctrt_log_softmax(out, x, 0);)
+FUNCTION(do_mse_loss, return ctrt_mse_loss(out, x, w, CTRT_REDUCE_MEAN);)
+FUNCTION(do_dropout, (void)w; return ctrt_dropout(out, x, 0.5, true);)
+FUNCTION(do_cat, return ctrt_cat(out, (ctrt_tensor *const[]){ x, w }, 2, 0);)
+FUNCTION(do_stack, return ctrt_stack(out, (ctrt_tensor *const[]){ x, w }, 2, 0);)
+FUNCTION(do_where,
    CTRT_AUTO(tensor) large = NULL;
    CTRT_TRY(ctrt_gt_scalar(&large, x, ctrt_int(1)));
    return ctrt_where(out, large, x, w);)
-OP(do_linear,
+FUNCTION(do_linear,
    CTRT_AUTO(tensor) bias = NULL;
    CTRT_TRY(ctrt_select(&bias, w, 0, 0));
    return ctrt_linear(out, x, w, bias);)
-OP(do_layer_norm,
+FUNCTION(do_layer_norm,
    CTRT_AUTO(tensor) bias = NULL;
    CTRT_TRY(ctrt_select(&bias, w, 0, 0));
    return ctrt_layer_norm(out, x, CTRT_SHAPE(4), bias, bias, 1e-5);)
-OP(do_batch_norm,
+FUNCTION(do_batch_norm,
    CTRT_AUTO(tensor) bias = NULL;
    CTRT_TRY(ctrt_select(&bias, w, 0, 0));
    return ctrt_batch_norm(out, x, NULL, NULL, bias, bias, false, 0.1, 1e-5);)
-OP(do_cross_entropy,
+FUNCTION(do_cross_entropy,
    CTRT_AUTO(tensor) labels = NULL;
    CTRT_TRY(ctrt_arange(&labels, ctrt_int(0), ctrt_int(4), ctrt_int(1), CTRT_I64, ctrt_tensor_device(x)));
    (void)w;
    return ctrt_cross_entropy(out, x, labels, NULL);)
-OP(do_embedding,
+FUNCTION(do_embedding,
    CTRT_AUTO(tensor) rows = NULL;
    CTRT_TRY(ctrt_arange(&rows, ctrt_int(0), ctrt_int(2), ctrt_int(1), CTRT_I64, ctrt_tensor_device(x)));
    (void)w;
@@ -58,15 +57,15 @@ static ctrt_status planes(ctrt_tensor **a, ctrt_tensor **b, ctrt_tensor *x, ctrt
     CTRT_TRY(ctrt_reshape(a, x, CTRT_SHAPE(1, 1, 4, 4)));
     return ctrt_reshape(b, w, CTRT_SHAPE(1, 1, 4, 4));
 }
-OP(do_conv2d,
+FUNCTION(do_conv2d,
    CTRT_AUTO(tensor) a = NULL, b = NULL;
    CTRT_TRY(planes(&a, &b, x, w));
    return ctrt_conv2d(out, a, b, NULL, NULL);)
-OP(do_attention,
+FUNCTION(do_attention,
    CTRT_AUTO(tensor) a = NULL, b = NULL;
    CTRT_TRY(planes(&a, &b, x, w));
    return ctrt_scaled_dot_product_attention(out, a, b, b, NULL, 0, false, 0);)
-OP(do_max_pool2d,
+FUNCTION(do_max_pool2d,
    CTRT_AUTO(tensor) a = NULL, b = NULL;
    CTRT_TRY(planes(&a, &b, x, w));
    return ctrt_max_pool2d(out, NULL, a, &(ctrt_pool2d_options){ .kernel = { 2, 2 } });)
@@ -114,7 +113,7 @@ static ctrt_tensor *values(ctrt_dtype dtype, ctrt_device *device, bool grad)
     return x;
 }
 
-static void check_same(ctrt_tensor *a, ctrt_tensor *b, const char *what)
+static void check_equal(ctrt_tensor *a, ctrt_tensor *b, const char *what)
 {
     float x[16] = { 0 }, y[16] = { 1 };
     REQUIRE(a != NULL && b != NULL && ctrt_tensor_numel(a) <= 16, "%s: no tensor", what);
@@ -124,6 +123,93 @@ static void check_same(ctrt_tensor *a, ctrt_tensor *b, const char *what)
     CHECK_OK(ctrt_to_host(y, bytes, b, CTRT_F32));
     CHECK(memcmp(x, y, bytes) == 0, "%s: %g, expected %g", what, x[0], y[0]);
 }
+
+/* Returns the dtype of a matrix product of f32 tensors on the device. */
+static ctrt_dtype product_dtype(const char *device)
+{
+    CTRT_AUTO(tensor) x = values(CTRT_F32, device_named(device), false), y = NULL;
+    CHECK_OK(ctrt_matmul(&y, x, x));
+    return ctrt_tensor_dtype(y);
+}
+
+/* ---- threads and strategies ---- */
+
+static ctrt_status thread_product(void *user, int i)
+{
+    ((ctrt_dtype *)user)[i] = product_dtype(i == 0 ? "sim:0" : "sim:1");
+    return CTRT_OK;
+}
+
+static ctrt_status loss_function(ctrt_tensor **loss, ctrt_tensor *output, ctrt_tensor *const *inputs, int count,
+                                 void *user)
+{
+    (void)count, (void)user;
+    CHECK_EQ(ctrt_tensor_dtype(output), CTRT_F16);
+    return ctrt_cross_entropy(loss, output, inputs[1], NULL);
+}
+
+/* Two steps in one region; returns the second loss. `comm`: of strategies with ranks, otherwise NULL. */
+static double second_loss(const char *strategy, ctrt_comm *comm, ctrt_device *device)
+{
+    CTRT_AUTO(module) net = NULL, module = NULL;
+    CTRT_AUTO(optimizer) optimizer = NULL;
+    CTRT_AUTO(tensor) x = NULL, labels = NULL, loss = NULL;
+    const int64_t rows = comm == NULL ? 4 : 4 / ctrt_comm_size(comm);
+    const int64_t first = comm == NULL ? 0 : rows * ctrt_comm_rank(comm);
+    double value = -1;
+    float data[16];
+    for (int i = 0; i < 16; i++)
+        data[i] = (float)(i * 7 % 16) / 8 - 1;
+    ctrt_manual_seed(3);
+    CHECK_OK(ctrt_sequential_new(&module, CTRT_MODULES(CTRT_NEW(linear, 4, 8, true, device), CTRT_NEW(tanh),
+                                                       CTRT_NEW(linear, 8, 4, true, device))));
+    CHECK_OK(ctrt_from_data(&x, data, 16, CTRT_SHAPE(4, 4), CTRT_F32, device));
+    CHECK_OK(ctrt_narrow(&x, x, 0, first, rows));
+    CHECK_OK(ctrt_arange(&labels, ctrt_int(first), ctrt_int(first + rows), ctrt_int(1), CTRT_I64, device));
+    if (comm != NULL)
+        CHECK_OK(ctrt_parallel_new_comm(&net, module, strategy, comm));
+    else
+        CHECK_OK(ctrt_parallel_new(&net, module, strategy, (ctrt_device *[]){ device, device_named("sim:1") }, 2));
+    CHECK_OK(ctrt_sgd_new(&optimizer, net, &(ctrt_sgd_options){ .lr = 0.5 }));
+    CHECK_OK(ctrt_autocast_push("sim", NULL));
+    for (int i = 0; i < 2; i++) {
+        CHECK_OK(ctrt_optimizer_zero_grad(optimizer, true));
+        CHECK_OK(ctrt_parallel_step(&loss, net, (ctrt_tensor *[]){ x, labels }, 2, loss_function, NULL));
+        CHECK_OK(ctrt_optimizer_step(optimizer));
+    }
+    CHECK_OK(ctrt_autocast_pop());
+    CHECK_EQ(ctrt_tensor_dtype(loss), CTRT_F32);
+    CHECK_OK(ctrt_item(&value, loss));
+    return value;
+}
+
+static double single_loss;
+
+static void rank_steps(struct rank *rank)
+{
+    CHECK_NEAR(second_loss(rank->argument, rank->comm, rank->device), single_loss, 2e-3);
+}
+
+/* Runs first, because ranks need a process that has not used the library. */
+TEST(threads, "threads of ctrt_parallel_apply and steps of all strategies have the caller's settings")
+{
+    IN_CHILD("CTRT_SIM=devices=4") {
+        ctrt_device *const devices[2] = { device_named("sim:0"), device_named("sim:1") };
+        ctrt_dtype found[2] = { CTRT_DTYPE_DEFAULT, CTRT_DTYPE_DEFAULT };
+        CHECK_OK(ctrt_autocast_push("sim", &(ctrt_autocast_options){ .dtype = CTRT_BF16 }));
+        CHECK_OK(ctrt_parallel_apply(thread_product, found, devices, 2));
+        CHECK_OK(ctrt_autocast_pop());
+        CHECK_EQ(found[0], CTRT_BF16);
+        CHECK_EQ(found[1], CTRT_BF16);
+        single_loss = second_loss("single", NULL, devices[0]);
+        CHECK_NEAR(second_loss("data-parallel", NULL, devices[0]), single_loss, 2e-3);
+        CHECK_NEAR(second_loss("pipeline", NULL, devices[0]), single_loss, 2e-3);
+        run_quiet(ON_SIM, 2, 20, rank_steps, "distributed", -1);
+        run_quiet(ON_SIM, 2, 20, rank_steps, "sharded", -1);
+    }
+}
+
+/* ---- dtypes ---- */
 
 TEST(dtypes, "dtypes of results, gradients in the parameters' dtypes")
 {
@@ -159,14 +245,6 @@ TEST(dtypes, "dtypes of results, gradients in the parameters' dtypes")
     for (size_t i = 0; i < sizeof ops / sizeof *ops; i++)
         CHECK(found[i], "no reference for %s", ops[i].name);
     free(bytes);
-}
-
-/* Returns the dtype of a matrix product of f32 tensors on the device. */
-static ctrt_dtype product_dtype(const char *device)
-{
-    CTRT_AUTO(tensor) x = values(CTRT_F32, device_named(device), false), y = NULL;
-    CHECK_OK(ctrt_matmul(&y, x, x));
-    return ctrt_tensor_dtype(y);
 }
 
 TEST(regions, "regions nest, per type of device and thread")
@@ -213,7 +291,7 @@ TEST(cache, "a parameter is converted once, and again when it has changed")
     CHECK_OK(ctrt_autocast_push("cpu", NULL));
     CHECK_EQ(nodes_of_linear(&y[0], x, weight), 2);                 /* the conversion and the product */
     CHECK_EQ(nodes_of_linear(&y[1], x, weight), 1);
-    check_same(y[1], y[0], "again");
+    check_equal(y[1], y[0], "again");
     CHECK_OK(ctrt_autocast_push("cpu", &(ctrt_autocast_options){ .no_cache = true }));
     CHECK_EQ(nodes_of_linear(&y[2], x, weight), 2);
     CHECK_OK(ctrt_autocast_pop());
@@ -221,7 +299,7 @@ TEST(cache, "a parameter is converted once, and again when it has changed")
     ctrt_no_grad CHECK_OK(ctrt_mul_scalar_(weight, ctrt_int(2)));
     CHECK_EQ(nodes_of_linear(&y[4], x, weight), 2);
     CHECK_OK(ctrt_mul_scalar(&y[5], y[0], ctrt_int(2)));
-    check_same(y[4], y[5], "after a change");
+    check_equal(y[4], y[5], "after a change");
     ctrt_autocast_clear_cache();
     ctrt_tensor_release(&y[5]);
     CHECK_EQ(nodes_of_linear(&y[5], x, weight), 2);
@@ -234,7 +312,7 @@ TEST(cache, "a parameter is converted once, and again when it has changed")
     ctrt_tensor_release(&y[8]);
     CHECK_OK(ctrt_scope_end());
     CHECK_OK(ctrt_linear(&y[8], x, weight, NULL));                  /* the copy has outlived the scope */
-    check_same(y[8], y[7], "after the scope");
+    check_equal(y[8], y[7], "after the scope");
     CHECK_OK(ctrt_autocast_pop());
     for (int i = 0; i < 9; i++)
         ctrt_tensor_release(&y[i]);
@@ -280,8 +358,8 @@ TEST(backward, "gradients, with the backward pass outside and inside of the regi
     pass(&wanted, x, weight, true, false);
     pass(&outside, x, weight, false, false);
     pass(&inside, x, weight, false, true);
-    check_same(outside, wanted, "outside");
-    check_same(inside, wanted, "inside");
+    check_equal(outside, wanted, "outside");
+    check_equal(inside, wanted, "inside");
 }
 
 /* ---- functions of the program ---- */
@@ -337,64 +415,6 @@ TEST(functions, "functions of the program, with and without a dtype of their own
     }
 }
 
-/* ---- threads, strategies, dry runs ---- */
-
-static ctrt_status thread_product(void *user, int i)
-{
-    ((ctrt_dtype *)user)[i] = product_dtype(i == 0 ? "sim:0" : "sim:1");
-    return CTRT_OK;
-}
-
-static ctrt_status loss_function(ctrt_tensor **loss, ctrt_tensor *output, ctrt_tensor *const *inputs, int count,
-                                 void *user)
-{
-    (void)count;
-    *(ctrt_dtype *)user = ctrt_tensor_dtype(output);
-    return ctrt_cross_entropy(loss, output, inputs[1], NULL);
-}
-
-/* One step of a linear layer under the strategy in a region; returns the gradient of its weight. */
-static void step(ctrt_tensor **grad, const char *strategy)
-{
-    CTRT_AUTO(module) net = NULL, layer = NULL;
-    CTRT_AUTO(tensor) x = NULL, labels = NULL, loss = NULL;
-    ctrt_dtype output = CTRT_DTYPE_DEFAULT;
-    ctrt_device *sim = device_named("sim:0");
-    ctrt_manual_seed(3);
-    CHECK_OK(ctrt_linear_new(&layer, 4, 4, true, sim));
-    CHECK_OK(ctrt_rand(&x, CTRT_SHAPE(4, 4), CTRT_F32, sim));
-    CHECK_OK(ctrt_arange(&labels, ctrt_int(0), ctrt_int(4), ctrt_int(1), CTRT_I64, sim));
-    CHECK_OK(ctrt_parallel_new(&net, layer, strategy, (ctrt_device *[]){ sim, device_named("sim:1") }, 2));
-    CHECK_OK(ctrt_autocast_push("sim", NULL));
-    CHECK_OK(ctrt_parallel_step(&loss, net, (ctrt_tensor *[]){ x, labels }, 2, loss_function, &output));
-    CHECK_OK(ctrt_autocast_pop());
-    CHECK_EQ(output, CTRT_F16);
-    CHECK_EQ(ctrt_tensor_dtype(loss), CTRT_F32);
-    ctrt_tensor *weight = NULL;
-    const char *name;
-    CHECK_OK(ctrt_module_parameter(&name, &weight, layer, 0));
-    ctrt_tensor_assign(grad, ctrt_tensor_grad(weight));
-}
-
-TEST(threads, "threads of ctrt_parallel_apply and data-parallel have the caller's settings")
-{
-    ctrt_device *const devices[2] = { device_named("sim:0"), device_named("sim:1") };
-    ctrt_dtype found[2] = { CTRT_DTYPE_DEFAULT, CTRT_DTYPE_DEFAULT };
-    CHECK_OK(ctrt_autocast_push("sim", &(ctrt_autocast_options){ .dtype = CTRT_BF16 }));
-    CHECK_OK(ctrt_parallel_apply(thread_product, found, devices, 2));
-    CHECK_OK(ctrt_autocast_pop());
-    CHECK_EQ(found[0], CTRT_BF16);
-    CHECK_EQ(found[1], CTRT_BF16);
-    CTRT_AUTO(tensor) one = NULL, two = NULL;
-    float a[16] = { 0 }, b[16] = { 1 };
-    step(&one, "single");
-    step(&two, "data-parallel");
-    CHECK_OK(ctrt_to_host(a, sizeof a, one, CTRT_F32));
-    CHECK_OK(ctrt_to_host(b, sizeof b, two, CTRT_F32));
-    for (int i = 0; i < 16; i++)
-        CHECK_NEAR(a[i], b[i], 2e-3);
-}
-
 TEST(dry_run, "a dry run keeps no copy")
 {
     ctrt_device *sim = device_named("sim:0");
@@ -410,7 +430,7 @@ TEST(dry_run, "a dry run keeps no copy")
     CHECK_OK(ctrt_to_dtype(&x, x, CTRT_F16));
     ctrt_no_grad CHECK_OK(ctrt_to_dtype(&wanted, weight, CTRT_F16));
     CHECK_OK(ctrt_linear(&wanted, x, wanted, NULL));
-    check_same(y, wanted, "after the dry run");
+    check_equal(y, wanted, "after the dry run");
 }
 
 TEST_MAIN
