@@ -50,8 +50,8 @@ libctrt_core_la_SOURCES += core/graph/capture.c core/graph/capture.h core/graph/
 # tensor: dtype, shape, view, creation, printing, DLPack
 libctrt_core_la_SOURCES += core/tensor/create.c core/tensor/create.h core/tensor/dlpack.c core/tensor/dlpack.h \
     core/tensor/dtype.c core/tensor/accessors.c core/tensor/format.c core/tensor/format.h core/tensor/pinned.c \
-    core/tensor/pinned.h core/tensor/promote.c core/tensor/scope.c core/tensor/scope.h core/tensor/shape.c \
-    core/tensor/shape.h core/tensor/tensor.c core/tensor/tensor.h
+    core/tensor/pinned.h core/tensor/promote.c core/tensor/replaced.h core/tensor/scope.c core/tensor/scope.h \
+    core/tensor/shape.c core/tensor/shape.h core/tensor/tensor.c core/tensor/tensor.h
 
 # ops: dispatch, the op functions of each family
 libctrt_core_la_SOURCES += core/ops/attention.c core/ops/attributes.h core/ops/autocast.c \

@@ -145,11 +145,11 @@ static ctrt_status function_run(struct grad_node *node, const struct node_run *r
     } else {
         context->phase = IN_BACKWARD;
         context->create_graph = run->create_graph;
-        status = ctrt_autocast_push_state(context->autocast);
-        if (status == CTRT_OK) {
+        const struct autocast_mark autocast = autocast_mark();
+        status = context->autocast != NULL ? ctrt_autocast_push_state(context->autocast) : CTRT_OK;
+        if (status == CTRT_OK)
             status = context->function->backward(context, dx, (int)node->n_in, dy, (int)node->n_out);
-            (void)ctrt_autocast_pop();
-        }
+        autocast_return(autocast);
         context->phase = IDLE;
         for (int i = 0; i < context->n_kept; i++)
             tensor_move(&context->kept[i].with_history, NULL);
@@ -281,6 +281,12 @@ static ctrt_status attach(struct ctrt_function_context *context, ctrt_tensor **r
     return status;
 }
 
+/* Returns the dtype in which the function runs under autocast; CTRT_DTYPE_DEFAULT: it has none of its own. */
+static ctrt_dtype own_dtype(const ctrt_function *function)
+{
+    return CTRT_HAS(function, autocast_dtype) ? function->autocast_dtype : CTRT_DTYPE_DEFAULT;
+}
+
 static ctrt_status check_function(const ctrt_function *function, ctrt_tensor **out, int n_out, ctrt_tensor *const *in,
                                   int n_in)
 {
@@ -289,6 +295,10 @@ static ctrt_status check_function(const ctrt_function *function, ctrt_tensor **o
     if (!CTRT_SLOT(function, name) || !CTRT_SLOT(function, forward) || !CTRT_SLOT(function, backward))
         return ctrt_fail(CTRT_ERR_INVALID_ARGUMENT,
                          "function_apply: the function lacks name, forward or backward (size %zu)", function->size);
+    const ctrt_dtype dtype = own_dtype(function);
+    if (dtype != CTRT_DTYPE_DEFAULT && !ctrt_dtype_is_floating(dtype))
+        return ctrt_fail(CTRT_ERR_DTYPE, "function_apply, %s: autocast_dtype is %s, expected a floating type",
+                         function->name, ctrt_dtype_name(dtype));
     if (n_out < 1 || n_in < 0 || (n_in > 0 && in == NULL))
         return ctrt_fail(CTRT_ERR_INVALID_ARGUMENT, "function_apply, %s: %d results, %d operands", function->name,
                          n_out, n_in);
@@ -301,8 +311,8 @@ static ctrt_status run_forward(struct ctrt_function_context *context, ctrt_tenso
                                ctrt_tensor **casts, ctrt_tensor *const *in, int n_in)
 {
     const ctrt_function *function = context->function;
-    const ctrt_dtype dtype = CTRT_HAS(function, autocast_dtype) ? function->autocast_dtype : CTRT_DTYPE_DEFAULT;
-    struct autocast_region *autocast = thread_state.autocast;
+    const ctrt_dtype dtype = own_dtype(function);
+    const struct autocast_mark autocast = autocast_mark();
     for (int i = 0; i < n_in; i++)
         if (in[i] != NULL)
             CTRT_TRY(autocast_tensor(&casts[i], in[i], dtype != CTRT_DTYPE_DEFAULT ? dtype : tensor_dtype(in[i])));
@@ -313,7 +323,7 @@ static ctrt_status run_forward(struct ctrt_function_context *context, ctrt_tenso
     const bool was = ctrt_set_grad_enabled(false);
     ctrt_status status = function->forward(context, results, n_out, casts, n_in);
     ctrt_set_grad_enabled(was);
-    autocast_resume(autocast);
+    autocast_return(autocast);
     return status;
 }
 
@@ -322,7 +332,7 @@ ctrt_status ctrt_function_apply(const ctrt_function *function, void *user, ctrt_
 {
     CTRT_TRY(check_function(function, out, n_out, in, n_in));
     struct ctrt_function_context *context = host_calloc(sizeof *context);
-    ctrt_tensor **results = host_calloc((size_t)(n_out + n_in) * sizeof *results), **casts = results + n_out;
+    ctrt_tensor **results = host_calloc((size_t)(n_out + n_in) * sizeof *results);
     if (context == NULL || results == NULL) {
         struct ctrt_function_context unused = { .function = function, .user = user };
         if (CTRT_SLOT(function, destroy))
@@ -331,6 +341,7 @@ ctrt_status ctrt_function_apply(const ctrt_function *function, void *user, ctrt_
         host_free(results);
         return out_of_memory(sizeof *context, "applying a function");
     }
+    ctrt_tensor **casts = results + n_out;
     context->function = function;
     context->user = user;
     ctrt_status status = run_forward(context, results, n_out, casts, in, n_in);

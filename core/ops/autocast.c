@@ -12,6 +12,7 @@
 #include "memory/pool.h"
 #include "ops/op_common.h"
 #include "registry/registry.h"
+#include "tensor/replaced.h"
 #include "tensor/scope.h"
 
 #define MAX_TYPES 8                     /* types of devices with settings in one region */
@@ -34,8 +35,8 @@ struct autocast_region {
 
 struct converted {                      /* a parameter and its copy in another dtype, both owned */
     ctrt_tensor *parameter, *copy;
-    const void *data;                   /* of the parameter when it was converted, */
-    uint32_t version;                   /* and its version */
+    uint64_t replaced;                  /* tensor_replaced when it was converted, */
+    uint32_t version;                   /* and the parameter's version */
     bool recorded;                      /* the copy has a history, which leads to the parameter */
 };
 
@@ -74,24 +75,22 @@ static ctrt_status type_name(const char **out, const char *device_type)
                      registry_known(known, sizeof known, CTRT_COMPONENT_BACKEND, device_type));
 }
 
-static void drop_copy(struct converted *item)
+static void converted_release(const struct converted *item)
 {
-    if (item->copy == NULL)
-        return;
     scope_release_tensor(item->copy);
     tensor_release(item->copy);
-    item->copy = NULL;
+    scope_release_tensor(item->parameter);
+    tensor_release(item->parameter);
 }
 
+/* Empties the table first, because the release of a tensor can call functions of the program. */
 static void clear_converted(struct autocast_region *outermost)
 {
-    struct converted *item = NULL;
-    while ((item = ptr_map_next(&outermost->converted, item, sizeof *item)) != NULL) {
-        drop_copy(item);
-        scope_release_tensor(item->parameter);
-        tensor_release(item->parameter);
-    }
-    ptr_map_free(&outermost->converted);
+    struct ptr_map map = outermost->converted;
+    memset(&outermost->converted, 0, sizeof outermost->converted);
+    for (const struct converted *item = NULL; (item = ptr_map_next(&map, item, sizeof *item)) != NULL;)
+        converted_release(item);
+    ptr_map_free(&map);
 }
 
 static struct autocast_region *outermost(void)
@@ -176,6 +175,18 @@ ctrt_status ctrt_autocast_pop(void)
     return CTRT_OK;
 }
 
+void autocast_return(struct autocast_mark mark)
+{
+    const struct autocast_region *region = thread_state.autocast_regions;
+    while (region != NULL && region != mark.innermost)
+        region = region->outer;
+    if (region != mark.innermost)
+        return;
+    while (thread_state.autocast_regions != mark.innermost)
+        region_end(&thread_state);
+    thread_state.autocast = mark.current;
+}
+
 const ctrt_autocast_settings *ctrt_autocast_state(void)
 {
     return thread_state.autocast != NULL ? &thread_state.autocast->settings : NULL;
@@ -228,38 +239,57 @@ static bool is_kept(const struct autocast_type *type, ctrt_tensor *tensor)
            && capture_here(tensor->device) == NULL;
 }
 
-/* As convert, for a parameter. */
+static bool is_valid(const struct converted *item, ctrt_dtype dtype)
+{
+    return item->replaced == atomic_load_explicit(&tensor_replaced, memory_order_relaxed)
+           && item->version == tensor_version(item->parameter) && tensor_dtype(item->copy) == dtype
+           && (item->recorded || thread_state.grad_disabled);
+}
+
+/* As autocast_tensor, for a parameter whose copies are kept. No item is in use while ctrt_to_dtype runs, because a
+ * callback for memory that runs out may call ctrt_autocast_clear_cache. */
 static ctrt_status convert_parameter(ctrt_tensor **out, ctrt_tensor *parameter, ctrt_dtype dtype)
 {
-    struct autocast_region *region = outermost();
-    struct converted *item = ptr_map_add(&region->converted, parameter, sizeof *item);
+    struct ptr_map *map = &outermost()->converted;
+    struct converted *item = ptr_map_find(map, parameter, sizeof *item);
+    if (item != NULL && is_valid(item, dtype)) {
+        *out = item->copy;
+        tensor_retain(*out);
+        return CTRT_OK;
+    }
+    if (item != NULL) {
+        const struct converted old = *item;
+        ptr_map_remove(map, item, sizeof *item);
+        converted_release(&old);
+    }
+    struct converted fresh = { .parameter = parameter, .version = tensor_version(parameter),
+                               .replaced = atomic_load_explicit(&tensor_replaced, memory_order_relaxed),
+                               .recorded = !thread_state.grad_disabled };
+    CTRT_TRY(ctrt_to_dtype(&fresh.copy, parameter, dtype));
+    *out = fresh.copy;
+    item = ptr_map_add(map, parameter, sizeof *item);
     if (item == NULL)
-        return out_of_memory(sizeof *item, "the copies of parameters under autocast");
-    if (item->data == NULL) {
-        tensor_retain(parameter);
-        scope_hold(parameter);
-    }
-    const bool valid = item->copy != NULL && item->data == parameter->view.data
-        && item->version == tensor_version(parameter) && tensor_dtype(item->copy) == dtype
-        && item->copy->device == parameter->device && (item->recorded || thread_state.grad_disabled);
-    if (!valid) {
-        drop_copy(item);
-        item->data = parameter->view.data;
-        item->version = tensor_version(parameter);
-        item->recorded = !thread_state.grad_disabled;
-        CTRT_TRY(ctrt_to_dtype(&item->copy, parameter, dtype));
-        scope_hold(item->copy);
-    }
-    *out = item->copy;
+        return CTRT_OK;                 /* without memory for the item, the copy is not kept */
+    *item = fresh;
+    tensor_retain(parameter);
+    scope_hold(parameter);
     tensor_retain(*out);
+    scope_hold(*out);
     return CTRT_OK;
+}
+
+/* Returns the settings for the tensor's device; NULL: autocast is off for it. */
+static const struct autocast_type *type_of(const ctrt_tensor *tensor)
+{
+    const struct autocast_type *type = find_type(ctrt_autocast_state(), tensor->device->type);
+    return type != NULL && type->enabled ? type : NULL;
 }
 
 ctrt_status autocast_tensor(ctrt_tensor **out, ctrt_tensor *tensor, ctrt_dtype dtype)
 {
-    const struct autocast_type *type = find_type(ctrt_autocast_state(), tensor->device->type);
+    const struct autocast_type *type = type_of(tensor);
     const ctrt_dtype own = tensor_dtype(tensor);
-    if (type != NULL && type->enabled && dtype_floating(own) && own != CTRT_F64 && own != dtype) {
+    if (type != NULL && dtype_floating(own) && own != CTRT_F64 && own != dtype) {
         if (dtype == type->dtype && is_kept(type, tensor))
             return convert_parameter(out, tensor, dtype);
         *out = NULL;
@@ -273,15 +303,14 @@ ctrt_status autocast_tensor(ctrt_tensor **out, ctrt_tensor *tensor, ctrt_dtype d
 /* Returns the dtype that the policy of the op selects for the tensor. */
 static ctrt_dtype policy_dtype(enum op op, const ctrt_tensor *tensor)
 {
-    const char *device_type = tensor->device->type;
-    const struct autocast_type *type = find_type(ctrt_autocast_state(), device_type);
+    const struct autocast_type *type = type_of(tensor);
     switch (op_table[op].autocast) {
     case AUTOCAST_LOWER:
         return type != NULL ? type->dtype : tensor_dtype(tensor);
     case AUTOCAST_F32:
         return CTRT_F32;
     case AUTOCAST_F32GPU:
-        return strcmp(device_type, "cpu") == 0 ? tensor_dtype(tensor) : CTRT_F32;
+        return strcmp(tensor->device->type, "cpu") == 0 ? tensor_dtype(tensor) : CTRT_F32;
     }
     return tensor_dtype(tensor);
 }
@@ -302,7 +331,7 @@ static bool is_mixed(enum op op, ctrt_tensor *const *tensors, int count)
 
 ctrt_status autocast_convert(struct autocast_operands *out, enum op op, ctrt_tensor *const *tensors, int count)
 {
-    const bool mixed = thread_state.autocast == NULL && is_mixed(op, tensors, count);
+    const bool mixed = type_of(tensors[0]) == NULL && is_mixed(op, tensors, count);
     if (op_table[op].autocast == AUTOCAST_SAME || (thread_state.autocast == NULL && !mixed))
         return CTRT_OK;
     ctrt_status status = CTRT_OK;

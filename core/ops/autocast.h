@@ -68,6 +68,18 @@ static inline void autocast_resume(struct autocast_region *was)
     thread_state.autocast = was;
 }
 
+/* The state before a call of functions of the program, which may not end the regions that they begin. */
+struct autocast_mark {
+    struct autocast_region *current, *innermost;
+};
+static inline struct autocast_mark autocast_mark(void)
+{
+    return (struct autocast_mark){ thread_state.autocast, thread_state.autocast_regions };
+}
+/* Ends the regions that were begun since `mark` and restores its state. If the functions have also ended the region
+ * that was innermost then, the state stays as they left it. */
+void autocast_return(struct autocast_mark mark);
+
 /* Sets *out to a copy of the thread's settings, to be freed with host_free; NULL outside of all regions. */
 ctrt_status autocast_save(ctrt_autocast_settings **out);
 /* Sets *out to the tensor in `dtype`, recorded, if autocast is on for its device and it is floating but not f64; else

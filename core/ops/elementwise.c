@@ -386,7 +386,7 @@ ctrt_status ctrt_rpow_scalar(ctrt_tensor **out, ctrt_tensor *x, ctrt_scalar s)
 #define FUNCTIONS_BINARY(name)                                                      \
     ctrt_status ctrt_##name(ctrt_tensor **out, ctrt_tensor *a, ctrt_tensor *b)      \
     {                                                                               \
-        return binary(out, OP_##name, RULE_##name, POLICY_##name, a, b);                         \
+        return binary(out, OP_##name, RULE_##name, POLICY_##name, a, b);            \
     }                                                                               \
     ctrt_status ctrt_##name##_scalar(ctrt_tensor **out, ctrt_tensor *a, ctrt_scalar b)  \
     {                                                                               \

@@ -3,6 +3,7 @@
  * converted parameters, backward passes, functions of the program, threads and dry runs. Captured steps are in
  * tests/integration/test-capture.c. */
 #include "comm_job.h"
+#include "ctrt/strategy_plugin.h"
 #include "reference/ref.h"
 
 #define FUNCTION(name, ...) static ctrt_status name(ctrt_tensor **out, ctrt_tensor *x, ctrt_tensor *w) { __VA_ARGS__ }
@@ -148,7 +149,8 @@ static ctrt_status loss_function(ctrt_tensor **loss, ctrt_tensor *output, ctrt_t
     return ctrt_cross_entropy(loss, output, inputs[1], NULL);
 }
 
-/* Two steps in one region; returns the second loss. `comm`: of strategies with ranks, otherwise NULL. */
+/* Two steps in one region; returns the second loss. `comm`: of strategies with ranks, otherwise NULL. The caller seeds
+ * the generators, because ranks are threads and all threads have the same generators. */
 static double second_loss(const char *strategy, ctrt_comm *comm, ctrt_device *device)
 {
     CTRT_AUTO(module) net = NULL, module = NULL;
@@ -160,7 +162,6 @@ static double second_loss(const char *strategy, ctrt_comm *comm, ctrt_device *de
     float data[16];
     for (int i = 0; i < 16; i++)
         data[i] = (float)(i * 7 % 16) / 8 - 1;
-    ctrt_manual_seed(3);
     CHECK_OK(ctrt_sequential_new(&module, CTRT_MODULES(CTRT_NEW(linear, 4, 8, true, device), CTRT_NEW(tanh),
                                                        CTRT_NEW(linear, 8, 4, true, device))));
     CHECK_OK(ctrt_from_data(&x, data, 16, CTRT_SHAPE(4, 4), CTRT_F32, device));
@@ -183,6 +184,39 @@ static double second_loss(const char *strategy, ctrt_comm *comm, ctrt_device *de
     return value;
 }
 
+/* Fails in a region that it has begun. */
+static ctrt_status region_function(ctrt_tensor **loss, ctrt_tensor *output, ctrt_tensor *const *inputs, int count,
+                                   void *user)
+{
+    (void)loss, (void)output, (void)inputs, (void)count, (void)user;
+    CTRT_TRY(ctrt_autocast_push("sim", NULL));
+    return CTRT_ERR_STATE;
+}
+
+/* On the second device, sets *user to the number of regions of the thread. */
+static ctrt_status count_function(ctrt_tensor **loss, ctrt_tensor *output, ctrt_tensor *const *inputs, int count,
+                                  void *user)
+{
+    (void)count;
+    if (ctrt_tensor_device(output) == device_named("sim:1"))
+        while (ctrt_autocast_pop() == CTRT_OK)
+            ++*(int *)user;
+    return ctrt_cross_entropy(loss, output, inputs[1], NULL);
+}
+
+static void check_thread_regions(ctrt_device *const *devices)
+{
+    CTRT_AUTO(module) net = NULL;
+    CTRT_AUTO(tensor) x = values(CTRT_F32, devices[0], false), labels = NULL, loss = NULL;
+    int regions = 0;
+    CHECK_OK(ctrt_arange(&labels, ctrt_int(0), ctrt_int(4), ctrt_int(1), CTRT_I64, devices[0]));
+    CHECK_OK(ctrt_parallel_new(&net, CTRT_NEW(linear, 4, 4, true, devices[0]), "data-parallel", devices, 2));
+    CHECK_EQ(ctrt_parallel_step(&loss, net, (ctrt_tensor *[]){ x, labels }, 2, region_function, NULL), CTRT_ERR_STATE);
+    CHECK_OK(ctrt_autocast_pop());                                  /* that of the calling thread */
+    CHECK_OK(ctrt_parallel_step(&loss, net, (ctrt_tensor *[]){ x, labels }, 2, count_function, &regions));
+    CHECK_EQ(regions, 1);
+}
+
 static double single_loss;
 
 static void rank_steps(struct rank *rank)
@@ -201,10 +235,16 @@ TEST(threads, "threads of ctrt_parallel_apply and steps of all strategies have t
         CHECK_OK(ctrt_autocast_pop());
         CHECK_EQ(found[0], CTRT_BF16);
         CHECK_EQ(found[1], CTRT_BF16);
+        check_thread_regions(devices);
+        ctrt_manual_seed(3);
         single_loss = second_loss("single", NULL, devices[0]);
+        ctrt_manual_seed(3);
         CHECK_NEAR(second_loss("data-parallel", NULL, devices[0]), single_loss, 2e-3);
+        ctrt_manual_seed(3);
         CHECK_NEAR(second_loss("pipeline", NULL, devices[0]), single_loss, 2e-3);
+        ctrt_manual_seed(3);
         run_quiet(ON_SIM, 2, 20, rank_steps, "distributed", -1);
+        ctrt_manual_seed(3);
         run_quiet(ON_SIM, 2, 20, rank_steps, "sharded", -1);
     }
 }
@@ -319,6 +359,75 @@ TEST(cache, "a parameter is converted once, and again when it has changed")
     CHECK_EQ(ctrt_autograd_live_nodes(), 0);
 }
 
+TEST(replaced, "a parameter with another storage is converted again")
+{
+    ctrt_device *cpu = device_named("cpu");
+    CTRT_AUTO(tensor) x = values(CTRT_F32, cpu, false), weight = values(CTRT_F32, cpu, true), y = NULL, wanted = NULL;
+    CHECK_OK(ctrt_autocast_push("cpu", NULL));
+    CHECK_OK(ctrt_linear(&y, x, weight, NULL));
+    const void *address = ctrt_tensor_data(weight);
+    for (int i = 0; i < 20 && (i == 0 || ctrt_tensor_data(weight) != address); i++) {
+        CTRT_AUTO(tensor) other = values(CTRT_F32, cpu, false);
+        CHECK_OK(ctrt_tensor_set_data(weight, other));
+    }
+    CHECK(ctrt_tensor_data(weight) == address, "no storage with the address of the first one");
+    CHECK_OK(ctrt_linear(&y, x, weight, NULL));
+    ctrt_autocast_clear_cache();
+    CHECK_OK(ctrt_linear(&wanted, x, weight, NULL));
+    check_equal(y, wanted, "another storage");
+    CHECK_OK(ctrt_autocast_pop());
+}
+
+static void count_free(void *user, void *data)
+{
+    (void)data;
+    ++*(int *)user;
+}
+
+TEST(empty, "a parameter without elements is released")
+{
+    ctrt_device *cpu = device_named("cpu");
+    CTRT_AUTO(tensor) x = values(CTRT_F32, cpu, false), weight = NULL, y = NULL;
+    int freed = 0;
+    CHECK_OK(ctrt_from_blob(&weight, NULL, CTRT_SHAPE(0, 4), CTRT_SHAPE(4, 1), CTRT_F32, count_free, &freed));
+    CHECK_OK(ctrt_tensor_require_grad(weight, true));
+    CHECK_OK(ctrt_autocast_push("cpu", NULL));
+    for (int i = 0; i < 2; i++)
+        CHECK_OK(ctrt_linear(&y, x, weight, NULL));
+    CHECK_OK(ctrt_autocast_pop());
+    ctrt_tensor_release(&y);
+    ctrt_tensor_release(&weight);
+    CHECK_EQ(freed, 1);
+}
+
+static void clear_cache(void *user, ctrt_device *device, size_t bytes, const char *report)
+{
+    (void)device, (void)bytes, (void)report;
+    ++*(int *)user;
+    ctrt_autocast_clear_cache();
+}
+
+TEST(memory, "a callback for memory that runs out clears the cache")
+{
+    ctrt_device *sim = device_named("sim:0");
+    CTRT_AUTO(tensor) x = values(CTRT_F32, sim, false), weight = values(CTRT_F32, sim, true), large = NULL, y = NULL;
+    const uint64_t limit = ctrt_memory_limit(sim);
+    int calls = 0;
+    CHECK_OK(ctrt_zeros(&large, CTRT_SHAPE(4096, 2048), CTRT_F32, sim));
+    CHECK_OK(ctrt_tensor_require_grad(large, true));
+    ctrt_memory_set_oom_callback(clear_cache, &calls);
+    CHECK_OK(ctrt_autocast_push("sim", NULL));
+    CHECK_OK(ctrt_linear(&y, x, weight, NULL));
+    CHECK_OK(ctrt_memory_set_limit(sim, ctrt_memory_reserved(sim)));
+    CHECK_EQ(ctrt_matmul(&y, large, large), CTRT_ERR_OUT_OF_MEMORY);
+    ctrt_memory_set_oom_callback(NULL, NULL);
+    CHECK_EQ(calls, 1);
+    CHECK_OK(ctrt_memory_set_limit(sim, limit));
+    ctrt_tensor_release(&y);
+    CHECK_EQ(nodes_of_linear(&y, x, weight), 2);                    /* converts again */
+    CHECK_OK(ctrt_autocast_pop());
+}
+
 /* loss = cross_entropy(exp(x W) W, labels); returns the gradient of W. */
 static void pass(ctrt_tensor **grad, ctrt_tensor *x, ctrt_tensor *weight, bool by_hand, bool inside)
 {
@@ -413,6 +522,31 @@ TEST(functions, "functions of the program, with and without a dtype of their own
         CHECK_EQ(backward_dtype, c->backward);
         CHECK_EQ(ctrt_tensor_dtype(ctrt_tensor_grad(x)), c->given);
     }
+}
+
+static ctrt_status region_backward(ctrt_function_context *context, ctrt_tensor **grad_in, int n_in,
+                                   ctrt_tensor *const *grad_out, int n_out)
+{
+    (void)context, (void)grad_in, (void)n_in, (void)grad_out, (void)n_out;
+    CTRT_TRY(ctrt_autocast_push("cpu", NULL));
+    return CTRT_ERR_STATE;
+}
+
+TEST(function_errors, "a function that fails in a region of its own; a dtype that is not floating")
+{
+    ctrt_function function = { .size = sizeof function, .name = "product", .forward = product_forward,
+                               .backward = region_backward };
+    CTRT_AUTO(tensor) x = values(CTRT_F32, device_named("cpu"), true), y = NULL;
+    CHECK_OK(ctrt_autocast_push("cpu", &(ctrt_autocast_options){ .dtype = CTRT_F16 }));
+    CHECK_OK(ctrt_function_apply(&function, NULL, &y, 1, &x, 1));
+    CHECK_OK(ctrt_sum(&y, y, CTRT_ALL_DIMS));
+    CHECK_EQ(ctrt_backward(y), CTRT_ERR_STATE);
+    CHECK_EQ(product_dtype("cpu"), CTRT_F16);
+    CHECK_OK(ctrt_autocast_pop());
+    CHECK_EQ(ctrt_autocast_pop(), CTRT_ERR_STATE);
+    ctrt_tensor_release(&y);
+    function.autocast_dtype = CTRT_I64;
+    CHECK_EQ(ctrt_function_apply(&function, NULL, &y, 1, &x, 1), CTRT_ERR_DTYPE);
 }
 
 TEST(dry_run, "a dry run keeps no copy")

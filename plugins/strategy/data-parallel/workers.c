@@ -56,11 +56,11 @@ static void task_run(struct worker *worker)
     ctrt_set_grad_enabled(workers->grad);
     if (status == CTRT_OK)
         status = ctrt_autocast_push_state(workers->autocast);
-    if (status == CTRT_OK) {
+    if (status == CTRT_OK)
         status = workers->function(workers->user, worker->index);
-        (void)ctrt_autocast_pop();
-    }
     task_result(worker, status, ctrt_error_message());
+    while (ctrt_autocast_state() != NULL && ctrt_autocast_pop() == CTRT_OK)
+        continue;                               /* a function that failed may not have ended its own regions */
     if (labelled)
         (void)ctrt_memory_label_pop();
 }
