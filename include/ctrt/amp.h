@@ -2,9 +2,9 @@
 /* ctrt/amp.h: automatic mixed precision.
  *
  * Under autocast each op selects the dtype of its computation: matrix products and convolutions run in f16 or bf16,
- * which many devices compute faster; ops that need range or precision (exp, log, softmax, norms, sums, losses) run in
- * f32; all others run in the dtypes of their operands. Parameters and gradients stay f32. doc/mixed-precision.md has
- * the list of ops. The semantics are those of torch.autocast.
+ * which many devices compute faster; ops that need range or precision (losses, and except on the cpu exp, log, softmax,
+ * layer norm and sums) run in f32; all others run in the dtypes of their operands. Parameters and gradients stay f32.
+ * doc/mixed-precision.md has the list of ops. The semantics are those of torch.autocast.
  *
  *     CTRT_TRY(ctrt_autocast_push("cuda", NULL));
  *     ctrt_status status = ctrt_forward(&y, module, x);
@@ -47,7 +47,7 @@ CTRT_API ctrt_status ctrt_autocast_pop(void);
  * products: the one of the innermost region, or the default. NULL: the type of the default device. */
 CTRT_API bool ctrt_autocast_enabled(const char *device_type);
 CTRT_API ctrt_dtype ctrt_autocast_dtype(const char *device_type);
-/* Releases the converted parameters that the calling thread's region keeps. */
+/* Releases the converted parameters that the calling thread's regions keep. */
 CTRT_API void ctrt_autocast_clear_cache(void);
 
 /* The settings of a thread, for strategies that run ops in threads of their own. ctrt_autocast_state returns those of
