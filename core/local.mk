@@ -50,11 +50,12 @@ libctrt_core_la_SOURCES += core/graph/capture.c core/graph/capture.h core/graph/
 # tensor: dtype, shape, view, creation, printing, DLPack
 libctrt_core_la_SOURCES += core/tensor/create.c core/tensor/create.h core/tensor/dlpack.c core/tensor/dlpack.h \
     core/tensor/dtype.c core/tensor/accessors.c core/tensor/format.c core/tensor/format.h core/tensor/pinned.c \
-    core/tensor/pinned.h core/tensor/promote.c core/tensor/scope.c core/tensor/scope.h core/tensor/shape.c \
-    core/tensor/shape.h core/tensor/tensor.c core/tensor/tensor.h
+    core/tensor/pinned.h core/tensor/promote.c core/tensor/replaced.h core/tensor/scope.c core/tensor/scope.h \
+    core/tensor/shape.c core/tensor/shape.h core/tensor/tensor.c core/tensor/tensor.h
 
 # ops: dispatch, the op functions of each family
-libctrt_core_la_SOURCES += core/ops/attention.c core/ops/attributes.h core/ops/backward.h core/ops/cat.c \
+libctrt_core_la_SOURCES += core/ops/attention.c core/ops/attributes.h core/ops/autocast.c \
+    core/ops/autocast.h core/ops/backward.h core/ops/cat.c \
     core/ops/composite.c core/ops/conv.c core/ops/copy.c core/ops/create.c core/ops/dispatch.c core/ops/dispatch.h \
     core/ops/elementwise.c core/ops/elementwise.h core/ops/fallback.c core/ops/format.c core/ops/op_common.c \
     core/ops/op_common.h core/ops/index.c core/ops/inplace.c core/ops/inplace.h core/ops/launch.c core/ops/launch.h core/ops/layout.c \

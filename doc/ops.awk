@@ -4,6 +4,8 @@ BEGIN {
     result["KEEP"] = result["PROMOTE"] = "same"; result["TO_FLOAT"] = "float"
     result["COMPARE"] = result["TO_BOOL"] = "bool"; result["TO_I64"] = "i64"
     result["SUM"] = "same or i64"; result["NONE"] = "varies"
+    autocast["SAME"] = "same"; autocast["LOWER"] = "f16, bf16"; autocast["F32"] = "f32"
+    autocast["F32GPU"] = "f32; cpu: same"
     operands["ALL"] = "all"; operands["NUMBERS"] = "no bool"; operands["FLOATS"] = "float"
 }
 
@@ -13,23 +15,24 @@ BEGIN {
     sub(/"\)$/, "", text)
     gsub(/-/, "\\-", text)
     gsub(/\^/, "\\(ha", text)
-    split(substr($0, 9), column, /, */)         # name, form, promotion, dtypes, numbers, in_place, gradient
-    row = column[1] "\tT{\n" text "\nT}\t" operands[column[4]] "\t" result[column[3]]
+    split(substr($0, 9), column, /, */)         # see ops.def
+    row = column[1] "\tT{\n" text "\nT}\t" operands[column[4]] "\t" result[column[3]] "\t" autocast[column[6]]
     if (column[2] == "UNARY" || column[2] == "BINARY")
-        row = row "\t" column[6]
-    rows[column[2]] = rows[column[2]] row "\t" column[7] "\n"
+        row = row "\t" column[7]
+    rows[column[2]] = rows[column[2]] row "\t" column[8] "\n"
 }
 
 function table(form, head) {
-    printf ".TS\n%s.\n_\nop\tcomputes\toperands\tresult%s\tgradient\n_\n%s.TE\n",
-        (head == "" ? "lb lx l l l" : "lb lx l l l l"), head, rows[form]
+    printf ".TS\n%s.\n_\nop\tcomputes\toperands\tresult\tautocast%s\tgradient\n_\n%s.TE\n",
+        (head == "" ? "lb lx l l l l" : "lb lx l l l l l"), head, rows[form]
 }
 
 END {
     print "'\\\" t\n.\\\" SPDX-License-Identifier: Apache-2.0"
     print ".TH CTRT-OPS 7 \"\" \"ctrt\" \"ctrt\"\n.SH NAME\nctrt-ops \\- the ops of ctrt"
     print ".SH DESCRIPTION\n.ad l\n.nh"
-    print "Each op of the library with what it computes, the dtypes of its operands, the dtype of its result, and whether"
+    print "Each op of the library with what it computes, the dtypes of its operands, the dtype of its result,"
+    print "the dtype of its floating operands under autocast (ctrt/amp.h), and whether"
     print "it is differentiable (gradient) and has functions that work in place (place)."
     print "A floating result of integers has the default floating dtype."
     print "Further rules and the functions of ops with arguments of their own are in the comments of"

@@ -1,5 +1,6 @@
 # Installed headers: <prefix>/include/ctrt/. tests/headers.sh tries each of them.
 pkginclude_HEADERS += \
+    include/ctrt/amp.h \
     include/ctrt/autograd.h \
     include/ctrt/base.h \
     include/ctrt/checkpoint.h \

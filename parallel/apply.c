@@ -3,6 +3,7 @@
 #include <pthread.h>
 
 #include "base/base.h"
+#include "ctrt/amp.h"
 #include "memory_stats/label.h"
 #include "parallel/devices.h"
 #include "stream/stream.h"
@@ -14,6 +15,7 @@ struct apply {                              /* state of the calling thread that 
     void *user;
     bool grad_disabled, order_auto;
     const char *label;
+    const ctrt_autocast_settings *autocast;
     struct scope *scope;
 };
 
@@ -52,6 +54,8 @@ static void *task_thread(void *argument)
     ctrt_status status = ctrt_stream_set_current(task->stream);
     if (status == CTRT_OK)
         status = ctrt_device_set_current(task->device);
+    if (status == CTRT_OK && apply->autocast != NULL)
+        status = ctrt_autocast_push_state(apply->autocast);     /* ends with the thread */
     if (status == CTRT_OK) {
         task->status = CTRT_ERR_STATE, task->ended = true;      /* in case the function ends its thread */
         status = apply->function(apply->user, task->index);
@@ -112,6 +116,7 @@ ctrt_status ctrt_parallel_apply(ctrt_parallel_function function, void *user, ctr
     const struct apply apply = {
         .function = function, .user = user, .grad_disabled = thread_state.grad_disabled,
         .order_auto = thread_state.order_auto, .label = label_here(), .scope = thread_state.scope,
+        .autocast = ctrt_autocast_state(),
     };
     struct task *tasks = host_calloc((size_t)n * sizeof *tasks);
     if (tasks == NULL)

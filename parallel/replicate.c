@@ -67,7 +67,8 @@ static void broadcast_destroy(ctrt_function_context *context)
 }
 
 static const ctrt_function broadcast_function = {
-    sizeof(ctrt_function), "broadcast", broadcast_forward, broadcast_backward, broadcast_destroy,
+    .size = sizeof(ctrt_function), .name = "broadcast", .forward = broadcast_forward, .backward = broadcast_backward,
+    .destroy = broadcast_destroy,
 };
 
 /* Like copies_make, recorded. */

@@ -80,7 +80,8 @@ static void scatter_destroy(ctrt_function_context *context)
 }
 
 static const ctrt_function scatter_function = {
-    sizeof(ctrt_function), "scatter", scatter_forward, scatter_backward, scatter_destroy,
+    .size = sizeof(ctrt_function), .name = "scatter", .forward = scatter_forward, .backward = scatter_backward,
+    .destroy = scatter_destroy,
 };
 
 /* Fills in the shape and the sizes of the pieces. */

@@ -45,7 +45,8 @@ EXTRA_DIST += tests/headers.sh tests/layers.sh tests/exports.sh tests/installed.
 
 # Reference data, and the scripts that create it.
 EXTRA_DIST += \
-    tests/reference/README.md tests/reference/can_cast.txt tests/reference/cases.py tests/reference/compare.py \
+    tests/reference/README.md tests/reference/autocast.txt tests/reference/make_autocast.py \
+    tests/reference/can_cast.txt tests/reference/cases.py tests/reference/compare.py \
     tests/reference/compare_check.py tests/reference/compare_ctrt.py tests/reference/compare_known.py \
     tests/reference/compare_layout_table.py tests/reference/compare_nn.py tests/reference/compare_op_table.py \
     tests/reference/compare_ops.py tests/reference/compare_optim.py tests/reference/compare_programs.py \
@@ -77,6 +78,7 @@ EXTRA_DIST += \
 
 # Tensors, ops, autograd, modules.
 public_tests += \
+    tests/unit/test-autocast.c \
     tests/unit/test-autograd.c tests/unit/test-autograd-edges.c tests/unit/test-autograd-growth.c \
     tests/unit/test-autograd-hooks.c tests/unit/test-autograd-inplace.c tests/unit/test-autograd-rules.c \
     tests/unit/test-autograd-threads.c tests/unit/test-checkpoint.c tests/unit/test-checkpoint-files.c \
@@ -86,7 +88,7 @@ public_tests += \
 internal_tests += \
     tests/unit/test-convert.c tests/unit/test-dtype.c tests/unit/test-format.c \
     tests/unit/test-optim-kinds.c
-TSAN_TESTS += tests/unit/test-autograd-threads.c
+TSAN_TESTS += tests/unit/test-autocast.c tests/unit/test-autograd-threads.c
 
 # Process groups.
 internal_tests += tests/unit/test-rank-environment.c tests/unit/test-store.c

@@ -12,6 +12,7 @@
 #include "autograd/rule.h"
 #include "base/array.h"
 #include "base/ptr_map.h"
+#include "ops/autocast.h"
 #include "tensor/scope.h"
 
 struct entry {                          /* a node or leaf of this run */
@@ -484,6 +485,8 @@ ctrt_status engine_run(const struct engine_task *task)
     struct run run = {.task = task};
     CTRT_TRY(scratch_take(&run.s));
     const bool was = thread_state.grad_disabled, order_was = thread_state.order_auto;
+    const struct autocast_mark autocast = autocast_mark();
+    (void)autocast_pause();                     /* the nodes have the dtypes of the forward pass */
     struct scope *scope = scope_pause();        /* gradients outlive the caller's scope, because leaves own them */
     thread_state.grad_disabled = !task->create_graph;
     thread_state.order_auto = true;             /* the engine selects the streams here, so it also orders them */
@@ -499,6 +502,7 @@ ctrt_status engine_run(const struct engine_task *task)
     thread_state.order_auto = order_was;
     autograd_thread.running = running_was;
     scope_resume(scope);
+    autocast_return(autocast);
     if (unlikely(run.n_used > 0)) {
         ctrt_status waited = wait_for_used(&run);
         status = status != CTRT_OK ? status : waited;

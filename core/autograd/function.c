@@ -6,6 +6,7 @@
 #include "autograd/autograd_meta.h"
 #include "autograd/rule.h"
 #include "base/array.h"
+#include "ops/autocast.h"
 #include "ops/op_common.h"
 #include "tensor/scope.h"
 
@@ -28,6 +29,7 @@ struct ctrt_function_context {
     bool had_kept, freed, create_graph;
     enum phase phase;
     struct function_node *node;
+    ctrt_autocast_settings *autocast;   /* in which backward runs; owned; NULL: without autocast */
 };
 
 struct function_node {
@@ -106,6 +108,7 @@ static void context_free(struct ctrt_function_context *context)
     free_kept(context);
     if (CTRT_SLOT(context->function, destroy))
         context->function->destroy(context);
+    host_free(context->autocast);
     host_free(context->kept);
     host_free(context);
 }
@@ -142,7 +145,11 @@ static ctrt_status function_run(struct grad_node *node, const struct node_run *r
     } else {
         context->phase = IN_BACKWARD;
         context->create_graph = run->create_graph;
-        status = context->function->backward(context, dx, (int)node->n_in, dy, (int)node->n_out);
+        const struct autocast_mark autocast = autocast_mark();
+        status = context->autocast != NULL ? ctrt_autocast_push_state(context->autocast) : CTRT_OK;
+        if (status == CTRT_OK)
+            status = context->function->backward(context, dx, (int)node->n_in, dy, (int)node->n_out);
+        autocast_return(autocast);
         context->phase = IDLE;
         for (int i = 0; i < context->n_kept; i++)
             tensor_move(&context->kept[i].with_history, NULL);
@@ -274,6 +281,12 @@ static ctrt_status attach(struct ctrt_function_context *context, ctrt_tensor **r
     return status;
 }
 
+/* Returns the dtype in which the function runs under autocast; CTRT_DTYPE_DEFAULT: it has none of its own. */
+static ctrt_dtype own_dtype(const ctrt_function *function)
+{
+    return CTRT_HAS(function, autocast_dtype) ? function->autocast_dtype : CTRT_DTYPE_DEFAULT;
+}
+
 static ctrt_status check_function(const ctrt_function *function, ctrt_tensor **out, int n_out, ctrt_tensor *const *in,
                                   int n_in)
 {
@@ -282,10 +295,36 @@ static ctrt_status check_function(const ctrt_function *function, ctrt_tensor **o
     if (!CTRT_SLOT(function, name) || !CTRT_SLOT(function, forward) || !CTRT_SLOT(function, backward))
         return ctrt_fail(CTRT_ERR_INVALID_ARGUMENT,
                          "function_apply: the function lacks name, forward or backward (size %zu)", function->size);
+    const ctrt_dtype dtype = own_dtype(function);
+    if (dtype != CTRT_DTYPE_DEFAULT && !ctrt_dtype_is_floating(dtype))
+        return ctrt_fail(CTRT_ERR_DTYPE, "function_apply, %s: autocast_dtype is %s, expected a floating type",
+                         function->name, ctrt_dtype_name(dtype));
     if (n_out < 1 || n_in < 0 || (n_in > 0 && in == NULL))
         return ctrt_fail(CTRT_ERR_INVALID_ARGUMENT, "function_apply, %s: %d results, %d operands", function->name,
                          n_out, n_in);
     return CTRT_OK;
+}
+
+/* Runs forward without recording. With a dtype of its own, the function gets the inputs in this dtype, casts[n_in], and
+ * runs without autocast; otherwise casts[] are the inputs. The caller owns casts[]. */
+static ctrt_status run_forward(struct ctrt_function_context *context, ctrt_tensor **results, int n_out,
+                               ctrt_tensor **casts, ctrt_tensor *const *in, int n_in)
+{
+    const ctrt_function *function = context->function;
+    const ctrt_dtype dtype = own_dtype(function);
+    const struct autocast_mark autocast = autocast_mark();
+    for (int i = 0; i < n_in; i++)
+        if (in[i] != NULL)
+            CTRT_TRY(autocast_tensor(&casts[i], in[i], dtype != CTRT_DTYPE_DEFAULT ? dtype : tensor_dtype(in[i])));
+    if (dtype == CTRT_DTYPE_DEFAULT)
+        CTRT_TRY(autocast_save(&context->autocast));
+    else
+        (void)autocast_pause();
+    const bool was = ctrt_set_grad_enabled(false);
+    ctrt_status status = function->forward(context, results, n_out, casts, n_in);
+    ctrt_set_grad_enabled(was);
+    autocast_return(autocast);
+    return status;
 }
 
 ctrt_status ctrt_function_apply(const ctrt_function *function, void *user, ctrt_tensor **out, int n_out,
@@ -293,7 +332,7 @@ ctrt_status ctrt_function_apply(const ctrt_function *function, void *user, ctrt_
 {
     CTRT_TRY(check_function(function, out, n_out, in, n_in));
     struct ctrt_function_context *context = host_calloc(sizeof *context);
-    ctrt_tensor **results = host_calloc((size_t)n_out * sizeof *results);
+    ctrt_tensor **results = host_calloc((size_t)(n_out + n_in) * sizeof *results);
     if (context == NULL || results == NULL) {
         struct ctrt_function_context unused = { .function = function, .user = user };
         if (CTRT_SLOT(function, destroy))
@@ -302,17 +341,16 @@ ctrt_status ctrt_function_apply(const ctrt_function *function, void *user, ctrt_
         host_free(results);
         return out_of_memory(sizeof *context, "applying a function");
     }
+    ctrt_tensor **casts = results + n_out;
     context->function = function;
     context->user = user;
-    bool was = ctrt_set_grad_enabled(false);
-    ctrt_status status = function->forward(context, results, n_out, in, n_in);
-    ctrt_set_grad_enabled(was);
+    ctrt_status status = run_forward(context, results, n_out, casts, in, n_in);
     context->phase = IDLE;
     for (int k = 0; k < n_out && status == CTRT_OK; k++)
         if (results[k] == NULL)
             status = ctrt_fail(CTRT_ERR_INVALID_ARGUMENT, "forward did not set result %d", k);
-    if (status == CTRT_OK && op_needs_grad(in, n_in))
-        status = attach(context, results, n_out, in, n_in);
+    if (status == CTRT_OK && op_needs_grad(casts, n_in))
+        status = attach(context, results, n_out, casts, n_in);
     if (context->node == NULL)
         context_free(context);
     for (int k = 0; k < n_out; k++) {
@@ -321,6 +359,8 @@ ctrt_status ctrt_function_apply(const ctrt_function *function, void *user, ctrt_
         else
             tensor_release(results[k]);
     }
+    for (int i = 0; i < n_in; i++)
+        tensor_release(casts[i]);
     host_free(results);
     return ctrt_context(status, "%s", function->name);
 }

@@ -42,7 +42,7 @@ struct grad_rule {
 };
 
 /* Declares the rules that rules.c collects, so that a misspelt rule does not compile. */
-#define CTRT_OP(name, form, promotion, dtypes, numbers, in_place, gradient, text) \
+#define CTRT_OP(name, form, promotion, dtypes, numbers, autocast, in_place, gradient, text) \
     extern const struct grad_rule rule_##name;
 #include "ctrt/ops.def"
 #undef CTRT_OP

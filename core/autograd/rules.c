@@ -6,7 +6,7 @@
 #define ENTRY_yes(name) [OP_##name] = &rule_##name,
 #define ENTRY_no(name)
 const struct grad_rule *const grad_rules[OP_COUNT] = {
-#define CTRT_OP(name, form, promotion, dtypes, numbers, in_place, gradient, text) ENTRY_##gradient(name)
+#define CTRT_OP(name, form, promotion, dtypes, numbers, autocast, in_place, gradient, text) ENTRY_##gradient(name)
 #include "ctrt/ops.def"
 #undef CTRT_OP
 };

@@ -22,6 +22,7 @@ struct device_thread;               /* device/current.c */
 struct counter_table;               /* memory/counters.h */
 struct memory_label;                /* memory_stats/label.h */
 struct stream_thread;               /* stream/stream.h */
+struct autocast_region;             /* ops/autocast.c */
 
 struct thread_state {
     bool grad_disabled;             /* autograd recording is off; negated so that zero-initialised means enabled */
@@ -35,6 +36,8 @@ struct thread_state {
     void *autograd;                 /* scratch memory of the autograd engine */
     struct counter_table *memory;   /* memory/counters.h: memory statistics per device */
     struct memory_label *label;     /* memory_stats/label.h: label of the memory that the thread allocates */
+    struct autocast_region *autocast;           /* ops/autocast.h: the settings of ops; NULL: no autocast */
+    struct autocast_region *autocast_regions;   /* the innermost region of the thread */
     struct scope *scope;            /* tensor/scope.h: scope that new tensors belong to; NULL: none */
     int cancel_depth, cancel_before; /* nesting of cancel_disable; cancellation state before the outermost call */
     const char *stack_limit;        /* base/stack.h: lowest address that recursion may reach; NULL: not known yet */

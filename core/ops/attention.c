@@ -3,6 +3,7 @@
  * Otherwise composes the result from other ops, which stores the weights of all pairs of rows and keys in memory. */
 #include <math.h>
 
+#include "ops/autocast.h"
 #include "ops/backward.h"
 #include "ops/op_common.h"
 
@@ -344,6 +345,7 @@ ctrt_status ctrt_scaled_dot_product_attention(ctrt_tensor **out, ctrt_tensor *q,
     OP_CHECK(who, q);
     OP_CHECK(who, k);
     OP_CHECK(who, v);
+    OP_AUTOCAST_4(OP_attention, q, k, v, mask);
     CTRT_TRY(check_attention(q, k, v));
     scale = option_value(scale, 1 / sqrt((double)MAX(q->view.shape[q->view.ndim - 1], 1)));
     ctrt_tensor *const qkv[3] = { q, k, v };

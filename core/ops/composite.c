@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* ops/composite.c: functions that are composed from ops, which also provide the derivatives. */
+#include "ops/autocast.h"
 #include "ops/op_common.h"
 
 ctrt_status ctrt_mse_loss(ctrt_tensor **out, ctrt_tensor *x, ctrt_tensor *target, ctrt_reduction reduction)
@@ -7,6 +8,7 @@ ctrt_status ctrt_mse_loss(ctrt_tensor **out, ctrt_tensor *x, ctrt_tensor *target
     OP_CHECK("mse_loss", out);
     OP_CHECK("mse_loss", x);
     OP_CHECK("mse_loss", target);
+    OP_AUTOCAST_2(OP_cross_entropy, x, target);          /* all losses have the same policy */
     char a[SHAPE_TEXT_BYTES], b[SHAPE_TEXT_BYTES];
     if (!shape_equal(x->view.shape, x->view.ndim, target->view.shape, target->view.ndim))
         return ctrt_fail(CTRT_ERR_SHAPE, "mse_loss: x has shape %s, target %s; they must be equal",

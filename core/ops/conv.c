@@ -3,6 +3,7 @@
  *
  * The result has the layout of the input (contiguous or channels-last), and the weight is converted to it. If only the
  * weight is channels-last, all are. */
+#include "ops/autocast.h"
 #include "ops/backward.h"
 #include "ops/op_common.h"
 
@@ -159,15 +160,7 @@ ctrt_status ctrt_conv2d(ctrt_tensor **out, ctrt_tensor *x, ctrt_tensor *weight, 
     OP_CHECK("conv2d", out);
     OP_CHECK("conv2d", x);
     OP_CHECK("conv2d", weight);
-    ctrt_tensor *const mixed[3] = { x, weight, bias };
-    if (unlikely(op_mixed_dtypes(mixed, 3))) {
-        ctrt_tensor *casts[3];
-        CTRT_TRY(op_cast_mixed(casts, mixed, 3));
-        ctrt_status status = ctrt_conv2d(out, casts[0], casts[1], casts[2], options);
-        for (int i = 0; i < 3; i++)
-            tensor_release(casts[i]);
-        return status;
-    }
+    OP_AUTOCAST_3(OP_conv2d, x, weight, bias);
     union op_attributes graph = { 0 };
     int64_t shape[4];
     CTRT_TRY(check_operands(x, weight, bias));

@@ -19,8 +19,8 @@ const struct op_info op_table[OP_COUNT] = {
 #define no    false
 #define EXACT true
 #define ROUND false
-#define CTRT_OP(name, form, promotion, dtypes, numbers, in_place, gradient, text) \
-    { #name, FORM_##form, PROMOTION_##promotion, DTYPES_##dtypes, numbers, gradient },
+#define CTRT_OP(name, form, promotion, dtypes, numbers, autocast, in_place, gradient, text) \
+    { #name, FORM_##form, PROMOTION_##promotion, DTYPES_##dtypes, AUTOCAST_##autocast, numbers, gradient },
 #include "ctrt/ops.def"
 #undef CTRT_OP
 #undef yes

@@ -7,11 +7,14 @@
 #include "ops/elementwise.h"
 
 #include "memory/hazard.h"
+#include "ops/autocast.h"
 #include "ops/backward.h"
 
-/* The promotion of each op as a constant expression, so that the compiler can simplify the fast paths. */
+/* The promotion and the autocast policy of each op as constant expressions, so that the compiler can simplify the fast
+ * paths. */
 enum {
-#define CTRT_OP(name, form, promotion, dtypes, numbers, in_place, gradient, text) RULE_##name = PROMOTION_##promotion,
+#define CTRT_OP(name, form, promotion, dtypes, numbers, autocast, in_place, gradient, text) \
+    RULE_##name = PROMOTION_##promotion, POLICY_##name = AUTOCAST_##autocast,
 #include "ctrt/ops.def"
 #undef CTRT_OP
 };
@@ -141,6 +144,7 @@ static ctrt_status unary(ctrt_tensor **out, enum op op, int promotion, ctrt_tens
     OP_SCOPE(op);
     if (unlikely(out == NULL || x == NULL))
         return fail_null(op_table[op].name, out == NULL ? "out" : "x");
+    OP_AUTOCAST_1(op, x);
     const ctrt_dtype compute = compute_dtype(promotion, tensor_dtype(x));
     CTRT_TRY(elementwise_check_bool(op, compute));
     ctrt_tensor *y = NULL, *cast = x;
@@ -234,6 +238,7 @@ static __attribute__((noinline)) ctrt_status binary_general(ctrt_tensor **out, e
     const int promotion = op_table[op].promotion;
     if (out == NULL || a == NULL || b == NULL)
         return fail_null(who, out == NULL ? "out" : a == NULL ? "a" : "b");
+    OP_AUTOCAST_2(op, a, b);
     ctrt_tensor *const tensors[2] = { a, b };
     ctrt_device *device;
     ctrt_dtype promoted;
@@ -264,9 +269,11 @@ static __attribute__((noinline)) ctrt_status binary_general(ctrt_tensor **out, e
 }
 
 static inline __attribute__((always_inline)) ctrt_status binary(ctrt_tensor **out, enum op op, int promotion,
-                                                                ctrt_tensor *a, ctrt_tensor *b)
+                                                                int policy, ctrt_tensor *a, ctrt_tensor *b)
 {
     OP_SCOPE(op);
+    if (policy != AUTOCAST_SAME && unlikely(thread_state.autocast != NULL))
+        return binary_general(out, op, a, b);
     if (unlikely(out == NULL || a == NULL || b == NULL || a->device != b->device || !plain_alike(&a->view, &b->view)))
         return binary_general(out, op, a, b);
     const ctrt_dtype dtype = tensor_dtype(a);
@@ -322,6 +329,7 @@ static ctrt_status binary_scalar(ctrt_tensor **out, enum op op, ctrt_tensor *x, 
         return fail_null(op_table[op].name, out == NULL ? "out" : "a");
     if (op == OP_pow && !left)
         CTRT_TRY(check_power(x, value));
+    OP_AUTOCAST_1(op == OP_div && left ? OP_reciprocal : op, x);
     ctrt_dtype promoted;
     CTRT_TRY(ctrt_result_type(&promoted, &x, 1, &value));
     const ctrt_dtype compute = compute_dtype(promotion, promoted);
@@ -378,7 +386,7 @@ ctrt_status ctrt_rpow_scalar(ctrt_tensor **out, ctrt_tensor *x, ctrt_scalar s)
 #define FUNCTIONS_BINARY(name)                                                      \
     ctrt_status ctrt_##name(ctrt_tensor **out, ctrt_tensor *a, ctrt_tensor *b)      \
     {                                                                               \
-        return binary(out, OP_##name, RULE_##name, a, b);                           \
+        return binary(out, OP_##name, RULE_##name, POLICY_##name, a, b);            \
     }                                                                               \
     ctrt_status ctrt_##name##_scalar(ctrt_tensor **out, ctrt_tensor *a, ctrt_scalar b)  \
     {                                                                               \
@@ -386,7 +394,7 @@ ctrt_status ctrt_rpow_scalar(ctrt_tensor **out, ctrt_tensor *x, ctrt_scalar s)
     }
 #define FUNCTIONS_OWN(name)
 #define FUNCTIONS_GRAPH(name)
-#define CTRT_OP(name, form, promotion, dtypes, numbers, in_place, gradient, text) FUNCTIONS_##form(name)
+#define CTRT_OP(name, form, promotion, dtypes, numbers, autocast, in_place, gradient, text) FUNCTIONS_##form(name)
 #include "ctrt/ops.def"
 #undef CTRT_OP
 

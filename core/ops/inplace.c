@@ -233,7 +233,8 @@ static inline bool run_plainly(ctrt_status *status, enum op op, ctrt_tensor *sel
 #define INPLACE_BINARY_no(name)
 #define INPLACE_OWN_no(name)
 #define INPLACE_GRAPH_no(name)
-#define CTRT_OP(name, form, promotion, dtypes, numbers, in_place, gradient, text) INPLACE_##form##_##in_place(name)
+#define CTRT_OP(name, form, promotion, dtypes, numbers, autocast, in_place, gradient, text) \
+    INPLACE_##form##_##in_place(name)
 #include "ctrt/ops.def"
 #undef CTRT_OP
 

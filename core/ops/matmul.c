@@ -3,6 +3,7 @@
  *
  * Kernels get batches of matrices [B,M,K] x [B,K,N] with any strides, except that one of the last two must be 1. So
  * transposed operands are not copied, and a broadcast batch has stride 0. */
+#include "ops/autocast.h"
 #include "ops/op_common.h"
 
 /* Returns whether one of the last two strides is 1 and the other is at least the length of a row (or column), which
@@ -191,15 +192,7 @@ ctrt_status ctrt_matmul(ctrt_tensor **out, ctrt_tensor *a, ctrt_tensor *b)
     OP_CHECK("matmul", out);
     OP_CHECK("matmul", a);
     OP_CHECK("matmul", b);
-    ctrt_tensor *const mixed[2] = { a, b };
-    if (unlikely(op_mixed_dtypes(mixed, 2))) {
-        ctrt_tensor *casts[2];
-        CTRT_TRY(op_cast_mixed(casts, mixed, 2));
-        ctrt_status status = ctrt_matmul(out, casts[0], casts[1]);
-        tensor_release(casts[0]);
-        tensor_release(casts[1]);
-        return status;
-    }
+    OP_AUTOCAST_2(OP_matmul, a, b);
     CTRT_TRY(check_matmul(a, b));
     ctrt_view row, column;
     const ctrt_view *left = operand_matrices(&row, &a->view, true);
@@ -323,15 +316,7 @@ ctrt_status ctrt_linear(ctrt_tensor **out, ctrt_tensor *x, ctrt_tensor *weight, 
     OP_CHECK("linear", out);
     OP_CHECK("linear", x);
     OP_CHECK("linear", weight);
-    ctrt_tensor *const mixed[3] = { x, weight, bias };
-    if (unlikely(op_mixed_dtypes(mixed, 3))) {
-        ctrt_tensor *casts[3];
-        CTRT_TRY(op_cast_mixed(casts, mixed, 3));
-        ctrt_status status = ctrt_linear(out, casts[0], casts[1], casts[2]);
-        for (int i = 0; i < 3; i++)
-            tensor_release(casts[i]);
-        return status;
-    }
+    OP_AUTOCAST_3(OP_linear, x, weight, bias);
     CTRT_TRY(check_linear(x, weight, bias));
     if (weight->view.ndim == 1)
         return linear_vector(out, x, weight, bias);

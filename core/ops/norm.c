@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* ops/norm.c: layer and batch normalisation. */
+#include "ops/autocast.h"
 #include "ops/backward.h"
 #include "ops/op_common.h"
 
@@ -79,12 +80,27 @@ static void row_shape(int64_t *shape, const ctrt_view *x, int normalized)
     shape[1] = shape_numel(x->shape + x->ndim - normalized, normalized);
 }
 
+/* Layer norm of half precision with weight and bias of f32: computed in f32, and the result is rounded. */
+static ctrt_status layer_norm_wide(ctrt_tensor **out, ctrt_tensor *x, ctrt_ints normalized_shape, ctrt_tensor *weight,
+                                   ctrt_tensor *bias, double epsilon)
+{
+    CTRT_AUTO(tensor) y = NULL, w = NULL, b = NULL;
+    CTRT_TRY(ctrt_to_dtype(&y, x, CTRT_F32));
+    if (weight != NULL)
+        CTRT_TRY(ctrt_to_dtype(&w, weight, CTRT_F32));
+    if (bias != NULL)
+        CTRT_TRY(ctrt_to_dtype(&b, bias, CTRT_F32));
+    CTRT_TRY(ctrt_layer_norm(&y, y, normalized_shape, w, b, epsilon));
+    return ctrt_to_dtype(out, y, tensor_dtype(x));
+}
+
 ctrt_status ctrt_layer_norm(ctrt_tensor **out, ctrt_tensor *x, ctrt_ints normalized_shape, ctrt_tensor *weight,
                             ctrt_tensor *bias, double epsilon)
 {
     OP_SCOPE(OP_layer_norm);
     OP_CHECK("layer_norm", out);
     OP_CHECK("layer_norm", x);
+    OP_AUTOCAST_3(OP_layer_norm, x, weight, bias);
     CTRT_TRY(op_require_floating("layer_norm", "x", x));
     const ctrt_view *view = &x->view;
     const int normalized = normalized_shape.count;
@@ -93,8 +109,12 @@ ctrt_status ctrt_layer_norm(ctrt_tensor **out, ctrt_tensor *x, ctrt_ints normali
         || !shape_equal(view->shape + view->ndim - normalized, normalized, normalized_shape.values, normalized))
         return ctrt_fail(CTRT_ERR_SHAPE, "layer_norm: x of shape %s does not end in normalized_shape (%d dimensions)",
                          shape_text(a, view->shape, view->ndim), normalized);
-    CTRT_TRY(check_same("layer_norm", "weight", x, weight, normalized_shape.values, normalized, false));
-    CTRT_TRY(check_same("layer_norm", "bias", x, bias, normalized_shape.values, normalized, false));
+    const bool half = half_precision(x);
+    CTRT_TRY(check_same("layer_norm", "weight", x, weight, normalized_shape.values, normalized, half));
+    CTRT_TRY(check_same("layer_norm", "bias", x, bias, normalized_shape.values, normalized, half));
+    if (half && ((weight != NULL && tensor_dtype(weight) == CTRT_F32)
+                 || (bias != NULL && tensor_dtype(bias) == CTRT_F32)))
+        return layer_norm_wide(out, x, normalized_shape, weight, bias, epsilon);
 
     const ctrt_dtype dtype = tensor_dtype(x);
     int64_t rows[2];

@@ -7,7 +7,7 @@
 #include <stdint.h>
 
 enum op {
-#define CTRT_OP(name, form, promotion, dtypes, numbers, in_place, gradient, text) OP_##name,
+#define CTRT_OP(name, form, promotion, dtypes, numbers, autocast, in_place, gradient, text) OP_##name,
 #include "ctrt/ops.def"
 #undef CTRT_OP
     OP_COUNT
@@ -18,11 +18,13 @@ enum op_promotion {
     PROMOTION_NONE, PROMOTION_KEEP, PROMOTION_PROMOTE, PROMOTION_TO_FLOAT, PROMOTION_COMPARE, PROMOTION_TO_BOOL,
     PROMOTION_TO_I64, PROMOTION_SUM
 };
+/* The dtype of floating operands under autocast; ops.def. */
+enum op_autocast { AUTOCAST_SAME, AUTOCAST_LOWER, AUTOCAST_F32, AUTOCAST_F32GPU };
 enum op_dtypes { DTYPES_ALL, DTYPES_NUMBERS, DTYPES_FLOATS };
 
 struct op_info {
     const char *name;
-    uint8_t form, promotion, dtypes;
+    uint8_t form, promotion, dtypes, autocast;
     bool exact_numbers, differentiable;
 };
 extern const struct op_info op_table[OP_COUNT];         /* dispatch.c */

@@ -124,17 +124,3 @@ ctrt_status op_finish(ctrt_status status, ctrt_tensor **out, enum op op, ctrt_te
     tensor_move(out, results[0]);
     return CTRT_OK;
 }
-
-ctrt_status op_cast_mixed(ctrt_tensor **casts, ctrt_tensor *const *tensors, int count)
-{
-    const ctrt_dtype dtype = (ctrt_dtype)tensors[0]->device->float_default;
-    ctrt_status status = CTRT_OK;
-    for (int i = 0; i < count; i++)
-        casts[i] = NULL;
-    for (int i = 0; i < count && status == CTRT_OK; i++)
-        if (tensors[i] != NULL)
-            status = ctrt_to_dtype(&casts[i], tensors[i], dtype);
-    for (int i = 0; i < count && status != CTRT_OK; i++)
-        ctrt_tensor_release(&casts[i]);
-    return status;
-}

@@ -30,23 +30,6 @@ ctrt_status op_error_context(ctrt_status status, const char *who);
  * CTRT_ERR_INVALID_ARGUMENT "conv2d: stride is 4294967296, expected 0 to 2147483647". */
 ctrt_status op_check_window(const char *who, const char *argument, const int64_t values[2], int64_t least);
 
-/* Returns whether the operands are floating but of several dtypes, on a device with its own default dtype (cuda-fp16).
- * Products are then computed in that default dtype. */
-static inline bool op_mixed_dtypes(ctrt_tensor *const *tensors, int count)
-{
-    if (likely(tensors[0]->device->float_default == 0))
-        return false;
-    bool mixed = false, floating = true;
-    for (int i = 0; i < count; i++) {
-        floating = floating && (tensors[i] == NULL || dtype_floating(tensor_dtype(tensors[i])));
-        mixed = mixed || (tensors[i] != NULL && tensor_dtype(tensors[i]) != tensor_dtype(tensors[0]));
-    }
-    return mixed && floating;
-}
-/* Sets casts[i] to tensors[i] in the device's default dtype, recorded. The caller owns the references. NULL stays NULL.
- * On failure all casts are NULL. */
-ctrt_status op_cast_mixed(ctrt_tensor **casts, ctrt_tensor *const *tensors, int count);
-
 /* Returns whether the thread is in grad mode and one of the tensors (NULL is ignored) requires grad. */
 bool op_needs_grad(ctrt_tensor *const *tensors, int count);
 

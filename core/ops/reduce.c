@@ -4,6 +4,7 @@
  * Kernels get the input with its strides, and an output view of the same rank in which the reduced dimensions have size
  * 1. Adjacent dimensions that are all kept or all reduced are merged first, so that the common cases have two or three
  * dimensions. */
+#include "ops/autocast.h"
 #include "ops/backward.h"
 #include "ops/op_common.h"
 
@@ -96,6 +97,7 @@ static ctrt_status fill_empty(enum op op, ctrt_tensor *y)
 static ctrt_status reduce_dims(ctrt_tensor **out, enum op op, ctrt_tensor *x, uint32_t dims, bool keepdim)
 {
     OP_SCOPE(op);
+    OP_AUTOCAST_1(op, x);
     const ctrt_dtype dtype = tensor_dtype(x);
     int64_t shape[CTRT_MAX_DIMS];
     int ndim = reduced_shape(shape, &x->view, dims, keepdim);

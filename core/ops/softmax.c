@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* ops/softmax.c: softmax, log_softmax and cross entropy. */
+#include "ops/autocast.h"
 #include "ops/backward.h"
 #include "ops/op_common.h"
 
@@ -50,6 +51,7 @@ static ctrt_status softmax(ctrt_tensor **out, enum op op, ctrt_tensor *x, int di
 {
     OP_CHECK(op_table[op].name, out);
     OP_CHECK(op_table[op].name, x);
+    OP_AUTOCAST_1(op, x);
     CTRT_TRY(op_require_floating(op_table[op].name, "x", x));
     CTRT_TRY(shape_dim(&dim, op_table[op].name, dim, x->view.ndim));
     ctrt_tensor *y = NULL;
@@ -271,6 +273,7 @@ ctrt_status ctrt_cross_entropy(ctrt_tensor **out, ctrt_tensor *logits, ctrt_tens
     OP_CHECK("cross_entropy", out);
     OP_CHECK("cross_entropy", logits);
     OP_CHECK("cross_entropy", target);
+    OP_AUTOCAST_1(OP_cross_entropy, logits);
     CTRT_TRY(check_cross_entropy(logits, target, options));
     const ctrt_cross_entropy_attributes attributes = { sizeof attributes,
                                                        options->has_ignore_index ? options->ignore_index : -100,

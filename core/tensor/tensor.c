@@ -7,6 +7,7 @@
 #include "tensor/tensor.h"
 
 #include "base/host_alloc.h"
+#include "tensor/replaced.h"
 #include "tensor/scope.h"
 #include "tensor/shape.h"
 
@@ -236,11 +237,14 @@ void tensor_destroy(ctrt_tensor *tensor)
     struct_part_gone(tensor);
 }
 
+_Atomic uint64_t tensor_replaced;
+
 void tensor_set_data(ctrt_tensor *tensor, ctrt_tensor *source)
 {
     if (tensor == source)
         return;
     struct storage *old = tensor->storage;
+    atomic_fetch_add_explicit(&tensor_replaced, 1, memory_order_relaxed);
     storage_retain(source->storage);
     tensor->storage = source->storage;
     tensor->device = source->device;

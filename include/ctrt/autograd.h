@@ -96,6 +96,9 @@ typedef struct ctrt_function {
     ctrt_status (*backward)(ctrt_function_context *context, ctrt_tensor **grad_in, int n_in,
                             ctrt_tensor *const *grad_out, int n_out);
     void (*destroy)(ctrt_function_context *context);        /* optional: frees the context's user data */
+    /* Optional, a floating dtype: under autocast (ctrt/amp.h) floating inputs except f64 are converted to it, `forward`
+     * and `backward` run without autocast. With 0 both run under the autocast of the call of ctrt_function_apply. */
+    ctrt_dtype autocast_dtype;
 } ctrt_function;
 
 /* Applies `function`, which must have static lifetime, to in[n_in] and writes out[n_out] by the assignment rule.

@@ -3,6 +3,7 @@
 #ifndef CTRT_CTRT_H
 #define CTRT_CTRT_H
 
+#include "ctrt/amp.h"
 #include "ctrt/autograd.h"
 #include "ctrt/base.h"
 #include "ctrt/capture.h"

@@ -49,7 +49,7 @@ CTRT_BEGIN_DECLS
     CTRT_API ctrt_status f_scalar_(ctrt_tensor *self, ctrt_scalar other);
 #define CTRT_DECLARE_OWN_no(f, f_, f_scalar, f_scalar_)
 #define CTRT_DECLARE_GRAPH_no(f, f_, f_scalar, f_scalar_)
-#define CTRT_OP(name, form, promotion, dtypes, numbers, in_place, gradient, text)   \
+#define CTRT_OP(name, form, promotion, dtypes, numbers, autocast, in_place, gradient, text)   \
     CTRT_DECLARE_##form##_##in_place(ctrt_##name, ctrt_##name##_, ctrt_##name##_scalar, ctrt_##name##_scalar_)
 #include "ctrt/ops.def"
 #undef CTRT_OP
@@ -211,8 +211,8 @@ CTRT_API ctrt_status ctrt_cross_entropy(ctrt_tensor **out, ctrt_tensor *logits, 
 /* Squared difference of x and target, reduced. CTRT_ERR_SHAPE unless their shapes are equal. */
 CTRT_API ctrt_status ctrt_mse_loss(ctrt_tensor **out, ctrt_tensor *x, ctrt_tensor *target, ctrt_reduction reduction);
 
-/* Normalises over the last dimensions, whose sizes are `normalized_shape`; weight and bias have that shape or are
- * NULL. */
+/* Normalises over the last dimensions, whose sizes are `normalized_shape`; weight and bias have that shape or are NULL.
+ * If x is f16 or bf16, weight and bias may be f32. */
 CTRT_API ctrt_status ctrt_layer_norm(ctrt_tensor **out, ctrt_tensor *x, ctrt_ints normalized_shape, ctrt_tensor *weight,
                                      ctrt_tensor *bias, double epsilon);
 /* Batch normalization of x [N, C, ...]; weight, bias, running_mean, running_var are [C] or NULL. In training it uses

@@ -17,7 +17,7 @@ enum {
 #define FORM_GRAPH_no(name)   .inputs = 0
 
 static const struct check_op listed[] = {
-#define CTRT_OP(op, form, promotion, dtype_set, numbers, in_place, gradient, text)  \
+#define CTRT_OP(op, form, promotion, dtype_set, numbers, autocast, in_place, gradient, text)  \
     { .name = #op, .dtypes = DTYPES_##dtype_set, .flags = FLAGS_##gradient,         \
       .result = (enum result_rule)RESULT_##promotion, FORM_##form##_##in_place(op) },
 #include "ctrt/ops.def"

@@ -17,6 +17,7 @@ struct kind {
     const char *name;
     enum optimizer optimizer;
     double dropout;
+    bool autocast;                      /* one region around all steps */
 };
 
 struct training {
@@ -146,8 +147,10 @@ static void run_captured(struct training *t, const double *want)
 static void test_training(void)
 {
     static const struct kind kinds[] = {
-        { "SGD", SGD, 0 }, { "AdamW", ADAMW, 0 }, { "SGD and dropout", SGD, 0.3 }, { "AdamW and dropout", ADAMW, 0.3 },
-        { "AMSGrad", AMSGRAD, 0 }, { "RMSprop", RMSPROP, 0 }, { "Adagrad", ADAGRAD, 0 }, { "NAdam", NADAM, 0.3 },
+        { "SGD", SGD, 0, false }, { "AdamW", ADAMW, 0, false }, { "SGD and dropout", SGD, 0.3, false },
+        { "AdamW and dropout", ADAMW, 0.3, false }, { "AdamW under autocast", ADAMW, 0, true },
+        { "AMSGrad", AMSGRAD, 0, false }, { "RMSprop", RMSPROP, 0, false }, { "Adagrad", ADAGRAD, 0, false },
+        { "NAdam", NADAM, 0.3, false },
     };
     for (size_t k = 0; k < COUNT(kinds); k++) {
         group("replays of a captured training step with %s: parameters and losses equal those of eager steps bitwise",
@@ -155,6 +158,8 @@ static void test_training(void)
         struct training plain, captured;
         double losses[STEPS];
         uint64_t plain_offset = 0, offset = 0;
+        if (kinds[k].autocast)
+            CHECK_OK(ctrt_autocast_push(ctrt_device_type(device), NULL));
         training_new(&plain, &kinds[k]);
         for (int n = 0; n < STEPS; n++) {
             prepare(&plain, n);
@@ -173,6 +178,8 @@ static void test_training(void)
         check_equal_state(&plain, &captured);
         training_free(&plain);
         training_free(&captured);
+        if (kinds[k].autocast)
+            CHECK_OK(ctrt_autocast_pop());
     }
 }
 
@@ -329,7 +336,7 @@ static void test_random(void)
 
 /* ---- optimizers ---- */
 
-static const struct kind adamw = { "AdamW", ADAMW, 0 };
+static const struct kind adamw = { "AdamW", ADAMW, 0, false };
 
 static void test_optimizer(void)
 {

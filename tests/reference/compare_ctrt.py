@@ -121,7 +121,7 @@ def declare(lib, headers):
     }
     rows = open(os.path.join(headers, "ctrt", "ops.def")).read()
     for name, form, in_place in re.findall(
-        r"^CTRT_OP\((\w+), +(UNARY|BINARY), +\w+, +\w+, +\w+, +(\w+),", rows, flags=re.M
+        r"^CTRT_OP\((\w+), +(UNARY|BINARY), +\w+, +\w+, +\w+, +\w+, +(\w+),", rows, flags=re.M
     ):
         for suffix, parameters in forms[form, "no"] + (forms[form, "yes"] if in_place == "yes" else []):
             text += "CTRT_API ctrt_status ctrt_%s%s(%s);" % (name, suffix, parameters)

@@ -37,9 +37,9 @@ static ctrt_status nothing_backward(ctrt_function_context *context, ctrt_tensor 
 
 void bad_autograd(void)
 {
-    static const ctrt_function lazy = { sizeof lazy, "lazy", nothing_forward, nothing_backward, NULL };
-    static const ctrt_function small = { 8, "small", nothing_forward, nothing_backward, NULL };
-    static const ctrt_function empty = { sizeof empty, "empty", NULL, NULL, NULL };
+    static const ctrt_function lazy = { sizeof lazy, "lazy", nothing_forward, nothing_backward, NULL, 0 };
+    static const ctrt_function small = { 8, "small", nothing_forward, nothing_backward, NULL, 0 };
+    static const ctrt_function empty = { sizeof empty, "empty", NULL, NULL, NULL, 0 };
     ctrt_tensor *grads[2] = { NULL, NULL }, *results[1] = { NULL }, *made = NULL;
     uint64_t id = 0;
     BAD(INVALID_ARGUMENT, ctrt_tensor_require_grad(NULL, true));

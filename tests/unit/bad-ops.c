@@ -2,6 +2,7 @@
 /* Bad input to ops.h, for test-bad-input.c. */
 #include <math.h>
 #include <stdint.h>
+#include <string.h>
 
 #include "bad-input.h"
 
@@ -40,10 +41,20 @@ enum {
 
 static void listed(void)
 {
-#define CTRT_OP(name, form, promotion, dtypes, numbers, in_place, gradient, text) \
+#define CTRT_OP(name, form, promotion, dtypes, numbers, autocast, in_place, gradient, text) \
     form##_##in_place(name, PROMOTION_##promotion, DTYPES_##dtypes)
 #include "ctrt/ops.def"
 #undef CTRT_OP
+}
+
+static void autocast(void)
+{
+    BAD(STATE, ctrt_autocast_pop());
+    BAD(NOT_FOUND, ctrt_autocast_push("gpu", NULL), ctrt_autocast_push("", NULL));
+    FINE(strstr(ctrt_error_message(), "known types: ") != NULL);
+    BAD(DTYPE, ctrt_autocast_push("cpu", &(ctrt_autocast_options){ .dtype = CTRT_F32 }));
+    FINE(!ctrt_autocast_enabled("gpu"), ctrt_autocast_dtype("gpu") == CTRT_F16, ctrt_autocast_state() == NULL,
+        (ctrt_autocast_clear_cache(), true), ctrt_autocast_push_state(NULL) == CTRT_OK, ctrt_autocast_pop() == CTRT_OK);
 }
 
 static void elementwise(void)
@@ -235,5 +246,5 @@ static void others(void)
 
 void bad_ops(void)
 {
-    RUN_ALL(listed, elementwise, views, joining, reductions, networks, others);
+    RUN_ALL(listed, autocast, elementwise, views, joining, reductions, networks, others);
 }

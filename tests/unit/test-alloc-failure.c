@@ -218,7 +218,7 @@ BACKWARD(twice_backward)
         ctrt_mul_scalar(&dx[0], x, ctrt_float(2)));
     return ctrt_mul(&dx[0], dx[0], dy[0]);
 }
-static const ctrt_function twice = { sizeof twice, "twice", twice_forward, twice_backward, NULL };
+static const ctrt_function twice = { sizeof twice, "twice", twice_forward, twice_backward, NULL, 0 };
 
 static ctrt_status layers(UNUSED struct training *none)
 {

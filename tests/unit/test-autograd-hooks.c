@@ -196,7 +196,7 @@ static void pair_destroy(ctrt_function_context *context)
     ((struct counts *)ctrt_function_user(context))->destroyed++;
 }
 
-static const ctrt_function pair = { sizeof pair, "pair", pair_forward, pair_backward, pair_destroy };
+static const ctrt_function pair = { sizeof pair, "pair", pair_forward, pair_backward, pair_destroy, 0 };
 
 /* power: y = exp(x), whose derivative is the saved result. */
 FORWARD(power_forward)
@@ -212,7 +212,8 @@ BACKWARD(power_backward)
     return ctrt_mul(&dx[0], dy[0], y);
 }
 
-static const ctrt_function power = { offsetof(ctrt_function, destroy), "power", power_forward, power_backward, NULL };
+static const ctrt_function power = { offsetof(ctrt_function, destroy), "power", power_forward, power_backward, NULL,
+                                     0 };
 
 FORWARD(same_forward)
 {
@@ -230,8 +231,8 @@ BACKWARD(wrong_backward)
     return ctrt_ones(&dx[0], CTRT_SHAPE(2, 5), CTRT_F64, NULL);
 }
 
-static const ctrt_function reverse = { sizeof reverse, "reverse", same_forward, neg_backward, NULL };
-static const ctrt_function wrong = { sizeof wrong, "wrong", same_forward, wrong_backward, NULL };
+static const ctrt_function reverse = { sizeof reverse, "reverse", same_forward, neg_backward, NULL, 0 };
+static const ctrt_function wrong = { sizeof wrong, "wrong", same_forward, wrong_backward, NULL, 0 };
 
 static void use_pair(bool save_result)
 {

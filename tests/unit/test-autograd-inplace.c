@@ -168,8 +168,8 @@ BACKWARD(no_backward)
     return CTRT_OK;
 }
 
-static const ctrt_function same_function = { sizeof same_function, "same", same_forward, no_backward, NULL };
-static const ctrt_function part_function = { sizeof part_function, "part", part_forward, no_backward, NULL };
+static const ctrt_function same_function = { sizeof same_function, "same", same_forward, no_backward, NULL, 0 };
+static const ctrt_function part_function = { sizeof part_function, "part", part_forward, no_backward, NULL, 0 };
 
 /* How v is made from y: in steps. */
 enum step {

@@ -30,7 +30,7 @@ static const struct form {
     ctrt_status (*scalar)(ctrt_tensor **out, ctrt_tensor *x, ctrt_scalar number);
     ctrt_status (*scalar_)(ctrt_tensor *self, ctrt_scalar number);
 } forms[] = {
-#define CTRT_OP(op, form, promotion, dtypes, numbers, in_place, gradient, text) \
+#define CTRT_OP(op, form, promotion, dtypes, numbers, autocast, in_place, gradient, text) \
     { #op, gradient, FORM_##form##_##in_place(op) },
 #include "ctrt/ops.def"
 #undef CTRT_OP

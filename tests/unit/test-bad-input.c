@@ -95,7 +95,8 @@ static void read_header(const char *path)
 #define OWN_no(name)
 #define GRAPH_no(name)
 static const char *const listed[] = {
-#define CTRT_OP(name, form, promotion, dtypes, numbers, in_place, gradient, text) form##_##in_place(ctrt_##name)
+#define CTRT_OP(name, form, promotion, dtypes, numbers, autocast, in_place, gradient, text) \
+    form##_##in_place(ctrt_##name)
 #include "ctrt/ops.def"
 #undef CTRT_OP
 };

@@ -78,6 +78,18 @@ static void wide_products(void)
         product(shapes[s], layouts[s % LAYOUT_COUNT], TRANSPOSED, CTRT_F32, true);
 }
 
+/* Also in a region for another type of device. */
+static void mixed_product(void)
+{
+    CTRT_AUTO(tensor) a = NULL, b = NULL, y = NULL;
+    CHECK_OK(ctrt_ones(&a, CTRT_SHAPE(4, 4), CTRT_F16, gpu));
+    CHECK_OK(ctrt_ones(&b, CTRT_SHAPE(4, 4), CTRT_F32, gpu));
+    CHECK_OK(ctrt_autocast_push("cpu", NULL));
+    CHECK_OK(ctrt_matmul(&y, a, b));
+    CHECK_OK(ctrt_autocast_pop());
+    CHECK_EQ(ctrt_tensor_dtype(y), CTRT_F16);
+}
+
 /* ---- convolutions ---- */
 
 static const struct shape {
@@ -427,6 +439,7 @@ static void test_implementations(void)
                      bias ? "SOFTCUDA_BLAS=" : "SOFTCUDA_BLAS=bias=no") {
                 if (soft_open("cuda-fp16:0")) {
                     wide_products();
+                    mixed_product();
                     if (builtin) {
                         launched("matmul_f16_small_f32", true);
                         launched("matmul_f16_large_f32", true);

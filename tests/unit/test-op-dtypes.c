@@ -65,7 +65,7 @@ WRAP(where_float, where_scalar(out, t, ctrt_float(1)))
 
 static const struct op { const char *name; unary one; binary two;
 } ops[] = {
-#define CTRT_OP(name, form, promotion, dtypes, numbers, in_place, gradient, text) ROW_##form(name)
+#define CTRT_OP(name, form, promotion, dtypes, numbers, autocast, in_place, gradient, text) ROW_##form(name)
 #include "ctrt/ops.def"
 #undef CTRT_OP
     { "div_floor", NULL, ctrt_floor_divide },

@@ -325,7 +325,8 @@ static const struct ref_op ops[] = {
     REDUCE("all", ctrt_all),
     REDUCE("argmax", ctrt_argmax),
     REDUCE("argmin", ctrt_argmin),
-#define CTRT_OP(name, form, promotion, dtypes, numbers, in_place, gradient, text) { .op = #name, FORM_##form(name) },
+#define CTRT_OP(name, form, promotion, dtypes, numbers, autocast, in_place, gradient, text) \
+    { .op = #name, FORM_##form(name) },
 #include "ctrt/ops.def"
 #undef CTRT_OP
 };

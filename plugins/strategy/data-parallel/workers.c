@@ -29,6 +29,7 @@ struct workers {
     ctrt_status (*function)(void *user, int index);
     void *user;
     bool grad;
+    const ctrt_autocast_settings *autocast;
     const char *label;
     struct worker list[];
 };
@@ -57,8 +58,12 @@ static void task_run(struct worker *worker)
         status = ctrt_device_set_current(worker->device);
     ctrt_set_grad_enabled(workers->grad);
     if (status == CTRT_OK)
+        status = ctrt_autocast_push_state(workers->autocast);
+    if (status == CTRT_OK)
         status = workers->function(workers->user, worker->index);
     task_result(worker, status, ctrt_error_message());
+    while (ctrt_autocast_state() != NULL && ctrt_autocast_pop() == CTRT_OK)
+        continue;                               /* a function that failed may not have ended its own regions */
     if (labelled)
         (void)ctrt_memory_label_pop();
 }
@@ -220,6 +225,7 @@ ctrt_status workers_run(struct workers *workers, ctrt_status (*function)(void *u
     workers->function = function;
     workers->user = user;
     workers->grad = ctrt_grad_enabled();
+    workers->autocast = ctrt_autocast_state();
     workers->label = ctrt_memory_label();
     workers->running = 0;
     for (int i = 1; i < count; i++)

@@ -190,8 +190,10 @@ static ctrt_status hook_call(struct distributed *d, struct bucket *bucket)
         .index = (int32_t)(bucket - d->buckets), .last = bucket == d->buckets + d->bucket_count - 1,
         .layout = d->layout, .comm = d->r.comm,
     };
-    CTRT_TRY(ctrt_context(d->hook(&bucket->work, &view, bucket->stage, d->hook_user), "communication hook %s, stage %d",
-                          d->hook_name, bucket->stage));
+    CTRT_TRY(ctrt_autocast_push_state(NULL));           /* the hook computes in the dtypes of the gradients */
+    ctrt_status status = d->hook(&bucket->work, &view, bucket->stage, d->hook_user);
+    (void)ctrt_autocast_pop();
+    CTRT_TRY(ctrt_context(status, "communication hook %s, stage %d", d->hook_name, bucket->stage));
     bucket->stage++;
     bucket->hooked = bucket->work != NULL;
     return CTRT_OK;
