@@ -39,6 +39,12 @@ bench_distributed_LDADD    = libctrt.la
 CLEANFILES                += bench-distributed
 EXTRA_DIST                += bench/peers/distributed_torch.py bench/results/2026-11-distributed.md
 
+EXTRA_PROGRAMS       += bench-layouts
+bench_layouts_SOURCES = bench/layouts.c bench/timing.h
+bench_layouts_LDADD   = libctrt.la
+CLEANFILES           += bench-layouts
+EXTRA_DIST           += bench/layouts.sh bench/results/2026-11-layouts.md
+
 # tests/integration/gpu-script.sh also runs this program.
 check_PROGRAMS    += bench-gpu
 bench_gpu_SOURCES  = bench/gpu.c bench/gpu.h bench/gpu_direct.c bench/gpu_ops.c bench/gpu_overlap.c bench/gpu_smoke.c \
@@ -47,7 +53,8 @@ bench_gpu_LDADD    = libctrt.la -ldl
 EXTRA_DIST        += bench/gpu.sh bench/gpu_goals.sh bench/peers/gpu_torch.py
 
 bench: all bench-comm bench-comm-growth bench-comm-mpi bench-comm-nccl bench-distributed bench-gpu bench-hostmem \
-       bench-memory bench-memory-trace bench-overhead bench-parallel bench-smallstep bench-startup bench-train
+       bench-layouts bench-memory bench-memory-trace bench-overhead bench-parallel bench-smallstep bench-startup \
+       bench-train
 .PHONY: bench
 
 CLEANFILES += bench-memory bench-memory-trace bench-overhead bench-startup bench-train
