@@ -32,7 +32,7 @@
 #include "ctrt/plugin.h"
 
 #define MULTI_MEMBERS  16               /* most members of a device */
-#define MULTI_OPERANDS 16               /* most operands of one call; a step of an optimizer is one call per tensor */
+#define MULTI_OPERANDS 16               /* most operands of one call, except steps of optimizers */
 
 /* What distinguishes the two backends; defined in plugin.c. */
 struct multi_kind {
@@ -53,9 +53,10 @@ extern const ctrt_host *multi_host;
 /* ---- data of blocks ---- */
 
 enum multi_state {
-    MULTI_EMPTY,                        /* never written; no parts */
+    MULTI_EMPTY,                        /* no values; no parts */
     MULTI_CONSTANT,                     /* every element is `value`; no parts */
-    MULTI_REPLICATED, MULTI_SHARDED, MULTI_PARTIAL
+    MULTI_REPLICATED, MULTI_SHARDED, MULTI_PARTIAL,
+    MULTI_LOST                          /* an all_reduce of the addends failed; no parts */
 };
 
 /* Bytes that are distributed over the members. SHARDED: the bytes are a contiguous array [outer, extent, inner bytes],
@@ -172,8 +173,11 @@ ctrt_status multi_data_to(struct multi_device *device, struct multi_data *to, st
                           const struct multi_data *like, size_t block_bytes);
 /* Releases the communicators and ends their threads; the next collective creates them again. */
 void multi_comms_release(struct multi_device *device);
-/* Makes the block replicated. Its values stay the same. */
+/* Makes the block replicated. Its values stay the same. Partial sums are added in place, so they are lost if their
+ * all_reduce fails on a member (MULTI_LOST). */
 ctrt_status multi_replicate(struct multi_device *device, struct multi_block *block);
+/* Reports that the data is LOST. `what`: the op or copy that requires it. */
+ctrt_status multi_data_lost(const char *what);
 /* Copies the elements of REPLICATED data `from` to SHARDED data `to`. */
 ctrt_status multi_write_back(struct multi_device *device, struct multi_data *to, const struct multi_data *from);
 /* Runs an op on the member; adds the member to the message of an error. */
@@ -211,7 +215,9 @@ enum {                                  /* multi_rule.flags */
     MULTI_STEP = 64,                    /* an optimizer's step: lists of tensors */
     MULTI_DROPOUT = 128,                /* the members' random numbers continue each other */
     MULTI_CONV = 256,                   /* letter o only without groups */
-    MULTI_FILL = 512
+    MULTI_FILL = 512,
+    MULTI_SCALES = 1024,                /* with MULTI_LINEAR: one partial input, multiplied by numbers */
+    MULTI_DIVIDES = 2048                /* with MULTI_SCALES: input 0 is not the number */
 };
 
 /* The operands of an op in the notation of Einstein sums: one string for each operand, separated by commas, with one
@@ -236,13 +242,14 @@ struct multi_operand {
     /* Set by multi_plan_make: */
     int dim;                            /* the dimension that is cut; -1: none */
     struct multi_data *data;            /* that the op uses: of the block, or `temporary` */
-    struct multi_data temporary;
     bool write_back;                    /* write the temporary to the block afterwards */
+    struct multi_data temporary;        /* valid if `data` points to it */
 };
 
 struct multi_plan {
     struct multi_device *device;
     const char *op;
+    int number;                         /* of the op, as in ctrt_op_call */
     ctrt_dtype key;
     const struct multi_rule *rule;
     const void *attributes;

@@ -85,7 +85,6 @@ static ctrt_status find_operands(struct multi_plan *plan)
         if (o->view == NULL)
             continue;
         TRY(find_block(o, plan));
-        set_letters(o, plan, i);
         for (int k = 0; o->output && k < plan->n_inputs && o->same < 0; k++)
             if (plan->operands[k].view == o->view)
                 o->same = k;
@@ -96,6 +95,10 @@ static ctrt_status find_operands(struct multi_plan *plan)
             continue;
         o->fresh = o->block->data.state <= MULTI_CONSTANT || covers(o);
     }
+    for (int i = 0; i < plan->count; i++)
+        if (plan->operands[i].block != NULL && plan->operands[i].block->data.state == MULTI_LOST
+            && !plan->operands[i].fresh)
+            return multi_data_lost(plan->op);
     return CTRT_OK;
 }
 
@@ -245,7 +248,7 @@ static bool is_zero(const struct multi_data *data)
 /* Returns whether each member can run the op on its addends of the partial inputs, so that the output is partial. */
 static bool stays_linear(const struct multi_plan *plan)
 {
-    const bool scales = strcmp(plan->op, "mul") == 0 || strcmp(plan->op, "div") == 0;
+    const bool scales = plan->rule->flags & MULTI_SCALES;
     const struct multi_operand *out = &plan->operands[plan->n_inputs];
     int partial = 0, numbers = 0;
     if (!(plan->rule->flags & MULTI_LINEAR) || plan->n_outputs != 1 || out->block == NULL)
@@ -253,7 +256,7 @@ static bool stays_linear(const struct multi_plan *plan)
     for (int i = 0; i < plan->n_inputs; i++) {
         const struct multi_operand *o = &plan->operands[i];
         partial += o->block != NULL && o->block->data.state == MULTI_PARTIAL && o->view->dtype == out->view->dtype;
-        numbers += o->block == NULL && !(strcmp(plan->op, "div") == 0 && i == 0);
+        numbers += o->block == NULL && !((plan->rule->flags & MULTI_DIVIDES) && i == 0);
     }
     if (partial == 0 || partial + (scales ? numbers : 0) != plan->n_inputs || (scales && partial != 1))
         return false;
@@ -396,7 +399,10 @@ ctrt_status multi_plan_make(struct multi_plan *plan)
         const struct multi_operand *o = &plan->operands[i];
         distributed = distributed || (o->block != NULL && !o->fresh && o->block->data.state >= MULTI_SHARDED);
     }
-    if (distributed && plan->device->count > 1) {
+    if (distributed) {
+        for (int i = 0; i < plan->count; i++)
+            if (plan->operands[i].view != NULL)
+                set_letters(&plan->operands[i], plan, i);
         plan->linear = stays_linear(plan);
         if (!plan->linear)
             choose(plan);
@@ -420,7 +426,9 @@ ctrt_status multi_plan_end(struct multi_plan *plan, ctrt_status status)
 {
     for (int i = 0; i < plan->count; i++) {
         struct multi_operand *o = &plan->operands[i];
-        if (o->data == &o->temporary && o->write_back && status == CTRT_OK)
+        if (o->data != &o->temporary)
+            continue;
+        if (o->write_back && status == CTRT_OK)
             status = multi_write_back(plan->device, &o->block->data, &o->temporary);
         multi_data_release(&o->temporary);
     }
