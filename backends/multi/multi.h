@@ -114,9 +114,10 @@ struct multi_block *multi_block_of(const void *address);
 
 /* ---- layout.c ---- */
 
+extern uint8_t multi_sizes[256];        /* bytes of an element, by dtype; 0: unknown */
 static inline int64_t multi_dtype_bytes(uint32_t dtype)
 {
-    return (int64_t)ctrt_dtype_size((ctrt_dtype)dtype);
+    return multi_sizes[dtype & 255];
 }
 
 /* A dimension of size n that is sharded: `groups` equal groups, each cut into chunks. */
@@ -239,6 +240,9 @@ struct multi_operand {
     bool output;
     int same;                           /* index of the input that is the same view; -1: none */
     bool fresh;                         /* output: the op overwrites the block's data, or the block has no parts */
+    const ctrt_tensor *matched;         /* of a SHARDED block: part 0 when `match` was computed */
+    int match;                          /* the result of multi_match, with match_split */
+    struct multi_split match_split;
     /* Set by multi_plan_make: */
     int dim;                            /* the dimension that is cut; -1: none */
     struct multi_data *data;            /* that the op uses: of the block, or `temporary` */

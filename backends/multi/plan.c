@@ -111,14 +111,23 @@ static int dim_of(const struct multi_operand *o, const struct candidate *c)
     return dim >= 0 && dim < o->view->ndim && o->view->shape[dim] == c->split.n ? dim : -1;
 }
 
+/* multi_match of the operand, whose block is SHARDED. Another operand's redistribution may have changed the block after
+ * the result was computed; the block has other parts then. */
+static int match(struct multi_split *split, const struct multi_plan *plan, const struct multi_operand *o)
+{
+    if (o->matched != o->block->data.parts[0])
+        return multi_match(split, &o->block->data, o->view, o->offset, plan->device->count);
+    *split = o->match_split;
+    return o->match;
+}
+
 /* Returns whether the block's data is sharded in dimension `dim` of the operand, cut as `split` describes. */
 static bool is_sharded_in(const struct multi_plan *plan, const struct multi_operand *o, int dim,
                           struct multi_split split)
 {
     struct multi_split found;
-    return o->block->data.state == MULTI_SHARDED
-           && multi_match(&found, &o->block->data, o->view, o->offset, plan->device->count) == dim
-           && found.n == split.n && found.groups == split.groups;
+    return o->block->data.state == MULTI_SHARDED && match(&found, plan, o) == dim && found.n == split.n
+           && found.groups == split.groups;
 }
 
 /* Writes to `like` the layout of the block in which dimension `dim` of the operand is sharded. Returns false if no such
@@ -224,10 +233,12 @@ static void choose(struct multi_plan *plan)
         struct candidate c = { 0 };
         if (o->block == NULL || o->fresh || o->block->data.state != MULTI_SHARDED)
             continue;
-        const int dim = multi_match(&c.split, &o->block->data, o->view, o->offset, plan->device->count);
+        const int dim = match(&c.split, plan, o);
         if (dim < 0 || dim >= (int)strlen(o->letters))
             continue;
         c.letter = o->letters[dim];
+        if (c.letter == plan->letter && c.split.n == plan->split.n && c.split.groups == plan->split.groups)
+            continue;
         const int64_t cost = cost_of(plan, &c);
         if (cost == IMPOSSIBLE || cost > best || (plan->letter != 0 && cost == best))
             continue;
@@ -391,6 +402,16 @@ static void note_fallback(const struct multi_plan *plan)
                     "%s: no rule fits the layouts of the operands, which are replicated", plan->op);
 }
 
+/* Sets the letters of the operand and its sharded dimension. */
+static void describe(struct multi_operand *o, const struct multi_plan *plan, int index)
+{
+    set_letters(o, plan, index);
+    if (o->block == NULL || o->block->data.state != MULTI_SHARDED)
+        return;
+    o->match = match(&o->match_split, plan, o);
+    o->matched = o->block->data.parts[0];
+}
+
 ctrt_status multi_plan_make(struct multi_plan *plan)
 {
     bool distributed = false;
@@ -402,7 +423,7 @@ ctrt_status multi_plan_make(struct multi_plan *plan)
     if (distributed) {
         for (int i = 0; i < plan->count; i++)
             if (plan->operands[i].view != NULL)
-                set_letters(&plan->operands[i], plan, i);
+                describe(&plan->operands[i], plan, i);
         plan->linear = stays_linear(plan);
         if (!plan->linear)
             choose(plan);
