@@ -8,11 +8,12 @@ OPS = (("ln1", "layer_norm"), ("qkv", "linear: queries, keys, values"), ("attent
        ("down", "linear: down"), ("y", "add"))
 DIVIDED = (("qkv", "proj", "each member has half of the heads"),
            ("up", "down", "each member has half of the hidden units"))
-FORWARD, BACKWARD, HALF, WIDTH, LINE = 218, 628, 164, 858, 15     # centers of the columns, half width of a box
+# Centers of the columns, half the width of a box, width of the figure, height of a line.
+FORWARD, BACKWARD, HALF, WIDTH, LINE = 218, 628, 164, 858, 15
 
 CSS = """
-# Centers of the columns, half the width of a box, width of the figure, height of a line.
-text { font-family: sans-serif; font-size: 12px; fill: #1f2328 } .b { font-weight: bold } .m { text-anchor: middle } .e { text-anchor: end }
+text { font-family: sans-serif; font-size: 12px; fill: #1f2328 } .b { font-weight: bold } .m { text-anchor: middle }
+.e { text-anchor: end }
 .bg { fill: #fff } .box { fill: #f6f8fa; stroke: #57606a } .line { fill: none; stroke: #57606a; stroke-width: 1.4 }
 .head { fill: #57606a } .band { fill: #e9f5ec; stroke: #9cc9a8; stroke-dasharray: 4 3 } .small { font-size: 11px }
 .replicated { fill: #1f6fb4 } .sharded { fill: #1d7a3e } .partial { fill: #b8480f } .empty { fill: none }

@@ -243,6 +243,9 @@ struct multi_operand {
     const ctrt_tensor *matched;         /* of a SHARDED block: part 0 when `match` was computed */
     int match;                          /* the result of multi_match, with match_split */
     struct multi_split match_split;
+    char described;                     /* fresh output: the letter for which `layout` and layout_split were computed */
+    struct multi_split layout_split;
+    struct { int64_t bytes, extent, inner; } layout;
     /* Set by multi_plan_make: */
     int dim;                            /* the dimension that is cut; -1: none */
     struct multi_data *data;            /* that the op uses: of the block, or `temporary` */

@@ -170,7 +170,7 @@ static int64_t input_cost(const struct multi_plan *plan, const struct multi_oper
     return can_cut ? gather_cost(o) : IMPOSSIBLE;
 }
 
-static int64_t output_cost(const struct multi_plan *plan, const struct multi_operand *o, const struct candidate *c)
+static int64_t output_cost(const struct multi_plan *plan, struct multi_operand *o, const struct candidate *c)
 {
     const int dim = dim_of(o, c);
     struct multi_data like;
@@ -180,7 +180,14 @@ static int64_t output_cost(const struct multi_plan *plan, const struct multi_ope
     if (is_sharded_in(plan, o, dim, c->split) && !(o->fresh && o->block->data.state <= MULTI_CONSTANT))
         return 0;
     const bool free = o->fresh || o->block->data.state <= MULTI_CONSTANT;
-    return free && sharded_like(&like, plan, o, dim, c->split) ? 0 : IMPOSSIBLE;
+    if (!free || !sharded_like(&like, plan, o, dim, c->split))
+        return IMPOSSIBLE;
+    o->described = c->letter;
+    o->layout_split = c->split;
+    o->layout.bytes = like.bytes;
+    o->layout.extent = like.extent;
+    o->layout.inner = like.inner;
+    return 0;
 }
 
 /* Returns whether dropout can be divided: the generator makes blocks of 4 numbers (f64: 2), so each part must begin
@@ -208,7 +215,7 @@ static int64_t cost_of(const struct multi_plan *plan, const struct candidate *c)
         return IMPOSSIBLE;
     int64_t sum = 0;
     for (int i = 0; i < plan->count; i++) {
-        const struct multi_operand *o = &plan->operands[i];
+        struct multi_operand *o = &plan->operands[i];
         if (o->view != NULL && o->view->numel == 0)
             return IMPOSSIBLE;
         if (o->block == NULL)
@@ -350,7 +357,13 @@ static ctrt_status prepare_fresh(struct multi_plan *plan, struct multi_operand *
                                .bytes = view_bytes(o->view) };
     const bool whole = covers(o);
     o->dim = c->letter != 0 ? dim_of(o, c) : -1;
-    if (o->dim >= 0 && !sharded_like(&like, plan, o, o->dim, c->split))
+    if (o->dim >= 0 && o->described == c->letter && o->layout_split.n == c->split.n
+        && o->layout_split.groups == c->split.groups) {
+        like.state = MULTI_SHARDED;
+        like.bytes = o->layout.bytes;
+        like.extent = o->layout.extent;
+        like.inner = o->layout.inner;
+    } else if (o->dim >= 0 && !sharded_like(&like, plan, o, o->dim, c->split))
         return multi_host->fail(CTRT_ERR_INTERNAL, "%s: the block of an output cannot have the chosen layout",
                                 plan->op);
     if (o->dim < 0 && (plan->linear || c->letter != 0))
