@@ -39,6 +39,17 @@ bench_distributed_LDADD    = libctrt.la
 CLEANFILES                += bench-distributed
 EXTRA_DIST                += bench/peers/distributed_torch.py bench/results/2026-11-distributed.md
 
+EXTRA_PROGRAMS       += bench-layouts
+bench_layouts_SOURCES = bench/layouts.c bench/timing.h
+bench_layouts_LDADD   = libctrt.la
+CLEANFILES           += bench-layouts
+EXTRA_DIST           += bench/layouts.sh bench/results/2026-11-layouts.md
+EXTRA_PROGRAMS             += bench-block-layouts
+bench_block_layouts_SOURCES = bench/block_layouts.c
+bench_block_layouts_LDADD   = libctrt.la
+CLEANFILES                 += bench-block-layouts
+EXTRA_DIST                 += bench/block_layouts.py
+
 # tests/integration/gpu-script.sh also runs this program.
 check_PROGRAMS    += bench-gpu
 bench_gpu_SOURCES  = bench/gpu.c bench/gpu.h bench/gpu_direct.c bench/gpu_ops.c bench/gpu_overlap.c bench/gpu_smoke.c \
@@ -46,8 +57,9 @@ bench_gpu_SOURCES  = bench/gpu.c bench/gpu.h bench/gpu_direct.c bench/gpu_ops.c 
 bench_gpu_LDADD    = libctrt.la -ldl
 EXTRA_DIST        += bench/gpu.sh bench/gpu_goals.sh bench/peers/gpu_torch.py
 
-bench: all bench-comm bench-comm-growth bench-comm-mpi bench-comm-nccl bench-distributed bench-gpu bench-hostmem \
-       bench-memory bench-memory-trace bench-overhead bench-parallel bench-smallstep bench-startup bench-train
+bench: all bench-block-layouts bench-comm bench-comm-growth bench-comm-mpi bench-comm-nccl bench-distributed bench-gpu bench-hostmem \
+       bench-layouts bench-memory bench-memory-trace bench-overhead bench-parallel bench-smallstep bench-startup \
+       bench-train
 .PHONY: bench
 
 CLEANFILES += bench-memory bench-memory-trace bench-overhead bench-startup bench-train

@@ -43,12 +43,15 @@ static const void *member_attributes(ctrt_random_attributes *random, const struc
     return random;
 }
 
-static ctrt_status run_member(const struct multi_plan *plan, int member)
+/* Returns whether the member has no elements of the dimension that is divided. */
+static bool is_empty(const struct multi_plan *plan, int member)
 {
-    const int members = plan->device->count;
-    ctrt_operand operands[MULTI_OPERANDS], *pointers[MULTI_OPERANDS];
-    ctrt_random_attributes random;
-    int64_t written = 0;
+    return plan->letter != 0 && multi_split_count(plan->split, plan->device->count, member) == 0;
+}
+
+/* Writes the member's operands of the call. Absent ones are NULL. */
+static void local_operands(ctrt_operand *operands, ctrt_operand **pointers, const struct multi_plan *plan, int member)
+{
     for (int i = 0; i < plan->count; i++) {
         const struct multi_operand *o = &plan->operands[i];
         pointers[i] = NULL;
@@ -57,12 +60,20 @@ static ctrt_status run_member(const struct multi_plan *plan, int member)
         pointers[i] = o->same >= 0 ? pointers[o->same] : &operands[i];
         if (o->same >= 0)
             continue;
-        multi_local(&operands[i], o->data, o->view, o->offset, o->dim, plan->split, members, member);
+        multi_local(&operands[i], o->data, o->view, o->offset, o->dim, plan->split, plan->device->count, member);
         if (o->view->flags & CTRT_VIEW_HOST_SCALAR)
             operands[i].number = o->view->data;
     }
+}
+
+static ctrt_status run_member(const struct multi_plan *plan, int member)
+{
+    ctrt_operand operands[MULTI_OPERANDS], *pointers[MULTI_OPERANDS];
+    ctrt_random_attributes random;
+    int64_t written = 0;
+    local_operands(operands, pointers, plan, member);
     ctrt_operand **outputs = pointers + plan->n_inputs;
-    const bool empty = plan->letter != 0 && multi_split_count(plan->split, members, member) == 0;
+    const bool empty = is_empty(plan, member);
     for (int i = plan->n_inputs; i < plan->count; i++) {
         const struct multi_operand *o = &plan->operands[i];
         if (o->view == NULL || o->block == NULL || (empty && o->dim >= 0))
@@ -77,7 +88,7 @@ static ctrt_status run_member(const struct multi_plan *plan, int member)
                   &(ctrt_op_call){ .size = sizeof(ctrt_op_call), .op = plan->op, .key = plan->key,
                                    .device = plan->device->members[member], .inputs = pointers, .outputs = outputs,
                                    .n_inputs = plan->n_inputs, .n_outputs = plan->n_outputs,
-                                   .attributes = member_attributes(&random, plan, member) }));
+                                   .attributes = member_attributes(&random, plan, member), .number = plan->number }));
     const bool weighted = (plan->rule->flags & MULTI_MEAN) && plan->letter != 0 && plan->operands[1].dim < 0;
     return weighted ? weight_mean(plan, outputs[0], member) : CTRT_OK;
 }
@@ -85,9 +96,11 @@ static ctrt_status run_member(const struct multi_plan *plan, int member)
 /* If the call is a fill of a whole block, marks the block as a constant, which needs no memory, and returns true. */
 static bool fill_constant(const struct multi_plan *plan)
 {
+    if (!(plan->rule->flags & MULTI_FILL))
+        return false;
     const ctrt_view *view = plan->operands[0].view;
     struct multi_block *block = multi_block_of(view->data);
-    if (!(plan->rule->flags & MULTI_FILL) || block == NULL || block->kept
+    if (block == NULL || block->kept
         || !multi_covers(&block->data, view, (char *)view->data - block->address, block->bytes))
         return false;
     multi_data_release(&block->data);
@@ -111,48 +124,182 @@ static ctrt_status run_plan(struct multi_plan *plan)
 
 /* ---- calls ---- */
 
-static ctrt_status run_views(struct multi_device *device, const char *op, ctrt_dtype key,
-                             const ctrt_view *const *inputs, int n_inputs, const ctrt_view *const *outputs,
-                             int n_outputs, const void *attributes)
+/* An op, and what is looked up once by its name. */
+struct op {
+    const char *name;
+    int number;                             /* as in ctrt_op_call; 0: unknown */
+    const struct multi_rule *rule;
+};
+
+/* The operands of a call. */
+struct views {
+    const ctrt_view *const *inputs, *const *outputs;
+    int n_inputs, n_outputs;
+};
+
+static void plan_init(struct multi_plan *plan, struct multi_operand *operands, struct multi_device *device,
+                      const struct op *op, ctrt_dtype key, const struct views *views, const void *attributes)
+{
+    *plan = (struct multi_plan){ .device = device, .op = op->name, .number = op->number, .key = key, .rule = op->rule,
+                                 .attributes = attributes, .n_inputs = views->n_inputs,
+                                 .n_outputs = views->n_outputs, .count = views->n_inputs + views->n_outputs,
+                                 .operands = operands };
+    for (int i = 0; i < plan->count; i++) {
+        memset(&operands[i], 0, offsetof(struct multi_operand, temporary));
+        operands[i].view = i < views->n_inputs ? views->inputs[i] : views->outputs[i - views->n_inputs];
+    }
+}
+
+static ctrt_status run_views(struct multi_device *device, const struct op *op, ctrt_dtype key,
+                             const struct views *views, const void *attributes)
 {
     struct multi_operand operands[MULTI_OPERANDS];
-    struct multi_plan plan = { .device = device, .op = op, .key = key, .rule = multi_rule_of(op),
-                               .attributes = attributes, .n_inputs = n_inputs, .n_outputs = n_outputs,
-                               .count = n_inputs + n_outputs, .operands = operands };
-    if (plan.count > MULTI_OPERANDS)
-        return multi_host->fail(CTRT_ERR_INTERNAL, "%s has %d operands", op, plan.count);
-    memset(operands, 0, (size_t)plan.count * sizeof *operands);
-    for (int i = 0; i < plan.count; i++)
-        operands[i].view = i < n_inputs ? inputs[i] : outputs[i - n_inputs];
+    struct multi_plan plan;
+    if (views->n_inputs + views->n_outputs > MULTI_OPERANDS)
+        return multi_host->fail(CTRT_ERR_INTERNAL, "%s has %d operands", op->name, views->n_inputs + views->n_outputs);
+    plan_init(&plan, operands, device, op, key, views, attributes);
     return run_plan(&plan);
 }
 
-/* Runs an optimizer's step of n tensors as n calls, because each tensor has its own layout. */
-static ctrt_status run_step(struct multi_device *device, const char *op, ctrt_dtype key, const ctrt_view *const *inputs,
-                            int n_inputs, const ctrt_view *const *outputs, int n_outputs, const void *attributes)
+/* ---- steps of optimizers ---- */
+
+#define STEP_OPERANDS 8                     /* most operands of one tensor: 4 inputs, 3 outputs */
+
+/* A step of n tensors. Each tensor has its own plan, because each has its own layout. */
+struct step {
+    int n, n_in, n_out;                     /* tensors; inputs and outputs of each */
+    struct tensor {
+        struct multi_plan plan;
+        struct multi_operand operands[STEP_OPERANDS];
+        const ctrt_tensor *first[STEP_OPERANDS];    /* the part of member 0 for which the plan was made */
+        ctrt_operand local[STEP_OPERANDS], *pointers[STEP_OPERANDS];
+    } tensors[];
+};
+
+static const ctrt_tensor *first_part(const struct multi_operand *o)
 {
-    const int n = n_inputs - n_outputs;
-    for (int i = 0; i < n; i++) {
-        const ctrt_view *in[4], *out[3];
-        int in_count = 0, out_count = 0;
-        for (int k = i; k < n_inputs && in_count < 4; k += n)
-            in[in_count++] = inputs[k];
-        for (int k = i; k < n_outputs && out_count < 3; k += n)
-            out[out_count++] = outputs[k];
-        TRY(run_views(device, op, key, in, in_count, out, out_count, attributes));
+    return o->data != NULL ? o->data->parts[0] : NULL;
+}
+
+/* Makes the plans. Sets *current to whether all of them are valid at the end: a plan may redistribute a block of which
+ * an earlier plan uses another view. */
+static ctrt_status step_plan(bool *current, struct step *step, struct multi_device *device, const struct op *op,
+                             ctrt_dtype key, const struct views *views, const void *attributes)
+{
+    for (int t = 0; t < step->n; t++) {
+        struct tensor *tensor = &step->tensors[t];
+        const ctrt_view *in[STEP_OPERANDS], *out[STEP_OPERANDS];
+        for (int k = 0; k < step->n_in; k++)
+            in[k] = views->inputs[t + k * step->n];
+        for (int k = 0; k < step->n_out; k++)
+            out[k] = views->outputs[t + k * step->n];
+        plan_init(&tensor->plan, tensor->operands, device, op, key,
+                  &(struct views){ in, out, step->n_in, step->n_out }, attributes);
+        TRY(multi_plan_make(&tensor->plan));
+        for (int k = 0; k < tensor->plan.count; k++)
+            tensor->first[k] = first_part(&tensor->operands[k]);
+    }
+    *current = true;
+    for (int t = 0; t < step->n; t++)
+        for (int k = 0; k < step->tensors[t].plan.count; k++)
+            *current = *current && step->tensors[t].first[k] == first_part(&step->tensors[t].operands[k]);
+    return CTRT_OK;
+}
+
+/* Returns whether the member has no elements of the tensor. */
+static bool is_absent(const struct step *step, const struct tensor *tensor, int member)
+{
+    return is_empty(&tensor->plan, member) || tensor->operands[step->n_in].block == NULL;
+}
+
+/* Runs the tensors of which the member has elements as one call. `inputs`, `outputs`: room for all operands. */
+static ctrt_status step_member(struct step *step, int member, ctrt_operand **inputs, ctrt_operand **outputs)
+{
+    const struct multi_plan *plan = &step->tensors[0].plan;
+    int count = 0;
+    for (int t = 0; t < step->n; t++)
+        count += !is_absent(step, &step->tensors[t], member);
+    for (int t = 0, at = 0; t < step->n; t++) {
+        struct tensor *tensor = &step->tensors[t];
+        if (is_absent(step, tensor, member))
+            continue;
+        local_operands(tensor->local, tensor->pointers, &tensor->plan, member);
+        for (int k = 0; k < step->n_in; k++)
+            inputs[at + k * count] = tensor->pointers[k];
+        for (int k = 0; k < step->n_out; k++)
+            outputs[at + k * count] = tensor->pointers[step->n_in + k];
+        at++;
+    }
+    if (count == 0)
+        return CTRT_OK;
+    return multi_run(plan->device, member,
+                     &(ctrt_op_call){ .size = sizeof(ctrt_op_call), .op = plan->op, .key = plan->key,
+                                      .device = plan->device->members[member], .inputs = inputs, .outputs = outputs,
+                                      .n_inputs = count * step->n_in, .n_outputs = count * step->n_out,
+                                      .attributes = plan->attributes, .number = plan->number });
+}
+
+/* Runs one call for each tensor. */
+static ctrt_status step_singly(const struct step *step, struct multi_device *device, const struct op *op,
+                               ctrt_dtype key, const struct views *views, const void *attributes)
+{
+    for (int t = 0; t < step->n; t++) {
+        const ctrt_view *in[STEP_OPERANDS], *out[STEP_OPERANDS];
+        for (int k = 0; k < step->n_in; k++)
+            in[k] = views->inputs[t + k * step->n];
+        for (int k = 0; k < step->n_out; k++)
+            out[k] = views->outputs[t + k * step->n];
+        TRY(run_views(device, op, key, &(struct views){ in, out, step->n_in, step->n_out }, attributes));
     }
     return CTRT_OK;
+}
+
+static ctrt_status run_step(struct multi_device *device, const struct op *op, ctrt_dtype key,
+                            const struct views *views, const void *attributes)
+{
+    const int n = views->n_inputs - views->n_outputs;       /* the gradients are no outputs */
+    if (views->n_inputs / n + views->n_outputs / n > STEP_OPERANDS)
+        return multi_host->fail(CTRT_ERR_INTERNAL, "%s has %d inputs for %d tensors", op->name, views->n_inputs, n);
+    const size_t all = (size_t)(views->n_inputs + views->n_outputs) * sizeof(ctrt_operand *);
+    const size_t bytes = sizeof(struct step) + (size_t)n * sizeof(struct tensor);
+    struct step *step = multi_host->alloc(bytes + all);
+    if (step == NULL)
+        return multi_host->fail(CTRT_ERR_OUT_OF_MEMORY, "%s: no host memory for a step of %d tensors", op->name, n);
+    *step = (struct step){ .n = n, .n_in = views->n_inputs / n, .n_out = views->n_outputs / n };
+    for (int t = 0; t < n; t++)
+        step->tensors[t].plan.count = 0;    /* nothing to end */
+    ctrt_operand **inputs = (ctrt_operand **)((char *)step + bytes);
+    bool current = false;
+    ctrt_status status = step_plan(&current, step, device, op, key, views, attributes);
+    for (int m = 0; m < device->count && current && status == CTRT_OK; m++)
+        status = step_member(step, m, inputs, inputs + views->n_inputs);
+    const bool ran = status == CTRT_OK && current;
+    for (int t = 0; t < n; t++) {
+        const ctrt_status ended = multi_plan_end(&step->tensors[t].plan, ran ? status : CTRT_ERR_INTERNAL);
+        status = ran ? ended : status;
+    }
+    if (status == CTRT_OK && !current)
+        status = step_singly(step, device, op, key, views, attributes);
+    multi_host->free(step);
+    return status;
+}
+
+/* Takes the lock. */
+static ctrt_status call_op(struct multi_device *device, const struct op *op, ctrt_dtype key, const struct views *views,
+                           const void *attributes)
+{
+    const bool step = (op->rule->flags & MULTI_STEP) && views->n_inputs > views->n_outputs;
+    const int cancel = multi_enter(device);
+    const ctrt_status status = (step ? run_step : run_views)(device, op, key, views, attributes);
+    multi_leave(device, cancel);
+    return status;
 }
 
 ctrt_status multi_call(struct multi_device *device, const char *op, ctrt_dtype key, const ctrt_view *const *inputs,
                        int n_inputs, const ctrt_view *const *outputs, int n_outputs, const void *attributes)
 {
-    const bool step = multi_rule_of(op)->flags & MULTI_STEP;
-    const int cancel = multi_enter(device);
-    const ctrt_status status = (step ? run_step : run_views)(device, op, key, inputs, n_inputs, outputs, n_outputs,
-                                                             attributes);
-    multi_leave(device, cancel);
-    return status;
+    return call_op(device, &(struct op){ op, 0, multi_rule_of(op) }, key,
+                   &(struct views){ inputs, outputs, n_inputs, n_outputs }, attributes);
 }
 
 /* ---- the table of kernels ---- */
@@ -161,17 +308,18 @@ ctrt_status multi_call(struct multi_device *device, const char *op, ctrt_dtype k
 struct multi_kernel {
     ctrt_kernel base;
     ctrt_dtype key;
+    struct op op;
 };
 
 ctrt_kernel_table multi_kernel_table = { .size = sizeof(ctrt_kernel_table), .stride = sizeof(struct multi_kernel),
                                          .prepare = multi_kernels_prepare };
-static struct multi_kernel *kernels;
 
 static ctrt_status kernel_run(const ctrt_call *call)
 {
     const struct multi_kernel *kernel = (const struct multi_kernel *)call->kernel;
-    return multi_call(call->device, kernel->base.op, kernel->key, call->inputs, (int)call->n_inputs, call->outputs,
-                      (int)call->n_outputs, call->attributes);
+    return call_op(call->device, &kernel->op, kernel->key,
+                   &(struct views){ call->inputs, call->outputs, (int)call->n_inputs, (int)call->n_outputs },
+                   call->attributes);
 }
 
 /* Asks the first member whether it has a kernel for the shapes. */
@@ -205,11 +353,14 @@ static bool is_optional(const char *op)
     return strcmp(op, "attention") == 0 || strcmp(op, "attention_backward") == 0;
 }
 
+/* All members have the same kernels, those of their backend and of its overlays, so one table is made for all
+ * devices. */
 ctrt_status multi_kernels_prepare(void *handle)
 {
     struct multi_device *device = handle;
     const char *op;
     size_t count = 0, room = 0;
+    static struct multi_kernel *kernels;
     TRY(multi_members_open(device));
     if (kernels != NULL)
         return CTRT_OK;
@@ -228,6 +379,7 @@ ctrt_status multi_kernels_prepare(void *handle)
                 .base = { .size = sizeof(ctrt_kernel), .op = op, .dtypes = CTRT_DTYPE_BIT(dtype),
                           .flags = CTRT_KERNEL_STRIDED | CTRT_KERNEL_INPLACE, .run = kernel_run },
                 .key = (ctrt_dtype)dtype,
+                .op = { op, (int)i + 1, multi_rule_of(op) },
             };
             if (is_optional(op))
                 kernel->base.accepts = kernel_accepts;

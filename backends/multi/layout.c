@@ -3,6 +3,15 @@
  * and not to a view. */
 #include "multi.h"
 
+uint8_t multi_sizes[256];
+
+/* An op needs many sizes, and a call of the library for each would cost more than the arithmetic of layouts. */
+__attribute__((constructor)) static void sizes_init(void)
+{
+    for (int dtype = 1; dtype < CTRT_DTYPE_COUNT; dtype++)
+        multi_sizes[dtype] = (uint8_t)ctrt_dtype_size((ctrt_dtype)dtype);
+}
+
 static int64_t ceil_div(int64_t a, int64_t b)
 {
     return (a + b - 1) / b;
@@ -56,11 +65,17 @@ static int64_t match_dim(const struct multi_data *data, const ctrt_view *view, i
     return inside <= stride ? groups : 0;
 }
 
+/* Returns whether the view has elements, all of which are in the data. */
+static bool within(const struct multi_data *data, const ctrt_view *view, int64_t offset)
+{
+    const int64_t bytes = span(view, multi_dtype_bytes(view->dtype));
+    return view->numel != 0 && bytes >= 0 && offset + bytes <= data->bytes;
+}
+
 int multi_match(struct multi_split *split, const struct multi_data *data, const ctrt_view *view, int64_t offset,
                 int members)
 {
-    const int64_t bytes = span(view, multi_dtype_bytes(view->dtype));
-    if (view->numel == 0 || bytes < 0 || offset + bytes > data->bytes)
+    if (!within(data, view, offset))
         return -1;
     int found = -1;
     for (int d = 0; d < view->ndim; d++) {
@@ -126,8 +141,7 @@ bool multi_describe(struct multi_data *data, const ctrt_view *expanded, int64_t 
     const ctrt_view once = without_repeats(expanded), *view = &once;
     const int64_t size = multi_dtype_bytes(view->dtype);
     const bool whole = multi_covers(data, view, offset, block_bytes);
-    struct multi_data described = *data;
-    struct multi_split found;
+    struct multi_data described = { .bytes = data->bytes };
     if (split.n < 2 || view->strides[dim] <= 0 || (!whole && data->state != MULTI_CONSTANT))
         return false;
     if (whole)
@@ -136,8 +150,7 @@ bool multi_describe(struct multi_data *data, const ctrt_view *expanded, int64_t 
     described.inner = view->strides[dim] * size;
     if (described.bytes % (described.extent * described.inner) != 0)
         return false;
-    if (match_dim(&described, view, offset, members, dim) != split.groups
-        || multi_match(&found, &described, view, offset, members) < 0)
+    if (!within(&described, view, offset) || match_dim(&described, view, offset, members, dim) != split.groups)
         return false;
     data->bytes = described.bytes;
     data->extent = described.extent;

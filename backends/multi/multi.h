@@ -34,7 +34,7 @@
 
 #define MULTI_DEVICES  16               /* most logical devices */
 #define MULTI_MEMBERS  16               /* most members of a device */
-#define MULTI_OPERANDS 16               /* most operands of one call; a step of an optimizer is one call per tensor */
+#define MULTI_OPERANDS 16               /* most operands of one call, except steps of optimizers */
 
 /* What distinguishes the two backends; defined in plugin.c. */
 struct multi_kind {
@@ -55,9 +55,10 @@ extern const ctrt_host *multi_host;
 /* ---- data of blocks ---- */
 
 enum multi_state {
-    MULTI_EMPTY,                        /* never written; no parts */
+    MULTI_EMPTY,                        /* no values; no parts */
     MULTI_CONSTANT,                     /* every element is `value`; no parts */
-    MULTI_REPLICATED, MULTI_SHARDED, MULTI_PARTIAL
+    MULTI_REPLICATED, MULTI_SHARDED, MULTI_PARTIAL,
+    MULTI_LOST                          /* an all_reduce of the addends failed; no parts */
 };
 
 /* Bytes that are distributed over the members. SHARDED: the bytes are a contiguous array [outer, extent, inner bytes],
@@ -131,9 +132,10 @@ struct multi_block *multi_block_of(const void *address);
 
 /* ---- layout.c ---- */
 
+extern uint8_t multi_sizes[256];        /* bytes of an element, by dtype; 0: unknown */
 static inline int64_t multi_dtype_bytes(uint32_t dtype)
 {
-    return (int64_t)ctrt_dtype_size((ctrt_dtype)dtype);
+    return multi_sizes[dtype & 255];
 }
 
 /* A dimension of size n that is sharded: `groups` equal groups, each cut into chunks. */
@@ -190,8 +192,11 @@ ctrt_status multi_data_to(struct multi_device *device, struct multi_data *to, st
                           const struct multi_data *like, size_t block_bytes);
 /* Releases the communicators and ends their threads; the next collective creates them again. */
 void multi_comms_release(struct multi_device *device);
-/* Makes the block replicated. Its values stay the same. */
+/* Makes the block replicated. Its values stay the same. Partial sums are added in place, so they are lost if their
+ * all_reduce fails on a member (MULTI_LOST). */
 ctrt_status multi_replicate(struct multi_device *device, struct multi_block *block);
+/* Reports that the data is LOST. `what`: the op or copy that requires it. */
+ctrt_status multi_data_lost(const char *what);
 /* Copies the elements of REPLICATED data `from` to SHARDED data `to`. */
 ctrt_status multi_write_back(struct multi_device *device, struct multi_data *to, const struct multi_data *from);
 /* Runs an op on the member; adds the member to the message of an error. */
@@ -229,7 +234,9 @@ enum {                                  /* multi_rule.flags */
     MULTI_STEP = 64,                    /* an optimizer's step: lists of tensors */
     MULTI_DROPOUT = 128,                /* the members' random numbers continue each other */
     MULTI_CONV = 256,                   /* letter o only without groups */
-    MULTI_FILL = 512
+    MULTI_FILL = 512,
+    MULTI_SCALES = 1024,                /* with MULTI_LINEAR: one partial input, multiplied by numbers */
+    MULTI_DIVIDES = 2048                /* with MULTI_SCALES: input 0 is not the number */
 };
 
 /* The operands of an op in the notation of Einstein sums: one string for each operand, separated by commas, with one
@@ -251,16 +258,23 @@ struct multi_operand {
     bool output;
     int same;                           /* index of the input that is the same view; -1: none */
     bool fresh;                         /* output: the op overwrites the block's data, or the block has no parts */
+    const ctrt_tensor *matched;         /* of a SHARDED block: part 0 when `match` was computed */
+    int match;                          /* the result of multi_match, with match_split */
+    struct multi_split match_split;
+    char described;                     /* fresh output: the letter for which `layout` and layout_split were computed */
+    struct multi_split layout_split;
+    struct { int64_t bytes, extent, inner; } layout;
     /* Set by multi_plan_make: */
     int dim;                            /* the dimension that is cut; -1: none */
     struct multi_data *data;            /* that the op uses: of the block, or `temporary` */
-    struct multi_data temporary;
     bool write_back;                    /* write the temporary to the block afterwards */
+    struct multi_data temporary;        /* valid if `data` points to it */
 };
 
 struct multi_plan {
     struct multi_device *device;
     const char *op;
+    int number;                         /* of the op, as in ctrt_op_call */
     ctrt_dtype key;
     const struct multi_rule *rule;
     const void *attributes;

@@ -85,7 +85,6 @@ static ctrt_status find_operands(struct multi_plan *plan)
         if (o->view == NULL)
             continue;
         TRY(find_block(o, plan));
-        set_letters(o, plan, i);
         for (int k = 0; o->output && k < plan->n_inputs && o->same < 0; k++)
             if (plan->operands[k].view == o->view)
                 o->same = k;
@@ -96,6 +95,10 @@ static ctrt_status find_operands(struct multi_plan *plan)
             continue;
         o->fresh = o->block->data.state <= MULTI_CONSTANT || covers(o);
     }
+    for (int i = 0; i < plan->count; i++)
+        if (plan->operands[i].block != NULL && plan->operands[i].block->data.state == MULTI_LOST
+            && !plan->operands[i].fresh)
+            return multi_data_lost(plan->op);
     return CTRT_OK;
 }
 
@@ -108,14 +111,23 @@ static int dim_of(const struct multi_operand *o, const struct candidate *c)
     return dim >= 0 && dim < o->view->ndim && o->view->shape[dim] == c->split.n ? dim : -1;
 }
 
+/* multi_match of the operand, whose block is SHARDED. Another operand's redistribution may have changed the block after
+ * the result was computed; the block has other parts then. */
+static int match(struct multi_split *split, const struct multi_plan *plan, const struct multi_operand *o)
+{
+    if (o->matched != o->block->data.parts[0])
+        return multi_match(split, &o->block->data, o->view, o->offset, plan->device->count);
+    *split = o->match_split;
+    return o->match;
+}
+
 /* Returns whether the block's data is sharded in dimension `dim` of the operand, cut as `split` describes. */
 static bool is_sharded_in(const struct multi_plan *plan, const struct multi_operand *o, int dim,
                           struct multi_split split)
 {
     struct multi_split found;
-    return o->block->data.state == MULTI_SHARDED
-           && multi_match(&found, &o->block->data, o->view, o->offset, plan->device->count) == dim
-           && found.n == split.n && found.groups == split.groups;
+    return o->block->data.state == MULTI_SHARDED && match(&found, plan, o) == dim && found.n == split.n
+           && found.groups == split.groups;
 }
 
 /* Writes to `like` the layout of the block in which dimension `dim` of the operand is sharded. Returns false if no such
@@ -158,7 +170,7 @@ static int64_t input_cost(const struct multi_plan *plan, const struct multi_oper
     return can_cut ? gather_cost(o) : IMPOSSIBLE;
 }
 
-static int64_t output_cost(const struct multi_plan *plan, const struct multi_operand *o, const struct candidate *c)
+static int64_t output_cost(const struct multi_plan *plan, struct multi_operand *o, const struct candidate *c)
 {
     const int dim = dim_of(o, c);
     struct multi_data like;
@@ -168,7 +180,14 @@ static int64_t output_cost(const struct multi_plan *plan, const struct multi_ope
     if (is_sharded_in(plan, o, dim, c->split) && !(o->fresh && o->block->data.state <= MULTI_CONSTANT))
         return 0;
     const bool free = o->fresh || o->block->data.state <= MULTI_CONSTANT;
-    return free && sharded_like(&like, plan, o, dim, c->split) ? 0 : IMPOSSIBLE;
+    if (!free || !sharded_like(&like, plan, o, dim, c->split))
+        return IMPOSSIBLE;
+    o->described = c->letter;
+    o->layout_split = c->split;
+    o->layout.bytes = like.bytes;
+    o->layout.extent = like.extent;
+    o->layout.inner = like.inner;
+    return 0;
 }
 
 /* Returns whether dropout can be divided: the generator makes blocks of 4 numbers (f64: 2), so each part must begin
@@ -196,7 +215,7 @@ static int64_t cost_of(const struct multi_plan *plan, const struct candidate *c)
         return IMPOSSIBLE;
     int64_t sum = 0;
     for (int i = 0; i < plan->count; i++) {
-        const struct multi_operand *o = &plan->operands[i];
+        struct multi_operand *o = &plan->operands[i];
         if (o->view != NULL && o->view->numel == 0)
             return IMPOSSIBLE;
         if (o->block == NULL)
@@ -221,10 +240,12 @@ static void choose(struct multi_plan *plan)
         struct candidate c = { 0 };
         if (o->block == NULL || o->fresh || o->block->data.state != MULTI_SHARDED)
             continue;
-        const int dim = multi_match(&c.split, &o->block->data, o->view, o->offset, plan->device->count);
+        const int dim = match(&c.split, plan, o);
         if (dim < 0 || dim >= (int)strlen(o->letters))
             continue;
         c.letter = o->letters[dim];
+        if (c.letter == plan->letter && c.split.n == plan->split.n && c.split.groups == plan->split.groups)
+            continue;
         const int64_t cost = cost_of(plan, &c);
         if (cost == IMPOSSIBLE || cost > best || (plan->letter != 0 && cost == best))
             continue;
@@ -245,7 +266,7 @@ static bool is_zero(const struct multi_data *data)
 /* Returns whether each member can run the op on its addends of the partial inputs, so that the output is partial. */
 static bool stays_linear(const struct multi_plan *plan)
 {
-    const bool scales = strcmp(plan->op, "mul") == 0 || strcmp(plan->op, "div") == 0;
+    const bool scales = plan->rule->flags & MULTI_SCALES;
     const struct multi_operand *out = &plan->operands[plan->n_inputs];
     int partial = 0, numbers = 0;
     if (!(plan->rule->flags & MULTI_LINEAR) || plan->n_outputs != 1 || out->block == NULL)
@@ -253,7 +274,7 @@ static bool stays_linear(const struct multi_plan *plan)
     for (int i = 0; i < plan->n_inputs; i++) {
         const struct multi_operand *o = &plan->operands[i];
         partial += o->block != NULL && o->block->data.state == MULTI_PARTIAL && o->view->dtype == out->view->dtype;
-        numbers += o->block == NULL && !(strcmp(plan->op, "div") == 0 && i == 0);
+        numbers += o->block == NULL && !((plan->rule->flags & MULTI_DIVIDES) && i == 0);
     }
     if (partial == 0 || partial + (scales ? numbers : 0) != plan->n_inputs || (scales && partial != 1))
         return false;
@@ -336,7 +357,13 @@ static ctrt_status prepare_fresh(struct multi_plan *plan, struct multi_operand *
                                .bytes = view_bytes(o->view) };
     const bool whole = covers(o);
     o->dim = c->letter != 0 ? dim_of(o, c) : -1;
-    if (o->dim >= 0 && !sharded_like(&like, plan, o, o->dim, c->split))
+    if (o->dim >= 0 && o->described == c->letter && o->layout_split.n == c->split.n
+        && o->layout_split.groups == c->split.groups) {
+        like.state = MULTI_SHARDED;
+        like.bytes = o->layout.bytes;
+        like.extent = o->layout.extent;
+        like.inner = o->layout.inner;
+    } else if (o->dim >= 0 && !sharded_like(&like, plan, o, o->dim, c->split))
         return multi_host->fail(CTRT_ERR_INTERNAL, "%s: the block of an output cannot have the chosen layout",
                                 plan->op);
     if (o->dim < 0 && (plan->linear || c->letter != 0))
@@ -389,6 +416,16 @@ static void note_fallback(const struct multi_plan *plan)
                     "%s: no rule fits the layouts of the operands, which are replicated", plan->op);
 }
 
+/* Sets the letters of the operand and its sharded dimension. */
+static void describe(struct multi_operand *o, const struct multi_plan *plan, int index)
+{
+    set_letters(o, plan, index);
+    if (o->block == NULL || o->block->data.state != MULTI_SHARDED)
+        return;
+    o->match = match(&o->match_split, plan, o);
+    o->matched = o->block->data.parts[0];
+}
+
 ctrt_status multi_plan_make(struct multi_plan *plan)
 {
     bool distributed = false;
@@ -397,7 +434,10 @@ ctrt_status multi_plan_make(struct multi_plan *plan)
         const struct multi_operand *o = &plan->operands[i];
         distributed = distributed || (o->block != NULL && !o->fresh && o->block->data.state >= MULTI_SHARDED);
     }
-    if (distributed && plan->device->count > 1) {
+    if (distributed) {
+        for (int i = 0; i < plan->count; i++)
+            if (plan->operands[i].view != NULL)
+                describe(&plan->operands[i], plan, i);
         plan->linear = stays_linear(plan);
         if (!plan->linear)
             choose(plan);
@@ -421,7 +461,9 @@ ctrt_status multi_plan_end(struct multi_plan *plan, ctrt_status status)
 {
     for (int i = 0; i < plan->count; i++) {
         struct multi_operand *o = &plan->operands[i];
-        if (o->data == &o->temporary && o->write_back && status == CTRT_OK)
+        if (o->data != &o->temporary)
+            continue;
+        if (o->write_back && status == CTRT_OK)
             status = multi_write_back(plan->device, &o->block->data, &o->temporary);
         multi_data_release(&o->temporary);
     }

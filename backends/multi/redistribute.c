@@ -18,9 +18,15 @@
 
 void multi_data_release(struct multi_data *data)
 {
-    for (int m = 0; m < MULTI_MEMBERS; m++)
+    for (int m = 0; m < MULTI_MEMBERS && data->parts[m] != NULL; m++)
         ctrt_tensor_release(&data->parts[m]);
     data->state = MULTI_EMPTY;
+}
+
+ctrt_status multi_data_lost(const char *what)
+{
+    return multi_host->fail(CTRT_ERR_STATE, "%s: the tensor was a partial sum and was lost when its all_reduce failed; "
+                            "compute it again, or overwrite all of it", what);
 }
 
 ctrt_status multi_data_alloc(struct multi_device *device, struct multi_data *data, size_t block_bytes)
@@ -383,6 +389,8 @@ ctrt_status multi_data_to(struct multi_device *device, struct multi_data *to, st
                           const struct multi_data *like, size_t block_bytes)
 {
     ctrt_tensor *small[MULTI_MEMBERS] = { NULL }, *large[MULTI_MEMBERS] = { NULL };
+    if (from->state == MULTI_LOST)
+        return multi_data_lost(multi_kind.name);
     *to = *like;
     memset(to->parts, 0, sizeof to->parts);
     to->dtype = from->dtype;
@@ -396,23 +404,37 @@ ctrt_status multi_data_to(struct multi_device *device, struct multi_data *to, st
     return status;
 }
 
+/* Partial to replicated, by all_reduce in place. If it fails, some members may have the sum already and others their
+ * addend, so the values are lost. They are kept if the communicators cannot be created. */
+static ctrt_status add_up(struct multi_device *device, struct multi_data *data)
+{
+    if (device->count > 1) {
+        TRY(comms_ready(device));
+        device->counts.all_reduce++;
+        const ctrt_status status = collect(device, ALL_REDUCE, data->parts, NULL);
+        if (status != CTRT_OK) {
+            multi_data_release(data);
+            data->state = MULTI_LOST;
+            return status;
+        }
+    }
+    data->state = MULTI_REPLICATED;
+    return CTRT_OK;
+}
+
 ctrt_status multi_replicate(struct multi_device *device, struct multi_block *block)
 {
     struct multi_data *data = &block->data;
-    const struct multi_data like = { .state = MULTI_REPLICATED, .dtype = data->dtype != 0 ? data->dtype : CTRT_U8,
-                                     .bytes = data->state == MULTI_EMPTY ? 0 : data->bytes };
     if (data->state == MULTI_REPLICATED)
         return CTRT_OK;
+    const struct multi_data like = { .state = MULTI_REPLICATED, .dtype = data->dtype != 0 ? data->dtype : CTRT_U8,
+                                     .bytes = data->state == MULTI_EMPTY ? 0 : data->bytes };
     if (data->state == MULTI_EMPTY || data->state == MULTI_CONSTANT)
         return multi_data_materialize(device, data, &like, block->bytes);
-    if (data->state == MULTI_PARTIAL) {
-        if (device->count > 1) {
-            device->counts.all_reduce++;
-            TRY(collect(device, ALL_REDUCE, data->parts, NULL));
-        }
-        data->state = MULTI_REPLICATED;
-        return CTRT_OK;
-    }
+    if (data->state == MULTI_LOST)
+        return multi_data_lost(multi_kind.name);
+    if (data->state == MULTI_PARTIAL)
+        return add_up(device, data);
     struct multi_data to;
     TRY(multi_data_to(device, &to, data, &like, block->bytes));
     multi_data_release(data);

@@ -6,14 +6,14 @@
 #include <stdlib.h>
 
 #define BY_DIM(op)       { op, NULL, NULL, MULTI_BY_DIM }
-#define LINEAR(op)       { op, NULL, NULL, MULTI_BY_DIM | MULTI_LINEAR }
+#define LINEAR(op, more) { op, NULL, NULL, MULTI_BY_DIM | MULTI_LINEAR | (more) }
 #define REDUCE(op, more) { op, NULL, NULL, MULTI_BY_DIM | MULTI_REDUCES | (more) }
 
 /* Sorted by name, for bsearch(). */
 static const struct multi_rule rules[] = {
     BY_DIM("abs"),
     { "adam_step", NULL, NULL, MULTI_BY_DIM | MULTI_STEP },
-    LINEAR("add"),
+    LINEAR("add", 0),
     REDUCE("all", 0),
     REDUCE("amax", 0),
     REDUCE("amin", 0),
@@ -29,11 +29,11 @@ static const struct multi_rule rules[] = {
     { "conv2d", "nCHW,oCPQ,o", "noYX", MULTI_CONV },
     { "conv2d_input_grad", "noYX,oCPQ", "nCHW", MULTI_CONV | MULTI_SUMS },
     { "conv2d_weight_grad", "noYX,nCHW", "oCPQ", MULTI_CONV | MULTI_SUMS },
-    LINEAR("copy"),
+    LINEAR("copy", 0),
     BY_DIM("cos"),
     { "cross_entropy", "mC,m,C", "m,mS", 0 },
     { "cross_entropy_backward", "mC,m,C,mS,m", "mC", 0 },
-    LINEAR("div"),
+    LINEAR("div", MULTI_SCALES | MULTI_DIVIDES),
     { "dropout", NULL, NULL, MULTI_BY_DIM | MULTI_DROPOUT },
     BY_DIM("eq"),
     BY_DIM("erf"),
@@ -72,9 +72,9 @@ static const struct multi_rule rules[] = {
     BY_DIM("maximum"),
     REDUCE("mean", MULTI_SUMS | MULTI_LINEAR | MULTI_MEAN),
     BY_DIM("minimum"),
-    LINEAR("mul"),
+    LINEAR("mul", MULTI_SCALES),
     BY_DIM("ne"),
-    LINEAR("neg"),
+    LINEAR("neg", 0),
     BY_DIM("pow"),
     REDUCE("prod", 0),
     BY_DIM("reciprocal"),
@@ -95,7 +95,7 @@ static const struct multi_rule rules[] = {
     { "softmax_backward", "oNi,oNi", "oNi", 0 },
     BY_DIM("sqrt"),
     BY_DIM("square"),
-    LINEAR("sub"),
+    LINEAR("sub", 0),
     REDUCE("sum", MULTI_SUMS | MULTI_LINEAR),
     BY_DIM("tan"),
     BY_DIM("tanh"),

@@ -55,7 +55,8 @@ static ctrt_status complete(ctrt_operand *operand, const ctrt_op_call *call, con
 /* Writes the call in canonical form to *out, which points to `views`. `views` has room for all operands. */
 static ctrt_status prepare(struct op_call *out, const ctrt_view **views, const ctrt_op_call *call, bool has_data)
 {
-    const int op = op_by_name(call->op);
+    const int number = CTRT_HAS(call, number) ? call->number : 0;
+    const int op = number > 0 && number <= OP_COUNT ? number - 1 : op_by_name(call->op);
     if (op < 0 || op_table[op].form == FORM_GRAPH)
         return ctrt_fail(CTRT_ERR_NOT_FOUND, "op_run: there is no op \"%s\"", call->op);
     if ((int)call->key <= 0 || call->key >= CTRT_DTYPE_COUNT)
@@ -78,6 +79,9 @@ static ctrt_status prepare(struct op_call *out, const ctrt_view **views, const c
 
 static ctrt_status check(const ctrt_op_call *call)
 {
+    if (call != NULL && !CTRT_HAS(call, attributes))
+        return ctrt_fail(CTRT_ERR_INVALID_ARGUMENT, "op_run: call->size is %zu; set it to sizeof(ctrt_op_call)",
+                         call->size);
     if (call == NULL || call->op == NULL || call->device == NULL)
         return fail_null("op_run", call == NULL ? "call" : call->op == NULL ? "op" : "device");
     if (call->n_inputs < 0 || call->n_outputs < 0 || (call->n_inputs > 0 && call->inputs == NULL)

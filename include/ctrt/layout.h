@@ -30,7 +30,8 @@ CTRT_API ctrt_status ctrt_tensor_layout(ctrt_layout *layout, ctrt_tensor *tensor
  * Errors: CTRT_ERR_SHAPE if the tensor is not contiguous or does not use its whole storage. CTRT_ERR_NOT_SUPPORTED for
  * CTRT_LAYOUT_PARTIAL, because only ops create partial sums, and for CTRT_LAYOUT_SHARDED on a device without members.
  * CTRT_ERR_INVALID_ARGUMENT for an unknown kind or if layout->groups does not divide the dimension. Errors of a
- * member, such as CTRT_ERR_OUT_OF_MEMORY, name it; the layout is as before then. */
+ * member, such as CTRT_ERR_OUT_OF_MEMORY, name it; the layout is as before then. If that was a partial sum, its values
+ * may be lost; CTRT_ERR_STATE if they are lost already. */
 CTRT_API ctrt_status ctrt_tensor_distribute(ctrt_tensor *tensor, const ctrt_layout *layout);
 
 /* Distributes `tensor` as `like`, of the same shape, is sharded: for copies, gradients and states of a parameter, also

@@ -31,13 +31,15 @@ typedef struct ctrt_op_call {
     ctrt_operand *const *inputs, *const *outputs;
     int n_inputs, n_outputs;
     const void *attributes;             /* of the op, as in ctrt/plugin.h; NULL if it has none */
+    int number;                         /* 0, or 1 + the index of `op` in ctrt_op_name, which saves the search for it */
 } ctrt_op_call;
 
 /* Runs the op. On an asynchronous device the op is enqueued on the calling thread's current stream. The operands must
  * have the shapes that the table of ops describes; these are not checked.
  *
- * Errors: CTRT_ERR_NOT_FOUND for an unknown op. CTRT_ERR_DTYPE for an unknown dtype. CTRT_ERR_DEVICE if a tensor is on
- * another device than `device`. CTRT_ERR_SHAPE if a view exceeds the storage of its tensor. Errors of the kernel. */
+ * Errors: CTRT_ERR_INVALID_ARGUMENT if `size` is too small. CTRT_ERR_NOT_FOUND for an unknown op. CTRT_ERR_DTYPE for an
+ * unknown dtype. CTRT_ERR_DEVICE if a tensor is on another device than `device`. CTRT_ERR_SHAPE if a view exceeds the
+ * storage of its tensor. Errors of the kernel. */
 CTRT_API ctrt_status ctrt_op_run(const ctrt_op_call *call);
 
 /* Returns whether the device has a kernel of its own for the call, without running it. The tensors may be NULL. Returns

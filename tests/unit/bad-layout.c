@@ -52,10 +52,11 @@ static void ops(void)
     ctrt_operand *inputs[1] = { &in }, *outputs[1] = { &result };
     const ctrt_op_call good = { .size = sizeof good, .op = "neg", .key = CTRT_F32, .device = p.cpu, .inputs = inputs,
                                 .n_inputs = 1, .outputs = outputs, .n_outputs = 1 };
-    ctrt_op_call unknown = good, graph = good, key = good, nowhere = good, negative = good, none = good;
+    ctrt_op_call unknown = good, graph = good, key = good, nowhere = good, negative = good, none = good, small = good;
     unknown.op = "nosuch", graph.op = "view", key.key = (ctrt_dtype)99, nowhere.device = NULL, negative.n_inputs = -1;
-    none.inputs = NULL;
-    BAD(INVALID_ARGUMENT, ctrt_op_run(NULL), ctrt_op_run(&nowhere), ctrt_op_run(&negative), ctrt_op_run(&none));
+    none.inputs = NULL, small.size = offsetof(ctrt_op_call, attributes);
+    BAD(INVALID_ARGUMENT, ctrt_op_run(NULL), ctrt_op_run(&nowhere), ctrt_op_run(&negative), ctrt_op_run(&none),
+        ctrt_op_run(&small));
     BAD(NOT_FOUND, ctrt_op_run(&unknown), ctrt_op_run(&graph));
     BAD(DTYPE, ctrt_op_run(&key));
     far.offset = 4, wide.view.shape[0] = 3, deep.view.ndim = 9, odd.view.dtype = 77, absent.tensor = NULL;

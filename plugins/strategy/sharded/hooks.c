@@ -33,14 +33,31 @@ ctrt_status instance_check(const struct sharded *s)
     return shared ? ctrt_fail(CTRT_ERR_STATE, "the module is divided by another net; release that net first") : CTRT_OK;
 }
 
+static struct sharded *with_serial(uint32_t serial)
+{
+    for (int i = 0; i < MOST_INSTANCES; i++)
+        if (instances[i] != NULL && instances[i]->serial == serial)
+            return instances[i];
+    return NULL;
+}
+
+/* Returns a serial number of 24 bits that no instance has. */
+static uint32_t next_serial(void)
+{
+    do
+        last_serial = (last_serial + 1) & 0xffffff;
+    while (with_serial(last_serial) != NULL);
+    return last_serial;
+}
+
 ctrt_status instance_add(struct sharded *s)
 {
     bool added = false;
     pthread_mutex_lock(&lock);
     for (int i = 0; i < MOST_INSTANCES && !added; i++)
         if (instances[i] == NULL) {
+            s->serial = next_serial();
             instances[i] = s;
-            s->serial = ++last_serial & 0xffffff;
             added = true;
         }
     pthread_mutex_unlock(&lock);
@@ -60,11 +77,8 @@ void instance_remove(const struct sharded *s)
 
 static struct sharded *instance_find(uint32_t serial)
 {
-    struct sharded *found = NULL;
     pthread_mutex_lock(&lock);
-    for (int i = 0; i < MOST_INSTANCES && found == NULL; i++)
-        if (instances[i] != NULL && instances[i]->serial == serial)
-            found = instances[i];
+    struct sharded *found = with_serial(serial);
     pthread_mutex_unlock(&lock);
     return found;
 }
