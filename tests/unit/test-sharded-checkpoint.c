@@ -210,7 +210,8 @@ static void damage(struct rank *rank)
         CHECK_TRUE(folder_files(folder) == 2 + 4 + 2);     /* the parts of the second save have been removed */
         ctrt_tensor_file_release(&file);
         folder_copy(folder, part, in_folder("old"), -1);
-        CHECK_FAILS(ctrt_load(t.net, in_folder("damaged")), CTRT_ERR_FORMAT, "damaged.a.1-of-3 is not part 1 of this save");
+        CHECK_FAILS(ctrt_load(t.net, in_folder("damaged")), CTRT_ERR_FORMAT,
+                    "damaged.a.1-of-3 is not part 1 of this save");
         CHECK_HAS(ctrt_error_message(), whole);
         folder_copy(folder, part, in_folder("kept"), 300);
         CHECK_FAILS(ctrt_load(t.net, in_folder("damaged")), CTRT_ERR_FORMAT, part);

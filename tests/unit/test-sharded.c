@@ -441,6 +441,44 @@ static void canonical(struct rank *rank)
     pair_free(&p);
 }
 
+/* ---- the strategy auto ---- */
+
+/* 8 layers of 16 KiB: with gradients and two states 512 KiB. A rank of two has 320 KiB under `sharded`, which includes
+ * four layers. */
+static const struct chosen {
+    const char *sim, *canonical;
+    uint64_t limit;                             /* of the last rank's memory; 0: none */
+    bool fits;
+    const char *words;
+} chosen[] = {
+    { "CTRT_SIM=devices=4,memory=64m", "0", 0, true, "auto: distributed on" },
+    { "CTRT_SIM=devices=4,memory=400k", "0", 0, true, "of 400.00 KiB available, which is too little for one rank" },
+    { "CTRT_SIM=devices=4,memory=64m", "0", 400 << 10, true, "auto: sharded stage 3 on" },
+    { "CTRT_SIM=devices=4,memory=64m", "0", 340 << 10, false, "auto: distributed on" },
+    { "CTRT_SIM=devices=4,memory=64m", "1", 400 << 10, false, "auto: distributed on" },
+};
+
+static void choose(struct rank *rank)
+{
+    enum { WIDTH = 64, LAYERS = 8 };
+    const struct chosen *c = rank->argument;
+    CTRT_AUTO(module) module = NULL, net = NULL;
+    CTRT_AUTO(tensor) x = NULL, loss = NULL;
+    if (c->limit > 0 && rank->number == rank->size - 1)
+        CHECK_OK(ctrt_memory_set_limit(rank->device, c->limit));
+    CHECK_OK(ctrt_sequential_new(&module, CTRT_NO_MODULES));
+    for (int i = 0; i < LAYERS; i++)
+        CHECK_OK(ctrt_sequential_add(module, CTRT_NEW(linear, WIDTH, WIDTH, false, cpu)));
+    if (!CHECK_OK(ctrt_parallel_new_comm(&net, module, "auto", rank->comm)))
+        return;
+    CHECK_HAS(ctrt_parallel_describe(net), c->words);
+    CHECK_HAS(ctrt_parallel_describe(net), "; 2 ranks, model 512.00 KiB of ");
+    if (!c->fits)
+        return;
+    CHECK_OK(ctrt_randn(&x, CTRT_SHAPE(2, WIDTH), CTRT_F32, rank->device));
+    CHECK_OK(ctrt_parallel_step(&loss, net, &x, 1, square_loss, NULL));
+}
+
 /* ---- all ---- */
 
 static const struct config {
@@ -521,6 +559,13 @@ TEST_MAIN
             run_config(config, &bodies[b]);
         }
     }
+    group("auto");
+    EACH(row, chosen)
+        IN_CHILD(row->sim, "CTRT_NUM_THREADS=1") {
+            setenv("CTRT_CANONICAL", row->canonical, 1);
+            CHECK_OK(ctrt_device_get(&cpu, "cpu"));
+            run_quiet(ON_SIM, 2, 20, choose, row, -1);
+        }
     group("bad parameters");
     EACH(row, bad)
         IN_CHILD("CTRT_SIM=devices=4", "CTRT_NUM_THREADS=1") {

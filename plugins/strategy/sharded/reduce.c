@@ -6,12 +6,9 @@
  * reductions begin after the backward pass has ended. Gradients of passes without reduction stay whole until the
  * next reduction. */
 #include <math.h>
-#include <stdio.h>
 #include <stdlib.h>
 
 #include "sharded.h"
-
-#define MOST_NAMES 8                        /* in a message */
 
 /* ---- weights ---- */
 
@@ -429,24 +426,13 @@ ctrt_status reduce_local(struct sharded *s, int64_t rows)
 
 ctrt_status reduce_check(const struct sharded *s)
 {
-    char names[512] = "";
-    size_t missing = 0, at = 0;
+    struct missing missing = { .count = 0 };
     if (s->mode != FORWARD || !s->started || s->local)
         return CTRT_OK;
-    for (size_t i = 0; i < s->slot_count; i++) {
-        const char *name = "";
-        ctrt_tensor *tensor = NULL;
-        if (s->slots[i].arrived || !s->slots[i].trains)
-            continue;
-        (void)ctrt_module_parameter(&name, &tensor, s->r.module, s->slots[i].parameter);
-        if (missing++ < MOST_NAMES && at < sizeof names)
-            at += (size_t)snprintf(names + at, sizeof names - at, "%s\"%s\"", missing > 1 ? ", " : "", name);
-    }
-    if (missing == 0)
-        return CTRT_OK;
-    return ctrt_fail(CTRT_ERR_STATE, "the backward pass computed no gradient of %zu parameters: %s%s, so the gradients "
-                     "are not reduced; use ctrt_parallel_step, or freeze parameters that the loss does not depend on",
-                     missing, names, missing > MOST_NAMES ? ", ..." : "");
+    for (size_t i = 0; i < s->slot_count; i++)
+        if (!s->slots[i].arrived && s->slots[i].trains)
+            missing_add(&missing, &s->r, s->slots[i].parameter);
+    return missing_check(&missing);
 }
 
 /* ---- creation ---- */

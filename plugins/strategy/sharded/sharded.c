@@ -16,7 +16,8 @@ static const ctrt_param mesh_param = {
     .help = "sharded: ROWSxCOLUMNS: splits over the ranks of a row, the same in each row (default: one row)",
 };
 static const ctrt_param checkpoint_param = {
-    .size = sizeof(ctrt_param), .name = "CTRT_SHARDED_CHECKPOINT", .type = CTRT_PARAM_STRING, .fallback = "whole",
+    .size = sizeof(ctrt_param), .name = "CTRT_SHARDED_CHECKPOINT", .type = CTRT_PARAM_ENUM, .fallback = "whole",
+    .words = "whole|parts",
     .help = "sharded: how ctrt_save and ctrt_optimizer_save write: `whole`: one file with whole tensors; `parts`: a "
             "file per rank with its shards",
 };
@@ -248,10 +249,7 @@ static ctrt_status params_read(struct sharded *s)
     ctrt_param_value stage, checkpoint;
     CTRT_TRY(host->param(&stage, &stage_param));
     CTRT_TRY(host->param(&checkpoint, &checkpoint_param));
-    s->save_parts = strcmp(checkpoint.text, "parts") == 0;
-    if (!s->save_parts && strcmp(checkpoint.text, "whole") != 0)
-        return ctrt_fail(CTRT_ERR_INVALID_ARGUMENT, "CTRT_SHARDED_CHECKPOINT=%s: expected whole or parts",
-                         checkpoint.text);
+    s->save_parts = checkpoint.integer != 0;
     if (stage.integer < 1 || stage.integer > 3)
         return ctrt_fail(CTRT_ERR_INVALID_ARGUMENT, "CTRT_SHARDED_STAGE=%s: expected 1, 2 or 3", stage.text);
     s->stage = (int)stage.integer;
