@@ -206,8 +206,8 @@ CTRT_API bool ctrt_devices_imbalanced(ctrt_imbalance *out, ctrt_device *const *d
  * for one device; `pipeline` for a Sequential that does not fit on the first device. Otherwise it runs as `single`
  * until ctrt_parallel_step has predicted the memory of the first batch (by a dry run, in which the loss function is
  * called once more and no other thread may use the first device) and measured some steps of `single` and
- * `data-parallel`. It moves the module to the devices of its choice. ctrt_parallel_describe returns what was chosen and why;
- * one line with level info is logged.
+ * `data-parallel`. It moves the module to the devices of its choice. ctrt_parallel_describe returns what was chosen
+ * and why; one line with level info is logged.
  *
  * Errors: CTRT_ERR_NOT_FOUND for an unknown strategy, with the known ones; CTRT_ERR_DEVICE, naming the tensor, if the
  * strategy requires it on another device; CTRT_ERR_STATE for a module that this function created. */

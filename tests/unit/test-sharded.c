@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Compares the strategy `sharded`, with threads and with processes as ranks, with `single` on the whole batch, for all
  * stages and several meshes. test-sharded-costs.c tests memory and bytes. */
+#include "calls.h"
 #include "comm_job.h"
 #include "strategy_check.h"
 
@@ -293,6 +294,42 @@ static void modules(struct rank *rank)
     CHECK(memcmp(values, theirs, sizeof values) == 0, "rank %d has other buffers", rank->number);
 }
 
+static _Thread_local int again;                 /* the child that runs twice */
+
+static ctrt_status again_forward(ctrt_tensor **y, ctrt_module *self, ctrt_tensor *const *inputs, int count)
+{
+    ctrt_module *child = NULL;
+    ctrt_tensor_assign(y, inputs[0]);
+    for (int i = 0; i < 2 * count + 1; i++) {
+        CTRT_TRY(ctrt_module_child(NULL, &child, self, (size_t)(i < 2 ? i : again)));
+        CTRT_TRY(ctrt_forward(y, child, *y));
+    }
+    return CTRT_OK;
+}
+
+static const ctrt_module_class again_class = {
+    .size = sizeof(ctrt_module_class), .kind = "Again", .forward = again_forward,
+};
+
+/* Modules that run again, the same on all ranks, then another one on the last rank. Only stage 3 gathers them again. */
+static void runs_again(struct rank *rank)
+{
+    CTRT_AUTO(module) module = NULL, net = NULL;
+    CTRT_AUTO(tensor) x = batch_of(rank, 0, 0, 2), loss = NULL;
+    OK(ctrt_module_new(&module, &again_class),
+       ctrt_module_add_module(module, "a", CTRT_NEW(linear, FEATURES, FEATURES, true, rank->device)),
+       ctrt_module_add_module(module, "b", CTRT_NEW(linear, FEATURES, FEATURES, true, rank->device)));
+    net = sharded(module, rank);
+    for (again = 0; again < 2; again++)
+        CHECK_OK(ctrt_parallel_step(&loss, net, &x, 1, square_loss, NULL));
+    again = rank->number == rank->size - 1;
+    if (strcmp(getenv("CTRT_SHARDED_STAGE"), "3") == 0 && rank->size > 1)
+        CHECK_FAILS(ctrt_parallel_step(&loss, net, &x, 1, square_loss, NULL), CTRT_ERR_STATE,
+                    "a Linear ran several times in this step");
+    else
+        CHECK_OK(ctrt_parallel_step(&loss, net, &x, 1, square_loss, NULL));
+}
+
 /* ---- optimizers ---- */
 
 /* Optimizers from before ctrt_parallel_new, with states of the whole parameters, and two that share a net. */
@@ -441,44 +478,6 @@ static void canonical(struct rank *rank)
     pair_free(&p);
 }
 
-/* ---- the strategy auto ---- */
-
-/* 8 layers of 16 KiB: with gradients and two states 512 KiB. A rank of two has 320 KiB under `sharded`, which includes
- * four layers. */
-static const struct chosen {
-    const char *sim, *canonical;
-    uint64_t limit;                             /* of the last rank's memory; 0: none */
-    bool fits;
-    const char *words;
-} chosen[] = {
-    { "CTRT_SIM=devices=4,memory=64m", "0", 0, true, "auto: distributed on" },
-    { "CTRT_SIM=devices=4,memory=400k", "0", 0, true, "of 400.00 KiB available, which is too little for one rank" },
-    { "CTRT_SIM=devices=4,memory=64m", "0", 400 << 10, true, "auto: sharded stage 3 on" },
-    { "CTRT_SIM=devices=4,memory=64m", "0", 340 << 10, false, "auto: distributed on" },
-    { "CTRT_SIM=devices=4,memory=64m", "1", 400 << 10, false, "auto: distributed on" },
-};
-
-static void choose(struct rank *rank)
-{
-    enum { WIDTH = 64, LAYERS = 8 };
-    const struct chosen *c = rank->argument;
-    CTRT_AUTO(module) module = NULL, net = NULL;
-    CTRT_AUTO(tensor) x = NULL, loss = NULL;
-    if (c->limit > 0 && rank->number == rank->size - 1)
-        CHECK_OK(ctrt_memory_set_limit(rank->device, c->limit));
-    CHECK_OK(ctrt_sequential_new(&module, CTRT_NO_MODULES));
-    for (int i = 0; i < LAYERS; i++)
-        CHECK_OK(ctrt_sequential_add(module, CTRT_NEW(linear, WIDTH, WIDTH, false, cpu)));
-    if (!CHECK_OK(ctrt_parallel_new_comm(&net, module, "auto", rank->comm)))
-        return;
-    CHECK_HAS(ctrt_parallel_describe(net), c->words);
-    CHECK_HAS(ctrt_parallel_describe(net), "; 2 ranks, model 512.00 KiB of ");
-    if (!c->fits)
-        return;
-    CHECK_OK(ctrt_randn(&x, CTRT_SHAPE(2, WIDTH), CTRT_F32, rank->device));
-    CHECK_OK(ctrt_parallel_step(&loss, net, &x, 1, square_loss, NULL));
-}
-
 /* ---- all ---- */
 
 static const struct config {
@@ -508,6 +507,7 @@ static const struct body {
     { "no_sync", accumulate, false, "0" },
     { "forward alone", forward_alone, false, "0" },
     { "modules", modules, false, "0" },
+    { "modules that run again", runs_again, false, "0" },
     { "optimizers", optimizers, false, "0" },
     { "a rank fails", failure, true, "0" },
     { "creation", creation, false, "0" },
@@ -559,13 +559,6 @@ TEST_MAIN
             run_config(config, &bodies[b]);
         }
     }
-    group("auto");
-    EACH(row, chosen)
-        IN_CHILD(row->sim, "CTRT_NUM_THREADS=1") {
-            setenv("CTRT_CANONICAL", row->canonical, 1);
-            CHECK_OK(ctrt_device_get(&cpu, "cpu"));
-            run_quiet(ON_SIM, 2, 20, choose, row, -1);
-        }
     group("bad parameters");
     EACH(row, bad)
         IN_CHILD("CTRT_SIM=devices=4", "CTRT_NUM_THREADS=1") {

@@ -122,6 +122,8 @@ struct sharded {
     uint32_t pass;                          /* number of the pass */
     uint64_t calls;
     size_t *sequence, sequence_count, forward_count, issued;    /* groups to gather */
+    const struct group *again;              /* gathered again outside of the sequence, because its module ran again */
+    uint32_t again_hash;                    /* of these groups in their order, 20 bits; 0: none */
     size_t next;                            /* index of the next group in the order of reductions */
     int64_t rows;                           /* of this rank since the last reduction */
     ctrt_tensor *totals;                    /* rows of all ranks: of this step, and since the last reduction */
