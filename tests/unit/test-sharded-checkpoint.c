@@ -58,8 +58,7 @@ static void trainer_new(struct trainer *t, struct rank *rank, const char *strate
 {
     *t = (struct trainer){ .device = rank != NULL ? rank->device : device_of(ON_SIM, 0),
                            .rank = rank != NULL ? rank->number : 0, .size = rank != NULL ? rank->size : 1 };
-    ctrt_manual_seed(3);
-    OK(module_new(&t->module, t->device),
+    OK(ctrt_generator_set(t->device, 3, 0), module_new(&t->module, t->device),
        rank != NULL ? ctrt_parallel_new_comm(&t->net, t->module, strategy, rank->comm)
                     : ctrt_parallel_new(&t->net, t->module, strategy, &t->device, 1),
        ctrt_nadam_new(&t->optimizer, t->net, &(ctrt_nadam_options){ .lr = 0.02 }));
