@@ -8,9 +8,9 @@
 #include <unistd.h>
 
 #include "base/thread.h"
+#include "nn/checkpoint_parts.h"
 #include "nn/module.h"
 #include "nn/optim.h"
-#include "nn/tensor_file.h"
 #include "ops/inplace.h"
 #include "tensor/shape.h"
 
@@ -19,12 +19,19 @@
 struct items {
     struct safetensors_item *items;
     size_t count, capacity;
+    ctrt_module_place *places;          /* of the items */
 };
+
+static void items_free(struct items *list)
+{
+    host_free(list->items);
+    host_free(list->places);
+}
 
 static ctrt_status items_add(struct items *list, const char *name, ctrt_tensor *tensor)
 {
     CTRT_TRY(ARRAY_RESERVE(list->items, list->capacity, list->count, "a list of tensors"));
-    list->items[list->count++] = (struct safetensors_item){ name, tensor };
+    list->items[list->count++] = (struct safetensors_item){ name, tensor, NULL };
     return CTRT_OK;
 }
 
@@ -41,6 +48,34 @@ static ctrt_status module_items(struct items *list, ctrt_module *module)
     return CTRT_OK;
 }
 
+/* The same, with the places of divided parameters. */
+static ctrt_status module_places(struct items *list, ctrt_module *module)
+{
+    CTRT_TRY(module_items(list, module));
+    const size_t bytes = (list->count + 1) * sizeof *list->places;
+    list->places = host_calloc(bytes);
+    if (list->places == NULL)
+        return out_of_memory(bytes, "a list of tensors");
+    for (size_t i = 0; i < list->count; i++)
+        list->places[i].tensor = list->items[i].tensor;
+    CTRT_TRY(places_find(module, list->places, list->count));
+    for (size_t i = 0; i < list->count; i++)
+        list->items[i].place = list->places[i].divided ? &list->places[i] : NULL;
+    return CTRT_OK;
+}
+
+/* The module's classes gather what other processes have, and the whole tensors are saved. */
+static ctrt_status save_whole(struct items *list, ctrt_module *module, const char *path,
+                              const struct safetensors_pair *metadata, size_t metadata_count)
+{
+    bool write = true;
+    CTRT_TRY(module_event(module, CTRT_MODULE_SAVE_BEGIN, &write));
+    ctrt_status status = module_items(list, module);
+    if (status == CTRT_OK && write)
+        status = safetensors_write(path, list->items, list->count, metadata, metadata_count);
+    return module_event_end(status, module, CTRT_MODULE_SAVE_END, NULL);
+}
+
 ctrt_status ctrt_save(ctrt_module *module, const char *path)
 {
     CANCEL_DISABLED;
@@ -51,15 +86,16 @@ ctrt_status ctrt_save(ctrt_module *module, const char *path)
         return fail_null("save", "module");
     if (path == NULL)
         return fail_null("save", "path");
-    bool write = true;
-    ctrt_status status = module_event(module, CTRT_MODULE_SAVE_BEGIN, &write);
-    if (status == CTRT_OK) {
-        status = module_items(&list, module);
-        if (status == CTRT_OK && write)
-            status = safetensors_write(path, list.items, list.count, metadata, COUNT_OF(metadata));
-        status = module_event_end(status, module, CTRT_MODULE_SAVE_END, NULL);
+    struct parts_save parts;
+    ctrt_status status = parts_begin(&parts, module, NULL, path);
+    if (parts.parts.count > 0) {
+        if (status == CTRT_OK)
+            status = module_places(&list, module);
+        status = parts_write(&parts, status, list.items, list.count, metadata, COUNT_OF(metadata));
+    } else if (status == CTRT_OK) {
+        status = save_whole(&list, module, path, metadata, COUNT_OF(metadata));
     }
-    host_free(list.items);
+    items_free(&list);
     return ctrt_context(status, "saving %.500s", path);
 }
 
@@ -94,6 +130,7 @@ static ctrt_status items_check(const struct safetensors_entry **entries, const s
 {
     struct name_list missing = { 0 }, surplus = { 0 }, unfit = { 0 };
     size_t found = 0;
+    CTRT_TRY(parts_refuse(file));
     for (size_t i = 0; i < list->count; i++) {
         const struct safetensors_item *item = &list->items[i];
         const struct safetensors_entry *entry = safetensors_find(&file->header, item->name);
@@ -102,11 +139,11 @@ static ctrt_status items_check(const struct safetensors_entry **entries, const s
             entries[found++] = entry;
         if (entry == NULL)
             name_list_add(&missing, "%s", item->name);
-        else if (!tensor_file_fits(entry, item->tensor) || entry->dtype != ctrt_tensor_dtype(item->tensor))
+        else if (!place_fits(entry, &list->places[i]) || entry->dtype != ctrt_tensor_dtype(item->tensor))
             name_list_add(&unfit, "%s is %s%s in the file and %s%s in the module", item->name,
                           ctrt_dtype_name(entry->dtype), shape_text(theirs, entry->shape, entry->ndim),
                           ctrt_dtype_name(ctrt_tensor_dtype(item->tensor)),
-                          shape_text(ours, ctrt_tensor_shape(item->tensor), ctrt_tensor_ndim(item->tensor)));
+                          shape_text(ours, list->places[i].shape, list->places[i].ndim));
     }
     if (found < file->header.count)
         surplus_add(&surplus, file, entries, found);
@@ -118,23 +155,24 @@ static ctrt_status items_check(const struct safetensors_entry **entries, const s
                      unfit.total ? " different: " : "", name_list_end(&unfit));
 }
 
-/* Returns the offset of the next item's values in the staging buffer if the values of `entry` begin at offset `at`.
- * The result is a multiple of 16, which is aligned for every dtype. */
-static size_t staged_after(size_t at, const struct safetensors_entry *entry)
+/* Returns the offset of the next item's values in the staging buffer if those of `item` begin at offset `at`. The
+ * result is a multiple of 16, which is aligned for every dtype. */
+static size_t staged_after(size_t at, const struct safetensors_item *item)
 {
-    return (at + (entry->end - entry->begin) + 15) & ~(size_t)15;
+    const size_t bytes = (size_t)ctrt_tensor_numel(item->tensor) * ctrt_dtype_size(ctrt_tensor_dtype(item->tensor));
+    return (at + bytes + 15) & ~(size_t)15;
 }
 
 /* Writes values from host memory into a tensor. If that fails with CTRT_ERR_OUT_OF_MEMORY, waits for all work on the
  * device and tries again, because a copy to an asynchronous device may need backend memory that is freed only when
  * earlier work has finished. */
-static ctrt_status item_write(ctrt_tensor *tensor, const void *values, const struct safetensors_entry *entry)
+static ctrt_status item_write(ctrt_tensor *tensor, const void *values)
 {
     ctrt_status status;
     ctrt_no_grad {
-        status = ctrt_from_host_(tensor, values, entry->numel, entry->dtype);
+        status = ctrt_from_host_(tensor, values, ctrt_tensor_numel(tensor), ctrt_tensor_dtype(tensor));
         if (status == CTRT_ERR_OUT_OF_MEMORY && ctrt_device_synchronize(ctrt_tensor_device(tensor)) == CTRT_OK)
-            status = ctrt_from_host_(tensor, values, entry->numel, entry->dtype);
+            status = ctrt_from_host_(tensor, values, ctrt_tensor_numel(tensor), ctrt_tensor_dtype(tensor));
     }
     return status;
 }
@@ -147,13 +185,15 @@ static ctrt_status items_fill(const struct items *list, const ctrt_tensor_file *
 {
     size_t at = 0;
     ctrt_status status = CTRT_OK;
-    for (size_t i = 0; i < list->count; at = staged_after(at, entries[i]), i++)
-        CTRT_TRY(tensor_file_values(staged + at, file, entries[i], 0, entries[i]->numel));
+    for (size_t i = 0; i < list->count; at = staged_after(at, &list->items[i]), i++) {
+        CTRT_TRY(tensor_file_values(staged + at, file, entries[i], list->places[i].first,
+                                    ctrt_tensor_numel(list->items[i].tensor)));
+    }
     for (size_t i = 0; i < list->count; i++)
         CTRT_TRY(ctrt_context(inplace_check("load", list->items[i].tensor), "\"%s\"", list->items[i].name));
     at = 0;
-    for (size_t i = 0; i < list->count && status == CTRT_OK; at = staged_after(at, entries[i]), i++)
-        status = ctrt_context(item_write(list->items[i].tensor, staged + at, entries[i]), "%s\"%s\"",
+    for (size_t i = 0; i < list->count && status == CTRT_OK; at = staged_after(at, &list->items[i]), i++)
+        status = ctrt_context(item_write(list->items[i].tensor, staged + at), "%s\"%s\"",
                               i > 0 ? "the module is partly loaded, up to " : "writing ", list->items[i].name);
     return status;
 }
@@ -183,7 +223,7 @@ static ctrt_status items_load(const struct items *list, const char *path)
         return out_of_memory(list_bytes, "a list of tensors");
     ctrt_status status = items_check(entries, list, file);
     for (size_t i = 0; i < list->count && status == CTRT_OK; i++)
-        bytes = staged_after(bytes, entries[i]);
+        bytes = staged_after(bytes, &list->items[i]);
     char *staged = status == CTRT_OK ? host_alloc(bytes + 1) : NULL;
     if (staged != NULL)
         populate(staged, bytes);
@@ -205,12 +245,12 @@ ctrt_status ctrt_load(ctrt_module *module, const char *path)
         return fail_null("load", "path");
     ctrt_status status = module_event(module, CTRT_MODULE_LOAD_BEGIN, NULL);
     if (status == CTRT_OK) {
-        status = module_items(&list, module);
+        status = module_places(&list, module);
         if (status == CTRT_OK)
             status = items_load(&list, path);
         status = module_event_end(status, module, CTRT_MODULE_LOAD_END, NULL);
     }
-    host_free(list.items);
+    items_free(&list);
     return ctrt_context(status, "loading %.500s", path);
 }
 
@@ -231,6 +271,6 @@ ctrt_status ctrt_save_tensors(const char *path, const char *const *names, ctrt_t
         status = items_add(&list, names[i], tensors[i]);
     if (status == CTRT_OK)
         status = safetensors_write(path, list.items, list.count, NULL, 0);
-    host_free(list.items);
+    items_free(&list);
     return ctrt_context(status, "saving %.500s", path);
 }

@@ -12,14 +12,26 @@
 #include <stdlib.h>
 
 #include "base/thread.h"
-#include "ctrt/checkpoint.h"
+#include "nn/checkpoint_parts.h"
 #include "nn/module.h"
 #include "nn/optim.h"
-#include "nn/tensor_file.h"
 #include "tensor/shape.h"
 
 #define KIND_KEY "optimizer"
 #define MAX_STEPS ((int64_t)1 << 53)    /* exact as a double; further steps cannot overflow int64_t */
+
+/* Writes the place of each parameter, in a list that the caller frees. The states of a divided parameter have its
+ * place, unless they are 0-dim. */
+static ctrt_status slot_places(ctrt_module_place **out, ctrt_optimizer *optimizer)
+{
+    const size_t bytes = (optimizer->count + 1) * sizeof **out;
+    *out = host_calloc(bytes);
+    if (*out == NULL)
+        return out_of_memory(bytes, "a list of parameters");
+    for (size_t i = 0; i < optimizer->count; i++)
+        (*out)[i].tensor = optimizer->slots[i].parameter;
+    return places_find(optimizer->module, *out, optimizer->count);
+}
 
 /* ---- saving ---- */
 
@@ -29,7 +41,8 @@ struct state_items {
 };
 
 /* Adds a tensor with the name "NAME.WHAT". The list owns a copy of the name and a reference to the tensor. */
-static ctrt_status state_add(struct state_items *list, const char *name, const char *what, ctrt_tensor *tensor)
+static ctrt_status state_add(struct state_items *list, const char *name, const char *what, ctrt_tensor *tensor,
+                             const ctrt_module_place *place)
 {
     size_t bytes = strlen(name) + strlen(what) + 2;
     CTRT_TRY(ARRAY_RESERVE(list->items, list->capacity, list->count, "a list of tensors"));
@@ -37,7 +50,7 @@ static ctrt_status state_add(struct state_items *list, const char *name, const c
     if (full == NULL)
         return out_of_memory(bytes, "a name");
     snprintf(full, bytes, "%s.%s", name, what);
-    list->items[list->count++] = (struct safetensors_item){ full, ctrt_tensor_retain(tensor) };
+    list->items[list->count++] = (struct safetensors_item){ full, ctrt_tensor_retain(tensor), place };
     return CTRT_OK;
 }
 
@@ -57,10 +70,11 @@ static ctrt_status number_save(struct state_items *list, const char *name, const
     ctrt_device *cpu = NULL;
     CTRT_TRY(ctrt_device_get(&cpu, "cpu"));
     CTRT_TRY(ctrt_scalar_tensor(&tensor, value, dtype, cpu));
-    return state_add(list, name, what, tensor);
+    return state_add(list, name, what, tensor, NULL);
 }
 
-static ctrt_status slot_save(struct state_items *list, const ctrt_optimizer *optimizer, const struct optim_slot *slot)
+static ctrt_status slot_save(struct state_items *list, const ctrt_optimizer *optimizer, const struct optim_slot *slot,
+                             const ctrt_module_place *place)
 {
     const unsigned needs = optimizer->kind->needs(optim_slot_options(optimizer, slot));
     CTRT_TRY(number_save(list, slot->name, "step", ctrt_int(slot->steps), CTRT_I64));
@@ -68,7 +82,8 @@ static ctrt_status slot_save(struct state_items *list, const ctrt_optimizer *opt
         CTRT_TRY(number_save(list, slot->name, "group", ctrt_int((int64_t)slot->group), CTRT_I64));
     for (int i = 0; i < OPTIM_STATES; i++)
         if ((needs >> i & 1) && slot->state[i])
-            CTRT_TRY(state_add(list, slot->name, optimizer->kind->states[i].name, slot->state[i]));
+            CTRT_TRY(state_add(list, slot->name, optimizer->kind->states[i].name, slot->state[i],
+                               place->divided && !optimizer->kind->states[i].scalar ? place : NULL));
     return CTRT_OK;
 }
 
@@ -83,10 +98,10 @@ static struct group_prefix group_prefix(size_t group)
     return prefix;
 }
 
-static ctrt_status optimizer_write(ctrt_optimizer *optimizer, struct state_items *list, const char *path)
+static ctrt_status optimizer_items(struct state_items *list, ctrt_optimizer *optimizer,
+                                   const ctrt_module_place *places)
 {
     const struct optim_kind *kind = optimizer->kind;
-    const struct safetensors_pair metadata = { KIND_KEY, kind->name };
     for (size_t group = 0; group < optimizer->group_count; group++) {
         const struct group_prefix prefix = group_prefix(group);
         for (const struct optim_option *option = kind->options; option->name != NULL; option++) {
@@ -95,8 +110,21 @@ static ctrt_status optimizer_write(ctrt_optimizer *optimizer, struct state_items
         }
     }
     for (size_t i = 0; i < optimizer->count; i++)
-        CTRT_TRY(slot_save(list, optimizer, &optimizer->slots[i]));
-    return safetensors_write(path, list->items, list->count, &metadata, 1);
+        CTRT_TRY(slot_save(list, optimizer, &optimizer->slots[i], &places[i]));
+    return CTRT_OK;
+}
+
+/* The classes of the optimizer's module gather what other processes have, and the whole states are saved. */
+static ctrt_status save_whole(struct state_items *list, ctrt_optimizer *optimizer, const char *path,
+                              const ctrt_module_place *places, const struct safetensors_pair *metadata)
+{
+    CTRT_TRY(module_event(optimizer->module, CTRT_MODULE_OPTIMIZER_SAVE_BEGIN, optimizer));
+    ctrt_status status = optimizer_items(list, optimizer, places);
+    if (status == CTRT_OK)
+        status = safetensors_write(path, list->items, list->count, metadata, 1);
+    for (size_t i = 0; i < list->count; i++)
+        ctrt_tensor_release(&list->items[i].tensor);
+    return module_event_end(status, optimizer->module, CTRT_MODULE_OPTIMIZER_SAVE_END, optimizer);
 }
 
 ctrt_status ctrt_optimizer_save(ctrt_optimizer *optimizer, const char *path)
@@ -107,12 +135,21 @@ ctrt_status ctrt_optimizer_save(ctrt_optimizer *optimizer, const char *path)
         return fail_null("optimizer_save", "optimizer");
     if (path == NULL)
         return fail_null("optimizer_save", "path");
-    ctrt_status status = module_event(optimizer->module, CTRT_MODULE_OPTIMIZER_SAVE_BEGIN, optimizer);
-    if (status == CTRT_OK) {
-        status = optimizer_write(optimizer, &list, path);
-        state_free(&list);
-        status = module_event_end(status, optimizer->module, CTRT_MODULE_OPTIMIZER_SAVE_END, optimizer);
+    const struct safetensors_pair metadata = { KIND_KEY, optimizer->kind->name };
+    ctrt_module_place *places = NULL;
+    struct parts_save parts;
+    ctrt_status status = parts_begin(&parts, optimizer->module, optimizer, path);
+    if (status == CTRT_OK)
+        status = slot_places(&places, optimizer);
+    if (parts.parts.count > 0) {
+        if (status == CTRT_OK)
+            status = optimizer_items(&list, optimizer, places);
+        status = parts_write(&parts, status, list.items, list.count, &metadata, 1);
+    } else if (status == CTRT_OK) {
+        status = save_whole(&list, optimizer, path, places, &metadata);
     }
+    state_free(&list);
+    host_free(places);
     return ctrt_context(status, "saving %.500s", path);
 }
 
@@ -166,6 +203,7 @@ static ctrt_status groups_load(struct optim_group *groups, const ctrt_optimizer 
 {
     const struct optim_kind *kind = optimizer->kind;
     const char *name = safetensors_metadata(&file->header, KIND_KEY);
+    CTRT_TRY(parts_refuse(file));
     if (name == NULL || strcmp(name, kind->name) != 0)
         return ctrt_fail(CTRT_ERR_STATE, "the file has the state of %.40s, the optimizer is %s",
                          name ? name : "no optimizer", kind->name);
@@ -200,7 +238,8 @@ static ctrt_status slot_group_check(const struct optim_slot *slot, ctrt_tensor_f
 /* Reads the state of one parameter into `fresh`. Adds the number of the file's tensors that belong to this parameter to
  * *found. */
 static ctrt_status slot_load(struct optim_slot *fresh, size_t *found, const struct optim_kind *kind,
-                             const struct optim_slot *slot, const union optim_options *options, ctrt_tensor_file *file)
+                             const struct optim_slot *slot, const ctrt_module_place *place,
+                             const union optim_options *options, ctrt_tensor_file *file)
 {
     const struct safetensors_entry *entry;
     const unsigned needs = kind->needs(options);
@@ -218,11 +257,15 @@ static ctrt_status slot_load(struct optim_slot *fresh, size_t *found, const stru
         CTRT_TRY(entry_find(&entry, file, slot->name, what));
         if (entry == NULL && fresh->steps == 0)
             continue;                   /* the parameter had no state when the file was saved */
-        if (entry == NULL || !(kind->states[i].scalar ? entry->ndim == 0 : tensor_file_fits(entry, slot->parameter))
+        if (entry == NULL || !(kind->states[i].scalar ? entry->ndim == 0 : place_fits(entry, place))
             || !ctrt_dtype_is_floating(entry->dtype))
             return ctrt_fail(CTRT_ERR_STATE, "%s.%s is missing in the file, or does not have the %s shape", slot->name,
                              what, kind->states[i].scalar ? "0-dim" : "parameter's");
-        CTRT_TRY(ctrt_tensor_file_read(&fresh->state[i], file, entry->name, ctrt_tensor_device(slot->parameter)));
+        CTRT_TRY(tensor_file_part(&fresh->state[i], file, entry, kind->states[i].scalar ? 0 : place->first,
+                                  kind->states[i].scalar ? CTRT_SCALAR_SHAPE
+                                                         : ctrt_ints_of(ctrt_tensor_shape(slot->parameter),
+                                                                        ctrt_tensor_ndim(slot->parameter)),
+                                  ctrt_tensor_device(slot->parameter)));
         CTRT_TRY(ctrt_to_dtype(&fresh->state[i], fresh->state[i], optim_state_dtype(slot->parameter)));
         ++*found;
     }
@@ -230,10 +273,11 @@ static ctrt_status slot_load(struct optim_slot *fresh, size_t *found, const stru
 }
 
 static ctrt_status slots_load(struct optim_slot *fresh, size_t found, const ctrt_optimizer *optimizer,
-                              const struct optim_group *groups, ctrt_tensor_file *file)
+                              const ctrt_module_place *places, const struct optim_group *groups,
+                              ctrt_tensor_file *file)
 {
     for (size_t i = 0; i < optimizer->count; i++)
-        CTRT_TRY(slot_load(&fresh[i], &found, optimizer->kind, &optimizer->slots[i],
+        CTRT_TRY(slot_load(&fresh[i], &found, optimizer->kind, &optimizer->slots[i], &places[i],
                            &groups[optimizer->slots[i].group].options, file));
     if (found != file->header.count)
         return ctrt_fail(CTRT_ERR_STATE,
@@ -281,14 +325,18 @@ static ctrt_status optimizer_read(ctrt_optimizer *optimizer, const char *path)
     if (groups == NULL)
         return out_of_memory(bytes, "an optimizer's state");
     struct optim_slot *fresh = (struct optim_slot *)(groups + optimizer->group_count);
+    ctrt_module_place *places = NULL;
     ctrt_status status = groups_load(groups, optimizer, file, &found);
     if (status == CTRT_OK)
-        status = slots_load(fresh, found, optimizer, groups, file);
+        status = slot_places(&places, optimizer);
+    if (status == CTRT_OK)
+        status = slots_load(fresh, found, optimizer, places, groups, file);
     if (status == CTRT_OK)
         status = optimizer_give(optimizer, groups, fresh);
     for (size_t i = 0; i < optimizer->count; i++)
         for (int s = 0; s < OPTIM_STATES; s++)
             ctrt_tensor_release(&fresh[i].state[s]);
+    host_free(places);
     host_free(groups);
     return status;
 }

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* nn/optim_state.c: reads and replaces the state of an optimizer, so that it can be copied to other ranks. */
+/* nn/optim_state.c: reads the parameters and states of an optimizer, and replaces states, so that they can be copied to
+ * other ranks. */
 #include "nn/optim.h"
 
 static ctrt_status slot_of(struct optim_slot **out, ctrt_optimizer *optimizer, size_t index, const char *who)
@@ -16,6 +17,44 @@ static ctrt_status slot_of(struct optim_slot **out, ctrt_optimizer *optimizer, s
 size_t ctrt_optimizer_parameter_count(const ctrt_optimizer *optimizer)
 {
     return optimizer != NULL ? optimizer->count : 0;
+}
+
+ctrt_status ctrt_optimizer_state(ctrt_tensor **borrowed, ctrt_optimizer *optimizer, size_t index, const char *name)
+{
+    struct optim_slot *slot = NULL;
+    if (borrowed == NULL)
+        return fail_null("optimizer_state", "borrowed");
+    if (name == NULL)
+        return fail_null("optimizer_state", "name");
+    CTRT_TRY(slot_of(&slot, optimizer, index, "optimizer_state"));
+    for (int i = 0; i < OPTIM_STATES; i++) {
+        const char *state_name = optimizer->kind->states[i].name;
+        if (state_name && strcmp(name, state_name) == 0 && slot->state[i]) {
+            *borrowed = slot->state[i];
+            return CTRT_OK;
+        }
+    }
+    return ctrt_fail(CTRT_ERR_NOT_FOUND, "optimizer_state: %s has no state \"%s\" for %s yet",
+                     optimizer->kind->name, name, slot->name);
+}
+
+ctrt_status ctrt_optimizer_tensors(ctrt_tensor **parameter, ctrt_tensor **states, ctrt_optimizer *optimizer,
+                                   size_t index)
+{
+    struct optim_slot *slot = NULL;
+    if (parameter == NULL)
+        return fail_null("optimizer_tensors", "parameter");
+    if (states == NULL)
+        return fail_null("optimizer_tensors", "states");
+    CTRT_TRY(slot_of(&slot, optimizer, index, "optimizer_tensors"));
+    *parameter = slot->parameter;
+    for (int i = 0, n = 0; i < OPTIM_STATES; i++) {
+        if (n <= i)
+            states[i] = NULL;
+        if (slot->state[i] != NULL && !optimizer->kind->states[i].scalar)
+            states[n++] = slot->state[i];
+    }
+    return CTRT_OK;
 }
 
 ctrt_status ctrt_optimizer_get_state(int64_t *steps, ctrt_tensor **states, ctrt_optimizer *optimizer, size_t index)

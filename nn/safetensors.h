@@ -7,7 +7,7 @@
 #ifndef NN_SAFETENSORS_H
 #define NN_SAFETENSORS_H
 
-#include "ctrt/tensor.h"
+#include "ctrt/nn.h"
 
 #define SAFETENSORS_MAX_HEADER 100000000u           /* bytes; the limit of the reference implementation */
 
@@ -17,7 +17,8 @@ struct safetensors_entry {
     int ndim;
     int64_t shape[CTRT_MAX_DIMS];
     int64_t numel;
-    size_t begin, end;                  /* byte offsets in the file */
+    size_t begin, end;                  /* byte offsets in the file; of a divided tensor, in the tensor */
+    bool divided;                       /* nn/tensor_parts.c: the values are in several files */
 };
 struct safetensors_pair {
     const char *key, *value;
@@ -42,6 +43,8 @@ ctrt_status safetensors_header_bytes(size_t *out, const void *first, size_t size
  * CTRT_ERR_NOT_SUPPORTED for unknown dtypes or more than CTRT_MAX_DIMS dimensions; CTRT_ERR_OUT_OF_MEMORY. */
 ctrt_status safetensors_parse(struct safetensors_header *out, const void *bytes, size_t size);
 void safetensors_free(struct safetensors_header *header);
+/* Sorts the names of the entries, after some were added. CTRT_ERR_FORMAT if two are equal. */
+ctrt_status safetensors_sort(struct safetensors_header *header);
 const struct safetensors_entry *safetensors_find(const struct safetensors_header *header, const char *name);
 /* Returns the value of a metadata key, or NULL if there is no such key. */
 const char *safetensors_metadata(const struct safetensors_header *header, const char *key);
@@ -49,6 +52,7 @@ const char *safetensors_metadata(const struct safetensors_header *header, const 
 struct safetensors_item {
     const char *name;
     ctrt_tensor *tensor;
+    const ctrt_module_place *place;     /* NULL: `tensor` is whole */
 };
 /* Writes a file as described in base/file_writer.h. Tensors are sorted by decreasing element size, then by name, so
  * that every tensor is aligned to its element size and equal contents result in equal files. */

@@ -369,7 +369,18 @@ static ctrt_status check_cover(const struct parser *p)
     return CTRT_OK;
 }
 
-/* Checks that names and metadata keys are unique. Leaves by_name and metadata sorted by name. */
+static ctrt_status list_entries(struct safetensors_header *header)
+{
+    const size_t bytes = (header->count + 1) * sizeof *header->by_name;
+    host_free(header->by_name);
+    header->by_name = host_alloc(bytes);
+    if (header->by_name == NULL)
+        return out_of_memory(bytes, "a list of tensors");
+    for (size_t i = 0; i < header->count; i++)
+        header->by_name[i] = &header->entries[i];
+    return CTRT_OK;
+}
+
 static ctrt_status check_names(const struct safetensors_header *header)
 {
     if (header->count)
@@ -377,6 +388,18 @@ static ctrt_status check_names(const struct safetensors_header *header)
     for (size_t i = 1; i < header->count; i++)
         if (strcmp(header->by_name[i - 1]->name, header->by_name[i]->name) == 0)
             return ctrt_fail(CTRT_ERR_FORMAT, "two tensors are named \"%.200s\"", header->by_name[i]->name);
+    return CTRT_OK;
+}
+
+ctrt_status safetensors_sort(struct safetensors_header *header)
+{
+    CTRT_TRY(list_entries(header));
+    return check_names(header);
+}
+
+/* Sorts the metadata and checks that the keys are unique. */
+static ctrt_status check_keys(const struct safetensors_header *header)
+{
     if (header->metadata_count)
         qsort(header->metadata, header->metadata_count, sizeof *header->metadata, compare_keys);
     for (size_t i = 1; i < header->metadata_count; i++)
@@ -387,15 +410,10 @@ static ctrt_status check_names(const struct safetensors_header *header)
 
 static ctrt_status validate(const struct parser *p)
 {
-    struct safetensors_header *header = p->header;
-    size_t bytes = (header->count + 1) * sizeof *header->by_name;
-    header->by_name = host_alloc(bytes);
-    if (header->by_name == NULL)
-        return out_of_memory(bytes, "a list of tensors");
-    for (size_t i = 0; i < header->count; i++)
-        header->by_name[i] = &header->entries[i];
+    CTRT_TRY(list_entries(p->header));
     CTRT_TRY(check_cover(p));
-    return check_names(header);
+    CTRT_TRY(check_names(p->header));
+    return check_keys(p->header);
 }
 
 ctrt_status safetensors_header_bytes(size_t *out, const void *first, size_t size)

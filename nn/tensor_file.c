@@ -67,6 +67,9 @@ void ctrt_tensor_file_release(ctrt_tensor_file **file)
     CANCEL_DISABLED;
     if (file == NULL || *file == NULL)
         return;
+    for (size_t i = 0; i < (*file)->part_count; i++)
+        ctrt_tensor_file_release(&(*file)->parts[i]);
+    host_free((*file)->parts);
     safetensors_free(&(*file)->header);
     if ((*file)->fd >= 0)
         close((*file)->fd);
@@ -74,13 +77,8 @@ void ctrt_tensor_file_release(ctrt_tensor_file **file)
     *file = NULL;
 }
 
-ctrt_status ctrt_tensor_file_open(ctrt_tensor_file **out, const char *path)
+ctrt_status tensor_file_open_one(ctrt_tensor_file **out, const char *path)
 {
-    CANCEL_DISABLED;
-    if (out == NULL)
-        return fail_null("tensor_file_open", "out");
-    if (path == NULL)
-        return fail_null("tensor_file_open", "path");
     CTRT_AUTO(tensor_file) file = host_calloc(sizeof *file);
     if (file == NULL)
         return out_of_memory(sizeof(ctrt_tensor_file), "an open file");
@@ -90,6 +88,21 @@ ctrt_status ctrt_tensor_file_open(ctrt_tensor_file **out, const char *path)
     if (file->fd < 0)
         return ctrt_fail(CTRT_ERR_IO, "cannot open %.500s: %s", path, strerror(errno));
     CTRT_TRY(ctrt_context(header_read(file), "%.500s", path));
+    *out = file;
+    file = NULL;
+    return CTRT_OK;
+}
+
+ctrt_status ctrt_tensor_file_open(ctrt_tensor_file **out, const char *path)
+{
+    CANCEL_DISABLED;
+    CTRT_AUTO(tensor_file) file = NULL;
+    if (out == NULL)
+        return fail_null("tensor_file_open", "out");
+    if (path == NULL)
+        return fail_null("tensor_file_open", "path");
+    CTRT_TRY(tensor_file_open_one(&file, path));
+    CTRT_TRY(parts_open(file, path));
     ctrt_tensor_file *old = *out;
     *out = file;
     file = old;
@@ -113,10 +126,28 @@ const char *ctrt_tensor_file_metadata(const ctrt_tensor_file *file, const char *
 
 /* ---- reading ---- */
 
+/* Reads elements of a divided tensor, each from the part that has it. */
+static ctrt_status divided_values(char *to, const ctrt_tensor_file *file, const struct safetensors_entry *entry,
+                                  int64_t from, int64_t count)
+{
+    for (size_t i = 0; i < file->part_count && count > 0; i++) {
+        const struct safetensors_entry *rows = safetensors_find(&file->parts[i]->header, entry->name);
+        const int64_t here = MAX(MIN(count, rows->numel - from), 0);
+        if (here > 0)
+            CTRT_TRY(tensor_file_values(to, file->parts[i], rows, from, here));
+        to += (size_t)here * dtype_bytes(entry->dtype);
+        count -= here;
+        from = MAX(from - rows->numel, 0);
+    }
+    return CTRT_OK;
+}
+
 ctrt_status tensor_file_values(void *to, const ctrt_tensor_file *file, const struct safetensors_entry *entry,
                                int64_t from, int64_t count)
 {
     const size_t each = dtype_bytes(entry->dtype);
+    if (entry->divided)
+        return divided_values(to, file, entry, from, count);
     CTRT_TRY(ctrt_context(read_at(to, file->fd, (size_t)count * each, entry->begin + (size_t)from * each),
                           "reading \"%s\"", entry->name));
     if (entry->dtype == CTRT_BOOL)                  /* a file may contain bool bytes other than 0 and 1 */
@@ -132,21 +163,22 @@ static bool host_writes(const ctrt_tensor *tensor)
            && !tensor->storage->moves;
 }
 
-/* Reads the values through a buffer of at most BUFFER_BYTES in host memory. */
+/* Reads the values from element `first` on through a buffer of at most BUFFER_BYTES in host memory. */
 static ctrt_status read_buffered(ctrt_tensor *tensor, const ctrt_tensor_file *file,
-                                 const struct safetensors_entry *entry)
+                                 const struct safetensors_entry *entry, int64_t first)
 {
-    const int64_t most = MIN(entry->numel, (int64_t)(BUFFER_BYTES / dtype_bytes(entry->dtype)));
+    const int64_t numel = ctrt_tensor_numel(tensor);
+    const int64_t most = MIN(numel, (int64_t)(BUFFER_BYTES / dtype_bytes(entry->dtype)));
     const size_t bytes = (size_t)most * dtype_bytes(entry->dtype);
     CTRT_AUTO(tensor) flat = NULL, part = NULL;
-    CTRT_TRY(ctrt_reshape(&flat, tensor, CTRT_SHAPE(entry->numel)));
+    CTRT_TRY(ctrt_reshape(&flat, tensor, CTRT_SHAPE(numel)));
     void *buffer = host_alloc(bytes);
     if (buffer == NULL)
         return out_of_memory(bytes, "a buffer for a file's values");
     ctrt_status status = CTRT_OK;
-    for (int64_t from = 0; from < entry->numel && status == CTRT_OK; from += most) {
-        const int64_t count = MIN(most, entry->numel - from);
-        status = tensor_file_values(buffer, file, entry, from, count);
+    for (int64_t from = 0; from < numel && status == CTRT_OK; from += most) {
+        const int64_t count = MIN(most, numel - from);
+        status = tensor_file_values(buffer, file, entry, first + from, count);
         if (status == CTRT_OK)
             status = ctrt_narrow(&part, flat, 0, from, count);
         if (status == CTRT_OK)
@@ -156,14 +188,15 @@ static ctrt_status read_buffered(ctrt_tensor *tensor, const ctrt_tensor_file *fi
     return status;
 }
 
-static ctrt_status read_values(ctrt_tensor **out, const ctrt_tensor_file *file, const struct safetensors_entry *entry,
-                               ctrt_device *device)
+ctrt_status tensor_file_part(ctrt_tensor **out, const ctrt_tensor_file *file, const struct safetensors_entry *entry,
+                             int64_t from, ctrt_ints shape, ctrt_device *device)
 {
     CTRT_AUTO(tensor) tensor = NULL;
-    CTRT_TRY(ctrt_empty(&tensor, ctrt_ints_of(entry->shape, entry->ndim), entry->dtype, device));
-    if (entry->numel > 0)
-        CTRT_TRY(host_writes(tensor) ? tensor_file_values(tensor->view.data, file, entry, 0, entry->numel)
-                                     : read_buffered(tensor, file, entry));
+    CTRT_TRY(ctrt_empty(&tensor, shape, entry->dtype, device));
+    if (ctrt_tensor_numel(tensor) > 0)
+        CTRT_TRY(host_writes(tensor)
+                     ? tensor_file_values(tensor->view.data, file, entry, from, ctrt_tensor_numel(tensor))
+                     : read_buffered(tensor, file, entry, from));
     ctrt_tensor_assign(out, tensor);
     return CTRT_OK;
 }
@@ -179,7 +212,8 @@ ctrt_status ctrt_tensor_file_read(ctrt_tensor **out, ctrt_tensor_file *file, con
         return fail_null("tensor_file_read", "name");
     const struct safetensors_entry *entry = safetensors_find(&file->header, name);
     if (entry)
-        return ctrt_context(read_values(out, file, entry, device), "reading \"%s\"", name);
+        return ctrt_context(tensor_file_part(out, file, entry, 0, ctrt_ints_of(entry->shape, entry->ndim), device),
+                            "reading \"%s\"", name);
 
     const char **names = host_alloc((file->header.count + 1) * sizeof *names);
     if (names == NULL)
@@ -192,9 +226,9 @@ ctrt_status ctrt_tensor_file_read(ctrt_tensor **out, ctrt_tensor_file *file, con
                      nearest ? "; did you mean \"" : "", nearest ? nearest : "", nearest ? "\"?" : "");
 }
 
-bool tensor_file_fits(const struct safetensors_entry *entry, const ctrt_tensor *tensor)
+bool place_fits(const struct safetensors_entry *entry, const ctrt_module_place *place)
 {
-    return shape_equal(entry->shape, entry->ndim, ctrt_tensor_shape(tensor), ctrt_tensor_ndim(tensor));
+    return shape_equal(entry->shape, entry->ndim, place->shape, place->ndim);
 }
 
 /* ---- name lists for messages ---- */

@@ -43,7 +43,8 @@ bool strategy_dry(const struct parallel *p);
  * ranks, else `single`. */
 ctrt_status auto_begin_with(const char **name, const ctrt_comm *comm);
 /* Chooses by the devices in p->config and the size of the module, and creates p->choice and the strategy: `component`,
- * which auto_begin_with has chosen, or `pipeline`. Moves the module to the device on which the strategy expects it. */
+ * which auto_begin_with has chosen, or `pipeline`, or `sharded` for several ranks. Collective with a communicator.
+ * Moves the module to the device on which the strategy expects it. */
 ctrt_status auto_begin(struct parallel *p, const struct component *component);
 /* Makes a step with the present strategy. If the choice is not made yet, uses the step for it. */
 ctrt_status auto_step(struct parallel *p, ctrt_tensor **loss, const ctrt_strategy_batch *batch);

@@ -14,6 +14,7 @@
 #include "device/launcher.h"
 #include "graph/capture.h"
 #include "nn/module.h"
+#include "parallel/comm.h"
 
 #define WARM_UP          1              /* steps of a strategy that are not measured: they create copies and buffers */
 #define MEASURED         3              /* steps of which the fastest counts */
@@ -186,6 +187,100 @@ ctrt_status auto_begin_with(const char **name, const ctrt_comm *comm)
     return CTRT_OK;
 }
 
+/* ---- ranks ---- */
+
+/* Finds the groups that `sharded` gathers one by one, the children of the module and of the Sequentials below it: the
+ * bytes of the parameters of the largest one and of all. */
+static ctrt_status groups_measure(uint64_t *largest, uint64_t *all, ctrt_module *module)
+{
+    ctrt_module *child = NULL;
+    for (size_t i = 0; ctrt_module_child(NULL, &child, module, i) == CTRT_OK; i++) {
+        const struct walk *walk;
+        uint64_t bytes = 0;
+        if (strcmp(ctrt_module_kind(child), "Sequential") == 0) {
+            CTRT_TRY(groups_measure(largest, all, child));
+            continue;
+        }
+        CTRT_TRY(module_walk(&walk, child, WALK_PARAMETERS));
+        for (size_t k = 0; k < walk->count; k++)
+            bytes += tensor_bytes(walk->entries[k].tensor);
+        *largest = MAX(*largest, bytes);
+        *all += bytes;
+    }
+    return CTRT_OK;
+}
+
+/* Writes the bytes of a rank under `sharded` in stage 3: its part of the model, and in the backward pass four times the
+ * parameters of a group (doc/parallel.md), and the other parameters, which stay gathered, with their gradients. */
+static ctrt_status sharded_bytes(uint64_t *bytes, const struct parallel *p)
+{
+    const uint64_t size = (uint64_t)ctrt_comm_size(p->comm);
+    uint64_t largest = 0, grouped = 0, all[2] = { 0 };          /* parameters, buffers */
+    CTRT_TRY(groups_measure(&largest, &grouped, p->config.module));
+    for (int buffers = 0; buffers < 2; buffers++) {
+        const struct walk *walk;
+        CTRT_TRY(module_walk(&walk, p->config.module, buffers ? WALK_BUFFERS : WALK_PARAMETERS));
+        for (size_t i = 0; i < walk->count; i++)
+            all[buffers] += tensor_bytes(walk->entries[i].tensor);
+    }
+    *bytes = all[1] + (p->choice->model - all[1] + size - 1) / size + 4 * largest;
+    *bytes += all[0] > grouped ? 2 * (all[0] - grouped) : 0;
+    return CTRT_OK;
+}
+
+/* Decides whether the ranks use `sharded`: if the model does not fit on the smallest device, but its parts do. All
+ * ranks decide by the same numbers, which are written to p->choice. Collective. */
+static ctrt_status sharded_decide(bool *sharded, struct parallel *p, const struct component **component)
+{
+    enum { BUDGET, MODEL, PARTS, FOUND, NUMBERS };
+    struct choice *choice = p->choice;
+    bool elastic, joins;
+    uint64_t parts = 0;
+    double numbers[NUMBERS];
+    CTRT_AUTO(tensor) least = NULL;
+    CTRT_TRY(comm_read_modes(&elastic, &joins));
+    *sharded = false;
+    if (elastic || p->config.canonical > 0 || ctrt_comm_size(p->comm) == 1)
+        return CTRT_OK;                     /* `sharded` cannot replace lost ranks, and gathers all in canonical mode */
+    CTRT_TRY(sharded_bytes(&parts, p));
+    numbers[BUDGET] = (double)choice->budget;
+    numbers[MODEL] = -(double)choice->model;
+    numbers[PARTS] = -(double)parts;
+    numbers[FOUND] = registry_use(component, CTRT_COMPONENT_STRATEGY, "sharded") == CTRT_OK;
+    CTRT_TRY(ctrt_from_data(&least, numbers, NUMBERS, CTRT_SHAPE(NUMBERS), CTRT_F64, p->config.devices[0]));
+    CTRT_TRY(ctrt_comm_all_reduce(NULL, p->comm, least, CTRT_COMM_MIN));
+    CTRT_TRY(ctrt_to_host(numbers, sizeof numbers, least, CTRT_F64));
+    choice->budget = numbers[BUDGET] < (double)UINT64_MAX ? (uint64_t)numbers[BUDGET] : UINT64_MAX;
+    choice->model = (uint64_t)-numbers[MODEL];
+    *sharded = numbers[FOUND] != 0 && !room_for(choice, 0) && -numbers[PARTS] <= MOST_FILLED * numbers[BUDGET];
+    return CTRT_OK;
+}
+
+static ctrt_status ranks_begin(struct parallel *p, const struct component *component)
+{
+    const struct component *other = NULL;
+    char where[64];
+    bool sharded = false;
+    const int size = ctrt_comm_size(p->comm);
+    const ctrt_status status = sharded_decide(&sharded, p, &other);
+    if (status != CTRT_OK) {                /* the other ranks wait for this one */
+        ctrt_comm_abort(p->comm, ctrt_error_message());
+        return status;
+    }
+    snprintf(where, sizeof where, "%d rank%s", size, size > 1 ? "s" : "");
+    facts_write(p->choice, where);
+    if (!sharded)                           /* `sharded` accepts a module on the cpu and copies only its shards */
+        CTRT_TRY(ctrt_module_to(p->config.module, p->config.devices[0], CTRT_DTYPE_DEFAULT));
+    CTRT_TRY(strategy_use(p, sharded ? other : component));
+    if (sharded)
+        settle(p, CTRT_LOG_INFO, "which is too little for one rank");
+    else if (room_for(p->choice, 0))
+        settle(p, CTRT_LOG_INFO, NULL);
+    else
+        settle(p, CTRT_LOG_WARNING, "which is too little");
+    return CTRT_OK;
+}
+
 ctrt_status auto_begin(struct parallel *p, const struct component *component)
 {
     ctrt_device *device = p->config.devices[0];
@@ -197,12 +292,13 @@ ctrt_status auto_begin(struct parallel *p, const struct component *component)
     CTRT_TRY(model_bytes(&choice->model, module));
     if (ctrt_module_memory_budget(&choice->budget, module, device) != CTRT_OK)
         choice->budget = UINT64_MAX;
+    if (p->comm != NULL)
+        return ranks_begin(p, component);
     const bool fits = room_for(choice, 0);
-    const int count = p->comm != NULL ? ctrt_comm_size(p->comm) : p->config.count;
-    snprintf(where, sizeof where, "%d %s%s", count, p->comm != NULL ? "rank" : "device", count > 1 ? "s" : "");
+    snprintf(where, sizeof where, "%d device%s", (int)p->config.count, p->config.count > 1 ? "s" : "");
     facts_write(choice, where);
     snprintf(choice->reason, sizeof choice->reason, "%s, not decided before some steps were measured", choice->facts);
-    if (p->comm == NULL && !fits && divisible(p)) {
+    if (!fits && divisible(p)) {
         CTRT_TRY(use(p, "pipeline"));
         settle(p, CTRT_LOG_INFO, "which is too little for one device");
         return CTRT_OK;
@@ -210,9 +306,9 @@ ctrt_status auto_begin(struct parallel *p, const struct component *component)
     CTRT_TRY(ctrt_module_to(module, device, CTRT_DTYPE_DEFAULT));
     CTRT_TRY(strategy_use(p, component));
     if (!fits)
-        settle(p, CTRT_LOG_WARNING, p->comm != NULL || p->config.count == 1
+        settle(p, CTRT_LOG_WARNING, p->config.count == 1
                    ? "which is too little" : "which is too little, but only a Sequential can be divided (pipeline)");
-    else if (p->comm != NULL || p->config.count == 1)
+    else if (p->config.count == 1)
         settle(p, CTRT_LOG_INFO, NULL);
     return CTRT_OK;
 }

@@ -175,7 +175,8 @@ if PLUGIN_STRATEGY_PIPELINE
 if PLUGIN_STRATEGY_SHARDED
 comm_tests   += tests/unit/test-sync-batch-norm.c
 # Without ThreadSanitizer: numbers and files, by code whose threads the tests above cover.
-public_tests += tests/unit/test-parallel-checkpoint.c tests/unit/test-parallel-reference.c
+public_tests += tests/unit/test-parallel-checkpoint.c tests/unit/test-parallel-reference.c \
+                tests/unit/test-sharded-checkpoint.c
 endif
 endif
 endif

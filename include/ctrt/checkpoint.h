@@ -8,6 +8,12 @@
  * written to in place. Opening a pipe waits for a reader; if the reader exits, SIGPIPE is raised unless the program
  * ignores it.
  *
+ * The strategy `sharded` can save a checkpoint in parts (CTRT_SHARDED_CHECKPOINT=parts, doc/parallel.md): `path` is
+ * then an index, next to which each rank writes a safetensors file PATH.a.RANK-of-RANKS (or .b.) with its rows of each
+ * tensor, which need not fit on one machine. All functions that read checkpoints read them as one file. The index is
+ * written when all parts are complete, so that a failed or interrupted save leaves the old checkpoint intact. If a
+ * part is missing (CTRT_ERR_IO), truncated or of another save (CTRT_ERR_FORMAT), the message names it.
+ *
  * Every field of a file's header is validated before use. Errors: CTRT_ERR_IO (also if another process truncates the
  * file while it is read), CTRT_ERR_FORMAT (malformed file), CTRT_ERR_NOT_SUPPORTED (a dtype that ctrt lacks). */
 #ifndef CTRT_CHECKPOINT_H
@@ -17,13 +23,15 @@
 
 CTRT_BEGIN_DECLS
 
-/* Saves parameters and persistent buffers by dotted name. They may be on any device. */
+/* Saves parameters and persistent buffers by dotted name. They may be on any device. With a module that is divided over
+ * ranks all of them must save; in parts, all succeed or all fail, with a message that names the rank. */
 CTRT_API ctrt_status ctrt_save(ctrt_module *module, const char *path);
 /* Loads a file into a module with the same names, shapes and dtypes, which may be on any device. Missing, surplus or
  * mismatching tensors are CTRT_ERR_STATE with a message that names them. The values are written into the module's
  * tensors, whose addresses do not change. All of them are first read into host memory, which takes as many bytes as
- * the file, so that an error of the file or CTRT_ERR_OUT_OF_MEMORY of the host changes nothing. Only an error of the
- * device while values are copied to it can leave the module partly loaded; the message says so. */
+ * these tensors (of a divided module, as its shards), so that an error of the file or CTRT_ERR_OUT_OF_MEMORY of the
+ * host changes nothing. Only an error of the device while values are copied to it can leave the module partly loaded;
+ * the message says so. */
 CTRT_API ctrt_status ctrt_load(ctrt_module *module, const char *path);
 /* Writes the SHA-256 of the names, dtypes, shapes and values of what ctrt_save would write, as 64 hexadecimal digits
  * and a NUL byte. Equal for equal bits, wherever the tensors are. Waits for the values. */
@@ -41,8 +49,8 @@ CTRT_API ctrt_status ctrt_optimizer_load(ctrt_optimizer *optimizer, const char *
 CTRT_API ctrt_status ctrt_save_tensors(const char *path, const char *const *names, ctrt_tensor *const *tensors,
                                        size_t count);
 
-/* An open file, for reading tensor by tensor; uses one file descriptor. Several threads may read from it at the same
- * time. */
+/* An open file, for reading tensor by tensor; uses one file descriptor, and one per part. Several threads may read
+ * from it at the same time. */
 typedef struct ctrt_tensor_file ctrt_tensor_file;
 /* Opens the safetensors file `path` and validates its header. On success *out owns the file. */
 CTRT_API ctrt_status ctrt_tensor_file_open(ctrt_tensor_file **out, const char *path);

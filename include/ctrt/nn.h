@@ -202,9 +202,45 @@ typedef enum ctrt_module_event {
     CTRT_MODULE_GRAD_NORM,              /* ctrt_clip_grad_norm_; `argument`: a 0-dim ctrt_tensor, the sum of the squares
                                          * of the gradients of the module, to which the class adds in place what other
                                          * processes have. There is no END */
-    CTRT_MODULE_OPTIMIZER_END           /* `argument`: an optimizer that is freed now and must not be used any more. The
+    CTRT_MODULE_OPTIMIZER_END,          /* `argument`: an optimizer that is freed now and must not be used any more. The
                                          * result is ignored */
+    /* For classes whose parameters are rows of whole ones. There are no ENDs. */
+    CTRT_MODULE_ROWS,                   /* `argument`: ctrt_module_rows; the class describes the tensors that are its
+                                         * parameters. Sent after LOAD_BEGIN, OPTIMIZER_LOAD_BEGIN and SAVE_PARTS */
+    CTRT_MODULE_SAVE_PARTS,             /* `argument`: ctrt_module_parts; before SAVE_BEGIN or OPTIMIZER_SAVE_BEGIN. If
+                                         * the class sets `count`, these are not sent, and each process saves what it
+                                         * has. A class with an error sets `count` as well, so that AGREE reports it */
+    CTRT_MODULE_AGREE                   /* `argument`: ctrt_module_agreement; three times during a save in parts */
 } ctrt_module_event;
+
+/* The place of a tensor in a whole one. */
+typedef struct ctrt_module_place {
+    ctrt_tensor *tensor;                /* borrowed; the other members describe a whole tensor on entry */
+    bool divided;                       /* `tensor` has only some rows of the whole one */
+    int32_t ndim;                       /* of the whole tensor */
+    int64_t shape[CTRT_MAX_DIMS];
+    int64_t first;                      /* number of elements of the whole tensor in front of those of `tensor` */
+} ctrt_module_place;
+typedef struct ctrt_module_rows {
+    ctrt_module_place *places;
+    size_t count;
+} ctrt_module_rows;
+
+struct ctrt_optimizer;
+/* How processes save a module or an optimizer together, each to a file of its own. */
+typedef struct ctrt_module_parts {
+    struct ctrt_optimizer *optimizer;   /* NULL: the module is saved */
+    int32_t part, count;                /* number of this process's file, and of files; 0 on entry. The whole tensors
+                                         * are the tensors of all files, one after the other */
+    bool write;                         /* true on entry; false: another process writes the same part */
+    uint64_t reserved[2];               /* 0 */
+} ctrt_module_parts;
+/* If `status` of a process is an error, AGREE fails on all of them. Otherwise `numbers` become those of the process
+ * that writes part 0. */
+typedef struct ctrt_module_agreement {
+    ctrt_status status;
+    uint64_t numbers[2];
+} ctrt_module_agreement;
 
 /* Implementation of a class of modules; must have static lifetime. `y` is NULL on entry to forward and owns the
  * result afterwards; `inputs` are borrowed. */

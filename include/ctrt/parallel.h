@@ -182,9 +182,9 @@ CTRT_API bool ctrt_devices_imbalanced(ctrt_imbalance *out, ctrt_device *const *d
 /* ---- strategies --------------------------------------------------------------------------------------------------
  *
  * A strategy is how a module runs on devices: `single` on one, `data-parallel` on several with a part of the batch on
- * each, `pipeline` on several with some of the layers on each, `distributed` on those of the ranks of a communicator.
- * `auto` chooses one of them. Strategies are plugins, chosen by name, in the program or by the environment
- * (doc/parallel.md):
+ * each, `pipeline` on several with some of the layers on each, `distributed` and `sharded` on those of the ranks of a
+ * communicator. `auto` chooses one of them. Strategies are plugins, chosen by name, in the program or by the
+ * environment (doc/parallel.md):
  *
  *     CTRT_TRY(ctrt_parallel_new(&net, module, NULL, NULL, 0));
  *     CTRT_TRY(ctrt_adamw_new(&optimizer, net, NULL));
@@ -202,11 +202,12 @@ CTRT_API bool ctrt_devices_imbalanced(ctrt_imbalance *out, ctrt_device *const *d
  * CTRT_CANONICAL=V the batch is cut into V shards (1: 12) that are computed one by one and added in a fixed order, so
  * that the result does not depend on the number of devices.
  *
- * `auto` is `distributed` if a launcher has started several ranks, `single` for one device, `pipeline` for a Sequential
- * that does not fit on the first device. Otherwise it runs as `single` until ctrt_parallel_step has predicted the
- * memory of the first batch (by a dry run, in which the loss function is called once more and no other thread may use
- * the first device) and measured some steps of `single` and `data-parallel`. It moves the module to the devices of its
- * choice. ctrt_parallel_describe returns what was chosen and why; one line with level info is logged.
+ * `auto` is `distributed` if a launcher has started several ranks, or `sharded` if the module fits only so; `single`
+ * for one device; `pipeline` for a Sequential that does not fit on the first device. Otherwise it runs as `single`
+ * until ctrt_parallel_step has predicted the memory of the first batch (by a dry run, in which the loss function is
+ * called once more and no other thread may use the first device) and measured some steps of `single` and
+ * `data-parallel`. It moves the module to the devices of its choice. ctrt_parallel_describe returns what was chosen
+ * and why; one line with level info is logged.
  *
  * Errors: CTRT_ERR_NOT_FOUND for an unknown strategy, with the known ones; CTRT_ERR_DEVICE, naming the tensor, if the
  * strategy requires it on another device; CTRT_ERR_STATE for a module that this function created. */

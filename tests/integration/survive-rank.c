@@ -12,7 +12,7 @@
  *   result: rank R of S, N steps, N optimizer steps, loss L, hash H, descriptors B A, mappings B A, threads B A
  * where H is a hash of the parameters and the optimizer's state (buffers of batch norm differ between ranks), B is the
  * number of descriptors, mappings or threads after the third step, and A the number at the end.
- * PAUSE_US (environment): microseconds by which each step is longer. */
+ * PAUSE_US (environment): microseconds by which each step is longer. HIDDEN: width of the network (12). */
 #include <ctrt/ctrt.h>
 
 #include <dirent.h>
@@ -169,9 +169,11 @@ static struct resources resources_now(void)
 
 static ctrt_status network_new(ctrt_module **out, ctrt_device *cpu)
 {
-    return ctrt_sequential_new(out, CTRT_MODULES(CTRT_NEW(linear, FEATURES, HIDDEN, true, cpu), CTRT_NEW(tanh),
-                                                 CTRT_NEW(batch_norm1d, HIDDEN, 0, 0, true, cpu),
-                                                 CTRT_NEW(linear, HIDDEN, 1, true, cpu)));
+    const char *width = getenv("HIDDEN");
+    const int64_t hidden = width != NULL ? atoi(width) : HIDDEN;
+    return ctrt_sequential_new(out, CTRT_MODULES(CTRT_NEW(linear, FEATURES, hidden, true, cpu), CTRT_NEW(tanh),
+                                                 CTRT_NEW(batch_norm1d, hidden, 0, 0, true, cpu),
+                                                 CTRT_NEW(linear, hidden, 1, true, cpu)));
 }
 
 static ctrt_status step_once(ctrt_module *net, ctrt_optimizer *optimizer, int64_t step, ctrt_device *cpu)

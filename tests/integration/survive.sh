@@ -131,6 +131,16 @@ check "a rank joins between two steps" "$(explain later "$(survived later 0 3
     grep -q 'epoch 1 with 3 ranks: .* joins as rank 2$' "$work/later.out" || echo "no rank has joined"
     ! grep 'ctrt: error' "$work/later.out")")"
 
+# Rank 2 has another module. The ranks of the group cannot continue with it, and continue without it.
+PAUSE_US=4000 job other "$ctrt" run -n 3 --prefix --on-failure shrink sh -c '
+    export WORLD_SIZE=2 LOCAL_WORLD_SIZE=2
+    [ "$RANK" != 2 ] || { sleep 0.7; export RANK=0 LOCAL_RANK=0 CTRT_JOIN=yes HIDDEN=13; }
+    exec "$0" "$@"' "$program" $steps
+check "a process with another module cannot join, and the others continue" "$(explain other "$(survived other 0 2
+    grep -q '^\[2\] error: .*rank 2: parameter "0.weight", f32 \[13, 6\], but on rank 0 parameter "0.weight"' \
+        "$work/other.out" || echo "no message of the process"
+    grep -q 'epoch 1 with 3 ranks' "$work/other.out" || echo "it was not admitted")")"
+
 job ended "$ctrt" run -n 2 --prefix --on-failure shrink sh -c '
     "$0" 20 && [ "$RANK" = 1 ] || exit 0
     sleep 0.5

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Compares the costs of the strategy `sharded` on simulated devices with the formulas of doc/parallel.md: bytes on the
- * links and peaks of memory. */
+ * links and peaks of memory. Tests when `auto` chooses it because of its memory. */
 #include <math.h>
 
 #include "comm_job.h"
@@ -75,7 +75,7 @@ static uint64_t all_reduce_bytes(int64_t n, int size, int r, uint64_t element)
 
 /* With P bytes of parameters and C columns: two all_gathers (one, if parameters stay gathered between the passes) and
  * one reduce_scatter of P within the row, (C - 1) / C P each; the all_reduce of P / C over the column; and those of
- * rows, loss and use by all ranks. */
+ * rows, loss, use and the hash of modules that ran again by all ranks. */
 static uint64_t step_bytes(const struct mesh *mesh, int rank, int width)
 {
     const int64_t elements = (int64_t)LAYERS * width * width, shard = elements / mesh->columns;
@@ -84,7 +84,7 @@ static uint64_t step_bytes(const struct mesh *mesh, int rank, int width)
     uint64_t bytes = passes * (uint64_t)(shard * (mesh->columns - 1)) * 4;
     for (int layer = 0; layer < LAYERS && rows > 1; layer++)
         bytes += all_reduce_bytes(shard / LAYERS, rows, rank / mesh->columns, 4);
-    return bytes + all_reduce_bytes(2, mesh->ranks, rank, 8) + all_reduce_bytes(LAYERS + 1, mesh->ranks, rank, 8);
+    return bytes + all_reduce_bytes(2, mesh->ranks, rank, 8) + all_reduce_bytes(LAYERS + 3, mesh->ranks, rank, 8);
 }
 
 static void links(struct rank *rank)
@@ -159,6 +159,44 @@ static void run_mesh(const struct mesh *mesh, const char *sims, void (*body)(str
     }
 }
 
+/* ---- the strategy auto ---- */
+
+/* 8 layers of 16 KiB: with gradients and two states 512 KiB. A rank of two has 320 KiB under `sharded`, which includes
+ * four layers. */
+static const struct chosen {
+    const char *sim, *canonical;
+    uint64_t limit;                             /* of the last rank's memory; 0: none */
+    bool fits;
+    const char *words;
+} chosen[] = {
+    { "CTRT_SIM=devices=4,memory=64m", "0", 0, true, "auto: distributed on" },
+    { "CTRT_SIM=devices=4,memory=400k", "0", 0, true, "of 400.00 KiB available, which is too little for one rank" },
+    { "CTRT_SIM=devices=4,memory=64m", "0", 400 << 10, true, "auto: sharded stage 3 on" },
+    { "CTRT_SIM=devices=4,memory=64m", "0", 340 << 10, false, "auto: distributed on" },
+    { "CTRT_SIM=devices=4,memory=64m", "1", 400 << 10, false, "auto: distributed on" },
+};
+
+static void choose(struct rank *rank)
+{
+    enum { WIDTH = 64, LAYERS = 8 };
+    const struct chosen *c = rank->argument;
+    CTRT_AUTO(module) module = NULL, net = NULL;
+    CTRT_AUTO(tensor) x = NULL, loss = NULL;
+    if (c->limit > 0 && rank->number == rank->size - 1)
+        CHECK_OK(ctrt_memory_set_limit(rank->device, c->limit));
+    CHECK_OK(ctrt_sequential_new(&module, CTRT_NO_MODULES));
+    for (int i = 0; i < LAYERS; i++)
+        CHECK_OK(ctrt_sequential_add(module, CTRT_NEW(linear, WIDTH, WIDTH, false, cpu)));
+    if (!CHECK_OK(ctrt_parallel_new_comm(&net, module, "auto", rank->comm)))
+        return;
+    CHECK_HAS(ctrt_parallel_describe(net), c->words);
+    CHECK_HAS(ctrt_parallel_describe(net), "; 2 ranks, model 512.00 KiB of ");
+    if (!c->fits)
+        return;
+    CHECK_OK(ctrt_randn(&x, CTRT_SHAPE(2, WIDTH), CTRT_F32, rank->device));
+    CHECK_OK(ctrt_parallel_step(&loss, net, &x, 1, square_loss, NULL));
+}
+
 TEST_MAIN
 {
     group("bytes on the links");
@@ -168,5 +206,12 @@ TEST_MAIN
     EACH(mesh, meshes)
         if (mesh->columns > 1)
             run_mesh(mesh, "CTRT_SIM=devices=4", peaks);
+    group("auto");
+    EACH(row, chosen)
+        IN_CHILD(row->sim, "CTRT_NUM_THREADS=1") {
+            setenv("CTRT_CANONICAL", row->canonical, 1);
+            CHECK_OK(ctrt_device_get(&cpu, "cpu"));
+            run_quiet(ON_SIM, 2, 20, choose, row, -1);
+        }
     return done();
 }

@@ -4,14 +4,12 @@
  * The bucket contains the sum of a parameter's new gradient and of its gradient from before the pass. The latter comes
  * from passes without reduction, or from the last reduction. In that case it is equal on all ranks, and the reduction
  * does not change it, because the weights of all ranks add up to 1. */
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "distributed.h"
 
 #define FIRST_BUCKET ((uint64_t)1 << 20)    /* small, so that the first reduction begins early */
-#define MOST_NAMES   8                      /* in a message */
 
 /* ---- buckets ---- */
 
@@ -478,24 +476,13 @@ void reduce_cancel(struct distributed *d)
 
 ctrt_status reduce_check(const struct distributed *d)
 {
-    char names[512] = "";
-    size_t missing = 0, at = 0;
+    struct missing missing = { .count = 0 };
     if (d->mode != FORWARD || !d->started)
         return CTRT_OK;
-    for (size_t s = 0; s < d->slot_count; s++) {
-        const char *name = "";
-        ctrt_tensor *tensor = NULL;
-        if (d->slots[s].view != NULL)
-            continue;
-        (void)ctrt_module_parameter(&name, &tensor, d->r.module, d->slots[s].parameter);
-        if (missing++ < MOST_NAMES && at < sizeof names)
-            at += (size_t)snprintf(names + at, sizeof names - at, "%s\"%s\"", missing > 1 ? ", " : "", name);
-    }
-    if (missing == 0)
-        return CTRT_OK;
-    return ctrt_fail(CTRT_ERR_STATE, "the backward pass computed no gradient of %zu parameters: %s%s, so the gradients "
-                     "are not reduced; use ctrt_parallel_step, or freeze parameters that the loss does not depend on",
-                     missing, names, missing > MOST_NAMES ? ", ..." : "");
+    for (size_t s = 0; s < d->slot_count; s++)
+        if (d->slots[s].view == NULL)
+            missing_add(&missing, &d->r, d->slots[s].parameter);
+    return missing_check(&missing);
 }
 
 /* ---- creation ---- */

@@ -2,6 +2,7 @@
 /* plugins/strategy/ranks/ranks.c: checks of this rank's module, and passes over this rank's rows of the batch. */
 #include "ranks.h"
 
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -117,6 +118,32 @@ void ranks_abort(struct ranks *r, ctrt_comm *const *comms, int count, const char
         if (comms[i] != NULL && ctrt_comm_error(comms[i]) == CTRT_OK)
             ctrt_comm_abort(comms[i], message);
     ctrt_sync_layers_abort(r->module, message);
+}
+
+/* ---- missing gradients ---- */
+
+#define MOST_NAMES 8
+
+void missing_add(struct missing *missing, const struct ranks *r, size_t parameter)
+{
+    const char *name = "";
+    ctrt_tensor *tensor = NULL;
+    const size_t room = sizeof missing->names - missing->length;
+    if (missing->count++ >= MOST_NAMES || room <= 1)
+        return;
+    (void)ctrt_module_parameter(&name, &tensor, r->module, parameter);
+    const int written = snprintf(missing->names + missing->length, room, "%s\"%s\"", missing->count > 1 ? ", " : "",
+                                 name);
+    missing->length += (size_t)written < room ? (size_t)written : room - 1;
+}
+
+ctrt_status missing_check(const struct missing *missing)
+{
+    if (missing->count == 0)
+        return CTRT_OK;
+    return ctrt_fail(CTRT_ERR_STATE, "the backward pass computed no gradient of %zu parameters: %s%s, so the gradients "
+                     "are not reduced; use ctrt_parallel_step, or freeze parameters that the loss does not depend on",
+                     missing->count, missing->names, missing->count > MOST_NAMES ? ", ..." : "");
 }
 
 /* ---- passes ---- */

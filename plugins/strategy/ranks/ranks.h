@@ -54,6 +54,14 @@ ctrt_status ranks_forward(struct ranks *r, ctrt_tensor **y, ctrt_tensor *const *
 /* Runs forward pass, loss and backward pass of this rank's rows. A rank without rows runs the passes only if
  * SyncBatchNorm layers need its collectives; *loss stays NULL. */
 ctrt_status ranks_backward(struct ranks *r, ctrt_tensor **loss, const ctrt_strategy_batch *batch);
+/* Collects the parameters that got no gradient in a backward pass of the program. Initialise it with 0. */
+struct missing {
+    char names[512];
+    size_t count, length;
+};
+void missing_add(struct missing *missing, const struct ranks *r, size_t parameter);
+/* Fails with CTRT_ERR_STATE, naming them, if there are some. */
+ctrt_status missing_check(const struct missing *missing);
 /* Aborts the communicators of `r` and comms[count] (NULL entries are allowed) with the message, because the other ranks
  * would wait for this one. */
 void ranks_abort(struct ranks *r, ctrt_comm *const *comms, int count, const char *message);

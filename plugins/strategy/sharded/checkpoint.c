@@ -1,11 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* plugins/strategy/sharded/checkpoint.c: whole parameters and states of optimizers while a file is written or read, and
- * the norm of gradients.
+/* plugins/strategy/sharded/checkpoint.c: checkpoints, and the norm of gradients.
  *
- * Files contain whole tensors, so every strategy can read them with any number of ranks. Saving gathers them in host
- * memory, so all ranks must save, each to a file of its own or all to one path. Loading does not communicate: every
- * rank reads the file and takes its rows. */
+ * Saving gathers whole parameters and states in host memory, or each rank saves its shards to a file of its own. All
+ * ranks must save, because they gather or agree. Loading does not communicate: every rank reads its rows. */
 #include <stdlib.h>
+#include <string.h>
 
 #include "sharded.h"
 
@@ -35,34 +34,6 @@ static ctrt_status save_begin(struct sharded *s)
     }
     for (size_t i = 0; i < s->slot_count; i++)
         CTRT_TRY(slot_show(&s->slots[i], s->slots[i].host));
-    return CTRT_OK;
-}
-
-/* Gives the parameters memory on the cpu, to which the file is read. Tensors that are not in the file keep version 0,
- * so load_end skips them. */
-static ctrt_status load_begin(struct sharded *s)
-{
-    ctrt_device *cpu;
-    CTRT_TRY(host_device(&cpu));
-    for (size_t i = 0; i < s->slot_count; i++) {
-        struct slot *slot = &s->slots[i];
-        CTRT_TRY(ctrt_empty(&slot->host, ctrt_ints_of(slot->shape, slot->ndim), ctrt_tensor_dtype(slot->tensor), cpu));
-        ctrt_tensor_set_version(slot->host, 0);
-        CTRT_TRY(slot_show(slot, slot->host));
-    }
-    return CTRT_OK;
-}
-
-static ctrt_status load_end(struct sharded *s)
-{
-    for (size_t i = 0; i < s->slot_count; i++) {
-        struct slot *slot = &s->slots[i];
-        CTRT_AUTO(tensor) own = NULL;
-        if (slot->host == NULL || ctrt_tensor_version(slot->host) == 0 || slot->own == 0)
-            continue;
-        CTRT_TRY(rows_cut(&own, slot, slot->host, s->r.device));
-        CTRT_TRY(ctrt_copy_(slot->shard, own));
-    }
     return CTRT_OK;
 }
 
@@ -111,14 +82,14 @@ static ctrt_status state_cut(struct sharded *s, struct slot *slot, ctrt_tensor *
     return ctrt_tensor_set_data(state, own);
 }
 
-static ctrt_status swap_add(struct sharded *s, ctrt_tensor *tensor, struct slot *slot)
+static ctrt_status swap_add(struct sharded *s, ctrt_tensor *tensor)
 {
     struct swap *grown = realloc(s->swaps, (s->swap_count + 1) * sizeof *grown);
     if (grown == NULL)
         return no_memory();
     s->swaps = grown;
     struct swap *swap = &s->swaps[s->swap_count];
-    *swap = (struct swap){ .slot = slot };
+    *swap = (struct swap){ .tensor = NULL };
     CTRT_TRY(ctrt_detach(&swap->was, tensor));
     swap->tensor = ctrt_tensor_retain(tensor);
     s->swap_count++;
@@ -129,10 +100,7 @@ static void swaps_end(struct sharded *s)
 {
     while (s->swap_count > 0) {
         struct swap *swap = &s->swaps[--s->swap_count];
-        if (swap->slot != NULL)
-            slot_restore(swap->slot);
-        else
-            (void)ctrt_tensor_set_data(swap->tensor, swap->was);
+        (void)ctrt_tensor_set_data(swap->tensor, swap->was);
         ctrt_tensor_release(&swap->tensor);
         ctrt_tensor_release(&swap->was);
     }
@@ -161,28 +129,53 @@ static ctrt_status state_gather(struct sharded *s, struct slot *slot, ctrt_tenso
     CTRT_TRY(ctrt_narrow(&whole, all, 0, 0, slot->rows * slot->row));
     CTRT_TRY(ctrt_view_as(&whole, whole, ctrt_ints_of(slot->shape, slot->ndim)));
     CTRT_TRY(ctrt_to_device(&whole, whole, cpu));
-    CTRT_TRY(swap_add(s, state, NULL));
+    CTRT_TRY(swap_add(s, state));
     return ctrt_tensor_set_data(state, whole);
 }
 
-/* Gives the parameters the shapes of the whole ones, so that the states of the file fit. The elements are one expanded
- * number, which needs no memory. */
-static ctrt_status forms_begin(struct sharded *s, ctrt_optimizer *optimizer)
+/* ---- parts ---- */
+
+static void rows_describe(struct sharded *s, ctrt_module_rows *rows)
 {
-    ctrt_tensor *parameter, *states[CTRT_OPTIMIZER_STATES];
-    ctrt_device *cpu;
-    CTRT_TRY(host_device(&cpu));
-    for (size_t i = 0; ctrt_optimizer_tensors(&parameter, states, optimizer, i) == CTRT_OK; i++) {
-        struct slot *slot = slot_of(s, parameter);
-        CTRT_AUTO(tensor) form = NULL;
+    for (size_t i = 0; i < rows->count; i++) {
+        ctrt_module_place *place = &rows->places[i];
+        const struct slot *slot = slot_of(s, place->tensor);
         if (slot == NULL)
             continue;
-        CTRT_TRY(ctrt_zeros(&form, CTRT_SCALAR_SHAPE, ctrt_tensor_dtype(parameter), cpu));
-        CTRT_TRY(ctrt_expand(&form, form, ctrt_ints_of(slot->shape, slot->ndim)));
-        CTRT_TRY(swap_add(s, parameter, slot));
-        CTRT_TRY(slot_show(slot, form));
+        place->divided = true;
+        place->ndim = slot->ndim;
+        memcpy(place->shape, slot->shape, sizeof place->shape);
+        place->first = slot->first * slot->row;
     }
-    return CTRT_OK;
+}
+
+/* If the ranks save parts, each of the mesh's first row writes one. */
+static ctrt_status parts_describe(struct sharded *s, ctrt_module_parts *parts)
+{
+    if (!s->save_parts)
+        return CTRT_OK;
+    if (parts->count != 0 && (parts->count != s->mesh_columns || parts->part != s->column))
+        return ctrt_fail(CTRT_ERR_NOT_SUPPORTED, "the module has another net that is divided over other ranks, so they "
+                         "cannot save parts together; save the nets one by one");
+    parts->count = s->mesh_columns;
+    parts->part = s->column;
+    parts->write = s->r.rank < s->mesh_columns;
+    CTRT_TRY(pass_check(s));
+    return parts->optimizer != NULL ? states_visit(s, parts->optimizer, state_cut) : CTRT_OK;
+}
+
+static ctrt_status parts_agree(struct sharded *s, ctrt_module_agreement *agreement)
+{
+    int64_t numbers[2];
+    ctrt_status status = agreement->status;
+    s->r.refused = -1;
+    agreement->status = verify_ready(&s->r, status);
+    if (agreement->status != CTRT_OK)
+        return s->r.refused >= 0 ? agreement->status : fail_all(s, agreement->status);
+    memcpy(numbers, agreement->numbers, sizeof numbers);
+    agreement->status = fail_all(s, exchange_numbers(&s->r, EXCHANGE_BROADCAST, numbers, 2, 0));
+    memcpy(agreement->numbers, numbers, sizeof numbers);
+    return agreement->status;
 }
 
 /* ---- events ---- */
@@ -197,10 +190,9 @@ static ctrt_status begin(struct sharded *s, ctrt_module_event event, ctrt_optimi
 {
     switch (event) {
     case CTRT_MODULE_SAVE_BEGIN:           return save_begin(s);
-    case CTRT_MODULE_LOAD_BEGIN:           return load_begin(s);
     case CTRT_MODULE_OPTIMIZER_SAVE_BEGIN: return states_visit(s, optimizer, state_gather);
-    case CTRT_MODULE_OPTIMIZER_LOAD_BEGIN: return forms_begin(s, optimizer);
-    default:                               return states_visit(s, optimizer, state_cut);
+    case CTRT_MODULE_STEP_BEGIN:           return states_visit(s, optimizer, state_cut);
+    default:                               return CTRT_OK;          /* loads */
     }
 }
 
@@ -220,13 +212,13 @@ static ctrt_status event_run(struct sharded *s, ctrt_module_event event, void *a
         /* The gathers of the other ranks must not meet those of this rank's next call. */
         return event == CTRT_MODULE_SAVE_BEGIN || event == CTRT_MODULE_OPTIMIZER_SAVE_BEGIN ? fail_all(s, status)
                                                                                             : status;
-    case CTRT_MODULE_LOAD_END:
-        status = load_end(s);
-        checkpoint_end(s);
-        return status;
-    case CTRT_MODULE_OPTIMIZER_LOAD_END:
-        checkpoint_end(s);
-        return states_visit(s, argument, state_cut);
+    case CTRT_MODULE_ROWS:
+        rows_describe(s, argument);
+        return CTRT_OK;
+    case CTRT_MODULE_SAVE_PARTS:
+        return parts_describe(s, argument);
+    case CTRT_MODULE_AGREE:
+        return parts_agree(s, argument);
     case CTRT_MODULE_GRAD_NORM:
         return s->mesh_columns > 1 ? ctrt_comm_all_reduce(NULL, s->gathers, argument, CTRT_COMM_SUM) : CTRT_OK;
     case CTRT_MODULE_OPTIMIZER_END:

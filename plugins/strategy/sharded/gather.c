@@ -118,6 +118,8 @@ ctrt_status sequence_begin(struct sharded *s, bool backward)
         s->ordered = true;
     }
     s->passes++;
+    s->again = NULL;
+    s->again_hash = 0;
     s->sequence_count = s->issued = 0;
     for (size_t k = 0; k < s->group_count; k++)
         sequence_add(s, s->order[k], &s->groups[s->order[k]].place);
@@ -146,6 +148,23 @@ static ctrt_status issue_until(struct sharded *s, size_t end)
     return status;
 }
 
+/* The gathers of modules that run again are in no sequence, so that the ranks do not know of those of each other. */
+static void again_note(struct sharded *s, const struct group *group)
+{
+    if (group->pending || group->gathered)
+        return;
+    s->again = group;
+    s->again_hash = (s->again_hash * 31 + (uint32_t)(group - s->groups) + 1) & 0xfffff;
+}
+
+static ctrt_status again_explain(const struct sharded *s, ctrt_status status)
+{
+    if (status == CTRT_OK || s->again == NULL)
+        return status;
+    return ctrt_context(status, "a %s ran several times in this pass, and was gathered again; all ranks must run each "
+                        "module equally often, in the same order", ctrt_module_kind(s->again->module));
+}
+
 ctrt_status sequence_open(struct sharded *s, struct group *group, bool backward)
 {
     const size_t end = backward ? s->sequence_count : s->forward_count;
@@ -154,13 +173,14 @@ ctrt_status sequence_open(struct sharded *s, struct group *group, bool backward)
     if (group->open)
         return CTRT_OK;
     if (place != NOWHERE)
-        CTRT_TRY(issue_until(s, place + 2 < end ? place + 2 : end));
+        CTRT_TRY(again_explain(s, issue_until(s, place + 2 < end ? place + 2 : end)));
+    again_note(s, group);
     ctrt_no_grad {
-        status = group_issue(s, group);         /* needed if the module runs again in the same forward pass */
+        status = group_issue(s, group);
         if (status == CTRT_OK)
             status = group_receive(s, group);
     }
-    return status == CTRT_OK ? group_open(s, group) : status;
+    return status == CTRT_OK ? group_open(s, group) : again_explain(s, status);
 }
 
 ctrt_status sequence_turn(struct sharded *s)

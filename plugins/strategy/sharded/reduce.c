@@ -6,12 +6,9 @@
  * reductions begin after the backward pass has ended. Gradients of passes without reduction stay whole until the
  * next reduction. */
 #include <math.h>
-#include <stdio.h>
 #include <stdlib.h>
 
 #include "sharded.h"
-
-#define MOST_NAMES 8                        /* in a message */
 
 /* ---- weights ---- */
 
@@ -358,10 +355,22 @@ static ctrt_status on_gradient(void *user, ctrt_tensor *leaf)
 
 /* ---- the end of a step ---- */
 
-/* Sums over the ranks the loss, weighted by rows, and for each slot whether a rank uses it. */
+/* Fails if modules that ran again were not the same on all ranks: if not all of the ranks' hashes, of which `sums` has
+ * the sum and the sum of the squares, are equal. Gathers of different modules may then have met. */
+static ctrt_status again_check(const struct sharded *s, const double sums[2])
+{
+    if (s->r.size * sums[1] == sums[0] * sums[0])
+        return CTRT_OK;
+    return ctrt_fail(CTRT_ERR_STATE, "a %s ran several times in this step, but on other ranks it ran less or more "
+                     "often, or in another order; all ranks must run each module equally often, in the same order",
+                     ctrt_module_kind(s->again->module));
+}
+
+/* Sums over the ranks the loss, weighted by rows, for each slot whether a rank uses it, and the hash of the modules
+ * that ran again and its square. */
 static ctrt_status stats_reduce(struct sharded *s, ctrt_tensor **mean, ctrt_tensor *loss, int64_t rows, double *used)
 {
-    const int64_t n = (int64_t)s->slot_count + 1;
+    const int64_t n = (int64_t)s->slot_count + 3;
     CTRT_AUTO(tensor) stats = NULL, first = NULL, value = NULL, total = NULL;
     bool complete = true;
     used[0] = 0;
@@ -369,6 +378,8 @@ static ctrt_status stats_reduce(struct sharded *s, ctrt_tensor **mean, ctrt_tens
         used[i + 1] = s->slots[i].used;
         complete = complete && (s->slots[i].used || !s->slots[i].trains);
     }
+    used[n - 2] = s->again_hash;
+    used[n - 1] = (double)s->again_hash * s->again_hash;
     CTRT_TRY(ctrt_from_data(&stats, used, n, CTRT_SHAPE(n), CTRT_F64, s->r.device));
     if (loss != NULL) {
         CTRT_TRY(ctrt_narrow(&first, stats, 0, 0, 1));
@@ -383,7 +394,10 @@ static ctrt_status stats_reduce(struct sharded *s, ctrt_tensor **mean, ctrt_tens
     CTRT_TRY(ctrt_div(&value, value, total));
     CTRT_TRY(ctrt_to_dtype(mean, value, loss != NULL ? ctrt_tensor_dtype(loss) : CTRT_F32));
     /* Each parameter that this rank uses gets a gradient, so a rank that uses all parameters needs no counts. */
-    return complete ? CTRT_OK : ctrt_to_host(used, (size_t)n * sizeof *used, stats, CTRT_F64);
+    if (complete && s->again == NULL)
+        return CTRT_OK;
+    CTRT_TRY(ctrt_to_host(used, (size_t)n * sizeof *used, stats, CTRT_F64));
+    return s->again != NULL ? again_check(s, &used[n - 2]) : CTRT_OK;
 }
 
 static ctrt_status finish(struct sharded *s, ctrt_tensor **mean, ctrt_tensor *loss, int64_t rows, double *used)
@@ -402,7 +416,7 @@ static ctrt_status finish(struct sharded *s, ctrt_tensor **mean, ctrt_tensor *lo
 ctrt_status reduce_finish(struct sharded *s, ctrt_tensor **mean, ctrt_tensor *loss, int64_t rows)
 {
     ctrt_status status;
-    double *used = calloc(s->slot_count + 1, sizeof *used);
+    double *used = calloc(s->slot_count + 3, sizeof *used);
     if (used == NULL)
         return no_memory();
     ctrt_no_grad status = finish(s, mean, loss, rows, used);
@@ -429,24 +443,13 @@ ctrt_status reduce_local(struct sharded *s, int64_t rows)
 
 ctrt_status reduce_check(const struct sharded *s)
 {
-    char names[512] = "";
-    size_t missing = 0, at = 0;
+    struct missing missing = { .count = 0 };
     if (s->mode != FORWARD || !s->started || s->local)
         return CTRT_OK;
-    for (size_t i = 0; i < s->slot_count; i++) {
-        const char *name = "";
-        ctrt_tensor *tensor = NULL;
-        if (s->slots[i].arrived || !s->slots[i].trains)
-            continue;
-        (void)ctrt_module_parameter(&name, &tensor, s->r.module, s->slots[i].parameter);
-        if (missing++ < MOST_NAMES && at < sizeof names)
-            at += (size_t)snprintf(names + at, sizeof names - at, "%s\"%s\"", missing > 1 ? ", " : "", name);
-    }
-    if (missing == 0)
-        return CTRT_OK;
-    return ctrt_fail(CTRT_ERR_STATE, "the backward pass computed no gradient of %zu parameters: %s%s, so the gradients "
-                     "are not reduced; use ctrt_parallel_step, or freeze parameters that the loss does not depend on",
-                     missing, names, missing > MOST_NAMES ? ", ..." : "");
+    for (size_t i = 0; i < s->slot_count; i++)
+        if (!s->slots[i].arrived && s->slots[i].trains)
+            missing_add(&missing, &s->r, s->slots[i].parameter);
+    return missing_check(&missing);
 }
 
 /* ---- creation ---- */

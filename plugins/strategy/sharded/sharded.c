@@ -15,6 +15,12 @@ static const ctrt_param mesh_param = {
     .size = sizeof(ctrt_param), .name = "CTRT_SHARDED_MESH", .type = CTRT_PARAM_STRING, .fallback = "",
     .help = "sharded: ROWSxCOLUMNS: splits over the ranks of a row, the same in each row (default: one row)",
 };
+static const ctrt_param checkpoint_param = {
+    .size = sizeof(ctrt_param), .name = "CTRT_SHARDED_CHECKPOINT", .type = CTRT_PARAM_ENUM, .fallback = "whole",
+    .words = "whole|parts",
+    .help = "sharded: how ctrt_save and ctrt_optimizer_save write: `whole`: one file with whole tensors; `parts`: a "
+            "file per rank with its shards",
+};
 static const ctrt_host *host;
 
 /* ---- passes ---- */
@@ -240,8 +246,10 @@ static ctrt_status mesh_read(struct sharded *s)
 
 static ctrt_status params_read(struct sharded *s)
 {
-    ctrt_param_value stage;
+    ctrt_param_value stage, checkpoint;
     CTRT_TRY(host->param(&stage, &stage_param));
+    CTRT_TRY(host->param(&checkpoint, &checkpoint_param));
+    s->save_parts = checkpoint.integer != 0;
     if (stage.integer < 1 || stage.integer > 3)
         return ctrt_fail(CTRT_ERR_INVALID_ARGUMENT, "CTRT_SHARDED_STAGE=%s: expected 1, 2 or 3", stage.text);
     s->stage = (int)stage.integer;
@@ -276,7 +284,7 @@ static ctrt_status prepare(struct sharded *s)
 
 static ctrt_status setup(struct sharded *s)
 {
-    char options[96] = "";
+    char options[160] = "";
     ctrt_status status = params_read(s);
     if (status == CTRT_OK)
         status = ranks_find(&s->r);
@@ -284,8 +292,8 @@ static ctrt_status setup(struct sharded *s)
         status = instance_check(s);
     if (status == CTRT_OK && s->r.parameters == 0)
         status = ctrt_fail(CTRT_ERR_INVALID_ARGUMENT, "the module has no parameters, so there is nothing to split");
-    snprintf(options, sizeof options, "CTRT_SHARDED_STAGE=%d\nCTRT_SHARDED_MESH=%dx%d\n", s->stage, s->mesh_rows,
-             s->mesh_columns);
+    snprintf(options, sizeof options, "CTRT_SHARDED_STAGE=%d\nCTRT_SHARDED_MESH=%dx%d\nCTRT_SHARDED_CHECKPOINT=%s\n",
+             s->stage, s->mesh_rows, s->mesh_columns, s->save_parts ? "parts" : "whole");
     CTRT_TRY(ranks_join(&s->r, status, options));
     CTRT_TRY(comms_split(s));
     CTRT_TRY(exchange(&s->r, EXCHANGE_BROADCAST, s->r.tensors, s->r.count, 0));
@@ -339,6 +347,7 @@ static ctrt_status init(const ctrt_host *the_host)
     ctrt_param_value value;
     host = the_host;
     CTRT_TRY(host->param(&value, &stage_param));
+    CTRT_TRY(host->param(&value, &checkpoint_param));
     return host->param(&value, &mesh_param);
 }
 

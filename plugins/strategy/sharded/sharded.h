@@ -38,7 +38,7 @@ struct slot {
     ctrt_tensor *aside;                     /* the shard's gradient while `shown` is true; owned */
     ctrt_tensor *fresh;                     /* whole gradient of a pass without reduction; owned */
     ctrt_tensor *whole;                     /* sum of the whole gradients of passes without reduction; owned */
-    ctrt_tensor *host;                      /* whole parameter on the cpu while a file is written or read; owned */
+    ctrt_tensor *host;                      /* whole parameter on the cpu while a file is written; owned */
     bool shown;                             /* the module's tensor has other elements than the shard */
     bool arrived;                           /* the backward pass has computed its gradient */
     bool used;                              /* it has got a gradient since the last reduction */
@@ -87,16 +87,16 @@ enum mode {
     CANONICAL,                              /* all groups stay open */
 };
 
-/* A state or parameter that has other elements while an optimizer is saved or loaded. */
+/* A state that is whole while an optimizer is saved. */
 struct swap {
     ctrt_tensor *tensor, *was;              /* the handle, and the elements that it gets back; owned */
-    struct slot *slot;                      /* NULL: the tensor is a state */
 };
 
 struct sharded {
     struct ranks r;
     uint32_t serial;                        /* of this instance in this process */
     int stage;
+    bool save_parts;                        /* each rank saves its shards to a file of its own */
     int mesh_rows, mesh_columns;
     int column;                             /* of this rank in the mesh: the index of its chunk */
     ctrt_comm *gathers, *reduces;           /* of this rank's row; owned */
@@ -122,6 +122,8 @@ struct sharded {
     uint32_t pass;                          /* number of the pass */
     uint64_t calls;
     size_t *sequence, sequence_count, forward_count, issued;    /* groups to gather */
+    const struct group *again;              /* gathered again outside of the sequence, because its module ran again */
+    uint32_t again_hash;                    /* of these groups in their order, 20 bits; 0: none */
     size_t next;                            /* index of the next group in the order of reductions */
     int64_t rows;                           /* of this rank since the last reduction */
     ctrt_tensor *totals;                    /* rows of all ranks: of this step, and since the last reduction */
