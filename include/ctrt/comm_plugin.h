@@ -60,7 +60,8 @@ typedef struct ctrt_comm_config {
     ctrt_device *device;                /* of this rank */
     ctrt_store *store;                  /* common to the ranks; keys of the engine begin with `name` and '/' */
     double timeout;                     /* seconds that a collective may take; also for create */
-    void *state;                        /* first argument of the functions below, in create; in run it is call->state */
+    void *state;                        /* first argument of the functions below, in create and derive; in run it is
+                                         * call->state */
     /* While run() or create() waits for other ranks it calls poll about every 10 ms, and returns its result if that
      * is not CTRT_OK: the time limit has passed, a rank has ended, or the group was aborted. Cheap. */
     ctrt_status (*poll)(void *state);
@@ -69,7 +70,8 @@ typedef struct ctrt_comm_config {
     ctrt_status (*mismatch)(void *state, const ctrt_comm_signature *signatures);
     int32_t epoch;                      /* above 0: the group replaces one that has lost ranks (ctrt_comm_shrink), and
                                          * its ranks, all of which are in `create`, are those that are left */
-    int32_t reserved;
+    int32_t elastic;                    /* 1: ranks that are left will probably go on after a failure
+                                         * (CTRT_ON_FAILURE=shrink), so `abort` should keep what `derive` can use */
 } ctrt_comm_config;
 
 enum {                                  /* ctrt_comm_engine.flags */
@@ -117,6 +119,18 @@ typedef struct ctrt_comm_engine {
      * wait. Another thread calls it every 0.1 to 10 ms while collectives are incomplete. After a failure the library
      * calls `abort`, which must make incomplete collectives end on their streams. */
     ctrt_status (*poll_error)(void *comm);
+    /* Optional: like create, for a group whose ranks are all ranks of another group, `parent`, so that the engine can
+     * use connections of the parent. ranks[config->world]: their ranks there.
+     *
+     * `color` >= 0: ctrt_comm_split. All ranks of the parent call the function after the same collective, and no
+     * collective is incomplete. Ranks that join no group have `comm`, `config` and `ranks` NULL and color -1. While the
+     * function waits it calls poll of the parent's config. After an error the parent fails as well.
+     *
+     * `color` -1 and a config: ctrt_comm_shrink. The parent has failed, and the ranks that are left call the function,
+     * while another thread may still be about to call `abort` for the parent. `parent` is NULL on ranks that were not
+     * connected to it. If the parent's connections cannot be used, the function does what create does. */
+    ctrt_status (*derive)(void **comm, const ctrt_comm_config *config, void *parent, const int32_t *ranks,
+                          int32_t color);
 } ctrt_comm_engine;
 
 CTRT_END_DECLS

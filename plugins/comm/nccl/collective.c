@@ -150,12 +150,14 @@ static ctrt_status run_job(const struct job *job)
 {
     struct nccl_group *group = job->group;
     const char *what = "";
+    const bool captured = group->config->elastic && ctrt_capture_running(group->config->device);
     pthread_mutex_lock(&group->lock);
+    group->captured |= captured;
     const bool usable = !group->aborted && job->link->handle != NULL;
     const nccl_result result = usable ? enqueue(job, &what) : NCCL_OK;
     pthread_mutex_unlock(&group->lock);
     if (!usable)
-        return ctrt_fail(CTRT_ERR_COMM, "the group has failed");
+        return nccl_fail_aborted();
     return nccl_settle(group, job->link, what, result, job->call->state);
 }
 
