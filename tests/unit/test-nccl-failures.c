@@ -13,6 +13,11 @@ static ctrt_status calls_of_all_kinds(struct rank *rank)
     const int me = rank->number, other = 1 - me;
     CTRT_AUTO(tensor) x = NULL, out = NULL, y = NULL;
     double value = 0;
+    ctrt_comm *part = NULL;
+    CTRT_TRY(ctrt_comm_split(&part, rank->comm, me, 0));
+    ctrt_comm_release(&part);
+    CTRT_TRY(ctrt_comm_split(&part, rank->comm, me == 0 ? 0 : -1, 0));
+    ctrt_comm_release(&part);
     CTRT_TRY(ctrt_ones(&x, CTRT_SHAPE(4), CTRT_F32, rank->device));
     CTRT_TRY(ctrt_ones(&y, CTRT_SHAPE(4), CTRT_F32, rank->device));
     CTRT_TRY(ctrt_empty(&out, CTRT_SHAPE(8), CTRT_F32, rank->device));
@@ -185,37 +190,71 @@ static void interrupted(struct rank *rank)
     CHECK_FAILS(ctrt_comm_barrier(rank->comm), CTRT_ERR_COMM, words);
 }
 
-/* Rank 1 is lost; the others go on in a group of their own. */
+/* How the ranks that are left connect. */
+static const struct recovery {
+    const char *what, *settings;
+    const char *fails;                      /* NCCL function whose first call in the last rank fails */
+    int shrinks, inits;                     /* calls of ncclCommShrink and ncclCommInitRankConfig in rank 0 */
+    bool killed;                            /* the lost rank's process is killed */
+} recoveries[] = {
+    { "ncclCommShrink", "CTRT_ON_FAILURE=shrink", NULL, 2, 1, false },
+    { "ncclCommShrink after a process was killed", "CTRT_ON_FAILURE=shrink", NULL, 1, 1, true },
+    { "without CTRT_ON_FAILURE", "CTRT_ON_FAILURE=stop", NULL, 0, 3, false },
+    { "an older library", "SOFTCUDA_NCCL=version=22806", NULL, 0, 3, false },
+    { "ncclCommShrink fails in one rank", "CTRT_ON_FAILURE=shrink", "ncclCommShrink", 2, 2, false },
+    { "ncclCommRevoke fails in one rank", "CTRT_ON_FAILURE=shrink", "ncclCommRevoke", 2, 2, false },
+};
+
+/* Rank 1 is lost, then rank 2; the others go on in groups of their own. The collective in which they wait for the lost
+ * rank ends on their streams. */
 static void shrunk(struct rank *rank)
 {
+    const struct recovery *recovery = rank->argument;
     CTRT_AUTO(tensor) x = NULL;
     CTRT_AUTO(stream) stream = NULL;
     double value = 0;
+    int steps = 0, left = rank->size, sum = rank->size * (rank->size + 1) / 2;
+    if (!soft_load())
+        return;
+    if (recovery->fails != NULL && rank->number == rank->size - 1)
+        soft->inject(recovery->fails, 1, 3, false);
     CHECK_OK(ctrt_ones(&x, CTRT_SHAPE(1), CTRT_F32, rank->device));
-    CHECK_OK(ctrt_comm_all_reduce(NULL, rank->comm, x, CTRT_COMM_SUM));
-    CHECK_OK(ctrt_item(&value, x));
-    CHECK_EQ(value, rank->size);
-    if (rank->number == 1) {
-        await(&rank->board->step, rank->size - 1);      /* until the collective is complete on the other ranks */
-        ctrt_comm_abort(rank->comm, "enough");
-        ctrt_comm_release(&rank->comm);
-        return;
-    }
-    atomic_fetch_add(&rank->board->step, 1);
-    (void)ctrt_comm_all_reduce(NULL, rank->comm, x, CTRT_COMM_SUM);
-    CHECK_FAILS(ctrt_comm_barrier(rank->comm), CTRT_ERR_COMM, "");
     CHECK_OK(ctrt_stream_current(&stream, rank->device));
-    CHECK_OK(ctrt_stream_reset(stream));
-    if (!CHECK_OK(ctrt_comm_shrink(&rank->comm, rank->comm)))
-        return;
-    CHECK_EQ(ctrt_comm_size(rank->comm), rank->size - 1);
+    for (int lost = 1; lost <= (recovery->killed ? 1 : 2); lost++) {
+        CHECK_OK(ctrt_fill_(x, ctrt_float(rank->number + 1)));
+        CHECK_OK(ctrt_comm_all_reduce(NULL, rank->comm, x, CTRT_COMM_SUM));
+        CHECK_OK(ctrt_item(&value, x));
+        CHECK_EQ(value, sum);
+        steps += --left;
+        if (rank->number == lost) {
+            await(&rank->board->step, steps);       /* until the collective is complete on the other ranks */
+            if (recovery->killed)
+                raise(SIGKILL);
+            ctrt_comm_abort(rank->comm, "enough");
+            ctrt_comm_release(&rank->comm);
+            return;
+        }
+        atomic_fetch_add(&rank->board->step, 1);
+        (void)ctrt_comm_all_reduce(NULL, rank->comm, x, CTRT_COMM_SUM);
+        CHECK_FAILS(ctrt_comm_barrier(rank->comm), CTRT_ERR_COMM, "");
+        const double begin = clock_seconds();
+        CHECK_OK(ctrt_stream_reset(stream));
+        CHECK(clock_seconds() - begin < 10, "the stream waited for %.1f s", clock_seconds() - begin);
+        if (!CHECK_OK(ctrt_comm_shrink(&rank->comm, rank->comm)))
+            return;
+        CHECK_EQ(ctrt_comm_size(rank->comm), left);
+        sum -= lost + 1;
+    }
     CHECK_OK(ctrt_fill_(x, ctrt_float(rank->number + 1)));
     CHECK_OK(ctrt_comm_all_reduce(NULL, rank->comm, x, CTRT_COMM_SUM));
     CHECK_OK(ctrt_item(&value, x));
-    CHECK_EQ(value, rank->size * (rank->size + 1) / 2 - 2);
-    /* The abort may free memory of the old group, for which CUDA waits. */
-    atomic_fetch_add(&rank->board->step, 1);
-    await(&rank->board->step, 2 * (rank->size - 1));
+    CHECK_EQ(value, sum);
+    CHECK_EQ(ctrt_comm_epoch(rank->comm), recovery->killed ? 1 : 2);
+    if (rank->number == 0) {
+        CHECK_EQ(calls("ncclCommShrink"), recovery->shrinks);
+        CHECK_EQ(calls("ncclCommInitRankConfig"), recovery->inits);
+    }
+    no_faults();
 }
 
 /* Rank 1 makes a different call, which CTRT_NCCL_CHECK detects. */
@@ -322,7 +361,7 @@ TEST_MAIN
     static const char *const functions[] = {
         "ncclGetUniqueId", "ncclCommInitRankConfig", "ncclCommGetAsyncError", "ncclAllReduce", "ncclBroadcast",
         "ncclReduce", "ncclAllGather", "ncclReduceScatter", "ncclGroupStart", "ncclGroupEnd", "ncclSend", "ncclRecv",
-        "ncclCommFinalize", "ncclCommDestroy",
+        "ncclCommFinalize", "ncclCommDestroy", "ncclCommSplit",
     };
     for (size_t i = 0; i < COUNT(functions); i++)
         for (int at = 1; at <= 2; at++) {
@@ -350,9 +389,12 @@ TEST_MAIN
             IN_CHILD(DEVICES)
                 run_quiet(kind, 3, 30, interrupted, "has ended", 1);
         if (kind == NCCL_PROCESSES) {       /* recovery frees memory, for which CUDA may wait for the other threads */
-            group("a rank is lost and the others go on");
-            IN_CHILD(DEVICES)
-                run_quiet(kind, 3, 30, shrunk, NULL, -1);
+            for (size_t i = 0; i < COUNT(recoveries); i++) {
+                group("ranks are lost and the others go on: %s", recoveries[i].what);
+                IN_CHILD(DEVICES, recoveries[i].settings)
+                    run_quiet(kind, 4, 30, shrunk, &recoveries[i], recoveries[i].killed ? 1 : -1);
+            }
+            group("training goes on without a rank that is lost");
             IN_CHILD(DEVICES, "CTRT_ON_FAILURE=shrink")
                 run_quiet(kind, 3, 30, survived, NULL, -1);
         }

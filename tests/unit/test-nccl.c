@@ -14,6 +14,31 @@ static void refused(struct rank *rank)
     CHECK_FAILS(ctrt_comm_all_reduce(NULL, rank->comm, x, CTRT_COMM_SUM), CTRT_ERR_NOT_SUPPORTED, "spill");
 }
 
+/* A group is split while a collective of it runs in the background, for which NCCL's communicator must be idle. */
+static void split_busy(struct rank *rank)
+{
+    CTRT_AUTO(tensor) x = NULL, y = NULL;
+    CTRT_AUTO(work) work = NULL;
+    ctrt_comm *part = NULL;
+    ctrt_graph *graph = NULL;
+    double value = 0;
+    CHECK_OK(ctrt_ones(&x, CTRT_SHAPE(50000), CTRT_F32, rank->device));
+    CHECK_OK(ctrt_ones(&y, CTRT_SHAPE(1), CTRT_F32, rank->device));
+    CHECK_OK(ctrt_comm_all_reduce(&work, rank->comm, x, CTRT_COMM_SUM));
+    CHECK_OK(ctrt_comm_split(&part, rank->comm, rank->number / 2, -rank->number));
+    CHECK_OK(ctrt_comm_all_reduce(NULL, part, y, CTRT_COMM_SUM));
+    CHECK_OK(ctrt_work_wait(work));
+    CHECK_OK(ctrt_item(&value, y));
+    CHECK_EQ(value, 2);
+    CHECK_EQ(ctrt_comm_rank(part), 1 - rank->number % 2);
+    ctrt_comm_release(&part);
+    CHECK_OK(ctrt_capture_begin(rank->device));
+    CHECK_FAILS(ctrt_comm_split(&part, rank->comm, 0, 0), CTRT_ERR_STATE, "split them before the capture");
+    CHECK_FAILS(ctrt_capture_end(&graph, rank->device), CTRT_ERR_STATE, "split them before the capture");
+    if (rank->kind == NCCL_PROCESSES && soft_load())
+        CHECK_EQ(calls("ncclGetUniqueId"), rank->number == 0);
+}
+
 /* ---- captures ---- */
 
 /* Captured collectives, also in the background, on the current stream and on others; two graphs, and calls between
@@ -229,6 +254,7 @@ TEST_MAIN
         IN_CHILD(DEVICES) {
             job(kind, 2, 30, ring);
             job(kind, 4, 30, split);
+            job(kind, 4, 30, split_busy);
             job(kind, 3, 30, reuse);
             job(kind, 2, 30, record);
             job(kind, 3, 30, bad_input);
@@ -241,6 +267,7 @@ TEST_MAIN
     }
     IN_CHILD(DEVICES ",late=200us") {
         job(NCCL_THREADS, 4, 60, ring);
+        job(NCCL_THREADS, 4, 60, split_busy);
         job(NCCL_THREADS, 3, 60, reuse);
         job(NCCL_THREADS, 3, 60, captured);
     }
