@@ -471,11 +471,8 @@ static ctrt_status split_connect(ctrt_comm **out, ctrt_comm *comm, int *ranks, c
     const int color = (int)all[comm->rank].color;
     const bool derives = CTRT_SLOT(comm->engine, derive);
     ctrt_status status = CTRT_OK;
-    if (derives) {
-        comm_enqueued_wait(comm);
-        CTRT_TRY(comm_check(comm));
+    if (derives)
         comm_lane_begin(&comm->lanes[LANE_COLLECTIVES]);
-    }
     if (color >= 0)
         status = split_join(out, comm, ranks, group_of(ranks, comm, all), color);
     else if (derives)

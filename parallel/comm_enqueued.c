@@ -272,20 +272,6 @@ void comm_enqueued_count(ctrt_comm *comm)
     pthread_mutex_unlock(&comm->lock);
 }
 
-void comm_enqueued_wait(ctrt_comm *comm)
-{
-    pthread_mutex_lock(&comm->lock);
-    for (struct enqueued *entry = comm->enqueued; entry != NULL;) {
-        if (entry->peer < 0) {
-            pthread_cond_wait(&comm->changed, &comm->lock);
-            entry = comm->enqueued;
-        } else {
-            entry = entry->next;
-        }
-    }
-    pthread_mutex_unlock(&comm->lock);
-}
-
 void comm_enqueued_fail(ctrt_comm *comm, ctrt_status status, const char *error)
 {
     for (struct enqueued *entry = comm->enqueued; entry != NULL; entry = entry->next) {

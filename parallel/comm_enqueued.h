@@ -15,8 +15,6 @@ void comm_enqueued_count(ctrt_comm *comm);
 /* Makes the incomplete collectives fail with `status` and the message `error`: sets the error of their works and their
  * streams. The caller holds the communicator's lock. */
 void comm_enqueued_fail(ctrt_comm *comm, ctrt_status status, const char *error);
-/* Waits until no collective, other than messages, is incomplete. */
-void comm_enqueued_wait(ctrt_comm *comm);
 /* Waits until all collectives are complete or the communicator has failed, and ends the thread that tracks them. */
 void comm_enqueued_end(ctrt_comm *comm);
 

@@ -122,8 +122,8 @@ typedef struct ctrt_comm_engine {
     /* Optional: like create, for a group whose ranks are all ranks of another group, `parent`, so that the engine can
      * use connections of the parent. ranks[config->world]: their ranks there.
      *
-     * `color` >= 0: ctrt_comm_split. All ranks of the parent call the function after the same collective, and no
-     * collective is incomplete. Ranks that join no group have `comm`, `config` and `ranks` NULL and color -1. While the
+     * `color` >= 0: ctrt_comm_split. All ranks of the parent call the function after the same collective, which is
+     * complete on the calling rank. Ranks that join no group have `comm`, `config` and `ranks` NULL and color -1. While the
      * function waits it calls poll of the parent's config. After an error the parent fails as well.
      *
      * `color` -1 and a config: ctrt_comm_shrink. The parent has failed, and the ranks that are left call the function,

@@ -14,7 +14,8 @@ static void refused(struct rank *rank)
     CHECK_FAILS(ctrt_comm_all_reduce(NULL, rank->comm, x, CTRT_COMM_SUM), CTRT_ERR_NOT_SUPPORTED, "spill");
 }
 
-/* A group is split while a collective of it runs in the background, for which NCCL's communicator must be idle. */
+/* A group is split after a collective of it was called in the background. NCCL's communicator must be idle then: the
+ * software NCCL reports operations that are incomplete. */
 static void split_busy(struct rank *rank)
 {
     CTRT_AUTO(tensor) x = NULL, y = NULL;
