@@ -464,8 +464,8 @@ static ctrt_status split_join(ctrt_comm **out, ctrt_comm *comm, const int *ranks
     return comm_connect(*out, comm, ranks, (int)color);
 }
 
-/* Connects the new groups. `ranks`: memory for comm->size numbers. If the engine derives groups, an error of one rank is
- * an error of all, because the engine needs all ranks of `comm`. */
+/* Connects the new groups. `ranks`: memory for comm->size numbers. If the engine derives groups, an error of one rank
+ * is an error of all, because the engine needs all ranks of `comm`. */
 static ctrt_status split_connect(ctrt_comm **out, ctrt_comm *comm, int *ranks, const struct choice *all)
 {
     const int color = (int)all[comm->rank].color;

@@ -30,8 +30,8 @@
  * numbers, so all ranks must replay the same collectives. ctrt_work_wait is also recorded; a replay waits at its end
  * for works without a recorded ctrt_work_wait. The graph owns references to the communicator and the tensors, whose
  * memory is not reused within the captured step. If the communicator has failed, replays return its error. Wait for
- * works from before a capture before it begins. ctrt_comm_barrier and ctrt_comm_empty fail with CTRT_ERR_STATE, and so
- * does the capture. With the engine `nccl` collectives are part of the device's graph. Then all ranks must replay their
+ * works from before a capture before it begins. ctrt_comm_barrier, ctrt_comm_empty and ctrt_comm_split fail with
+ * CTRT_ERR_STATE, and so does the capture. With the engine `nccl` collectives are part of the device's graph. Then all ranks must replay their
  * graphs in the same order, and release them before the communicator.
  *
  * A communicator must not be used by two threads at the same time, except ctrt_comm_abort, ctrt_comm_report and
@@ -124,7 +124,8 @@ CTRT_API ctrt_status ctrt_comm_new(ctrt_comm **out, const ctrt_comm_options *opt
 CTRT_API ctrt_status ctrt_comm_new_local(ctrt_comm **out, ctrt_device *const *devices, int n,
                                          const ctrt_comm_options *options);
 /* Creates the groups of the ranks that pass the same `color`, ordered by `key`, then by rank in `comm`. Collective. A
- * rank with a negative color joins no group; its *out becomes NULL. */
+ * rank with a negative color joins no group; its *out becomes NULL. If the engine creates the groups from the
+ * connections of `comm` (`nccl`), `comm` fails as well if one of them fails. */
 CTRT_API ctrt_status ctrt_comm_split(ctrt_comm **out, ctrt_comm *comm, int color, int key);
 CTRT_API ctrt_comm *ctrt_comm_retain(ctrt_comm *comm);
 /* Releases the reference in *comm and sets *comm to NULL. The last one waits for this rank's collectives that still

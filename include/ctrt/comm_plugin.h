@@ -123,8 +123,8 @@ typedef struct ctrt_comm_engine {
      * use connections of the parent. ranks[config->world]: their ranks there.
      *
      * `color` >= 0: ctrt_comm_split. All ranks of the parent call the function after the same collective, which is
-     * complete on the calling rank. Ranks that join no group have `comm`, `config` and `ranks` NULL and color -1. While the
-     * function waits it calls poll of the parent's config. After an error the parent fails as well.
+     * complete on the calling rank. Ranks that join no group have `comm`, `config` and `ranks` NULL and color -1. While
+     * the function waits it calls poll of the parent's config. After an error the parent fails as well.
      *
      * `color` -1 and a config: ctrt_comm_shrink. The parent has failed, and the ranks that are left call the function,
      * while another thread may still be about to call `abort` for the parent. `parent` is NULL on ranks that were not

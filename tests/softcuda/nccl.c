@@ -11,7 +11,7 @@
  *   - a call with a stream of another device or without a stream;
  *   - a communicator that is used after its end, by two threads at once, or while an earlier call is in progress;
  *   - ncclGroupEnd without ncclGroupStart; creation or destruction of a communicator between the two;
- *   - ncclCommSplit or ncclCommShrink while operations of the parent are incomplete, or with different ranks to exclude;
+ *   - ncclCommSplit or ncclCommShrink while operations of the parent are incomplete; different ranks to exclude;
  *   - an operation on a communicator that was revoked (ncclCommRevoke).
  *
  * Every third call on a non-blocking communicator returns ncclInProgress, and completes 0.2 ms later.

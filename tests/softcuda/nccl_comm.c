@@ -158,8 +158,8 @@ static int comm_new(struct ncclComm **out, const char *path, int rank, int world
 {
     struct ncclComm *comm = calloc(1, sizeof *comm);
     const int file = open(path, O_RDWR | O_CLOEXEC);
-    void *memory = file >= 0 ? mmap(NULL, nccl_shared_bytes(world), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_NORESERVE, file,
-                                    0) : MAP_FAILED;
+    void *memory = file >= 0 ? mmap(NULL, nccl_shared_bytes(world), PROT_READ | PROT_WRITE,
+                                    MAP_SHARED | MAP_NORESERVE, file, 0) : MAP_FAILED;
     if (file >= 0)
         close(file);
     if (comm == NULL || memory == MAP_FAILED) {

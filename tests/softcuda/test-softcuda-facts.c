@@ -189,8 +189,8 @@ static void nccl_prototypes(void *data, size_t count, int number, nccl_handle co
 #define NCCL_HEADER { "nccl.h", 0, NULL, 0 }
 #endif
 
-/* Prints line `number` of TAP: whether the NCCL library that the variable TEST_NCCL_LIBRARY names has the functions of its
- * version that the engine uses. Returns the number of those that it lacks. */
+/* Prints line `number` of TAP: whether the NCCL library that the variable TEST_NCCL_LIBRARY names has the functions of
+ * its version that the engine uses. Returns the number of those that it lacks. */
 static int find_functions(int number)
 {
     static const struct { const char *symbol; int since; } functions[] = {

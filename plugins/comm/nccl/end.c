@@ -65,7 +65,7 @@ static void *end_all(void *argument)
     ending->revoking = NULL;
     for (; ending->count > 0; ending->count--)
         (void)nccl.abort(ending->handles[ending->count - 1]);
-    if (ending->child != NULL)              /* now that its parent has ended, NCCL does not write this member any more */
+    if (ending->child != NULL)              /* its parent has ended, so NCCL does not write this member any more */
         (void)nccl.abort(ending->child);
     ending->child = NULL;
     atomic_store(&ending->done, true);

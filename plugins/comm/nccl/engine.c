@@ -38,7 +38,8 @@ static ctrt_status group_new(struct nccl_group **out, const ctrt_comm_config *co
     }
     *out = group;
     return group != NULL && group->sends != NULL && group->receives != NULL
-               ? nccl_ending_new(&group->ending, config->world) : ctrt_fail(CTRT_ERR_OUT_OF_MEMORY, "no memory for a group of %d ranks", config->world);
+               ? nccl_ending_new(&group->ending, config->world)
+               : ctrt_fail(CTRT_ERR_OUT_OF_MEMORY, "no memory for a group of %d ranks", config->world);
 }
 
 /* Waits until the tensor is filled, because barriers on any stream use it. */
