@@ -31,8 +31,8 @@
  * for works without a recorded ctrt_work_wait. The graph owns references to the communicator and the tensors, whose
  * memory is not reused within the captured step. If the communicator has failed, replays return its error. Wait for
  * works from before a capture before it begins. ctrt_comm_barrier, ctrt_comm_empty and ctrt_comm_split fail with
- * CTRT_ERR_STATE, and so does the capture. With the engine `nccl` collectives are part of the device's graph. Then all ranks must replay their
- * graphs in the same order, and release them before the communicator.
+ * CTRT_ERR_STATE, and so does the capture. With the engine `nccl` collectives are part of the device's graph. Then all
+ * ranks must replay their graphs in the same order, and release them before the communicator.
  *
  * A communicator must not be used by two threads at the same time, except ctrt_comm_abort, ctrt_comm_report and
  * functions that only read properties. */
@@ -184,17 +184,21 @@ CTRT_API ctrt_status ctrt_comm_joining(int *count, ctrt_comm *comm);
 
 /* ---- tensors in shared memory ------------------------------------------------------------------------------------ */
 
-/* Creates an uninitialised contiguous tensor on the communicator's device, in memory that all ranks can access, so that
- * collectives read and write it without copies through other memory (engines `host` and `mpi`, processes of one
- * machine, on the cpu). With other engines and devices, or if there is not enough such memory (logged as a warning),
- * the tensor is an ordinary one. Collective: all ranks pass the same number of elements and the same dtype, otherwise
- * CTRT_ERR_STATE on all of them. A collective is faster only if all tensors that it reads, on all ranks, were created
- * by this function for its communicator.
+/* Creates an uninitialised contiguous tensor on the communicator's device, in memory that all ranks can access, so
+ * that collectives read and write it without copies through other memory (engines `host` and `mpi`, processes of one
+ * machine, on the cpu; engine `nccl` with CTRT_NCCL_REGISTER=yes). With other engines and devices, or if there is not
+ * enough such memory (logged as a warning), the tensor is an ordinary one. Collective: all ranks pass the same number
+ * of elements and the same dtype, otherwise CTRT_ERR_STATE on all of them. A collective is faster only if all tensors
+ * that it reads, on all ranks, were created by this function for its communicator.
  *
  * On success *out owns one reference. The memory belongs to this rank. It is freed with the last tensor that uses it,
  * without waiting for other ranks, in any order, and also after the communicator was released. The address range of all
  * ranks' tensors stays mapped in all processes until all of them are freed. The memory is not part of the device's
- * memory statistics, and the child of a fork shares it with its parent. */
+ * memory statistics, and the child of a fork shares it with its parent.
+ *
+ * With CTRT_NCCL_REGISTER=yes the tensors that a collective reads and writes must be of this function on all ranks,
+ * with the same offsets, or on none; otherwise the collective is undefined. The end of a tensor waits for its
+ * collectives. */
 CTRT_API ctrt_status ctrt_comm_empty(ctrt_tensor **out, ctrt_comm *comm, ctrt_ints shape, ctrt_dtype dtype);
 
 /* ---- collectives ------------------------------------------------------------------------------------------------- */

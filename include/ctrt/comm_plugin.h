@@ -81,8 +81,11 @@ enum {                                  /* ctrt_comm_engine.flags */
      * complete, and applies the time limit. Without the flag, run() returns when the collective is complete, or, with
      * tensors of asynchronous devices, when it is enqueued. */
     CTRT_COMM_ENQUEUES = 1,
-    CTRT_COMM_CAPTURES = 2              /* with CTRT_COMM_ENQUEUES: run() can be called while the stream is captured;
+    CTRT_COMM_CAPTURES = 2,             /* with CTRT_COMM_ENQUEUES: run() can be called while the stream is captured;
                                          * the replays of the graph run the collective */
+    CTRT_COMM_DEVICE_MEMORY = 4         /* `alloc` returns memory of the rank's device, whatever that is. Without the
+                                         * flag, it returns memory of the host, and is called only if all ranks are on
+                                         * the cpu */
 };
 
 typedef struct ctrt_comm_engine {
@@ -108,11 +111,12 @@ typedef struct ctrt_comm_engine {
     ctrt_status (*bootstrap)(int32_t *rank, int32_t *size, void *data, size_t bytes);
     /* Optional: whether the engine can connect the ranks. `hosts`: number of machines; `processes`: of processes. */
     bool (*connects)(int32_t world, int32_t hosts, int32_t processes);
-    /* Optional: memory of this rank, filled with zeros, that the other ranks can access directly, which makes
-     * collectives on it faster. All ranks call alloc with the same sizes, between the same collectives; it waits like
-     * run(). *address is NULL if other memory is as good. If one rank has no memory, alloc fails on all ranks with
-     * CTRT_ERR_OUT_OF_MEMORY; after any other failure the group is not used any more. `free` is called at any time, in
-     * any thread, in a different order on each rank, and does not wait for other ranks; always before destroy. */
+    /* Optional: memory of this rank that the other ranks can access directly, which makes collectives on it faster.
+     * Filled with zeros, except with CTRT_COMM_DEVICE_MEMORY. All ranks call alloc with the same sizes, between the
+     * same collectives; it waits like run(). *address is NULL if other memory is as good. If one rank has no memory,
+     * alloc fails on all ranks with CTRT_ERR_OUT_OF_MEMORY; after any other failure the group is not used any more.
+     * `free` is called at any time, in any thread, in a different order on each rank, and does not wait for other
+     * ranks; always before destroy. */
     ctrt_status (*alloc)(void *comm, void **address, size_t bytes);
     void (*free)(void *comm, void *address);
     /* Optional, with CTRT_COMM_ENQUEUES: returns an asynchronous error of enqueued collectives, or CTRT_OK. Must not

@@ -12,7 +12,9 @@
  *   - a communicator that is used after its end, by two threads at once, or while an earlier call is in progress;
  *   - ncclGroupEnd without ncclGroupStart; creation or destruction of a communicator between the two;
  *   - ncclCommSplit or ncclCommShrink while operations of the parent are incomplete; different ranks to exclude;
- *   - an operation on a communicator that was revoked (ncclCommRevoke).
+ *   - an operation on a communicator that was revoked (ncclCommRevoke);
+ *   - memory that is freed before it is deregistered, or that is registered but not of ncclMemAlloc; collectives whose
+ *     memory only some ranks have registered, or with different offsets.
  *
  * Every third call on a non-blocking communicator returns ncclInProgress, and completes 0.2 ms later.
  *
@@ -352,6 +354,7 @@ static int add(struct ncclComm *comm, void *stream, struct signature s, const vo
     if (old == NULL)
         *job = (struct job){ .comm = comm, .stream = stream };
     memset(&job->ops[job->n], 0, sizeof job->ops[0]);
+    s.registered = s.kind < SEND && nccl_registered(comm, to) != 0 ? nccl_registered(comm, from) : 0;
     job->ops[job->n].signature = s;
     job->ops[job->n].from = from;
     job->ops[job->n++].to = to;
@@ -408,50 +411,50 @@ EXPORT int ncclBroadcast(const void *from, void *to, size_t count, int type, int
                          void *stream)
 {
     ENTER(ncclBroadcast);
-    return call(comm, stream, (struct signature){ BROADCAST, type, 0, root, count }, from, to);
+    return call(comm, stream, (struct signature){ BROADCAST, type, 0, root, count, 0 }, from, to);
 }
 
 EXPORT int ncclAllReduce(const void *from, void *to, size_t count, int type, int op, struct ncclComm *comm,
                          void *stream)
 {
     ENTER(ncclAllReduce);
-    return call(comm, stream, (struct signature){ ALL_REDUCE, type, op, 0, count }, from, to);
+    return call(comm, stream, (struct signature){ ALL_REDUCE, type, op, 0, count, 0 }, from, to);
 }
 
 EXPORT int ncclReduce(const void *from, void *to, size_t count, int type, int op, int root, struct ncclComm *comm,
                       void *stream)
 {
     ENTER(ncclReduce);
-    return call(comm, stream, (struct signature){ REDUCE, type, op, root, count }, from, to);
+    return call(comm, stream, (struct signature){ REDUCE, type, op, root, count, 0 }, from, to);
 }
 
 EXPORT int ncclAllGather(const void *from, void *to, size_t count, int type, struct ncclComm *comm, void *stream)
 {
     ENTER(ncclAllGather);
-    return call(comm, stream, (struct signature){ ALL_GATHER, type, 0, 0, count }, from, to);
+    return call(comm, stream, (struct signature){ ALL_GATHER, type, 0, 0, count, 0 }, from, to);
 }
 
 EXPORT int ncclReduceScatter(const void *from, void *to, size_t count, int type, int op, struct ncclComm *comm,
                              void *stream)
 {
     ENTER(ncclReduceScatter);
-    return call(comm, stream, (struct signature){ REDUCE_SCATTER, type, op, 0, count }, from, to);
+    return call(comm, stream, (struct signature){ REDUCE_SCATTER, type, op, 0, count, 0 }, from, to);
 }
 
 EXPORT int ncclAlltoAll(const void *from, void *to, size_t count, int type, struct ncclComm *comm, void *stream)
 {
     ENTER(ncclAlltoAll);
-    return call(comm, stream, (struct signature){ ALL_TO_ALL, type, 0, 0, count }, from, to);
+    return call(comm, stream, (struct signature){ ALL_TO_ALL, type, 0, 0, count, 0 }, from, to);
 }
 
 EXPORT int ncclSend(const void *from, size_t count, int type, int peer, struct ncclComm *comm, void *stream)
 {
     ENTER(ncclSend);
-    return call(comm, stream, (struct signature){ SEND, type, 0, peer, count }, from, NULL);
+    return call(comm, stream, (struct signature){ SEND, type, 0, peer, count, 0 }, from, NULL);
 }
 
 EXPORT int ncclRecv(void *to, size_t count, int type, int peer, struct ncclComm *comm, void *stream)
 {
     ENTER(ncclRecv);
-    return call(comm, stream, (struct signature){ RECEIVE, type, 0, peer, count }, NULL, to);
+    return call(comm, stream, (struct signature){ RECEIVE, type, 0, peer, count, 0 }, NULL, to);
 }

@@ -9,6 +9,8 @@
 
 extern void softcuda_report(const char *text);
 extern result cuCtxSetCurrent(void *context);
+extern result cuMemAlloc_v2(unsigned long long *begin, size_t bytes);
+extern result cuMemFree_v2(unsigned long long begin);
 
 typedef struct { char bytes[128]; } id;
 
@@ -313,6 +315,94 @@ EXPORT int ncclCommShrink(struct ncclComm *comm, const int *excluded, int n, str
                                            "supported");
     }
     return begin_division(comm, (struct division){ .out = out, .key = (int)set, .excluded = set });
+}
+
+/* ---- memory ---- */
+
+/* Guarded by nccl_lock. `comm` is NULL if the memory is not registered. */
+static struct memory { struct memory *next; char *address; size_t bytes; struct ncclComm *comm; } *memories;
+
+static struct memory **find_memory(const void *address)
+{
+    struct memory **at = &memories;
+    while (*at != NULL && ((char *)address < (*at)->address || (char *)address >= (*at)->address + (*at)->bytes))
+        at = &(*at)->next;
+    return at;
+}
+
+uint64_t nccl_registered(const struct ncclComm *comm, const void *address)
+{
+    pthread_mutex_lock(&nccl_lock);
+    const struct memory *memory = *find_memory(address);
+    const bool found = memory != NULL && memory->comm == comm;
+    const uint64_t place = found ? 1 + (uint64_t)((char *)address - memory->address) : 0;
+    pthread_mutex_unlock(&nccl_lock);
+    return place;
+}
+
+EXPORT int ncclMemAlloc(void **address, size_t bytes)
+{
+    unsigned long long begin = 0;
+    ENTER(ncclMemAlloc);
+    struct memory *memory = calloc(1, sizeof *memory);
+    if (memory == NULL || cuMemAlloc_v2(&begin, bytes) != CUDA_SUCCESS) {
+        free(memory);
+        return nccl_fail(CUDA_FAILED, "out of memory");
+    }
+    *address = memory->address = (char *)(uintptr_t)begin;
+    memory->bytes = bytes;
+    pthread_mutex_lock(&nccl_lock);
+    memory->next = memories;
+    memories = memory;
+    pthread_mutex_unlock(&nccl_lock);
+    return OK;
+}
+
+EXPORT int ncclMemFree(void *address)
+{
+    ENTER(ncclMemFree);
+    pthread_mutex_lock(&nccl_lock);
+    struct memory **at = find_memory(address), *memory = *at;
+    const bool wrong = memory == NULL || memory->address != address;
+    const bool early = !wrong && memory->comm != NULL && memory->comm->magic == LIVE;
+    if (!wrong)
+        *at = memory->next;
+    pthread_mutex_unlock(&nccl_lock);
+    if (wrong || early)
+        nccl_misuse(wrong ? "ncclMemFree of an unknown address" : "memory is freed before it is deregistered");
+    if (wrong)
+        return INVALID_ARGUMENT;
+    free(memory);
+    return cuMemFree_v2((uintptr_t)address) == CUDA_SUCCESS ? OK : nccl_fail(CUDA_FAILED, "cuMemFree failed");
+}
+
+EXPORT int ncclCommRegister(struct ncclComm *comm, void *address, size_t bytes, void **handle)
+{
+    ENTER(ncclCommRegister);
+    TRY(nccl_begin_call(comm));
+    pthread_mutex_lock(&nccl_lock);
+    struct memory *memory = *find_memory(address);
+    const bool right = memory != NULL && memory->address == address && memory->bytes >= bytes && memory->comm == NULL;
+    if (right)
+        memory->comm = comm;
+    pthread_mutex_unlock(&nccl_lock);
+    atomic_fetch_sub(&comm->users, 1);
+    *handle = memory;
+    return right ? OK : nccl_misuse("memory that is not of ncclMemAlloc, or is registered already, is registered");
+}
+
+EXPORT int ncclCommDeregister(struct ncclComm *comm, void *handle)
+{
+    struct memory *memory = handle;
+    ENTER(ncclCommDeregister);
+    TRY(nccl_begin_call(comm));
+    pthread_mutex_lock(&nccl_lock);
+    const bool right = memory != NULL && memory->comm == comm;
+    if (right)
+        memory->comm = NULL;
+    pthread_mutex_unlock(&nccl_lock);
+    atomic_fetch_sub(&comm->users, 1);
+    return right ? OK : nccl_misuse("memory that is not registered is deregistered");
 }
 
 /* ---- ending ---- */

@@ -17,7 +17,11 @@ enum { RANKS = 8, COMMS = 16, PART = 64 << 20 };        /* most bytes of a rank'
 enum { LIVE = 0x4ecc1, DEAD = 0x4ecc0 };
 enum { CHILDREN = 64, PATH = 64 };                      /* most calls of ncclCommSplit and ncclCommShrink */
 
-struct signature { int kind, type, op, root; uint64_t count; };
+struct signature {
+    int kind, type, op, root;
+    uint64_t count;
+    uint64_t registered;                /* 1 + offset of the sent data in registered memory; 0: not registered */
+};
 
 /* The numbers of collectives that the rank had enqueued before on the other communicators of its device. */
 struct history { int n; struct { uint64_t id, launched; } of[COMMS]; };
@@ -112,5 +116,7 @@ bool nccl_in_group(void);
  * follow. */
 int nccl_begin_call(struct ncclComm *comm);
 int nccl_end_call(struct ncclComm *comm, int result);
+/* Returns struct signature.registered for data at `address`. */
+uint64_t nccl_registered(const struct ncclComm *comm, const void *address);
 
 #endif

@@ -169,6 +169,12 @@ static void nccl_prototypes(void *data, size_t count, int number, nccl_handle co
     ACCEPTS(ReduceScatter, reduce_scatter, data, data, count, number, number, comm, stream);
     ACCEPTS(Send, send, data, count, number, number, comm, stream);
     ACCEPTS(Recv, receive, data, count, number, number, comm, stream);
+#if NCCL_VERSION_CODE >= 21901
+    ACCEPTS(MemAlloc, mem_alloc, (void **)data, count);
+    ACCEPTS(MemFree, mem_free, data);
+    ACCEPTS(CommRegister, register_buffer, comm, data, count, (void **)data);
+    ACCEPTS(CommDeregister, deregister_buffer, comm, data);
+#endif
 #if NCCL_VERSION_CODE >= 22803
     ACCEPTS(AlltoAll, all_to_all, data, data, count, number, comm, stream);
 #endif

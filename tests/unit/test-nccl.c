@@ -40,6 +40,45 @@ static void split_busy(struct rank *rank)
         CHECK_EQ(calls("ncclGetUniqueId"), rank->number == 0);
 }
 
+/* Tensors whose memory is registered with NCCL, if no call fails. One is released after the group was aborted. */
+static void registered(struct rank *rank)
+{
+    CTRT_AUTO(tensor) x = NULL, y = NULL, out = NULL;
+    double value = 0;
+    CHECK_OK(ctrt_comm_empty(&x, rank->comm, CTRT_SHAPE(300), CTRT_F32));
+    CHECK_OK(ctrt_comm_empty(&y, rank->comm, CTRT_SHAPE(rank->size, 300), CTRT_F32));
+    CHECK_OK(ctrt_comm_empty(&out, rank->comm, CTRT_SHAPE(0), CTRT_F32));
+    CHECK_OK(ctrt_fill_(x, ctrt_float(rank->number + 1)));
+    CHECK_OK(ctrt_comm_all_reduce(NULL, rank->comm, x, CTRT_COMM_SUM));
+    CHECK_OK(ctrt_comm_all_gather(NULL, rank->comm, y, x));
+    ctrt_tensor_release(&x);                /* waits for the collectives, which use the memory */
+    CHECK_OK(ctrt_comm_empty(&x, rank->comm, CTRT_SHAPE(1), CTRT_F32));
+    ctrt_tensor_release(&x);
+    CHECK_OK(ctrt_select(&out, y, 0, rank->size - 1));
+    CHECK_OK(ctrt_select(&out, out, 0, 299));
+    CHECK_OK(ctrt_item(&value, out));
+    CHECK_EQ(value, rank->size * (rank->size + 1) / 2);
+    CHECK_OK(ctrt_comm_barrier(rank->comm));
+    atomic_fetch_add(&rank->board->step, 1);
+    await(&rank->board->step, rank->size);
+    if (rank->number == 0)
+        ctrt_comm_abort(rank->comm, "enough");
+    CHECK_FAILS(ctrt_comm_barrier(rank->comm), CTRT_ERR_COMM, "enough");
+}
+
+/* Call 1 of `fails` (may be NULL) fails, in one of two ranks that are threads. */
+static void registered_job(const char *fails, int blocks)
+{
+    ctrt_log_set_callback(no_log, NULL);
+    if (!soft_load())
+        return;
+    if (fails != NULL)
+        soft->inject(fails, 1, 1, false);
+    job(NCCL_THREADS, 2, 30, registered);
+    CHECK_EQ(calls("ncclMemFree"), blocks);
+    CHECK(blocks == 0 || calls("ncclCommRegister") >= blocks, "only %d calls", (int)calls("ncclCommRegister"));
+}
+
 /* ---- captures ---- */
 
 /* Captured collectives, also in the background, on the current stream and on others; two graphs, and calls between
@@ -288,6 +327,20 @@ TEST_MAIN
                 job(kind, size, 60, trained);
         IN_CHILD(DEVICES)
             job(kind, 2, 60, graph_last);
+    }
+    static const struct { const char *fails, *settings; int blocks; } registrations[] = {
+        { NULL, "CTRT_NCCL_REGISTER=yes", 6 },      /* memory of three tensors in two ranks */
+        { NULL, "CTRT_NCCL_REGISTER=no", 0 },
+        { "ncclMemAlloc", "CTRT_NCCL_REGISTER=yes", 5 },        /* one block was not allocated */
+        { "ncclCommRegister", "CTRT_NCCL_REGISTER=yes", 6 },
+        { "ncclCommDeregister", "CTRT_NCCL_REGISTER=yes", 6 },
+        { "ncclMemFree", "CTRT_NCCL_REGISTER=yes", 6 },
+    };
+    for (size_t i = 0; i < COUNT(registrations); i++) {
+        group("registered memory: %s, %s fails", registrations[i].settings,
+              registrations[i].fails != NULL ? registrations[i].fails : "nothing");
+        IN_CHILD(DEVICES, registrations[i].settings)
+            registered_job(registrations[i].fails, registrations[i].blocks);
     }
     group("missing and old libraries, wrong devices");
     IN_CHILD(DEVICES, "CTRT_NCCL_LIBRARY=/nowhere/libnccl.so.2")

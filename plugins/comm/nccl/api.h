@@ -74,6 +74,11 @@ typedef struct nccl_config {
 #define NCCL_OPTIONAL_FUNCTIONS(NCCL)                                                                                 \
     NCCL(all_to_all, AlltoAll, nccl_result,                                                                           \
          (const void *send, void *receive, size_t count, int type, nccl_handle comm, void *stream), 22803)            \
+    NCCL(mem_alloc, MemAlloc, nccl_result, (void **address, size_t bytes), 21901)                                     \
+    NCCL(mem_free, MemFree, nccl_result, (void *address), 21901)                                                      \
+    NCCL(register_buffer, CommRegister, nccl_result,                                                                  \
+         (nccl_handle comm, void *address, size_t bytes, void **handle), 21901)                                       \
+    NCCL(deregister_buffer, CommDeregister, nccl_result, (nccl_handle comm, void *handle), 21901)                     \
     NCCL(shrink, CommShrink, nccl_result,                                                                             \
          (nccl_handle comm, int *excluded, int count, nccl_handle *child, nccl_config *config, int flags), 22703)     \
     NCCL(revoke, CommRevoke, nccl_result, (nccl_handle comm, int flags), 22807)

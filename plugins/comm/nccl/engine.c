@@ -79,7 +79,7 @@ static ctrt_status join(void **out, const ctrt_comm_config *config, const struct
     if (status == CTRT_OK)
         status = nccl_open();
     if (status == CTRT_OK)
-        status = nccl_read_check(&group->check);
+        status = nccl_read_params(&group->check, &group->registers);
     if (status == CTRT_OK)
         status = make_ones(group);
     if (status == CTRT_OK)
@@ -116,6 +116,7 @@ static void nccl_destroy(void *state)
 {
     struct nccl_group *group = state;
     nccl_links_close(group);
+    nccl_memory_end(group);
     group_free(group);
 }
 
@@ -140,12 +141,14 @@ static bool nccl_reaches_device(void *state, const ctrt_comm_call *call)
 
 static const ctrt_comm_engine engine = {
     .size = sizeof(ctrt_comm_engine),
-    .flags = CTRT_COMM_ENQUEUES | CTRT_COMM_CAPTURES,
+    .flags = CTRT_COMM_ENQUEUES | CTRT_COMM_CAPTURES | CTRT_COMM_DEVICE_MEMORY,
     .create = nccl_create,
     .destroy = nccl_destroy,
     .run = nccl_run,
     .abort = nccl_abort,
     .reaches_device = nccl_reaches_device,
+    .alloc = nccl_alloc,
+    .free = nccl_free,
     .poll_error = nccl_poll_error,
     .derive = nccl_derive,
 };

@@ -8,6 +8,7 @@
  *   derive.c      creates them from those of another group
  *   end.c         ends them
  *   collective.c  the collectives and messages
+ *   memory.c      memory that is registered with NCCL
  *
  * Calls are enqueued on the calling thread's current stream. The NCCL communicators are non-blocking
  * (ncclConfig_t.blocking 0): an NCCL call returns at once, and the engine calls ncclCommGetAsyncError until the call is
@@ -42,8 +43,9 @@ ctrt_status nccl_open(void);
 int32_t nccl_probe(char *reason, size_t bytes);
 /* Returns the status of a failed call of the NCCL function "nccl" + `what`, and sets the message. */
 ctrt_status nccl_failed(const char *what, nccl_result result);
-/* Reads CTRT_NCCL_CHECK: whether to compare the signatures of the ranks before each collective. */
-ctrt_status nccl_read_check(bool *check);
+/* Reads CTRT_NCCL_CHECK, whether to compare the signatures of the ranks before each collective, and CTRT_NCCL_REGISTER,
+ * whether to register the memory of ctrt_comm_empty. */
+ctrt_status nccl_read_params(bool *check, bool *registers);
 
 /* ---- link.c ---- */
 
@@ -74,7 +76,8 @@ struct nccl_group {
     bool captured;                          /* a call was captured; known only if config->elastic */
     struct nccl_ending *ending;
     bool joining;                           /* create has not returned, so waits check whether all ranks could join */
-    bool check;                             /* CTRT_NCCL_CHECK */
+    bool check, registers;                  /* CTRT_NCCL_CHECK, CTRT_NCCL_REGISTER */
+    struct nccl_memory *memory;             /* memory.c: list of blocks, guarded by `lock` */
     struct nccl_link all;                   /* for the collectives */
     struct nccl_link *sends, *receives;     /* [world]: for messages to and from each rank */
     ctrt_tensor *ones;                      /* on the device, for barriers */
@@ -128,5 +131,15 @@ void nccl_links_close(struct nccl_group *group);
 /* ---- collective.c ---- */
 
 ctrt_status nccl_run(void *state, const ctrt_comm_call *call);
+/* *all: whether `own` is true on all ranks. Collective; waits. */
+ctrt_status nccl_all_true(bool *all, struct nccl_group *group, bool own);
+
+/* ---- memory.c ---- */
+
+/* The slots `alloc` and `free`. */
+ctrt_status nccl_alloc(void *state, void **address, size_t bytes);
+void nccl_free(void *state, void *address);
+/* Frees what nccl_free has left, after the communicators have ended. */
+void nccl_memory_end(struct nccl_group *group);
 
 #endif

@@ -33,14 +33,23 @@ static const ctrt_param check_param = {
     .help = "whether the engine nccl compares the calls of the ranks before each collective; slow, for debugging",
 };
 
+static const ctrt_param register_param = {
+    .size = sizeof(ctrt_param), .name = "CTRT_NCCL_REGISTER", .type = CTRT_PARAM_ENUM, .fallback = "no",
+    .words = "no|yes",
+    .help = "whether tensors of ctrt_comm_empty have memory that is registered with NCCL; then all ranks must use such "
+            "tensors in the same collectives",
+};
+
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static bool is_open;
 
-ctrt_status nccl_read_check(bool *check)
+ctrt_status nccl_read_params(bool *check, bool *registers)
 {
     ctrt_param_value value;
     CTRT_TRY(nccl_host->param(&value, &check_param));
     *check = value.integer != 0;
+    CTRT_TRY(nccl_host->param(&value, &register_param));
+    *registers = value.integer != 0;
     return CTRT_OK;
 }
 
