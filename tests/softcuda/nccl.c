@@ -308,7 +308,8 @@ static int launch(struct job *job)
         if (job->ops[i].signature.kind >= SEND)
             continue;
         for (const struct ncclComm *c = nccl_comms; c != NULL; c = c->next)
-            if (c != comm && c->magic == LIVE && c->context == comm->context && history->n < COMMS) {
+            if (c != comm && c->magic == LIVE && !atomic_load(&c->revoked) && c->context == comm->context
+                && history->n < COMMS) {
                 history->of[history->n].id = c->shared->id;
                 history->of[history->n++].launched = c->launched;
             }
