@@ -436,7 +436,9 @@ static void comm_end(struct ncclComm *comm)
     join_thread(comm);
     while (atomic_load(&comm->pending) > 0)
         usleep(50);
+    pthread_mutex_lock(&nccl_lock);         /* calls on other communicators read this one */
     comm->magic = DEAD;                     /* the struct is not freed, so that later calls are detected */
+    pthread_mutex_unlock(&nccl_lock);
     pthread_mutex_lock(&comm->running);     /* waits for operations of graphs, which `pending` does not count */
     munmap(comm->shared, nccl_shared_bytes(comm->world));
     pthread_mutex_unlock(&comm->running);
