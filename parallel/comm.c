@@ -157,20 +157,23 @@ static ctrt_status choose_id(ctrt_comm *comm)
     return comm->id ? CTRT_OK : out_of_memory(strlen(id), "a group's name");
 }
 
-ctrt_status comm_connect(ctrt_comm *comm)
+ctrt_status comm_connect(ctrt_comm *comm, const ctrt_comm *parent, const int32_t *ranks, int color)
 {
     CTRT_TRY(comm_members_check(comm));
     comm->config = (ctrt_comm_config){
         .size = sizeof comm->config, .rank = comm->rank, .world = comm->size, .name = comm->id,
         .device = comm->device, .store = comm->store, .timeout = comm->timeout,
         .state = &comm->lanes[LANE_COLLECTIVES], .poll = comm_poll, .mismatch = comm_mismatch,
-        .epoch = comm->epoch,
+        .epoch = comm->epoch, .elastic = comm->elastic,
     };
     comm_lane_begin(&comm->lanes[LANE_COLLECTIVES]);
     /* Before `create`, so that a rank that ends while the others connect is noticed. */
     CTRT_TRY(comm_watch(comm));
     void *handle = NULL;
-    CTRT_TRY(comm->engine->create(&handle, &comm->config));
+    if (parent != NULL && CTRT_SLOT(comm->engine, derive))
+        CTRT_TRY(comm->engine->derive(&handle, &comm->config, parent->handle, ranks, color));
+    else
+        CTRT_TRY(comm->engine->create(&handle, &comm->config));
     pthread_mutex_lock(&comm->lock);
     comm->handle = handle;
     pthread_mutex_unlock(&comm->lock);
@@ -191,7 +194,7 @@ static ctrt_status join(ctrt_comm *comm)
 {
     CTRT_TRY(choose_id(comm));
     CTRT_TRY(comm_members_exchange(comm));
-    CTRT_TRY(comm_connect(comm));
+    CTRT_TRY(comm_connect(comm, NULL, NULL, -1));
     return comm->elastic && comm->rank == 0 ? comm_publish_current(comm) : CTRT_OK;
 }
 
@@ -305,7 +308,7 @@ struct local_join {
 static void *join_local(void *argument)
 {
     struct local_join *join = argument;
-    join->status = comm_connect(join->comm);
+    join->status = comm_connect(join->comm, NULL, NULL, -1);
     if (join->status != CTRT_OK) {
         join->error = host_strdup(ctrt_error_message());
         comm_alarm_siblings(join->comm, false);     /* ends the waits of the other ranks */
@@ -458,7 +461,23 @@ static ctrt_status split_join(ctrt_comm **out, ctrt_comm *comm, const int *ranks
     (*out)->local = comm->local;
     for (int i = 0; i < count; i++)
         (*out)->members->list[i] = comm->members->list[ranks[i]];
-    return comm_connect(*out);
+    return comm_connect(*out, comm, ranks, (int)color);
+}
+
+/* Connects the new groups. `ranks`: memory for comm->size numbers. If the engine derives groups, an error of one rank
+ * is an error of all, because the engine needs all ranks of `comm`. */
+static ctrt_status split_connect(ctrt_comm **out, ctrt_comm *comm, int *ranks, const struct choice *all)
+{
+    const int color = (int)all[comm->rank].color;
+    const bool derives = CTRT_SLOT(comm->engine, derive);
+    ctrt_status status = CTRT_OK;
+    if (derives)
+        comm_lane_begin(&comm->lanes[LANE_COLLECTIVES]);
+    if (color >= 0)
+        status = split_join(out, comm, ranks, group_of(ranks, comm, all), color);
+    else if (derives)
+        status = comm->engine->derive(NULL, NULL, comm->handle, NULL, -1);
+    return status != CTRT_OK && derives ? comm_fail(comm, status, ctrt_error_message()) : status;
 }
 
 ctrt_status ctrt_comm_split(ctrt_comm **out, ctrt_comm *comm, int color, int key)
@@ -466,6 +485,8 @@ ctrt_status ctrt_comm_split(ctrt_comm **out, ctrt_comm *comm, int color, int key
     CANCEL_DISABLED;
     if (out == NULL || comm == NULL)
         return fail_null("comm_split", out == NULL ? "out" : "comm");
+    CTRT_TRY(ctrt_context(capture_refuse(comm->device, "groups cannot be split there; split them before the capture"),
+                          "comm_split"));
     struct choice *all = host_alloc((size_t)comm->size * sizeof *all);
     int *ranks = host_alloc((size_t)comm->size * sizeof *ranks);
     ctrt_comm *fresh = NULL;
@@ -474,8 +495,7 @@ ctrt_status ctrt_comm_split(ctrt_comm **out, ctrt_comm *comm, int color, int key
         status = gather_choices(all, comm, (struct choice){ color, key });
     if (status == CTRT_OK) {
         comm->splits++;
-        if (color >= 0)
-            status = split_join(&fresh, comm, ranks, group_of(ranks, comm, all), color);
+        status = split_connect(&fresh, comm, ranks, all);
     }
     host_free(all);
     host_free(ranks);

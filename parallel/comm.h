@@ -148,8 +148,9 @@ struct ctrt_work {
 
 /* Allocates the struct, with one reference of the program. */
 ctrt_status comm_alloc(ctrt_comm **out, int rank, int size, const char *name, double timeout);
-/* Starts to watch and creates the engine's part; id, device, store, engine and members are set. Collective. */
-ctrt_status comm_connect(ctrt_comm *comm);
+/* Starts to watch and creates the engine's part; id, device, store, engine and members are set. Collective. `parent`:
+ * the communicator that the ranks come from, and `ranks` and `color` as for the engine's slot `derive`; NULL: none. */
+ctrt_status comm_connect(ctrt_comm *comm, const ctrt_comm *parent, const int32_t *ranks, int color);
 /* Writes `name` to `text`, for keys; of names that are too long for a key, the beginning and a hash. */
 #define COMM_SHORT 160
 const char *comm_shorten(char text[COMM_SHORT], const char *name);

@@ -89,6 +89,12 @@ static struct enqueued *entry_end(ctrt_comm *comm, struct enqueued *entry, ctrt_
     return next;
 }
 
+/* Returns the number of the oldest incomplete call in the flight record; 0: there is none. Requires the lock. */
+static uint64_t oldest(const ctrt_comm *comm)
+{
+    return comm->enqueued != NULL ? comm->enqueued->number : 0;
+}
+
 /* ---- the thread ---- */
 
 /* Removes the collectives that are complete. Returns the failure of a stream. */
@@ -129,15 +135,15 @@ static ctrt_status check(ctrt_comm *comm, struct comm_lane *lane, uint64_t *numb
 {
     CTRT_TRY(remove_complete(comm));
     pthread_mutex_lock(&comm->lock);
-    const uint64_t oldest = comm->enqueued != NULL ? comm->enqueued->number : 0;
-    lane->number = oldest;
+    lane->number = oldest(comm);
+    const bool another = lane->number != 0 && lane->number != *number;
+    *number = lane->number;
     pthread_mutex_unlock(&comm->lock);
-    if (oldest != 0 && oldest != *number)
+    if (another)
         comm_lane_begin(lane);
-    *number = oldest;
     if (CTRT_SLOT(comm->engine, poll_error))
         CTRT_TRY(comm->engine->poll_error(comm->handle));
-    return oldest != 0 ? comm_poll(lane) : comm_check(comm);
+    return *number != 0 ? comm_poll(lane) : comm_check(comm);
 }
 
 /* Requires the lock. */
@@ -160,7 +166,7 @@ static void *track(void *argument)
             pause = FIRST;
             continue;
         }
-        const uint64_t before = comm->enqueued != NULL ? comm->enqueued->number : 0;
+        const uint64_t before = oldest(comm);
         pthread_mutex_unlock(&comm->lock);
         const ctrt_status status = check(comm, lane, &number);
         if (status != CTRT_OK) {
@@ -170,8 +176,7 @@ static void *track(void *argument)
         pthread_mutex_lock(&comm->lock);
         if (!something_to_watch(comm) || (comm->tracks_end && comm->enqueued == NULL))
             continue;
-        const uint64_t after = comm->enqueued != NULL ? comm->enqueued->number : 0;
-        pause = after != before ? FIRST : pause < LAST ? pause * 2 : LAST;
+        pause = oldest(comm) != before ? FIRST : pause < LAST ? pause * 2 : LAST;
         pthread_mutex_unlock(&comm->lock);
         const struct timespec time = { .tv_nsec = (long)pause };
         nanosleep(&time, NULL);

@@ -426,6 +426,15 @@ static ctrt_status list_comm(ctrt_comm **out, const ctrt_comm *comm, const struc
     return comm_next_id(&fresh->id, comm);
 }
 
+/* Whether all ranks of the list were in the epoch before. */
+static bool has_no_joiners(const struct comm_list *list)
+{
+    for (int i = 0; i < list->size; i++)
+        if (list->ranks[i].was < 0)
+            return false;
+    return true;
+}
+
 ctrt_status comm_list_connect(ctrt_comm **out, ctrt_comm *comm, const struct comm_list *list, int rank)
 {
     ctrt_comm *fresh = NULL;
@@ -442,7 +451,7 @@ ctrt_status comm_list_connect(ctrt_comm **out, ctrt_comm *comm, const struct com
         return status;
     }
     *out = fresh;
-    status = comm_connect(fresh);
+    status = comm_connect(fresh, has_no_joiners(list) ? comm : NULL, fresh->was, -1);
     if (status == CTRT_OK)
         (void)comm_next_guard(comm, list->ranks[rank].was, fresh->size > 1 || fresh->elastic ? GUARD_KEEP_ALARM
                                                                                              : GUARD_DROP);

@@ -12,6 +12,8 @@
 static bool shares_memory(const ctrt_comm *comm)
 {
     bool cpus = CTRT_SLOT(comm->engine, alloc) && CTRT_SLOT(comm->engine, free);
+    if (cpus && (comm->engine->flags & CTRT_COMM_DEVICE_MEMORY))
+        return true;
     for (int rank = 0; rank < comm->size && cpus; rank++)
         cpus = strcmp(comm->members->list[rank].device, "cpu") == 0;
     return cpus;
@@ -35,12 +37,12 @@ ctrt_status comm_run_empty(ctrt_comm *comm, const ctrt_comm_call *call)
     return CTRT_OK;
 }
 
-static void free_shared(void *user, void *data)
+static void free_shared(struct storage *storage)
 {
-    ctrt_comm *comm = user;
+    ctrt_comm *comm = storage->user[0];
     if (comm->process != comm_process())        /* the parent uses the memory, and its threads the engine */
         return;
-    comm->engine->free(comm->handle, data);
+    comm->engine->free(comm->handle, storage->block.address);
     comm_drop(comm);
 }
 
@@ -65,7 +67,10 @@ ctrt_status ctrt_comm_empty(ctrt_tensor **out, ctrt_comm *comm, ctrt_ints shape,
     if (address == NULL) {
         CTRT_TRY(create_empty(&fresh, "comm_empty", shape, dtype, comm->device));
     } else {
-        ctrt_status status = ctrt_from_blob(&fresh, address, shape, CTRT_SCALAR_SHAPE, dtype, free_shared, comm);
+        int64_t strides[CTRT_MAX_DIMS];
+        shape_strides(strides, shape.values, shape.count);
+        ctrt_status status = tensor_new_foreign(&fresh, address, call.bytes, shape.values, strides, shape.count, dtype,
+                                                comm->device, free_shared, comm, NULL);
         if (status != CTRT_OK) {
             comm->engine->free(comm->handle, address);
             return ctrt_context(status, "comm_empty");

@@ -54,8 +54,9 @@ comm_mpi_sources = plugins/comm/mpi/abi.def plugins/comm/mpi/abi.h plugins/comm/
                    plugins/comm/mpi/machines.c plugins/comm/mpi/message.c plugins/comm/mpi/opening.c plugins/comm/mpi/rebuild.c \
                    plugins/comm/mpi/wait.c plugins/comm/mpi/window.c
 
-comm_nccl_sources = plugins/comm/nccl/api.h plugins/comm/nccl/collective.c plugins/comm/nccl/engine.c \
-                    plugins/comm/nccl/engine.h plugins/comm/nccl/library.c plugins/comm/nccl/link.c
+comm_nccl_sources = plugins/comm/nccl/api.h plugins/comm/nccl/collective.c plugins/comm/nccl/derive.c \
+                    plugins/comm/nccl/end.c plugins/comm/nccl/engine.c plugins/comm/nccl/engine.h \
+                    plugins/comm/nccl/library.c plugins/comm/nccl/link.c plugins/comm/nccl/memory.c
 
 if PLUGIN_COMM_HOST
 plugin_LTLIBRARIES += comm-host.la

@@ -67,7 +67,7 @@ EXTRA_DIST += \
 
 EXTRA_DIST += \
     tests/unit/autograd_check.h tests/unit/caching_reference.h tests/unit/calls.h tests/unit/child.h tests/unit/comm_bodies.h \
-    tests/unit/comm_job.h \
+    tests/unit/comm_job.h tests/unit/nccl_job.h \
     tests/unit/comm_values.h \
     tests/unit/cuda_compare.h tests/unit/cuda_discovery.h tests/unit/dryrun_models.h \
     tests/unit/fake_pool.h tests/unit/file_tree.h tests/unit/folder.h tests/unit/forbid.h \
@@ -232,7 +232,7 @@ softcuda_tests = \
     tests/unit/test-cuda-attention.c tests/unit/test-cuda-device.c tests/unit/test-cuda-elementwise.c \
     tests/unit/test-cuda-faults.c tests/unit/test-cuda-pool.c tests/unit/test-cuda-products.c
 if PLUGIN_COMM_NCCL
-softcuda_tests += tests/unit/test-nccl.c
+softcuda_tests += tests/unit/test-nccl.c tests/unit/test-nccl-failures.c
 if PLUGIN_NCCL_MULTI
 softcuda_tests += tests/unit/test-nccl-multi.c
 endif

@@ -30,9 +30,9 @@
  * numbers, so all ranks must replay the same collectives. ctrt_work_wait is also recorded; a replay waits at its end
  * for works without a recorded ctrt_work_wait. The graph owns references to the communicator and the tensors, whose
  * memory is not reused within the captured step. If the communicator has failed, replays return its error. Wait for
- * works from before a capture before it begins. ctrt_comm_barrier and ctrt_comm_empty fail with CTRT_ERR_STATE, and so
- * does the capture. With the engine `nccl` collectives are part of the device's graph. Then all ranks must replay their
- * graphs in the same order, and release them before the communicator.
+ * works from before a capture before it begins. ctrt_comm_barrier, ctrt_comm_empty and ctrt_comm_split fail with
+ * CTRT_ERR_STATE, and so does the capture. With the engine `nccl` collectives are part of the device's graph. Then all
+ * ranks must replay their graphs in the same order, and release them before the communicator.
  *
  * A communicator must not be used by two threads at the same time, except ctrt_comm_abort, ctrt_comm_report and
  * functions that only read properties. */
@@ -124,7 +124,8 @@ CTRT_API ctrt_status ctrt_comm_new(ctrt_comm **out, const ctrt_comm_options *opt
 CTRT_API ctrt_status ctrt_comm_new_local(ctrt_comm **out, ctrt_device *const *devices, int n,
                                          const ctrt_comm_options *options);
 /* Creates the groups of the ranks that pass the same `color`, ordered by `key`, then by rank in `comm`. Collective. A
- * rank with a negative color joins no group; its *out becomes NULL. */
+ * rank with a negative color joins no group; its *out becomes NULL. If the engine creates the groups from the
+ * connections of `comm` (`nccl`), `comm` fails as well if one of them fails. */
 CTRT_API ctrt_status ctrt_comm_split(ctrt_comm **out, ctrt_comm *comm, int color, int key);
 CTRT_API ctrt_comm *ctrt_comm_retain(ctrt_comm *comm);
 /* Releases the reference in *comm and sets *comm to NULL. The last one waits for this rank's collectives that still
@@ -183,17 +184,21 @@ CTRT_API ctrt_status ctrt_comm_joining(int *count, ctrt_comm *comm);
 
 /* ---- tensors in shared memory ------------------------------------------------------------------------------------ */
 
-/* Creates an uninitialised contiguous tensor on the communicator's device, in memory that all ranks can access, so that
- * collectives read and write it without copies through other memory (engines `host` and `mpi`, processes of one
- * machine, on the cpu). With other engines and devices, or if there is not enough such memory (logged as a warning),
- * the tensor is an ordinary one. Collective: all ranks pass the same number of elements and the same dtype, otherwise
- * CTRT_ERR_STATE on all of them. A collective is faster only if all tensors that it reads, on all ranks, were created
- * by this function for its communicator.
+/* Creates an uninitialised contiguous tensor on the communicator's device, in memory that all ranks can access, so
+ * that collectives read and write it without copies through other memory (engines `host` and `mpi`, processes of one
+ * machine, on the cpu; engine `nccl` with CTRT_NCCL_REGISTER=yes). With other engines and devices, or if there is not
+ * enough such memory (logged as a warning), the tensor is an ordinary one. Collective: all ranks pass the same number
+ * of elements and the same dtype, otherwise CTRT_ERR_STATE on all of them. A collective is faster only if all tensors
+ * that it reads, on all ranks, were created by this function for its communicator.
  *
  * On success *out owns one reference. The memory belongs to this rank. It is freed with the last tensor that uses it,
  * without waiting for other ranks, in any order, and also after the communicator was released. The address range of all
  * ranks' tensors stays mapped in all processes until all of them are freed. The memory is not part of the device's
- * memory statistics, and the child of a fork shares it with its parent. */
+ * memory statistics, and the child of a fork shares it with its parent.
+ *
+ * With CTRT_NCCL_REGISTER=yes the tensors that a collective reads and writes must be of this function on all ranks,
+ * with the same offsets, or on none; otherwise the collective is undefined. The end of a tensor waits for its
+ * collectives. */
 CTRT_API ctrt_status ctrt_comm_empty(ctrt_tensor **out, ctrt_comm *comm, ctrt_ints shape, ctrt_dtype dtype);
 
 /* ---- collectives ------------------------------------------------------------------------------------------------- */

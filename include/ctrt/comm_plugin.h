@@ -60,7 +60,8 @@ typedef struct ctrt_comm_config {
     ctrt_device *device;                /* of this rank */
     ctrt_store *store;                  /* common to the ranks; keys of the engine begin with `name` and '/' */
     double timeout;                     /* seconds that a collective may take; also for create */
-    void *state;                        /* first argument of the functions below, in create; in run it is call->state */
+    void *state;                        /* first argument of the functions below, in create and derive; in run it is
+                                         * call->state */
     /* While run() or create() waits for other ranks it calls poll about every 10 ms, and returns its result if that
      * is not CTRT_OK: the time limit has passed, a rank has ended, or the group was aborted. Cheap. */
     ctrt_status (*poll)(void *state);
@@ -69,7 +70,8 @@ typedef struct ctrt_comm_config {
     ctrt_status (*mismatch)(void *state, const ctrt_comm_signature *signatures);
     int32_t epoch;                      /* above 0: the group replaces one that has lost ranks (ctrt_comm_shrink), and
                                          * its ranks, all of which are in `create`, are those that are left */
-    int32_t reserved;
+    int32_t elastic;                    /* 1: ranks that are left will probably go on after a failure
+                                         * (CTRT_ON_FAILURE=shrink), so `abort` should keep what `derive` can use */
 } ctrt_comm_config;
 
 enum {                                  /* ctrt_comm_engine.flags */
@@ -79,8 +81,11 @@ enum {                                  /* ctrt_comm_engine.flags */
      * complete, and applies the time limit. Without the flag, run() returns when the collective is complete, or, with
      * tensors of asynchronous devices, when it is enqueued. */
     CTRT_COMM_ENQUEUES = 1,
-    CTRT_COMM_CAPTURES = 2              /* with CTRT_COMM_ENQUEUES: run() can be called while the stream is captured;
+    CTRT_COMM_CAPTURES = 2,             /* with CTRT_COMM_ENQUEUES: run() can be called while the stream is captured;
                                          * the replays of the graph run the collective */
+    CTRT_COMM_DEVICE_MEMORY = 4         /* `alloc` returns memory of the rank's device, whatever that is. Without the
+                                         * flag, it returns memory of the host, and is called only if all ranks are on
+                                         * the cpu */
 };
 
 typedef struct ctrt_comm_engine {
@@ -106,17 +111,30 @@ typedef struct ctrt_comm_engine {
     ctrt_status (*bootstrap)(int32_t *rank, int32_t *size, void *data, size_t bytes);
     /* Optional: whether the engine can connect the ranks. `hosts`: number of machines; `processes`: of processes. */
     bool (*connects)(int32_t world, int32_t hosts, int32_t processes);
-    /* Optional: memory of this rank, filled with zeros, that the other ranks can access directly, which makes
-     * collectives on it faster. All ranks call alloc with the same sizes, between the same collectives; it waits like
-     * run(). *address is NULL if other memory is as good. If one rank has no memory, alloc fails on all ranks with
-     * CTRT_ERR_OUT_OF_MEMORY; after any other failure the group is not used any more. `free` is called at any time, in
-     * any thread, in a different order on each rank, and does not wait for other ranks; always before destroy. */
+    /* Optional: memory of this rank that the other ranks can access directly, which makes collectives on it faster.
+     * Filled with zeros, except with CTRT_COMM_DEVICE_MEMORY. All ranks call alloc with the same sizes, between the
+     * same collectives; it waits like run(). *address is NULL if other memory is as good. If one rank has no memory,
+     * alloc fails on all ranks with CTRT_ERR_OUT_OF_MEMORY; after any other failure the group is not used any more.
+     * `free` is called at any time, in any thread, in a different order on each rank, and does not wait for other
+     * ranks; always before destroy. */
     ctrt_status (*alloc)(void *comm, void **address, size_t bytes);
     void (*free)(void *comm, void *address);
     /* Optional, with CTRT_COMM_ENQUEUES: returns an asynchronous error of enqueued collectives, or CTRT_OK. Must not
      * wait. Another thread calls it every 0.1 to 10 ms while collectives are incomplete. After a failure the library
      * calls `abort`, which must make incomplete collectives end on their streams. */
     ctrt_status (*poll_error)(void *comm);
+    /* Optional: like create, for a group whose ranks are all ranks of another group, `parent`, so that the engine can
+     * use connections of the parent. ranks[config->world]: their ranks there.
+     *
+     * `color` >= 0: ctrt_comm_split. All ranks of the parent call the function after the same collective, which is
+     * complete on the calling rank. Ranks that join no group have `comm`, `config` and `ranks` NULL and color -1. While
+     * the function waits it calls poll of the parent's config. After an error the parent fails as well.
+     *
+     * `color` -1 and a config: ctrt_comm_shrink. The parent has failed, and the ranks that are left call the function,
+     * while another thread may still be about to call `abort` for the parent. `parent` is NULL on ranks that were not
+     * connected to it. If the parent's connections cannot be used, the function does what create does. */
+    ctrt_status (*derive)(void **comm, const ctrt_comm_config *config, void *parent, const int32_t *ranks,
+                          int32_t color);
 } ctrt_comm_engine;
 
 CTRT_END_DECLS

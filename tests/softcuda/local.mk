@@ -13,9 +13,9 @@ softcuda_headers = \
     tests/softcuda/api.h tests/softcuda/block.h tests/softcuda/control.h tests/softcuda/device.h \
     tests/softcuda/device_half.h tests/softcuda/device_math.h \
     tests/softcuda/device_matrix.h tests/softcuda/driver.h tests/softcuda/entry.def \
-    tests/softcuda/fiber.h tests/softcuda/library.h tests/softcuda/nvml_hooks.h \
+    tests/softcuda/fiber.h tests/softcuda/library.h tests/softcuda/nccl_soft.h tests/softcuda/nvml_hooks.h \
     tests/softcuda/runner.h tests/softcuda/test-kernels.h
-softcuda_blas = tests/softcuda/blas.c tests/softcuda/dnn.c tests/softcuda/nccl.c
+softcuda_blas = tests/softcuda/blas.c tests/softcuda/dnn.c tests/softcuda/nccl.c tests/softcuda/nccl_comm.c
 EXTRA_DIST += $(softcuda_driver) $(softcuda_blas) tests/softcuda/nvml.c $(softcuda_headers) tests/softcuda/README.md \
     tests/softcuda/watch.c tests/softcuda/test-kernels.cu
 
@@ -69,8 +69,8 @@ $(soft)/lacking/libcublasLt.so.13: $(soft)/blas.soft.o $(soft)/libcuda.so.1
 	$(SOFTCUDA_BLAS) $(soft)/blas.soft.o -Wl,--version-script,$@.map $(SOFTCUDA_BLAS_LIBS)
 $(soft)/libcudnn.so.9: $(soft)/dnn.soft.o $(soft)/libcuda.so.1
 	$(SOFTCUDA_BLAS) $(soft)/dnn.soft.o $(SOFTCUDA_BLAS_LIBS)
-$(soft)/libnccl.so.2: $(soft)/nccl.soft.o $(soft)/libcuda.so.1
-	$(SOFTCUDA_BLAS) $(soft)/nccl.soft.o $(SOFTCUDA_BLAS_LIBS)
+$(soft)/libnccl.so.2: $(soft)/nccl.soft.o $(soft)/nccl_comm.soft.o $(soft)/libcuda.so.1
+	$(SOFTCUDA_BLAS) $(soft)/nccl.soft.o $(soft)/nccl_comm.soft.o $(SOFTCUDA_BLAS_LIBS)
 $(soft)/nvml.soft.o: tests/softcuda/nvml_hooks.h
 $(soft)/libnvidia-ml.so.1: $(soft)/nvml.soft.o $(soft)/libcuda.so.1
 	$(AM_V_CCLD)$(CC) -shared $(SANITIZE_FLAGS) $(CFLAGS) -Wl,-soname,libnvidia-ml.so.1 -o $@ $(soft)/nvml.soft.o \

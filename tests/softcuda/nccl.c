@@ -10,78 +10,26 @@
  *   - a communicator that ends before the graphs with its operations (ncclCommAbort waits for them, as NCCL does);
  *   - a call with a stream of another device or without a stream;
  *   - a communicator that is used after its end, by two threads at once, or while an earlier call is in progress;
- *   - ncclGroupEnd without ncclGroupStart; creation or destruction of a communicator between the two.
+ *   - ncclGroupEnd without ncclGroupStart; creation or destruction of a communicator between the two;
+ *   - ncclCommSplit or ncclCommShrink while operations of the parent are incomplete; different ranks to exclude;
+ *   - an operation on a communicator that was revoked (ncclCommRevoke);
+ *   - memory that is freed before it is deregistered, or that is registered but not of ncclMemAlloc; collectives whose
+ *     memory only some ranks have registered, or with different offsets.
  *
  * Every third call on a non-blocking communicator returns ncclInProgress, and completes 0.2 ms later.
  *
  * The variable SOFTCUDA_NCCL contains settings. "version=N" sets the version. "rank=R,hang=N": operation N of rank R
  * (from 1, in each communicator) does not end until the communicator is aborted. "rank=R,error=N": the same, and
  * ncclCommGetAsyncError returns ncclRemoteError. SOFTCUDA="fail=..." works for all functions. */
-#define _GNU_SOURCE
-#include <errno.h>
-#include <fcntl.h>
-#include <pthread.h>
-#include <stdatomic.h>
-#include <stdio.h>
-#include <sys/mman.h>
-#include <unistd.h>
+#include "nccl_soft.h"
 
-#include "library.h"
-
-extern void softcuda_report(const char *text);
 extern void *softcuda_stream_context(void *stream);
-extern result cuCtxSetCurrent(void *context);
 extern result cuStreamIsCapturing(void *stream, int *status);
 
-enum { OK, CUDA_FAILED, SYSTEM_ERROR, INTERNAL_ERROR, INVALID_ARGUMENT, INVALID_USAGE, REMOTE_ERROR, IN_PROGRESS };
 enum { I8, U8, I32, U32, I64, U64, F16, F32, F64, BF16, TYPES };
 enum { SUM, PRODUCT, MAX, MIN, AVERAGE, OPS };
 enum kind { BROADCAST, ALL_REDUCE, REDUCE, ALL_GATHER, REDUCE_SCATTER, ALL_TO_ALL, SEND, RECEIVE };
 static const char *const names[] = { "Broadcast", "AllReduce", "Reduce", "AllGather", "ReduceScatter", "AlltoAll" };
-
-enum { RANKS = 8, COMMS = 16, PART = 64 << 20 };        /* most bytes of a rank's data or of a message */
-enum { LIVE = 0x4ecc1, DEAD = 0x4ecc0 };
-
-struct signature { int kind, type, op, root; uint64_t count; };
-
-/* The numbers of collectives that the rank had enqueued before on the other communicators of its device. */
-struct history { int n; struct { uint64_t id, launched; } of[COMMS]; };
-
-struct shared {
-    int world;
-    uint64_t id;
-    atomic_int joined, left, closed;
-    struct slot {
-        atomic_ullong arrived, finished;
-        struct signature signature;
-        struct history history;
-    } slots[RANKS];
-    struct channel { atomic_ullong posted, taken; uint64_t bytes; int type; } channels[RANKS][RANKS];
-};
-
-typedef struct { char bytes[128]; } id;
-
-struct config { size_t size; unsigned magic, version; int blocking; };
-
-struct ncclComm {
-    int magic;
-    struct ncclComm *next;              /* all communicators of the process, also dead ones */
-    struct shared *shared;
-    int rank, world;
-    void *context;
-    bool blocking;
-    char path[128];
-    pthread_t thread;                   /* of init or finalize */
-    bool has_thread;
-    pthread_mutex_t running;            /* held by the operation that runs */
-    atomic_int state, async;            /* results */
-    atomic_int aborted, pending, users;
-    atomic_int graphs;                  /* captured operations whose graphs exist */
-    atomic_ullong tickets, turn;        /* operations outside of captures: enqueued; completed */
-    uint64_t collectives, operations;   /* that have run */
-    uint64_t launched;                  /* collectives that were enqueued */
-    unsigned calls;
-};
 
 struct op {
     struct signature signature;
@@ -98,54 +46,21 @@ struct job {
     int n;
     struct op ops[];
 };
-
-static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
-static struct ncclComm *comms;
 static const size_t type_bytes[] = { 1, 1, 4, 4, 8, 8, 2, 4, 8, 2 };
 
 static __thread int depth;
 static __thread struct job *group[COMMS];
 static __thread int n_group;
-static __thread char last_error[512];
 
-static int fail(int result, const char *text)
+bool nccl_in_group(void)
 {
-    snprintf(last_error, sizeof last_error, "%s", text);
-    return result;
-}
-
-/* Reports an error of the test. */
-static int misuse(const char *text)
-{
-    char words[300];
-    snprintf(words, sizeof words, "NCCL: %s", text);
-    softcuda_report(words);
-    return fail(INVALID_USAGE, text);
-}
-
-static long option(const char *name)
-{
-    return library_option("SOFTCUDA_NCCL", name);
+    return depth > 0;
 }
 
 static char *data_of(const struct ncclComm *comm, int place)
 {
-    return (char *)comm->shared + 65536 * 4 + (size_t)place * PART;
+    return (char *)comm->shared + DATA + (size_t)place * PART;
 }
-
-static size_t shared_bytes(int world)
-{
-    return 65536 * 4 + (size_t)(world + world * world) * PART;
-}
-
-/* Waits until the condition is true. Returns false if the communicator was aborted before. */
-#define WAIT(comm, condition)                                             \
-    ({                                                                    \
-        while (!(condition) && !atomic_load(&(comm)->aborted))            \
-            usleep(30);                                                   \
-        (condition) && !atomic_load(&(comm)->aborted);                    \
-    })
-
 /* ---- results ---- */
 
 #define REDUCE(T, W, LOAD, STORE)                                                              \
@@ -234,7 +149,7 @@ static bool agree(const struct ncclComm *comm)
         describe(one, sizeof one, 0, &first->signature);
         describe(other, sizeof other, comm->rank, &slot->signature);
         snprintf(text, sizeof text, "different collectives: %s; %s", one, other);
-        misuse(text);
+        nccl_misuse(text);
         return false;
     }
     for (int i = 0; i < slot->history.n; i++)
@@ -245,7 +160,7 @@ static bool agree(const struct ncclComm *comm)
                          "orders: %s after %llu and %llu of the other one", comm->rank, names[slot->signature.kind],
                          (unsigned long long)first->history.of[k].launched,
                          (unsigned long long)slot->history.of[i].launched);
-                misuse(text);
+                nccl_misuse(text);
                 return false;
             }
     return true;
@@ -325,7 +240,7 @@ static result run_messages(struct ncclComm *comm, const struct job *job)
         if (!WAIT(comm, atomic_load(&c->taken) < atomic_load(&c->posted)))
             return CUDA_SUCCESS;
         if (c->bytes != s->count * type_bytes[s->type] || c->type != s->type) {
-            misuse("the receiver of a message expects another length or type than the sender has sent");
+            nccl_misuse("the receiver of a message expects another length or type than the sender has sent");
             atomic_store(&comm->async, INTERNAL_ERROR);
             wait_for_abort(comm);
             return CUDA_SUCCESS;
@@ -346,13 +261,15 @@ static result run_job(void *argument)
     struct job *job = *(struct job **)argument;
     struct ncclComm *comm = job->comm;
     result made = CUDA_SUCCESS;
-    if (job->captured ? !atomic_load(&comm->aborted) : WAIT(comm, atomic_load(&comm->turn) == job->ticket)) {
+    if (job->captured && atomic_load(&comm->revoked))
+        nccl_misuse("a graph with an operation of a communicator that was revoked runs");
+    else if (job->captured ? !atomic_load(&comm->aborted) : WAIT(comm, atomic_load(&comm->turn) == job->ticket)) {
         pthread_mutex_lock(&comm->running);
         const uint64_t number = ++comm->operations;
-        const bool here = option("rank") == comm->rank;
-        if (here && option("error") == (long)number)
+        const bool here = nccl_option("rank") == comm->rank;
+        if (here && nccl_option("error") == (long)number)
             atomic_store(&comm->async, REMOTE_ERROR);
-        if (here && (option("error") == (long)number || option("hang") == (long)number))
+        if (here && (nccl_option("error") == (long)number || nccl_option("hang") == (long)number))
             wait_for_abort(comm);
         for (int i = 0; i < job->n && made == CUDA_SUCCESS && !atomic_load(&comm->aborted); i++)
             if (job->ops[i].signature.kind < SEND)
@@ -376,81 +293,29 @@ static void release_job(void *argument)
         atomic_fetch_sub(&job->comm->graphs, 1);
     free(job);
 }
-
 /* ---- calls ---- */
-
-/* Begins a call that uses the communicator; end_call() must follow if it returns OK. */
-static int begin_call(struct ncclComm *comm)
-{
-    if (comm == NULL || comm->magic != LIVE)
-        return misuse("call with a communicator that does not exist or has ended");
-    if (atomic_fetch_add(&comm->users, 1) != 0) {
-        atomic_fetch_sub(&comm->users, 1);
-        return misuse("two threads use a communicator at the same time");
-    }
-    if (atomic_load(&comm->state) == IN_PROGRESS) {
-        atomic_fetch_sub(&comm->users, 1);
-        return misuse("a communicator is used while an earlier call is in progress");
-    }
-    return OK;
-}
-
-static void *progress(void *argument)
-{
-    struct ncclComm *comm = argument;
-    usleep(200);
-    atomic_store(&comm->state, OK);
-    return NULL;
-}
-
-static void join_thread(struct ncclComm *comm)
-{
-    if (comm->has_thread)
-        pthread_join(comm->thread, NULL);
-    comm->has_thread = false;
-}
-
-/* Runs `function` for the communicator, in the background if the communicator is non-blocking. */
-static int in_background(struct ncclComm *comm, void *(*function)(void *))
-{
-    join_thread(comm);
-    atomic_store(&comm->state, IN_PROGRESS);
-    if (comm->blocking) {
-        function(comm);
-        return atomic_load(&comm->state);
-    }
-    if (pthread_create(&comm->thread, NULL, function, comm) != 0)
-        return fail(SYSTEM_ERROR, "no thread");
-    comm->has_thread = true;
-    return IN_PROGRESS;
-}
-
-static int end_call(struct ncclComm *comm, int result)
-{
-    atomic_fetch_sub(&comm->users, 1);
-    return result == OK && !comm->blocking && ++comm->calls % 3 == 0 ? in_background(comm, progress) : result;
-}
 
 static int launch(struct job *job)
 {
     struct ncclComm *comm = job->comm;
     int capturing = 0;
     if (cuStreamIsCapturing(job->stream, &capturing) != 0)
-        return fail(CUDA_FAILED, "cuStreamIsCapturing failed");
+        return nccl_fail(CUDA_FAILED, "cuStreamIsCapturing failed");
     job->captured = capturing != 0;
-    pthread_mutex_lock(&lock);
+    pthread_mutex_lock(&nccl_lock);
     for (int i = 0; i < job->n; i++) {
         struct history *history = &job->ops[i].history;
         if (job->ops[i].signature.kind >= SEND)
             continue;
-        for (const struct ncclComm *c = comms; c != NULL; c = c->next)
-            if (c != comm && c->magic == LIVE && c->context == comm->context && history->n < COMMS) {
+        for (const struct ncclComm *c = nccl_comms; c != NULL; c = c->next)
+            if (c != comm && c->magic == LIVE && !atomic_load(&c->revoked) && c->context == comm->context
+                && history->n < COMMS) {
                 history->of[history->n].id = c->shared->id;
                 history->of[history->n++].launched = c->launched;
             }
         comm->launched++;
     }
-    pthread_mutex_unlock(&lock);
+    pthread_mutex_unlock(&nccl_lock);
     const bool captured = job->captured;
     if (captured)
         atomic_fetch_add(&comm->graphs, 1);
@@ -464,30 +329,33 @@ static int launch(struct job *job)
         atomic_fetch_add(&comm->turn, 1);
         atomic_fetch_sub(&comm->pending, 1);
     }
-    return fail(CUDA_FAILED, "the stream has failed");
+    return nccl_fail(CUDA_FAILED, "the stream has failed");
 }
 
 static int add(struct ncclComm *comm, void *stream, struct signature s, const void *from, void *to)
 {
     const bool parts = s.kind == REDUCE_SCATTER || s.kind == ALL_TO_ALL;
     if (s.type < 0 || s.type >= TYPES || s.op < 0 || s.op >= OPS || s.root < 0 || s.root >= comm->world)
-        return fail(INVALID_ARGUMENT, "an invalid type, reduction or root");
+        return nccl_fail(INVALID_ARGUMENT, "an invalid type, reduction or root");
     if (s.count * type_bytes[s.type] * (parts ? (size_t)comm->world : 1) > PART)
-        return fail(INTERNAL_ERROR, "more data than the software NCCL can hold");
+        return nccl_fail(INTERNAL_ERROR, "more data than the software NCCL can hold");
+    if (atomic_load(&comm->revoked))
+        return nccl_misuse("an operation on a communicator that was revoked");
     if (stream == NULL || softcuda_stream_context(stream) != comm->context)
-        return misuse("the stream does not belong to the communicator's device");
+        return nccl_misuse("the stream does not belong to the communicator's device");
     int at = 0;
     while (at < n_group && (group[at]->comm != comm || group[at]->stream != stream))
         at++;
     if (at == COMMS)
-        return fail(INTERNAL_ERROR, "too many communicators in a group");
+        return nccl_fail(INTERNAL_ERROR, "too many communicators in a group");
     struct job *old = at < n_group ? group[at] : NULL;
     struct job *job = realloc(old, sizeof *job + (old ? (size_t)old->n + 1 : 1) * sizeof job->ops[0]);
     if (job == NULL)
-        return fail(SYSTEM_ERROR, "out of memory");
+        return nccl_fail(SYSTEM_ERROR, "out of memory");
     if (old == NULL)
         *job = (struct job){ .comm = comm, .stream = stream };
     memset(&job->ops[job->n], 0, sizeof job->ops[0]);
+    s.registered = s.kind < SEND && nccl_registered(comm, to) != 0 ? nccl_registered(comm, from) : 0;
     job->ops[job->n].signature = s;
     job->ops[job->n].from = from;
     job->ops[job->n++].to = to;
@@ -501,9 +369,9 @@ static int group_launch(void)
     int made = OK;
     for (int i = 0; i < n_group; i++) {
         struct ncclComm *comm = group[i]->comm;
-        int result = made == OK ? begin_call(comm) : made;
+        int result = made == OK ? nccl_begin_call(comm) : made;
         if (result == OK)
-            result = end_call(comm, launch(group[i]));
+            result = nccl_end_call(comm, launch(group[i]));
         else
             free(group[i]);
         made = made == OK || made == IN_PROGRESS ? result != OK ? result : made : made;
@@ -514,7 +382,7 @@ static int group_launch(void)
 
 static int call(struct ncclComm *comm, void *stream, struct signature s, const void *from, void *to)
 {
-    TRY(begin_call(comm));
+    TRY(nccl_begin_call(comm));
     const int made = add(comm, stream, s, from, to);
     atomic_fetch_sub(&comm->users, 1);
     return made != OK || depth > 0 ? made : group_launch();
@@ -530,7 +398,7 @@ EXPORT int ncclGroupStart(void)
 EXPORT int ncclGroupEnd(void)
 {
     if (depth == 0)
-        return misuse("ncclGroupEnd without ncclGroupStart");
+        return nccl_misuse("ncclGroupEnd without ncclGroupStart");
     const int injected = softcuda_enter("ncclGroupEnd");
     if (--depth > 0)
         return OK;
@@ -544,211 +412,50 @@ EXPORT int ncclBroadcast(const void *from, void *to, size_t count, int type, int
                          void *stream)
 {
     ENTER(ncclBroadcast);
-    return call(comm, stream, (struct signature){ BROADCAST, type, 0, root, count }, from, to);
+    return call(comm, stream, (struct signature){ BROADCAST, type, 0, root, count, 0 }, from, to);
 }
 
 EXPORT int ncclAllReduce(const void *from, void *to, size_t count, int type, int op, struct ncclComm *comm,
                          void *stream)
 {
     ENTER(ncclAllReduce);
-    return call(comm, stream, (struct signature){ ALL_REDUCE, type, op, 0, count }, from, to);
+    return call(comm, stream, (struct signature){ ALL_REDUCE, type, op, 0, count, 0 }, from, to);
 }
 
 EXPORT int ncclReduce(const void *from, void *to, size_t count, int type, int op, int root, struct ncclComm *comm,
                       void *stream)
 {
     ENTER(ncclReduce);
-    return call(comm, stream, (struct signature){ REDUCE, type, op, root, count }, from, to);
+    return call(comm, stream, (struct signature){ REDUCE, type, op, root, count, 0 }, from, to);
 }
 
 EXPORT int ncclAllGather(const void *from, void *to, size_t count, int type, struct ncclComm *comm, void *stream)
 {
     ENTER(ncclAllGather);
-    return call(comm, stream, (struct signature){ ALL_GATHER, type, 0, 0, count }, from, to);
+    return call(comm, stream, (struct signature){ ALL_GATHER, type, 0, 0, count, 0 }, from, to);
 }
 
 EXPORT int ncclReduceScatter(const void *from, void *to, size_t count, int type, int op, struct ncclComm *comm,
                              void *stream)
 {
     ENTER(ncclReduceScatter);
-    return call(comm, stream, (struct signature){ REDUCE_SCATTER, type, op, 0, count }, from, to);
+    return call(comm, stream, (struct signature){ REDUCE_SCATTER, type, op, 0, count, 0 }, from, to);
 }
 
 EXPORT int ncclAlltoAll(const void *from, void *to, size_t count, int type, struct ncclComm *comm, void *stream)
 {
     ENTER(ncclAlltoAll);
-    return call(comm, stream, (struct signature){ ALL_TO_ALL, type, 0, 0, count }, from, to);
+    return call(comm, stream, (struct signature){ ALL_TO_ALL, type, 0, 0, count, 0 }, from, to);
 }
 
 EXPORT int ncclSend(const void *from, size_t count, int type, int peer, struct ncclComm *comm, void *stream)
 {
     ENTER(ncclSend);
-    return call(comm, stream, (struct signature){ SEND, type, 0, peer, count }, from, NULL);
+    return call(comm, stream, (struct signature){ SEND, type, 0, peer, count, 0 }, from, NULL);
 }
 
 EXPORT int ncclRecv(void *to, size_t count, int type, int peer, struct ncclComm *comm, void *stream)
 {
     ENTER(ncclRecv);
-    return call(comm, stream, (struct signature){ RECEIVE, type, 0, peer, count }, NULL, to);
-}
-
-/* ---- communicators ---- */
-
-EXPORT int ncclGetVersion(int *version)
-{
-    *version = option("version") > 0 ? (int)option("version") : 22809;
-    return OK;
-}
-
-EXPORT const char *ncclGetErrorString(int result)
-{
-    static const char *const texts[] = { "no error", "unhandled cuda error", "unhandled system error", "internal error",
-                                         "invalid argument", "invalid usage", "remote process exited or there was a "
-                                         "network error", "NCCL operation in progress" };
-    return result >= 0 && result <= IN_PROGRESS ? texts[result] : "unknown result code";
-}
-
-EXPORT const char *ncclGetLastError(struct ncclComm *comm)
-{
-    (void)comm;
-    return last_error;
-}
-
-EXPORT int ncclGetUniqueId(id *out)
-{
-    static atomic_int serial;
-    ENTER(ncclGetUniqueId);
-    const int file = memfd_create("softnccl", MFD_CLOEXEC);
-    struct shared *shared = file >= 0 && ftruncate(file, (off_t)shared_bytes(RANKS)) == 0
-                                ? mmap(NULL, sizeof *shared, PROT_READ | PROT_WRITE, MAP_SHARED, file, 0) : MAP_FAILED;
-    if (shared == MAP_FAILED)
-        return fail(SYSTEM_ERROR, strerror(errno));
-    shared->id = (uint64_t)getpid() << 32 | (uint64_t)++serial;
-    munmap(shared, sizeof *shared);
-    memset(out, 0, sizeof *out);
-    snprintf(out->bytes, sizeof out->bytes, "/proc/%d/fd/%d", (int)getpid(), file);
-    return OK;
-}
-
-/* The first rank that joins in the process that has created the id closes the file, after all ranks have opened it. */
-static void *join(void *argument)
-{
-    struct ncclComm *comm = argument;
-    char own[32];
-    int pid = 0, file = -1, state = INVALID_USAGE;
-    cuCtxSetCurrent(comm->context);
-    if (WAIT(comm, atomic_load(&comm->shared->joined) >= comm->world))
-        state = OK;
-    snprintf(own, sizeof own, "/proc/%d/", (int)getpid());
-    if (sscanf(comm->path, "/proc/%d/fd/%d", &pid, &file) == 2 && strncmp(comm->path, own, strlen(own)) == 0
-        && atomic_exchange(&comm->shared->closed, 1) == 0)
-        close(file);
-    atomic_store(&comm->state, state);
-    return NULL;
-}
-
-static int comm_new(struct ncclComm **out, const char *path, int rank, int world, const struct config *config)
-{
-    struct ncclComm *comm = calloc(1, sizeof *comm);
-    const int file = open(path, O_RDWR | O_CLOEXEC);
-    void *memory = file >= 0 ? mmap(NULL, shared_bytes(world), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_NORESERVE, file,
-                                    0) : MAP_FAILED;
-    if (file >= 0)
-        close(file);
-    if (comm == NULL || memory == MAP_FAILED) {
-        free(comm);
-        return fail(SYSTEM_ERROR, "the memory of the unique id does not exist");
-    }
-    comm->magic = LIVE;
-    comm->shared = memory;
-    comm->rank = rank;
-    comm->world = world;
-    comm->blocking = config->blocking != 0;
-    pthread_mutex_init(&comm->running, NULL);
-    snprintf(comm->path, sizeof comm->path, "%s", path);
-    if (cuCtxGetCurrent(&comm->context) != 0 || comm->context == NULL) {
-        munmap(memory, shared_bytes(world));
-        free(comm);
-        return fail(CUDA_FAILED, "no current device");
-    }
-    pthread_mutex_lock(&lock);
-    comm->next = comms;
-    comms = comm;
-    pthread_mutex_unlock(&lock);
-    *out = comm;
-    atomic_fetch_add(&comm->shared->joined, 1);
-    return in_background(comm, join);
-}
-
-EXPORT int ncclCommInitRankConfig(struct ncclComm **out, int world, id unique, int rank, const struct config *config)
-{
-    ENTER(ncclCommInitRankConfig);
-    if (depth > 0)
-        return misuse("a communicator is created in a group");
-    if (world < 1 || world > RANKS || rank < 0 || rank >= world || config->magic != 0xcafebeefu || config->size < 24)
-        return fail(INVALID_ARGUMENT, "an invalid rank, number of ranks or configuration");
-    return comm_new(out, unique.bytes, rank, world, config);
-}
-
-EXPORT int ncclCommGetAsyncError(struct ncclComm *comm, int *error)
-{
-    ENTER(ncclCommGetAsyncError);
-    if (comm == NULL || comm->magic != LIVE)
-        return misuse("ncclCommGetAsyncError with a communicator that does not exist or has ended");
-    *error = atomic_load(&comm->async) != OK ? atomic_load(&comm->async) : atomic_load(&comm->state);
-    return OK;
-}
-
-static void comm_end(struct ncclComm *comm)
-{
-    join_thread(comm);
-    while (atomic_load(&comm->pending) > 0)
-        usleep(50);
-    comm->magic = DEAD;                     /* the struct is not freed, so that later calls are detected */
-    pthread_mutex_lock(&comm->running);     /* waits for operations of graphs, which `pending` does not count */
-    munmap(comm->shared, shared_bytes(comm->world));
-    pthread_mutex_unlock(&comm->running);
-}
-
-static void *leave(void *argument)
-{
-    struct ncclComm *comm = argument;
-    while (atomic_load(&comm->pending) > 0)
-        usleep(50);
-    atomic_fetch_add(&comm->shared->left, 1);
-    const bool all = WAIT(comm, atomic_load(&comm->shared->left) >= comm->world);
-    atomic_store(&comm->state, all ? OK : INTERNAL_ERROR);
-    return NULL;
-}
-
-EXPORT int ncclCommFinalize(struct ncclComm *comm)
-{
-    ENTER(ncclCommFinalize);
-    TRY(begin_call(comm));
-    if (atomic_load(&comm->graphs) > 0)
-        misuse("a communicator ends while graphs with its operations exist, for which NCCL would wait");
-    atomic_fetch_sub(&comm->users, 1);
-    return in_background(comm, leave);
-}
-
-EXPORT int ncclCommDestroy(struct ncclComm *comm)
-{
-    ENTER(ncclCommDestroy);
-    TRY(begin_call(comm));
-    if (depth > 0)
-        return misuse("a communicator is destroyed in a group");
-    comm_end(comm);
-    return OK;
-}
-
-EXPORT int ncclCommAbort(struct ncclComm *comm)
-{
-    if (comm == NULL || comm->magic != LIVE)
-        return misuse("ncclCommAbort with a communicator that does not exist or has ended");
-    const int injected = softcuda_enter("ncclCommAbort");
-    atomic_store(&comm->aborted, 1);
-    while (atomic_load(&comm->graphs) > 0)  /* as NCCL does */
-        usleep(50);
-    comm_end(comm);
-    return injected;
+    return call(comm, stream, (struct signature){ RECEIVE, type, 0, peer, count, 0 }, NULL, to);
 }

@@ -1,9 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* tests/softcuda/test-softcuda-facts.c: compares the constants and layouts that the backend declares with NVIDIA's
  * headers, where they are installed. Those of softcuda need no comparison, because the backend runs on it. */
+#include <dlfcn.h>
+#include <stdbool.h>
 #include <stddef.h>
 #include <stdio.h>
+#include <stdlib.h>
 
+#include "../../plugins/comm/nccl/api.h"
 #include "run.h"
 
 struct fact {
@@ -122,8 +126,6 @@ static const struct fact cudnn_facts[] = {
 #if __has_include(<nccl.h>) && __has_include(<cuda_runtime.h>)
 #include <nccl.h>
 
-#include "../../plugins/comm/nccl/api.h"
-
 #define NC(ours, theirs) SAME(NCCL_##ours, nccl##theirs)
 #define CONFIG(ours, theirs) SAME_PLACE(nccl_config, ours, ncclConfig_t, theirs)
 static const struct fact nccl_facts[] = {
@@ -136,6 +138,13 @@ static const struct fact nccl_facts[] = {
     SAME(NCCL_UNSET, NCCL_CONFIG_UNDEF_INT), CONFIG(size, size), CONFIG(magic, magic), CONFIG(version, version),
     CONFIG(blocking, blocking), CONFIG(cga_cluster_size, cgaClusterSize), CONFIG(min_ctas, minCTAs),
     CONFIG(max_ctas, maxCTAs), CONFIG(net_name, netName), CONFIG(split_share, splitShare),
+    SAME(NCCL_NO_COLOR, NCCL_SPLIT_NOCOLOR),
+#if NCCL_VERSION_CODE >= 22703
+    SAME(NCCL_SHRINK_PLAIN, NCCL_SHRINK_DEFAULT),
+#endif
+#if NCCL_VERSION_CODE >= 22807
+    SAME(NCCL_REVOKE_PLAIN, NCCL_REVOKE_DEFAULT),
+#endif
 };
 
 /* Both declarations of a function accept the same arguments; not evaluated. */
@@ -160,7 +169,23 @@ static void nccl_prototypes(void *data, size_t count, int number, nccl_handle co
     ACCEPTS(ReduceScatter, reduce_scatter, data, data, count, number, number, comm, stream);
     ACCEPTS(Send, send, data, count, number, number, comm, stream);
     ACCEPTS(Recv, receive, data, count, number, number, comm, stream);
+#if NCCL_VERSION_CODE >= 21901
+    ACCEPTS(MemAlloc, mem_alloc, (void **)data, count);
+    ACCEPTS(MemFree, mem_free, data);
+    ACCEPTS(CommRegister, register_buffer, comm, data, count, (void **)data);
+    ACCEPTS(CommDeregister, deregister_buffer, comm, data);
+#endif
+#if NCCL_VERSION_CODE >= 22803
+    ACCEPTS(AlltoAll, all_to_all, data, data, count, number, comm, stream);
+#endif
+#if NCCL_VERSION_CODE >= 22807
+    ACCEPTS(CommRevoke, revoke, comm, number);
+#endif
     /* The types of these differ by name. */
+#if NCCL_VERSION_CODE >= 22703
+    (void)sizeof(ncclCommShrink(comm, numbers, number, &comm, (ncclConfig_t *)data, number));
+#endif
+    (void)sizeof(ncclCommSplit(comm, number, number, &comm, (ncclConfig_t *)data));
     (void)sizeof(ncclCommGetAsyncError(comm, (ncclResult_t *)result));
     (void)sizeof(ncclGetUniqueId((ncclUniqueId *)data));
     (void)sizeof(ncclCommInitRankConfig(&comm, number, *(ncclUniqueId *)data, number, (ncclConfig_t *)data));
@@ -170,14 +195,54 @@ static void nccl_prototypes(void *data, size_t count, int number, nccl_handle co
 #define NCCL_HEADER { "nccl.h", 0, NULL, 0 }
 #endif
 
+/* Prints line `number` of TAP: whether the NCCL library that the variable TEST_NCCL_LIBRARY names has the functions of
+ * its version that the engine uses. Returns the number of those that it lacks. */
+static int find_functions(int number)
+{
+    static const struct { const char *symbol; int since; } functions[] = {
+#define NCCL(member, name, result, parameters) { "nccl" #name, NCCL_OLDEST },
+        NCCL_FUNCTIONS(NCCL)
+#undef NCCL
+#define NCCL(member, name, result, parameters, since) { "nccl" #name, since },
+        NCCL_OPTIONAL_FUNCTIONS(NCCL)
+#undef NCCL
+    };
+    const char *file = getenv("TEST_NCCL_LIBRARY");
+    void *library = file != NULL ? dlopen(file, RTLD_NOW | RTLD_LOCAL) : NULL;
+    int (*get_version)(int *) = NULL;
+    int version = 0, bad = 0, found = 0;
+    if (file == NULL) {
+        printf("ok %d - functions of libnccl.so.2 # SKIP TEST_NCCL_LIBRARY names no library\n", number);
+        return 0;
+    }
+    if (library != NULL)
+        *(void **)&get_version = dlsym(library, "ncclGetVersion");
+    if (get_version == NULL || get_version(&version) != 0) {
+        printf("not ok %d - %s cannot be used: %s\n", number, file, library == NULL ? dlerror() : "ncclGetVersion");
+        return 1;
+    }
+    for (size_t i = 0; i < sizeof functions / sizeof functions[0]; i++) {
+        const bool has = dlsym(library, functions[i].symbol) != NULL;
+        if (has != (version >= functions[i].since)) {
+            printf("# %s: expected since version %d\n", functions[i].symbol, functions[i].since);
+            bad++;
+        }
+        found += has;
+    }
+    printf("%s %d - version %d of NCCL has %d functions that the engine uses\n", bad ? "not ok" : "ok", number, version,
+           found);
+    return bad;
+}
+
 TEST_MAIN
 {
     static const struct header headers[] = { CUDA, CUBLASLT, CUDNN, NCCL_HEADER };
     int bad = 0;
     for (size_t i = 0; i < headers[0].count; i++)
         cuda_facts[i].ours = softcuda_facts[i];
-    printf("1..4\n");
+    printf("1..5\n");
     for (int i = 0; i < 4; i++)
         bad += compare(i + 1, &headers[i]);
+    bad += find_functions(5);
     return bad != 0;
 }

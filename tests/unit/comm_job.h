@@ -15,7 +15,7 @@
 #include "tensors.h"
 
 enum kind { ON_CPU, ON_SIM, PROCESSES, KINDS, MIXED = KINDS, SIM_PROCESSES, ALL_KINDS,
-            NCCL_THREADS = ALL_KINDS, NCCL_PROCESSES };     /* on cuda, with the engine nccl: test-nccl.c */
+            NCCL_THREADS = ALL_KINDS, NCCL_PROCESSES };     /* on cuda, with the engine nccl: nccl_job.h */
 static const char *const kind_names[] = {
     "threads", "threads on sim", "processes", "threads on cpu and sim", "processes on sim",
     "threads with nccl", "processes with nccl",

@@ -35,6 +35,9 @@ typedef struct nccl_config {
 #define NCCL_UNSET INT_MIN                      /* NCCL_CONFIG_UNDEF_INT */
 #define NCCL_OLDEST 21800                       /* version 2.18.0 */
 #define NCCL_CONFIG_MAGIC 0xcafebeefu
+#define NCCL_NO_COLOR (-1)                      /* NCCL_SPLIT_NOCOLOR */
+#define NCCL_SHRINK_PLAIN 0                     /* NCCL_SHRINK_DEFAULT */
+#define NCCL_REVOKE_PLAIN 0                     /* NCCL_REVOKE_DEFAULT */
 
 /* NCCL(member, name without "nccl", type of the result, parameters): functions that every supported version has. */
 #define NCCL_FUNCTIONS(NCCL)                                                                                          \
@@ -44,6 +47,8 @@ typedef struct nccl_config {
     NCCL(unique_id, GetUniqueId, nccl_result, (nccl_id *id))                                                          \
     NCCL(init, CommInitRankConfig, nccl_result,                                                                       \
          (nccl_handle *comm, int ranks, nccl_id id, int rank, nccl_config *config))                                   \
+    NCCL(split, CommSplit, nccl_result,                                                                               \
+         (nccl_handle comm, int color, int key, nccl_handle *child, nccl_config *config))                             \
     NCCL(finalize, CommFinalize, nccl_result, (nccl_handle comm))                                                     \
     NCCL(destroy, CommDestroy, nccl_result, (nccl_handle comm))                                                       \
     NCCL(abort, CommAbort, nccl_result, (nccl_handle comm))                                                           \
@@ -64,14 +69,22 @@ typedef struct nccl_config {
          (const void *data, size_t count, int type, int peer, nccl_handle comm, void *stream))                        \
     NCCL(receive, Recv, nccl_result, (void *data, size_t count, int type, int peer, nccl_handle comm, void *stream))
 
-/* The same for functions that only later versions have. The member is NULL if the library lacks the function.
- * all_to_all: since 2.28. */
+/* NCCL(member, name, type of the result, parameters, first version): functions that only later versions have. The
+ * member is NULL if the library is older. */
 #define NCCL_OPTIONAL_FUNCTIONS(NCCL)                                                                                 \
     NCCL(all_to_all, AlltoAll, nccl_result,                                                                           \
-         (const void *send, void *receive, size_t count, int type, nccl_handle comm, void *stream))
+         (const void *send, void *receive, size_t count, int type, nccl_handle comm, void *stream), 22803)            \
+    NCCL(mem_alloc, MemAlloc, nccl_result, (void **address, size_t bytes), 21901)                                     \
+    NCCL(mem_free, MemFree, nccl_result, (void *address), 21901)                                                      \
+    NCCL(register_buffer, CommRegister, nccl_result,                                                                  \
+         (nccl_handle comm, void *address, size_t bytes, void **handle), 21901)                                       \
+    NCCL(deregister_buffer, CommDeregister, nccl_result, (nccl_handle comm, void *handle), 21901)                     \
+    NCCL(shrink, CommShrink, nccl_result,                                                                             \
+         (nccl_handle comm, int *excluded, int count, nccl_handle *child, nccl_config *config, int flags), 22703)     \
+    NCCL(revoke, CommRevoke, nccl_result, (nccl_handle comm, int flags), 22807)
 
 struct nccl_library {
-#define NCCL(member, name, result, parameters) result (*member) parameters;
+#define NCCL(member, name, result, parameters, ...) result (*member) parameters;
     NCCL_FUNCTIONS(NCCL)
     NCCL_OPTIONAL_FUNCTIONS(NCCL)
 #undef NCCL

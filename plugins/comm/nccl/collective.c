@@ -146,16 +146,26 @@ static nccl_result enqueue(const struct job *job, const char **what)
     return grouped(job, what);
 }
 
+/* Sets job->stream, and the CUDA device of the thread. */
+static ctrt_status fill_stream(struct job *job)
+{
+    CTRT_AUTO(stream) stream = NULL;
+    CTRT_TRY(ctrt_stream_current(&stream, job->group->config->device));
+    return ctrt_stream_native(&job->stream, stream);
+}
+
 static ctrt_status run_job(const struct job *job)
 {
     struct nccl_group *group = job->group;
     const char *what = "";
+    const bool captured = group->config->elastic && ctrt_capture_running(group->config->device);
     pthread_mutex_lock(&group->lock);
+    group->captured |= captured;
     const bool usable = !group->aborted && job->link->handle != NULL;
     const nccl_result result = usable ? enqueue(job, &what) : NCCL_OK;
     pthread_mutex_unlock(&group->lock);
     if (!usable)
-        return ctrt_fail(CTRT_ERR_COMM, "the group has failed");
+        return nccl_fail_aborted();
     return nccl_settle(group, job->link, what, result, job->call->state);
 }
 
@@ -189,6 +199,24 @@ static ctrt_status barrier(struct job job)
     job.op = NCCL_MAX;
     CTRT_TRY(run_job(&job));
     return wait_for_stream(&job);
+}
+
+ctrt_status nccl_all_true(bool *all, struct nccl_group *group, bool own)
+{
+    CTRT_AUTO(tensor) x = NULL;
+    double value = 0;
+    const ctrt_comm_call call = { .size = sizeof call, .signature.collective = CTRT_COLLECTIVE_ALL_REDUCE, .peer = -1,
+                                  .state = group->config->state };
+    struct job job = { .group = group, .link = &group->all, .call = &call, .count = 1, .type = NCCL_I32,
+                       .op = NCCL_MIN };
+    CTRT_TRY(ctrt_full(&x, CTRT_SHAPE(1), ctrt_int(own), CTRT_I32, group->config->device));
+    job.send = job.receive = ctrt_tensor_data(x);
+    CTRT_TRY(fill_stream(&job));
+    CTRT_TRY(run_job(&job));
+    CTRT_TRY(wait_for_stream(&job));
+    CTRT_TRY(ctrt_item(&value, x));
+    *all = value != 0;
+    return CTRT_OK;
 }
 
 /* ---- CTRT_NCCL_CHECK ---- */
@@ -273,7 +301,6 @@ static ctrt_status message_link(struct nccl_link **out, struct nccl_group *group
 static ctrt_status fill(struct job *job)
 {
     const ctrt_comm_signature *signature = &job->call->signature;
-    CTRT_AUTO(stream) stream = NULL;
     job->part = job->call->bytes;
     job->count = (size_t)signature->count;
     job->type = type_of(signature->dtype);
@@ -284,8 +311,7 @@ static ctrt_status fill(struct job *job)
     }
     if (reduces(job->call))
         job->op = op_of(signature->op, signature->dtype);
-    CTRT_TRY(ctrt_stream_current(&stream, job->group->config->device));
-    return ctrt_stream_native(&job->stream, stream);
+    return fill_stream(job);
 }
 
 ctrt_status nccl_run(void *state, const ctrt_comm_call *call)

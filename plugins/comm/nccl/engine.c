@@ -16,6 +16,7 @@ static void group_free(struct nccl_group *group)
     if (group == NULL)
         return;
     ctrt_tensor_release(&group->ones);
+    nccl_ending_drop(group->ending);
     pthread_mutex_destroy(&group->lock);
     free(group->sends);
     free(group->receives);
@@ -37,7 +38,8 @@ static ctrt_status group_new(struct nccl_group **out, const ctrt_comm_config *co
     }
     *out = group;
     return group != NULL && group->sends != NULL && group->receives != NULL
-               ? CTRT_OK : ctrt_fail(CTRT_ERR_OUT_OF_MEMORY, "no memory for a group of %d ranks", config->world);
+               ? nccl_ending_new(&group->ending, config->world)
+               : ctrt_fail(CTRT_ERR_OUT_OF_MEMORY, "no memory for a group of %d ranks", config->world);
 }
 
 /* Waits until the tensor is filled, because barriers on any stream use it. */
@@ -49,7 +51,25 @@ static ctrt_status make_ones(struct nccl_group *group)
     return ctrt_stream_synchronize(stream);
 }
 
-static ctrt_status nccl_create(void **out, const ctrt_comm_config *config)
+/* The group that a new one comes from, see the slot `derive`; `ranks` NULL: from none. */
+struct origin {
+    struct nccl_group *parent;
+    const int32_t *ranks;
+    int color;                              /* of ctrt_comm_split; else -1 */
+};
+
+static ctrt_status connect_links(struct nccl_group *group, const struct origin *origin)
+{
+    const ctrt_comm_config *config = group->config;
+    bool done = false;
+    if (origin->color >= 0)
+        return nccl_link_split(group, origin->parent, origin->color);
+    if (origin->ranks != NULL)
+        CTRT_TRY(nccl_link_shrink(&done, group, origin->parent, origin->ranks));
+    return done ? CTRT_OK : nccl_link_open(group, &group->all, "nccl", config->rank, config->world, config->state);
+}
+
+static ctrt_status join(void **out, const ctrt_comm_config *config, const struct origin *origin)
 {
     struct nccl_group *group = NULL;
     ctrt_status status = group_new(&group, config);
@@ -59,17 +79,17 @@ static ctrt_status nccl_create(void **out, const ctrt_comm_config *config)
     if (status == CTRT_OK)
         status = nccl_open();
     if (status == CTRT_OK)
-        status = nccl_read_check(&group->check);
+        status = nccl_read_params(&group->check, &group->registers);
     if (status == CTRT_OK)
         status = make_ones(group);
     if (status == CTRT_OK)
-        status = nccl_link_open(group, &group->all, "nccl", config->rank, config->world, config->state);
+        status = connect_links(group, origin);
     if (status != CTRT_OK) {
         if (group != NULL && config->world > 1)
             nccl_publish_failure(group);
         if (group != NULL && group->all.handle != NULL)
             nccl_links_abort(group);
-        if (group != NULL)
+        if (group != NULL && group->ending != NULL)
             nccl_links_close(group);
         group_free(group);
         return status;
@@ -79,10 +99,24 @@ static ctrt_status nccl_create(void **out, const ctrt_comm_config *config)
     return CTRT_OK;
 }
 
+static ctrt_status nccl_create(void **out, const ctrt_comm_config *config)
+{
+    return join(out, config, &(struct origin){ .color = -1 });
+}
+
+static ctrt_status nccl_derive(void **out, const ctrt_comm_config *config, void *parent, const int32_t *ranks,
+                               int32_t color)
+{
+    if (config == NULL)
+        return nccl_link_split(NULL, parent, NCCL_NO_COLOR);
+    return join(out, config, &(struct origin){ .parent = parent, .ranks = ranks, .color = color });
+}
+
 static void nccl_destroy(void *state)
 {
     struct nccl_group *group = state;
     nccl_links_close(group);
+    nccl_memory_end(group);
     group_free(group);
 }
 
@@ -107,13 +141,16 @@ static bool nccl_reaches_device(void *state, const ctrt_comm_call *call)
 
 static const ctrt_comm_engine engine = {
     .size = sizeof(ctrt_comm_engine),
-    .flags = CTRT_COMM_ENQUEUES | CTRT_COMM_CAPTURES,
+    .flags = CTRT_COMM_ENQUEUES | CTRT_COMM_CAPTURES | CTRT_COMM_DEVICE_MEMORY,
     .create = nccl_create,
     .destroy = nccl_destroy,
     .run = nccl_run,
     .abort = nccl_abort,
     .reaches_device = nccl_reaches_device,
+    .alloc = nccl_alloc,
+    .free = nccl_free,
     .poll_error = nccl_poll_error,
+    .derive = nccl_derive,
 };
 
 static const ctrt_component components[] = {

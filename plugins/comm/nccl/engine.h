@@ -4,8 +4,11 @@
  *
  *   engine.c      the engine's table: joining, leaving and aborting groups
  *   library.c     opens libnccl.so.2; error messages
- *   link.c        creates NCCL communicators, waits for them and ends them
+ *   link.c        creates NCCL communicators and waits for them
+ *   derive.c      creates them from those of another group
+ *   end.c         ends them
  *   collective.c  the collectives and messages
+ *   memory.c      memory that is registered with NCCL
  *
  * Calls are enqueued on the calling thread's current stream. The NCCL communicators are non-blocking
  * (ncclConfig_t.blocking 0): an NCCL call returns at once, and the engine calls ncclCommGetAsyncError until the call is
@@ -40,8 +43,9 @@ ctrt_status nccl_open(void);
 int32_t nccl_probe(char *reason, size_t bytes);
 /* Returns the status of a failed call of the NCCL function "nccl" + `what`, and sets the message. */
 ctrt_status nccl_failed(const char *what, nccl_result result);
-/* Reads CTRT_NCCL_CHECK: whether to compare the signatures of the ranks before each collective. */
-ctrt_status nccl_read_check(bool *check);
+/* Reads CTRT_NCCL_CHECK, whether to compare the signatures of the ranks before each collective, and CTRT_NCCL_REGISTER,
+ * whether to register the memory of ctrt_comm_empty. */
+ctrt_status nccl_read_params(bool *check, bool *registers);
 
 /* ---- link.c ---- */
 
@@ -52,19 +56,40 @@ struct nccl_link {
     bool finalizing;                        /* ncclCommFinalize was called */
 };
 
+/* What is left of a failed group, and the thread that ends it. The group and the thread have a reference each. Members
+ * belong to the thread from nccl_links_abort until `done`. */
+struct nccl_ending {
+    atomic_int refs;
+    atomic_bool done;                       /* the thread has ended */
+    nccl_handle revoking, revoked;          /* the communicator for the collectives, before and after ncclCommRevoke */
+    nccl_handle child;                      /* ncclCommSplit and ncclCommShrink write the new communicator here, even
+                                             * after this rank has ceased to wait for it */
+    int count;
+    nccl_handle handles[];                  /* to be aborted */
+};
+
 struct nccl_group {
     const ctrt_comm_config *config;
     int rank, world;
     pthread_mutex_t lock;                   /* guards the links; held during each NCCL call, because no call waits */
     bool aborted;                           /* no more NCCL calls */
-    struct nccl_aborts *aborts;             /* link.c: handles that a thread aborts; NULL: no failure so far */
+    bool captured;                          /* a call was captured; known only if config->elastic */
+    struct nccl_ending *ending;
     bool joining;                           /* create has not returned, so waits check whether all ranks could join */
-    bool check;                             /* CTRT_NCCL_CHECK */
+    bool check, registers;                  /* CTRT_NCCL_CHECK, CTRT_NCCL_REGISTER */
+    struct nccl_memory *memory;             /* memory.c: list of blocks, guarded by `lock` */
     struct nccl_link all;                   /* for the collectives */
     struct nccl_link *sends, *receives;     /* [world]: for messages to and from each rank */
     ctrt_tensor *ones;                      /* on the device, for barriers */
 };
 
+/* Seconds that the engine waits for a key of the store before it calls poll and waits again. */
+extern const double NCCL_STORE_SECONDS;
+/* Seconds of CLOCK_MONOTONIC. */
+double nccl_now(void);
+/* Sleeps a little longer each time, up to 1 ms. *nanoseconds: the next time; at first some microseconds. */
+void nccl_pause(long *nanoseconds);
+ctrt_status nccl_fail_aborted(void);
 /* Creates the link's NCCL communicator. All ranks of the link call the function. Rank 0 of the link publishes NCCL's
  * unique id in the store, under the group's name and `key`. `state`: argument of config->poll. */
 ctrt_status nccl_link_open(struct nccl_group *group, struct nccl_link *link, const char *key, int rank, int world,
@@ -78,13 +103,43 @@ ctrt_status nccl_settle(struct nccl_group *group, struct nccl_link *link, const 
                         void *state);
 /* Returns the first asynchronous error of the links, or CTRT_OK. */
 ctrt_status nccl_links_error(struct nccl_group *group);
-/* Allows no more calls, and aborts the communicators. Waits up to 0.5 s for that, and leaves the rest to a thread. */
+
+/* ---- derive.c ---- */
+
+/* Creates the communicator for the collectives of `child` from that of `parent`, of which all ranks call the function;
+ * those that pass no color have `child` NULL and NCCL_NO_COLOR. */
+ctrt_status nccl_link_split(struct nccl_group *child, struct nccl_group *parent, int color);
+/* The same for the ranks `ranks`[group->world] of the failed group `parent`; NULL: this rank was not connected to it.
+ * *done: whether that was possible; the same on all ranks. */
+ctrt_status nccl_link_shrink(bool *done, struct nccl_group *group, struct nccl_group *parent, const int32_t *ranks);
+/* Whether groups are shrunk by ncclCommShrink. */
+bool nccl_can_shrink(const ctrt_comm_config *config);
+
+/* ---- end.c ---- */
+
+ctrt_status nccl_ending_new(struct nccl_ending **out, int world);
+/* Drops a reference, which may be NULL. */
+void nccl_ending_drop(struct nccl_ending *ending);
+/* Allows no more calls, and aborts or revokes the communicators. Waits up to 0.5 s for that, and leaves the rest to a
+ * thread. */
 void nccl_links_abort(struct nccl_group *group);
+/* Aborts a communicator that was revoked, and the one that is created from it. Waits up to 0.5 s, as before. */
+void nccl_abort_revoked(struct nccl_group *group);
 /* Frees the NCCL communicators. Waits up to 2 s for the other ranks to do the same, and for the end of aborts. */
 void nccl_links_close(struct nccl_group *group);
 
 /* ---- collective.c ---- */
 
 ctrt_status nccl_run(void *state, const ctrt_comm_call *call);
+/* *all: whether `own` is true on all ranks. Collective; waits. */
+ctrt_status nccl_all_true(bool *all, struct nccl_group *group, bool own);
+
+/* ---- memory.c ---- */
+
+/* The slots `alloc` and `free`. */
+ctrt_status nccl_alloc(void *state, void **address, size_t bytes);
+void nccl_free(void *state, void *address);
+/* Frees what nccl_free has left, after the communicators have ended. */
+void nccl_memory_end(struct nccl_group *group);
 
 #endif

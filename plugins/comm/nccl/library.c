@@ -33,14 +33,23 @@ static const ctrt_param check_param = {
     .help = "whether the engine nccl compares the calls of the ranks before each collective; slow, for debugging",
 };
 
+static const ctrt_param register_param = {
+    .size = sizeof(ctrt_param), .name = "CTRT_NCCL_REGISTER", .type = CTRT_PARAM_ENUM, .fallback = "no",
+    .words = "no|yes",
+    .help = "whether tensors of ctrt_comm_empty have memory that is registered with NCCL; then all ranks must use such "
+            "tensors in the same collectives",
+};
+
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static bool is_open;
 
-ctrt_status nccl_read_check(bool *check)
+ctrt_status nccl_read_params(bool *check, bool *registers)
 {
     ctrt_param_value value;
     CTRT_TRY(nccl_host->param(&value, &check_param));
     *check = value.integer != 0;
+    CTRT_TRY(nccl_host->param(&value, &register_param));
+    *registers = value.integer != 0;
     return CTRT_OK;
 }
 
@@ -134,26 +143,27 @@ static const char *path_of(void *library)
 
 static ctrt_status find_functions(void *library)
 {
-    static const struct { const char *symbol; size_t place; bool required; } functions[] = {
-#define NCCL(member, name, result, parameters) { "nccl" #name, offsetof(struct nccl_library, member), true },
+    static const struct { const char *symbol; size_t place; int since; } functions[] = {
+#define NCCL(member, name, result, parameters) { "nccl" #name, offsetof(struct nccl_library, member), NCCL_OLDEST },
         NCCL_FUNCTIONS(NCCL)
 #undef NCCL
-#define NCCL(member, name, result, parameters) { "nccl" #name, offsetof(struct nccl_library, member), false },
+#define NCCL(member, name, result, parameters, since) { "nccl" #name, offsetof(struct nccl_library, member), since },
         NCCL_OPTIONAL_FUNCTIONS(NCCL)
 #undef NCCL
     };
     const char *missing = NULL;
+    int (*version)(int *) = NULL;
+    void *address = dlsym(library, "ncclGetVersion");
+    memcpy(&version, &address, sizeof address);
+    nccl_version = 0;
+    if (version != NULL)
+        (void)version(&nccl_version);
     for (size_t i = 0; i < sizeof functions / sizeof functions[0]; i++) {
-        void *address = dlsym(library, functions[i].symbol);
+        address = nccl_version >= functions[i].since ? dlsym(library, functions[i].symbol) : NULL;
         memcpy((char *)&nccl + functions[i].place, &address, sizeof address);
-        if (address == NULL && functions[i].required && missing == NULL)
+        if (address == NULL && functions[i].since == NCCL_OLDEST && missing == NULL)
             missing = functions[i].symbol;
     }
-    nccl_version = 0;
-    if (nccl.version != NULL)
-        (void)nccl.version(&nccl_version);
-    if (nccl_version < 22800)
-        nccl.all_to_all = NULL;
     /* Up to 2.8 the version number has one digit less. */
     const int unit = nccl_version < 10000 ? 1000 : 10000;
     if (nccl_version < NCCL_OLDEST)
