@@ -196,6 +196,20 @@ static inline void run_quiet(enum kind kind, int size, double timeout, void (*bo
     run_job(kind, size, timeout, body, argument, ended);
 }
 
+/* All ranks of a job of processes call this: the last rank is killed after the others have arrived. */
+static inline void lose_last_rank(struct rank *rank)
+{
+    const int last = rank->size - 1;
+    if (rank->number == last)
+        for (;;)
+            pause();
+    atomic_fetch_add(&rank->board->step, 1);
+    if (rank->number == 0) {
+        await(&rank->board->step, last);
+        kill(rank->board->pids[last], SIGKILL);
+    }
+}
+
 /* All ranks have the same bits. */
 static inline void same_everywhere(ctrt_module *net, struct rank *rank)
 {

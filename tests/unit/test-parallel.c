@@ -86,7 +86,7 @@ static void check_round_trip(ctrt_device *const *devices, int n, ctrt_device *ho
     CHECK_OK(ctrt_backward(y));
     SAME(ctrt_tensor_grad(x), w);
     CHECK_TRUE(ctrt_tensor_grad(x) != NULL && ctrt_tensor_device(ctrt_tensor_grad(x)) == home);
-    release_all(pieces, MOST);
+    tensors_release(pieces, MOST);
 }
 
 static void test_round_trips(void)
@@ -166,7 +166,7 @@ static void test_tensors(void)
     CHECK_OK(ctrt_sum(&y, y, CTRT_ALL_DIMS));
     CHECK_OK(ctrt_backward(y));
     VALUES_ARE(ctrt_tensor_grad(x), 20, 20, 20, 20, 52, 52, 52, 52, 38, 38);
-    release_all(losses, 3);
+    tensors_release(losses, 3);
 
     group("errors of scatter and gather, which change no output");
     memcpy(kept, pieces, sizeof kept);
@@ -185,7 +185,7 @@ static void test_tensors(void)
     CHECK_FAILS(ctrt_gather_tensor(&first, hole, 0, NULL, 0), CTRT_ERR_INVALID_ARGUMENT, "count is 0");
     CHECK_OK(ctrt_gather_tensor(&want, unequal, 3, NULL, 1));
     SHAPE_IS(want, 5, 5);
-    release_all(pieces, 3);
+    tensors_release(pieces, 3);
 }
 
 /* ---- trees ---- */
@@ -420,7 +420,7 @@ static void test_apply(void)
         CHECK_FAILS(ctrt_clone(&copy, p.made[i]), CTRT_ERR_STATE, "scope that has ended");
     }
     CHECK_FAILS(ctrt_scope_end(), CTRT_ERR_STATE, "scope_begin");
-    release_all(p.made, MOST);
+    tensors_release(p.made, MOST);
 
     group("without threads, the functions run in the calling thread");
     pthread_attr_t attributes;
