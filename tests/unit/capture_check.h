@@ -24,33 +24,6 @@ static inline ctrt_status sync_norm_new(ctrt_module **out, ctrt_device *device)
     return ctrt_convert_sync_batch_norm(*out, NULL);
 }
 
-/* y = x a, times b on rank 0 only. The parameter `never` is not used. */
-static inline ctrt_status branch_forward(ctrt_tensor **y, ctrt_module *self, ctrt_tensor *const *inputs, int count)
-{
-    ctrt_tensor *a = NULL, *b = NULL;
-    (void)count;
-    TRY(ctrt_module_tensor(&a, self, "a"), ctrt_module_tensor(&b, self, "b"), ctrt_mul(y, inputs[0], a));
-    return *(const bool *)ctrt_module_state(self) ? ctrt_mul(y, *y, b) : CTRT_OK;
-}
-
-static const ctrt_module_class branch_class = {
-    .size = sizeof(ctrt_module_class), .kind = "Branch", .state_bytes = sizeof(bool), .forward = branch_forward,
-};
-
-static inline ctrt_status branch_new(ctrt_module **out, ctrt_device *device)
-{
-    static const char *const names[3] = { "a", "never", "b" };
-    CTRT_AUTO(module) self = NULL;
-    CTRT_TRY(ctrt_module_new(&self, &branch_class));
-    for (int i = 0; i < 3; i++) {
-        CTRT_AUTO(tensor) tensor = NULL;
-        TRY(ctrt_full(&tensor, CTRT_SHAPE(FEATURES), ctrt_float(0.5), CTRT_F32, device),
-            ctrt_module_add_parameter(self, names[i], tensor));
-    }
-    *out = ctrt_module_retain(self);
-    return CTRT_OK;
-}
-
 /* ---- a net, and what trains it ---- */
 
 struct training {
@@ -59,7 +32,7 @@ struct training {
     ctrt_tensor *x, *loss;
 };
 
-/* The ranks have different numbers of rows. `like`: a module whose values are copied; NULL: `make` creates a module. */
+/* The ranks have different numbers of rows; only rank 0 uses the parameter b of a branch. `like`: a module whose values are copied; NULL: `make` creates a module. */
 static inline void training_new(struct training *t, struct rank *rank, net_function make, ctrt_module *like)
 {
     const ctrt_adamw_options options = { .lr = 0.02, .weight_decay = 0.01 };
@@ -68,7 +41,7 @@ static inline void training_new(struct training *t, struct rank *rank, net_funct
         || !CHECK_OK(ctrt_parallel_new_comm(&t->net, t->module, "distributed", rank->comm)))
         tap_stop();
     if (make == branch_new)
-        *(bool *)ctrt_module_state(t->module) = rank->number == 0;
+        ((struct branch *)ctrt_module_state(t->module))->uses_b = rank->number == 0;
     OK(ctrt_adamw_new(&t->optimizer, t->net, &options),
        ctrt_zeros(&t->x, CTRT_SHAPE(ROWS + rank->number % 2, FEATURES), CTRT_F32, rank->device));
 }

@@ -96,6 +96,14 @@ static inline void count_warnings(void *user, ctrt_log_level level, const char *
     warnings += level <= CTRT_LOG_WARNING && strcmp(component, "parallel") == 0;
 }
 
+/* A loss without targets: the mean of the output. */
+static inline ctrt_status mean_loss(ctrt_tensor **loss, ctrt_tensor *output, ctrt_tensor *const *inputs, int count,
+                                    void *user)
+{
+    (void)inputs, (void)count, (void)user;
+    return ctrt_mean(loss, output, CTRT_ALL_DIMS);
+}
+
 typedef ctrt_status (*net_function)(ctrt_module **out, ctrt_device *device);
 
 static inline ctrt_module *original(net_function make, ctrt_device *device)

@@ -193,6 +193,26 @@ static inline void same_grads(ctrt_module *a, ctrt_module *b, double tolerance)
         same_grad(a, b, i, tolerance);
 }
 
+/* Training under the strategy gives what training under `single` gives. */
+static inline void compare_training(const char *strategy, const struct device_list *list, net_function make,
+                                    int64_t rows, int steps, bool adam)
+{
+    const double tolerance = list->n == 1 && getenv("CTRT_PIPELINE_MICRO") == NULL ? 0 : 1e-4;
+    ctrt_device *devices[MOST];
+    double want[4], got[4];
+    if (!list_devices(devices, list))
+        return;
+    CTRT_AUTO(module) one = original(make, devices[0]), many = original(make, devices[0]);
+    CTRT_AUTO(module) single = parallel(one, "single", devices, list->n),
+                      net = parallel(many, strategy, devices, list->n);
+    train(want, single, rows, steps, adam);
+    train(got, net, rows, steps, adam);
+    for (int i = 0; i < steps; i++)
+        CHECK_NEAR(got[i], want[i], tolerance);
+    same_parameters(many, one, tolerance);
+    same_grads(many, one, tolerance);
+}
+
 /* Trains with adamw on the first n devices; writes the last loss and a hash of parameters and buffers. */
 static inline void canonical_run(char hash[65], double *last, const char *strategy, int n, net_function make,
                                  int64_t rows, int steps)

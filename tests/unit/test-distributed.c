@@ -12,44 +12,6 @@ static ctrt_status dropout_new(ctrt_module **out, ctrt_device *device)
                                                  CTRT_NEW(linear, 8, 3, true, device)));
 }
 
-/* y = x * a * scale, times b if the state says so. The parameter `never` is not used. */
-struct branch {
-    bool uses_b;
-};
-
-static ctrt_status branch_forward(ctrt_tensor **y, ctrt_module *self, ctrt_tensor *const *inputs, int count)
-{
-    ctrt_tensor *a = NULL, *b = NULL, *scale = NULL;
-    const struct branch *branch = ctrt_module_state(self);
-    (void)count;
-    CTRT_TRY(ctrt_module_tensor(&a, self, "a"));
-    CTRT_TRY(ctrt_module_tensor(&b, self, "b"));
-    CTRT_TRY(ctrt_module_tensor(&scale, self, "scale"));
-    CTRT_TRY(ctrt_mul(y, inputs[0], a));
-    CTRT_TRY(ctrt_mul(y, *y, scale));
-    return branch->uses_b ? ctrt_mul(y, *y, b) : CTRT_OK;
-}
-
-static const ctrt_module_class branch_class = {
-    .size = sizeof(ctrt_module_class), .kind = "Branch", .state_bytes = sizeof(struct branch),
-    .forward = branch_forward,
-};
-
-static ctrt_status branch_new(ctrt_module **out, ctrt_device *device)
-{
-    static const char *const names[4] = { "a", "never", "b", "scale" };
-    CTRT_AUTO(module) self = NULL;
-    CTRT_TRY(ctrt_module_new(&self, &branch_class));
-    for (int i = 0; i < 4; i++) {
-        CTRT_AUTO(tensor) tensor = NULL;
-        CTRT_TRY(ctrt_full(&tensor, CTRT_SHAPE(FEATURES), ctrt_float(i == 3 ? 1 : 0.5), CTRT_F32, device));
-        CTRT_TRY(i < 3 ? ctrt_module_add_parameter(self, names[i], tensor)
-                       : ctrt_module_add_buffer(self, names[i], tensor, true));
-    }
-    *out = ctrt_module_retain(self);
-    return CTRT_OK;
-}
-
 /* ---- training ---- */
 
 static const struct plan {

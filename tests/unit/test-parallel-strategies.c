@@ -4,31 +4,13 @@
 
 /* ---- data-parallel gives what single gives ---- */
 
-static void compare(const struct device_list *list, net_function make, int64_t rows, bool adam)
-{
-    enum { STEPS = 4 };
-    ctrt_device *devices[MOST];
-    double want[STEPS], got[STEPS];
-    if (!list_devices(devices, list))
-        return;
-    CTRT_AUTO(module) one = original(make, devices[0]), many = original(make, devices[0]);
-    CTRT_AUTO(module) single = parallel(one, "single", devices, list->n),
-                      net = parallel(many, "data-parallel", devices, list->n);
-    train(want, single, rows, STEPS, adam);
-    train(got, net, rows, STEPS, adam);
-    for (int i = 0; i < STEPS; i++)
-        CHECK_NEAR(got[i], want[i], list->n == 1 ? 0 : 1e-4);
-    same_parameters(many, one, list->n == 1 ? 0 : 1e-4);
-    same_grads(many, one, list->n == 1 ? 0 : 1e-4);
-}
-
 static void test_training(void)
 {
     EACH(list, device_lists) {
-        compare(list, mlp_new, 12, false);
-        compare(list, mlp_new, 5, true);
-        compare(list, mlp_new, 1, false);
-        compare(list, shared_new, 7, true);
+        compare_training("data-parallel", list, mlp_new, 12, 4, false);
+        compare_training("data-parallel", list, mlp_new, 5, 4, true);
+        compare_training("data-parallel", list, mlp_new, 1, 4, false);
+        compare_training("data-parallel", list, shared_new, 7, 4, true);
     }
 }
 
@@ -463,12 +445,6 @@ static ctrt_status partial_forward(ctrt_tensor **y, ctrt_module *self, ctrt_tens
 static const ctrt_module_class partial_class = {
     .size = sizeof(ctrt_module_class), .kind = "Partial", .forward = partial_forward,
 };
-
-static ctrt_status mean_loss(ctrt_tensor **loss, ctrt_tensor *output, ctrt_tensor *const *inputs, int count, void *user)
-{
-    (void)inputs, (void)count, (void)user;
-    return ctrt_mean(loss, output, CTRT_ALL_DIMS);
-}
 
 /* 8 rows of ones: each of the 6 elements of a gradient is 8/48, without the rows of one of four devices 6/48. */
 static void test_partial(void)

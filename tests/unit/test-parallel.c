@@ -228,13 +228,8 @@ static void *use_deep(void *unused)
 
 static void test_depth(void)
 {
-    pthread_attr_t attributes;
-    pthread_t thread;
     group("a tree of 30000 levels is released, and is an error otherwise");
-    pthread_attr_init(&attributes);
-    pthread_attr_setstacksize(&attributes, 512 << 10);
-    REQUIRE_EQ(pthread_create(&thread, &attributes, use_deep, NULL), 0);
-    pthread_join(thread, NULL);
+    on_stack(512 << 10, use_deep);
 }
 
 static void test_trees(void)

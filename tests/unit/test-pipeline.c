@@ -12,30 +12,13 @@ static struct shared {
 
 /* ---- training ---- */
 
-static void compare(const struct device_list *list, net_function make, int64_t rows, bool adam)
-{
-    enum { STEPS = 2 };
-    ctrt_device *devices[MOST];
-    double want[STEPS], got[STEPS];
-    if (!list_devices(devices, list))
-        return;
-    CTRT_AUTO(module) one = original(make, devices[0]), many = original(make, devices[0]);
-    CTRT_AUTO(module) single = parallel(one, "single", devices, 1),
-                      net = parallel(many, "pipeline", devices, list->n);
-    train(want, single, rows, STEPS, adam);
-    train(got, net, rows, STEPS, adam);
-    for (int i = 0; i < STEPS; i++)
-        CHECK_NEAR(got[i], want[i], 1e-4);
-    same_modules_as(many, one, list->n == 1 && getenv("CTRT_PIPELINE_MICRO") == NULL ? 0 : 1e-4);
-}
-
 static void test_training(void)
 {
     EACH(list, device_lists) {
-        compare(list, deep_new, 13, true);
-        compare(list, deep_new, 3, false);
-        compare(list, tied_new, 1, false);
-        compare(list, tied_new, 9, true);
+        compare_training("pipeline", list, deep_new, 13, 2, true);
+        compare_training("pipeline", list, deep_new, 3, 2, false);
+        compare_training("pipeline", list, tied_new, 1, 2, false);
+        compare_training("pipeline", list, tied_new, 9, 2, true);
     }
 }
 
