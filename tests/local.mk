@@ -65,13 +65,13 @@ EXTRA_DIST += \
 # --- programs in C ---------------------------------------------------------------------------------------------------
 
 EXTRA_DIST += \
-    tests/unit/autograd_check.h tests/unit/caching_reference.h tests/unit/calls.h tests/unit/capture_check.h \
-    tests/unit/child.h tests/unit/comm_bodies.h tests/unit/comm_job.h tests/unit/comm_values.h \
-    tests/unit/cuda_compare.h tests/unit/cuda_discovery.h tests/unit/dryrun_models.h tests/unit/fake_pool.h \
-    tests/unit/file_tree.h tests/unit/folder.h tests/unit/forbid.h tests/unit/log_kept.h tests/unit/memory_checks.h \
-    tests/unit/memory_host.h tests/unit/multi_check.h tests/unit/parallel_check.h tests/unit/pipeline_check.h \
-    tests/unit/rank_check.h tests/unit/sims.h tests/unit/small_net.h tests/unit/soft_begin.h tests/unit/spill_check.h \
-    tests/unit/strategy_check.h tests/unit/tap.h tests/unit/tensors.h
+    tests/unit/autograd_check.h tests/unit/block_module.h tests/unit/caching_reference.h tests/unit/calls.h \
+    tests/unit/capture_check.h tests/unit/child.h tests/unit/comm_bodies.h tests/unit/comm_job.h \
+    tests/unit/comm_values.h tests/unit/cuda_compare.h tests/unit/cuda_discovery.h tests/unit/dryrun_models.h \
+    tests/unit/fake_pool.h tests/unit/file_tree.h tests/unit/folder.h tests/unit/forbid.h tests/unit/log_kept.h \
+    tests/unit/memory_checks.h tests/unit/memory_host.h tests/unit/multi_check.h tests/unit/parallel_check.h \
+    tests/unit/pipeline_check.h tests/unit/rank_check.h tests/unit/sims.h tests/unit/small_net.h \
+    tests/unit/soft_begin.h tests/unit/spill_check.h tests/unit/strategy_check.h tests/unit/tap.h tests/unit/tensors.h
 
 # Tensors, ops, autograd, modules.
 public_tests += \

@@ -32,7 +32,8 @@ struct training {
     ctrt_tensor *x, *loss;
 };
 
-/* The ranks have different numbers of rows; only rank 0 uses the parameter b of a branch. `like`: a module whose values are copied; NULL: `make` creates a module. */
+/* The ranks have different numbers of rows; only rank 0 uses the parameter b of a branch. `like`: a module whose values
+ * are copied; NULL: `make` creates a module. */
 static inline void training_new(struct training *t, struct rank *rank, net_function make, ctrt_module *like)
 {
     const ctrt_adamw_options options = { .lr = 0.02, .weight_decay = 0.01 };

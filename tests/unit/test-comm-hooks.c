@@ -261,7 +261,6 @@ static void refused(struct rank *rank)
     CHECK_OK(ctrt_parallel_new(&one, module, "single", &rank->device, 1));
     CHECK_FAILS(ctrt_parallel_set_comm_hook(one, program_hook, &hook), CTRT_ERR_NOT_SUPPORTED,
                 "strategy single has no");
-    CHECK_FAILS(ctrt_parallel_set_comm_hook(module, program_hook, &hook), CTRT_ERR_INVALID_ARGUMENT, "Sequential");
     if (getenv("CTRT_CANONICAL") != NULL) {
         CHECK_OK(ctrt_parallel_new_comm(&net, module, "distributed", rank->comm));
         CHECK_FAILS(ctrt_parallel_set_comm_hook(net, program_hook, &hook), CTRT_ERR_NOT_SUPPORTED, "canonical mode");
