@@ -134,4 +134,21 @@ static inline double step_rows(ctrt_module *net, struct rank *rank, int turn, in
     return value;
 }
 
+/* Passes with and without reduction. `same`: compares the gradients of a pair. */
+static inline void accumulate_rows(const char *strategy, struct rank *rank, void (*same)(struct pair *, struct rank *))
+{
+    struct pair p = pair_new(mlp_new, strategy, rank);
+    const int rows = 2, from = rows * rank->number, all = rows * rank->size;
+    for (int i = 0; i < 7; i++) {
+        const bool local = i == 1 || i == 2 || i == 5;
+        CHECK_OK(ctrt_parallel_no_sync(p.net, local));
+        const double loss = step_rows(p.net, rank, i, from, rows), want = step_rows(p.one, rank, i, 0, all);
+        if (local)
+            continue;
+        CHECK_NEAR(loss, want, 1e-5);
+        same(&p, rank);
+    }
+    pair_free(&p);
+}
+
 #endif

@@ -170,34 +170,24 @@ static void dies(struct rank *rank)
     training_free(&a);
 }
 
-/* ---- all ---- */
-
-static void run_ranks(void (*body)(struct rank *rank), const void *argument, const char *setting, const char *title)
-{
-    const char *const settings[] = { setting, "CTRT_POWERSGD_START=2", NULL };
-    for (int processes = 0; processes < 2; processes++) {
-        group("%s (%s)", title, processes ? "processes" : "threads");
-        for (int size = processes ? 2 : 1; size <= (processes ? 2 : 3); size += 2)
-            CHILD_LOOP(child_, settings, exit)
-                run_job(processes ? SIM_PROCESSES : ON_SIM, size, 60, body, argument, -1);
-    }
-}
-
 TEST_MAIN
 {
     static const char *const settings[] = { NULL };
-    const char *types = getenv("CTRT_TEST_DEVICES");
-    if (types == NULL || strcmp(types, "cuda") != 0) {
-        group("captured steps of distributed");
-        skip_group("sim has no captures; tests/integration/cuda-ranks.sh runs this");
+    static const struct {
+        const char *title, *settings[3];
+        void (*body)(struct rank *rank);
+    } tests[] = {
+        { "hook powersgd", { "CTRT_DISTRIBUTED_HOOK=powersgd", "CTRT_POWERSGD_START=2" }, powersgd },
+        { "accumulation", { NULL }, accumulate },
+        { "what cannot be captured", { NULL }, refused },
+        { "graphs keep the net", { NULL }, released },
+    };
+    if (!has_captures())
         return done();
-    }
-    for (size_t i = 0; i < COUNT(plans); i++)
-        run_ranks(captured_steps, &plans[i], plans[i].setting, plans[i].name);
-    run_ranks(powersgd, NULL, "CTRT_DISTRIBUTED_HOOK=powersgd", "hook powersgd");
-    run_ranks(accumulate, NULL, "A=1", "accumulation");
-    run_ranks(refused, NULL, "A=1", "what cannot be captured");
-    run_ranks(released, NULL, "A=1", "graphs keep the net");
+    EACH(plan, plans)
+        run_captures(plan->name, captured_steps, plan, 1, (const char *const[]){ plan->setting, NULL });
+    EACH(test, tests)
+        run_captures(test->title, test->body, NULL, 1, test->settings);
     group("a process that ends between replays");
     CHILD_LOOP(child_, settings, exit)
         run_quiet(SIM_PROCESSES, 3, 60, dies, NULL, 2);

@@ -95,21 +95,14 @@ static void train_ranks(struct rank *rank)
     train_plan(rank, shared_new, &plans[0], true, false);       /* shared, frozen and unused parameters */
 }
 
-/* Passes with and without reduction. */
+static void same_gradients(struct pair *p, struct rank *rank)
+{
+    same_shards(p, rank, true);
+}
+
 static void accumulate(struct rank *rank)
 {
-    struct pair p = pair_new(mlp_new, "sharded", rank);
-    const int rows = 2, from = rows * rank->number, all = rows * rank->size;
-    for (int i = 0; i < 7; i++) {
-        const bool local = i == 1 || i == 2 || i == 5;
-        CHECK_OK(ctrt_parallel_no_sync(p.net, local));
-        const double loss = step_rows(p.net, rank, i, from, rows), want = step_rows(p.one, rank, i, 0, all);
-        if (local)
-            continue;
-        CHECK_NEAR(loss, want, 1e-5);
-        same_shards(&p, rank, true);
-    }
-    pair_free(&p);
+    accumulate_rows("sharded", rank, same_gradients);
 }
 
 /* Forward passes whose backward pass the program calls, in some cases after zero_grad. */
