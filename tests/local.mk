@@ -66,15 +66,14 @@ EXTRA_DIST += \
 # --- programs in C ---------------------------------------------------------------------------------------------------
 
 EXTRA_DIST += \
-    tests/unit/autograd_check.h tests/unit/caching_reference.h tests/unit/calls.h tests/unit/child.h tests/unit/comm_bodies.h \
-    tests/unit/comm_job.h tests/unit/nccl_job.h \
-    tests/unit/comm_values.h \
-    tests/unit/cuda_compare.h tests/unit/cuda_discovery.h tests/unit/dryrun_models.h \
-    tests/unit/fake_pool.h tests/unit/file_tree.h tests/unit/folder.h tests/unit/forbid.h \
-    tests/unit/log_kept.h tests/unit/multi_block.h tests/unit/multi_check.h tests/unit/memory_checks.h tests/unit/memory_host.h tests/unit/parallel_check.h \
-    tests/unit/pipeline_check.h \
-    tests/unit/sims.h tests/unit/small_net.h tests/unit/soft_begin.h tests/unit/spill_check.h tests/unit/tap.h \
-    tests/unit/strategy_check.h tests/unit/tensors.h
+    tests/unit/autograd_check.h tests/unit/block_module.h tests/unit/caching_reference.h tests/unit/calls.h \
+    tests/unit/capture_check.h tests/unit/child.h tests/unit/comm_bodies.h tests/unit/comm_job.h \
+    tests/unit/comm_values.h tests/unit/cuda_compare.h tests/unit/cuda_discovery.h tests/unit/dryrun_models.h \
+    tests/unit/fake_pool.h tests/unit/file_tree.h tests/unit/folder.h tests/unit/forbid.h tests/unit/log_kept.h \
+    tests/unit/memory_checks.h tests/unit/memory_host.h tests/unit/multi_block.h tests/unit/multi_check.h \
+    tests/unit/nccl_job.h tests/unit/parallel_check.h tests/unit/pipeline_check.h tests/unit/rank_check.h \
+    tests/unit/sims.h tests/unit/small_net.h tests/unit/soft_begin.h tests/unit/spill_check.h \
+    tests/unit/store_check.h tests/unit/strategy_check.h tests/unit/tap.h tests/unit/tensors.h
 
 # Tensors, ops, autograd, modules.
 public_tests += \
@@ -91,8 +90,8 @@ internal_tests += \
 TSAN_TESTS += tests/unit/test-autocast.c tests/unit/test-autograd-threads.c
 
 # Process groups.
-internal_tests += tests/unit/test-rank-environment.c tests/unit/test-store.c
-TSAN_TESTS     += tests/unit/test-store.c
+internal_tests += tests/unit/test-rank-environment.c tests/unit/test-store.c tests/unit/test-store-clients.c
+TSAN_TESTS     += tests/unit/test-store.c tests/unit/test-store-clients.c
 
 # Devices, memory, the plugin registry, with test plugins that a test copies under the names that it needs.
 core_tests = \
@@ -149,7 +148,7 @@ endif
 public_tests += $(stream_tests) $(parallel_tests) \
     tests/unit/test-dryrun.c tests/unit/test-nn-devices.c tests/unit/test-scope.c tests/unit/test-shutdown.c \
     tests/unit/test-split.c tests/unit/test-utilization.c
-internal_tests += tests/unit/test-pinned.c tests/unit/test-sim.c
+internal_tests += tests/unit/test-pinned.c tests/unit/test-sim.c tests/unit/test-sim-options.c
 TSAN_TESTS     += $(stream_tests) $(parallel_tests) tests/unit/test-pinned.c tests/unit/test-scope.c \
                   tests/unit/test-shutdown.c tests/unit/test-sim.c
 
@@ -376,7 +375,8 @@ endif
 endif
 EXTRA_DIST     += tests/integration/mpi.sh tests/integration/mpi-header.c
 mpi_program_SOURCES = tests/integration/mpi-program.c
-mpi_program_LDADD   = libctrt.la -ldl
+mpi_program_CPPFLAGS = $(PUBLIC_CPPFLAGS)
+mpi_program_LDADD   = libctrt.la -ldl -lm
 
 # --- integration -----------------------------------------------------------------------------------------------------
 

@@ -3,11 +3,10 @@
  * each failed check; its exit status is 1 then. */
 #include <dlfcn.h>
 #include <errno.h>
-#include <signal.h>
 #include <sys/syscall.h>
-#include <time.h>
 #include <unistd.h>
 
+#include "../unit/capture_check.h"
 #include "../unit/comm_values.h"
 #include "../unit/forbid.h"
 
@@ -15,13 +14,6 @@ static ctrt_comm *comm;
 static ctrt_device *device;
 static ctrt_stream *other;              /* computes the inputs; the collectives use the default stream */
 static int rank, size;
-
-static double seconds(void)
-{
-    struct timespec time;
-    clock_gettime(CLOCK_MONOTONIC, &time);
-    return (double)time.tv_sec + (double)time.tv_nsec / 1e9;
-}
 
 /* ---- collectives ---- */
 
@@ -70,7 +62,7 @@ static void sum_of(int64_t count)
     one(CTRT_COLLECTIVE_ALL_REDUCE, 0, count, CTRT_COMM_SUM, CTRT_F32, false);
 }
 
-enum { FIRST = CTRT_COLLECTIVE_BROADCAST, KINDS = CTRT_COLLECTIVE_ALL_TO_ALL - FIRST + 1 };
+enum { FIRST = CTRT_COLLECTIVE_BROADCAST, MOVES = CTRT_COLLECTIVE_ALL_TO_ALL - FIRST + 1 };
 
 static bool reduces(ctrt_collective kind)
 {
@@ -90,8 +82,8 @@ static void collectives(void)
                         continue;
                     one(kind, (int)(dtype + op) % size, counts[c], op, dtype, false);
                 }
-    for (int i = 0; i < 2 * KINDS; i++)
-        one(FIRST + i % KINDS, size - 1, 1000003, CTRT_COMM_SUM, CTRT_F32, i >= KINDS);
+    for (int i = 0; i < 2 * MOVES; i++)
+        one(FIRST + i % MOVES, size - 1, 1000003, CTRT_COMM_SUM, CTRT_F32, i >= MOVES);
     CHECK_OK(ctrt_comm_barrier(comm));
 }
 
@@ -152,7 +144,7 @@ static void async(void)
     static const int64_t message_counts[MESSAGES] = { 0, 10, 100003, 100003 };
     struct collective calls[N], sends[MESSAGES], receives[MESSAGES];
     for (int i = 0; i < N; i++) {
-        calls[i] = (struct collective){ .kind = FIRST + i % KINDS, .root = i % size, .count = (i % 3) * 9000 + 7 };
+        calls[i] = (struct collective){ .kind = FIRST + i % MOVES, .root = i % size, .count = (i % 3) * 9000 + 7 };
         calls[i].dtype = CTRT_F32;
         start(&calls[i], false, true);
         if (size > 1 && i % 6 == 0) {
@@ -182,80 +174,10 @@ static void large(void)
 
 /* ---- captured steps ---- */
 
-struct training {
-    ctrt_module *module, *net;
-    ctrt_optimizer *optimizer;
-    ctrt_tensor *x, *loss;
-};
-
-static ctrt_status square_loss(ctrt_tensor **loss, ctrt_tensor *output, ctrt_tensor *const *inputs, int count,
-                               void *user)
-{
-    CTRT_AUTO(tensor) square = NULL;
-    (void)inputs, (void)count, (void)user;
-    CTRT_TRY(ctrt_square(&square, output));
-    return ctrt_mean(loss, square, CTRT_ALL_DIMS);
-}
-
-static void training_new(struct training *t, ctrt_module *like)
-{
-    const ctrt_adamw_options options = { .lr = 0.02 };
-    CHECK_OK(like != NULL ? ctrt_module_copy(&t->module, like, device)
-                         : ctrt_sequential_new(&t->module, CTRT_MODULES(
-                               CTRT_NEW(linear, 6, 64, true, device), CTRT_NEW(tanh),
-                               CTRT_NEW(linear, 64, 32, true, device), CTRT_NEW(linear, 32, 3, false, device))));
-    CHECK_OK(ctrt_parallel_new_comm(&t->net, t->module, "distributed", comm));
-    CHECK_OK(ctrt_adamw_new(&t->optimizer, t->net, &options));
-    CHECK_OK(ctrt_zeros(&t->x, CTRT_SHAPE(4 + rank, 6), CTRT_F32, device));
-}
-
-static void training_free(struct training *t)
-{
-    ctrt_tensor_release(&t->x);
-    ctrt_tensor_release(&t->loss);
-    ctrt_optimizer_release(&t->optimizer);
-    ctrt_module_release(&t->net);
-    ctrt_module_release(&t->module);
-}
-
-static void train(struct training *t)
-{
-    CHECK_OK(ctrt_optimizer_zero_grad(t->optimizer, true));
-    CHECK_OK(ctrt_parallel_step(&t->loss, t->net, &t->x, 1, square_loss, NULL));
-    CHECK_OK(ctrt_optimizer_step(t->optimizer));
-}
-
-/* Captured steps of `distributed` give the same bits as steps that are not captured. */
 static void captured(void)
 {
-    struct training a = { .x = NULL }, b = { .x = NULL };
-    ctrt_graph *graph = NULL;
-    training_new(&a, NULL);
-    training_new(&b, a.module);
-    for (int i = 0; i < 7; i++) {
-        double loss_a = 0, loss_b = 0;
-        char hash_a[65], hash_b[65];
-        CHECK_OK(ctrt_fill_(a.x, ctrt_float(0.1 * (i + rank))));
-        CHECK_OK(ctrt_copy_(b.x, a.x));
-        if (i == 3)
-            CHECK_OK(ctrt_capture_begin(device));
-        if (i <= 3)
-            train(&a);
-        if (i == 3)
-            CHECK_OK(ctrt_capture_end(&graph, device));
-        if (i >= 3)
-            CHECK_OK(ctrt_capture_replay(graph));
-        train(&b);
-        CHECK_OK(ctrt_item(&loss_a, a.loss));
-        CHECK_OK(ctrt_item(&loss_b, b.loss));
-        CHECK_OK(ctrt_module_sha256(hash_a, a.module));
-        CHECK_OK(ctrt_module_sha256(hash_b, b.module));
-        CHECK(loss_a == loss_b && strcmp(hash_a, hash_b) == 0,
-              "step %d: loss or parameters differ from those of steps that are not captured", i);
-    }
-    training_free(&a);
-    training_free(&b);
-    ctrt_graph_release(&graph);
+    const struct plan plan = { .make = wide_new };
+    captured_steps(&(struct rank){ .comm = comm, .device = device, .number = rank, .size = size, .argument = &plan });
 }
 
 static void split(void)
@@ -311,7 +233,7 @@ static void mismatches(void)
     ctrt_comm *world = comm;
     for (size_t i = 0; i < sizeof all / sizeof all[0]; i++) {
         ctrt_comm *group = NULL;
-        const double begin = seconds();
+        const double begin = clock_seconds();
         CHECK_OK(ctrt_comm_split(&group, world, 0, rank));
         comm = group;
         sum_of(5);
@@ -319,7 +241,7 @@ static void mismatches(void)
         if (status == CTRT_OK)
             status = ctrt_comm_barrier(comm);
         CHECK_FAILS(status, CTRT_ERR_STATE, "different collectives");
-        CHECK(seconds() - begin <= 5, "%s: the error took %.1f s", all[i], seconds() - begin);
+        CHECK(clock_seconds() - begin <= 5, "%s: the error took %.1f s", all[i], clock_seconds() - begin);
         comm = world;
         ctrt_comm_release(&group);
         sum_of(5000);
@@ -337,9 +259,9 @@ static void timeout(void)
         CHECK(ctrt_comm_all_reduce(NULL, comm, tensor, CTRT_COMM_SUM) != CTRT_OK, "the late rank got no error");
         return;
     }
-    const double begin = seconds();
+    const double begin = clock_seconds();
     const ctrt_status status = ctrt_comm_all_reduce(NULL, comm, tensor, CTRT_COMM_SUM);
-    const double passed = seconds() - begin;
+    const double passed = clock_seconds() - begin;
     CHECK_FAILS(status, CTRT_ERR_COMM, "did not arrive, it last completed all_reduce 1 ");
     CHECK(passed >= 0.4 && passed <= 1.15, "the error came after %.2f s", passed);
     CHECK_OK(ctrt_comm_report(&report, comm));
@@ -384,9 +306,9 @@ static void depart(bool receives)
     }
     usleep(500000);
     CHECK_OK(ctrt_comm_recv(NULL, comm, small, 1));
-    const double begin = seconds();
+    const double begin = clock_seconds();
     const ctrt_status status = receives ? ctrt_comm_recv(NULL, comm, small, 1) : ctrt_comm_send(NULL, comm, large, 1);
-    CHECK(status == CTRT_ERR_COMM && seconds() - begin < 3, "%s",
+    CHECK(status == CTRT_ERR_COMM && clock_seconds() - begin < 3, "%s",
           status == CTRT_OK ? "no error" : ctrt_error_message());
     CHECK_HAS(ctrt_error_message(), "has left the group");
 }

@@ -15,7 +15,6 @@
  * PAUSE_US (environment): microseconds by which each step is longer. HIDDEN: width of the network (12). */
 #include <ctrt/ctrt.h>
 
-#include <dirent.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -23,6 +22,8 @@
 #include <sys/time.h>
 #include <sys/wait.h>
 #include <unistd.h>
+
+#include "../unit/folder.h"
 
 enum { FEATURES = 6, HIDDEN = 12, ROWS = 8, TEST_ROWS = 256 };
 
@@ -136,33 +137,10 @@ struct resources {
     int descriptors, mappings, threads;
 };
 
-static int count_entries(const char *path)
-{
-    int count = 0;
-    DIR *folder = opendir(path);
-    while (folder != NULL && readdir(folder) != NULL)
-        count++;
-    if (folder != NULL)
-        closedir(folder);
-    return count;
-}
-
-/* Mappings of memory that processes share. */
-static int count_shared(void)
-{
-    char line[512];
-    int count = 0;
-    FILE *file = fopen("/proc/self/maps", "r");
-    while (file != NULL && fgets(line, sizeof line, file) != NULL)
-        count += strstr(line, "memfd:") != NULL;
-    if (file != NULL)
-        fclose(file);
-    return count;
-}
-
 static struct resources resources_now(void)
 {
-    return (struct resources){ count_entries("/proc/self/fd"), count_shared(), count_entries("/proc/self/task") };
+    return (struct resources){ (int)folder_files("/proc/self/fd"), folder_lines("/proc/self/maps", "memfd:"),
+                               (int)folder_files("/proc/self/task") };
 }
 
 /* ---- training ---- */

@@ -10,8 +10,8 @@
 
 #include <ctrt/ctrt.h>
 
-#include "calls.h"
 #include "../reference/ref.h"
+#include "../unit/block_module.h"
 #include "../unit/tap.h"
 
 enum { STEPS = 10, BATCHES = 2 };
@@ -21,34 +21,7 @@ enum { STEPS = 10, BATCHES = 2 };
 
 enum { VOCABULARY = 23, LENGTH = 12, WIDTH = 12, HEADS = 2, HIDDEN = 32, LAYERS = 2 };
 
-struct block { ctrt_module *ln1, *attn, *ln2, *mlp; };
 struct transformer { ctrt_module *tok, *pos, *blocks, *ln, *head; };
-
-static ctrt_status block_forward(ctrt_tensor **y, ctrt_module *self, ctrt_tensor *const *inputs, int count)
-{
-    struct block *b = ctrt_module_state(self);
-    CTRT_AUTO(tensor) x = ctrt_tensor_retain(inputs[0]), h = NULL;
-    (void)count;
-    TRY(ctrt_forward(&h, b->ln1, x), ctrt_forward(&h, b->attn, h), ctrt_add(&x, x, h), ctrt_forward(&h, b->ln2, x),
-        ctrt_forward(&h, b->mlp, h));
-    return ctrt_add(y, x, h);
-}
-
-static const ctrt_module_class block_class = { .size = sizeof(ctrt_module_class), .kind = "Block",
-                                               .state_bytes = sizeof(struct block), .forward = block_forward };
-
-static ctrt_status block_new(ctrt_module **out, ctrt_device *device)
-{
-    CTRT_TRY(ctrt_module_new(out, &block_class));
-    struct block *b = ctrt_module_state(*out);
-    CTRT_TRY(ctrt_module_add_module(*out, "ln1", b->ln1 = CTRT_NEW(layer_norm, CTRT_SHAPE(WIDTH), 0, true, device)));
-    CTRT_TRY(ctrt_module_add_module(*out, "attn", b->attn = CTRT_NEW(multihead_attention, WIDTH, HEADS, 0, true, true,
-                                                                     device)));
-    CTRT_TRY(ctrt_module_add_module(*out, "ln2", b->ln2 = CTRT_NEW(layer_norm, CTRT_SHAPE(WIDTH), 0, true, device)));
-    return ctrt_module_add_module(*out, "mlp", b->mlp = CTRT_NEW(sequential, CTRT_MODULES(
-        CTRT_NEW(linear, WIDTH, HIDDEN, true, device), CTRT_NEW(gelu, false),
-            CTRT_NEW(linear, HIDDEN, WIDTH, true, device))));
-}
 
 static ctrt_status transformer_forward(ctrt_tensor **y, ctrt_module *self, ctrt_tensor *const *inputs, int count)
 {
@@ -74,7 +47,7 @@ static ctrt_status transformer_new(ctrt_module **out, ctrt_device *device)
     CTRT_TRY(ctrt_module_add_module(*out, "pos", t->pos = CTRT_NEW(embedding, LENGTH, WIDTH, -1, device)));
     CTRT_TRY(ctrt_module_add_module(*out, "blocks", t->blocks = CTRT_NEW(sequential, CTRT_NO_MODULES)));
     for (int i = 0; i < LAYERS; i++)
-        CTRT_TRY(ctrt_sequential_add(t->blocks, CTRT_MAKE(block_new, device)));
+        CTRT_TRY(ctrt_sequential_add(t->blocks, CTRT_MAKE(block_new, WIDTH, HEADS, HIDDEN, false, device)));
     CTRT_TRY(ctrt_module_add_module(*out, "ln", t->ln = CTRT_NEW(layer_norm, CTRT_SHAPE(WIDTH), 0, true, device)));
     return ctrt_module_add_module(*out, "head", t->head = CTRT_NEW(linear, WIDTH, VOCABULARY, true, device));
 }

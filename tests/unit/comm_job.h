@@ -8,7 +8,6 @@
 #include <pthread.h>
 #include <signal.h>
 #include <sys/mman.h>
-#include <time.h>
 
 #include "child.h"
 #include "ctrt/ctrt.h"
@@ -60,13 +59,6 @@ struct rank {
 static inline void no_log(void *user, ctrt_log_level level, const char *component, const char *text)
 {
     (void)user, (void)level, (void)component, (void)text;
-}
-
-static inline double clock_seconds(void)
-{
-    struct timespec now;
-    clock_gettime(CLOCK_MONOTONIC, &now);
-    return (double)now.tv_sec + 1e-9 * (double)now.tv_nsec;
 }
 
 static inline void sleep_seconds(double seconds)
@@ -194,6 +186,45 @@ static inline void run_quiet(enum kind kind, int size, double timeout, void (*bo
 {
     ctrt_log_set_callback(no_log, NULL);
     run_job(kind, size, timeout, body, argument, ended);
+}
+
+/* All ranks of a job of processes call this: the last rank is killed after the others have arrived. */
+static inline void lose_last_rank(struct rank *rank)
+{
+    const int last = rank->size - 1;
+    if (rank->number == last)
+        for (;;)
+            pause();
+    atomic_fetch_add(&rank->board->step, 1);
+    if (rank->number == 0) {
+        await(&rank->board->step, last);
+        kill(rank->board->pids[last], SIGKILL);
+    }
+}
+
+/* Runs a body on devices with captures (CTRT_TEST_DEVICES=cuda): in 1 and 3 threads, and in two processes.
+ * `least`: of threads. */
+static inline void run_captures(const char *title, void (*body)(struct rank *rank), const void *argument, int least,
+                                const char *const *settings)
+{
+    for (int processes = 0; processes < 2; processes++) {
+        group("%s (%s)", title, processes ? "processes" : "threads");
+        for (int size = processes ? 2 : least; size <= (processes ? 2 : 3); size += 2)
+            CHILD_LOOP(child_, settings, exit)
+                run_quiet(processes ? SIM_PROCESSES : ON_SIM, size, 60, body, argument, -1);
+    }
+}
+
+/* Whether the devices under test have captures; if not, prints a skipped group. */
+static inline bool has_captures(void)
+{
+    const char *types = getenv("CTRT_TEST_DEVICES");
+    const bool has = types != NULL && strcmp(types, "cuda") == 0;
+    if (!has) {
+        group("captures of ranks");
+        skip_group("sim has no captures; tests/integration/cuda-ranks.sh runs this");
+    }
+    return has;
 }
 
 /* All ranks have the same bits. */

@@ -85,6 +85,20 @@ static inline size_t folder_read(void *bytes, size_t capacity, const char *path)
     return size;
 }
 
+/* Returns the number of lines of the file that contain `word`, -1 if it cannot be opened. */
+static inline int folder_lines(const char *path, const char *word)
+{
+    char line[1024];
+    int count = 0;
+    FILE *file = fopen(path, "r");
+    if (file == NULL)
+        return -1;
+    while (fgets(line, sizeof line, file) != NULL)
+        count += strstr(line, word) != NULL;
+    fclose(file);
+    return count;
+}
+
 /* Copies at most `bytes` bytes (-1: all) of file `from` to folder/name. */
 static inline void folder_copy(const char *folder, const char *name, const char *from, long bytes)
 {

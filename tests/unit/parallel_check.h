@@ -43,6 +43,13 @@ static inline ctrt_device *numbered(int number)
     return device;
 }
 
+/* Writes the devices 0 to 3. */
+static inline void four(ctrt_device *devices[MOST])
+{
+    for (int i = 0; i < MOST; i++)
+        devices[i] = numbered(i);
+}
+
 /* Writes the devices of the list. Returns false if the machine has too few. */
 static inline bool list_devices(ctrt_device *devices[MOST], const struct device_list *list)
 {
@@ -56,6 +63,15 @@ static inline bool list_devices(ctrt_device *devices[MOST], const struct device_
 
 /* Tests that use simulated devices start with this, in a child process. */
 #define SIMS "CTRT_SIM=devices=4,memory=32m,jitter=20us,poison=yes", "CTRT_NUM_THREADS=1"
+
+/* Opens the cpu and the first four simulated devices. */
+static inline void sims_begin(void)
+{
+    static const char *const names[MOST] = { "sim:0", "sim:1", "sim:2", "sim:3" };
+    (void)cpu_device();
+    for (int i = 0; i < MOST && i < ctrt_device_count("sim"); i++)
+        (void)sim_open(names[i]);
+}
 
 /* Creates an f32 tensor with the values 1, 2, 3, ... times `factor` on `device`. */
 static inline ctrt_tensor *ramp(ctrt_ints shape, double factor, ctrt_device *device)
@@ -80,10 +96,12 @@ static inline void count_warnings(void *user, ctrt_log_level level, const char *
     warnings += level <= CTRT_LOG_WARNING && strcmp(component, "parallel") == 0;
 }
 
-static inline void release_all(ctrt_tensor **tensors, int count)
+/* A loss without targets: the mean of the output. */
+static inline ctrt_status mean_loss(ctrt_tensor **loss, ctrt_tensor *output, ctrt_tensor *const *inputs, int count,
+                                    void *user)
 {
-    for (int i = 0; i < count; i++)
-        ctrt_tensor_release(&tensors[i]);
+    (void)inputs, (void)count, (void)user;
+    return ctrt_mean(loss, output, CTRT_ALL_DIMS);
 }
 
 typedef ctrt_status (*net_function)(ctrt_module **out, ctrt_device *device);
@@ -104,19 +122,6 @@ static inline ctrt_module *parallel(ctrt_module *module, const char *strategy, c
     if (!CHECK_OK(ctrt_parallel_new(&net, module, strategy, devices, n)))
         tap_stop();
     return net;
-}
-
-/* Steps after `device` was lost: the error names it, and comes at the latest where the result is read. */
-static inline void lost_steps(ctrt_module *net, ctrt_tensor *x, ctrt_loss_function loss_function, ctrt_device *device)
-{
-    for (int i = 0; i < 2; i++) {
-        CTRT_AUTO(tensor) loss = NULL;
-        double value;
-        ctrt_status status = ctrt_parallel_step(&loss, net, &x, 1, loss_function, NULL);
-        status = status == CTRT_OK ? ctrt_item(&value, loss) : status;
-        CHECK_EQ(status, CTRT_ERR_DEVICE_LOST);
-        CHECK_HAS(ctrt_error_message(), ctrt_device_name(device));
-    }
 }
 
 #endif

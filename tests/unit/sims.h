@@ -6,7 +6,6 @@
 
 #include <dlfcn.h>
 #include <pthread.h>
-#include <time.h>
 
 #include "backends/sim/control.h"
 #include "child.h"
@@ -14,13 +13,6 @@
 #include "tensors.h"
 
 static const sim_control *sim;
-
-static inline double seconds_now(void)
-{
-    struct timespec now;
-    clock_gettime(CLOCK_MONOTONIC, &now);
-    return (double)now.tv_sec + 1e-9 * (double)now.tv_nsec;
-}
 
 /* Opens `name` and finds the control table. If either fails, ends the child process with a failed check. */
 static inline ctrt_device *sim_open(const char *name)

@@ -1,10 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Tests the communication hooks of the strategy `distributed`: f16, bf16 and PowerSGD against PyTorch's
  * (tests/reference/hooks.txt), hooks of the program, and what is sent. */
-#include <math.h>
-
-#include "comm_job.h"
-#include "ctrt/strategy_plugin.h"
+#include "rank_check.h"
 #include "reference/ref.h"
 
 enum { ROWS = 4, INPUTS = 12, STEPS = 7 };
@@ -15,15 +12,6 @@ static ctrt_status net_new(ctrt_module **out, ctrt_device *device)
 {
     return ctrt_sequential_new(out, CTRT_MODULES(CTRT_NEW(linear, INPUTS, 16, true, device), CTRT_NEW(tanh),
                                                  CTRT_NEW(linear, 16, 8, true, device)));
-}
-
-static ctrt_status square_loss(ctrt_tensor **loss, ctrt_tensor *output, ctrt_tensor *const *inputs, int count,
-                               void *user)
-{
-    CTRT_AUTO(tensor) square = NULL;
-    (void)inputs, (void)count, (void)user;
-    CTRT_TRY(ctrt_square(&square, output));
-    return ctrt_mean(loss, square, CTRT_ALL_DIMS);
 }
 
 static const struct ref_record *record(struct ref_file *file, const char *prefix, const char *name)
@@ -49,7 +37,7 @@ static void begin(ctrt_module **net, ctrt_optimizer **optimizer, struct rank *ra
     CHECK_OK(ctrt_sgd_new(optimizer, *net, &options));
 }
 
-static void step(ctrt_module *net, ctrt_optimizer *optimizer, struct rank *rank, struct ref_file *file)
+static void step_with(ctrt_module *net, ctrt_optimizer *optimizer, struct rank *rank, struct ref_file *file)
 {
     CTRT_AUTO(tensor) x = NULL, loss = NULL;
     const double *values = record(file, "x", "")->f + rank->number % 2 * ROWS * INPUTS;
@@ -63,16 +51,9 @@ static void step(ctrt_module *net, ctrt_optimizer *optimizer, struct rank *rank,
 static void compare(ctrt_module *net, struct ref_file *file, const char *prefix, double tolerance)
 {
     for (int i = 0; i < 4; i++) {
-        double got[256];
-        const struct ref_record *want = record(file, prefix, names[i]);
-        REQUIRE_TRUE(want->numel <= 256);
-        CHECK_OK(ctrt_to_host(got, sizeof got, module_tensor(net, names[i]), CTRT_F64));
-        for (int64_t k = 0; k < want->numel; k++)
-            if (!(fabs(got[k] - want->f[k]) <= tolerance)) {
-                CHECK(false, "%s%s: element %lld is %.9g, expected %.9g", prefix, names[i], (long long)k, got[k],
-                      want->f[k]);
-                break;
-            }
+        CTRT_AUTO(tensor) want = NULL;
+        CHECK_OK(ref_tensor(&want, record(file, prefix, names[i]), CTRT_F64, NULL));
+        check_same(names[i], __LINE__, module_tensor(net, names[i]), want, tolerance);
     }
 }
 
@@ -116,7 +97,7 @@ static void against_pytorch(struct rank *rank)
     begin(&net, &optimizer, rank, file);
     CHECK_HAS(ctrt_parallel_describe(net), *k->hook ? k->hook : "buckets");
     for (int i = 0; i < STEPS; i++)
-        step(net, optimizer, rank, file);
+        step_with(net, optimizer, rank, file);
     snprintf(prefix, sizeof prefix, "%s/", k->name);
     compare(net, file, prefix, k->tolerance);
     same_everywhere(net, rank);
@@ -162,14 +143,14 @@ static void not_compressed(struct rank *rank)
     CHECK_OK(ctrt_parallel_new_comm(&half, module, "distributed", rank->comm));
     CHECK_OK(ctrt_sgd_new(&of_half, half, &options));
     for (int i = 0; i < 2; i++)
-        step(half, of_half, rank, file);
+        step_with(half, of_half, rank, file);
     CHECK_EQ(sent(rank, "f16", 344), 2);
 
     begin(&net, &optimizer, rank, file);
     for (int i = 0; i < 4; i++)
         CHECK_OK(ctrt_init_constant_(module_tensor(net, names[i]), 0));
     for (int i = 0; i < 3; i++)
-        step(net, optimizer, rank, file);
+        step_with(net, optimizer, rank, file);
     double got[256];
     CHECK_OK(ctrt_to_host(got, sizeof got, module_tensor(net, names[0]), CTRT_F64));
     CHECK(got[0] == 0 && got[191] == 0, "parameters %g and %g", got[0], got[191]);
@@ -253,7 +234,7 @@ static void of_program(struct rank *rank)
             CHECK_OK(ctrt_parallel_set_comm_hook(net, NULL, NULL));
         if (i == 6)
             CHECK_OK(ctrt_parallel_set_comm_hook(net, program_hook, &hook));
-        step(net, optimizer, rank, file);
+        step_with(net, optimizer, rank, file);
         /* The buckets of 64 bytes: one per parameter. */
         CHECK_EQ(hook.calls - calls, rank->size == 1 || i == 5 ? 0 : 4 * (hook.stages + 1));
         CHECK_TRUE((hook.layout != layout) == (rank->size > 1 && i < 2));
@@ -280,8 +261,6 @@ static void refused(struct rank *rank)
     CHECK_OK(ctrt_parallel_new(&one, module, "single", &rank->device, 1));
     CHECK_FAILS(ctrt_parallel_set_comm_hook(one, program_hook, &hook), CTRT_ERR_NOT_SUPPORTED,
                 "strategy single has no");
-    CHECK_FAILS(ctrt_parallel_set_comm_hook(module, program_hook, &hook), CTRT_ERR_INVALID_ARGUMENT, "Sequential");
-    CHECK_FAILS(ctrt_parallel_set_comm_hook(NULL, program_hook, &hook), CTRT_ERR_INVALID_ARGUMENT, "net");
     if (getenv("CTRT_CANONICAL") != NULL) {
         CHECK_OK(ctrt_parallel_new_comm(&net, module, "distributed", rank->comm));
         CHECK_FAILS(ctrt_parallel_set_comm_hook(net, program_hook, &hook), CTRT_ERR_NOT_SUPPORTED, "canonical mode");

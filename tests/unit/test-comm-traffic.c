@@ -109,12 +109,6 @@ static void collective_traffic(struct rank *rank)
 
 /* ---- data-parallel ---- */
 
-static ctrt_status mean_loss(ctrt_tensor **loss, ctrt_tensor *output, ctrt_tensor *const *inputs, int count, void *user)
-{
-    (void)inputs, (void)count, (void)user;
-    return ctrt_mean(loss, output, CTRT_ALL_DIMS);
-}
-
 /* A step without changed parameters: device 0 sends each other device its rows; the gradients of each bucket, and the
  * losses, go up a binary tree to device 0. */
 static void gradient_traffic(int n)

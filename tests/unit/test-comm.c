@@ -17,17 +17,10 @@ static ctrt_tensor *shared_tensor(struct rank *rank, ctrt_dtype dtype, int64_t n
     return x;
 }
 
-/* Mappings of this process that `word` occurs in. */
-static int count_mappings(const char *word)
+/* Mappings of this process that ranks share. */
+static int shared_mappings(void)
 {
-    char line[512];
-    int count = 0;
-    FILE *file = fopen("/proc/self/maps", "r");
-    while (file != NULL && fgets(line, sizeof line, file) != NULL)
-        count += strstr(line, word) != NULL;
-    if (file != NULL)
-        fclose(file);
-    return count;
+    return folder_lines("/proc/self/maps", "memfd:ctrt-comm");
 }
 
 /* Every combination of shared and ordinary tensors on the ranks, of collectives that read and write the tensors of
@@ -74,10 +67,10 @@ static void shared_lifetime(struct rank *rank)
     ctrt_tensor *x[3] = { NULL };
     const int me = rank->number;
     const bool processes = rank->kind == PROCESSES;
-    const int before = count_mappings("memfd:ctrt-comm");
+    const int before = shared_mappings();
     for (int i = 0; i < 3; i++)
         x[i] = shared_tensor(rank, CTRT_F32, N);
-    CHECK_EQ(count_mappings("memfd:ctrt-comm"), before + (processes ? 3 : 0));
+    CHECK_EQ(shared_mappings(), before + (processes ? 3 : 0));
     ctrt_tensor_release(&x[me % 2]);
     CHECK_OK(ctrt_comm_all_reduce(NULL, rank->comm, x[2], CTRT_COMM_SUM));
     check_range(rank->comm, "sum", x[2], 0, N, reduced(CTRT_F32, CTRT_COMM_SUM, rank->size, 0, N));
@@ -86,8 +79,8 @@ static void shared_lifetime(struct rank *rank)
     /* All ranks have freed x[0] and x[1], so the next free unmaps both. */
     ctrt_tensor *last = shared_tensor(rank, CTRT_F32, 10), *view = NULL;
     ctrt_tensor_release(&last);
-    CHECK_EQ(count_mappings("memfd:ctrt-comm") >= before + processes, true);
-    CHECK_EQ(count_mappings("memfd:ctrt-comm") <= before + 2 * processes, true);
+    CHECK_EQ(shared_mappings() >= before + processes, true);
+    CHECK_EQ(shared_mappings() <= before + 2 * processes, true);
     CHECK_OK(ctrt_narrow(&view, x[2], 0, 1, 2));
     ctrt_tensor_release(&x[2]);
     CHECK_OK(ctrt_comm_all_reduce(NULL, rank->comm, view, CTRT_COMM_MAX));
@@ -102,7 +95,7 @@ static void shared_lifetime(struct rank *rank)
         }
     CHECK_OK(ctrt_mul_scalar_(view, ctrt_float(2)));
     ctrt_tensor_release(&view);
-    CHECK_EQ(processes ? count_mappings("memfd:ctrt-comm") : 0, 0);
+    CHECK_EQ(processes ? shared_mappings() : 0, 0);
 }
 
 static char warning[512];
@@ -132,9 +125,9 @@ static void shared_no_memory(struct rank *rank)
     CHECK_EQ(status, rank->number == 1 ? CTRT_ERR_OUT_OF_MEMORY : CTRT_OK);
     CHECK_EQ(setrlimit(RLIMIT_AS, &before), 0);
 #endif
-    CHECK_EQ(count_mappings("memfd:ctrt-comm"), 1);
+    CHECK_EQ(shared_mappings(), 1);
     x = shared_tensor(rank, CTRT_F32, 5);
-    CHECK_EQ(count_mappings("memfd:ctrt-comm"), 2);
+    CHECK_EQ(shared_mappings(), 2);
     CHECK_OK(ctrt_comm_all_reduce(NULL, rank->comm, x, CTRT_COMM_SUM));
     check_range(rank->comm, "sum", x, 0, 5, reduced(CTRT_F32, CTRT_COMM_SUM, rank->size, 0, 5));
 }

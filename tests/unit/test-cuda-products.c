@@ -9,6 +9,7 @@
 
 #include "ctrt/capture.h"
 #include "cuda_compare.h"
+#include "folder.h"
 
 /* ---- products ---- */
 
@@ -153,15 +154,7 @@ static char tuning[64];
 /* Returns the number of lines in the tuning file that contain `with`, or -1 if the file does not exist. */
 static int lines(const char *with)
 {
-    char line[1024];
-    int count = 0;
-    FILE *file = fopen(tuning, "r");
-    if (file == NULL)
-        return -1;
-    while (fgets(line, sizeof line, file) != NULL)
-        count += strstr(line, with) != NULL;
-    fclose(file);
-    return count;
+    return folder_lines(tuning, with);
 }
 
 static void write_file(const char *path, const char *text)

@@ -1,181 +1,15 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Tests the strategy `distributed`: ranks that are threads and processes, against `single` on the whole batch. */
-#include <math.h>
+#include "rank_check.h"
 
-#include "comm_job.h"
-#include "ctrt/strategy_plugin.h"
-
-enum { FEATURES = 6, MOST_RANKS = 4, MOST_STEPS = 8, MOST_ROWS = 24 };
+enum { MOST_STEPS = 8 };
 
 /* ---- networks ---- */
-
-static ctrt_status mlp_new(ctrt_module **out, ctrt_device *device)
-{
-    return ctrt_sequential_new(out, CTRT_MODULES(CTRT_NEW(linear, FEATURES, 8, true, device), CTRT_NEW(tanh),
-                                                 CTRT_NEW(layer_norm, CTRT_SHAPE(8), 0, true, device),
-                                                 CTRT_NEW(linear, 8, 3, false, device)));
-}
-
-static ctrt_status norm_new(ctrt_module **out, ctrt_device *device)
-{
-    return ctrt_sequential_new(out, CTRT_MODULES(CTRT_NEW(linear, FEATURES, 4, true, device),
-                                                 CTRT_NEW(batch_norm1d, 4, 0, 0, true, device),
-                                                 CTRT_NEW(linear, 4, 3, true, device)));
-}
 
 static ctrt_status dropout_new(ctrt_module **out, ctrt_device *device)
 {
     return ctrt_sequential_new(out, CTRT_MODULES(CTRT_NEW(linear, FEATURES, 8, true, device), CTRT_NEW(dropout, 0.25),
                                                  CTRT_NEW(linear, 8, 3, true, device)));
-}
-
-/* y = x * a * scale, times b if the state says so. The parameter `never` is not used. */
-struct branch {
-    bool uses_b;
-};
-
-static ctrt_status branch_forward(ctrt_tensor **y, ctrt_module *self, ctrt_tensor *const *inputs, int count)
-{
-    ctrt_tensor *a = NULL, *b = NULL, *scale = NULL;
-    const struct branch *branch = ctrt_module_state(self);
-    (void)count;
-    CTRT_TRY(ctrt_module_tensor(&a, self, "a"));
-    CTRT_TRY(ctrt_module_tensor(&b, self, "b"));
-    CTRT_TRY(ctrt_module_tensor(&scale, self, "scale"));
-    CTRT_TRY(ctrt_mul(y, inputs[0], a));
-    CTRT_TRY(ctrt_mul(y, *y, scale));
-    return branch->uses_b ? ctrt_mul(y, *y, b) : CTRT_OK;
-}
-
-static const ctrt_module_class branch_class = {
-    .size = sizeof(ctrt_module_class), .kind = "Branch", .state_bytes = sizeof(struct branch),
-    .forward = branch_forward,
-};
-
-static ctrt_status branch_new(ctrt_module **out, ctrt_device *device)
-{
-    static const char *const names[4] = { "a", "never", "b", "scale" };
-    CTRT_AUTO(module) self = NULL;
-    CTRT_TRY(ctrt_module_new(&self, &branch_class));
-    for (int i = 0; i < 4; i++) {
-        CTRT_AUTO(tensor) tensor = NULL;
-        CTRT_TRY(ctrt_full(&tensor, CTRT_SHAPE(FEATURES), ctrt_float(i == 3 ? 1 : 0.5), CTRT_F32, device));
-        CTRT_TRY(i < 3 ? ctrt_module_add_parameter(self, names[i], tensor)
-                       : ctrt_module_add_buffer(self, names[i], tensor, true));
-    }
-    *out = ctrt_module_retain(self);
-    return CTRT_OK;
-}
-
-typedef ctrt_status (*net_function)(ctrt_module **out, ctrt_device *device);
-
-/* ---- helpers ---- */
-
-static ctrt_status square_loss(ctrt_tensor **loss, ctrt_tensor *output, ctrt_tensor *const *inputs, int count,
-                               void *user)
-{
-    CTRT_AUTO(tensor) square = NULL;
-    (void)inputs, (void)count;
-    if (user != NULL)
-        return ctrt_fail(CTRT_ERR_STATE, "%s", (const char *)user);
-    CTRT_TRY(ctrt_square(&square, output));
-    return ctrt_mean(loss, square, CTRT_ALL_DIMS);
-}
-
-static ctrt_module *new_net(net_function make, struct rank *rank)
-{
-    ctrt_module *module = NULL;
-    if (!CHECK_OK(make(&module, rank->device)))
-        tap_stop();
-    return module;
-}
-
-static ctrt_module *distributed(ctrt_module *module, struct rank *rank)
-{
-    ctrt_module *net = NULL;
-    if (!CHECK_OK(ctrt_parallel_new_comm(&net, module, "distributed", rank->comm)))
-        tap_stop();
-    return net;
-}
-
-static ctrt_module *single(ctrt_module *module, struct rank *rank)
-{
-    ctrt_module *net = NULL;
-    if (!CHECK_OK(ctrt_parallel_new(&net, module, "single", &rank->device, 1)))
-        tap_stop();
-    return net;
-}
-
-static ctrt_module *copy_of(ctrt_module *module, struct rank *rank)
-{
-    ctrt_module *copy = NULL;
-    if (!CHECK_OK(ctrt_module_copy(&copy, module, rank->device)))
-        tap_stop();
-    return copy;
-}
-
-/* Rows from..from+rows-1 of a batch that depends on `turn`. */
-static ctrt_tensor *batch_of(struct rank *rank, int turn, int from, int rows)
-{
-    float values[MOST_ROWS * FEATURES] = { 0 };
-    ctrt_tensor *x = NULL;
-    REQUIRE_TRUE(rows <= MOST_ROWS);
-    for (int i = 0; i < rows * FEATURES; i++)
-        values[i] = (float)sin(turn * 1000 + from * FEATURES + i);
-    CHECK_OK(ctrt_from_data(&x, values, rows * FEATURES, CTRT_SHAPE(rows, FEATURES), CTRT_F32, rank->device));
-    return x;
-}
-
-static double step(ctrt_module *net, struct rank *rank, int turn, int from, int rows)
-{
-    CTRT_AUTO(tensor) x = batch_of(rank, turn, from, rows), loss = NULL;
-    double value = NAN;
-    if (CHECK_OK(ctrt_parallel_step(&loss, net, &x, 1, square_loss, NULL)))
-        CHECK_OK(ctrt_item(&value, loss));
-    return value;
-}
-
-static ctrt_tensor *parameter(ctrt_module *net, size_t i)
-{
-    ctrt_tensor *tensor = NULL;
-    CHECK_OK(ctrt_module_parameter(NULL, &tensor, net, i));
-    return tensor;
-}
-
-static void near(const char *what, size_t index, ctrt_tensor *got, ctrt_tensor *want)
-{
-    double a[128], b[128];
-    if (!CHECK(!got == !want, "%s %zu: %p, expected %p", what, index, (void *)got, (void *)want) || got == NULL)
-        return;
-    const int64_t numel = ctrt_tensor_numel(want);
-    REQUIRE_TRUE(numel <= 128);
-    CHECK_OK(ctrt_to_host(a, sizeof a, got, CTRT_F64));
-    CHECK_OK(ctrt_to_host(b, sizeof b, want, CTRT_F64));
-    for (int64_t i = 0; i < numel; i++)
-        if (!(fabs(a[i] - b[i]) <= 1e-5 * (1 + fabs(b[i])))) {
-            CHECK(false, "%s %zu: element %lld is %.9g, expected %.9g", what, index, (long long)i, a[i], b[i]);
-            return;
-        }
-}
-
-static void same_parameters(ctrt_module *got, ctrt_module *want)
-{
-    for (size_t i = 0; i < ctrt_module_parameter_count(want); i++)
-        near("parameter", i, parameter(got, i), parameter(want, i));
-}
-
-static void same_grads(ctrt_module *got, ctrt_module *want)
-{
-    for (size_t i = 0; i < ctrt_module_parameter_count(want); i++)
-        near("gradient", i, ctrt_tensor_grad(parameter(got, i)), ctrt_tensor_grad(parameter(want, i)));
-}
-
-static ctrt_optimizer *optimizer_of(ctrt_module *net)
-{
-    const ctrt_sgd_options options = { .lr = 0.05, .momentum = 0.9 };
-    ctrt_optimizer *optimizer = NULL;
-    CHECK_OK(ctrt_sgd_new(&optimizer, net, &options));
-    return optimizer;
 }
 
 /* ---- training ---- */
@@ -190,80 +24,73 @@ static const struct plan {
     { "different rows", 3, { { 1, 4, 2, 5 }, { 5, 1, 1, 1 }, { 0, 3, 1, 2 } } },
 };
 
-static void train(struct rank *rank)
+static void train_ranks(struct rank *rank)
 {
     const struct plan *plan = rank->argument;
-    CTRT_AUTO(module) module = new_net(mlp_new, rank), net = distributed(module, rank),
-                      reference = copy_of(module, rank), one = single(reference, rank);
-    CTRT_AUTO(optimizer) a = optimizer_of(net), b = optimizer_of(one);
-    CHECK_TRUE(ctrt_parallel_comm(net) == rank->comm);
+    struct pair p = pair_new(mlp_new, "distributed", rank);
+    CTRT_AUTO(optimizer) a = NULL, b = NULL;
+    CHECK_OK(optimizer_new(&a, p.net, false));
+    CHECK_OK(optimizer_new(&b, p.one, false));
+    CHECK_TRUE(ctrt_parallel_comm(p.net) == rank->comm);
     for (int i = 0; i < plan->steps; i++) {
-        int from = 0, all = 0;
-        for (int r = 0; r < rank->size; r++)
-            all += plan->rows[i][r];
-        for (int r = 0; r < rank->number; r++)
-            from += plan->rows[i][r];
+        const int from = rows_before(plan->rows[i], rank->number), all = rows_before(plan->rows[i], rank->size);
         CHECK_OK(ctrt_optimizer_zero_grad(a, true));
-        const double loss = step(net, rank, i, from, plan->rows[i][rank->number]);
+        const double loss = step_rows(p.net, rank, i, from, plan->rows[i][rank->number]);
         if (all == 0) {
-            CHECK(isnan(loss) && ctrt_tensor_grad(parameter(net, 0)) == NULL, "%s: loss %g of no rows", plan->name,
+            CHECK(isnan(loss) && ctrt_tensor_grad(parameter(p.net, 0)) == NULL, "%s: loss %g of no rows", plan->name,
                   loss);
             continue;
         }
         CHECK_OK(ctrt_optimizer_zero_grad(b, true));
-        CHECK_NEAR(loss, step(one, rank, i, 0, all), 1e-5);
-        same_grads(net, one);
+        CHECK_NEAR(loss, step_rows(p.one, rank, i, 0, all), 1e-5);
+        same_grads(p.net, p.one, 1e-5);
         CHECK_OK(ctrt_optimizer_step(a));
         CHECK_OK(ctrt_optimizer_step(b));
     }
-    same_parameters(net, one);
-    same_everywhere(net, rank);
+    same_parameters(p.net, p.one, 1e-5);
+    same_everywhere(p.net, rank);
+    pair_free(&p);
 }
 
-/* Accumulation over passes with and without reduction. */
+static void same_gradients(struct pair *p, struct rank *rank)
+{
+    (void)rank;
+    same_grads(p->net, p->one, 1e-5);
+}
+
 static void accumulate(struct rank *rank)
 {
-    CTRT_AUTO(module) module = new_net(mlp_new, rank), net = distributed(module, rank),
-                      reference = copy_of(module, rank), one = single(reference, rank);
-    const int rows = 2, from = rows * rank->number, all = rows * rank->size;
-    for (int i = 0; i < 7; i++) {
-        const bool local = i == 1 || i == 2 || i == 5;
-        CHECK_OK(ctrt_parallel_no_sync(net, local));
-        const double loss = step(net, rank, i, from, rows), want = step(one, rank, i, 0, all);
-        if (local)
-            continue;
-        CHECK_NEAR(loss, want, 1e-5);
-        same_grads(net, one);
-    }
+    accumulate_rows("distributed", rank, same_gradients);
 }
 
 /* Forward passes with the program's own backward pass. */
 static void forward_alone(struct rank *rank)
 {
-    CTRT_AUTO(module) module = new_net(mlp_new, rank), net = distributed(module, rank),
-                      reference = copy_of(module, rank), one = single(reference, rank);
+    struct pair p = pair_new(mlp_new, "distributed", rank);
     const int rows = 2;
     for (int i = 0; i < 3; i++) {
-        CTRT_AUTO(tensor) x = batch_of(rank, i, rows * rank->number, rows), y = NULL, loss = NULL;
-        CHECK_OK(ctrt_forward(&y, net, x));
+        CTRT_AUTO(tensor) x = batch_of(rank->device, CTRT_F32, i, rows * rank->number, rows), y = NULL, loss = NULL;
+        CHECK_OK(ctrt_forward(&y, p.net, x));
         CHECK_OK(square_loss(&loss, y, NULL, 0, NULL));
         CHECK_OK(ctrt_backward(loss));
-        (void)step(one, rank, i, 0, rows * rank->size);
-        same_grads(net, one);
-        ctrt_no_grad CHECK_OK(ctrt_forward(&y, net, x));
+        (void)step_rows(p.one, rank, i, 0, rows * rank->size);
+        same_grads(p.net, p.one, 1e-5);
+        ctrt_no_grad CHECK_OK(ctrt_forward(&y, p.net, x));
     }
     /* A pass that does not begin with a forward pass of the strategy. */
-    CTRT_AUTO(tensor) x = batch_of(rank, 0, 0, 1), y = NULL, loss = NULL;
-    CHECK_OK(ctrt_forward(&y, module, x));
+    CTRT_AUTO(tensor) x = batch_of(rank->device, CTRT_F32, 0, 0, 1), y = NULL, loss = NULL;
+    CHECK_OK(ctrt_forward(&y, p.module, x));
     CHECK_OK(square_loss(&loss, y, NULL, 0, NULL));
     CHECK_FAILS(ctrt_backward(loss), CTRT_ERR_STATE, "without a forward pass of the strategy before");
+    pair_free(&p);
 }
 
 static void missing(struct rank *rank)
 {
-    CTRT_AUTO(module) module = new_net(branch_new, rank), net = distributed(module, rank);
-    CTRT_AUTO(optimizer) optimizer = optimizer_of(net);
-    CTRT_AUTO(tensor) x = batch_of(rank, 0, 0, 2), y = NULL, loss = NULL;
+    CTRT_AUTO(module) module = new_net(branch_new, rank), net = net_of_ranks(module, "distributed", rank);
+    CTRT_AUTO(optimizer) optimizer = NULL;
+    CTRT_AUTO(tensor) x = batch_of(rank->device, CTRT_F32, 0, 0, 2), y = NULL, loss = NULL;
+    CHECK_OK(optimizer_new(&optimizer, net, false));
     CHECK_OK(ctrt_forward(&y, net, x));
     CHECK_OK(ctrt_forward(&y, net, x));
     CHECK_OK(square_loss(&loss, y, NULL, 0, NULL));
@@ -281,8 +108,9 @@ static void missing(struct rank *rank)
 
 static void unused(struct rank *rank)
 {
-    CTRT_AUTO(module) module = new_net(branch_new, rank), net = distributed(module, rank),
-                      reference = copy_of(module, rank);
+    CTRT_AUTO(module) module = new_net(branch_new, rank), net = net_of_ranks(module, "distributed", rank),
+                      reference = NULL;
+    CHECK_OK(ctrt_module_copy(&reference, module, rank->device));
     struct branch *branch = ctrt_module_state(module), *other = ctrt_module_state(reference);
     CTRT_AUTO(tensor) ones = NULL;
     ctrt_tensor *scale = NULL;
@@ -295,22 +123,22 @@ static void unused(struct rank *rank)
             CHECK_OK(ctrt_tensor_set_grad(parameter(net, 1), ones));
         ctrt_no_grad CHECK_OK(ctrt_fill_(scale, ctrt_float(rank->number == 0 ? 1 : 7)));
         branch->uses_b = rank->number == user;
-        (void)step(net, rank, round, 2 * rank->number, 2);
+        (void)step_rows(net, rank, round, 2 * rank->number, 2);
         CHECK_TRUE(ctrt_tensor_grad(parameter(net, 1)) == (round == 2 ? ones : NULL));
         CHECK_TRUE((ctrt_tensor_grad(parameter(net, 2)) != NULL) == (user >= 0));
 
         /* The same by hand: the mean of the gradients of all ranks. */
         CHECK_OK(ctrt_module_zero_grad(reference, true));
         for (int r = 0; r < rank->size; r++) {
-            CTRT_AUTO(tensor) x = batch_of(rank, round, 2 * r, 2), y = NULL, loss = NULL;
+            CTRT_AUTO(tensor) x = batch_of(rank->device, CTRT_F32, round, 2 * r, 2), y = NULL, loss = NULL;
             other->uses_b = r == user;
             CHECK_OK(ctrt_forward(&y, reference, x));
             CHECK_OK(square_loss(&loss, y, NULL, 0, NULL));
             CHECK_OK(ctrt_mul_scalar(&loss, loss, ctrt_float(1.0 / rank->size)));
             CHECK_OK(ctrt_backward(loss));
         }
-        near("gradient", 0, ctrt_tensor_grad(parameter(net, 0)), ctrt_tensor_grad(parameter(reference, 0)));
-        near("gradient", 2, ctrt_tensor_grad(parameter(net, 2)), ctrt_tensor_grad(parameter(reference, 2)));
+        same_grad(net, reference, 0, 1e-5);
+        same_grad(net, reference, 2, 1e-5);
     }
     double values[FEATURES];
     CHECK_OK(ctrt_to_host(values, sizeof values, scale, CTRT_F64));
@@ -350,21 +178,21 @@ static void mismatch(struct rank *rank)
 
     /* After that the module and the communicator can be used. */
     CHECK_OK(ctrt_tensor_require_grad(parameter(frozen, 0), true));
-    net = distributed(frozen, rank);
-    (void)step(net, rank, 0, 2 * rank->number, 2);
+    net = net_of_ranks(frozen, "distributed", rank);
+    (void)step_rows(net, rank, 0, 2 * rank->number, 2);
     CHECK_TRUE(ctrt_tensor_grad(parameter(net, 0)) != NULL && ctrt_tensor_grad(parameter(net, 1)) == NULL);
     CHECK_OK(ctrt_tensor_require_grad(parameter(frozen, 1), true));
-    CTRT_AUTO(tensor) x = batch_of(rank, 0, 0, 2), loss = NULL;
+    CTRT_AUTO(tensor) x = batch_of(rank->device, CTRT_F32, 0, 0, 2), loss = NULL;
     CHECK_FAILS(ctrt_parallel_step(&loss, net, &x, 1, square_loss, NULL), CTRT_ERR_STATE,
                 "\"bias\" requires grad only");
 }
 
 static void audit(struct rank *rank)
 {
-    CTRT_AUTO(module) module = new_net(norm_new, rank), net = distributed(module, rank);
-    CTRT_AUTO(tensor) x = batch_of(rank, 0, 0, 4), loss = NULL;
+    CTRT_AUTO(module) module = new_net(plain_norm_new, rank), net = net_of_ranks(module, "distributed", rank);
+    CTRT_AUTO(tensor) x = batch_of(rank->device, CTRT_F32, 0, 0, 4), loss = NULL;
     for (int i = 0; i < 4; i++) {
-        (void)step(net, rank, i, 4 * rank->number, 4);
+        (void)step_rows(net, rank, i, 4 * rank->number, 4);
         if (i == 2 && rank->number == 1)
             ctrt_no_grad CHECK_OK(ctrt_fill_(parameter(net, 1), ctrt_float(1)));
     }
@@ -376,9 +204,9 @@ static void audit(struct rank *rank)
 
 static void failing(struct rank *rank)
 {
-    CTRT_AUTO(module) module = new_net(mlp_new, rank), net = distributed(module, rank);
-    CTRT_AUTO(tensor) x = batch_of(rank, 0, 0, 2), loss = NULL;
-    (void)step(net, rank, 0, 0, 2);
+    CTRT_AUTO(module) module = new_net(mlp_new, rank), net = net_of_ranks(module, "distributed", rank);
+    CTRT_AUTO(tensor) x = batch_of(rank->device, CTRT_F32, 0, 0, 2), loss = NULL;
+    (void)step_rows(net, rank, 0, 0, 2);
     ctrt_tensor *before = ctrt_tensor_grad(parameter(net, 0));
     const ctrt_status status = ctrt_parallel_step(&loss, net, &x, 1, square_loss, rank->number == 1 ? "too hot" : NULL);
     CHECK_EQ(status, rank->number == 1 ? CTRT_ERR_STATE : CTRT_ERR_COMM);
@@ -390,9 +218,9 @@ static void failing(struct rank *rank)
 static void refused(struct rank *rank)
 {
     CTRT_AUTO(module) module = new_net(mlp_new, rank);
-    CTRT_AUTO(tensor) x = batch_of(rank, 0, 0, 2), loss = NULL;
+    CTRT_AUTO(tensor) x = batch_of(rank->device, CTRT_F32, 0, 0, 2), loss = NULL;
     CHECK_OK(ctrt_tensor_require_grad(parameter(module, 1), false));
-    CTRT_AUTO(module) net = distributed(module, rank);
+    CTRT_AUTO(module) net = net_of_ranks(module, "distributed", rank);
     CHECK_OK(ctrt_tensor_require_grad(parameter(module, 1), rank->number == 1));
     const ctrt_status status = ctrt_parallel_step(&loss, net, &x, 1, square_loss, NULL);
     CHECK_EQ(status, rank->number == 1 ? CTRT_ERR_STATE : CTRT_ERR_COMM);
@@ -401,10 +229,10 @@ static void refused(struct rank *rank)
 
 static void killed(struct rank *rank)
 {
-    CTRT_AUTO(module) module = new_net(mlp_new, rank), net = distributed(module, rank);
-    CTRT_AUTO(tensor) x = batch_of(rank, 0, 0, 2), loss = NULL;
+    CTRT_AUTO(module) module = new_net(mlp_new, rank), net = net_of_ranks(module, "distributed", rank);
+    CTRT_AUTO(tensor) x = batch_of(rank->device, CTRT_F32, 0, 0, 2), loss = NULL;
     char *json = NULL;
-    (void)step(net, rank, 0, 0, 2);
+    (void)step_rows(net, rank, 0, 0, 2);
     if (rank->number == 1)
         raise(SIGKILL);
     CHECK_FAILS(ctrt_parallel_step(&loss, net, &x, 1, square_loss, NULL), CTRT_ERR_COMM, "rank 1 (");
@@ -418,11 +246,12 @@ static void killed(struct rank *rank)
 
 static void train_canonical(char hash[65], ctrt_module *net, struct rank *rank, int from, int rows)
 {
-    CTRT_AUTO(optimizer) optimizer = optimizer_of(net);
+    CTRT_AUTO(optimizer) optimizer = NULL;
+    CHECK_OK(optimizer_new(&optimizer, net, false));
     CHECK_OK(ctrt_generator_set(rank->device, 7, 0));
     for (int i = 0; i < 3; i++) {
         CHECK_OK(ctrt_optimizer_zero_grad(optimizer, true));
-        (void)step(net, rank, i, from, rows);
+        (void)step_rows(net, rank, i, from, rows);
         CHECK_OK(ctrt_optimizer_step(optimizer));
     }
     CHECK_OK(ctrt_module_sha256(hash, net));
@@ -430,27 +259,27 @@ static void train_canonical(char hash[65], ctrt_module *net, struct rank *rank, 
 
 static void canonical(struct rank *rank)
 {
-    const net_function make[3] = { mlp_new, norm_new, dropout_new };
+    const net_function make[3] = { mlp_new, plain_norm_new, dropout_new };
     char want[65] = "", got[65] = "";
     const int rows = 24 / rank->size;
     for (int i = 0; i < (rank->kind == ON_CPU ? 2 : 3); i++) {   /* threads on the cpu share its random generator */
-        CTRT_AUTO(module) module = new_net(make[i], rank), net = distributed(module, rank),
-                          reference = copy_of(module, rank), one = single(reference, rank);
-        train_canonical(want, one, rank, 0, 24);
-        train_canonical(got, net, rank, rows * rank->number, rows);
+        struct pair p = pair_new(make[i], "distributed", rank);
+        train_canonical(want, p.one, rank, 0, 24);
+        train_canonical(got, p.net, rank, rows * rank->number, rows);
         CHECK_STR(got, want);
+        pair_free(&p);
     }
 }
 
 static void canonical_rows(struct rank *rank)
 {
-    CTRT_AUTO(module) module = new_net(mlp_new, rank), net = distributed(module, rank),
-                      reference = copy_of(module, rank), one = single(reference, rank);
-    CHECK_NEAR(step(net, rank, 0, 0, rank->number == 1 ? 6 : 0), step(one, rank, 0, 0, 6), 0);
-    same_grads(net, one);
-    CTRT_AUTO(tensor) x = batch_of(rank, 0, 0, rank->number == 0 ? 5 : 3), loss = NULL;
-    CHECK_FAILS(ctrt_parallel_step(&loss, net, &x, 1, square_loss, NULL), CTRT_ERR_SHAPE,
+    struct pair p = pair_new(mlp_new, "distributed", rank);
+    CHECK_NEAR(step_rows(p.net, rank, 0, 0, rank->number == 1 ? 6 : 0), step_rows(p.one, rank, 0, 0, 6), 0);
+    same_grads(p.net, p.one, 1e-5);
+    CTRT_AUTO(tensor) x = batch_of(rank->device, CTRT_F32, 0, 0, rank->number == 0 ? 5 : 3), loss = NULL;
+    CHECK_FAILS(ctrt_parallel_step(&loss, p.net, &x, 1, square_loss, NULL), CTRT_ERR_SHAPE,
                 "the rows of rank 1 begin with row 5 of 8, in the middle of shard 2 of 4 (rows 4 to 5)");
+    pair_free(&p);
 }
 
 /* ---- jobs ---- */
@@ -470,7 +299,7 @@ TEST_MAIN
         EACH(plan, plans)
             for (int size = FIRST_SIZE; size <= MOST_RANKS; size += SIZE_STEP)
                 IN_CHILD(SETTINGS)
-                    run_quiet(kind, size, 10, train, plan, -1);
+                    run_quiet(kind, size, 10, train_ranks, plan, -1);
         group("%s: passes", kind_names[kind]);
         IN_CHILD(SETTINGS) {
             run_quiet(kind, 3, 10, accumulate, NULL, -1);
@@ -493,7 +322,7 @@ TEST_MAIN
     group("other devices");
     for (enum kind kind = MIXED; kind < ALL_KINDS; kind++) {
         IN_CHILD(SETTINGS)
-            run_quiet(kind, 3, 10, train, &plans[1], -1);
+            run_quiet(kind, 3, 10, train_ranks, &plans[1], -1);
         IN_CHILD(SETTINGS, "CTRT_CANONICAL=1")
             run_quiet(kind, 3, 10, canonical, NULL, -1);
     }

@@ -233,8 +233,8 @@ static void check_parameters(const char *what, ctrt_module *got, ctrt_module *wa
 
 static void transformer_block(void)
 {
-    CTRT_AUTO(module) want = block_new(one), tensor = block_new(multi), data = block_new(multi),
-                      both = block_new(multi);
+    CTRT_AUTO(module) want = block_on(one), tensor = block_on(multi), data = block_on(multi),
+                      both = block_on(multi);
     train(want, one, false, false);
     CHECK_OK(ctrt_module_distribute(tensor, tensor_parallel, COUNT(tensor_parallel)));
     train(tensor, multi, false, true);
@@ -281,7 +281,7 @@ static ctrt_tensor *gradient(int layout, int step, ctrt_device *device)
 static ctrt_module *trained(int kind, int parameter_layout, int gradient_layout, ctrt_device *device)
 {
     static const ctrt_module_class class = { .size = sizeof(ctrt_module_class), .kind = "One",
-                                             .state_bytes = sizeof(struct parts), .forward = block_forward };
+                                             .state_bytes = sizeof(struct block), .forward = block_forward };
     ctrt_module *module = NULL;
     CTRT_AUTO(optimizer) optimizer = NULL;
     CTRT_AUTO(tensor) p = quarters(CTRT_SHAPE(6, 8), 1, device);
@@ -352,16 +352,10 @@ static void bad_input(void)
 {
     CTRT_AUTO(tensor) x = quarters(CTRT_SHAPE(4, 6), 1, multi), y = quarters(CTRT_SHAPE(4, 6), 1, one), part = NULL,
                       number = OP(sum, x, CTRT_ALL_DIMS);
-    CTRT_AUTO(module) net = block_new(multi);
-    ctrt_layout layout;
-    ctrt_layout_counts none = { 0 };
+    CTRT_AUTO(module) net = block_on(multi);
     static const ctrt_layout_pattern wrong[] = { { "mlp.1.weight", { .kind = CTRT_LAYOUT_REPLICATED } } },
                                      unnamed[] = { { NULL, { .kind = CTRT_LAYOUT_REPLICATED } } },
                                      deep[] = { { "ln1.weight", { .kind = CTRT_LAYOUT_SHARDED, .dim = 4 } } };
-    CHECK_FAILS(ctrt_tensor_layout(NULL, x), CTRT_ERR_INVALID_ARGUMENT, "layout is NULL");
-    CHECK_FAILS(ctrt_tensor_layout(&layout, NULL), CTRT_ERR_INVALID_ARGUMENT, "tensor is NULL");
-    CHECK_FAILS(ctrt_tensor_distribute(NULL, SHARDED(0)), CTRT_ERR_INVALID_ARGUMENT, "tensor is NULL");
-    CHECK_FAILS(ctrt_tensor_distribute(x, NULL), CTRT_ERR_INVALID_ARGUMENT, "layout is NULL");
     CHECK_FAILS(ctrt_tensor_distribute(x, SHARDED(2)), CTRT_ERR_SHAPE, "dimension 2");
     CHECK_FAILS(ctrt_tensor_distribute(x, SHARDED(-3)), CTRT_ERR_SHAPE, "dimension -3");
     CHECK_FAILS(ctrt_tensor_distribute(number, SHARDED(0)), CTRT_ERR_SHAPE, "without dimensions");
@@ -378,14 +372,9 @@ static void bad_input(void)
     CHECK_FAILS(ctrt_tensor_distribute(part, SHARDED(0)), CTRT_ERR_SHAPE, "part of its storage");
     CHECK_OK(ctrt_transpose(&part, x, 0, 1));
     CHECK_FAILS(ctrt_tensor_distribute(part, SHARDED(0)), CTRT_ERR_SHAPE, "not contiguous");
-    CHECK_FAILS(ctrt_layout_count(NULL, multi), CTRT_ERR_INVALID_ARGUMENT, "counts is NULL");
-    CHECK_FAILS(ctrt_layout_count(&none, multi), CTRT_ERR_INVALID_ARGUMENT, "counts->size is 0");
-    none.size = sizeof none;
+    ctrt_layout_counts none = { .size = sizeof none };
     CHECK_OK(ctrt_layout_count(&none, one));
     CHECK_EQ(none.all_gather + none.all_reduce + none.local, 0);
-    CHECK_FAILS(ctrt_module_distribute(NULL, wrong, 1), CTRT_ERR_INVALID_ARGUMENT, "module is NULL");
-    CHECK_FAILS(ctrt_module_distribute(net, NULL, 1), CTRT_ERR_INVALID_ARGUMENT, "patterns is NULL");
-    CHECK_FAILS(ctrt_module_distribute(net, wrong, -1), CTRT_ERR_INVALID_ARGUMENT, "-1 patterns");
     CHECK_FAILS(ctrt_module_distribute(net, wrong, 1), CTRT_ERR_NOT_FOUND, "\"mlp.1.weight\"");
     CHECK_FAILS(ctrt_module_distribute(net, unnamed, 1), CTRT_ERR_INVALID_ARGUMENT, "pattern 0 is NULL");
     CHECK_FAILS(ctrt_module_distribute(net, deep, 1), CTRT_ERR_SHAPE, "ln1.weight");

@@ -195,7 +195,7 @@ static void check_layouts(ctrt_module *module)
 
 static ctrt_module *distributed_block(ctrt_device *device)
 {
-    ctrt_module *block = block_new(device);
+    ctrt_module *block = block_on(device);
     CHECK_OK(ctrt_module_distribute(block, tensor_parallel, COUNT(tensor_parallel)));
     return block;
 }
@@ -214,7 +214,7 @@ static void check_parameters(const char *what, ctrt_module *got, ctrt_module *wa
 
 static void copies_of_modules(void)
 {
-    CTRT_AUTO(module) want = block_new(one), block = distributed_block(multi), copy = NULL;
+    CTRT_AUTO(module) want = block_on(one), block = distributed_block(multi), copy = NULL;
     ctrt_module *replicas[2] = { NULL };
     CHECK_OK(ctrt_module_copy(&copy, block, second));
     check_layouts(copy);
@@ -262,7 +262,7 @@ static void take_steps(double *losses, ctrt_module *net, ctrt_device *device, in
 static ctrt_module *trained(double *losses, ctrt_device *device, const char *strategy, ctrt_device *const *devices,
                             int n)
 {
-    ctrt_module *block = device == one ? block_new(device) : distributed_block(device);
+    ctrt_module *block = device == one ? block_on(device) : distributed_block(device);
     CTRT_AUTO(module) net = NULL;
     CHECK_OK(ctrt_parallel_new(&net, block, strategy, devices, n));
     take_steps(losses, net, device, 0, ROWS);

@@ -6,16 +6,6 @@
 
 static ctrt_device *first, *second;
 
-static void copy_of(ctrt_module *to, ctrt_module *from)
-{
-    const char *name;
-    ctrt_tensor *x, *y;
-    for (size_t i = 0; ctrt_module_parameter(&name, &x, from, i) == CTRT_OK; i++) {
-        CHECK_OK(ctrt_module_tensor(&y, to, name));
-        ctrt_no_grad CHECK_OK(ctrt_copy_(y, x));
-    }
-}
-
 /* Trains two equal networks. One moves between devices, and both must stay equal. */
 static void travelling(bool adamw)
 {
@@ -24,8 +14,7 @@ static void travelling(bool adamw)
     CTRT_AUTO(optimizer) home_optimizer = NULL, away_optimizer = NULL;
     ctrt_device *const route[] = { cpu, first, first, second, cpu }, *device = NULL;
     ctrt_tensor *weight, *state;
-    OK(small_net_new(&home), small_net_new(&away));
-    copy_of(away, home);
+    OK(small_net_new(&home), ctrt_module_copy(&away, home, NULL));
     OK(small_net_optimizer(&home_optimizer, home, adamw), small_net_optimizer(&away_optimizer, away, adamw),
        ctrt_module_tensor(&weight, away, "0.weight"));
     for (int turn = 0; turn < 5; turn++) {

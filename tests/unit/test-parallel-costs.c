@@ -2,30 +2,18 @@
 /* Tests what the strategies cost on simulated devices: bytes on the links and peaks of memory against their
  * formulas; and that delays do not change results. */
 #include "comm_job.h"
-#include "parallel_check.h"
+#include "strategy_check.h"
 
 enum { WIDTH = 128, LAYERS = 8, ROWS = 4096 };
 
-static ctrt_status mean_square(ctrt_tensor **loss, ctrt_tensor *output, ctrt_tensor *const *inputs, int count,
-                               void *user)
-{
-    CTRT_AUTO(tensor) square = NULL;
-    (void)inputs, (void)count, (void)user;
-    CTRT_TRY(ctrt_square(&square, output));
-    return ctrt_mean(loss, square, CTRT_ALL_DIMS);
-}
-
-static ctrt_module *layers_new(int layers, int width, ctrt_device *device)
+/* All devices have the same values. */
+static ctrt_module *layers_on(int layers, int64_t width, ctrt_device *device)
 {
     CTRT_AUTO(module) here = NULL;
     ctrt_module *module = NULL;
     ctrt_manual_seed(3);
-    CHECK_OK(ctrt_sequential_new(&here, CTRT_NO_MODULES));
-    for (int i = 0; i < layers; i++) {
-        CHECK_OK(ctrt_sequential_add(here, CTRT_NEW(linear, width, width, true, cpu)));
-        CHECK_OK(ctrt_sequential_add(here, CTRT_NEW(tanh)));
-    }
-    CHECK_OK(ctrt_module_copy(&module, here, device));      /* all devices have the same values */
+    CHECK_OK(layers_new(&here, layers, width, true, cpu));
+    CHECK_OK(ctrt_module_copy(&module, here, device));
     return module;
 }
 
@@ -38,18 +26,12 @@ static ctrt_tensor *batch(int64_t rows, int width, int turn, ctrt_device *device
     return x;
 }
 
-static void step(ctrt_module *net, ctrt_optimizer *optimizer, ctrt_tensor *x)
+static void step_with(ctrt_module *net, ctrt_optimizer *optimizer, ctrt_tensor *x)
 {
     CTRT_AUTO(tensor) loss = NULL;
     CHECK_OK(ctrt_optimizer_zero_grad(optimizer, true));
-    CHECK_OK(ctrt_parallel_step(&loss, net, &x, 1, mean_square, NULL));
+    CHECK_OK(ctrt_parallel_step(&loss, net, &x, 1, square_loss, NULL));
     CHECK_OK(ctrt_optimizer_step(optimizer));
-}
-
-static void four(ctrt_device *devices[MOST])
-{
-    for (int i = 0; i < MOST; i++)
-        devices[i] = numbered(i);
 }
 
 /* ---- bytes on links ---- */
@@ -61,18 +43,18 @@ static void test_links(void)
     ctrt_device *devices[MOST];
     four(devices);
     for (int n = 2; n <= MOST; n++) {
-        CTRT_AUTO(module) module = layers_new(3, 10, devices[0]), net = NULL;
+        CTRT_AUTO(module) module = layers_on(3, 10, devices[0]), net = NULL;
         CTRT_AUTO(optimizer) optimizer = NULL;
         CTRT_AUTO(tensor) x = batch(3 * n + 1, 10, 0, devices[0]);      /* the first device has one row more */
         CHECK_OK(ctrt_parallel_new(&net, module, "data-parallel", devices, n));
         CHECK_OK(ctrt_sgd_new(&optimizer, net, &(ctrt_sgd_options){ .lr = 0.1, .momentum = 0.9 }));
-        step(net, optimizer, x);                                        /* creates the replicas */
+        step_with(net, optimizer, x);                                        /* creates the replicas */
         const uint64_t parameters = 3 * (10 * 10 + 10) * 4, gradients = 3 * (448 + 64);
         for (int turn = 0; turn < 2; turn++) {
             uint64_t before[MOST];
             for (int r = 0; r < MOST; r++)
                 before[r] = sim_read(r).peer_bytes;
-            step(net, optimizer, x);
+            step_with(net, optimizer, x);
             for (int r = 0; r < MOST; r++) {
                 uint64_t want = r > 0 && r < n ? parameters + 3 * 10 * 4 : 0;
                 for (int distance = 1; r % (2 * distance) == 0 && r + distance < n; distance *= 2)
@@ -104,13 +86,13 @@ static void steps(ctrt_module *net, ctrt_tensor *x, ctrt_device *const *devices,
             CHECK_OK(ctrt_device_synchronize(devices[r]));
             ctrt_memory_reset_peak(devices[r]);
         }
-        step(net, optimizer, x);
+        step_with(net, optimizer, x);
     }
 }
 
 static uint64_t single_peak(int layers, int64_t rows, ctrt_device *device)
 {
-    CTRT_AUTO(module) module = layers_new(layers, WIDTH, device), net = NULL;
+    CTRT_AUTO(module) module = layers_on(layers, WIDTH, device), net = NULL;
     CTRT_AUTO(tensor) x = batch(rows, WIDTH, 0, cpu);
     CHECK_OK(ctrt_parallel_new(&net, module, "single", &device, 1));
     steps(net, x, &device, 1);
@@ -129,7 +111,7 @@ static void test_peaks(void)
     ctrt_device *devices[MOST];
     four(devices);
     const uint64_t one = single_peak(LAYERS, ROWS, devices[0]);
-    CTRT_AUTO(module) module = layers_new(LAYERS, WIDTH, devices[0]), net = NULL;
+    CTRT_AUTO(module) module = layers_on(LAYERS, WIDTH, devices[0]), net = NULL;
     CTRT_AUTO(tensor) x = batch(ROWS * MOST, WIDTH, 0, cpu);
     CHECK_OK(ctrt_parallel_new(&net, module, "data-parallel", devices, MOST));
     steps(net, x, devices, MOST);
@@ -140,7 +122,7 @@ static void test_peaks(void)
 static void rank_peaks(struct rank *rank)
 {
     const uint64_t one = single_peak(LAYERS, ROWS, rank->device);
-    CTRT_AUTO(module) module = layers_new(LAYERS, WIDTH, rank->device), net = NULL;
+    CTRT_AUTO(module) module = layers_on(LAYERS, WIDTH, rank->device), net = NULL;
     CTRT_AUTO(tensor) x = batch(ROWS, WIDTH, 0, cpu);
     CHECK_OK(ctrt_parallel_new_comm(&net, module, "distributed", rank->comm));
     steps(net, x, &rank->device, 1);
@@ -161,7 +143,7 @@ static void test_pipeline_peaks(void)
     const uint64_t micro = 8, tensor = (uint64_t)ROWS * WIDTH * 4, layers = LAYERS / MOST;
     ctrt_device *devices[MOST];
     four(devices);
-    CTRT_AUTO(module) module = layers_new(LAYERS, WIDTH, devices[0]), net = NULL;
+    CTRT_AUTO(module) module = layers_on(LAYERS, WIDTH, devices[0]), net = NULL;
     CTRT_AUTO(tensor) x = batch(ROWS * (int64_t)micro, WIDTH, 0, cpu);
     CHECK_OK(ctrt_parallel_new(&net, module, "pipeline", devices, MOST));
     steps(net, x, devices, MOST);
@@ -187,13 +169,13 @@ static void test_delays(void)
         for (int n = 2; n <= MOST; n++) {
             char want[65] = "", got[65];
             for (int run = 0; run < runs / (MOST - 1); run++) {
-                CTRT_AUTO(module) module = layers_new(4, 6, devices[0]), net = NULL;
+                CTRT_AUTO(module) module = layers_on(4, 6, devices[0]), net = NULL;
                 CTRT_AUTO(optimizer) optimizer = NULL;
                 CHECK_OK(ctrt_parallel_new(&net, module, *strategy, devices, n));
                 CHECK_OK(ctrt_adamw_new(&optimizer, net, NULL));
                 for (int turn = 0; turn < 2; turn++) {
                     CTRT_AUTO(tensor) x = batch(8, 6, turn, turn ? cpu : devices[0]);
-                    step(net, optimizer, x);
+                    step_with(net, optimizer, x);
                 }
                 CHECK_OK(ctrt_module_sha256(got, net));
                 if (run == 0)
@@ -204,11 +186,7 @@ static void test_delays(void)
         }
 }
 
-static const struct {
-    const char *title;
-    void (*run)(void);
-    const char *settings[5];
-} tests[] = {
+static const struct strategy_test tests[] = {
     { "bytes of data-parallel on the links of 2, 3 and 4 devices", test_links, { "CTRT_SIM=devices=4" } },
     { "peaks of data-parallel, the same on all devices", test_peaks,
       { "CTRT_SIM=devices=4", "CTRT_DATA_PARALLEL_BUCKET=16k" } },
@@ -229,9 +207,7 @@ TEST_MAIN
         }
 #endif
         CHILD_LOOP(child_, test->settings, exit) {
-            (void)cpu_device();
-            for (int i = 0; i < MOST; i++)
-                (void)sim_open(i == 0 ? "sim:0" : i == 1 ? "sim:1" : i == 2 ? "sim:2" : "sim:3");
+            sims_begin();
             test->run();
         }
     }

@@ -1,13 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Compares training under every strategy, the buckets of gradients and the cutting of batches with PyTorch's
  * (tests/reference/make_parallel.py). */
-#include <math.h>
-
 #include "../reference/ref.h"
-#include "comm_job.h"
+#include "rank_check.h"
 #include "plugins/strategy/distributed/buckets.c"
 
-enum { PIXELS = 64, HIDDEN = 16, NARROW = 12, CLASSES = 10, STEPS = 6, IMAGES = 440, MOST_RANKS = 4 };
+enum { PIXELS = 64, HIDDEN = 16, NARROW = 12, CLASSES = 10, STEPS = 6, IMAGES = 440 };
 #define TOLERANCE 1e-5
 
 static struct ref_file *ref;
@@ -43,37 +41,17 @@ struct block {
 static ctrt_status block_forward(ctrt_tensor **y, ctrt_module *self, ctrt_tensor *const *inputs, int count)
 {
     const struct block *block = ctrt_module_state(self);
-    CTRT_AUTO(tensor) transposed = NULL, h = NULL;
-    ctrt_tensor *encoder, *decoder, *frozen, *gate;
-    ctrt_module *child;
-    (void)count;
-    CTRT_TRY(ctrt_module_tensor(&encoder, self, "encoder.weight"));
-    CTRT_TRY(ctrt_module_child(NULL, &child, self, 1));
-    CTRT_TRY(ctrt_module_tensor(&decoder, child, "weight"));
-    CTRT_TRY(ctrt_module_tensor(&frozen, self, "frozen"));
+    CTRT_AUTO(tensor) h = NULL;
+    ctrt_tensor *gate;
+    CTRT_TRY(shared_forward(&h, self, inputs, count));
     CTRT_TRY(ctrt_module_tensor(&gate, self, "gate"));
-    CTRT_TRY(ctrt_matmul(&h, inputs[0], encoder));
-    CTRT_TRY(ctrt_tanh(&h, h));
-    CTRT_TRY(ctrt_transpose(&transposed, decoder, 0, 1));
-    CTRT_TRY(ctrt_matmul(&h, h, transposed));
-    CTRT_TRY(ctrt_mul(&h, h, frozen));
     if (*block->uses_gate)
         CTRT_TRY(ctrt_mul(&h, h, gate));
     return ctrt_add(y, inputs[0], h);
 }
 
-static ctrt_status part_forward(ctrt_tensor **y, ctrt_module *self, ctrt_tensor *const *inputs, int count)
-{
-    (void)self, (void)count;
-    ctrt_tensor_assign(y, inputs[0]);
-    return CTRT_OK;
-}
-
 static const ctrt_module_class block_class = { .size = sizeof(ctrt_module_class), .kind = "Block",
                                                .state_bytes = sizeof(struct block), .forward = block_forward };
-static const ctrt_module_class part_class = { .size = sizeof(ctrt_module_class), .kind = "Part",
-                                              .forward = part_forward };
-
 static ctrt_status block_new(ctrt_module **out, const bool *uses_gate, ctrt_device *device)
 {
     static const struct { const char *name; int64_t size; } vectors[] = { { "unused", 3 }, { "frozen", HIDDEN },
@@ -179,7 +157,7 @@ static void sums_compare(ctrt_module *net, const struct training *t, int size, b
 
 /* ---- training ---- */
 
-static void batch_of(ctrt_tensor *batch[2], int from, int rows, ctrt_device *device)
+static void images_of(ctrt_tensor *batch[2], int from, int rows, ctrt_device *device)
 {
     CHECK_OK(ctrt_from_data(&batch[0], images[from], rows * PIXELS, CTRT_SHAPE(rows, PIXELS), CTRT_F32, device));
     CHECK_OK(ctrt_from_data(&batch[1], &labels[from], rows, CTRT_SHAPE(rows), CTRT_I64, device));
@@ -202,7 +180,7 @@ static ctrt_status pass_alone(ctrt_tensor **loss, ctrt_module *net, ctrt_tensor 
     return comm != NULL ? ctrt_comm_all_reduce(NULL, comm, *loss, CTRT_COMM_AVERAGE) : CTRT_OK;
 }
 
-static ctrt_status optimizer_new(ctrt_optimizer **out, ctrt_module *net, bool adamw)
+static ctrt_status reference_optimizer(ctrt_optimizer **out, ctrt_module *net, bool adamw)
 {
     return adamw ? ctrt_adamw_new(out, net, &(ctrt_adamw_options){ .lr = 0.005, .weight_decay = 0.01 })
                  : ctrt_sgd_new(out, net, &(ctrt_sgd_options){ .lr = 0.05, .momentum = 0.9, .weight_decay = 0.01 });
@@ -215,7 +193,7 @@ static int first_row(int rows, int rank, int size)
 }
 
 /* Trains `net` and compares it with PyTorch's run in `parts` processes. */
-static void train(ctrt_module *net, const struct training *t, bool *uses_gate, ctrt_device *device, int parts)
+static void train_as(ctrt_module *net, const struct training *t, bool *uses_gate, ctrt_device *device, int parts)
 {
     const struct ref_record *losses = ref_find(ref, "%s/%d/loss", t->name, parts);
     ctrt_comm *comm = ctrt_parallel_comm(net);
@@ -224,7 +202,7 @@ static void train(ctrt_module *net, const struct training *t, bool *uses_gate, c
     CTRT_AUTO(optimizer) optimizer = NULL;
     ctrt_tensor *batch[2] = { NULL, NULL };
     if (!CHECK(losses != NULL && losses->numel == STEPS, "no losses of %s", t->name)
-        || !CHECK_OK(optimizer_new(&optimizer, net, t->adamw)))
+        || !CHECK_OK(reference_optimizer(&optimizer, net, t->adamw)))
         return;
     for (int step = 0; step < STEPS; step++) {
         CTRT_AUTO(tensor) loss = NULL;
@@ -232,7 +210,7 @@ static void train(ctrt_module *net, const struct training *t, bool *uses_gate, c
         CHECK_OK(ctrt_optimizer_zero_grad(optimizer, true));
         *uses_gate = step % 2 == 0 && (t->gate == ALL || (t->gate == LAST && rank == size - 1));
         for (int m = 0; m < t->micro; m++) {
-            batch_of(batch, (step * t->micro + m) * t->rows + first, rows, device);
+            images_of(batch, (step * t->micro + m) * t->rows + first, rows, device);
             CHECK_OK(ctrt_parallel_no_sync(net, m < t->micro - 1));
             CHECK_OK(t->equal_ranks ? pass_alone(&loss, net, batch)
                                     : ctrt_parallel_step(&loss, net, batch, 2, loss_of, NULL));
@@ -266,7 +244,7 @@ static void train_all(const char *strategy, ctrt_comm *comm, ctrt_device *const 
         if (!CHECK_OK(comm != NULL ? ctrt_parallel_new_comm(&net, module, strategy, comm)
                                    : ctrt_parallel_new(&net, module, strategy, devices, count)))
             return;
-        train(net, t, &uses_gate, devices[0], parts);
+        train_as(net, t, &uses_gate, devices[0], parts);
         comm = comm != NULL ? comm : ctrt_parallel_comm(net);
         if (sharded)
             ctrt_module_release(&net);              /* the module gets its whole parameters back */

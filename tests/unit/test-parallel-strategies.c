@@ -4,31 +4,13 @@
 
 /* ---- data-parallel gives what single gives ---- */
 
-static void compare(const struct device_list *list, net_function make, int64_t rows, bool adam)
-{
-    enum { STEPS = 4 };
-    ctrt_device *devices[MOST];
-    double want[STEPS], got[STEPS];
-    if (!list_devices(devices, list))
-        return;
-    CTRT_AUTO(module) one = original(make, devices[0]), many = original(make, devices[0]);
-    CTRT_AUTO(module) single = parallel(one, "single", devices, list->n),
-                      net = parallel(many, "data-parallel", devices, list->n);
-    train(want, single, rows, STEPS, adam);
-    train(got, net, rows, STEPS, adam);
-    for (int i = 0; i < STEPS; i++)
-        CHECK_NEAR(got[i], want[i], list->n == 1 ? 0 : 1e-4);
-    same_parameters(many, one, list->n == 1 ? 0 : 1e-4);
-    same_grads(many, one, list->n == 1 ? 0 : 1e-4);
-}
-
 static void test_training(void)
 {
     EACH(list, device_lists) {
-        compare(list, mlp_new, 12, false);
-        compare(list, mlp_new, 5, true);
-        compare(list, mlp_new, 1, false);
-        compare(list, shared_new, 7, true);
+        compare_training("data-parallel", list, mlp_new, 12, 4, false);
+        compare_training("data-parallel", list, mlp_new, 5, 4, true);
+        compare_training("data-parallel", list, mlp_new, 1, 4, false);
+        compare_training("data-parallel", list, shared_new, 7, 4, true);
     }
 }
 
@@ -72,8 +54,7 @@ static void test_names(void)
 static void test_accumulation(void)
 {
     ctrt_device *devices[MOST];
-    for (int i = 0; i < MOST; i++)
-        devices[i] = numbered(i);
+    four(devices);
     CTRT_AUTO(module) one = original(shared_new, devices[0]), many = original(shared_new, devices[0]);
     CTRT_AUTO(module) single = parallel(one, "single", devices, 1), net = parallel(many, "data-parallel", devices, 4);
     (void)step(single, 8, 0);
@@ -147,30 +128,18 @@ static void test_two_optimizers(void)
 
 /* ---- forward alone ---- */
 
-static void forward_train(ctrt_module *net, ctrt_tensor *x, ctrt_tensor **dx)
-{
-    CTRT_AUTO(tensor) y = NULL, loss = NULL;
-    CHECK_OK(ctrt_forward(&y, net, x));
-    CHECK_TRUE(ctrt_tensor_device(y) == numbered(0));
-    CHECK_OK(square_loss(&loss, y, NULL, 0, NULL));
-    CHECK_OK(ctrt_backward(loss));
-    ctrt_tensor_assign(dx, ctrt_tensor_grad(x));
-    CHECK_OK(ctrt_tensor_set_grad(x, NULL));
-}
-
 static void test_forward(void)
 {
     ctrt_device *devices[MOST];
-    for (int i = 0; i < MOST; i++)
-        devices[i] = numbered(i);
+    four(devices);
     for (int n = 1; n <= MOST; n++) {
         CTRT_AUTO(module) one = original(mlp_new, devices[0]), many = original(mlp_new, devices[0]);
         CTRT_AUTO(module) single = parallel(one, "single", devices, n),
                           net = parallel(many, "data-parallel", devices, n);
-        CTRT_AUTO(tensor) x = rows_of(6, FEATURES, n), a = NULL, b = NULL;
+        CTRT_AUTO(tensor) x = rows_of(6, FEATURES, n), y = NULL, a = NULL, b = NULL;
         CHECK_OK(ctrt_tensor_require_grad(x, true));
-        forward_train(single, x, &a);
-        forward_train(net, x, &b);
+        forward_train(single, x, &y, &a);
+        forward_train(net, x, &y, &b);
         NEAR(b, a, 1e-5);
         same_grads(many, one, 1e-4);
         ctrt_no_grad {
@@ -232,19 +201,7 @@ static void test_failures(void)
     CTRT_AUTO(tensor) x = rows_of(9, FEATURES, 1), short_target = rows_of(8, 3, 1), target = rows_of(9, 3, 1),
                       loss = NULL, scalar = NULL, empty = NULL, wide = rows_of(9, 7, 1);
     (void)step(net, 9, 0), (void)step(single, 9, 0);
-    static const char *const faults[] = { "alloc:1+", "alloc:2+" };
-    EACH(fault, faults) {
-        for (int i = 0; i < 3; i++) {
-            CTRT_AUTO(tensor) many_rows = NULL;
-            CHECK_OK(ctrt_ones(&many_rows, CTRT_SHAPE(300000, FEATURES), CTRT_F32, cpu));
-            CHECK_OK(ctrt_memory_empty_cache(devices[i]));
-            CHECK_OK(sim->inject(i, *fault));
-            CHECK_FAILS(ctrt_parallel_step(&loss, net, &many_rows, 1, square_loss, NULL), CTRT_ERR_OUT_OF_MEMORY,
-                        ctrt_device_name(devices[i]));  /* in its forward pass, or where gradients are added up */
-            CHECK_OK(sim->clear(i));
-            same_grads(many, one, 1e-4);
-        }
-    }
+    without_memory(net, many, one, 3, 300000);      /* in a forward pass, or where gradients are added up */
     CHECK_NEAR(step(net, 9, 1), step(single, 9, 1), 1e-5);
     same_grads(many, one, 1e-4);
 
@@ -262,22 +219,12 @@ static void test_failures(void)
         CHECK_OK(ctrt_parallel_step(&loss, here, fine, 2, square_loss, NULL));
         CHECK_TRUE(ctrt_tensor_device(loss) == devices[0] && !ctrt_tensor_requires_grad(loss));
     }
-    CHECK_FAILS(ctrt_parallel_step(&loss, one, fine, 2, square_loss, NULL), CTRT_ERR_INVALID_ARGUMENT, "Sequential");
-    CHECK_FAILS(ctrt_parallel_no_sync(one, true), CTRT_ERR_INVALID_ARGUMENT, "Sequential");
     same_grads(many, one, 1e-4);
 }
 
-/* The device of index LOST is lost during training: the error names it, and comes at the latest where the result is
- * read. */
 static void test_lost(void)
 {
-    const int lost = atoi(getenv("LOST"));
-    ctrt_device *devices[MOST] = { numbered(0), numbered(1), numbered(2) };
-    CTRT_AUTO(module) module = original(mlp_new, devices[0]), net = parallel(module, "data-parallel", devices, 3);
-    CTRT_AUTO(tensor) x = rows_of(9, FEATURES, 1);
-    (void)step(net, 9, 0);
-    CHECK_OK(sim->inject(lost, "lost:1"));
-    lost_steps(net, x, square_loss, devices[lost]);
+    lose_device("data-parallel", mlp_new);
 }
 
 static ctrt_status bad_loss(ctrt_tensor **loss, ctrt_tensor *output, ctrt_tensor *const *inputs, int count, void *user)
@@ -324,18 +271,6 @@ static void test_bad_losses(void)
 
 /* ---- canonical mode ---- */
 
-static void canonical_run(char hash[65], double *last, const struct device_list *list, const char *strategy,
-                          net_function make, int64_t rows, int steps)
-{
-    ctrt_device *devices[MOST];
-    double losses[128];
-    REQUIRE_TRUE(list_devices(devices, list));
-    CTRT_AUTO(module) module = original(make, devices[0]), net = parallel(module, strategy, devices, list->n);
-    train(losses, net, rows, steps, true);
-    *last = losses[steps - 1];
-    CHECK_OK(ctrt_module_sha256(hash, net));
-}
-
 static void test_canonical(void)
 {
     static const struct { const char *name; net_function make; int64_t rows; int steps; } cases[] = {
@@ -346,13 +281,13 @@ static void test_canonical(void)
     EACH(c, cases) {
         char want[65];
         double want_loss;
-        canonical_run(want, &want_loss, &device_lists[1], "single", c->make, c->rows, c->steps);
-        for (size_t i = 1; i <= 4; i++) {
+        canonical_run(want, &want_loss, "single", 1, c->make, c->rows, c->steps);
+        for (int n = 1; n <= MOST; n++) {
             char got[65];
             double loss;
-            canonical_run(got, &loss, &device_lists[i], "data-parallel", c->make, c->rows, c->steps);
-            CHECK(strcmp(got, want) == 0, "%s: parameters %.12s, expected %.12s", device_lists[i].name, got, want);
-            CHECK(loss == want_loss, "%s: loss %.17g, expected %.17g", device_lists[i].name, loss, want_loss);
+            canonical_run(got, &loss, "data-parallel", n, c->make, c->rows, c->steps);
+            CHECK(strcmp(got, want) == 0, "%d devices: parameters %.12s, expected %.12s", n, got, want);
+            CHECK(loss == want_loss, "%d devices: loss %.17g, expected %.17g", n, loss, want_loss);
         }
     }
     ctrt_device *devices[MOST];
@@ -406,7 +341,7 @@ static void test_sum_trees(void)
         CHECK(got[4] == want, "%d devices: %.9g, expected %.9g", n, got[4], want);
         CHECK_NEAR(total(out[1]), 2, 0);
         CHECK_TRUE(ctrt_tensor_device(out[1]) == devices[0] || n == 1);
-        release_all(out, 2);
+        tensors_release(out, 2);
         ctrt_tensor *again[2] = { full(1, 5, cpu), NULL };
         CHECK_OK(ctrt_sum_tree_add(trees[0], 3, again));
         again[0] = full(1, 5, cpu);
@@ -421,6 +356,13 @@ static void test_sum_trees(void)
 
 /* ---- weights, and tables of plugins ---- */
 
+static ctrt_status counted_loss(ctrt_tensor **loss, ctrt_tensor *output, ctrt_tensor *const *inputs, int count,
+                                void *user)
+{
+    atomic_fetch_add((atomic_int *)user, 1);
+    return square_loss(loss, output, inputs, count, NULL);
+}
+
 static void test_weights(void)
 {
     atomic_int calls = 0;
@@ -433,7 +375,7 @@ static void test_weights(void)
     (void)step(net, 8, 0);                      /* creates the replicas */
     CHECK_OK(ctrt_module_zero_grad(net, true));
     const uint64_t before = sim_read(2).copy_bytes[CTRT_COPY_TO_DEVICE];
-    CHECK_OK(ctrt_parallel_step(&loss, net, &x, 1, square_loss, &calls));
+    CHECK_OK(ctrt_parallel_step(&loss, net, &x, 1, counted_loss, &calls));
     CHECK_EQ(calls, 3);
     CHECK_EQ(sim_read(2).copy_bytes[CTRT_COPY_TO_DEVICE] - before, 2 * FEATURES * 4);
     (void)step(single, 8, 0);
@@ -502,18 +444,11 @@ static const ctrt_module_class partial_class = {
     .size = sizeof(ctrt_module_class), .kind = "Partial", .forward = partial_forward,
 };
 
-static ctrt_status mean_loss(ctrt_tensor **loss, ctrt_tensor *output, ctrt_tensor *const *inputs, int count, void *user)
-{
-    (void)inputs, (void)count, (void)user;
-    return ctrt_mean(loss, output, CTRT_ALL_DIMS);
-}
-
 /* 8 rows of ones: each of the 6 elements of a gradient is 8/48, without the rows of one of four devices 6/48. */
 static void test_partial(void)
 {
     ctrt_device *devices[MOST];
-    for (int i = 0; i < MOST; i++)
-        devices[i] = numbered(i);
+    four(devices);
     CTRT_AUTO(module) module = NULL, net = NULL;
     CTRT_AUTO(tensor) all = ramp(CTRT_SHAPE(FEATURES), 1, devices[0]), some = ramp(CTRT_SHAPE(FEATURES), 2, devices[0]),
                       half = NULL, x = NULL, loss = NULL;
@@ -534,20 +469,7 @@ static void test_partial(void)
     }
 }
 
-static void sims_begin(void)
-{
-    (void)cpu_device();
-    for (int i = 0; i < MOST; i++)
-        (void)sim_open(i == 0 ? "sim:0" : i == 1 ? "sim:1" : i == 2 ? "sim:2" : "sim:3");
-}
-
-#define FOUR "CTRT_SIM=devices=4,memory=64m", "CTRT_NUM_THREADS=1"
-
-static const struct {
-    const char *title;
-    void (*run)(void);
-    const char *settings[5];
-} tests[] = {
+static const struct strategy_test tests[] = {
     { "the module that stands in has the parameters and names of the original", test_names,
       { SIMS, "CTRT_DEVICE=sim", "CTRT_STRATEGY=data-parallel" } },
     { "data-parallel gives what single gives", test_training, { SIMS } },
@@ -574,12 +496,6 @@ static const struct {
 TEST_MAIN
 {
     test_tables();
-    EACH(test, tests) {
-        group("%s", test->title);
-        CHILD_LOOP(child_, test->settings, exit) {
-            sims_begin();
-            test->run();
-        }
-    }
+    run_strategy_tests(tests, COUNT(tests));
     return done();
 }

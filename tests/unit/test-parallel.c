@@ -86,7 +86,7 @@ static void check_round_trip(ctrt_device *const *devices, int n, ctrt_device *ho
     CHECK_OK(ctrt_backward(y));
     SAME(ctrt_tensor_grad(x), w);
     CHECK_TRUE(ctrt_tensor_grad(x) != NULL && ctrt_tensor_device(ctrt_tensor_grad(x)) == home);
-    release_all(pieces, MOST);
+    tensors_release(pieces, MOST);
 }
 
 static void test_round_trips(void)
@@ -166,7 +166,7 @@ static void test_tensors(void)
     CHECK_OK(ctrt_sum(&y, y, CTRT_ALL_DIMS));
     CHECK_OK(ctrt_backward(y));
     VALUES_ARE(ctrt_tensor_grad(x), 20, 20, 20, 20, 52, 52, 52, 52, 38, 38);
-    release_all(losses, 3);
+    tensors_release(losses, 3);
 
     group("errors of scatter and gather, which change no output");
     memcpy(kept, pieces, sizeof kept);
@@ -175,17 +175,13 @@ static void test_tensors(void)
     CHECK_FAILS(ctrt_scatter_tensor(pieces, &count, y, devices, 3, 0, NULL), CTRT_ERR_SHAPE, "0-dim");
     CHECK_FAILS(ctrt_scatter_tensor(pieces, &count, x, devices, 3, 2, NULL), CTRT_ERR_SHAPE, "dimension 2");
     CHECK_FAILS(ctrt_scatter_tensor(pieces, &count, x, devices, 0, 0, NULL), CTRT_ERR_INVALID_ARGUMENT, "n is 0");
-    CHECK_FAILS(ctrt_scatter_tensor(pieces, &count, x, (ctrt_device *[]){ cpu, NULL }, 2, 0, NULL),
-                CTRT_ERR_INVALID_ARGUMENT, "devices[1]");
     CHECK_TRUE(count == 17 && memcmp(kept, pieces, sizeof kept) == 0);
     CHECK_OK(ctrt_narrow(&y, x, 1, 0, 1));
-    ctrt_tensor *const unequal[] = { x, x, y }, *const hole[] = { x, NULL };
+    ctrt_tensor *const unequal[] = { x, x, y };
     CHECK_FAILS(ctrt_gather_tensor(&first, unequal, 3, NULL, 0), CTRT_ERR_SHAPE, "tensors[2]");
-    CHECK_FAILS(ctrt_gather_tensor(&first, hole, 2, NULL, 0), CTRT_ERR_INVALID_ARGUMENT, "tensors[1]");
-    CHECK_FAILS(ctrt_gather_tensor(&first, hole, 0, NULL, 0), CTRT_ERR_INVALID_ARGUMENT, "count is 0");
     CHECK_OK(ctrt_gather_tensor(&want, unequal, 3, NULL, 1));
     SHAPE_IS(want, 5, 5);
-    release_all(pieces, 3);
+    tensors_release(pieces, 3);
 }
 
 /* ---- trees ---- */
@@ -228,13 +224,8 @@ static void *use_deep(void *unused)
 
 static void test_depth(void)
 {
-    pthread_attr_t attributes;
-    pthread_t thread;
     group("a tree of 30000 levels is released, and is an error otherwise");
-    pthread_attr_init(&attributes);
-    pthread_attr_setstacksize(&attributes, 512 << 10);
-    REQUIRE_EQ(pthread_create(&thread, &attributes, use_deep, NULL), 0);
-    pthread_join(thread, NULL);
+    on_stack(512 << 10, use_deep);
 }
 
 static void test_trees(void)
@@ -277,9 +268,9 @@ static void test_trees(void)
     CHECK_OK(ctrt_scatter_tree(pieces, &count, NULL, devices, 3, 0, NULL));
     CHECK_TRUE(count == 3 && pieces[0] == NULL && pieces[2] == NULL);
     CHECK_OK(ctrt_gather_tree(&back, pieces, 3, NULL, 0));
-    CHECK_TRUE(back == NULL && ctrt_tree_tensor(pointer) == NULL && ctrt_tree_item(pointer, 0) == NULL);
+    CHECK_TRUE(back == NULL && ctrt_tree_tensor(pointer) == NULL && ctrt_tree_item(pointer, 0) == NULL
+               && ctrt_tree_pointer(tree) == NULL);
     CHECK_TRUE(ctrt_tree_item(tree, 2) == NULL && ctrt_tree_name(tree, 2) == NULL && ctrt_tree_find(tree, "y") == NULL);
-    CHECK_TRUE(ctrt_tree_count(NULL) == 0 && ctrt_tree_pointer(tree) == NULL && ctrt_tree_retain(NULL) == NULL);
     back = node((const char *const[]){ "" }, (ctrt_tree *[]){ NULL }, 0);
     CHECK_TRUE(ctrt_tree_kind_of(back) == CTRT_TREE_MAP && ctrt_tree_count(back) == 0);
     CHECK_FAILS(ctrt_tree_of_map(&back, (const char *const[]){ "b", "a", "b" }, (ctrt_tree *[]){ NULL, NULL, NULL }, 3),
@@ -420,7 +411,7 @@ static void test_apply(void)
         CHECK_FAILS(ctrt_clone(&copy, p.made[i]), CTRT_ERR_STATE, "scope that has ended");
     }
     CHECK_FAILS(ctrt_scope_end(), CTRT_ERR_STATE, "scope_begin");
-    release_all(p.made, MOST);
+    tensors_release(p.made, MOST);
 
     group("without threads, the functions run in the calling thread");
     pthread_attr_t attributes;

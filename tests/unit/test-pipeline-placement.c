@@ -353,11 +353,7 @@ static void test_memory(void)
     CHECK(10 * few < 7 * all, "1f1b needs %lld bytes, gpipe %lld", (long long)few, (long long)all);
 }
 
-static const struct {
-    const char *title;
-    void (*run)(void);
-    const char *settings[6];
-} tests[] = {
+static const struct strategy_test tests[] = {
     { "a stage with large activations, or on a smaller device, has fewer children", test_shares, { FOUR } },
     { "gpipe does not fit", test_budget,
       { "CTRT_SIM=devices=4,memory=16m", "CTRT_PIPELINE_MICRO=8", "CTRT_PIPELINE_SCHEDULE=gpipe" } },
@@ -385,6 +381,7 @@ TEST_MAIN
 {
     peaks = mmap(NULL, 4 * sizeof *peaks, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
     REQUIRE_TRUE(peaks != MAP_FAILED);
+    target_columns = 3;
     group("before a step, children are divided by the size of their parameters, or as the program says");
     EACH(c, placements) {
         const char *settings[] = { FOUR, c->setting, NULL };
@@ -402,13 +399,7 @@ TEST_MAIN
             test_prediction(c);
         }
     }
-    EACH(test, tests) {
-        group("%s", test->title);
-        CHILD_LOOP(child_, test->settings, exit) {
-            sims_begin();
-            test->run();
-        }
-    }
+    run_strategy_tests(tests, COUNT(tests));
     munmap(peaks, 4 * sizeof *peaks);
     return done();
 }

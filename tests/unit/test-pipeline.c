@@ -12,30 +12,13 @@ static struct shared {
 
 /* ---- training ---- */
 
-static void compare(const struct device_list *list, net_function make, int64_t rows, bool adam)
-{
-    enum { STEPS = 2 };
-    ctrt_device *devices[MOST];
-    double want[STEPS], got[STEPS];
-    if (!list_devices(devices, list))
-        return;
-    CTRT_AUTO(module) one = original(make, devices[0]), many = original(make, devices[0]);
-    CTRT_AUTO(module) single = parallel(one, "single", devices, 1),
-                      net = parallel(many, "pipeline", devices, list->n);
-    train(want, single, rows, STEPS, adam);
-    train(got, net, rows, STEPS, adam);
-    for (int i = 0; i < STEPS; i++)
-        CHECK_NEAR(got[i], want[i], 1e-4);
-    same_modules_as(many, one, list->n == 1 && getenv("CTRT_PIPELINE_MICRO") == NULL ? 0 : 1e-4);
-}
-
 static void test_training(void)
 {
     EACH(list, device_lists) {
-        compare(list, deep_new, 13, true);
-        compare(list, deep_new, 3, false);
-        compare(list, tied_new, 1, false);
-        compare(list, tied_new, 9, true);
+        compare_training("pipeline", list, deep_new, 13, 2, true);
+        compare_training("pipeline", list, deep_new, 3, 2, false);
+        compare_training("pipeline", list, tied_new, 1, 2, false);
+        compare_training("pipeline", list, tied_new, 9, 2, true);
     }
 }
 
@@ -67,7 +50,7 @@ static void test_schedules(void)
     char hash[65];
     double losses[3];
     four(devices);
-    CTRT_AUTO(module) module = original(norm_new, devices[0]), net = parallel(module, "pipeline", devices, 4);
+    CTRT_AUTO(module) module = original(norms_new, devices[0]), net = parallel(module, "pipeline", devices, 4);
     CHECK_HAS(ctrt_parallel_describe(net), "5 micro-batches");
     train(losses, net, 23, 3, true);
     CHECK_OK(ctrt_module_sha256(hash, net));
@@ -78,17 +61,6 @@ static void test_schedules(void)
 
 /* ---- forward alone ---- */
 
-static void forward_train(ctrt_module *net, ctrt_tensor *x, ctrt_tensor **y, ctrt_tensor **dx)
-{
-    CTRT_AUTO(tensor) loss = NULL;
-    CHECK_OK(ctrt_module_zero_grad(net, true));
-    CHECK_OK(ctrt_tensor_set_grad(x, NULL));
-    CHECK_OK(ctrt_forward(y, net, x));
-    CHECK_OK(square_loss(&loss, *y, NULL, 0, NULL));
-    CHECK_OK(ctrt_backward(loss));
-    ctrt_tensor_assign(dx, ctrt_tensor_grad(x));
-}
-
 /* The same bits as on one device, in every run with random delays. CTRT_TEST_RUNS: number of runs. */
 static void test_forward(void)
 {
@@ -98,17 +70,16 @@ static void test_forward(void)
     const int count = runs != NULL ? atoi(runs) : 52;
     CTRT_AUTO(tensor) x = rows_of(10, FEATURES, 3);
     CHECK_OK(ctrt_tensor_require_grad(x, true));
-    CTRT_AUTO(module) one = original(norm_new, devices[0]), single = parallel(one, "single", devices, 1);
+    CTRT_AUTO(module) one = original(norms_new, devices[0]), single = parallel(one, "single", devices, 1);
     CTRT_AUTO(tensor) want = NULL, want_dx = NULL;
     ctrt_manual_seed(5);
     forward_train(single, x, &want, &want_dx);
     for (int n = 1; n <= MOST; n++) {
-        CTRT_AUTO(module) many = original(norm_new, devices[0]), net = parallel(many, "pipeline", devices, n);
+        CTRT_AUTO(module) many = original(norms_new, devices[0]), net = parallel(many, "pipeline", devices, n);
         for (int run = 0; run < count / MOST; run++) {
             CTRT_AUTO(tensor) y = NULL, dx = NULL;
             ctrt_manual_seed(5);
             forward_train(net, x, &y, &dx);
-            CHECK_TRUE(ctrt_tensor_device(y) == devices[0]);
             SAME(y, want);
             SAME(dx, want_dx);
             same_modules_as(many, one, 0);
@@ -147,7 +118,7 @@ static ctrt_status watch_gradient(void *user, ctrt_tensor **grad)
 static ctrt_status watch_forward(ctrt_tensor **y, ctrt_module *self, ctrt_tensor *const *inputs, int count)
 {
     char *log = passes[ctrt_device_index(ctrt_tensor_device(inputs[0]))];
-    CTRT_TRY(part_forward(y, self, inputs, count));
+    CTRT_TRY(weighted_forward(y, self, inputs, count));
     strcat(log, "F");
     return ctrt_tensor_add_hook(*y, watch_gradient, log, NULL);
 }
@@ -224,7 +195,7 @@ static void test_checkpoints(void)
     double losses[3];
     char a[65], b[65];
     four(devices);
-    CTRT_AUTO(module) one = original(norm_new, devices[0]), many = original(norm_new, devices[0]);
+    CTRT_AUTO(module) one = original(norms_new, devices[0]), many = original(norms_new, devices[0]);
     CTRT_AUTO(module) single = parallel(one, "single", devices, 1), net = parallel(many, "pipeline", devices, 3);
     train(losses, net, 26, 3, true);
     CHECK_OK(ctrt_save(net, path));
@@ -246,21 +217,11 @@ static void test_checkpoints(void)
     SAME(y, z);
 }
 
-static void canonical_run(char hash[65], double *last, ctrt_device *const *devices, int n, const char *strategy,
-                          net_function make, int64_t rows, int steps)
-{
-    double losses[64];
-    CTRT_AUTO(module) module = original(make, devices[0]), net = parallel(module, strategy, devices, n);
-    train(losses, net, rows, steps, true);
-    *last = losses[steps - 1];
-    CHECK_OK(ctrt_module_sha256(hash, net));
-}
-
 static void test_canonical(void)
 {
     static const struct { const char *name; net_function make; int64_t rows; int steps; } cases[] = {
         { "deep, 24 rows", deep_new, 24, 12 },
-        { "batch norm and dropout, 31 rows", norm_new, 31, 8 },
+        { "batch norm and dropout, 31 rows", norms_new, 31, 8 },
         { "a shared weight, fewer rows than shards", tied_new, 5, 6 },
     };
     ctrt_device *devices[MOST];
@@ -268,15 +229,15 @@ static void test_canonical(void)
     EACH(c, cases) {
         char want[65], got[65];
         double want_loss, loss;
-        canonical_run(want, &want_loss, devices, 1, "single", c->make, c->rows, c->steps);
+        canonical_run(want, &want_loss, "single", 1, c->make, c->rows, c->steps);
         for (int n = 0; n <= MOST; n++) {
-            canonical_run(got, &loss, devices, n == 0 ? 2 : n, n == 0 ? "data-parallel" : "pipeline", c->make, c->rows,
+            canonical_run(got, &loss, n == 0 ? "data-parallel" : "pipeline", n == 0 ? 2 : n, c->make, c->rows,
                           c->steps);
             CHECK(strcmp(got, want) == 0, "%s, run %d: parameters %.12s, expected %.12s", c->name, n, got, want);
             CHECK(loss == want_loss, "%s, run %d: loss %.17g, expected %.17g", c->name, n, loss, want_loss);
         }
     }
-    CTRT_AUTO(module) one = original(norm_new, devices[0]), many = original(norm_new, devices[0]);
+    CTRT_AUTO(module) one = original(norms_new, devices[0]), many = original(norms_new, devices[0]);
     CTRT_AUTO(module) single = parallel(one, "single", devices, 1), net = parallel(many, "pipeline", devices, 3);
     CTRT_AUTO(tensor) x = rows_of(25, FEATURES, 1), y = NULL, z = NULL, dx = NULL, dz = NULL;
     CHECK_HAS(ctrt_parallel_describe(net), "canonical, 12 shards");
@@ -292,6 +253,14 @@ static void test_canonical(void)
 
 /* ---- failures ---- */
 
+/* `user`: the number of calls that succeed before one fails. */
+static ctrt_status failing_loss(ctrt_tensor **loss, ctrt_tensor *output, ctrt_tensor *const *inputs, int count,
+                                void *user)
+{
+    int *left = user;
+    return square_loss(loss, output, inputs, count, (*left)-- == 0 ? "no loss today" : NULL);
+}
+
 static void test_failures(void)
 {
     ctrt_device *devices[MOST];
@@ -302,48 +271,24 @@ static void test_failures(void)
     (void)step(net, 9, 0), (void)step(single, 9, 0);
     for (int left = 0; left < 8; left += 3) {                   /* before and between backward passes */
         int calls = left;
-        CHECK_FAILS(ctrt_parallel_step(&loss, net, &x, 1, square_loss, &calls), CTRT_ERR_STATE, "loss: no loss today");
+        CHECK_FAILS(ctrt_parallel_step(&loss, net, &x, 1, failing_loss, &calls), CTRT_ERR_STATE, "loss: no loss today");
         CHECK_HAS(ctrt_error_message(), "stage 2 (sim:2): micro-batch ");
         same_modules_as(many, one, 1e-4);
     }
     CHECK_FAILS(ctrt_parallel_step(&loss, net, &wide, 1, square_loss, NULL), CTRT_ERR_SHAPE,
                 "stage 0 (sim:0): micro-batch 0 forward: child 0: Linear");
-    static const char *const faults[] = { "alloc:1+", "alloc:2+" };
-    EACH(fault, faults) {
-        for (int i = 0; i < 3; i++) {
-            CTRT_AUTO(tensor) many_rows = NULL;
-            CHECK_OK(ctrt_ones(&many_rows, CTRT_SHAPE(200000, FEATURES), CTRT_F32, cpu));
-            CHECK_OK(ctrt_memory_empty_cache(devices[i]));
-            CHECK_OK(sim->inject(i, *fault));
-            CHECK_FAILS(ctrt_parallel_step(&loss, net, &many_rows, 1, square_loss, NULL), CTRT_ERR_OUT_OF_MEMORY,
-                        ctrt_device_name(devices[i]));
-            CHECK_OK(sim->clear(i));
-            same_modules_as(many, one, 1e-4);
-        }
-    }
+    without_memory(net, many, one, 3, 200000);
     CHECK_TRUE(loss == NULL);
     CHECK_NEAR(step(net, 9, 1), step(single, 9, 1), 1e-5);
     same_modules_as(many, one, 1e-4);
 }
 
-/* The device of index LOST is lost during training: the error names it, and comes at the latest where the result is
- * read. */
 static void test_lost(void)
 {
-    const int lost = atoi(getenv("LOST"));
-    ctrt_device *devices[MOST] = { numbered(0), numbered(1), numbered(2) };
-    CTRT_AUTO(module) module = original(deep_new, devices[0]), net = parallel(module, "pipeline", devices, 3);
-    CTRT_AUTO(tensor) x = rows_of(9, FEATURES, 1);
-    (void)step(net, 9, 0);
-    CHECK_OK(sim->inject(lost, "lost:1"));
-    lost_steps(net, x, square_loss, devices[lost]);
+    lose_device("pipeline", deep_new);
 }
 
-static const struct {
-    const char *title;
-    void (*run)(void);
-    const char *settings[6];
-} tests[] = {
+static const struct strategy_test tests[] = {
     { "pipeline gives what single gives", test_training, { SIMS } },
     { "the same by gpipe with three micro-batches and streams that the program orders", test_training,
       { SIMS, "CTRT_PIPELINE_SCHEDULE=gpipe", "CTRT_PIPELINE_MICRO=3", "CTRT_STREAM_ORDER=manual" } },
@@ -373,13 +318,8 @@ TEST_MAIN
 {
     shared = mmap(NULL, sizeof *shared, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
     REQUIRE_TRUE(shared != MAP_FAILED);
-    EACH(test, tests) {
-        group("%s", test->title);
-        CHILD_LOOP(child_, test->settings, exit) {
-            sims_begin();
-            test->run();
-        }
-    }
+    target_columns = 3;
+    run_strategy_tests(tests, COUNT(tests));
     munmap(shared, sizeof *shared);
     return done();
 }

@@ -52,12 +52,6 @@ static ctrt_status tied_new(ctrt_module **out, ctrt_device *device)
     return CTRT_OK;
 }
 
-static ctrt_status plain_norm_new(ctrt_module **out, ctrt_device *device)
-{
-    return ctrt_sequential_new(out, CTRT_MODULES(CTRT_NEW(linear, FEATURES, 4, true, device),
-                                                 CTRT_NEW(batch_norm1d, 4, 0, 0, true, device)));
-}
-
 /* ---- copies ---- */
 
 static struct owned { char *text; } *last_freed;
@@ -174,8 +168,8 @@ static ctrt_status parallel_step(ctrt_module *net, ctrt_tensor *x, ctrt_device *
         status = ctrt_parallel_forward(outputs, replicas, parts, devices, count);
     if (status == CTRT_OK)
         status = ctrt_gather_tensor(&y, outputs, count, devices[0], 0);
-    release_all(parts, MOST);
-    release_all(outputs, MOST);
+    tensors_release(parts, MOST);
+    tensors_release(outputs, MOST);
     for (int i = 0; i < MOST; i++)
         ctrt_module_release(&replicas[i]);
     CTRT_TRY(status);
@@ -340,8 +334,8 @@ static void test_replicas(void)
     CHECK_TRUE(replicas[0] == first);
     for (int i = 0; i < 3; i++)
         ctrt_module_release(&replicas[i]);
-    release_all(parts, 3);
-    release_all(outputs, 3);
+    tensors_release(parts, 3);
+    tensors_release(outputs, 3);
 }
 
 /* Parameters reach another device in groups: one per dtype, and one for each 10 MiB. */
@@ -404,7 +398,7 @@ static void test_order_of_sums(void)
         CHECK_OK(ctrt_backward(sum));
         CHECK_OK(ctrt_module_tensor(&weight, net, "unused"));
         VALUES_ARE(ctrt_tensor_grad(weight), 1, 1, 1);
-        release_all(terms, 3);
+        tensors_release(terms, 3);
     }
 }
 
@@ -435,7 +429,7 @@ static void test_second_derivatives(void)
         CHECK_OK(ctrt_sum(&sum, first, CTRT_ALL_DIMS));
         CHECK_OK(ctrt_backward(sum));
         VALUES_ARE(ctrt_tensor_grad(weight), 12, 24, 36);
-        release_all(cubes, 2);
+        tensors_release(cubes, 2);
     }
 }
 

@@ -16,16 +16,6 @@ static const struct mesh {
     { "2", "", 4, 4 }, { "2", "2x2", 4, 2 }, { "1", "", 4, 4 },
 };
 
-static ctrt_status layers_new(ctrt_module **out, int width, ctrt_device *device)
-{
-    CTRT_TRY(ctrt_sequential_new(out, CTRT_NO_MODULES));
-    for (int i = 0; i < LAYERS; i++) {
-        CTRT_TRY(ctrt_sequential_add(*out, CTRT_NEW(linear, width, width, false, device)));
-        CTRT_TRY(ctrt_sequential_add(*out, CTRT_NEW(tanh)));
-    }
-    return CTRT_OK;
-}
-
 /* A net on this rank, and its optimizer without states. */
 struct trained {
     ctrt_module *module, *net;
@@ -35,7 +25,7 @@ struct trained {
 
 static void trained_new(struct trained *t, struct rank *rank, int width)
 {
-    CHECK_OK(layers_new(&t->module, width, rank->device));
+    CHECK_OK(layers_new(&t->module, LAYERS, width, false, rank->device));
     CHECK_OK(ctrt_parallel_new_comm(&t->net, t->module, "sharded", rank->comm));
     CHECK_OK(ctrt_sgd_new(&t->optimizer, t->net, &(ctrt_sgd_options){ .lr = 1e-4 }));
     CHECK_OK(ctrt_randn(&t->x, CTRT_SHAPE(ROWS, width), CTRT_F32, rank->device));

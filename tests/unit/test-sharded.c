@@ -2,70 +2,13 @@
 /* Compares the strategy `sharded`, with threads and with processes as ranks, with `single` on the whole batch, for all
  * stages and several meshes. test-sharded-costs.c tests memory and bytes. */
 #include "calls.h"
-#include "comm_job.h"
-#include "strategy_check.h"
+#include "rank_check.h"
 
-enum { MOST_RANKS = 4, MOST_STEPS = 8 };
+enum { MOST_STEPS = 8 };
 
 static int columns;                             /* of the mesh under test */
 
 /* ---- helpers ---- */
-
-static ctrt_module *new_net(net_function make, struct rank *rank)
-{
-    ctrt_module *module = NULL;
-    /* With other values gradients may be near 0, whose rounding errors Adam amplifies. */
-    CHECK_OK(ctrt_generator_set(rank->device, 7, 0));
-    if (!CHECK_OK(make(&module, rank->device)))
-        tap_stop();
-    return module;
-}
-
-static ctrt_module *sharded(ctrt_module *module, struct rank *rank)
-{
-    ctrt_module *net = NULL;
-    if (!CHECK_OK(ctrt_parallel_new_comm(&net, module, "sharded", rank->comm)))
-        tap_stop();
-    return net;
-}
-
-static ctrt_module *copy_of(ctrt_module *module, struct rank *rank)
-{
-    ctrt_module *copy = NULL;
-    if (!CHECK_OK(ctrt_module_copy(&copy, module, rank->device)))
-        tap_stop();
-    return copy;
-}
-
-/* A module with the values of rank 0, and the same divided and under `single`. */
-struct pair {
-    ctrt_module *module, *net, *reference, *one;
-};
-
-static ctrt_module *equal_net(net_function make, struct rank *rank)
-{
-    ctrt_module *module = new_net(make, rank);
-    for (size_t i = 0; i < ctrt_module_parameter_count(module); i++)
-        ctrt_no_grad CHECK_OK(ctrt_comm_broadcast(NULL, rank->comm, parameter(module, i), 0));
-    return module;
-}
-
-static struct pair pair_new(net_function make, struct rank *rank)
-{
-    struct pair p = { .module = equal_net(make, rank) };
-    p.reference = copy_of(p.module, rank);
-    p.net = sharded(p.module, rank);
-    p.one = parallel(p.reference, "single", &rank->device, 1);
-    return p;
-}
-
-static void pair_free(struct pair *p)
-{
-    ctrt_module_release(&p->net);
-    ctrt_module_release(&p->one);
-    ctrt_module_release(&p->module);
-    ctrt_module_release(&p->reference);
-}
 
 /* This rank's rows of a tensor: chunks of ceil(rows / columns) rows. */
 static void near_rows(const char *what, size_t index, ctrt_tensor *got, ctrt_tensor *want, struct rank *rank)
@@ -98,26 +41,6 @@ static void same_shards(struct pair *p, struct rank *rank, bool grads)
     }
 }
 
-static ctrt_tensor *batch_of(struct rank *rank, int turn, int from, int rows)
-{
-    float values[MOST_RANKS * 8 * FEATURES] = { 0 };
-    ctrt_tensor *x = NULL;
-    REQUIRE_TRUE(rows <= MOST_RANKS * 8);
-    for (int i = 0; i < rows * FEATURES; i++)
-        values[i] = (float)sin(turn * 1000 + from * FEATURES + i);
-    CHECK_OK(ctrt_from_data(&x, values, rows * FEATURES, CTRT_SHAPE(rows, FEATURES), CTRT_F32, rank->device));
-    return x;
-}
-
-static double step_rows(ctrt_module *net, struct rank *rank, int turn, int from, int rows)
-{
-    CTRT_AUTO(tensor) x = batch_of(rank, turn, from, rows), loss = NULL;
-    double value = NAN;
-    if (CHECK_OK(ctrt_parallel_step(&loss, net, &x, 1, square_loss, NULL)))
-        CHECK_OK(ctrt_item(&value, loss));
-    return value;
-}
-
 /* ---- training ---- */
 
 static const struct plan {
@@ -131,17 +54,13 @@ static const struct plan {
 /* Optimizers from the net and from the module; the norm of the gradients is that of all ranks. */
 static void train_plan(struct rank *rank, net_function make, const struct plan *plan, bool adam, bool from_module)
 {
-    struct pair p = pair_new(make, rank);
+    struct pair p = pair_new(make, "sharded", rank);
     CTRT_AUTO(optimizer) a = NULL, b = NULL;
     CHECK_OK(optimizer_new(&a, from_module ? p.module : p.net, adam));
     CHECK_OK(optimizer_new(&b, p.one, adam));
     for (int i = 0; i < plan->steps; i++) {
-        int from = 0, all = 0;
+        const int from = rows_before(plan->rows[i], rank->number), all = rows_before(plan->rows[i], rank->size);
         double norm = 0, other = 0;
-        for (int r = 0; r < rank->size; r++)
-            all += plan->rows[i][r];
-        for (int r = 0; r < rank->number; r++)
-            from += plan->rows[i][r];
         CHECK_OK(ctrt_optimizer_zero_grad(a, true));
         CHECK_OK(ctrt_optimizer_zero_grad(b, true));
         const double loss = step_rows(p.net, rank, i, from, plan->rows[i][rank->number]);
@@ -177,31 +96,24 @@ static void train_ranks(struct rank *rank)
     train_plan(rank, shared_new, &plans[0], true, false);       /* shared, frozen and unused parameters */
 }
 
-/* Passes with and without reduction. */
+static void same_gradients(struct pair *p, struct rank *rank)
+{
+    same_shards(p, rank, true);
+}
+
 static void accumulate(struct rank *rank)
 {
-    struct pair p = pair_new(mlp_new, rank);
-    const int rows = 2, from = rows * rank->number, all = rows * rank->size;
-    for (int i = 0; i < 7; i++) {
-        const bool local = i == 1 || i == 2 || i == 5;
-        CHECK_OK(ctrt_parallel_no_sync(p.net, local));
-        const double loss = step_rows(p.net, rank, i, from, rows), want = step_rows(p.one, rank, i, 0, all);
-        if (local)
-            continue;
-        CHECK_NEAR(loss, want, 1e-5);
-        same_shards(&p, rank, true);
-    }
-    pair_free(&p);
+    accumulate_rows("sharded", rank, same_gradients);
 }
 
 /* Forward passes whose backward pass the program calls, in some cases after zero_grad. */
 static void forward_alone(struct rank *rank)
 {
-    struct pair p = pair_new(mlp_new, rank);
-    CTRT_AUTO(tensor) x = batch_of(rank, 0, 0, 2), y = NULL, old = NULL, loss = NULL;
+    struct pair p = pair_new(mlp_new, "sharded", rank);
+    CTRT_AUTO(tensor) x = batch_of(rank->device, CTRT_F32, 0, 0, 2), y = NULL, old = NULL, loss = NULL;
     const int rows = 2;
     for (int i = 0; i < 4; i++) {
-        CTRT_AUTO(tensor) here = batch_of(rank, i, rows * rank->number, rows), want = NULL;
+        CTRT_AUTO(tensor) here = batch_of(rank->device, CTRT_F32, i, rows * rank->number, rows), want = NULL;
         CHECK_OK(ctrt_forward(&y, p.net, here));
         if (i == 2) {
             CHECK_OK(ctrt_module_zero_grad(p.net, true));
@@ -283,7 +195,7 @@ static void modules(struct rank *rank)
 {
     train_plan(rank, mixed_new, &plans[0], true, false);
     train_plan(rank, frozen_new, &plans[1], false, false);
-    CTRT_AUTO(module) norm = new_net(norm_new, rank), net = sharded(norm, rank);     /* buffers */
+    CTRT_AUTO(module) norm = new_net(norm_new, rank), net = net_of_ranks(norm, "sharded", rank);     /* buffers */
     ctrt_tensor *mean = NULL;
     double values[4], theirs[4];
     (void)step_rows(net, rank, rank->number, 0, 4);
@@ -320,7 +232,7 @@ static void runs_again(struct rank *rank)
     OK(ctrt_module_new(&module, &again_class),
        ctrt_module_add_module(module, "a", CTRT_NEW(linear, FEATURES, FEATURES, true, rank->device)),
        ctrt_module_add_module(module, "b", CTRT_NEW(linear, FEATURES, FEATURES, true, rank->device)));
-    net = sharded(module, rank);
+    net = net_of_ranks(module, "sharded", rank);
     for (again = 0; again < 2; again++)
         CHECK_OK(ctrt_parallel_step(&loss, net, &x, 1, square_loss, NULL));
     again = rank->number == rank->size - 1;
@@ -336,20 +248,22 @@ static void runs_again(struct rank *rank)
 /* Optimizers from before ctrt_parallel_new, with states of the whole parameters, and two that share a net. */
 static void optimizers(struct rank *rank)
 {
-    CTRT_AUTO(module) module = equal_net(mlp_new, rank), reference = copy_of(module, rank);
+    CTRT_AUTO(module) module = new_net(mlp_new, rank), reference = NULL;
     CTRT_AUTO(optimizer) a = NULL, b = NULL, first = NULL, second = NULL;
     CTRT_AUTO(tensor) loss = NULL;
+    parameters_of_rank_0(module, rank->comm);
+    CHECK_OK(ctrt_module_copy(&reference, module, rank->device));
     CHECK_OK(optimizer_new(&a, module, true));
     CHECK_OK(optimizer_new(&b, reference, true));
     for (int k = 0; k < 2; k++) {
-        CTRT_AUTO(tensor) x = batch_of(rank, 0, 0, 4);
+        CTRT_AUTO(tensor) x = batch_of(rank->device, CTRT_F32, 0, 0, 4);
         CHECK_OK(ctrt_forward(&x, k ? reference : module, x));
         CHECK_OK(square_loss(&loss, x, NULL, 0, NULL));
         CHECK_OK(ctrt_backward(loss));
         CHECK_OK(ctrt_optimizer_step(k ? b : a));
         CHECK_OK(ctrt_optimizer_zero_grad(k ? b : a, true));
     }
-    struct pair p = { ctrt_module_retain(module), sharded(module, rank), ctrt_module_retain(reference),
+    struct pair p = { ctrt_module_retain(module), net_of_ranks(module, "sharded", rank), ctrt_module_retain(reference),
                       parallel(reference, "single", &rank->device, 1) };
     (void)step_rows(p.net, rank, 1, 2 * rank->number, 2);
     (void)step_rows(p.one, rank, 1, 0, 2 * rank->size);
@@ -381,9 +295,9 @@ static void optimizers(struct rank *rank)
     pair_free(&p);
 
     /* The strategy gets no events of an optimizer without a module, so it cannot cut states from before. */
-    CTRT_AUTO(module) late = equal_net(mlp_new, rank), late_net = NULL;
+    CTRT_AUTO(module) late = new_net(mlp_new, rank), late_net = NULL;
     CTRT_AUTO(optimizer) loose = NULL;
-    CTRT_AUTO(tensor) x = batch_of(rank, 0, 0, 4);
+    CTRT_AUTO(tensor) x = batch_of(rank->device, CTRT_F32, 0, 0, 4);
     ctrt_tensor *weight = parameter(late, 0);
     CHECK_OK(ctrt_sgd_new(&loose, NULL, &(ctrt_sgd_options){ .lr = 0.1, .momentum = 0.5 }));
     CHECK_OK(ctrt_optimizer_add(loose, &weight, 1));
@@ -391,31 +305,23 @@ static void optimizers(struct rank *rank)
     CHECK_OK(square_loss(&loss, x, NULL, 0, NULL));
     CHECK_OK(ctrt_backward(loss));
     CHECK_OK(ctrt_optimizer_step(loose));
-    late_net = sharded(late, rank);
+    late_net = net_of_ranks(late, "sharded", rank);
     if (columns > 1)
         CHECK_FAILS(ctrt_optimizer_step(loose), CTRT_ERR_STATE, "create the optimizer from the module or net");
 }
 
 /* ---- failures ---- */
 
-static ctrt_status failing_loss(ctrt_tensor **loss, ctrt_tensor *output, ctrt_tensor *const *inputs, int count,
-                                void *user)
-{
-    const struct rank *rank = user;
-    if (rank->number == rank->size - 1)
-        return ctrt_fail(CTRT_ERR_STATE, "the last rank fails");
-    return square_loss(loss, output, inputs, count, NULL);
-}
-
 static void failure(struct rank *rank)
 {
     const uint64_t nodes = ctrt_autograd_live_nodes();
-    struct pair p = pair_new(mlp_new, rank);
-    CTRT_AUTO(tensor) x = batch_of(rank, 0, 0, 2), loss = NULL;
+    struct pair p = pair_new(mlp_new, "sharded", rank);
+    CTRT_AUTO(tensor) x = batch_of(rank->device, CTRT_F32, 0, 0, 2), loss = NULL;
     (void)step_rows(p.net, rank, 0, 2 * rank->number, 2);
     (void)step_rows(p.one, rank, 0, 0, 2 * rank->size);
-    CHECK_FAILS(ctrt_parallel_step(&loss, p.net, &x, 1, failing_loss, rank),
-                rank->number == rank->size - 1 ? CTRT_ERR_STATE : CTRT_ERR_COMM, "the last rank fails");
+    const bool fails = rank->number == rank->size - 1;
+    CHECK_FAILS(ctrt_parallel_step(&loss, p.net, &x, 1, square_loss, fails ? "the last rank fails" : NULL),
+                fails ? CTRT_ERR_STATE : CTRT_ERR_COMM, "the last rank fails");
     same_shards(&p, rank, true);                /* gradients are as before */
     CHECK_FAILS(ctrt_parallel_step(&loss, p.net, &x, 1, square_loss, NULL), CTRT_ERR_COMM, "the last rank fails");
     pair_free(&p);
@@ -434,7 +340,7 @@ static void creation(struct rank *rank)
         CHECK_FAILS(ctrt_parallel_new_comm(&net, wide, "sharded", rank->comm), CTRT_ERR_STATE,
                     "rank 1: parameter \"weight\", f32 [5, 6], but on rank 0 parameter \"weight\", f32 [4, 6]");
     CHECK_OK(mlp_new(&module, cpu));            /* its shards are copied to the rank's device */
-    net = sharded(module, rank);
+    net = net_of_ranks(module, "sharded", rank);
     CHECK_TRUE(ctrt_tensor_device(parameter(net, 0)) == rank->device);
     snprintf(want, sizeof want, "rank %d of %d by host", rank->number, rank->size);
     CHECK_HAS(ctrt_parallel_describe(net), want);
@@ -458,7 +364,7 @@ static void bad_params(struct rank *rank)
 static void canonical(struct rank *rank)
 {
     char ours[65], theirs[65];
-    struct pair p = pair_new(mlp_new, rank);
+    struct pair p = pair_new(mlp_new, "sharded", rank);
     CTRT_AUTO(optimizer) a = NULL, b = NULL;
     CHECK_OK(optimizer_new(&a, p.net, true));
     CHECK_OK(optimizer_new(&b, p.one, true));

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Tests the simulated devices: options, memory, virtual memory pages, invalid addresses, delays, host calls, faults,
+/* Tests the simulated devices: memory, virtual memory pages, invalid addresses, delays, host calls, faults,
  * host accesses to device memory, fork, and what closing releases. Calls the backend's function tables where the
  * library makes no such call. What the library does with the devices (order of work, copies between devices, pinned
- * memory, lost devices, values) is tested in test-stream*.c and others. */
+ * memory, lost devices, values) is tested in test-stream*.c and others, options in test-sim-options.c. */
 #include <signal.h>
 #include <sys/mman.h>
 
@@ -32,56 +32,6 @@ static void download(void *to, const void *from, size_t bytes)
 {
     OK(queues->synchronize(handle, NULL), memory->copy(handle, NULL, to, from, bytes, CTRT_COPY_TO_HOST),
        queues->synchronize(handle, NULL));
-}
-
-/* ---- options ---- */
-
-static void test_options(void)
-{
-    static const struct { const char *setting, *words; } bad[] = {
-        { "CTRT_SIM=devces=4", "did you mean devices?" }, { "CTRT_SIM=devces=4", "known: devices, memory, latency" },
-        { "CTRT_SIM=devices=four", "devices: expected a number of devices, 0 to 64, not \"four\"" },
-        { "CTRT_SIM=devices=65", "0 to 64" }, { "CTRT_SIM=devices", "has no value" },
-        { "CTRT_SIM=memory=lots", "memory: expected a size" }, { "CTRT_SIM=memory=64m/", "memory: expected a size" },
-        { "CTRT_SIM=memory=1", "from 512 bytes" }, { "CTRT_SIM=latency=-1us", "latency: expected a time" },
-        { "CTRT_SIM=latency=20parsecs", "not \"20parsecs\"" }, { "CTRT_SIM=bandwidth=fast", "bandwidth" },
-        { "CTRT_SIM=peers=rings", "peers: expected all, ring, none, or pairs" },
-        { "CTRT_SIM=peers=0-5", "pairs of existing devices" }, { "CTRT_SIM=peers=0-0", "pairs" },
-        { "CTRT_SIM=seed=x", "seed: expected a whole number" }, { "CTRT_SIM=poison=maybe", "yes or no" },
-        { "CTRT_SIM=holes=2", "holes: expected yes or no" }, { "CTRT_SIM=fault=aloc:3", "did you mean alloc?" },
-        { "CTRT_SIM=fault=alloc", "alloc: expected the number of an allocation" },
-        { "CTRT_SIM=fault=alloc:0", "not \"0\"" }, { "CTRT_SIM=fault=op:addd@3", "no kernel for an op \"addd\"" },
-        { "CTRT_SIM=fault=link:0", "two devices" }, { "CTRT_SIM=fault=late:soon", "a time" },
-        { "CTRT_SIM=fault=99.alloc:1", "not a device number" }, { "CTRT_SIM_FAULT=op:never@1", "op:never@1" },
-        { "CTRT_SIM=devices=0", "no visible device" }, { "CTRT_BACKENDS=-cpu", "the backend cpu cannot be used" },
-        { "CTRT_VISIBLE_DEVICES=cpu", "2 of 2 hidden by CTRT_VISIBLE_DEVICES=cpu" },
-    };
-    group("options are parsed; the reason for missing devices names the variable and the option");
-    EACH(c, bad)
-        IN_CHILD(c->setting, "CTRT_LOG=error") {
-            const char *why = NULL;
-            CHECK_TRUE(!ctrt_is_available("sim", &why));
-            CHECK_HAS(why, c->words);
-            CHECK_EQ(ctrt_device_count("sim"), 0);
-            CHECK_TRUE(ctrt_device_get(&device, "sim:0") != CTRT_OK);
-            CHECK_HAS(ctrt_error_message(), c->words);
-            if (strncmp(c->setting, "CTRT_SIM", 8) == 0 && strstr(c->setting, "devices=0") == NULL)
-                CHECK_HAS(ctrt_error_message(), strncmp(c->setting, "CTRT_SIM=", 9) ? "CTRT_SIM_FAULT=" : "CTRT_SIM=");
-        }
-    IN_CHILD(NULL)
-        CHECK_EQ(ctrt_device_count("sim"), 2);
-    IN_CHILD("CTRT_SIM= devices=3, memory=1m/2m ,latency=5us,bandwidth=8g,peers=0-2,seed=9,jitter=1us,pinned=4k,"
-             "fault=alloc:3;1.copy:2+") {
-        CHECK_EQ(ctrt_device_count("sim"), 3);
-        for (int i = 0; i < 3; i++) {
-            char name[16];
-            ctrt_device_properties properties;
-            snprintf(name, sizeof name, "sim:%d", i);
-            CHECK_OK(ctrt_device_get_properties(&properties, name));
-            EQUALS((properties.total_memory, i == 0 ? MIB : 2 * MIB), (properties.asynchronous, true),
-                   (properties.host_memory, false), (strncmp(properties.uuid, "SIM-", 4), 0));
-        }
-    }
 }
 
 /* ---- memory ---- */
@@ -254,16 +204,16 @@ static void delays(void)
 {
     CTRT_AUTO(tensor) x = full(0, 1, device), host = full(0, MIB / 4, cpu_device()), there = NULL;
     CHECK_OK(ctrt_device_synchronize(device));
-    double start = seconds_now();
+    double start = clock_seconds();
     for (int i = 0; i < 40; i++)                                /* sleeping too long does not shorten later work */
         CHECK_OK(ctrt_add_scalar_(x, ctrt_float(1)));
     CHECK_OK(ctrt_device_synchronize(device));
-    double took = seconds_now() - start;
+    double took = clock_seconds() - start;
     CHECK(took >= 0.0399, "40 times 1 ms took %g ms", took * 1e3);
     OK(sim->set_latency(0, 0), sim->set_bandwidth(0, 20 * MIB));
-    start = seconds_now();
+    start = clock_seconds();
     OK(ctrt_to_device(&there, host, device), ctrt_device_synchronize(device));
-    took = seconds_now() - start;
+    took = clock_seconds() - start;
     CHECK(took >= 0.0499, "a copy of 1 MiB with 20 MiB per second took %g ms", took * 1e3);
 }
 
@@ -566,12 +516,7 @@ static void no_host_memory(void)
 
 static size_t mapping_count(void)
 {
-    static char text[1 << 20];
-    size_t count = 0;
-    const size_t bytes = folder_read(text, sizeof text, "/proc/self/maps");
-    for (size_t i = 0; i < bytes; i++)
-        count += text[i] == '\n';
-    return count;
+    return (size_t)folder_lines("/proc/self/maps", "");
 }
 
 /* Closing a device releases its threads, files and mappings, even with work still enqueued. */
@@ -647,7 +592,6 @@ TEST_MAIN
             cases[i].run();
         }
     }
-    test_options();
     test_host_accesses();
     return done();
 }

@@ -143,8 +143,7 @@ static void test_unknown_memory(void)
 static void test_open_choice(void)
 {
     ctrt_device *devices[MOST];
-    for (int i = 0; i < MOST; i++)
-        devices[i] = numbered(i);
+    four(devices);
     CTRT_AUTO(module) one = original(mlp_new, devices[0]), many = original(mlp_new, cpu);
     CTRT_AUTO(module) single = parallel(one, "single", devices, 1), net = parallel(many, "auto", devices, MOST);
     CTRT_AUTO(tensor) x = rows_of(8, FEATURES, 1), wrong = rows_of(8, 7, 1), loss = NULL;
@@ -287,8 +286,7 @@ static void test_canonical(void)
     ctrt_device *devices[MOST];
     char want[65], got[65];
     double losses[9];
-    for (int i = 0; i < MOST; i++)
-        devices[i] = numbered(i);
+    four(devices);
     CTRT_AUTO(module) one = original(norm_new, devices[0]), many = original(norm_new, devices[0]);
     CTRT_AUTO(module) single = parallel(one, "single", devices, 1), net = parallel(many, "auto", devices, MOST);
     ctrt_manual_seed(3);
@@ -303,11 +301,7 @@ static void test_canonical(void)
 
 #define ON_SIM "CTRT_DEVICE=sim", "CTRT_NUM_THREADS=1"
 
-static const struct {
-    const char *title;
-    void (*run)(void);
-    const char *settings[5];
-} tests[] = {
+static const struct strategy_test tests[] = {
     { "auto: accumulation, dry runs and failures while the choice is open", test_open_choice, { SIMS } },
     { "auto: a step whose memory is predicted late", test_late_prediction,
       { ON_SIM, "CTRT_SIM=devices=4,memory=12m" } },
@@ -323,13 +317,6 @@ TEST_MAIN
 {
     test_choices();
     test_unknown_memory();
-    EACH(test, tests) {
-        group("%s", test->title);
-        CHILD_LOOP(child_, test->settings, exit) {
-            (void)cpu_device();
-            (void)sim_open("sim:0");
-            test->run();
-        }
-    }
+    run_strategy_tests(tests, COUNT(tests));
     return done();
 }

@@ -1,11 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Tests SyncBatchNorm against batch norm of the joined batch in float64: ranks with communicators of their own, and the
  * strategies. */
-#include "comm_job.h"
-#include "ctrt/strategy_plugin.h"
-#include "parallel_check.h"
+#include "rank_check.h"
 
-enum { C = 3, SPACE = 2, MOST_RANKS = 4, FEATURES = 6 };
+enum { C = 3, SPACE = 2 };
 
 /* ---- one layer, with the communicator of the program ---- */
 
@@ -25,15 +23,6 @@ static const struct layer_case {
     { "not affine, average of all batches", CTRT_F64, 1e-13, false, -1, 0, { 2, 2, 2, 2 } },
     { "a mean that is large compared with the variance", CTRT_F32, 5e-4, true, 0.5, 1000, { 2, 1, 3, 2 } },
 };
-
-/* The rows of the ranks before this one. */
-static int rows_before(const int *rows, int rank)
-{
-    int sum = 0;
-    for (int r = 0; r < rank; r++)
-        sum += rows[r];
-    return sum;
-}
 
 /* Rows from..from+rows-1 of data that depends on `turn`, without the rounding of `dtype`. */
 static ctrt_tensor *data(ctrt_device *device, ctrt_dtype dtype, int turn, int from, int rows, double shift)
@@ -151,53 +140,28 @@ static ctrt_status net_new(ctrt_module **out, ctrt_device *device)
         CTRT_NEW(linear, 4, 3, true, device)));
 }
 
-static ctrt_status square_loss(ctrt_tensor **loss, ctrt_tensor *output, ctrt_tensor *const *inputs, int count,
-                               void *user)
+static void train_step(ctrt_module *net, ctrt_optimizer *optimizer, ctrt_device *device, int turn, int from, int rows)
 {
-    CTRT_AUTO(tensor) square = NULL;
-    (void)inputs, (void)count;
-    if (user != NULL && ctrt_tensor_device(output) == user)
-        return ctrt_fail(CTRT_ERR_STATE, "too hot");
-    CTRT_TRY(ctrt_square(&square, output));
-    return ctrt_mean(loss, square, CTRT_ALL_DIMS);
-}
-
-static ctrt_tensor *batch_of(ctrt_device *device, int turn, int from, int rows)
-{
-    double values[24 * FEATURES] = { 0 };
-    ctrt_tensor *x = NULL;
-    for (int i = 0; i < rows * FEATURES; i++)
-        values[i] = sin(turn * 1000 + from * FEATURES + i);
-    CHECK_OK(ctrt_from_data(&x, values, rows * FEATURES, CTRT_SHAPE(rows, FEATURES), CTRT_F64, device));
-    return x;
-}
-
-static void step(ctrt_module *net, ctrt_optimizer *optimizer, ctrt_device *device, int turn, int from, int rows)
-{
-    CTRT_AUTO(tensor) x = batch_of(device, turn, from, rows), loss = NULL;
+    CTRT_AUTO(tensor) x = batch_of(device, CTRT_F64, turn, from, rows), loss = NULL;
     CHECK_OK(ctrt_optimizer_zero_grad(optimizer, true));
     CHECK_OK(ctrt_parallel_step(&loss, net, &x, 1, square_loss, NULL));
     CHECK_OK(ctrt_optimizer_step(optimizer));
 }
 
 /* A network in f64 with SyncBatchNorm on devices[0] under a strategy, and the same with BatchNorm under `single`. */
-struct pair {
+struct nets {
     ctrt_module *module, *reference, *net, *one;
     ctrt_optimizer *a, *b;
 };
 
-static void pair_new(struct pair *p, const char *strategy, ctrt_device *const *devices, int n, ctrt_comm *comm)
+static void nets_new(struct nets *p, const char *strategy, ctrt_device *const *devices, int n, ctrt_comm *comm)
 {
     const ctrt_sgd_options options = { .lr = 0.05, .momentum = 0.9 };
-    *p = (struct pair){ .net = NULL };
+    *p = (struct nets){ .net = NULL };
     REQUIRE_TRUE(net_new(&p->reference, devices[0]) == CTRT_OK);
     CHECK_OK(ctrt_module_to(p->reference, NULL, CTRT_F64));
     if (comm != NULL)
-        for (size_t i = 0; i < ctrt_module_parameter_count(p->reference); i++) {
-            ctrt_tensor *tensor = NULL;
-            CHECK_OK(ctrt_module_parameter(NULL, &tensor, p->reference, i));
-            ctrt_no_grad CHECK_OK(ctrt_comm_broadcast(NULL, comm, tensor, 0));
-        }
+        parameters_of_rank_0(p->reference, comm);
     CHECK_OK(ctrt_module_copy(&p->module, p->reference, NULL));
     CHECK_OK(ctrt_convert_sync_batch_norm(p->module, NULL));
     CHECK_OK(comm != NULL ? ctrt_parallel_new_comm(&p->net, p->module, strategy, comm)
@@ -209,7 +173,7 @@ static void pair_new(struct pair *p, const char *strategy, ctrt_device *const *d
 
 /* Parameters and buffers, whose names must be the same. Releases the net, because under `sharded` the module then gets
  * whole parameters. */
-static void pair_compare(struct pair *p)
+static void nets_compare(struct nets *p)
 {
     const char *name;
     ctrt_tensor *want;
@@ -221,7 +185,7 @@ static void pair_compare(struct pair *p)
             check_same(name, __LINE__, module_tensor(p->module, name), want, 1e-12);
 }
 
-static void pair_free(struct pair *p)
+static void nets_free(struct nets *p)
 {
     ctrt_optimizer_release(&p->a);
     ctrt_optimizer_release(&p->b);
@@ -235,26 +199,27 @@ static const int plan[5][MOST_RANKS] = {
     { 3, 3, 3, 3 }, { 2, 4, 1, 5 }, { 2, 0, 3, 0 }, { 5, 1, 1, 1 }, { 2, 3, 0, 1 },
 };
 
-static void train(struct rank *rank)
+static void train_ranks(struct rank *rank)
 {
-    struct pair p;
-    pair_new(&p, rank->argument, &rank->device, 1, rank->comm);
+    struct nets p;
+    nets_new(&p, rank->argument, &rank->device, 1, rank->comm);
     for (int turn = 0; turn < 5; turn++) {
-        step(p.net, p.a, rank->device, turn, rows_before(plan[turn], rank->number), plan[turn][rank->number]);
-        step(p.one, p.b, rank->device, turn, 0, rows_before(plan[turn], rank->size));
+        train_step(p.net, p.a, rank->device, turn, rows_before(plan[turn], rank->number), plan[turn][rank->number]);
+        train_step(p.one, p.b, rank->device, turn, 0, rows_before(plan[turn], rank->size));
     }
-    pair_compare(&p);
-    pair_free(&p);
+    nets_compare(&p);
+    nets_free(&p);
 }
 
 /* The program's own backward pass; accumulation; layers that become SyncBatchNorm too late. */
 static void passes(struct rank *rank)
 {
-    struct pair p;
-    pair_new(&p, "distributed", &rank->device, 1, rank->comm);
+    struct nets p;
+    nets_new(&p, "distributed", &rank->device, 1, rank->comm);
     for (int turn = 0; turn < 4; turn++) {
         const bool local = turn == 2;
-        CTRT_AUTO(tensor) x = batch_of(rank->device, turn, 3 * rank->number, 3), y = NULL, loss = NULL, all = NULL;
+        CTRT_AUTO(tensor) x = batch_of(rank->device, CTRT_F64, turn, 3 * rank->number, 3), y = NULL, loss = NULL,
+                          all = NULL;
         CHECK_OK(ctrt_parallel_no_sync(p.net, local));
         if (turn < 2) {
             CHECK_OK(ctrt_forward(&y, p.net, x));
@@ -263,56 +228,52 @@ static void passes(struct rank *rank)
         } else {
             CHECK_OK(ctrt_parallel_step(&loss, p.net, &x, 1, square_loss, NULL));
         }
-        all = batch_of(rank->device, turn, 0, 3 * rank->size);
+        all = batch_of(rank->device, CTRT_F64, turn, 0, 3 * rank->size);
         CHECK_OK(ctrt_parallel_step(&loss, p.one, &all, 1, square_loss, NULL));
-        for (size_t i = 0; i < ctrt_module_parameter_count(p.one) && !local; i++) {
-            const char *name;
-            ctrt_tensor *want;
-            CHECK_OK(ctrt_module_parameter(&name, &want, p.one, i));
-            check_same(name, __LINE__, ctrt_tensor_grad(module_tensor(p.net, name)), ctrt_tensor_grad(want), 1e-12);
-        }
+        if (!local)
+            same_grads(p.net, p.one, 1e-12);
     }
-    pair_compare(&p);
+    nets_compare(&p);
     ctrt_module *net = NULL;
-    CTRT_AUTO(tensor) x = batch_of(rank->device, 0, 0, 3), loss = NULL;
+    CTRT_AUTO(tensor) x = batch_of(rank->device, CTRT_F64, 0, 0, 3), loss = NULL;
     CHECK_OK(ctrt_parallel_new_comm(&net, p.reference, "distributed", rank->comm));
     CHECK_OK(ctrt_convert_sync_batch_norm(net, NULL));
     CHECK_FAILS(ctrt_parallel_step(&loss, net, &x, 1, square_loss, NULL), CTRT_ERR_STATE,
                 "2 SyncBatchNorm layers, 0 at ctrt_parallel_new");
     ctrt_module_release(&net);
-    pair_free(&p);
+    nets_free(&p);
 }
 
 /* A rank that fails in its loss while the others wait in the backward pass of a layer, or in a layer itself. */
 static void failing(struct rank *rank)
 {
     for (int own = 0; own < 2; own++) {
-        struct pair p;
+        struct nets p;
         CTRT_AUTO(comm) comm = NULL, layers = NULL;
-        CTRT_AUTO(tensor) x = batch_of(rank->device, 0, 0, 3), loss = NULL;
+        CTRT_AUTO(tensor) x = batch_of(rank->device, CTRT_F64, 0, 0, 3), loss = NULL;
         CHECK_OK(ctrt_comm_split(&comm, rank->comm, 0, 0));
         CHECK_OK(ctrt_comm_split(&layers, rank->comm, 0, 0));
-        pair_new(&p, "distributed", &rank->device, 1, comm);
+        nets_new(&p, "distributed", &rank->device, 1, comm);
         if (own)
             CHECK_OK(ctrt_convert_sync_batch_norm(p.module, layers));
         const ctrt_status status = ctrt_parallel_step(&loss, p.net, &x, 1, square_loss,
-                                                      rank->number == 1 ? rank->device : NULL);
+                                                      rank->number == 1 ? "too hot" : NULL);
         CHECK_EQ(status, rank->number == 1 ? CTRT_ERR_STATE : CTRT_ERR_COMM);
         CHECK_HAS(ctrt_error_message(), "too hot");
-        pair_free(&p);
+        nets_free(&p);
     }
 }
 
 static void canonical(struct rank *rank)
 {
-    struct pair p;
-    CTRT_AUTO(tensor) x = batch_of(rank->device, 0, 0, 12), loss = NULL;
-    pair_new(&p, "distributed", &rank->device, 1, rank->comm);
+    struct nets p;
+    CTRT_AUTO(tensor) x = batch_of(rank->device, CTRT_F64, 0, 0, 12), loss = NULL;
+    nets_new(&p, "distributed", &rank->device, 1, rank->comm);
     CHECK_FAILS(ctrt_parallel_step(&loss, p.net, &x, 1, square_loss, NULL), CTRT_ERR_NOT_SUPPORTED, "canonical mode");
     CHECK_FAILS(ctrt_forward(&loss, p.net, x), CTRT_ERR_NOT_SUPPORTED, "canonical mode");
     ctrt_module_train(p.net, false);
     CHECK_OK(ctrt_forward(&loss, p.net, x));
-    pair_free(&p);
+    nets_free(&p);
 }
 
 /* ---- one process ---- */
@@ -327,14 +288,14 @@ static void one_process(const struct device_list *list)
 {
     static const int rows[5] = { 12, 7, 2, 3, 9 };
     ctrt_device *devices[MOST];
-    struct pair p;
+    struct nets p;
     REQUIRE_TRUE(list_devices(devices, list));
-    pair_new(&p, list->name, devices, list->n, NULL);
+    nets_new(&p, list->name, devices, list->n, NULL);
     for (int turn = 0; turn < 5; turn++) {
-        step(p.net, p.a, devices[0], turn, 0, rows[turn]);
-        step(p.one, p.b, devices[0], turn, 0, rows[turn]);
+        train_step(p.net, p.a, devices[0], turn, 0, rows[turn]);
+        train_step(p.one, p.b, devices[0], turn, 0, rows[turn]);
         if (turn == 2) {                    /* evaluation uses the running statistics */
-            CTRT_AUTO(tensor) x = batch_of(devices[0], 9, 0, 5), y = NULL, want = NULL;
+            CTRT_AUTO(tensor) x = batch_of(devices[0], CTRT_F64, 9, 0, 5), y = NULL, want = NULL;
             ctrt_module_train(p.net, false);
             ctrt_module_train(p.one, false);
             CHECK_OK(ctrt_forward(&y, p.net, x));
@@ -344,31 +305,34 @@ static void one_process(const struct device_list *list)
             ctrt_module_train(p.one, true);
         }
     }
-    pair_compare(&p);
-    pair_free(&p);
+    nets_compare(&p);
+    nets_free(&p);
+}
+
+/* `user`: the device of the replica that fails. */
+static ctrt_status failing_loss(ctrt_tensor **loss, ctrt_tensor *output, ctrt_tensor *const *inputs, int count,
+                                void *user)
+{
+    return square_loss(loss, output, inputs, count, ctrt_tensor_device(output) == user ? "too hot" : NULL);
 }
 
 static void data_parallel_limits(void)
 {
     ctrt_device *devices[3] = { numbered(0), numbered(1), numbered(2) };
-    CTRT_AUTO(tensor) x = batch_of(devices[0], 0, 0, 9), y = NULL, want = NULL, loss = NULL;
-    struct pair p;
+    CTRT_AUTO(tensor) x = batch_of(devices[0], CTRT_F64, 0, 0, 9), y = NULL, want = NULL, loss = NULL;
+    struct nets p;
     ctrt_log_set_callback(no_log, NULL);
-    pair_new(&p, "data-parallel", devices, 3, NULL);
+    nets_new(&p, "data-parallel", devices, 3, NULL);
     for (int i = 0; i < 3; i++) {           /* each replica fails once; the message is that of the cause */
         char text[64];
         snprintf(text, sizeof text, "replica %d (sim:%d): loss: too hot", i, i);
-        CHECK_FAILS(ctrt_parallel_step(&loss, p.net, &x, 1, square_loss, devices[i]), CTRT_ERR_STATE, text);
-        step(p.net, p.a, devices[0], i, 0, 9);
+        CHECK_FAILS(ctrt_parallel_step(&loss, p.net, &x, 1, failing_loss, devices[i]), CTRT_ERR_STATE, text);
+        train_step(p.net, p.a, devices[0], i, 0, 9);
     }
     CHECK_FAILS(ctrt_forward(&y, p.net, x), CTRT_ERR_NOT_SUPPORTED, "use ctrt_parallel_step");
     ctrt_no_grad CHECK_OK(ctrt_forward(&y, p.net, x));          /* with the statistics of all rows */
-    for (size_t i = 0; i < ctrt_module_parameter_count(p.one); i++) {
-        const char *name;
-        ctrt_tensor *to;
-        CHECK_OK(ctrt_module_parameter(&name, &to, p.one, i));
-        ctrt_no_grad CHECK_OK(ctrt_copy_(to, module_tensor(p.net, name)));
-    }
+    for (size_t i = 0; i < ctrt_module_parameter_count(p.one); i++)
+        ctrt_no_grad CHECK_OK(ctrt_copy_(parameter(p.one, i), parameter(p.net, i)));
     ctrt_no_grad CHECK_OK(ctrt_forward(&want, p.one, x));
     check_same("y", __LINE__, y, want, 1e-12);
 
@@ -379,11 +343,7 @@ static void data_parallel_limits(void)
                 "communicator of the program");
     ctrt_comm_release(&comms[0]);
     ctrt_comm_release(&comms[1]);
-    pair_free(&p);
-    CHECK_FAILS(ctrt_convert_sync_batch_norm(NULL, NULL), CTRT_ERR_INVALID_ARGUMENT, "module");
-    CHECK_FAILS(ctrt_sync_batch_norm_new(NULL, C, 0, 0, true, NULL, NULL), CTRT_ERR_INVALID_ARGUMENT, "out");
-    ctrt_module *layer = NULL;
-    CHECK_FAILS(ctrt_sync_batch_norm_new(&layer, 0, 0, 0, true, NULL, NULL), CTRT_ERR_INVALID_ARGUMENT, "features");
+    nets_free(&p);
 }
 
 /* ---- jobs ---- */
@@ -403,11 +363,11 @@ TEST_MAIN
         group("%s: distributed", kind_names[kind]);
         for (int size = 1; size <= MOST_RANKS; size++)
             IN_CHILD(SETTINGS)
-                run_quiet(kind, size, 10, train, "distributed", -1);
+                run_quiet(kind, size, 10, train_ranks, "distributed", -1);
         group("%s: sharded", kind_names[kind]);
         for (int size = 1; size <= MOST_RANKS; size++)
             IN_CHILD(SETTINGS)
-                run_quiet(kind, size, 10, train, "sharded", -1);
+                run_quiet(kind, size, 10, train_ranks, "sharded", -1);
         group("%s: distributed, passes", kind_names[kind]);
         IN_CHILD(SETTINGS) {
             run_quiet(kind, 2, 10, passes, NULL, -1);

@@ -1,0 +1,156 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* rank_check.h: nets of ranks, the same nets under `single`, and their batches, for tests of strategies with a
+ * communicator. */
+#ifndef CTRT_TESTS_RANK_CHECK_H
+#define CTRT_TESTS_RANK_CHECK_H
+
+#include "comm_job.h"
+#include "strategy_check.h"
+
+enum { MOST_RANKS = 4, MOST_ROWS = 32 };
+
+/* ---- nets ---- */
+
+/* y = x * a * scale, times b if the state says so. The parameter `never` is not used. */
+struct branch {
+    bool uses_b;
+};
+
+static inline ctrt_status branch_forward(ctrt_tensor **y, ctrt_module *self, ctrt_tensor *const *inputs, int count)
+{
+    ctrt_tensor *a = NULL, *b = NULL, *scale = NULL;
+    const struct branch *branch = ctrt_module_state(self);
+    (void)count;
+    CTRT_TRY(ctrt_module_tensor(&a, self, "a"));
+    CTRT_TRY(ctrt_module_tensor(&b, self, "b"));
+    CTRT_TRY(ctrt_module_tensor(&scale, self, "scale"));
+    CTRT_TRY(ctrt_mul(y, inputs[0], a));
+    CTRT_TRY(ctrt_mul(y, *y, scale));
+    return branch->uses_b ? ctrt_mul(y, *y, b) : CTRT_OK;
+}
+
+static const ctrt_module_class branch_class = {
+    .size = sizeof(ctrt_module_class), .kind = "Branch", .state_bytes = sizeof(struct branch),
+    .forward = branch_forward,
+};
+
+static inline ctrt_status branch_new(ctrt_module **out, ctrt_device *device)
+{
+    static const char *const names[4] = { "a", "never", "b", "scale" };
+    CTRT_AUTO(module) self = NULL;
+    CTRT_TRY(ctrt_module_new(&self, &branch_class));
+    for (int i = 0; i < 4; i++) {
+        CTRT_AUTO(tensor) tensor = NULL;
+        CTRT_TRY(ctrt_full(&tensor, CTRT_SHAPE(FEATURES), ctrt_float(i == 3 ? 1 : 0.5), CTRT_F32, device));
+        CTRT_TRY(i < 3 ? ctrt_module_add_parameter(self, names[i], tensor)
+                       : ctrt_module_add_buffer(self, names[i], tensor, true));
+    }
+    *out = ctrt_module_retain(self);
+    return CTRT_OK;
+}
+
+static inline ctrt_module *new_net(net_function make, struct rank *rank)
+{
+    ctrt_module *module = NULL;
+    /* With other values gradients may be near 0, whose rounding errors Adam amplifies. */
+    CHECK_OK(ctrt_generator_set(rank->device, 7, 0));
+    if (!CHECK_OK(make(&module, rank->device)))
+        tap_stop();
+    return module;
+}
+
+static inline ctrt_module *net_of_ranks(ctrt_module *module, const char *strategy, struct rank *rank)
+{
+    ctrt_module *net = NULL;
+    if (!CHECK_OK(ctrt_parallel_new_comm(&net, module, strategy, rank->comm)))
+        tap_stop();
+    return net;
+}
+
+/* Gives all ranks the parameters of rank 0. */
+static inline void parameters_of_rank_0(ctrt_module *module, ctrt_comm *comm)
+{
+    for (size_t i = 0; i < ctrt_module_parameter_count(module); i++)
+        ctrt_no_grad CHECK_OK(ctrt_comm_broadcast(NULL, comm, parameter(module, i), 0));
+}
+
+/* A module under a strategy, and a copy under `single`. */
+struct pair {
+    ctrt_module *module, *net, *reference, *one;
+};
+
+static inline struct pair pair_new(net_function make, const char *strategy, struct rank *rank)
+{
+    struct pair p = { .module = new_net(make, rank) };
+    const bool divides = strcmp(strategy, "sharded") == 0;      /* a copy of the module must come before */
+    if (divides) {
+        parameters_of_rank_0(p.module, rank->comm);
+        CHECK_OK(ctrt_module_copy(&p.reference, p.module, rank->device));
+    }
+    p.net = net_of_ranks(p.module, strategy, rank);
+    if (!divides)
+        CHECK_OK(ctrt_module_copy(&p.reference, p.module, rank->device));
+    p.one = parallel(p.reference, "single", &rank->device, 1);
+    return p;
+}
+
+static inline void pair_free(struct pair *p)
+{
+    ctrt_module_release(&p->net);
+    ctrt_module_release(&p->one);
+    ctrt_module_release(&p->module);
+    ctrt_module_release(&p->reference);
+}
+
+/* ---- batches ---- */
+
+/* The rows of the ranks before this one. */
+static inline int rows_before(const int *rows, int rank)
+{
+    int sum = 0;
+    for (int r = 0; r < rank; r++)
+        sum += rows[r];
+    return sum;
+}
+
+/* Rows from..from+rows-1 of a batch that depends on `turn`. */
+static inline ctrt_tensor *batch_of(ctrt_device *device, ctrt_dtype dtype, int turn, int from, int rows)
+{
+    double values[MOST_ROWS * FEATURES] = { 0 };
+    ctrt_tensor *x = NULL;
+    REQUIRE_TRUE(rows <= MOST_ROWS);
+    for (int i = 0; i < rows * FEATURES; i++)
+        values[i] = sin(turn * 1000 + from * FEATURES + i);
+    CHECK_OK(ctrt_from_data(&x, values, rows * FEATURES, CTRT_SHAPE(rows, FEATURES), CTRT_F64, device));
+    CHECK_OK(ctrt_to_dtype(&x, x, dtype));
+    return x;
+}
+
+/* A step with rows of batch_of, without an optimizer; returns the loss. */
+static inline double step_rows(ctrt_module *net, struct rank *rank, int turn, int from, int rows)
+{
+    CTRT_AUTO(tensor) x = batch_of(rank->device, CTRT_F32, turn, from, rows), loss = NULL;
+    double value = NAN;
+    if (CHECK_OK(ctrt_parallel_step(&loss, net, &x, 1, square_loss, NULL)))
+        CHECK_OK(ctrt_item(&value, loss));
+    return value;
+}
+
+/* Passes with and without reduction. `same`: compares the gradients of a pair. */
+static inline void accumulate_rows(const char *strategy, struct rank *rank, void (*same)(struct pair *, struct rank *))
+{
+    struct pair p = pair_new(mlp_new, strategy, rank);
+    const int rows = 2, from = rows * rank->number, all = rows * rank->size;
+    for (int i = 0; i < 7; i++) {
+        const bool local = i == 1 || i == 2 || i == 5;
+        CHECK_OK(ctrt_parallel_no_sync(p.net, local));
+        const double loss = step_rows(p.net, rank, i, from, rows), want = step_rows(p.one, rank, i, 0, all);
+        if (local)
+            continue;
+        CHECK_NEAR(loss, want, 1e-5);
+        same(&p, rank);
+    }
+    pair_free(&p);
+}
+
+#endif
