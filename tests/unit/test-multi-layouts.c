@@ -303,7 +303,7 @@ static ctrt_module *trained(int kind, int parameter_layout, int gradient_layout,
 static ctrt_module *trained_with_views(int kind, ctrt_device *device)
 {
     static const ctrt_module_class class = { .size = sizeof(ctrt_module_class), .kind = "Two",
-                                             .state_bytes = sizeof(struct parts), .forward = block_forward };
+                                             .state_bytes = sizeof(struct block), .forward = block_forward };
     ctrt_module *module = NULL;
     CTRT_AUTO(optimizer) optimizer = NULL;
     CTRT_AUTO(tensor) p = quarters(CTRT_SHAPE(8, 8), 1, device), q = quarters(CTRT_SHAPE(4, 8), 2, device);

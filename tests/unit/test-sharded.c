@@ -228,7 +228,7 @@ static const ctrt_module_class again_class = {
 static void runs_again(struct rank *rank)
 {
     CTRT_AUTO(module) module = NULL, net = NULL;
-    CTRT_AUTO(tensor) x = batch_of(rank, 0, 0, 2), loss = NULL;
+    CTRT_AUTO(tensor) x = batch_of(rank->device, CTRT_F32, 0, 0, 2), loss = NULL;
     OK(ctrt_module_new(&module, &again_class),
        ctrt_module_add_module(module, "a", CTRT_NEW(linear, FEATURES, FEATURES, true, rank->device)),
        ctrt_module_add_module(module, "b", CTRT_NEW(linear, FEATURES, FEATURES, true, rank->device)));
