@@ -68,8 +68,8 @@ static inline char *folder_new(void)
 /* Returns "FOLDER/NAME" in one of 8 buffers. */
 static inline const char *folder_join(const char *folder, const char *name)
 {
-    static char paths[8][4096];
-    static int used;
+    static __thread char paths[8][4096];
+    static __thread int used;
     char *path = paths[used++ % 8];
     snprintf(path, sizeof paths[0], "%s/%s", folder, name);
     return path;
