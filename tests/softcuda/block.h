@@ -15,6 +15,7 @@ extern "C" {
 
 #define SOFTCUDA_EXPORT __attribute__((visibility("default")))
 #define SOFTCUDA_BLOCK_THREADS 1024
+#define SOFTCUDA_PART 1024              /* bytes of static shared memory whose use is recorded together */
 
 /* A kernel. Its library exports it as softcuda_kernel_NAME. */
 struct softcuda_kernel {
@@ -50,7 +51,8 @@ struct softcuda_here {
     const char *own;                            /* start of the device's addresses */
     const char *stack, *stack_end;              /* of the kernel thread */
     const char *arguments, *arguments_end;
-    char *shared, *shared_end;                  /* static shared memory */
+    char *shared, *shared_end;                  /* static shared memory, of all kernels of the library */
+    unsigned char *written;                     /* per SOFTCUDA_PART of it: whether a kernel wrote it */
     char *dynamic_end;
     const char *image, *image_end;              /* the library */
     const char *host, *host_end;                /* the last range used that is not in the device: pinned memory, memory

@@ -159,3 +159,11 @@ EXPORT result softcuda_write(address to, const void *from, size_t bytes)
     space_copy(POINTER(to), from, bytes);
     return CUDA_SUCCESS;
 }
+
+EXPORT result softcuda_fill(address to, unsigned char value, size_t bytes)
+{
+    TRY(check("library's write of", to, bytes, true));
+    order_touch(to, bytes, true);
+    space_fill(to, value, bytes);
+    return CUDA_SUCCESS;
+}

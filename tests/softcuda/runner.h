@@ -79,6 +79,9 @@ struct softcuda_runner {
     size_t dynamic_bytes;
     struct softcuda_race *races;
     size_t race_bytes;
+    char *fixed;                                /* static shared memory for which `written` is */
+    unsigned char *written;
+    size_t parts;
 };
 
 /* block.c */

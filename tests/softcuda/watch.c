@@ -91,26 +91,14 @@ static bool shared_place(const char *p, size_t bytes, size_t *place)
     return false;
 }
 
-/* Checks an access. With `race`, also records it for the detection of races. */
-static inline void look(const void *address, size_t bytes, bool write, bool race)
+/* Checks an access outside the kernel's own device and stack. With `race`, records it for the detection of races. */
+static __attribute__((noinline)) void look_elsewhere(const char *p, size_t bytes, bool write, bool race)
 {
-    const char *p = address;
-    const size_t place = (size_t)(p - softcuda_space.base);
-    if (place < softcuda_space.bytes) {
-        const bool own = (size_t)(p - softcuda_here.own) < softcuda_space.device_bytes;
-        if (!in_block(p, bytes) || !(own || within(p, bytes, softcuda_here.host, softcuda_here.host_end)))
-            softcuda_touch(p, bytes, write);
-        if (softcuda_space.order != NULL && race) {
-            const uint64_t *piece = softcuda_space.order[place / 512], stamp = softcuda_here.stamp;
-            if (piece[0] != stamp && (write || piece[1] != stamp))
-                softcuda_order(p, write);
-        }
-        return;
-    }
-    if (within(p, bytes, softcuda_here.stack, softcuda_here.stack_end))
-        return;
     size_t shared;
     if (shared_place(p, bytes, &shared)) {
+        if (write && p >= softcuda_here.shared && p < softcuda_here.shared_end)
+            for (size_t i = shared / SOFTCUDA_PART; i <= (shared + bytes - 1) / SOFTCUDA_PART; i++)
+                softcuda_here.written[i] = 1;
         if (race)
             note(p, shared, bytes, write);
         return;
@@ -125,31 +113,67 @@ static inline void look(const void *address, size_t bytes, bool write, bool race
     softcuda_touch(p, bytes, write);
 }
 
-static inline void touch(const void *p, size_t bytes, bool write, size_t alignment)
+/* The same for device memory in which the access is not one to the kernel's own device within a block. */
+static __attribute__((noinline)) void look_abroad(const char *p, size_t bytes, bool write)
 {
-    if (((uintptr_t)p & (alignment - 1)) != 0)
-        softcuda_fault(SOFTCUDA_MISALIGNED, "%s %zu bytes at %p, which is no multiple of %zu",
-                       write ? "writes" : "reads", bytes, p, alignment);
-    look(p, bytes, write, true);
+    if (!in_block(p, bytes) || !within(p, bytes, softcuda_here.host, softcuda_here.host_end))
+        softcuda_touch(p, bytes, write);
 }
 
-#define TOUCHES(size)                                                                \
-    void __asan_load##size##_noabort(const void *p) { touch(p, size, false, size); } \
-    void __asan_store##size##_noabort(void *p) { touch(p, size, true, size); }
+/* Checks an access. A kernel makes many millions of them, so this is short, and the rest is in other functions. If
+ * `aligned`, `bytes` is a power of two up to 16 and divides the address. */
+static inline __attribute__((always_inline)) void look(const void *address, size_t bytes, bool write, bool race,
+                                                       bool aligned)
+{
+    const char *p = address;
+    const size_t place = (size_t)(p - softcuda_space.base);
+    if (place < softcuda_space.bytes) {
+        const unsigned char *shadow = &softcuda_space.shadow[place / 8];
+        const bool inside = !aligned      ? in_block(p, bytes)
+                            : bytes == 16 ? shadow[0] == 8 && shadow[1] == 8
+                                          : *shadow >= (place & 7) + bytes;
+        if (!inside || (size_t)(p - softcuda_here.own) >= softcuda_space.device_bytes)
+            look_abroad(p, bytes, write);
+        if (softcuda_space.order != NULL && race) {
+            const uint64_t *piece = softcuda_space.order[place / 512], stamp = softcuda_here.stamp;
+            if (piece[0] != stamp && (write || piece[1] != stamp))
+                softcuda_order(p, write);
+        }
+    } else if (!within(p, bytes, softcuda_here.stack, softcuda_here.stack_end)) {
+        look_elsewhere(p, bytes, write, race);
+    }
+}
+
+static __attribute__((noinline, noreturn)) void misaligned(const void *p, size_t bytes, bool write)
+{
+    softcuda_fault(SOFTCUDA_MISALIGNED, "%s %zu bytes at %p, which is no multiple of %zu", write ? "writes" : "reads",
+                   bytes, p, bytes);
+}
+
+static inline __attribute__((always_inline)) void touch(const void *p, size_t bytes, bool write)
+{
+    if (((uintptr_t)p & (bytes - 1)) != 0)
+        misaligned(p, bytes, write);
+    look(p, bytes, write, true, true);
+}
+
+#define TOUCHES(size)                                                          \
+    void __asan_load##size##_noabort(const void *p) { touch(p, size, false); } \
+    void __asan_store##size##_noabort(void *p) { touch(p, size, true); }
 TOUCHES(1)
 TOUCHES(2)
 TOUCHES(4)
 TOUCHES(8)
 TOUCHES(16)
-void __asan_loadN_noabort(const void *p, size_t bytes) { look(p, bytes, false, true); }
-void __asan_storeN_noabort(void *p, size_t bytes) { look(p, bytes, true, true); }
+void __asan_loadN_noabort(const void *p, size_t bytes) { look(p, bytes, false, true, false); }
+void __asan_storeN_noabort(void *p, size_t bytes) { look(p, bytes, true, true, false); }
 void __asan_handle_no_return(void) {}
 
 void softcuda_atomic(const void *p, size_t bytes)
 {
     if (((uintptr_t)p & (bytes - 1)) != 0)
         softcuda_fault(SOFTCUDA_MISALIGNED, "an atomic operation on %zu bytes at %p", bytes, p);
-    look(p, bytes, true, false);
+    look(p, bytes, true, false, true);
 }
 
 /* Called by the compiler for copies of structs. AddressSanitizer's versions would report device memory as
