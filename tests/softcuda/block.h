@@ -58,7 +58,7 @@ struct softcuda_here {
     const char *host, *host_end;                /* the last range used that is not in the device: pinned memory, memory
     of another device, or virtual memory */
     struct softcuda_runner *runner;
-    struct softcuda_race *races;                /* accesses since the last barrier, by byte of shared memory (watch.c) */
+    struct softcuda_race *races;                /* accesses since the last barrier, by byte of shared memory; watch.c */
     size_t words;                               /* of shared memory that `races` has records of */
     uint32_t epoch;                             /* number of barriers so far */
     uint32_t *warp_epoch;                       /* number of warp operations so far, by warp */
