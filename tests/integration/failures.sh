@@ -243,10 +243,11 @@ each "$more_faults" host judge
 
 # --- SIGKILL anywhere ------------------------------------------------------------------------------------------------
 
-# killed RANK SEED: 20 jobs of 4 ranks, of which RANK is killed at some time between its start and 150 ms later. The
-# exit status is 137, or 1 if the others have failed and ended before the kernel has ended that process.
+# killed RANK SEED: $times jobs of 4 ranks, of which RANK is killed at some time between its start and 150 ms later.
+# The exit status is 137, or 1 if the others have failed and ended before the kernel has ended that process.
 killed() {
-    awk -v seed="$2" 'BEGIN { srand(seed); for (i = 0; i < 20; i++) print int(1000 + rand() * 150000) }' |
+    awk -v seed="$2" -v times=$times '
+        BEGIN { srand(seed); for (i = 0; i < times; i++) print int(1000 + rand() * 150000) }' |
         while read -r time; do
             job "at-$1-$time" "$ctrt" run -n 4 --grace 0.3 "$program" "$time" "$1"
             grep -qxE '1|137' "$work/at-$1-$time/status" &&
@@ -255,11 +256,14 @@ killed() {
         done >"$work/killed-$1"
 }
 seed=$(date +%s)
+times=20
+[ -z "${SANITIZE-}" ] || times=4
 jobs=
 for rank in 0 1 2 3; do killed $rank "$seed$rank" & jobs="$jobs $!"; done
 wait $jobs
 for rank in 0 1 2 3; do
-    check "ctrt run reports that rank $rank of 4 was killed, 20 times (seed $seed$rank)" "$(cat "$work/killed-$rank")"
+    check "ctrt run reports that rank $rank of 4 was killed, $times times (seed $seed$rank)" \
+        "$(cat "$work/killed-$rank")"
 done
 
 # --- what remains ----------------------------------------------------------------------------------------------------

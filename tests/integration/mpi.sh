@@ -83,7 +83,7 @@ test_mpi() {
     { for machines in 1 2; do
         for way in recv send; do job "depart-$way$machines" 2 "depart-$way" "CTRT_MPI_MACHINES=$machines"; done
     done; } &
-    for n in 1 2 3; do
+    for n in 1 3; do
         job "all$n" "$n" collectives
         passed "all$n" "collectives, background work, messages, split; ranks: $n" "$n"
     done
@@ -99,7 +99,7 @@ test_mpi() {
     passed native "MPI's reductions, calls in pieces; hashes of signatures" 2
     job leaders 3 native 'CTRT_MPI_ORDERED=1 CTRT_MPI_MOST=16k CTRT_MPI_MACHINES=2'
     passed leaders "the same between two machines, one of them with two ranks" 3
-    for machines in 1 2 3; do
+    for machines in 1 2; do
         job "mismatch$machines" 3 mismatch "CTRT_MPI_MACHINES=$machines"
         passed "mismatch$machines" "calls that differ are errors on all ranks; machines: $machines" 3 any
     done
@@ -112,7 +112,6 @@ test_mpi() {
     test_cuda 2 yes 51 "device memory on two machines, one of them with two ranks"
     test_cuda 1 yes 12 "device memory on one machine, only in messages"
     test_cuda 3 no 0 "device memory, copied through the host"
-    test_captured 1 1 no
     test_captured 2 1 no
     test_captured 3 3 yes
     test_captured 4 2 no

@@ -2,7 +2,7 @@
 /* Ten training steps of three networks with SGD and AdamW, compared with PyTorch: losses, final parameters, first
  * logits.
  *
- *     test-train-reference [DEVICE]           default: CTRT_DEVICE, else the best device present
+ *     test-train-reference [DEVICE [NETWORK]]     default: CTRT_DEVICE, else the best device present; all networks
  *
  * A distance is the largest difference divided by the largest magnitude of a tensor. tests/reference/README.md explains
  * the tolerance. */
@@ -218,6 +218,11 @@ static void run(const char *model, ctrt_status (*make)(ctrt_module **out, ctrt_d
     ref_free(ref);
 }
 
+static const struct {
+    const char *name;
+    ctrt_status (*make)(ctrt_module **out, ctrt_device *device);
+} networks[] = { { "mlp", mlp_new }, { "cnn", cnn_new }, { "transformer", transformer_new } };
+
 TEST_MAIN
 {
     ctrt_device *device = NULL;
@@ -226,9 +231,9 @@ TEST_MAIN
         return done();
     for (int i = 0; i < 2; i++) {
         const char *kind = i == 0 ? "sgd" : "adamw";
-        run("mlp", mlp_new, kind, device);
-        run("cnn", cnn_new, kind, device);
-        run("transformer", transformer_new, kind, device);
+        EACH(n, networks)
+            if (argc < 3 || strcmp(argv[2], n->name) == 0)
+                run(n->name, n->make, kind, device);
     }
     return done();
 }

@@ -20,6 +20,8 @@ static __thread struct softcuda_runner *mine __attribute__((tls_model("initial-e
 /* The index of the element with a number in a block or grid. */
 static struct softcuda_index index_of(unsigned number, const unsigned sides[3])
 {
+    if (number < sides[0])                      /* saves divisions */
+        return (struct softcuda_index){ number, 0, 0 };
     return (struct softcuda_index){ number % sides[0], number / sides[0] % sides[1], number / sides[0] / sides[1] };
 }
 
@@ -188,7 +190,8 @@ void softcuda_barrier(const char *file, int line)
     struct softcuda_runner *r = mine;
     const unsigned thread = r->current;
     struct lane *lane = &r->lanes[thread];
-    if (r->at_barrier > 0 && (r->barrier_line != line || strcmp(r->barrier_file, file) != 0))
+    if (r->at_barrier > 0
+        && (r->barrier_line != line || (r->barrier_file != file && strcmp(r->barrier_file, file) != 0)))
         softcuda_fault(SOFTCUDA_FAILED,
                        "the block diverges: this thread is at __syncthreads (%s:%d), others wait at (%s:%d)", file,
                        line, r->barrier_file, r->barrier_line);
@@ -263,14 +266,17 @@ static void drop_fibers(struct softcuda_runner *r)
     r->idle = NULL;
 }
 
-/* Fills shared memory, so that kernels cannot depend on its initial contents. */
-static void fill_shared(unsigned block)
+/* Fills shared memory, so that kernels cannot depend on its initial contents. The static variables of all kernels are
+ * megabytes; only the parts that the last block wrote are filled again. */
+static void fill_shared(const struct softcuda_runner *r)
 {
-    const size_t bytes = (size_t)(softcuda_here.shared_end - softcuda_here.shared);
     const size_t dynamic = (size_t)(softcuda_here.dynamic_end - softcuda_here.dynamic);
-    /* large shared memory is filled only for some blocks, to save time */
-    if (bytes > 0 && (bytes <= 4096 || (block & (block - 1)) == 0))
-        memset(softcuda_here.shared, 0xff, bytes);
+    const unsigned char *const end = r->written + r->parts;
+    for (unsigned char *w = r->written; r->parts > 0 && (w = memchr(w, 1, (size_t)(end - w))) != NULL; *w = 0) {
+        char *part = softcuda_here.shared + (w - r->written) * SOFTCUDA_PART;
+        const size_t rest = (size_t)(softcuda_here.shared_end - part);
+        memset(part, 0xff, rest < SOFTCUDA_PART ? rest : SOFTCUDA_PART);
+    }
     if (dynamic > 0)
         memset(softcuda_here.dynamic, 0xff, dynamic);
 }
@@ -282,7 +288,7 @@ static void run_block(struct softcuda_runner *r, unsigned number)
     r->begun = r->queued = r->at_barrier = 0;
     softcuda_here.epoch++;
     warp_begin(r);
-    fill_shared(number);
+    fill_shared(r);
     memset(r->lanes, 0, r->threads * sizeof r->lanes[0]);
     reschedule(r);
     if (r->outcome->code != 0)
@@ -353,6 +359,7 @@ void runner_end_thread(void)
     if (mine != NULL) {
         free(mine->dynamic);
         free(mine->races);
+        free(mine->written);
         free(mine);
         mine = NULL;
     }

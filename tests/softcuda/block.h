@@ -15,6 +15,7 @@ extern "C" {
 
 #define SOFTCUDA_EXPORT __attribute__((visibility("default")))
 #define SOFTCUDA_BLOCK_THREADS 1024
+#define SOFTCUDA_PART 1024              /* bytes of static shared memory whose use is recorded together */
 
 /* A kernel. Its library exports it as softcuda_kernel_NAME. */
 struct softcuda_kernel {
@@ -50,13 +51,15 @@ struct softcuda_here {
     const char *own;                            /* start of the device's addresses */
     const char *stack, *stack_end;              /* of the kernel thread */
     const char *arguments, *arguments_end;
-    char *shared, *shared_end;                  /* static shared memory */
+    char *shared, *shared_end;                  /* static shared memory, of all kernels of the library */
+    unsigned char *written;                     /* per SOFTCUDA_PART of it: whether a kernel wrote it */
     char *dynamic_end;
     const char *image, *image_end;              /* the library */
     const char *host, *host_end;                /* the last range used that is not in the device: pinned memory, memory
     of another device, or virtual memory */
     struct softcuda_runner *runner;
-    struct softcuda_race *races;                /* accesses since the last barrier, by word of shared memory */
+    struct softcuda_race *races;                /* accesses since the last barrier, by byte of shared memory; watch.c */
+    size_t words;                               /* of shared memory that `races` has records of */
     uint32_t epoch;                             /* number of barriers so far */
     uint32_t *warp_epoch;                       /* number of warp operations so far, by warp */
     uint64_t stamp;                             /* of the operation that runs on this host thread; order.c */

@@ -159,3 +159,13 @@ EXPORT result softcuda_write(address to, const void *from, size_t bytes)
     space_copy(POINTER(to), from, bytes);
     return CUDA_SUCCESS;
 }
+
+/* Overwrites the first bytes of each 512, to which blocks are aligned, as if all were overwritten. */
+EXPORT result softcuda_overwrite(address to, unsigned char value, size_t bytes)
+{
+    TRY(check("library's write of", to, bytes, true));
+    order_touch(to, bytes, true);
+    for (size_t i = 0; i < bytes; i += 512)
+        space_fill(to + i, value, bytes - i < 64 ? bytes - i : 64);
+    return CUDA_SUCCESS;
+}

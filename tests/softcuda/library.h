@@ -19,6 +19,7 @@ extern result softcuda_enqueue(void *stream, result (*function)(void *), void (*
                                size_t bytes);
 extern result softcuda_read(void *to, address from, size_t bytes);
 extern result softcuda_write(address to, const void *from, size_t bytes);
+extern result softcuda_overwrite(address to, unsigned char value, size_t bytes);
 extern result cuCtxGetCurrent(void **context);
 
 #define ENTER(symbol)                                 \
@@ -95,11 +96,7 @@ static inline result library_write(const double *values, address at, int type, s
 /* Overwrites the workspace, so that tests detect if it overlaps other data. If `late`, takes some milliseconds. */
 static inline result library_workspace(address at, size_t bytes, bool late)
 {
-    char used[4096];
-    result made = CUDA_SUCCESS;
-    memset(used, 0xaa, sizeof used);
-    for (size_t done = 0; done < bytes && made == CUDA_SUCCESS; done += sizeof used)
-        made = softcuda_write(at + done, used, bytes - done < sizeof used ? bytes - done : sizeof used);
+    const result made = softcuda_overwrite(at, 0xaa, bytes);
     if (late)
         nanosleep(&(struct timespec){ .tv_nsec = 4000000 }, NULL);
     return made;

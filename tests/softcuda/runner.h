@@ -78,7 +78,10 @@ struct softcuda_runner {
     char *dynamic;
     size_t dynamic_bytes;
     struct softcuda_race *races;
-    size_t race_bytes;
+    size_t race_words;
+    char *fixed;                                /* static shared memory for which `written` is */
+    unsigned char *written;
+    size_t parts;
 };
 
 /* block.c */

@@ -101,12 +101,13 @@ void space_copy(void *to, const void *from, size_t bytes)
 
 void space_fill(address to, unsigned char value, size_t bytes)
 {
-    unsigned char block[256];
-    memset(block, value, sizeof block);
-    for (size_t n; bytes > 0; to += n, bytes -= n) {
-        n = bytes < sizeof block ? bytes : sizeof block;
-        space_copy((void *)(uintptr_t)to, block, n);
-    }
+#if defined(__x86_64__)
+    __asm__ volatile("rep stosb" : "+D"(to), "+c"(bytes) : "a"(value) : "memory");
+#else
+    volatile unsigned char *t = (void *)(uintptr_t)to;
+    for (size_t i = 0; i < bytes; i++)
+        t[i] = value;
+#endif
 }
 
 void space_renew(address begin, size_t bytes)

@@ -24,7 +24,7 @@ struct softcuda_runner *runner_new(void)
     return calloc(1, sizeof(struct softcuda_runner));
 }
 
-/* Allocates dynamic shared memory and the access records of all shared memory. */
+/* Allocates dynamic shared memory and the records of accesses to all shared memory. */
 bool runner_shared(struct softcuda_runner *r, size_t dynamic_bytes)
 {
     const size_t fixed = (size_t)(softcuda_here.shared_end - softcuda_here.shared);
@@ -36,17 +36,31 @@ bool runner_shared(struct softcuda_runner *r, size_t dynamic_bytes)
             return false;
         r->dynamic_bytes = dynamic_bytes;
     }
-    if (fixed + dynamic_bytes > r->race_bytes) {
+    const size_t words = (fixed + dynamic_bytes + 3) / 4;
+    if (words > r->race_words) {
         free(r->races);
-        r->race_bytes = 0;
-        r->races = calloc(fixed + dynamic_bytes, sizeof r->races[0]);
+        r->race_words = 0;
+        r->races = calloc(4 * words, sizeof r->races[0]);
         if (r->races == NULL)
             return false;
-        r->race_bytes = fixed + dynamic_bytes;
+        r->race_words = words;
     }
+    if (r->fixed != softcuda_here.shared) {                     /* of another library, or the first */
+        free(r->written);
+        r->fixed = softcuda_here.shared;
+        r->parts = (fixed + SOFTCUDA_PART - 1) / SOFTCUDA_PART;
+        r->written = malloc(r->parts + 1);
+        if (r->written == NULL) {
+            r->fixed = NULL;
+            return false;
+        }
+        memset(r->written, 1, r->parts);
+    }
+    softcuda_here.written = r->written;
     softcuda_here.dynamic = r->dynamic;
     softcuda_here.dynamic_end = r->dynamic == NULL ? NULL : r->dynamic + dynamic_bytes;
     softcuda_here.races = r->races;
+    softcuda_here.words = r->race_words;
     softcuda_here.warp_epoch = r->warp_epochs;
     softcuda_here.epoch++;
     return true;

@@ -16,6 +16,8 @@
 static void note_read(struct softcuda_race *word, const char *p, unsigned thread, uint32_t warp_epoch)
 {
     const uint32_t epoch = softcuda_here.epoch;
+    if (word->read == epoch && word->reader == thread && word->read_warp == warp_epoch)
+        return;                                 /* checked then; a write since then was checked against that read */
     if (word->written == epoch && word->writer != thread
         && (word->writer / 32 != thread / 32 || word->written_warp == warp_epoch))
         softcuda_race(p, word->writer, false, true);
@@ -48,13 +50,14 @@ static void note_write(struct softcuda_race *word, const char *p, unsigned threa
     word->writer = (uint16_t)thread;
 }
 
-/* An access of 4 bytes or more is recorded per word, at the word's first byte; a smaller one at its own first byte. */
-static void note(const char *p, size_t place, size_t bytes, bool write)
+/* An access of 4 bytes or more is recorded per word, at the word's first byte; a smaller one at its own first byte. The
+ * records of the first bytes of all words are contiguous, then those of the second bytes, and so on. */
+static inline void note(const char *p, size_t place, size_t bytes, bool write)
 {
     const unsigned thread = softcuda_here.linear;
     const uint32_t warp_epoch = softcuda_here.warp_epoch[thread / 32];
     for (size_t i = 0; i < bytes; i += bytes < 4 ? bytes : 4) {
-        struct softcuda_race *word = &softcuda_here.races[place + i];
+        struct softcuda_race *word = &softcuda_here.races[(place + i) / 4 + (place + i) % 4 * softcuda_here.words];
         if (write)
             note_write(word, p + i, thread, warp_epoch);
         else
@@ -78,7 +81,7 @@ static bool in_block(const char *p, size_t bytes)
     return *shadow >= end;
 }
 
-static bool shared_place(const char *p, size_t bytes, size_t *place)
+static inline bool shared_place(const char *p, size_t bytes, size_t *place)
 {
     if (within(p, bytes, softcuda_here.shared, softcuda_here.shared_end)) {
         *place = (size_t)(p - softcuda_here.shared);
@@ -91,30 +94,9 @@ static bool shared_place(const char *p, size_t bytes, size_t *place)
     return false;
 }
 
-/* Checks an access. With `race`, also records it for the detection of races. */
-static inline void look(const void *address, size_t bytes, bool write, bool race)
+/* Checks an access outside device memory, the stack and shared memory. */
+static __attribute__((noinline)) void look_elsewhere(const char *p, size_t bytes, bool write)
 {
-    const char *p = address;
-    const size_t place = (size_t)(p - softcuda_space.base);
-    if (place < softcuda_space.bytes) {
-        const bool own = (size_t)(p - softcuda_here.own) < softcuda_space.device_bytes;
-        if (!in_block(p, bytes) || !(own || within(p, bytes, softcuda_here.host, softcuda_here.host_end)))
-            softcuda_touch(p, bytes, write);
-        if (softcuda_space.order != NULL && race) {
-            const uint64_t *piece = softcuda_space.order[place / 512], stamp = softcuda_here.stamp;
-            if (piece[0] != stamp && (write || piece[1] != stamp))
-                softcuda_order(p, write);
-        }
-        return;
-    }
-    if (within(p, bytes, softcuda_here.stack, softcuda_here.stack_end))
-        return;
-    size_t shared;
-    if (shared_place(p, bytes, &shared)) {
-        if (race)
-            note(p, shared, bytes, write);
-        return;
-    }
     if (within(p, bytes, (const char *)&softcuda_here, (const char *)(&softcuda_here + 1)))
         return;
     if (!write && within(p, bytes, softcuda_here.arguments, softcuda_here.arguments_end))
@@ -125,31 +107,78 @@ static inline void look(const void *address, size_t bytes, bool write, bool race
     softcuda_touch(p, bytes, write);
 }
 
-static inline void touch(const void *p, size_t bytes, bool write, size_t alignment)
+/* Checks an access to device memory that is not within a block of the kernel's own device. */
+static __attribute__((noinline)) void look_abroad(const char *p, size_t bytes, bool write)
 {
-    if (((uintptr_t)p & (alignment - 1)) != 0)
-        softcuda_fault(SOFTCUDA_MISALIGNED, "%s %zu bytes at %p, which is no multiple of %zu",
-                       write ? "writes" : "reads", bytes, p, alignment);
-    look(p, bytes, write, true);
+    if (!in_block(p, bytes) || !within(p, bytes, softcuda_here.host, softcuda_here.host_end))
+        softcuda_touch(p, bytes, write);
 }
 
-#define TOUCHES(size)                                                                \
-    void __asan_load##size##_noabort(const void *p) { touch(p, size, false, size); } \
-    void __asan_store##size##_noabort(void *p) { touch(p, size, true, size); }
+/* Checks an access. A kernel makes many millions of them, so this is short, and the rest is in other functions. If
+ * `aligned`, `bytes` is a power of two up to 16 and divides the address. */
+static inline __attribute__((always_inline)) void look(const void *address, size_t bytes, bool write, bool race,
+                                                       bool aligned)
+{
+    const char *p = address;
+    const size_t place = (size_t)(p - softcuda_space.base);
+    if (place < softcuda_space.bytes) {
+        const unsigned char *shadow = &softcuda_space.shadow[place / 8];
+        const bool inside = !aligned      ? in_block(p, bytes)
+                            : bytes == 16 ? shadow[0] == 8 && shadow[1] == 8
+                                          : *shadow >= (place & 7) + bytes;
+        if (!inside || (size_t)(p - softcuda_here.own) >= softcuda_space.device_bytes)
+            look_abroad(p, bytes, write);
+        if (softcuda_space.order != NULL && race) {
+            const uint64_t *piece = softcuda_space.order[place / 512], stamp = softcuda_here.stamp;
+            if (piece[0] != stamp && (write || piece[1] != stamp))
+                softcuda_order(p, write);
+        }
+        return;
+    }
+    size_t shared;
+    if (within(p, bytes, softcuda_here.stack, softcuda_here.stack_end))
+        return;
+    if (!shared_place(p, bytes, &shared)) {
+        look_elsewhere(p, bytes, write);
+        return;
+    }
+    if (write && p >= softcuda_here.shared && p < softcuda_here.shared_end)
+        for (size_t i = shared / SOFTCUDA_PART; i <= (shared + bytes - 1) / SOFTCUDA_PART; i++)
+            softcuda_here.written[i] = 1;
+    if (race)
+        note(p, shared, bytes, write);
+}
+
+static __attribute__((noinline, noreturn)) void misaligned(const void *p, size_t bytes, bool write)
+{
+    softcuda_fault(SOFTCUDA_MISALIGNED, "%s %zu bytes at %p, which is no multiple of %zu", write ? "writes" : "reads",
+                   bytes, p, bytes);
+}
+
+static inline __attribute__((always_inline)) void touch(const void *p, size_t bytes, bool write)
+{
+    if (((uintptr_t)p & (bytes - 1)) != 0)
+        misaligned(p, bytes, write);
+    look(p, bytes, write, true, true);
+}
+
+#define TOUCHES(size)                                                          \
+    void __asan_load##size##_noabort(const void *p) { touch(p, size, false); } \
+    void __asan_store##size##_noabort(void *p) { touch(p, size, true); }
 TOUCHES(1)
 TOUCHES(2)
 TOUCHES(4)
 TOUCHES(8)
 TOUCHES(16)
-void __asan_loadN_noabort(const void *p, size_t bytes) { look(p, bytes, false, true); }
-void __asan_storeN_noabort(void *p, size_t bytes) { look(p, bytes, true, true); }
+void __asan_loadN_noabort(const void *p, size_t bytes) { look(p, bytes, false, true, false); }
+void __asan_storeN_noabort(void *p, size_t bytes) { look(p, bytes, true, true, false); }
 void __asan_handle_no_return(void) {}
 
 void softcuda_atomic(const void *p, size_t bytes)
 {
     if (((uintptr_t)p & (bytes - 1)) != 0)
         softcuda_fault(SOFTCUDA_MISALIGNED, "an atomic operation on %zu bytes at %p", bytes, p);
-    look(p, bytes, true, false);
+    look(p, bytes, true, false, true);
 }
 
 /* Called by the compiler for copies of structs. AddressSanitizer's versions would report device memory as

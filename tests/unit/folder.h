@@ -65,7 +65,7 @@ static inline char *folder_new(void)
     return folder;
 }
 
-/* Returns "FOLDER/NAME" in one of 8 buffers. */
+/* Returns "FOLDER/NAME" in one of 8 buffers of the thread. */
 static inline const char *folder_join(const char *folder, const char *name)
 {
     static __thread char paths[8][4096];

@@ -16,10 +16,10 @@
 #include "memory_host.h"
 
 #if defined(__SANITIZE_THREAD__) || defined(__SANITIZE_ADDRESS__)
-#define STEPS 40000
+#define STEPS 15000
 #define THREAD_STEPS 6000
 #else
-#define STEPS 100000                    /* for each of the settings below */
+#define STEPS 50000                     /* for each of the settings below */
 #define THREAD_STEPS 40000
 #endif
 #define LIVE 160

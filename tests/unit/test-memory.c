@@ -187,7 +187,7 @@ static void test_churn(void)
             ctrt_device *device = memory->device;
             struct churn churn = { .wrong = 0 };
             ctrt_memory_stats before, after;
-            const int rounds = FEWER_SANITIZED(8000);
+            const int rounds = FEWER_SANITIZED(4000);
             churn_run(&churn, memory, 1, rounds);
             CHECK_STATS(device, { "allocated_bytes.all.current", churn.bytes },
                         { "allocated_bytes.all.peak", churn.peak_bytes },
@@ -240,7 +240,7 @@ FAKE_TEST(exhaustion)
 
 /* ---- many threads ---- */
 
-enum { KEPT = 32, ROUNDS = 20 };
+enum { KEPT = 32, ROUNDS = 20, REPEATS = SANITIZED ? 2 : 4 };
 
 /* A thread that allocates random blocks, then ROUNDS times the same ones, of which it keeps the last. */
 struct worker {
@@ -292,7 +292,7 @@ FAKE_TEST(threads)
     pthread_t running[6];
     keep(&mine);                                /* the peaks of other threads include this idle one */
     const int64_t each = kept_bytes(&mine);
-    for (int round = 0; round < 4; round++) {
+    for (int round = 0; round < REPEATS; round++) {
         const bool random = round % 2;          /* without random blocks the peak is known */
         ctrt_memory_reset_peak(device);
         for (int i = 0; i < 6; i++) {
@@ -315,7 +315,7 @@ FAKE_TEST(threads)
             free_kept(&workers[i]);
         CHECK_STAT(device, "allocated_bytes.all.current", each);
     }
-    CHECK_STAT(device, "allocation.all.allocated", KEPT * ROUNDS + 4 * 6 * KEPT * ROUNDS + 2 * 7 * 400);
+    CHECK_STAT(device, "allocation.all.allocated", KEPT * ROUNDS + REPEATS * (6 * KEPT * ROUNDS + 7 * 400 / 2));
     CHECK(memory->counters.threads != NULL && memory->counters.threads->next == NULL,
           "threads that have ended are still in the list");
     free_kept(&mine);
@@ -326,7 +326,7 @@ FAKE_TEST(threads)
 
 static void *forks_while_busy(void *memory)
 {
-    for (int i = 0; i < 15; i++) {
+    for (int i = 0; i < FEWER_SANITIZED(15); i++) {
         const pid_t child = fork();
         if (child == 0) {
             alarm(30);

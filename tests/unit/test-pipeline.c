@@ -230,7 +230,7 @@ static void test_canonical(void)
         char want[65], got[65];
         double want_loss, loss;
         canonical_run(want, &want_loss, "single", 1, c->make, c->rows, c->steps);
-        for (int n = 0; n <= MOST; n++) {
+        for (int n = 0; n <= MOST; n += SANITIZED ? 3 : 1) {
             canonical_run(got, &loss, n == 0 ? "data-parallel" : "pipeline", n == 0 ? 2 : n, c->make, c->rows,
                           c->steps);
             CHECK(strcmp(got, want) == 0, "%s, run %d: parameters %.12s, expected %.12s", c->name, n, got, want);

@@ -193,6 +193,10 @@ TEST_MAIN
     EACH(mesh, meshes)
         run_mesh(mesh, "CTRT_SIM=devices=4", links);
     group("peaks of memory");
+    if (SANITIZED) {
+        skip_group("large parameters need a minute with sanitizers, and run no other code than small ones");
+        return done();
+    }
     EACH(mesh, meshes)
         if (mesh->columns > 1)
             run_mesh(mesh, "CTRT_SIM=devices=4", peaks);

@@ -8,7 +8,7 @@
 #define OWN     24                          /* tensors per thread */
 #define SHARED  8
 #define HALF    (N / 2)                     /* elements: half a MiB */
-#define ROUNDS  80
+#define ROUNDS  (SANITIZED ? 30 : 80)
 
 static ctrt_device *devices[2];
 static ctrt_tensor *shared[SHARED];         /* every element of tensor i is 100 + i */

@@ -92,10 +92,8 @@ TEST_MAIN
         { "CTRT_MEMORY=spill:prefetch=0+caching", false, false },
     };
     for (size_t i = 0; i < COUNT(cases); i++) {
-#ifdef __SANITIZE_THREAD__                  /* slow; the case with most threads is enough */
-        if (!cases[i].streams)
+        if (SANITIZED && !cases[i].streams)     /* slow; the case with most threads is enough */
             continue;
-#endif
         group("96 MiB are trained on a device of 64 MiB: %s, %s, %s", cases[i].policy, cases[i].adamw ? "adamw" : "sgd",
               cases[i].streams ? "three streams" : "one stream");
         IN_CHILD("CTRT_SIM=devices=2,memory=256m/64m,poison=yes,jitter=20us", cases[i].policy) {
