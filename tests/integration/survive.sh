@@ -2,7 +2,8 @@
 # SPDX-License-Identifier: Apache-2.0
 # Ranks that are lost while a program trains with CTRT_ON_FAILURE=shrink: the remaining ranks complete all steps with
 # status 0 and equal parameters. SURVIVE_KILLS: number of runs in which each rank is killed (2; 1 with sanitizers).
-# SURVIVE_STEPS: steps of each run (600). SURVIVE_ONLY=kills: only those runs. CTRT_TEST_MPIRUN: the mpirun of the tests with MPI.
+# SURVIVE_STEPS: steps of each run (600). SURVIVE_ONLY=kills: only those runs. CTRT_TEST_MPIRUN: the mpirun of the
+# tests with MPI.
 #
 # With sanitizers, of the six times at which a second rank is killed during the rebuild there are two: they find errors
 # in the rebuild's code, and the plain tree finds those that depend on the time.
