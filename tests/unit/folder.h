@@ -4,6 +4,7 @@
 #define CTRT_TESTS_FOLDER_H
 
 #include <dirent.h>
+#include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -65,12 +66,12 @@ static inline char *folder_new(void)
     return folder;
 }
 
-/* Returns "FOLDER/NAME" in one of 8 buffers of the thread. */
+/* Returns "FOLDER/NAME" in one of 32 buffers, which all threads share. */
 static inline const char *folder_join(const char *folder, const char *name)
 {
-    static __thread char paths[8][4096];
-    static __thread int used;
-    char *path = paths[used++ % 8];
+    static char paths[32][4096];
+    static atomic_uint used;
+    char *path = paths[used++ % 32];
     snprintf(path, sizeof paths[0], "%s/%s", folder, name);
     return path;
 }

@@ -255,6 +255,7 @@ typedef struct ctrt_layout_table {
     ctrt_status (*get)(void *device, const ctrt_view *view, ctrt_layout *layout);
     ctrt_status (*set)(void *device, const ctrt_view *view, const ctrt_layout *layout);
     ctrt_status (*counts)(void *device, ctrt_layout_counts *counts);
+    const char *(*member)(void *device, int32_t index);
 } ctrt_layout_table;
 enum {
     CTRT_BACKEND_OWN_MEMORY = 1
