@@ -206,11 +206,11 @@ static ctrt_status count_function(ctrt_tensor **loss, ctrt_tensor *output, ctrt_
 
 static void check_thread_regions(ctrt_device *const *devices)
 {
-    CTRT_AUTO(module) net = NULL;
+    CTRT_AUTO(module) net = NULL, layer = CTRT_NEW(linear, 4, 4, true, devices[0]);
     CTRT_AUTO(tensor) x = values(CTRT_F32, devices[0], false), labels = NULL, loss = NULL;
     int regions = 0;
     CHECK_OK(ctrt_arange(&labels, ctrt_int(0), ctrt_int(4), ctrt_int(1), CTRT_I64, devices[0]));
-    CHECK_OK(ctrt_parallel_new(&net, CTRT_NEW(linear, 4, 4, true, devices[0]), "data-parallel", devices, 2));
+    CHECK_OK(ctrt_parallel_new(&net, layer, "data-parallel", devices, 2));
     CHECK_EQ(ctrt_parallel_step(&loss, net, (ctrt_tensor *[]){ x, labels }, 2, region_function, NULL), CTRT_ERR_STATE);
     CHECK_OK(ctrt_autocast_pop());                                  /* that of the calling thread */
     CHECK_OK(ctrt_parallel_step(&loss, net, (ctrt_tensor *[]){ x, labels }, 2, count_function, &regions));

@@ -39,13 +39,15 @@ static ctrt_tensor *tensor_of(const struct host_comm *comm, int rank)
     return comm->header->ranks[rank].tensors[comm->phases & 1];
 }
 
-/* Makes `tensor` and the work that computes it known to the other ranks. Before host_arrive or host_barrier. */
+/* Makes `tensor` and the work that computes it known to the other ranks. Before host_arrive or host_barrier. On failure
+ * the group is dead, and no rank uses a tensor any more that was published before. */
 static ctrt_status publish(struct host_comm *comm, ctrt_tensor *tensor)
 {
     struct host_rank *own = &comm->header->ranks[comm->rank];
     comm->phases++;
     own->tensors[comm->phases & 1] = tensor;
-    return ctrt_event_record(own->events[comm->phases & 1], NULL);
+    const ctrt_status status = ctrt_event_record(own->events[comm->phases & 1], NULL);
+    return status == CTRT_OK ? CTRT_OK : host_dead(comm, status);
 }
 
 /* Makes this rank's stream wait for the work that the other ranks have published. A copy may also use the source's
