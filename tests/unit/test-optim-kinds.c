@@ -420,6 +420,8 @@ static void late(const struct entry *entry, ctrt_device *device)
                 state_name);  /* never had a gradient */
     CHECK_FAILS(ctrt_optimizer_state(&state, all, 4, state_name), CTRT_ERR_NOT_FOUND, "4 parameters");
     CHECK_FAILS(ctrt_optimizer_state(&state, all, 0, "nonsense"), CTRT_ERR_NOT_FOUND, "nonsense");
+    CHECK_FAILS(ctrt_optimizer_set_state(all, 0, 1, (ctrt_tensor *[OPTIM_STATES]){ NULL }), CTRT_ERR_STATE,
+                "has 0 elements, expected 3; the optimizers must be of the same kind");
     for (int i = 0; i < N; i++)
         ctrt_optimizer_release(&alone[i]);
     tensors_release(p, N);

@@ -124,7 +124,7 @@ static void test_copies(void)
     CHECK_OK(ctrt_module_copy(&copy, net, device));
     check_copy(copy, net, device);
 
-    group("state that points to tensors and modules points to their copies; tied parameters stay tied");
+    group("state that points to tensors and modules points to their copies; what is used twice is copied once");
     CHECK_OK(tied_new(&tied, cpu));
     CHECK_OK(ctrt_forward(&y, tied, x));
     CHECK_OK(ctrt_module_copy(&copy, tied, device));
@@ -136,6 +136,13 @@ static void test_copies(void)
     CHECK_OK(ctrt_module_child(NULL, &child, copy, 1));
     CHECK_OK(ctrt_module_tensor(&decoder, child, "weight"));
     CHECK_TRUE(state->decoder == child && state->weight == encoder && encoder == decoder && state->calls == 1);
+    CTRT_AUTO(module) twice = NULL;
+    ctrt_module *second = NULL;
+    CHECK_OK(ctrt_sequential_new(&twice, CTRT_MODULES(ctrt_module_retain(tied), ctrt_module_retain(tied))));
+    CHECK_OK(ctrt_module_copy(&copy, twice, device));
+    CHECK_OK(ctrt_module_child(NULL, &child, copy, 0));
+    CHECK_OK(ctrt_module_child(NULL, &second, copy, 1));
+    CHECK_TRUE(child == second && child != tied);
 
     group("a class with `destroy` needs `replicate`");
     CTRT_AUTO(module) root = NULL, owner = NULL;
