@@ -4,20 +4,13 @@
 #include <ctrt/ctrt.h>
 #include <ctrt/layout.h>
 
+#include "check.h"
 #include "timing.h"
 
 struct operands {
     ctrt_tensor *a, *b, *out;
     ctrt_optimizer *optimizer;
 };
-
-static void check(ctrt_status status)
-{
-    if (status == CTRT_OK)
-        return;
-    fprintf(stderr, "layouts: %s\n", ctrt_error_message());
-    exit(1);
-}
 
 static void empty(void *argument)
 {

@@ -1,17 +1,17 @@
 # Benchmarks; built by `make bench`, not by `make`. bench/compare.sh runs one in turns with a program to compare with.
 EXTRA_PROGRAMS += bench-memory bench-memory-trace bench-overhead bench-startup bench-train
-bench_memory_SOURCES   = bench/memory.c
+bench_memory_SOURCES   = bench/memory.c bench/check.h
 bench_memory_LDADD     = libctrt.la
-bench_memory_trace_SOURCES = bench/memory_trace.c
+bench_memory_trace_SOURCES = bench/memory_trace.c bench/check.h
 bench_memory_trace_LDADD   = libctrt.la
-bench_overhead_SOURCES = bench/overhead.c bench/timing.h
+bench_overhead_SOURCES = bench/overhead.c bench/check.h bench/timing.h
 bench_overhead_LDADD   = libctrt.la
 bench_startup_SOURCES  = bench/startup.c
 bench_startup_LDADD    = libctrt.la
 EXTRA_PROGRAMS += bench-smallstep
-bench_smallstep_SOURCES = bench/smallstep.c bench/timing.h
+bench_smallstep_SOURCES = bench/smallstep.c bench/check.h bench/timing.h
 bench_smallstep_LDADD   = libctrt.la
-bench_train_SOURCES    = bench/train.c bench/timing.h
+bench_train_SOURCES    = bench/train.c bench/check.h bench/timing.h
 bench_train_LDADD      = libctrt.la
 EXTRA_PROGRAMS       += bench-hostmem
 bench_hostmem_SOURCES = bench/hostmem.c
@@ -40,7 +40,7 @@ CLEANFILES                += bench-distributed
 EXTRA_DIST                += bench/peers/distributed_torch.py bench/results/2026-11-distributed.md
 
 EXTRA_PROGRAMS       += bench-layouts
-bench_layouts_SOURCES = bench/layouts.c bench/timing.h
+bench_layouts_SOURCES = bench/layouts.c bench/check.h bench/timing.h
 bench_layouts_LDADD   = libctrt.la
 CLEANFILES           += bench-layouts
 EXTRA_DIST           += bench/layouts.sh bench/results/2026-11-layouts.md

@@ -17,6 +17,8 @@
 #include <ctrt/ctrt.h>
 #include <ctrt/plugin.h>
 
+#include "check.h"
+
 #define SAMPLES 41
 #define BATCH   20000
 #define THREADS 8
@@ -32,14 +34,6 @@ static int compare(const void *a, const void *b)
 {
     const double x = *(const double *)a, y = *(const double *)b;
     return (x > y) - (x < y);
-}
-
-static void check(ctrt_status status)
-{
-    if (status == CTRT_OK)
-        return;
-    fprintf(stderr, "memory: %s\n", ctrt_error_message());
-    exit(1);
 }
 
 /* ---- the policy alone, on posix_memalign ---- */

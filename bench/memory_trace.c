@@ -16,16 +16,9 @@
 #include <ctrt/plugin.h>
 
 #include "../tests/unit/caching_reference.h"
+#include "check.h"
 
 #define MIB ((double)(1 << 20))
-
-static void check(ctrt_status status)
-{
-    if (status == CTRT_OK)
-        return;
-    fprintf(stderr, "memory_trace: %s\n", ctrt_error_message());
-    exit(1);
-}
 
 /* ---- recording ---- */
 

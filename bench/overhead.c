@@ -3,19 +3,12 @@
  * peers/overhead_torch.cpp prints the same names for libtorch, and compare.sh runs both in turns. */
 #include <ctrt/ctrt.h>
 
+#include "check.h"
 #include "timing.h"
 
 struct operands {
     ctrt_tensor *a, *b, *c, *out;
 };
-
-static void check(ctrt_status status)
-{
-    if (status == CTRT_OK)
-        return;
-    fprintf(stderr, "overhead: %s\n", ctrt_error_message());
-    exit(1);
-}
 
 static void add(void *argument)
 {

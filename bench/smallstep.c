@@ -4,6 +4,7 @@
  * bookkeeping.sh runs it on builds without memory accounting, stream ordering or block owners. */
 #include <ctrt/ctrt.h>
 
+#include "check.h"
 #include "timing.h"
 
 struct training {
@@ -12,14 +13,6 @@ struct training {
     ctrt_tensor *x, *y;
     ctrt_device *device;
 };
-
-static void check(ctrt_status status)
-{
-    if (status == CTRT_OK)
-        return;
-    fprintf(stderr, "smallstep: %s\n", ctrt_error_message());
-    exit(1);
-}
 
 static void step(void *argument)
 {

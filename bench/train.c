@@ -4,6 +4,7 @@
  * threads. */
 #include <ctrt/ctrt.h>
 
+#include "check.h"
 #include "timing.h"
 
 struct training {
@@ -11,14 +12,6 @@ struct training {
     ctrt_optimizer *optimizer;
     ctrt_tensor *x, *y;
 };
-
-static void check(ctrt_status status)
-{
-    if (status == CTRT_OK)
-        return;
-    fprintf(stderr, "train: %s\n", ctrt_error_message());
-    exit(1);
-}
 
 static void step(void *argument)
 {

@@ -9,6 +9,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "base/hash.h"
 #include "nn/module.h"
 
 #define MOST_METADATA 8
@@ -142,18 +143,15 @@ static void parts_remove(const struct parts_save *p)
 
 /* ---- the order of the steps ---- */
 
-static uint64_t text_hash(const char *text)     /* FNV-1a */
+static uint64_t path_hash(const struct parts_save *p)
 {
-    uint64_t hash = UINT64_C(0xcbf29ce484222325);
-    while (*text != '\0')
-        hash = (hash ^ (unsigned char)*text++) * UINT64_C(0x100000001b3);
-    return hash;
+    return hash_bytes(HASH_START, p->path, strlen(p->path));
 }
 
 /* Compares the status of all processes. Writes the first one's number of the save, and hash of the path, to `first`. */
 static ctrt_status agree(const struct parts_save *p, ctrt_status status, uint64_t first[2])
 {
-    ctrt_module_agreement agreement = { .status = status, .numbers = { p->save, text_hash(p->path) } };
+    ctrt_module_agreement agreement = { .status = status, .numbers = { p->save, path_hash(p) } };
     const ctrt_status all = module_event(p->module, CTRT_MODULE_AGREE, &agreement);
     if (first != NULL)
         memcpy(first, agreement.numbers, sizeof agreement.numbers);
@@ -167,7 +165,7 @@ ctrt_status parts_write(struct parts_save *p, ctrt_status status, const struct s
     uint64_t first[2];
     CTRT_TRY(agree(p, status, first));
     p->save = first[0];
-    if (first[1] != text_hash(p->path))
+    if (first[1] != path_hash(p))
         status = ctrt_fail(CTRT_ERR_INVALID_ARGUMENT, "the process of part 0 saves to another path; all must save to "
                            "the same one");
     else if (p->parts.write)

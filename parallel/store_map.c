@@ -5,6 +5,7 @@
 #include <sys/random.h>
 
 #include "base/base.h"
+#include "base/hash.h"
 #include "base/host_alloc.h"
 
 struct store_entry {
@@ -38,9 +39,7 @@ void store_map_clear(struct store_map *map)
 /* FNV-1a from a random start, followed by a multiplication that mixes its upper bits into the lower ones. */
 uint64_t store_map_hash(const struct store_map *map, const char *key, size_t key_bytes)
 {
-    uint64_t hash = map->seed;
-    for (size_t i = 0; i < key_bytes; i++)
-        hash = (hash ^ (unsigned char)key[i]) * UINT64_C(0x100000001b3);
+    uint64_t hash = hash_bytes(map->seed, key, key_bytes);
     hash = (hash ^ hash >> 32) * UINT64_C(0x9e3779b97f4a7c15);
     return hash ^ hash >> 32;
 }

@@ -4,6 +4,7 @@
 
 #include <stdarg.h>
 
+#include "base/hash.h"
 #include "base/host_alloc.h"
 #include "base/lock.h"
 #include "base/ptr_map.h"
@@ -24,10 +25,7 @@ static struct ptr_map chains;
 /* The FNV-1a hash, as a key of the table. */
 static const void *hash(const char *text)
 {
-    uint64_t h = UINT64_C(0xcbf29ce484222325);
-    for (; *text; text++)
-        h = (h ^ (unsigned char)*text) * UINT64_C(0x100000001b3);
-    return (const void *)(uintptr_t)(h | 1);
+    return (const void *)(uintptr_t)(hash_bytes(HASH_START, text, strlen(text)) | 1);
 }
 
 static const char *add(struct chain *chain, const char *text)
