@@ -176,6 +176,20 @@ struct step {
     } tensors[];
 };
 
+/* The operands of tensor t. */
+struct tensor_views {
+    const ctrt_view *in[STEP_OPERANDS], *out[STEP_OPERANDS];
+};
+
+static struct views views_of(struct tensor_views *room, const struct step *step, const struct views *views, int t)
+{
+    for (int k = 0; k < step->n_in; k++)
+        room->in[k] = views->inputs[t + k * step->n];
+    for (int k = 0; k < step->n_out; k++)
+        room->out[k] = views->outputs[t + k * step->n];
+    return (struct views){ room->in, room->out, step->n_in, step->n_out };
+}
+
 static const ctrt_tensor *first_part(const struct multi_operand *o)
 {
     return o->data != NULL ? o->data->parts[0] : NULL;
@@ -188,13 +202,9 @@ static ctrt_status step_plan(bool *current, struct step *step, struct multi_devi
 {
     for (int t = 0; t < step->n; t++) {
         struct tensor *tensor = &step->tensors[t];
-        const ctrt_view *in[STEP_OPERANDS], *out[STEP_OPERANDS];
-        for (int k = 0; k < step->n_in; k++)
-            in[k] = views->inputs[t + k * step->n];
-        for (int k = 0; k < step->n_out; k++)
-            out[k] = views->outputs[t + k * step->n];
-        plan_init(&tensor->plan, tensor->operands, device, op, key,
-                  &(struct views){ in, out, step->n_in, step->n_out }, attributes);
+        struct tensor_views room;
+        const struct views own = views_of(&room, step, views, t);
+        plan_init(&tensor->plan, tensor->operands, device, op, key, &own, attributes);
         TRY(multi_plan_make(&tensor->plan));
         for (int k = 0; k < tensor->plan.count; k++)
             tensor->first[k] = first_part(&tensor->operands[k]);
@@ -244,12 +254,9 @@ static ctrt_status step_singly(const struct step *step, struct multi_device *dev
                                ctrt_dtype key, const struct views *views, const void *attributes)
 {
     for (int t = 0; t < step->n; t++) {
-        const ctrt_view *in[STEP_OPERANDS], *out[STEP_OPERANDS];
-        for (int k = 0; k < step->n_in; k++)
-            in[k] = views->inputs[t + k * step->n];
-        for (int k = 0; k < step->n_out; k++)
-            out[k] = views->outputs[t + k * step->n];
-        TRY(run_views(device, op, key, &(struct views){ in, out, step->n_in, step->n_out }, attributes));
+        struct tensor_views room;
+        const struct views own = views_of(&room, step, views, t);
+        TRY(run_views(device, op, key, &own, attributes));
     }
     return CTRT_OK;
 }

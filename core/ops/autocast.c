@@ -121,7 +121,7 @@ __attribute__((constructor)) static void autocast_start(void)
     thread_on_exit(drop_all);
 }
 
-static ctrt_status region_begin(struct autocast_region **out, const struct ctrt_autocast_settings *settings)
+ctrt_status ctrt_autocast_push_state(const ctrt_autocast_settings *settings)
 {
     struct autocast_region *region = host_calloc(sizeof *region);
     if (region == NULL)
@@ -132,7 +132,6 @@ static ctrt_status region_begin(struct autocast_region **out, const struct ctrt_
     region->outer = thread_state.autocast_regions;
     region->active = thread_state.autocast;
     thread_state.autocast = thread_state.autocast_regions = region;
-    *out = region;
     return CTRT_OK;
 }
 
@@ -140,7 +139,6 @@ ctrt_status ctrt_autocast_push(const char *device_type, const ctrt_autocast_opti
 {
     static const ctrt_autocast_options defaults = { 0 };
     const char *name;
-    struct autocast_region *region;
     if (options == NULL)
         options = &defaults;
     CTRT_TRY(ctrt_context(type_name(&name, device_type), "autocast_push"));
@@ -150,21 +148,16 @@ ctrt_status ctrt_autocast_push(const char *device_type, const ctrt_autocast_opti
     const struct ctrt_autocast_settings *around = ctrt_autocast_state();
     if (find_type(around, name) == NULL && around != NULL && around->count == MAX_TYPES)
         return ctrt_fail(CTRT_ERR_NOT_SUPPORTED, "autocast_push: regions for more than %d types of devices", MAX_TYPES);
-    CTRT_TRY(region_begin(&region, around));
-    struct autocast_type *type = (struct autocast_type *)find_type(&region->settings, name);
+    CTRT_TRY(ctrt_autocast_push_state(around));
+    struct ctrt_autocast_settings *settings = &thread_state.autocast->settings;
+    struct autocast_type *type = (struct autocast_type *)find_type(settings, name);
     if (type == NULL)
-        type = &region->settings.types[region->settings.count++];
+        type = &settings->types[settings->count++];
     snprintf(type->device_type, sizeof type->device_type, "%s", name);
     type->dtype = dtype;
     type->enabled = !options->disabled;
     type->cache = !options->no_cache;
     return CTRT_OK;
-}
-
-ctrt_status ctrt_autocast_push_state(const ctrt_autocast_settings *settings)
-{
-    struct autocast_region *region;
-    return region_begin(&region, settings);
 }
 
 ctrt_status ctrt_autocast_pop(void)
