@@ -381,15 +381,6 @@ static void bad_input(void)
     CHECK_FAILS(ctrt_capture_begin(multi), CTRT_ERR_NOT_SUPPORTED, "sim-multi:0");
 }
 
-static const struct members_case { const char *list; ctrt_status status; const char *words; } wrong_members[] = {
-    { "CTRT_SIM_MULTI=cpu", CTRT_ERR_INVALID_ARGUMENT, "\"cpu\" is no device of sim" },
-    { "CTRT_SIM_MULTI=sim", CTRT_ERR_INVALID_ARGUMENT, "\"sim\" is no device of sim" },
-    { "CTRT_SIM_MULTI=sim:0,", CTRT_ERR_INVALID_ARGUMENT, "\"\" is no device of sim" },
-    { "CTRT_SIM_MULTI=sim:0,sim:1x", CTRT_ERR_INVALID_ARGUMENT, "\"sim:1x\" is no device" },
-    { "CTRT_SIM_MULTI=sim:1,sim:1", CTRT_ERR_INVALID_ARGUMENT, "sim:1 occurs twice" },
-    { "CTRT_SIM_MULTI=sim:0,sim:9", CTRT_ERR_NO_DEVICE, "no device sim:9" },
-};
-
 /* ---- failures of members ---- */
 
 static const struct fault_case { const char *fault; int member; ctrt_status status; } faults[] = {
@@ -569,15 +560,6 @@ TEST_MAIN
         multi_open();
         bad_input();
         multi_close();
-    }
-    for (size_t i = 0; i < COUNT(wrong_members); i++)
-        IN_CHILD(FOUR_SIMS, wrong_members[i].list) {
-            CHECK_FAILS(ctrt_device_get(&multi, "sim-multi:0"), wrong_members[i].status, wrong_members[i].words);
-        }
-    IN_CHILD(FOUR_SIMS) {
-        CHECK_FAILS(ctrt_device_get(&multi, "sim-multi:1"), CTRT_ERR_NO_DEVICE, "sim-multi:1");
-        CHECK_OK(ctrt_device_get(&multi, "auto"));
-        CHECK_STR(ctrt_device_name(multi), "cpu");
     }
     group("failures of members");
     IN_CHILD(FOUR_SIMS, "CTRT_MEMORY=direct") {

@@ -63,6 +63,12 @@ static const struct wrong_case { const char *list, *device; ctrt_status status; 
     { "CTRT_SIM_MULTI=0x2", "sim-multi:0", CTRT_ERR_INVALID_ARGUMENT, "at least one of each" },
     { "CTRT_SIM_MULTI=17x1", "sim-multi:0", CTRT_ERR_INVALID_ARGUMENT, "at most 16 devices" },
     { "CTRT_SIM_MULTI=2x", "sim-multi:0", CTRT_ERR_INVALID_ARGUMENT, "\"2x\" is no device of sim" },
+    { "CTRT_SIM_MULTI=cpu", "sim-multi:0", CTRT_ERR_INVALID_ARGUMENT, "\"cpu\" is no device of sim" },
+    { "CTRT_SIM_MULTI=sim", "sim-multi:0", CTRT_ERR_INVALID_ARGUMENT, "\"sim\" is no device of sim" },
+    { "CTRT_SIM_MULTI=sim:0,", "sim-multi:0", CTRT_ERR_INVALID_ARGUMENT, "\"\" is no device of sim" },
+    { "CTRT_SIM_MULTI=sim:0,sim:1x", "sim-multi:0", CTRT_ERR_INVALID_ARGUMENT, "\"sim:1x\" is no device" },
+    { "CTRT_SIM_MULTI=sim:1,sim:1", "sim-multi:0", CTRT_ERR_INVALID_ARGUMENT, "sim:1 occurs twice" },
+    { "CTRT_SIM_MULTI=sim:0,sim:9", "sim-multi:0", CTRT_ERR_NO_DEVICE, "no device sim:9" },
 };
 
 /* ---- copies ---- */
@@ -428,6 +434,11 @@ TEST_MAIN
         IN_CHILD(FOUR_SIMS, c->list) {
             CHECK_FAILS(ctrt_device_get(&multi, c->device), c->status, c->words);
         }
+    IN_CHILD(FOUR_SIMS) {
+        CHECK_FAILS(ctrt_device_get(&multi, "sim-multi:1"), CTRT_ERR_NO_DEVICE, "sim-multi:1");
+        CHECK_OK(ctrt_device_get(&multi, "auto"));
+        CHECK_STR(ctrt_device_name(multi), "cpu");
+    }
     for (size_t i = 0; i < COUNT(meshes); i++) {
         group("copies, %s", meshes[i]);
         IN_CHILD(FOUR_SIMS, meshes[i]) {
