@@ -303,6 +303,8 @@ struct local_join {
     bool started;
     ctrt_status status;
     char *error;
+    atomic_int *failures;                   /* the number of ranks that have failed */
+    bool first;                             /* this rank was the first one that failed */
 };
 
 static void *join_local(void *argument)
@@ -311,6 +313,7 @@ static void *join_local(void *argument)
     join->status = comm_connect(join->comm, NULL, NULL, -1);
     if (join->status != CTRT_OK) {
         join->error = host_strdup(ctrt_error_message());
+        join->first = atomic_fetch_add(join->failures, 1) == 0;
         comm_alarm_siblings(join->comm, false);     /* ends the waits of the other ranks */
     }
     return NULL;
@@ -320,7 +323,9 @@ static void *join_local(void *argument)
 static ctrt_status connect_local(struct local_join *joins, int n)
 {
     ctrt_status status = CTRT_OK;
+    atomic_int failures = 0;
     for (int i = 0; i < n; i++) {
+        joins[i].failures = &failures;
         int error = comm_thread_start(&joins[i].thread, join_local, &joins[i]);
         joins[i].started = error == 0;
         if (error != 0 && status == CTRT_OK) {
@@ -333,15 +338,11 @@ static ctrt_status connect_local(struct local_join *joins, int n)
     for (int i = 0; i < n; i++)
         if (joins[i].started)
             pthread_join(joins[i].thread, NULL);
-    /* The first rank's error that is not the alarm of another one. */
-    for (int alarmed = 0; alarmed < 2; alarmed++)
-        for (int i = 0; i < n && status == CTRT_OK; i++) {
-            const char *error = joins[i].error ? joins[i].error : "";
-            if (joins[i].status != CTRT_OK && (alarmed || strcmp(error, "another rank has failed") != 0))
-                status = ctrt_fail(joins[i].status, "comm_new_local: rank %d: %s", i, error);
-        }
-    for (int i = 0; i < n; i++)
+    for (int i = 0; i < n; i++) {
+        if (joins[i].first && status == CTRT_OK)        /* the errors of the other ranks follow from this one */
+            status = ctrt_fail(joins[i].status, "comm_new_local: rank %d: %s", i, joins[i].error ? joins[i].error : "");
         host_free(joins[i].error);
+    }
     return status;
 }
 

@@ -133,7 +133,8 @@ EXPORT int ncclGetUniqueId(id *out)
 }
 
 /* Waits until all ranks have joined. `parent` (may be NULL): of the call that creates the communicator, whose abort
- * ends the wait. The first rank that joins in the process that has created the memory closes its file. */
+ * ends the wait. Then a rank in the process that has created the memory closes its file; not if the wait was ended by an
+ * abort, because other ranks may still open it, and wait for this rank as with NCCL. */
 static int await_ranks(struct ncclComm *comm, const struct ncclComm *parent)
 {
     char own[32];
@@ -142,7 +143,7 @@ static int await_ranks(struct ncclComm *comm, const struct ncclComm *parent)
                                     || (parent != NULL && atomic_load(&parent->aborted)))
                      && atomic_load(&comm->shared->joined) >= comm->world;
     snprintf(own, sizeof own, "/proc/%d/", (int)getpid());
-    if (sscanf(comm->path, "/proc/%d/fd/%d", &pid, &file) == 2 && strncmp(comm->path, own, strlen(own)) == 0
+    if (all && sscanf(comm->path, "/proc/%d/fd/%d", &pid, &file) == 2 && strncmp(comm->path, own, strlen(own)) == 0
         && atomic_exchange(&comm->shared->closed, 1) == 0)
         close(file);
     return all ? OK : INVALID_USAGE;

@@ -42,13 +42,18 @@ static ctrt_status group_new(struct nccl_group **out, const ctrt_comm_config *co
                : ctrt_fail(CTRT_ERR_OUT_OF_MEMORY, "no memory for a group of %d ranks", config->world);
 }
 
-/* Waits until the tensor is filled, because barriers on any stream use it. */
+/* Waits until the tensor is filled, because barriers on any stream use it. Fills it on a stream of its own: the current
+ * one may depend on a collective of a group that has failed and that this group replaces. */
 static ctrt_status make_ones(struct nccl_group *group)
 {
     CTRT_AUTO(stream) stream = NULL;
-    CTRT_TRY(ctrt_ones(&group->ones, CTRT_SHAPE(1), CTRT_I32, group->config->device));
-    CTRT_TRY(ctrt_stream_current(&stream, group->config->device));
-    return ctrt_stream_synchronize(stream);
+    CTRT_TRY(ctrt_stream_new(&stream, group->config->device, 0));
+    CTRT_TRY(ctrt_stream_push(stream));
+    ctrt_status status = ctrt_ones(&group->ones, CTRT_SHAPE(1), CTRT_I32, group->config->device);
+    if (status == CTRT_OK)
+        status = ctrt_stream_synchronize(stream);
+    CTRT_TRY(ctrt_stream_pop());
+    return status;
 }
 
 /* The group that a new one comes from, see the slot `derive`; `ranks` NULL: from none. */
