@@ -66,7 +66,7 @@ static void disturb(const struct series *series)
 {
     ctrt_device *device;
     CTRT_AUTO(stream) stream = NULL;
-    alarm(30);
+    alarm(120);
     shared->counted = shared->n;        /* remains if the child dies */
     arm(series->kind, shared->n, series->forever);
     check_or_exit(false, "with the failure");
@@ -96,7 +96,7 @@ static pid_t child_begin(const struct configuration *configuration)
     prctl(PR_SET_DUMPABLE, 0);          /* no core files */
     child_environment(configuration->settings);
     ctrt_log_set_callback(work_log, NULL);
-    alarm(30);
+    alarm(120);
     return 0;
 }
 

@@ -254,7 +254,7 @@ __attribute__((unused)) static void exit_amid(struct rank *rank)
 {
     ctrt_tensor *x = ones(rank, 1000000, CTRT_F32);
     ctrt_work *work = NULL;
-    alarm(20);                              /* ends a process that hangs */
+    alarm(120);                              /* ends a process that hangs */
     CHECK_OK(ctrt_comm_barrier(rank->comm));
     CHECK_OK(ctrt_comm_all_reduce(&work, rank->comm, x, CTRT_COMM_SUM));
     if (rank->number == *(const int *)rank->argument)

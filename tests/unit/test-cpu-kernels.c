@@ -422,7 +422,7 @@ static void after_fork(void)
 {
     CHECK_OK(product(300, 200, 100));
     IN_FORK {
-        alarm(60);
+        alarm(120);
         CHECK_OK(product(300, 200, 100));
     }
     CHECK_OK(product(300, 200, 100));

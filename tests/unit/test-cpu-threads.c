@@ -46,7 +46,7 @@ static int thread_count(void)
 static void in_child(void (*function)(void))
 {
     IN_FORK {
-        alarm(60);
+        alarm(120);
         function();
     }
 }

@@ -101,7 +101,7 @@ static void test_threads(void)
         for (int i = 0; i < 40; i++)
             IN_FORK {
                 ctrt_usage usage;
-                alarm(20);
+                alarm(120);
                 CHECK_OK(ctrt_device_get_usage(&usage, "cuda:1"));
                 if (i % 8 == 0)
                     use("cuda:1");

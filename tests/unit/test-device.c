@@ -420,7 +420,7 @@ static void *forks(void *unused)
         const pid_t child = fork();
         if (child == 0) {
             ctrt_device *device = NULL;
-            alarm(20);                  /* a deadlock becomes a failure */
+            alarm(120);                  /* a deadlock becomes a failure */
             _exit(ctrt_device_get(&device, "fake:2") != CTRT_OK || !ctrt_is_available("better", NULL));
         }
         child_join(child, __FILE__, __LINE__);

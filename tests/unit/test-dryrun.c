@@ -388,7 +388,7 @@ static void check_works(void)
 static void fork_once(void)
 {
     IN_CHILD(NULL) {
-        alarm(20);                      /* a hang ends with SIGALRM */
+        alarm(120);                      /* a hang ends with SIGALRM */
         ctrt_dry_run *lost = other_dryrun;
         check_works();
         if (lost != NULL)
@@ -424,7 +424,7 @@ static void forks(ctrt_device *device)
     CHECK_OK(ctrt_dry_run_begin(&dryrun, device));
     CTRT_AUTO(tensor) x = full(1, 1000, device);
     IN_CHILD(NULL) {
-        alarm(20);
+        alarm(120);
         ctrt_tensor_release(&x);
         CHECK_OK(ctrt_dry_run_end(&found, &dryrun));
         CHECK_TRUE(found.peak_allocated >= 4000);

@@ -329,7 +329,7 @@ static void *forks_while_busy(void *memory)
     for (int i = 0; i < FEWER_SANITIZED(15); i++) {
         const pid_t child = fork();
         if (child == 0) {
-            alarm(30);
+            alarm(120);
             _exit(churned(memory, (uint32_t)i, 200) != 0);
         }
         child_join(child, __FILE__, __LINE__);

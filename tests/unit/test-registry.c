@@ -370,14 +370,14 @@ TEST(test_init, "an init can start and join a thread that calls the host table")
                              "backend-init-pong", "backend-init-forks", "backend-init-thread-forks",
                              "backend-needs-fork", "backend-needs-fork-late");
     IN_CHILD(folder_path(folder, NULL), QUIET) {
-        alarm(60);
+        alarm(120);
         CHECK_OK(use("init-thread"));
         CHECK_EQ(component->state, PLUGIN_LOADED);
     }
     group("two plugins whose inits need each other fail without deadlock, from one thread and from two");
     for (int threads = 1; threads <= 2; threads++) {
         IN_CHILD(folder_path(folder, NULL), QUIET) {
-            alarm(60);
+            alarm(120);
             const pthread_t other = threads == 2 ? start_use("init-pong") : pthread_self();
             CHECK(use("init-ping") != CTRT_OK, "init-ping loaded although it needs init-pong");
             if (threads == 2)
@@ -387,7 +387,7 @@ TEST(test_init, "an init can start and join a thread that calls the host table")
     group("a child forked during an init in another thread can use the plugin");
     for (int round = 0; round < FORK_ROUNDS && forks_beside_threads(); round++) {
         IN_CHILD(folder_path(folder, NULL), QUIET) {
-            alarm(60);
+            alarm(120);
             const pthread_t other = start_use("init-slow");
             nanosleep(&(struct timespec){ 0, round * 100000 }, NULL);
             const pid_t child = fork();
@@ -401,7 +401,7 @@ TEST(test_init, "an init can start and join a thread that calls the host table")
     EACH(c, needing) {
         group("an init can fork while the init of %s waits for it", *c);
         IN_CHILD(folder_path(folder, NULL), QUIET) {
-            alarm(60);
+            alarm(120);
             const pthread_t other = start_use("init-forks");
             OK(use(*c), join_use(other));
         }
@@ -410,7 +410,7 @@ TEST(test_init, "an init can start and join a thread that calls the host table")
         group("a thread that an init waits for can fork, %s",
               opened ? "while a device is opened" : "while the plugin is looked up");
         IN_CHILD(folder_path(folder, NULL), QUIET) {
-            alarm(20);
+            alarm(120);
             if (opened)
                 CHECK_EQ(ctrt_device_count("init-thread-forks"), 3);
             else

@@ -159,7 +159,7 @@ static void reopening_fails(ctrt_device *device)
     setrlimit(RLIMIT_NOFILE, &files);
     CHECK_FAILS(ctrt_device_synchronize(device), CTRT_ERR_STATE, "closed");
     IN_FORK {
-        alarm(20);
+        alarm(120);
         CHECK_OK(ctrt_device_get(&device, "sim:0"));
         CTRT_AUTO(tensor) x = full(1, 10, device);
         CHECK_EQ(total(x), 10);

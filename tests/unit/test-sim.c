@@ -414,7 +414,7 @@ static void test_host_accesses(void)
         fflush(stdout);
         const pid_t child = fork();
         if (child == 0) {
-            alarm(60);
+            alarm(120);
             setenv("CTRT_SIM", "devices=1,memory=8m", 1);
             dup2(fileno(file), STDERR_FILENO);
             _exit(access_memory(c->access));
@@ -439,7 +439,7 @@ static void every_slot(void *queue, void *event, void *x)
     bool yes;
     double ms;
     uint64_t n;
-    alarm(60);
+    alarm(120);
     FAILS(FORKED, (backend->device->memory_info(handle, &n, &n), "sim:0 was opened by process"),
           (memory->alloc(handle, &out, 512), NULL), (memory->fill(handle, queue, x, 0, 4), NULL),
           (memory->copy(handle, queue, x, &one, 1, CTRT_COPY_TO_DEVICE), NULL),

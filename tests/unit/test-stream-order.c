@@ -347,7 +347,7 @@ TEST_MAIN
           manual_order },
 #endif
         { "twenty streams read one tensor: the host does not wait, and a later write waits for all of them",
-          { "CTRT_SIM=devices=1,latency=3ms" }, many_readers },
+          { "CTRT_SIM=devices=1,latency=100ms" }, many_readers },
         { gradients, { "CTRT_STREAM_ORDER=auto", "CTRT_SIM=devices=1,jitter=100us", "CTRT_LOG=error" }, backward },
         { gradients, { "CTRT_STREAM_ORDER=manual", "CTRT_SIM=devices=1,jitter=100us", "CTRT_LOG=error" }, backward },
         { gradients, { "CTRT_STREAM_ORDER=check", "CTRT_SIM=devices=1,jitter=100us", "CTRT_LOG=error" }, backward },

@@ -199,7 +199,7 @@ static void test_fork_busy(void)
             CTRT_AUTO(tensor) x = full(1, 4096, device), y = NULL;
             ON_STREAM(busy_stream, ctrt_neg(&y, x));
             IN_FORK {
-                alarm(20);
+                alarm(120);
                 ctrt_tensor_release(&x);
             }
         }
