@@ -1,0 +1,2 @@
+# Sources and private headers of share/ (tensors that processes share, queues between processes). Part of libctrt.
+libctrt_core_la_SOURCES += share/message.c share/message.h share/queue.c share/share.c share/share.h
