@@ -417,7 +417,7 @@ PLAIN_TESTS += tests/integration/python.sh
 EXTRA_DIST  += tests/integration/dlpack.py tests/integration/python.sh
 
 # Runs the examples.
-check_PROGRAMS += example-digits example-ensemble example-gpt example-multi
+check_PROGRAMS += example-digits example-ensemble example-gpt example-hogwild example-multi
 TESTS          += tests/integration/examples.sh
 LONG_TESTS     += tests/integration/examples-long.sh
 EXTRA_DIST     += tests/integration/delays-long.sh tests/integration/examples.sh tests/integration/examples-long.sh
@@ -427,6 +427,8 @@ example_ensemble_SOURCES = examples/ensemble.c
 example_ensemble_LDADD   = $(PUBLIC_LIBS)
 example_gpt_SOURCES    = examples/gpt.c
 example_gpt_LDADD      = $(PUBLIC_LIBS)
+example_hogwild_SOURCES = examples/hogwild.c
+example_hogwild_LDADD   = $(PUBLIC_LIBS)
 example_multi_SOURCES  = examples/multi.c
 example_multi_LDADD    = $(PUBLIC_LIBS)
 
