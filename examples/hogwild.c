@@ -5,8 +5,8 @@
  *
  *     make hogwild && ./hogwild [--processes N] [--epochs N] [--seed N] [--data FILE]
  *
- * As in PyTorch's example mnist_hogwild. An update may overwrite a part of another one, so two runs differ slightly; the
- * network learns all the same. */
+ * As in PyTorch's example mnist_hogwild. An update may overwrite a part of another one, so two runs differ slightly;
+ * the network learns all the same. */
 #include <ctrt/ctrt.h>
 
 #include <getopt.h>

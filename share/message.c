@@ -14,17 +14,36 @@
 
 #define MAGIC 0x71747263u                   /* "crtq" */
 
+void message_close(struct message *message)
+{
+    for (uint32_t i = 0; i < message->head.files; i++)
+        if (message->files[i] >= 0 && !message->borrowed[i])
+            close(message->files[i]);
+    message->head.files = 0;
+}
+
 /* ---- sending ---- */
 
-/* Returns the index of the segment's descriptor in the message, adding it if necessary. */
-static uint32_t add_file(struct message *message, int fd)
+/* Returns the index of a descriptor in the message, adding it if necessary. */
+static uint32_t add_file(struct message *message, int fd, bool borrowed)
 {
     uint32_t i = 0;
     while (i < message->head.files && message->files[i] != fd)
         i++;
     message->files[i] = fd;
+    message->borrowed[i] = borrowed;
     message->head.files = MAX(message->head.files, i + 1);
     return i;
+}
+
+static ctrt_status add_device_memory(struct message *message, struct record *record, ctrt_tensor *tensor)
+{
+    int memory = -1, lease = -1;
+    CTRT_TRY(device_export(&record->segment, &record->place, &memory, &lease, tensor));
+    record->kind = RECORD_DEVICE;
+    record->file = add_file(message, memory, false);
+    record->lease = add_file(message, lease, true);
+    return CTRT_OK;
 }
 
 static ctrt_status add_tensor(struct message *message, ctrt_tensor *tensor, int index)
@@ -45,10 +64,14 @@ static ctrt_status add_tensor(struct message *message, ctrt_tensor *tensor, int 
     *record = (struct record){ .dtype = tensor->view.dtype, .ndim = tensor->view.ndim, .bytes = storage->bytes,
                                .requires_grad = tensor_requires_grad(tensor) };
     if (segment != NULL) {
-        record->file = add_file(message, segment->fd);
+        record->kind = RECORD_HOST;
+        record->file = add_file(message, segment->fd, true);
         record->place = (uint64_t)((const char *)storage->block.address - segment->address);
-        record->start = (uint64_t)((const char *)tensor->view.data - (const char *)storage->block.address);
+    } else if (storage->bytes > 0) {
+        CTRT_TRY(ctrt_context(add_device_memory(message, record, tensor), "%s", who));
     }
+    if (record->kind != RECORD_EMPTY)
+        record->start = (uint64_t)((const char *)tensor->view.data - (const char *)storage->block.address);
     memcpy(record->shape, tensor->view.shape, tensor->view.ndim * sizeof record->shape[0]);
     memcpy(record->strides, tensor->view.strides, tensor->view.ndim * sizeof record->strides[0]);
     return CTRT_OK;
@@ -58,17 +81,20 @@ ctrt_status message_fill(struct message *message, ctrt_tensor *const *tensors, i
                          size_t size)
 {
     message->head = (struct message_head){ .magic = MAGIC, .size = (uint32_t)size };
-    for (int i = 0; i < count; i++)
-        CTRT_TRY(add_tensor(message, tensors[i], i));
-    if (size > 0)
+    ctrt_status status = CTRT_OK;
+    for (int i = 0; i < count && status == CTRT_OK; i++)
+        status = add_tensor(message, tensors[i], i);
+    if (status != CTRT_OK)
+        message_close(message);
+    else if (size > 0)
         memcpy(message->bytes, bytes, size);
-    return CTRT_OK;
+    return status;
 }
 
 /* Room for the descriptors of a message. */
 union control {
     struct cmsghdr header;
-    char bytes[CMSG_SPACE(CTRT_QUEUE_MAX_TENSORS * sizeof(int))];
+    char bytes[CMSG_SPACE(MESSAGE_MAX_FILES * sizeof(int))];
 };
 
 int message_send(int socket, const struct message *message)
@@ -94,14 +120,6 @@ int message_send(int socket, const struct message *message)
 
 /* ---- receiving ---- */
 
-void message_close(struct message *message)
-{
-    for (uint32_t i = 0; i < message->head.files; i++)
-        if (message->files[i] >= 0)
-            close(message->files[i]);
-    message->head.files = 0;
-}
-
 static ctrt_status fail_format(const char *what)
 {
     return ctrt_fail(CTRT_ERR_FORMAT, "queue_get: %s in a message; was it put by another version of ctrt?", what);
@@ -119,6 +137,7 @@ static ctrt_status parse(struct message *message, struct msghdr *header, size_t 
             memcpy(message->files, CMSG_DATA(part), files * sizeof(int));
         }
     message->head.files = files;
+    memset(message->borrowed, 0, sizeof message->borrowed);
     if (received < sizeof sent || sent.magic != MAGIC || sent.count > CTRT_QUEUE_MAX_TENSORS
         || sent.size > CTRT_QUEUE_MAX_BYTES
         || received != sizeof sent + sent.count * sizeof(struct record) + sent.size)
@@ -161,7 +180,9 @@ static ctrt_status check(const struct record *record, uint32_t files)
     ctrt_dtype dtype = (ctrt_dtype)record->dtype;
     const ctrt_ints shape = { record->shape, record->ndim };
     if (record->dtype >= CTRT_DTYPE_COUNT || record->ndim > CTRT_MAX_DIMS
-        || (record->bytes > 0 && record->file >= files))
+        || record->kind > RECORD_DEVICE || (record->kind != RECORD_EMPTY && record->file >= files)
+        || (record->kind == RECORD_DEVICE && record->lease >= files)
+        || (record->kind == RECORD_EMPTY) != (record->bytes == 0))
         return fail_format("a wrong tensor");
     CTRT_TRY(dtype_resolve(&dtype, "queue_get", dtype));
     CTRT_TRY(shape_check("queue_get", shape, dtype));
@@ -172,65 +193,74 @@ static ctrt_status check(const struct record *record, uint32_t files)
     return CTRT_OK;
 }
 
-/* Creates a tensor of a storage in `segment`, or without bytes (NULL). Consumes the reference to the segment. */
-static ctrt_status storage_open(ctrt_tensor **out, const struct record *record, struct shared_segment *segment)
+/* Creates a tensor of a storage in a segment of host memory, which `*opened` is, or is opened from `fd` (then it
+ * becomes -1). */
+static ctrt_status host_import(ctrt_tensor **out, const struct record *record, struct shared_segment **opened, int *fd)
 {
     ctrt_device *cpu;
-    char *address = segment != NULL ? segment->address + record->place : NULL;
-    ctrt_status status = device_cpu(&cpu);
-    if (status == CTRT_OK && segment == NULL)
-        status = tensor_new(out, record->shape, record->ndim, (ctrt_dtype)record->dtype, cpu);
-    else if (status == CTRT_OK)
-        status = tensor_new_foreign(out, address, record->bytes, record->shape, record->strides, record->ndim,
-                                    (ctrt_dtype)record->dtype, cpu, shared_storage_free, segment, NULL);
-    if (status != CTRT_OK) {
-        if (segment != NULL)
-            shared_segment_release(segment);
-        return status;
+    if (*opened == NULL) {
+        const int file = *fd;
+        *fd = -1;
+        CTRT_TRY(shared_segment_open(opened, file));
     }
-    if (segment != NULL)
-        (*out)->view.data = address + record->start;
-    return CTRT_OK;
+    struct shared_segment *segment = *opened;
+    if (record->place % SHARED_ALIGN != 0 || record->place > segment->bytes
+        || record->bytes > segment->bytes - record->place)
+        return fail_format("a storage outside of its file");
+    CTRT_TRY(device_cpu(&cpu));
+    shared_segment_retain(segment);
+    ctrt_status status = tensor_new_foreign(out, segment->address + record->place, record->bytes, record->shape,
+                                            record->strides, record->ndim, (ctrt_dtype)record->dtype, cpu,
+                                            shared_storage_free, segment, NULL);
+    if (status != CTRT_OK)
+        shared_segment_release(segment);
+    return status;
 }
 
 static ctrt_status tensor_open(ctrt_tensor **tensors, struct message *message, uint32_t index,
-                               struct shared_segment *const *segments)
+                               struct shared_segment **segments)
 {
     const struct record *record = &message->records[index];
+    const ctrt_dtype dtype = (ctrt_dtype)record->dtype;
+    ctrt_device *cpu;
+    ctrt_status status;
     CTRT_TRY(check(record, message->head.files));
-    struct shared_segment *segment = record->bytes > 0 ? segments[record->file] : NULL;
-    if (segment != NULL && (record->place % SHARED_ALIGN != 0 || record->place > segment->bytes
-                            || record->bytes > segment->bytes - record->place))
-        return fail_format("a storage outside of its file");
-    for (uint32_t i = 0; i < index && segment != NULL; i++) {
+    for (uint32_t i = 0; i < index && record->kind != RECORD_EMPTY; i++) {
         const struct record *other = &message->records[i];
-        if (other->bytes == record->bytes && other->file == record->file && other->place == record->place
-            && other->dtype == record->dtype)
+        if (other->kind == record->kind && other->bytes == record->bytes && other->place == record->place
+            && other->dtype == record->dtype && memcmp(&other->segment, &record->segment, sizeof record->segment) == 0
+            && (record->kind == RECORD_DEVICE || other->file == record->file))
             return tensor_new_view(&tensors[index], tensors[i], record->shape, record->strides, record->ndim,
-                                   (int64_t)(record->start / dtype_bytes((ctrt_dtype)record->dtype)));
+                                   (int64_t)(record->start / dtype_bytes(dtype)));
     }
-    if (segment != NULL)
-        shared_segment_retain(segment);
-    return storage_open(&tensors[index], record, segment);
+    if (record->kind == RECORD_EMPTY) {
+        CTRT_TRY(device_cpu(&cpu));
+        return tensor_new(&tensors[index], record->shape, record->ndim, dtype, cpu);
+    }
+    if (record->kind == RECORD_HOST)
+        status = host_import(&tensors[index], record, &segments[record->file], &message->files[record->file]);
+    else
+        status = device_import(&tensors[index], &record->segment, record->place, record->bytes,
+                               message->files[record->file], message->files[record->lease], record->shape,
+                               record->strides, record->ndim, dtype);
+    if (status == CTRT_OK)
+        tensors[index]->view.data = (char *)tensors[index]->view.data + record->start;
+    return ctrt_context(status, "queue_get");
 }
 
 ctrt_status message_open(ctrt_tensor **tensors, struct message *message)
 {
-    struct shared_segment *segments[CTRT_QUEUE_MAX_TENSORS] = { NULL };
+    struct shared_segment *segments[MESSAGE_MAX_FILES] = { NULL };
     const uint32_t files = message->head.files;
     ctrt_status status = CTRT_OK;
-    uint32_t opened = 0, created = 0;
-    for (; opened < files && status == CTRT_OK; opened++) {
-        status = ctrt_context(shared_segment_open(&segments[opened], message->files[opened]), "queue_get");
-        message->files[opened] = -1;
-    }
+    uint32_t created = 0;
     for (; created < message->head.count && status == CTRT_OK; created++) {
         tensors[created] = NULL;
         status = tensor_open(tensors, message, created, segments);
         if (status == CTRT_OK && message->records[created].requires_grad)
             status = ctrt_tensor_require_grad(tensors[created], true);
     }
-    for (uint32_t i = 0; i < opened; i++)
+    for (uint32_t i = 0; i < files; i++)
         if (segments[i] != NULL)
             shared_segment_release(segments[i]);
     message_close(message);

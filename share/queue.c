@@ -243,23 +243,12 @@ static ctrt_status slot_take(uint32_t *number, ctrt_queue *queue, const struct l
 
 /* ---- messages ---- */
 
-ctrt_status ctrt_queue_put(ctrt_queue *queue, ctrt_tensor *const *tensors, int count, const void *bytes, size_t size,
-                           double seconds)
+static ctrt_status send_message(ctrt_queue *queue, struct message *message, double seconds)
 {
-    CANCEL_DISABLED;
-    struct message message;
-    if (queue == NULL || (count > 0 && tensors == NULL) || (size > 0 && bytes == NULL))
-        return fail_null("queue_put", queue == NULL ? "queue" : count > 0 && tensors == NULL ? "tensors" : "bytes");
-    if (count < 0 || count > CTRT_QUEUE_MAX_TENSORS || size > CTRT_QUEUE_MAX_BYTES)
-        return ctrt_fail(CTRT_ERR_INVALID_ARGUMENT, "queue_put: %d tensors and %zu bytes, expected at most %d and %d",
-                         count, size, CTRT_QUEUE_MAX_TENSORS, CTRT_QUEUE_MAX_BYTES);
-    if (queue->ends[PUT] < 0)
-        return ctrt_fail(CTRT_ERR_STATE, "queue_put: this process has called ctrt_queue_close_put");
-    CTRT_TRY(message_fill(&message, tensors, count, bytes, size));
     const struct limit limit = limit_new(seconds);
-    CTRT_TRY(slot_take(&message.head.number, queue, &limit));
+    CTRT_TRY(slot_take(&message->head.number, queue, &limit));
     for (;;) {
-        const int error = message_send(queue->ends[PUT], &message);
+        const int error = message_send(queue->ends[PUT], message);
         if (error == 0)
             return CTRT_OK;
         /* ETOOMANYREFS: too many descriptors are in sockets. */
@@ -276,6 +265,24 @@ ctrt_status ctrt_queue_put(ctrt_queue *queue, ctrt_tensor *const *tensors, int c
         return error == EPIPE || error == ECONNRESET ? fail_closed_put()
                                                      : ctrt_fail(CTRT_ERR_IO, "queue_put: %s", strerror(error));
     }
+}
+
+ctrt_status ctrt_queue_put(ctrt_queue *queue, ctrt_tensor *const *tensors, int count, const void *bytes, size_t size,
+                           double seconds)
+{
+    CANCEL_DISABLED;
+    struct message message;
+    if (queue == NULL || (count > 0 && tensors == NULL) || (size > 0 && bytes == NULL))
+        return fail_null("queue_put", queue == NULL ? "queue" : count > 0 && tensors == NULL ? "tensors" : "bytes");
+    if (count < 0 || count > CTRT_QUEUE_MAX_TENSORS || size > CTRT_QUEUE_MAX_BYTES)
+        return ctrt_fail(CTRT_ERR_INVALID_ARGUMENT, "queue_put: %d tensors and %zu bytes, expected at most %d and %d",
+                         count, size, CTRT_QUEUE_MAX_TENSORS, CTRT_QUEUE_MAX_BYTES);
+    if (queue->ends[PUT] < 0)
+        return ctrt_fail(CTRT_ERR_STATE, "queue_put: this process has called ctrt_queue_close_put");
+    CTRT_TRY(message_fill(&message, tensors, count, bytes, size));
+    ctrt_status status = send_message(queue, &message, seconds);
+    message_close(&message);
+    return status;
 }
 
 /* Counts a message that was received, and wakes senders. */

@@ -4,12 +4,14 @@
 
 #include "ctrt/autograd.h"
 #include "nn/module.h"
+#include "share/device_memory.h"
 #include "share/share.h"
 #include "tensor/share.h"
 
 bool tensor_shared(const ctrt_tensor *tensor)
 {
-    return tensor->storage->bytes == 0 || shared_storage_segment(tensor->storage) != NULL;
+    return tensor->storage->bytes == 0 || shared_storage_segment(tensor->storage) != NULL
+           || (tensor->device != NULL && device_exports(tensor->device));
 }
 
 bool ctrt_tensor_is_shared(const ctrt_tensor *tensor)

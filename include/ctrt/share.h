@@ -29,16 +29,17 @@ CTRT_BEGIN_DECLS
 
 /* Moves the memory of a tensor of the cpu to memory that processes can share, as torch.Tensor.share_memory_(). The
  * values, and the views of the tensor, remain as they are, but addresses from ctrt_tensor_data are invalid afterwards.
- * No effect on memory that is shared already. The memory remains shared as long as it exists, and is not counted by the
- * statistics of the device. Processes that are forked from now on use the same memory. Each call that moves a tensor
- * needs one descriptor (ulimit -n) as long as the memory exists.
+ * No effect on memory that is shared already, and on tensors of cuda. The memory remains shared as long as it exists,
+ * and is not counted by the statistics of the device. Processes that are forked from now on use the same memory. Each
+ * call that moves a tensor needs one descriptor (ulimit -n) as long as the memory exists.
  *
  * No other thread may use the tensor or its views during the call. Errors, after which the tensor is unchanged:
  * CTRT_ERR_OUT_OF_MEMORY, CTRT_ERR_IO if there is no descriptor left, CTRT_ERR_NOT_SUPPORTED for other devices and for
  * pinned memory, CTRT_ERR_STATE if another library has the address (ctrt_to_dlpack). */
 CTRT_API ctrt_status ctrt_tensor_share_(ctrt_tensor *tensor);
 /* Returns whether processes can share the memory of the tensor: it was moved by ctrt_tensor_share_, or received from
- * another process, or the tensor has no elements. False for NULL. */
+ * another process, or the tensor has no elements, or the backend of its device can export memory (cuda). False for
+ * NULL. */
 CTRT_API bool ctrt_tensor_is_shared(const ctrt_tensor *tensor);
 /* Moves all parameters and buffers of a module, and the gradients that exist already, like ctrt_tensor_share_, but to
  * one file, which needs one descriptor. Gradients that are created later are not shared, so processes that train one
@@ -64,11 +65,14 @@ CTRT_API ctrt_status ctrt_queue_new(ctrt_queue **out, int capacity);
 CTRT_API void ctrt_queue_release(ctrt_queue **queue);
 
 /* Puts a message of `count` tensors and `size` bytes. Tensors of the cpu that are not shared are moved first, like
- * ctrt_tensor_share_. The message refers to their memory, so the sender may release the tensors at once.
+ * ctrt_tensor_share_. The message refers to their memory, so the sender may release the tensors at once. Tensors of
+ * cuda need CTRT_CUDA_SHARE=yes; the call waits for the work that uses them, and their memory is not reused while
+ * another process uses it.
  *
  * `seconds`: how long to wait while the queue is full; negative: without limit. Errors: CTRT_ERR_COMM when that time is
  * over; CTRT_ERR_STATE if no process can receive the message any more; CTRT_ERR_AUTOGRAD for a tensor that requires
- * grad and is not a leaf (send the result of ctrt_detach); those of ctrt_tensor_share_. Thread-safe. */
+ * grad and is not a leaf (send the result of ctrt_detach); CTRT_ERR_NOT_SUPPORTED for other devices, and for received
+ * tensors of cuda; those of ctrt_tensor_share_. Thread-safe. */
 CTRT_API ctrt_status ctrt_queue_put(ctrt_queue *queue, ctrt_tensor *const *tensors, int count, const void *bytes,
                                     size_t size, double seconds);
 /* Receives the oldest message. In: *count and *size are the room of `tensors` and of `bytes`; out: the numbers of the
