@@ -159,6 +159,7 @@ ctrt_status message_receive(struct message *message, int *error, int socket)
     struct iovec whole = { message, offsetof(struct message, files) };
     struct msghdr header = { .msg_iov = &whole, .msg_iovlen = 1, .msg_control = &control,
                              .msg_controllen = sizeof control };
+    message->head = (struct message_head){ 0 };
     const ssize_t received = recvmsg(socket, &header, MSG_DONTWAIT | MSG_CMSG_CLOEXEC);
     *error = received < 0 ? errno : received == 0 ? EPIPE : 0;
     if (*error != 0) {

@@ -334,7 +334,8 @@ static ctrt_status receive(struct message *message, ctrt_queue *queue, double se
         int error;
         ctrt_status status = message_receive(message, &error, queue->ends[GET]);
         if (error == 0) {
-            slot_return(queue, message->head.number);
+            if (status != CTRT_ERR_FORMAT)
+                slot_return(queue, message->head.number);
             return status;
         }
         if (error == EPIPE || error == ECONNRESET)

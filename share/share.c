@@ -3,6 +3,7 @@
 #include "ctrt/share.h"
 
 #include "ctrt/autograd.h"
+#include "device/device.h"
 #include "nn/module.h"
 #include "share/device_memory.h"
 #include "share/share.h"
@@ -11,7 +12,7 @@
 bool tensor_shared(const ctrt_tensor *tensor)
 {
     return tensor->storage->bytes == 0 || shared_storage_segment(tensor->storage) != NULL
-           || (tensor->device != NULL && device_exports(tensor->device));
+           || device_exports(tensor->device);
 }
 
 bool ctrt_tensor_is_shared(const ctrt_tensor *tensor)
@@ -35,6 +36,8 @@ ctrt_status ctrt_tensor_share_(ctrt_tensor *tensor)
 {
     if (tensor == NULL)
         return fail_null("tensor_share_", "tensor");
+    if (tensor->device->owner == DEVICE_ENDED)
+        return ctrt_context(device_fail_forked(tensor->device), "tensor_share_");
     return tensor_share("tensor_share_", tensor);
 }
 

@@ -120,8 +120,9 @@ TSAN_TESTS     += tests/unit/test-cpu-memory.c tests/unit/test-pressure.c
 single_tests += tests/unit/test-cpu-threads.c
 TSAN_TESTS   += tests/unit/test-cpu-threads.c
 
-# Tensors that processes share. Without ThreadSanitizer: the users are processes.
+# Tensors that processes share. test-share-kill.c without ThreadSanitizer, because its users are processes.
 public_tests += tests/unit/test-share.c tests/unit/test-share-kill.c
+TSAN_TESTS   += tests/unit/test-share.c
 
 if PLUGIN_SIM
 # Simulated devices, streams, dry runs.

@@ -29,4 +29,11 @@ void bad_share(void)
     BAD(STATE, ctrt_queue_put(queue, &one, 1, NULL, 0, 0), ctrt_queue_get(&out, &count, NULL, NULL, queue, 0));
     FINE((ctrt_queue_release(NULL), ctrt_queue_release(&none), true));
     ctrt_queue_release(&queue);
+
+    ctrt_tensor *ended = NULL;
+    FINE(ctrt_scope_begin() == CTRT_OK, ctrt_clone(&ended, p.x) == CTRT_OK, ctrt_scope_end() == CTRT_OK,
+         ctrt_queue_new(&queue, 1) == CTRT_OK);
+    BAD(STATE, ctrt_tensor_share_(ended), ctrt_queue_put(queue, &ended, 1, NULL, 0, 0));
+    ctrt_tensor_release(&ended);
+    ctrt_queue_release(&queue);
 }

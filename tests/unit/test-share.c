@@ -3,7 +3,9 @@
  * and the use of descriptors. Kills are in test-share-kill.c. */
 #include <errno.h>
 #include <fcntl.h>
+#include <pthread.h>
 #include <sys/resource.h>
+#include <sys/socket.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
 
@@ -306,6 +308,109 @@ TEST(test_descriptors, "10000 messages with 64 open files: descriptors and mappi
             ctrt_tensor_release(&kept[i]);
         RELEASE(x, y);
     }
+}
+
+/* A message as the kernel has it. */
+struct raw {
+    char bytes[32768];
+    ssize_t size;
+    struct msghdr header;
+    struct iovec part;
+    _Alignas(struct cmsghdr) char control[256];
+    size_t control_bytes;
+};
+
+static void raw_call(struct raw *raw, int socket, ssize_t (*call)(int, struct msghdr *))
+{
+    raw->part = (struct iovec){ raw->bytes, (size_t)raw->size };
+    raw->header = (struct msghdr){ .msg_iov = &raw->part, .msg_iovlen = 1, .msg_control = raw->control,
+                                   .msg_controllen = raw->control_bytes };
+    raw->size = call(socket, &raw->header);
+    raw->control_bytes = raw->header.msg_controllen;
+}
+
+static ssize_t raw_receive(int socket, struct msghdr *header)
+{
+    return recvmsg(socket, header, MSG_DONTWAIT);
+}
+
+static ssize_t raw_send(int socket, struct msghdr *header)
+{
+    return sendmsg(socket, header, MSG_DONTWAIT);
+}
+
+TEST(test_hostile, "messages with changed bytes or missing ends give errors, or tensors within their memory")
+{
+    static struct raw good, bad;
+    CTRT_AUTO(queue) queue = NULL;
+    CTRT_AUTO(tensor) x = filled(1, CTRT_SHAPE(6, 5)), y = NULL;
+    int ends[3], refused = 0;
+    OK(ctrt_queue_new(&queue, 1), ctrt_queue_descriptors(ends, queue), ctrt_t(&y, x),
+       ctrt_queue_put(queue, (ctrt_tensor *[]){ x, y }, 2, "label", 6, 0));
+    good.size = sizeof good.bytes;
+    good.control_bytes = sizeof good.control;
+    raw_call(&good, ends[1], raw_receive);
+    REQUIRE_TRUE(good.size > 0 && good.control_bytes > 0);
+    const int files = open_files();
+    srand(5);
+    for (int i = 0; i < FEWER_SANITIZED(4000); i++) {
+        ctrt_tensor *got[4] = { NULL };
+        char bytes[CTRT_QUEUE_MAX_BYTES];
+        size_t size = sizeof bytes;
+        int count = 4;
+        bad = good;
+        for (int n = rand() % 4; n >= 0; n--)
+            bad.bytes[rand() % (n == 0 ? good.size : 100)] ^= (char)(1 << rand() % 8);
+        bad.size -= i % 5 == 0 ? rand() % good.size : 0;
+        raw_call(&bad, ends[0], raw_send);
+        const ctrt_status status = ctrt_queue_get(got, &count, bytes, &size, queue, 0);
+        refused += status != CTRT_OK;
+        for (int t = 0; status == CTRT_OK && t < count; t++) {
+            CTRT_AUTO(tensor) copy = NULL;
+            if (ctrt_tensor_numel(got[t]) < 1000000)    /* a stride of 0 allows any size */
+                CHECK_OK(ctrt_clone(&copy, got[t]));
+        }
+        if (status == CTRT_ERR_INVALID_ARGUMENT) {      /* more tensors than there is room for: kept */
+            ctrt_queue_release(&queue);
+            OK(ctrt_queue_new(&queue, 1), ctrt_queue_descriptors(ends, queue));
+        }
+        for (int t = 0; t < 4; t++)
+            ctrt_tensor_release(&got[t]);
+    }
+    CHECK(refused > FEWER_SANITIZED(4000) / 4, "only %d messages were refused", refused);
+    CHECK_EQ(open_files(), files);
+}
+
+struct threads {
+    ctrt_queue *queue;
+    atomic_int received;
+};
+
+static void *put_and_get(void *argument)
+{
+    struct threads *t = argument;
+    for (int i = 0; i < 50; i++) {
+        CTRT_AUTO(tensor) x = filled(i, CTRT_SHAPE(8)), y = NULL, view = NULL;
+        int count = 1;
+        OK(ctrt_select(&view, x, 0, 1), ctrt_queue_put(t->queue, &x, 1, &i, sizeof i, 20));
+        CHECK_OK(ctrt_queue_get(&y, &count, &(int){ 0 }, &(size_t){ sizeof i }, t->queue, 20));
+        atomic_fetch_add(&t->received, count);
+        VALUES_ARE(view, i);
+    }
+    return NULL;
+}
+
+TEST(test_threads, "threads share tensors with views, put and get at the same time")
+{
+    struct threads t = { 0 };
+    pthread_t threads[4];
+    CHECK_OK(ctrt_queue_new(&t.queue, 3));
+    for (int i = 0; i < 4; i++)
+        REQUIRE_EQ(pthread_create(&threads[i], NULL, put_and_get, &t), 0);
+    for (int i = 0; i < 4; i++)
+        pthread_join(threads[i], NULL);
+    CHECK_EQ(t.received, 200);
+    ctrt_queue_release(&t.queue);
 }
 
 /* ---- Hogwild ---- */
