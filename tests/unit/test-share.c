@@ -339,11 +339,21 @@ static ssize_t raw_send(int socket, struct msghdr *header)
     return sendmsg(socket, header, MSG_DONTWAIT);
 }
 
+/* Whether all elements of a tensor are within the first `bytes` bytes of its storage. */
+static bool within(const ctrt_tensor *x, int64_t bytes)
+{
+    int64_t last = ctrt_tensor_offset(x);
+    for (int d = 0; d < ctrt_tensor_ndim(x); d++)
+        last += (ctrt_tensor_size(x, d) - 1) * ctrt_tensor_strides(x)[d];
+    return ctrt_tensor_numel(x) == 0
+           || (last >= 0 && (last + 1) * (int64_t)ctrt_dtype_size(ctrt_tensor_dtype(x)) <= bytes);
+}
+
 TEST(test_hostile, "messages with changed bytes or missing ends give errors, or tensors within their memory")
 {
     static struct raw good, bad;
     CTRT_AUTO(queue) queue = NULL;
-    CTRT_AUTO(tensor) x = filled(1, CTRT_SHAPE(6, 5)), y = NULL;
+    CTRT_AUTO(tensor) x = filled(1, CTRT_SHAPE(32, 32)), y = NULL;
     int ends[3], refused = 0;
     OK(ctrt_queue_new(&queue, 1), ctrt_queue_descriptors(ends, queue), ctrt_t(&y, x),
        ctrt_queue_put(queue, (ctrt_tensor *[]){ x, y }, 2, "label", 6, 0));
@@ -367,6 +377,7 @@ TEST(test_hostile, "messages with changed bytes or missing ends give errors, or 
         refused += status != CTRT_OK;
         for (int t = 0; status == CTRT_OK && t < count; t++) {
             CTRT_AUTO(tensor) copy = NULL;
+            CHECK(within(got[t], 4096), "message %d gives a tensor outside of its file", i);
             if (ctrt_tensor_numel(got[t]) < 1000000)    /* a stride of 0 allows any size */
                 CHECK_OK(ctrt_clone(&copy, got[t]));
         }
@@ -379,6 +390,17 @@ TEST(test_hostile, "messages with changed bytes or missing ends give errors, or 
     }
     CHECK(refused > FEWER_SANITIZED(4000) / 4, "only %d messages were refused", refused);
     CHECK_EQ(open_files(), files);
+}
+
+TEST(test_lost, "a message that a killed process took and did not count does not fill the queue")
+{
+    static struct raw taken = { .size = sizeof taken.bytes };
+    CTRT_AUTO(queue) queue = NULL;
+    int ends[3];
+    OK(ctrt_queue_new(&queue, 1), ctrt_queue_descriptors(ends, queue), ctrt_queue_put(queue, NULL, 0, NULL, 0, 0));
+    raw_call(&taken, ends[1], raw_receive);
+    OK(ctrt_queue_put(queue, NULL, 0, NULL, 0, 20), ctrt_queue_get(NULL, NULL, NULL, NULL, queue, 0));
+    FAILS(COMM, (ctrt_queue_get(NULL, NULL, NULL, NULL, queue, 0), NULL));
 }
 
 struct threads {
