@@ -119,6 +119,14 @@ TEST(test_module, "modules: parameters, buffers and existing gradients, in one f
     }
     CHECK_OK(ctrt_item(&after, first));
     CHECK(before != after, "the steps of the child are not visible");
+
+    CTRT_AUTO(module) other = NULL;
+    struct DLManagedTensorVersioned *managed = NULL;
+    OK(small_net_new(&other), ctrt_module_tensor(&weight, other, "0.weight"),
+       ctrt_module_tensor(&mean, other, "1.running_mean"), ctrt_to_dlpack(&managed, mean));
+    FAILS(STATE, (ctrt_module_share(other), "1.running_mean: module_share: the memory was exported"));
+    CHECK(!ctrt_tensor_is_shared(weight), "a module was shared in part");
+    managed->deleter(managed);
 }
 
 /* ---- queues ---- */
