@@ -4,6 +4,7 @@
 
 #include <errno.h>
 #include <poll.h>
+#include <signal.h>
 #include <sys/socket.h>
 #include <sys/syscall.h>
 #include <unistd.h>
@@ -66,8 +67,8 @@ __attribute__((constructor)) static void lease_start(void)
 static bool process_gone(int32_t process)
 {
     const int fd = (int)syscall(SYS_pidfd_open, process, 0);
-    if (fd < 0)
-        return errno == ESRCH;
+    if (fd < 0)                             /* without pidfds (before Linux 5.3), also wait for the parent's wait() */
+        return errno == ESRCH || (kill(process, 0) != 0 && errno == ESRCH);
     struct pollfd ended = { .fd = fd, .events = POLLIN };
     const bool gone = poll(&ended, 1, 0) == 1;
     close(fd);
