@@ -128,7 +128,7 @@ TEST(test_share, "a segment is opened once; the receiver writes it; a block is k
     }
 }
 
-TEST(test_refused, "memory that was not allocated for sharing, and memory of graphs and policies that move it")
+TEST(test_refused, "memory not allocated for sharing, segments that grow, and policies that move memory")
 {
     static const struct { const char *settings[3], *words; } cases[] = {
         { { "CTRT_MEMORY=caching" }, "set CTRT_CUDA_SHARE=yes" },
