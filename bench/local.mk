@@ -50,6 +50,12 @@ bench_block_layouts_LDADD   = libctrt.la
 CLEANFILES                 += bench-block-layouts
 EXTRA_DIST                 += bench/block_layouts.py
 
+EXTRA_PROGRAMS     += bench-share
+bench_share_SOURCES = bench/share.c bench/check.h bench/timing.h
+bench_share_LDADD   = libctrt.la
+CLEANFILES         += bench-share
+EXTRA_DIST         += bench/peers/share_torch.py bench/results/2026-11-share.md
+
 # tests/integration/gpu-script.sh also runs this program.
 check_PROGRAMS    += bench-gpu
 bench_gpu_SOURCES  = bench/gpu.c bench/gpu.h bench/gpu_direct.c bench/gpu_ops.c bench/gpu_overlap.c bench/gpu_smoke.c \
@@ -58,7 +64,7 @@ bench_gpu_LDADD    = libctrt.la -ldl
 EXTRA_DIST        += bench/gpu.sh bench/gpu_goals.sh bench/peers/gpu_torch.py
 
 bench: all bench-block-layouts bench-comm bench-comm-growth bench-comm-mpi bench-comm-nccl bench-distributed bench-gpu bench-hostmem \
-       bench-layouts bench-memory bench-memory-trace bench-overhead bench-parallel bench-smallstep bench-startup \
+       bench-layouts bench-memory bench-memory-trace bench-overhead bench-parallel bench-share bench-smallstep bench-startup \
        bench-train
 .PHONY: bench
 

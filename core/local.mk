@@ -1,7 +1,7 @@
 # Sources and private headers of core/, layer by layer. Append in alphabetical order.
 
 # base: status and messages, log, parameters, containers
-libctrt_core_la_SOURCES += core/base/array.c core/base/array.h core/base/base.h core/base/bindings.c \
+libctrt_core_la_SOURCES += core/base/array.c core/base/array.h core/base/base.h core/base/bindings.c core/base/clock.h \
     core/base/constants.def core/base/file_writer.c core/base/file_writer.h core/base/intern.c core/base/intern.h \
     core/base/json.c core/base/json.h core/base/lock.c core/base/lock.h core/base/log.c \
     core/base/hash.h core/base/host_alloc.c core/base/host_alloc.h core/base/edit_distance.c core/base/option.c \
@@ -32,7 +32,7 @@ libctrt_core_la_SOURCES += core/memory/counters.c core/memory/counters.h core/me
     core/memory/device_source.c core/memory/device_source.h core/memory/events.h core/memory/hazard.c \
     core/memory/hazard.h core/memory/pinned_cache.c core/memory/pinned_cache.h core/memory/policy.c \
     core/memory/policy.h core/memory/pool.c core/memory/pool.h core/memory/pressure.c core/memory/pressure.h \
-    core/memory/quota.c core/memory/quota.h core/memory/races.c core/memory/races.h core/memory/shutdown.c \
+    core/memory/quota.c core/memory/quota.h core/memory/races.c core/memory/races.h core/memory/shared.c core/memory/shared.h core/memory/shutdown.c \
     core/memory/storage.c core/memory/storage.h
 
 # memory_stats: what the memory is used for: blocks, owners, history, reports
@@ -52,7 +52,7 @@ libctrt_core_la_SOURCES += core/graph/capture.c core/graph/capture.h core/graph/
 libctrt_core_la_SOURCES += core/tensor/create.c core/tensor/create.h core/tensor/dlpack.c core/tensor/dlpack.h \
     core/tensor/dtype.c core/tensor/accessors.c core/tensor/format.c core/tensor/format.h core/tensor/pinned.c \
     core/tensor/pinned.h core/tensor/promote.c core/tensor/replaced.h core/tensor/scope.c core/tensor/scope.h \
-    core/tensor/shape.c core/tensor/shape.h core/tensor/tensor.c core/tensor/tensor.h
+    core/tensor/shape.c core/tensor/shape.h core/tensor/share.c core/tensor/share.h core/tensor/tensor.c core/tensor/tensor.h
 
 # ops: dispatch, the op functions of each family
 libctrt_core_la_SOURCES += core/ops/attention.c core/ops/attributes.h core/ops/autocast.c \

@@ -20,6 +20,7 @@
 #include <stdatomic.h>
 
 #include "base/base.h"
+#include "base/clock.h"
 #include "base/host_alloc.h"
 #include "ctrt/autograd.h"
 #include "ctrt/comm_plugin.h"
@@ -225,8 +226,6 @@ void comm_work_fail(ctrt_work *work, ctrt_status status, const char *error);
 void comm_count(ctrt_comm *comm, int peer, bool receives);
 /* Waits until no call is queued or runs, and ends the threads. */
 void comm_lanes_end(ctrt_comm *comm);
-/* Nanoseconds of CLOCK_MONOTONIC, now and after `seconds`. */
-int64_t comm_clock(double seconds);
 /* Sets the deadline of the call, or of the engine's create, that begins now in the lane. */
 void comm_lane_begin(struct comm_lane *lane);
 /* Starts a thread with all signals blocked, so that the program's handlers run in its own threads. Returns an errno. */

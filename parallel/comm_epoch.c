@@ -174,7 +174,7 @@ struct agreement {
 
 static bool has_taken(const struct agreement *a, double seconds)
 {
-    return comm_clock(0) - a->begin > (int64_t)(seconds * 1e9);
+    return clock_after(0) - a->begin > (int64_t)(seconds * 1e9);
 }
 
 /* Initialises *a. The first failure of the group determines how long to wait for ranks. */
@@ -185,7 +185,7 @@ static ctrt_status agreement_begin(struct agreement *a, ctrt_comm *comm)
     void *value = NULL;
     size_t bytes = 0;
     bool unset = true;
-    *a = (struct agreement){ .comm = comm, .begin = comm_clock(0), .limit = comm->timeout };
+    *a = (struct agreement){ .comm = comm, .begin = clock_after(0), .limit = comm->timeout };
     CTRT_TRY(store_get_within(&unset, &value, &bytes, comm->store, comm_key(key, comm, "alarm", -1), 0,
                               STORE_ANSWER_TIME / 1e9));
     if (!unset && comm_parse_alarm(&alarm, comm, value))

@@ -167,7 +167,7 @@ ctrt_status comm_poll(void *state)
     ctrt_comm *comm = lane->comm;
     char text[FLIGHT_TEXT];
     bool hopeless;
-    const int64_t now = comm_clock(0), pause = now - atomic_exchange(&lane->polled, now);
+    const int64_t now = clock_after(0), pause = now - atomic_exchange(&lane->polled, now);
     /* Engines poll many times per second. After such a pause this process, and probably the whole job, was stopped. */
     if (pause > STOPPED_NS)
         atomic_fetch_add(&lane->deadline, pause);

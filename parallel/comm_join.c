@@ -43,9 +43,9 @@ ctrt_status ctrt_comm_joining(int *count, ctrt_comm *comm)
     if (comm->process != comm_process())
         return comm_fail_forked("comm_joining");
     *count = comm->joining;
-    if (!comm->elastic || comm->local || comm->rank != 0 || comm_clock(0) < comm->next_look)
+    if (!comm->elastic || comm->local || comm->rank != 0 || clock_after(0) < comm->next_look)
         return CTRT_OK;
-    comm->next_look = comm_clock(LOOK_SECONDS);
+    comm->next_look = clock_after(LOOK_SECONDS);
     CTRT_TRY(store_add_within(comm->store, comm_key(key, comm, "joins", -1), 0, &requests, comm_store_patience(comm)));
     comm->joining = (int32_t)requests;
     *count = comm->joining;
@@ -124,12 +124,12 @@ static ctrt_status await_list(struct comm_list **out, ctrt_comm *comm, int size,
         CTRT_TRY(comm_list_read(out, comm, LOOK_SECONDS));
         if (*out != NULL)
             return CTRT_OK;
-        if (comm_clock(0) > deadline)
+        if (clock_after(0) > deadline)
             return ctrt_fail(CTRT_ERR_COMM, "group %s did not admit this process (CTRT_JOIN) within %g s", comm->name,
                              comm->timeout);
-        if (comm_clock(0) < next_check)
+        if (clock_after(0) < next_check)
             continue;
-        next_check = comm_clock(EXISTS_SECONDS);
+        next_check = clock_after(EXISTS_SECONDS);
         CTRT_TRY(check_exists(comm, size));
     }
 }
@@ -147,7 +147,7 @@ static ctrt_status follow(ctrt_comm *comm)
 
 static ctrt_status await_admission(ctrt_comm **out, ctrt_comm *comm)
 {
-    const int64_t deadline = comm_clock(comm->timeout);
+    const int64_t deadline = clock_after(comm->timeout);
     struct comm_list *list = NULL;
     int64_t number = 0;
     int size = 0;

@@ -130,22 +130,22 @@ static void copy_member(struct comm_member *member, const void *value)
 /* Rank 0 collects the members and publishes the list, or the ranks that are missing. */
 static ctrt_status collect(ctrt_comm *comm, const char *list_key)
 {
-    const int64_t deadline = comm_clock(comm->timeout);
+    const int64_t deadline = clock_after(comm->timeout);
     struct strbuf text = { 0 }, missing = { 0 };
     char key[320];
     for (int rank = 1; rank < comm->size; rank++) {
         struct comm_member *member = &comm->members->list[rank];
         void *value = NULL;
         size_t bytes = 0;
-        const double left = (double)(deadline - comm_clock(0)) / 1e9;
+        const double left = (double)(deadline - clock_after(0)) / 1e9;
         snprintf(key, sizeof key, "%s/member/%d", comm->id, rank);
         ctrt_status status = ctrt_store_get(comm->store, key, &value, &bytes, left > 0.01 ? left : 0.01);
         if (status == CTRT_OK && bytes == sizeof *member)
             copy_member(member, value);
-        else if (status == CTRT_OK || comm_clock(0) >= deadline)
+        else if (status == CTRT_OK || clock_after(0) >= deadline)
             strbuf_add(&missing, "%s%d", missing.length ? ", " : "", rank);
         free(value);
-        if (status != CTRT_OK && comm_clock(0) < deadline)
+        if (status != CTRT_OK && clock_after(0) < deadline)
             return strbuf_drop(&missing), status;
     }
     const bool complete = missing.length == 0;

@@ -47,16 +47,16 @@ static bool read_state(struct rank_state *out, ctrt_comm *comm, int rank, double
  * has ended, or -1. */
 static void collect_states(struct rank_state *ranks, ctrt_comm *comm, const ctrt_comm_signature *failed, int ended)
 {
-    const int64_t deadline = comm_clock(ANSWER_SECONDS);
+    const int64_t deadline = clock_after(ANSWER_SECONDS);
     for (int rank = 0; rank < comm->size; rank++) {
         const ctrt_comm_signature *pending = &ranks[rank].state.pending;
-        if (deadline < comm_clock(-1))
+        if (deadline < clock_after(-1))
             return;                         /* the store has stopped answering */
         if (rank == ended)
             ranks[rank].kind = RANK_ENDED;
         /* A process that has just ended cannot answer, and the store notices that only now. */
         for (double wait = 0; rank != ended && !read_state(&ranks[rank], comm, rank, wait); wait = ANSWER_SECONDS / 10)
-            if (comm_clock(0) >= deadline)
+            if (clock_after(0) >= deadline)
                 break;
         if (ranks[rank].kind == RANK_BEHIND && failed != NULL && pending->sequence == failed->sequence
             && pending->collective == failed->collective)

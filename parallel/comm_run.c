@@ -2,25 +2,12 @@
 /* parallel/comm_run.c: runs the calls of a communicator, in the calling thread or in the threads of its lanes, and
  * copies tensors through host memory if the engine cannot reach their device. */
 #include <signal.h>
-#include <time.h>
 
 #include "base/lock.h"
 #include "base/thread.h"
 #include "memory/hazard.h"
 #include "parallel/comm_enqueued.h"
 #include "tensor/pinned.h"
-
-static int64_t clock_now(clockid_t clock)
-{
-    struct timespec time;
-    clock_gettime(clock, &time);
-    return (int64_t)time.tv_sec * 1000000000 + time.tv_nsec;
-}
-
-int64_t comm_clock(double seconds)
-{
-    return clock_now(CLOCK_MONOTONIC) + (int64_t)(seconds * 1e9);
-}
 
 /* The coarse clock is up to 10 ms late, and reading it takes a fifth of the time. */
 void comm_lane_begin(struct comm_lane *lane)

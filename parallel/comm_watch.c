@@ -182,7 +182,7 @@ static void *watch(void *argument)
         void *value = NULL;
         size_t bytes = 0;
         bool unset = false;
-        const int64_t begin = comm_clock(0);
+        const int64_t begin = clock_after(0);
         ctrt_status status = store_get_within(&unset, &value, &bytes, comm->store, key, slice, WATCH_PATIENCE);
         atomic_store(&comm->unanswered, status == CTRT_OK ? 0 : atomic_load(&comm->unanswered) + 1);
         const bool left = status == CTRT_OK && !unset && comm_parse_alarm(&alarm, comm, value) && alarm.kind == 'L';
@@ -197,7 +197,7 @@ static void *watch(void *argument)
         }
         /* No alarm in this slice, or no answer, which may come later. A connection that has ended fails at once. The
          * requests are counted, because the time may include one during which this process was stopped. */
-        if (unset || (status != CTRT_OK && comm_clock(0) - begin >= (int64_t)(slice * 0.9e9)
+        if (unset || (status != CTRT_OK && clock_after(0) - begin >= (int64_t)(slice * 0.9e9)
                       && atomic_load(&comm->unanswered) * (slice + WATCH_PATIENCE) < STORE_SECONDS))
             continue;
         const struct state own = comm_own_state(comm);

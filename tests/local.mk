@@ -72,7 +72,7 @@ EXTRA_DIST += \
     tests/unit/fake_pool.h tests/unit/file_tree.h tests/unit/folder.h tests/unit/forbid.h tests/unit/log_kept.h \
     tests/unit/memory_checks.h tests/unit/memory_host.h tests/unit/multi_block.h tests/unit/multi_check.h \
     tests/unit/nccl_job.h tests/unit/parallel_check.h tests/unit/pipeline_check.h tests/unit/rank_check.h \
-    tests/unit/sims.h tests/unit/small_net.h tests/unit/soft_begin.h tests/unit/spill_check.h \
+    tests/unit/share_check.h tests/unit/sims.h tests/unit/small_net.h tests/unit/soft_begin.h tests/unit/spill_check.h \
     tests/unit/store_check.h tests/unit/strategy_check.h tests/unit/tap.h tests/unit/tensors.h
 
 # Tensors, ops, autograd, modules.
@@ -119,6 +119,10 @@ TSAN_TESTS     += tests/unit/test-cpu-memory.c tests/unit/test-pressure.c
 
 single_tests += tests/unit/test-cpu-threads.c
 TSAN_TESTS   += tests/unit/test-cpu-threads.c
+
+# Tensors that processes share. test-share-kill.c without ThreadSanitizer, because its users are processes.
+public_tests += tests/unit/test-share.c tests/unit/test-share-kill.c
+TSAN_TESTS   += tests/unit/test-share.c
 
 if PLUGIN_SIM
 # Simulated devices, streams, dry runs.
@@ -229,7 +233,8 @@ single_tests += tests/unit/test-cuda-discovery.c
 if SOFTCUDA
 softcuda_tests = \
     tests/unit/test-cuda-attention.c tests/unit/test-cuda-device.c tests/unit/test-cuda-elementwise.c \
-    tests/unit/test-cuda-faults.c tests/unit/test-cuda-pool.c tests/unit/test-cuda-products.c
+    tests/unit/test-cuda-faults.c tests/unit/test-cuda-pool.c tests/unit/test-cuda-products.c \
+    tests/unit/test-share-cuda.c
 if PLUGIN_COMM_NCCL
 softcuda_tests += tests/unit/test-nccl.c tests/unit/test-nccl-failures.c
 if PLUGIN_NCCL_MULTI
@@ -255,7 +260,7 @@ run_programs    = run-public run-internal run-softcuda $(single_programs) test-c
 check_PROGRAMS += run-public run-internal $(single_programs)
 run_public_SOURCES = $(TEST_RUNNER) $(public_tests) $(cuda_rows) tests/faults/work.c tests/faults/work.h \
     tests/unit/bad-base.c tests/unit/bad-comm.c tests/unit/bad-input.h tests/unit/bad-layout.c tests/unit/bad-nn.c tests/unit/bad-ops.c \
-    tests/unit/bad-parallel.c tests/unit/bad-split.c tests/unit/bad-strategy.c tests/unit/bad-stream.c \
+    tests/unit/bad-parallel.c tests/unit/bad-share.c tests/unit/bad-split.c tests/unit/bad-strategy.c tests/unit/bad-stream.c \
     tests/unit/bad-tensor.c
 run_public_CPPFLAGS = $(PUBLIC_CPPFLAGS)
 run_public_CFLAGS   = $(TEST_CFLAGS)
@@ -414,7 +419,7 @@ PLAIN_TESTS += tests/integration/python.sh
 EXTRA_DIST  += tests/integration/dlpack.py tests/integration/python.sh
 
 # Runs the examples.
-check_PROGRAMS += example-digits example-ensemble example-gpt example-multi
+check_PROGRAMS += example-digits example-ensemble example-gpt example-hogwild example-multi
 TESTS          += tests/integration/examples.sh
 LONG_TESTS     += tests/integration/examples-long.sh
 EXTRA_DIST     += tests/integration/delays-long.sh tests/integration/examples.sh tests/integration/examples-long.sh
@@ -424,6 +429,8 @@ example_ensemble_SOURCES = examples/ensemble.c
 example_ensemble_LDADD   = $(PUBLIC_LIBS)
 example_gpt_SOURCES    = examples/gpt.c
 example_gpt_LDADD      = $(PUBLIC_LIBS)
+example_hogwild_SOURCES = examples/hogwild.c
+example_hogwild_LDADD   = $(PUBLIC_LIBS)
 example_multi_SOURCES  = examples/multi.c
 example_multi_LDADD    = $(PUBLIC_LIBS)
 

@@ -30,7 +30,11 @@ bool alloc_fault_due(void);
 extern bool alloc_fault_active;                   /* whether alloc_fail_at is active; hot paths check this first */
 
 /* Per-thread free lists. All objects of a list have one size; a list holds at most FREE_LIST_LIMIT objects. The
- * contents of an object that free_list_take returns are unspecified. */
+ * contents of an object that free_list_take returns are unspecified.
+ *
+ * All tensors (FREE_TENSOR) are also in one list of the process, with those in the free lists: free_list_visit. A
+ * tensor enters that list when its memory is allocated and leaves it when the memory is freed, so taking an object from
+ * a free list and putting it back do not change it. */
 #define FREE_LIST_LIMIT 256
 
 #if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
@@ -39,25 +43,33 @@ extern bool alloc_fault_active;                   /* whether alloc_fail_at is ac
 #define FREE_LISTS_BYPASSED 0
 #endif
 
+/* Slow path of free_list_take: allocates an object. NULL: out of memory. */
+void *free_list_new(enum free_list_id id, size_t bytes);
+
 static inline void *free_list_take(enum free_list_id id, size_t bytes)
 {
     struct free_list *list = &thread_state.free[id];
     void *object = list->head;
     if (FREE_LISTS_BYPASSED || __builtin_expect(object == NULL || alloc_fault_active, 0))
-        return host_alloc(bytes);
+        return free_list_new(id, bytes);
     list->head = *(void **)object;
     list->count--;
     return object;
 }
 
-void free_list_overflow(void *object);          /* slow path of free_list_put: frees `object` */
+/* Slow path of free_list_put: frees `object`. */
+void free_list_overflow(enum free_list_id id, void *object);
+/* Calls `visit` for the memory of every tensor. Objects in free lists, and objects that other threads take or put
+ * meanwhile, have unspecified contents; objects that were never taken are zero. `visit` must not allocate or free
+ * tensors. Thread-safe. */
+void free_list_visit(void (*visit)(void *object, void *argument), void *argument);
 
 static inline void free_list_put(enum free_list_id id, void *object)
 {
     struct free_list *list = &thread_state.free[id];
     if (FREE_LISTS_BYPASSED
         || __builtin_expect(!thread_state.registered || list->count >= FREE_LIST_LIMIT, 0)) {
-        free_list_overflow(object);
+        free_list_overflow(id, object);
         return;
     }
     *(void **)object = list->head;

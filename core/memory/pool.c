@@ -28,7 +28,9 @@ void memory_push(struct device_memory *memory, struct memory_layer *layer)
 {
     layer->memory = memory;
     layer->below = top(memory);
-    atomic_store_explicit(&memory->top, layer, memory_order_release);
+    while (!atomic_compare_exchange_weak_explicit(&memory->top, &layer->below, layer, memory_order_release,
+                                                  memory_order_acquire))
+        ;
     if (layer->ops.alloc != NULL)           /* else other threads may be reading the functions */
         memory_layers_changed(memory);
 }

@@ -64,6 +64,7 @@ ctrt_status ctrt_to_dlpack(struct DLManagedTensorVersioned **out, ctrt_tensor *t
     }
     scope_keep(tensor);
     tensor_retain(tensor);
+    tensor->flags |= TENSOR_EXPORTED;
     exported->tensor = tensor;
     exported->managed = (DLManagedTensorVersioned){
         .version = { 1, 0 },

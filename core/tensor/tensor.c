@@ -225,6 +225,7 @@ void tensor_destroy(ctrt_tensor *tensor)
     if (unlikely(tensor->grad != NULL))
         autograd_meta_free(tensor);
     struct storage *storage = tensor->storage;
+    tensor->storage = NULL;
     if (likely(storage == &tensor->own)) {
         /* The tensor is the only user of its own storage, so free both parts together. */
         if (atomic_load_explicit(&storage->refs, memory_order_acquire) == 1) {

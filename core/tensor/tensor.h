@@ -18,7 +18,9 @@ enum {                                      /* ctrt_tensor.flags */
     TENSOR_REQUIRES_GRAD = 1,               /* a leaf that requires grad, or created by a recorded op */
     TENSOR_IS_VIEW = 2,                     /* created by a view op; the base is known unless a derivative rule created
                                              * the view */
-    TENSOR_SCOPED = 4                       /* scope.h */
+    TENSOR_SCOPED = 4,                      /* scope.h */
+    TENSOR_EXPORTED = 8                     /* another library has the address (dlpack.c), so the storage must not
+                                             * move */
 };
 
 struct ctrt_tensor {
@@ -26,7 +28,7 @@ struct ctrt_tensor {
     atomic_int refs;
     uint32_t flags;
     ctrt_device *device;
-    struct storage *storage;
+    struct storage *storage;                /* NULL in a free list (tensor/share.c) */
     struct autograd_meta *grad;
     atomic_int parts;                       /* 2: tensor and own storage are alive; the struct is freed when both are
                                              * gone */

@@ -388,6 +388,9 @@ typedef struct ctrt_memory_table {      /* required; required slots: alloc, free
     void (*host_free)(void *device, void *address, size_t bytes);
     bool (*can_access_peer)(void *device, void *peer);
     ctrt_status (*copy_peer)(void *to_device, void *to, void *from_device, const void *from, size_t bytes, void *queue);
+    /* export_memory writes a new descriptor of memory that alloc returned (CTRT_ERR_NOT_SUPPORTED: it was not allocated
+     * for that); the caller closes it. import_memory maps memory of another process, for `free`, and does not close
+     * `fd`. The memory exists until all processes have freed it. */
     ctrt_status (*export_memory)(void *device, void *address, size_t bytes, int *fd);
     ctrt_status (*import_memory)(void *device, void **address, size_t bytes, int fd);
     /* Optional, all five or none: reserve allocates address ranges without memory, and map adds memory to a part of

@@ -1,9 +1,9 @@
 #!/bin/sh
 # SPDX-License-Identifier: Apache-2.0
 # The examples: digits.c reaches its accuracies (examples-long.sh repeats only that, with more seeds), ensemble.c gives
-# the same result on one and on four devices, gpt.c learns, multi.c trains the same network under every strategy, and
-# all report errors. The programs are built from examples/*.c by this tree's Makefile; tests/installed.sh builds them
-# with pkg-config. strategy-template is also built with pkg-config here.
+# the same result on one and on four devices, gpt.c learns, hogwild.c learns in four processes, multi.c trains the same
+# network under every strategy, and all report errors. The programs are built from examples/*.c by this tree's Makefile;
+# tests/installed.sh builds them with pkg-config. strategy-template is also built with pkg-config here.
 srcdir=${srcdir:-$(cd "$(dirname "$0")/../.." && pwd)}
 builddir=${builddir:-.}
 . "$srcdir/tests/lib.sh"
@@ -84,6 +84,11 @@ else
     not_ok "ensemble runs" "$(cat ensemble.cpu)"
 fi
 check "ensemble fails if a device is missing" "$(ensemble --device nosuch | grep -q 'nosuch' || echo 'no error')"
+
+# hogwild.c: four processes train one network.
+"$builddir/example-hogwild" --data "$data" --epochs 2 >hogwild 2>&1 </dev/null
+check "hogwild: the loss of the shared network falls below half" "$(
+    awk '/^before/ { a = $3 + 0 } /^after/ { b = $8 + 0 } END { exit !(b > 0 && 2 * b < a) }' hogwild || cat hogwild)"
 
 # multi.c: one program, whose strategy the environment chooses. multi DEVICES STRATEGY ARGUMENT...
 multi() {

@@ -57,6 +57,7 @@ enum { CTRT_ERR_ANY = 1 };             /* any status but CTRT_OK */
 void bad_base(void);                    /* base, device, memory */
 void bad_tensor(void);
 void bad_stream(void);
+void bad_share(void);
 void bad_split(void);
 void bad_layout(void);
 void bad_parallel(void);

@@ -1,0 +1,98 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* share/share.c: moves tensors and modules into memory that processes share. */
+#include "ctrt/share.h"
+
+#include "ctrt/autograd.h"
+#include "device/device.h"
+#include "nn/module.h"
+#include "share/device_memory.h"
+#include "share/share.h"
+#include "tensor/share.h"
+
+bool tensor_shared(const ctrt_tensor *tensor)
+{
+    return tensor->storage->bytes == 0 || shared_storage_segment(tensor->storage) != NULL
+           || device_exports(tensor->device);
+}
+
+bool ctrt_tensor_is_shared(const ctrt_tensor *tensor)
+{
+    return tensor != NULL && tensor_shared(tensor);
+}
+
+ctrt_status tensor_share(const char *who, ctrt_tensor *tensor)
+{
+    struct shared_segment *segment = NULL;
+    if (tensor_shared(tensor))
+        return CTRT_OK;
+    CTRT_TRY(tensor_share_check(who, tensor));
+    CTRT_TRY(ctrt_context(shared_segment_new(&segment, tensor->storage->bytes), "%s", who));
+    tensor_share_move(tensor, segment, 0);
+    shared_segment_release(segment);        /* the storage owns a reference */
+    return CTRT_OK;
+}
+
+ctrt_status ctrt_tensor_share_(ctrt_tensor *tensor)
+{
+    if (tensor == NULL)
+        return fail_null("tensor_share_", "tensor");
+    if (tensor->device->owner == DEVICE_ENDED)
+        return ctrt_context(device_fail_forked(tensor->device), "tensor_share_");
+    return tensor_share("tensor_share_", tensor);
+}
+
+/* ---- modules ---- */
+
+/* Calls `visit` with the parameters, buffers and gradients of a module that are not shared. */
+static ctrt_status each_tensor(ctrt_module *module, ctrt_status (*visit)(ctrt_tensor *tensor, void *argument),
+                               void *argument)
+{
+    for (enum walk_kind kind = 0; kind < WALK_KINDS; kind++) {
+        const struct walk *walk;
+        CTRT_TRY(module_walk(&walk, module, kind));
+        for (size_t i = 0; i < walk->count; i++) {
+            ctrt_tensor *tensors[] = { walk->entries[i].tensor, ctrt_tensor_grad(walk->entries[i].tensor) };
+            for (size_t t = 0; t < COUNT_OF(tensors); t++)
+                if (tensors[t] != NULL && !tensor_shared(tensors[t]))
+                    CTRT_TRY(ctrt_context(visit(tensors[t], argument), "%s", walk->entries[i].name));
+        }
+    }
+    return CTRT_OK;
+}
+
+static ctrt_status add_bytes(ctrt_tensor *tensor, void *argument)
+{
+    size_t *bytes = argument;
+    CTRT_TRY(tensor_share_check("module_share", tensor));
+    *bytes += tensor->storage->bytes + SHARED_ALIGN;        /* twice for a storage of two tensors */
+    return CTRT_OK;
+}
+
+struct place {
+    struct shared_segment *segment;
+    size_t next;
+};
+
+static ctrt_status move(ctrt_tensor *tensor, void *argument)
+{
+    struct place *place = argument;
+    const size_t bytes = tensor->storage->bytes;
+    tensor_share_move(tensor, place->segment, place->next);
+    place->next += (bytes + SHARED_ALIGN - 1) / SHARED_ALIGN * SHARED_ALIGN;
+    return CTRT_OK;
+}
+
+ctrt_status ctrt_module_share(ctrt_module *module)
+{
+    struct place place = { 0 };
+    size_t bytes = 0;
+    if (module == NULL)
+        return module_missing("module_share", "module");
+    CTRT_TRY(each_tensor(module, add_bytes, &bytes));
+    if (bytes == 0)
+        return CTRT_OK;
+    CTRT_TRY(ctrt_context(shared_segment_new(&place.segment, bytes), "module_share"));
+    ctrt_status status = each_tensor(module, move, &place);
+    shared_segment_release(place.segment);
+    return status;
+}
