@@ -18,6 +18,7 @@ pkginclude_HEADERS += \
     include/ctrt/optim.h \
     include/ctrt/parallel.h \
     include/ctrt/plugin.h \
+    include/ctrt/progress.h \
     include/ctrt/split.h \
     include/ctrt/status.def \
     include/ctrt/capture.h \

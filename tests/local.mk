@@ -86,7 +86,7 @@ public_tests += \
     tests/unit/test-view.c
 internal_tests += \
     tests/unit/test-convert.c tests/unit/test-dtype.c tests/unit/test-format.c \
-    tests/unit/test-optim-kinds.c
+    tests/unit/test-optim-kinds.c tests/unit/test-progress.c
 TSAN_TESTS += tests/unit/test-autocast.c tests/unit/test-autograd-threads.c
 
 # Process groups.

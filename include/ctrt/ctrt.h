@@ -16,6 +16,7 @@
 #include "ctrt/ops.h"
 #include "ctrt/optim.h"
 #include "ctrt/parallel.h"
+#include "ctrt/progress.h"
 #include "ctrt/split.h"
 #include "ctrt/stream.h"
 #include "ctrt/tensor.h"
