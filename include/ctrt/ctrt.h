@@ -9,6 +9,7 @@
 #include "ctrt/capture.h"
 #include "ctrt/checkpoint.h"
 #include "ctrt/comm.h"
+#include "ctrt/data.h"
 #include "ctrt/device.h"
 #include "ctrt/layout.h"
 #include "ctrt/memory.h"
