@@ -98,12 +98,14 @@ static ctrt_status check_workers(const ctrt_loader_options *o, const ctrt_datase
     return CTRT_OK;
 }
 
-/* Warns as DataLoader if there are more workers than processors, and if there is no device to pin memory for. */
+/* Warns as DataLoader if there are more workers than processors (once), and if there is no device to pin memory for. */
 static void warn(ctrt_loader_options *o)
 {
+    static atomic_flag warned = ATOMIC_FLAG_INIT;
     cpu_set_t allowed;
     ctrt_device *device = NULL;
-    if (sched_getaffinity(0, sizeof allowed, &allowed) == 0 && o->workers > CPU_COUNT(&allowed))
+    if (sched_getaffinity(0, sizeof allowed, &allowed) == 0 && o->workers > CPU_COUNT(&allowed)
+        && !atomic_flag_test_and_set(&warned))
         log_message(CTRT_LOG_WARNING, "data", "the loader has %d workers, but the process may use %d processors; more "
                     "workers than these make it slower", o->workers, CPU_COUNT(&allowed));
     if (o->pin_memory && o->device == NULL && device_accelerator(&device) != CTRT_OK) {
@@ -158,10 +160,8 @@ static ctrt_status make_ring(struct ctrt_loader *loader, uint64_t seed)
     }
     const bool processes = o->workers > 0 && o->worker_kind != CTRT_WORKERS_THREADS;
     CTRT_TRY(ring_new(&loader->ring, &config, loader->dataset, processes, budget));
-    if (loader->ring->fd >= 0 && o->worker_kind != CTRT_WORKERS_SERVER) {
-        close(loader->ring->fd);        /* fork() passes the mapping on */
-        loader->ring->fd = -1;
-    }
+    if (o->worker_kind != CTRT_WORKERS_SERVER)
+        ring_close(loader->ring);       /* fork() passes the mapping on */
     const size_t bytes = (size_t)config.slots * sizeof *loader->queue;
     loader->queue = host_alloc(bytes);
     if (loader->queue == NULL)
@@ -195,7 +195,7 @@ static ctrt_status fill_in(struct ctrt_loader *loader, const ctrt_loader_options
     loader->copies = o->device != NULL || o->pin_memory;
     if (o->device != NULL)
         CTRT_TRY(ctrt_stream_new(&loader->stream, o->device, 0));
-    CTRT_TRY(make_sampler(&loader->sampler, given, loader->dataset));
+    CTRT_TRY(make_sampler(&loader->sampler, o, loader->dataset));
     o->sampler = o->batch_sampler = NULL;
     return make_ring(loader, seed);
 }
@@ -240,6 +240,7 @@ void ctrt_loader_release(ctrt_loader **loader)
     for (int f = 0; f < CTRT_MAX_FIELDS; f++)
         ctrt_tensor_release(&old->ahead[f]);
     ctrt_stream_release(&old->stream);
+    ring_close(old->ring);              /* tensors may keep the memory itself */
     ring_release(old->ring);
     ctrt_sampler_release(&old->sampler);
     ctrt_dataset_release(&old->dataset);

@@ -158,14 +158,21 @@ ctrt_status ring_map(struct ring **out, int fd)
     return CTRT_OK;
 }
 
+void ring_close(struct ring *ring)
+{
+    if (ring != NULL && ring->fd >= 0) {
+        close(ring->fd);
+        ring->fd = -1;
+    }
+}
+
 void ring_release(struct ring *ring)
 {
     if (ring == NULL || atomic_fetch_sub(&ring->refs, 1) != 1)
         return;
     if (ring->header != NULL)
         munmap(ring->header, ring->header->bytes);
-    if (ring->fd >= 0)
-        close(ring->fd);
+    ring_close(ring);
     host_free(ring->slot_refs);
     host_free(ring);
 }

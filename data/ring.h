@@ -81,6 +81,8 @@ struct ring {
  * processes. CTRT_ERR_OUT_OF_MEMORY if it exceeds `budget` or cannot be allocated. */
 ctrt_status ring_new(struct ring **out, const struct ring_header *config, const ctrt_dataset *dataset, bool shared,
                      uint64_t budget);
+/* Closes the descriptor of the memory, when no more processes will map it. */
+void ring_close(struct ring *ring);
 /* Maps the memory of another process. */
 ctrt_status ring_map(struct ring **out, int fd);
 void ring_release(struct ring *ring);
