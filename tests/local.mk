@@ -68,7 +68,8 @@ EXTRA_DIST += \
 EXTRA_DIST += \
     tests/unit/autograd_check.h tests/unit/block_module.h tests/unit/caching_reference.h tests/unit/calls.h \
     tests/unit/capture_check.h tests/unit/child.h tests/unit/comm_bodies.h tests/unit/comm_job.h \
-    tests/unit/comm_values.h tests/unit/cuda_compare.h tests/unit/cuda_discovery.h tests/unit/dryrun_models.h \
+    tests/unit/comm_values.h tests/unit/cuda_compare.h tests/unit/cuda_discovery.h tests/unit/data_check.h \
+    tests/unit/dryrun_models.h \
     tests/unit/fake_pool.h tests/unit/file_tree.h tests/unit/folder.h tests/unit/forbid.h tests/unit/log_kept.h \
     tests/unit/memory_checks.h tests/unit/memory_host.h tests/unit/multi_block.h tests/unit/multi_check.h \
     tests/unit/nccl_job.h tests/unit/parallel_check.h tests/unit/pipeline_check.h tests/unit/rank_check.h \
@@ -120,6 +121,9 @@ TSAN_TESTS     += tests/unit/test-cpu-memory.c tests/unit/test-pressure.c
 single_tests += tests/unit/test-cpu-threads.c
 TSAN_TESTS   += tests/unit/test-cpu-threads.c
 
+# Loading data.
+public_tests += tests/unit/test-data.c
+
 if PLUGIN_SIM
 # Simulated devices, streams, dry runs.
 stream_tests  = \
@@ -145,6 +149,10 @@ parallel_tests += tests/unit/test-multi-layouts.c tests/unit/test-multi-mesh.c
 # Without ThreadSanitizer: test-multi-layouts.c has the same threads, and oneDNN's convolutions start others.
 public_tests   += tests/unit/test-multi-ops.c
 endif
+# Loading data, also to a device.
+loader_tests  = tests/unit/test-loader.c tests/unit/test-loader-failures.c
+public_tests += $(loader_tests)
+TSAN_TESTS   += $(loader_tests)
 public_tests += $(stream_tests) $(parallel_tests) \
     tests/unit/test-dryrun.c tests/unit/test-nn-devices.c tests/unit/test-scope.c tests/unit/test-shutdown.c \
     tests/unit/test-split.c tests/unit/test-utilization.c
