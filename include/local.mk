@@ -8,8 +8,10 @@ pkginclude_HEADERS += \
     include/ctrt/comm_plugin.h \
     include/ctrt/ctrt.h \
     include/ctrt/data.h \
+    include/ctrt/datasets.h \
     include/ctrt/device.h \
     include/ctrt/dtype.def \
+    include/ctrt/image_plugin.h \
     include/ctrt/layout.h \
     include/ctrt/memory.h \
     include/ctrt/nn.h \
@@ -26,4 +28,5 @@ pkginclude_HEADERS += \
     include/ctrt/strategy_plugin.h \
     include/ctrt/stream.h \
     include/ctrt/tensor.h \
+    include/ctrt/transforms.h \
     include/ctrt/types.h

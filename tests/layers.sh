@@ -5,8 +5,9 @@
 #   include < core < nn < parallel < data < tools, and inside core: base < registry < device < stream < memory <
 #   memory_stats < graph < tensor < ops < dryrun < autograd. A file may include headers of its own layer or of layers
 #   below it, so the folders have no cycle. Public headers include only public headers. Plugins and the plugin template
-#   include ctrt/plugin.h, the headers that it includes, and their own folder; plugins that link libctrt (the kinds comm
-#   and strategy, backends/multi) any public header. Tools and examples include public headers and their own folder.
+#   include ctrt/plugin.h, ctrt/image_plugin.h, the headers that these include, and their own folder; plugins that link
+#   libctrt (the kinds comm and strategy, backends/multi) any public header. Tools and examples include public headers
+#   and their own folder.
 #   Includes from outside the tree (<stdio.h>, "config.h") are not checked, except in public headers, which may use
 #   three C headers.
 #
@@ -129,6 +130,7 @@ violations() {
             close(files[i])
         }
         add_plugin_header("include/ctrt/plugin.h")
+        add_plugin_header("include/ctrt/image_plugin.h")
         for (i = 1; i <= m; i++) check_include(at[i], where[i], what[i], which[i])
         print m " includes in " count " files" > "/dev/stderr"
     }' 2>"$work/counted"

@@ -50,6 +50,7 @@ EXTRA_DIST += \
     tests/reference/compare_check.py tests/reference/compare_ctrt.py tests/reference/compare_known.py \
     tests/reference/compare_layout_table.py tests/reference/compare_nn.py tests/reference/compare_op_table.py \
     tests/reference/compare_ops.py tests/reference/compare_optim.py tests/reference/compare_programs.py \
+    tests/reference/data.txt tests/reference/make_data.py \
     tests/reference/hooks.txt tests/reference/make_hooks.py tests/reference/make_nn.py tests/reference/make_ops.py \
     tests/reference/make_optim.py tests/reference/make_parallel.py tests/reference/parallel_buckets.txt \
     tests/reference/parallel_train.txt \
@@ -89,6 +90,9 @@ internal_tests += \
     tests/unit/test-convert.c tests/unit/test-dtype.c tests/unit/test-format.c \
     tests/unit/test-optim-kinds.c tests/unit/test-progress.c
 TSAN_TESTS += tests/unit/test-autocast.c tests/unit/test-autograd-threads.c
+
+# Ready datasets and transforms.
+public_tests += tests/unit/test-datasets.c tests/unit/test-transforms.c
 
 # Process groups.
 internal_tests += tests/unit/test-rank-environment.c tests/unit/test-store.c tests/unit/test-store-clients.c
@@ -250,7 +254,7 @@ endif
 
 # Fuzz targets, each for one second or for CTRT_FUZZ_SECONDS.
 internal_tests += \
-    tests/fuzz/fuzz-device-name.c tests/fuzz/fuzz-memory-policy.c tests/fuzz/fuzz-param.c \
+    tests/fuzz/fuzz-data.c tests/fuzz/fuzz-device-name.c tests/fuzz/fuzz-memory-policy.c tests/fuzz/fuzz-param.c \
     tests/fuzz/fuzz-safetensors.c tests/fuzz/fuzz-store.c tests/fuzz/fuzz-visible.c
 
 # Ten training steps compared with PyTorch's, on any device.
@@ -262,7 +266,7 @@ single_programs = test-counters-peaks test-cuda-discovery test-registry-faults t
 run_programs    = run-public run-internal run-softcuda $(single_programs) test-cpu-threads
 check_PROGRAMS += run-public run-internal $(single_programs)
 run_public_SOURCES = $(TEST_RUNNER) $(public_tests) $(cuda_rows) tests/faults/work.c tests/faults/work.h \
-    tests/unit/bad-base.c tests/unit/bad-comm.c tests/unit/bad-input.h tests/unit/bad-layout.c tests/unit/bad-nn.c tests/unit/bad-ops.c \
+    tests/unit/bad-base.c tests/unit/bad-comm.c tests/unit/bad-datasets.c tests/unit/bad-input.h tests/unit/bad-layout.c tests/unit/bad-nn.c tests/unit/bad-ops.c \
     tests/unit/bad-parallel.c tests/unit/bad-split.c tests/unit/bad-strategy.c tests/unit/bad-stream.c \
     tests/unit/bad-tensor.c
 run_public_CPPFLAGS = $(PUBLIC_CPPFLAGS)

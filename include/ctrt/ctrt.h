@@ -10,6 +10,7 @@
 #include "ctrt/checkpoint.h"
 #include "ctrt/comm.h"
 #include "ctrt/data.h"
+#include "ctrt/datasets.h"
 #include "ctrt/device.h"
 #include "ctrt/layout.h"
 #include "ctrt/memory.h"
@@ -21,5 +22,6 @@
 #include "ctrt/split.h"
 #include "ctrt/stream.h"
 #include "ctrt/tensor.h"
+#include "ctrt/transforms.h"
 
 #endif

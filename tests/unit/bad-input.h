@@ -65,5 +65,7 @@ void bad_comm(void);
 void bad_ops(void);
 void bad_autograd(void);
 void bad_nn(void);                      /* nn, optim, checkpoint */
+void bad_datasets(void);
+void bad_transforms(void);
 
 #endif
