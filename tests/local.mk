@@ -426,7 +426,7 @@ PLAIN_TESTS += tests/integration/python.sh
 EXTRA_DIST  += tests/integration/dlpack.py tests/integration/python.sh
 
 # Runs the examples.
-check_PROGRAMS += example-digits example-ensemble example-gpt example-multi
+check_PROGRAMS += example-digits example-ensemble example-gpt example-multi example-resnet
 TESTS          += tests/integration/examples.sh
 LONG_TESTS     += tests/integration/examples-long.sh
 EXTRA_DIST     += tests/integration/delays-long.sh tests/integration/examples.sh tests/integration/examples-long.sh
@@ -438,6 +438,8 @@ example_gpt_SOURCES    = examples/gpt.c
 example_gpt_LDADD      = $(PUBLIC_LIBS)
 example_multi_SOURCES  = examples/multi.c
 example_multi_LDADD    = $(PUBLIC_LIBS)
+example_resnet_SOURCES = examples/resnet.c
+example_resnet_LDADD   = $(PUBLIC_LIBS)
 
 
 # After the scripts, which take longer: if tests run in parallel, the last ones should be short.
