@@ -308,7 +308,8 @@ static ctrt_status next_on_device(struct ctrt_loader *loader, ctrt_tensor **fiel
     for (int f = 0; f < loader->dataset->functions.field_count; f++) {
         fields[f] = loader->ahead[f];
         loader->ahead[f] = NULL;
-        scope_note(fields[f]);
+        if (thread_state.scope != NULL)
+            scope_note(fields[f]);
     }
     loader->has_ahead = false;
     if (loader->team.count > 0 && copy_ahead(loader, &next, false) != CTRT_OK)

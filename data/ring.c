@@ -22,6 +22,7 @@
 #include "base/strbuf.h"
 
 #define PAGE 4096
+#define HUGE_FROM (4 << 20)            /* smaller memory does not use huge pages */
 
 /* Adds a * b, rounded up to `align`, to *sum. Returns whether there is no overflow. */
 static bool add(size_t *sum, size_t a, size_t b, size_t align)
@@ -89,6 +90,14 @@ static ctrt_status allocate(int fd, const struct ring_header *header)
     return fail_memory(header, why);
 }
 
+/* The kernel uses huge pages if /sys/kernel/mm/transparent_hugepage allows it: `enabled` for threads, `shmem_enabled`
+ * for processes. */
+static void advise(const struct ring *ring)
+{
+    if (ring->header->bytes >= HUGE_FROM)
+        madvise(ring->header, ring->header->bytes, MADV_HUGEPAGE);
+}
+
 static ctrt_status map(struct ring *ring, const struct ring_header *layout, bool shared)
 {
     if (shared) {
@@ -103,6 +112,7 @@ static ctrt_status map(struct ring *ring, const struct ring_header *layout, bool
         return fail_memory(layout, strerror(errno));
     ring->header = memory;
     memcpy(ring->header, layout, sizeof *layout);
+    advise(ring);
     return CTRT_OK;
 }
 

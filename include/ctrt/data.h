@@ -206,9 +206,9 @@ CTRT_API ctrt_status ctrt_sampler_order(int64_t *indices, int64_t *sizes, ctrt_s
  *
  * FORK: by fork() of the calling process, so the state of the dataset and the options' pointers are inherited.
  * SERVER: by the process that ctrt_fork_server_start started, which has neither threads nor devices. The dataset is
- * opened there by its opener (ctrt_dataset_open).
+ * opened in each worker by its opener (ctrt_dataset_open), whose arguments may have 64 KiB.
  * THREADS: threads of this process.
- * AUTO: SERVER if the server runs and the dataset has an opener, otherwise FORK. */
+ * AUTO: SERVER if the server runs, the dataset has an opener and the options point to no data, otherwise FORK. */
 typedef enum ctrt_worker_kind {
     CTRT_WORKERS_AUTO, CTRT_WORKERS_FORK, CTRT_WORKERS_SERVER, CTRT_WORKERS_THREADS
 } ctrt_worker_kind;
@@ -278,7 +278,8 @@ typedef struct ctrt_loader ctrt_loader;
  * a stream; timeout, prefetch_factor, persistent_workers, any_order, restarts or a worker_kind without workers;
  * negative numbers. CTRT_ERR_OUT_OF_MEMORY if the batches exceed memory_budget (the message has the numbers) or the
  * memory that processes share is exhausted. CTRT_ERR_NOT_SUPPORTED for a stream with CTRT_WORKERS_THREADS.
- * CTRT_ERR_STATE for CTRT_WORKERS_SERVER without a server or with a dataset that has no opener. */
+ * CTRT_ERR_STATE for CTRT_WORKERS_SERVER without a server or with a dataset that has no opener. The server's workers
+ * cannot have collate_user and worker_init_user, and threads cannot be replaced (restarts). */
 CTRT_API ctrt_status ctrt_loader_new(ctrt_loader **out, ctrt_dataset *dataset, const ctrt_loader_options *options);
 
 /* Writes the next batch: fields[f] for each field of the dataset, tensors of the device (or the cpu), and true to
@@ -323,8 +324,9 @@ CTRT_API uint64_t ctrt_loader_memory(const ctrt_loader *loader);
 /* Returns the process of worker `index`, or 0 if it does not run or is a thread. */
 CTRT_API int64_t ctrt_loader_worker_pid(const ctrt_loader *loader, int index);
 
-/* Ends the workers, releases the loader in *loader and sets *loader to NULL. Processes are killed; the call waits for
- * the current sample of threads. Batches that the program holds stay valid. NULL is allowed. */
+/* Ends the workers, releases the loader in *loader and sets *loader to NULL. Processes that do not end within half a
+ * second are killed; of threads the call waits for the current sample. Batches that the program holds stay valid. NULL
+ * is allowed. */
 CTRT_API void ctrt_loader_release(ctrt_loader **loader);
 
 /* Starts the process from which workers are forked (CTRT_WORKERS_SERVER). Call it first in main, before the program

@@ -190,13 +190,15 @@ TEST(devices, "batches on a device: the same, copied ahead on another stream, al
         uint64_t on_device = HASH_START;
         bool more = true;
         for (int batch = 0; more; batch++) {
-            CHECK_OK(ctrt_scope_begin());
+            if (batch % 2 == 0)
+                CHECK_OK(ctrt_scope_begin());
             CHECK_OK(ctrt_loader_next(fields, &more, loader));
             if (more) {
                 CHECK_TRUE(ctrt_tensor_device(fields[0]) == device);
                 on_device = hash_batch(on_device, fields);
             }
-            CHECK_OK(ctrt_scope_end());
+            if (batch % 2 == 0)
+                CHECK_OK(ctrt_scope_end());
             ctrt_loader_state state = { 0 };
             CHECK_OK(ctrt_loader_get_state(&state, loader));
             CHECK_EQ(state.batch, more ? batch + 1 : 0);        /* the batch that is copied ahead does not count */
