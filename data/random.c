@@ -10,6 +10,8 @@
 
 void ctrt_sample_random_start(ctrt_sample_random *random, uint64_t seed, uint64_t epoch, int64_t index)
 {
+    if (random == NULL)
+        return;
     *random = (ctrt_sample_random){ .seed = seed, .index = (uint64_t)index, .epoch = (uint32_t)epoch };
 }
 
@@ -31,6 +33,8 @@ static void next_block(ctrt_sample_random *random)
 
 uint32_t ctrt_sample_random_u32(ctrt_sample_random *random)
 {
+    if (unlikely(random == NULL))
+        return 0;
     if (random->left == 0)
         next_block(random);
     return random->words[4 - random->left--];
@@ -62,7 +66,7 @@ uint64_t ctrt_sample_random_below(ctrt_sample_random *random, uint64_t n)
         return 0;
     unsigned __int128 product = (unsigned __int128)ctrt_sample_random_u64(random) * n;
     if (unlikely((uint64_t)product < n)) {
-        const uint64_t least = -n % n;
+        const uint64_t least = random == NULL ? 0 : -n % n;
         while ((uint64_t)product < least)
             product = (unsigned __int128)ctrt_sample_random_u64(random) * n;
     }

@@ -266,9 +266,9 @@ single_programs = test-counters-peaks test-cuda-discovery test-registry-faults t
 run_programs    = run-public run-internal run-softcuda $(single_programs) test-cpu-threads
 check_PROGRAMS += run-public run-internal $(single_programs)
 run_public_SOURCES = $(TEST_RUNNER) $(public_tests) $(cuda_rows) tests/faults/work.c tests/faults/work.h \
-    tests/unit/bad-base.c tests/unit/bad-comm.c tests/unit/bad-datasets.c tests/unit/bad-input.h tests/unit/bad-layout.c tests/unit/bad-nn.c tests/unit/bad-ops.c \
-    tests/unit/bad-parallel.c tests/unit/bad-split.c tests/unit/bad-strategy.c tests/unit/bad-stream.c \
-    tests/unit/bad-tensor.c
+    tests/unit/bad-base.c tests/unit/bad-comm.c tests/unit/bad-data.c tests/unit/bad-datasets.c \
+    tests/unit/bad-input.h tests/unit/bad-layout.c tests/unit/bad-nn.c tests/unit/bad-ops.c tests/unit/bad-parallel.c \
+    tests/unit/bad-split.c tests/unit/bad-strategy.c tests/unit/bad-stream.c tests/unit/bad-tensor.c
 run_public_CPPFLAGS = $(PUBLIC_CPPFLAGS)
 run_public_CFLAGS   = $(TEST_CFLAGS)
 run_public_LDFLAGS  = $(NO_WRAPPER)

@@ -55,6 +55,7 @@ typedef struct ctrt_sample_random {
 
 /* Starts the random stream of sample `index` in an epoch: the one that the loader passes to the dataset. */
 CTRT_API void ctrt_sample_random_start(ctrt_sample_random *random, uint64_t seed, uint64_t epoch, int64_t index);
+/* Returns the next word. Like the functions below, with NULL as if all words were 0. */
 CTRT_API uint32_t ctrt_sample_random_u32(ctrt_sample_random *random);
 /* Returns (first word << 32 | second word). */
 CTRT_API uint64_t ctrt_sample_random_u64(ctrt_sample_random *random);
@@ -238,7 +239,7 @@ typedef ctrt_status (*ctrt_collate_function)(ctrt_collation *batch, void *user);
 CTRT_API ctrt_status ctrt_collate_pad(ctrt_collation *batch, void *user);
 
 /* Batches of one sample without the dimension of the batch (PyTorch's batch_size=None). */
-#define CTRT_NO_BATCH (-1)
+#define CTRT_NO_BATCH -1
 
 /* The options of torch.utils.data.DataLoader under the same names, and others. All 0: the defaults. Copied; samplers
  * are retained. */
