@@ -172,6 +172,14 @@ TEST(csv, "CSV: separators, quotes, labels, headers, malformed")
         if (c->options.label != 0)
             check_field(d, c->rows - 1, 1, &c->y, 1);
     }
+    CTRT_AUTO(dataset) digits = NULL;
+    char path_of_digits[4096];
+    snprintf(path_of_digits, sizeof path_of_digits, "%s/examples/data/digits.csv", getenv("srcdir"));
+    if (CHECK_OK(ctrt_csv_dataset(&digits, path_of_digits, &(ctrt_csv_options){ .label = -1 }))) {
+        CHECK_EQ(ctrt_dataset_length(digits), 1797);
+        CHECK_EQ(ctrt_dataset_field(digits, 0)->shape[0], 64);
+        CHECK_FIELD(digits, 1796, 1, 8);
+    }
     static const struct bad bad[] = {
         BAD("", FORMAT, "no numbers"),
         BAD("\n \n", FORMAT, "no numbers"),
