@@ -73,7 +73,7 @@ static ctrt_status copy_functions(ctrt_dataset *dataset, const ctrt_dataset_func
     dataset->functions.fields = NULL;
     dataset->functions.name = host_strdup(functions->name == NULL ? "dataset" : functions->name);
     const size_t bytes = (size_t)functions->field_count * sizeof(ctrt_field);
-    ctrt_field *fields = host_alloc(bytes);
+    ctrt_field *fields = host_calloc(bytes);
     dataset->functions.fields = fields;
     if (fields == NULL || dataset->functions.name == NULL)
         return out_of_memory(bytes, "a dataset");

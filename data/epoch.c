@@ -151,6 +151,15 @@ static bool workers_left(struct ctrt_loader *loader)
     return false;
 }
 
+void loader_drop_copies(struct ctrt_loader *loader)
+{
+    for (int f = 0; f < CTRT_MAX_FIELDS; f++) {
+        ctrt_tensor_release(&loader->host[f]);
+        ctrt_tensor_release(&loader->ahead[f]);
+    }
+    loader->has_host = loader->has_ahead = false;
+}
+
 void loader_leave_epoch(struct ctrt_loader *loader)
 {
     if (team_running(&loader->team)) {
@@ -160,10 +169,9 @@ void loader_leave_epoch(struct ctrt_loader *loader)
     }
     for (int i = 0; i < loader->queued; i++)
         atomic_store(&loader->ring->slot_refs[loader->queue[i]], 0);
-    for (int f = 0; f < CTRT_MAX_FIELDS; f++)
-        ctrt_tensor_release(&loader->ahead[f]);
+    loader_drop_copies(loader);
     loader->queued = 0;
-    loader->has_ahead = loader->begun = false;
+    loader->begun = false;
     loader->failure = CTRT_OK;
     loader->restarts = 0;
 }

@@ -212,6 +212,7 @@ ctrt_status ctrt_loader_new(ctrt_loader **out, ctrt_dataset *dataset, const ctrt
     CTRT_TRY(check_conflicts(o, dataset));
     CTRT_TRY(check_numbers(o));
     CTRT_TRY(check_workers(o, dataset));
+    CANCEL_DISABLED;
     ctrt_loader *loader = host_calloc(sizeof *loader);
     if (loader == NULL)
         return out_of_memory(sizeof *loader, "a loader");
@@ -232,13 +233,13 @@ void ctrt_loader_release(ctrt_loader **loader)
 {
     if (loader == NULL || *loader == NULL)
         return;
+    CANCEL_DISABLED;
     ctrt_loader *old = *loader;
     const bool forked = old->pid != getpid();
     *loader = NULL;
     team_free(&old->team, forked);
     worker_end(&old->self);
-    for (int f = 0; f < CTRT_MAX_FIELDS; f++)
-        ctrt_tensor_release(&old->ahead[f]);
+    loader_drop_copies(old);
     ctrt_stream_release(&old->stream);
     ring_close(old->ring);              /* tensors may keep the memory itself */
     ring_release(old->ring);
@@ -262,23 +263,34 @@ static ctrt_status check_usable(const struct ctrt_loader *loader, const char *fu
     return CTRT_OK;
 }
 
-/* Enqueues the copy of the next batch to the device. */
+/* Enqueues the copy of the batch in `host`. */
+static ctrt_status copy_to_device(struct ctrt_loader *loader)
+{
+    const int count = loader->dataset->functions.field_count;
+    CTRT_TRY(ctrt_stream_push(loader->stream));
+    ctrt_status status = CTRT_OK;
+    for (int f = 0; f < count && status == CTRT_OK; f++)
+        status = ctrt_to_non_blocking(&loader->ahead[f], loader->host[f], loader->options.device, NULL);
+    const ctrt_status popped = ctrt_stream_pop();
+    CTRT_TRY(status);
+    for (int f = 0; f < count; f++)
+        ctrt_tensor_release(&loader->host[f]);
+    loader->has_host = false;
+    loader->has_ahead = true;
+    return popped;
+}
+
+/* Takes the next batch and enqueues its copy to the device. */
 static ctrt_status copy_ahead(struct ctrt_loader *loader, bool *found, bool block)
 {
-    ctrt_tensor *host[CTRT_MAX_FIELDS] = { NULL };
     struct scope *scope = scope_pause();        /* the batch outlives the program's current scope */
-    ctrt_status status = loader_take(loader, host, found, block);
+    ctrt_status status = CTRT_OK;
+    *found = loader->has_host;
+    if (!*found)
+        status = loader_take(loader, loader->host, found, block);
     if (status == CTRT_OK && *found) {
-        const int count = loader->dataset->functions.field_count;
-        if ((status = ctrt_stream_push(loader->stream)) == CTRT_OK) {
-            for (int f = 0; f < count && status == CTRT_OK; f++)
-                status = ctrt_to_non_blocking(&loader->ahead[f], host[f], loader->options.device, NULL);
-            const ctrt_status popped = ctrt_stream_pop();
-            status = status != CTRT_OK ? status : popped;
-        }
-        for (int f = 0; f < count; f++)
-            ctrt_tensor_release(&host[f]);
-        loader->has_ahead = status == CTRT_OK;
+        loader->has_host = true;
+        status = copy_to_device(loader);
     }
     scope_resume(scope);
     return status;
@@ -361,7 +373,7 @@ ctrt_status ctrt_loader_next(ctrt_tensor **fields, bool *more, ctrt_loader *load
 /* Batches of the epoch that the program has got. */
 static int64_t returned(const struct ctrt_loader *loader)
 {
-    return loader->begun ? loader->taken - loader->has_ahead : loader->resume;
+    return loader->begun ? loader->taken - loader->has_host - loader->has_ahead : loader->resume;
 }
 
 ctrt_status ctrt_loader_set_epoch(ctrt_loader *loader, uint64_t epoch)

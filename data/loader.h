@@ -35,8 +35,9 @@ struct ctrt_loader {
 
     ctrt_stream *stream;                /* for copies to the device */
     bool copies;                        /* to a device, or to pinned memory */
+    ctrt_tensor *host[CTRT_MAX_FIELDS];         /* a batch in pinned memory, whose copy failed and is tried again */
     ctrt_tensor *ahead[CTRT_MAX_FIELDS];        /* a batch whose copy has been enqueued */
-    bool has_ahead;
+    bool has_host, has_ahead;
 };
 
 /* epoch.c: computes the order, starts the workers and posts the first batches. */
@@ -47,8 +48,12 @@ void loader_post(struct ctrt_loader *loader);
 void loader_leave_epoch(struct ctrt_loader *loader);
 uint64_t loader_fingerprint(const struct ctrt_loader *loader);
 
+/* Releases the batches in `host` and `ahead`. */
+void loader_drop_copies(struct ctrt_loader *loader);
+
 /* take.c: takes the next batch from the workers and writes its tensors to `fields`, by overwriting them. *found: false
- * at the end of the epoch or, if `block` is false, if the batch is not ready or has an error. */
+ * at the end of the epoch or, if `block` is false, if the batch is not ready or has an error. If a tensor cannot be
+ * created, the batch stays where it is. */
 ctrt_status loader_take(struct ctrt_loader *loader, ctrt_tensor **fields, bool *found, bool block);
 
 #endif

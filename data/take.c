@@ -28,8 +28,8 @@ static bool can_view(const struct ctrt_loader *loader)
     int held = 0;
     for (int slot = 0; slot < loader->ring->header->slots; slot++)
         held += atomic_load(&loader->ring->slot_refs[slot]) != 0;
-    /* `held` includes the queue and the slot of this batch, and the batch that the program releases next. */
-    return held - loader->queued <= 2;
+    /* `held` includes the queue with this batch, and the batch that the program releases next. */
+    return held - loader->queued <= 1;
 }
 
 static ctrt_status make_field(ctrt_tensor **out, struct ctrt_loader *loader, int number, int f, bool view)
@@ -60,7 +60,7 @@ static ctrt_status make_field(ctrt_tensor **out, struct ctrt_loader *loader, int
     return CTRT_OK;
 }
 
-/* Makes the tensors of the slot, which belongs to them afterwards. */
+/* Makes the tensors of the slot, which belongs to them afterwards. If it fails, the slot is unchanged. */
 static ctrt_status make_fields(ctrt_tensor **fields, struct ctrt_loader *loader, int number)
 {
     const bool view = can_view(loader);
@@ -69,7 +69,8 @@ static ctrt_status make_fields(ctrt_tensor **fields, struct ctrt_loader *loader,
     ctrt_status status = CTRT_OK;
     for (int f = 0; f < count && status == CTRT_OK; f++)
         status = make_field(&made[f], loader, number, f, view);
-    atomic_fetch_sub(&loader->ring->slot_refs[number], 1);
+    if (status == CTRT_OK)
+        atomic_fetch_sub(&loader->ring->slot_refs[number], 1);
     for (int f = 0; f < count; f++) {
         if (status == CTRT_OK)
             fields[f] = made[f];
@@ -183,6 +184,12 @@ static bool leave_out(struct ctrt_loader *loader, const struct ring_slot *slot)
                                                 && slot->count < loader->ring->header->largest_batch));
 }
 
+static void remove_from_queue(struct ctrt_loader *loader, int at)
+{
+    loader->queued--;
+    memmove(loader->queue + at, loader->queue + at + 1, (size_t)(loader->queued - at) * sizeof *loader->queue);
+}
+
 ctrt_status loader_take(struct ctrt_loader *loader, ctrt_tensor **fields, bool *found, bool block)
 {
     *found = false;
@@ -202,21 +209,17 @@ ctrt_status loader_take(struct ctrt_loader *loader, ctrt_tensor **fields, bool *
         const struct ring_slot *slot = ring_slot(loader->ring->header, number);
         if (slot->status != CTRT_OK && !block)
             return CTRT_OK;
-        loader->queued--;
-        memmove(loader->queue + at, loader->queue + at + 1, (size_t)(loader->queued - at) * sizeof *loader->queue);
-        if (slot->status == CTRT_OK && leave_out(loader, slot)) {
+        const bool left_out = slot->status == CTRT_OK && leave_out(loader, slot);
+        *found = slot->status == CTRT_OK && !left_out;
+        if (*found)
+            CTRT_TRY(ctrt_context(make_fields(fields, loader, number), "loader"));
+        ctrt_status status = slot->status == CTRT_OK ? CTRT_OK : slot_error(loader, slot);
+        if (!*found)
             atomic_store(&loader->ring->slot_refs[number], 0);
+        remove_from_queue(loader, at);
+        if (left_out)
             continue;
-        }
         loader->taken++;
-        ctrt_status status = slot->status;
-        if (status == CTRT_OK) {
-            status = make_fields(fields, loader, number);
-        } else {
-            status = slot_error(loader, slot);
-            atomic_store(&loader->ring->slot_refs[number], 0);
-        }
-        *found = status == CTRT_OK;
         if (loader->team.count > 0)
             loader_post(loader);
         return status;

@@ -291,11 +291,12 @@ CTRT_API ctrt_status ctrt_loader_new(ctrt_loader **out, ctrt_dataset *dataset, c
  * program may keep any number of batches, also after the loader is closed: when memory for further batches gets scarce,
  * they are copied.
  *
- * Errors: those of the dataset, with the worker, the batch and the sample in the message; the batch is left out and the
- * next call continues. CTRT_ERR_IO if a worker died or exceeded the timeout: the message names the worker, its signal
- * or exit status, the batch, the sample and the last lines that it wrote to stderr. After the death of a worker all
- * further calls fail in the same way until ctrt_loader_restore or ctrt_loader_set_epoch starts new workers; after a
- * timeout a call continues to wait. CTRT_ERR_FORKED in a process that forked from the one that created the loader. */
+ * Errors: those of the dataset, with the worker, the batch and the sample in the message; the batch is left out and
+ * the next call continues. CTRT_ERR_OUT_OF_MEMORY for a tensor of the batch; the next call tries again. CTRT_ERR_IO if
+ * a worker died or exceeded the timeout: the message names the worker, its signal or exit status, the batch, the
+ * sample and the last lines that it wrote to stderr. After the death of a worker all further calls fail in the same
+ * way until ctrt_loader_restore or ctrt_loader_set_epoch starts new workers; after a timeout a call continues to wait.
+ * CTRT_ERR_FORKED in a process that forked from the one that created the loader. */
 CTRT_API ctrt_status ctrt_loader_next(ctrt_tensor **fields, bool *more, ctrt_loader *loader);
 
 /* Leaves the current epoch and makes `epoch` the next one. */

@@ -95,11 +95,14 @@ static const ctrt_dataset_functions stream_functions = {
 
 static inline ctrt_status plain_open(ctrt_dataset **out, const void *arguments, size_t bytes)
 {
-    struct plain *state = malloc(sizeof *state);
-    if (bytes != sizeof *state)
+    if (bytes != sizeof(struct plain))
         return ctrt_fail(CTRT_ERR_INVALID_ARGUMENT, "plain_open: %zu bytes", bytes);
+    struct plain *state = malloc(sizeof *state);
     memcpy(state, arguments, bytes);
-    return ctrt_dataset_new(out, state->position < 0 ? &stream_functions : &plain_functions, state);
+    ctrt_status status = ctrt_dataset_new(out, state->position < 0 ? &stream_functions : &plain_functions, state);
+    if (status != CTRT_OK)
+        free(state);
+    return status;
 }
 
 /* Creates the dataset in a way that the fork server can repeat. */

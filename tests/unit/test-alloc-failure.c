@@ -9,6 +9,7 @@
 #include "calls.h"
 #include "autograd_check.h"
 #include "base/host_alloc.h"
+#include "data_check.h"
 #include "dryrun_models.h"
 #include "folder.h"
 #include "small_net.h"
@@ -293,6 +294,25 @@ static ctrt_status datasets(UNUSED struct training *none)
     return status;
 }
 
+/* Reads two epochs of a dataset, onto the cpu and onto the device. */
+static ctrt_status loads(UNUSED struct training *none)
+{
+    const struct plain state = { .length = 5, .once = -1 };
+    CTRT_AUTO(dataset) dataset = NULL;
+    ctrt_tensor *fields[2] = { NULL, NULL };
+    ctrt_status status = ctrt_dataset_open(&dataset, plain_open, &state, sizeof state);
+    for (int i = 0; i < 2 && status == CTRT_OK; i++) {
+        CTRT_AUTO(loader) loader = NULL;
+        bool more = true;
+        const ctrt_loader_options options = { .batch_size = 2, .shuffle = true, .device = i == 0 ? NULL : device };
+        status = ctrt_loader_new(&loader, dataset, &options);
+        while (status == CTRT_OK && more)
+            status = ctrt_loader_next(fields, &more, loader);
+        tensors_release(fields, 2);
+    }
+    return status;
+}
+
 /* ---- a failed change of a module leaves the module unchanged ---- */
 
 /* Creates a module with a parameter that is not contiguous and a buffer of bools. */
@@ -344,7 +364,7 @@ TEST_MAIN
 {
     static const struct { const char *name; ctrt_status (*body)(struct training *none); } programs[] = {
         { "training, files, conversion", trains }, { "layers", layers }, { "changes in place", in_place },
-        { "datasets", datasets },
+        { "datasets", datasets }, { "loading data", loads },
     };
     const int net = mkstemp(net_path), optimizer = mkstemp(optimizer_path);
     setenv("CTRT_LOG", "error", 1);
@@ -367,6 +387,7 @@ TEST_MAIN
     if (ctrt_is_available("sim", NULL)) {
         group("the devices sim:0 and sim:1 open");
         OK(ctrt_device_get(&device, "sim:0"), ctrt_device_get(&second, "sim:1"));
+        fail_each(loads, NULL, false);
         test_steps();
         all_or_nothing("ctrt_load", load_new, load_old, false);
     }
