@@ -5,6 +5,7 @@
 #include <unistd.h>
 
 #include "calls.h"
+#include "child.h"
 #include "folder.h"
 #include "reference/ref.h"
 #include "tensors.h"
@@ -61,6 +62,24 @@ struct bad { const char *bytes; size_t size; ctrt_status status; const char *wor
         CHECK_HAS(ctrt_error_message(), "/bad");                                                \
         ctrt_dataset_release(&bad_dataset);                                                     \
     }
+
+/* ---- plugins, first because their test needs a process that has not used the library ---- */
+
+TEST(plugins, "image files: plugins of the program, and those without a function")
+{
+    char *plugins = FOLDER_OF("image-bmp", "image-webp", "backend-cpu", "memory-caching");
+    const char *good = FILE_OF("good", "BM\5"), *huge = FILE_OF("huge", "BM\0"), *bad = FILE_OF("bad", "BM");
+    const char *webp = FILE_OF("webp", "RIFF\1\2\3\4WEBP");
+    IN_CHILD(folder_path(plugins, NULL), "CTRT_LOG=error") {
+        CTRT_AUTO(tensor) image = NULL;
+        CHECK_OK(ctrt_read_image(&image, good, 1));
+        check_values_within("image", __LINE__, image, (double[]){ 5, 5, 5, 5, 5 }, 5, 0);
+        CHECK_FAILS(ctrt_read_image(&image, huge, 3), CTRT_ERR_FORMAT, "huge: an image of 0x1");
+        CHECK_FAILS(ctrt_read_image(&image, bad, 3), CTRT_ERR_FORMAT, "bad: no width");
+        CHECK_FAILS(ctrt_read_image(&image, webp, 3), CTRT_ERR_NOT_FOUND,
+                    "struct ctrt_image_codec: required slot decode is missing");
+    }
+}
 
 /* ---- IDX ---- */
 
