@@ -484,6 +484,28 @@ TEST(bad_images, "image files: malformed")
     }
 }
 
+TEST(damaged_images, "image files: damaged bytes give pixels or an error")
+{
+    static const char *const names[] = { "subsampled.jpg", "cmyk.jpg", "rgba.png", "palette.png", "rgb.ppm" };
+    CTRT_AUTO(tensor) image = NULL;
+    EACH(name, names) {
+        const char *path = reference_file(*name);
+        unsigned char bytes[4096];
+        const size_t size = folder_read(bytes, sizeof bytes, path);
+        for (int i = 0; i < FEWER_SANITIZED(160); i++) {
+            ctrt_sample_random random;
+            ctrt_sample_random_start(&random, 1, 0, i);
+            unsigned char *byte = &bytes[ctrt_sample_random_below(&random, size)], before = *byte;
+            *byte ^= (unsigned char)(1 + ctrt_sample_random_below(&random, 255));
+            const ctrt_status status = ctrt_read_image(&image, file_of("damaged", bytes, size), 3);
+            CHECK(status == CTRT_OK || status == CTRT_ERR_FORMAT || status == CTRT_ERR_NOT_SUPPORTED
+                      || status == CTRT_ERR_NOT_FOUND, "%s, byte %d: %s", *name, (int)(byte - bytes),
+                  ctrt_error_message());
+            *byte = before;
+        }
+    }
+}
+
 TEST_MAIN
 {
     folder = folder_new();
