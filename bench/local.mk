@@ -13,6 +13,11 @@ bench_smallstep_SOURCES = bench/smallstep.c bench/check.h bench/timing.h
 bench_smallstep_LDADD   = libctrt.la
 bench_train_SOURCES    = bench/train.c bench/check.h bench/timing.h
 bench_train_LDADD      = libctrt.la
+EXTRA_PROGRAMS    += bench-data
+bench_data_SOURCES = bench/data.c bench/check.h bench/timing.h
+bench_data_LDADD   = libctrt.la
+CLEANFILES        += bench-data
+EXTRA_DIST        += bench/peers/data_torch.py bench/results/2026-11-data.md
 EXTRA_PROGRAMS       += bench-hostmem
 bench_hostmem_SOURCES = bench/hostmem.c
 bench_hostmem_LDADD   = libctrt.la
@@ -63,9 +68,9 @@ bench_gpu_SOURCES  = bench/gpu.c bench/gpu.h bench/gpu_direct.c bench/gpu_ops.c 
 bench_gpu_LDADD    = libctrt.la -ldl
 EXTRA_DIST        += bench/gpu.sh bench/gpu_goals.sh bench/peers/gpu_torch.py
 
-bench: all bench-block-layouts bench-comm bench-comm-growth bench-comm-mpi bench-comm-nccl bench-distributed bench-gpu bench-hostmem \
-       bench-layouts bench-memory bench-memory-trace bench-overhead bench-parallel bench-share bench-smallstep bench-startup \
-       bench-train
+bench: all bench-block-layouts bench-comm bench-comm-growth bench-comm-mpi bench-comm-nccl bench-data \
+       bench-distributed bench-gpu bench-hostmem bench-layouts bench-memory bench-memory-trace bench-overhead \
+       bench-parallel bench-share bench-smallstep bench-startup bench-train
 .PHONY: bench
 
 CLEANFILES += bench-memory bench-memory-trace bench-overhead bench-startup bench-train

@@ -7,8 +7,11 @@ pkginclude_HEADERS += \
     include/ctrt/comm.h \
     include/ctrt/comm_plugin.h \
     include/ctrt/ctrt.h \
+    include/ctrt/data.h \
+    include/ctrt/datasets.h \
     include/ctrt/device.h \
     include/ctrt/dtype.def \
+    include/ctrt/image_plugin.h \
     include/ctrt/layout.h \
     include/ctrt/memory.h \
     include/ctrt/nn.h \
@@ -18,6 +21,7 @@ pkginclude_HEADERS += \
     include/ctrt/optim.h \
     include/ctrt/parallel.h \
     include/ctrt/plugin.h \
+    include/ctrt/progress.h \
     include/ctrt/share.h \
     include/ctrt/split.h \
     include/ctrt/status.def \
@@ -25,4 +29,5 @@ pkginclude_HEADERS += \
     include/ctrt/strategy_plugin.h \
     include/ctrt/stream.h \
     include/ctrt/tensor.h \
+    include/ctrt/transforms.h \
     include/ctrt/types.h

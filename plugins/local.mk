@@ -176,6 +176,28 @@ strategy_pipeline_la_LDFLAGS  = $(PLUGIN_LDFLAGS)
 strategy_pipeline_la_LIBADD   = libctrt.la
 endif
 
+# Decoders of images.
+image_jpeg_sources = plugins/image/jpeg.c
+image_png_sources  = plugins/image/png.c
+
+if PLUGIN_IMAGE_JPEG
+plugin_LTLIBRARIES += image-jpeg.la
+image_jpeg_la_SOURCES  = $(image_jpeg_sources)
+image_jpeg_la_CPPFLAGS = $(PLUGIN_CPPFLAGS)
+image_jpeg_la_CFLAGS   = $(PLUGIN_CFLAGS)
+image_jpeg_la_LDFLAGS  = $(PLUGIN_LDFLAGS)
+image_jpeg_la_LIBADD   = -ldl
+endif
+
+if PLUGIN_IMAGE_PNG
+plugin_LTLIBRARIES += image-png.la
+image_png_la_SOURCES  = $(image_png_sources)
+image_png_la_CPPFLAGS = $(PLUGIN_CPPFLAGS)
+image_png_la_CFLAGS   = $(PLUGIN_CFLAGS)
+image_png_la_LDFLAGS  = $(PLUGIN_LDFLAGS)
+image_png_la_LIBADD   = -ldl
+endif
+
 # libtool links plugins that use libctrt again when they are installed, with the installed libctrt.
 # The variable hides the rule from automake, which would replace its own one.
 install_plugins = install-pluginLTLIBRARIES

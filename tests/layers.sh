@@ -2,11 +2,12 @@
 # SPDX-License-Identifier: Apache-2.0
 # Checks the order of the layers from the #include lines of every source file, and the width of its lines.
 #
-#   include < core < nn < share < parallel < tools, and inside core: base < registry < device < stream < memory <
-#   memory_stats < graph < tensor < ops < dryrun < autograd. A file may include headers of its own layer or of layers
-#   below it, so the folders have no cycle. Public headers include only public headers. Plugins and the plugin template
-#   include ctrt/plugin.h, the headers that it includes, and their own folder; plugins that link libctrt (the kinds comm
-#   and strategy, backends/multi) any public header. Tools and examples include public headers and their own folder.
+#   include < core < nn < share < parallel < data < tools, and inside core: base < registry < device < stream <
+#   memory < memory_stats < graph < tensor < ops < dryrun < autograd. A file may include headers of its own layer or of
+#   layers below it, so the folders have no cycle. Public headers include only public headers. Plugins and the plugin
+#   template include ctrt/plugin.h, ctrt/image_plugin.h, the headers that these include, and their own folder; plugins
+#   that link libctrt (the kinds comm and strategy, backends/multi) any public header. Tools and examples include public
+#   headers and their own folder.
 #   Includes from outside the tree (<stdio.h>, "config.h") are not checked, except in public headers, which may use
 #   three C headers.
 #
@@ -112,7 +113,7 @@ violations() {
     BEGIN {
         n = split("base registry device stream memory memory_stats graph tensor ops dryrun autograd", name, " ")
         for (i = 1; i <= n; i++) rank[name[i]] = 10 + i
-        rank["nn"] = 30; rank["share"] = 35; rank["parallel"] = 40; rank["tools"] = 50
+        rank["nn"] = 30; rank["share"] = 35; rank["parallel"] = 40; rank["data"] = 45; rank["tools"] = 50
         while ((getline path < list) > 0) { known[path] = 1; files[++count] = path }
         for (i = 1; i <= count; i++) {
             line = 0
@@ -129,6 +130,7 @@ violations() {
             close(files[i])
         }
         add_plugin_header("include/ctrt/plugin.h")
+        add_plugin_header("include/ctrt/image_plugin.h")
         for (i = 1; i <= m; i++) check_include(at[i], where[i], what[i], which[i])
         print m " includes in " count " files" > "/dev/stderr"
     }' 2>"$work/counted"
@@ -141,14 +143,14 @@ wide_lines() {
         'length($0) > 120 { print FILENAME ":" FNR ": " length($0) " columns, expected at most 120" }' {} +
 }
 
-found=$(violations include core nn parallel share backends plugins tools tests bench examples)
-for area in include core nn parallel share backends plugins tools examples tests; do
+found=$(violations include core nn share parallel data backends plugins tools tests bench examples)
+for area in include core nn share parallel data backends plugins tools examples tests; do
     [ -d "$area" ] || continue
     check "$area: includes respect the layers" "$(printf '%s\n' "$found" | grep "^$area/")"
 done
 echo "# $(cat "$work/counted")"
 check "lines have at most 120 columns" \
-    "$(wide_lines include core nn parallel share backends plugins tools tests bench examples)"
+    "$(wide_lines include core nn share parallel data backends plugins tools tests bench examples)"
 
 # The checks must be able to fail: a small tree in which each rule is violated once.
 mkdir -p "$work/tree" && cd "$work/tree" || exit 1

@@ -50,6 +50,7 @@ EXTRA_DIST += \
     tests/reference/compare_check.py tests/reference/compare_ctrt.py tests/reference/compare_known.py \
     tests/reference/compare_layout_table.py tests/reference/compare_nn.py tests/reference/compare_op_table.py \
     tests/reference/compare_ops.py tests/reference/compare_optim.py tests/reference/compare_programs.py \
+    tests/reference/data.txt tests/reference/make_data.py \
     tests/reference/hooks.txt tests/reference/make_hooks.py tests/reference/make_nn.py tests/reference/make_ops.py \
     tests/reference/make_optim.py tests/reference/make_parallel.py tests/reference/parallel_buckets.txt \
     tests/reference/parallel_train.txt \
@@ -68,7 +69,8 @@ EXTRA_DIST += \
 EXTRA_DIST += \
     tests/unit/autograd_check.h tests/unit/block_module.h tests/unit/caching_reference.h tests/unit/calls.h \
     tests/unit/capture_check.h tests/unit/child.h tests/unit/comm_bodies.h tests/unit/comm_job.h \
-    tests/unit/comm_values.h tests/unit/cuda_compare.h tests/unit/cuda_discovery.h tests/unit/dryrun_models.h \
+    tests/unit/comm_values.h tests/unit/cuda_compare.h tests/unit/cuda_discovery.h tests/unit/data_check.h \
+    tests/unit/dryrun_models.h \
     tests/unit/fake_pool.h tests/unit/file_tree.h tests/unit/folder.h tests/unit/forbid.h tests/unit/log_kept.h \
     tests/unit/memory_checks.h tests/unit/memory_host.h tests/unit/multi_block.h tests/unit/multi_check.h \
     tests/unit/nccl_job.h tests/unit/parallel_check.h tests/unit/pipeline_check.h tests/unit/rank_check.h \
@@ -86,8 +88,11 @@ public_tests += \
     tests/unit/test-view.c
 internal_tests += \
     tests/unit/test-convert.c tests/unit/test-dtype.c tests/unit/test-format.c \
-    tests/unit/test-optim-kinds.c
+    tests/unit/test-optim-kinds.c tests/unit/test-progress.c
 TSAN_TESTS += tests/unit/test-autocast.c tests/unit/test-autograd-threads.c
+
+# Ready datasets and transforms.
+public_tests += tests/unit/test-datasets.c tests/unit/test-transforms.c
 
 # Process groups.
 internal_tests += tests/unit/test-rank-environment.c tests/unit/test-store.c tests/unit/test-store-clients.c
@@ -124,6 +129,9 @@ TSAN_TESTS   += tests/unit/test-cpu-threads.c
 public_tests += tests/unit/test-share.c tests/unit/test-share-kill.c
 TSAN_TESTS   += tests/unit/test-share.c
 
+# Loading data.
+public_tests += tests/unit/test-data.c
+
 if PLUGIN_SIM
 # Simulated devices, streams, dry runs.
 stream_tests  = \
@@ -149,6 +157,10 @@ parallel_tests += tests/unit/test-multi-layouts.c tests/unit/test-multi-mesh.c
 # Without ThreadSanitizer: test-multi-layouts.c has the same threads, and oneDNN's convolutions start others.
 public_tests   += tests/unit/test-multi-ops.c
 endif
+# Loading data, also to a device.
+loader_tests  = tests/unit/test-loader.c tests/unit/test-loader-failures.c
+public_tests += $(loader_tests)
+TSAN_TESTS   += $(loader_tests)
 public_tests += $(stream_tests) $(parallel_tests) \
     tests/unit/test-dryrun.c tests/unit/test-nn-devices.c tests/unit/test-scope.c tests/unit/test-shutdown.c \
     tests/unit/test-split.c tests/unit/test-utilization.c
@@ -247,7 +259,7 @@ endif
 
 # Fuzz targets, each for one second or for CTRT_FUZZ_SECONDS.
 internal_tests += \
-    tests/fuzz/fuzz-device-name.c tests/fuzz/fuzz-memory-policy.c tests/fuzz/fuzz-param.c \
+    tests/fuzz/fuzz-data.c tests/fuzz/fuzz-device-name.c tests/fuzz/fuzz-memory-policy.c tests/fuzz/fuzz-param.c \
     tests/fuzz/fuzz-safetensors.c tests/fuzz/fuzz-store.c tests/fuzz/fuzz-visible.c
 
 # Ten training steps compared with PyTorch's, on any device.
@@ -259,8 +271,9 @@ single_programs = test-counters-peaks test-cuda-discovery test-registry-faults t
 run_programs    = run-public run-internal run-softcuda $(single_programs) test-cpu-threads
 check_PROGRAMS += run-public run-internal $(single_programs)
 run_public_SOURCES = $(TEST_RUNNER) $(public_tests) $(cuda_rows) tests/faults/work.c tests/faults/work.h \
-    tests/unit/bad-base.c tests/unit/bad-comm.c tests/unit/bad-input.h tests/unit/bad-layout.c tests/unit/bad-nn.c tests/unit/bad-ops.c \
-    tests/unit/bad-parallel.c tests/unit/bad-share.c tests/unit/bad-split.c tests/unit/bad-strategy.c tests/unit/bad-stream.c \
+    tests/unit/bad-base.c tests/unit/bad-comm.c tests/unit/bad-data.c tests/unit/bad-datasets.c \
+    tests/unit/bad-input.h tests/unit/bad-layout.c tests/unit/bad-nn.c tests/unit/bad-ops.c tests/unit/bad-parallel.c \
+    tests/unit/bad-share.c tests/unit/bad-split.c tests/unit/bad-strategy.c tests/unit/bad-stream.c \
     tests/unit/bad-tensor.c
 run_public_CPPFLAGS = $(PUBLIC_CPPFLAGS)
 run_public_CFLAGS   = $(TEST_CFLAGS)
@@ -419,7 +432,7 @@ PLAIN_TESTS += tests/integration/python.sh
 EXTRA_DIST  += tests/integration/dlpack.py tests/integration/python.sh
 
 # Runs the examples.
-check_PROGRAMS += example-digits example-ensemble example-gpt example-hogwild example-multi
+check_PROGRAMS += example-digits example-ensemble example-gpt example-hogwild example-multi example-resnet
 TESTS          += tests/integration/examples.sh
 LONG_TESTS     += tests/integration/examples-long.sh
 EXTRA_DIST     += tests/integration/delays-long.sh tests/integration/examples.sh tests/integration/examples-long.sh
@@ -433,6 +446,8 @@ example_hogwild_SOURCES = examples/hogwild.c
 example_hogwild_LDADD   = $(PUBLIC_LIBS)
 example_multi_SOURCES  = examples/multi.c
 example_multi_LDADD    = $(PUBLIC_LIBS)
+example_resnet_SOURCES = examples/resnet.c
+example_resnet_LDADD   = $(PUBLIC_LIBS)
 
 
 # After the scripts, which take longer: if tests run in parallel, the last ones should be short.

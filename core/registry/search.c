@@ -34,6 +34,7 @@ static const struct {
     { CTRT_COMPONENT_BACKEND, "backend" },   { CTRT_COMPONENT_KERNELS, "kernels" },
     { CTRT_COMPONENT_MEMORY, "memory" },     { CTRT_COMPONENT_COMM, "comm" },
     { CTRT_COMPONENT_STRATEGY, "strategy" }, { CTRT_COMPONENT_HOOK, "hook" },
+    { CTRT_COMPONENT_IMAGE, "image" },
 };
 
 struct plugin_file **registry_files;

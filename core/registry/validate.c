@@ -2,6 +2,7 @@
 /* registry/validate.c: validates the tables of a plugin: first sizes, then versions, then required slots. */
 #include "base/base.h"
 #include "ctrt/comm_plugin.h"
+#include "ctrt/image_plugin.h"
 #include "ctrt/strategy_plugin.h"
 #include "registry/internal.h"
 
@@ -122,6 +123,13 @@ static bool validate_strategy(const ctrt_strategy *strategy, char *reason, size_
     return true;
 }
 
+static bool validate_image(const ctrt_image_codec *codec, char *reason, size_t bytes)
+{
+    REQUIRE(codec, describe, "struct ctrt_image_codec");
+    REQUIRE(codec, decode, "struct ctrt_image_codec");
+    return true;
+}
+
 bool validate_table(ctrt_component_kind kind, const void *table, char *reason, size_t bytes)
 {
     size_t size = *(const size_t *)table;
@@ -135,6 +143,8 @@ bool validate_table(ctrt_component_kind kind, const void *table, char *reason, s
         return validate_comm(table, reason, bytes);
     if (kind == CTRT_COMPONENT_STRATEGY)
         return validate_strategy(table, reason, bytes);
+    if (kind == CTRT_COMPONENT_IMAGE)
+        return validate_image(table, reason, bytes);
     if (kind == CTRT_COMPONENT_KERNELS)
         REQUIRE((const ctrt_kernels *)table, kernels, "struct ctrt_kernels");
     return true;

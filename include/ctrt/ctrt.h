@@ -9,6 +9,8 @@
 #include "ctrt/capture.h"
 #include "ctrt/checkpoint.h"
 #include "ctrt/comm.h"
+#include "ctrt/data.h"
+#include "ctrt/datasets.h"
 #include "ctrt/device.h"
 #include "ctrt/layout.h"
 #include "ctrt/memory.h"
@@ -16,9 +18,11 @@
 #include "ctrt/ops.h"
 #include "ctrt/optim.h"
 #include "ctrt/parallel.h"
+#include "ctrt/progress.h"
 #include "ctrt/share.h"
 #include "ctrt/split.h"
 #include "ctrt/stream.h"
 #include "ctrt/tensor.h"
+#include "ctrt/transforms.h"
 
 #endif

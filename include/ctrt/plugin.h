@@ -650,6 +650,7 @@ typedef enum ctrt_component_kind {
     CTRT_COMPONENT_COMM = 4,            /* table: ctrt_comm_engine, in ctrt/comm_plugin.h */
     CTRT_COMPONENT_STRATEGY = 5,        /* table: ctrt_strategy, in ctrt/strategy_plugin.h */
     CTRT_COMPONENT_HOOK = 6,            /* any table; the library lists the component and does not use it */
+    CTRT_COMPONENT_IMAGE = 7,           /* table: ctrt_image_codec, in ctrt/image_plugin.h */
     CTRT_COMPONENT_KIND_MAX_ = 0x7fffffff
 } ctrt_component_kind;
 

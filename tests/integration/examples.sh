@@ -2,8 +2,9 @@
 # SPDX-License-Identifier: Apache-2.0
 # The examples: digits.c reaches its accuracies (examples-long.sh repeats only that, with more seeds), ensemble.c gives
 # the same result on one and on four devices, gpt.c learns, hogwild.c learns in four processes, multi.c trains the same
-# network under every strategy, and all report errors. The programs are built from examples/*.c by this tree's Makefile;
-# tests/installed.sh builds them with pkg-config. strategy-template is also built with pkg-config here.
+# network under every strategy, resnet.c trains on images from disk with worker processes, and all report errors. The
+# programs are built from examples/*.c by this tree's Makefile; tests/installed.sh builds them with pkg-config.
+# strategy-template is also built with pkg-config here.
 srcdir=${srcdir:-$(cd "$(dirname "$0")/../.." && pwd)}
 builddir=${builddir:-.}
 . "$srcdir/tests/lib.sh"
@@ -204,4 +205,27 @@ else
     not_ok "gpt runs" "$(cat gpt.out)"
 fi
 check "gpt fails if its file is missing" "$("$builddir/example-gpt" nowhere 1 2>/dev/null && echo "it succeeded")"
+
+# resnet.c: the losses do not depend on the number of workers, the network learns, and the sim device computes the same.
+resnet() { CTRT_PROGRESS=lines "$builddir/example-resnet" --data shapes "$@" 2>&1 </dev/null; }
+passes "resnet writes its images" "$builddir/example-resnet" --make-data shapes
+resnet_epochs=2
+[ -z "${SANITIZE-}" ] || resnet_epochs=1
+if resnet --device cpu --epochs $resnet_epochs >resnet.cpu; then
+    ok "resnet runs with two workers under autocast"
+    [ -n "${SANITIZE-}" ] || check "resnet gets at least 90 %" "$(awk '/ other images right/ { if ($1 >= 90) fine = 1 }
+        END { if (!fine) print "it gets less" }' resnet.cpu; grep -q '^train 100% 60/60 ' resnet.cpu || cat resnet.cpu)"
+    losses() { sed -n 's/.*, loss \([0-9.]*\)$/\1/p; s/ %.*right//p' "$1" | tail -n 2; }
+    for run in "0 cpu" "2 sim"; do
+        resnet --device "${run#* }" --workers "${run% *}" --epochs $resnet_epochs >resnet.other
+        check "resnet with ${run% *} workers on ${run#* } gives the same" "$(
+            [ "$(losses resnet.other)" = "$(losses resnet.cpu)" ] || cat resnet.cpu resnet.other)"
+    done
+    printf 'P6 9 9 255\nxyz' >shapes/train/cross/000.ppm
+    resnet --device cpu --epochs 1 >resnet.bad
+    check "resnet reports a truncated image" \
+        "$(grep -q 'shapes/train/cross/000.ppm: truncated' resnet.bad || cat resnet.bad)"
+else
+    not_ok "resnet runs" "$(cat resnet.cpu)"
+fi
 finish

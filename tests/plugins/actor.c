@@ -13,6 +13,7 @@
 #include <time.h>
 #include <unistd.h>
 
+#include "ctrt/image_plugin.h"
 #include "ctrt/plugin.h"
 #include "ctrt/strategy_plugin.h"
 
@@ -406,6 +407,33 @@ static void play_strategy(void)
     component.table = &strategy;
 }
 
+/* ---- a decoder: the byte after "BM" is the width and the grey of all pixels ---- */
+
+static ctrt_status image_describe(ctrt_image_info *info, const void *file, size_t bytes)
+{
+    if (bytes < 3)
+        return host->fail(CTRT_ERR_FORMAT, "no width");
+    info->height = 1, info->width = ((const unsigned char *)file)[2];
+    return CTRT_OK;
+}
+
+static ctrt_status image_decode(void *rgb, const ctrt_image_info *info, const void *file, size_t bytes)
+{
+    (void)bytes;
+    memset(rgb, ((const unsigned char *)file)[2], (size_t)info->width * 3);
+    return CTRT_OK;
+}
+
+static ctrt_image_codec codec = {
+    .size = sizeof(ctrt_image_codec), .describe = image_describe, .decode = image_decode,
+};
+
+static void play_image(void)
+{
+    component.kind = CTRT_COMPONENT_IMAGE;
+    component.table = &codec;
+}
+
 static void play_overlay(void)
 {
     component.kind = CTRT_COMPONENT_KERNELS;
@@ -436,6 +464,7 @@ static void play_role(void)
     ROLE("null-memory", memory_table.alloc = NULL);           ROLE("kernel-run", kernels[1].run = NULL);
     ROLE("kernel-stride", kernel_table.stride = 16);          ROLE("kernel-array", kernel_table.kernels = NULL);
     ROLE("policy-null", play_policy(); policy.free = NULL);   ROLE("null-step", play_strategy(); strategy.step = NULL);
+    ROLE("bmp", play_image());                                ROLE("webp", play_image(); codec.decode = NULL);
 
     /* Functions that fail or do more than expected. */
     INIT("init-fails", init_fails);                           INIT("init-silent", init_fails);

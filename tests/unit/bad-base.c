@@ -24,6 +24,10 @@ static void base(void)
     BAD(NOT_FOUND, ctrt_param_get_info(&info, SIZE_MAX), ctrt_status_get(NULL, NULL, SIZE_MAX),
         ctrt_constant_get(NULL, NULL, SIZE_MAX), ctrt_constant_find(&value, "CTRT_CHANELS_LAST"));
     FINE(strstr(ctrt_error_message(), "CTRT_CHANNELS_LAST") != NULL);
+    ctrt_progress *bar = NULL;
+    BAD(INVALID_ARGUMENT, ctrt_progress_new(NULL, 1, NULL), ctrt_progress_new(&bar, -1, NULL));
+    FINE((ctrt_progress_add(NULL, 1), true), (ctrt_progress_note(NULL, "x"), true), !ctrt_progress_due(NULL),
+        ctrt_progress_count(NULL) == 0, (ctrt_progress_release(&bar), bar == NULL));
 }
 
 static void device(void)

@@ -63,8 +63,11 @@ void bad_layout(void);
 void bad_parallel(void);
 void bad_strategy(void);
 void bad_comm(void);
+void bad_loading(void);                 /* data */
 void bad_ops(void);
 void bad_autograd(void);
 void bad_nn(void);                      /* nn, optim, checkpoint */
+void bad_datasets(void);
+void bad_transforms(void);
 
 #endif

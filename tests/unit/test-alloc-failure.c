@@ -9,7 +9,9 @@
 #include "calls.h"
 #include "autograd_check.h"
 #include "base/host_alloc.h"
+#include "data_check.h"
 #include "dryrun_models.h"
+#include "folder.h"
 #include "small_net.h"
 
 static ctrt_device *device;
@@ -248,6 +250,69 @@ static ctrt_status in_place(UNUSED struct training *none)
     return ctrt_backward(d);
 }
 
+/* A folder of images, with one more file. */
+static char data_folder[] = "/tmp/ctrt-alloc-failure-data-XXXXXX";
+
+static ctrt_status data_files(void)
+{
+    static const struct { const char *name, *text; } files[] = {
+        { "numbers", "1,2\n3,4\n" }, { "a/1.ppm", "P6 2 1 255\nabcdef" }, { "b/c/2.pgm", "P5 3 2 255\nabcdef" },
+    };
+    char path[100];
+    if (mkdtemp(data_folder) == NULL)
+        return ctrt_fail(CTRT_ERR_IO, "no temporary folder");
+    for (int k = 0; k < 3; k++) {
+        static const char *const folders[] = { "a", "b", "b/c" };
+        snprintf(path, sizeof path, "%s/%s", data_folder, folders[k]);
+        (void)mkdir(path, 0700);
+    }
+    for (int k = 0; k < 3; k++) {
+        snprintf(path, sizeof path, "%s/%s", data_folder, files[k].name);
+        FILE *file = fopen(path, "w");
+        if (file == NULL || fputs(files[k].text, file) < 0 || fclose(file) != 0)
+            return ctrt_fail(CTRT_ERR_IO, "cannot write %s", path);
+    }
+    return CTRT_OK;
+}
+
+static ctrt_status datasets(UNUSED struct training *none)
+{
+    CTRT_AUTO(dataset) images = NULL, table = NULL, text = NULL, saved = NULL;
+    CTRT_AUTO(tensor) image = NULL;
+    ctrt_tensor *fields[2] = { NULL };
+    char path[100], one[100];
+    const ctrt_image_options options = { .height = 2, .width = 2 };
+    const ctrt_tokens_options windows = { .length = 2 };
+    snprintf(path, sizeof path, "%s/numbers", data_folder);
+    snprintf(one, sizeof one, "%s/a/1.ppm", data_folder);
+    TRY(ctrt_image_folder_dataset(&images, data_folder, &options),
+        ctrt_csv_dataset(&table, path, &(ctrt_csv_options){ .label = 1 }), ctrt_tokens_dataset(&text, path, &windows),
+        ctrt_read_image(&image, one, 1), ctrt_save_tensors(net_path, (const char *[]){ "x" }, &image, 1),
+        ctrt_safetensors_dataset(&saved, net_path, NULL, 0));
+    ctrt_status status = ctrt_dataset_get(fields, images, 1, 1, 0);
+    tensors_release(fields, 2);
+    return status;
+}
+
+/* Reads two epochs of a dataset, onto the cpu and onto the device. */
+static ctrt_status loads(UNUSED struct training *none)
+{
+    const struct plain state = { .length = 5, .once = -1 };
+    CTRT_AUTO(dataset) dataset = NULL;
+    ctrt_tensor *fields[2] = { NULL, NULL };
+    ctrt_status status = ctrt_dataset_open(&dataset, plain_open, &state, sizeof state);
+    for (int i = 0; i < 2 && status == CTRT_OK; i++) {
+        CTRT_AUTO(loader) loader = NULL;
+        bool more = true;
+        const ctrt_loader_options options = { .batch_size = 2, .shuffle = true, .device = i == 0 ? NULL : device };
+        status = ctrt_loader_new(&loader, dataset, &options);
+        while (status == CTRT_OK && more)
+            status = ctrt_loader_next(fields, &more, loader);
+        tensors_release(fields, 2);
+    }
+    return status;
+}
+
 /* ---- a failed change of a module leaves the module unchanged ---- */
 
 /* Creates a module with a parameter that is not contiguous and a buffer of bools. */
@@ -299,6 +364,7 @@ TEST_MAIN
 {
     static const struct { const char *name; ctrt_status (*body)(struct training *none); } programs[] = {
         { "training, files, conversion", trains }, { "layers", layers }, { "changes in place", in_place },
+        { "datasets", datasets }, { "loading data", loads },
     };
     const int net = mkstemp(net_path), optimizer = mkstemp(optimizer_path);
     setenv("CTRT_LOG", "error", 1);
@@ -308,6 +374,7 @@ TEST_MAIN
         return done();
     close(net);
     close(optimizer);
+    CHECK_OK(data_files());
     device = second = cpu;
     EACH(c, programs) {
         group("%s: each allocation fails", c->name);
@@ -320,10 +387,12 @@ TEST_MAIN
     if (ctrt_is_available("sim", NULL)) {
         group("the devices sim:0 and sim:1 open");
         OK(ctrt_device_get(&device, "sim:0"), ctrt_device_get(&second, "sim:1"));
+        fail_each(loads, NULL, false);
         test_steps();
         all_or_nothing("ctrt_load", load_new, load_old, false);
     }
     unlink(net_path);
     unlink(optimizer_path);
+    folder_remove(data_folder);
     return done();
 }

@@ -164,7 +164,8 @@ TEST_MAIN
     REQUIRE(made == CTRT_OK, "%s", ctrt_error_message());
     group("calls with bad input");
     RUN_ALL(bad_base, bad_tensor, bad_stream, bad_split, bad_layout, bad_parallel, bad_share, bad_strategy, bad_comm,
-            bad_ops, bad_autograd, bad_nn, objects_release);
+            bad_loading, bad_datasets);
+    RUN_ALL(bad_transforms, bad_ops, bad_autograd, bad_nn, objects_release);
     folder_remove(folder);
     ctrt_log_set_level(CTRT_LOG_ERROR);
     group("every declared function was called");

@@ -367,6 +367,7 @@ typedef enum ctrt_component_kind {
     CTRT_COMPONENT_COMM = 4,
     CTRT_COMPONENT_STRATEGY = 5,
     CTRT_COMPONENT_HOOK = 6,
+    CTRT_COMPONENT_IMAGE = 7,
     CTRT_COMPONENT_KIND_MAX_ = 0x7fffffff
 } ctrt_component_kind;
 #define CTRT_PROBE_AGAIN (-0x7fffffff - 1)

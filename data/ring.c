@@ -1,0 +1,199 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* data/ring.c: allocates and maps the memory of a loader's batches; waits between processes. */
+#ifndef _GNU_SOURCE
+#define _GNU_SOURCE                     /* memfd_create */
+#endif
+#include "data/ring.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <inttypes.h>
+#include <limits.h>
+#include <linux/futex.h>
+#include <sys/mman.h>
+#include <sys/resource.h>
+#include <sys/stat.h>
+#include <sys/syscall.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "base/base.h"
+#include "base/host_alloc.h"
+#include "base/strbuf.h"
+
+#define PAGE 4096
+#define HUGE_FROM (4 << 20)            /* smaller memory does not use huge pages */
+
+/* Adds a * b, rounded up to `align`, to *sum. Returns whether there is no overflow. */
+static bool add(size_t *sum, size_t a, size_t b, size_t align)
+{
+    size_t product;
+    return !__builtin_mul_overflow(a, b, &product) && !__builtin_add_overflow(*sum, product, sum)
+           && !__builtin_add_overflow(*sum, align - 1, sum) && ((*sum -= *sum % align), true);
+}
+
+/* Computes the positions in the memory; false if they exceed the address space. */
+static bool layout(struct ring_header *header, const ctrt_dataset *dataset)
+{
+    const size_t workers = (size_t)MAX(1, header->workers), slots = (size_t)header->slots;
+    const size_t batch = (size_t)header->largest_batch;
+    size_t at = sizeof *header, stride = sizeof(struct ring_slot), data = 0;
+    bool fits = add(&at, workers, sizeof(struct ring_worker), 64);
+    header->queue_base = at;
+    fits = fits && add(&at, workers * ((size_t)header->depth + 1), sizeof(struct ring_task), 64);
+    header->slot_base = at;
+    fits = fits && add(&stride, batch, sizeof(int64_t), 64);
+    header->slot_stride = stride;
+    fits = fits && add(&at, slots, stride, PAGE);
+    header->data_base = at;
+    for (int f = 0; fits && f < dataset->functions.field_count; f++) {
+        header->field_base[f] = data;
+        header->capacity[f] = batch * dataset->bytes[f];
+        fits = add(&data, batch, dataset->bytes[f], 64);
+    }
+    fits = fits && add(&data, 0, 0, PAGE);
+    header->data_stride = data;
+    fits = fits && add(&at, slots, data, PAGE) && at <= INT64_MAX;
+    header->bytes = at;
+    return fits;
+}
+
+static ctrt_status fail_memory(const struct ring_header *header, const char *why)
+{
+    char all[32], each[32];
+    return ctrt_fail(CTRT_ERR_OUT_OF_MEMORY, "loader: %d batches of %s need %s of memory: %s; use fewer workers, a "
+                     "smaller prefetch_factor or smaller batches", header->slots,
+                     format_bytes(each, header->data_stride), format_bytes(all, header->bytes), why);
+}
+
+static ctrt_status allocate(int fd, const struct ring_header *header)
+{
+    char why[160], limit[32];
+    struct rlimit file;
+    /* A larger file would cause the signal SIGXFSZ. */
+    if (getrlimit(RLIMIT_FSIZE, &file) == 0 && file.rlim_cur < header->bytes) {
+        snprintf(why, sizeof why, "the limit of the size of files (ulimit -f) is %s",
+                 format_bytes(limit, file.rlim_cur));
+        return fail_memory(header, why);
+    }
+    if (ftruncate(fd, (off_t)header->bytes) != 0) {
+        snprintf(why, sizeof why, "a file of that size cannot be created: %s", strerror(errno));
+        return fail_memory(header, why);
+    }
+    int error;
+    do
+        error = posix_fallocate(fd, 0, (off_t)header->bytes);
+    while (error == EINTR);
+    if (error == 0)
+        return CTRT_OK;
+    snprintf(why, sizeof why, "the memory that processes share is exhausted: %s", strerror(error));
+    return fail_memory(header, why);
+}
+
+/* The kernel uses huge pages if /sys/kernel/mm/transparent_hugepage allows it: `enabled` for threads, `shmem_enabled`
+ * for processes. */
+static void advise(const struct ring *ring)
+{
+    if (ring->header->bytes >= HUGE_FROM)
+        madvise(ring->header, ring->header->bytes, MADV_HUGEPAGE);
+}
+
+static ctrt_status map(struct ring *ring, const struct ring_header *layout, bool shared)
+{
+    if (shared) {
+        ring->fd = memfd_create("ctrt-loader", MFD_CLOEXEC);
+        if (ring->fd < 0)
+            return ctrt_fail(CTRT_ERR_IO, "loader: cannot create memory that processes share: %s", strerror(errno));
+        CTRT_TRY(allocate(ring->fd, layout));
+    }
+    void *memory = mmap(NULL, layout->bytes, PROT_READ | PROT_WRITE,
+                        shared ? MAP_SHARED : MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, ring->fd, 0);
+    if (memory == MAP_FAILED)
+        return fail_memory(layout, strerror(errno));
+    ring->header = memory;
+    memcpy(ring->header, layout, sizeof *layout);
+    advise(ring);
+    return CTRT_OK;
+}
+
+ctrt_status ring_new(struct ring **out, const struct ring_header *config, const ctrt_dataset *dataset, bool shared,
+                     uint64_t budget)
+{
+    struct ring_header header = *config;
+    if (!layout(&header, dataset))
+        return ctrt_fail(CTRT_ERR_OVERFLOW, "loader: %d batches of %" PRId64 " samples of \"%s\" exceed the address "
+                         "space", header.slots, header.largest_batch, dataset->functions.name);
+    if (header.bytes > budget) {
+        char why[80], limit[32];
+        snprintf(why, sizeof why, "the budget (memory_budget) is %s", format_bytes(limit, budget));
+        return fail_memory(&header, why);
+    }
+    struct ring *ring = host_calloc(sizeof *ring);
+    if (ring == NULL)
+        return out_of_memory(sizeof *ring, "a loader");
+    atomic_init(&ring->refs, 1);
+    ring->fd = -1;
+    ring->slot_refs = host_calloc((size_t)header.slots * sizeof *ring->slot_refs);
+    ctrt_status status = CTRT_OK;
+    if (ring->slot_refs == NULL)
+        status = out_of_memory((size_t)header.slots * sizeof *ring->slot_refs, "a loader");
+    if (status == CTRT_OK)
+        status = map(ring, &header, shared);
+    if (status != CTRT_OK) {
+        ring_release(ring);
+        return status;
+    }
+    for (int w = 0; w < MAX(1, header.workers); w++)
+        atomic_store(&ring_worker(ring->header, w)->sample, -1);
+    *out = ring;
+    return CTRT_OK;
+}
+
+ctrt_status ring_map(struct ring **out, int fd)
+{
+    struct stat file;
+    struct ring *ring = host_calloc(sizeof *ring);
+    if (ring == NULL)
+        return out_of_memory(sizeof *ring, "a loader");
+    void *memory = fstat(fd, &file) != 0 ? MAP_FAILED
+                                         : mmap(NULL, (size_t)file.st_size, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+    if (memory == MAP_FAILED) {
+        host_free(ring);
+        return ctrt_fail(CTRT_ERR_OUT_OF_MEMORY, "loader: cannot map the memory of its batches: %s", strerror(errno));
+    }
+    atomic_init(&ring->refs, 1);
+    ring->fd = -1;
+    ring->header = memory;
+    *out = ring;
+    return CTRT_OK;
+}
+
+void ring_close(struct ring *ring)
+{
+    if (ring != NULL && ring->fd >= 0) {
+        close(ring->fd);
+        ring->fd = -1;
+    }
+}
+
+void ring_release(struct ring *ring)
+{
+    if (ring == NULL || atomic_fetch_sub(&ring->refs, 1) != 1)
+        return;
+    if (ring->header != NULL)
+        munmap(ring->header, ring->header->bytes);
+    ring_close(ring);
+    host_free(ring->slot_refs);
+    host_free(ring);
+}
+
+void ring_wait(_Atomic uint32_t *word, uint32_t value, long nanoseconds)
+{
+    const struct timespec slice = { .tv_sec = nanoseconds / 1000000000, .tv_nsec = nanoseconds % 1000000000 };
+    syscall(SYS_futex, word, FUTEX_WAIT, value, &slice, NULL, 0);
+}
+
+void ring_wake(_Atomic uint32_t *word)
+{
+    syscall(SYS_futex, word, FUTEX_WAKE, INT_MAX, NULL, NULL, 0);
+}

@@ -1,0 +1,78 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The parsers of data files: IDX, numpy.save, CSV, PPM and PGM. Accepted files must meet the contract of parsers.h. '`'
+ * in the input stands for a zero byte, so that the examples can be strings. */
+#include "base/host_alloc.h"
+#include "data/image.h"
+#include "data/parsers.h"
+#include "fuzz.h"
+#include "tensor/shape.h"
+
+static const char *const fuzz_examples[] = {
+    "``\x08\3```\1```\2```\3abcdef", "``\x0c\1```\2abcdefgh", "\x1f\x8b\x08", "``\x0e\x08````",
+    "\x93NUMPY\1`:`{'descr': '<f4', 'fortran_order': False, 'shape': (2, 1), }abcdefgh",
+    "\x93NUMPY\2`9```{'shape':(), 'descr':\"|u1\",'fortran_order':True} \n                   \n\n\n\nx",
+    "1,2,3\n4,5,6\n", "a;b\r\n\n\"1.5\";-2e-3", "\xef\xbb\xbf" "7\t8", "nan,inf\n0x1p4,1e999",
+    "P5 2 1 255\nab", "P6\n# c\n1 1 15\nabc", NULL,
+};
+static const char *const fuzz_words[] = {
+    "`", "\xff\xff\xff\xff", "'shape'", "'descr'", "'<f8'", "(1, )", "4611686018427387904", ",", "\n", "\"", "1e5",
+    "P6", " 255\n", NULL,
+};
+
+static void check_array(const struct array_header *header, size_t size)
+{
+    size_t bytes;
+    PROMISE(header->ndim >= 0 && header->ndim <= CTRT_MAX_DIMS && dtype_bytes(header->dtype) > 0);
+    PROMISE(array_bytes(&bytes, header) && bytes == header->bytes);
+    PROMISE(header->begin <= size && header->bytes <= size - header->begin);
+}
+
+static void try_csv(const uint8_t *data, size_t size)
+{
+    static const ctrt_csv_options options[] = {
+        { .separator = ',' }, { .separator = ';', .header = true }, { .separator = '\t', .label = -1 },
+        { .separator = ',', .label = 2, .label_float = true },
+    };
+    for (int k = 0; k < 4; k++) {
+        struct csv_table table;
+        if (csv_parse(&table, data, size, &options[k]) != CTRT_OK)
+            continue;
+        PROMISE(table.rows >= 1 && table.columns >= 1 && (size_t)(table.rows * table.columns) <= size);
+        PROMISE((table.y != NULL) == (options[k].label != 0));
+        host_free(table.x);
+        host_free(table.y);
+    }
+}
+
+static void try_pnm(const uint8_t *data, size_t size)
+{
+    int64_t height, width, again[2];
+    if (pnm_decode(NULL, &height, &width, data, size) != CTRT_OK)
+        return;
+    PROMISE(height >= 1 && width >= 1 && (size_t)(height * width) <= size);
+    unsigned char *rgb = malloc((size_t)(height * width * 3));
+    PROMISE(rgb != NULL && pnm_decode(rgb, &again[0], &again[1], data, size) == CTRT_OK);
+    PROMISE(again[0] == height && again[1] == width);
+    free(rgb);
+}
+
+static int fuzz_one(const uint8_t *data, size_t size)
+{
+    struct array_header header;
+    uint8_t *copy = malloc(size > 0 ? size : 1);                /* of this size, so that a sanitizer sees its end */
+    PROMISE(copy != NULL);
+    for (size_t i = 0; i < size; i++)
+        copy[i] = data[i] == '`' ? 0 : data[i];
+    if (idx_parse(&header, copy, size) == CTRT_OK) {
+        check_array(&header, size);
+        PROMISE(header.begin + header.bytes == size);
+    }
+    if (npy_parse(&header, copy, size) == CTRT_OK)
+        check_array(&header, size);
+    try_csv(copy, size);
+    try_pnm(copy, size);
+    free(copy);
+    return 0;
+}
+
+FUZZ_MAIN

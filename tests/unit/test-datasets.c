@@ -1,0 +1,517 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Ready datasets: values of small files, and the message for each kind of malformed file. The files of PIL and numpy
+ * are in tests/reference/data.txt. */
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "calls.h"
+#include "child.h"
+#include "folder.h"
+#include "reference/ref.h"
+#include "tensors.h"
+
+static const char *folder;
+static struct ref_file *ref;
+
+/* ---- writing files ---- */
+
+static const char *file_of(const char *name, const void *bytes, size_t size)
+{
+    const char *path = folder_join(folder, name);
+    FILE *out = fopen(path, "wb");
+    REQUIRE(out != NULL && fwrite(bytes, 1, size, out) == size && fclose(out) == 0, "cannot write %s", path);
+    return path;
+}
+
+#define FILE_OF(name, text) file_of(name, text, sizeof(text) - 1)
+
+/* Writes the file of the reference. */
+static const char *reference_file(const char *name)
+{
+    unsigned char bytes[4096];
+    const struct ref_record *record = ref_find(ref, "file/%s", name);
+    REQUIRE(record != NULL && record->numel <= (int64_t)sizeof bytes, "no file/%s", name);
+    for (int64_t i = 0; i < record->numel; i++)
+        bytes[i] = (unsigned char)record->i[i];
+    return file_of(name, bytes, (size_t)record->numel);
+}
+
+/* ---- checks ---- */
+
+/* Checks a field of a sample; `count` values. */
+static void check_field(ctrt_dataset *dataset, int64_t index, int field, const double *want, int64_t count)
+{
+    ctrt_tensor *fields[CTRT_MAX_FIELDS] = { NULL };
+    if (CHECK_OK(ctrt_dataset_get(fields, dataset, index, 1, 0)))
+        check_values_within("field", __LINE__, fields[field], want, count, 0);
+    for (int f = 0; f < CTRT_MAX_FIELDS; f++)
+        ctrt_tensor_release(&fields[f]);
+}
+#define CHECK_FIELD(dataset, index, field, ...)                              \
+    check_field(dataset, index, field, (const double[]){ __VA_ARGS__ },      \
+                sizeof((double[]){ __VA_ARGS__ }) / sizeof(double))
+
+/* A table of files and the words of their messages; `call` opens the dataset of `bad_path`. */
+struct bad { const char *bytes; size_t size; ctrt_status status; const char *words; };
+#define BAD(text, status, words) { text, sizeof(text) - 1, CTRT_ERR_##status, words }
+#define CHECK_BAD(table, call)                                                                  \
+    EACH(c, table) {                                                                            \
+        ctrt_dataset *bad_dataset = NULL, **out = &bad_dataset;                                 \
+        const char *bad_path = file_of("bad", c->bytes, c->size);                               \
+        CHECK_FAILS(call, c->status, c->words);                                                 \
+        CHECK_HAS(ctrt_error_message(), "/bad");                                                \
+        ctrt_dataset_release(&bad_dataset);                                                     \
+    }
+
+/* ---- plugins, first because their test needs a process that has not used the library ---- */
+
+TEST(plugins, "image files: plugins of the program, and those without a function")
+{
+    char *plugins = FOLDER_OF("image-bmp", "image-webp", "backend-cpu", "memory-caching");
+    const char *good = FILE_OF("good", "BM\5"), *huge = FILE_OF("huge", "BM\0"), *bad = FILE_OF("bad", "BM");
+    const char *webp = FILE_OF("webp", "RIFF\1\2\3\4WEBP");
+    IN_CHILD(folder_path(plugins, NULL), "CTRT_LOG=error") {
+        CTRT_AUTO(tensor) image = NULL;
+        CHECK_OK(ctrt_read_image(&image, good, 1));
+        check_values_within("image", __LINE__, image, (double[]){ 5, 5, 5, 5, 5 }, 5, 0);
+        CHECK_FAILS(ctrt_read_image(&image, huge, 3), CTRT_ERR_FORMAT, "huge: an image of 0x1");
+        CHECK_FAILS(ctrt_read_image(&image, bad, 3), CTRT_ERR_FORMAT, "bad: no width");
+        CHECK_FAILS(ctrt_read_image(&image, webp, 3), CTRT_ERR_NOT_FOUND,
+                    "struct ctrt_image_codec: required slot decode is missing");
+    }
+}
+
+/* ---- IDX ---- */
+
+#define IDX_IMAGES "\0\0\x08\3\0\0\0\2\0\0\0\2\0\0\0\3" "\0\1\2\3\4\5" "\xff\0\xff\0\xff\0"
+#define IDX_LABELS "\0\0\x08\1\0\0\0\2\7\1"
+
+TEST(idx, "IDX: images and labels, resized, normalised, malformed")
+{
+    CTRT_AUTO(dataset) d = NULL;
+    const char *images = FILE_OF("images", IDX_IMAGES), *labels = FILE_OF("labels", IDX_LABELS);
+    CHECK_OK(ctrt_idx_dataset(&d, images, labels, &(ctrt_image_options){ .dtype = CTRT_U8 }));
+    CHECK_EQ(ctrt_dataset_length(d), 2);
+    CHECK_STR(ctrt_dataset_field(d, 0)->name, "image");
+    CHECK_EQ(ctrt_dataset_field(d, 0)->ndim, 3);
+    CHECK_FIELD(d, 0, 0, 0, 1, 2, 3, 4, 5);
+    CHECK_FIELD(d, 0, 1, 7);
+    CHECK_FIELD(d, 1, 1, 1);
+    CHECK_OK(ctrt_idx_dataset(&d, images, NULL, &(ctrt_image_options){ .mean = { 0.5f }, .std = { 0.25f } }));
+    CHECK_EQ(ctrt_dataset_field_count(d), 1);
+    CHECK_FIELD(d, 1, 0, 2, -2, 2, -2, 2, -2);
+    CHECK_OK(ctrt_idx_dataset(&d, images, NULL, &(ctrt_image_options){ .dtype = CTRT_U8, .height = 1, .width = 1 }));
+    CHECK_FIELD(d, 0, 0, 2);                    /* the mean, 2.5, rounded to even */
+    static const struct bad cases[] = {
+        BAD("\0\0", FORMAT, "at least 4 bytes, this one has 2"),
+        BAD("", FORMAT, "this one has 0"),
+        BAD("\x1f\x8b\x08\0\0", FORMAT, "gunzip"),
+        BAD("\1\0\x08\3\0\0\0\0", FORMAT, "begins with 01 00, expected 00 00"),
+        BAD("\0\0\x0a\1\0\0\0\0", FORMAT, "byte 2 is 0x0a"),
+        BAD("\0\0\x08\0", NOT_SUPPORTED, "0 dimensions"),
+        BAD("\0\0\x08\x63\0", NOT_SUPPORTED, "99 dimensions"),
+        BAD("\0\0\x08\3\0\0\0\2\0\0", FORMAT, "truncated: the header of 3 dimensions has 16 bytes, the file 10"),
+        BAD("\0\0\x08\3\0\0\0\1\0\0\0\1\0\0\0\2x", FORMAT,
+            "truncated: u8 of shape [1, 1, 2] needs 2 bytes after the header, the file has 1"),
+        BAD("\0\0\x08\3\0\0\0\1\0\0\0\1\0\0\0\1xyz", FORMAT, "too long: u8 of shape [1, 1, 1] needs 1 bytes"),
+        BAD("\0\0\x0e\3\xff\xff\xff\xff\xff\xff\xff\xff\xff\xff\xff\xff", FORMAT, "needs more than"),
+        BAD("\0\0\x08\1\0\0\0\1x", FORMAT, "u8 of shape [1], expected u8 with 3 dimensions (images)"),
+        BAD("\0\0\x0c\3\0\0\0\0\0\0\0\1\0\0\0\1", FORMAT, "i32 of shape [0, 1, 1], expected u8"),
+    };
+    CHECK_BAD(cases, ctrt_idx_dataset(out, bad_path, NULL, NULL));
+    static const struct bad labels_cases[] = {
+        BAD("\0\0\x08\1\0\0\0\1x", FORMAT, "has 1 labels for the 2 images"),
+        BAD(IDX_IMAGES, FORMAT, "expected u8 with 1 dimension (labels)"),
+    };
+    CHECK_BAD(labels_cases, ctrt_idx_dataset(out, images, bad_path, NULL));
+    CHECK_OK(ctrt_idx_dataset(&d, images, labels, NULL));
+    REQUIRE_TRUE(truncate(images, 20) == 0);
+    ctrt_tensor *fields[2] = { NULL };
+    CHECK_FAILS(ctrt_dataset_get(fields, d, 1, 1, 0), CTRT_ERR_IO, "was truncated after it was opened: it had 28");
+}
+
+/* ---- CIFAR ---- */
+
+TEST(cifar, "CIFAR: records of several files, labels of both kinds, malformed")
+{
+    enum { RECORD = 1 + 3072 };
+    static unsigned char bytes[2 * RECORD];
+    CTRT_AUTO(dataset) d = NULL;
+    memset(bytes, 9, RECORD);
+    memset(bytes + RECORD, 200, RECORD);
+    const char *two = file_of("two", bytes, sizeof bytes);
+    bytes[0] = 3;
+    const char *one = file_of("one", bytes, RECORD), *paths[] = { one, two };
+    ctrt_image_options options = { .dtype = CTRT_U8, .height = 1, .width = 1 };
+    CHECK_OK(ctrt_cifar_dataset(&d, paths, 2, CTRT_CIFAR10, &options));
+    CHECK_EQ(ctrt_dataset_length(d), 3);
+    CHECK_FIELD(d, 0, 1, 3);
+    CHECK_FIELD(d, 1, 1, 9);
+    CHECK_FIELD(d, 1, 0, 9, 9, 9);
+    ctrt_tensor *fields[2] = { NULL };
+    CHECK_FAILS(ctrt_dataset_get(fields, d, 2, 1, 0), CTRT_ERR_FORMAT,
+                "two: record 1 has the label 200, expected 0 to 9");
+    CHECK_FAILS(ctrt_cifar_dataset(&d, paths, 2, CTRT_CIFAR100, NULL), CTRT_ERR_FORMAT,
+                "one has 3073 bytes, expected records of 3074 bytes (CIFAR-100)");
+    bytes[0] = 4, bytes[1] = 55;
+    paths[0] = file_of("hundred", bytes, RECORD + 1);
+    for (int coarse = 0; coarse < 2; coarse++) {
+        CHECK_OK(ctrt_cifar_dataset(&d, paths, 1, coarse ? CTRT_CIFAR100_COARSE : CTRT_CIFAR100, &options));
+        CHECK_FIELD(d, 0, 1, coarse ? 4 : 55);
+    }
+    static const struct bad cases[] = { BAD("", FORMAT, "0 bytes"), BAD("abc", FORMAT, "3 bytes, expected records") };
+    CHECK_BAD(cases, ctrt_cifar_dataset(out, &bad_path, 1, CTRT_CIFAR10, NULL));
+}
+
+/* ---- CSV ---- */
+
+TEST(csv, "CSV: separators, quotes, labels, headers, malformed")
+{
+    static const struct csv_case {
+        const char *text;
+        ctrt_csv_options options;
+        int64_t rows;
+        double x[4];                            /* the last row */
+        int columns;
+        double y;
+    } cases[] = {
+        { "1,2,3\n4,5,6\n", { .label = -1 }, 2, { 4, 5 }, 2, 6 },
+        { "1,2,3\r\n4,5,6", { .label = 1 }, 2, { 5, 6 }, 2, 4 },
+        { "\xef\xbb\xbf" "a;b\n\n 1.5 ; -2e-3\n \n", { .separator = ';', .header = true }, 1, { 1.5, -2e-3f }, 2, 0 },
+        { "\"7\"\t\"0.25\"\n", { .separator = '\t', .label = 2, .label_float = true }, 1, { 7 }, 1, 0.25 },
+        { "1 2 -3\n", { .separator = ' ' }, 1, { 1, 2, -3 }, 3, 0 },
+    };
+    EACH(c, cases) {
+        CTRT_AUTO(dataset) d = NULL;
+        if (!CHECK_OK(ctrt_csv_dataset(&d, file_of("table", c->text, strlen(c->text)), &c->options)))
+            continue;
+        CHECK_EQ(ctrt_dataset_length(d), c->rows);
+        CHECK_EQ(ctrt_dataset_field_count(d), c->options.label != 0 ? 2 : 1);
+        check_field(d, c->rows - 1, 0, c->x, c->columns);
+        if (c->options.label != 0)
+            check_field(d, c->rows - 1, 1, &c->y, 1);
+    }
+    CTRT_AUTO(dataset) digits = NULL;
+    char path_of_digits[4096];
+    snprintf(path_of_digits, sizeof path_of_digits, "%s/examples/data/digits.csv", getenv("srcdir"));
+    if (CHECK_OK(ctrt_csv_dataset(&digits, path_of_digits, &(ctrt_csv_options){ .label = -1 }))) {
+        CHECK_EQ(ctrt_dataset_length(digits), 1797);
+        CHECK_EQ(ctrt_dataset_field(digits, 0)->shape[0], 64);
+        CHECK_FIELD(digits, 1796, 1, 8);
+    }
+    static const struct bad bad[] = {
+        BAD("", FORMAT, "no numbers"),
+        BAD("\n \n", FORMAT, "no numbers"),
+        BAD("1,2\n3,x4\n", FORMAT, "line 2, column 2: expected a number, found \"x4\""),
+        BAD("1,2\n\n3\n", FORMAT, "line 3 has 1 columns, expected 2 as in the first line"),
+        BAD("1,,2\n", FORMAT, "line 1, column 2 is empty"),
+        BAD("1,2\n3,4\0\n", FORMAT, "line 2, column 2: expected a number"),
+    };
+    CHECK_BAD(bad, ctrt_csv_dataset(out, bad_path, NULL));
+    static const struct bad labels[] = {
+        BAD("1,0.5\n", FORMAT, "line 1, column 2: the label 0.5 is not an integer"),
+        BAD("1\n", FORMAT, "no column except the label"),
+    };
+    CHECK_BAD(labels, ctrt_csv_dataset(out, bad_path, (&(ctrt_csv_options){ .label = -1 })));
+    CTRT_AUTO(dataset) d = NULL;
+    const char *path = FILE_OF("table", "1,2\n");
+    FAILS(INVALID_ARGUMENT, (ctrt_csv_dataset(&d, path, &(ctrt_csv_options){ .label = 3 }), "column 3"),
+          (ctrt_csv_dataset(&d, path, &(ctrt_csv_options){ .separator = '.' }), "cannot separate"));
+}
+
+/* ---- numpy and safetensors ---- */
+
+TEST(npy, "numpy.save: files of numpy, several fields, malformed")
+{
+    static const char *const names[] = { "f4", "f8", "i8", "u1", "b1", "f2", "version2" };
+    EACH(name, names) {
+        CTRT_AUTO(dataset) d = NULL;
+        const char *path = reference_file(*name);
+        const struct ref_record *want = ref_find(ref, "npy/%s", *name);
+        if (!CHECK_OK(ctrt_npy_dataset(&d, name, &path, 1)))
+            continue;
+        CHECK_STR(ctrt_dtype_name(ctrt_dataset_field(d, 0)->dtype), want->dtype);
+        CHECK_EQ(ctrt_dataset_length(d), want->dims[0]);
+        const int64_t row = want->numel / want->dims[0];
+        for (int64_t i = 0; i < want->dims[0]; i++)
+            check_field(d, i, 0, want->f + i * row, row);
+    }
+    tap_state.row = 0;
+    CTRT_AUTO(dataset) d = NULL;
+    const char *both[] = { reference_file("i8"), reference_file("b1") }, *fields[] = { "x", "mask" };
+    CHECK_OK(ctrt_npy_dataset(&d, fields, both, 2));
+    CHECK_FIELD(d, 1, 0, 3, 4, 5);
+    CHECK_FIELD(d, 1, 1, 0, 1);
+    both[1] = reference_file("f4");
+    CHECK_FAILS(ctrt_npy_dataset(&d, fields, both, 2), CTRT_ERR_FORMAT, "\"mask\" of shape [3, 2, 2] has 3 rows, but "
+                "\"x\" has 2");
+#define NPY(header) "\x93NUMPY\1\0\x46\0" header
+    static const struct bad cases[] = {
+        BAD("", FORMAT, "not a file of numpy.save"),
+        BAD("\x93NUMPX\1\0\0\0", FORMAT, "not a file of numpy.save"),
+        BAD("\x93NUMPY\4\0\0\0", NOT_SUPPORTED, "version 4.0"),
+        BAD("\x93NUMPY\1\0\xff\0{}", FORMAT, "truncated: the header has 265 bytes, the file 12"),
+        BAD("\x93NUMPY\2\0\1\0\0\xff{", FORMAT, "truncated: the header has"),
+        BAD("\x93NUMPY\1\0\2\0{}", FORMAT, "expected the keys descr"),
+        BAD("\x93NUMPY\1\0\0\0", FORMAT, "expected '{'"),
+        BAD(NPY("{'descr': '>f4', 'fortran_order': False, 'shape': (2,), }            \n"), NOT_SUPPORTED, "'>f4'"),
+        BAD(NPY("{'descr': [('a', '<f4')], 'fortran_order': False, 'shape': (2,), }   \n"), NOT_SUPPORTED,
+            "structured arrays"),
+        BAD(NPY("{'descr': '<f4', 'fortran_order': True, 'shape': (1, 2), }           \n"), NOT_SUPPORTED, "Fortran"),
+        BAD(NPY("{'descr': '<f4', 'fortran_order': Maybe, 'shape': (1,), }            \n"), FORMAT, "'fortran_order'"),
+        BAD(NPY("{'descr': '<f4', 'fortran_order': False, 'shape': (1 2), }           \n"), FORMAT, "in the shape"),
+        BAD(NPY("{'descr': '<f4', 'fortran_order': False, 'shape': (-1,), }           \n"), FORMAT, "a size"),
+        BAD(NPY("{'descr': '<f4', 'fortran_order': False, 'shape': 7, }               \n"), FORMAT, "parentheses"),
+        BAD(NPY("{'descr': '<f4', 'fortran_order': False, 'shape': (1,), 'more': 1}   \n"), FORMAT, "key 'more'"),
+        BAD(NPY("{'descr': '<f4', 'fortran_order': False, 'shape': (1,1,1,1,1,1,1,1,1)}"), NOT_SUPPORTED,
+            "more than 8"),
+        BAD(NPY("{'descr': '<f4', 'fortran_order': False, 'shape': (), }              \n") "abcd", FORMAT,
+            "a single number"),
+        BAD(NPY("{'descr': '<f4', 'fortran_order': False, 'shape': (2,), }            \n") "abcdefg", FORMAT,
+            "truncated: f32 of shape [2] needs 8 bytes after the header, the file has 7"),
+        BAD(NPY("{'descr':'<f8','fortran_order':False,'shape':(2305843009213693952,4)} "), FORMAT, "more than"),
+    };
+    CHECK_BAD(cases, ctrt_npy_dataset(out, &fields[0], &bad_path, 1));
+}
+
+TEST(safetensors, "safetensors: chosen tensors and all, malformed")
+{
+    static const float x[] = { 1, 2, 3, 4 };
+    static const int64_t y[] = { 7, 8 };
+    static const char *const names[] = { "x", "y" };
+    CTRT_AUTO(tensor) tensors = NULL;
+    CTRT_AUTO(tensor) second = NULL;
+    CTRT_AUTO(dataset) d = NULL;
+    const char *path = folder_join(folder, "t.safetensors");
+    OK(ctrt_from_data(&tensors, x, 4, CTRT_SHAPE(2, 2), CTRT_F32, NULL),
+       ctrt_from_data(&second, y, 2, CTRT_SHAPE(2), CTRT_I64, NULL),
+       ctrt_save_tensors(path, names, (ctrt_tensor *[]){ tensors, second }, 2));
+    CHECK_OK(ctrt_safetensors_dataset(&d, path, NULL, 0));
+    CHECK_EQ(ctrt_dataset_field_count(d), 2);
+    CHECK_FIELD(d, 1, 0, 3, 4);
+    CHECK_FIELD(d, 1, 1, 8);
+    CHECK_OK(ctrt_safetensors_dataset(&d, path, names + 1, 1));
+    CHECK_STR(ctrt_dataset_field(d, 0)->name, "y");
+    FAILS(NOT_FOUND, (ctrt_safetensors_dataset(&d, path, (const char *[]){ "z" }, 1), "has no tensor \"z\""));
+    static const struct bad cases[] = {
+        BAD("", FORMAT, NULL), BAD("\x10\0\0\0\0\0\0\0{}", FORMAT, NULL),
+        BAD("\2\0\0\0\0\0\0\0{}", INVALID_ARGUMENT, "0 tensors"),
+    };
+    CHECK_BAD(cases, ctrt_safetensors_dataset(out, bad_path, NULL, 0));
+}
+
+/* ---- tokens ---- */
+
+TEST(tokens, "tokens: windows side by side, with a stride and at random, malformed")
+{
+    uint16_t tokens[11];
+    CTRT_AUTO(dataset) d = NULL;
+    for (int i = 0; i < 11; i++)
+        tokens[i] = (uint16_t)(1000 + i);
+    const char *path = file_of("tokens", tokens, sizeof tokens);
+    CHECK_OK(ctrt_tokens_dataset(&d, path, &(ctrt_tokens_options){ .length = 3 }));
+    CHECK_EQ(ctrt_dataset_length(d), 3);
+    CHECK_FIELD(d, 2, 0, 1006, 1007, 1008);
+    CHECK_FIELD(d, 2, 1, 1007, 1008, 1009);
+    CHECK_OK(ctrt_tokens_dataset(&d, path, &(ctrt_tokens_options){ .length = 3, .stride = 1 }));
+    CHECK_EQ(ctrt_dataset_length(d), 8);
+    CHECK_FIELD(d, 7, 1, 1008, 1009, 1010);
+    static const uint32_t wide[] = { 1, 70000, 0xffffffff };
+    CHECK_OK(ctrt_tokens_dataset(&d, file_of("wide", wide, 12), &(ctrt_tokens_options){ .length = 2, .bytes = 4 }));
+    CHECK_FIELD(d, 0, 1, 70000, 0xffffffff);
+    CHECK_FAILS(ctrt_tokens_dataset(&d, file_of("odd", tokens, 6), &(ctrt_tokens_options){ .length = 1, .bytes = 4 }),
+                CTRT_ERR_FORMAT, "has 6 bytes, no multiple of 4");
+    FAILS(FORMAT, (ctrt_tokens_dataset(&d, path, &(ctrt_tokens_options){ .length = 11 }), "has 11 tokens; a window and "
+                   "the token after it are 12"));
+    FAILS(INVALID_ARGUMENT, (ctrt_tokens_dataset(&d, path, &(ctrt_tokens_options){ .length = 0 }), "length 0"),
+          (ctrt_tokens_dataset(&d, path, &(ctrt_tokens_options){ .length = 1, .bytes = 3 }), "3 bytes"));
+
+    CHECK_OK(ctrt_tokens_dataset(&d, path, &(ctrt_tokens_options){ .length = 3, .random = true, .samples = 200 }));
+    int seen[8] = { 0 };
+    for (int64_t i = 0; i < 200; i++) {
+        int64_t x[3], y[3];
+        ctrt_sample sample = { .size = sizeof sample, .index = i, .out = (void *[]){ x, y } };
+        ctrt_sample_random_start(&sample.random, 5, 0, i);
+        if (!CHECK_OK(ctrt_dataset_read(&sample, d)) || !CHECK_TRUE(x[0] >= 1000 && x[0] < 1008))
+            break;
+        seen[x[0] - 1000]++;
+        CHECK(x[1] == x[0] + 1 && y[2] == x[0] + 3, "window at %lld", (long long)x[0]);
+    }
+    for (int i = 0; i < 8; i++)
+        CHECK(seen[i] > 8 && seen[i] < 50, "position %d was chosen %d times of 200, expected about 25", i, seen[i]);
+    CHECK_OK(ctrt_tokens_dataset(&d, path, &(ctrt_tokens_options){ .length = 10, .vocabulary = 1010 }));
+    ctrt_tensor *fields[2] = { NULL };
+    CHECK_FAILS(ctrt_dataset_get(fields, d, 0, 1, 0), CTRT_ERR_FORMAT, "token 10 is 1010, expected less than 1010");
+}
+
+/* ---- a folder of images ---- */
+
+static void make_image(const char *name, int value)
+{
+    char bytes[64];
+    const int header = snprintf(bytes, sizeof bytes, "P5 2 1 255\n");
+    bytes[header] = bytes[header + 1] = (char)value;
+    file_of(name, bytes, (size_t)header + 2);
+}
+
+static ctrt_status invert(const ctrt_image *out, const ctrt_image *image, ctrt_sample_random *random, void *user)
+{
+    (void)random;
+    CTRT_TRY(ctrt_image_to_float(out, image, (float[]){ 1 }, (float[]){ -1 }));
+    ++*(int *)user;
+    return CTRT_OK;
+}
+
+TEST(image_folder, "a folder of images: classes and files in the order of torchvision, errors that name the file")
+{
+    CTRT_AUTO(dataset) d = NULL;
+    ctrt_image_options options = { .height = 1, .width = 2, .dtype = CTRT_U8, .channels = 1 };
+    static const char *const order[] = { "b/2.PGM", "b/a/3.ppm", "b/a-b/4.pgm", "cat/1.pgm", "cat/5.jpeg" };
+    const char *root = folder_join(folder, "root");
+    (void)mkdir(root, 0755);
+    CHECK_FAILS(ctrt_image_folder_dataset(&d, root, &options), CTRT_ERR_NOT_FOUND, "has no sub-folder");
+    static const char *const folders[] = { "root/cat", "root/b", "root/b/a", "root/b/a-b" };
+    EACH(name, folders)
+        (void)mkdir(folder_join(folder, *name), 0755);
+    CHECK_FAILS(ctrt_image_folder_dataset(&d, root, &options), CTRT_ERR_NOT_FOUND, "root/b has no image");
+    EACH(name, order) {
+        char path[64];
+        snprintf(path, sizeof path, "root/%s", *name);
+        make_image(path, 10 * (int)(name - order));
+    }
+    FILE_OF("root/cat/notes.txt", "no image");
+    CHECK_OK(ctrt_image_folder_dataset(&d, root, &options));
+    CHECK_EQ(ctrt_dataset_length(d), 5);
+    CHECK_STR(ctrt_image_folder_class(d, 0), "b");
+    CHECK_STR(ctrt_image_folder_class(d, 1), "cat");
+    CHECK_TRUE(ctrt_image_folder_class(d, 2) == NULL && ctrt_image_folder_class(NULL, 0) == NULL);
+    /* "b/a-b" is before "b/a" with its "/": os.walk's paths are compared as text. */
+    static const int at[] = { 0, 1, 2, 3, 4 };
+    EACH(i, at) {
+        const int64_t index = *i;
+        CHECK_HAS(ctrt_image_folder_path(d, index), order[*i]);
+        check_field(d, index, 0, (const double[]){ 10 * *i, 10 * *i }, 2);
+        check_field(d, index, 1, (const double[]){ index >= 3 }, 1);
+    }
+    tap_state.row = 0;
+    int calls = 0;
+    options = (ctrt_image_options){ .height = 1, .width = 2, .channels = 1, .transform = invert, .user = &calls };
+    make_image("root/b/2.PGM", 255);
+    CHECK_OK(ctrt_image_folder_dataset(&d, root, &options));
+    CHECK_FIELD(d, 0, 0, 0, 0);
+    CHECK_EQ(calls, 1);
+    ctrt_tensor *fields[2] = { NULL };
+    FILE_OF("root/cat/5.jpeg", "P5 2 1 255\nx");
+    CHECK_FAILS(ctrt_dataset_get(fields, d, 4, 1, 0), CTRT_ERR_FORMAT, "cat/5.jpeg: truncated: a PGM image of 2x1");
+    unlink(folder_join(folder, "root/cat/1.pgm"));
+    CHECK_FAILS(ctrt_dataset_get(fields, d, 3, 1, 0), CTRT_ERR_IO, "cat/1.pgm: cannot open: No such file");
+    FAILS(INVALID_ARGUMENT, (ctrt_image_folder_dataset(&d, root, &(ctrt_image_options){ .height = 3 }), "width 0"),
+          (ctrt_image_folder_dataset(&d, root, &(ctrt_image_options){ .height = 3, .width = 3, .channels = 2 }),
+           "2 channels"));
+    FAILS(IO, (ctrt_image_folder_dataset(&d, "/nowhere", &options), "/nowhere: cannot open the folder"));
+}
+
+/* ---- image files ---- */
+
+static void check_image(const char *name, const char *kind, int channels, double tolerance)
+{
+    CTRT_AUTO(tensor) image = NULL;
+    const struct ref_record *want = ref_find(ref, "%s/%s", kind, name);
+    const ctrt_status status = ctrt_read_image(&image, reference_file(name), channels);
+    if (!CHECK_OK(status))
+        return;
+    CHECK_EQ(ctrt_tensor_size(image, 1), want->dims[0]);
+    CHECK_EQ(ctrt_tensor_size(image, 2), want->dims[1]);
+    unsigned char got[1024];
+    const int64_t pixels = want->dims[0] * want->dims[1];
+    CHECK_OK(ctrt_to_host(got, sizeof got, image, CTRT_U8));
+    for (int64_t i = 0; i < pixels; i++)
+        for (int c = 0; c < channels; c++)
+            CHECK_NEAR(got[c * pixels + i], want->i[channels * i + c], tolerance);
+}
+
+TEST(image_files, "image files: the pixels of PIL")
+{
+    static const struct { const char *name, *plugin; } cases[] = {
+        { "rgb.ppm", NULL },         { "gray.pgm", NULL },       { "small.pgm", NULL },
+        { "rgb.jpg", "image-jpeg" }, { "gray.jpg", "image-jpeg" }, { "subsampled.jpg", "image-jpeg" },
+        { "cmyk.jpg", "image-jpeg" }, { "rgb.png", "image-png" }, { "rgba.png", "image-png" },
+        { "gray.png", "image-png" }, { "palette.png", "image-png" },
+    };
+    EACH(c, cases) {
+        if (c->plugin != NULL && access(built_path(c->plugin), F_OK) != 0)
+            continue;
+        check_image(c->name, "rgb", 3, 0);
+        check_image(c->name, "gray", 1, 0);
+    }
+}
+
+TEST(bad_images, "image files: malformed")
+{
+    static const struct { const char *bytes; size_t size; ctrt_status status; const char *words; } cases[] = {
+        BAD("", FORMAT, "begins with nothing"),
+        BAD("hello, world", FORMAT, "begins with 68 65 6c 6c 6f 2c 20 77"),
+        BAD("P6 1 1 255\nab", FORMAT, "truncated: a PPM image of 1x1 (width x height) needs 3 bytes"),
+        BAD("P5", FORMAT, "malformed PGM header"),
+        BAD("P5 1 0 255\n", FORMAT, "malformed PGM header"),
+        BAD("P5 99999999 9999 255\n", FORMAT, "malformed PGM header"),
+        BAD("P5 16000000 16000000 255\n", FORMAT, "malformed PGM header"),
+        BAD("P5 1 1 65535\nab", NOT_SUPPORTED, "values up to 65535"),
+        BAD("BM but no plugin", NOT_FOUND, "the format bmp needs the plugin image-bmp"),
+    };
+    CTRT_AUTO(tensor) image = NULL;
+    EACH(c, cases) {
+        CHECK_FAILS(ctrt_read_image(&image, file_of("bad", c->bytes, c->size), 3), c->status, c->words);
+        CHECK_HAS(ctrt_error_message(), "/bad");
+    }
+    tap_state.row = 0;
+    static const struct { const char *name, *plugin, *words; } cut[] = {
+        { "rgb.jpg", "image-jpeg", "the JPEG file is truncated" }, { "rgb.png", "image-png", "(libpng)" },
+    };
+    EACH(c, cut) {
+        if (access(built_path(c->plugin), F_OK) != 0)
+            continue;
+        const char *path = reference_file(c->name);
+        struct stat about;
+        /* Each prefix of the file must be refused. */
+        REQUIRE_TRUE(stat(path, &about) == 0);
+        for (off_t size = about.st_size - (c->plugin[6] == 'j' ? 2 : 13); size > 8; size -= 7) {
+            REQUIRE_TRUE(truncate(path, size) == 0);
+            const ctrt_status status = ctrt_read_image(&image, path, 3);
+            CHECK(status == CTRT_ERR_FORMAT, "%s, %lld bytes: %s", c->name, (long long)size,
+                  ctrt_status_string(status));
+        }
+    }
+}
+
+TEST(damaged_images, "image files: damaged bytes give pixels or an error")
+{
+    static const char *const names[] = { "subsampled.jpg", "cmyk.jpg", "rgba.png", "palette.png", "rgb.ppm" };
+    CTRT_AUTO(tensor) image = NULL;
+    EACH(name, names) {
+        const char *path = reference_file(*name);
+        unsigned char bytes[4096];
+        const size_t size = folder_read(bytes, sizeof bytes, path);
+        for (int i = 0; i < FEWER_SANITIZED(160); i++) {
+            ctrt_sample_random random;
+            ctrt_sample_random_start(&random, 1, 0, i);
+            unsigned char *byte = &bytes[ctrt_sample_random_below(&random, size)], before = *byte;
+            *byte ^= (unsigned char)(1 + ctrt_sample_random_below(&random, 255));
+            const ctrt_status status = ctrt_read_image(&image, file_of("damaged", bytes, size), 3);
+            CHECK(status == CTRT_OK || status == CTRT_ERR_FORMAT || status == CTRT_ERR_NOT_SUPPORTED
+                      || status == CTRT_ERR_NOT_FOUND, "%s, byte %d: %s", *name, (int)(byte - bytes),
+                  ctrt_error_message());
+            *byte = before;
+        }
+    }
+}
+
+TEST_MAIN
+{
+    folder = folder_new();
+    ref = ref_load("data.txt");
+    REQUIRE(ref != NULL, "no data.txt");
+    const int failed = run_tests();
+    ref_free(ref);
+    return failed;
+}
