@@ -19,7 +19,7 @@ struct scaled_optimizer {
 };
 
 struct ctrt_grad_scaler {
-    ctrt_grad_scaler_options options;   /* with the defaults filled in; init_scale: the scale as long as `scale` is NULL */
+    ctrt_grad_scaler_options options;   /* with defaults filled in; init_scale: the scale while `scale` is NULL */
     int64_t init_tracker;               /* likewise */
     pthread_mutex_t lock;               /* held while the scale is created: several threads may scale losses */
     ctrt_tensor *scale, *tracker;       /* f32 and i32, 0-dim; NULL before the first loss */

@@ -139,8 +139,6 @@ ctrt_status optim_guard_end(ctrt_optimizer *optimizer)
 ctrt_status optim_guarded_copy(struct optim_place *place, ctrt_tensor *old, ctrt_tensor *next)
 {
     CTRT_AUTO(tensor) kept = NULL;
-    if (place == NULL)
-        return ctrt_copy_(old, next);
     if (place->inf == NULL)
         CTRT_TRY(ctrt_ne_scalar(&place->inf, place->found, ctrt_int(0)));
     /* The parameter may have a narrower dtype than `next`; the copy rounds once. */

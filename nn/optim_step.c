@@ -287,6 +287,11 @@ static ctrt_status coefficients_set(struct optim_coefficient *out, const struct 
                ? coefficients_guarded(out, kind, u, numbers, place, optim_state_dtype(parameter)) : CTRT_OK;
 }
 
+static inline ctrt_status slot_copy(struct optim_place *place, ctrt_tensor *old, ctrt_tensor *next)
+{
+    return likely(place == NULL) ? ctrt_copy_(old, next) : optim_guarded_copy(place, old, next);
+}
+
 /* Computes the new values of a slot and copies them. `place`: of a guarded step, else NULL. */
 static ctrt_status slot_update(const struct optim_kind *kind, struct optim_slot *slot, struct optim_update *u,
                                struct optim_place *place)
@@ -298,8 +303,8 @@ static ctrt_status slot_update(const struct optim_kind *kind, struct optim_slot 
     CTRT_TRY(kind->update(u));
     for (int i = 0; i < OPTIM_STATES; i++)
         if (u->next_state[i] != NULL)
-            CTRT_TRY(optim_guarded_copy(place, slot->state[i], u->next_state[i]));
-    return optim_guarded_copy(place, slot->parameter, u->next_parameter);
+            CTRT_TRY(slot_copy(place, slot->state[i], u->next_state[i]));
+    return slot_copy(place, slot->parameter, u->next_parameter);
 }
 
 static ctrt_status composed_step(ctrt_optimizer *optimizer, size_t n, const double *numbers)

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""Writes scaler.txt: scale and tracker of torch.amp.GradScaler over 5,000 steps with injected infs, and parameters after
-steps of which the scaler skips some.
+"""Writes scaler.txt: scale and tracker of torch.amp.GradScaler over 5,000 steps with injected infs, and parameters
+after steps of which the scaler skips some.
 
 A trace has one row for each step after which the scale differs from that of the step before, or the tracker is not one
 more: STEP SCALE TRACKER, with the state after the step. All other steps follow from these rows."""
