@@ -372,8 +372,8 @@ ctrt_status scaler_skips_check(const ctrt_grad_scaler *scaler, int64_t in_a_row,
     for (size_t i = 0; i < scaler->count && text[0] == '\0'; i++)
         (void)ctrt_grad_scaler_report(text, sizeof text, scaler->optimizers[i].optimizer);
     return ctrt_fail(CTRT_ERR_OVERFLOW, "%s: the last %lld steps were skipped, because gradients were inf or NaN at "
-                     "every scale%s%s; lower the learning rate, clip the gradients, or look for an op that overflows",
-                     who, (long long)in_a_row, text[0] != '\0' ? ". " : "", text);
+                     "every scale%s%s; lower the learning rate, clip the gradients, or find the module that overflows "
+                     "with ctrt_inf_watch_new", who, (long long)in_a_row, text[0] != '\0' ? ". " : "", text);
 }
 
 /* Reads the count of skipped steps if it has arrived, or requests it. Does not wait. */

@@ -151,6 +151,24 @@ CTRT_API ctrt_status ctrt_grad_scaler_load(ctrt_grad_scaler *scaler, const char 
 /* Writes the number of steps that were skipped, all and those in a row up to now. Waits for the device. */
 CTRT_API ctrt_status ctrt_grad_scaler_skips(int64_t *all, int64_t *in_a_row, ctrt_grad_scaler *scaler);
 
+/* ---- where inf and NaN come from ---------------------------------------------------------------------------------
+ *
+ * An inf watch checks the output of each module in `module` and below it, and in the backward pass the gradient of the
+ * output. It names the first module with inf or NaN, in the order of the computation. The checks run on the device
+ * and take about two passes over each output, so use it to look for an error. Copies of the module (data-parallel) are
+ * not watched. Each forward pass of `module` begins anew.
+ *
+ * ctrt_inf_watch_new adds the hooks to the modules, which it retains; on success *out owns the watch.
+ * ctrt_inf_watch_release removes them and sets *watch to NULL; do not call it between a forward pass and its backward
+ * pass. One module must not run in several threads at the same time while it is watched. */
+typedef struct ctrt_inf_watch ctrt_inf_watch;
+CTRT_API ctrt_status ctrt_inf_watch_new(ctrt_inf_watch **out, ctrt_module *module);
+CTRT_API void ctrt_inf_watch_release(ctrt_inf_watch **watch);
+/* Writes a line, at most `bytes` with the final 0: "the output of encoder.3 (Linear) is inf or NaN", or "in the
+ * backward pass, the gradient of the output of encoder.3 (Linear) is inf or NaN"; "" if all is finite. Waits for the
+ * device. */
+CTRT_API ctrt_status ctrt_inf_watch_report(char *text, size_t bytes, ctrt_inf_watch *watch);
+
 CTRT_END_DECLS
 
 #endif

@@ -235,6 +235,10 @@ static void scalers(void)
     NULL_IN2(ctrt_grad_scaler_save, scaler, "x"), NULL_IN2(ctrt_grad_scaler_load, scaler, "x");
     BAD(IO, ctrt_grad_scaler_save(scaler, "/nonexistent/folder/file"),
         ctrt_grad_scaler_load(scaler, "/nonexistent/folder/file"));
+    ctrt_inf_watch *watch = NULL;
+    NULL_IN2(ctrt_inf_watch_new, &watch, p.linear);
+    BAD(INVALID_ARGUMENT, ctrt_inf_watch_report(text, 8, NULL), ctrt_inf_watch_report(NULL, 8, watch));
+    FINE((ctrt_inf_watch_release(&watch), ctrt_inf_watch_release(NULL), watch == NULL));
     FINE((ctrt_grad_scaler_release(&scaler), ctrt_grad_scaler_release(NULL), scaler == NULL));
 }
 

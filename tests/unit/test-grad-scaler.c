@@ -352,6 +352,67 @@ TEST(report, "the report names the layer")
     }
 }
 
+/* A module that returns inf, or has a derivative of inf, where a test wants it. */
+static int inf_module = -1, inf_derivative = -1;
+
+static ctrt_status factor_forward(ctrt_tensor **y, ctrt_module *self, ctrt_tensor *const *inputs, int count)
+{
+    (void)count;
+    const int number = *(int *)ctrt_module_state(self);
+    if (number != inf_derivative)
+        return ctrt_mul_scalar(y, inputs[0], ctrt_float(number == inf_module ? INFINITY : 1));
+    CTRT_TRY(ctrt_mul_scalar(y, inputs[0], ctrt_float(0)));
+    return ctrt_sqrt(y, *y);
+}
+static const ctrt_module_class factor_class = {
+    .size = sizeof factor_class, .kind = "Factor", .state_bytes = sizeof(int), .forward = factor_forward,
+};
+
+static ctrt_module *factor_new(int number)
+{
+    ctrt_module *module = NULL;
+    CHECK_OK(ctrt_module_new(&module, &factor_class));
+    *(int *)ctrt_module_state(module) = number;
+    return module;
+}
+
+/* The watch names the layer of an inf, in the forward pass or in the backward pass. */
+TEST(watch, "the watch names the layer")
+{
+    for (int d = 0; d < 2; d++) {
+        CHECK_OK(ctrt_device_get(&device, devices[d]));
+        CTRT_AUTO(module) net = NULL, inner = NULL;
+        CTRT_AUTO(inf_watch) found = NULL;
+        CHECK_OK(ctrt_sequential_new(&inner, CTRT_NO_MODULES));
+        CHECK_OK(ctrt_sequential_new(&net, CTRT_NO_MODULES));
+        CHECK_OK(ctrt_sequential_add(inner, factor_new(1)));
+        CHECK_OK(ctrt_sequential_add(inner, factor_new(2)));
+        CHECK_OK(ctrt_sequential_add(net, factor_new(0)));
+        CHECK_OK(ctrt_sequential_add(net, ctrt_module_retain(inner)));
+        CHECK_OK(ctrt_sequential_add(net, factor_new(3)));
+        CHECK_OK(ctrt_inf_watch_new(&found, net));
+        static const char *const names[] = { "0 (Factor)", "1.0 (Factor)", "1.1 (Factor)", "2 (Factor)" };
+        for (int k = -1; k < 8; k++) {
+            CTRT_AUTO(tensor) x = tensor_of((const float[]){ 1, 2 }, 2), y = NULL;
+            char text[200], want[200] = "";
+            if (k >= 0 && k < 4)
+                snprintf(want, sizeof want, "the output of %s is inf or NaN", names[k]);
+            if (k > 4)          /* the gradient after module k - 4, which is that of the output before it */
+                snprintf(want, sizeof want, "in the backward pass, the gradient of the output of %s is inf or NaN",
+                         names[k - 5]);
+            CHECK_OK(ctrt_tensor_require_grad(x, true));
+            inf_module = k < 4 ? k : -1;
+            inf_derivative = k < 4 ? -1 : k - 4;
+            CHECK_OK(ctrt_forward(&y, net, x));
+            CHECK_OK(ctrt_sum(&y, y, CTRT_ALL_DIMS));
+            CHECK_OK(ctrt_backward(y));
+            CHECK_OK(ctrt_inf_watch_report(text, sizeof text, found));
+            CHECK_STR(text, want);
+        }
+        inf_module = inf_derivative = -1;
+    }
+}
+
 TEST(messages, "messages")
 {
     CHECK_OK(ctrt_device_get(&device, "cpu"));
