@@ -130,6 +130,7 @@ static bool scaled_steps(struct run *run, ctrt_grad_scaler *scaler, ctrt_optimiz
     for (int step = 1; step <= STEPS; step++) {
         CTRT_AUTO(tensor) grad = NULL, one = NULL;
         ctrt_grad_scaler_state state;
+        int64_t skipped = 0, in_a_row = 0;
         const bool inf = step % 3 == 1;
         taken += !inf;
         for (int k = 0; k < PARAMETERS; k++) {
@@ -148,11 +149,13 @@ static bool scaled_steps(struct run *run, ctrt_grad_scaler *scaler, ctrt_optimiz
             || !check_ok(run, ctrt_grad_scaler_scale(&one, scaler, one), "scale")
             || !check_call(run, ctrt_grad_scaler_step(scaler, optimizer), run->dtype, "the step")
             || !check_ok(run, ctrt_grad_scaler_update(scaler, 0), "update")
-            || !check_ok(run, ctrt_grad_scaler_get_state(&state, scaler), "state"))
+            || !check_ok(run, ctrt_grad_scaler_get_state(&state, scaler), "state")
+            || !check_ok(run, ctrt_grad_scaler_skips(&skipped, &in_a_row, scaler), "skips"))
             return false;
         scale *= inf ? 0.5 : step % 3 == 0 ? 4 : 1;         /* the interval is 2 */
-        if (state.scale != scale) {
-            check_fail(run, "scale %g after step %d, expected %g", state.scale, step, scale);
+        if (state.scale != scale || skipped != step - taken || in_a_row != inf) {
+            check_fail(run, "after step %d: scale %g, %lld skips, %lld in a row; expected %g, %d, %d", step,
+                       state.scale, (long long)skipped, (long long)in_a_row, scale, step - taken, (int)inf);
             return false;
         }
     }
