@@ -31,11 +31,16 @@ static struct optim_place *place_of(const ctrt_optimizer *optimizer, const ctrt_
     return NULL;
 }
 
+/* Returns whether the tensors of the place have no memory, because they were allocated in a dry run that has ended. */
+static bool place_left(const struct optim_place *place)
+{
+    return dryrun_left(place->device->memory, &place->found->storage->block);
+}
+
 ctrt_status optim_place_find(struct optim_place **out, ctrt_optimizer *optimizer, ctrt_device *device)
 {
     struct optim_place *place = place_of(optimizer, device);
-    /* Tensors that were allocated in a dry run have no memory after the dry run. */
-    if (likely(place != NULL && !dryrun_left(device->memory, &place->found->storage->block))) {
+    if (likely(place != NULL && !place_left(place))) {
         *out = place;
         return CTRT_OK;
     }
@@ -73,11 +78,14 @@ ctrt_status optim_settle(ctrt_optimizer *optimizer)
         return CTRT_OK;
     for (size_t i = 0; i < optimizer->count && place == 0; i++)
         place = optimizer->slots[i].place;
+    if (place > 0 && dry_run_on(optimizer->places[place - 1].device))
+        return CTRT_OK;                         /* the dry run cannot read the count and needs none */
     if (place > 0)
         CTRT_TRY(ctrt_context(ctrt_item(&skipped, optimizer->places[place - 1].skipped),
                               "%s: the number of skipped steps", optimizer->kind->name));
     for (size_t i = 0; i < optimizer->place_count && status == CTRT_OK; i++)
-        ctrt_no_grad status = ctrt_zero_(optimizer->places[i].skipped);
+        if (!place_left(&optimizer->places[i]))
+            ctrt_no_grad status = ctrt_zero_(optimizer->places[i].skipped);
     CTRT_TRY(status);
     for (size_t i = 0; i < optimizer->count; i++)
         if (optimizer->slots[i].place > 0)
@@ -128,11 +136,13 @@ ctrt_status optim_guard_end(ctrt_optimizer *optimizer)
         if (place->used)
             CTRT_TRY(ctrt_sub_(place->skipped, place->found));
     }
-    for (size_t i = 0; i < optimizer->count; i++)
-        if (optimizer->slots[i].place > 0 && capture_here(optimizer->slots[i].parameter->device) == NULL) {
+    for (size_t i = 0; i < optimizer->count; i++) {
+        const ctrt_device *device = optimizer->slots[i].parameter->device;
+        if (optimizer->slots[i].place > 0 && capture_here(device) == NULL && !dry_run_on(device)) {
             optimizer->unsettled++;
             break;
         }
+    }
     return CTRT_OK;
 }
 

@@ -260,6 +260,35 @@ TEST(dtypes, "dtypes and strides of gradients")
             }
 }
 
+/* A step in a dry run changes nothing. */
+TEST(dry_runs, "steps in a dry run")
+{
+    for (size_t k = 0; k < COUNT(kinds); k++) {
+        struct scaled s[2];
+        double want[2];
+        CHECK_OK(ctrt_device_get(&device, "sim:0"));
+        for (int i = 0; i < 2; i++) {
+            s[i] = scaled_new(NULL, (const float[]){ 1, 2 }, 2);
+            optimizer_make(&s[i], kinds[k].create);
+            for (int step = 0; step < 8; step++) {
+                ctrt_dry_run *run = NULL;
+                if (i == 1 && step % 3 == 0) {
+                    CHECK_OK(ctrt_dry_run_begin(&run, device));
+                    scaled_step(&s[i], (const float[]){ 1, 1 });
+                    CHECK_OK(ctrt_tensor_set_grad(s[i].parameter, NULL));
+                    CHECK_OK(ctrt_dry_run_end(NULL, &run));
+                }
+                scaled_step(&s[i], (const float[]){ 1, step % 4 == 0 ? NAN : 1 });
+            }
+        }
+        CHECK_OK(ctrt_to_host(want, sizeof want, s[0].parameter, CTRT_F64));
+        check_values_within(kinds[k].name, __LINE__, s[1].parameter, want, 2, 1e-6);
+        state_is(s[1].scaler, 16384, 3, kinds[k].name);
+        scaled_free(&s[0]);
+        scaled_free(&s[1]);
+    }
+}
+
 /* ---- no waiting ---- */
 
 static uint64_t copies_to_host(void)
