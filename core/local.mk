@@ -56,7 +56,7 @@ libctrt_core_la_SOURCES += core/tensor/create.c core/tensor/create.h core/tensor
     core/tensor/shape.c core/tensor/shape.h core/tensor/share.c core/tensor/share.h core/tensor/tensor.c core/tensor/tensor.h
 
 # ops: dispatch, the op functions of each family
-libctrt_core_la_SOURCES += core/ops/attention.c core/ops/attributes.h core/ops/autocast.c \
+libctrt_core_la_SOURCES += core/ops/amp.c core/ops/amp.h core/ops/attention.c core/ops/attributes.h core/ops/autocast.c \
     core/ops/autocast.h core/ops/backward.h core/ops/cat.c \
     core/ops/composite.c core/ops/conv.c core/ops/copy.c core/ops/create.c core/ops/dispatch.c core/ops/dispatch.h \
     core/ops/elementwise.c core/ops/elementwise.h core/ops/fallback.c core/ops/format.c core/ops/op_common.c \

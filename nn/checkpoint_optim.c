@@ -102,6 +102,7 @@ static ctrt_status optimizer_items(struct state_items *list, ctrt_optimizer *opt
                                    const ctrt_module_place *places)
 {
     const struct optim_kind *kind = optimizer->kind;
+    CTRT_TRY(optim_settle(optimizer));
     for (size_t group = 0; group < optimizer->group_count; group++) {
         const struct group_prefix prefix = group_prefix(group);
         for (const struct optim_option *option = kind->options; option->name != NULL; option++) {
@@ -303,7 +304,7 @@ static ctrt_status state_replace(ctrt_optimizer *optimizer, ctrt_tensor **state,
 static ctrt_status optimizer_give(ctrt_optimizer *optimizer, const struct optim_group *groups,
                                   struct optim_slot *fresh)
 {
-    ctrt_status status = CTRT_OK;
+    ctrt_status status = optim_settle(optimizer);
     for (size_t i = 0; i < optimizer->count; i++)
         for (int s = 0; s < OPTIM_STATES && status == CTRT_OK; s++)
             ctrt_no_grad status = state_replace(optimizer, &optimizer->slots[i].state[s], fresh[i].state[s]);

@@ -113,7 +113,7 @@ static ctrt_status scratch_resize(ctrt_optimizer *optimizer)
 {
     size_t count = optimizer->count ? optimizer->count : 1;
     size_t batch_bytes = count * sizeof *optimizer->batch;
-    size_t view_bytes = count * 2 * (2 + OPTIM_STATES) * sizeof *optimizer->views;
+    size_t view_bytes = (count * 2 * (2 + OPTIM_STATES) + OPTIM_GUARDS) * sizeof *optimizer->views;
     struct optim_slot **batch = host_realloc(optimizer->batch, batch_bytes);
     if (batch == NULL)
         return out_of_memory(batch_bytes, "an optimizer");
@@ -138,6 +138,7 @@ void ctrt_optimizer_release(ctrt_optimizer **optimizer)
     ctrt_module_release(&gone->module);
     host_free(gone->slots);
     host_free(gone->groups);
+    optim_places_free(gone);
     host_free(gone->batch);
     host_free(gone->views);
     host_free(gone);

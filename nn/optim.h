@@ -14,6 +14,7 @@
 
 #define OPTIM_STATES       CTRT_OPTIMIZER_STATES     /* maximum number of state tensors per parameter */
 #define OPTIM_COEFFICIENTS 6            /* maximum number of coefficients */
+#define OPTIM_GUARDS       2            /* further inputs of a kernel in a guarded step */
 
 union optim_options {
 #define OPTIMIZER(id) ctrt_##id##_options id;
@@ -85,6 +86,12 @@ struct optim_kind {
     /* The coefficients depend on the step's number. Else `step` is 1 for a parameter's first step and 2 for all others,
      * so that parameters with different numbers of steps can be in one kernel call. */
     bool by_step;
+    /* Sets `tensor` of the coefficients that depend on the step's number, 0-dim f64 tensors on the device of `step`,
+     * which is that number (f64, 0-dim). `lr`: the learning rate. Required if by_step. */
+    ctrt_status (*coefficients_at)(struct optim_coefficient *out, const union optim_options *options,
+                                   ctrt_tensor *step, const struct optim_coefficient *lr);
+    /* Returns whether a parameter's first step differs from a later one with states of 0. NULL: never, or by_step. */
+    bool (*first_differs)(const union optim_options *options);
     ctrt_status (*update)(struct optim_update *u);
 
     /* The op whose kernel, where a device has one, updates many parameters in one call. `fused_attributes` sets the
@@ -98,6 +105,9 @@ struct optim_kind {
 #define OPTIMIZER(id) extern const struct optim_kind optim_##id;
 #include "nn/optimizers.def"
 #undef OPTIMIZER
+
+/* Sets *out to 1 - base^step, for coefficients_at. */
+ctrt_status optim_bias(ctrt_tensor **out, double base, ctrt_tensor *step);
 
 /* ---- for `update`: all results are new tensors, or further references to an operand ---- */
 
@@ -122,14 +132,29 @@ struct optim_slot {
     int64_t steps;                      /* number of steps of this parameter */
     /* During a step: gradient and parameter, or contiguous copies. NULL if the slot has no gradient or is done. */
     ctrt_tensor *grad, *target;
+    size_t place;                       /* 1 + index in optimizer->places if the last guarded step updated it; else 0 */
 };
 
 struct optim_group {
     union optim_options options;
 };
 
+/* What an optimizer has on each device for the steps of a gradient scaler; see optim_skip.c. */
+struct optim_place {
+    ctrt_device *device;
+    ctrt_tensor *found;                 /* f32, 0-dim: not 0 if a gradient is inf or NaN */
+    ctrt_tensor *skipped;               /* f64, 0-dim: minus the number of skipped steps that slots have counted */
+    ctrt_tensor *inf;                   /* during a step: bool, found != 0; NULL: not computed yet */
+    bool used;                          /* `found` belongs to the present gradients */
+};
+
 struct ctrt_optimizer {
     atomic_int refs;                    /* one of the program, and one per captured batch */
+    struct optim_place *places;
+    size_t place_count, place_capacity;
+    int64_t unsettled;                  /* number of guarded steps since optim_settle: at least that of skipped ones */
+    uint32_t skip_generation;           /* incremented when guarded steps update other slots than before */
+    bool guarded;                       /* the present step is guarded */
     const struct optim_kind *kind;
     ctrt_module *module;
     struct optim_group *groups;
@@ -137,7 +162,8 @@ struct ctrt_optimizer {
     struct optim_slot *slots;
     size_t count, capacity;
     struct optim_slot **batch;          /* scratch: the slots of one kernel call */
-    const ctrt_view **views;            /* scratch: views of (2 + OPTIM_STATES) * count inputs and as many outputs */
+    const ctrt_view **views;            /* scratch: views of (2 + OPTIM_STATES) * count inputs, as many outputs, and
+                                         * OPTIM_GUARDS inputs */
 };
 
 static inline const union optim_options *optim_slot_options(const ctrt_optimizer *optimizer,
@@ -160,6 +186,33 @@ static inline ctrt_dtype optim_state_dtype(const ctrt_tensor *parameter)
 {
     const ctrt_dtype dtype = ctrt_tensor_dtype(parameter);
     return dtype == CTRT_F16 || dtype == CTRT_BF16 ? CTRT_F32 : dtype;
+}
+
+/* ---- guarded steps: steps that the device skips if a gradient is inf or NaN (optim_skip.c) ---- */
+
+enum optim_guard {
+    OPTIM_PLAIN,                        /* makes the step */
+    OPTIM_GUARDED,                      /* each device makes it if `found` of its place is 0 */
+    OPTIM_SKIPPED                       /* only sends the module's events */
+};
+
+/* ctrt_optimizer_step with a guard. */
+ctrt_status optim_step(ctrt_optimizer *optimizer, enum optim_guard guard);
+/* Writes the place of a device, which is created if there is none; *out is valid until the next call. */
+ctrt_status optim_place_find(struct optim_place **out, ctrt_optimizer *optimizer, ctrt_device *device);
+/* Subtracts the skipped steps from the step counts of the slots. Waits for the device if steps were guarded since the
+ * last call. */
+ctrt_status optim_settle(ctrt_optimizer *optimizer);
+/* Before and after the updates of a guarded step. */
+ctrt_status optim_guard_begin(ctrt_optimizer *optimizer);
+ctrt_status optim_guard_end(ctrt_optimizer *optimizer);
+/* Copies `next` to `old` unless the place's `found` is not 0. */
+ctrt_status optim_guarded_copy(struct optim_place *place, ctrt_tensor *old, ctrt_tensor *next);
+void optim_places_free(ctrt_optimizer *optimizer);
+
+static inline struct optim_place *optim_slot_place(const ctrt_optimizer *optimizer, const struct optim_slot *slot)
+{
+    return optimizer->guarded ? &optimizer->places[slot->place - 1] : NULL;
 }
 
 /* Ensures that the slot's state tensors exist on the parameter's device with the dtype optim_state_dtype. */

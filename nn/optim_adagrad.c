@@ -31,6 +31,17 @@ static void coefficients(double *out, const union optim_options *options, int64_
     out[0] = o->lr / (1 + (double)(step - 1) * o->lr_decay);
 }
 
+static ctrt_status coefficients_at(struct optim_coefficient *out, const union optim_options *options, ctrt_tensor *step,
+                                   const struct optim_coefficient *lr)
+{
+    ctrt_tensor **const rate = &out[0].tensor;
+    CTRT_TRY(ctrt_sub_scalar(rate, step, ctrt_float(1)));
+    CTRT_TRY(ctrt_mul_scalar(rate, *rate, ctrt_float(options->adagrad.lr_decay)));
+    CTRT_TRY(ctrt_add_scalar(rate, *rate, ctrt_float(1)));
+    CTRT_TRY(ctrt_reciprocal(rate, *rate));
+    return optim_scale(rate, *rate, lr);
+}
+
 /* s += g^2; p -= rate g / (sqrt(s) + epsilon) */
 static ctrt_status update(struct optim_update *u)
 {
@@ -48,5 +59,6 @@ static ctrt_status update(struct optim_update *u)
 const struct optim_kind optim_adagrad = {
     .name = "Adagrad", .options = options, .options_bytes = sizeof(ctrt_adagrad_options),
     .states = { { .name = "sum" } }, .needs = needs, .initial = initial,
-    .coefficient_count = 1, .coefficients = coefficients, .by_step = true, .update = update,
+    .coefficient_count = 1, .coefficients = coefficients, .by_step = true,
+    .coefficients_at = coefficients_at, .update = update,
 };

@@ -47,6 +47,17 @@ static void adamw_coefficients(double *out, const union optim_options *options, 
     coefficients(out, options, step, true);
 }
 
+static ctrt_status coefficients_at(struct optim_coefficient *out, const union optim_options *options, ctrt_tensor *step,
+                                   const struct optim_coefficient *lr)
+{
+    ctrt_tensor **const size = &out[STEP_SIZE].tensor, **const correction = &out[CORRECTION].tensor;
+    CTRT_TRY(optim_bias(size, options->adam.beta1, step));
+    CTRT_TRY(ctrt_reciprocal(size, *size));
+    CTRT_TRY(optim_scale(size, *size, lr));
+    CTRT_TRY(optim_bias(correction, options->adam.beta2, step));
+    return ctrt_rsqrt(correction, *correction);
+}
+
 /* m = beta1 m + (1 - beta1) g; v = beta2 v + (1 - beta2) g^2;
  * p = decay p - step_size m / (sqrt(v) correction + epsilon), with the largest v so far for AMSGrad */
 static ctrt_status update(struct optim_update *u, bool decoupled)
@@ -106,7 +117,8 @@ static bool adamw_fused(union optim_attributes *out, const union optim_options *
         .name = text, .options = options, .options_bytes = sizeof(ctrt_##id##_options),                             \
         .states = { { .name = "exp_avg" }, { .name = "exp_avg_sq" }, { .name = "max_exp_avg_sq" } },                \
         .needs = needs, .coefficient_count = COEFFICIENTS, .coefficients = id##_coefficients, .by_step = true,      \
-        .update = id##_update, .fused = OP_adam_step, .fused_attributes = id##_fused,                               \
+        .coefficients_at = coefficients_at, .update = id##_update, .fused = OP_adam_step,                         \
+        .fused_attributes = id##_fused,                                                                             \
     }
 ADAM(adam, "Adam");
 ADAM(adamw, "AdamW");

@@ -48,6 +48,29 @@ static void coefficients(double *out, const union optim_options *options, int64_
     out[MEAN_RATE] = o->lr * out[MU_NEXT];
 }
 
+/* Sets *out to the momentum of the step `step` + `more`. */
+static ctrt_status momentum_at(ctrt_tensor **out, const ctrt_nadam_options *o, ctrt_tensor *step, double more)
+{
+    CTRT_TRY(ctrt_add_scalar(out, step, ctrt_float(more)));
+    CTRT_TRY(optim_bias(out, pow(0.96, o->momentum_decay), *out));
+    CTRT_TRY(ctrt_add_scalar(out, *out, ctrt_float(1)));            /* beta1 (1 - p / 2) = beta1 / 2 (1 + 1 - p) */
+    return ctrt_mul_scalar(out, *out, ctrt_float(o->beta1 / 2));
+}
+
+static ctrt_status coefficients_at(struct optim_coefficient *out, const union optim_options *options, ctrt_tensor *step,
+                                   const struct optim_coefficient *lr)
+{
+    const ctrt_nadam_options *o = &options->nadam;
+    ctrt_tensor **const correction = &out[CORRECTION].tensor, **const rate = &out[GRADIENT_RATE].tensor;
+    CTRT_TRY(optim_bias(correction, o->beta2, step));
+    CTRT_TRY(ctrt_reciprocal(correction, *correction));
+    CTRT_TRY(momentum_at(&out[MU].tensor, o, step, 0));
+    CTRT_TRY(momentum_at(&out[MU_NEXT].tensor, o, step, 1));
+    CTRT_TRY(ctrt_rsub_scalar(rate, out[MU].tensor, ctrt_float(1)));
+    CTRT_TRY(optim_scale(rate, *rate, lr));
+    return optim_scale(&out[MEAN_RATE].tensor, out[MU_NEXT].tensor, lr);
+}
+
 /* Sets *out to x rate / (1 - product). The factor rate / (1 - product) is a 0-dim tensor on the device of `product`. */
 static ctrt_status weighted(ctrt_tensor **out, ctrt_tensor *x, ctrt_tensor *product,
                             const struct optim_coefficient *rate)
@@ -90,5 +113,6 @@ const struct optim_kind optim_nadam = {
     .name = "NAdam", .options = options, .options_bytes = sizeof(ctrt_nadam_options),
     .states = { { .name = "exp_avg" }, { .name = "exp_avg_sq" }, { .name = "mu_product", .scalar = true } },
     .needs = needs, .initial = initial,
-    .coefficient_count = COEFFICIENTS, .coefficients = coefficients, .by_step = true, .update = update,
+    .coefficient_count = COEFFICIENTS, .coefficients = coefficients, .by_step = true,
+    .coefficients_at = coefficients_at, .update = update,
 };

@@ -33,6 +33,11 @@ static void coefficients(double *out, const union optim_options *options, int64_
     out[0] = options->sgd.lr;
 }
 
+static bool first_differs(const union optim_options *options)
+{
+    return options->sgd.momentum != 0 && options->sgd.dampening != 0;
+}
+
 /* b = g in the first step, then b = momentum b + (1 - dampening) g;
  * p -= lr b, with nesterov p -= lr (g + momentum b), without momentum p -= lr g */
 static ctrt_status update(struct optim_update *u)
@@ -69,6 +74,6 @@ static bool fused_attributes(union optim_attributes *out, const union optim_opti
 const struct optim_kind optim_sgd = {
     .name = "SGD", .options = options, .options_bytes = sizeof(ctrt_sgd_options), .check = check,
     .states = { { .name = "momentum_buffer" } }, .needs = needs,
-    .coefficient_count = 1, .coefficients = coefficients, .update = update,
+    .coefficient_count = 1, .coefficients = coefficients, .first_differs = first_differs, .update = update,
     .fused = OP_sgd_step, .fused_attributes = fused_attributes,
 };

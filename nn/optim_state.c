@@ -63,6 +63,7 @@ ctrt_status ctrt_optimizer_get_state(int64_t *steps, ctrt_tensor **states, ctrt_
     if (steps == NULL || states == NULL)
         return fail_null("optimizer_get_state", steps == NULL ? "steps" : "states");
     CTRT_TRY(slot_of(&slot, optimizer, index, "optimizer_get_state"));
+    CTRT_TRY(optim_settle(optimizer));
     *steps = slot->steps;
     for (int i = 0; i < OPTIM_STATES; i++)
         states[i] = slot->state[i];
@@ -104,6 +105,7 @@ ctrt_status ctrt_optimizer_set_state(ctrt_optimizer *optimizer, size_t index, in
     if (steps < 0 || states == NULL)
         return ctrt_fail(CTRT_ERR_INVALID_ARGUMENT, "optimizer_set_state: %s",
                          steps < 0 ? "steps is negative" : "states is NULL");
+    CTRT_TRY(optim_settle(optimizer));
     const unsigned needs = optimizer->kind->needs(optim_slot_options(optimizer, slot));
     bool any = false;
     for (int i = 0; i < OPTIM_STATES; i++)

@@ -152,6 +152,8 @@ static bool slot_fits(const ctrt_optimizer *optimizer, const struct optim_slot *
 /* A batch of a captured step. Owns a reference to the optimizer. */
 struct captured_step {
     ctrt_optimizer *optimizer;
+    bool guarded;
+    uint32_t skip_generation;           /* if guarded: that of the optimizer at the capture */
     size_t count, slots[];              /* indices into optimizer->slots, because that array may move */
 };
 
@@ -159,10 +161,23 @@ static void count_steps(const struct captured_step *step, int64_t more)
 {
     for (size_t i = 0; i < step->count; i++)
         step->optimizer->slots[step->slots[i]].steps += more;
+    if (step->guarded)
+        step->optimizer->unsettled += more;
 }
 
-/* Before a replay: counts the step and computes the coefficients. CTRT_ERR_STATE if the parameters no longer have the
- * same coefficients. */
+/* CTRT_ERR_STATE if skipped steps of the slots of this batch are counted in another way now. */
+static ctrt_status step_guard_check(const struct captured_step *step)
+{
+    const ctrt_optimizer *optimizer = step->optimizer;
+    if (likely(step->guarded ? step->skip_generation == optimizer->skip_generation : optimizer->unsettled == 0))
+        return CTRT_OK;
+    return ctrt_fail(CTRT_ERR_STATE, "%s: since the capture, steps %s; capture the step again", optimizer->kind->name,
+                     step->guarded ? "of a gradient scaler have updated other parameters"
+                                   : "were made with a gradient scaler, which may have skipped some");
+}
+
+/* Before a replay: counts the step and computes the coefficients; of a guarded step also the learning rate and the
+ * step's number. CTRT_ERR_STATE if the parameters no longer have the same coefficients. */
 static ctrt_status step_again(void *state, void *numbers)
 {
     const struct captured_step *step = state;
@@ -174,7 +189,13 @@ static ctrt_status step_again(void *state, void *numbers)
         "%s: %s has taken %lld steps and %s %lld, but the captured step has one step count for both; capture it again",
                              optimizer->kind->name, first->name, (long long)first->steps, slots[step->slots[i]].name,
                              (long long)slots[step->slots[i]].steps);
+    CTRT_TRY(step_guard_check(step));
     optimizer->kind->coefficients(numbers, optim_slot_options(optimizer, first), slot_step(optimizer, first));
+    if (step->guarded) {
+        double *more = (double *)numbers + optimizer->kind->coefficient_count;
+        more[0] = optim_option_get(optim_slot_options(optimizer, first), &optimizer->kind->options[0]);
+        more[1] = (double)slot_step(optimizer, first);
+    }
     count_steps(step, 1);
     return CTRT_OK;
 }
@@ -208,35 +229,72 @@ static ctrt_status step_captured(const double **numbers, ctrt_optimizer *optimiz
         return out_of_memory(bytes, "a captured step");
     atomic_fetch_add(&optimizer->refs, 1);
     step->optimizer = optimizer;
+    step->guarded = optimizer->guarded;
+    step->skip_generation = optimizer->skip_generation;
     step->count = n;
     for (size_t i = 0; i < n; i++)
         step->slots[i] = (size_t)(batch[i] - optimizer->slots);
-    return capture_params((const void **)numbers, capture, (size_t)optimizer->kind->coefficient_count * sizeof(double),
-                          &step_source, step);
+    const size_t values = (size_t)optimizer->kind->coefficient_count + (optimizer->guarded ? 2 : 0);
+    return capture_params((const void **)numbers, capture, values * sizeof(double), &step_source, step);
 }
 
 /* ---- the step with tensor ops ---- */
 
-/* Sets the coefficients of a step. `numbers`: see step_captured. */
+/* Sets *out to a 0-dim tensor with the value that device memory has at `number` at each replay. */
+static ctrt_status number_tensor(ctrt_tensor **out, const double *number, ctrt_dtype dtype, ctrt_device *device)
+{
+    ctrt_view view = { .data = (void *)(uintptr_t)number, .numel = 1, .dtype = CTRT_F64 };
+    view_refresh(&view);
+    CTRT_TRY(tensor_new(out, NULL, 0, dtype, device));
+    return kernel_copy(&(*out)->view, device, &view, device);
+}
+
+/* Replaces the coefficients that depend on the number of steps by those of the steps that were not skipped. */
+static ctrt_status coefficients_guarded(struct optim_coefficient *out, const struct optim_kind *kind,
+                                        const struct optim_update *u, const double *numbers,
+                                        const struct optim_place *place, ctrt_dtype dtype)
+{
+    CTRT_AUTO(tensor) step = NULL, rate = NULL;
+    struct optim_coefficient lr = { .value = optim_option_get(u->options, &kind->options[0]) };
+    if (numbers == NULL) {
+        CTRT_TRY(ctrt_add_scalar(&step, place->skipped, ctrt_float((double)u->step)));
+    } else {
+        CTRT_TRY(number_tensor(&rate, &numbers[kind->coefficient_count], CTRT_F64, place->device));
+        CTRT_TRY(number_tensor(&step, &numbers[kind->coefficient_count + 1], CTRT_F64, place->device));
+        CTRT_TRY(ctrt_add(&step, step, place->skipped));
+        lr.tensor = rate;
+    }
+    CTRT_TRY(kind->coefficients_at(out, u->options, step, &lr));
+    for (int i = 0; i < kind->coefficient_count; i++)
+        if (out[i].tensor != NULL)
+            CTRT_TRY(ctrt_to_dtype(&out[i].tensor, out[i].tensor, dtype));
+    return CTRT_OK;
+}
+
+/* Sets the coefficients of a step. `numbers`: see step_captured. `place`: of a guarded step, else NULL. */
 static ctrt_status coefficients_set(struct optim_coefficient *out, const struct optim_kind *kind,
-                                    const struct optim_update *u, const double *numbers, const ctrt_tensor *parameter)
+                                    const struct optim_update *u, const double *numbers, const ctrt_tensor *parameter,
+                                    const struct optim_place *place)
 {
     double values[OPTIM_COEFFICIENTS];
     kind->coefficients(values, u->options, u->step);
     for (int i = 0; i < kind->coefficient_count; i++) {
         out[i].value = values[i];
-        if (likely(numbers == NULL))
-            continue;
-        ctrt_view number = { .data = (void *)(uintptr_t)&numbers[i], .numel = 1, .dtype = CTRT_F64 };
-        view_refresh(&number);
-        CTRT_TRY(tensor_new(&out[i].tensor, NULL, 0, optim_state_dtype(parameter), parameter->device));
-        CTRT_TRY(kernel_copy(&out[i].tensor->view, parameter->device, &number, parameter->device));
+        if (unlikely(numbers != NULL))
+            CTRT_TRY(number_tensor(&out[i].tensor, &numbers[i], optim_state_dtype(parameter), parameter->device));
     }
-    return CTRT_OK;
+    return place != NULL && kind->by_step
+               ? coefficients_guarded(out, kind, u, numbers, place, optim_state_dtype(parameter)) : CTRT_OK;
 }
 
-/* Computes the new values of a slot and copies them. */
-static ctrt_status slot_update(const struct optim_kind *kind, struct optim_slot *slot, struct optim_update *u)
+static inline ctrt_status slot_copy(struct optim_place *place, ctrt_tensor *old, ctrt_tensor *next)
+{
+    return likely(place == NULL) ? ctrt_copy_(old, next) : optim_guarded_copy(place, old, next);
+}
+
+/* Computes the new values of a slot and copies them. `place`: of a guarded step, else NULL. */
+static ctrt_status slot_update(const struct optim_kind *kind, struct optim_slot *slot, struct optim_update *u,
+                               struct optim_place *place)
 {
     const ctrt_dtype dtype = optim_state_dtype(slot->parameter);
     CTRT_TRY(ctrt_to_dtype(&u->parameter, slot->parameter, dtype));
@@ -245,8 +303,8 @@ static ctrt_status slot_update(const struct optim_kind *kind, struct optim_slot 
     CTRT_TRY(kind->update(u));
     for (int i = 0; i < OPTIM_STATES; i++)
         if (u->next_state[i] != NULL)
-            CTRT_TRY(ctrt_copy_(slot->state[i], u->next_state[i]));
-    return ctrt_copy_(slot->parameter, u->next_parameter);
+            CTRT_TRY(slot_copy(place, slot->state[i], u->next_state[i]));
+    return slot_copy(place, slot->parameter, u->next_parameter);
 }
 
 static ctrt_status composed_step(ctrt_optimizer *optimizer, size_t n, const double *numbers)
@@ -254,9 +312,10 @@ static ctrt_status composed_step(ctrt_optimizer *optimizer, size_t n, const doub
     struct optim_slot *const *batch = optimizer->batch;
     struct optim_update u = { .options = optim_slot_options(optimizer, batch[0]),
                               .step = slot_step(optimizer, batch[0]) };
-    ctrt_status status = coefficients_set(u.coefficient, optimizer->kind, &u, numbers, batch[0]->parameter);
+    struct optim_place *place = optim_slot_place(optimizer, batch[0]);
+    ctrt_status status = coefficients_set(u.coefficient, optimizer->kind, &u, numbers, batch[0]->parameter, place);
     for (size_t i = 0; i < n && status == CTRT_OK; i++) {
-        status = ctrt_context(slot_update(optimizer->kind, batch[i], &u), "%s", batch[i]->name);
+        status = ctrt_context(slot_update(optimizer->kind, batch[i], &u, place), "%s", batch[i]->name);
         ctrt_tensor_release(&u.parameter);
         ctrt_tensor_release(&u.gradient);
         ctrt_tensor_release(&u.next_parameter);
@@ -284,12 +343,13 @@ static bool fused_attributes(union optim_attributes *attributes, const ctrt_opti
 }
 
 /* Returns a call of the optimizer's kernel for the first `n` slots of the batch: the inputs are n parameters, n
- * gradients, then n tensors of each state; the outputs are n parameters, then n tensors of each state. */
+ * gradients, then n tensors of each state; the outputs are n parameters, then n tensors of each state. A guarded step
+ * has two more inputs. */
 static struct op_call fused_call(ctrt_optimizer *optimizer, size_t n, const union optim_attributes *attributes)
 {
     const struct optim_kind *kind = optimizer->kind;
     struct optim_slot *const *batch = optimizer->batch;
-    const ctrt_view **inputs = optimizer->views, **outputs = optimizer->views + n * (2 + OPTIM_STATES);
+    const ctrt_view **inputs = optimizer->views, **outputs = optimizer->views + n * (2 + OPTIM_STATES) + OPTIM_GUARDS;
     const unsigned needs = kind->needs(optim_slot_options(optimizer, batch[0]));
     size_t states = 0;
     for (size_t i = 0; i < n; i++) {
@@ -303,9 +363,24 @@ static struct op_call fused_call(ctrt_optimizer *optimizer, size_t n, const unio
             inputs[(2 + states) * n + i] = outputs[(1 + states) * n + i] = &batch[i]->state[s]->view;
         states++;
     }
+    size_t guards = 0;
+    const struct optim_place *place = optim_slot_place(optimizer, batch[0]);
+    if (place != NULL) {
+        inputs[(2 + states) * n + guards++] = &place->found->view;
+        inputs[(2 + states) * n + guards++] = &place->skipped->view;
+    }
     return (struct op_call){ kind->fused, tensor_dtype(batch[0]->target), batch[0]->target->device,
-                             .inputs = inputs, .n_inputs = (int)(n * (2 + states)),
+                             .inputs = inputs, .n_inputs = (int)(n * (2 + states) + guards),
                              .outputs = outputs, .n_outputs = (int)(n * (1 + states)), .attributes = attributes };
+}
+
+/* Returns whether all kernels of the entry can skip the step. */
+static bool guards_supported(const struct dispatch_entry *entry)
+{
+    for (int i = 0; entry != NULL && i < entry->count; i++)
+        if (!(entry->kernels[i]->flags & CTRT_KERNEL_FOUND_INF))
+            return false;
+    return entry != NULL;
 }
 
 /* Returns whether the device has a kernel for this optimizer with its options. */
@@ -316,6 +391,8 @@ static bool fused_available(ctrt_optimizer *optimizer)
     if (!fused_attributes(&attributes, optimizer, NULL))
         return false;
     const struct dispatch_entry *entry = dispatch_find(target->device, optimizer->kind->fused, tensor_dtype(target));
+    if (unlikely(optimizer->guarded && !guards_supported(entry)))
+        return false;
     if (likely(entry != NULL && entry->run != NULL))
         return true;                            /* this kernel accepts every call */
     const struct op_call call = fused_call(optimizer, 1, &attributes);
@@ -361,25 +438,30 @@ static ctrt_status step(ctrt_optimizer *optimizer)
         if (status)
             return ctrt_context(status, "%s", optimizer->slots[i].name);
     }
+    if (unlikely(optimizer->guarded))
+        CTRT_TRY(optim_guard_begin(optimizer));
+    else if (unlikely(optimizer->unsettled > 0))
+        CTRT_TRY(optim_settle(optimizer));
     for (size_t i = 0; i < optimizer->count; i++)
         if (optimizer->slots[i].grad != NULL)
             CTRT_TRY(batch_step(optimizer, i));
-    return CTRT_OK;
+    return unlikely(optimizer->guarded) ? optim_guard_end(optimizer) : CTRT_OK;
 }
 
-ctrt_status ctrt_optimizer_step(ctrt_optimizer *optimizer)
+ctrt_status optim_step(ctrt_optimizer *optimizer, enum optim_guard guard)
 {
     ctrt_status status = CTRT_OK;
-    if (optimizer == NULL)
-        return fail_null("optimizer_step", "optimizer");
+    optimizer->guarded = guard == OPTIM_GUARDED;
     struct memory_label label;
     const bool labelled = label_enter_watched(&label, "optimizer");
     struct scope *scope = scope_pause();                /* state tensors must outlive the program's scope */
     ctrt_no_grad {
         status = module_event(optimizer->module, CTRT_MODULE_STEP_BEGIN, optimizer);
         if (status == CTRT_OK)
-            status = module_event_end(step(optimizer), optimizer->module, CTRT_MODULE_STEP_END, optimizer);
+            status = module_event_end(guard != OPTIM_SKIPPED ? step(optimizer) : CTRT_OK, optimizer->module,
+                                      CTRT_MODULE_STEP_END, optimizer);
     }
+    optimizer->guarded = false;
     scope_resume(scope);
     if (labelled)
         label_leave(&label);
@@ -390,4 +472,9 @@ ctrt_status ctrt_optimizer_step(ctrt_optimizer *optimizer)
         ctrt_tensor_release(&optimizer->slots[i].target);
     }
     return ctrt_context(status, "step of %s", optimizer->kind->name);
+}
+
+ctrt_status ctrt_optimizer_step(ctrt_optimizer *optimizer)
+{
+    return optimizer != NULL ? optim_step(optimizer, OPTIM_PLAIN) : fail_null("optimizer_step", "optimizer");
 }

@@ -59,6 +59,7 @@ EXTRA_DIST += \
     tests/reference/ops_cast.txt tests/reference/ops_conv.txt tests/reference/ops_elementwise.txt \
     tests/reference/ops_loss.txt tests/reference/ops_matmul.txt tests/reference/ops_norm.txt \
     tests/reference/ops_optimizer.txt tests/reference/ops_reduce.txt tests/reference/optim.txt \
+    tests/reference/make_scaler.py tests/reference/scaler.txt \
     tests/reference/printing.txt tests/reference/promotion.txt tests/reference/ref.h tests/reference/ref_format.py \
     tests/reference/train_cnn_adamw.txt tests/reference/train_cnn_sgd.txt tests/reference/train_mlp_adamw.txt \
     tests/reference/train_mlp_sgd.txt tests/reference/train_transformer_adamw.txt \
@@ -83,7 +84,7 @@ public_tests += \
     tests/unit/test-autograd.c tests/unit/test-autograd-edges.c tests/unit/test-autograd-growth.c \
     tests/unit/test-autograd-hooks.c tests/unit/test-autograd-inplace.c tests/unit/test-autograd-rules.c \
     tests/unit/test-autograd-threads.c tests/unit/test-checkpoint.c tests/unit/test-checkpoint-files.c \
-    tests/unit/test-create.c tests/unit/test-dlpack.c tests/unit/test-nn.c tests/unit/test-nn-layers.c \
+    tests/unit/test-create.c tests/unit/test-dlpack.c tests/unit/test-grad-scaler.c tests/unit/test-nn.c tests/unit/test-nn-layers.c \
     tests/unit/test-op-dtypes.c tests/unit/test-ops.c tests/unit/test-ops-reference.c tests/unit/test-optim.c \
     tests/unit/test-view.c
 internal_tests += \
@@ -188,7 +189,8 @@ comm_tests   += tests/unit/test-comm-hooks.c tests/unit/test-distributed.c tests
 if PLUGIN_STRATEGY_DATA_PARALLEL
 if PLUGIN_STRATEGY_PIPELINE
 if PLUGIN_STRATEGY_SHARDED
-comm_tests   += tests/unit/test-sync-batch-norm.c
+comm_tests   += tests/unit/test-batch-norm-dtypes.c tests/unit/test-grad-scaler-ranks.c \
+                tests/unit/test-sync-batch-norm.c
 # Without ThreadSanitizer: numbers and files, by code whose threads the tests above cover.
 public_tests += tests/unit/test-parallel-checkpoint.c tests/unit/test-parallel-reference.c \
                 tests/unit/test-sharded-checkpoint.c

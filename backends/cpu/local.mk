@@ -14,7 +14,7 @@ backend_cpu_sources += backends/cpu/kernels/conv.c backends/cpu/kernels/conv.h b
     backends/cpu/kernels/product.h backends/cpu/kernels/product_builtin.c backends/cpu/kernels/select_variant.h
 
 # Files that are compiled once per instruction set (variant.h).
-backend_cpu_variant_sources = backends/cpu/kernels/batch_norm.c backends/cpu/kernels/batch_norm_body.h \
+backend_cpu_variant_sources = backends/cpu/kernels/amp.c backends/cpu/kernels/batch_norm.c backends/cpu/kernels/batch_norm_body.h \
     backends/cpu/kernels/compare.c backends/cpu/kernels/convert.h backends/cpu/kernels/copy.c \
     backends/cpu/kernels/divide.c backends/cpu/kernels/elementwise.c backends/cpu/kernels/elementwise_loop.c \
     backends/cpu/kernels/elementwise_loop.h backends/cpu/kernels/extreme.c backends/cpu/kernels/gemm_body.h \

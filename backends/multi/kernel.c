@@ -360,6 +360,13 @@ static bool is_optional(const char *op)
     return strcmp(op, "attention") == 0 || strcmp(op, "attention_backward") == 0;
 }
 
+/* Returns whether the core composes the op from others on these devices, because its operands are a list of tensors
+ * with different layouts, and numbers that belong to all of them. */
+static bool is_composed(const char *op)
+{
+    return strcmp(op, "amp_unscale") == 0;
+}
+
 /* All members have the same kernels, those of their backend and of its overlays, so one table is made for all
  * devices. */
 ctrt_status multi_kernels_prepare(void *handle)
@@ -379,7 +386,7 @@ ctrt_status multi_kernels_prepare(void *handle)
         return multi_host->fail(CTRT_ERR_OUT_OF_MEMORY, "%s: no memory for the table of kernels", multi_kind.name);
     for (size_t i = 0; ctrt_op_name(&op, i) == CTRT_OK; i++)
         for (int dtype = 1; dtype < CTRT_DTYPE_COUNT; dtype++) {
-            if (!ctrt_op_supported(device->members[0], op, (ctrt_dtype)dtype))
+            if (is_composed(op) || !ctrt_op_supported(device->members[0], op, (ctrt_dtype)dtype))
                 continue;
             struct multi_kernel *kernel = &kernels[count++];
             *kernel = (struct multi_kernel){

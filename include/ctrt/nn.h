@@ -210,7 +210,11 @@ typedef enum ctrt_module_event {
     CTRT_MODULE_SAVE_PARTS,             /* `argument`: ctrt_module_parts; before SAVE_BEGIN or OPTIMIZER_SAVE_BEGIN. If
                                          * the class sets `count`, these are not sent, and each process saves what it
                                          * has. A class with an error sets `count` as well, so that AGREE reports it */
-    CTRT_MODULE_AGREE                   /* `argument`: ctrt_module_agreement; three times during a save in parts */
+    CTRT_MODULE_AGREE,                  /* `argument`: ctrt_module_agreement; three times during a save in parts */
+    CTRT_MODULE_FOUND_INF               /* ctrt_grad_scaler_unscale_; `argument`: a 0-dim f32 ctrt_tensor, not 0 if a
+                                         * gradient of an optimizer of the module is inf or NaN. A class whose
+                                         * parameters are parts of whole ones sets it, in place, to the greatest value
+                                         * of all processes. There is no END */
 } ctrt_module_event;
 
 /* The place of a tensor in a whole one. */

@@ -78,7 +78,8 @@ typedef struct ctrt_call {
 enum {                              /* ctrt_kernel.flags */
     CTRT_KERNEL_STRIDED = 1,        /* accepts any strides (also zero and negative); otherwise inputs are contiguous */
     CTRT_KERNEL_INPLACE = 2,        /* output 0 may alias input 0 */
-    CTRT_KERNEL_CHANNELS_LAST = 4   /* 4-d operands may also be channels-last, all of them */
+    CTRT_KERNEL_CHANNELS_LAST = 4,  /* 4-d operands may also be channels-last, all of them */
+    CTRT_KERNEL_FOUND_INF = 8       /* sgd_step, adam_step: may have the operands `found_inf` and `skipped` */
 };
 
 #define CTRT_DTYPE_BIT(dtype) (1u << (dtype))
@@ -189,9 +190,17 @@ typedef struct ctrt_adam_attributes {       /* adam_step */
     bool maximize;
     int64_t step;                           /* 1 for the first step */
     /* In a capture three values: decoupled ? 1 - lr*weight_decay : 1; lr / (1 - beta1^step);
-     * 1 / sqrt(1 - beta2^step). */
+     * 1 / sqrt(1 - beta2^step). Two more if the call has the operand `skipped`, which then replace
+     * the second and the third: lr, step. */
     const double *replayed;
 } ctrt_adam_attributes;
+
+typedef struct ctrt_amp_attributes {        /* amp_update */
+    size_t size;
+    double growth_factor, backoff_factor;
+    double min_scale;                       /* the scale is never decreased below this; 0: no limit */
+    int64_t growth_interval;
+} ctrt_amp_attributes;
 
 /* Values that change between replays of captured work are in device memory, and the kernel reads them there when it
  * runs, instead of the members next to the pointer. `place` points to the seed and to a number that is added to
@@ -261,7 +270,18 @@ typedef struct ctrt_adam_attributes {       /* adam_step */
  * step:
  *   sgd_step: inputs p[n], g[n], buf[n] (buf absent without momentum): outputs p[n], buf[n]
  *   adam_step: inputs p[n], g[n], m[n], v[n]: outputs p[n], m[n], v[n]
- *   buf, m and v are f32 if p and g are f16 or bf16, otherwise they have p's dtype */
+ *   buf, m and v are f32 if p and g are f16 or bf16, otherwise they have p's dtype
+ *   Kernels with CTRT_KERNEL_FOUND_INF may get two more inputs at the end, of one element: found_inf f32, skipped f64.
+ *   If found_inf is not 0, the kernel writes nothing. Otherwise adam_step computes with the step number
+ *   step + skipped; skipped is minus the number of earlier steps that were counted in `step` but not made
+ * Gradient scaling (contiguous; optional, else elementwise ops do it). Outputs are the same tensors as the inputs of
+ * the same number:
+ *   amp_unscale: inputs found_inf f32[1], g[n], scale f32[1]: outputs found_inf, g[n] (key: g). Multiplies each g by
+ *       1 / scale, which is computed in f32, and sets found_inf to 1 if an element was not finite; else found_inf stays
+ *   amp_update: inputs scale f32[1], tracker i32[1], skips i32[2], found_inf f32[1]: outputs scale, tracker, skips
+ *       (key: scale). If found_inf is not 0: scale *= backoff_factor, but not below min_scale; tracker = 0; skips += 1.
+ *       Otherwise tracker += 1 and skips[0] = 0; if tracker is then growth_interval: tracker = 0, and scale *=
+ *       growth_factor if the product is finite in f32. Products are computed in f64 and rounded */
 
 /* ---- functions that the library provides to plugins ------------------------------------------------------------- */
 

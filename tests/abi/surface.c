@@ -30,3 +30,4 @@ SHOW(ctrt_index_attributes);
 SHOW(ctrt_random_attributes);
 SHOW(ctrt_sgd_attributes);
 SHOW(ctrt_adam_attributes);
+SHOW(ctrt_amp_attributes);

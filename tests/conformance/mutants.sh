@@ -73,7 +73,7 @@ for kernel in $(sed -n '/GRAPH,/d; s/^CTRT_OP(\([a-z0-9_]*\),.*/\1/p' "$srcdir/i
     detected "$kernel" "$kernel" "$(checked_by "$kernel")"
 done
 for kernel in attention_backward:1 attention_backward:2 max_pool2d:1 batch_norm:3 batch_norm:4 sgd_step:3 \
-    adam_step:3; do
+    adam_step:3 amp_unscale:1 amp_update:1 amp_update:2; do
     detected "result of $kernel" "$kernel" "$(checked_by "${kernel%:*}")"
 done
 

@@ -113,9 +113,88 @@ static void check_steps(struct run *run)
             check_recipe(run, &recipes[k]);
 }
 
+/* ---- gradient scaling: amp_unscale, amp_update, and steps that the device skips ---- */
+
+/* Steps of a scaler; every third gradient has an inf. Compares gradients, parameters and the scale after each step. The
+ * third parameter makes a list that no vector divides. */
+static bool scaled_steps(struct run *run, ctrt_grad_scaler *scaler, ctrt_optimizer *optimizer, ctrt_tensor **p,
+                         struct array *at, const ctrt_adamw_options *adamw, struct dice *dice)
+{
+    struct array first[PARAMETERS], second[PARAMETERS], g;
+    double scale = 1024;
+    int taken = 0;
+    for (int k = 0; k < PARAMETERS; k++) {
+        array_make(&first[k], CTRT_F64, 1, &sizes[k]);
+        array_make(&second[k], CTRT_F64, 1, &sizes[k]);
+    }
+    for (int step = 1; step <= STEPS; step++) {
+        CTRT_AUTO(tensor) grad = NULL, one = NULL;
+        ctrt_grad_scaler_state state;
+        int64_t skipped = 0, in_a_row = 0;
+        const bool inf = step % 3 == 1;
+        taken += !inf;
+        for (int k = 0; k < PARAMETERS; k++) {
+            array_make(&g, run->dtype, 1, &sizes[k]);
+            for (int64_t e = 0; e < sizes[k]; e++) {
+                value_set(&g, e, scale * (2 * dice_unit(dice) - 1));
+                if (!inf)
+                    adamw_reference(adamw, taken, &at[k].f[e], g.f[e] / scale, &first[k].f[e], &second[k].f[e]);
+            }
+            if (inf && k == step / 3)
+                value_set(&g, sizes[k] - 1, step == 1 ? (double)INFINITY : (double)NAN);
+            if (!upload(run, &grad, &g, false) || !check_ok(run, ctrt_tensor_set_grad(p[k], grad), "grad"))
+                return false;
+        }
+        if (!check_ok(run, ctrt_ones(&one, CTRT_SHAPE(1), CTRT_F32, ctrt_tensor_device(p[0])), "a loss")
+            || !check_ok(run, ctrt_grad_scaler_scale(&one, scaler, one), "scale")
+            || !check_call(run, ctrt_grad_scaler_step(scaler, optimizer), run->dtype, "the step")
+            || !check_ok(run, ctrt_grad_scaler_update(scaler, 0), "update")
+            || !check_ok(run, ctrt_grad_scaler_get_state(&state, scaler), "state")
+            || !check_ok(run, ctrt_grad_scaler_skips(&skipped, &in_a_row, scaler), "skips"))
+            return false;
+        scale *= inf ? 0.5 : step % 3 == 0 ? 4 : 1;         /* the interval is 2 */
+        if (state.scale != scale || skipped != step - taken || in_a_row != inf) {
+            check_fail(run, "after step %d: scale %g, %lld skips, %lld in a row; expected %g, %d, %d", step,
+                       state.scale, (long long)skipped, (long long)in_a_row, scale, step - taken, (int)inf);
+            return false;
+        }
+    }
+    return true;
+}
+
+static void check_scaler(struct run *run)
+{
+    static const ctrt_adamw_options adamw = { .lr = 0.01 };
+    CTRT_AUTO(grad_scaler) scaler = NULL;
+    CTRT_AUTO(optimizer) optimizer = NULL;
+    ctrt_tensor *p[PARAMETERS] = { NULL };
+    struct array at[PARAMETERS];
+    struct dice dice = { run->options->seed + (uint64_t)run->dtype };
+    bool fine = true;
+    for (int k = 0; k < PARAMETERS; k++) {
+        array_make(&at[k], run->dtype, 1, &sizes[k]);
+        for (int64_t e = 0; e < sizes[k]; e++)
+            value_set(&at[k], e, 2 * dice_unit(&dice) - 1);
+        fine = fine && upload(run, &p[k], &at[k], true);
+    }
+    fine = fine && check_ok(run, ctrt_adamw_new(&optimizer, NULL, &adamw), "new")
+           && check_ok(run, ctrt_optimizer_add(optimizer, p, PARAMETERS), "adding parameters")
+           && check_ok(run, ctrt_grad_scaler_new(&scaler, &(ctrt_grad_scaler_options){
+                                .init_scale = 1024, .growth_factor = 4, .growth_interval = 2 }), "a scaler")
+           && scaled_steps(run, scaler, optimizer, p, at, &adamw, &dice);
+    for (int k = 0; k < PARAMETERS; k++) {
+        if (fine)
+            check_tensor_near(run, "scaled steps", p[k], &at[k],
+                              (run->dtype == CTRT_BF16 ? 2 * STEPS : 32) * epsilon_of(run->dtype), 1);
+        ctrt_tensor_release(&p[k]);
+    }
+}
+
 static const struct check_special specials[] = {
     { "sgd_step", "forward", "5 steps", FLOATS, .run = check_steps },
     { "adam_step", "forward", "5 steps", FLOATS, .run = check_steps, .data = "adam" },
+    { "amp_unscale", "forward", "5 steps", BIT(F32) | BIT(F64) | BIT(BF16), .run = check_scaler },
+    { "amp_update", "forward", "5 steps", BIT(F32), .run = check_scaler },
 };
 
 const struct family optim_family = { "optim", FAMILY_SPECIALS(specials) };

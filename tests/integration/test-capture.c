@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* test-capture DEVICE: graph capture and replay on a device: bitwise equal to eager steps, memory, errors, streams. */
+#include <math.h>
 #include <pthread.h>
 
 #include "calls.h"
@@ -376,6 +377,85 @@ static void test_counts(void)
     training_free(&t);
 }
 
+/* ---- gradient scalers ---- */
+
+struct scaled {
+    ctrt_grad_scaler *scaler;
+    ctrt_optimizer *optimizer;
+    ctrt_tensor *p, *g;                 /* a parameter and its gradient */
+};
+
+static struct scaled scaled_new(enum optimizer kind)
+{
+    struct scaled s = { NULL };
+    OK(ctrt_grad_scaler_new(&s.scaler, &(ctrt_grad_scaler_options){ .growth_interval = 3 }),
+       optimizer_new(&s.optimizer, NULL, kind), ctrt_full(&s.p, CTRT_SHAPE(3), ctrt_float(1), CTRT_F32, device),
+       ctrt_zeros(&s.g, CTRT_SHAPE(3), CTRT_F32, device), ctrt_optimizer_add(s.optimizer, &s.p, 1));
+    return s;
+}
+
+static void scaled_free(struct scaled *s)
+{
+    ctrt_grad_scaler_release(&s->scaler);
+    ctrt_optimizer_release(&s->optimizer);
+    ctrt_tensor_release(&s->p);
+    ctrt_tensor_release(&s->g);
+}
+
+static void scaled_input(struct scaled *s, int n)
+{
+    const float g[3] = { (float)sin(n), n % 3 == 1 ? INFINITY : 1, (float)cos(n) };
+    CHECK_OK(ctrt_from_host_(s->g, g, 3, CTRT_F32));
+}
+
+static ctrt_status scaled_step(struct scaled *s)
+{
+    CTRT_AUTO(tensor) loss = NULL;
+    CTRT_TRY(ctrt_optimizer_zero_grad(s->optimizer, false));
+    CTRT_TRY(ctrt_mul(&loss, s->p, s->g));
+    CTRT_TRY(ctrt_sum(&loss, loss, CTRT_ALL_DIMS));
+    CTRT_TRY(ctrt_grad_scaler_scale(&loss, s->scaler, loss));
+    CTRT_TRY(ctrt_backward(loss));
+    CTRT_TRY(ctrt_grad_scaler_step(s->scaler, s->optimizer));
+    return ctrt_grad_scaler_update(s->scaler, 0);
+}
+
+static void test_scaler(void)
+{
+    static const enum optimizer kinds[] = { SGD, ADAMW, ADAGRAD, NADAM };
+    group("the device skips replayed steps with inf; scale, parameters and step counts are those of eager steps");
+    EACH(kind, kinds) {
+        struct scaled a = scaled_new(*kind), b = scaled_new(*kind);
+        CTRT_AUTO(graph) graph = NULL;
+        ctrt_grad_scaler_state eager = { 0 }, replayed = { 0 };
+        ctrt_tensor *states[CTRT_OPTIMIZER_STATES];
+        int64_t steps = 0;
+        double want[3];
+        CHECK_OK(ctrt_capture_begin(device));
+        CHECK_FAILS(scaled_step(&b), CTRT_ERR_STATE, "scale a loss before the capture");
+        CHECK_FAILS(ctrt_capture_end(&graph, device), CTRT_ERR_STATE, "scale a loss before the capture");
+        for (int n = 0; n < 12; n++) {
+            scaled_input(&a, n);
+            scaled_input(&b, n);
+            if (n == 2)
+                OK(ctrt_capture_begin(device), scaled_step(&b), ctrt_capture_end(&graph, device));
+            if (n == 8)
+                OK(ctrt_optimizer_set_lr(a.optimizer, 0.02), ctrt_optimizer_set_lr(b.optimizer, 0.02));
+            CHECK_OK(scaled_step(&a));
+            CHECK_OK(n < 2 ? scaled_step(&b) : ctrt_capture_replay(graph));
+        }
+        OK(ctrt_to_host(want, sizeof want, a.p, CTRT_F64), ctrt_grad_scaler_get_state(&eager, a.scaler),
+           ctrt_grad_scaler_get_state(&replayed, b.scaler));
+        check_values_within("parameter", __LINE__, b.p, want, 3, *kind == SGD ? 0 : 1e-6);
+        CHECK_EQ(replayed.scale, eager.scale);
+        CHECK_EQ(replayed.growth_tracker, eager.growth_tracker);
+        CHECK_OK(ctrt_optimizer_get_state(&steps, states, b.optimizer, 0));
+        CHECK_EQ(steps, 8);
+        scaled_free(&a);
+        scaled_free(&b);
+    }
+}
+
 /* ---- errors and threads ---- */
 
 static void test_refused(void)
@@ -455,6 +535,7 @@ TEST_MAIN
         test_random();
         test_optimizer();
         test_counts();
+        test_scaler();
         test_other_thread();
     }
     return done();

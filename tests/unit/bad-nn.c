@@ -213,6 +213,35 @@ static void optimizers(void)
     BAD(NOT_FOUND, ctrt_optimizer_tensors(&borrowed, states, p.sgd, 99));
 }
 
+static void scalers(void)
+{
+    ctrt_grad_scaler *scaler = NULL;
+    ctrt_grad_scaler_state state = { 0 };
+    int64_t all = 0, row = 0;
+    char text[8];
+    BAD(INVALID_ARGUMENT, ctrt_grad_scaler_new(NULL, NULL),
+        ctrt_grad_scaler_new(&scaler, &(ctrt_grad_scaler_options){ .growth_factor = 0.5 }));
+    FINE(ctrt_grad_scaler_new(&scaler, NULL) == CTRT_OK, !ctrt_grad_scaler_enabled(NULL));
+    NULLS2(ctrt_grad_scaler_scale, scaler, p.x);
+    NULL_IN2(ctrt_grad_scaler_unscale_, scaler, p.sgd), NULL_IN2(ctrt_grad_scaler_step, scaler, p.sgd);
+    BAD(STATE, ctrt_grad_scaler_unscale_(scaler, p.sgd), ctrt_grad_scaler_step(scaler, p.sgd),
+        ctrt_grad_scaler_update(scaler, 0));
+    BAD(INVALID_ARGUMENT, ctrt_grad_scaler_update(NULL, 0), ctrt_grad_scaler_update(scaler, -1),
+        ctrt_grad_scaler_check(NULL), ctrt_grad_scaler_report(NULL, 8, p.sgd),
+        ctrt_grad_scaler_report(text, 0, p.sgd), ctrt_grad_scaler_report(text, 8, NULL),
+        ctrt_grad_scaler_set_state(scaler, &state));
+    NULL_IN2(ctrt_grad_scaler_get_state, &state, scaler), NULL_IN2(ctrt_grad_scaler_set_state, scaler, &state);
+    NULL_IN3(ctrt_grad_scaler_skips, &all, &row, scaler);
+    NULL_IN2(ctrt_grad_scaler_save, scaler, "x"), NULL_IN2(ctrt_grad_scaler_load, scaler, "x");
+    BAD(IO, ctrt_grad_scaler_save(scaler, "/nonexistent/folder/file"),
+        ctrt_grad_scaler_load(scaler, "/nonexistent/folder/file"));
+    ctrt_inf_watch *watch = NULL;
+    NULL_IN2(ctrt_inf_watch_new, &watch, p.linear);
+    BAD(INVALID_ARGUMENT, ctrt_inf_watch_report(text, 8, NULL), ctrt_inf_watch_report(NULL, 8, watch));
+    FINE((ctrt_inf_watch_release(&watch), ctrt_inf_watch_release(NULL), watch == NULL));
+    FINE((ctrt_grad_scaler_release(&scaler), ctrt_grad_scaler_release(NULL), scaler == NULL));
+}
+
 static void checkpoints(void)
 {
     ctrt_tensor_file *file = NULL;
@@ -236,5 +265,5 @@ static void checkpoints(void)
 
 void bad_nn(void)
 {
-    RUN_ALL(constructors, modules, optimizers, checkpoints);
+    RUN_ALL(constructors, modules, optimizers, scalers, checkpoints);
 }

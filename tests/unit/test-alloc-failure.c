@@ -189,14 +189,19 @@ static ctrt_status trains(UNUSED struct training *none)
     static const int64_t labels[] = { 0, 2 }, tokens[] = { 1, 0, 4, 2, 2, 3 };
     CTRT_AUTO(module) net = NULL;
     CTRT_AUTO(optimizer) optimizer = NULL;
+    CTRT_AUTO(grad_scaler) scaler = NULL;
+    CTRT_AUTO(inf_watch) watch = NULL;
     CTRT_AUTO(tensor) x = NULL, y = NULL, loss = NULL;
     double value;
-    TRY(ctrt_from_data(&y, labels, 2, CTRT_SHAPE(2), CTRT_I64, cpu),
+    TRY(ctrt_from_data(&y, labels, 2, CTRT_SHAPE(2), CTRT_I64, cpu), ctrt_grad_scaler_new(&scaler, NULL),
         ctrt_from_data(&x, tokens, 6, CTRT_SHAPE(2, 3), CTRT_I64, cpu), attention_new(&net),
-        ctrt_adamw_new(&optimizer, net, NULL), ctrt_forward(&loss, net, x), ctrt_cross_entropy(&loss, loss, y, NULL),
-        ctrt_backward(loss), ctrt_clip_grad_norm_(&value, net, 0.01), ctrt_optimizer_step(optimizer),
-        ctrt_save(net, net_path), ctrt_load(net, net_path), ctrt_optimizer_save(optimizer, optimizer_path));
-    TRY(ctrt_optimizer_load(optimizer, optimizer_path), ctrt_module_to(net, NULL, CTRT_F64),
+        ctrt_adamw_new(&optimizer, net, NULL), ctrt_inf_watch_new(&watch, net), ctrt_forward(&loss, net, x));
+    TRY(ctrt_cross_entropy(&loss, loss, y, NULL), ctrt_grad_scaler_scale(&loss, scaler, loss), ctrt_backward(loss),
+        ctrt_grad_scaler_unscale_(scaler, optimizer), ctrt_clip_grad_norm_(&value, net, 0.01),
+        ctrt_grad_scaler_step(scaler, optimizer), ctrt_grad_scaler_update(scaler, 0));
+    ctrt_inf_watch_release(&watch);
+    TRY(ctrt_save(net, net_path), ctrt_load(net, net_path), ctrt_optimizer_save(optimizer, optimizer_path),
+        ctrt_optimizer_load(optimizer, optimizer_path), ctrt_module_to(net, NULL, CTRT_F64),
         ctrt_optimizer_step(optimizer));
     return ctrt_module_zero_grad(net, false);
 }

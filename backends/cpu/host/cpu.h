@@ -60,6 +60,6 @@ struct cpu_kernels {
 };
 extern const struct cpu_kernels cpu_copy_kernels, cpu_elementwise_kernels, cpu_reduce_kernels, cpu_random_kernels,
     cpu_matmul_kernels, cpu_conv_kernels, cpu_pool_kernels, cpu_norm_kernels, cpu_softmax_kernels, cpu_index_kernels,
-    cpu_optim_kernels;
+    cpu_optim_kernels, cpu_amp_kernels;
 
 #endif

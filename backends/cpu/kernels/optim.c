@@ -122,11 +122,21 @@ static void adam_half_range(void *argument, int64_t begin, int64_t end)
 
 typedef void (*range_function)(void *argument, int64_t begin, int64_t end);
 
-/* `states`: the number of inputs per tensor. */
-static ctrt_status step(const ctrt_call *call, struct job *job, int states, range_function f32,
+/* Returns the operands found_inf and skipped; NULL if the call does not have them. `states`: the number of inputs per
+ * tensor; there is one output less. */
+static const ctrt_view *const *amp_operands(const ctrt_call *call, uint32_t states)
+{
+    const uint32_t inputs = call->n_outputs / (states - 1) * states;
+    return call->n_inputs > inputs ? call->inputs + inputs : NULL;
+}
+
+static ctrt_status step(const ctrt_call *call, struct job *job, uint32_t states, range_function f32,
                         range_function f64, range_function half)
 {
-    job->tensors = call->n_inputs / (uint32_t)states;
+    const ctrt_view *const *amp = amp_operands(call, states);
+    if (amp != NULL && *(const float *)amp[0]->data != 0)
+        return CTRT_OK;
+    job->tensors = call->n_outputs / (states - 1);
     for (int64_t i = 0; i < job->tensors; i++) {
         const ctrt_view *p = call->inputs[i];
         job->in = call->inputs + i;
@@ -152,7 +162,8 @@ static ctrt_status sgd_step(const ctrt_call *call)
 static ctrt_status adam_step(const ctrt_call *call)
 {
     const ctrt_adam_attributes *a = call->attributes;
-    const double t = (double)a->step;
+    const ctrt_view *const *amp = amp_operands(call, 4);
+    const double t = (double)a->step + (amp != NULL ? *(const double *)amp[1]->data : 0);
     struct job job = {
         .call = call,
         .adam = {
@@ -168,8 +179,8 @@ static ctrt_status adam_step(const ctrt_call *call)
 #define KERNEL(name, types, flags_)                                                                               \
     { .size = sizeof(ctrt_kernel), .op = #name, .dtypes = types, .flags = flags_, .run = name }
 static const ctrt_kernel kernels[] = {
-    KERNEL(sgd_step, CPU_FLOATING, CTRT_KERNEL_INPLACE),
-    KERNEL(adam_step, CPU_FLOATING, CTRT_KERNEL_INPLACE),
+    KERNEL(sgd_step, CPU_FLOATING, CTRT_KERNEL_INPLACE | CTRT_KERNEL_FOUND_INF),
+    KERNEL(adam_step, CPU_FLOATING, CTRT_KERNEL_INPLACE | CTRT_KERNEL_FOUND_INF),
 };
 
 CPU_KERNELS(optim, kernels);

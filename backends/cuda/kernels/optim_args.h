@@ -9,6 +9,7 @@
 #define OPTIM_THREADS 256
 #define OPTIM_CHUNK   4096                  /* elements per block */
 #define OPTIM_TENSORS 56                    /* per launch: as many as fit into 4000 bytes of arguments */
+#define UNSCALE_TENSORS 192                 /* likewise */
 
 struct optim_args {
     const void *in[4][OPTIM_TENSORS];       /* parameter, gradient, states */
@@ -19,6 +20,8 @@ struct optim_args {
     int32_t nesterov, first;                /* sgd; first: initializes the momentum */
     /* Captured work: device memory with lr (sgd) or decay, step_size and correction (adam); else NULL. */
     const double *replayed;
+    const float *found_inf;                 /* NULL, or: the kernel writes nothing if it is not 0 */
+    const double *skipped;                  /* with found_inf: minus the steps counted in adam.step but not made */
     double sign;                            /* -1 to maximize the objective */
     union {
         struct { double lr, momentum, gain, decay; } sgd;       /* gain: 1 - dampening */
@@ -28,8 +31,28 @@ struct optim_args {
             double coupled;                 /* weight_decay that is added to the gradient, else 0 */
             double step_size, correction;   /* lr / (1 - beta1^t); 1 / sqrt(1 - beta2^t) */
             double epsilon;
+            double lr, step;                /* with found_inf */
         } adam;
     };
+};
+
+/* Arguments of amp_unscale, which updates many gradients in place. */
+struct unscale_args {
+    void *grad[UNSCALE_TENSORS];
+    int64_t n[UNSCALE_TENSORS];             /* elements */
+    uint32_t end[UNSCALE_TENSORS];          /* number of blocks of the tensors up to and including this one */
+    int32_t tensors;
+    const float *scale;
+    float *found_inf;
+};
+
+/* Arguments of amp_update. */
+struct amp_update_args {
+    float *scale;
+    int32_t *tracker, *skips;
+    const float *found_inf;
+    double growth_factor, backoff_factor, min_scale;
+    int64_t growth_interval;
 };
 
 #endif

@@ -221,6 +221,8 @@ static ctrt_status event_run(struct sharded *s, ctrt_module_event event, void *a
         return parts_agree(s, argument);
     case CTRT_MODULE_GRAD_NORM:
         return s->mesh_columns > 1 ? ctrt_comm_all_reduce(NULL, s->gathers, argument, CTRT_COMM_SUM) : CTRT_OK;
+    case CTRT_MODULE_FOUND_INF:
+        return s->mesh_columns > 1 ? ctrt_comm_all_reduce(NULL, s->gathers, argument, CTRT_COMM_MAX) : CTRT_OK;
     case CTRT_MODULE_OPTIMIZER_END:
         return CTRT_OK;
     default:

@@ -45,7 +45,8 @@ typedef struct ctrt_call {
 enum {
     CTRT_KERNEL_STRIDED = 1,
     CTRT_KERNEL_INPLACE = 2,
-    CTRT_KERNEL_CHANNELS_LAST = 4
+    CTRT_KERNEL_CHANNELS_LAST = 4,
+    CTRT_KERNEL_FOUND_INF = 8
 };
 #define CTRT_DTYPE_BIT(dtype) (1u << (dtype))
 typedef struct ctrt_kernel {
@@ -120,6 +121,12 @@ typedef struct ctrt_adam_attributes {
     int64_t step;
     const double *replayed;
 } ctrt_adam_attributes;
+typedef struct ctrt_amp_attributes {
+    size_t size;
+    double growth_factor, backoff_factor;
+    double min_scale;
+    int64_t growth_interval;
+} ctrt_amp_attributes;
 struct ctrt_backend;
 typedef struct ctrt_param_value {
     const char *text;
