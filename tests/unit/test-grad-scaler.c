@@ -470,7 +470,7 @@ TEST(messages, "messages")
     CHECK_OK(sgd_plain(&halves));
     CHECK_OK(ctrt_optimizer_add(halves, &half, 1));
     CTRT_AUTO(tensor) half_grad = NULL;
-    CHECK_OK(ctrt_clone(&half_grad, half));
+    ctrt_no_grad CHECK_OK(ctrt_clone(&half_grad, half));
     CHECK_OK(ctrt_tensor_set_grad(half, half_grad));
     CHECK_FAILS(ctrt_grad_scaler_step(s.scaler, halves), CTRT_ERR_DTYPE, "Attempting to unscale FP16 gradients.");
     CHECK_FAILS(ctrt_grad_scaler_update(s.scaler, NAN), CTRT_ERR_INVALID_ARGUMENT, "new_scale is nan");
