@@ -156,6 +156,59 @@ TEST(starting, "workers that cannot begin; a loader in a forked process")
     ctrt_tensor_release(&fields[1]);
 }
 
+/* Whether the process has ended; it may not have been waited for. */
+static bool is_gone(pid_t pid)
+{
+    char path[64], line[256] = "";
+    snprintf(path, sizeof path, "/proc/%d/stat", (int)pid);
+    FILE *file = fopen(path, "r");
+    if (file == NULL)
+        return true;
+    const bool known = fgets(line, sizeof line, file) != NULL;
+    fclose(file);
+    const char *state = strrchr(line, ')');
+    return known && state != NULL && (state[2] == 'Z' || state[2] == 'X');
+}
+
+static void *start_loader(void *loader)
+{
+    ctrt_tensor *fields[2] = { NULL, NULL };
+    bool more;
+    return ctrt_loader_next(fields, &more, loader) == CTRT_OK ? loader : NULL;
+}
+
+TEST(orphans, "kill -9 of the program ends its workers, also those that another thread started")
+{
+    CTRT_AUTO(dataset) dataset = plain_dataset((struct plain){ .length = LENGTH, .once = -1 });
+    for (int thread = 0; thread < 2; thread++) {
+        int64_t pids[2] = { 0 };
+        int ends[2];
+        REQUIRE(pipe(ends) == 0, "no pipe");
+        const pid_t program = fork();
+        if (program == 0) {
+            ctrt_loader *loader = new_loader(dataset, OPTIONS(.workers = 2, .worker_kind = CTRT_WORKERS_FORK));
+            pthread_t other;
+            if (thread && pthread_create(&other, NULL, start_loader, loader) == 0)
+                pthread_join(other, NULL);
+            else if (!thread)
+                start_loader(loader);
+            for (int i = 0; i < 2; i++)
+                pids[i] = ctrt_loader_worker_pid(loader, i);
+            _exit(write(ends[1], pids, sizeof pids) == (ssize_t)sizeof pids && pause() == 0);
+        }
+        close(ends[1]);
+        CHECK_EQ(read(ends[0], pids, sizeof pids), sizeof pids);
+        CHECK_TRUE(pids[0] > 0 && pids[1] > 0 && !is_gone((pid_t)pids[0]) && !is_gone((pid_t)pids[1]));
+        kill(program, SIGKILL);
+        waitpid(program, NULL, 0);
+        const double start = clock_seconds();
+        while (clock_seconds() - start < 20 && !(is_gone((pid_t)pids[0]) && is_gone((pid_t)pids[1])))
+            usleep(10000);
+        CHECK_TRUE(is_gone((pid_t)pids[0]) && is_gone((pid_t)pids[1]));
+        close(ends[0]);
+    }
+}
+
 /* ---- memory and descriptors ---- */
 
 TEST(shared_memory, "memory that processes share: a status with the numbers when it is exhausted, not a signal")
