@@ -138,11 +138,15 @@ static ctrt_status bad_init(int worker, void *user)
 TEST(starting, "workers that cannot begin; a loader in a forked process")
 {
     CTRT_AUTO(dataset) dataset = plain_dataset((struct plain){ .length = LENGTH, .once = -1 });
-    CTRT_AUTO(loader) loader = new_loader(dataset, OPTIONS(.workers = 2, .worker_init = bad_init));
+    CTRT_AUTO(loader) loader = NULL;
     ctrt_tensor *fields[2] = { NULL, NULL };
     bool more = true;
-    CHECK_OK(ctrt_loader_next(fields, &more, loader));
-    CHECK_FAILS(ctrt_loader_next(fields, &more, loader), CTRT_ERR_STATE, "in worker 1: worker_init: no license");
+    for (ctrt_worker_kind kind = CTRT_WORKERS_THREADS; kind >= CTRT_WORKERS_FORK; kind--) {
+        ctrt_loader_release(&loader);
+        loader = new_loader(dataset, OPTIONS(.workers = 2, .worker_kind = kind, .worker_init = bad_init));
+        CHECK_OK(ctrt_loader_next(fields, &more, loader));
+        CHECK_FAILS(ctrt_loader_next(fields, &more, loader), CTRT_ERR_STATE, "in worker 1: worker_init: no license");
+    }
     const pid_t child = fork();
     if (child == 0) {
         const bool fails = ctrt_loader_next(fields, &more, loader) == CTRT_ERR_FORKED;
