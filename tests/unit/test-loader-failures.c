@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Tests what the loader reports when samples fail, workers die or stall, and memory or descriptors are exhausted. */
 #include <dirent.h>
+#include <errno.h>
 #include <math.h>
 
 #include "data_check.h"
@@ -215,6 +216,14 @@ TEST(orphans, "kill -9 of the program ends its workers, also those that another 
 
 /* ---- memory and descriptors ---- */
 
+static bool no_space;
+
+/* Replaces the C library's function, for libctrt too. */
+CTRT_API int posix_fallocate(int file, off_t offset, off_t bytes)
+{
+    return no_space ? ENOSPC : fallocate(file, 0, offset, bytes) == 0 ? 0 : errno;
+}
+
 TEST(shared_memory, "memory that processes share: a status with the numbers when it is exhausted, not a signal")
 {
     CTRT_AUTO(dataset) dataset = plain_dataset((struct plain){ .length = 100000, .once = -1 });
@@ -232,6 +241,10 @@ TEST(shared_memory, "memory that processes share: a status with the numbers when
     CHECK_FAILS(ctrt_loader_new(&loader, dataset, &options), CTRT_ERR_OUT_OF_MEMORY,
                 "need 1.62 MiB of memory: the limit of the size of files (ulimit -f) is 1.00 MiB");
     setrlimit(RLIMIT_FSIZE, &before);
+    no_space = true;
+    CHECK_FAILS(ctrt_loader_new(&loader, dataset, &options), CTRT_ERR_OUT_OF_MEMORY,
+                "need 1.62 MiB of memory: the memory that processes share is exhausted: No space left on device");
+    no_space = false;
     CHECK_OK(ctrt_loader_new(&loader, dataset, &options));
     CHECK_EQ(ctrt_loader_memory(loader) >> 10, 1660);
 }
