@@ -60,12 +60,12 @@ ctrt_status loader_begin_epoch(struct ctrt_loader *loader)
     return CTRT_OK;
 }
 
-static int free_slot(const struct ctrt_loader *loader, int worker)
+static int free_slot(struct ctrt_loader *loader, int worker)
 {
     const struct ring_header *header = loader->ring->header;
     int found = -1;
     for (int slot = 0; slot < header->slots; slot++)
-        if (atomic_load_explicit(&loader->ring->slot_refs[slot], memory_order_acquire) == 0) {
+        if (ring_slot_free(loader->ring, slot)) {
             /* Prefer memory that this worker has mapped already. */
             if (ring_slot(header, slot)->worker == worker)
                 return slot;

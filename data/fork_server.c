@@ -61,6 +61,8 @@ static _Noreturn void be_worker(const struct request *request, struct ring *ring
     const struct ring_header *header = ring->header;
     ctrt_dataset *dataset = NULL;
     dup2(error, STDERR_FILENO);
+    /* Several workers with the threads of all processors each would only disturb each other. */
+    setenv("CTRT_NUM_THREADS", "1", 0);
     ctrt_status status = ctrt_dataset_open(&dataset, request->open, request->arguments, request->bytes);
     for (int f = 0; status == CTRT_OK && f < CTRT_MAX_FIELDS; f++)
         if (header->capacity[f] != (size_t)header->largest_batch * dataset->bytes[f])

@@ -141,6 +141,19 @@ static ctrt_status make_sampler(ctrt_sampler **out, const ctrt_loader_options *o
     return status;
 }
 
+/* Pins the memory of the batches. If that is not possible, batches are copied to pinned memory. */
+static ctrt_status pin(struct ctrt_loader *loader)
+{
+    ctrt_device *device = loader->options.device;
+    if (!loader->copies)
+        return CTRT_OK;
+    if (device == NULL)
+        CTRT_TRY(device_accelerator(&device));
+    if (device_asynchronous(device) && ring_pin(loader->ring, device) != CTRT_OK)
+        log_message(CTRT_LOG_INFO, "data", "batches are copied to pinned memory: %s", ctrt_error_message());
+    return CTRT_OK;
+}
+
 static ctrt_status make_ring(struct ctrt_loader *loader, uint64_t seed)
 {
     ctrt_loader_options *o = &loader->options;
@@ -148,6 +161,7 @@ static ctrt_status make_ring(struct ctrt_loader *loader, uint64_t seed)
     ctrt_device *cpu = NULL;
     struct ring_header config = {
         .workers = o->workers, .depth = o->workers == 0 ? 1 : o->prefetch_factor,
+        .pin = loader->copies,
         .largest_batch = loader->sampler == NULL ? o->batch_size : MAX(1, sampler_largest_batch(loader->sampler)),
         .batched = !loader->unbatched, .seed = seed, .pad_value = o->pad_value, .collate = o->collate,
         .collate_user = o->collate_user, .worker_init = o->worker_init, .worker_init_user = o->worker_init_user,
@@ -162,6 +176,7 @@ static ctrt_status make_ring(struct ctrt_loader *loader, uint64_t seed)
     CTRT_TRY(ring_new(&loader->ring, &config, loader->dataset, processes, budget));
     if (o->worker_kind != CTRT_WORKERS_SERVER)
         ring_close(loader->ring);       /* fork() passes the mapping on */
+    CTRT_TRY(pin(loader));
     const size_t bytes = (size_t)config.slots * sizeof *loader->queue;
     loader->queue = host_alloc(bytes);
     if (loader->queue == NULL)

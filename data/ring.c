@@ -20,6 +20,7 @@
 #include "base/base.h"
 #include "base/host_alloc.h"
 #include "base/strbuf.h"
+#include "tensor/pinned.h"
 
 #define PAGE 4096
 #define HUGE_FROM (4 << 20)            /* smaller memory does not use huge pages */
@@ -106,8 +107,10 @@ static ctrt_status map(struct ring *ring, const struct ring_header *layout, bool
             return ctrt_fail(CTRT_ERR_IO, "loader: cannot create memory that processes share: %s", strerror(errno));
         CTRT_TRY(allocate(ring->fd, layout));
     }
+    /* Pinned memory must not be copied by a fork of the program, so it is shared then. */
+    const int kind = layout->pin ? MAP_SHARED : MAP_PRIVATE;
     void *memory = mmap(NULL, layout->bytes, PROT_READ | PROT_WRITE,
-                        shared ? MAP_SHARED : MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, ring->fd, 0);
+                        shared ? MAP_SHARED : kind | MAP_ANONYMOUS | MAP_NORESERVE, ring->fd, 0);
     if (memory == MAP_FAILED)
         return fail_memory(layout, strerror(errno));
     ring->header = memory;
@@ -133,6 +136,7 @@ ctrt_status ring_new(struct ring **out, const struct ring_header *config, const 
         return out_of_memory(sizeof *ring, "a loader");
     atomic_init(&ring->refs, 1);
     ring->fd = -1;
+    pthread_mutex_init(&ring->lock, NULL);
     ring->slot_refs = host_calloc((size_t)header.slots * sizeof *ring->slot_refs);
     ctrt_status status = CTRT_OK;
     if (ring->slot_refs == NULL)
@@ -176,10 +180,52 @@ void ring_close(struct ring *ring)
     }
 }
 
+ctrt_status ring_pin(struct ring *ring, ctrt_device *device)
+{
+    const size_t bytes = (size_t)ring->header->slots * sizeof *ring->fences;
+    struct fence **fences = host_calloc(bytes);
+    if (fences == NULL)
+        return out_of_memory(bytes, "a loader");
+    ctrt_status status = pinned_register(device, ring->header, ring->header->bytes);
+    if (status != CTRT_OK) {
+        host_free(fences);
+        return status;
+    }
+    ring->fences = fences;
+    ring->pinned_for = device;
+    return CTRT_OK;
+}
+
+bool ring_slot_free(struct ring *ring, int slot)
+{
+    if (atomic_load_explicit(&ring->slot_refs[slot], memory_order_acquire) != 0)
+        return false;
+    if (ring->fences == NULL || ring->fences[slot] == NULL)
+        return true;
+    if (!fence_done(ring->fences[slot]))
+        return false;
+    fence_free(ring->fences[slot]);
+    ring->fences[slot] = NULL;
+    return true;
+}
+
+static void unpin(struct ring *ring)
+{
+    for (int slot = 0; slot < ring->header->slots; slot++)
+        if (ring->fences[slot] != NULL) {
+            fence_wait(ring->fences[slot], ring->pinned_for, NULL);
+            fence_free(ring->fences[slot]);
+        }
+    pinned_unregister(ring->pinned_for, ring->header, ring->header->bytes);
+    host_free(ring->fences);
+}
+
 void ring_release(struct ring *ring)
 {
     if (ring == NULL || atomic_fetch_sub(&ring->refs, 1) != 1)
         return;
+    if (ring->pinned_for != NULL)
+        unpin(ring);
     if (ring->header != NULL)
         munmap(ring->header, ring->header->bytes);
     ring_close(ring);

@@ -10,9 +10,11 @@
 #ifndef DATA_RING_H
 #define DATA_RING_H
 
+#include <pthread.h>
 #include <stdatomic.h>
 
 #include "data/dataset.h"
+#include "stream/fence.h"
 
 #define RING_MESSAGE 1024
 
@@ -55,6 +57,7 @@ struct ring_header {
     int64_t largest_batch;
     size_t queue_base, slot_base, slot_stride, data_base, data_stride;
     size_t field_base[CTRT_MAX_FIELDS], capacity[CTRT_MAX_FIELDS];      /* of a field in a slot's data */
+    bool pin;                           /* the memory will be pinned */
     bool batched;                       /* false: batches of one sample without the dimension of the batch */
     uint64_t seed;
     double pad_value;
@@ -75,12 +78,19 @@ struct ring {
     struct ring_header *header;
     int fd;                             /* -1: closed */
     atomic_int *slot_refs;              /* by slot: 0: free, else the loader's or its tensors' references */
+    ctrt_device *pinned_for;            /* the device for which the memory is pinned; NULL: it is not */
+    pthread_mutex_t lock;               /* guards `fences` while a slot has references */
+    struct fence **fences;              /* by slot: copies that still read it */
 };
 
 /* Allocates the memory. `config`: the members before `bytes` that the layout does not determine. `shared`: for worker
  * processes. CTRT_ERR_OUT_OF_MEMORY if it exceeds `budget` or cannot be allocated. */
 ctrt_status ring_new(struct ring **out, const struct ring_header *config, const ctrt_dataset *dataset, bool shared,
                      uint64_t budget);
+/* Pins the memory for copies to `device`. Later uses of slots are in `fences`. */
+ctrt_status ring_pin(struct ring *ring, ctrt_device *device);
+/* Returns whether the slot is free, and no device copies it. Only for the loader's thread. */
+bool ring_slot_free(struct ring *ring, int slot);
 /* Closes the descriptor of the memory, when no more processes will map it. */
 void ring_close(struct ring *ring);
 /* Maps the memory of another process. */

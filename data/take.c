@@ -6,6 +6,8 @@
 #include "base/base.h"
 #include "base/host_alloc.h"
 #include "data/loader.h"
+#include "memory/hazard.h"
+#include "tensor/pinned.h"
 
 /* A waiting loader checks the workers and their stderr this often. */
 #define SLICE_NS 10000000
@@ -22,12 +24,28 @@ static void release_view(void *user, void *data)
     ring_release(ring);
 }
 
+/* A tensor over a slot of pinned memory was released. A device may still copy from it. */
+static void release_pinned_view(struct storage *storage)
+{
+    struct ring *ring = storage->user[0];
+    const int slot = (int)(intptr_t)storage->user[1];
+    timepoint points[HAZARD_READERS + 1];
+    if (device_usable(ring->pinned_for)) {
+        const int count = hazard_timepoints(storage, points);
+        pthread_mutex_lock(&ring->lock);
+        fence_add(&ring->fences[slot], points, count);
+        pthread_mutex_unlock(&ring->lock);
+    }
+    atomic_fetch_sub(&ring->slot_refs[slot], 1);
+    ring_release(ring);
+}
+
 /* Whether the batch can be returned as a view: slots for the workers remain. */
-static bool can_view(const struct ctrt_loader *loader)
+static bool can_view(struct ctrt_loader *loader)
 {
     int held = 0;
     for (int slot = 0; slot < loader->ring->header->slots; slot++)
-        held += atomic_load(&loader->ring->slot_refs[slot]) != 0;
+        held += !ring_slot_free(loader->ring, slot);
     /* `held` includes the queue with this batch, and the batch that the program releases next. */
     return held - loader->queued <= 1;
 }
@@ -44,17 +62,20 @@ static ctrt_status make_field(ctrt_tensor **out, struct ctrt_loader *loader, int
     int64_t numel = 1;
     for (int d = 0; d < shape.count; d++)
         numel *= shape.values[d];
-    if (loader->copies) {
+    if (view && ring->pinned_for != NULL && numel > 0) {
+        CTRT_TRY(tensor_new_registered(out, data, shape.values, shape.count, field->dtype, release_pinned_view, ring,
+                                       (void *)(intptr_t)number));
+    } else if (loader->copies) {
         CTRT_TRY(ctrt_empty_pinned(out, shape, field->dtype, loader->options.device));
         memcpy(ctrt_tensor_data(*out), data, (size_t)numel * ctrt_dtype_size(field->dtype));
         return CTRT_OK;
-    }
-    if (!view) {
+    } else if (!view) {
         ctrt_device *cpu = NULL;
         CTRT_TRY(ctrt_device_get(&cpu, "cpu"));
         return ctrt_from_data(out, data, numel, shape, field->dtype, cpu);
+    } else {
+        CTRT_TRY(ctrt_from_blob(out, data, shape, ctrt_ints_of(NULL, 0), field->dtype, release_view, ring));
     }
-    CTRT_TRY(ctrt_from_blob(out, data, shape, ctrt_ints_of(NULL, 0), field->dtype, release_view, ring));
     atomic_fetch_add(&ring->slot_refs[number], 1);
     atomic_fetch_add(&ring->refs, 1);
     return CTRT_OK;

@@ -84,7 +84,7 @@ static void close_errors(struct team *team, struct member *member)
 
 static void *thread_main(void *argument)
 {
-    worker_loop(argument);
+    worker_run(argument);
     return NULL;
 }
 

@@ -25,11 +25,6 @@ ctrt_status worker_begin(struct worker *worker, struct ring_header *header, ctrt
         return out_of_memory(bytes, "the shapes of a batch's samples");
     for (int64_t i = 0; i < header->largest_batch; i++)
         memcpy(worker->shapes[i * fields], dataset->shapes, (size_t)fields * sizeof *worker->shapes);
-    if (header->workers == 0 || header->worker_init == NULL)
-        return CTRT_OK;
-    worker->init_status = ctrt_context(header->worker_init(id, header->worker_init_user), "worker_init");
-    if (worker->init_status != CTRT_OK)
-        snprintf(worker->init_message, sizeof worker->init_message, "%s", ctrt_error_message());
     return CTRT_OK;
 }
 
@@ -208,10 +203,21 @@ static bool wait_for_task(struct worker *worker, struct ring_worker *me, uint32_
     return !atomic_load(&header->stop) && (!worker->process || getppid() == worker->parent);
 }
 
-void worker_loop(struct worker *worker)
+static void run_init(struct worker *worker)
+{
+    const struct ring_header *header = worker->header;
+    if (header->worker_init == NULL)
+        return;
+    worker->init_status = ctrt_context(header->worker_init(worker->id, header->worker_init_user), "worker_init");
+    if (worker->init_status != CTRT_OK)
+        snprintf(worker->init_message, sizeof worker->init_message, "%s", ctrt_error_message());
+}
+
+void worker_run(struct worker *worker)
 {
     struct ring_header *header = worker->header;
     struct ring_worker *me = ring_worker(header, worker->id);
+    run_init(worker);
     for (;;) {
         const uint32_t taken = atomic_load(&me->taken);
         if (!wait_for_task(worker, me, taken))
@@ -264,7 +270,7 @@ _Noreturn void worker_process(struct ring_header *header, ctrt_dataset *dataset,
     if (status == CTRT_OK) {
         worker.process = true;
         worker.parent = parent;
-        worker_loop(&worker);
+        worker_run(&worker);
         fflush(stdout);
     } else {
         fprintf(stderr, "ctrt: worker %d cannot begin: %s\n", id, ctrt_error_message());

@@ -25,8 +25,8 @@ void worker_end(struct worker *worker);
 
 /* Reads the batch of a slot and marks it as done. An error is a result of the slot. */
 void worker_fill(struct worker *worker, struct ring_slot *slot);
-/* Works on the worker's queue until the loader stops it or `parent` ends. */
-void worker_loop(struct worker *worker);
+/* Runs worker_init, then works on the worker's queue until the loader stops it or `parent` ends. */
+void worker_run(struct worker *worker);
 
 /* In a new process: works as worker `id` and ends the process. `error`: becomes its stderr; -1: keeps it. `parent`: the
  * process that forked; `main_thread`: by its main thread. */

@@ -64,9 +64,9 @@ static void release(void *handle, void *address, size_t bytes)
                   address);
 }
 
-static ctrt_status host_alloc(void *handle, void **address, size_t bytes)
+/* Counts `bytes` as pinned, within the limit. */
+static ctrt_status pin(struct sim_device *device, size_t bytes)
 {
-    struct sim_device *device = handle;
     char fault[64];
     ctrt_status status = sim_usable(device);
     if (status)
@@ -84,32 +84,54 @@ static ctrt_status host_alloc(void *handle, void **address, size_t bytes)
     else
         device->pinned += bytes;
     pthread_mutex_unlock(&device->lock);
-    if (status)
-        return status;
-    void *memory = NULL;
-    if (posix_memalign(&memory, PINNED_ALIGNMENT, bytes > 0 ? bytes : 1) != 0) {
-        pthread_mutex_lock(&device->lock);
-        device->pinned -= bytes;
-        pthread_mutex_unlock(&device->lock);
-        return sim_host->fail(CTRT_ERR_OUT_OF_MEMORY, "%s: the host cannot pin %zu bytes", device->name, bytes);
-    }
-    sim_count(&device->count.host_allocs, 1);
-    *address = memory;
-    return CTRT_OK;
+    if (status == CTRT_OK)
+        sim_count(&device->count.host_allocs, 1);
+    return status;
 }
 
-static void host_free(void *handle, void *address, size_t bytes)
+static void unpin(struct sim_device *device, size_t bytes)
 {
-    struct sim_device *device = handle;
-    if (address == NULL)
-        return;
-    free(address);
     if (sim_forked(device))
         return;
     pthread_mutex_lock(&device->lock);
     device->pinned -= bytes;
     pthread_mutex_unlock(&device->lock);
     sim_count(&device->count.host_frees, 1);
+}
+
+static ctrt_status host_alloc(void *handle, void **address, size_t bytes)
+{
+    struct sim_device *device = handle;
+    void *memory = NULL;
+    ctrt_status status = pin(device, bytes);
+    if (status)
+        return status;
+    if (posix_memalign(&memory, PINNED_ALIGNMENT, bytes > 0 ? bytes : 1) != 0) {
+        unpin(device, bytes);
+        return sim_host->fail(CTRT_ERR_OUT_OF_MEMORY, "%s: the host cannot pin %zu bytes", device->name, bytes);
+    }
+    *address = memory;
+    return CTRT_OK;
+}
+
+static void host_free(void *handle, void *address, size_t bytes)
+{
+    if (address == NULL)
+        return;
+    free(address);
+    unpin(handle, bytes);
+}
+
+static ctrt_status host_register(void *handle, void *address, size_t bytes)
+{
+    (void)address;                      /* copies treat all memory of the host alike */
+    return pin(handle, bytes);
+}
+
+static void host_unregister(void *handle, void *address, size_t bytes)
+{
+    (void)address;
+    unpin(handle, bytes);
 }
 
 const ctrt_memory_table sim_memory_table = {
@@ -120,6 +142,8 @@ const ctrt_memory_table sim_memory_table = {
     .fill = sim_fill,
     .host_alloc = host_alloc,
     .host_free = host_free,
+    .host_register = host_register,
+    .host_unregister = host_unregister,
     .can_access_peer = sim_can_access_peer,
     .copy_peer = sim_copy_peer,
     .page_bytes = SIM_PAGE,

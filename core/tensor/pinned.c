@@ -39,6 +39,36 @@ ctrt_status tensor_new_pinned(ctrt_tensor **out, const int64_t *shape, int ndim,
     return CTRT_OK;
 }
 
+ctrt_status pinned_register(ctrt_device *device, void *address, size_t bytes)
+{
+    const ctrt_memory_table *table = device->backend->memory;
+    if (!pinned_available(device) || !CTRT_SLOT(table, host_register) || !CTRT_SLOT(table, host_unregister))
+        return ctrt_fail(CTRT_ERR_NOT_SUPPORTED, "%s cannot pin memory that exists already", device->name);
+    if (!device_usable(device))
+        return device_fail_forked(device);
+    return table->host_register(device->handle, address, bytes);
+}
+
+void pinned_unregister(ctrt_device *device, void *address, size_t bytes)
+{
+    if (device_usable(device))
+        device->backend->memory->host_unregister(device->handle, address, bytes);
+}
+
+ctrt_status tensor_new_registered(ctrt_tensor **out, void *data, const int64_t *shape, int ndim, ctrt_dtype dtype,
+                                  void (*release)(struct storage *), void *user0, void *user1)
+{
+    ctrt_device *cpu;
+    int64_t strides[CTRT_MAX_DIMS];
+    CTRT_TRY(device_cpu(&cpu));
+    shape_strides(strides, shape, ndim);
+    CTRT_TRY(tensor_new_foreign(out, data, (size_t)shape_numel(shape, ndim) * dtype_bytes(dtype), shape, strides, ndim,
+                                dtype, cpu, release, user0, user1));
+    storage_order(&(*out)->own, NULL, 0);
+    (*out)->view.flags |= CTRT_VIEW_PINNED;
+    return CTRT_OK;
+}
+
 bool ctrt_tensor_is_pinned(const ctrt_tensor *tensor)
 {
     return tensor != NULL && (tensor->view.flags & CTRT_VIEW_PINNED);

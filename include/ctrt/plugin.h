@@ -431,6 +431,11 @@ typedef struct ctrt_memory_table {      /* required; required slots: alloc, free
     ctrt_status (*alloc_on)(void *device, void **address, size_t bytes, void *queue);
     void (*free_on)(void *device, void *address, size_t bytes, void *queue);
     void (*trim)(void *device);
+    /* Optional, both or none: pins memory of the host that exists already, for all devices of the backend, so that they
+     * copy from and to it as from host_alloc's. Address and size are multiples of the host's page size.
+     * host_unregister is called when no work uses the memory any more. */
+    ctrt_status (*host_register)(void *device, void *address, size_t bytes);
+    void (*host_unregister)(void *device, void *address, size_t bytes);
 } ctrt_memory_table;
 
 /* Queues of work. The work of one queue runs in the order in which it was enqueued; queues run concurrently. A

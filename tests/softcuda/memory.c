@@ -237,6 +237,27 @@ EXPORT result cuMemFreeHost(void *begin)
     return CUDA_SUCCESS;
 }
 
+EXPORT result cuMemHostRegister_v2(void *begin, size_t bytes, unsigned flags)
+{
+    CHECKED_CALL(cuMemHostRegister_v2, ENTER_READY, begin == NULL || bytes == 0 || flags > 15);
+    LOCKED(&pinned_lock);
+    RETURN_IF(range_at(&pinned, (uintptr_t)begin) != NULL, CUDA_ERROR_INVALID_VALUE);
+    return range_add(&pinned, (struct range){ .begin = (uintptr_t)begin, .bytes = bytes, .extent = bytes })
+               ? CUDA_SUCCESS : CUDA_ERROR_OUT_OF_MEMORY;
+}
+
+EXPORT result cuMemHostUnregister(void *begin)
+{
+    CALL(cuMemHostUnregister, ENTER_READY);
+    if (!options.strict_free)
+        devices_wait_idle();
+    LOCKED(&pinned_lock);
+    const struct range *r = range_at(&pinned, (uintptr_t)begin);
+    RETURN_IF(r == NULL || r->begin != (uintptr_t)begin, CUDA_ERROR_INVALID_VALUE);
+    range_remove(&pinned, r);
+    return CUDA_SUCCESS;
+}
+
 EXPORT result cuMemHostGetDevicePointer_v2(address *out, void *host, unsigned flags)
 {
     CHECKED_CALL(cuMemHostGetDevicePointer_v2, ENTER_READY, out == NULL || flags != 0 || !memory_pinned(host, 1, NULL));

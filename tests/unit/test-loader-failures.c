@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Tests what the loader reports when samples fail, workers die or stall, and memory or descriptors are exhausted. */
 #include <dirent.h>
+#include <errno.h>
 #include <math.h>
 
 #include "data_check.h"
@@ -138,11 +139,15 @@ static ctrt_status bad_init(int worker, void *user)
 TEST(starting, "workers that cannot begin; a loader in a forked process")
 {
     CTRT_AUTO(dataset) dataset = plain_dataset((struct plain){ .length = LENGTH, .once = -1 });
-    CTRT_AUTO(loader) loader = new_loader(dataset, OPTIONS(.workers = 2, .worker_init = bad_init));
+    CTRT_AUTO(loader) loader = NULL;
     ctrt_tensor *fields[2] = { NULL, NULL };
     bool more = true;
-    CHECK_OK(ctrt_loader_next(fields, &more, loader));
-    CHECK_FAILS(ctrt_loader_next(fields, &more, loader), CTRT_ERR_STATE, "in worker 1: worker_init: no license");
+    for (ctrt_worker_kind kind = CTRT_WORKERS_THREADS; kind >= CTRT_WORKERS_FORK; kind--) {
+        ctrt_loader_release(&loader);
+        loader = new_loader(dataset, OPTIONS(.workers = 2, .worker_kind = kind, .worker_init = bad_init));
+        CHECK_OK(ctrt_loader_next(fields, &more, loader));
+        CHECK_FAILS(ctrt_loader_next(fields, &more, loader), CTRT_ERR_STATE, "in worker 1: worker_init: no license");
+    }
     const pid_t child = fork();
     if (child == 0) {
         const bool fails = ctrt_loader_next(fields, &more, loader) == CTRT_ERR_FORKED;
@@ -156,7 +161,68 @@ TEST(starting, "workers that cannot begin; a loader in a forked process")
     ctrt_tensor_release(&fields[1]);
 }
 
+/* Whether the process has ended; it may not have been waited for. */
+static bool is_gone(pid_t pid)
+{
+    char path[64], line[256] = "";
+    snprintf(path, sizeof path, "/proc/%d/stat", (int)pid);
+    FILE *file = fopen(path, "r");
+    if (file == NULL)
+        return true;
+    const bool known = fgets(line, sizeof line, file) != NULL;
+    fclose(file);
+    const char *state = strrchr(line, ')');
+    return known && state != NULL && (state[2] == 'Z' || state[2] == 'X');
+}
+
+static void *start_loader(void *loader)
+{
+    ctrt_tensor *fields[2] = { NULL, NULL };
+    bool more;
+    return ctrt_loader_next(fields, &more, loader) == CTRT_OK ? loader : NULL;
+}
+
+TEST(orphans, "kill -9 of the program ends its workers, also those that another thread started")
+{
+    CTRT_AUTO(dataset) dataset = plain_dataset((struct plain){ .length = LENGTH, .once = -1 });
+    for (int thread = 0; thread < 2; thread++) {
+        int64_t pids[2] = { 0 };
+        int ends[2];
+        REQUIRE(pipe(ends) == 0, "no pipe");
+        const pid_t program = fork();
+        if (program == 0) {
+            ctrt_loader *loader = new_loader(dataset, OPTIONS(.workers = 2, .worker_kind = CTRT_WORKERS_FORK));
+            pthread_t other;
+            if (thread && pthread_create(&other, NULL, start_loader, loader) == 0)
+                pthread_join(other, NULL);
+            else if (!thread)
+                start_loader(loader);
+            for (int i = 0; i < 2; i++)
+                pids[i] = ctrt_loader_worker_pid(loader, i);
+            _exit(write(ends[1], pids, sizeof pids) == (ssize_t)sizeof pids && pause() == 0);
+        }
+        close(ends[1]);
+        CHECK_EQ(read(ends[0], pids, sizeof pids), sizeof pids);
+        CHECK_TRUE(pids[0] > 0 && pids[1] > 0 && !is_gone((pid_t)pids[0]) && !is_gone((pid_t)pids[1]));
+        kill(program, SIGKILL);
+        waitpid(program, NULL, 0);
+        const double start = clock_seconds();
+        while (clock_seconds() - start < 20 && !(is_gone((pid_t)pids[0]) && is_gone((pid_t)pids[1])))
+            usleep(10000);
+        CHECK_TRUE(is_gone((pid_t)pids[0]) && is_gone((pid_t)pids[1]));
+        close(ends[0]);
+    }
+}
+
 /* ---- memory and descriptors ---- */
+
+static bool no_space;
+
+/* Replaces the C library's function, for libctrt too. */
+CTRT_API int posix_fallocate(int file, off_t offset, off_t bytes)
+{
+    return no_space ? ENOSPC : fallocate(file, 0, offset, bytes) == 0 ? 0 : errno;
+}
 
 TEST(shared_memory, "memory that processes share: a status with the numbers when it is exhausted, not a signal")
 {
@@ -175,6 +241,10 @@ TEST(shared_memory, "memory that processes share: a status with the numbers when
     CHECK_FAILS(ctrt_loader_new(&loader, dataset, &options), CTRT_ERR_OUT_OF_MEMORY,
                 "need 1.62 MiB of memory: the limit of the size of files (ulimit -f) is 1.00 MiB");
     setrlimit(RLIMIT_FSIZE, &before);
+    no_space = true;
+    CHECK_FAILS(ctrt_loader_new(&loader, dataset, &options), CTRT_ERR_OUT_OF_MEMORY,
+                "need 1.62 MiB of memory: the memory that processes share is exhausted: No space left on device");
+    no_space = false;
     CHECK_OK(ctrt_loader_new(&loader, dataset, &options));
     CHECK_EQ(ctrt_loader_memory(loader) >> 10, 1660);
 }

@@ -214,6 +214,35 @@ TEST(devices, "batches on a device: the same, copied ahead on another stream, al
     }
 }
 
+TEST(pinned, "the memory of the batches is pinned where it is, and used again only after its copy; else copied")
+{
+    static const struct { const char *fault; int workers; ctrt_worker_kind kind; } cases[] = {
+        { NULL, 0, CTRT_WORKERS_AUTO }, { NULL, 2, CTRT_WORKERS_FORK }, { NULL, 2, CTRT_WORKERS_SERVER },
+        { NULL, 2, CTRT_WORKERS_THREADS }, { "host:1", 2, CTRT_WORKERS_FORK },
+    };
+    CTRT_AUTO(loader) host = new_loader(plain, (ctrt_loader_options)OPTIONS(0));
+    const uint64_t hash = hash_batches(NULL, host, INT32_MAX);
+    ctrt_device *device = sim_open("sim:0");
+    const sim_counters before = sim_read(0);
+    EACH(c, cases) {
+        if (c->fault != NULL)
+            CHECK_OK(sim->inject(0, c->fault));
+        CTRT_AUTO(loader) loader = new_loader(plain, (ctrt_loader_options)OPTIONS(.workers = c->workers,
+                                                      .worker_kind = c->kind, .device = device));
+        const uint64_t bytes = sim_read(0).host_bytes - before.host_bytes;
+        CHECK_EQ(bytes, c->fault != NULL ? 0 : ctrt_loader_memory(loader));
+        CHECK_OK(sim->set_latency(0, 2000000));     /* copies last longer than reading a batch */
+        CHECK_EQ(hash_batches(NULL, loader, INT32_MAX), hash);
+        CHECK_OK(sim->set_latency(0, 0));
+        if (c->fault == NULL)
+            CHECK_EQ(sim_read(0).host_bytes - before.host_bytes, bytes);        /* nothing was copied to other memory */
+        ctrt_loader_release(&loader);
+        CHECK_OK(sim->clear(0));
+        if (c->fault == NULL)
+            CHECK_EQ(sim_read(0).host_bytes, before.host_bytes);
+    }
+}
+
 TEST_MAIN
 {
     /* First, because the server is forked from a process without threads. */

@@ -78,6 +78,25 @@ static void host_free(void *handle, void *address, size_t bytes)
         (void)cuda_driver.host_free(address);
 }
 
+static ctrt_status host_register(void *handle, void *address, size_t bytes)
+{
+    struct cuda_device *device = handle;
+    if (cuda_driver.host_register == NULL || cuda_driver.host_unregister == NULL)
+        return cuda_host->fail(CTRT_ERR_NOT_SUPPORTED, "the driver has no cuMemHostRegister");
+    ctrt_status status = cuda_enter(device);
+    return status != CTRT_OK ? status
+                             : cuda_check(device, cuda_driver.host_register(address, bytes, CU_HOST_PORTABLE),
+                                          "pinning %zu bytes", bytes);
+}
+
+static void host_unregister(void *handle, void *address, size_t bytes)
+{
+    struct cuda_device *device = handle;
+    (void)bytes;
+    if (!cuda_forked(device) && cuda_driver.context_set(device->context) == CU_OK)
+        (void)cuda_driver.host_unregister(address);
+}
+
 const ctrt_memory_table cuda_memory_table = {
     .size = sizeof(ctrt_memory_table),
     .alloc = alloc,
@@ -99,4 +118,6 @@ const ctrt_memory_table cuda_memory_table = {
     .alloc_on = cuda_alloc_on,
     .free_on = cuda_free_on,
     .trim = cuda_async_alloc_trim,
+    .host_register = host_register,
+    .host_unregister = host_unregister,
 };

@@ -223,6 +223,8 @@ typedef struct ctrt_memory_table {
     ctrt_status (*alloc_on)(void *device, void **address, size_t bytes, void *queue);
     void (*free_on)(void *device, void *address, size_t bytes, void *queue);
     void (*trim)(void *device);
+    ctrt_status (*host_register)(void *device, void *address, size_t bytes);
+    void (*host_unregister)(void *device, void *address, size_t bytes);
 } ctrt_memory_table;
 typedef struct ctrt_queue_table {
     size_t size;
