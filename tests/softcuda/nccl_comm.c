@@ -133,8 +133,8 @@ EXPORT int ncclGetUniqueId(id *out)
 }
 
 /* Waits until all ranks have joined. `parent` (may be NULL): of the call that creates the communicator, whose abort
- * ends the wait. Then a rank in the process that has created the memory closes its file; not if the wait was ended by an
- * abort, because other ranks may still open it, and wait for this rank as with NCCL. */
+ * ends the wait. Then a rank in the process that has created the memory closes its file, but not after an abort,
+ * because other ranks may still open it, and wait for this rank as with NCCL. */
 static int await_ranks(struct ncclComm *comm, const struct ncclComm *parent)
 {
     char own[32];
