@@ -43,8 +43,23 @@ static ctrt_status compute_order(struct ctrt_loader *loader)
     return CTRT_OK;
 }
 
+/* A stream without a start function has one epoch. */
+static ctrt_status check_stream(struct ctrt_loader *loader)
+{
+    const ctrt_dataset_functions *functions = &loader->dataset->functions;
+    if (!dataset_is_stream(loader->dataset) || functions->start != NULL)
+        return CTRT_OK;
+    if (loader->only_begun && loader->epoch != loader->only_epoch)
+        return ctrt_fail(CTRT_ERR_NOT_SUPPORTED, "loader: epoch %" PRIu64 ": the stream \"%s\" has no start function, "
+                         "so it has one epoch", loader->epoch, functions->name);
+    loader->only_begun = true;
+    loader->only_epoch = loader->epoch;
+    return CTRT_OK;
+}
+
 ctrt_status loader_begin_epoch(struct ctrt_loader *loader)
 {
+    CTRT_TRY(check_stream(loader));
     CTRT_TRY(compute_order(loader));
     const int64_t first = loader->resume;
     loader->position = loader->sampler == NULL ? first * loader->ring->header->largest_batch : 0;
@@ -143,6 +158,7 @@ static bool workers_left(struct ctrt_loader *loader)
             left = left && atomic_load(&ring_slot(header, loader->queue[i])->state) == SLOT_DONE;
         if (left)
             return true;
+        team_read_errors(&loader->team);        /* a worker that waits for space in its pipe does not leave */
         for (int id = 0; id < loader->team.count; id++)
             if (team_has_ended(&loader->team, id))
                 return false;

@@ -60,6 +60,8 @@ static _Noreturn void be_worker(const struct request *request, struct ring *ring
 {
     const struct ring_header *header = ring->header;
     ctrt_dataset *dataset = NULL;
+    for (size_t i = 0; i < child_count; i++)        /* of other workers */
+        ring_release(children[i].ring);
     dup2(error, STDERR_FILENO);
     /* Several workers with the threads of all processors each would only disturb each other. */
     setenv("CTRT_NUM_THREADS", "1", 0);
@@ -74,15 +76,24 @@ static _Noreturn void be_worker(const struct request *request, struct ring *ring
     worker_process(ring->header, dataset, request->id, error, parent, true);
 }
 
-static struct reply start_child(const struct request *request, int ring_fd, int error, int control, int signals)
+/* Whether the function is in the program or in a library that the server has loaded too. */
+static bool has_function(uintptr_t function)
 {
     Dl_info info;
+    return function == 0 || dladdr((void *)function, &info) != 0;
+}
+
+static struct reply start_child(const struct request *request, int ring_fd, int error, int control, int signals)
+{
     struct ring *ring = NULL;
     const int parent = getpid();
-    if (dladdr((void *)(uintptr_t)request->open, &info) == 0)
-        return (struct reply){ .error = -1 };
     if (!ARRAY_GROW(children, child_capacity, child_count) || ring_map(&ring, ring_fd) != CTRT_OK)
         return (struct reply){ .error = ENOMEM };
+    if (!has_function((uintptr_t)request->open) || !has_function((uintptr_t)ring->header->collate)
+        || !has_function((uintptr_t)ring->header->worker_init)) {
+        ring_release(ring);
+        return (struct reply){ .error = -1 };
+    }
     const int pid = fork();
     if (pid == 0) {
         close(control);
@@ -272,8 +283,9 @@ ctrt_status fork_server_start_worker(int *pid, int ring, int error, const ctrt_d
     if (!done)
         return ctrt_fail(CTRT_ERR_IO, "loader: the fork server has ended");
     if (reply.error == -1)
-        return ctrt_fail(CTRT_ERR_STATE, "loader: the fork server does not have the function that opens \"%s\", "
-                         "because its library was loaded later; load it before ctrt_fork_server_start",
+        return ctrt_fail(CTRT_ERR_STATE, "loader: the fork server does not have a function of the program (the one that "
+                         "opens \"%s\", collate or worker_init), because its library was loaded later; load it before "
+                         "ctrt_fork_server_start",
                          dataset->functions.name);
     if (reply.error != 0)
         return ctrt_fail(CTRT_ERR_IO, "loader: the fork server cannot start worker %d: %s", id, strerror(reply.error));

@@ -164,8 +164,7 @@ static ctrt_status make_ring(struct ctrt_loader *loader, uint64_t seed)
         .pin = loader->copies,
         .largest_batch = loader->sampler == NULL ? o->batch_size : MAX(1, sampler_largest_batch(loader->sampler)),
         .batched = !loader->unbatched, .seed = seed, .pad_value = o->pad_value, .collate = o->collate,
-        .collate_user = o->collate_user, .worker_init = o->worker_init, .worker_init_user = o->worker_init_user,
-        .loader_pid = loader->pid
+        .collate_user = o->collate_user, .worker_init = o->worker_init, .worker_init_user = o->worker_init_user
     };
     config.slots = MAX(1, config.workers) * config.depth + HELD;
     if (budget == 0) {
@@ -218,6 +217,7 @@ static ctrt_status fill_in(struct ctrt_loader *loader, const ctrt_loader_options
 ctrt_status ctrt_loader_new(ctrt_loader **out, ctrt_dataset *dataset, const ctrt_loader_options *options)
 {
     static const ctrt_loader_options defaults;
+    CANCEL_DISABLED;
     const ctrt_loader_options *o = options == NULL ? &defaults : options;
     if (out == NULL || dataset == NULL)
         return fail_null("loader_new", out == NULL ? "out" : "dataset");
@@ -227,7 +227,6 @@ ctrt_status ctrt_loader_new(ctrt_loader **out, ctrt_dataset *dataset, const ctrt
     CTRT_TRY(check_conflicts(o, dataset));
     CTRT_TRY(check_numbers(o));
     CTRT_TRY(check_workers(o, dataset));
-    CANCEL_DISABLED;
     ctrt_loader *loader = host_calloc(sizeof *loader);
     if (loader == NULL)
         return out_of_memory(sizeof *loader, "a loader");

@@ -25,6 +25,8 @@ struct ctrt_loader {
     bool begun;                         /* the members of the epoch are valid */
     int64_t *indices, *sizes;           /* its order */
     int64_t length, batches;            /* indices and batches of the order */
+    bool only_begun;                    /* a stream without a start function has begun its only epoch, `only_epoch` */
+    uint64_t only_epoch;
     int64_t resume;                     /* the first batch to read, if the epoch has not begun */
     int64_t posted, position;           /* batches and samples that were given to workers */
     int64_t taken;                      /* batches that left the queue */

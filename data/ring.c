@@ -20,6 +20,7 @@
 #include "base/base.h"
 #include "base/host_alloc.h"
 #include "base/strbuf.h"
+#include "memory/shared.h"
 #include "tensor/pinned.h"
 
 #define PAGE 4096
@@ -70,24 +71,16 @@ static ctrt_status fail_memory(const struct ring_header *header, const char *why
 static ctrt_status allocate(int fd, const struct ring_header *header)
 {
     char why[160], limit[32];
-    struct rlimit file;
-    /* A larger file would cause the signal SIGXFSZ. */
-    if (getrlimit(RLIMIT_FSIZE, &file) == 0 && file.rlim_cur < header->bytes) {
-        snprintf(why, sizeof why, "the limit of the size of files (ulimit -f) is %s",
-                 format_bytes(limit, file.rlim_cur));
-        return fail_memory(header, why);
-    }
-    if (ftruncate(fd, (off_t)header->bytes) != 0) {
-        snprintf(why, sizeof why, "a file of that size cannot be created: %s", strerror(errno));
-        return fail_memory(header, why);
-    }
-    int error;
-    do
-        error = posix_fallocate(fd, 0, (off_t)header->bytes);
-    while (error == EINTR);
+    struct rlimit file = { 0 };
+    const int error = shared_file_allocate(fd, header->bytes);
     if (error == 0)
         return CTRT_OK;
-    snprintf(why, sizeof why, "the memory that processes share is exhausted: %s", strerror(error));
+    getrlimit(RLIMIT_FSIZE, &file);
+    if (error == EFBIG)
+        snprintf(why, sizeof why, "the limit of the size of files (ulimit -f) is %s",
+                 format_bytes(limit, file.rlim_cur));
+    else
+        snprintf(why, sizeof why, "the memory that processes share is exhausted: %s", strerror(error));
     return fail_memory(header, why);
 }
 
@@ -211,7 +204,9 @@ bool ring_slot_free(struct ring *ring, int slot)
 
 static void unpin(struct ring *ring)
 {
-    for (int slot = 0; slot < ring->header->slots; slot++)
+    /* In the child of a fork the events belong to the parent. */
+    const int slots = device_usable(ring->pinned_for) ? ring->header->slots : 0;
+    for (int slot = 0; slot < slots; slot++)
         if (ring->fences[slot] != NULL) {
             fence_wait(ring->fences[slot], ring->pinned_for, NULL);
             fence_free(ring->fences[slot]);

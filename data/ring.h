@@ -27,7 +27,6 @@ struct ring_worker {
     _Alignas(64) _Atomic uint32_t posted;       /* tasks that were posted to this worker; it waits for this word */
     _Alignas(64) _Atomic uint32_t taken;        /* tasks that it has finished; written by the worker, as the others */
     _Atomic uint32_t sleeping;
-    _Atomic uint32_t busy;                      /* it works on task `taken` */
     _Atomic int64_t sample;                     /* the sample that it reads; -1: none */
     _Atomic int64_t exit;                       /* of a worker of the fork server: its status, as by wait, plus 1 */
 };
@@ -50,7 +49,7 @@ struct ring_slot {
     int64_t indices[];
 };
 
-/* Constant after ring_new, except for the atomic members. */
+/* Constant after ring_new, except for the atomic members and `seed`, which ctrt_loader_restore sets. */
 struct ring_header {
     uint64_t bytes;
     int slots, workers, depth;          /* depth: most batches of a worker that are not done; workers: 0 for none */
@@ -65,7 +64,6 @@ struct ring_header {
     void *collate_user;
     ctrt_status (*worker_init)(int worker, void *user);
     void *worker_init_user;
-    int loader_pid;
     _Alignas(64) _Atomic uint32_t completed;    /* batches done; the loader waits for this word */
     _Atomic uint32_t waiting;                   /* whether it does */
     _Atomic uint32_t stop;
@@ -83,8 +81,8 @@ struct ring {
     struct fence **fences;              /* by slot: copies that still read it */
 };
 
-/* Allocates the memory. `config`: the members before `bytes` that the layout does not determine. `shared`: for worker
- * processes. CTRT_ERR_OUT_OF_MEMORY if it exceeds `budget` or cannot be allocated. */
+/* Allocates the memory. `config`: a header without `bytes`, `*_base`, `*_stride` and `capacity`, which are computed, and
+ * with atomic members of 0. `shared`: for worker processes. CTRT_ERR_OUT_OF_MEMORY if it exceeds `budget` or cannot be allocated. */
 ctrt_status ring_new(struct ring **out, const struct ring_header *config, const ctrt_dataset *dataset, bool shared,
                      uint64_t budget);
 /* Pins the memory for copies to `device`. Later uses of slots are in `fences`. */

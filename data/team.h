@@ -41,9 +41,13 @@ void team_stop(struct team *team);
 /* Stops, and frees the members. `forked`: in the child of a fork, whose parent has the workers. */
 void team_free(struct team *team, bool forked);
 
+/* Returns whether a worker has been started and team_stop not been called since. */
 static inline bool team_running(const struct team *team)
 {
-    return team->count > 0 && team->members[0].running;
+    bool running = false;
+    for (int id = 0; id < team->count; id++)
+        running = running || team->members[id].running;
+    return running;
 }
 
 static inline bool team_of_processes(const struct team *team)

@@ -59,6 +59,14 @@ static void place_sample(ctrt_sample *sample, void **out, const struct worker *w
     atomic_store_explicit(&ring_worker(worker->header, worker->id)->sample, index, memory_order_relaxed);
 }
 
+/* Reads the stream's next sample. One that fails counts too. */
+static ctrt_status read_next(struct worker *worker, ctrt_sample *sample)
+{
+    ctrt_status status = ctrt_dataset_read_next(&worker->stream_ended, sample, worker->dataset);
+    worker->stream_position += !worker->stream_ended;
+    return status;
+}
+
 /* Moves the stream to the first sample of the batch. */
 static ctrt_status seek(struct worker *worker, struct ring_slot *slot, const ctrt_sample *like, void **out,
                         char *const *data)
@@ -83,8 +91,7 @@ static ctrt_status seek(struct worker *worker, struct ring_slot *slot, const ctr
     while (worker->stream_position < slot->first && !worker->stream_ended && !cancelled(worker, slot)) {
         ctrt_sample sample;
         place_sample(&sample, out, worker, like, data, 0, worker->stream_position);
-        CTRT_TRY(ctrt_dataset_read_next(&worker->stream_ended, &sample, dataset));
-        worker->stream_position += !worker->stream_ended;
+        CTRT_TRY(read_next(worker, &sample));
     }
     return CTRT_OK;
 }
@@ -110,13 +117,12 @@ static ctrt_status read_samples(struct worker *worker, struct ring_slot *slot, c
         place_sample(&sample, out, worker, &like, data, i, slot->indices[i]);
         if (stream) {
             if (!worker->stream_ended)
-                CTRT_TRY(ctrt_dataset_read_next(&worker->stream_ended, &sample, dataset));
+                CTRT_TRY(read_next(worker, &sample));
             if (worker->stream_ended) {
                 slot->ended = true;
                 slot->count = i;
                 break;
             }
-            worker->stream_position++;
         } else {
             CTRT_TRY(ctrt_dataset_read(&sample, dataset));
         }
@@ -226,9 +232,7 @@ void worker_run(struct worker *worker)
         struct ring_slot *slot = ring_slot(header, (int)task.slot);
         /* After the death of a worker its successor may find a task that is done already. */
         if (slot->ticket == task.ticket && atomic_load(&slot->state) == SLOT_POSTED) {
-            atomic_store(&me->busy, 1);
             worker_fill(worker, slot);
-            atomic_store(&me->busy, 0);
         }
         atomic_store(&me->taken, taken + 1);
         atomic_fetch_add(&header->completed, 1);

@@ -141,12 +141,13 @@ static void lease_release(struct storage *storage)
 {
     struct lease *lease = storage->user[0];
     lock_enter(&leases_lock);
-    lease->released = true;
+    const bool forked = lease->own_end < 0; /* in the child of a fork: the block belongs to the parent */
+    lease->released = true;                 /* from now on, another thread may free a lease that is not `forked` */
     if (lease->other_end >= 0)
         close(lease->other_end);
     lease->other_end = -1;
     lock_leave(&leases_lock);
-    if (lease->own_end < 0)                /* in the child of a fork: the block belongs to the parent */
+    if (forked)
         pool_forget(lease->memory, &lease->block, lease->bytes, lease->stream != NULL ? lease->stream->queue : NULL);
     else
         collect();
@@ -187,6 +188,7 @@ static ctrt_status layer_push(struct device_memory *memory)
     return CTRT_OK;
 }
 
+/* Two threads may share one storage at the same time; the first one's lease counts. */
 static ctrt_status lease_new(struct storage *storage)
 {
     int ends[2];
@@ -201,7 +203,8 @@ static ctrt_status lease_new(struct storage *storage)
                              .block = storage->block, .bytes = storage->bytes, .stream = storage->stream };
     lock_enter(&leases_lock);
     ctrt_status status = layer_push(lease->memory);
-    if (status == CTRT_OK) {
+    const bool used = status == CTRT_OK && !lease_owned(storage);
+    if (used) {
         lease->next = leases;
         leases = lease;
         storage->release = lease_release;
@@ -209,7 +212,7 @@ static ctrt_status lease_new(struct storage *storage)
         storage->user[1] = NULL;
     }
     lock_leave(&leases_lock);
-    if (status != CTRT_OK) {
+    if (!used) {
         close(ends[1]);
         lease_free(lease);
     }
@@ -219,13 +222,16 @@ static ctrt_status lease_new(struct storage *storage)
 ctrt_status lease_get(int *fd, struct storage *storage)
 {
     collect();
-    if (!lease_owned(storage))
-        CTRT_TRY(lease_new(storage));
-    struct lease *lease = storage->user[0];
     lock_enter(&leases_lock);
-    (void)unused(lease);                    /* reads the notices, so that the buffer does not become full */
+    const bool owned = lease_owned(storage);
     lock_leave(&leases_lock);
+    if (!owned)
+        CTRT_TRY(lease_new(storage));
+    lock_enter(&leases_lock);
+    struct lease *lease = storage->user[0];
+    (void)unused(lease);                    /* reads the notices, so that the buffer does not become full */
     *fd = lease->other_end;
+    lock_leave(&leases_lock);
     return CTRT_OK;
 }
 

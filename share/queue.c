@@ -8,6 +8,7 @@
  * counter is wrong by one. The next message that is received corrects it, because each message has a number, and if
  * there is none, a waiting sender does. */
 #include <errno.h>
+#include <fcntl.h>
 #include <limits.h>
 #include <linux/futex.h>
 #include <linux/sockios.h>
@@ -111,7 +112,7 @@ ctrt_status ctrt_queue_from_descriptors(ctrt_queue **out, const int descriptors[
                                      || type != SOCK_SEQPACKET))
             return ctrt_fail(CTRT_ERR_FORMAT, "queue_from_descriptors: %d is not a socket of a queue", descriptors[i]);
     }
-    const int copy = dup(descriptors[STATE]);       /* because a failed call must not close it */
+    const int copy = fcntl(descriptors[STATE], F_DUPFD_CLOEXEC, 0);     /* a failed call must not close it */
     if (copy < 0)
         return ctrt_fail(CTRT_ERR_FORMAT, "queue_from_descriptors: %d: %s", descriptors[STATE], strerror(errno));
     CTRT_TRY(ctrt_context(shared_segment_open(&segment, copy), "queue_from_descriptors"));
@@ -127,6 +128,9 @@ ctrt_status ctrt_queue_from_descriptors(ctrt_queue **out, const int descriptors[
         return status;
     }
     close(descriptors[STATE]);
+    for (int i = PUT; i <= GET; i++)
+        if (descriptors[i] != -1)
+            (void)fcntl(descriptors[i], F_SETFD, FD_CLOEXEC);
     return CTRT_OK;
 }
 

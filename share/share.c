@@ -3,6 +3,7 @@
 #include "ctrt/share.h"
 
 #include "ctrt/autograd.h"
+#include "base/ptr_map.h"
 #include "device/device.h"
 #include "nn/module.h"
 #include "share/device_memory.h"
@@ -60,11 +61,20 @@ static ctrt_status each_tensor(ctrt_module *module, ctrt_status (*visit)(ctrt_te
     return CTRT_OK;
 }
 
+struct needed {
+    struct ptr_map storages;                /* items are pointers to the storages that `bytes` includes */
+    size_t bytes;
+};
+
 static ctrt_status add_bytes(ctrt_tensor *tensor, void *argument)
 {
-    size_t *bytes = argument;
+    struct needed *needed = argument;
+    const size_t before = needed->storages.count;
     CTRT_TRY(tensor_share_check("module_share", tensor));
-    *bytes += tensor->storage->bytes + SHARED_ALIGN;        /* twice for a storage of two tensors */
+    if (ptr_map_add(&needed->storages, tensor->storage, sizeof tensor->storage) == NULL)
+        return out_of_memory(sizeof tensor->storage, "the storages of a module");
+    if (needed->storages.count > before)
+        needed->bytes += tensor->storage->bytes + SHARED_ALIGN;
     return CTRT_OK;
 }
 
@@ -85,14 +95,15 @@ static ctrt_status move(ctrt_tensor *tensor, void *argument)
 ctrt_status ctrt_module_share(ctrt_module *module)
 {
     struct place place = { 0 };
-    size_t bytes = 0;
+    struct needed needed = { .bytes = 0 };
     if (module == NULL)
         return module_missing("module_share", "module");
-    CTRT_TRY(each_tensor(module, add_bytes, &bytes));
-    if (bytes == 0)
-        return CTRT_OK;
-    CTRT_TRY(ctrt_context(shared_segment_new(&place.segment, bytes), "module_share"));
-    ctrt_status status = each_tensor(module, move, &place);
+    ctrt_status status = each_tensor(module, add_bytes, &needed);
+    ptr_map_free(&needed.storages);
+    if (status != CTRT_OK || needed.bytes == 0)
+        return status;
+    CTRT_TRY(ctrt_context(shared_segment_new(&place.segment, needed.bytes), "module_share"));
+    status = each_tensor(module, move, &place);
     shared_segment_release(place.segment);
     return status;
 }

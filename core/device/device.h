@@ -41,6 +41,7 @@ struct ctrt_device {
     bool seeded;
     pid_t owner;                            /* process that opened the device; 0: closed */
     _Atomic uint32_t events_held;           /* number of existing ctrt_event handles */
+    _Atomic uint32_t memory_registered;     /* number of regions of host memory that pinned_register has pinned */
     _Atomic uint64_t synchronizations;      /* number of times the host waited for work of the device; counted on the
                                              * home device only */
     int physical;                           /* the backend's own device index */

@@ -5,6 +5,8 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <pthread.h>
+#include <signal.h>
 #include <sys/mman.h>
 #include <sys/resource.h>
 #include <sys/stat.h>
@@ -31,17 +33,20 @@ static ctrt_status fail_errno(const char *what, size_t bytes, int error)
                      "%s %zu bytes of memory that processes share: %s", what, bytes, strerror(error));
 }
 
-/* Allocates all pages of a new file. Beyond RLIMIT_FSIZE, ftruncate() would raise SIGXFSZ, so check that first. */
-static int file_allocate(int fd, size_t bytes)
+int shared_file_allocate(int fd, size_t bytes)
 {
     struct rlimit size;
+    sigset_t all, before;
     if (getrlimit(RLIMIT_FSIZE, &size) == 0 && size.rlim_cur != RLIM_INFINITY && bytes > size.rlim_cur)
-        return EFBIG;
-    int error = posix_fallocate(fd, 0, (off_t)bytes);
-    while (error == EINTR)                  /* a signal arrived; the pages allocated so far are freed */
+        return EFBIG;                       /* instead of the signal SIGXFSZ */
+    /* A signal would end the call and free the pages. With a timer's signals, a repeated call might never succeed. */
+    sigfillset(&all);
+    pthread_sigmask(SIG_SETMASK, &all, &before);
+    int error;
+    do
         error = posix_fallocate(fd, 0, (off_t)bytes);
-    if (error == 0 && fcntl(fd, F_ADD_SEALS, SEALS) != 0)
-        error = errno;
+    while (error == EINTR);
+    pthread_sigmask(SIG_SETMASK, &before, NULL);
     return error;
 }
 
@@ -72,7 +77,9 @@ ctrt_status shared_segment_new(struct shared_segment **out, size_t bytes)
     const int fd = memfd_create("ctrt-share", MFD_CLOEXEC | MFD_ALLOW_SEALING);
     if (fd < 0)
         return fail_errno("cannot create", bytes, errno);
-    int error = bytes > PTRDIFF_MAX ? EFBIG : file_allocate(fd, bytes);
+    int error = bytes > PTRDIFF_MAX ? EFBIG : shared_file_allocate(fd, bytes);
+    if (error == 0 && fcntl(fd, F_ADD_SEALS, SEALS) != 0)
+        error = errno;
     if (error == 0 && fstat(fd, &file) != 0)
         error = errno;
     if (error != 0) {

@@ -23,6 +23,9 @@ struct shared_segment {
     struct shared_segment *next;
 };
 
+/* Allocates `bytes` of a new file, so that writing to them never raises SIGBUS. Returns 0 or an errno: ENOSPC or ENOMEM
+ * if the memory does not suffice, EFBIG beyond the limit RLIMIT_FSIZE. Blocks the thread's signals meanwhile. */
+int shared_file_allocate(int fd, size_t bytes);
 /* Creates a segment of `bytes` > 0 zero bytes. CTRT_ERR_OUT_OF_MEMORY with the sizes if the memory does not suffice,
  * CTRT_ERR_IO if the process has too many open files. Thread-safe, like the functions below. */
 ctrt_status shared_segment_new(struct shared_segment **out, size_t bytes);

@@ -62,6 +62,10 @@ static ctrt_status handles(ctrt_device *device)
         return ctrt_fail(CTRT_ERR_STATE,
                          "shutdown: %s stays open: %llu tensors still hold memory pinned for it", device->name,
                          (unsigned long long)pinned.active_requests.current);
+    if (atomic_load(&device->home->memory_registered) > 0)
+        return ctrt_fail(CTRT_ERR_STATE, "shutdown: %s stays open: the batches of %u data loaders are pinned for it; "
+                         "release the loaders and their tensors first", device->name,
+                         (unsigned)atomic_load(&device->home->memory_registered));
     if (streams > 0 || events > 0)
         return ctrt_fail(
             CTRT_ERR_STATE,

@@ -46,13 +46,17 @@ ctrt_status pinned_register(ctrt_device *device, void *address, size_t bytes)
         return ctrt_fail(CTRT_ERR_NOT_SUPPORTED, "%s cannot pin memory that exists already", device->name);
     if (!device_usable(device))
         return device_fail_forked(device);
-    return table->host_register(device->handle, address, bytes);
+    CTRT_TRY(table->host_register(device->handle, address, bytes));
+    atomic_fetch_add(&device->home->memory_registered, 1);
+    return CTRT_OK;
 }
 
 void pinned_unregister(ctrt_device *device, void *address, size_t bytes)
 {
-    if (device_usable(device))
-        device->backend->memory->host_unregister(device->handle, address, bytes);
+    if (!device_usable(device))
+        return;
+    device->backend->memory->host_unregister(device->handle, address, bytes);
+    atomic_fetch_sub(&device->home->memory_registered, 1);
 }
 
 ctrt_status tensor_new_registered(ctrt_tensor **out, void *data, const int64_t *shape, int ndim, ctrt_dtype dtype,

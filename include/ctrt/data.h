@@ -55,7 +55,7 @@ typedef struct ctrt_sample_random {
 
 /* Starts the random stream of sample `index` in an epoch: the one that the loader passes to the dataset. */
 CTRT_API void ctrt_sample_random_start(ctrt_sample_random *random, uint64_t seed, uint64_t epoch, int64_t index);
-/* Returns the next word. Like the functions below, with NULL as if all words were 0. */
+/* Returns the next word. If `random` is NULL, this function and those below use words of 0. */
 CTRT_API uint32_t ctrt_sample_random_u32(ctrt_sample_random *random);
 /* Returns (first word << 32 | second word). */
 CTRT_API uint64_t ctrt_sample_random_u64(ctrt_sample_random *random);
@@ -84,7 +84,7 @@ typedef struct ctrt_sample {
 /* The functions of a dataset. Copied by ctrt_dataset_new, with its fields and strings. A dataset has `length` and
  * `item` or, as a stream, `next`.
  *
- * The functions run in worker processes, where devices must not be used (CTRT_ERR_FORKED), or in several threads at
+ * The functions run in worker processes, where devices other than the cpu must not be used, or in several threads at
  * once (CTRT_WORKERS_THREADS), so `item` must be thread-safe if the program wants to use threads. A state that was
  * created before the workers is shared or copied by fork(): a file's offset is shared, so read files with pread or
  * mmap. Errors: return a status after ctrt_fail(...); its message is passed on to the caller of ctrt_loader_next. */
@@ -97,9 +97,10 @@ typedef struct ctrt_dataset_functions {
     int64_t (*length)(void *state);
     /* Writes sample->index. */
     ctrt_status (*item)(ctrt_sample *sample, void *state);
-    /* Streams: writes the next sample, or sets *end to true, which is false before the call. The samples must be a
-     * function of the epoch and of sample->random. A stream is used by one thread at a time: CTRT_WORKERS_THREADS is
-     * not possible. In a loader with n workers, each has the whole stream and skips the samples of the others. */
+    /* Streams: writes the next sample, or sets *end to true, which is false before the call. A call that fails also
+     * counts as a sample: the next call writes the following one. The samples must be a function of the epoch and of
+     * sample->random. A stream is used by one thread at a time: CTRT_WORKERS_THREADS is not possible. In a loader with n
+     * workers, each has the whole stream and skips the samples of the others. */
     ctrt_status (*next)(bool *end, ctrt_sample *sample, void *state);
     /* Streams, optional: begins an epoch at its first sample. Without it a stream has one epoch. */
     ctrt_status (*start)(uint64_t epoch, void *state);
@@ -121,8 +122,8 @@ CTRT_API ctrt_status ctrt_dataset_new(ctrt_dataset **out, const ctrt_dataset_fun
  * it runs again in other processes. *out is NULL before the call. */
 typedef ctrt_status (*ctrt_dataset_opener)(ctrt_dataset **out, const void *arguments, size_t bytes);
 /* Calls open(out, arguments, bytes), with a copy of the arguments that is aligned for every type, and remembers both in
- * the dataset, so that the process that ctrt_fork_server_start started can open it too. The function must be in the
- * program or in a library that was loaded before that call. */
+ * the dataset, so that the process that ctrt_fork_server_start started can open it too. The function, like `collate` and `worker_init` of the loader's
+ * options, must be in the program or in a library that was loaded before that call. */
 CTRT_API ctrt_status ctrt_dataset_open(ctrt_dataset **out, ctrt_dataset_opener open, const void *arguments,
                                        size_t bytes);
 
@@ -289,7 +290,7 @@ CTRT_API ctrt_status ctrt_loader_new(ctrt_loader **out, ctrt_dataset *dataset, c
  *
  * The tensors are views of the loader's memory. It is used again when the last reference to a batch is released. A
  * program may keep any number of batches, also after the loader is closed: when memory for further batches gets scarce,
- * they are copied.
+ * they are copied. In the child of a fork they have no protection from later batches (ctrt/share.h).
  *
  * Errors: those of the dataset, with the worker, the batch and the sample in the message; the batch is left out and
  * the next call continues. CTRT_ERR_OUT_OF_MEMORY for a tensor of the batch; the next call tries again. CTRT_ERR_IO if

@@ -18,7 +18,8 @@
  * process.
  *
  * Fork. The child of a fork can use the tensors and the queues of its parent. Shared tensors are the same memory in
- * both processes; all others are copies. A device other than the cpu cannot be used in the child if the parent used it
+ * both processes; all others are copies, except batches of a data loader with worker processes or pinned memory: the
+ * parent's loader writes later batches to their memory, so clone (ctrt_clone) what a child needs before the fork. A device other than the cpu cannot be used in the child if the parent used it
  * before (CTRT_ERR_FORKED). */
 #ifndef CTRT_SHARE_H
 #define CTRT_SHARE_H
@@ -78,7 +79,8 @@ CTRT_API ctrt_status ctrt_queue_put(ctrt_queue *queue, ctrt_tensor *const *tenso
 /* Receives the oldest message. In: *count and *size are the room of `tensors` and of `bytes`; out: the numbers of the
  * message. NULL `count` or `size`: no room. Each tensor follows the assignment rule, so initialise `tensors` with NULL.
  *
- * A received tensor has the dtype, shape, strides and requires_grad of the sent one, and the same memory. Tensors of
+ * A received tensor has the dtype, shape, strides and requires_grad of the sent one, and the same memory. A tensor
+ * without elements arrives as a contiguous one of the cpu. Tensors of
  * one message that shared a storage share one again.
  *
  * Errors: CTRT_ERR_COMM if no message arrives within `seconds` (negative: no limit); CTRT_ERR_STATE if the queue is
