@@ -283,10 +283,9 @@ ctrt_status fork_server_start_worker(int *pid, int ring, int error, const ctrt_d
     if (!done)
         return ctrt_fail(CTRT_ERR_IO, "loader: the fork server has ended");
     if (reply.error == -1)
-        return ctrt_fail(CTRT_ERR_STATE, "loader: the fork server does not have a function of the program (the one that "
-                         "opens \"%s\", collate or worker_init), because its library was loaded later; load it before "
-                         "ctrt_fork_server_start",
-                         dataset->functions.name);
+        return ctrt_fail(CTRT_ERR_STATE, "loader: the fork server does not have a function of the program (the opener "
+                         "of \"%s\", collate or worker_init), because its library was loaded later; load it before "
+                         "ctrt_fork_server_start", dataset->functions.name);
     if (reply.error != 0)
         return ctrt_fail(CTRT_ERR_IO, "loader: the fork server cannot start worker %d: %s", id, strerror(reply.error));
     *pid = reply.pid;

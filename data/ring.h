@@ -81,8 +81,9 @@ struct ring {
     struct fence **fences;              /* by slot: copies that still read it */
 };
 
-/* Allocates the memory. `config`: a header without `bytes`, `*_base`, `*_stride` and `capacity`, which are computed, and
- * with atomic members of 0. `shared`: for worker processes. CTRT_ERR_OUT_OF_MEMORY if it exceeds `budget` or cannot be allocated. */
+/* Allocates the memory. `config`: a header without `bytes`, `*_base`, `*_stride` and `capacity`, which are computed,
+ * and with atomic members of 0. `shared`: for worker processes. CTRT_ERR_OUT_OF_MEMORY if it exceeds `budget` or cannot
+ * be allocated. */
 ctrt_status ring_new(struct ring **out, const struct ring_header *config, const ctrt_dataset *dataset, bool shared,
                      uint64_t budget);
 /* Pins the memory for copies to `device`. Later uses of slots are in `fences`. */

@@ -99,8 +99,8 @@ typedef struct ctrt_dataset_functions {
     ctrt_status (*item)(ctrt_sample *sample, void *state);
     /* Streams: writes the next sample, or sets *end to true, which is false before the call. A call that fails also
      * counts as a sample: the next call writes the following one. The samples must be a function of the epoch and of
-     * sample->random. A stream is used by one thread at a time: CTRT_WORKERS_THREADS is not possible. In a loader with n
-     * workers, each has the whole stream and skips the samples of the others. */
+     * sample->random. A stream is used by one thread at a time: CTRT_WORKERS_THREADS is not possible. In a loader with
+     * n workers, each has the whole stream and skips the samples of the others. */
     ctrt_status (*next)(bool *end, ctrt_sample *sample, void *state);
     /* Streams, optional: begins an epoch at its first sample. Without it a stream has one epoch. */
     ctrt_status (*start)(uint64_t epoch, void *state);
@@ -122,8 +122,8 @@ CTRT_API ctrt_status ctrt_dataset_new(ctrt_dataset **out, const ctrt_dataset_fun
  * it runs again in other processes. *out is NULL before the call. */
 typedef ctrt_status (*ctrt_dataset_opener)(ctrt_dataset **out, const void *arguments, size_t bytes);
 /* Calls open(out, arguments, bytes), with a copy of the arguments that is aligned for every type, and remembers both in
- * the dataset, so that the process that ctrt_fork_server_start started can open it too. The function, like `collate` and `worker_init` of the loader's
- * options, must be in the program or in a library that was loaded before that call. */
+ * the dataset, so that the process that ctrt_fork_server_start started can open it too. The function, like `collate`
+ * and `worker_init` of the loader's options, must be in the program or in a library that it has loaded before then. */
 CTRT_API ctrt_status ctrt_dataset_open(ctrt_dataset **out, ctrt_dataset_opener open, const void *arguments,
                                        size_t bytes);
 

@@ -19,8 +19,8 @@
  *
  * Fork. The child of a fork can use the tensors and the queues of its parent. Shared tensors are the same memory in
  * both processes; all others are copies, except batches of a data loader with worker processes or pinned memory: the
- * parent's loader writes later batches to their memory, so clone (ctrt_clone) what a child needs before the fork. A device other than the cpu cannot be used in the child if the parent used it
- * before (CTRT_ERR_FORKED). */
+ * parent's loader writes later batches to their memory, so clone (ctrt_clone) what a child needs before the fork. A
+ * device other than the cpu cannot be used in the child if the parent used it before (CTRT_ERR_FORKED). */
 #ifndef CTRT_SHARE_H
 #define CTRT_SHARE_H
 
