@@ -2,63 +2,13 @@
 /* bench/gpu_steps.c: training steps of an MLP, a CNN on 28x28, and a transformer (d = 512, 8 layers, T = 512), with
  * AdamW; eager and captured. */
 #include "gpu.h"
-
-/* ---- the transformer ---- */
+#include "transformer.h"
 
 struct sizes { int64_t width, heads, layers, length, vocabulary; };
 
 static struct sizes sizes_of(void)
 {
     return gpu_small ? (struct sizes){ 16, 2, 2, 8, 20 } : (struct sizes){ 512, 8, 8, 512, 1000 };
-}
-
-struct block { ctrt_module *ln1, *attention, *ln2, *mlp; };
-
-static ctrt_status block_forward(ctrt_tensor **y, ctrt_module *self, ctrt_tensor *const *inputs, int count)
-{
-    struct block *b = ctrt_module_state(self);
-    CTRT_AUTO(tensor) x = ctrt_tensor_retain(inputs[0]), h = NULL;
-    (void)count;
-    CTRT_TRY(ctrt_forward(&h, b->ln1, x));
-    CTRT_TRY(ctrt_forward(&h, b->attention, h));
-    CTRT_TRY(ctrt_add(&x, x, h));
-    CTRT_TRY(ctrt_forward(&h, b->ln2, x));
-    CTRT_TRY(ctrt_forward(&h, b->mlp, h));
-    return ctrt_add(y, x, h);
-}
-
-static const ctrt_module_class block_class = {
-    .size = sizeof(ctrt_module_class), .kind = "Block", .state_bytes = sizeof(struct block), .forward = block_forward,
-};
-
-static ctrt_status block_new(ctrt_module **out, const struct sizes *s)
-{
-    CTRT_TRY(ctrt_module_new(out, &block_class));
-    struct block *b = ctrt_module_state(*out);
-    b->ln1 = CTRT_NEW(layer_norm, CTRT_SHAPE(s->width), 0, true, NULL);
-    CTRT_TRY(ctrt_module_add_module(*out, "ln1", b->ln1));
-    b->attention = CTRT_NEW(multihead_attention, s->width, s->heads, 0, true, true, NULL);
-    CTRT_TRY(ctrt_module_add_module(*out, "attention", b->attention));
-    b->ln2 = CTRT_NEW(layer_norm, CTRT_SHAPE(s->width), 0, true, NULL);
-    CTRT_TRY(ctrt_module_add_module(*out, "ln2", b->ln2));
-    b->mlp = CTRT_NEW(sequential, CTRT_MODULES(CTRT_NEW(linear, s->width, 4 * s->width, true, NULL),
-                                               CTRT_NEW(gelu, true),
-                                               CTRT_NEW(linear, 4 * s->width, s->width, true, NULL)));
-    return ctrt_module_add_module(*out, "mlp", b->mlp);
-}
-
-static ctrt_status body_new(ctrt_module **out, const struct sizes *s)
-{
-    ctrt_module *blocks[8] = { NULL };
-    for (int64_t i = 0; i < s->layers; i++) {
-        const ctrt_status status = block_new(&blocks[i], s);
-        if (status != CTRT_OK) {
-            for (int64_t k = 0; k <= i; k++)
-                ctrt_module_release(&blocks[k]);
-            return status;
-        }
-    }
-    return ctrt_sequential_new(out, ctrt_modules_of(blocks, (int)s->layers));
 }
 
 /* ---- steps ---- */
@@ -151,7 +101,7 @@ static ctrt_status transformer(struct training *t, struct problem *p, int64_t ba
     const struct sizes s = sizes_of();
     ctrt_module *body = NULL;
     *p = (struct problem){ batch * s.length, s.vocabulary };
-    CTRT_TRY(body_new(&body, &s));
+    CTRT_TRY(transformer_new(&body, s.width, s.heads, (int)s.layers));
     CTRT_TRY(ctrt_sequential_new(&t->model, CTRT_MODULES(CTRT_NEW(embedding, s.vocabulary, s.width, -1, NULL), body,
                                                          CTRT_NEW(layer_norm, CTRT_SHAPE(s.width), 0, true, NULL),
                                                          CTRT_NEW(linear, s.width, s.vocabulary, true, NULL),

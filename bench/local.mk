@@ -11,7 +11,7 @@ bench_startup_LDADD    = libctrt.la
 EXTRA_PROGRAMS += bench-smallstep
 bench_smallstep_SOURCES = bench/smallstep.c bench/check.h bench/timing.h
 bench_smallstep_LDADD   = libctrt.la
-bench_train_SOURCES    = bench/train.c bench/check.h bench/timing.h
+bench_train_SOURCES    = bench/train.c bench/check.h bench/timing.h bench/transformer.h
 bench_train_LDADD      = libctrt.la
 EXTRA_PROGRAMS    += bench-data
 bench_data_SOURCES = bench/data.c bench/check.h bench/timing.h
@@ -69,7 +69,7 @@ EXTRA_DIST         += bench/peers/share_torch.py bench/results/2026-11-share.md
 # tests/integration/gpu-script.sh also runs this program.
 check_PROGRAMS    += bench-gpu
 bench_gpu_SOURCES  = bench/gpu.c bench/gpu.h bench/gpu_direct.c bench/gpu_ops.c bench/gpu_overlap.c bench/gpu_smoke.c \
-                     bench/gpu_steps.c bench/timing.h
+                     bench/gpu_steps.c bench/timing.h bench/transformer.h
 bench_gpu_LDADD    = libctrt.la -ldl
 EXTRA_DIST        += bench/gpu.sh bench/gpu_goals.sh bench/peers/gpu_torch.py
 

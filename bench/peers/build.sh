@@ -17,7 +17,7 @@ abi=$("$python" -c 'import torch; print(int(torch._C._GLIBCXX_USE_CXX11_ABI))')
 nvidia=$(for d in "$torch"/../nvidia/*/lib; do [ ! -d "$d" ] || printf ' -Wl,-rpath,%s' "$d"; done)
 for program in overhead_torch train_torch; do
     # shellcheck disable=SC2086
-    ${CXX:-g++} -O2 -std=c++17 -w -D_GLIBCXX_USE_CXX11_ABI="$abi" -I"$torch/include" \
+    ${CXX:-g++} -O2 -std=c++20 -w -D_GLIBCXX_USE_CXX11_ABI="$abi" -I"$torch/include" \
         -I"$torch/include/torch/csrc/api/include" "$here/$program.cpp" -o "$out/$program" \
         -L"$torch/lib" -Wl,-rpath,"$torch/lib" $nvidia -Wl,--disable-new-dtags \
         -Wl,--unresolved-symbols=ignore-in-shared-libs -Wl,--no-as-needed -ltorch -ltorch_cpu -lc10 -Wl,--as-needed
