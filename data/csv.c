@@ -18,6 +18,11 @@ struct csv_reader {
     locale_t locale;                    /* "C": a decimal point, whatever the program's locale is */
 };
 
+static bool is_space(char c, char separator)
+{
+    return (c == ' ' || c == '\t') && c != separator;
+}
+
 /* Writes the next line that is not empty, without its end, and advances. Returns false at the end of the file. */
 static bool next_line(const char **begin, const char **end, struct csv_reader *r)
 {
@@ -30,7 +35,7 @@ static bool next_line(const char **begin, const char **end, struct csv_reader *r
         if (*end > *begin && (*end)[-1] == '\r')
             (*end)--;
         for (const char *c = *begin; c < *end; c++)
-            if (*c != ' ' && *c != '\t')
+            if (!is_space(*c, r->separator))
                 return true;
     }
     return false;
@@ -42,11 +47,6 @@ static int64_t count_columns(const char *begin, const char *end, char separator)
     for (; begin < end; begin++)
         columns += *begin == separator;
     return columns;
-}
-
-static bool is_space(char c, char separator)
-{
-    return (c == ' ' || c == '\t') && c != separator;
 }
 
 /* Parses the number in a cell. `line`, `column`: for messages. */

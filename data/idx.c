@@ -120,6 +120,9 @@ static ctrt_status idx_open(struct idx_state *s, const char *images, const char 
     CTRT_TRY(open_idx(&s->images, &header, images, 3));
     s->count = header.shape[0], s->height = header.shape[1], s->width = header.shape[2];
     s->pixels = s->images.bytes + header.begin;
+    if (s->height < 1 || s->width < 1)
+        return ctrt_fail(CTRT_ERR_FORMAT, "%.500s: images of %lldx%lld (width x height), expected at least 1x1", images,
+                         (long long)s->width, (long long)s->height);
     CTRT_TRY(image_options_check(&s->options, "idx_dataset", 1, s->height, s->width));
     if (labels == NULL)
         return CTRT_OK;

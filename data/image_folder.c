@@ -12,7 +12,7 @@
 #include "data/dataset.h"
 #include "data/image.h"
 
-#define DEEPEST 64                      /* folders below a class; symbolic links can form a circle */
+#define DEEPEST 32                      /* folders below a class; Linux follows up to 40 symbolic links in a path */
 
 struct names {
     char **items;

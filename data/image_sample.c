@@ -37,7 +37,7 @@ void image_fields(ctrt_field fields[2], const ctrt_image_options *options)
     fields[1] = (ctrt_field){ .name = "label", .dtype = CTRT_I64 };
 }
 
-/* What a dataset without a transform of the program does. */
+/* Converts an image to a sample if the program has set no transform. */
 static ctrt_status convert(const ctrt_image *out, const ctrt_image *image, const ctrt_image_options *options)
 {
     const bool normalise = options->std[0] != 0;

@@ -12,9 +12,11 @@
 #include "base/array.h"
 #include "dryrun/memory.h"
 #include "graph/capture.h"
+#include "nn/checkpoint_parts.h"
 #include "nn/optim.h"
 #include "ops/amp.h"
 #include "tensor/scope.h"
+#include "tensor/shape.h"
 #include "tensor/tensor.h"
 
 /* ---- creation ---- */
@@ -34,6 +36,8 @@ ctrt_status ctrt_grad_scaler_new(ctrt_grad_scaler **out, const ctrt_grad_scaler_
     o.min_scale = option_value(o.min_scale, 0);
     CTRT_TRY(scaler_state_check(&(ctrt_grad_scaler_state){ o.init_scale, o.growth_factor, o.backoff_factor,
                                                            o.growth_interval, 0 }, who, CTRT_ERR_INVALID_ARGUMENT));
+    if (o.init_scale == 0)
+        return ctrt_fail(CTRT_ERR_INVALID_ARGUMENT, "%s: init_scale is 0, expected above 0", who);
     if (!(o.min_scale >= 0 && o.min_scale < INFINITY) || o.max_skips < 0)
         return ctrt_fail(CTRT_ERR_INVALID_ARGUMENT, "%s: min_scale is %g and max_skips %lld, expected finite numbers "
                          "of at least 0", who, o.min_scale, (long long)o.max_skips);
@@ -77,11 +81,17 @@ bool ctrt_grad_scaler_enabled(const ctrt_grad_scaler *scaler)
 
 /* ---- the loss ---- */
 
+bool scaler_scale_exists(const ctrt_grad_scaler *scaler)
+{
+    const ctrt_tensor *scale = scaler->scale;
+    return scale != NULL && !dryrun_left(scale->device->memory, &scale->storage->block);
+}
+
 /* Creates the scale on `device` if there is none. */
 static ctrt_status scale_ready(ctrt_grad_scaler *scaler, ctrt_device *device)
 {
     CTRT_AUTO(tensor) scale = NULL, tracker = NULL, skips = NULL;
-    if (likely(scaler->scale != NULL && !dryrun_left(scaler->scale->device->memory, &scaler->scale->storage->block)))
+    if (likely(scaler_scale_exists(scaler)))
         return CTRT_OK;
     CTRT_TRY(capture_refuse(device, "the scale does not exist yet, so every replay would initialise it again; scale a "
                                     "loss before the capture"));
@@ -215,10 +225,28 @@ static ctrt_status gradients_unscale(bool *any, ctrt_optimizer *optimizer, ctrt_
     return status;
 }
 
-/* Makes the result the same on all devices of the optimizer, and on all ranks that have parts of the parameters. */
+/* Sets *out to whether other processes have other parts of a parameter. */
+static ctrt_status is_divided(bool *out, ctrt_optimizer *optimizer)
+{
+    const size_t bytes = (optimizer->count + 1) * sizeof(ctrt_module_place);
+    ctrt_module_place *places = host_calloc(bytes);
+    if (places == NULL)
+        return out_of_memory(bytes, "a list of parameters");
+    for (size_t i = 0; i < optimizer->count; i++)
+        places[i].tensor = optimizer->slots[i].parameter;
+    const ctrt_status status = places_find(optimizer->module, places, optimizer->count);
+    *out = false;
+    for (size_t i = 0; i < optimizer->count && status == CTRT_OK; i++)
+        *out = *out || shape_numel(places[i].shape, places[i].ndim) != ctrt_tensor_numel(places[i].tensor);
+    host_free(places);
+    return status;
+}
+
+/* Makes the result the same on all devices of the optimizer, and on all ranks that have parts of the parameters. *any:
+ * whether there are gradients; becomes true if other ranks may have them. */
 static ctrt_status places_agree(bool *any, ctrt_optimizer *optimizer)
 {
-    CTRT_AUTO(tensor) sum = NULL;
+    CTRT_AUTO(tensor) greatest = NULL;
     struct optim_place *first = NULL;
     ctrt_module **listeners = NULL;
     ctrt_device *device = NULL;
@@ -239,15 +267,15 @@ static ctrt_status places_agree(bool *any, ctrt_optimizer *optimizer)
         struct optim_place *place = &optimizer->places[i];
         if (place == first || !place->used)
             continue;
-        CTRT_TRY(ctrt_to_device(&sum, place->found, first->device));
-        CTRT_TRY(ctrt_add_(first->found, sum));
+        CTRT_TRY(ctrt_to_device(&greatest, place->found, first->device));
+        CTRT_TRY(ctrt_maximum(&greatest, greatest, first->found));
+        CTRT_TRY(ctrt_copy_(first->found, greatest));
     }
     CTRT_TRY(module_event(optimizer->module, CTRT_MODULE_FOUND_INF, first->found));
     for (size_t i = 0; i < optimizer->place_count; i++)
         if (optimizer->places[i].used && &optimizer->places[i] != first)
             CTRT_TRY(ctrt_copy_(optimizer->places[i].found, first->found));
-    *any = true;
-    return CTRT_OK;
+    return *any ? CTRT_OK : is_divided(any, optimizer);
 }
 
 static ctrt_status unscale(ctrt_grad_scaler *scaler, struct scaled_optimizer *entry)
@@ -278,7 +306,7 @@ static ctrt_status arguments_check(const ctrt_grad_scaler *scaler, const ctrt_op
         return fail_null(who, "scaler");
     if (optimizer == NULL)
         return fail_null(who, "optimizer");
-    if (!scaler->options.disabled && scaler->scale == NULL)
+    if (!scaler->options.disabled && !scaler_scale_exists(scaler))
         return ctrt_fail(CTRT_ERR_STATE, "%s: Attempted %s but the scale does not exist yet; scale a loss with "
                          "ctrt_grad_scaler_scale first", who, who + strlen("grad_scaler_"));
     return CTRT_OK;
@@ -443,7 +471,7 @@ ctrt_status ctrt_grad_scaler_update(ctrt_grad_scaler *scaler, double new_scale)
     if (!(new_scale >= 0 && new_scale < INFINITY))
         return ctrt_fail(CTRT_ERR_INVALID_ARGUMENT, "%s: new_scale is %g, expected a finite number of at least 0", who,
                          new_scale);
-    if (scaler->scale == NULL)
+    if (!scaler_scale_exists(scaler))
         return ctrt_fail(CTRT_ERR_STATE, "%s: Attempted update but the scale does not exist yet; scale a loss with "
                          "ctrt_grad_scaler_scale first", who);
     struct scope *scope = scope_pause();

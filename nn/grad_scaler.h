@@ -26,12 +26,14 @@ struct ctrt_grad_scaler {
     ctrt_tensor *skips;                 /* i32 [2], on the same device: skipped steps in a row, and all */
     struct scaled_optimizer *optimizers;
     size_t count, capacity;
-    /* With max_skips on an asynchronous device: a copy of `skips` that is on its way to the host. */
+    /* With max_skips on an asynchronous device: an asynchronous copy of `skips` to the host. */
     ctrt_tensor *copy;                  /* in pinned memory; NULL: not created yet */
     ctrt_event *copied;
     bool copying;
 };
 
+/* Returns whether the scale, the tracker and `skips` exist. Those of a dry run that has ended do not. */
+bool scaler_scale_exists(const ctrt_grad_scaler *scaler);
 /* Checks the ranges of a state. Fails with `refusal` and a message that begins with `who`. */
 ctrt_status scaler_state_check(const ctrt_grad_scaler_state *state, const char *who, ctrt_status refusal);
 /* Fails if `in_a_row` reaches max_skips. */

@@ -1,8 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* nn/inf_watch.c: finds the module whose output, or the gradient of whose output, is the first that is inf or NaN.
  *
- * Hooks compute for each output and gradient whether it is finite, as a 0-dim tensor on the device. The host reads
- * these results for a report only. */
+ * Hooks check each output and gradient on the device. The checks of a pass have numbers; the result of a module is a
+ * 0-dim tensor with the number of its first check that failed. The host reads these results for a report only. */
+#include <math.h>
+
 #include "base/array.h"
 #include "ctrt/amp.h"
 #include "nn/module.h"
@@ -15,29 +17,31 @@ struct watched {
     ctrt_module *module;
     char *name;
     uint64_t hooks;                     /* id of the forward hooks */
-    ctrt_tensor *finite[RESULTS];       /* bool, 0-dim, of the last pass; NULL: none */
-    uint64_t order[RESULTS];            /* number of the check among those of the pass */
+    ctrt_tensor *failed[RESULTS];       /* f32, 0-dim: first check of the pass that failed, or inf; NULL: no check */
 };
 
 struct ctrt_inf_watch {
     struct watched **list;              /* list[0]: the module of ctrt_inf_watch_new */
     size_t count, capacity;
-    uint64_t checks;
+    uint64_t checks;                    /* number of checks in this pass */
 };
 
 /* ---- hooks ---- */
 
 static ctrt_status finite_note(struct watched *w, int which, ctrt_tensor *x)
 {
-    CTRT_AUTO(tensor) finite = NULL;
+    CTRT_AUTO(tensor) result = NULL;
     if (!ctrt_dtype_is_floating(ctrt_tensor_dtype(x)))
         return CTRT_OK;
-    CTRT_TRY(ctrt_isfinite(&finite, x));
-    CTRT_TRY(ctrt_all(&finite, finite, CTRT_ALL_DIMS, false));
-    if (w->finite[which] != NULL)       /* a module that is used several times in a pass */
-        return ctrt_logical_and(&w->finite[which], w->finite[which], finite);
-    ctrt_tensor_assign(&w->finite[which], finite);
-    w->order[which] = ++w->watch->checks;
+    CTRT_TRY(ctrt_isfinite(&result, x));
+    CTRT_TRY(ctrt_all(&result, result, CTRT_ALL_DIMS, false));
+    CTRT_TRY(ctrt_logical_not(&result, result));
+    CTRT_TRY(ctrt_to_dtype(&result, result, CTRT_F32));
+    /* The number of the check divided by 1, or by 0 if x is finite. */
+    CTRT_TRY(ctrt_rdiv_scalar(&result, result, ctrt_float((double)++w->watch->checks)));
+    if (w->failed[which] != NULL)       /* a module that is used several times in a pass */
+        return ctrt_minimum(&w->failed[which], w->failed[which], result);
+    ctrt_tensor_assign(&w->failed[which], result);
     return CTRT_OK;
 }
 
@@ -59,7 +63,7 @@ static void results_clear(ctrt_inf_watch *watch)
 {
     for (size_t i = 0; i < watch->count; i++)
         for (int which = 0; which < RESULTS; which++)
-            ctrt_tensor_release(&watch->list[i]->finite[which]);
+            ctrt_tensor_release(&watch->list[i]->failed[which]);
     watch->checks = 0;
 }
 
@@ -90,7 +94,7 @@ static void watched_free(struct watched *w)
     if (w->hooks != 0)
         (void)ctrt_module_remove_forward_hooks(w->module, w->hooks);
     for (int which = 0; which < RESULTS; which++)
-        ctrt_tensor_release(&w->finite[which]);
+        ctrt_tensor_release(&w->failed[which]);
     ctrt_module_release(&w->module);
     host_free(w->name);
     host_free(w);
@@ -164,15 +168,17 @@ ctrt_status ctrt_inf_watch_new(ctrt_inf_watch **out, ctrt_module *module)
 /* Sets *out to the module with the first check that found inf or NaN; NULL: there is none. */
 static ctrt_status first_find(const struct watched **out, const ctrt_inf_watch *watch, int which)
 {
+    double least = INFINITY;
     *out = NULL;
     for (size_t i = 0; i < watch->count; i++) {
         const struct watched *w = watch->list[i];
-        double finite = 1;
-        if (w->finite[which] == NULL || (*out != NULL && w->order[which] > (*out)->order[which]))
-            continue;
-        CTRT_TRY(ctrt_item(&finite, w->finite[which]));
-        if (finite == 0)
+        double number = INFINITY;
+        if (w->failed[which] != NULL)
+            CTRT_TRY(ctrt_item(&number, w->failed[which]));
+        if (number < least) {
+            least = number;
             *out = w;
+        }
     }
     return CTRT_OK;
 }

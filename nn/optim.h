@@ -139,7 +139,7 @@ struct optim_group {
     union optim_options options;
 };
 
-/* What an optimizer has on each device for the steps of a gradient scaler; see optim_skip.c. */
+/* State of guarded steps, one per device (optim_skip.c). */
 struct optim_place {
     ctrt_device *device;
     ctrt_tensor *found;                 /* f32, 0-dim: not 0 if a gradient is inf or NaN */
@@ -198,6 +198,8 @@ enum optim_guard {
 
 /* ctrt_optimizer_step with a guard. */
 ctrt_status optim_step(ctrt_optimizer *optimizer, enum optim_guard guard);
+/* Returns the place of a device; NULL: there is none. */
+struct optim_place *optim_place_of(const ctrt_optimizer *optimizer, const ctrt_device *device);
 /* Writes the place of a device, which is created if there is none; *out is valid until the next call. */
 ctrt_status optim_place_find(struct optim_place **out, ctrt_optimizer *optimizer, ctrt_device *device);
 /* Subtracts the skipped steps from the step counts of the slots. Waits for the device if steps were guarded since the
@@ -210,9 +212,11 @@ ctrt_status optim_guard_end(ctrt_optimizer *optimizer);
 ctrt_status optim_guarded_copy(struct optim_place *place, ctrt_tensor *old, ctrt_tensor *next);
 void optim_places_free(ctrt_optimizer *optimizer);
 
+/* Returns the place of a slot that has a gradient, or NULL if the step is not guarded. slot->place is not used, because
+ * a dry run does not set it. */
 static inline struct optim_place *optim_slot_place(const ctrt_optimizer *optimizer, const struct optim_slot *slot)
 {
-    return optimizer->guarded ? &optimizer->places[slot->place - 1] : NULL;
+    return optimizer->guarded ? optim_place_of(optimizer, slot->target->device) : NULL;
 }
 
 /* Ensures that the slot's state tensors exist on the parameter's device with the dtype optim_state_dtype. */

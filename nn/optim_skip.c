@@ -23,7 +23,7 @@ ctrt_status optim_bias(ctrt_tensor **out, double base, ctrt_tensor *step)
     return ctrt_mul_scalar(out, *out, ctrt_float(-1));
 }
 
-static struct optim_place *place_of(const ctrt_optimizer *optimizer, const ctrt_device *device)
+struct optim_place *optim_place_of(const ctrt_optimizer *optimizer, const ctrt_device *device)
 {
     for (size_t i = 0; i < optimizer->place_count; i++)
         if (optimizer->places[i].device == device)
@@ -39,7 +39,7 @@ static bool place_left(const struct optim_place *place)
 
 ctrt_status optim_place_find(struct optim_place **out, ctrt_optimizer *optimizer, ctrt_device *device)
 {
-    struct optim_place *place = place_of(optimizer, device);
+    struct optim_place *place = optim_place_of(optimizer, device);
     if (likely(place != NULL && !place_left(place))) {
         *out = place;
         return CTRT_OK;
@@ -50,9 +50,9 @@ ctrt_status optim_place_find(struct optim_place **out, ctrt_optimizer *optimizer
     CTRT_AUTO(tensor) found = NULL, skipped = NULL;
     CTRT_TRY(ctrt_zeros(&found, CTRT_SCALAR_SHAPE, CTRT_F32, device));
     CTRT_TRY(ctrt_zeros(&skipped, CTRT_SCALAR_SHAPE, CTRT_F64, device));
-    if (place_of(optimizer, device) == NULL)
+    if (optim_place_of(optimizer, device) == NULL)
         optimizer->places[optimizer->place_count++] = (struct optim_place){ .device = device };
-    place = place_of(optimizer, device);
+    place = optim_place_of(optimizer, device);
     ctrt_tensor_assign(&place->found, found);
     ctrt_tensor_assign(&place->skipped, skipped);
     *out = place;
@@ -113,6 +113,8 @@ ctrt_status optim_guard_begin(ctrt_optimizer *optimizer)
         struct optim_place *place = NULL;
         if (slot->grad != NULL)
             CTRT_TRY(optim_place_find(&place, optimizer, slot->target->device));
+        if (dry_run_on(slot->parameter->device))
+            continue;                           /* the slot keeps its place, and with it the skipped steps so far */
         const size_t number = place != NULL ? (size_t)(place - optimizer->places) + 1 : 0;
         if (must_settle(optimizer, slot, number))
             CTRT_TRY(optim_settle(optimizer));
@@ -121,6 +123,8 @@ ctrt_status optim_guard_begin(ctrt_optimizer *optimizer)
     for (size_t i = 0; i < optimizer->count && other; i++) {
         struct optim_slot *slot = &optimizer->slots[i];
         struct optim_place *place = NULL;
+        if (dry_run_on(slot->parameter->device))
+            continue;
         if (slot->grad != NULL)
             CTRT_TRY(optim_place_find(&place, optimizer, slot->target->device));
         slot->place = place != NULL ? (size_t)(place - optimizer->places) + 1 : 0;
@@ -133,6 +137,7 @@ ctrt_status optim_guard_end(ctrt_optimizer *optimizer)
 {
     for (size_t i = 0; i < optimizer->place_count; i++) {
         struct optim_place *place = &optimizer->places[i];
+        ctrt_tensor_release(&place->inf);
         if (place->used)
             CTRT_TRY(ctrt_sub_(place->skipped, place->found));
     }

@@ -25,8 +25,7 @@ bool device_exports(const ctrt_device *device);
  * in it. *memory: a descriptor that the caller closes. *lease: a descriptor that belongs to the storage's lease. */
 ctrt_status device_export(struct segment_name *name, uint64_t *place, int *memory, int *lease, ctrt_tensor *tensor);
 /* Creates a tensor of `bytes` bytes at `place` in a segment, with the data pointer at the storage's beginning. Keeps
- * neither descriptor, but a duplicate of `lease`. Segments that this process has opened already are not opened again.
- * */
+ * neither descriptor, but a duplicate of `lease`. A segment that this process has opened is not opened again. */
 ctrt_status device_import(ctrt_tensor **out, const struct segment_name *name, uint64_t place, uint64_t bytes,
                           int memory, int lease, const int64_t *shape, const int64_t *strides, int ndim,
                           ctrt_dtype dtype);

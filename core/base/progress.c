@@ -72,7 +72,8 @@ char *progress_format(char line[PROGRESS_LINE], const struct progress_state *sta
 {
     char left[24], elapsed[24], rate[96], after[PROGRESS_LINE], before[NAME_BYTES + 16];
     const bool known = state->total > 0;
-    const double done = known ? (double)MIN(state->count, state->total) / (double)state->total : 0;
+    const double within = (double)MAX(MIN(state->count, state->total), 0);
+    const double done = known ? within / (double)state->total : 0;
     const char *space = state->name[0] != '\0' ? " " : "";
     format_seconds(elapsed, state->seconds);
     format_rate(rate, state->rate * state->scale, state->unit);
@@ -80,7 +81,7 @@ char *progress_format(char line[PROGRESS_LINE], const struct progress_state *sta
         format_seconds(left, state->rate > 0 ? (double)MAX(state->total - state->count, 0) / state->rate
                              : state->count >= state->total ? 0 : -1);
         /* 100% only when the last step is done. */
-        snprintf(before, sizeof before, "%s%s%3d%%", state->name, space, (int)(done * 100));
+        snprintf(before, sizeof before, "%s%s%3d%%", state->name, space, (int)(100 * within / (double)state->total));
         snprintf(after, sizeof after, " %lld/%lld [%s<%s, %s]%s%s", (long long)state->count, (long long)state->total,
                  elapsed, left, rate, state->note[0] != '\0' ? " " : "", state->note);
     } else {

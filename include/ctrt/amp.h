@@ -72,9 +72,9 @@ CTRT_API ctrt_status ctrt_autocast_push_state(const ctrt_autocast_settings *sett
  *     CTRT_TRY(ctrt_grad_scaler_update(scaler, 0));
  *
  * The scale and all decisions are on the device, and the host does not wait for it; the exceptions are named below. The
- * loop can be captured (ctrt/capture.h) after one step outside of a capture. A scaler must not be used by two threads
- * at the same time, except that several threads may call ctrt_grad_scaler_scale: the loss function of
- * ctrt_parallel_step calls it. */
+ * loop can be captured (ctrt/capture.h) after one step outside of a capture; for SGD with momentum and dampening, after
+ * two steps of which the first was not skipped. A scaler must not be used by two threads at the same time, except that
+ * several threads may call ctrt_grad_scaler_scale: the loss function of ctrt_parallel_step calls it. */
 typedef struct ctrt_grad_scaler ctrt_grad_scaler;
 
 typedef struct ctrt_grad_scaler_options {
@@ -116,12 +116,14 @@ CTRT_API ctrt_status ctrt_grad_scaler_unscale_(ctrt_grad_scaler *scaler, ctrt_op
  * Errors: CTRT_ERR_STATE if the step was made since the last update, or if there are no gradients and
  * `allow_no_gradients` is not set; the errors of ctrt_grad_scaler_unscale_ and ctrt_optimizer_step. */
 CTRT_API ctrt_status ctrt_grad_scaler_step(ctrt_grad_scaler *scaler, ctrt_optimizer *optimizer);
-/* Computes the next scale from all steps since the last update. `new_scale` other than 0 becomes the scale instead, and
- * the count of steps toward growth_interval stays.
+/* Computes the next scale from all steps since the last update. `new_scale` other than 0 becomes the scale instead; the
+ * count of steps toward growth_interval stays, and a skipped step is not counted (max_skips, ctrt_grad_scaler_skips).
  *
- * Errors: CTRT_ERR_STATE without a step or unscale since the last update. CTRT_ERR_OVERFLOW after max_skips skips in a
- * row, with ctrt_grad_scaler_report in the message. On an asynchronous device the count arrives without waiting, so
- * this error may come a few steps later; captured steps do not report it, ctrt_grad_scaler_check does. */
+ * Errors: CTRT_ERR_STATE before the first ctrt_grad_scaler_scale and, if `new_scale` is 0, without a step or unscale
+ * since the last update. CTRT_ERR_INVALID_ARGUMENT if `new_scale` is negative, inf or NaN. CTRT_ERR_OVERFLOW if
+ * `new_scale` is beyond the range of f32, and after max_skips skips in a row, with ctrt_grad_scaler_report in the
+ * message. On an asynchronous device the count arrives without waiting, so the error of max_skips may come a few steps
+ * later; captured steps do not report it, ctrt_grad_scaler_check does. */
 CTRT_API ctrt_status ctrt_grad_scaler_update(ctrt_grad_scaler *scaler, double new_scale);
 
 /* Waits for the device and returns the error of ctrt_grad_scaler_update for max_skips. */
@@ -156,7 +158,7 @@ CTRT_API ctrt_status ctrt_grad_scaler_skips(int64_t *all, int64_t *in_a_row, ctr
  * An inf watch checks the output of each module in `module` and below it, and in the backward pass the gradient of the
  * output. It names the first module with inf or NaN, in the order of the computation. The checks run on the device
  * and take about two passes over each output, so use it to look for an error. Copies of the module (data-parallel) are
- * not watched. Each forward pass of `module` begins anew.
+ * not watched. Each forward pass of `module` discards the results of the previous one.
  *
  * ctrt_inf_watch_new adds the hooks to the modules, which it retains; on success *out owns the watch.
  * ctrt_inf_watch_release removes them and sets *watch to NULL; do not call it between a forward pass and its backward

@@ -206,7 +206,8 @@ typedef enum ctrt_module_event {
                                          * result is ignored */
     /* For classes whose parameters are rows of whole ones. There are no ENDs. */
     CTRT_MODULE_ROWS,                   /* `argument`: ctrt_module_rows; the class describes the tensors that are its
-                                         * parameters. Sent after LOAD_BEGIN, OPTIMIZER_LOAD_BEGIN and SAVE_PARTS */
+                                         * parameters. Sent after LOAD_BEGIN, OPTIMIZER_LOAD_BEGIN and SAVE_PARTS, and
+                                         * after FOUND_INF if no parameter has a gradient */
     CTRT_MODULE_SAVE_PARTS,             /* `argument`: ctrt_module_parts; before SAVE_BEGIN or OPTIMIZER_SAVE_BEGIN. If
                                          * the class sets `count`, these are not sent, and each process saves what it
                                          * has. A class with an error sets `count` as well, so that AGREE reports it */

@@ -22,7 +22,7 @@
 
 CTRT_BEGIN_DECLS
 
-/* A view of an image in memory that somebody else owns: element (c, y, x) is at pixels[c * channel_stride + y *
+/* A view of an image in memory that the caller owns: element (c, y, x) is at pixels[c * channel_stride + y *
  * row_stride + x * column_stride]. The strides count elements and may be negative. u8 pixels are 0 to 255. */
 typedef struct ctrt_image {
     void *pixels;
@@ -99,8 +99,8 @@ CTRT_API ctrt_status ctrt_image_to_gray(const ctrt_image *out, const ctrt_image 
  *
  * Formats: PPM and PGM (binary, at most 8 bits); JPEG and PNG by the plugins image-jpeg and image-png; others by
  * plugins of the program (ctrt/image_plugin.h). The format is recognized by the first bytes, not by the name. Errors:
- * CTRT_ERR_IO, CTRT_ERR_FORMAT (malformed or truncated), CTRT_ERR_NOT_FOUND (no plugin for the format), each with the
- * name of the file. */
+ * CTRT_ERR_IO, CTRT_ERR_FORMAT (malformed or truncated), CTRT_ERR_NOT_SUPPORTED (PPM or PGM with more than 8 bits),
+ * CTRT_ERR_NOT_FOUND (no plugin for the format), each with the name of the file. */
 CTRT_API ctrt_status ctrt_read_image(ctrt_tensor **out, const char *path, int channels);
 
 CTRT_END_DECLS

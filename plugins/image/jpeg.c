@@ -92,13 +92,13 @@ static void begin(struct decoder *d, const void *file, size_t bytes)
     jpeg.header(&d->info, TRUE);
 }
 
-/* As PIL's conversion from CMYK: files of Adobe's programs have inverted values. */
-static void cmyk_row(unsigned char *rgb, const JSAMPLE *row, JDIMENSION width, bool inverted)
+/* As PIL's conversion from CMYK. It takes the values as inverted, as Adobe's programs write them, also in files without
+ * Adobe's marker. */
+static void cmyk_row(unsigned char *rgb, const JSAMPLE *row, JDIMENSION width)
 {
     for (JDIMENSION x = 0; x < width; x++)
         for (int c = 0; c < 3; c++) {
-            const unsigned ink = inverted ? 255u - row[4 * x + c] : row[4 * x + c];
-            const unsigned rest = inverted ? row[4 * x + 3] : 255u - row[4 * x + 3];
+            const unsigned ink = 255u - row[4 * x + c], rest = row[4 * x + 3];
             const unsigned product = ink * rest + 128;
             rgb[3 * x + c] = (unsigned char)(rest - ((product + (product >> 8)) >> 8));
         }
@@ -116,7 +116,7 @@ static void read_rows(struct decoder *d, unsigned char *rgb)
         JSAMPROW line = rgb + (size_t)info->output_scanline * 3 * info->output_width, target = cmyk ? d->row : line;
         jpeg.read(info, &target, 1);
         if (cmyk)
-            cmyk_row(line, d->row, info->output_width, info->saw_Adobe_marker);
+            cmyk_row(line, d->row, info->output_width);
     }
     jpeg.finish(info);
 }

@@ -117,6 +117,8 @@ TEST(idx, "IDX: images and labels, resized, normalised, malformed")
         BAD("\0\0\x0e\3\xff\xff\xff\xff\xff\xff\xff\xff\xff\xff\xff\xff", FORMAT, "needs more than"),
         BAD("\0\0\x08\1\0\0\0\1x", FORMAT, "u8 of shape [1], expected u8 with 3 dimensions (images)"),
         BAD("\0\0\x0c\3\0\0\0\0\0\0\0\1\0\0\0\1", FORMAT, "i32 of shape [0, 1, 1], expected u8"),
+        BAD("\0\0\x08\3\0\0\0\1\0\0\0\0\0\0\0\2", FORMAT, "images of 2x0 (width x height)"),
+        BAD("\0\0\x08\3\0\0\0\1\0\0\0\2\0\0\0\0", FORMAT, "images of 0x2 (width x height)"),
     };
     CHECK_BAD(cases, ctrt_idx_dataset(out, bad_path, NULL, NULL));
     static const struct bad labels_cases[] = {
@@ -208,6 +210,8 @@ TEST(csv, "CSV: separators, quotes, labels, headers, malformed")
         BAD("1,2\n3,4\0\n", FORMAT, "line 2, column 2: expected a number"),
     };
     CHECK_BAD(bad, ctrt_csv_dataset(out, bad_path, NULL));
+    static const struct bad tabs[] = { BAD("1\t2\n \n\t\n", FORMAT, "line 3, column 1 is empty") };
+    CHECK_BAD(tabs, ctrt_csv_dataset(out, bad_path, (&(ctrt_csv_options){ .separator = '\t' })));
     static const struct bad labels[] = {
         BAD("1,0.5\n", FORMAT, "line 1, column 2: the label 0.5 is not an integer"),
         BAD("1\n", FORMAT, "no column except the label"),
@@ -409,6 +413,8 @@ TEST(image_folder, "a folder of images: classes and files in the order of torchv
           (ctrt_image_folder_dataset(&d, root, &(ctrt_image_options){ .height = 3, .width = 3, .channels = 2 }),
            "2 channels"));
     FAILS(IO, (ctrt_image_folder_dataset(&d, "/nowhere", &options), "/nowhere: cannot open the folder"));
+    REQUIRE_TRUE(symlink(".", folder_join(folder, "root/b/link")) == 0);
+    CHECK_FAILS(ctrt_image_folder_dataset(&d, root, &options), CTRT_ERR_IO, "do symbolic links form a circle?");
 }
 
 /* ---- image files ---- */

@@ -36,8 +36,8 @@ static ctrt_tensor *values_of(ctrt_device *device, int turn, int from, int rows,
     return x;
 }
 
-/* Trains `net` with rows from..from+rows-1 of each batch. */
-static void train_scaled(ctrt_module *net, ctrt_device *device, int from, int rows, bool adam)
+/* Trains `net` with rows from..from+rows-1 of each batch. `divided`: other ranks have other parts of the parameters. */
+static void train_scaled(ctrt_module *net, ctrt_device *device, int from, int rows, bool adam, bool divided)
 {
     CTRT_AUTO(optimizer) optimizer = NULL;
     CTRT_AUTO(grad_scaler) scaler = NULL;
@@ -61,6 +61,50 @@ static void train_scaled(ctrt_module *net, ctrt_device *device, int from, int ro
     int64_t all = 0, row = 0;
     CHECK_OK(ctrt_grad_scaler_skips(&all, &row, scaler));
     CHECK_EQ(all, 2);
+    /* Without a gradient; other ranks may have one only if the parameters are divided. */
+    CHECK_OK(ctrt_optimizer_zero_grad(optimizer, true));
+    if (divided)
+        CHECK_OK(ctrt_grad_scaler_step(scaler, optimizer));
+    else
+        CHECK_FAILS(ctrt_grad_scaler_step(scaler, optimizer), CTRT_ERR_STATE, "No inf checks were recorded");
+}
+
+/* Both devices of an optimizer have an inf in the first step, which is one skipped step. */
+static void two_devices(void)
+{
+    static const char *const names[2] = { "sim:0", "sim:1" };
+    CTRT_AUTO(optimizer) optimizer = NULL;
+    CTRT_AUTO(grad_scaler) scaler = NULL;
+    ctrt_tensor *parameters[2] = { NULL }, *states[CTRT_OPTIMIZER_STATES];
+    int64_t steps = 0, all = 0, row = 0;
+    CHECK_OK(ctrt_grad_scaler_new(&scaler, NULL));
+    CHECK_OK(ctrt_adam_new(&optimizer, NULL, &(ctrt_adam_options){ .lr = 0.05 }));
+    for (int i = 0; i < 2; i++) {
+        ctrt_device *device = NULL;
+        CHECK_OK(ctrt_device_get(&device, names[i]));
+        CHECK_OK(ctrt_full(&parameters[i], CTRT_SHAPE(2), ctrt_float(i), CTRT_F32, device));
+    }
+    CHECK_OK(ctrt_optimizer_add(optimizer, parameters, 2));
+    for (int step = 0; step < 2; step++) {
+        for (int i = 0; i < 2; i++) {
+            CTRT_AUTO(tensor) loss = NULL;
+            CHECK_OK(ctrt_tensor_set_grad(parameters[i], NULL));
+            CHECK_OK(ctrt_mul_scalar(&loss, parameters[i], ctrt_float(step == 0 ? INFINITY : 1)));
+            CHECK_OK(ctrt_sum(&loss, loss, CTRT_ALL_DIMS));
+            CHECK_OK(ctrt_grad_scaler_scale(&loss, scaler, loss));
+            CHECK_OK(ctrt_backward(loss));
+        }
+        CHECK_OK(ctrt_grad_scaler_step(scaler, optimizer));
+        CHECK_OK(ctrt_grad_scaler_update(scaler, 0));
+    }
+    for (int i = 0; i < 2; i++) {
+        check_values_within(names[i], __LINE__, parameters[i], (const double[]){ i - 0.05, i - 0.05 }, 2, 1e-5);
+        CHECK_OK(ctrt_optimizer_get_state(&steps, states, optimizer, (size_t)i));
+        CHECK_EQ(steps, 1);
+    }
+    CHECK_OK(ctrt_grad_scaler_skips(&all, &row, scaler));
+    CHECK_EQ(all, 1);
+    tensors_release(parameters, 2);
 }
 
 struct plan { const char *strategy; bool adam; };
@@ -70,8 +114,8 @@ static void ranks_train(struct rank *rank)
     const struct plan *plan = rank->argument;
     const int rows = BATCH / rank->size;
     struct pair p = pair_new(layer_new, plan->strategy, rank);
-    train_scaled(p.net, rank->device, rows * rank->number, rows, plan->adam);
-    train_scaled(p.one, rank->device, 0, BATCH, plan->adam);
+    train_scaled(p.net, rank->device, rows * rank->number, rows, plan->adam, strcmp(plan->strategy, "sharded") == 0);
+    train_scaled(p.one, rank->device, 0, BATCH, plan->adam, false);
     ctrt_module_release(&p.net);
     same_parameters(p.module, p.one, 1e-5);
     pair_free(&p);
@@ -99,9 +143,12 @@ TEST_MAIN
             CTRT_AUTO(module) one = original(layer_new, devices[0]), many = original(layer_new, devices[0]);
             CTRT_AUTO(module) single = parallel(one, "single", devices, 1),
                               net = parallel(many, "data-parallel", devices, 2);
-            train_scaled(net, devices[0], 0, BATCH, adam != 0);
-            train_scaled(single, devices[0], 0, BATCH, adam != 0);
+            train_scaled(net, devices[0], 0, BATCH, adam != 0, false);
+            train_scaled(single, devices[0], 0, BATCH, adam != 0, false);
             same_parameters(many, one, 1e-5);
         }
+    group("an inf on two devices is one skipped step");
+    IN_CHILD("CTRT_SIM=devices=2", "CTRT_NUM_THREADS=1")
+        two_devices();
     return done();
 }

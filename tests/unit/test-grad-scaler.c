@@ -266,6 +266,7 @@ TEST(dry_runs, "steps in a dry run")
     for (size_t k = 0; k < COUNT(kinds); k++) {
         struct scaled s[2];
         double want[2];
+        int64_t all = 0, row = 0;
         CHECK_OK(ctrt_device_get(&device, "sim:0"));
         for (int i = 0; i < 2; i++) {
             s[i] = scaled_new(NULL, (const float[]){ 1, 2 }, 2);
@@ -278,6 +279,11 @@ TEST(dry_runs, "steps in a dry run")
                     CHECK_OK(ctrt_tensor_set_grad(s[i].parameter, NULL));
                     CHECK_OK(ctrt_dry_run_end(NULL, &run));
                 }
+                if (i == 1 && step == 0) {      /* the scale of the dry run is gone */
+                    state_is(s[i].scaler, 65536, 0, "after a dry run");
+                    CHECK_OK(ctrt_grad_scaler_skips(&all, &row, s[i].scaler));
+                    CHECK_FAILS(ctrt_grad_scaler_update(s[i].scaler, 0), CTRT_ERR_STATE, "does not exist yet");
+                }
                 scaled_step(&s[i], (const float[]){ 1, step % 4 == 0 ? NAN : 1 });
             }
         }
@@ -287,6 +293,27 @@ TEST(dry_runs, "steps in a dry run")
         scaled_free(&s[0]);
         scaled_free(&s[1]);
     }
+}
+
+TEST(dry_run_parts, "a dry run with other gradients keeps the counts of skipped steps")
+{
+    CHECK_OK(ctrt_device_get(&device, "sim:0"));
+    struct scaled s = scaled_new(NULL, (const float[]){ 1, 2 }, 2);
+    CTRT_AUTO(tensor) other = tensor_of((const float[]){ 3 }, 1);
+    ctrt_dry_run *run = NULL;
+    optimizer_make(&s, adam);
+    CHECK_OK(ctrt_optimizer_add(s.optimizer, &other, 1));
+    scaled_step(&s, (const float[]){ 1, INFINITY });
+    CHECK_OK(ctrt_tensor_set_grad(s.parameter, NULL));
+    CHECK_OK(ctrt_dry_run_begin(&run, device));
+    backward(s.scaler, other, (const float[]){ 1 });
+    CHECK_OK(ctrt_grad_scaler_step(s.scaler, s.optimizer));
+    CHECK_OK(ctrt_grad_scaler_update(s.scaler, 0));
+    CHECK_OK(ctrt_tensor_set_grad(other, NULL));
+    CHECK_OK(ctrt_dry_run_end(NULL, &run));
+    scaled_step(&s, (const float[]){ 1, 1 });
+    check_values_within("parameter", __LINE__, s.parameter, (const double[]){ 0.95, 1.95 }, 2, 1e-5);
+    scaled_free(&s);
 }
 
 /* ---- no waiting ---- */
@@ -442,6 +469,23 @@ TEST(watch, "the watch names the layer")
     }
 }
 
+TEST(watch_shared, "the watch of a module that is used twice")
+{
+    CHECK_OK(ctrt_device_get(&device, "cpu"));
+    CTRT_AUTO(module) net = NULL, shared = factor_new(0);
+    CTRT_AUTO(inf_watch) found = NULL;
+    CTRT_AUTO(tensor) x = tensor_of((const float[]){ 1, 2 }, 2), y = NULL;
+    char text[200];
+    CHECK_OK(ctrt_sequential_new(&net, CTRT_MODULES(ctrt_module_retain(shared), factor_new(1),
+                                                    ctrt_module_retain(shared))));
+    CHECK_OK(ctrt_inf_watch_new(&found, net));
+    inf_module = 1;
+    CHECK_OK(ctrt_forward(&y, net, x));
+    inf_module = -1;
+    CHECK_OK(ctrt_inf_watch_report(text, sizeof text, found));
+    CHECK_STR(text, "the output of 1 (Factor) is inf or NaN");
+}
+
 TEST(messages, "messages")
 {
     CHECK_OK(ctrt_device_get(&device, "cpu"));
@@ -478,10 +522,10 @@ TEST(messages, "messages")
     state_is(s.scaler, 8, 0, "a new scale");
 
     static const struct { ctrt_grad_scaler_options options; const char *part; } bad[] = {
-        { { .init_scale = -1 }, "the scale is -1" }, { { .growth_factor = 1 }, "The growth factor must be > 1.0." },
-        { { .backoff_factor = 1 }, "The backoff factor must be < 1.0." },
+        { { .init_scale = -1 }, "the scale is -1" }, { { .init_scale = CTRT_ZERO }, "init_scale is 0" },
+        { { .growth_factor = 1 }, "The growth factor must be > 1.0." }, { { .max_skips = -1 }, "max_skips" },
+        { { .backoff_factor = 1 }, "The backoff factor must be < 1.0." }, { { .min_scale = NAN }, "min_scale" },
         { { .growth_interval = -1 }, "growth_interval" },
-        { { .min_scale = NAN }, "min_scale" }, { { .max_skips = -1 }, "max_skips" },
     };
     for (size_t i = 0; i < COUNT(bad); i++)
         CHECK_FAILS(ctrt_grad_scaler_new(&other, &bad[i].options), CTRT_ERR_INVALID_ARGUMENT, bad[i].part);
@@ -537,6 +581,8 @@ TEST(files, "files")
         state_is(b.scaler, state.scale, state.growth_tracker, "from a file");
         CHECK_OK(ctrt_to_host(values, sizeof values, a.parameter, CTRT_F64));
         check_values_within("from a file", __LINE__, b.parameter, values, 2, 0);
+        state.scale = 0;                        /* backoff can reach it */
+        CHECK_OK(ctrt_grad_scaler_set_state(b.scaler, &state));
         state.backoff_factor = 2;
         CHECK_FAILS(ctrt_grad_scaler_set_state(b.scaler, &state), CTRT_ERR_INVALID_ARGUMENT, "backoff factor");
         CHECK_FAILS(ctrt_grad_scaler_load(b.scaler, optimizer), CTRT_ERR_NOT_FOUND, "scale");
