@@ -107,7 +107,9 @@ static void *end_soon(void *argument)
 }
 
 /* A rank ends, aborts or stops during an all_reduce. The others must report it, and their tensors must not be written
- * after the call has returned. With 3 ranks every sum differs from the value before it, so a late write is detected. */
+ * after the call has returned. With 3 ranks every sum differs from the value before it, so a late write is detected. A
+ * rank that is stopped in the middle of a copy is allowed to write later (doc/communicators.md); then the tensors must
+ * still exist. */
 static void lost_during_call(struct rank *rank)
 {
     enum { N = 3000000 };
@@ -133,8 +135,8 @@ static void lost_during_call(struct rank *rank)
         && atomic_fetch_add(&rank->board->step, 1) == rank->size - 2)
         kill(atomic_load(&rank->board->pids[loss->rank]), SIGCONT);     /* it continues the write, if it was in one */
     sleep_seconds(0.1);
-    CHECK(memcmp(ctrt_tensor_data(copy), ctrt_tensor_data(x), N * sizeof(int32_t)) == 0,
-          "rank %d: the tensor was written after the call", rank->number);
+    const bool same = memcmp(ctrt_tensor_data(copy), ctrt_tensor_data(x), N * sizeof(int32_t)) == 0;
+    CHECK(same || loss->signal == SIGSTOP, "rank %d: the tensor was written after the call", rank->number);
     if (rank->number == loss->rank)
         pthread_join(thread, NULL);
 }
