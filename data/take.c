@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* data/take.c: waits for the next batch of a loader and makes tensors of it. */
 #include <inttypes.h>
-#include <time.h>
 
 #include "base/base.h"
+#include "base/clock.h"
 #include "base/host_alloc.h"
 #include "data/loader.h"
 #include "memory/hazard.h"
@@ -103,13 +103,6 @@ static ctrt_status make_fields(ctrt_tensor **fields, struct ctrt_loader *loader,
 
 /* ---- waiting ---- */
 
-static double now(void)
-{
-    struct timespec time;
-    clock_gettime(CLOCK_MONOTONIC, &time);
-    return (double)time.tv_sec + (double)time.tv_nsec * 1e-9;
-}
-
 static bool is_done(const struct ctrt_loader *loader, int at)
 {
     return atomic_load_explicit(&ring_slot(loader->ring->header, loader->queue[at])->state, memory_order_acquire)
@@ -160,7 +153,7 @@ static ctrt_status wait_for_batch(struct ctrt_loader *loader)
 {
     struct ring_header *header = loader->ring->header;
     ctrt_status status = CTRT_OK;
-    const double start = loader->options.timeout > 0 ? now() : 0;
+    const double start = loader->options.timeout > 0 ? seconds_now() : 0;
     atomic_store(&header->waiting, 1);
     for (;;) {
         const uint32_t completed = atomic_load(&header->completed);
@@ -174,7 +167,7 @@ static ctrt_status wait_for_batch(struct ctrt_loader *loader)
             if ((status = check_workers(loader)) != CTRT_OK)
                 break;
         }
-        if (loader->options.timeout > 0 && now() - start >= loader->options.timeout) {
+        if (loader->options.timeout > 0 && seconds_now() - start >= loader->options.timeout) {
             const struct ring_slot *slot = ring_slot(header, loader->queue[0]);
             status = team_fail(&loader->team, slot->worker, slot, loader->options.timeout);
             break;

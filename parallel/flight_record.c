@@ -8,12 +8,12 @@
 
 #include <inttypes.h>
 #include <stdio.h>
-#include <time.h>
 #if defined(__x86_64__)
 #include <cpuid.h>
 #include <x86intrin.h>
 #endif
 
+#include "base/clock.h"
 #include "ctrt/tensor.h"
 
 static const char *const collective_names[CTRT_COLLECTIVE_COUNT] = {
@@ -22,13 +22,6 @@ static const char *const collective_names[CTRT_COLLECTIVE_COUNT] = {
 };
 static const char *const op_names[] = { "sum", "product", "min", "max", "average" };
 static const char *const state_names[] = { "queued", "running", "done", "failed" };
-
-static int64_t clock_now(clockid_t clock)
-{
-    struct timespec time;
-    clock_gettime(clock, &time);
-    return (int64_t)time.tv_sec * 1000000000 + time.tv_nsec;
-}
 
 #if defined(__x86_64__)
 static bool constant_rate;

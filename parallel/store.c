@@ -5,6 +5,7 @@
 #include <math.h>
 #include <poll.h>
 
+#include "base/clock.h"
 #include "base/host_alloc.h"
 #include "base/lock.h"
 #include "base/thread.h"
@@ -70,9 +71,7 @@ static void stores_remove(ctrt_store *store)
 
 int64_t store_now(void)
 {
-    struct timespec now;
-    clock_gettime(CLOCK_MONOTONIC, &now);
-    return (int64_t)now.tv_sec * 1000000000 + now.tv_nsec;
+    return clock_now(CLOCK_MONOTONIC);
 }
 
 int64_t store_deadline(double seconds)

@@ -6,9 +6,9 @@
  * them, on others because of the processors that serve them, and no backend reports both. */
 #include "parallel/strategy.h"
 
-#include <time.h>
 
 #include "base/base.h"
+#include "base/clock.h"
 #include "base/host_alloc.h"
 #include "base/strbuf.h"
 #include "device/launcher.h"
@@ -354,13 +354,6 @@ static ctrt_status devices_wait(const struct parallel *p)
     for (int i = 0; i < p->config.count; i++)
         CTRT_TRY(ctrt_device_synchronize(p->config.devices[i]));
     return CTRT_OK;
-}
-
-static double seconds_now(void)
-{
-    struct timespec now;
-    clock_gettime(CLOCK_MONOTONIC, &now);
-    return (double)now.tv_sec + 1e-9 * (double)now.tv_nsec;
 }
 
 /* Decides by the times, after the measured steps of data-parallel. `rows`: of the last step, for the text. */

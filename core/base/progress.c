@@ -4,10 +4,10 @@
 
 #include <stdarg.h>
 #include <sys/ioctl.h>
-#include <time.h>
 #include <unistd.h>
 
 #include "base/base.h"
+#include "base/clock.h"
 #include "base/host_alloc.h"
 #include "base/param.h"
 
@@ -33,13 +33,6 @@ struct ctrt_progress {
     int64_t shown_count;                /* the count at that time */
     double rate_sum, rate_weight;       /* exponential average of the rates of the intervals between writes */
 };
-
-static double now(void)
-{
-    struct timespec time;
-    clock_gettime(CLOCK_MONOTONIC, &time);
-    return (double)time.tv_sec + (double)time.tv_nsec * 1e-9;
-}
 
 /* ---- the text ---- */
 
@@ -182,7 +175,7 @@ ctrt_status ctrt_progress_new(ctrt_progress **out, int64_t total, const ctrt_pro
     progress->interval = option_value(options->interval, progress->mode == MODE_BAR ? 0.1 : 10);
     progress->state = (struct progress_state){ .name = progress->name, .unit = progress->unit, .note = progress->note,
                                                .total = total, .scale = (double)MAX(options->scale, 1) };
-    progress->start = progress->shown = now();
+    progress->start = progress->shown = seconds_now();
     if (progress->mode == MODE_BAR)
         show(progress, progress->start, false);
     ctrt_progress_release(out);
@@ -192,7 +185,7 @@ ctrt_status ctrt_progress_new(ctrt_progress **out, int64_t total, const ctrt_pro
 
 bool ctrt_progress_due(const ctrt_progress *progress)
 {
-    return progress != NULL && progress->mode != MODE_NO && now() - progress->shown >= progress->interval;
+    return progress != NULL && progress->mode != MODE_NO && seconds_now() - progress->shown >= progress->interval;
 }
 
 void ctrt_progress_add(ctrt_progress *progress, int64_t steps)
@@ -202,7 +195,7 @@ void ctrt_progress_add(ctrt_progress *progress, int64_t steps)
     progress->state.count += steps;
     if (progress->mode == MODE_NO)
         return;
-    const double time = now();
+    const double time = seconds_now();
     if (time - progress->shown >= progress->interval)
         show(progress, time, false);
 }
@@ -227,7 +220,7 @@ void ctrt_progress_release(ctrt_progress **progress)
     if (progress == NULL || *progress == NULL)
         return;
     if ((*progress)->mode != MODE_NO)
-        show(*progress, now(), true);
+        show(*progress, seconds_now(), true);
     host_free(*progress);
     *progress = NULL;
 }
