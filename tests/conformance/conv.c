@@ -75,11 +75,12 @@ static const struct variant pools[] = {
     { "many channels", NORMAL, .in = { S(1, 70, 4, 3) }, .n = { 1, 1, 1, 1, 2, 1 }, .x = { 3, 3 } },
     { "no images", ZERO_SIZE, .in = { S(0, 3, 4, 6) }, .n = { 2, 2, 0, 0, 1, 1 }, .x = { 2, 2 } },
     { "", LARGE, .in = { S(4, 8, 18, 20) }, .n = { 2, 2, 1, 1, 1, 1 }, .x = { 3, 3 } },
-    { "long rows, 2x2", LARGE, .in = { S(1, 2, 7, 83) }, .n = { 2, 2, 0, 0, 1, 1 }, .x = { 2, 2 } },
+    { "long rows, 2x2", LARGE, .in = { S(1, 2, 7, 183) }, .n = { 2, 2, 0, 0, 1, 1 }, .x = { 2, 2 } },
     { "long rows, 3x3", LARGE, .in = { S(1, 2, 5, 150) }, .n = { 2, 2, 1, 1, 1, 1 }, .x = { 3, 3 } },
     { "long rows, dilation", LARGE, .in = { S(1, 1, 3, 200) }, .n = { 1, 1, 1, 1, 1, 3 }, .x = { 2, 3 } },
     { "windows apart", LARGE, .in = { S(1, 2, 9, 31) }, .n = { 3, 3, 0, 0, 1, 1 }, .x = { 2, 2 } },
     { "", SPECIAL, .in = { S(1, 2, 3, 65) }, .n = { 1, 1, 1, 1, 1, 1 }, .x = { 2, 3 } },
+    { "2x2", SPECIAL, .in = { S(1, 2, 4, 66) }, .n = { 2, 2, 0, 0, 1, 1 }, .x = { 2, 2 } },
 };
 
 REFERENCE(pool)

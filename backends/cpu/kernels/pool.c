@@ -18,7 +18,7 @@ struct job {
     int64_t channels, h, w, oh, ow;
     bool channels_last;
     int64_t across;                     /* channels-last: number of channel blocks */
-    bool pairs;                         /* f32, 2x2 window, stride 2, no padding or dilation, int32 indices */
+    bool pairs;                         /* floats, 2x2 window, stride 2, no padding or dilation, int32 indices */
 };
 
 /* Stores in [*first, *last) the kernel positions of the window of output `out` that lie inside the input. */
@@ -64,6 +64,34 @@ static void pair_rows(float *y, int64_t *index, const float *r0, const float *r1
                 index[x + i] = lanes[i];
         }
         at += 2 * VF;
+    }
+}
+
+/* Pools plane `t` of contiguous images by pair_rows. Half precision is converted CHANNELS outputs at a time, which is
+ * exact, because the results are elements of the input. */
+static void pair_plane(const struct job *job, int64_t t)
+{
+    const ctrt_view *input = job->call->inputs[0];
+    const bool bf16 = input->dtype == CTRT_BF16;
+    const int64_t w = job->w, ow = job->ow;
+    for (int64_t oy = 0; oy < job->oh; oy++) {
+        const int64_t at = 2 * oy * w, from = t * job->h * w + at, to = (t * job->oh + oy) * ow;
+        int64_t *index = (int64_t *)job->call->outputs[1]->data + to;
+        if (input->dtype == CTRT_F32) {
+            const float *row = (const float *)input->data + from;
+            pair_rows((float *)job->call->outputs[0]->data + to, index, row, row + w, ow, (int32_t)at, (int32_t)w);
+            continue;
+        }
+        const uint16_t *row = (const uint16_t *)input->data + from;
+        uint16_t *y = (uint16_t *)job->call->outputs[0]->data + to;
+        for (int64_t x = 0; x < ow; x += CHANNELS) {
+            const int64_t n = ow - x < CHANNELS ? ow - x : CHANNELS;
+            float r0[2 * CHANNELS], r1[2 * CHANNELS], best[CHANNELS];
+            (bf16 ? cpu_f32_from_bf16_row : cpu_f32_from_f16_row)(r0, row + 2 * x, 2 * n);
+            (bf16 ? cpu_f32_from_bf16_row : cpu_f32_from_f16_row)(r1, row + w + 2 * x, 2 * n);
+            pair_rows(best, index + x, r0, r1, n, (int32_t)(at + 2 * x), (int32_t)w);
+            (bf16 ? cpu_bf16_from_f32_row : cpu_f16_from_f32_row)(y + x, best, n);
+        }
     }
 }
 
@@ -172,9 +200,10 @@ static ctrt_status run(const ctrt_call *call, const ctrt_view *large, const ctrt
         .across = (large->shape[1] + CHANNELS - 1) / CHANNELS,
     };
     const ctrt_pool_attributes *a = job.a;
-    job.pairs = large->dtype == CTRT_F32 && a->kernel[0] == 2 && a->kernel[1] == 2 && a->stride[0] == 2
-                && a->stride[1] == 2 && a->dilation[0] == 1 && a->dilation[1] == 1 && a->padding[0] == 0
-                && a->padding[1] == 0 && 2 * job.oh <= job.h && 2 * job.ow <= job.w && job.h * job.w <= INT32_MAX;
+    job.pairs = (large->dtype == CTRT_F32 || large->dtype == CTRT_BF16 || large->dtype == CTRT_F16)
+                && a->kernel[0] == 2 && a->kernel[1] == 2 && a->stride[0] == 2 && a->stride[1] == 2
+                && a->dilation[0] == 1 && a->dilation[1] == 1 && a->padding[0] == 0 && a->padding[1] == 0
+                && 2 * job.oh <= job.h && 2 * job.ow <= job.w && job.h * job.w <= INT32_MAX;
     const int64_t per_task = job.oh * job.ow * (job.channels_last ? CHANNELS : 1);
     const struct functions *f = &of[large->dtype];
     cpu_parallel_for(large->shape[0] * (job.channels_last ? job.across : job.channels), GRAIN / per_task + 1,

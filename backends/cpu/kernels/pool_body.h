@@ -113,12 +113,7 @@ static void NAME(forward)(void *argument, int64_t begin, int64_t end)
     for (int64_t t = begin; t < end; t++) {
         if (!job->channels_last) {
             if (job->pairs)
-                for (int64_t oy = 0; oy < job->oh; oy++) {
-                    const float *row = (const float *)job->call->inputs[0]->data + t * plane + 2 * oy * job->w;
-                    pair_rows((float *)job->call->outputs[0]->data + t * out_plane + oy * job->ow,
-                              index + t * out_plane + oy * job->ow, row, row + job->w, job->ow,
-                              (int32_t)(2 * oy * job->w), (int32_t)job->w);
-                }
+                pair_plane(job, t);
             else if (plane <= INT32_MAX)
                 NAME(plane)(job, y + t * out_plane, index + t * out_plane, x + t * plane);
             else
