@@ -83,8 +83,7 @@ bool ctrt_grad_scaler_enabled(const ctrt_grad_scaler *scaler)
 
 bool scaler_scale_exists(const ctrt_grad_scaler *scaler)
 {
-    const ctrt_tensor *scale = scaler->scale;
-    return scale != NULL && !dryrun_left(scale->device->memory, &scale->storage->block);
+    return scaler->scale != NULL && !dryrun_left(scaler->scale);
 }
 
 /* Creates the scale on `device` if there is none. */
@@ -404,13 +403,14 @@ ctrt_status scaler_skips_check(const ctrt_grad_scaler *scaler, int64_t in_a_row,
                      "with ctrt_inf_watch_new", who, (long long)in_a_row, text[0] != '\0' ? ". " : "", text);
 }
 
-/* Reads the count of skipped steps if it has arrived, or requests it. Does not wait. */
+/* Reads the count of skipped steps if it has arrived, or requests it. Does not wait. Does nothing in a dry run, which
+ * skips no steps. */
 static ctrt_status skips_poll(ctrt_grad_scaler *scaler, const char *who)
 {
     ctrt_device *device = scaler->skips->device;
     ctrt_tensor *counts = scaler->skips;
     bool done = true;
-    if (scaler->options.max_skips == 0 || capture_here(device) != NULL)
+    if (scaler->options.max_skips == 0 || capture_here(device) != NULL || dry_run_on(device))
         return CTRT_OK;
     if (device_asynchronous(device)) {
         counts = scaler->copy;

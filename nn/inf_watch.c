@@ -7,6 +7,7 @@
 
 #include "base/array.h"
 #include "ctrt/amp.h"
+#include "dryrun/memory.h"
 #include "nn/module.h"
 #include "tensor/scope.h"
 
@@ -173,7 +174,7 @@ static ctrt_status first_find(const struct watched **out, const ctrt_inf_watch *
     for (size_t i = 0; i < watch->count; i++) {
         const struct watched *w = watch->list[i];
         double number = INFINITY;
-        if (w->failed[which] != NULL)
+        if (w->failed[which] != NULL && !dryrun_left(w->failed[which]))
             CTRT_TRY(ctrt_item(&number, w->failed[which]));
         if (number < least) {
             least = number;

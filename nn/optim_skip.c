@@ -31,16 +31,10 @@ struct optim_place *optim_place_of(const ctrt_optimizer *optimizer, const ctrt_d
     return NULL;
 }
 
-/* Returns whether the tensors of the place have no memory, because they were allocated in a dry run that has ended. */
-static bool place_left(const struct optim_place *place)
-{
-    return dryrun_left(place->device->memory, &place->found->storage->block);
-}
-
 ctrt_status optim_place_find(struct optim_place **out, ctrt_optimizer *optimizer, ctrt_device *device)
 {
     struct optim_place *place = optim_place_of(optimizer, device);
-    if (likely(place != NULL && !place_left(place))) {
+    if (likely(place != NULL && !dryrun_left(place->found))) {
         *out = place;
         return CTRT_OK;
     }
@@ -84,7 +78,7 @@ ctrt_status optim_settle(ctrt_optimizer *optimizer)
         CTRT_TRY(ctrt_context(ctrt_item(&skipped, optimizer->places[place - 1].skipped),
                               "%s: the number of skipped steps", optimizer->kind->name));
     for (size_t i = 0; i < optimizer->place_count && status == CTRT_OK; i++)
-        if (!place_left(&optimizer->places[i]))
+        if (!dryrun_left(optimizer->places[i].found))
             ctrt_no_grad status = ctrt_zero_(optimizer->places[i].skipped);
     CTRT_TRY(status);
     for (size_t i = 0; i < optimizer->count; i++)

@@ -96,8 +96,7 @@ ctrt_status optim_state_ready(ctrt_optimizer *optimizer, struct optim_slot *slot
         ctrt_tensor **state = &slot->state[i];
         if (!(needs >> i & 1))
             continue;
-        /* A state tensor that was allocated in a dry run has no memory after the dry run. */
-        if (*state != NULL && unlikely(dryrun_left((*state)->storage->device->memory, &(*state)->storage->block)))
+        if (*state != NULL && unlikely(dryrun_left(*state)))
             ctrt_tensor_release(state);
         if (*state == NULL)
             CTRT_TRY(state_new(state, optimizer, slot, i));

@@ -71,7 +71,7 @@ char *progress_format(char line[PROGRESS_LINE], const struct progress_state *sta
     format_seconds(elapsed, state->seconds);
     format_rate(rate, state->rate * state->scale, state->unit);
     if (known) {
-        format_seconds(left, state->rate > 0 ? (double)MAX(state->total - state->count, 0) / state->rate
+        format_seconds(left, state->rate > 0 ? MAX((double)state->total - (double)state->count, 0) / state->rate
                              : state->count >= state->total ? 0 : -1);
         /* 100% only when the last step is done. */
         snprintf(before, sizeof before, "%s%s%3d%%", state->name, space, (int)(100 * within / (double)state->total));
@@ -125,10 +125,10 @@ static void write_all(int fd, const char *text, size_t bytes)
 static void rate_update(ctrt_progress *progress, double time)
 {
     const double seconds = time - progress->shown;
-    const int64_t steps = progress->state.count - progress->shown_count;
+    const double steps = (double)progress->state.count - (double)progress->shown_count;
     if (seconds <= 0 || steps <= 0)
         return;
-    progress->rate_sum += SMOOTHING * ((double)steps / seconds - progress->rate_sum);
+    progress->rate_sum += SMOOTHING * (steps / seconds - progress->rate_sum);
     progress->rate_weight += SMOOTHING * (1 - progress->rate_weight);
     progress->state.rate = progress->rate_sum / progress->rate_weight;
 }
@@ -192,7 +192,8 @@ void ctrt_progress_add(ctrt_progress *progress, int64_t steps)
 {
     if (progress == NULL)
         return;
-    progress->state.count += steps;
+    if (__builtin_add_overflow(progress->state.count, steps, &progress->state.count))
+        progress->state.count = steps > 0 ? INT64_MAX : INT64_MIN;
     if (progress->mode == MODE_NO)
         return;
     const double time = seconds_now();

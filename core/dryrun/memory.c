@@ -13,6 +13,7 @@
 #include "dryrun/source.h"
 #include "memory/policy.h"
 #include "memory_stats/label.h"
+#include "tensor/tensor.h"
 
 /* A block of a dry run. ctrt_block.cookie points to it. */
 struct dryrun_block {
@@ -389,10 +390,10 @@ static struct memory_layer *left_layer(const struct device_memory *memory)
     return layer;
 }
 
-bool dryrun_left(const struct device_memory *memory, const ctrt_block *block)
+bool dryrun_left(const ctrt_tensor *tensor)
 {
-    const struct memory_layer *layer = left_layer(memory);
-    return layer != NULL && is_left(layer, block);
+    const struct memory_layer *layer = left_layer(tensor->device->memory);
+    return layer != NULL && is_left(layer, &tensor->storage->block);
 }
 
 /* ---- creation and end ---- */

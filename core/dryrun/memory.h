@@ -9,6 +9,7 @@
 #ifndef CORE_DRYRUN_MEMORY_H
 #define CORE_DRYRUN_MEMORY_H
 
+#include "ctrt/tensor.h"
 #include "memory/pool.h"
 
 struct dryrun;
@@ -37,7 +38,7 @@ bool dryrun_memory_fits(struct dryrun *dryrun);
  * failure, if it was recorded for this address without one. */
 void dryrun_memory_name(struct dryrun *dryrun, const void *address, const char *op);
 
-/* Returns whether the block belongs to a dry run that has ended. Such a block has no device memory. */
-bool dryrun_left(const struct device_memory *memory, const ctrt_block *block);
+/* Returns whether the tensor was allocated in a dry run that has ended. Such a tensor has no memory. */
+bool dryrun_left(const ctrt_tensor *tensor);
 
 #endif

@@ -23,6 +23,8 @@ TEST(lines, "the line: percentage, bar, count, times, rate, note")
         { { "", "it", "a\nb\033c", 2, 1, 1, 1, 1 }, 200, false, " 50% 1/2 [00:01<00:01, 1.00 it/s] a b c" },
         { { "", "it", "", 2, 3, 1, 3, 1 }, 200, false, "100% 3/2 [00:01<00:00, 3.00 it/s]" },
         { { "", "it", "", 100, 29, 1, 1, 1 }, 200, false, " 29% 29/100 [00:01<01:11, 1.00 it/s]" },
+        { { "", "it", "", INT64_MAX, INT64_MIN, 1, 0, 1 }, 200, false,
+          "  0% -9223372036854775808/9223372036854775807 [00:01<?, ? it/s]" },
         { { "", "it", "", 10, -5, 1, 1, 1 }, 50, true, "  0%|             | -5/10 [00:01<00:15, 1.00 it/s]" },
     };
     EACH(c, cases) {
@@ -101,6 +103,8 @@ TEST(interval, "nothing is written within the interval, and nothing by a silent 
         CHECK_TRUE(!ctrt_progress_due(bar));
         ctrt_progress_add(bar, 1);
         CHECK(read(ends[0], &byte, 1) < 0, "something was written");
+        ctrt_progress_add(bar, INT64_MAX);
+        CHECK_EQ(ctrt_progress_count(bar), INT64_MAX);
         ctrt_progress_release(&bar);
         CHECK_EQ(read(ends[0], &byte, 1), silent ? -1 : 1);
         while (read(ends[0], &byte, 1) > 0)
