@@ -2,6 +2,7 @@
 /* Memory of CUDA devices that processes share, on the software driver: segments are exported whole and opened once, a
  * block is not reused while another process uses it, and both sides may be killed. CUDA cannot be used after a fork, so
  * a process that has not opened the device forks the others. */
+#include <pthread.h>
 #include <signal.h>
 
 #include "calls.h"
@@ -125,6 +126,38 @@ TEST(test_share, "a segment is opened once; the receiver writes it; a block is k
             CTRT_AUTO(tensor) x = NULL;
             FAILS(FORKED, (ctrt_zeros(&x, CTRT_SHAPE(2), CTRT_F32, gpu), "opened by process"));
         }
+    }
+}
+
+static void *put_often(void *x)
+{
+    for (int i = 0; i < 100; i++)
+        CHECK_OK(ctrt_queue_put(there, (ctrt_tensor *[]){ x }, 1, NULL, 0, 20));
+    return NULL;
+}
+
+TEST(test_threads, "two threads send the same tensor, a third receives it")
+{
+    IN_CHILD(SHARE) {
+        CTRT_AUTO(tensor) x = NULL, got = NULL;
+        CTRT_AUTO(queue) queue = NULL;
+        pthread_t threads[2];
+        int one = 1;
+        CHECK_OK(ctrt_queue_new(&queue, 4));
+        there = queue;
+        if (!soft_open("cuda:0"))
+            continue;
+        OK(ctrt_arange(&x, ctrt_int(0), ctrt_int(2), ctrt_int(1), CTRT_F32, gpu), ctrt_device_synchronize(gpu));
+        for (int t = 0; t < 2; t++)
+            REQUIRE_TRUE(pthread_create(&threads[t], NULL, put_often, x) == 0);
+        for (int i = 0; i < 200; i++) {
+            CHECK_OK(ctrt_queue_get(&got, &one, NULL, NULL, queue, 20));
+            VALUES_ARE(got, 0, 1);
+        }
+        for (int t = 0; t < 2; t++)
+            pthread_join(threads[t], NULL);
+        RELEASE(x, got);
+        CHECK_EQ(allocated(), 0);
     }
 }
 
