@@ -1,7 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-// bench/peers/train_torch.cpp: the steps of ../train.c in libtorch, on OMP_NUM_THREADS threads. Built by build.sh.
+// bench/peers/train_torch.cpp: the steps of ../train.c in libtorch, on OMP_NUM_THREADS threads. Built by build.sh, or
+// with Debian's libtorch-dev: g++ -O2 -std=c++17 train_torch.cpp -ltorch -ltorch_cpu -lc10 -o train_torch
 #include <ATen/autocast_mode.h>
 #include <torch/torch.h>
+#include <torch/version.h>
 
 #include <functional>
 #include <memory>
@@ -11,6 +13,25 @@
 
 namespace nn = torch::nn;
 using torch::Tensor;
+
+static void autocast(bool on)
+{
+#if TORCH_VERSION_MAJOR >= 2
+    at::autocast::set_autocast_enabled(at::kCPU, on);
+#else
+    at::autocast::set_cpu_enabled(on);
+#endif
+}
+
+static Tensor causal_attention(Tensor q, Tensor k, Tensor v)
+{
+#if TORCH_VERSION_MAJOR >= 2
+    return at::scaled_dot_product_attention(q, k, v, {}, 0.0, true);
+#else
+    static auto mask = torch::full({q.size(-2), q.size(-2)}, -INFINITY).triu(1);
+    return torch::softmax(q.matmul(k.transpose(-2, -1)) / std::sqrt(q.size(-1)) + mask, -1).matmul(v);
+#endif
+}
 
 static void call(void *f) { (*static_cast<std::function<void()> *>(f))(); }
 
@@ -33,7 +54,7 @@ struct BlockImpl : nn::Module {
     {
         auto n = x.size(0), length = x.size(1);
         auto parts = qkv(ln1(x)).view({n, length, 3, heads, width / heads}).permute({2, 0, 3, 1, 4}).unbind(0);
-        auto a = at::scaled_dot_product_attention(parts[0], parts[1], parts[2], {}, 0.0, true);
+        auto a = causal_attention(parts[0], parts[1], parts[2]);
         x = x + out(a.transpose(1, 2).reshape({n, length, width}));
         return x + down(nn::functional::gelu(up(ln2(x)), nn::functional::GELUFuncOptions().approximate("tanh")));
     }
@@ -57,11 +78,11 @@ static void measure(const char *name, nn::Sequential model, Tensor x, bool class
         optimizer = std::make_unique<torch::optim::SGD>(model->parameters(), 0.01);
     auto y = torch::randint(0, 10, {x.size(0)}, torch::kLong);
     std::function<void()> step = [&] {
-        at::autocast::set_autocast_enabled(at::kCPU, bf16);
+        autocast(bf16);
         auto h = model->forward(x);
         auto loss = classes ? nn::functional::cross_entropy(h, y) : h.to(torch::kFloat).square().mean();
         at::autocast::clear_cache();
-        at::autocast::set_autocast_enabled(at::kCPU, false);
+        autocast(false);
         optimizer->zero_grad();
         loss.backward();
         optimizer->step();
@@ -73,6 +94,7 @@ int main()
 {
     const char *threads = std::getenv("OMP_NUM_THREADS");
     at::set_num_threads(threads ? std::atoi(threads) : 1);
+    std::fprintf(stderr, "libtorch %s\n", TORCH_VERSION);
     torch::manual_seed(1);
     for (bool bf16 : {false, true}) {
         measure("mlp_64_256_256_10_sgd", mlp(64, 256), torch::randn({64, 64}), true, false, bf16);
