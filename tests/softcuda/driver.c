@@ -89,9 +89,8 @@ static void forget_in_child(void)
 
 EXPORT result cuInit(unsigned flags)
 {
-    CALL(cuInit, 0);
+    CHECKED_CALL(cuInit, 0, flags != 0);
     char why[256];
-    RETURN_IF(flags != 0, CUDA_ERROR_INVALID_VALUE);
     LOCKED(&lock);
     RETURN_IF(initialised, CUDA_SUCCESS);
     if (!options_read(getenv("SOFTCUDA"), why, sizeof why)) {
@@ -133,9 +132,8 @@ EXPORT result cuDriverGetVersion(int *version)
 
 EXPORT result cuGetProcAddress_v2(const char *name, void **function, int version, uint64_t flags, int *status)
 {
-    CALL(cuGetProcAddress_v2, 0);
+    CHECKED_CALL(cuGetProcAddress_v2, 0, name == NULL || function == NULL || status == NULL || flags > 2);
     enum { FOUND = 0, NO_SYMBOL = 1, TOO_OLD = 2 };
-    RETURN_IF(name == NULL || function == NULL || status == NULL || flags > 2, CUDA_ERROR_INVALID_VALUE);
     *status = NO_SYMBOL;                    /* a missing symbol is reported there and not as an error */
     *function = NULL;
     for (const struct entry *e = entries; e < &entries[OWN]; e++)

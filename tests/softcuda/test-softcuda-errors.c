@@ -87,7 +87,7 @@ static void check_fault(const char *name, unsigned threads, const void *argument
 
 /* ---- kernels ---- */
 
-static void test_kernels(void)
+TEST(kernels, "faulty kernels: barriers, warps, accesses outside memory, races; new shared memory is not zero")
 {
     enum { WRITTEN, FREED, PAGEABLE, UNALIGNED };           /* what the kernel accesses */
     enum { FAILED = CUDA_ERROR_LAUNCH_FAILED, ILLEGAL = CUDA_ERROR_ILLEGAL_ADDRESS };
@@ -106,7 +106,6 @@ static void test_kernels(void)
         { "bad_race", 64, 256, 1, WRITTEN, FAILED, "thread (1,0,0) writes what thread (0,0,0) read" },
     };
     float pageable[4] = { 0 };
-    group("faulty kernels: barriers, warps, accesses outside memory, races; new shared memory is not zero");
     EACH(c, cases) {
         struct vector_args args = { .out = floats((size_t)c->bytes), .a = pageable, .n = c->n };
         if (c->kind == FREED)
@@ -124,7 +123,7 @@ static void test_kernels(void)
 
 /* Includes the errors of an allocator with growing segments: access to a page without access rights after one with
  * access, and writes to a read-only page. */
-static void test_memory(void)
+TEST(memory, "virtual memory that is not mapped, or without the access rights")
 {
     const cu_allocation_properties properties = { .type = ALLOCATION_PINNED, .location = { LOCATION_DEVICE, 0 } };
     const cu_access access = { { LOCATION_DEVICE, 0 }, ACCESS_READWRITE },
@@ -133,7 +132,6 @@ static void test_memory(void)
     address begin = 0, there = 0;
     unsigned long long pages[2];
     uint64_t value = 3;
-    group("virtual memory that is not mapped, or without the access rights");
     OK(cuda.address_reserve(&begin, 4 * page, 0, 0, 0));
     for (int i = 0; i < 2; i++)
         OK(cuda.allocation_create(&pages[i], page, &properties, 0),
@@ -177,12 +175,12 @@ static void call_driver(void *argument)
     *(result *)argument = cuda.memory_alloc(&at, 8);
 }
 
-static void test_host(void)
+TEST(host_memory, "pinned memory is accessed in stream order, pageable memory at the call; host functions call no "
+                  "driver")
 {
     const struct number_args spin = { (uint64_t *)(uintptr_t)(block + 64), 3000000 };
     uint64_t *pinned, pageable = 7;
     result refused = -1;
-    group("pinned memory is accessed in stream order, pageable memory at the call; host functions call no driver");
     OK(cuda.host_call(stream, call_driver, &refused), cuda.stream_synchronize(stream),
        cuda.host_alloc((void **)&pinned, 64, 0));
     CHECK_EQ(refused, CUDA_ERROR_NOT_PERMITTED);
@@ -249,7 +247,7 @@ static result follow(cu_stream later, cu_stream earlier)
     return recorded != CUDA_SUCCESS ? recorded : cuda.stream_wait(later, event, 0);
 }
 
-static void test_order(void)
+TEST(order, "exactly the unordered uses of memory are reported, independent of timing")
 {
     const struct vector_args half = { (float *)(uintptr_t)(block + 8192), (float *)(uintptr_t)block,
                                       (float *)(uintptr_t)block, 1024 },
@@ -257,7 +255,6 @@ static void test_order(void)
                                       (float *)(uintptr_t)(block + 8192), 1024 };
     cu_graph graph = NULL;
     cu_graph_exec exec = NULL;
-    group("exactly the unordered uses of memory are reported, independent of timing");
     for (int round = 0; round < 5; round++) {
         uint64_t before = softcuda_control.faults();
         OK(fill(stream, 0), copy(other, 8192, 0));
@@ -291,12 +288,11 @@ static void test_order(void)
     }
 }
 
-static void test_capture(void)
+TEST(captures, "calls that invalidate a capture")
 {
     const struct number_args args = { (uint64_t *)(uintptr_t)block, 1 };
     cu_graph graph = NULL;
     address refused;
-    group("calls that invalidate a capture");
     OK(cuda.capture_begin(stream, CAPTURE_THREAD_LOCAL));
     REFUSED(STREAM_CAPTURE_UNSUPPORTED, cuda.memory_alloc(&refused, 16));
     REFUSED(STREAM_CAPTURE_INVALIDATED, launch("add_number", 1, 1, stream, &args), cuda.capture_end(stream, &graph));
@@ -327,6 +323,5 @@ TEST_MAIN
     OK(cuda.context_set(contexts[0]),
        cuda.library_load(&library, "softcuda:" TEST_KERNELS, NULL, NULL, 0, NULL, NULL, 0));
     reset();
-    RUN_ALL(test_kernels, test_memory, test_host, test_order, test_capture);
-    return done();
+    return run_tests();
 }

@@ -1,8 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* bad-nn.c: invalid arguments of the functions in autograd.h, nn.h, optim.h and checkpoint.h. */
 #include <math.h>
-#include <stdint.h>
-#include <stdio.h>
 #include <string.h>
 
 #include "bad-input.h"

@@ -1,11 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Tests that graphs that grow from step to step are reported with the op that makes them grow, and that other graphs
  * are not reported. */
-#include <pthread.h>
-
-#include "calls.h"
 #include "autograd_check.h"
-#include "ctrt/memory.h"
 
 static char warning[2048];
 static int warnings;

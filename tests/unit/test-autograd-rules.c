@@ -6,7 +6,6 @@
  * differences of L. Second derivatives: with fixed v, M = sum(v dL/dx); the gradient of M by create_graph is
  * compared with differences of M. In those differences dL/dx comes from a backward pass without create_graph, so
  * fused kernels and derivatives composed of ops are compared with each other too. */
-#include "calls.h"
 #include "autograd_check.h"
 
 enum { INPUTS = 3, W = INPUTS };

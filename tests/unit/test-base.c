@@ -98,14 +98,14 @@ TEST(sha256, "SHA-256 and HMAC give the published values")
           "needs to be hashed before being used by the HMAC algorithm.", 152,
           "9b09ffa71b942fcb27635fbcd5b0e944bfdc63644f0713938a7f51535c3a35e2" },
     };
-    for (size_t i = 0; i < COUNT_OF(hashes); i++) {
-        const size_t length = strlen(hashes[i].text);
+    EACH(h, hashes) {
+        const size_t length = strlen(h->text);
         for (size_t cut = 0; cut <= length; cut++) {
             sha256_begin(&hash);
-            sha256_add(&hash, hashes[i].text, cut);
-            sha256_add(&hash, hashes[i].text + cut, length - cut);
+            sha256_add(&hash, h->text, cut);
+            sha256_add(&hash, h->text + cut, length - cut);
             sha256_end(digest, &hash);
-            check_digest(digest, hashes[i].want);
+            check_digest(digest, h->want);
         }
     }
     memset(million, 'a', sizeof million);
@@ -114,16 +114,16 @@ TEST(sha256, "SHA-256 and HMAC give the published values")
         sha256_add(&hash, million, sizeof million);
     sha256_end(digest, &hash);
     check_digest(digest, "cdc76e5c9914fb9281a1c7e284d73e67f1809a48a497200e046d39ccc7112cd0");
-    for (size_t i = 0; i < COUNT_OF(macs); i++) {                       /* RFC 4231's cases 1, 2, 6 and 7 */
+    EACH(m, macs) {                       /* RFC 4231's cases 1, 2, 6 and 7 */
         struct hmac hmac;
         char key[132];
-        memcpy(key, macs[i].key, sizeof key);
-        if (macs[i].key_bytes > 64)
-            memset(key, 0xaa, macs[i].key_bytes);
-        hmac_begin(&hmac, key, macs[i].key_bytes);
-        sha256_add(&hmac.inner, macs[i].data, macs[i].bytes);
+        memcpy(key, m->key, sizeof key);
+        if (m->key_bytes > 64)
+            memset(key, 0xaa, m->key_bytes);
+        hmac_begin(&hmac, key, m->key_bytes);
+        sha256_add(&hmac.inner, m->data, m->bytes);
         hmac_end(digest, &hmac);
-        check_digest(digest, macs[i].want);
+        check_digest(digest, m->want);
     }
     for (int i = 0; i < SHA256_BYTES; i++) {
         memcpy(other, digest, sizeof other);

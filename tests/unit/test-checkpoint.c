@@ -1,13 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Checkpoints: save and load, hand-written files, corrupt files and failed writes. */
 #include <errno.h>
-#include <fcntl.h>
 #include <signal.h>
 #include <sys/resource.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include "calls.h"
 #include "folder.h"
 #include "small_net.h"
 

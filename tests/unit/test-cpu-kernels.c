@@ -108,9 +108,9 @@ static void compute_results(void)
                 add_result(x);
             }
         }
-    for (size_t i = 0; i < COUNT(others); i++) {
-        CTRT_AUTO(tensor) in = random_of(CTRT_SHAPE(3000001), others[i].dtype, others[i].lo, others[i].hi);
-        CHECK_OK(others[i].product ? ctrt_prod_dims(&y, in, CTRT_ALL_DIMS, false) : ctrt_sum(&y, in, CTRT_ALL_DIMS));
+    EACH(o, others) {
+        CTRT_AUTO(tensor) in = random_of(CTRT_SHAPE(3000001), o->dtype, o->lo, o->hi);
+        CHECK_OK(o->product ? ctrt_prod_dims(&y, in, CTRT_ALL_DIMS, false) : ctrt_sum(&y, in, CTRT_ALL_DIMS));
         add_result(y);
     }
 }
@@ -173,8 +173,7 @@ static ctrt_tensor *of_rows(const struct large_case *c, ctrt_tensor *row, int64_
 
 static void large_results(void)
 {
-    for (size_t k = 0; k < COUNT(large_cases); k++) {
-        const struct large_case *c = &large_cases[k];
+    EACH(c, large_cases) {
         const size_t bytes = N * ctrt_dtype_size(c->dtype);
         CTRT_AUTO(tensor) row = random_of(CTRT_SHAPE(1, N), c->dtype, -6, 6);
         CTRT_AUTO(tensor) want = of_rows(c, row, 1), got = of_rows(c, row, ROWS);
@@ -201,9 +200,9 @@ static void large_results(void)
 static void test_large_results(void)
 {
     static const char *const isas[] = { "CTRT_CPU_ISA=baseline", "CTRT_CPU_ISA=avx2", "CTRT_CPU_ISA=avx512" };
-    for (size_t i = 0; i < COUNT(isas); i++) {
-        group("a result larger than the caches equals row by row that of a row alone, %s", isas[i]);
-        IN_CHILD(isas[i]) {
+    EACH(isa, isas) {
+        group("a result larger than the caches equals row by row that of a row alone, %s", *isa);
+        IN_CHILD(*isa) {
             cpu_device();
             large_results();
         }
@@ -436,12 +435,12 @@ static void test_products(void)
         { "a product without memory for packed blocks fails, and a later one succeeds", no_memory, 1 },
         { "parent and child compute products after a fork", after_fork, 3 },
     };
-    for (size_t c = 0; c < COUNT(cases); c++) {
-        group("%s", cases[c].what);
-        for (int p = 0; p < cases[c].libraries; p++)
+    EACH(c, cases) {
+        group("%s", c->what);
+        for (int p = 0; p < c->libraries; p++)
             IN_CHILD(gemms[p], "CTRT_NUM_THREADS=2") {
                 cpu_device();
-                cases[c].run();
+                c->run();
             }
     }
 }

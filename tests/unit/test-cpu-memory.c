@@ -1,8 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Tests the cpu backend's memory: alignment of blocks, huge pages, unmapping of freed blocks, locked memory, errors
  * when address space is short, and the backend's parameters. test-cpu-limits.c tests limits of other machines. */
-#include <stdint.h>
-
 #include <linux/capability.h>
 #include <pthread.h>
 #include <sys/mman.h>
@@ -88,18 +86,18 @@ static void test_copies(void)
 {
     static const size_t sizes[] = { 1, 2 * MIB - 1, 5 * MIB + 3 };
     group("copies and fills, which large blocks divide among threads");
-    for (size_t i = 0; i < COUNT(sizes); i++) {
-        unsigned char *from = get(sizes[i] + 1), *to = get(sizes[i] + 1);
-        for (size_t k = 0; k < sizes[i]; k++)
+    EACH(size, sizes) {
+        unsigned char *from = get(*size + 1), *to = get(*size + 1);
+        for (size_t k = 0; k < *size; k++)
             from[k] = (unsigned char)(k * 31 + k / 257);
-        to[sizes[i]] = 77;
-        CHECK_EQ(memory->copy(NULL, NULL, to, from, sizes[i], 0), CTRT_OK);
-        CHECK(memcmp(from, to, sizes[i]) == 0 && to[sizes[i]] == 77, "wrong copy of %zu bytes", sizes[i]);
-        CHECK_EQ(memory->fill(NULL, NULL, from, 5, sizes[i]), CTRT_OK);
-        memset(to, 5, sizes[i]);
-        CHECK(memcmp(from, to, sizes[i]) == 0, "wrong fill of %zu bytes", sizes[i]);
-        memory->free(NULL, from, sizes[i] + 1);
-        memory->free(NULL, to, sizes[i] + 1);
+        to[*size] = 77;
+        CHECK_EQ(memory->copy(NULL, NULL, to, from, *size, 0), CTRT_OK);
+        CHECK(memcmp(from, to, *size) == 0 && to[*size] == 77, "wrong copy of %zu bytes", *size);
+        CHECK_EQ(memory->fill(NULL, NULL, from, 5, *size), CTRT_OK);
+        memset(to, 5, *size);
+        CHECK(memcmp(from, to, *size) == 0, "wrong fill of %zu bytes", *size);
+        memory->free(NULL, from, *size + 1);
+        memory->free(NULL, to, *size + 1);
     }
 }
 
@@ -107,15 +105,15 @@ static void test_unmapped(void)
 {
     static const size_t sizes[] = { 2 * MIB, 2 * MIB + 64, 32 * MIB, 33 * MIB - 64 };
     group("freed blocks are unmapped, and memory that was never written is not resident");
-    for (size_t i = 0; i < COUNT(sizes); i++) {
-        char *block = get(sizes[i]);
+    EACH(size, sizes) {
+        char *block = get(*size);
         long before = status_bytes("VmSize:");
-        CHECK(mapping_bytes(block, "Rss:") <= (long)sizes[i] / 2,
-              "a block of %zu bytes is resident before it is written", sizes[i]);
-        memset(block, 1, sizes[i]);
-        memory->free(NULL, block, sizes[i]);
+        CHECK(mapping_bytes(block, "Rss:") <= (long)*size / 2,
+              "a block of %zu bytes is resident before it is written", *size);
+        memset(block, 1, *size);
+        memory->free(NULL, block, *size);
         long gone = before - status_bytes("VmSize:");
-        CHECK(gone >= (long)sizes[i] - OTHERS_MAP, "freeing %zu bytes unmapped %ld", sizes[i], gone);
+        CHECK(gone >= (long)*size - OTHERS_MAP, "freeing %zu bytes unmapped %ld", *size, gone);
     }
     long before = status_bytes("VmSize:");
     for (size_t bytes = 2 * MIB; bytes < 16 * MIB; bytes += 7001)
@@ -178,14 +176,14 @@ static void test_parameters(void)
         { "CTRT_CPU_MEMORY_CHECK=off", true }, { "CTRT_CPU_MEMORY_CHECK=x", false }, { "CTRT_NUM_THREADS=0", false },
         { "CTRT_NUM_THREADS=-1", false },      { "CTRT_NUM_THREADS=many", false },   { "CTRT_NUM_THREADS=5000", false },
     };
-    for (size_t i = 0; i < COUNT(cases); i++) {
-        group("%s is %s", cases[i].setting, cases[i].good ? "accepted" : "rejected by name");
-        IN_CHILD(cases[i].setting) {
+    EACH(c, cases) {
+        group("%s is %s", c->setting, c->good ? "accepted" : "rejected by name");
+        IN_CHILD(c->setting) {
             char name[32];
             ctrt_device *device = NULL;
-            snprintf(name, sizeof name, "%.*s", (int)strcspn(cases[i].setting, "="), cases[i].setting);
-            CHECK_EQ(ctrt_device_get(&device, "cpu") == CTRT_OK, cases[i].good);
-            if (!cases[i].good)
+            snprintf(name, sizeof name, "%.*s", (int)strcspn(c->setting, "="), c->setting);
+            CHECK_EQ(ctrt_device_get(&device, "cpu") == CTRT_OK, c->good);
+            if (!c->good)
                 CHECK_HAS(ctrt_error_message(), name);
         }
     }
@@ -197,10 +195,10 @@ static void test_too_much(void)
 {
     static const size_t sizes[] = { (size_t)1 << 46, (size_t)1 << 60, SIZE_MAX / 2, SIZE_MAX - 64, SIZE_MAX };
     group("impossible sizes are refused");
-    for (size_t i = 0; i < COUNT(sizes); i++) {
+    EACH(size, sizes) {
         void *block = NULL;
-        FAILS(OUT_OF_MEMORY, (memory->alloc(NULL, &block, sizes[i]), "bytes"),
-              (memory->host_alloc(NULL, &block, sizes[i]), "bytes"));
+        FAILS(OUT_OF_MEMORY, (memory->alloc(NULL, &block, *size), "bytes"),
+              (memory->host_alloc(NULL, &block, *size), "bytes"));
         CHECK_TRUE(block == NULL);
     }
     memory->free(NULL, get(4 * MIB), 4 * MIB);                      /* the failed requests took no memory */
