@@ -366,8 +366,8 @@ static int put(struct handle *handle, struct job *job, const void *alpha, const 
     return softcuda_enqueue(handle->stream, run, NULL, job, sizeof *job) == 0 ? OK : EXECUTION_FAILED;
 }
 
-/* The functions of a pass that choose an algorithm and that run it. `first`, `second` and `result` are x, w and y in the
- * order of their parameters. */
+/* The functions of a pass that choose an algorithm and that run it. `first`, `second` and `result` are x, w and y in
+ * the order of their parameters. */
 #define PASS(pass, choosing, running, first, second, result)                                                          \
     EXPORT int choosing(struct handle *handle, struct tensor *first, struct tensor *second, struct conv *conv,         \
                         struct tensor *result, int limit, int *found, struct choice *choices)                          \

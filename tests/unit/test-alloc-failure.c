@@ -302,8 +302,6 @@ static ctrt_status loads(UNUSED struct training *none)
     return status;
 }
 
-/* ---- a failed change of a module leaves the module unchanged ---- */
-
 /* Creates a module with a parameter that is not contiguous and a buffer of bools. */
 static ctrt_status mixed_new(ctrt_module **out)
 {

@@ -122,8 +122,6 @@ F(strided_base,
       ctrt_mul_(v, v));
   return ctrt_mul(out, t, t);)
 
-/* ---- the cases ---- */
-
 /* SEPARATE: distinct elements, none near 0; ZEROS: rows with no, one and two zeros. */
 enum kind { NONE, ANY, POSITIVE, SEPARATE, ZEROS };
 

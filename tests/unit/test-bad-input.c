@@ -148,8 +148,9 @@ static void objects_release(void)
 TEST_MAIN
 {
     /* The library's plugins, and a test plugin as a second kind of device. */
-    setenv("CTRT_PLUGIN_PATH",
-           FOLDER_OF("backend-cpu", "memory-caching", "memory-direct", "comm-host", "strategy-single", "backend-fake"), 1);
+    const char *folder = FOLDER_OF("backend-cpu", "memory-caching", "memory-direct", "comm-host", "strategy-single",
+                                   "backend-fake");
+    setenv("CTRT_PLUGIN_PATH", folder, 1);
     const ctrt_status made = objects_make();
     REQUIRE(made == CTRT_OK, "%s", ctrt_error_message());
     group("calls with bad input");

@@ -20,8 +20,6 @@ static void *run_thread(void *(*body)(void *), void *argument)
     return result;
 }
 
-/* ---- log ---- */
-
 static int log_lines;
 static char last_line[256];
 
@@ -63,8 +61,6 @@ TEST(test_log, "the callback receives log lines up to the log level")
         check_log(2, "first");
     }
 }
-
-/* ---- SHA-256 ---- */
 
 static void check_digest(const uint8_t digest[SHA256_BYTES], const char *want)
 {
@@ -132,8 +128,6 @@ TEST(sha256, "SHA-256 and HMAC give the published values")
         CHECK_TRUE(!sha256_equal(digest, other));
     }
 }
-
-/* ---- parameters ---- */
 
 static const ctrt_param number = {
     sizeof number, "CTRT_TEST_NUMBER", CTRT_PARAM_INT, "5", NULL, "a number for tests",
@@ -232,8 +226,6 @@ TEST(test_param_warnings, "misspelt environment variables and late changes are l
     }
 }
 
-/* ---- messages ---- */
-
 static void *message_of_thread(void *out)
 {
     strcpy(out, ctrt_error_message());
@@ -284,8 +276,6 @@ TEST(test_messages, "error messages are per thread, can be prefixed with context
     CHECK_HAS(ctrt_version(), ".");
 }
 
-/* ---- memory ---- */
-
 static void *make_garbage(void *argument)
 {
     (void)argument;
@@ -307,8 +297,6 @@ TEST(test_memory, "free lists are bounded and are freed with their thread")
     CHECK(FREE_LISTS_BYPASSED || again == object, "the freed object was not reused");
     free_list_put(FREE_TENSOR, again);
 }
-
-/* ---- tables ---- */
 
 /* Adds and removes items with random keys and compares each lookup with an array. */
 TEST(test_ptr_map, "a pointer table contains the items that were added and not removed, also after failed allocations")

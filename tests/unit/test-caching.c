@@ -5,8 +5,6 @@
 #include "child.h"
 #include "memory_host.h"
 
-/* ---- sizes and options ---- */
-
 TEST(sizes, NULL)
 {
     static const char by_size[] = "roundup=[256:1,512:2,1024:4,>:8]";
@@ -101,8 +99,6 @@ TEST(options, "options are read, and invalid ones rejected by name")
     CHECK_HAS(logged, "cannot map pages");
 }
 
-/* ---- fences ---- */
-
 static bool has_work(const struct fake_fence *fence, uint32_t work)
 {
     for (; fence != NULL; fence = fence->next)
@@ -123,8 +119,6 @@ static void other_fences(struct fixture *f)
         source_fence_free(&f->source, a.fence);
     free_after(f, &a, source_work(&f->source));
 }
-
-/* ---- expandable segments ---- */
 
 static void expandable(struct fixture *f)
 {
@@ -207,8 +201,6 @@ static void forked(struct fixture *f)
     free_blocks(f, blocks, 5);
 }
 
-/* ---- statistics ---- */
-
 static void split_stats(struct fixture *f)
 {
     /* Each step frees and allocates one of three blocks of 1 KiB, `times` times; then the expected counts. */
@@ -246,8 +238,6 @@ static void split_stats(struct fixture *f)
     }
     CHECK_EQ(stats_of(f).inactive_split_bytes[CTRT_POOL_ALL].peak, 2 * MIB - 1 * KIB);
 }
-
-/* ---- walk and clone ---- */
 
 TEST(walk, NULL)
 {
@@ -318,8 +308,6 @@ TEST(cloning, "clone: places later requests as the original does, and can free t
     fixture_end(&f);
 }
 
-/* ---- arena ---- */
-
 static void arena_chunks(struct fixture *f)
 {
     ctrt_block blocks[20], block = { 0 };
@@ -349,8 +337,6 @@ static void arena_chunks(struct fixture *f)
            (arena->alloc(f->policy, &block, 60 * MIB, QUEUE(1)), CTRT_ERR_OUT_OF_MEMORY));
     free_blocks(f, (ctrt_block[]){ keep, big }, 2);
 }
-
-/* ---- host memory ---- */
 
 #ifdef __SANITIZE_ADDRESS__
 #include <sanitizer/asan_interface.h>
@@ -400,8 +386,6 @@ TEST(real_memory, "host memory: tiny blocks start at different cache lines; Addr
     }
     caching->destroy(policy);
 }
-
-/* ---- failing allocations of the policy itself ---- */
 
 TEST(host_memory, "when the policy's own n-th allocation fails, alloc fails or returns a larger block, and no bytes "
                   "are lost")

@@ -10,8 +10,6 @@
 #include "memory/quota.h"
 #include "memory_stats/summary.h"
 
-/* ---- statistics ---- */
-
 TEST(keys, "statistics have PyTorch's names")
 {
 #define STAT(name)  name ".current", name ".peak", name ".allocated", name ".freed"
@@ -66,8 +64,6 @@ FAKE_TEST(stats)
     CHECK_OK(ctrt_memory_get_stats(&stats, device));
     EQUALS((stats.allocation[CTRT_POOL_ALL].allocated, 4), (stats.num_device_alloc, 4));
 }
-
-/* ---- scopes ---- */
 
 enum { SCOPES = 7, BLOCKS = 20, VALUES = 4 };
 
@@ -141,8 +137,6 @@ FAKE_TEST(scopes)
           (unsigned long long)peaks.reserved_bytes, (unsigned long long)peaks.allocations);
 }
 
-/* ---- the table ---- */
-
 TEST(table, "sizes and counts are formatted as in PyTorch's table")
 {
     static const struct { int64_t value, by; const char *size, *count; } cases[] = {
@@ -197,8 +191,6 @@ TEST(table, "sizes and counts are formatted as in PyTorch's table")
     CHECK_HAS(table.bytes, "Oversize GPU segments");
     strbuf_drop(&table);
 }
-
-/* ---- limits ---- */
 
 TEST(limits, "the grammar of CTRT_MEMORY_LIMIT")
 {
@@ -287,8 +279,6 @@ TEST(limit_types, "an invalid limit or a misspelt device type is an error, a typ
         }
     }
 }
-
-/* ---- metrics ---- */
 
 static long long metric(const char *text, const char *name)
 {

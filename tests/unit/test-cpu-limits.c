@@ -105,8 +105,6 @@ TEST(available, NULL)
     }
 }
 
-/* ---- refused allocations ---- */
-
 static void set_check(const char *value)
 {
     setenv("CTRT_CPU_MEMORY_CHECK", value, 1);
@@ -175,8 +173,6 @@ TEST(small_requests, "small requests are checked together, and one by one near t
         CHECK_EQ(cpu_memory_grant(2 * MIB), CTRT_ERR_OUT_OF_MEMORY);
     cpu_memory_returned((size_t)(granted + 1) * 2 * MIB);
 }
-
-/* ---- memory nodes ---- */
 
 TEST(lists, "lists of processors and nodes are parsed")
 {

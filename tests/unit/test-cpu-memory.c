@@ -58,8 +58,6 @@ static long status_bytes(const char *name)
     return proc_bytes("/proc/self/status", name, NULL);
 }
 
-/* ---- blocks ---- */
-
 static void test_sizes(void)
 {
     static const struct { size_t bytes, alignment; } cases[] = {
@@ -189,8 +187,6 @@ static void test_parameters(void)
     }
 }
 
-/* ---- limits ---- */
-
 static void test_too_much(void)
 {
     static const size_t sizes[] = { (size_t)1 << 46, (size_t)1 << 60, SIZE_MAX / 2, SIZE_MAX - 64, SIZE_MAX };
@@ -267,8 +263,6 @@ static void test_pinned(void)
         pin(1, before + 4096);
     }
 }
-
-/* ---- many threads ---- */
 
 static void *churn(void *argument)
 {

@@ -12,8 +12,6 @@ static ctrt_tensor *numbers(ctrt_ints shape, ctrt_dtype dtype)
     return x;
 }
 
-/* ---- which kernels are used ---- */
-
 static uint64_t launches(const char *format, const char *dtype)
 {
     static const char *const widths[] = { "32", "64", "128" };
@@ -140,8 +138,6 @@ static void check_memory(const char *device)
         }
     }
 }
-
-/* ---- failures ---- */
 
 static ctrt_status small_step(double *value)
 {

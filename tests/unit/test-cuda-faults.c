@@ -41,8 +41,6 @@ static void check_step(const char *what)
         CHECK(value == 96, "%s: %g, expected 96", what, value);
 }
 
-/* ---- each function once ---- */
-
 /* These functions are not called again after a failure: a driver that cannot be initialized, or a device without a
  * UUID, stays unavailable. */
 static bool stays_unavailable(const char *name)

@@ -179,7 +179,8 @@ static void check_norms(void)
         for (int d = 0; d < FLOATING; d++) {
             const ctrt_ints shape = CTRT_SHAPE(w->rows, w->width), width = CTRT_SHAPE(w->width);
             const bool parameters = w->width <= 1024;        /* their gradients take many blocks */
-            compare((struct trial){ w->what, { numbers(shape, all_dtypes[d], SMOOTH), numbers(width, all_dtypes[d], SMOOTH),
+            compare((struct trial){ w->what, { numbers(shape, all_dtypes[d], SMOOTH),
+                                               numbers(width, all_dtypes[d], SMOOTH),
                                                numbers(width, all_dtypes[d], OTHERS) },
                                     { true, parameters, parameters }, layer_norm, { w->width }, 32, OTHERS }, true);
         }
