@@ -265,12 +265,10 @@ static ctrt_status fill_where(ctrt_tensor *v, ctrt_tensor *mask) { return ctrt_m
 static ctrt_status w_mul(ctrt_tensor *v) { return with_constant(v, ctrt_mul_, CTRT_F64); }
 static ctrt_status w_copy(ctrt_tensor *v) { return with_constant(v, ctrt_copy_, CTRT_F64); }
 static ctrt_status w_masked_fill(ctrt_tensor *v) { return with_constant(v, fill_where, CTRT_BOOL); }
-static ctrt_status (*const writes[])(ctrt_tensor *v) = {
-    w_add, ctrt_relu_, ctrt_zero_, w_normal, w_clamp, w_from_host, w_mul, w_copy, w_masked_fill,
-};
-static const char *const write_names[] = {
-    "add_scalar_: ", "relu_: ", "zero_: ", "normal_: ", "clamp_min_: ", "from_host_: ", "mul_: ", "copy_: ",
-    "masked_fill_: ",
+static const struct { const char *name; ctrt_status (*run)(ctrt_tensor *v); } writes[] = {
+    { "add_scalar_: ", w_add }, { "relu_: ", ctrt_relu_ }, { "zero_: ", ctrt_zero_ }, { "normal_: ", w_normal },
+    { "clamp_min_: ", w_clamp }, { "from_host_: ", w_from_host }, { "mul_: ", w_mul }, { "copy_: ", w_copy },
+    { "masked_fill_: ", w_masked_fill },
 };
 
 TEST(views, NULL)
@@ -278,16 +276,16 @@ TEST(views, NULL)
     struct view_tensors t;
     EACH(c, view_cases) {
         group("%s", c->name);
-        for (size_t w = 0; w < COUNT(writes); w++) {
+        EACH(w, writes) {
             begin_view(&t, c);
             if (c->refusal) {
-                CHECK_FAILS(writes[w](t.v), CTRT_ERR_AUTOGRAD, c->refusal);
-                CHECK(strncmp(ctrt_error_message(), write_names[w], strlen(write_names[w])) == 0,
-                      "the message begins with another name than %s%s", write_names[w], ctrt_error_message());
+                CHECK_FAILS(w->run(t.v), CTRT_ERR_AUTOGRAD, c->refusal);
+                CHECK(strncmp(ctrt_error_message(), w->name, strlen(w->name)) == 0,
+                      "the message begins with another name than %s%s", w->name, ctrt_error_message());
             } else {
-                CHECK_OK(writes[w](t.v));
+                CHECK_OK(w->run(t.v));
             }
-            ctrt_no_grad CHECK_OK(writes[w](t.v));
+            ctrt_no_grad CHECK_OK(w->run(t.v));
             end_view(&t);
         }
         if (!c->stale)

@@ -213,42 +213,37 @@ TEST(limits, "the grammar of CTRT_MEMORY_LIMIT")
         CHECK(quota_parse(&limit, *text, "fake:0", "fake", 1000) == CTRT_ERR_INVALID_ARGUMENT, "\"%s\" is accepted",
               *text);
     CHECK_FAILS(quota_parse(&limit, "fake:0=50%", "fake:0", "fake", 0), CTRT_ERR_INVALID_ARGUMENT, "give a size");
+}
 
-    static const char *const settings[] = { "CTRT_MEMORY=caching", "CTRT_MEMORY=direct" };
-    for (size_t s = 0; s < COUNT(settings); s++) {
-        group("reserved memory never exceeds the limit: %s", settings[s]);
-        IN_FAKE(settings[s], "CTRT_FAKE_MEMORY=256m", "CTRT_MEMORY_LIMIT=fake:0=64m") {
-            struct device_memory *memory = open_memory("fake:0");
-            ctrt_device *device = memory->device;
-            CHECK_EQ(ctrt_memory_limit(device), 64 * MIB);
-            ctrt_block a = take(memory, 40 * MIB), b, c;
-            take_fails(memory, 30 * MIB, "64.00 MiB allowed");
-            CHECK_HAS(ctrt_error_message(), "The device has enough free memory: raise the limit");
-            CHECK_STATS(device, { "num_ooms", 1 }, { "num_oom_rejections", 1 });
-            give(memory, &a, 40 * MIB);
-            b = take(memory, 50 * MIB);                             /* the cache is trimmed to free memory */
-            CHECK_TRUE(ctrt_memory_reserved(device) <= 64 * MIB);
-            CHECK_OK(ctrt_memory_set_limit(device, UINT64_MAX));
-            c = take(memory, 100 * MIB);
-            give(memory, &c, 100 * MIB);
-            CHECK_OK(ctrt_memory_set_fraction(device, 0.125));      /* 32 MiB, less than is reserved */
-            CHECK_EQ(ctrt_memory_limit(device), 32 * MIB);
-            take_fails(memory, 120 * MIB, "32.00 MiB allowed");
-            CHECK_OK(ctrt_memory_set_fraction(device, 0));
-            take_fails(memory, 120 * MIB, "0 bytes allowed");
-            CHECK_STAT(device, "num_oom_rejections", 3);
-            CHECK_OK(ctrt_memory_set_fraction(device, 1));
-            take_fails(memory, 500 * MIB, "The request alone exceeds the limit");
-            CHECK_OK(ctrt_memory_set_limit(device, UINT64_MAX));
-            take_fails(memory, 230 * MIB, NULL);
-            CHECK_STATS(device, { "num_ooms", 5 }, { "num_oom_rejections", 4 });
-            c = take(memory, 120 * MIB);
-            give(memory, &c, 120 * MIB);
-            give(memory, &b, 50 * MIB);
-            CHECK_OK(ctrt_memory_release_all(device));
-            CHECK_EQ(atomic_load(&memory->reserved), 0);
-        }
-    }
+FAKE_TEST(limited)
+{
+    CHECK_EQ(ctrt_memory_limit(device), 64 * MIB);
+    ctrt_block a = take(memory, 40 * MIB), b, c;
+    take_fails(memory, 30 * MIB, "64.00 MiB allowed");
+    CHECK_HAS(ctrt_error_message(), "The device has enough free memory: raise the limit");
+    CHECK_STATS(device, { "num_ooms", 1 }, { "num_oom_rejections", 1 });
+    give(memory, &a, 40 * MIB);
+    b = take(memory, 50 * MIB);                             /* the cache is trimmed to free memory */
+    CHECK_TRUE(ctrt_memory_reserved(device) <= 64 * MIB);
+    CHECK_OK(ctrt_memory_set_limit(device, UINT64_MAX));
+    c = take(memory, 100 * MIB);
+    give(memory, &c, 100 * MIB);
+    CHECK_OK(ctrt_memory_set_fraction(device, 0.125));      /* 32 MiB, less than is reserved */
+    CHECK_EQ(ctrt_memory_limit(device), 32 * MIB);
+    take_fails(memory, 120 * MIB, "32.00 MiB allowed");
+    CHECK_OK(ctrt_memory_set_fraction(device, 0));
+    take_fails(memory, 120 * MIB, "0 bytes allowed");
+    CHECK_STAT(device, "num_oom_rejections", 3);
+    CHECK_OK(ctrt_memory_set_fraction(device, 1));
+    take_fails(memory, 500 * MIB, "The request alone exceeds the limit");
+    CHECK_OK(ctrt_memory_set_limit(device, UINT64_MAX));
+    take_fails(memory, 230 * MIB, NULL);
+    CHECK_STATS(device, { "num_ooms", 5 }, { "num_oom_rejections", 4 });
+    c = take(memory, 120 * MIB);
+    give(memory, &c, 120 * MIB);
+    give(memory, &b, 50 * MIB);
+    CHECK_OK(ctrt_memory_release_all(device));
+    CHECK_EQ(atomic_load(&memory->reserved), 0);
 }
 
 TEST(limit_types, "an invalid limit or a misspelt device type is an error, a type that is not installed one warning")
@@ -361,6 +356,10 @@ TEST_MAIN
 {
     static const struct fake_case cases[] = {
         { "blocks are counted by pool: current, peak, allocated, freed", { DIRECT }, stats },
+        { "reserved memory never exceeds the limit",
+          { "CTRT_MEMORY=caching", "CTRT_FAKE_MEMORY=256m", "CTRT_MEMORY_LIMIT=fake:0=64m" }, limited },
+        { "reserved memory never exceeds the limit",
+          { "CTRT_MEMORY=direct", "CTRT_FAKE_MEMORY=256m", "CTRT_MEMORY_LIMIT=fake:0=64m" }, limited },
         { "scopes, nested and overlapping at random, have the peaks of a simple model", { DIRECT }, scopes },
         { "metrics have Prometheus' format and report a peak between two readings", { DIRECT }, metrics },
         { "metrics: no current value exceeds its peak while another thread allocates", { DIRECT }, moving_metrics },

@@ -133,8 +133,8 @@ static void check_memory(const char *device)
             OK(ctrt_memory_scope_begin(&scope, gpu), train(x), ctrt_memory_scope_end(&peaks, &scope));
             CHECK_TRUE(peaks.allocated_bytes - before < 64 << 10);
             CHECK_OK(ctrt_device_synchronize(gpu));
-            CHECK_EQ(soft->launches("attention_f32_32") + soft->launches("attention_f16_32"), 1);
-            CHECK_EQ(found.peak_allocated, peaks.allocated_bytes);
+            EQUALS((soft->launches("attention_f32_32") + soft->launches("attention_f16_32"), 1),
+                   (found.peak_allocated, peaks.allocated_bytes));
         }
     }
 }
