@@ -210,8 +210,7 @@ TEST(limits, "the grammar of CTRT_MEMORY_LIMIT")
         CHECK(limit == c->limit, "\"%s\" is a limit of %llu", c->text, (unsigned long long)limit);
     }
     EACH(text, bad)
-        CHECK(quota_parse(&limit, *text, "fake:0", "fake", 1000) == CTRT_ERR_INVALID_ARGUMENT, "\"%s\" is accepted",
-              *text);
+        CHECK_FAILS(quota_parse(&limit, *text, "fake:0", "fake", 1000), CTRT_ERR_INVALID_ARGUMENT, NULL);
     CHECK_FAILS(quota_parse(&limit, "fake:0=50%", "fake:0", "fake", 0), CTRT_ERR_INVALID_ARGUMENT, "give a size");
 }
 

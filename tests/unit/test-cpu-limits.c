@@ -182,9 +182,7 @@ TEST(lists, "lists of processors and nodes are parsed")
     };
     EACH(c, cases) {
         struct cpu_list list;
-        bool good = cpu_list_parse(&list, c->text);
-        CHECK(good == c->good && cpu_list_count(&list) == c->count, "list \"%s\": %s, %d members; expected %d",
-              c->text, good ? "good" : "bad", cpu_list_count(&list), c->count);
+        EQUALS((cpu_list_parse(&list, c->text), c->good), (cpu_list_count(&list), c->count));
     }
 }
 
@@ -237,20 +235,18 @@ TEST(nodes, NULL)
         { &nothing, "0", "0-7", MPOL_DEFAULT, NULL, NULL },
         { &nothing, "1", "0-7", 0, NULL, "0 alone" },
     };
-    for (size_t i = 0; i < COUNT(cases); i++) {
+    EACH(c, cases) {
         struct cpu_list processors, nodes, want;
         int mode = -1;
-        group("CTRT_NUMA selects the policy and the nodes: case %zu, CTRT_NUMA=%s", i, cases[i].text);
-        make_tree(cases[i].machine->files);
-        REQUIRE_TRUE(cpu_list_parse(&processors, cases[i].processors));
-        if (cases[i].error != NULL)
-            CHECK_FAILS(cpu_numa_choose(&mode, &nodes, cases[i].text, &processors), CTRT_ERR_INVALID_ARGUMENT,
-                        cases[i].error);
-        else if (CHECK_OK(cpu_numa_choose(&mode, &nodes, cases[i].text, &processors)))
-            CHECK_EQ(mode, cases[i].mode);
-        if (cases[i].nodes)
-            CHECK(cpu_list_parse(&want, cases[i].nodes) && memcmp(&want, &nodes, sizeof want) == 0, "not the nodes %s",
-                  cases[i].nodes);
+        group("CTRT_NUMA selects the policy and the nodes: case %zu, CTRT_NUMA=%s", (size_t)(c - cases), c->text);
+        make_tree(c->machine->files);
+        REQUIRE_TRUE(cpu_list_parse(&processors, c->processors));
+        if (c->error != NULL)
+            CHECK_FAILS(cpu_numa_choose(&mode, &nodes, c->text, &processors), CTRT_ERR_INVALID_ARGUMENT, c->error);
+        else if (CHECK_OK(cpu_numa_choose(&mode, &nodes, c->text, &processors)))
+            CHECK_EQ(mode, c->mode);
+        if (c->nodes)
+            CHECK_TRUE(cpu_list_parse(&want, c->nodes) && memcmp(&want, &nodes, sizeof want) == 0);
     }
 }
 

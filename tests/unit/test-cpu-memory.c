@@ -58,7 +58,7 @@ static long status_bytes(const char *name)
     return proc_bytes("/proc/self/status", name, NULL);
 }
 
-static void test_sizes(void)
+TEST(sizes, "blocks are aligned and do not overlap")
 {
     static const struct { size_t bytes, alignment; } cases[] = {
         { 1, 64 },           { 64, 64 },           { 65, 64 },           { 4096, 64 },
@@ -66,7 +66,6 @@ static void test_sizes(void)
         { 5 * MIB, 2 * MIB }, { 20 * MIB, 2 * MIB }, { 67 * MIB - 64, 2 * MIB },
     };
     unsigned char *blocks[COUNT(cases)];
-    group("blocks are aligned and do not overlap");
     for (size_t i = 0; i < COUNT(cases); i++) {
         blocks[i] = get(cases[i].bytes);
         CHECK((uintptr_t)blocks[i] % cases[i].alignment == 0, "a block of %zu bytes at %p is not on a boundary of %zu",
@@ -80,10 +79,9 @@ static void test_sizes(void)
     }
 }
 
-static void test_copies(void)
+TEST(copies, "copies and fills, which large blocks divide among threads")
 {
     static const size_t sizes[] = { 1, 2 * MIB - 1, 5 * MIB + 3 };
-    group("copies and fills, which large blocks divide among threads");
     EACH(size, sizes) {
         unsigned char *from = get(*size + 1), *to = get(*size + 1);
         for (size_t k = 0; k < *size; k++)
@@ -99,15 +97,13 @@ static void test_copies(void)
     }
 }
 
-static void test_unmapped(void)
+TEST(unmapped, "freed blocks are unmapped, and memory that was never written is not resident")
 {
     static const size_t sizes[] = { 2 * MIB, 2 * MIB + 64, 32 * MIB, 33 * MIB - 64 };
-    group("freed blocks are unmapped, and memory that was never written is not resident");
     EACH(size, sizes) {
         char *block = get(*size);
         long before = status_bytes("VmSize:");
-        CHECK(mapping_bytes(block, "Rss:") <= (long)*size / 2,
-              "a block of %zu bytes is resident before it is written", *size);
+        CHECK_TRUE(mapping_bytes(block, "Rss:") <= (long)*size / 2);
         memset(block, 1, *size);
         memory->free(NULL, block, *size);
         long gone = before - status_bytes("VmSize:");
@@ -187,10 +183,9 @@ static void test_parameters(void)
     }
 }
 
-static void test_too_much(void)
+TEST(too_much, "impossible sizes are refused")
 {
     static const size_t sizes[] = { (size_t)1 << 46, (size_t)1 << 60, SIZE_MAX / 2, SIZE_MAX - 64, SIZE_MAX };
-    group("impossible sizes are refused");
     EACH(size, sizes) {
         void *block = NULL;
         FAILS(OUT_OF_MEMORY, (memory->alloc(NULL, &block, *size), "bytes"),
@@ -282,11 +277,10 @@ static void *churn(void *argument)
     return NULL;
 }
 
-static void test_threads(void)
+TEST(threads, "several threads allocate and free")
 {
     pthread_t threads[4];
     uint32_t seeds[4] = { 1, 2, 3, 4 };
-    group("several threads allocate and free");
     for (int i = 0; i < 4; i++)
         REQUIRE_EQ(pthread_create(&threads[i], NULL, churn, &seeds[i]), 0);
     for (int i = 0; i < 4; i++)
@@ -297,6 +291,5 @@ TEST_MAIN
 {
     RUN_ALL(test_huge_pages, test_parameters, test_address_space, test_pinned);
     memory = cpu_device()->backend->memory;
-    RUN_ALL(test_sizes, test_unmapped, test_copies, test_too_much, test_threads);
-    return done();
+    return run_tests();
 }

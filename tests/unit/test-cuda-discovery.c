@@ -105,8 +105,7 @@ TEST(counting, "devices are counted and described without cuInit, with one nvmlI
         fake_machine.all[1].mig = c->mig;
         fake_machine.count = c->shown > 0 ? c->shown : 3;
         a = discover(c->settings, false, !c->counted_only);
-        CHECK(a.status == CTRT_OK && a.count == c->count && a.inits == c->inits,
-              "%s: status %d, %d devices, cuInit %d times", c->what, (int)a.status, a.count, a.inits);
+        EQUALS((a.status, CTRT_OK), (a.count, c->count), (a.inits, c->inits));
         for (int k = 0; k < c->count && !c->counted_only; k++)
             CHECK(a.uuids[k][5] == '0' + c->uuids[k], "%s: device %d is %s, expected GPU-a%d", c->what, k, a.uuids[k],
                   c->uuids[k]);
