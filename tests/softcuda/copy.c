@@ -133,8 +133,7 @@ static void run_fill(void *argument, struct stream *stream)
 
 EXPORT result cuMemsetD8Async(address to, unsigned char value, size_t bytes, void *handle)
 {
-    CALL(cuMemsetD8Async, ENTER_READY);
-    STREAM(stream, handle);
+    STREAM_CALL(cuMemsetD8Async, stream, handle);
     RETURN_IF(bytes == 0, CUDA_SUCCESS);
     RETURN_IF(!good(to, bytes, true) && (space_is(to) || !memory_pinned(POINTER(to), bytes, NULL)),
               CUDA_ERROR_INVALID_VALUE);

@@ -67,49 +67,35 @@ EXPORT result cuDeviceGetCount(int *count)
     return CUDA_SUCCESS;
 }
 
-/* Declares the device of an ordinal. `out` is where the result goes. */
-#define DEVICE(name, ordinal, out)                      \
-    struct device *const name = device_of(ordinal);     \
-    RETURN_IF((out) == NULL, CUDA_ERROR_INVALID_VALUE); \
-    RETURN_IF(name == NULL, CUDA_ERROR_INVALID_DEVICE)
+/* The beginning of an entry point that declares the device of `ordinal`. `out` is where the result goes. */
+#define DEVICE_CALL(symbol, out)                           \
+    CHECKED_CALL(symbol, ENTER_INIT, (out) == NULL);       \
+    struct device *const device = device_of(ordinal);      \
+    RETURN_IF(device == NULL, CUDA_ERROR_INVALID_DEVICE)
 
-EXPORT result cuDeviceGet(int *out, int ordinal)
-{
-    CALL(cuDeviceGet, ENTER_INIT);
-    DEVICE(device, ordinal, out);
-    *out = device->index;
-    return CUDA_SUCCESS;
-}
+/* An entry point that returns a fact about the device. */
+#define FACT(symbol, type, value)                \
+    EXPORT result symbol(type *out, int ordinal) \
+    {                                            \
+        DEVICE_CALL(symbol, out);                \
+        *out = (value);                          \
+        return CUDA_SUCCESS;                     \
+    }
+FACT(cuDeviceGet, int, device->index)
+FACT(cuDeviceGetUuid, uuid, uuid_of(device->hardware))
+FACT(cuDeviceTotalMem_v2, size_t, options.memory)
 
 EXPORT result cuDeviceGetName(char *name, int bytes, int ordinal)
 {
-    CALL(cuDeviceGetName, ENTER_INIT);
-    DEVICE(device, ordinal, name);
+    DEVICE_CALL(cuDeviceGetName, name);
     RETURN_IF(bytes <= 0, CUDA_ERROR_INVALID_VALUE);
     snprintf(name, (size_t)bytes, "softcuda (not a GPU)");
     return CUDA_SUCCESS;
 }
 
-EXPORT result cuDeviceGetUuid(uuid *out, int ordinal)
-{
-    CALL(cuDeviceGetUuid, ENTER_INIT);
-    DEVICE(device, ordinal, out);
-    *out = uuid_of(device->hardware);
-    return CUDA_SUCCESS;
-}
-
-EXPORT result cuDeviceTotalMem_v2(size_t *bytes, int ordinal)
-{
-    CALL(cuDeviceTotalMem_v2, ENTER_INIT);
-    DEVICE(device, ordinal, bytes);
-    *bytes = options.memory;
-    return CUDA_SUCCESS;
-}
-
 EXPORT result cuDeviceGetAttribute(int *value, int which, int ordinal)
 {
-    CALL(cuDeviceGetAttribute, ENTER_INIT);
-    DEVICE(device, ordinal, value);
+    DEVICE_CALL(cuDeviceGetAttribute, value);
     const struct { int which, value; } values[] = {
         { ATTRIBUTE_CLOCK, 1980000 }, { ATTRIBUTE_MULTIPROCESSORS, options.multiprocessors }, { ATTRIBUTE_ECC, 1 },
         { ATTRIBUTE_PCI_BUS, 0x1b + 0x10 * device->hardware }, { ATTRIBUTE_PCI_DEVICE, 0 },
@@ -126,12 +112,11 @@ EXPORT result cuDeviceGetAttribute(int *value, int which, int ordinal)
     return CUDA_ERROR_INVALID_VALUE;
 }
 
-EXPORT result cuDeviceCanAccessPeer(int *can, int ordinal, int peer_ordinal)
+EXPORT result cuDeviceCanAccessPeer(int *can, int ordinal, int peer)
 {
-    CALL(cuDeviceCanAccessPeer, ENTER_INIT);
-    DEVICE(device, ordinal, can);
-    DEVICE(peer, peer_ordinal, can);
-    *can = device != peer;
+    DEVICE_CALL(cuDeviceCanAccessPeer, can);
+    RETURN_IF(device_of(peer) == NULL, CUDA_ERROR_INVALID_DEVICE);
+    *can = ordinal != peer;
     return CUDA_SUCCESS;
 }
 
@@ -144,8 +129,7 @@ static bool has_context(const struct device *device)
 
 EXPORT result cuDevicePrimaryCtxRetain(struct device **context, int ordinal)
 {
-    CALL(cuDevicePrimaryCtxRetain, ENTER_INIT);
-    DEVICE(device, ordinal, context);
+    DEVICE_CALL(cuDevicePrimaryCtxRetain, context);
     device->retained++;
     *context = device;
     return CUDA_SUCCESS;

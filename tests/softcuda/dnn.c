@@ -340,30 +340,6 @@ static int choose(struct handle *handle, enum pass pass, const struct tensor *x,
     return status;
 }
 
-EXPORT int cudnnGetConvolutionForwardAlgorithm_v7(struct handle *handle, struct tensor *x, struct tensor *w,
-                                                  struct conv *conv, struct tensor *y, int limit, int *found,
-                                                  struct choice *choices)
-{
-    ENTER(cudnnGetConvolutionForwardAlgorithm_v7);
-    return choose(handle, DNN_FORWARD, x, w, conv, y, limit, found, choices);
-}
-
-EXPORT int cudnnGetConvolutionBackwardDataAlgorithm_v7(struct handle *handle, struct tensor *w, struct tensor *dy,
-                                                       struct conv *conv, struct tensor *dx, int limit, int *found,
-                                                       struct choice *choices)
-{
-    ENTER(cudnnGetConvolutionBackwardDataAlgorithm_v7);
-    return choose(handle, DNN_INPUT, dx, w, conv, dy, limit, found, choices);
-}
-
-EXPORT int cudnnGetConvolutionBackwardFilterAlgorithm_v7(struct handle *handle, struct tensor *x, struct tensor *dy,
-                                                         struct conv *conv, struct tensor *dw, int limit, int *found,
-                                                         struct choice *choices)
-{
-    ENTER(cudnnGetConvolutionBackwardFilterAlgorithm_v7);
-    return choose(handle, DNN_WEIGHT, x, dw, conv, dy, limit, found, choices);
-}
-
 /* ---- execution ---- */
 
 static double scale_of(int type, const void *at)
@@ -390,15 +366,27 @@ static int put(struct handle *handle, struct job *job, const void *alpha, const 
     return softcuda_enqueue(handle->stream, run, NULL, job, sizeof *job) == 0 ? OK : EXECUTION_FAILED;
 }
 
-EXPORT int cudnnConvolutionForward(struct handle *handle, const void *alpha, struct tensor *x_is, const void *x,
-                                   struct tensor *w_is, const void *w, struct conv *conv, int algorithm,
-                                   void *workspace, size_t bytes, const void *beta, struct tensor *y_is, void *y)
-{
-    struct job job;
-    ENTER(cudnnConvolutionForward);
-    TRY(describe(&job, DNN_FORWARD, x_is, w_is, conv, y_is));
-    return put(handle, &job, alpha, beta, x, w, y, algorithm, workspace, bytes);
-}
+/* The functions of a pass that choose an algorithm and that run it. `first`, `second` and `result` are x, w and y in
+ * the order of their parameters. */
+#define PASS(pass, choosing, running, first, second, result)                                                          \
+    EXPORT int choosing(struct handle *handle, struct tensor *first, struct tensor *second, struct conv *conv,         \
+                        struct tensor *result, int limit, int *found, struct choice *choices)                          \
+    {                                                                                                                  \
+        ENTER(choosing);                                                                                               \
+        return choose(handle, pass, x, w, conv, y, limit, found, choices);                                             \
+    }                                                                                                                  \
+    EXPORT int running(struct handle *handle, const void *alpha, struct tensor *first##_is, const void *first,         \
+                       struct tensor *second##_is, const void *second, struct conv *conv, int algorithm,               \
+                       void *workspace, size_t bytes, const void *beta, struct tensor *result##_is, void *result)      \
+    {                                                                                                                  \
+        struct job job;                                                                                                \
+        ENTER(running);                                                                                                \
+        TRY(describe(&job, pass, x_is, w_is, conv, y_is));                                                             \
+        return put(handle, &job, alpha, beta, x, w, y, algorithm, workspace, bytes);                                   \
+    }
+PASS(DNN_FORWARD, cudnnGetConvolutionForwardAlgorithm_v7, cudnnConvolutionForward, x, w, y)
+PASS(DNN_INPUT, cudnnGetConvolutionBackwardDataAlgorithm_v7, cudnnConvolutionBackwardData, w, y, x)
+PASS(DNN_WEIGHT, cudnnGetConvolutionBackwardFilterAlgorithm_v7, cudnnConvolutionBackwardFilter, x, y, w)
 
 EXPORT int cudnnConvolutionBiasActivationForward(struct handle *handle, const void *alpha, struct tensor *x_is,
                                                  const void *x, struct tensor *w_is, const void *w, struct conv *conv,
@@ -420,26 +408,4 @@ EXPORT int cudnnConvolutionBiasActivationForward(struct handle *handle, const vo
               || bias_is->type != x_is->type, BAD_SHAPE);
     job.bias_at = (uintptr_t)bias;
     return put(handle, &job, alpha, alpha2, x, w, y, algorithm, workspace, bytes);
-}
-
-EXPORT int cudnnConvolutionBackwardData(struct handle *handle, const void *alpha, struct tensor *w_is, const void *w,
-                                        struct tensor *dy_is, const void *dy, struct conv *conv, int algorithm,
-                                        void *workspace, size_t bytes, const void *beta, struct tensor *dx_is,
-                                        void *dx)
-{
-    struct job job;
-    ENTER(cudnnConvolutionBackwardData);
-    TRY(describe(&job, DNN_INPUT, dx_is, w_is, conv, dy_is));
-    return put(handle, &job, alpha, beta, dx, w, dy, algorithm, workspace, bytes);
-}
-
-EXPORT int cudnnConvolutionBackwardFilter(struct handle *handle, const void *alpha, struct tensor *x_is, const void *x,
-                                          struct tensor *dy_is, const void *dy, struct conv *conv, int algorithm,
-                                          void *workspace, size_t bytes, const void *beta, struct tensor *dw_is,
-                                          void *dw)
-{
-    struct job job;
-    ENTER(cudnnConvolutionBackwardFilter);
-    TRY(describe(&job, DNN_WEIGHT, x_is, dw_is, conv, dy_is));
-    return put(handle, &job, alpha, beta, x, dw, dy, algorithm, workspace, bytes);
 }

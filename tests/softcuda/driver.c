@@ -4,7 +4,6 @@
 #define _GNU_SOURCE
 #include "driver.h"
 
-#include <ctype.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -89,9 +88,8 @@ static void forget_in_child(void)
 
 EXPORT result cuInit(unsigned flags)
 {
-    CALL(cuInit, 0);
+    CHECKED_CALL(cuInit, 0, flags != 0);
     char why[256];
-    RETURN_IF(flags != 0, CUDA_ERROR_INVALID_VALUE);
     LOCKED(&lock);
     RETURN_IF(initialised, CUDA_SUCCESS);
     if (!options_read(getenv("SOFTCUDA"), why, sizeof why)) {
@@ -133,9 +131,8 @@ EXPORT result cuDriverGetVersion(int *version)
 
 EXPORT result cuGetProcAddress_v2(const char *name, void **function, int version, uint64_t flags, int *status)
 {
-    CALL(cuGetProcAddress_v2, 0);
+    CHECKED_CALL(cuGetProcAddress_v2, 0, name == NULL || function == NULL || status == NULL || flags > 2);
     enum { FOUND = 0, NO_SYMBOL = 1, TOO_OLD = 2 };
-    RETURN_IF(name == NULL || function == NULL || status == NULL || flags > 2, CUDA_ERROR_INVALID_VALUE);
     *status = NO_SYMBOL;                    /* a missing symbol is reported there and not as an error */
     *function = NULL;
     for (const struct entry *e = entries; e < &entries[OWN]; e++)
@@ -152,42 +149,31 @@ EXPORT result cuGetProcAddress_v2(const char *name, void **function, int version
 
 /* ---- error names ---- */
 
-static struct words { int number; const char *name; char text[64]; } words[] = {
-#define ROW(name, number) { number, "CUDA_" #name, #name },
+static const struct { int number; const char *name; } names[] = {
+#define ROW(name, number) { number, "CUDA_" #name },
     RESULTS(ROW)
 #undef ROW
 };
 
-/* Makes the texts: "invalid value" of ERROR_INVALID_VALUE. */
-__attribute__((constructor)) static void make_texts(void)
+static result name_of_error(result error, const char **text)
 {
-    for (size_t i = 1; i < COUNT_OF(words); i++) {
-        memmove(words[i].text, words[i].text + strlen("ERROR_"), sizeof words[i].text - strlen("ERROR_"));
-        for (char *c = words[i].text; *c != '\0'; c++)
-            *c = *c == '_' ? ' ' : (char)tolower((unsigned char)*c);
-    }
-}
-
-static const struct words *words_of(result error)
-{
-    const struct words *w = words;
-    while (w < &words[COUNT_OF(words)] && w->number != error)
-        w++;
-    return w < &words[COUNT_OF(words)] ? w : NULL;
+    *text = NULL;
+    for (size_t i = 0; i < COUNT_OF(names) && *text == NULL; i++)
+        *text = names[i].number == error ? names[i].name : NULL;
+    return *text != NULL ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
 }
 
 EXPORT result cuGetErrorName(result error, const char **text)
 {
     CALL(cuGetErrorName, 0);
-    *text = words_of(error) != NULL ? words_of(error)->name : NULL;
-    return *text != NULL ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
+    return name_of_error(error, text);
 }
 
+/* The name is also the description. */
 EXPORT result cuGetErrorString(result error, const char **text)
 {
     CALL(cuGetErrorString, 0);
-    *text = words_of(error) != NULL ? words_of(error)->text : NULL;
-    return *text != NULL ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
+    return name_of_error(error, text);
 }
 
 /* ---- the control table ---- */

@@ -213,6 +213,10 @@ struct stream *stream_of(void *handle);             /* NULL: invalid, as is the 
 #define STREAM(name, handle)                       \
     struct stream *const name = stream_of(handle); \
     RETURN_IF(name == NULL, CUDA_ERROR_INVALID_HANDLE)
+/* The beginning of an entry point that needs all and a stream, which it declares. */
+#define STREAM_CALL(symbol, name, handle) \
+    CALL(symbol, ENTER_READY);            \
+    STREAM(name, handle)
 /* Enqueues or captures the operation and owns it, also on an error. NULL: returns CUDA_ERROR_OUT_OF_MEMORY. */
 result stream_put(struct stream *stream, struct op *op);
 void stream_wait_idle(struct stream *stream);

@@ -102,8 +102,7 @@ EXPORT result cuEventDestroy_v2(struct event *event)
 
 EXPORT result cuEventRecord(struct event *event, void *handle)
 {
-    CALL(cuEventRecord, ENTER_READY);
-    STREAM(stream, handle);
+    STREAM_CALL(cuEventRecord, stream, handle);
     REQUIRE_HANDLE(HANDLE_EVENT, event);
     RETURN_IF(stream->device != event->device, CUDA_ERROR_INVALID_HANDLE);
     RETURN_IF(capture_active(stream), capture_record(stream, event));

@@ -9,7 +9,6 @@
 #include <pthread.h>
 #include <stdint.h>
 #include <stdlib.h>
-#include <string.h>
 #include <sys/mman.h>
 
 #define STACK_BYTES ((size_t)256 << 10)     /* untouched pages use no memory */

@@ -134,8 +134,7 @@ EXPORT result cuGraphInstantiateWithFlags(struct exec **out, struct graph *graph
 
 EXPORT result cuGraphLaunch(struct exec *exec, void *handle)
 {
-    CALL(cuGraphLaunch, ENTER_READY);
-    STREAM(stream, handle);
+    STREAM_CALL(cuGraphLaunch, stream, handle);
     REQUIRE_HANDLE(HANDLE_GRAPH_EXEC, exec);
     exec->references++;
     return stream_put(stream, op_new(run_exec, release_exec, NODE_KERNEL, &exec, sizeof exec));

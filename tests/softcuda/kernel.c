@@ -11,19 +11,19 @@
 #include <stdlib.h>
 #include <string.h>
 
-struct function {                           /* CUkernel */
-    const struct softcuda_kernel *kernel;
-    const struct softcuda_library *library;
-    int max_dynamic;
-    struct function *next;
-};
-
 struct image {                              /* never unloaded, because its kernels may still be running */
     void *opened;                           /* handle of dlopen */
     const struct softcuda_library *library;
-    pthread_mutex_t lock;
-    struct function *functions;
 };
+
+static struct function {                    /* CUkernel */
+    const struct image *image;
+    const struct softcuda_kernel *kernel;
+    int max_dynamic;
+    uint64_t launches;
+    struct function *next;
+} *functions;
+static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;        /* of the list */
 
 static const char own_prefix[] = "softcuda:";
 
@@ -71,24 +71,23 @@ static result open_image(struct image **out, const void *data)
         free(image);
         return CUDA_ERROR_NO_BINARY_FOR_GPU;
     }
-    pthread_mutex_init(&image->lock, NULL);
     *out = image;
     return CUDA_SUCCESS;
 }
 
 /* Returns the kernel, which is looked up once per image. NULL: there is none, or no memory. */
-static struct function *function_find(struct image *image, const char *name)
+static struct function *function_find(const struct image *image, const char *name)
 {
     char symbol[300];
     snprintf(symbol, sizeof symbol, "softcuda_kernel_%s", name);
-    LOCKED(&image->lock);
-    struct function *function = image->functions;
-    while (function != NULL && strcmp(function->kernel->name, name) != 0)
+    LOCKED(&lock);
+    struct function *function = functions;
+    while (function != NULL && (function->image != image || strcmp(function->kernel->name, name) != 0))
         function = function->next;
     const struct softcuda_kernel *kernel = function == NULL ? dlsym(image->opened, symbol) : NULL;
     if (kernel != NULL && (function = calloc(1, sizeof *function)) != NULL) {
-        *function = (struct function){ .kernel = kernel, .library = image->library, .next = image->functions };
-        image->functions = function;
+        *function = (struct function){ .image = image, .kernel = kernel, .next = functions };
+        functions = function;
         handle_add(HANDLE_KERNEL, function);
     }
     return function;
@@ -118,35 +117,22 @@ EXPORT result cuLibraryGetKernel(struct function **out, struct image *image, con
 enum { SHARED_STATIC = 512 };
 enum { SHARED_FREE = (48 << 10) - SHARED_STATIC, SHARED_MOST = 227 << 10, ARGUMENTS_MOST = 4096 };
 
-static pthread_mutex_t launches_lock = PTHREAD_MUTEX_INITIALIZER;
-
-static struct tally {
-    struct tally *next;
-    uint64_t launches;
-    char name[];
-} *tallies;
-
-static void count_launch(const char *name)
+/* Several images may have the kernel; then the launches of all of them are counted in one of its functions. */
+static void count_launch(const struct softcuda_kernel *kernel)
 {
-    LOCKED(&launches_lock);
-    struct tally *t = tallies;
-    while (t != NULL && strcmp(t->name, name) != 0)
-        t = t->next;
-    if (t == NULL && (t = calloc(1, sizeof *t + strlen(name) + 1)) != NULL) {
-        strcpy(t->name, name);
-        t->next = tallies;
-        tallies = t;
-    }
-    if (t != NULL)
-        t->launches++;
+    LOCKED(&lock);
+    struct function *function = functions;
+    while (function->kernel != kernel)
+        function = function->next;
+    function->launches++;
 }
 
 uint64_t function_launches(const char *name)
 {
     uint64_t sum = 0;
-    LOCKED(&launches_lock);
-    for (const struct tally *t = tallies; t != NULL; t = t->next)
-        sum += name == NULL || strcmp(t->name, name) == 0 ? t->launches : 0;
+    LOCKED(&lock);
+    for (const struct function *f = functions; f != NULL; f = f->next)
+        sum += name == NULL || strcmp(f->kernel->name, name) == 0 ? f->launches : 0;
     return sum;
 }
 
@@ -161,14 +147,13 @@ static void run_launch(void *argument, struct stream *stream)
 {
     struct launch launch = *(struct launch *)argument;
     struct outcome outcome;
-    const char *const name = launch.kernel->name;
     const result injected = atomic_exchange(&next_error, CUDA_SUCCESS);
-    count_launch(name);
+    count_launch(launch.kernel);
     if (injected != CUDA_SUCCESS) {
         device_fail(stream->device, injected);
         return;
     }
-    order_name(name);
+    order_name(launch.kernel->name);
     launch.arguments = (struct launch *)argument + 1;
     runner_launch(&launch, &outcome);
     if (outcome.code != 0 || outcome.races > 0) {
@@ -200,7 +185,7 @@ EXPORT result cuLaunchKernel(struct function *function, unsigned grid_x, unsigne
     _Alignas(16) char argument[sizeof(struct launch) + ARGUMENTS_MOST];
     RETURN_IF(kernel->argument_bytes > ARGUMENTS_MOST, CUDA_ERROR_INVALID_VALUE);
     *(struct launch *)argument = (struct launch){
-        .kernel = kernel, .library = function->library, .argument_bytes = kernel->argument_bytes,
+        .kernel = kernel, .library = function->image->library, .argument_bytes = kernel->argument_bytes,
         .grid = { grid_x, grid_y, grid_z }, .block = { block_x, block_y, block_z }, .shared_bytes = shared,
         .device = (unsigned)stream->device->index, .order = options.order,
     };

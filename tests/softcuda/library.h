@@ -22,12 +22,7 @@ extern result softcuda_write(address to, const void *from, size_t bytes);
 extern result softcuda_overwrite(address to, unsigned char value, size_t bytes);
 extern result cuCtxGetCurrent(void **context);
 
-#define ENTER(symbol)                                 \
-    do {                                              \
-        const int injected = softcuda_enter(#symbol); \
-        if (injected != 0)                            \
-            return injected;                          \
-    } while (0)
+#define ENTER(symbol) TRY(softcuda_enter(#symbol))
 
 /* Returns the number of an entry NAME=NUMBER of an environment variable, 0 for "no"; -1: there is no such entry. */
 static inline long library_option(const char *variable, const char *name)

@@ -207,6 +207,25 @@ EXPORT result cuMemFree_v2(address begin)
     return memory_free(device, begin, &freed);
 }
 
+static bool pin(void *begin, size_t bytes)
+{
+    LOCKED(&pinned_lock);
+    const struct range range = { .begin = (uintptr_t)begin, .bytes = bytes, .extent = bytes };
+    return range_at(&pinned, range.begin) == NULL && range_add(&pinned, range);
+}
+
+/* As in the CUDA driver, waits for the work that may use the memory. */
+static result unpin(void *begin)
+{
+    if (!options.strict_free)
+        devices_wait_idle();
+    LOCKED(&pinned_lock);
+    const struct range *r = range_at(&pinned, (uintptr_t)begin);
+    RETURN_IF(r == NULL || r->begin != (uintptr_t)begin, CUDA_ERROR_INVALID_VALUE);
+    range_remove(&pinned, r);
+    return CUDA_SUCCESS;
+}
+
 EXPORT result cuMemHostAlloc(void **out, size_t bytes, unsigned flags)
 {
     CALL(cuMemHostAlloc, ENTER_READY);
@@ -215,8 +234,7 @@ EXPORT result cuMemHostAlloc(void **out, size_t bytes, unsigned flags)
     void *begin = NULL;
     RETURN_IF(bytes > (size_t)1 << 46 || posix_memalign(&begin, PAGE, bytes) != 0, CUDA_ERROR_OUT_OF_MEMORY);
     memset(begin, 0xff, bytes);
-    LOCKED(&pinned_lock);
-    if (!range_add(&pinned, (struct range){ .begin = (uintptr_t)begin, .bytes = bytes, .extent = bytes })) {
+    if (!pin(begin, bytes)) {
         free(begin);
         return CUDA_ERROR_OUT_OF_MEMORY;
     }
@@ -227,12 +245,7 @@ EXPORT result cuMemHostAlloc(void **out, size_t bytes, unsigned flags)
 EXPORT result cuMemFreeHost(void *begin)
 {
     CALL(cuMemFreeHost, ENTER_READY);
-    if (!options.strict_free)
-        devices_wait_idle();
-    LOCKED(&pinned_lock);
-    const struct range *r = range_at(&pinned, (uintptr_t)begin);
-    RETURN_IF(r == NULL || r->begin != (uintptr_t)begin, CUDA_ERROR_INVALID_VALUE);
-    range_remove(&pinned, r);
+    TRY(unpin(begin));
     free(begin);
     return CUDA_SUCCESS;
 }
@@ -240,22 +253,13 @@ EXPORT result cuMemFreeHost(void *begin)
 EXPORT result cuMemHostRegister_v2(void *begin, size_t bytes, unsigned flags)
 {
     CHECKED_CALL(cuMemHostRegister_v2, ENTER_READY, begin == NULL || bytes == 0 || flags > 15);
-    LOCKED(&pinned_lock);
-    RETURN_IF(range_at(&pinned, (uintptr_t)begin) != NULL, CUDA_ERROR_INVALID_VALUE);
-    return range_add(&pinned, (struct range){ .begin = (uintptr_t)begin, .bytes = bytes, .extent = bytes })
-               ? CUDA_SUCCESS : CUDA_ERROR_OUT_OF_MEMORY;
+    return pin(begin, bytes) ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
 }
 
 EXPORT result cuMemHostUnregister(void *begin)
 {
     CALL(cuMemHostUnregister, ENTER_READY);
-    if (!options.strict_free)
-        devices_wait_idle();
-    LOCKED(&pinned_lock);
-    const struct range *r = range_at(&pinned, (uintptr_t)begin);
-    RETURN_IF(r == NULL || r->begin != (uintptr_t)begin, CUDA_ERROR_INVALID_VALUE);
-    range_remove(&pinned, r);
-    return CUDA_SUCCESS;
+    return unpin(begin);
 }
 
 EXPORT result cuMemHostGetDevicePointer_v2(address *out, void *host, unsigned flags)

@@ -80,31 +80,6 @@ EXPORT int nvmlDeviceGetHandleByUUID(const char *uuid, handle *device)
     return NOT_FOUND;
 }
 
-EXPORT int nvmlDeviceGetName(handle device, char *text, unsigned bytes)
-{
-    ENTER();
-    LOOK(facts, device);
-    return put_text(text, bytes, facts.name);
-}
-
-EXPORT int nvmlDeviceGetUUID(handle device, char *text, unsigned bytes)
-{
-    ENTER();
-    LOOK(facts, device);
-    return put_text(text, bytes, facts.uuid);
-}
-
-EXPORT int nvmlDeviceGetPciInfo_v3(handle device, pci_info *pci)
-{
-    ENTER();
-    LOOK(facts, device);
-    RETURN_IF(pci == NULL, INVALID_ARGUMENT);
-    *pci = (pci_info){ .bus = facts.bus, .id = 0xfffe10de };
-    snprintf(pci->legacy, sizeof pci->legacy, "0000:%02X:00.0", facts.bus);
-    snprintf(pci->text, sizeof pci->text, "00000000:%02X:00.0", facts.bus);
-    return OK;
-}
-
 /* Functions whose results follow from the facts about the device: one, two, or one of a type of clock or sensor. */
 #define FUNCTION(name, parameters, ...) \
     EXPORT int name parameters          \
@@ -125,6 +100,12 @@ static unsigned cores_per_multiprocessor(const struct softcuda_hardware *facts)
     return facts->major == 7 || (facts->major < 9 && facts->major > 5 && facts->minor == 0) ? 64 : 128;
 }
 
+FUNCTION(nvmlDeviceGetName, (handle device, char *text, unsigned bytes), TRY(put_text(text, bytes, facts.name)))
+FUNCTION(nvmlDeviceGetUUID, (handle device, char *text, unsigned bytes), TRY(put_text(text, bytes, facts.uuid)))
+FUNCTION(nvmlDeviceGetPciInfo_v3, (handle device, pci_info *pci),
+         *pci = (pci_info){ .bus = facts.bus, .id = 0xfffe10de };
+         snprintf(pci->legacy, sizeof pci->legacy, "0000:%02X:00.0", facts.bus);
+         snprintf(pci->text, sizeof pci->text, "00000000:%02X:00.0", facts.bus))
 FACTS(nvmlDeviceGetCudaComputeCapability, int, facts.major, facts.minor)
 FACTS(nvmlDeviceGetEccMode, int, 1, 1)
 FACTS(nvmlDeviceGetMigMode, unsigned, facts.mig != MIG_OFF, facts.mig != MIG_OFF)

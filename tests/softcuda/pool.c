@@ -86,8 +86,7 @@ static void run_alloc(void *argument, struct stream *stream)
 
 EXPORT result cuMemAllocFromPoolAsync(address *out, size_t bytes, struct pool *pool, void *handle)
 {
-    CALL(cuMemAllocFromPoolAsync, ENTER_READY);
-    STREAM(stream, handle);
+    STREAM_CALL(cuMemAllocFromPoolAsync, stream, handle);
     REQUIRE_HANDLE(HANDLE_POOL, pool);
     RETURN_IF(!options.pools || capture_active(stream), CUDA_ERROR_NOT_SUPPORTED);
     pthread_mutex_lock(&lock);
@@ -128,8 +127,7 @@ static void run_free(void *argument, struct stream *stream)
 
 EXPORT result cuMemFreeAsync(address begin, void *handle)
 {
-    CALL(cuMemFreeAsync, ENTER_READY);
-    STREAM(stream, handle);
+    STREAM_CALL(cuMemFreeAsync, stream, handle);
     const struct piece piece = { begin, memory_block_bytes(begin) };
     RETURN_IF(piece.bytes == 0, CUDA_ERROR_INVALID_VALUE);
     RETURN_IF(capture_active(stream), CUDA_ERROR_NOT_SUPPORTED);
@@ -167,8 +165,8 @@ EXPORT result cuMemPoolDestroy(struct pool *pool)
 
 EXPORT result cuMemPoolSetAttribute(struct pool *pool, int which, void *value)
 {
-    CALL(cuMemPoolSetAttribute, ENTER_INIT);
-    RETURN_IF(value == NULL || which != POOL_THRESHOLD || !handle_is(HANDLE_POOL, pool), CUDA_ERROR_INVALID_VALUE);
+    CHECKED_CALL(cuMemPoolSetAttribute, ENTER_INIT,
+                 value == NULL || which != POOL_THRESHOLD || !handle_is(HANDLE_POOL, pool));
     pool->threshold = *(uint64_t *)value;
     return CUDA_SUCCESS;
 }

@@ -275,8 +275,7 @@ static result may_wait(struct stream *stream)
 
 EXPORT result cuStreamSynchronize(void *handle)
 {
-    CALL(cuStreamSynchronize, ENTER_READY);
-    STREAM(stream, handle);
+    STREAM_CALL(cuStreamSynchronize, stream, handle);
     TRY(may_wait(stream));
     stream_wait_idle(stream);
     pools_synchronized(stream->device);
@@ -285,8 +284,7 @@ EXPORT result cuStreamSynchronize(void *handle)
 
 EXPORT result cuStreamQuery(void *handle)
 {
-    CALL(cuStreamQuery, ENTER_READY);
-    STREAM(stream, handle);
+    STREAM_CALL(cuStreamQuery, stream, handle);
     TRY(may_wait(stream));
     LOCKED(&stream->lock);
     const bool idle = stream->finished == stream->put;
@@ -297,8 +295,7 @@ EXPORT result cuStreamQuery(void *handle)
 
 EXPORT result cuStreamWaitEvent(void *handle, struct event *event, unsigned flags)
 {
-    CALL(cuStreamWaitEvent, ENTER_READY);
-    STREAM(stream, handle);
+    STREAM_CALL(cuStreamWaitEvent, stream, handle);
     REQUIRE_HANDLE(HANDLE_EVENT, event);
     RETURN_IF(flags > 1, CUDA_ERROR_INVALID_VALUE);
     bool taken = false;
@@ -326,20 +323,24 @@ static void run_host(void *argument, struct stream *stream)
 
 EXPORT result cuLaunchHostFunc(void *handle, void (*function)(void *), void *argument)
 {
-    CALL(cuLaunchHostFunc, ENTER_READY);
-    STREAM(stream, handle);
+    STREAM_CALL(cuLaunchHostFunc, stream, handle);
     RETURN_IF(function == NULL, CUDA_ERROR_INVALID_VALUE);
     const struct host_call call = { function, argument };
     return stream_put(stream, op_new(run_host, NULL, NODE_HOST, &call, sizeof call));
 }
 
-/* Used by the fake libraries whose functions run on a stream: `function` runs there in order, with a copy of the
- * argument. An error that it returns becomes the context's sticky error. */
+/* A call of a fake library: `function` runs in stream order, with a copy of the argument. An error that it returns
+ * becomes the context's sticky error. */
+struct library_call {
+    result (*function)(void *);
+    void (*release)(void *);
+    _Alignas(16) char argument[1008];
+};
+
 static void run_library(void *argument, struct stream *stream)
 {
-    result (*function)(void *);
-    memcpy(&function, argument, sizeof function);
-    const result error = function((char *)argument + 16);
+    struct library_call *call = argument;
+    const result error = call->function(call->argument);
     if (error != CUDA_SUCCESS)
         device_fail(stream->device, error);
 }
@@ -353,10 +354,9 @@ EXPORT void *softcuda_stream_context(void *handle)
 
 static void release_library(void *argument)
 {
-    void (*release)(void *);
-    memcpy(&release, (char *)argument + sizeof release, sizeof release);
-    if (release != NULL)
-        release((char *)argument + 16);
+    struct library_call *call = argument;
+    if (call->release != NULL)
+        call->release(call->argument);
 }
 
 EXPORT result softcuda_enqueue(void *handle, result (*function)(void *), void (*release)(void *), const void *argument,
@@ -366,10 +366,9 @@ EXPORT result softcuda_enqueue(void *handle, result (*function)(void *), void (*
     if (stream->device->error != CUDA_SUCCESS && release != NULL)
         release((void *)(uintptr_t)argument);
     TRY(stream->device->error);
-    char copy[1024];
-    RETURN_IF(bytes > sizeof copy - 16, CUDA_ERROR_OUT_OF_MEMORY);
-    memcpy(copy, &function, sizeof function);
-    memcpy(copy + sizeof function, &release, sizeof release);
-    memcpy(copy + 16, argument, bytes);
-    return stream_put(stream, op_new(run_library, release_library, NODE_KERNEL, copy, bytes + 16));
+    struct library_call call = { .function = function, .release = release };
+    RETURN_IF(bytes > sizeof call.argument, CUDA_ERROR_OUT_OF_MEMORY);
+    memcpy(call.argument, argument, bytes);
+    return stream_put(stream, op_new(run_library, release_library, NODE_KERNEL, &call,
+                                     offsetof(struct library_call, argument) + bytes));
 }

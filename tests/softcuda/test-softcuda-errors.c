@@ -87,7 +87,7 @@ static void check_fault(const char *name, unsigned threads, const void *argument
 
 /* ---- kernels ---- */
 
-static void test_kernels(void)
+TEST(kernels, "faulty kernels: barriers, warps, accesses outside memory, races; new shared memory is not zero")
 {
     enum { WRITTEN, FREED, PAGEABLE, UNALIGNED };           /* what the kernel accesses */
     enum { FAILED = CUDA_ERROR_LAUNCH_FAILED, ILLEGAL = CUDA_ERROR_ILLEGAL_ADDRESS };
@@ -106,7 +106,6 @@ static void test_kernels(void)
         { "bad_race", 64, 256, 1, WRITTEN, FAILED, "thread (1,0,0) writes what thread (0,0,0) read" },
     };
     float pageable[4] = { 0 };
-    group("faulty kernels: barriers, warps, accesses outside memory, races; new shared memory is not zero");
     EACH(c, cases) {
         struct vector_args args = { .out = floats((size_t)c->bytes), .a = pageable, .n = c->n };
         if (c->kind == FREED)
@@ -124,7 +123,7 @@ static void test_kernels(void)
 
 /* Includes the errors of an allocator with growing segments: access to a page without access rights after one with
  * access, and writes to a read-only page. */
-static void test_memory(void)
+TEST(memory, "virtual memory that is not mapped, or without the access rights")
 {
     const cu_allocation_properties properties = { .type = ALLOCATION_PINNED, .location = { LOCATION_DEVICE, 0 } };
     const cu_access access = { { LOCATION_DEVICE, 0 }, ACCESS_READWRITE },
@@ -133,7 +132,6 @@ static void test_memory(void)
     address begin = 0, there = 0;
     unsigned long long pages[2];
     uint64_t value = 3;
-    group("virtual memory that is not mapped, or without the access rights");
     OK(cuda.address_reserve(&begin, 4 * page, 0, 0, 0));
     for (int i = 0; i < 2; i++)
         OK(cuda.allocation_create(&pages[i], page, &properties, 0),
@@ -177,12 +175,12 @@ static void call_driver(void *argument)
     *(result *)argument = cuda.memory_alloc(&at, 8);
 }
 
-static void test_host(void)
+TEST(host_memory, "pinned memory is accessed in stream order, pageable memory at the call; host functions call no "
+                  "driver")
 {
     const struct number_args spin = { (uint64_t *)(uintptr_t)(block + 64), 3000000 };
     uint64_t *pinned, pageable = 7;
     result refused = -1;
-    group("pinned memory is accessed in stream order, pageable memory at the call; host functions call no driver");
     OK(cuda.host_call(stream, call_driver, &refused), cuda.stream_synchronize(stream),
        cuda.host_alloc((void **)&pinned, 64, 0));
     CHECK_EQ(refused, CUDA_ERROR_NOT_PERMITTED);
@@ -221,16 +219,19 @@ static void test_host_access(void)
 
 /* ---- streams ---- */
 
-/* Checks whether faults were reported since `before`. Both sides of a conflict may be reported. Synchronizes, so that
- * later uses are ordered. */
-static void expect(const char *what, uint64_t before, const char *words)
+static uint64_t reported;               /* faults before the calls that are to be checked */
+
+/* Checks whether faults were reported since the last call. Both sides of a conflict may be reported. Synchronizes, so
+ * that later uses are ordered. */
+static void expect(const char *what, const char *words)
 {
     OK(cuda.context_synchronize());
-    const uint64_t got = softcuda_control.faults() - before;
+    const uint64_t got = softcuda_control.faults() - reported;
     CHECK(words != NULL ? got == 1 || got == 2 : got == 0, "%s: %llu faults: %s", what, (unsigned long long)got,
           softcuda_control.fault_text());
     CHECK(words == NULL || strstr(softcuda_control.fault_text(), words) != NULL, "%s: \"%s\" lacks \"%s\"", what,
           softcuda_control.fault_text(), words);
+    reported += got;
 }
 
 static result fill(cu_stream on, size_t at)
@@ -249,7 +250,7 @@ static result follow(cu_stream later, cu_stream earlier)
     return recorded != CUDA_SUCCESS ? recorded : cuda.stream_wait(later, event, 0);
 }
 
-static void test_order(void)
+TEST(order, "exactly the unordered uses of memory are reported, independent of timing")
 {
     const struct vector_args half = { (float *)(uintptr_t)(block + 8192), (float *)(uintptr_t)block,
                                       (float *)(uintptr_t)block, 1024 },
@@ -257,46 +258,41 @@ static void test_order(void)
                                       (float *)(uintptr_t)(block + 8192), 1024 };
     cu_graph graph = NULL;
     cu_graph_exec exec = NULL;
-    group("exactly the unordered uses of memory are reported, independent of timing");
+    reported = softcuda_control.faults();
     for (int round = 0; round < 5; round++) {
-        uint64_t before = softcuda_control.faults();
         OK(fill(stream, 0), copy(other, 8192, 0));
-        expect("read of what was written", before, "a copy on stream");
-        before = softcuda_control.faults();
+        expect("read of what was written", "a copy on stream");
         OK(fill(stream, 0), follow(other, stream), copy(other, 8192, 0));
-        expect("an event between", before, NULL);
+        expect("an event between", NULL);
         OK(fill(stream, 0), cuda.stream_synchronize(stream), copy(other, 8192, 0), cuda.event_record(event, other),
            cuda.event_synchronize(event), fill(stream, 0));
-        expect("the host waited", before, NULL);
+        expect("the host waited", NULL);
         OK(copy(stream, 8192, 0), copy(other, 16384, 0), follow(stream, other), fill(stream, 0), fill(other, 4096));
-        expect("two readers, then a writer; the memory next to it", before, NULL);
+        expect("two readers, then a writer; the memory next to it", NULL);
         OK(copy(stream, 8192, 0), fill(other, 0));
-        expect("written while it is read", before, "a fill on stream");
+        expect("written while it is read", "a fill on stream");
 
-        before = softcuda_control.faults();
         OK(fill(stream, 0), launch("vector_add", 4, 64, stream, &half), follow(other, stream),
            launch("vector_add", 4, 64, other, &rest));
-        expect("ordered kernels", before, NULL);
+        expect("ordered kernels", NULL);
         OK(launch("vector_add", 4, 64, stream, &half), launch("vector_add", 4, 64, other, &rest));
-        expect("one kernel reads what the other writes", before, "vector_add on stream");
+        expect("one kernel reads what the other writes", "vector_add on stream");
 
-        before = softcuda_control.faults();
         OK(cuda.capture_begin(stream, CAPTURE_RELAXED), fill(stream, 0), launch("vector_add", 4, 64, stream, &half),
            cuda.capture_end(stream, &graph), cuda.graph_instantiate(&exec, graph, 0), cuda.graph_launch(exec, stream),
            cuda.graph_launch(exec, stream), follow(other, stream), launch("vector_add", 4, 64, other, &rest));
-        expect("an ordered graph", before, NULL);
+        expect("an ordered graph", NULL);
         OK(cuda.graph_launch(exec, stream), fill(other, 8192));
-        expect("a graph that is not ordered", before, "");
+        expect("a graph that is not ordered", "");
         OK(cuda.graph_exec_destroy(exec), cuda.graph_destroy(graph));
     }
 }
 
-static void test_capture(void)
+TEST(captures, "calls that invalidate a capture")
 {
     const struct number_args args = { (uint64_t *)(uintptr_t)block, 1 };
     cu_graph graph = NULL;
     address refused;
-    group("calls that invalidate a capture");
     OK(cuda.capture_begin(stream, CAPTURE_THREAD_LOCAL));
     REFUSED(STREAM_CAPTURE_UNSUPPORTED, cuda.memory_alloc(&refused, 16));
     REFUSED(STREAM_CAPTURE_INVALIDATED, launch("add_number", 1, 1, stream, &args), cuda.capture_end(stream, &graph));
@@ -327,6 +323,5 @@ TEST_MAIN
     OK(cuda.context_set(contexts[0]),
        cuda.library_load(&library, "softcuda:" TEST_KERNELS, NULL, NULL, 0, NULL, NULL, 0));
     reset();
-    RUN_ALL(test_kernels, test_memory, test_host, test_order, test_capture);
-    return done();
+    return run_tests();
 }

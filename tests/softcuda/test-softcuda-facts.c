@@ -2,13 +2,9 @@
 /* tests/softcuda/test-softcuda-facts.c: compares the constants and layouts that the backend declares with NVIDIA's
  * headers, where they are installed. Those of softcuda need no comparison, because the backend runs on it. */
 #include <dlfcn.h>
-#include <stdbool.h>
-#include <stddef.h>
-#include <stdio.h>
-#include <stdlib.h>
 
 #include "../../plugins/comm/nccl/api.h"
-#include "run.h"
+#include "tap.h"
 
 struct fact {
     const char *name;
@@ -23,22 +19,13 @@ struct fact {
 /* A header of NVIDIA. Without it, its version is 0. */
 struct header { const char *name; long long version; const struct fact *facts; size_t count; };
 
-/* Prints line `number` of TAP and returns the number of differences. */
-static int compare(int number, const struct header *header)
+static void compare(const struct header *header)
 {
-    int bad = 0;
-    for (size_t i = 0; i < header->count; i++)
-        if (header->facts[i].ours != header->facts[i].theirs) {
-            printf("# %s differ: %lld and %lld\n", header->facts[i].name, header->facts[i].ours,
-                   header->facts[i].theirs);
-            bad++;
-        }
+    group("numbers and layouts of %s, version %lld", header->name, header->version);
     if (header->version == 0)
-        printf("ok %d - numbers and layouts of %s # SKIP it is not installed\n", number, header->name);
-    else
-        printf("%s %d - %zu numbers and layouts are those of %s %lld\n", bad ? "not ok" : "ok", number, header->count,
-               header->name, header->version);
-    return bad;
+        skip_group("it is not installed");
+    for (const struct fact *f = header->facts; f < header->facts + header->count; f++)
+        CHECK(f->ours == f->theirs, "%s differ: %lld and %lld", f->name, f->ours, f->theirs);
 }
 
 #define INSTALLED(name, version, facts) { name, version, facts, sizeof(facts) / sizeof(facts)[0] }
@@ -195,9 +182,9 @@ static void nccl_prototypes(void *data, size_t count, int number, nccl_handle co
 #define NCCL_HEADER { "nccl.h", 0, NULL, 0 }
 #endif
 
-/* Prints line `number` of TAP: whether the NCCL library that the variable TEST_NCCL_LIBRARY names has the functions of
- * its version that the engine uses. Returns the number of those that it lacks. */
-static int find_functions(int number)
+/* Checks that the NCCL library that the variable TEST_NCCL_LIBRARY names has the functions of its version that the
+ * engine uses. */
+static void find_functions(void)
 {
     static const struct { const char *symbol; int since; } functions[] = {
 #define NCCL(member, name, result, parameters) { "nccl" #name, NCCL_OLDEST },
@@ -208,41 +195,29 @@ static int find_functions(int number)
 #undef NCCL
     };
     const char *file = getenv("TEST_NCCL_LIBRARY");
-    void *library = file != NULL ? dlopen(file, RTLD_NOW | RTLD_LOCAL) : NULL;
     int (*get_version)(int *) = NULL;
-    int version = 0, bad = 0, found = 0;
+    int version = 0;
+    group("functions of libnccl.so.2");
     if (file == NULL) {
-        printf("ok %d - functions of libnccl.so.2 # SKIP TEST_NCCL_LIBRARY names no library\n", number);
-        return 0;
+        skip_group("TEST_NCCL_LIBRARY names no library");
+        return;
     }
-    if (library != NULL)
-        *(void **)&get_version = dlsym(library, "ncclGetVersion");
-    if (get_version == NULL || get_version(&version) != 0) {
-        printf("not ok %d - %s cannot be used: %s\n", number, file, library == NULL ? dlerror() : "ncclGetVersion");
-        return 1;
-    }
-    for (size_t i = 0; i < sizeof functions / sizeof functions[0]; i++) {
-        const bool has = dlsym(library, functions[i].symbol) != NULL;
-        if (has != (version >= functions[i].since)) {
-            printf("# %s: expected since version %d\n", functions[i].symbol, functions[i].since);
-            bad++;
-        }
-        found += has;
-    }
-    printf("%s %d - version %d of NCCL has %d functions that the engine uses\n", bad ? "not ok" : "ok", number, version,
-           found);
-    return bad;
+    void *library = dlopen(file, RTLD_NOW | RTLD_LOCAL);
+    REQUIRE(library != NULL, "%s", dlerror());
+    *(void **)&get_version = dlsym(library, "ncclGetVersion");
+    REQUIRE(get_version != NULL && get_version(&version) == 0, "%s has no usable ncclGetVersion", file);
+    EACH(f, functions)
+        CHECK((dlsym(library, f->symbol) != NULL) == (version >= f->since),
+              "version %d of NCCL: %s is expected since version %d", version, f->symbol, f->since);
 }
 
 TEST_MAIN
 {
     static const struct header headers[] = { CUDA, CUBLASLT, CUDNN, NCCL_HEADER };
-    int bad = 0;
     for (size_t i = 0; i < headers[0].count; i++)
         cuda_facts[i].ours = softcuda_facts[i];
-    printf("1..5\n");
-    for (int i = 0; i < 4; i++)
-        bad += compare(i + 1, &headers[i]);
-    bad += find_functions(5);
-    return bad != 0;
+    EACH(h, headers)
+        compare(h);
+    find_functions();
+    return done();
 }

@@ -21,16 +21,6 @@ static inline ctrt_tensor *vector(int64_t n, const double *values, bool grad)
 #define VALUES_NEAR(x, ...)                                                                             \
     check_values_within(#x, __LINE__, (x), DOUBLES(__VA_ARGS__), (int64_t)COUNT(DOUBLES(__VA_ARGS__)), 1e-12)
 
-static inline double sum_of(ctrt_tensor *t)
-{
-    CTRT_AUTO(tensor) s = NULL;
-    double value = NAN;
-    ctrt_no_grad {
-        OK(ctrt_sum(&s, t, CTRT_ALL_DIMS), ctrt_item(&value, s));
-    }
-    return value;
-}
-
 static inline ctrt_status backward_of_sum(ctrt_tensor *t)
 {
     CTRT_AUTO(tensor) s = NULL;

@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Bad input to base.h, device.h and memory.h, for test-bad-input.c. */
 #include <math.h>
-#include <stdint.h>
 #include <string.h>
 
 #include "bad-input.h"

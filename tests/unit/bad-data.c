@@ -95,8 +95,5 @@ static void loaders(void)
 
 void bad_loading(void)
 {
-    randoms();
-    datasets();
-    samplers();
-    loaders();
+    RUN_ALL(randoms, datasets, samplers, loaders);
 }

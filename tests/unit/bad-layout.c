@@ -1,8 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* bad-layout.c: bad input to the functions of ctrt/layout.h and ctrt/op_plugin.h. Cases that need a device with several
  * members are in test-multi-layouts.c and test-multi-mesh.c. */
-#include <string.h>
-
 #include "bad-input.h"
 #include "ctrt/op_plugin.h"
 
@@ -60,16 +58,10 @@ static void ops(void)
     BAD(NOT_FOUND, ctrt_op_run(&unknown), ctrt_op_run(&graph));
     BAD(DTYPE, ctrt_op_run(&key));
     far.offset = 4, wide.view.shape[0] = 3, deep.view.ndim = 9, odd.view.dtype = 77, absent.tensor = NULL;
-    inputs[0] = &far;
-    BAD(SHAPE, ctrt_op_run(&good));
-    inputs[0] = &wide;
-    BAD(SHAPE, ctrt_op_run(&good));
-    inputs[0] = &deep;
-    BAD(SHAPE, ctrt_op_run(&good));
-    inputs[0] = &odd;
-    BAD(DTYPE, ctrt_op_run(&good));
-    inputs[0] = &absent;
-    BAD(INVALID_ARGUMENT, ctrt_op_run(&good));
+    BAD(SHAPE, (inputs[0] = &far, ctrt_op_run(&good)), (inputs[0] = &wide, ctrt_op_run(&good)),
+        (inputs[0] = &deep, ctrt_op_run(&good)));
+    BAD(DTYPE, (inputs[0] = &odd, ctrt_op_run(&good)));
+    BAD(INVALID_ARGUMENT, (inputs[0] = &absent, ctrt_op_run(&good)));
     FINE(ctrt_op_accepts(&good), !ctrt_op_accepts(NULL), !ctrt_op_accepts(&unknown), !ctrt_op_accepts(&key));
     inputs[0] = &in;
     FINE(ctrt_op_run(&good) == CTRT_OK, ctrt_op_accepts(&good));
@@ -83,6 +75,5 @@ static void ops(void)
 
 void bad_layout(void)
 {
-    layouts();
-    ops();
+    RUN_ALL(layouts, ops);
 }

@@ -1,7 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* bad-stream.c: invalid arguments of the functions in stream.h. */
-#include <string.h>
-
 #include "bad-input.h"
 
 static void streams(void)

@@ -8,8 +8,6 @@
 
 enum { ROWS = 4, STEPS = 7, CAPTURED = 3 };      /* CAPTURED: the first captured step */
 
-/* ---- networks ---- */
-
 static inline ctrt_status wide_new(ctrt_module **out, ctrt_device *device)
 {
     return ctrt_sequential_new(out, CTRT_MODULES(CTRT_NEW(linear, FEATURES, 24, true, device), CTRT_NEW(tanh),

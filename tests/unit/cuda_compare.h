@@ -196,12 +196,6 @@ struct trial {
     enum values dy;
 };
 
-UNUSED static void release_all(ctrt_tensor **tensors, int count)
-{
-    for (int i = 0; i < count; i++)
-        ctrt_tensor_release(&tensors[i]);
-}
-
 /* Moves a tensor to an address that is not aligned to a vector. */
 static void move_to_odd_address(ctrt_tensor **x)
 {
@@ -237,7 +231,7 @@ UNUSED static void run_trial(ctrt_tensor **out, const struct trial *t, ctrt_devi
             if (t->grad[i] && in[i] != NULL)
                 ctrt_tensor_assign(&out[1 + i], ctrt_tensor_grad(in[i]));
     }
-    release_all(in, INPUTS);
+    tensors_release(in, INPUTS);
 }
 
 /* `all`: the gpu also repeats the call, which must give the same bits, and runs it with operands at odd addresses. */
@@ -258,9 +252,9 @@ UNUSED static void compare(struct trial t, bool all)
         }
     }
     for (int run = 0; run < 3; run++)
-        release_all(got[run], OUTPUTS);
-    release_all(want, OUTPUTS);
-    release_all(t.in, INPUTS);
+        tensors_release(got[run], OUTPUTS);
+    tensors_release(want, OUTPUTS);
+    tensors_release(t.in, INPUTS);
 }
 
 #endif

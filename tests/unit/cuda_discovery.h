@@ -7,10 +7,6 @@
 #ifndef CTRT_TESTS_CUDA_DISCOVERY_H
 #define CTRT_TESTS_CUDA_DISCOVERY_H
 
-#include <stdbool.h>
-#include <stdint.h>
-#include <stdio.h>
-#include <string.h>
 #include <sys/mman.h>
 #include <sys/prctl.h>
 
@@ -98,9 +94,9 @@ static cu_result fake_find(const char *symbol, void **address, int version, uint
     };
 #undef SYMBOL
     *address = (void *)fake_cu_other;
-    for (size_t i = 0; i < COUNT_OF(known); i++)
-        if (strcmp(known[i].symbol, symbol) == 0)
-            *address = known[i].function;
+    EACH(k, known)
+        if (strcmp(k->symbol, symbol) == 0)
+            *address = k->function;
     if (fake_machine.no_entry != NULL && strcmp(symbol, fake_machine.no_entry) == 0)
         *address = NULL;
     *found = *address == NULL;
@@ -134,9 +130,8 @@ bool softcuda_hardware(struct softcuda_hardware *out, int number)
         .nvlink = gpu->bus < 3 ? 3 - gpu->bus : 0, .cpus = { gpu->bus % 2 ? 0x10f : ~0ul, gpu->bus % 2 ? 0 : 1 },
     };
     const unsigned char *b = gpu->uuid;
-    snprintf(out->uuid, sizeof out->uuid,
-             "GPU-%02x%02x%02x%02x-%02x%02x-%02x%02x-%02x%02x-%02x%02x%02x%02x%02x%02x", b[0], b[1], b[2], b[3], b[4],
-             b[5], b[6], b[7], b[8], b[9], b[10], b[11], b[12], b[13], b[14], b[15]);
+    snprintf(out->uuid, sizeof out->uuid, "GPU-%02x%02x%02x%02x-0000-0000-0000-0000000000%02x", b[0], b[1], b[2], b[3],
+             b[15]);
     return true;
 }
 
@@ -315,22 +310,14 @@ static struct found discover(const char *const *settings, bool unprivileged, boo
 static inline void discovery_begin(void)
 {
     static const char *const variables[] = { "CUDA_VISIBLE_DEVICES", "CUDA_DEVICE_ORDER", "NVIDIA_VISIBLE_DEVICES",
-                                             "NVIDIA_DRIVER_CAPABILITIES",
-                                             "KUBERNETES_SERVICE_HOST", "CTRT_CUDA_NVML" };
-    for (size_t i = 0; i < COUNT_OF(variables); i++)
-        unsetenv(variables[i]);
+                                             "NVIDIA_DRIVER_CAPABILITIES", "KUBERNETES_SERVICE_HOST",
+                                             "CTRT_CUDA_NVML" };
+    EACH(name, variables)
+        unsetenv(*name);
     shared = mmap(NULL, sizeof *shared, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
-    if (shared == MAP_FAILED || mkdtemp(tree) == NULL || chmod(tree, 0755) != 0)
-        exit(99);
-    cuda_root = tree;
+    REQUIRE_TRUE(shared != MAP_FAILED);
+    cuda_root = tree = folder_new();
     log_keep(CTRT_LOG_INFO);
-}
-
-static inline int discovery_end(void)
-{
-    char command[64];
-    snprintf(command, sizeof command, "rm -rf %s", tree);
-    return system(command) != 0 ? 99 : done();
 }
 
 #endif

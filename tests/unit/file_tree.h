@@ -4,18 +4,15 @@
 #define CTRT_TESTS_FILE_TREE_H
 
 #include <stdbool.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-#include <sys/stat.h>
-#include <unistd.h>
+
+#include "folder.h"
 
 struct file {
     const char *path, *text;                    /* text NULL: a folder; "-> x": a symbolic link to x */
     int mode;                                   /* 0: 0666 */
 };
 
-static char tree[] = "/tmp/ctrt-tree-XXXXXX";
+static const char *tree;                        /* set to folder_new() */
 
 /* Replaces the tree by these files, up to one without a path; NULL: by none. */
 static void make_tree(const struct file *files)

@@ -8,13 +8,6 @@
 
 #define DEVICES "SOFTCUDA=devices=4,memory=512m,streams=error"
 
-/* Checks that the software driver and NCCL have reported no wrong kernel, copy or NCCL call. */
-static inline void no_faults(void)
-{
-    if (soft_load())
-        CHECK(soft->faults() == 0, "%s", soft->fault_text());
-}
-
 static void (*checked_body)(struct rank *rank);
 
 /* In a job of processes, each process has its own driver, so each one checks it. */

@@ -70,7 +70,24 @@ static inline int64_t calls(const char *name)
     return soft->calls(name) > 0 ? soft->calls(name) : 0;
 }
 
+/* Checks that the software driver and NCCL have reported no wrong kernel, copy or NCCL call. */
+static inline void no_faults(void)
+{
+    if (soft_load())
+        CHECK(soft->faults() == 0, "%s", soft->fault_text());
+}
+
+/* Closes the devices, which must leave no memory and no pool of device 0. */
+static inline void close_clean(const char *what)
+{
+    CHECK_OK(ctrt_shutdown());
+    CHECK(soft->live_bytes(0) == 0 && soft->live_handles("pool") == 0, "%s: %llu bytes and %llu pools were not freed",
+          what, (unsigned long long)soft->live_bytes(0), (unsigned long long)soft->live_handles("pool"));
+}
+
 #define IN_CUDA_CHILD(...) \
     IN_CHILD(__VA_ARGS__) if (soft_open("cuda:0") && CHECK(soft != NULL, "not the software driver"))
+/* The same, but without opened devices. */
+#define IN_SOFT_CHILD(...) IN_CHILD(__VA_ARGS__) if (soft_load())
 
 #endif

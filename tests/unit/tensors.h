@@ -155,6 +155,18 @@ static inline void tensors_release(ctrt_tensor **tensors, int count)
         ctrt_tensor_release(&tensors[i]);
 }
 
+/* Returns the sum of all elements, computed on the host. May be called by any thread. */
+static inline double total(ctrt_tensor *x)
+{
+    CTRT_AUTO(tensor) here = NULL, sum = NULL;
+    ctrt_device *host = NULL;
+    double value = -1;
+    if (CHECK_OK(ctrt_device_get(&host, "cpu")) && CHECK_OK(ctrt_to_device(&here, x, host))
+        && CHECK_OK(ctrt_sum(&sum, here, CTRT_ALL_DIMS)))
+        CHECK_OK(ctrt_item(&value, sum));
+    return value;
+}
+
 /* Runs `body` in a thread whose stack has that many bytes. */
 static inline void on_stack(size_t bytes, void *(*body)(void *))
 {

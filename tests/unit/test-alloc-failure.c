@@ -4,9 +4,6 @@
  *
  * Each failure must give CTRT_ERR_OUT_OF_MEMORY and a message, must not leak storages, graph nodes or host memory, must
  * keep the statistics exact, must leave no partial change, and the next run must succeed. */
-#include <unistd.h>
-
-#include "calls.h"
 #include "autograd_check.h"
 #include "base/host_alloc.h"
 #include "data_check.h"
@@ -15,8 +12,9 @@
 #include "small_net.h"
 
 static ctrt_device *device;
-static char net_path[] = "/tmp/ctrt-alloc-failure-net-XXXXXX";
-static char optimizer_path[] = "/tmp/ctrt-alloc-failure-optimizer-XXXXXX";
+static const char *folder, *images;     /* for saved files; with images, and one more file */
+#define NET_PATH       folder_join(folder, "net")
+#define OPTIMIZER_PATH folder_join(folder, "optimizer")
 
 MODEL(cnn_small, CTRT_NEW(conv2d, 1, 4, 3, 3, NULL, true, device), CTRT_NEW(batch_norm2d, 4, 0, 0, true, device),
       CTRT_NEW(relu), CTRT_NEW(max_pool2d, &(ctrt_pool2d_options){ .kernel = { 2, 2 } }), CTRT_NEW(flatten, 1, -1),
@@ -200,8 +198,8 @@ static ctrt_status trains(UNUSED struct training *none)
         ctrt_grad_scaler_unscale_(scaler, optimizer), ctrt_clip_grad_norm_(&value, net, 0.01),
         ctrt_grad_scaler_step(scaler, optimizer), ctrt_grad_scaler_update(scaler, 0));
     ctrt_inf_watch_release(&watch);
-    TRY(ctrt_save(net, net_path), ctrt_load(net, net_path), ctrt_optimizer_save(optimizer, optimizer_path),
-        ctrt_optimizer_load(optimizer, optimizer_path), ctrt_module_to(net, NULL, CTRT_F64),
+    TRY(ctrt_save(net, NET_PATH), ctrt_load(net, NET_PATH), ctrt_optimizer_save(optimizer, OPTIMIZER_PATH),
+        ctrt_optimizer_load(optimizer, OPTIMIZER_PATH), ctrt_module_to(net, NULL, CTRT_F64),
         ctrt_optimizer_step(optimizer));
     return ctrt_module_zero_grad(net, false);
 }
@@ -255,46 +253,32 @@ static ctrt_status in_place(UNUSED struct training *none)
     return ctrt_backward(d);
 }
 
-/* A folder of images, with one more file. */
-static char data_folder[] = "/tmp/ctrt-alloc-failure-data-XXXXXX";
-
-static ctrt_status data_files(void)
+static void make_folders(void)
 {
-    static const struct { const char *name, *text; } files[] = {
-        { "numbers", "1,2\n3,4\n" }, { "a/1.ppm", "P6 2 1 255\nabcdef" }, { "b/c/2.pgm", "P5 3 2 255\nabcdef" },
-    };
-    char path[100];
-    if (mkdtemp(data_folder) == NULL)
-        return ctrt_fail(CTRT_ERR_IO, "no temporary folder");
-    for (int k = 0; k < 3; k++) {
-        static const char *const folders[] = { "a", "b", "b/c" };
-        snprintf(path, sizeof path, "%s/%s", data_folder, folders[k]);
-        (void)mkdir(path, 0700);
-    }
-    for (int k = 0; k < 3; k++) {
-        snprintf(path, sizeof path, "%s/%s", data_folder, files[k].name);
-        FILE *file = fopen(path, "w");
-        if (file == NULL || fputs(files[k].text, file) < 0 || fclose(file) != 0)
-            return ctrt_fail(CTRT_ERR_IO, "cannot write %s", path);
-    }
-    return CTRT_OK;
+    static const char *const names[] = { "a", "b", "b/c" };
+    folder = folder_new();
+    images = folder_new();
+    EACH(name, names)
+        CHECK_EQ(mkdir(folder_join(images, *name), 0700), 0);
+    folder_text(images, "numbers", "1,2\n3,4\n");
+    folder_text(images, "a/1.ppm", "P6 2 1 255\nabcdef");
+    folder_text(images, "b/c/2.pgm", "P5 3 2 255\nabcdef");
 }
 
 static ctrt_status datasets(UNUSED struct training *none)
 {
-    CTRT_AUTO(dataset) images = NULL, table = NULL, text = NULL, saved = NULL;
+    CTRT_AUTO(dataset) pictures = NULL, table = NULL, text = NULL, saved = NULL;
     CTRT_AUTO(tensor) image = NULL;
     ctrt_tensor *fields[2] = { NULL };
-    char path[100], one[100];
+    const char *path = folder_join(images, "numbers");
     const ctrt_image_options options = { .height = 2, .width = 2 };
     const ctrt_tokens_options windows = { .length = 2 };
-    snprintf(path, sizeof path, "%s/numbers", data_folder);
-    snprintf(one, sizeof one, "%s/a/1.ppm", data_folder);
-    TRY(ctrt_image_folder_dataset(&images, data_folder, &options),
+    TRY(ctrt_image_folder_dataset(&pictures, images, &options),
         ctrt_csv_dataset(&table, path, &(ctrt_csv_options){ .label = 1 }), ctrt_tokens_dataset(&text, path, &windows),
-        ctrt_read_image(&image, one, 1), ctrt_save_tensors(net_path, (const char *[]){ "x" }, &image, 1),
-        ctrt_safetensors_dataset(&saved, net_path, NULL, 0));
-    ctrt_status status = ctrt_dataset_get(fields, images, 1, 1, 0);
+        ctrt_read_image(&image, folder_join(images, "a/1.ppm"), 1),
+        ctrt_save_tensors(NET_PATH, (const char *[]){ "x" }, &image, 1),
+        ctrt_safetensors_dataset(&saved, NET_PATH, NULL, 0));
+    ctrt_status status = ctrt_dataset_get(fields, pictures, 1, 1, 0);
     tensors_release(fields, 2);
     return status;
 }
@@ -318,8 +302,6 @@ static ctrt_status loads(UNUSED struct training *none)
     return status;
 }
 
-/* ---- a failed change of a module leaves the module unchanged ---- */
-
 /* Creates a module with a parameter that is not contiguous and a buffer of bools. */
 static ctrt_status mixed_new(ctrt_module **out)
 {
@@ -330,8 +312,8 @@ static ctrt_status mixed_new(ctrt_module **out)
     return ctrt_module_to(*out, device, CTRT_DTYPE_DEFAULT);
 }
 
-static ctrt_status load_new(ctrt_module *net) { return ctrt_load(net, net_path); }
-static ctrt_status load_old(ctrt_module *net) { return ctrt_load(net, optimizer_path); }
+static ctrt_status load_new(ctrt_module *net) { return ctrt_load(net, NET_PATH); }
+static ctrt_status load_old(ctrt_module *net) { return ctrt_load(net, OPTIMIZER_PATH); }
 static ctrt_status to_f64(ctrt_module *net) { return ctrt_module_to(net, NULL, CTRT_F64); }
 static ctrt_status to_f32(ctrt_module *net) { return ctrt_module_to(net, NULL, CTRT_F32); }
 
@@ -342,8 +324,8 @@ static void all_or_nothing(const char *name, ctrt_status (*change)(ctrt_module *
     char old[65], new[65], now[65];
     group("a failed %s leaves the module unchanged, on %s", name, ctrt_device_name(device));
     CTRT_AUTO(module) net = NULL, other = NULL;
-    if (!CHECK_OK(mixed_new(&net)) || !CHECK_OK(mixed_new(&other)) || !CHECK_OK(ctrt_save(other, net_path))
-        || !CHECK_OK(ctrt_save(net, optimizer_path)))
+    if (!CHECK_OK(mixed_new(&net)) || !CHECK_OK(mixed_new(&other)) || !CHECK_OK(ctrt_save(other, NET_PATH))
+        || !CHECK_OK(ctrt_save(net, OPTIMIZER_PATH)))
         return;
     OK(ctrt_module_sha256(old, net), change(net));      /* creates the objects that exist once */
     CHECK_OK(ctrt_module_sha256(new, net));
@@ -371,15 +353,12 @@ TEST_MAIN
         { "training, files, conversion", trains }, { "layers", layers }, { "changes in place", in_place },
         { "datasets", datasets }, { "loading data", loads },
     };
-    const int net = mkstemp(net_path), optimizer = mkstemp(optimizer_path);
     setenv("CTRT_LOG", "error", 1);
     /* One thread, because most of the time of so many small steps would be spent in waking threads. */
     setenv("CTRT_NUM_THREADS", "1", 1);
-    if (!cpu_opened() || !CHECK(net >= 0 && optimizer >= 0, "no temporary files"))
+    if (!cpu_opened())
         return done();
-    close(net);
-    close(optimizer);
-    CHECK_OK(data_files());
+    make_folders();
     device = second = cpu;
     EACH(c, programs) {
         group("%s: each allocation fails", c->name);
@@ -396,8 +375,5 @@ TEST_MAIN
         test_steps();
         all_or_nothing("ctrt_load", load_new, load_old, false);
     }
-    unlink(net_path);
-    unlink(optimizer_path);
-    folder_remove(data_folder);
     return done();
 }

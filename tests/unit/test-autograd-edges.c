@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* First and second derivatives in special cases of the rules (0, limits, NaN, overflow, empty tensors), compared with
  * the values of PyTorch 2.15. */
-#include "calls.h"
 #include "autograd_check.h"
 
 struct edge {

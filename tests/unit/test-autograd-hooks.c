@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Tests what programs can add to autograd: gradient hooks, retained gradients and user-defined functions. */
-#include "calls.h"
 #include "autograd_check.h"
 
 /* The state of a hook: what it has recorded, and what it does. */
@@ -18,7 +17,7 @@ static ctrt_status run_hook(void *user, ctrt_tensor **grad)
     hook->calls++;
     if (hook->order)
         *hook->order = ++*hook->clock;
-    hook->sum = sum_of(*grad);
+    hook->sum = total(*grad);
     if (hook->factor != 0)
         CTRT_TRY(ctrt_mul_scalar(grad, *grad, ctrt_float(hook->factor)));
     return hook->result ? ctrt_fail(hook->result, "the hook does not like it") : CTRT_OK;

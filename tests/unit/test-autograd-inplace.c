@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* In-place writes: which ones are errors, how changes of saved tensors are detected, and the histories of views.
  * test-autograd-rules checks the values of the gradients. */
-#include "calls.h"
 #include "autograd_check.h"
 
 static ctrt_tensor *filled(double value, bool grad)
@@ -18,11 +17,11 @@ TEST(leaves, "in-place writes to leaves that require grad are errors")
           (ctrt_normal_(x, 0, 1), "leaf"));
     CHECK_OK(ctrt_select(&v, x, 0, 0));
     CHECK_FAILS(ctrt_mul_(v, v), CTRT_ERR_AUTOGRAD, "view of a leaf");
-    CHECK_EQ(sum_of(x), 6);
+    CHECK_EQ(total(x), 6);
     ctrt_no_grad {
         OK(ctrt_add_scalar_(x, ctrt_float(1)), ctrt_mul_(v, v));
     }
-    CHECK_EQ(sum_of(x), 18);
+    CHECK_EQ(total(x), 18);
     CHECK_TRUE(ctrt_tensor_is_leaf(x) && ctrt_tensor_requires_grad(x));
     CHECK_OK(backward_of_sum(v));
     VALUES_ARE(ctrt_tensor_grad(x), 1, 1, 1, 0, 0, 0);
@@ -96,7 +95,7 @@ TEST(versions, "backward detects changes of saved operands and results, also thr
 
     CHECK_OK(ctrt_add(&y, x, w));                       /* saves nothing, so changes are allowed */
     OK(ctrt_zero_(w), ctrt_mul_scalar_(y, ctrt_float(3)), backward_of_sum(y));
-    CHECK_EQ(sum_of(ctrt_tensor_grad(x)), 18);
+    CHECK_EQ(total(ctrt_tensor_grad(x)), 18);
 }
 
 TEST(cycle, "a graph with a reference cycle is freed")
@@ -113,7 +112,7 @@ TEST(constants, "an in-place write gives constants and their views a history")
     CHECK_TRUE(ctrt_tensor_requires_grad(c) && !ctrt_tensor_is_leaf(c));
     CHECK_STR(ctrt_tensor_grad_fn(c), "mul");
     CHECK_OK(backward_of_sum(c));
-    CHECK_EQ(sum_of(ctrt_tensor_grad(x)), 18);
+    CHECK_EQ(total(ctrt_tensor_grad(x)), 18);
     CHECK_OK(ctrt_tensor_set_grad(x, NULL));
     ctrt_tensor_release(&c);
 
@@ -124,10 +123,10 @@ TEST(constants, "an in-place write gives constants and their views a history")
     CHECK_TRUE(ctrt_tensor_requires_grad(w) && !ctrt_tensor_is_leaf(w));
     CHECK_OK(ctrt_mul(&w, w, w));                       /* (3 x)^2 */
     CHECK_OK(backward_of_sum(w));
-    CHECK_EQ(sum_of(ctrt_tensor_grad(x)), 3 * 36);
+    CHECK_EQ(total(ctrt_tensor_grad(x)), 3 * 36);
 }
 
-static ctrt_status add_sum(void *user, ctrt_tensor **grad) { return *(double *)user += sum_of(*grad), CTRT_OK; }
+static ctrt_status add_sum(void *user, ctrt_tensor **grad) { return *(double *)user += total(*grad), CTRT_OK; }
 
 TEST(hooks, "hooks and retained gradients of a tensor that is written in place")
 {
@@ -137,7 +136,7 @@ TEST(hooks, "hooks and retained gradients of a tensor that is written in place")
     OK(ctrt_tensor_add_hook(y, add_sum, &before, &id), ctrt_tensor_retain_grad(y), ctrt_mul_scalar_(y, ctrt_float(5)),
        ctrt_tensor_add_hook(y, add_sum, &after, NULL), ctrt_mul_scalar(&v, y, ctrt_float(7)),
        ctrt_sum(&v, v, CTRT_ALL_DIMS), ctrt_backward_with(v, NULL, true, false));
-    EQUALS((before, 6 * 35), (after, 6 * 7), (sum_of(ctrt_tensor_grad(y)), 42));
+    EQUALS((before, 6 * 35), (after, 6 * 7), (total(ctrt_tensor_grad(y)), 42));
     OK(ctrt_tensor_remove_hook(y, id), ctrt_backward(v));
     EQUALS((before, 6 * 35), (after, 2 * 6 * 7));
 }
@@ -266,12 +265,10 @@ static ctrt_status fill_where(ctrt_tensor *v, ctrt_tensor *mask) { return ctrt_m
 static ctrt_status w_mul(ctrt_tensor *v) { return with_constant(v, ctrt_mul_, CTRT_F64); }
 static ctrt_status w_copy(ctrt_tensor *v) { return with_constant(v, ctrt_copy_, CTRT_F64); }
 static ctrt_status w_masked_fill(ctrt_tensor *v) { return with_constant(v, fill_where, CTRT_BOOL); }
-static ctrt_status (*const writes[])(ctrt_tensor *v) = {
-    w_add, ctrt_relu_, ctrt_zero_, w_normal, w_clamp, w_from_host, w_mul, w_copy, w_masked_fill,
-};
-static const char *const write_names[] = {
-    "add_scalar_: ", "relu_: ", "zero_: ", "normal_: ", "clamp_min_: ", "from_host_: ", "mul_: ", "copy_: ",
-    "masked_fill_: ",
+static const struct { const char *name; ctrt_status (*run)(ctrt_tensor *v); } writes[] = {
+    { "add_scalar_: ", w_add }, { "relu_: ", ctrt_relu_ }, { "zero_: ", ctrt_zero_ }, { "normal_: ", w_normal },
+    { "clamp_min_: ", w_clamp }, { "from_host_: ", w_from_host }, { "mul_: ", w_mul }, { "copy_: ", w_copy },
+    { "masked_fill_: ", w_masked_fill },
 };
 
 TEST(views, NULL)
@@ -279,16 +276,16 @@ TEST(views, NULL)
     struct view_tensors t;
     EACH(c, view_cases) {
         group("%s", c->name);
-        for (size_t w = 0; w < COUNT(writes); w++) {
+        EACH(w, writes) {
             begin_view(&t, c);
             if (c->refusal) {
-                CHECK_FAILS(writes[w](t.v), CTRT_ERR_AUTOGRAD, c->refusal);
-                CHECK(strncmp(ctrt_error_message(), write_names[w], strlen(write_names[w])) == 0,
-                      "the message begins with another name than %s%s", write_names[w], ctrt_error_message());
+                CHECK_FAILS(w->run(t.v), CTRT_ERR_AUTOGRAD, c->refusal);
+                CHECK(strncmp(ctrt_error_message(), w->name, strlen(w->name)) == 0,
+                      "the message begins with another name than %s%s", w->name, ctrt_error_message());
             } else {
-                CHECK_OK(writes[w](t.v));
+                CHECK_OK(w->run(t.v));
             }
-            ctrt_no_grad CHECK_OK(writes[w](t.v));
+            ctrt_no_grad CHECK_OK(w->run(t.v));
             end_view(&t);
         }
         if (!c->stale)

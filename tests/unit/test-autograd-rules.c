@@ -6,7 +6,6 @@
  * differences of L. Second derivatives: with fixed v, M = sum(v dL/dx); the gradient of M by create_graph is
  * compared with differences of M. In those differences dL/dx comes from a backward pass without create_graph, so
  * fused kernels and derivatives composed of ops are compared with each other too. */
-#include "calls.h"
 #include "autograd_check.h"
 
 enum { INPUTS = 3, W = INPUTS };
@@ -122,8 +121,6 @@ F(strided_base,
   TRY(ctrt_transpose(&t, in[0], 0, 1), ctrt_mul_scalar(&t, t, ctrt_float(2)), ctrt_slice(&v, t, 0, 1, 3, 1),
       ctrt_mul_(v, v));
   return ctrt_mul(out, t, t);)
-
-/* ---- the cases ---- */
 
 /* SEPARATE: distinct elements, none near 0; ZEROS: rows with no, one and two zeros. */
 enum kind { NONE, ANY, POSITIVE, SEPARATE, ZEROS };

@@ -1,8 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Autograd with several threads that share leaves, graphs and views. */
-#include <pthread.h>
-
-#include "calls.h"
 #include "autograd_check.h"
 
 #define THREADS 4
@@ -108,7 +105,7 @@ TEST_MAIN
     for (int i = 0; i < THREADS; i++)
         jobs[i] = (struct job){ .graph = y };
     run_all(run_shared, jobs);
-    CHECK_EQ(sum_of(ctrt_tensor_grad(x)), 3.0 * 8 * THREADS * ROUNDS);
+    CHECK_EQ(total(ctrt_tensor_grad(x)), 3.0 * 8 * THREADS * ROUNDS);
 
     group("%d threads record graphs with one leaf and one view whose history must be updated", THREADS);
     OK(ctrt_tensor_set_grad(x, NULL), ctrt_zeros(&base, CTRT_SHAPE(2, 8), CTRT_F64, NULL),
@@ -118,7 +115,7 @@ TEST_MAIN
         jobs[i] = (struct job){ .leaf = x, .view = view };
     run_all(run_own, jobs);
     const double wanted = 8 * 2 * exp(1) * THREADS * ROUNDS;    /* of exp(x^2), x = 1 */
-    CHECK_NEAR(sum_of(ctrt_tensor_grad(x)), wanted, 1e-9 * wanted);
+    CHECK_NEAR(total(ctrt_tensor_grad(x)), wanted, 1e-9 * wanted);
 
     group("a thread changes a leaf's hooks while others run backward on it");
     jobs[0].graph = y;

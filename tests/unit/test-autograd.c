@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Tests autograd: leaves, backward, retained and freed graphs, deep graphs and counters. Hooks and custom functions
  * are tested in test-autograd-hooks.c. */
-#include "calls.h"
 #include "autograd_check.h"
 
 TEST(leaves, "which tensors require grad and which are leaves")
@@ -92,7 +91,7 @@ TEST(layouts, "a leaf's gradient has the leaf's strides")
         for (int pass = 1; pass <= 2; pass++) {
             OK(ctrt_mul(&y, x, k), backward_of_sum(y));
             check_strides("the gradient", __LINE__, ctrt_tensor_grad(x), ctrt_ints_of(ctrt_tensor_strides(x), 4));
-            CHECK_EQ(sum_of(ctrt_tensor_grad(x)), 120 * pass);
+            CHECK_EQ(total(ctrt_tensor_grad(x)), 120 * pass);
         }
     }
 }

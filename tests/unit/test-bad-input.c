@@ -5,7 +5,6 @@
  * The test reads the functions' names from the headers in include/ctrt, and a function that no call names is a
  * failure. */
 #include "bad-input.h"
-#include "calls.h"
 #include "folder.h"
 #include "tap.h"
 
@@ -103,8 +102,8 @@ static const char *const listed[] = {
 
 static void read_headers(void)
 {
-    for (size_t k = 0; k < sizeof listed / sizeof listed[0]; k++)
-        declare(listed[k], strlen(listed[k]));
+    EACH(name, listed)
+        declare(*name, strlen(*name));
     char folder[2048], path[4096];
     snprintf(folder, sizeof folder, "%s/include/ctrt", getenv("srcdir") ? getenv("srcdir") : ".");
     DIR *open = opendir(folder);
@@ -141,10 +140,7 @@ static ctrt_status objects_make(void)
 
 static void objects_release(void)
 {
-    ctrt_tensor **tensors[] = { &p.x,    &p.wide, &p.whole, &p.truth,  &p.number,
-                                &p.none, &p.leaf, &p.image, &p.filter, &p.away };
-    for (size_t k = 0; k < sizeof tensors / sizeof tensors[0]; k++)
-        ctrt_tensor_release(tensors[k]);
+    RELEASE(p.x, p.wide, p.whole, p.truth, p.number, p.none, p.leaf, p.image, p.filter, p.away);
     ctrt_optimizer_release(&p.sgd);
     ctrt_module_release(&p.linear);
 }
@@ -152,13 +148,8 @@ static void objects_release(void)
 TEST_MAIN
 {
     /* The library's plugins, and a test plugin as a second kind of device. */
-    char *folder = folder_new();
-    folder_copy(folder, "backend-cpu.so", built_path("backend-cpu"), -1);
-    folder_copy(folder, "memory-caching.so", built_path("memory-caching"), -1);
-    folder_copy(folder, "memory-direct.so", built_path("memory-direct"), -1);
-    folder_copy(folder, "comm-host.so", built_path("comm-host"), -1);
-    folder_copy(folder, "strategy-single.so", built_path("strategy-single"), -1);
-    folder_actor(folder, "backend-fake");
+    const char *folder = FOLDER_OF("backend-cpu", "memory-caching", "memory-direct", "comm-host", "strategy-single",
+                                   "backend-fake");
     setenv("CTRT_PLUGIN_PATH", folder, 1);
     const ctrt_status made = objects_make();
     REQUIRE(made == CTRT_OK, "%s", ctrt_error_message());
@@ -166,7 +157,6 @@ TEST_MAIN
     RUN_ALL(bad_base, bad_tensor, bad_stream, bad_split, bad_layout, bad_parallel, bad_share, bad_strategy, bad_comm,
             bad_loading, bad_datasets);
     RUN_ALL(bad_transforms, bad_ops, bad_autograd, bad_nn, objects_release);
-    folder_remove(folder);
     ctrt_log_set_level(CTRT_LOG_ERROR);
     group("every declared function was called");
     read_headers();

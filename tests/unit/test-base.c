@@ -20,8 +20,6 @@ static void *run_thread(void *(*body)(void *), void *argument)
     return result;
 }
 
-/* ---- log ---- */
-
 static int log_lines;
 static char last_line[256];
 
@@ -64,8 +62,6 @@ TEST(test_log, "the callback receives log lines up to the log level")
     }
 }
 
-/* ---- SHA-256 ---- */
-
 static void check_digest(const uint8_t digest[SHA256_BYTES], const char *want)
 {
     char text[2 * SHA256_BYTES + 1];
@@ -98,14 +94,14 @@ TEST(sha256, "SHA-256 and HMAC give the published values")
           "needs to be hashed before being used by the HMAC algorithm.", 152,
           "9b09ffa71b942fcb27635fbcd5b0e944bfdc63644f0713938a7f51535c3a35e2" },
     };
-    for (size_t i = 0; i < COUNT_OF(hashes); i++) {
-        const size_t length = strlen(hashes[i].text);
+    EACH(h, hashes) {
+        const size_t length = strlen(h->text);
         for (size_t cut = 0; cut <= length; cut++) {
             sha256_begin(&hash);
-            sha256_add(&hash, hashes[i].text, cut);
-            sha256_add(&hash, hashes[i].text + cut, length - cut);
+            sha256_add(&hash, h->text, cut);
+            sha256_add(&hash, h->text + cut, length - cut);
             sha256_end(digest, &hash);
-            check_digest(digest, hashes[i].want);
+            check_digest(digest, h->want);
         }
     }
     memset(million, 'a', sizeof million);
@@ -114,16 +110,16 @@ TEST(sha256, "SHA-256 and HMAC give the published values")
         sha256_add(&hash, million, sizeof million);
     sha256_end(digest, &hash);
     check_digest(digest, "cdc76e5c9914fb9281a1c7e284d73e67f1809a48a497200e046d39ccc7112cd0");
-    for (size_t i = 0; i < COUNT_OF(macs); i++) {                       /* RFC 4231's cases 1, 2, 6 and 7 */
+    EACH(m, macs) {                       /* RFC 4231's cases 1, 2, 6 and 7 */
         struct hmac hmac;
         char key[132];
-        memcpy(key, macs[i].key, sizeof key);
-        if (macs[i].key_bytes > 64)
-            memset(key, 0xaa, macs[i].key_bytes);
-        hmac_begin(&hmac, key, macs[i].key_bytes);
-        sha256_add(&hmac.inner, macs[i].data, macs[i].bytes);
+        memcpy(key, m->key, sizeof key);
+        if (m->key_bytes > 64)
+            memset(key, 0xaa, m->key_bytes);
+        hmac_begin(&hmac, key, m->key_bytes);
+        sha256_add(&hmac.inner, m->data, m->bytes);
         hmac_end(digest, &hmac);
-        check_digest(digest, macs[i].want);
+        check_digest(digest, m->want);
     }
     for (int i = 0; i < SHA256_BYTES; i++) {
         memcpy(other, digest, sizeof other);
@@ -132,8 +128,6 @@ TEST(sha256, "SHA-256 and HMAC give the published values")
         CHECK_TRUE(!sha256_equal(digest, other));
     }
 }
-
-/* ---- parameters ---- */
 
 static const ctrt_param number = {
     sizeof number, "CTRT_TEST_NUMBER", CTRT_PARAM_INT, "5", NULL, "a number for tests",
@@ -232,8 +226,6 @@ TEST(test_param_warnings, "misspelt environment variables and late changes are l
     }
 }
 
-/* ---- messages ---- */
-
 static void *message_of_thread(void *out)
 {
     strcpy(out, ctrt_error_message());
@@ -284,8 +276,6 @@ TEST(test_messages, "error messages are per thread, can be prefixed with context
     CHECK_HAS(ctrt_version(), ".");
 }
 
-/* ---- memory ---- */
-
 static void *make_garbage(void *argument)
 {
     (void)argument;
@@ -307,8 +297,6 @@ TEST(test_memory, "free lists are bounded and are freed with their thread")
     CHECK(FREE_LISTS_BYPASSED || again == object, "the freed object was not reused");
     free_list_put(FREE_TENSOR, again);
 }
-
-/* ---- tables ---- */
 
 /* Adds and removes items with random keys and compares each lookup with an array. */
 TEST(test_ptr_map, "a pointer table contains the items that were added and not removed, also after failed allocations")

@@ -9,7 +9,6 @@
  * no reference, only the other checks.
  *
  * Several threads: blocks do not overlap, and another thread may free them. The sums are exact at the end. */
-#include "calls.h"
 #include "tap.h"
 
 #include "caching_reference.h"

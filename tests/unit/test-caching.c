@@ -2,13 +2,10 @@
 /* The memory policies caching, direct and arena on a fake memory source: sizes, options, fences, expandable segments,
  * fork, statistics, walk, clone, host memory, failing allocations. test-caching-model.c tests the choice of blocks. */
 #include "base/host_alloc.h"
-#include "calls.h"
 #include "child.h"
 #include "memory_host.h"
 
-/* ---- sizes and options ---- */
-
-static void test_sizes(void)
+TEST(sizes, NULL)
 {
     static const char by_size[] = "roundup=[256:1,512:2,1024:4,>:8]";
     static const char from_64[] = "roundup=[64:8,128:2,256:2,512:2,1024:1,>:1]";
@@ -37,27 +34,27 @@ static void test_sizes(void)
         { "large_segment=40m", 11 * MIB, 11 * MIB, 40 * MIB },
         { "large_segment=4m", 3 * MIB, 4 * MIB, 4 * MIB },
     };
-    for (size_t i = 0; i < COUNT(cases); i++) {
+    EACH(c, cases) {
         struct fixture f;
-        group("sizes as PyTorch's: %zu bytes, options \"%s\"", cases[i].asked, cases[i].options);
-        fixture_begin(&f, caching, cases[i].options, 8192 * MIB, 0);
-        ctrt_block block = alloc_block(&f, cases[i].asked, 1);
+        group("sizes as PyTorch's: %zu bytes, options \"%s\"", c->asked, c->options);
+        fixture_begin(&f, caching, c->options, 8192 * MIB, 0);
+        ctrt_block block = alloc_block(&f, c->asked, 1);
         ctrt_memory_policy_stats stats = stats_of(&f);
-        const int pool = cases[i].bytes > MIB ? CTRT_POOL_LARGE : CTRT_POOL_SMALL;
-        const size_t rest = cases[i].segment - cases[i].bytes;
-        EQUALS((block.bytes, cases[i].bytes), (stats.reserved_bytes, cases[i].segment),
-               (f.source.used, cases[i].segment), (stats.segment[pool].current, 1), (stats.cached_bytes, rest),
+        const int pool = c->bytes > MIB ? CTRT_POOL_LARGE : CTRT_POOL_SMALL;
+        const size_t rest = c->segment - c->bytes;
+        EQUALS((block.bytes, c->bytes), (stats.reserved_bytes, c->segment),
+               (f.source.used, c->segment), (stats.segment[pool].current, 1), (stats.cached_bytes, rest),
                (stats.largest_free, rest), (stats.inactive_split_bytes[pool].current, rest));
         free_after(&f, &block, NULL);
         CHECK_EQ(stats_of(&f).inactive_split[CTRT_POOL_ALL].current, 0);
         caching->trim(f.policy);
         stats = stats_of(&f);
-        EQUALS((stats.reserved[pool].freed, cases[i].segment), (f.source.used, 0));
+        EQUALS((stats.reserved[pool].freed, c->segment), (f.source.used, 0));
         fixture_end(&f);
     }
 }
 
-static void test_options(void)
+TEST(options, "options are read, and invalid ones rejected by name")
 {
     const struct { const ctrt_memory_policy *policy; const char *options, *words; } bad[] = {
         { caching, "max_splt=64m", "caching has no option \"max_splt\"; known: max_split, gc, roundup, expandable, "
@@ -87,7 +84,6 @@ static void test_options(void)
         "expandable=off", "large_segment=4m", "max_rounding=1m,max_split=22m", "expandable=true",
     };
     struct fixture f;
-    group("options are read, and invalid ones rejected by name");
     source_init(&f.source, MIB, 0);
     EACH(c, bad)
         CHECK_FAILS(c->policy->create(&f.policy, &f.source.source, c->options), CTRT_ERR_INVALID_ARGUMENT, c->words);
@@ -95,15 +91,13 @@ static void test_options(void)
     CHECK_EQ(caching->create(&f.policy, &f.source.source, "gc=0.5"), CTRT_ERR_NOT_SUPPORTED);
     source_end(&f.source);
     log_keep(CTRT_LOG_INFO);
-    for (size_t i = 0; i < COUNT(good); i++) {
+    EACH(text, good) {
         CHECK_STR(logged, "");
-        fixture_begin(&f, caching, good[i], 64 * MIB, 0);
+        fixture_begin(&f, caching, *text, 64 * MIB, 0);
         fixture_end(&f);
     }
     CHECK_HAS(logged, "cannot map pages");
 }
-
-/* ---- fences ---- */
 
 static bool has_work(const struct fake_fence *fence, uint32_t work)
 {
@@ -125,8 +119,6 @@ static void other_fences(struct fixture *f)
         source_fence_free(&f->source, a.fence);
     free_after(f, &a, source_work(&f->source));
 }
-
-/* ---- expandable segments ---- */
 
 static void expandable(struct fixture *f)
 {
@@ -209,8 +201,6 @@ static void forked(struct fixture *f)
     free_blocks(f, blocks, 5);
 }
 
-/* ---- statistics ---- */
-
 static void split_stats(struct fixture *f)
 {
     /* Each step frees and allocates one of three blocks of 1 KiB, `times` times; then the expected counts. */
@@ -234,34 +224,32 @@ static void split_stats(struct fixture *f)
         { "the only block freed", 0, 1, true, false, 14, 14, 2 },
     };
     ctrt_block blocks[3];
-    for (size_t i = 0; i < COUNT(cases); i++) {
-        for (int k = 0; k < cases[i].times; k++) {
-            if (cases[i].frees)
-                free_after(f, &blocks[cases[i].block], NULL);
-            if (cases[i].allocs)
-                blocks[cases[i].block] = alloc_block(f, 1 * KIB, 1);
+    EACH(c, cases) {
+        for (int k = 0; k < c->times; k++) {
+            if (c->frees)
+                free_after(f, &blocks[c->block], NULL);
+            if (c->allocs)
+                blocks[c->block] = alloc_block(f, 1 * KIB, 1);
         }
         const ctrt_stat split = stats_of(f).inactive_split[CTRT_POOL_ALL];
-        CHECK(split.allocated == cases[i].allocated && split.freed == cases[i].freed && split.peak == cases[i].peak,
-              "%s: +%lld -%lld, peak %lld", cases[i].what, (long long)split.allocated, (long long)split.freed,
+        CHECK(split.allocated == c->allocated && split.freed == c->freed && split.peak == c->peak,
+              "%s: +%lld -%lld, peak %lld", c->what, (long long)split.allocated, (long long)split.freed,
               (long long)split.peak);
     }
     CHECK_EQ(stats_of(f).inactive_split_bytes[CTRT_POOL_ALL].peak, 2 * MIB - 1 * KIB);
 }
 
-/* ---- walk and clone ---- */
-
-static void test_walk(void)
+TEST(walk, NULL)
 {
     const struct { const char *name; const ctrt_memory_policy *table; const char *options; } cases[] = {
         { "caching", caching, "" }, { "expandable", caching, "expandable=on" },
         { "direct", direct, "" },   { "arena", arena, "" },
     };
-    for (size_t i = 0; i < COUNT(cases); i++) {
+    EACH(c, cases) {
         struct fixture f;
         ctrt_block blocks[30];
-        group("walk visits every segment and its blocks in address order: %s", cases[i].name);
-        fixture_begin(&f, cases[i].table, cases[i].options, 1024 * MIB, 2 * MIB);
+        group("walk visits every segment and its blocks in address order: %s", c->name);
+        fixture_begin(&f, c->table, c->options, 1024 * MIB, 2 * MIB);
         for (int k = 0; k < 30; k++)
             blocks[k] = alloc_block(&f, (size_t)(k % 7 + 1) * 300000, k % 3);
         for (int k = 0; k < 30; k += 4)
@@ -269,7 +257,7 @@ static void test_walk(void)
         const struct walk walk = walk_of(&f);
         EQUALS((walk.wrong, 0), (walk.reserved, stats_of(&f).reserved_bytes),
                (walk.segments, stats_of(&f).segment[CTRT_POOL_ALL].current), (walk.active_blocks, 22),
-               (walk.awaiting > 0, cases[i].table != direct));
+               (walk.awaiting > 0, c->table != direct));
         free_blocks(&f, blocks, 30);
         fixture_end(&f);
     }
@@ -281,11 +269,10 @@ static void free_every_third(struct fixture *f, ctrt_block *blocks, int first)
         free_after(f, &blocks[k], NULL);
 }
 
-static void test_clone(void)
+TEST(cloning, "clone: places later requests as the original does, and can free the original's blocks")
 {
     struct fixture f, clone;
     ctrt_block blocks[40], theirs[40], made[20];
-    group("clone: places later requests as the original does, and can free the original's blocks");
     fixture_begin(&f, caching, "", 4096 * MIB, 0);
     for (int k = 0; k < 40; k++)
         blocks[k] = alloc_block(&f, (size_t)(k % 9 + 1) * 250000, 1 + k % 2);
@@ -321,8 +308,6 @@ static void test_clone(void)
     fixture_end(&f);
 }
 
-/* ---- arena ---- */
-
 static void arena_chunks(struct fixture *f)
 {
     ctrt_block blocks[20], block = { 0 };
@@ -353,8 +338,6 @@ static void arena_chunks(struct fixture *f)
     free_blocks(f, (ctrt_block[]){ keep, big }, 2);
 }
 
-/* ---- host memory ---- */
-
 #ifdef __SANITIZE_ADDRESS__
 #include <sanitizer/asan_interface.h>
 #define POISONED(address) __asan_address_is_poisoned(address)
@@ -377,7 +360,7 @@ static void real_free(void *state, void *address, size_t bytes, void *queue)
     free(address);
 }
 
-static void test_real_memory(void)
+TEST(real_memory, "host memory: tiny blocks start at different cache lines; AddressSanitizer poisons free blocks")
 {
     ctrt_memory_source source = {
         .size = sizeof source, .alloc = real_alloc, .free = real_free, .device_name = "real:0",
@@ -386,7 +369,6 @@ static void test_real_memory(void)
     void *policy = NULL;
     ctrt_block blocks[32];
     unsigned lines = 0;
-    group("host memory: tiny blocks start at different cache lines; AddressSanitizer poisons free blocks");
     CHECK_OK(caching->create(&policy, &source, ""));
     for (int i = 0; i < 32; i++) {
         CHECK_OK(caching->alloc(policy, &blocks[i], 4, NULL));
@@ -405,12 +387,10 @@ static void test_real_memory(void)
     caching->destroy(policy);
 }
 
-/* ---- failing allocations of the policy itself ---- */
-
-static void test_host_memory(void)
+TEST(host_memory, "when the policy's own n-th allocation fails, alloc fails or returns a larger block, and no bytes "
+                  "are lost")
 {
     static const size_t sizes[] = { 8, 5000, 700000, 2 * MIB, 12 * MIB, 600, 700 };
-    group("when the policy's own n-th allocation fails, alloc fails or returns a larger block, and no bytes are lost");
     for (uint64_t n = 1; n < 20; n++) {
         struct fixture f;
         ctrt_block blocks[COUNT(sizes)] = { { 0 } };
@@ -421,8 +401,7 @@ static void test_host_memory(void)
                 blocks[i].address = NULL;
         free_blocks(&f, blocks, COUNT(sizes));
         alloc_fail_at(0, false);
-        CHECK(stats_of(&f).cached_bytes == f.source.used,
-              "allocation %d failed: the cached bytes are not the device's bytes in use", (int)n);
+        CHECK_EQ(stats_of(&f).cached_bytes, f.source.used);
         fixture_end(&f);
     }
 }
@@ -444,12 +423,6 @@ TEST_MAIN
           &arena, "chunk=8m", 64 * MIB, 0, arena_chunks },
     };
     policies_load();
-    test_sizes();
-    test_options();
-    test_walk();
-    test_clone();
-    test_real_memory();
-    test_host_memory();
     run_fixtures(cases, COUNT(cases));
-    return done();
+    return run_tests();
 }

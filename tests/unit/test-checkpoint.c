@@ -1,19 +1,15 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Checkpoints: save and load, hand-written files, corrupt files and failed writes. */
 #include <errno.h>
-#include <fcntl.h>
 #include <signal.h>
 #include <sys/resource.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include "calls.h"
 #include "folder.h"
 #include "small_net.h"
 
 static const char *folder;
-
-/* ---- hand-written files ---- */
 
 #define in_folder(name) folder_join(folder, name)
 
@@ -196,8 +192,6 @@ TEST(bad_sizes, "corrupt header lengths are errors")
     unlink(in_folder("pipe"));
 }
 
-/* ---- writing ---- */
-
 TEST(tensors, "named tensors of all dtypes are saved and read")
 {
     static const ctrt_dtype dtypes[] = { CTRT_BOOL, CTRT_F32, CTRT_I8, CTRT_F64, CTRT_F16, CTRT_U8, CTRT_BF16, CTRT_I64,
@@ -292,8 +286,6 @@ TEST(failing, "a failed write keeps the old file")
     CHECK(access(beside, F_OK) != 0, "%s was not removed", beside);
 }
 
-/* ---- modules ---- */
-
 TEST(modules, "a module is saved and loaded")
 {
     CTRT_AUTO(module) a = NULL, b = NULL, other = NULL;
@@ -326,8 +318,6 @@ TEST(modules, "a module is saved and loaded")
     OK(ctrt_save(a, path), ctrt_module_to(b, NULL, CTRT_F64));
     CHECK_FAILS(ctrt_load(b, path), CTRT_ERR_STATE, "f32[4, 3] in the file and f64[4, 3] in the module");
 }
-
-/* ---- optimizers ---- */
 
 /* test-optim-kinds continues from saved states. */
 static void load_optimizer(bool adamw)

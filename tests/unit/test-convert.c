@@ -1,8 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Tests copies between layouts, dtypes and devices (including a device whose memory the host cannot access),
  * in-place copies, and copies to and from host buffers. */
-#include <math.h>
-
 #include "base/param.h"
 #include "calls.h"
 #include "memory/pool.h"
@@ -11,9 +9,8 @@
 
 static ctrt_tensor *y;          /* receives every result, by the assignment rule */
 
-static void layouts(void)
+TEST(layouts, "contiguous and clone: strides, values and storage")
 {
-    group("contiguous and clone: strides, values and storage");
     CTRT_AUTO(tensor) x = COUNTING(2, 3), t = NULL, e = NULL, image = COUNTING(2, 3, 2, 2);
     CTRT_AUTO(tensor) storage = COUNTING(64), gaps = NULL;
     CHECK_OK(ctrt_contiguous(&y, x, CTRT_CONTIGUOUS_FORMAT));
@@ -32,11 +29,11 @@ static void layouts(void)
         { 4, { 2, 2, 2, 5 }, { 1, 2, 0, 4 }, { 1, 4, 2, 8 } }, { 3, { 2, 2, 2 }, { 8, 4, 2 }, { 4, 2, 1 } },
         { 3, { 3, 4, 1 }, { 1, 4, 4 }, { 1, 3, 3 } },
     };
-    for (size_t i = 0; i < COUNT(orders); i++) {
+    EACH(c, orders) {
         double wanted[64];
-        OK(ctrt_as_strided(&gaps, storage, ctrt_ints_of(orders[i].shape, orders[i].ndim),
-                           ctrt_ints_of(orders[i].strides, orders[i].ndim), 0), ctrt_clone(&y, gaps));
-        check_strides("clone", __LINE__, y, ctrt_ints_of(orders[i].wanted, orders[i].ndim));
+        OK(ctrt_as_strided(&gaps, storage, ctrt_ints_of(c->shape, c->ndim),
+                           ctrt_ints_of(c->strides, c->ndim), 0), ctrt_clone(&y, gaps));
+        check_strides("clone", __LINE__, y, ctrt_ints_of(c->wanted, c->ndim));
         CHECK_OK(ctrt_to_host(wanted, sizeof wanted, gaps, CTRT_F64));
         check_values("clone", __LINE__, y, wanted, ctrt_tensor_numel(gaps));
     }
@@ -49,9 +46,8 @@ static void layouts(void)
     CHECK_FAILS(ctrt_contiguous(&y, x, CTRT_PRESERVE_FORMAT), CTRT_ERR_INVALID_ARGUMENT, "name a format");
 }
 
-static void casts(void)
+TEST(casts, "to: keeps the layout, and returns the same tensor if nothing changes")
 {
-    group("to: keeps the layout, and returns the same tensor if nothing changes");
     CTRT_AUTO(tensor) x = COUNTING(6), t = NULL;
 #ifdef __x86_64__                           /* undefined in C; the values are PyTorch's */
     const float beyond[4] = { 1e30f, -1e30f, NAN, INFINITY };
@@ -73,9 +69,8 @@ static void casts(void)
     CHECK_FAILS(ctrt_to_device(&y, t, NULL), CTRT_ERR_INVALID_ARGUMENT, "device is NULL");
 }
 
-static void in_place(void)
+TEST(in_place, "copy_ broadcasts, converts, and handles overlapping memory")
 {
-    group("copy_ broadcasts, converts, and handles overlapping memory");
     CTRT_AUTO(tensor) x = COUNTING(2, 3), row = counting_of(CTRT_SHAPE(3), CTRT_I64), part = NULL, other = NULL;
     CTRT_AUTO(tensor) v = COUNTING(5), from = NULL, to = NULL, square = COUNTING(3, 3), e = NULL;
     uint32_t version = ctrt_tensor_version(x);
@@ -107,9 +102,8 @@ static void in_place(void)
     VALUES_ARE(y, 1, 1, 1, 1, 1, 1);
 }
 
-static void host(void)
+TEST(host, "item and item_int truncate, and reject what they cannot return")
 {
-    group("item and item_int truncate, and reject what they cannot return");
     CTRT_AUTO(tensor) two = COUNTING(2), none = NULL, x = COUNTING(2, 3), t = NULL, e = NULL;
     double item = -1;
     int64_t whole = -1;
@@ -306,10 +300,9 @@ static void one_copy(int a, int b, int from_layout, int to_layout, ctrt_dtype fr
     check_values(what, __LINE__, to, from_layout == 3 ? twice : grid, 6);
 }
 
-static void routes(void)
+TEST(routes, "copies between all pairs of devices, layouts and dtypes")
 {
     static const ctrt_dtype some[] = { CTRT_F32, CTRT_I16, CTRT_F64 };
-    group("copies between all pairs of devices, layouts and dtypes");
     for (int a = 0; a < 4; a++)
         for (int b = 0; b < 4; b++)
             for (int from_layout = 0; from_layout < 4; from_layout++)
@@ -339,9 +332,8 @@ static void routes(void)
     CHECK_EQ(toy_bytes_to_host, 400);
 }
 
-static void missing_kernels(void)
+TEST(missing_kernels, "a missing kernel is an error, or runs on the cpu with CTRT_FALLBACK=cpu")
 {
-    group("a missing kernel is an error, or runs on the cpu with CTRT_FALLBACK=cpu");
     CTRT_AUTO(tensor) x = NULL, t = NULL;
     const float values[6] = { 0, 1, 2, 3, 4, 5 };
     OK(ctrt_empty(&x, CTRT_SHAPE(2, 3), CTRT_F32, devices[TOY_BARE]), ctrt_from_host_(x, values, 6, CTRT_F32),
@@ -373,7 +365,7 @@ TEST_MAIN
     for (int k = TOY_BARE; k <= TOY_FULL; k++)
         if (!CHECK_OK(toy_open(&devices[k], k)))
             return done();
-    RUN_ALL(layouts, casts, in_place, host, routes, missing_kernels);
+    const int result = run_tests();
     ctrt_tensor_release(&y);
-    return done();
+    return result;
 }

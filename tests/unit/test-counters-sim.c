@@ -19,8 +19,8 @@ static void peaks(ctrt_device *device)
     int raised = 0;
     CHECK_OK(ctrt_empty(&kept, CTRT_SHAPE(100), CTRT_F32, device));
     for (int round = 0; round < 2; round++) {           /* the peaks rise again after a reset */
-        CHECK_OK(ctrt_empty(&small, CTRT_SHAPE(1000), CTRT_F32, device));
-        CHECK_OK(ctrt_empty(&large, CTRT_SHAPE(10 << 20), CTRT_F32, device));
+        OK(ctrt_empty(&small, CTRT_SHAPE(1000), CTRT_F32, device),
+           ctrt_empty(&large, CTRT_SHAPE(10 << 20), CTRT_F32, device));
         RELEASE(small, large);
         CHECK_OK(ctrt_memory_empty_cache(device));
         CHECK_TRUE(stat_of(device, "reserved_bytes.large_pool.peak") >= (int64_t)(40 * MIB));
@@ -61,7 +61,7 @@ static void ops(ctrt_device *device)
 }
 
 /* Advice for a full device and for fragmented free memory, under each policy. */
-static void test_advice(void)
+TEST(advice, "the advice in an out-of-memory message fits the policy")
 {
     static const struct { const char *policy, *gaps, *full; } policies[] = {
         { "CTRT_MEMORY=caching", "CTRT_MEMORY=caching:expandable=true makes",
@@ -72,33 +72,31 @@ static void test_advice(void)
         { "CTRT_MEMORY=direct", NULL, "CTRT_MEMORY=spill+caching" },
         { "CTRT_MEMORY=spill+caching", NULL, "All operands of an op must be on the device at once" },
     };
-    group("the advice in an out-of-memory message fits the policy");
-    for (size_t i = 0; i < COUNT(policies); i++) {
-        IN_CHILD("CTRT_SIM=devices=1,memory=64m", policies[i].policy) {
+    EACH(c, policies) {
+        IN_CHILD("CTRT_SIM=devices=1,memory=64m", c->policy) {
             ctrt_device *device = sim_open("sim:0");
-            const bool spills = strstr(policies[i].policy, "spill") != NULL;
+            const bool spills = strstr(c->policy, "spill") != NULL;
             ctrt_tensor *one = NULL, *parts[15] = { NULL };
             CHECK_OK(ctrt_empty(&one, CTRT_SHAPE(14 << 20), CTRT_F32, device));
             empty_fails(17 << 20, device, "The block is larger than the device");
             if (!spills)
-                empty_fails(14 << 20, device, policies[i].full);
+                empty_fails(14 << 20, device, c->full);
             ctrt_tensor_release(&one);
             if (spills) {
                 one = full(1, 6 << 20, device);
                 parts[0] = full(1, 6 << 20, device);                /* 72 MiB together with the result */
-                CHECK_FAILS(ctrt_add(&parts[1], one, parts[0]), CTRT_ERR_OUT_OF_MEMORY, policies[i].full);
+                CHECK_FAILS(ctrt_add(&parts[1], one, parts[0]), CTRT_ERR_OUT_OF_MEMORY, c->full);
                 ctrt_tensor_release(&one);
             }
-            if (policies[i].gaps != NULL) {
+            if (c->gaps != NULL) {
                 /* 60 MiB in 3 segments of 20; every other block of 4 MiB is freed. */
                 for (int k = 0; k < 15; k++)
                     CHECK_OK(ctrt_empty(&parts[k], CTRT_SHAPE(1 << 20), CTRT_F32, device));
                 for (int k = 0; k < 15; k += 2)
                     ctrt_tensor_release(&parts[k]);
-                empty_fails(3 << 20, device, policies[i].gaps);
+                empty_fails(3 << 20, device, c->gaps);
             }
-            for (int k = 0; k < 15; k++)
-                ctrt_tensor_release(&parts[k]);
+            tensors_release(parts, 15);
         }
     }
 }
@@ -135,6 +133,5 @@ TEST_MAIN
           { "CTRT_SIM=devices=1,memory=64m", "CTRT_MEMORY_HISTORY=all" }, snapshot },
     };
     run_cases(cases, COUNT(cases));
-    test_advice();
-    return done();
+    return run_tests();
 }

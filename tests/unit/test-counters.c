@@ -10,11 +10,8 @@
 #include "memory/quota.h"
 #include "memory_stats/summary.h"
 
-/* ---- statistics ---- */
-
-static void test_keys(void)
+TEST(keys, "statistics have PyTorch's names")
 {
-    group("statistics have PyTorch's names");
 #define STAT(name)  name ".current", name ".peak", name ".allocated", name ".freed"
 #define POOLS(name) STAT(name ".all"), STAT(name ".large_pool"), STAT(name ".small_pool")
 #define TIMES(name) name ".total", name ".max", name ".min", name ".count", name ".avg"
@@ -67,8 +64,6 @@ FAKE_TEST(stats)
     CHECK_OK(ctrt_memory_get_stats(&stats, device));
     EQUALS((stats.allocation[CTRT_POOL_ALL].allocated, 4), (stats.num_device_alloc, 4));
 }
-
-/* ---- scopes ---- */
 
 enum { SCOPES = 7, BLOCKS = 20, VALUES = 4 };
 
@@ -142,11 +137,8 @@ FAKE_TEST(scopes)
           (unsigned long long)peaks.reserved_bytes, (unsigned long long)peaks.allocations);
 }
 
-/* ---- the table ---- */
-
-static void test_table(void)
+TEST(table, "sizes and counts are formatted as in PyTorch's table")
 {
-    group("sizes and counts are formatted as in PyTorch's table");
     static const struct { int64_t value, by; const char *size, *count; } cases[] = {
         { 0, 0, "     0 B  ", "      0   " },
         { 786431, 786431, "786431 B  ", "    786 K " },
@@ -161,9 +153,9 @@ static void test_table(void)
         { 805306367, 805306367, "786431 KiB", "    805 M " },
     };
     char text[16];
-    for (size_t i = 0; i < COUNT(cases); i++) {
-        CHECK_STR(summary_size(text, cases[i].value, cases[i].by), cases[i].size);
-        CHECK_STR(summary_count(text, cases[i].value, cases[i].by), cases[i].count);
+    EACH(c, cases) {
+        CHECK_STR(summary_size(text, c->value, c->by), c->size);
+        CHECK_STR(summary_count(text, c->value, c->by), c->count);
     }
 
     static const char want[] =
@@ -200,11 +192,8 @@ static void test_table(void)
     strbuf_drop(&table);
 }
 
-/* ---- limits ---- */
-
-static void test_limits(void)
+TEST(limits, "the grammar of CTRT_MEMORY_LIMIT")
 {
-    group("the grammar of CTRT_MEMORY_LIMIT");
     static const struct { const char *text; uint64_t limit; } good[] = {
         { "fake:0=64m", 64 * MIB }, { "fake:1=64m", QUOTA_NONE }, { "fake=1g", 1024 * MIB },
         { "fake:0=2m,fake=1g", 2 * MIB },   /* the entry with the device's name has priority, in any position */
@@ -216,53 +205,47 @@ static void test_limits(void)
         "fake:=1m", "cuda:o=1m", "cuda:0x1=1m",
     };
     uint64_t limit;
-    for (size_t i = 0; i < COUNT(good); i++) {
-        CHECK_OK(quota_parse(&limit, good[i].text, "fake:0", "fake", 1000));
-        CHECK(limit == good[i].limit, "\"%s\" is a limit of %llu", good[i].text, (unsigned long long)limit);
+    EACH(c, good) {
+        CHECK_OK(quota_parse(&limit, c->text, "fake:0", "fake", 1000));
+        CHECK(limit == c->limit, "\"%s\" is a limit of %llu", c->text, (unsigned long long)limit);
     }
-    for (size_t i = 0; i < COUNT(bad); i++)
-        CHECK(quota_parse(&limit, bad[i], "fake:0", "fake", 1000) == CTRT_ERR_INVALID_ARGUMENT, "\"%s\" is accepted",
-              bad[i]);
+    EACH(text, bad)
+        CHECK_FAILS(quota_parse(&limit, *text, "fake:0", "fake", 1000), CTRT_ERR_INVALID_ARGUMENT, NULL);
     CHECK_FAILS(quota_parse(&limit, "fake:0=50%", "fake:0", "fake", 0), CTRT_ERR_INVALID_ARGUMENT, "give a size");
-
-    static const char *const settings[] = { "CTRT_MEMORY=caching", "CTRT_MEMORY=direct" };
-    for (size_t s = 0; s < COUNT(settings); s++) {
-        group("reserved memory never exceeds the limit: %s", settings[s]);
-        IN_FAKE(settings[s], "CTRT_FAKE_MEMORY=256m", "CTRT_MEMORY_LIMIT=fake:0=64m") {
-            struct device_memory *memory = open_memory("fake:0");
-            ctrt_device *device = memory->device;
-            CHECK_EQ(ctrt_memory_limit(device), 64 * MIB);
-            ctrt_block a = take(memory, 40 * MIB), b, c;
-            take_fails(memory, 30 * MIB, "64.00 MiB allowed");
-            CHECK_HAS(ctrt_error_message(), "The device has enough free memory: raise the limit");
-            CHECK_STATS(device, { "num_ooms", 1 }, { "num_oom_rejections", 1 });
-            give(memory, &a, 40 * MIB);
-            b = take(memory, 50 * MIB);                             /* the cache is trimmed to free memory */
-            CHECK_TRUE(ctrt_memory_reserved(device) <= 64 * MIB);
-            CHECK_OK(ctrt_memory_set_limit(device, UINT64_MAX));
-            c = take(memory, 100 * MIB);
-            give(memory, &c, 100 * MIB);
-            CHECK_OK(ctrt_memory_set_fraction(device, 0.125));      /* 32 MiB, less than is reserved */
-            CHECK_EQ(ctrt_memory_limit(device), 32 * MIB);
-            take_fails(memory, 120 * MIB, "32.00 MiB allowed");
-            CHECK_OK(ctrt_memory_set_fraction(device, 0));
-            take_fails(memory, 120 * MIB, "0 bytes allowed");
-            CHECK_STAT(device, "num_oom_rejections", 3);
-            CHECK_OK(ctrt_memory_set_fraction(device, 1));
-            take_fails(memory, 500 * MIB, "The request alone exceeds the limit");
-            CHECK_OK(ctrt_memory_set_limit(device, UINT64_MAX));
-            take_fails(memory, 230 * MIB, NULL);
-            CHECK_STATS(device, { "num_ooms", 5 }, { "num_oom_rejections", 4 });
-            c = take(memory, 120 * MIB);
-            give(memory, &c, 120 * MIB);
-            give(memory, &b, 50 * MIB);
-            CHECK_OK(ctrt_memory_release_all(device));
-            CHECK_EQ(atomic_load(&memory->reserved), 0);
-        }
-    }
 }
 
-static void test_limit_types(void)
+FAKE_TEST(limited)
+{
+    CHECK_EQ(ctrt_memory_limit(device), 64 * MIB);
+    ctrt_block a = take(memory, 40 * MIB), b, c;
+    take_fails(memory, 30 * MIB, "64.00 MiB allowed");
+    CHECK_HAS(ctrt_error_message(), "The device has enough free memory: raise the limit");
+    CHECK_STATS(device, { "num_ooms", 1 }, { "num_oom_rejections", 1 });
+    give(memory, &a, 40 * MIB);
+    b = take(memory, 50 * MIB);                             /* the cache is trimmed to free memory */
+    CHECK_TRUE(ctrt_memory_reserved(device) <= 64 * MIB);
+    CHECK_OK(ctrt_memory_set_limit(device, UINT64_MAX));
+    c = take(memory, 100 * MIB);
+    give(memory, &c, 100 * MIB);
+    CHECK_OK(ctrt_memory_set_fraction(device, 0.125));      /* 32 MiB, less than is reserved */
+    CHECK_EQ(ctrt_memory_limit(device), 32 * MIB);
+    take_fails(memory, 120 * MIB, "32.00 MiB allowed");
+    CHECK_OK(ctrt_memory_set_fraction(device, 0));
+    take_fails(memory, 120 * MIB, "0 bytes allowed");
+    CHECK_STAT(device, "num_oom_rejections", 3);
+    CHECK_OK(ctrt_memory_set_fraction(device, 1));
+    take_fails(memory, 500 * MIB, "The request alone exceeds the limit");
+    CHECK_OK(ctrt_memory_set_limit(device, UINT64_MAX));
+    take_fails(memory, 230 * MIB, NULL);
+    CHECK_STATS(device, { "num_ooms", 5 }, { "num_oom_rejections", 4 });
+    c = take(memory, 120 * MIB);
+    give(memory, &c, 120 * MIB);
+    give(memory, &b, 50 * MIB);
+    CHECK_OK(ctrt_memory_release_all(device));
+    CHECK_EQ(atomic_load(&memory->reserved), 0);
+}
+
+TEST(limit_types, "an invalid limit or a misspelt device type is an error, a type that is not installed one warning")
 {
     static const char missing[] = "there is no backend opencl, so that part has no effect\n";
     static const struct { const char *setting, *error, *warning; } cases[] = {
@@ -272,27 +255,24 @@ static void test_limit_types(void)
         { "CTRT_MEMORY_LIMIT=fake:1=8m,Fake=8m", "there is no backend Fake; did you mean fake?", NULL },
         { "CTRT_MEMORY_LIMIT=opencl=90%,fake:0=8m", NULL, missing },
     };
-    group("an invalid limit or a misspelt device type is an error, a type that is not installed one warning");
-    for (size_t i = 0; i < COUNT(cases); i++) {
-        IN_FAKE(cases[i].setting) {
+    EACH(c, cases) {
+        IN_FAKE(c->setting) {
             ctrt_device *device = NULL, *second = NULL;
             log_keep(CTRT_LOG_WARNING);
-            if (cases[i].error != NULL) {
-                CHECK_FAILS(ctrt_device_get(&device, "fake:0"), CTRT_ERR_INVALID_ARGUMENT, cases[i].error);
+            if (c->error != NULL) {
+                CHECK_FAILS(ctrt_device_get(&device, "fake:0"), CTRT_ERR_INVALID_ARGUMENT, c->error);
             } else {
                 OK(ctrt_device_get(&device, "fake:0"), ctrt_device_get(&second, "fake:1"));
                 CHECK_EQ(ctrt_memory_limit(device), 8 * MIB);
-                if (cases[i].warning == NULL)
+                if (c->warning == NULL)
                     CHECK_STR(logged, "");
-                else if (CHECK_HAS(logged, cases[i].warning))
-                    CHECK(strstr(strstr(logged, cases[i].warning) + 1, cases[i].warning) == NULL, "logged twice: %s",
+                else if (CHECK_HAS(logged, c->warning))
+                    CHECK(strstr(strstr(logged, c->warning) + 1, c->warning) == NULL, "logged twice: %s",
                           logged);
             }
         }
     }
 }
-
-/* ---- metrics ---- */
 
 static long long metric(const char *text, const char *name)
 {
@@ -375,15 +355,15 @@ TEST_MAIN
 {
     static const struct fake_case cases[] = {
         { "blocks are counted by pool: current, peak, allocated, freed", { DIRECT }, stats },
+        { "reserved memory never exceeds the limit",
+          { "CTRT_MEMORY=caching", "CTRT_FAKE_MEMORY=256m", "CTRT_MEMORY_LIMIT=fake:0=64m" }, limited },
+        { "reserved memory never exceeds the limit",
+          { "CTRT_MEMORY=direct", "CTRT_FAKE_MEMORY=256m", "CTRT_MEMORY_LIMIT=fake:0=64m" }, limited },
         { "scopes, nested and overlapping at random, have the peaks of a simple model", { DIRECT }, scopes },
         { "metrics have Prometheus' format and report a peak between two readings", { DIRECT }, metrics },
         { "metrics: no current value exceeds its peak while another thread allocates", { DIRECT }, moving_metrics },
     };
     folder = pool_folder();
     run_fake_cases(cases, COUNT(cases));
-    test_limits();
-    test_limit_types();
-    test_keys();
-    test_table();
-    return done();
+    return run_tests();
 }

@@ -108,9 +108,9 @@ static void compute_results(void)
                 add_result(x);
             }
         }
-    for (size_t i = 0; i < COUNT(others); i++) {
-        CTRT_AUTO(tensor) in = random_of(CTRT_SHAPE(3000001), others[i].dtype, others[i].lo, others[i].hi);
-        CHECK_OK(others[i].product ? ctrt_prod_dims(&y, in, CTRT_ALL_DIMS, false) : ctrt_sum(&y, in, CTRT_ALL_DIMS));
+    EACH(o, others) {
+        CTRT_AUTO(tensor) in = random_of(CTRT_SHAPE(3000001), o->dtype, o->lo, o->hi);
+        CHECK_OK(o->product ? ctrt_prod_dims(&y, in, CTRT_ALL_DIMS, false) : ctrt_sum(&y, in, CTRT_ALL_DIMS));
         add_result(y);
     }
 }
@@ -173,8 +173,7 @@ static ctrt_tensor *of_rows(const struct large_case *c, ctrt_tensor *row, int64_
 
 static void large_results(void)
 {
-    for (size_t k = 0; k < COUNT(large_cases); k++) {
-        const struct large_case *c = &large_cases[k];
+    EACH(c, large_cases) {
         const size_t bytes = N * ctrt_dtype_size(c->dtype);
         CTRT_AUTO(tensor) row = random_of(CTRT_SHAPE(1, N), c->dtype, -6, 6);
         CTRT_AUTO(tensor) want = of_rows(c, row, 1), got = of_rows(c, row, ROWS);
@@ -201,18 +200,17 @@ static void large_results(void)
 static void test_large_results(void)
 {
     static const char *const isas[] = { "CTRT_CPU_ISA=baseline", "CTRT_CPU_ISA=avx2", "CTRT_CPU_ISA=avx512" };
-    for (size_t i = 0; i < COUNT(isas); i++) {
-        group("a result larger than the caches equals row by row that of a row alone, %s", isas[i]);
-        IN_CHILD(isas[i]) {
+    EACH(isa, isas) {
+        group("a result larger than the caches equals row by row that of a row alone, %s", *isa);
+        IN_CHILD(*isa) {
             cpu_device();
             large_results();
         }
     }
 }
 
-static void test_accuracy(void)
+TEST(accuracy, "long sums and means are correctly rounded, unlike with f32 accumulation")
 {
-    group("long sums and means are correctly rounded, unlike with f32 accumulation");
     enum { ROW = 2049, COLUMN = 4096 };
     CTRT_AUTO(tensor) x = random_of(CTRT_SHAPE((1 << 24) + 5), CTRT_F32, 0, 1), y = NULL;
     const float *values = ctrt_tensor_data(x);
@@ -237,13 +235,12 @@ static void test_accuracy(void)
 
 /* ---- calls that the core does not make ---- */
 
-static void test_sums_at_indices(void)
+TEST(sums_at_indices, "index_add and scatter_add of integers wrap")
 {
     static const struct { ctrt_dtype dtype; double sum; } sums[] = {
         { CTRT_I8, 44 }, { CTRT_U8, 44 }, { CTRT_I16, 300 }, { CTRT_I32, 300 }, { CTRT_I64, 300 },
     };
     static const int64_t wrong[] = { 5, -1, 1000000000000000, -1000000000000000 };
-    group("index_add and scatter_add of integers wrap");
     for (size_t k = 0; k < 2 * COUNT(sums); k++) {
         const ctrt_dtype dtype = sums[k / 2].dtype;
         CTRT_AUTO(tensor) dx = full_of(CTRT_SHAPE(1, 2, 1), dtype, 7), dy = full_of(CTRT_SHAPE(1, 3, 1), dtype, 100);
@@ -267,11 +264,10 @@ static void test_sums_at_indices(void)
     }
 }
 
-static void test_errors(void)
+TEST(errors, "kernels report integer divisions by zero, the largest of no elements and an empty range, and name the op")
 {
     static const ctrt_random_attributes empty_range = { .size = sizeof empty_range, .lo = 4, .hi = 4 };
     static const ctrt_reduce_attributes columns = { sizeof columns, 2 };
-    group("kernels report integer divisions by zero, the largest of no elements and an empty range, and name the op");
     CTRT_AUTO(tensor) a = full_of(CTRT_SHAPE(3, 1), CTRT_I32, 5), b = full_of(CTRT_SHAPE(3, 1), CTRT_I32, 0);
     CTRT_AUTO(tensor) none = full_of(CTRT_SHAPE(3, 0), CTRT_F32, 0), out = full_of(CTRT_SHAPE(3, 1), CTRT_F32, 0);
     CTRT_AUTO(tensor) at = full_of(CTRT_SHAPE(3, 1), CTRT_I64, 0), x = full_of(CTRT_SHAPE(1 << 20), CTRT_F32, 1);
@@ -313,10 +309,9 @@ static ctrt_view reversed(const ctrt_tensor *x)
 }
 
 /* The core makes no tensors with negative strides, but plugin.h says that kernels accept them. */
-static void test_negative_strides(void)
+TEST(negative_strides, "negative strides")
 {
     enum { ALL = 5 * 3 * 111 };
-    group("negative strides");
     for (ctrt_dtype dtype = CTRT_F32; dtype <= CTRT_BOOL; dtype++)
         for (int layout = 0; layout < 4; layout++) {
             double from[ALL], got[ALL], gaps[ALL];
@@ -436,12 +431,12 @@ static void test_products(void)
         { "a product without memory for packed blocks fails, and a later one succeeds", no_memory, 1 },
         { "parent and child compute products after a fork", after_fork, 3 },
     };
-    for (size_t c = 0; c < COUNT(cases); c++) {
-        group("%s", cases[c].what);
-        for (int p = 0; p < cases[c].libraries; p++)
+    EACH(c, cases) {
+        group("%s", c->what);
+        for (int p = 0; p < c->libraries; p++)
             IN_CHILD(gemms[p], "CTRT_NUM_THREADS=2") {
                 cpu_device();
-                cases[c].run();
+                c->run();
             }
     }
 }
@@ -450,6 +445,5 @@ TEST_MAIN
 {
     RUN_ALL(test_one_thread, test_number_of_threads, test_large_results, test_products);
     cpu_device();
-    RUN_ALL(test_accuracy, test_sums_at_indices, test_errors, test_negative_strides);
-    return done();
+    return run_tests();
 }

@@ -1,8 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Tests the cpu backend's memory limits and memory nodes on other machines: containers, control groups and machines
  * with several nodes. Each case is a tree of the files in /proc and /sys that the backend reads. */
-#include <stdint.h>
-
 #include <linux/mempolicy.h>
 
 #include "backends/cpu/host/internal.h"
@@ -50,7 +48,7 @@ static const struct machine container = { {
                    "inactive_file 536870912\nactive_file 536870912\nslab_reclaimable 0\nslab 0"),
 } };
 
-static void test_available(void)
+TEST(available, NULL)
 {
     const struct {
         const char *name;
@@ -96,18 +94,16 @@ static void test_available(void)
             { "/proc/meminfo", "MemTotal\nMemAvailable: -\n", 0 }, IN_GROUP("::::\n0:\n:"), V2("", "max", "") } },
           0, 0, NONE, "" },
     };
-    for (size_t i = 0; i < COUNT(cases); i++) {
+    EACH(c, cases) {
         struct cpu_memory_limits available;
-        group("total, free and grantable memory come from the tightest limit: %s", cases[i].name);
-        make_tree(cases[i].machine.files);
+        group("total, free and grantable memory come from the tightest limit: %s", c->name);
+        make_tree(c->machine.files);
         cpu_memory_limits(&available);
-        EQUALS((available.total / MIB, cases[i].total / MIB), (available.free / MIB, cases[i].free / MIB),
-               (available.grantable / MIB, cases[i].grantable / MIB));
-        CHECK_STR(available.bound, cases[i].bound);
+        EQUALS((available.total / MIB, c->total / MIB), (available.free / MIB, c->free / MIB),
+               (available.grantable / MIB, c->grantable / MIB));
+        CHECK_STR(available.bound, c->bound);
     }
 }
-
-/* ---- refused allocations ---- */
 
 static void set_check(const char *value)
 {
@@ -130,7 +126,7 @@ static int grant_all(uint64_t bytes)
     return granted;
 }
 
-static void test_refusal(void)
+TEST(refusal, NULL)
 {
     static const char *const words[] = { "2.00 GiB (2147483712 bytes)", "control group /", "limit 4.00 GiB",
                                          "used and not reclaimable 2.00 GiB", "CTRT_CPU_MEMORY_CHECK=off" };
@@ -138,8 +134,8 @@ static void test_refusal(void)
     make_tree(container.files);
     set_check("on");
     check_granted(2 * GIB);
-    for (size_t i = 0; i < COUNT(words); i++)
-        CHECK_FAILS(cpu_memory_grant(2 * GIB + 64), CTRT_ERR_OUT_OF_MEMORY, words[i]);
+    EACH(word, words)
+        CHECK_FAILS(cpu_memory_grant(2 * GIB + 64), CTRT_ERR_OUT_OF_MEMORY, *word);
     set_check("off");
     check_granted(3 * GIB);
     make_tree(nothing.files);                             /* without known limits nothing is refused */
@@ -147,9 +143,8 @@ static void test_refusal(void)
     check_granted(1024 * GIB);
 }
 
-static void test_promises(void)
+TEST(promises, "granted memory that is not yet written counts, although it is missing from the group's usage")
 {
-    group("granted memory that is not yet written counts, although it is missing from the group's usage");
     make_tree(container.files);
     set_check("on");
     CHECK_EQ(grant_all(256 * MIB), 8);          /* 10 MiB of other anonymous memory count as written */
@@ -165,9 +160,8 @@ static void test_promises(void)
     cpu_memory_returned(3 * GIB);
 }
 
-static void test_small_requests(void)
+TEST(small_requests, "small requests are checked together, and one by one near the limit")
 {
-    group("small requests are checked together, and one by one near the limit");
     make_tree(bare.files);
     set_check("on");
     CHECK_EQ(cpu_memory_grant(2 * MIB), CTRT_OK);
@@ -180,21 +174,15 @@ static void test_small_requests(void)
     cpu_memory_returned((size_t)(granted + 1) * 2 * MIB);
 }
 
-/* ---- memory nodes ---- */
-
-static void test_lists(void)
+TEST(lists, "lists of processors and nodes are parsed")
 {
     static const struct { const char *text; bool good; int count; } cases[] = {
         { "0\n", true, 1 }, { "0-3,8", true, 5 }, { "0-1023", true, 1024 },  { "\n", true, 0 },     { "", true, 0 },
         { "x", false, 0 },  { "3-1", false, 0 },  { "0-5000", false, 1024 }, { "1,2,x", false, 2 }, { "7 8", false, 1 },
     };
-    group("lists of processors and nodes are parsed");
-    for (size_t i = 0; i < COUNT(cases); i++) {
+    EACH(c, cases) {
         struct cpu_list list;
-        bool good = cpu_list_parse(&list, cases[i].text);
-        CHECK(good == cases[i].good && cpu_list_count(&list) == cases[i].count,
-              "list \"%s\": %s, %d members; expected %d", cases[i].text, good ? "good" : "bad", cpu_list_count(&list),
-              cases[i].count);
+        EQUALS((cpu_list_parse(&list, c->text), c->good), (cpu_list_count(&list), c->count));
     }
 }
 
@@ -219,7 +207,7 @@ static const struct machine odd_nodes = { {
     NODES("node1/cpulist", "4-7"), NODES("node2/cpulist", ""), NODES("node3/cpulist", "8-9"),
 } };
 
-static void test_nodes(void)
+TEST(nodes, NULL)
 {
     static const struct {
         const struct machine *machine;
@@ -247,27 +235,24 @@ static void test_nodes(void)
         { &nothing, "0", "0-7", MPOL_DEFAULT, NULL, NULL },
         { &nothing, "1", "0-7", 0, NULL, "0 alone" },
     };
-    for (size_t i = 0; i < COUNT(cases); i++) {
+    EACH(c, cases) {
         struct cpu_list processors, nodes, want;
         int mode = -1;
-        group("CTRT_NUMA selects the policy and the nodes: case %zu, CTRT_NUMA=%s", i, cases[i].text);
-        make_tree(cases[i].machine->files);
-        REQUIRE_TRUE(cpu_list_parse(&processors, cases[i].processors));
-        if (cases[i].error != NULL)
-            CHECK_FAILS(cpu_numa_choose(&mode, &nodes, cases[i].text, &processors), CTRT_ERR_INVALID_ARGUMENT,
-                        cases[i].error);
-        else if (CHECK_OK(cpu_numa_choose(&mode, &nodes, cases[i].text, &processors)))
-            CHECK_EQ(mode, cases[i].mode);
-        if (cases[i].nodes)
-            CHECK(cpu_list_parse(&want, cases[i].nodes) && memcmp(&want, &nodes, sizeof want) == 0, "not the nodes %s",
-                  cases[i].nodes);
+        group("CTRT_NUMA selects the policy and the nodes: case %zu, CTRT_NUMA=%s", (size_t)(c - cases), c->text);
+        make_tree(c->machine->files);
+        REQUIRE_TRUE(cpu_list_parse(&processors, c->processors));
+        if (c->error != NULL)
+            CHECK_FAILS(cpu_numa_choose(&mode, &nodes, c->text, &processors), CTRT_ERR_INVALID_ARGUMENT, c->error);
+        else if (CHECK_OK(cpu_numa_choose(&mode, &nodes, c->text, &processors)))
+            CHECK_EQ(mode, c->mode);
+        if (c->nodes)
+            CHECK_TRUE(cpu_list_parse(&want, c->nodes) && memcmp(&want, &nodes, sizeof want) == 0);
     }
 }
 
 /* The system call itself on this machine. Every machine supports a preference for node 0. */
-static void test_placing(void)
+TEST(placing, "blocks are on the selected node")
 {
-    group("blocks are on the selected node");
     make_tree(two_nodes.files);
     setenv("CTRT_NUMA", "0", 1);
     param_forget_values();
@@ -297,10 +282,6 @@ static void test_placing(void)
 
 TEST_MAIN
 {
-    cpu_root = mkdtemp(tree);
-    REQUIRE(cpu_root != NULL, "cannot create folder %s", tree);
-    RUN_ALL(test_available, test_refusal, test_promises, test_small_requests, test_lists, test_nodes, test_placing);
-    make_tree(nothing.files);
-    CHECK(rmdir(tree) == 0, "%s is not empty", tree);
-    return done();
+    cpu_root = tree = folder_new();
+    return run_tests();
 }

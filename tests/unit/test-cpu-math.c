@@ -3,7 +3,6 @@
  * last place, for a sample of all floats and every instruction set of this processor. */
 #include <math.h>
 
-#include "calls.h"
 #include "sims.h"
 
 static ctrt_status gelu_erf_op(ctrt_tensor **out, ctrt_tensor *x) { return ctrt_gelu(out, x, false); }
@@ -75,8 +74,7 @@ static double worst_of(const struct function *f, uint32_t first, uint32_t step, 
 
 static void check(const char *isa)
 {
-    for (size_t k = 0; k < COUNT(functions); k++) {
-        const struct function *f = &functions[k];
+    EACH(f, functions) {
         double worst = 0;
         uint32_t where = 0, at = 0;
         /* Samples 16 * 65536 floats of all bit patterns, and as many of magnitude 2^-12 to 16. */

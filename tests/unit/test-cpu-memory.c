@@ -1,8 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Tests the cpu backend's memory: alignment of blocks, huge pages, unmapping of freed blocks, locked memory, errors
  * when address space is short, and the backend's parameters. test-cpu-limits.c tests limits of other machines. */
-#include <stdint.h>
-
 #include <linux/capability.h>
 #include <pthread.h>
 #include <sys/mman.h>
@@ -60,9 +58,7 @@ static long status_bytes(const char *name)
     return proc_bytes("/proc/self/status", name, NULL);
 }
 
-/* ---- blocks ---- */
-
-static void test_sizes(void)
+TEST(sizes, "blocks are aligned and do not overlap")
 {
     static const struct { size_t bytes, alignment; } cases[] = {
         { 1, 64 },           { 64, 64 },           { 65, 64 },           { 4096, 64 },
@@ -70,7 +66,6 @@ static void test_sizes(void)
         { 5 * MIB, 2 * MIB }, { 20 * MIB, 2 * MIB }, { 67 * MIB - 64, 2 * MIB },
     };
     unsigned char *blocks[COUNT(cases)];
-    group("blocks are aligned and do not overlap");
     for (size_t i = 0; i < COUNT(cases); i++) {
         blocks[i] = get(cases[i].bytes);
         CHECK((uintptr_t)blocks[i] % cases[i].alignment == 0, "a block of %zu bytes at %p is not on a boundary of %zu",
@@ -84,38 +79,35 @@ static void test_sizes(void)
     }
 }
 
-static void test_copies(void)
+TEST(copies, "copies and fills, which large blocks divide among threads")
 {
     static const size_t sizes[] = { 1, 2 * MIB - 1, 5 * MIB + 3 };
-    group("copies and fills, which large blocks divide among threads");
-    for (size_t i = 0; i < COUNT(sizes); i++) {
-        unsigned char *from = get(sizes[i] + 1), *to = get(sizes[i] + 1);
-        for (size_t k = 0; k < sizes[i]; k++)
+    EACH(size, sizes) {
+        unsigned char *from = get(*size + 1), *to = get(*size + 1);
+        for (size_t k = 0; k < *size; k++)
             from[k] = (unsigned char)(k * 31 + k / 257);
-        to[sizes[i]] = 77;
-        CHECK_EQ(memory->copy(NULL, NULL, to, from, sizes[i], 0), CTRT_OK);
-        CHECK(memcmp(from, to, sizes[i]) == 0 && to[sizes[i]] == 77, "wrong copy of %zu bytes", sizes[i]);
-        CHECK_EQ(memory->fill(NULL, NULL, from, 5, sizes[i]), CTRT_OK);
-        memset(to, 5, sizes[i]);
-        CHECK(memcmp(from, to, sizes[i]) == 0, "wrong fill of %zu bytes", sizes[i]);
-        memory->free(NULL, from, sizes[i] + 1);
-        memory->free(NULL, to, sizes[i] + 1);
+        to[*size] = 77;
+        CHECK_EQ(memory->copy(NULL, NULL, to, from, *size, 0), CTRT_OK);
+        CHECK(memcmp(from, to, *size) == 0 && to[*size] == 77, "wrong copy of %zu bytes", *size);
+        CHECK_EQ(memory->fill(NULL, NULL, from, 5, *size), CTRT_OK);
+        memset(to, 5, *size);
+        CHECK(memcmp(from, to, *size) == 0, "wrong fill of %zu bytes", *size);
+        memory->free(NULL, from, *size + 1);
+        memory->free(NULL, to, *size + 1);
     }
 }
 
-static void test_unmapped(void)
+TEST(unmapped, "freed blocks are unmapped, and memory that was never written is not resident")
 {
     static const size_t sizes[] = { 2 * MIB, 2 * MIB + 64, 32 * MIB, 33 * MIB - 64 };
-    group("freed blocks are unmapped, and memory that was never written is not resident");
-    for (size_t i = 0; i < COUNT(sizes); i++) {
-        char *block = get(sizes[i]);
+    EACH(size, sizes) {
+        char *block = get(*size);
         long before = status_bytes("VmSize:");
-        CHECK(mapping_bytes(block, "Rss:") <= (long)sizes[i] / 2,
-              "a block of %zu bytes is resident before it is written", sizes[i]);
-        memset(block, 1, sizes[i]);
-        memory->free(NULL, block, sizes[i]);
+        CHECK_TRUE(mapping_bytes(block, "Rss:") <= (long)*size / 2);
+        memset(block, 1, *size);
+        memory->free(NULL, block, *size);
         long gone = before - status_bytes("VmSize:");
-        CHECK(gone >= (long)sizes[i] - OTHERS_MAP, "freeing %zu bytes unmapped %ld", sizes[i], gone);
+        CHECK(gone >= (long)*size - OTHERS_MAP, "freeing %zu bytes unmapped %ld", *size, gone);
     }
     long before = status_bytes("VmSize:");
     for (size_t bytes = 2 * MIB; bytes < 16 * MIB; bytes += 7001)
@@ -178,29 +170,26 @@ static void test_parameters(void)
         { "CTRT_CPU_MEMORY_CHECK=off", true }, { "CTRT_CPU_MEMORY_CHECK=x", false }, { "CTRT_NUM_THREADS=0", false },
         { "CTRT_NUM_THREADS=-1", false },      { "CTRT_NUM_THREADS=many", false },   { "CTRT_NUM_THREADS=5000", false },
     };
-    for (size_t i = 0; i < COUNT(cases); i++) {
-        group("%s is %s", cases[i].setting, cases[i].good ? "accepted" : "rejected by name");
-        IN_CHILD(cases[i].setting) {
+    EACH(c, cases) {
+        group("%s is %s", c->setting, c->good ? "accepted" : "rejected by name");
+        IN_CHILD(c->setting) {
             char name[32];
             ctrt_device *device = NULL;
-            snprintf(name, sizeof name, "%.*s", (int)strcspn(cases[i].setting, "="), cases[i].setting);
-            CHECK_EQ(ctrt_device_get(&device, "cpu") == CTRT_OK, cases[i].good);
-            if (!cases[i].good)
+            snprintf(name, sizeof name, "%.*s", (int)strcspn(c->setting, "="), c->setting);
+            CHECK_EQ(ctrt_device_get(&device, "cpu") == CTRT_OK, c->good);
+            if (!c->good)
                 CHECK_HAS(ctrt_error_message(), name);
         }
     }
 }
 
-/* ---- limits ---- */
-
-static void test_too_much(void)
+TEST(too_much, "impossible sizes are refused")
 {
     static const size_t sizes[] = { (size_t)1 << 46, (size_t)1 << 60, SIZE_MAX / 2, SIZE_MAX - 64, SIZE_MAX };
-    group("impossible sizes are refused");
-    for (size_t i = 0; i < COUNT(sizes); i++) {
+    EACH(size, sizes) {
         void *block = NULL;
-        FAILS(OUT_OF_MEMORY, (memory->alloc(NULL, &block, sizes[i]), "bytes"),
-              (memory->host_alloc(NULL, &block, sizes[i]), "bytes"));
+        FAILS(OUT_OF_MEMORY, (memory->alloc(NULL, &block, *size), "bytes"),
+              (memory->host_alloc(NULL, &block, *size), "bytes"));
         CHECK_TRUE(block == NULL);
     }
     memory->free(NULL, get(4 * MIB), 4 * MIB);                      /* the failed requests took no memory */
@@ -270,8 +259,6 @@ static void test_pinned(void)
     }
 }
 
-/* ---- many threads ---- */
-
 static void *churn(void *argument)
 {
     uint32_t state = *(uint32_t *)argument;
@@ -290,11 +277,10 @@ static void *churn(void *argument)
     return NULL;
 }
 
-static void test_threads(void)
+TEST(threads, "several threads allocate and free")
 {
     pthread_t threads[4];
     uint32_t seeds[4] = { 1, 2, 3, 4 };
-    group("several threads allocate and free");
     for (int i = 0; i < 4; i++)
         REQUIRE_EQ(pthread_create(&threads[i], NULL, churn, &seeds[i]), 0);
     for (int i = 0; i < 4; i++)
@@ -305,6 +291,5 @@ TEST_MAIN
 {
     RUN_ALL(test_huge_pages, test_parameters, test_address_space, test_pinned);
     memory = cpu_device()->backend->memory;
-    RUN_ALL(test_sizes, test_unmapped, test_copies, test_too_much, test_threads);
-    return done();
+    return run_tests();
 }

@@ -1,8 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Tests the cpu backend's threads: their number (CTRT_NUM_THREADS, affinity mask), correct results, calls from
  * several threads, and fork() with work in the child and in the parent. */
-#include <stdint.h>
-
 #include <dlfcn.h>
 #include <sched.h>
 
@@ -328,15 +326,15 @@ TEST_MAIN
           { "CTRT_NUM_THREADS=2", "CTRT_CPU_GEMM=onednn" }, creates_later, false, true },
     };
     pool_threads = shared_memory(sizeof *pool_threads);
-    for (size_t i = 0; i < COUNT(cases); i++) {
-        group("%s", cases[i].what);
-        if (cases[i].openmp && threads_expected(3) != 3)
+    EACH(c, cases) {
+        group("%s", c->what);
+        if (c->openmp && threads_expected(3) != 3)
             skip_group("built without OpenMP");
-        else if (SANITIZED && !cases[i].sanitized)
+        else if (SANITIZED && !c->sanitized)
             skip_group("a fork while other threads run");
         else
-            CHILD_LOOP(child, cases[i].settings, exit)
-                cases[i].run();
+            CHILD_LOOP(child, c->settings, exit)
+                c->run();
     }
     return done();
 }

@@ -1,7 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Tests the functions that create tensors: values, dtypes, strides, and rejected arguments. */
-#include <math.h>
-
 #include "calls.h"
 #include "tensors.h"
 
@@ -10,9 +8,8 @@ static ctrt_tensor *y;          /* receives every result, by the assignment rule
 #define DTYPE_IS(x, dtype) CHECK_STR(ctrt_dtype_name(ctrt_tensor_dtype(x)), ctrt_dtype_name(dtype))
 #define GIVES_DTYPE(call, dtype) (tap_ok((call), __FILE__, __LINE__, #call), DTYPE_IS(y, dtype))
 
-static void constants(void)
+TEST(constants, "CTRT_DTYPE_DEFAULT selects the default dtype, or that of the number")
 {
-    group("CTRT_DTYPE_DEFAULT selects the default dtype, or that of the number");
     GIVES_DTYPE(ctrt_zeros(&y, CTRT_SHAPE(2), CTRT_DTYPE_DEFAULT, NULL), CTRT_F32);
     CHECK_OK(ctrt_set_default_dtype(CTRT_F64));
     GIVES_DTYPE(ctrt_ones(&y, CTRT_SHAPE(2), CTRT_DTYPE_DEFAULT, cpu), CTRT_F64);
@@ -37,7 +34,7 @@ static void constants(void)
     VALUES_ARE(y, -4);                          /* unchanged by the failed calls */
 }
 
-static void sequences(void)
+TEST(sequences, "arange counts as PyTorch's does and rejects ranges that do not end")
 {
     static const struct { double start, end, step; ctrt_dtype dtype, got; int64_t count; double values[4]; } good[] = {
         { 1, 2.5, 0.5, CTRT_DTYPE_DEFAULT, CTRT_F32, 3, { 1, 1.5, 2 } },
@@ -47,12 +44,10 @@ static void sequences(void)
         { 0, -8.000001, -4, CTRT_I64, CTRT_I64, 3, { 0, -4, -8 } },
         { 0, 1, 0.3, CTRT_I64, CTRT_I64, 4, { 0, 0, 0, 0 } },
     };
-    group("arange counts as PyTorch's does and rejects ranges that do not end");
-    for (size_t i = 0; i < COUNT(good); i++) {
-        CHECK_OK(ctrt_arange(&y, ctrt_float(good[i].start), ctrt_float(good[i].end), ctrt_float(good[i].step),
-                             good[i].dtype, cpu));
-        DTYPE_IS(y, good[i].got);
-        check_values("arange", __LINE__, y, good[i].values, good[i].count);
+    EACH(c, good) {
+        CHECK_OK(ctrt_arange(&y, ctrt_float(c->start), ctrt_float(c->end), ctrt_float(c->step), c->dtype, cpu));
+        DTYPE_IS(y, c->got);
+        check_values("arange", __LINE__, y, c->values, c->count);
     }
     /* Integers that are the same number as double. */
     int64_t exact[3] = { 0 };
@@ -70,9 +65,8 @@ static void sequences(void)
         { ctrt_int(0), ctrt_int(5), CTRT_BOOL, CTRT_ERR_DTYPE, "bool" },
         { ctrt_int(300), ctrt_int(305), CTRT_I8, CTRT_ERR_OVERFLOW, "i8" },
     };
-    for (size_t i = 0; i < COUNT(bad); i++)
-        CHECK_FAILS(ctrt_arange(&y, bad[i].start, bad[i].end, ctrt_int(1), bad[i].dtype, cpu),
-                    bad[i].status, bad[i].words);
+    EACH(c, bad)
+        CHECK_FAILS(ctrt_arange(&y, c->start, c->end, ctrt_int(1), c->dtype, cpu), c->status, c->words);
 
     group("eye has ones on the diagonal");
     GIVES(ctrt_eye(&y, 3, 2, CTRT_BOOL, cpu), 1, 0, 0, 1, 0, 0);
@@ -81,9 +75,8 @@ static void sequences(void)
     CHECK_FAILS(ctrt_eye(&y, INT64_MAX, INT64_MAX, CTRT_F32, cpu), CTRT_ERR_OVERFLOW, NULL);
 }
 
-static void from_data(void)
+TEST(from_data, "from_data copies data of any alignment and rejects wrong counts")
 {
-    group("from_data copies data of any alignment and rejects wrong counts");
     float values[6] = { 1, 2, 3, 4, 5, 6 };
     CHECK_OK(ctrt_from_data(&y, values, 6, CTRT_SHAPE(2, 3), CTRT_F32, cpu));
     values[0] = 77;                                             /* from_data copied the values */
@@ -108,9 +101,8 @@ static void count_free(void *user, void *data)
     freed_data = data;
 }
 
-static void from_blob(void)
+TEST(from_blob, "from_blob uses the program's memory and frees it with the last view")
 {
-    group("from_blob uses the program's memory and frees it with the last view");
     float values[8] = { 0, 1, 2, 3, 4, 5, 6, 7 };
     int user;
     ctrt_tensor *x = NULL, *part = NULL;
@@ -141,9 +133,8 @@ static void from_blob(void)
     CHECK_TRUE(freed == 1 && x == NULL);
 }
 
-static void like(void)
+TEST(like, "empty_like, zeros_like, ones_like and full_like keep dtype and dense strides")
 {
-    group("empty_like, zeros_like, ones_like and full_like keep dtype and dense strides");
     CTRT_AUTO(tensor) x = counting_of(CTRT_SHAPE(2, 3), CTRT_I32), t = NULL, e = NULL, s = NULL;
     CTRT_AUTO(tensor) image = COUNTING(2, 3, 2, 2), last = NULL;
     CHECK_OK(ctrt_t(&t, x));
@@ -179,9 +170,8 @@ static void like(void)
     }
 }
 
-static void references(void)
+TEST(references, "retain, release and assign change the reference count")
 {
-    group("retain, release and assign change the reference count");
     ctrt_tensor *a = COUNTING(2), *b = ctrt_tensor_retain(a), *c = NULL;
     CHECK_TRUE(b == a);
     ctrt_tensor_release(&a);
@@ -199,7 +189,7 @@ TEST_MAIN
 {
     if (!cpu_opened())
         return done();
-    RUN_ALL(constants, sequences, from_data, from_blob, like, references);
+    const int result = run_tests();
     ctrt_tensor_release(&y);
-    return done();
+    return result;
 }

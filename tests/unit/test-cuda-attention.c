@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Attention of the cuda backend: which kernels are used under which settings, strides of the results, memory use
  * (measured and predicted) and injected failures. The conformance suite checks the values. */
-#include "calls.h"
 #include "soft_begin.h"
 
 /* Creates a tensor of values in (-1, 1) on the GPU, the same values each time. */
@@ -13,15 +12,13 @@ static ctrt_tensor *numbers(ctrt_ints shape, ctrt_dtype dtype)
     return x;
 }
 
-/* ---- which kernels are used ---- */
-
 static uint64_t launches(const char *format, const char *dtype)
 {
     static const char *const widths[] = { "32", "64", "128" };
     uint64_t sum = 0;
-    for (size_t i = 0; i < COUNT(widths); i++) {
+    EACH(width, widths) {
         char name[64];
-        snprintf(name, sizeof name, format, dtype, widths[i]);
+        snprintf(name, sizeof name, format, dtype, *width);
         sum += soft->launches(name);
     }
     return sum;
@@ -74,17 +71,14 @@ static void check_choice(const struct choice *c)
     CHECK_EQ(launches("attention_backward_%s_q%s", name), (c->flags & BACKWARD) != 0);
 }
 
-static void test_choices(void)
+TEST(choice, NULL)
 {
-    for (size_t i = 0; i < COUNT(choices); i++) {
-        const struct choice *c = &choices[i];
+    EACH(c, choices) {
         char settings[64];
         snprintf(settings, sizeof settings, "SOFTCUDA=%s", c->soft);
         group("kernels for %s, %d and %d columns%s%s%s, with %s %s", ctrt_dtype_name(c->dtype), (int)c->width,
-              (int)c->values,
-              c->flags & MASK ? ", a mask" : "", c->flags & DROPOUT ? ", dropout" : "",
-              c->flags & CREATE_GRAPH ? ", create_graph" : "",
-              c->soft, c->settings[0] != NULL ? c->settings[0] : "");
+              (int)c->values, c->flags & MASK ? ", a mask" : "", c->flags & DROPOUT ? ", dropout" : "",
+              c->flags & CREATE_GRAPH ? ", create_graph" : "", c->soft, c->settings[0] != NULL ? c->settings[0] : "");
         IN_CUDA_CHILD(settings, c->settings[0], c->settings[1]) {
             check_choice(c);
         }
@@ -97,9 +91,8 @@ static void test_choices(void)
     }
 }
 
-static void test_heads(void)
+TEST(heads, "transposed heads as input give a transposed output")
 {
-    group("transposed heads as input give a transposed output");
     IN_CUDA_CHILD("SOFTCUDA=devices=1") {
         CTRT_AUTO(tensor) x = numbers(CTRT_SHAPE(2, 9, 3, 16), CTRT_F32), q = NULL, y = NULL, joined = NULL, dx = NULL,
             dy = NULL;
@@ -124,7 +117,7 @@ static ctrt_status train(ctrt_tensor *x)
     return ctrt_grad(&dx, y, &x, 1, dy, false, false, false);
 }
 
-static void test_memory(const char *device)
+static void check_memory(const char *device)
 {
     group("attention does not store the scores, and a dry run predicts its peak, on %s", device);
     IN_CHILD("SOFTCUDA=devices=1") {
@@ -140,13 +133,11 @@ static void test_memory(const char *device)
             OK(ctrt_memory_scope_begin(&scope, gpu), train(x), ctrt_memory_scope_end(&peaks, &scope));
             CHECK_TRUE(peaks.allocated_bytes - before < 64 << 10);
             CHECK_OK(ctrt_device_synchronize(gpu));
-            CHECK_EQ(soft->launches("attention_f32_32") + soft->launches("attention_f16_32"), 1);
-            CHECK_EQ(found.peak_allocated, peaks.allocated_bytes);
+            EQUALS((soft->launches("attention_f32_32") + soft->launches("attention_f16_32"), 1),
+                   (found.peak_allocated, peaks.allocated_bytes));
         }
     }
 }
-
-/* ---- failures ---- */
 
 static ctrt_status small_step(double *value)
 {
@@ -158,31 +149,34 @@ static ctrt_status small_step(double *value)
     return ctrt_item(value, dx);
 }
 
-static void test_failures(void)
+TEST(memory, NULL)
+{
+    check_memory("cuda:0");
+    check_memory("cuda-fp16:0");
+}
+
+TEST(failures, "failed allocations and launches set an error message, and the next step is correct")
 {
     /* `on`: also all later calls fail, because allocations are tried twice. */
     static const struct { const char *function; int error; bool on; } cases[] = { { "cuMemAlloc", 2, true },
                                                                                   { "cuLaunchKernel", 701, false } };
-    group("failed allocations and launches set an error message, and the next step is correct");
     IN_CUDA_CHILD("SOFTCUDA=devices=1", "CTRT_MEMORY=direct", "CTRT_LOG=error") {
         double value = 0;
         CHECK_OK(small_step(&value));
-        for (size_t c = 0; c < COUNT(cases); c++) {
+        EACH(c, cases) {
             int failed = 0, passed = 0, n = 0;
             /* a failure may be without effect, so not until the first success */
             for (; passed < 5 && n < 60; n++) {
-                CHECK_TRUE(soft->inject(cases[c].function, soft->calls(cases[c].function) + 1 + n, cases[c].error,
-                                        cases[c].on));
+                CHECK_TRUE(soft->inject(c->function, soft->calls(c->function) + 1 + n, c->error, c->on));
                 const ctrt_status status = small_step(&value);
                 soft->inject_clear();
                 *(status == CTRT_OK ? &passed : &failed) += 1;
-                CHECK(status == CTRT_OK || ctrt_error_message()[0] != '\0', "%s, call %d: no message",
-                      cases[c].function, n);
+                CHECK(status == CTRT_OK || ctrt_error_message()[0] != '\0', "%s, call %d: no message", c->function, n);
                 CHECK_OK(small_step(&value));
                 /* all elements of x are equal, so y = x, dv = dy and dq = dk = 0 */
                 CHECK_NEAR(value, 24, 1e-3);
             }
-            CHECK(failed > 3 && n < 60, "%s: %d of %d steps failed", cases[c].function, failed, n);
+            CHECK(failed > 3 && n < 60, "%s: %d of %d steps failed", c->function, failed, n);
         }
         CHECK_EQ(ctrt_memory_allocated(gpu), 0);
     }
@@ -191,10 +185,5 @@ static void test_failures(void)
 TEST_MAIN
 {
     soft_begin(argv);
-    test_choices();
-    test_heads();
-    test_memory("cuda:0");
-    test_memory("cuda-fp16:0");
-    test_failures();
-    return done();
+    return run_tests();
 }

@@ -2,17 +2,8 @@
 /* Tests the devices of the cuda backend with a software driver and a software NVML (tests/softcuda): queries before
  * CUDA is initialized, fork, which devices get a context, and usage values. */
 #include <pthread.h>
-#include <stdatomic.h>
 
-#include "calls.h"
 #include "soft_begin.h"
-
-/* Must be called before any other function of the library. */
-static void load(void)
-{
-    if (!soft_load())
-        exit(1);
-}
 
 #define INITS()    calls("cuInit")
 #define CONTEXTS() calls("cuDevicePrimaryCtxRetain")
@@ -35,15 +26,13 @@ static void use(const char *name)
         CHECK(sum == 32768, "%s: the sum is %g, expected 32768", name, sum);
 }
 
-static void test_questions(void)
+TEST(questions, "count, properties, usage and links do not initialize CUDA, so a forked child can use it")
 {
-    group("count, properties, usage and links do not initialize CUDA, so a forked child can use it");
-    IN_CHILD("SOFTCUDA=devices=3,memory=64m") {
+    IN_SOFT_CHILD("SOFTCUDA=devices=3,memory=64m") {
         ctrt_device_properties facts;
         ctrt_usage usage;
         ctrt_link link;
         const char *why = "?";
-        load();
         CHECK(ctrt_is_available("cuda", &why) && why[0] == '\0', "not available: %s", why);
         CHECK_EQ(ctrt_device_count("cuda"), 3);
         OK(ctrt_device_get_properties(&facts, "cuda:2"), ctrt_device_get_usage(&usage, "cuda:1"),
@@ -59,8 +48,7 @@ static void test_questions(void)
     }
 
     group("fork after use: the child gets an error, and the parent still works");
-    IN_CHILD("SOFTCUDA=devices=2,memory=64m") {
-        load();
+    IN_SOFT_CHILD("SOFTCUDA=devices=2,memory=64m") {
         use("cuda:0");
         char words[64];
         snprintf(words, sizeof words, "process %d ", (int)getpid());
@@ -89,9 +77,8 @@ static void *ask_all_the_time(void *unused)
     return unused;
 }
 
-static void test_threads(void)
+TEST(threads, "fork while other threads query devices: the children can query too")
 {
-    group("fork while other threads query devices: the children can query too");
     if (!forks_beside_threads())
         return;
     IN_CHILD("SOFTCUDA=devices=2,memory=64m") {
@@ -112,29 +99,27 @@ static void test_threads(void)
     }
 }
 
-static void test_facts(void)
+TEST(facts, "CUDA_VISIBLE_DEVICES and CTRT_VISIBLE_DEVICES select and order devices by UUID")
 {
-    group("CUDA_VISIBLE_DEVICES and CTRT_VISIBLE_DEVICES select and order devices by UUID");
     static const struct { const char *cuda, *ctrt; int count; const char *pci[2]; } lists[] = {
         { "CUDA_VISIBLE_DEVICES=2,0", NULL, 2, { "0000:3b:00.0", "0000:1b:00.0" } },
         { "CUDA_VISIBLE_DEVICES=GPU-81,GPU-70", "CTRT_VISIBLE_DEVICES=GPU-70", 1, { "0000:2b:00.0" } },
     };
-    for (size_t i = 0; i < COUNT(lists); i++)
-        IN_CHILD("SOFTCUDA=devices=3", lists[i].cuda, lists[i].ctrt) {
-            CHECK_EQ(ctrt_device_count("cuda"), lists[i].count);
-            for (int k = 0; k < lists[i].count; k++) {
+    EACH(c, lists)
+        IN_CHILD("SOFTCUDA=devices=3", c->cuda, c->ctrt) {
+            CHECK_EQ(ctrt_device_count("cuda"), c->count);
+            for (int k = 0; k < c->count; k++) {
                 ctrt_device_properties facts;
                 const char *name = k == 0 ? "cuda:0" : "cuda:1";
                 use(name);
                 CHECK_OK(ctrt_device_get_properties(&facts, name));
-                CHECK_STR(facts.pci, lists[i].pci[k]);
+                CHECK_STR(facts.pci, c->pci[k]);
             }
         }
 
     group("hidden and unused devices get no context");
-    IN_CHILD("SOFTCUDA=devices=4", "CUDA_VISIBLE_DEVICES=3,1,2") {
+    IN_SOFT_CHILD("SOFTCUDA=devices=4", "CUDA_VISIBLE_DEVICES=3,1,2") {
         ctrt_device_properties facts;
-        load();
         OK(ctrt_device_get_properties(&facts, "cuda:0"), ctrt_device_get_properties(&facts, "cuda:2"));
         use("cuda:1");
         CHECK_EQ(CONTEXTS(), 1);
@@ -143,32 +128,28 @@ static void test_facts(void)
     }
 }
 
-static void test_usage(void)
+TEST(usage, "memory, processes and the utilization table as in nvidia-smi")
 {
-    group("memory, processes and the utilization table as in nvidia-smi");
-    IN_CHILD("SOFTCUDA=devices=2,memory=64m", "SOFTNVML_PROCESSES=1:4242:33554432,0:77:1048576", "CTRT_MEMORY=direct") {
+    IN_SOFT_CHILD("SOFTCUDA=devices=2,memory=64m", "SOFTNVML_PROCESSES=1:4242:33554432,0:77:1048576",
+                  "CTRT_MEMORY=direct") {
         ctrt_usage usage;
         ctrt_process list[4];
         size_t count = 0;
         char *table = NULL;
         ctrt_device_spec picked;
         CTRT_AUTO(tensor) x = NULL;
-        load();
         CHECK_OK(ctrt_show_utilization(&table, NULL, false));
         CHECK_STR(table, "| ID | GPU | MEM |\n------------------\n|  0 |  0% |  2% |\n|  1 |  0% | 50% |\n");
         CHECK_EQ(INITS(), 0);
         free(table);
         CHECK_OK(ctrt_pick_devices(&picked, &count, 1, &(ctrt_pick_options){ .order = CTRT_PICK_LAST }));
-        CHECK_EQ(count, 1);
+        EQUALS((count, 1), (picked.index, 0));
         CHECK_STR(picked.type, "cuda");
-        CHECK_EQ(picked.index, 0);
         OK(ctrt_device_get(&gpu, "cuda:0"), ctrt_empty(&x, CTRT_SHAPE(16 * MIB), CTRT_F32, gpu),
            ctrt_device_get_usage(&usage, "cuda:0"));
         CHECK_TRUE(usage.used_memory >= 17 << 20);
-        CHECK_EQ(usage.used_memory + usage.free_memory, usage.total_memory);
-        CHECK_TRUE(usage.temperature == 30 && usage.power == 70 && usage.power_limit == 700
-                   && usage.clock_khz == 345000);
-        CHECK_EQ(usage.processes, 2);
+        EQUALS((usage.used_memory + usage.free_memory, usage.total_memory), (usage.temperature, 30), (usage.power, 70),
+               (usage.power_limit, 700), (usage.clock_khz, 345000), (usage.processes, 2));
         CHECK_OK(ctrt_device_get_processes(list, &count, 4, "cuda:0"));
         CHECK_EQ(count, 2);
         CHECK_TRUE(list[0].pid == getpid() && list[0].memory >= 16 << 20);
@@ -178,13 +159,12 @@ static void test_usage(void)
     }
 
     group("an out-of-memory error names the process with the most memory");
-    IN_CHILD("SOFTCUDA=devices=1,memory=64m", "SOFTNVML_PROCESSES=0:99990077:1048576,0:99994242:33554432",
-             "CTRT_MEMORY=direct") {
+    IN_SOFT_CHILD("SOFTCUDA=devices=1,memory=64m", "SOFTNVML_PROCESSES=0:99990077:1048576,0:99994242:33554432",
+                  "CTRT_MEMORY=direct") {
         CTRT_AUTO(tensor) x = NULL;
         unsigned long long address;
         int (*alloc)(unsigned long long *, size_t) = NULL;
         char *report = NULL;
-        load();
         *(void **)&alloc = dlsym(dlopen("libcuda.so.1", RTLD_NOW | RTLD_LOCAL), "cuMemAlloc_v2");
         CHECK_OK(ctrt_device_get(&gpu, "cuda:0"));
         CHECK_OK(ctrt_device_synchronize(gpu));         /* makes the device's context current in this thread */
@@ -198,9 +178,8 @@ static void test_usage(void)
     }
 
     group("a forked child initializes NVML itself");
-    IN_CHILD("SOFTCUDA=devices=1,memory=64m") {
+    IN_SOFT_CHILD("SOFTCUDA=devices=1,memory=64m") {
         ctrt_usage usage;
-        load();
         CHECK_OK(ctrt_device_get_usage(&usage, "cuda:0"));
         IN_FORK {
             CHECK_OK(ctrt_device_get_usage(&usage, "cuda:0"));
@@ -213,9 +192,8 @@ static void test_usage(void)
     }
 
     group("shutdown frees all device memory, and the device can be opened again");
-    IN_CHILD("SOFTCUDA=devices=1,memory=64m") {
+    IN_SOFT_CHILD("SOFTCUDA=devices=1,memory=64m") {
         ctrt_usage usage;
-        load();
         use("cuda:0");
         CHECK_OK(ctrt_device_get_usage(&usage, "cuda:0"));
         CHECK_TRUE(usage.used_memory > 0);
@@ -227,7 +205,7 @@ static void test_usage(void)
     }
 }
 
-static void test_reasons(void)
+TEST(reasons, "the reason for a missing device is reported, and auto selects the cpu")
 {
     static const struct { const char *soft, *visible, *words; ctrt_status status; } cases[] = {
         { "SOFTCUDA=version=11040", "CUDA_DEVICE_ORDER=", "[driver-too-old]", CTRT_ERR_NOT_SUPPORTED },
@@ -236,15 +214,14 @@ static void test_reasons(void)
         { "SOFTCUDA=devices=1,fail=cuDevicePrimaryCtxRetain@1:46", "CUDA_DEVICE_ORDER=", "cuda:0: [busy]",
           CTRT_ERR_NO_DEVICE },
     };
-    group("the reason for a missing device is reported, and auto selects the cpu");
-    for (size_t i = 0; i < COUNT(cases); i++)
-        IN_CHILD(cases[i].soft, cases[i].visible) {
+    EACH(c, cases)
+        IN_CHILD(c->soft, c->visible) {
             ctrt_device *device = NULL;
             const char *why = "";
-            const bool late = strstr(cases[i].words, "[busy]") != NULL;
-            CHECK(ctrt_is_available("cuda", &why) == late, "%s: available", cases[i].words);
-            CHECK(late || strstr(why, cases[i].words) != NULL, "%s: why: %s", cases[i].words, why);
-            CHECK_FAILS(ctrt_device_get(&device, "cuda:0"), cases[i].status, cases[i].words);
+            const bool late = strstr(c->words, "[busy]") != NULL;
+            CHECK_EQ(ctrt_is_available("cuda", &why), late);
+            CHECK(late || strstr(why, c->words) != NULL, "%s: why: %s", c->words, why);
+            CHECK_FAILS(ctrt_device_get(&device, "cuda:0"), c->status, c->words);
             CHECK(device == NULL, "the failed call set the device");
             if (!late) {
                 CHECK_EQ(ctrt_device_count("cuda"), 0);
@@ -258,6 +235,5 @@ TEST_MAIN
 {
     unsetenv("CTRT_TEST_GPU");          /* use only the software driver */
     soft_begin(argv);
-    RUN_ALL(test_questions, test_threads, test_facts, test_usage, test_reasons);
-    return done();
+    return run_tests();
 }

@@ -5,7 +5,7 @@
 #include "calls.h"
 #include "cuda_discovery.h"
 
-static void test_lists(void)
+TEST(lists, "CUDA_VISIBLE_DEVICES is parsed as a CTRT_VISIBLE_DEVICES list without types")
 {
     struct cuda_gpu gpus[6];
     const char *uuids[6];
@@ -14,7 +14,6 @@ static void test_lists(void)
         snprintf(gpus[i].facts.uuid, sizeof gpus[i].facts.uuid, "GPU-a%d010203-0000-0000-0000-00000000000%d", i, i);
         uuids[i] = gpus[i].facts.uuid;
     }
-    group("CUDA_VISIBLE_DEVICES is parsed as a CTRT_VISIBLE_DEVICES list without types");
     static const char *const pieces[] = { "0", "1", "2", "5", "6", "-1", "+3", "-0", " 4 ", "", "x", "3y", "GPU-a1",
                                           "GPU-a", "GPU-a2010203", "GPU-", ",",
                                           " ", "99999999999", "MI-a" };
@@ -78,14 +77,12 @@ static const struct count_case {
     { "the fastest first", { "CUDA_DEVICE_ORDER=FASTEST_FIRST" }, 3, { 2, 0, 1 }, 1, .two_models = true },
 };
 
-static void test_counting(void)
+TEST(counting, "devices are counted and described without cuInit, with one nvmlInit")
 {
     make_tree(module_only);
-    group("devices are counted and described without cuInit, with one nvmlInit");
     three_gpus(false);
     struct found a = discover(NULL, false, true);
-    CHECK(a.status == CTRT_OK && a.count == 3, "status %d, %d devices: %s", (int)a.status, a.count, a.message);
-    EQUALS((a.inits, 0), (a.nvml_inits, 1));
+    EQUALS((a.status, CTRT_OK), (a.count, 3), (a.inits, 0), (a.nvml_inits, 1));
     STRINGS((a.uuids[0], UUID(0)), (a.uuids[2], UUID(2)), (a.first.name, "NVIDIA H200"), (a.first.pci, "0000:01:00.0"),
             (a.first.cpus, "0-3,8"));
     CHECK_TRUE(a.first.total_memory == (uint64_t)140 << 30 && a.first.compute_major == 9 && a.first.processors == 132);
@@ -94,15 +91,13 @@ static void test_counting(void)
     group("without NVML the driver gives the same properties");
     fake_machine.nvml = false;
     struct found b = discover(NULL, false, true);
-    CHECK(b.status == CTRT_OK && b.count == 3 && b.inits == 1, "status %d, %d devices, cuInit %d times", (int)b.status,
-          b.count, b.inits);
+    EQUALS((b.status, CTRT_OK), (b.count, 3), (b.inits, 1));
     memcpy(b.first.cpus, a.first.cpus, sizeof a.first.cpus);            /* the driver does not report cpus */
     CHECK(memcmp(&a.first, &b.first, sizeof a.first) == 0, "properties differ; the driver's are %s %s %s",
           b.first.name, b.first.uuid, b.first.pci);
 
     group("counts and order of the devices");
-    for (size_t i = 0; i < COUNT_OF(counts); i++) {
-        const struct count_case *c = &counts[i];
+    EACH(c, counts) {
         three_gpus(c->two_models);
         fake_machine.nvml = !c->no_nvml;
         fake_machine.nvml_init = c->nvml_init;
@@ -110,9 +105,7 @@ static void test_counting(void)
         fake_machine.all[1].mig = c->mig;
         fake_machine.count = c->shown > 0 ? c->shown : 3;
         a = discover(c->settings, false, !c->counted_only);
-        CHECK(a.status == CTRT_OK && a.count == c->count && a.inits == c->inits,
-              "%s: status %d, %d devices, cuInit %d times", c->what,
-              (int)a.status, a.count, a.inits);
+        EQUALS((a.status, CTRT_OK), (a.count, c->count), (a.inits, c->inits));
         for (int k = 0; k < c->count && !c->counted_only; k++)
             CHECK(a.uuids[k][5] == '0' + c->uuids[k], "%s: device %d is %s, expected GPU-a%d", c->what, k, a.uuids[k],
                   c->uuids[k]);
@@ -138,7 +131,7 @@ static void test_counting(void)
     CHECK_HAS(a.message, "modprobe nvidia-uvm");
     fake_machine.init = 0;                      /* cuInit succeeds, so the devices are usable */
     a = discover(NULL, false, false);
-    CHECK(a.count == 2 && a.inits == 1, "%d devices: %s", a.count, a.message);
+    EQUALS((a.count, 2), (a.inits, 1));
     make_tree(module_only);
 
     group("a misspelt environment variable is logged");
@@ -150,7 +143,7 @@ static void test_counting(void)
     CHECK_STR(a.logged, "");
 }
 
-static void test_opening(void)
+TEST(opening, NULL)
 {
     int32_t count = 0;
     cu_device device = -1;
@@ -173,22 +166,21 @@ static void test_opening(void)
     group("a change of CUDA_VISIBLE_DEVICES after counting is reported, and no other device is used instead");
     fake_machine_reset();
     IN_DISCOVERY("CUDA_VISIBLE_DEVICES=0") {
-        CHECK(cuda_count(&count) == CTRT_OK && count == 1, "%d devices", count);
+        EQUALS((cuda_count(&count), CTRT_OK), (count, 1));
         setenv("CUDA_VISIBLE_DEVICES", "1", 1);
         fake_machine.count = 1, fake_machine.gpus[0] = 1;
         FAILS(NO_DEVICE, (cuda_ordinal_of(&device, 0), "the driver does not show " UUID(0)));
         CHECK_HAS(ctrt_error_message(), "CUDA_VISIBLE_DEVICES is now 1");
-        CHECK(strstr(logged, "driver shows 0") != NULL || strstr(logged, "too late") != NULL, "logged: %s",
-              logged);
+        CHECK(strstr(logged, "driver shows 0") != NULL || strstr(logged, "too late") != NULL, "logged: %s", logged);
     }
     IN_DISCOVERY("CUDA_VISIBLE_DEVICES=1") {
         fake_machine.count = 1, fake_machine.gpus[0] = 1;
-        CHECK(cuda_count(&count) == CTRT_OK && cuda_ordinal_of(&device, 0) == CTRT_OK && device == 0
-              && logged[0] == '\0', "%s", logged);
+        OK(cuda_count(&count), cuda_ordinal_of(&device, 0));
+        CHECK_EQ(device, 0);
+        CHECK_STR(logged, "");
         setenv("CUDA_VISIBLE_DEVICES", "0", 1);
-        CHECK(cuda_ordinal_of(&device, 0) == CTRT_OK && strstr(logged,
-                                                               "CUDA_VISIBLE_DEVICES has changed to 0") != NULL,
-                                                               "logged: %s", logged);
+        CHECK_OK(cuda_ordinal_of(&device, 0));
+        CHECK_HAS(logged, "CUDA_VISIBLE_DEVICES has changed to 0");
     }
 
     group("a failed discovery keeps its error when NVML works later");
@@ -196,17 +188,16 @@ static void test_opening(void)
     fake_machine.init = 802;
     fake_machine.nvml_init = 999;
     IN_DISCOVERY(NULL) {
-        CHECK(cuda_count(&count) == CTRT_ERR_NO_DEVICE, "%d devices", count);
+        CHECK_EQ(cuda_count(&count), CTRT_ERR_NO_DEVICE);
         fake_machine.nvml_init = 0;
         CHECK_FAILS(cuda_count(&count), CTRT_ERR_NO_DEVICE, "[not-ready]");
         CHECK_EQ(fake_machine.inits, 1);
     }
 }
 
-static void test_usage(void)
+TEST(usage, "load, memory and processes come from NVML, without cuInit")
 {
     make_tree(module_only);
-    group("load, memory and processes come from NVML, without cuInit");
     fake_machine_reset();
     IN_DISCOVERY("CUDA_VISIBLE_DEVICES=1") {
         ctrt_device_process list[2];
@@ -219,16 +210,14 @@ static void test_usage(void)
         CHECK_TRUE(list[0].pid == 1000 && list[0].memory == 4096 && list[1].pid == 1001
                    && list[1].memory == UINT64_MAX);
         CHECK_EQ(cuda_usage(1, &usage), CTRT_ERR_NO_DEVICE);
-        CHECK(cuda_usage(0, &usage) == CTRT_OK && fake_machine.inits == 0 && fake_machine.nvml_inits == 1,
-              "cuInit %d times, NVML %d times", fake_machine.inits, fake_machine.nvml_inits);
+        EQUALS((cuda_usage(0, &usage), CTRT_OK), (fake_machine.inits, 0), (fake_machine.nvml_inits, 1));
     }
     fake_machine.processes = 1000;
     IN_DISCOVERY(NULL) {
         ctrt_device_process list[1500];
         ctrt_device_usage usage = { .size = sizeof usage, .process_room = 1500, .processes = list };
-        CHECK(cuda_usage(0, &usage) == CTRT_OK && usage.process_count == 1001 && list[999].pid == 1999
-              && list[1000].pid == 2000, "%d processes",
-              usage.process_count);
+        EQUALS((cuda_usage(0, &usage), CTRT_OK), (usage.process_count, 1001), (list[999].pid, 1999),
+               (list[1000].pid, 2000));
     }
     fake_machine.nvml = false;
     IN_DISCOVERY(NULL) {
@@ -241,32 +230,31 @@ static void test_usage(void)
     IN_DISCOVERY(NULL) {
         ctrt_device_link link = { .size = sizeof link };
         cu_device device;
-        CHECK_EQ(cuda_link(0, 1, &link), CTRT_OK);
-        CHECK_TRUE(link.direct == 1 && link.kind == CTRT_LINK_NVLINK && link.links == 4);
-        CHECK_EQ(cuda_link(0, 2, &link), CTRT_OK);
-        CHECK_TRUE(link.direct == 0 && link.kind == CTRT_LINK_BRIDGE && link.links == 0);
-        CHECK_EQ(fake_machine.inits, 0);
-        CHECK_TRUE(cuda_ordinal_of(&device, 0) == CTRT_OK && cuda_link(0, 2, &link) == CTRT_OK && link.direct == 1);
-        CHECK_EQ(cuda_link(0, 3, &link), CTRT_ERR_NO_DEVICE);
+        EQUALS((cuda_link(0, 1, &link), CTRT_OK), (link.direct, 1), (link.kind, CTRT_LINK_NVLINK), (link.links, 4));
+        EQUALS((cuda_link(0, 2, &link), CTRT_OK), (link.direct, 0), (link.kind, CTRT_LINK_BRIDGE), (link.links, 0),
+               (fake_machine.inits, 0));
+        EQUALS((cuda_ordinal_of(&device, 0), CTRT_OK), (cuda_link(0, 2, &link), CTRT_OK), (link.direct, 1),
+               (cuda_link(0, 3, &link), CTRT_ERR_NO_DEVICE));
     }
 
     group("the CPUs near a device, as a list of ranges");
     IN_DISCOVERY(NULL) {
         ctrt_device_info info = { .size = sizeof info };
-        CHECK(cuda_describe(1, &info) == CTRT_OK && strcmp(info.cpus, "0-64") == 0, "%s", info.cpus);
+        CHECK_OK(cuda_describe(1, &info));
+        CHECK_STR(info.cpus, "0-64");
     }
     static const struct file placed[] = { { "/sys/bus/pci/devices/0000:01:00.0/local_cpulist", "4-7,12\n", 0 },
                                           { "/sys/bus/pci/devices/0000:01:00.0/numa_node", "1\n", 0 }, END };
     make_tree(placed);
     IN_DISCOVERY(NULL) {
         ctrt_device_info info = { .size = sizeof info };
-        CHECK(cuda_describe(0, &info) == CTRT_OK && strcmp(info.cpus, "4-7,12") == 0 && info.numa_node == 1,
-              "%s, node %d", info.cpus, info.numa_node);
+        EQUALS((cuda_describe(0, &info), CTRT_OK), (info.numa_node, 1));
+        CHECK_STR(info.cpus, "4-7,12");
         /* A caller built with an older, smaller ctrt_device_info. */
         memset(&info, 0x5a, sizeof info);
         info.size = offsetof(ctrt_device_info, cpus);
-        CHECK(cuda_describe(0, &info) == CTRT_OK && info.cpus[0] == 0x5a
-              && info.size == offsetof(ctrt_device_info, cpus), "cuda_describe wrote beyond info.size, or changed it");
+        EQUALS((cuda_describe(0, &info), CTRT_OK), (info.cpus[0], 0x5a),
+               (info.size, offsetof(ctrt_device_info, cpus)));
     }
 }
 
@@ -345,11 +333,11 @@ static const struct reason_case {
     { "[mig-without-instance]", "NVIDIA H200 (0000:01:00.0) is in MIG mode", module_only, .mig = 2 },
 };
 
-static void test_reasons(void)
+TEST(all_reasons, "each cause of a missing device gives its code and text; cuda_probe returns 0 with a missing "
+                  "libcuda's reason")
 {
-    group("each cause of a missing device gives its code and text");
-    for (size_t i = 0; i < COUNT_OF(reasons); i++) {
-        const struct reason_case *c = &reasons[i];
+    char text[256] = "?";
+    EACH(c, reasons) {
         make_tree(c->files);
         fake_machine_reset();
         fake_machine.no_cuda = c->no_cuda;
@@ -369,23 +357,13 @@ static void test_reasons(void)
               a.message);
         CHECK_HAS(a.message, c->words);
         CHECK_TRUE(strlen(a.message) < 420);
+        if (c->no_cuda != NULL)
+            CHILD_LOOP(child, c->settings != NULL ? c->settings : SETTINGS(NULL), exit) {
+                CHECK_EQ(cuda_probe(text, sizeof text), 0);
+                CHECK_HAS(text, c->words);
+            }
     }
-    group("cuda_probe returns 0 with the reason, in 255 bytes, if libcuda is missing, and does not call cuInit");
-    for (size_t i = 0; i < COUNT_OF(reasons); i++) {
-        char text[256] = "?";
-        if (reasons[i].no_cuda == NULL)
-            continue;
-        make_tree(reasons[i].files);
-        fake_machine_reset();
-        fake_machine.no_cuda = reasons[i].no_cuda;
-        IN_CHILD(NULL) {
-            if (reasons[i].settings != NULL)
-                child_environment(reasons[i].settings);
-            CHECK(cuda_probe(text, sizeof text) == 0 && strstr(text, reasons[i].words) != NULL, "%s: %s",
-                  reasons[i].words, text);
-        }
-    }
-    char text[256] = "?";
+    group("cuda_probe does not call cuInit");
     fake_machine_reset();
     CHECK_TRUE(cuda_probe(text, sizeof text) > 0);
     CHECK_STR(text, "");
@@ -393,7 +371,7 @@ static void test_reasons(void)
 }
 
 /* The table of doc/cuda.md and the cases above must have the same codes. */
-static void test_table(void)
+TEST(table, "every code of the table in doc/cuda.md has a case, and every case's code is in the table")
 {
     char path[4096], line[4096];
     const char *srcdir = getenv("srcdir");
@@ -401,7 +379,6 @@ static void test_table(void)
     int words = 0;
     snprintf(path, sizeof path, "%s/doc/cuda.md", srcdir != NULL ? srcdir : ".");
     FILE *in = fopen(path, "r");
-    group("every code of the table in doc/cuda.md has a case, and every case's code is in the table");
     if (!CHECK(in != NULL, "%s cannot be read", path))
         return;
     while (fgets(line, sizeof line, in) != NULL) {
@@ -412,21 +389,21 @@ static void test_table(void)
         for (char *at = line; (at = strchr(at, '[')) != NULL; at++) {
             const size_t length = strcspn(at, "]") + 1;
             bool found = false;
-            for (size_t i = 0; i < COUNT_OF(reasons); i++)
-                if (strlen(reasons[i].code) == length && strncmp(reasons[i].code, at, length) == 0)
-                    found = seen[i] = true;
+            EACH(c, reasons)
+                if (strlen(c->code) == length && strncmp(c->code, at, length) == 0)
+                    found = seen[c - reasons] = true;
             CHECK(found, "%.*s has no case", (int)length, at);
             words++;
         }
     }
     fclose(in);
     CHECK(words > 15, "the table has %d codes, expected more than 15", words);
-    for (size_t i = 0; i < COUNT_OF(reasons); i++)
-        CHECK(seen[i], "%s (%s) is not in the table", reasons[i].code, reasons[i].words);
+    EACH(c, reasons)
+        CHECK(seen[c - reasons], "%s (%s) is not in the table", c->code, c->words);
 }
 
 TEST_MAIN
 {
-    RUN_ALL(discovery_begin, test_lists, test_counting, test_opening, test_usage, test_reasons, test_table);
-    return discovery_end();
+    discovery_begin();
+    return run_tests();
 }

@@ -40,17 +40,12 @@ static const struct form {
     bool in_place, floating;
     double near;                            /* in epsilons of the dtype */
 } forms[] = {
-    { .name = "copy", .run = copy_op, .inputs = 1 },
-    { .name = "copy_", .run = copy_into_op, .inputs = 2, .in_place = true, .right = SPECIAL },
-    { .name = "fill_", .run = fill_op, .inputs = 1, .in_place = true }, { .name = "neg", .run = neg_op, .inputs = 1 },
-    { .name = "isnan", .run = isnan_op, .inputs = 1 },
-    { .name = "sqrt", .run = sqrt_op, .inputs = 1, .floating = true, .near = 2 },
-    { .name = "clamp", .run = clamp_op, .inputs = 1 }, { .name = "tril", .run = tril_op, .inputs = 1 },
-    { .name = "add_scalar", .run = scalar_op, .inputs = 1 },
-    { .name = "add", .run = add_op, .inputs = 2, .right = SPECIAL },
-    { .name = "lt", .run = lt_op, .inputs = 2, .right = SPECIAL },
-    { .name = "fmod", .run = fmod_op, .inputs = 2, .right = NONZERO },
-    { .name = "where", .run = where_op, .inputs = 3, .right = LOGITS },
+    { "copy", copy_op, .inputs = 1 }, { "copy_", copy_into_op, 2, .right = SPECIAL, .in_place = true },
+    { "fill_", fill_op, 1, .in_place = true }, { "neg", neg_op, .inputs = 1 }, { "isnan", isnan_op, .inputs = 1 },
+    { "sqrt", sqrt_op, 1, .floating = true, .near = 2 }, { "clamp", clamp_op, .inputs = 1 },
+    { "tril", tril_op, .inputs = 1 }, { "add_scalar", scalar_op, .inputs = 1 }, { "add", add_op, 2, .right = SPECIAL },
+    { "lt", lt_op, 2, .right = SPECIAL }, { "fmod", fmod_op, 2, .right = NONZERO },
+    { "where", where_op, 3, .right = LOGITS },
 };
 
 /* n[0]: index of the form; n[1], n[2]: rows and columns; n[3...]: layouts of the operands */
@@ -60,7 +55,7 @@ static ctrt_status form_call(ctrt_tensor **out, ctrt_tensor *const *in, const in
     for (int i = 0; i < 3 && in[i] != NULL; i++)
         CHECK_OK(view_of(&views[i], in[i], (enum layout)n[3 + i], 1, (struct size){ n[1], n[2] }));
     const ctrt_status status = forms[n[0]].run(out, views);
-    release_all(views, 3);
+    tensors_release(views, 3);
     return status;
 }
 
@@ -77,7 +72,7 @@ static void check_form(const struct form *form, ctrt_dtype dtype, enum layout le
                             .tolerance = form->near }, false);
 }
 
-static void test_forms(void)
+TEST(all_forms, NULL)
 {
     for (const struct form *form = forms; form < forms + COUNT(forms); form++) {
         group("%s for all layouts", form->name);
@@ -107,9 +102,8 @@ static ctrt_status permute(ctrt_tensor **out, ctrt_tensor *const *in, const int6
     return ctrt_contiguous(out, *out, CTRT_CONTIGUOUS_FORMAT);
 }
 
-static void test_copies(void)
+TEST(copies, "conversions between all dtypes, also of values out of range")
 {
-    group("conversions between all dtypes, also of values out of range");
     for (size_t from = 0; from < COUNT(all_dtypes); from++)
         for (size_t to = 0; to < COUNT(all_dtypes); to++) {
             const enum layout layout = (enum layout)((from + to) % LAYOUTS);
@@ -123,11 +117,10 @@ static void test_copies(void)
     static const int64_t orders[][4] = { { 0, 2, 3, 1 }, { 0, 3, 1, 2 }, { 3, 2, 1, 0 }, { 2, 0, 3, 1 },
                                          { 1, 0, 3, 2 } };
     for (size_t d = 0; d < WIDTHS; d++)
-        for (size_t o = 0; o < COUNT(orders); o++) {
-            const int64_t *n = orders[o];
+        EACH(order, orders)
             compare((struct trial){ "a transposing copy", { numbers(CTRT_SHAPE(2, 18, 17, 66), widths[d], SPECIAL) },
-                                    .call = permute, .n = { n[0], n[1], n[2], n[3] } }, false);
-        }
+                                    .call = permute,
+                                    .n = { (*order)[0], (*order)[1], (*order)[2], (*order)[3] } }, false);
 }
 
 enum { POWER, CLAMP, TRIL, TRIU };
@@ -151,9 +144,8 @@ static ctrt_status attribute(ctrt_tensor **out, ctrt_tensor *const *in, const in
     }
 }
 
-static void test_attributes(void)
+TEST(all_attributes, "exponents without pow, a limit NaN, diagonals far outside")
 {
-    group("exponents without pow, a limit NaN, diagonals far outside");
     for (size_t i = 0; i < COUNT(attributes); i++)
         for (int d = 0; d < FLOATING; d++) {
             const enum layout layout = i % 2 == 0 ? PLAIN : STEPPED;
@@ -173,11 +165,10 @@ static ctrt_status quotient(ctrt_tensor **out, ctrt_tensor *const *in, const int
     return quotients[n[0]].run(out, in[0], in[1]);
 }
 
-static void test_quotients(void)
+TEST(all_quotients, "quotients of all 8-bit integers and of the extreme values of each type")
 {
     static const int64_t edges[] = { INT64_MIN, INT64_MAX, INT32_MIN, INT32_MAX, INT16_MIN, INT16_MAX, -1, 1, -32767,
                                      32766 };
-    group("quotients of all 8-bit integers and of the extreme values of each type");
     for (size_t d = FLOATING; d + 1 < COUNT(all_dtypes); d++) {
         CTRT_AUTO(tensor) a = NULL, b = NULL, mask = NULL;
         if (ctrt_dtype_size(all_dtypes[d]) == 1)
@@ -230,24 +221,22 @@ static ctrt_status fill_random(ctrt_tensor **x, ctrt_tensor *const *in, const in
     }
 }
 
-static void test_random(void)
+TEST(random_numbers, "random numbers at an offset of more than 32 bits, in counts that are no multiple of a block")
 {
     static const int64_t counts[] = { 1, 5, 1027 };
-    group("random numbers at an offset of more than 32 bits, in counts that are no multiple of a block");
     for (int source = 0; source < SOURCES; source++)
         for (size_t d = 0; d < COUNT(all_dtypes); d++)
-            for (size_t c = 0; c < COUNT(counts); c++) {
+            EACH(count, counts) {
                 const bool only_i64 = source == HALF_OF_ALL || source == MANY;
                 if ((source >= NORMAL && d >= FLOATING) || (only_i64 && all_dtypes[d] != CTRT_I64))
                     continue;
-                compare((struct trial){ source_names[source],
-                                        { numbers(CTRT_SHAPE(counts[c]), all_dtypes[d], SMOOTH) },
+                compare((struct trial){ source_names[source], { numbers(CTRT_SHAPE(*count), all_dtypes[d], SMOOTH) },
                                         .call = fill_random, .n = { source },
                                         .tolerance = source == NORMAL ? 8 : 0 }, false);
             }
 }
 
-static void test_used(void)
+TEST(used, NULL)
 {
     static const char *const kernels[] = { "transpose_u8", "transpose_i16", "transpose_i32", "transpose_i64",
                                            "add_f32", "add_f32_s", "move_i64",
@@ -255,9 +244,9 @@ static void test_used(void)
     if (soft == NULL)
         return;
     group("the expected kernels ran, without faults and without the cpu");
-    for (size_t i = 0; i < COUNT(kernels); i++)
-        CHECK(soft->launches(kernels[i]) > 0, "%s never ran", kernels[i]);
-    CHECK(soft->faults() == 0, "%s", soft->fault_text());
+    EACH(kernel, kernels)
+        CHECK(soft->launches(*kernel) > 0, "%s never ran", *kernel);
+    no_faults();
     CHECK_EQ(ctrt_fallback_count(NULL), 0);
 }
 
@@ -267,6 +256,5 @@ TEST_MAIN
     group("the devices open");
     if (!soft_open("cuda:0"))
         return done();
-    RUN_ALL(test_forms, test_copies, test_attributes, test_quotients, test_random, test_used);
-    return done();
+    return run_tests();
 }

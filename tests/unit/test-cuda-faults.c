@@ -2,8 +2,6 @@
 /* Makes each function of the software CUDA driver fail once, while a device is opened and during a step. The failure
  * must give a status with a message, and the next step must be correct unless the device is lost. Also tests
  * out-of-memory errors, faulting kernels and replays. */
-#include "calls.h"
-#include "ctrt/capture.h"
 #include "soft_begin.h"
 
 #define OUT_OF_MEMORY   2                   /* error codes of the CUDA driver */
@@ -21,9 +19,8 @@ static ctrt_status step(double *value)
         ctrt_to_device(&x, host, gpu), ctrt_zeros(&y, CTRT_SHAPE(4, 4), CTRT_F32, gpu), ctrt_capture_begin(gpu));
     ctrt_status status = ctrt_add_scalar_(y, ctrt_float(1));
     const ctrt_status ended = ctrt_capture_end(&graph, gpu);
-    TRY(status, ended, ctrt_capture_replay(graph), ctrt_memory_empty_cache(gpu));
-    CTRT_TRY(ctrt_matmul(&z, x, y));                        /* every element is 8 */
-    CTRT_TRY(ctrt_stream_push(side));
+    TRY(status, ended, ctrt_capture_replay(graph), ctrt_memory_empty_cache(gpu), ctrt_matmul(&z, x, y),
+        ctrt_stream_push(side));                            /* every element of z is 8 */
     status = ctrt_sub_scalar_(z, ctrt_float(2));            /* every element is 6; runs on another stream */
     (void)ctrt_stream_pop();
     TRY(status, ctrt_sum(&z, z, CTRT_ALL_DIMS));
@@ -43,15 +40,6 @@ static void check_step(const char *what)
     if (CHECK_OK(step(&value)))
         CHECK(value == 96, "%s: %g, expected 96", what, value);
 }
-
-static void shut_down(const char *what)
-{
-    CHECK_OK(ctrt_shutdown());
-    CHECK(soft->live_bytes(0) == 0, "%s: %llu bytes of the device remain allocated", what,
-          (unsigned long long)soft->live_bytes(0));
-}
-
-/* ---- each function once ---- */
 
 /* These functions are not called again after a failure: a driver that cannot be initialized, or a device without a
  * UUID, stays unavailable. */
@@ -97,8 +85,7 @@ static void one_fails(const char *name, int error, bool opening)
         if (status == CTRT_OK)
             status = step(&value);
         CHECK(status == CTRT_OK || strlen(ctrt_error_message()) > 10, "%s: status %d with the short message \"%s\"",
-              name, (int)status,
-              ctrt_error_message());
+              name, (int)status, ctrt_error_message());
         CHECK(status != CTRT_OK || value == 96, "%s: %g, expected 96 or an error", name, value);
         CHECK(error != UNKNOWN || !of_pool || strstr(needed[opening], name) == NULL
               || (calls(name) > 0 && (status != CTRT_OK || messages > 0)),
@@ -110,7 +97,7 @@ static void one_fails(const char *name, int error, bool opening)
         else if (status != CTRT_ERR_DEVICE_LOST && recover())
             check_step(name);
         if (gpu != NULL && status != CTRT_ERR_DEVICE_LOST)
-            shut_down(name);
+            close_clean(name);
     }
 }
 
@@ -132,9 +119,8 @@ static void test_each(int error, bool opening)
     CHECK(tried > 50, "only %d functions were tested", tried);
 }
 
-static void test_memory(void)
+TEST(memory, "out of memory: the cache is freed, then an error is reported, and the device stays usable")
 {
-    group("out of memory: the cache is freed, then an error is reported, and the device stays usable");
     IN_CUDA_CHILD("SOFTCUDA=devices=1,memory=64m") {
         CTRT_AUTO(tensor) a = NULL, b = NULL;
         CHECK_OK(ctrt_empty(&a, CTRT_SHAPE(40 * MIB), CTRT_F32, gpu));
@@ -155,9 +141,8 @@ static void test_memory(void)
         ctrt_tensor_release(&a);
         CHECK_FAILS(ctrt_full(&b, CTRT_SHAPE(40 * MIB), ctrt_float(1), CTRT_F32, gpu), CTRT_ERR_OUT_OF_MEMORY, NULL);
         CHECK_OK(ctrt_add_scalar_(out, ctrt_float(1)));
-        if (ctrt_capture_end(&graph, gpu) == CTRT_OK) {
+        if (ctrt_capture_end(&graph, gpu) == CTRT_OK)
             OK(ctrt_capture_replay(graph), ctrt_sum(&sum, out, CTRT_ALL_DIMS), ctrt_item(&value, sum));
-        }
         ctrt_graph_release(&graph);
         CHECK_OK(ctrt_full(&b, CTRT_SHAPE(50 * MIB), ctrt_float(1), CTRT_F32, gpu));
         ctrt_tensor_release(&b);
@@ -165,9 +150,8 @@ static void test_memory(void)
     }
 }
 
-static void test_illegal(void)
+TEST(illegal, "an illegal access in a kernel: every later call reports a lost device")
 {
-    group("an illegal access in a kernel: every later call reports a lost device");
     IN_CUDA_CHILD("CTRT_MEMORY=caching") {
         CTRT_AUTO(tensor) x = NULL, y = NULL, z = NULL;
         double value = 0;
@@ -183,9 +167,8 @@ static void test_illegal(void)
     }
 }
 
-static void test_replay(void)
+TEST(replay, "a failed replay does not advance the random generator")
 {
-    group("a failed replay does not advance the random generator");
     IN_CUDA_CHILD("CTRT_MEMORY=caching") {
         static const char *const names[] = { "cuGraphLaunch", "cuMemcpyHtoDAsync_v2" };
         ctrt_tensor *x = NULL;
@@ -194,17 +177,15 @@ static void test_replay(void)
         uint64_t before = 0, after = 0;
         CHECK_OK(ctrt_empty(&x, CTRT_SHAPE(5), CTRT_F32, gpu));
         ctrt_manual_seed(3);
-        for (int i = 0; i < 3; i++) {
+        for (int i = 0; i < 3; i++)
             OK(ctrt_uniform_(x, 0, 1), ctrt_to_host(want[i], sizeof want[i], x, CTRT_F32));
-        }
         ctrt_manual_seed(3);
         OK(ctrt_capture_begin(gpu), ctrt_uniform_(x, 0, 1), ctrt_capture_end(&graph, gpu));
         for (int i = 0; i < 3; i++) {
             if (i > 0) {
                 const char *name = names[i - 1];
                 CHECK_OK(ctrt_generator_get(gpu, NULL, &before));
-                CHECK(soft->inject(name, soft->calls(name) + 1, OUT_OF_MEMORY, false), "%s cannot be made to fail",
-                      name);
+                CHECK_TRUE(soft->inject(name, soft->calls(name) + 1, OUT_OF_MEMORY, false));
                 CHECK_FAILS(ctrt_capture_replay(graph), CTRT_ERR_OUT_OF_MEMORY, "cuda:0");
                 soft->inject_clear();
                 CHECK_OK(ctrt_generator_get(gpu, NULL, &after));
@@ -216,7 +197,7 @@ static void test_replay(void)
         }
         ctrt_graph_release(&graph);
         ctrt_tensor_release(&x);
-        shut_down("replay");
+        close_clean("replay");
     }
 
     group("an index out of range in a replay fails only the stream of the replay");
@@ -254,6 +235,5 @@ TEST_MAIN
     test_each(UNKNOWN, false);
     test_each(OUT_OF_MEMORY, false);
     test_each(UNKNOWN, true);
-    RUN_ALL(test_memory, test_illegal, test_replay);
-    return done();
+    return run_tests();
 }

@@ -2,18 +2,10 @@
 /* Stream-ordered memory of the cuda backend (CTRT_CUDA_POOL) on the software driver, which detects unordered uses of
  * memory. Tests waits between streams, trimming of the pool, graph capture and devices without pools.
  * test-cuda-faults.c tests a failure of each driver function that the pool calls. */
-#include "calls.h"
+#include "log_kept.h"
 #include "soft_begin.h"
 
 #define ORDERED "CTRT_CUDA_POOL=yes", "CTRT_MEMORY=direct"
-
-static char logged[512];
-
-static void keep_log(void *user, ctrt_log_level level, const char *component, const char *text)
-{
-    (void)level, (void)component, (void)user;
-    snprintf(logged, sizeof logged, "%s", text);
-}
 
 /* Runs a chain of ops with temporaries; *value is 40. */
 static ctrt_status chain(double *value)
@@ -34,22 +26,13 @@ static void check_chain(const char *what)
         CHECK(value > 39.999 && value < 40.001, "%s: the result is %g, expected 40", what, value);
 }
 
-static void close_clean(const char *what)
-{
-    CHECK_OK(ctrt_shutdown());
-    CHECK(soft->live_bytes(0) == 0 && soft->live_handles("pool") == 0, "%s: %llu bytes and %llu pools were not freed",
-          what,
-          (unsigned long long)soft->live_bytes(0), (unsigned long long)soft->live_handles("pool"));
-}
-
 static int64_t waits(void)
 {
     return calls("cuStreamSynchronize") + calls("cuEventSynchronize") + calls("cuCtxSynchronize");
 }
 
-static void test_order(void)
+TEST(order, "blocks are allocated from and freed to the pool in stream order, without host waits")
 {
-    group("blocks are allocated from and freed to the pool in stream order, without host waits");
     IN_CUDA_CHILD("SOFTCUDA=devices=1,memory=64m,streams=error,late=200us", ORDERED) {
         ctrt_tensor *x = NULL, *y = NULL;
         check_chain("first");
@@ -70,24 +53,22 @@ static void test_order(void)
         OK(ctrt_stream_new(&a, gpu, 0), ctrt_stream_new(&b, gpu, 0));
         for (int i = 0; i < 20; i++) {
             CTRT_AUTO(tensor) x = NULL, y = NULL;
-            CHECK_OK(ctrt_stream_push(i % 2 == 0 ? a : b));
-            CHECK_OK(ctrt_empty(&x, CTRT_SHAPE(1 << 16), CTRT_F32, gpu));        /* written on another stream */
-            OK(ctrt_stream_pop(), ctrt_fill_(x, ctrt_float(i)));
-            OK(ctrt_stream_push(i % 2 == 0 ? b : a), ctrt_sum(&y, x, CTRT_ALL_DIMS));
+            OK(ctrt_stream_push(i % 2 == 0 ? a : b), ctrt_empty(&x, CTRT_SHAPE(1 << 16), CTRT_F32, gpu),
+               ctrt_stream_pop(), ctrt_fill_(x, ctrt_float(i)), ctrt_stream_push(i % 2 == 0 ? b : a),
+               ctrt_sum(&y, x, CTRT_ALL_DIMS));
             ctrt_tensor_release(&x);
             OK(ctrt_stream_pop(), ctrt_item(&value, y));
             CHECK_EQ(value, i * 65536.0);
         }
-        CHECK(soft->faults() == 0, "a fault in the software driver: %s", soft->fault_text());
+        no_faults();
         ctrt_stream_release(&a);
         ctrt_stream_release(&b);
         close_clean("streams");
     }
 }
 
-static void test_memory(void)
+TEST(memory, "cached pool memory is released when memory runs out and by ctrt_memory_empty_cache")
 {
-    group("cached pool memory is released when memory runs out and by ctrt_memory_empty_cache");
     IN_CUDA_CHILD("SOFTCUDA=devices=1,memory=64m", ORDERED) {
         ctrt_tensor *a = NULL, *b = NULL;
         ctrt_stream *side = NULL;
@@ -121,10 +102,9 @@ static void check_all(ctrt_tensor *x, double want, const char *what)
 {
     double low = 0, high = 0;
     CTRT_AUTO(tensor) y = NULL;
-    if (CHECK_OK(ctrt_amin(&y, x, CTRT_ALL_DIMS, false)) && CHECK_OK(ctrt_item(&low, y))
-        && CHECK_OK(ctrt_amax(&y, x, CTRT_ALL_DIMS, false))
-        && CHECK_OK(ctrt_item(&high, y)))
-        CHECK(low == want && high == want, "%s: %g to %g, expected %g", what, low, high, want);
+    OK(ctrt_amin(&y, x, CTRT_ALL_DIMS, false), ctrt_item(&low, y), ctrt_amax(&y, x, CTRT_ALL_DIMS, false),
+       ctrt_item(&high, y));
+    CHECK(low == want && high == want, "%s: %g to %g, expected %g", what, low, high, want);
 }
 
 /* Checks what was created and mapped since the device had `creates` chunks and `bytes` bytes. */
@@ -136,9 +116,8 @@ static void check_chunks(int64_t creates, int64_t bytes, int chunks, int mib)
           chunks, mib);
 }
 
-static void test_pieces(void)
+TEST(pieces, "expandable segments map memory in chunks of 20 MiB and unmap chunks that are entirely free")
 {
-    group("expandable segments map memory in chunks of 20 MiB and unmap chunks that are entirely free");
     IN_CUDA_CHILD("CTRT_MEMORY=caching:expandable=true", "SOFTCUDA=devices=1,memory=1g") {
         CTRT_AUTO(tensor) x = NULL, a = NULL, b = NULL, small = NULL;
         CHECK_OK(ctrt_ones(&small, CTRT_SHAPE(4), CTRT_F32, gpu));       /* a chunk of the small pool */
@@ -159,21 +138,20 @@ static void test_pieces(void)
         check_chunks(creates, bytes, 14, 60);
         check_all(a, 4, "the first of 30 MiB");
         check_all(b, 3, "the second of 30 MiB");
-        CHECK(soft->faults() == 0, "a fault in the software driver: %s", soft->fault_text());
+        no_faults();
         RELEASE(a, b, small);
         close_clean("pieces");
     }
 }
 
-static void test_cannot(void)
+TEST(cannot, "CTRT_CUDA_POOL=yes fails without driver support, and CTRT_CUDA_SHARE=yes overrides it with a warning")
 {
-    group("CTRT_CUDA_POOL=yes fails without driver support, and CTRT_CUDA_SHARE=yes overrides it with a warning");
     IN_CHILD("SOFTCUDA=devices=1,pools=no", ORDERED) {
         CHECK_FAILS(ctrt_device_get(&gpu, "cuda:0"), CTRT_ERR_NOT_SUPPORTED,
                     "CTRT_CUDA_POOL=yes, but the driver has no memory pools on this device");
     }
     IN_CHILD("SOFTCUDA=devices=1", ORDERED, "CTRT_CUDA_SHARE=yes") {
-        ctrt_log_set_callback(keep_log, NULL);
+        log_keep(CTRT_LOG_WARNING);
         if (soft_open("cuda:0")) {
             CHECK_HAS(logged, "CTRT_CUDA_SHARE=yes overrides CTRT_CUDA_POOL=yes");
             check_chain("shared");
@@ -187,9 +165,8 @@ static void test_cannot(void)
     }
 }
 
-static void test_capture(void)
+TEST(captures, "captures allocate outside the pool, delay frees until the capture ends, and replay correctly")
 {
-    group("captures allocate outside the pool, delay frees until the capture ends, and replay correctly");
     IN_CUDA_CHILD("SOFTCUDA=devices=1,memory=256m,streams=error", ORDERED) {
         ctrt_tensor *x = NULL, *y = NULL, *old = NULL;
         ctrt_graph *graph = NULL;
@@ -221,6 +198,5 @@ TEST_MAIN
     soft_begin(argv);
     if (getenv("CTRT_TEST_GPU") != NULL)
         return skip_rest("the counters of the software driver are not available");
-    RUN_ALL(test_order, test_memory, test_pieces, test_cannot, test_capture);
-    return done();
+    return run_tests();
 }

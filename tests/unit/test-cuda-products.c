@@ -7,7 +7,6 @@
 #include <sys/resource.h>
 #include <sys/stat.h>
 
-#include "ctrt/capture.h"
 #include "cuda_compare.h"
 #include "folder.h"
 
@@ -83,11 +82,8 @@ static void wide_products(void)
 static void mixed_product(void)
 {
     CTRT_AUTO(tensor) a = NULL, b = NULL, y = NULL;
-    CHECK_OK(ctrt_ones(&a, CTRT_SHAPE(4, 4), CTRT_F16, gpu));
-    CHECK_OK(ctrt_ones(&b, CTRT_SHAPE(4, 4), CTRT_F32, gpu));
-    CHECK_OK(ctrt_autocast_push("cpu", NULL));
-    CHECK_OK(ctrt_matmul(&y, a, b));
-    CHECK_OK(ctrt_autocast_pop());
+    OK(ctrt_ones(&a, CTRT_SHAPE(4, 4), CTRT_F16, gpu), ctrt_ones(&b, CTRT_SHAPE(4, 4), CTRT_F32, gpu),
+       ctrt_autocast_push("cpu", NULL), ctrt_matmul(&y, a, b), ctrt_autocast_pop());
     CHECK_EQ(ctrt_tensor_dtype(y), CTRT_F16);
 }
 
@@ -149,18 +145,12 @@ static void convolutions(bool all)
 
 /* ---- choice of algorithm ---- */
 
-static char tuning[64];
+static const char *folder;              /* of the tuning file */
 
 /* Returns the number of lines in the tuning file that contain `with`, or -1 if the file does not exist. */
 static int lines(const char *with)
 {
-    return folder_lines(tuning, with);
-}
-
-static void write_file(const char *path, const char *text)
-{
-    FILE *file = fopen(path, "w");
-    CHECK(file != NULL && fputs(text, file) >= 0 && fclose(file) == 0, "%s: %s", path, strerror(errno));
+    return folder_lines(folder_join(folder, "tuning"), with);
 }
 
 /* A matmul and no linear. */
@@ -173,9 +163,10 @@ static void one_product(void)
 
 #define DNN_FILTER "cudnnConvolutionBackwardFilter"
 
-static void test_timing(void)
+TEST(timing, "algorithms are timed once and the fastest is stored")
 {
-    group("algorithms are timed once and the fastest is stored");
+    folder = folder_new();
+    setenv("CTRT_CUDA_TUNING", folder_join(folder, "tuning"), 1);
     IN_CUDA_CHILD("CTRT_CUDA_BENCHMARK=yes", "SOFTCUDA_BLAS=late=2", "SOFTCUDA_DNN=late=1") {
         one_product();
         const int64_t product_calls = calls("cublasLtMatmul");
@@ -203,37 +194,33 @@ static void test_timing(void)
     IN_CUDA_CHILD("CTRT_CUDA_BENCHMARK=yes", "SOFTCUDA_BLAS=version=130105") {
         struct stat about = { 0 };
         CHECK_EQ(lines("130002"), 1);
-        CHECK(chmod(tuning, 0600) == 0, "chmod: %s", strerror(errno));
+        CHECK(chmod(folder_join(folder, "tuning"), 0600) == 0, "chmod: %s", strerror(errno));
         one_product();
         CHECK_TRUE(calls("cublasLtMatmul") > 6);
         EQUALS((lines("130002"), 1), (lines("130105"), 1));
-        stat(tuning, &about);
+        stat(folder_join(folder, "tuning"), &about);
         CHECK_EQ(about.st_mode & 0777, 0600);
     }
 
     group("existing files and links with the names of the temporary file are not overwritten");
     IN_CUDA_CHILD("CTRT_CUDA_BENCHMARK=yes", "SOFTCUDA_BLAS=version=130106") {
-        char names[2][96], text[16] = "";
+        char names[2][64];
         for (int i = 0; i < 2; i++)
-            snprintf(names[i], sizeof names[i], "%s.tmp-%ld-%d", tuning, (long)getpid(), i);
-        write_file(names[0], "precious");
-        CHECK(symlink(names[0], names[1]) == 0, "%s: %s", names[1], strerror(errno));
+            snprintf(names[i], sizeof names[i], "tuning.tmp-%ld-%d", (long)getpid(), i);
+        folder_text(folder, names[0], "precious");
+        CHECK(symlink(names[0], folder_join(folder, names[1])) == 0, "%s: %s", names[1], strerror(errno));
         one_product();
-        FILE *file = fopen(names[0], "r");
-        CHECK_TRUE(file != NULL && fgets(text, sizeof text, file) != NULL);
-        CHECK_STR(text, "precious");
-        CHECK_EQ(lines("130106"), 1);
-        unlink(names[0]);
-        unlink(names[1]);
+        EQUALS((folder_lines(folder_join(folder, names[0]), "precious"), 1),
+               (folder_lines(folder_join(folder, names[0]), ""), 1), (lines("130106"), 1));
     }
 
     group("a file that is not a tuning file is not overwritten");
-    write_file(tuning, "precious\n");
+    folder_text(folder, "tuning", "precious\n");
     IN_CUDA_CHILD("CTRT_CUDA_BENCHMARK=yes") {
         one_product();
         EQUALS((lines("precious"), 1), (lines("\t"), 0));
     }
-    unlink(tuning);
+    unlink(folder_join(folder, "tuning"));
 
     group("deterministic mode times no algorithm");
     IN_CUDA_CHILD("CTRT_CUDA_BENCHMARK=yes", "CTRT_CUDA_DETERMINISTIC=yes") {
@@ -243,6 +230,7 @@ static void test_timing(void)
         CHECK_TRUE(calls("cudnnConvolutionForward") + calls("cudnnConvolutionBiasActivationForward") <= 2);
         CHECK_EQ(lines("\t"), -1);
     }
+    unsetenv("CTRT_CUDA_TUNING");
 }
 
 /* Returns whether a weight gradient is the same in 6 runs. The values are random, so the sums depend on their order. */
@@ -263,14 +251,11 @@ static bool gradient_repeats(void)
     return repeats;
 }
 
-static void test_choices(void)
+TEST(choices, "sums have a fixed order unless CTRT_CUDA_DETERMINISTIC=no")
 {
-    group("sums have a fixed order unless CTRT_CUDA_DETERMINISTIC=no");
-    for (int fixed = 0; fixed < 2; fixed++) {
-        IN_CUDA_CHILD(fixed ? "CTRT_CUDA_DETERMINISTIC=auto" : "CTRT_CUDA_DETERMINISTIC=no") {
+    for (int fixed = 0; fixed < 2; fixed++)
+        IN_CUDA_CHILD(fixed ? "CTRT_CUDA_DETERMINISTIC=auto" : "CTRT_CUDA_DETERMINISTIC=no")
             CHECK_EQ(gradient_repeats(), fixed);
-        }
-    }
 
     group("workspaces do not exceed CTRT_CUDA_WORKSPACE");
     IN_CUDA_CHILD("CTRT_CUDA_WORKSPACE=0") {
@@ -281,7 +266,7 @@ static void test_choices(void)
     }
 
     group("f32 products use full precision unless CTRT_CUDA_TF32=yes");
-    for (int tf32 = 0; tf32 < 2; tf32++) {
+    for (int tf32 = 0; tf32 < 2; tf32++)
         IN_CUDA_CHILD(tf32 ? "CTRT_CUDA_TF32=yes" : "CTRT_CUDA_TF32=no") {
             const double fine = 1.0 + 1.0 / 4096;           /* 12 bits of fraction */
             float got[16];
@@ -290,7 +275,6 @@ static void test_choices(void)
                ctrt_matmul(&y, a, b), ctrt_to_host(got, sizeof got, y, CTRT_F32));
             CHECK_EQ(got[0], tf32 ? 1.0 : fine);
         }
-    }
 }
 
 /* ---- missing and failing libraries ---- */
@@ -301,8 +285,8 @@ static const char *const passes[] = { "cudnnConvolutionForward", "cudnnConvoluti
 /* Makes cuDNN refuse all convolutions. */
 static void refuse_convolutions(void)
 {
-    for (size_t i = 0; i < COUNT(passes); i++)
-        CHECK(soft->inject(passes[i], 1, 3000, true), "cannot inject into %s", passes[i]);
+    EACH(pass, passes)
+        CHECK_TRUE(soft->inject(*pass, 1, 3000, true));
 }
 
 static void launched(const char *kernel, bool expected)
@@ -311,9 +295,8 @@ static void launched(const char *kernel, bool expected)
           (unsigned long long)soft->launches(kernel));
 }
 
-static void test_failures(void)
+TEST(failures, "without the libraries, or without their fused bias")
 {
-    group("without the libraries, or without their fused bias");
     IN_CUDA_CHILD("SOFTCUDA_BLAS=create=no", "SOFTCUDA_DNN=create=no") {
         one_product();
         convolution(ONE, CTRT_F32, false);
@@ -354,16 +337,14 @@ static void test_failures(void)
             const int64_t before = calls("cublasLtMatmul");
             int64_t now = 0;
             convolution(MANY_CHANNELS, CTRT_F32, false);
-            for (size_t i = 0; i < COUNT(passes); i++)
-                now += calls(passes[i]);
-            CHECK(calls("cublasLtMatmul") >= before + 3, "only %lld products in round %d",
-                  (long long)(calls("cublasLtMatmul") - before), time + 1);
+            EACH(pass, passes)
+                now += calls(*pass);
+            CHECK_TRUE(calls("cublasLtMatmul") >= before + 3);
             CHECK(time == 0 ? now > 0 : now == tried, "cuDNN was called %lld more times", (long long)(now - tried));
             tried = now;
         }
-        launched("conv2d_f32_dense", false);
-        launched("conv2d_weight_grad_f32_dense", false);
-        launched("conv2d_input_grad_f32_dense", false);
+        EQUALS((soft->launches("conv2d_f32_dense"), 0), (soft->launches("conv2d_weight_grad_f32_dense"), 0),
+               (soft->launches("conv2d_input_grad_f32_dense"), 0));
     }
 
     group("a product that gets a smaller workspace once does not change the choice for later products");
@@ -380,23 +361,21 @@ static void test_failures(void)
             peaks[time] = (int64_t)ctrt_memory_max_allocated(gpu);
         }
         /* First the 1 MiB that cuDNN requested; then what products need: 8 MiB and the patches. */
-        CHECK(peaks[0] < 2 << 20 && peaks[1] > 8 << 20, "%lld, then %lld bytes", (long long)peaks[0],
-              (long long)peaks[1]);
+        CHECK_TRUE(peaks[0] < 2 << 20 && peaks[1] > 8 << 20);
     }
 
     group("when cuDNN reports out of memory in any call, it is skipped for that convolution only");
     static const char *const places[] = { DNN_FILTER, "cudnnGetConvolutionBackwardFilterAlgorithm_v7",
                                           "cudnnCreateTensorDescriptor" };
-    for (size_t i = 0; i < COUNT(places); i++)
+    EACH(place, places)
         IN_CUDA_CHILD("CTRT_LOG=error") {
             /* Both gradient algorithms fail; the workspace is allocated before the work is enqueued. */
-            CHECK_TRUE(soft->inject(places[i], 1, 4003, false) && soft->inject(places[i], 2, 4004, false));
+            CHECK_TRUE(soft->inject(*place, 1, 4003, false) && soft->inject(*place, 2, 4004, false));
             convolution(MANY_CHANNELS, CTRT_F32, false);
             const int64_t product_calls = calls("cublasLtMatmul"), before = calls(DNN_FILTER);
-            CHECK(product_calls > 0, "%s: no matrix product was used", places[i]);
+            CHECK_TRUE(product_calls > 0);
             convolution(MANY_CHANNELS, CTRT_F32, false);
-            CHECK(calls("cublasLtMatmul") == product_calls && calls(DNN_FILTER) == before + 1,
-                  "%s: cuDNN was not called again", places[i]);
+            EQUALS((calls("cublasLtMatmul"), product_calls), (calls(DNN_FILTER), before + 1));
         }
 
     group("an error message names the failed operation");
@@ -413,9 +392,8 @@ static void test_failures(void)
     }
 }
 
-static void test_implementations(void)
+TEST(implementations, "products by the built-in kernels")
 {
-    group("products by the built-in kernels");
     IN_CUDA_CHILD("CTRT_CUDA_GEMM=builtin") {
         products(COUNT(all_dtypes) - 1);
         CHECK_EQ(calls("cublasLtMatmul"), 0);
@@ -427,20 +405,19 @@ static void test_implementations(void)
     }
     group("products of f32 matrices on cuda-fp16 have f32 results");
     for (int builtin = 0; builtin < 2; builtin++)
-        for (int bias = 0; bias < 2; bias++) {
+        for (int bias = 0; bias < 2; bias++)
             IN_CHILD(builtin ? "CTRT_CUDA_GEMM=builtin" : "CTRT_CUDA_GEMM=cublaslt",
                      bias ? "SOFTCUDA_BLAS=" : "SOFTCUDA_BLAS=bias=no") {
-                if (soft_open("cuda-fp16:0")) {
-                    wide_products();
-                    mixed_product();
-                    if (builtin) {
-                        launched("matmul_f16_small_f32", true);
-                        launched("matmul_f16_large_f32", true);
-                    }
-                    CHECK_EQ(calls("cublasLtMatmul") > 5, !builtin);
+                if (!soft_open("cuda-fp16:0"))
+                    continue;
+                wide_products();
+                mixed_product();
+                if (builtin) {
+                    launched("matmul_f16_small_f32", true);
+                    launched("matmul_f16_large_f32", true);
                 }
+                CHECK_EQ(calls("cublasLtMatmul") > 5, !builtin);
             }
-        }
 
     static const struct { const char *name, *settings[2], *kernels[2]; int64_t products; } convolving[] = {
         { "the built-in kernels", { "CTRT_CUDA_CONV=builtin" },
@@ -450,13 +427,13 @@ static void test_implementations(void)
         { "cuBLASLt products, one image at a time", { "CTRT_CUDA_CONV=cublaslt", "CTRT_CUDA_WORKSPACE=9k" },
           { "conv2d_patches_f16", "conv2d_weight_grad_f32_dense" }, 1 },
     };
-    for (size_t i = 0; i < COUNT(convolving); i++) {
-        group("convolutions by %s", convolving[i].name);
-        IN_CUDA_CHILD(convolving[i].settings[0], convolving[i].settings[1]) {
-            convolutions(i < 2);
-            launched(convolving[i].kernels[0], true);
-            launched(convolving[i].kernels[1], true);
-            CHECK_TRUE(calls("cublasLtMatmul") >= convolving[i].products);
+    EACH(c, convolving) {
+        group("convolutions by %s", c->name);
+        IN_CUDA_CHILD(c->settings[0], c->settings[1]) {
+            convolutions(c < convolving + 2);
+            launched(c->kernels[0], true);
+            launched(c->kernels[1], true);
+            CHECK_TRUE(calls("cublasLtMatmul") >= c->products);
             CHECK_EQ(calls("cudnnConvolutionForward"), 0);
         }
     }
@@ -470,28 +447,18 @@ static void operands(ctrt_tensor **x, ctrt_tensor **w)
     OK(ctrt_ones(x, CTRT_SHAPE(1, 4, 6, 6), CTRT_F32, gpu), ctrt_ones(w, CTRT_SHAPE(4, 4, 3, 3), CTRT_F32, gpu));
 }
 
-static void check_sum(ctrt_tensor *y, double want, const char *what)
-{
-    double got = 0;
-    CTRT_AUTO(tensor) sum = NULL;
-    if (CHECK_OK(ctrt_sum(&sum, y, CTRT_ALL_DIMS)) && CHECK_OK(ctrt_item(&got, sum)))
-        CHECK(got == want, "%s: the sum is %g, expected %g", what, got, want);
-}
-
 #define CONVOLVED (36.0 * 4 * 4 * 4)
 #define CREATE    "cudnnCreate"
 #define FORWARD   "cudnnConvolutionForward"
 
-static void test_captures(void)
+TEST(captures, "a capture without convolutions does not open cuDNN")
 {
-    group("a capture without convolutions does not open cuDNN");
     IN_CUDA_CHILD("SOFTCUDA=devices=1") {
         CTRT_AUTO(tensor) x = NULL, y = NULL;
         CTRT_AUTO(graph) graph = NULL;
         OK(ctrt_ones(&x, CTRT_SHAPE(8, 8), CTRT_F32, gpu), ctrt_capture_begin(gpu), ctrt_matmul(&y, x, x),
            ctrt_capture_end(&graph, gpu), ctrt_capture_replay(graph));
-        check_sum(y, 512, "the product");
-        CHECK_EQ(calls(CREATE), 0);
+        EQUALS((total(y), 512), (calls(CREATE), 0));
     }
 
     group("cuDNN opens during a capture; if it cannot, the capture uses other kernels and later convolutions cuDNN");
@@ -509,12 +476,11 @@ static void test_captures(void)
             EQUALS((calls(CREATE), 1), (calls(FORWARD), refused ? 0 : 2));
             for (int i = 1; i < 3; i++) {
                 OK(ctrt_fill_(w, ctrt_float(i)), ctrt_capture_replay(graph));
-                check_sum(y, i * CONVOLVED, "a replay");
+                CHECK_EQ(total(y), i * CONVOLVED);
             }
             ctrt_graph_release(&graph);
             CHECK_OK(ctrt_conv2d(&y, x, w, NULL, NULL));
-            check_sum(y, 2 * CONVOLVED, "after the capture");
-            EQUALS((calls(CREATE), 1 + refused), (calls(FORWARD), refused ? 1 : 3));
+            EQUALS((total(y), 2 * CONVOLVED), (calls(CREATE), 1 + refused), (calls(FORWARD), refused ? 1 : 3));
         }
 }
 
@@ -527,7 +493,8 @@ static void count_report(void *user, ctrt_device *device, size_t bytes, const ch
 #define DEVICE_OF(memory) "SOFTCUDA=devices=1,memory=" #memory
 #define ASKS(mib)         "SOFTCUDA_DNN=workspace=" #mib
 
-static void test_workspace(void)
+TEST(workspace, "convolution workspaces: at most 1 GiB, an eighth of the device, or CTRT_CUDA_WORKSPACE; with less "
+                "free memory, an algorithm that needs less")
 {
     /* MiB that cuDNN requests and that other tensors hold, and the workspace it gets. */
     static const struct { const char *what, *soft, *dnn, *set; int64_t held, workspace; bool capture; } cases[] = {
@@ -539,51 +506,45 @@ static void test_workspace(void)
         { "60 MiB free", DEVICE_OF(1g), ASKS(100), NULL, 964, 0, false },
         { "84 MiB free in a capture", DEVICE_OF(1g), ASKS(100), "CTRT_MEMORY=caching", 940, -1, true },
     };
-    group("convolution workspaces: at most 1 GiB, an eighth of the device, or CTRT_CUDA_WORKSPACE; with less free "
-          "memory, an algorithm that needs less");
-    for (size_t i = 0; i < COUNT(cases); i++)
-        IN_CUDA_CHILD(cases[i].soft, cases[i].dnn, "CTRT_MEMORY=direct", cases[i].set) {
+    EACH(c, cases)
+        IN_CUDA_CHILD(c->soft, c->dnn, "CTRT_MEMORY=direct", c->set) {
             CTRT_AUTO(tensor) x = NULL, w = NULL, y = NULL, held = NULL;
             CTRT_AUTO(graph) graph = NULL;
             int reports = 0;
             operands(&x, &w);
-            if (cases[i].held > 0)
-                CHECK_OK(ctrt_empty(&held, CTRT_SHAPE(cases[i].held * MIB), CTRT_F32, gpu));
+            if (c->held > 0)
+                CHECK_OK(ctrt_empty(&held, CTRT_SHAPE(c->held * MIB), CTRT_F32, gpu));
             ctrt_memory_reset_peak(gpu);
             const uint64_t before = ctrt_memory_allocated(gpu);
             ctrt_memory_set_oom_callback(count_report, &reports);
-            if (cases[i].capture)
+            if (c->capture)
                 CHECK_OK(ctrt_capture_begin(gpu));
             CHECK_OK(ctrt_conv2d(&y, x, w, NULL, NULL));
-            if (cases[i].capture) {
+            if (c->capture)
                 OK(ctrt_capture_end(&graph, gpu), ctrt_capture_replay(graph));
-            }
             const int64_t used = (int64_t)(ctrt_memory_max_allocated(gpu) - before) >> 20;
-            CHECK(cases[i].capture || used == cases[i].workspace, "%s: %lld MiB, expected %lld", cases[i].what,
-                  (long long)used, (long long)cases[i].workspace);
-            CHECK(calls(FORWARD) == 1, "%s: the convolution did not run in cuDNN", cases[i].what);
-            check_sum(y, CONVOLVED, cases[i].what);
-            CHECK(reports == 0, "%s: %d out-of-memory callbacks, expected 0", cases[i].what, reports);
+            CHECK(c->capture || used == c->workspace, "%s: %lld MiB, expected %lld", c->what, (long long)used,
+                  (long long)c->workspace);
+            EQUALS((calls(FORWARD), 1), (total(y), CONVOLVED), (reports, 0));
         }
 }
 
-static void test_transient(void)
+TEST(transient, "libraries that could not be opened for lack of file descriptors are used once descriptors are "
+                "available")
 {
-    group("libraries that could not be opened for lack of file descriptors are used once descriptors are available");
     IN_CUDA_CHILD("SOFTCUDA=devices=1", "CTRT_LOG=error") {
         CTRT_AUTO(tensor) x = NULL, w = NULL, a = NULL, y = NULL;
         struct rlimit limit;
         CHECK_EQ(getrlimit(RLIMIT_NOFILE, &limit), 0);
         operands(&x, &w);
         CHECK_OK(ctrt_ones(&a, CTRT_SHAPE(8, 8), CTRT_F32, gpu));
-        check_sum(a, 64, "ones before the limit is set");
+        CHECK_EQ(total(a), 64);                             /* opens the cpu's plugin before the limit is set */
         for (int given = 0; given < 2; given++) {
             CHECK_EQ(setrlimit(RLIMIT_NOFILE, &(struct rlimit){ given ? limit.rlim_cur : 0, limit.rlim_max }), 0);
             CHECK_OK(ctrt_matmul(&y, a, a));
-            check_sum(y, 512, "the product");
+            CHECK_EQ(total(y), 512);
             CHECK_OK(ctrt_conv2d(&y, x, w, NULL, NULL));
-            check_sum(y, CONVOLVED, "the convolution");
-            EQUALS((calls("cublasLtMatmul"), given), (calls(FORWARD), given));
+            EQUALS((total(y), CONVOLVED), (calls("cublasLtMatmul"), given), (calls(FORWARD), given));
         }
     }
 }
@@ -592,14 +553,5 @@ TEST_MAIN
 {
     unsetenv("CTRT_TEST_GPU");          /* use only the software driver */
     soft_begin(argv);
-    /* The software driver checks every memory access of a kernel, so sizes are small. */
-    test_implementations();
-
-    snprintf(tuning, sizeof tuning, "/tmp/ctrt-tuning-%ld", (long)getpid());
-    setenv("CTRT_CUDA_TUNING", tuning, 1);
-    test_timing();
-    unsetenv("CTRT_CUDA_TUNING");
-    unlink(tuning);
-    RUN_ALL(test_choices, test_failures, test_captures, test_workspace, test_transient);
-    return done();
+    return run_tests();
 }

@@ -64,21 +64,21 @@ static void check_reductions(void)
 {
     for (size_t r = 0; r < COUNT(reductions); r++) {
         group("%s", reductions[r].name);
-        for (size_t s = 0; s < COUNT(reduced); s++) {
-            const ctrt_dtype *dtypes = reduced[s].every_dtype ? all_dtypes : some_dtypes;
-            const size_t count = reduced[s].every_dtype ? COUNT(all_dtypes) : COUNT(some_dtypes);
+        EACH(s, reduced) {
+            const ctrt_dtype *dtypes = s->every_dtype ? all_dtypes : some_dtypes;
+            const size_t count = s->every_dtype ? COUNT(all_dtypes) : COUNT(some_dtypes);
             int ndim = 4;
-            while (reduced[s].shape[ndim - 1] == 0)
+            while (s->shape[ndim - 1] == 0)
                 ndim--;
             for (size_t d = 0; d < count; d++) {
-                const bool several = (reduced[s].dims & (reduced[s].dims - 1)) != 0;
+                const bool several = (s->dims & (s->dims - 1)) != 0;
                 if ((reductions[r].floating && !ctrt_dtype_is_floating(dtypes[d]))
                     || (reductions[r].one && (several || dtypes[d] == CTRT_BOOL)))
                     continue;
-                const ctrt_ints shape = ctrt_ints_of(reduced[s].shape, ndim);
-                compare((struct trial){ .what = reduced[s].what, .call = reduce,
+                const ctrt_ints shape = ctrt_ints_of(s->shape, ndim);
+                compare((struct trial){ .what = s->what, .call = reduce,
                                         .in = { numbers(shape, dtypes[d], reductions[r].kind) },
-                                        .n = { (int64_t)r, reduced[s].dims, reduced[s].view },
+                                        .n = { (int64_t)r, s->dims, s->view },
                                         .tolerance = dtypes[d] == CTRT_F64 ? 32 : 2 }, true);
             }
         }
@@ -107,11 +107,11 @@ static void check_softmax(void)
     static float values[5 * 2000];
     for (int log = 0; log < 2; log++) {
         group(log ? "log_softmax" : "softmax");
-        for (size_t s = 0; s < COUNT(shapes); s++)
+        EACH(s, shapes)
             for (int d = 0; d < FLOATING; d++) {
-                const ctrt_ints shape = ctrt_ints_of(shapes[s].shape, shapes[s].shape[2] ? 3 : 2);
-                compare((struct trial){ shapes[s].what, { numbers(shape, all_dtypes[d], LOGITS) }, { true }, softmax,
-                                        { log, shapes[s].dim }, 16, OTHERS }, true);
+                const ctrt_ints shape = ctrt_ints_of(s->shape, s->shape[2] ? 3 : 2);
+                compare((struct trial){ s->what, { numbers(shape, all_dtypes[d], LOGITS) }, { true }, softmax,
+                                        { log, s->dim }, 16, OTHERS }, true);
             }
         group("%ssoftmax of rows with infinities and NaN", log ? "log_" : "");
         for (size_t w = 0; w < COUNT(widths); w++)
@@ -138,12 +138,12 @@ static void check_loss(void)
 {
     group("cross_entropy by warps and by blocks, with weights, smoothing and an ignored class");
     static const int64_t classes[] = { 2048, 2051 };
-    for (size_t c = 0; c < COUNT(classes); c++)
+    EACH(count, classes)
         for (int d = 0; d < FLOATING; d++) {
-            ctrt_tensor *weight = numbers(CTRT_SHAPE(classes[c]), all_dtypes[d], SMOOTH);
+            ctrt_tensor *weight = numbers(CTRT_SHAPE(*count), all_dtypes[d], SMOOTH);
             CHECK_OK(ctrt_abs(&weight, weight));
-            compare((struct trial){ "cross_entropy", { numbers(CTRT_SHAPE(7, classes[c]), all_dtypes[d], LOGITS),
-                                                       indices(CTRT_SHAPE(7), classes[c], true), weight },
+            compare((struct trial){ "cross_entropy", { numbers(CTRT_SHAPE(7, *count), all_dtypes[d], LOGITS),
+                                                       indices(CTRT_SHAPE(7), *count, true), weight },
                                     { true }, cross_entropy, { 1 }, 64, OTHERS }, true);
         }
 }
@@ -175,32 +175,31 @@ static void check_norms(void)
         { "shared memory for one operand only", 1, 14000 },
     };
     group("layer_norm");
-    for (size_t w = 0; w < COUNT(layers); w++)
+    EACH(w, layers)
         for (int d = 0; d < FLOATING; d++) {
-            const ctrt_ints shape = CTRT_SHAPE(layers[w].rows, layers[w].width), width = CTRT_SHAPE(layers[w].width);
-            const bool parameters = layers[w].width <= 1024;        /* their gradients take many blocks */
-            compare((struct trial){ layers[w].what,
-                                    { numbers(shape, all_dtypes[d], SMOOTH), numbers(width, all_dtypes[d], SMOOTH),
-                                      numbers(width, all_dtypes[d], OTHERS) },
-                                    { true, parameters, parameters }, layer_norm, { layers[w].width }, 32, OTHERS },
-                    true);
+            const ctrt_ints shape = CTRT_SHAPE(w->rows, w->width), width = CTRT_SHAPE(w->width);
+            const bool parameters = w->width <= 1024;        /* their gradients take many blocks */
+            compare((struct trial){ w->what, { numbers(shape, all_dtypes[d], SMOOTH),
+                                               numbers(width, all_dtypes[d], SMOOTH),
+                                               numbers(width, all_dtypes[d], OTHERS) },
+                                    { true, parameters, parameters }, layer_norm, { w->width }, 32, OTHERS }, true);
         }
     static const struct { const char *what; int64_t n, c, s; } images[] = {
         { "parts of vectors", 3, 2, 2800 }, { "parts of numbers, across images", 9, 1, 1001 },
         { "parts of columns", 150, 35, 1 },
     };
     group("batch_norm of values far from 0, whose squares cancel; halves with f32 parameters");
-    for (size_t i = 0; i < COUNT(images); i++)
+    EACH(i, images)
         for (int d = 0; d < FLOATING; d++) {
             const bool half = d >= 2;
             const ctrt_dtype dtype = half ? CTRT_F32 : all_dtypes[d];
-            const ctrt_ints c = CTRT_SHAPE(images[i].c);
-            ctrt_tensor *x = numbers(CTRT_SHAPE(images[i].n, images[i].c, images[i].s), all_dtypes[d], SMOOTH),
+            const ctrt_ints c = CTRT_SHAPE(i->c);
+            ctrt_tensor *x = numbers(CTRT_SHAPE(i->n, i->c, i->s), all_dtypes[d], SMOOTH),
                 *var = numbers(c, dtype, SMOOTH);
             CHECK_OK(ctrt_abs(&var, var));
             if (!half)
                 CHECK_OK(ctrt_add_scalar(&x, x, ctrt_float(100)));
-            compare((struct trial){ images[i].what, { x, numbers(c, dtype, SMOOTH), numbers(c, dtype, OTHERS),
+            compare((struct trial){ i->what, { x, numbers(c, dtype, SMOOTH), numbers(c, dtype, OTHERS),
                                                       numbers(c, dtype, SMOOTH), var },
                                     { true, true, true }, batch_norm, { 0 }, half ? 1 << 15 : 3000, OTHERS }, true);
         }
@@ -351,8 +350,8 @@ static void check_optimizers(void)
             steps(got, TENSORS, gpu, all_dtypes[d], adam);
             for (int k = 0; k < TENSORS; k++)
                 same(got[k], want[k], 16 * epsilon(all_dtypes[d]), "%s, tensor %d", adam ? "adamw" : "sgd", k);
-            release_all(want, TENSORS);
-            release_all(got, TENSORS);
+            tensors_release(want, TENSORS);
+            tensors_release(got, TENSORS);
         }
 }
 
