@@ -1,6 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* bad-nn.c: invalid arguments of the functions in autograd.h, nn.h, optim.h and checkpoint.h. */
 #include <math.h>
+#include <stdint.h>
+#include <stdio.h>
 #include <string.h>
 
 #include "bad-input.h"
@@ -33,7 +35,6 @@ static ctrt_status nothing_backward(ctrt_function_context *context, ctrt_tensor 
     return CTRT_OK;
 }
 
-/* test-autograd.c checks the errors that have their own messages. */
 void bad_autograd(void)
 {
     static const ctrt_function lazy = { sizeof lazy, "lazy", nothing_forward, nothing_backward, NULL, 0 };
@@ -42,23 +43,28 @@ void bad_autograd(void)
     ctrt_tensor *grads[2] = { NULL, NULL }, *results[1] = { NULL }, *made = NULL;
     uint64_t id = 0;
     BAD(INVALID_ARGUMENT, ctrt_tensor_require_grad(NULL, true));
-    BAD(DTYPE, ctrt_tensor_require_grad(p.truth, true));
+    BAD(DTYPE, ctrt_tensor_require_grad(p.whole, true), ctrt_tensor_require_grad(p.truth, true));
     if (ctrt_mul(&made, p.leaf, p.leaf))
         return;
+    BAD(AUTOGRAD, ctrt_tensor_require_grad(made, false));
     FINE(!ctrt_tensor_requires_grad(NULL) && ctrt_tensor_grad(NULL) == NULL && ctrt_tensor_grad_fn(NULL) == NULL,
         ctrt_tensor_is_leaf(NULL) || true);
     BAD(INVALID_ARGUMENT, ctrt_tensor_retain_grad(NULL), ctrt_tensor_set_grad(NULL, p.x));
     BAD(AUTOGRAD, ctrt_tensor_retain_grad(p.x));
+    BAD(SHAPE, ctrt_tensor_set_grad(p.leaf, p.wide));
+    BAD(ANY, ctrt_tensor_set_grad(p.leaf, p.truth));
     if (p.away)
         BAD(DEVICE, ctrt_tensor_set_grad(p.leaf, p.away));
     BAD(INVALID_ARGUMENT, ctrt_backward(NULL));
     BAD(AUTOGRAD, ctrt_backward(p.number));
+    BAD(ANY, ctrt_backward(made));                      /* more than one element */
     NULL_IN3(ctrt_grad, grads, made, &p.leaf, 1, p.x, true, false, false);
     BAD(INVALID_ARGUMENT, ctrt_backward_with(NULL, NULL, false, false),
         ctrt_grad(grads, made, &p.leaf, -1, p.x, true, false, false));
     BAD(AUTOGRAD, ctrt_backward_with(p.x, p.x, false, false), ctrt_grad(grads, made, &p.x, 1, p.x, true, false, false));
     BAD(ANY, ctrt_grad(grads, made, (ctrt_tensor *const[]){ p.leaf, NULL }, 2, p.x, true, false, false));
-    BAD(SHAPE, ctrt_grad(grads, made, &p.leaf, 1, p.wide, true, false, false));
+    BAD(SHAPE, ctrt_backward_with(made, p.wide, false, false),
+        ctrt_grad(grads, made, &p.leaf, 1, p.wide, true, false, false));
     FINE(grads[0] == NULL && grads[1] == NULL, ctrt_grad(grads, made, &p.leaf, 1, p.x, false, false, false) == CTRT_OK);
     BAD(AUTOGRAD, ctrt_grad(&grads[1], made, &p.leaf, 1, p.x, false, false, false)); /* the graph was freed */
     ctrt_tensor_release(&grads[0]);

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Bad input to ops.h, for test-bad-input.c. */
 #include <math.h>
+#include <stdint.h>
 #include <string.h>
 
 #include "bad-input.h"
@@ -108,7 +109,8 @@ static void views(void)
         (CTRT_SHAPE(2), CTRT_SHAPE(1, 1), 0), (CTRT_SHAPE(INT64_MAX), CTRT_SHAPE(INT64_MAX), INT64_MAX));
     BAD(ANY, ctrt_chunk(parts, NULL, p.x, 2, 0), ctrt_chunk(parts, &count, p.x, 0, 0),
         ctrt_chunk(parts, &count, p.x, -1, 0), ctrt_chunk(parts, &count, p.number, 2, 0));
-    RELEASE(parts[0], parts[1], parts[2], parts[3]);
+    for (int k = 0; k < 4; k++)
+        ctrt_tensor_release(&parts[k]);
     NULLS1(ctrt_detach, p.x);
 }
 

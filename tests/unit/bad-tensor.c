@@ -1,6 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Bad input to tensor.h, for test-bad-input.c. */
 #include <math.h>
+#include <stdint.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include "bad-input.h"
@@ -51,7 +53,6 @@ static void accessors(void)
     FINE(ctrt_default_dtype() == CTRT_F32);
 }
 
-/* test-create.c checks the errors of arange, eye, from_data and from_blob that have their own messages. */
 static void factories(void)
 {
     static const float data[6] = { 0 };
@@ -73,17 +74,26 @@ static void factories(void)
         ctrt_bernoulli(&out, CTRT_SHAPE(2), NAN, CTRT_F32, p.cpu), ctrt_randperm(NULL, 3, p.cpu),
         ctrt_arange(NULL, ctrt_int(0), ctrt_int(3), ctrt_int(1), CTRT_I64, p.cpu),
         ctrt_arange(&out, ctrt_int(0), ctrt_int(3), ctrt_int(0), CTRT_I64, p.cpu),
+        ctrt_arange(&out, ctrt_int(0), ctrt_int(3), ctrt_int(-1), CTRT_I64, p.cpu),
+        ctrt_arange(&out, ctrt_float(0), ctrt_float(NAN), ctrt_float(1), CTRT_F32, p.cpu),
         ctrt_eye(NULL, 2, 2, CTRT_F32, p.cpu), ctrt_scalar_tensor(NULL, ctrt_int(1), CTRT_F32, p.cpu));
+    BAD(SHAPE, ctrt_from_data(&out, data, 5, CTRT_SHAPE(2, 3), CTRT_F32, p.cpu));
     BAD(OVERFLOW, ctrt_from_data(&out, data, 6, HUGE_, CTRT_F32, p.cpu));
     BAD(ANY, ctrt_randint(&out, 0, 1000, CTRT_SHAPE(2), CTRT_I8, p.cpu), ctrt_randperm(&out, -1, p.cpu),
         ctrt_randperm(&out, INT64_MAX, p.cpu),
+        ctrt_arange(&out, ctrt_float(0), ctrt_float(INFINITY), ctrt_float(1), CTRT_F32, p.cpu),
+        ctrt_arange(&out, ctrt_int(INT64_MIN), ctrt_int(INT64_MAX), ctrt_int(1), CTRT_I64, p.cpu),
         ctrt_arange(&out, ctrt_int(0), ctrt_int(3), ctrt_int(1), no_dtype, p.cpu),
+        ctrt_eye(&out, -2, 2, CTRT_F32, p.cpu), ctrt_eye(&out, INT64_MAX, 2, CTRT_F32, p.cpu),
         ctrt_scalar_tensor(&out, ctrt_int(1), no_dtype, p.cpu),
         ctrt_from_data(&out, data, -6, CTRT_SHAPE(2, -3), CTRT_F32, p.cpu),
         ctrt_from_data(&out, data, 6, CTRT_SHAPE(2, 3), no_dtype, p.cpu));
     float blob[6] = { 0 };
     NULLS1(ctrt_from_blob, blob, CTRT_SHAPE(2, 3), CTRT_SHAPE(3, 1), CTRT_F32, NULL, NULL);
+    BAD(SHAPE, ctrt_from_blob(&out, blob, CTRT_SHAPE(2, 3), CTRT_SHAPE(1), CTRT_F32, NULL, NULL));
     BAD(ANY, ctrt_from_blob(&out, blob, CTRT_SHAPE(2, -3), CTRT_SHAPE(3, 1), CTRT_F32, NULL, NULL),
+        ctrt_from_blob(&out, blob, CTRT_SHAPE(2, 3), CTRT_SHAPE(-3, 1), CTRT_F32, NULL, NULL),
+        ctrt_from_blob(&out, blob, CTRT_SHAPE(2, 3), CTRT_SHAPE(INT64_MAX, 1), CTRT_F32, NULL, NULL),
         ctrt_from_blob(&out, blob, CTRT_SHAPE(2, 3), CTRT_SHAPE(3, 1), no_dtype, NULL, NULL));
 }
 
@@ -121,12 +131,14 @@ static void conversion(void)
     BAD(INVALID_ARGUMENT, ctrt_to(&out, p.x, NULL, CTRT_F64, false, (ctrt_memory_format)99),
         ctrt_contiguous(&out, p.x, (ctrt_memory_format)99), ctrt_copy_(p.x, NULL),
         ctrt_to_host(NULL, sizeof host, p.x, CTRT_F32), ctrt_to_host(host, sizeof host, NULL, CTRT_F32),
-        ctrt_to_host(host, 0, p.x, CTRT_F32),
+        ctrt_to_host(host, sizeof host - 1, p.x, CTRT_F32), ctrt_to_host(host, 0, p.x, CTRT_F32),
         ctrt_from_host_(p.x, NULL, 6, CTRT_F32));
     BAD(SHAPE, ctrt_copy_(p.x, p.wide), ctrt_item(&value, p.x), ctrt_item(&value, p.none), ctrt_item_int(&whole, p.x));
-    BAD_X(ANY, ctrt_to, (NULL, no_dtype, false, CTRT_PRESERVE_FORMAT));
-    BAD(ANY, ctrt_to_host(host, sizeof host, p.x, no_dtype), ctrt_from_host_(p.x, host, -6, CTRT_F32),
-        ctrt_from_host_(p.x, host, 6, no_dtype));
+    BAD_X(ANY, ctrt_to, (NULL, no_dtype, false, CTRT_PRESERVE_FORMAT),
+        (NULL, CTRT_DTYPE_DEFAULT, true, CTRT_CHANNELS_LAST));
+    BAD(ANY, ctrt_to_dtype(&out, p.x, no_dtype), ctrt_contiguous(&out, p.x, CTRT_CHANNELS_LAST),
+        ctrt_to_host(host, sizeof host, p.x, no_dtype), ctrt_from_host_(p.x, host, 5, CTRT_F32),
+        ctrt_from_host_(p.x, host, -6, CTRT_F32), ctrt_from_host_(p.x, host, 6, no_dtype));
     char *text = NULL;
     NULL_IN2(ctrt_tensor_format, &text, p.x);
     FINE(text == NULL);
