@@ -5,6 +5,8 @@
 #   make check-long    LONG_TESTS: mutants, second devices, more seeds and policies; in the plain tree
 #   make check-all     LONG_TESTS, then TESTS, in one run
 #   make check-tsan    TSAN_TESTS, in a tree with the thread sanitizer
+#   make check-programs, make check-tsan-programs
+#                      build the programs of `make check` and `make check-tsan`
 #   make check-smoke   SMOKE_TESTS, which show that a build works; `make distcheck-smoke` runs them in the release
 #                      archive
 #
@@ -511,11 +513,14 @@ distcheck-smoke:
 
 # Multithreaded tests, for a tree configured with --enable-sanitize=thread. GCC 12's ThreadSanitizer does not work with
 # the address layouts of kernels with much randomisation, so setarch disables randomisation where it is allowed.
-check-tsan: all
+check-tsan check-tsan-programs: all
 	@fixed=; if setarch -R true 2>/dev/null; then fixed='setarch -R'; fi; \
 	if test -z '$(strip $(TSAN_TESTS))'; then echo 'TSAN_TESTS is empty'; exit 1; fi; \
-	$$fixed $(MAKE) $(AM_MAKEFLAGS) check TESTS='$(TSAN_TESTS)' check_DATA= \
+	tests='$(TSAN_TESTS)'; test $@ = check-tsan || tests=; \
+	$$fixed $(MAKE) $(AM_MAKEFLAGS) check TESTS="$$tests" check_DATA= \
 	    check_PROGRAMS='$(filter run-% test-counters-peaks test-cpu-threads test-registry-faults,$(check_PROGRAMS))' \
 	    check_LTLIBRARIES='$(filter-out mutant.la,$(check_LTLIBRARIES))'
+check-programs: all
+	$(MAKE) $(AM_MAKEFLAGS) check TESTS=
 
-.PHONY: check-all check-long check-smoke check-tsan distcheck-smoke
+.PHONY: check-all check-long check-programs check-smoke check-tsan check-tsan-programs distcheck-smoke
