@@ -70,6 +70,9 @@ static void check_group(struct rank *rank, const char *lost, int epoch)
 /* If the digit of this rank is in `lost`, ends the rank; else forms the new group. Returns whether the rank remains. */
 static bool lose(struct rank *rank, const char *lost, enum loss_how how)
 {
+    /* An abort would fail earlier collectives that other ranks have not completed. The barrier itself may fail. */
+    if (how == FAILS)
+        (void)ctrt_comm_barrier(rank->comm);
     if (has_digit(lost, rank->number)) {
         if (how == FAILS)
             ctrt_comm_abort(rank->comm, "this rank fails");
