@@ -65,26 +65,27 @@ void optim_places_free(ctrt_optimizer *optimizer)
 
 ctrt_status optim_settle(ctrt_optimizer *optimizer)
 {
-    ctrt_status status = CTRT_OK;
-    double skipped = 0;
-    size_t place = 0;
-    if (optimizer->unsettled == 0)
-        return CTRT_OK;
-    for (size_t i = 0; i < optimizer->count && place == 0; i++)
-        place = optimizer->slots[i].place;
-    if (place > 0 && dry_run_on(optimizer->places[place - 1].device))
-        return CTRT_OK;                         /* the dry run cannot read the count and needs none */
-    if (place > 0)
-        CTRT_TRY(ctrt_context(ctrt_item(&skipped, optimizer->places[place - 1].skipped),
-                              "%s: the number of skipped steps", optimizer->kind->name));
-    for (size_t i = 0; i < optimizer->place_count && status == CTRT_OK; i++)
-        if (!dryrun_left(optimizer->places[i].found))
-            ctrt_no_grad status = ctrt_zero_(optimizer->places[i].skipped);
-    CTRT_TRY(status);
-    for (size_t i = 0; i < optimizer->count; i++)
-        if (optimizer->slots[i].place > 0)
-            optimizer->slots[i].steps += (int64_t)skipped;
-    optimizer->unsettled = 0;
+    bool dry = false;
+    for (size_t p = 0; p < optimizer->place_count && optimizer->unsettled > 0; p++) {
+        struct optim_place *place = &optimizer->places[p];
+        ctrt_status status = CTRT_OK;
+        double skipped = 0;
+        if (dry_run_on(place->device)) {            /* the dry run cannot read the count and needs none */
+            dry = true;
+            continue;
+        }
+        if (dryrun_left(place->found))
+            continue;
+        CTRT_TRY(ctrt_context(ctrt_item(&skipped, place->skipped), "%s: the number of skipped steps",
+                              optimizer->kind->name));
+        ctrt_no_grad status = ctrt_zero_(place->skipped);
+        CTRT_TRY(status);
+        for (size_t i = 0; i < optimizer->count; i++)
+            if (optimizer->slots[i].place == p + 1)
+                optimizer->slots[i].steps += (int64_t)skipped;
+    }
+    if (!dry)
+        optimizer->unsettled = 0;
     return CTRT_OK;
 }
 

@@ -73,6 +73,7 @@ static const struct variant pools[] = {
     { "overlap, padding", NORMAL, .in = { S(1, 2, 5, 5) }, .n = { 2, 1, 1, 1, 1, 1 }, .x = { 3, 3 } },
     { "uneven, dilation", NORMAL, .in = { S(1, 2, 7, 8) }, .n = { 1, 2, 1, 1, 2, 1 }, .x = { 2, 3 } },
     { "many channels", NORMAL, .in = { S(1, 70, 4, 3) }, .n = { 1, 1, 1, 1, 2, 1 }, .x = { 3, 3 } },
+    { "one column", NORMAL, .in = { S(1, 2, 3, 1) }, .n = { 1, 1, 1, 1, 1, 1 }, .x = { 3, 3 } },
     { "no images", ZERO_SIZE, .in = { S(0, 3, 4, 6) }, .n = { 2, 2, 0, 0, 1, 1 }, .x = { 2, 2 } },
     { "", LARGE, .in = { S(4, 8, 18, 20) }, .n = { 2, 2, 1, 1, 1, 1 }, .x = { 3, 3 } },
     { "long rows, 2x2", LARGE, .in = { S(1, 2, 7, 183) }, .n = { 2, 2, 0, 0, 1, 1 }, .x = { 2, 2 } },

@@ -191,6 +191,7 @@ static const struct variant reductions[] = {
     { "dims -1 and 1, kept", NORMAL, .in = { S(3, 4, 5) }, .n = { 2, -1, 1, 0, 1 } },
     { "nothing kept", ZERO_SIZE, .in = { S(2, 0, 3) }, .n = { 2, 0, 2, 0, 1 } },
     { "outer and inner", LARGE, .in = { S(41, 7, 43) }, .n = { 2, 0, 2 } },
+    { "outer and middle", LARGE, .in = { S(5, 3, 7, 11) }, .n = { 2, 0, 2 } },
 };
 enum { ONE_DIM = 11, ONE_OR_ALL = 17 };         /* numbers of variants that argmax and max accept */
 /* Empty sums and products, which are 0 and 1. */

@@ -451,6 +451,14 @@ static void test_scaler(void)
         CHECK_EQ(replayed.growth_tracker, eager.growth_tracker);
         CHECK_OK(ctrt_optimizer_get_state(&steps, states, b.optimizer, 0));
         CHECK_EQ(steps, 8);
+        /* Since the capture, the scaler's steps have another parameter too; then, steps without the scaler. */
+        OK(ctrt_optimizer_add(b.optimizer, &a.p, 1), scaled_step(&b));
+        CHECK_FAILS(ctrt_capture_replay(graph), CTRT_ERR_STATE, "steps of a gradient scaler have updated other");
+        OK(ctrt_optimizer_step(a.optimizer), ctrt_capture_begin(device), ctrt_optimizer_step(a.optimizer),
+           ctrt_capture_end(&graph, device), ctrt_capture_replay(graph), scaled_step(&a));
+        CHECK_FAILS(ctrt_capture_replay(graph), CTRT_ERR_STATE, "steps were made with a gradient scaler");
+        CHECK_OK(ctrt_optimizer_get_state(&steps, states, a.optimizer, 0));    /* counts the skipped steps */
+        CHECK_OK(ctrt_capture_replay(graph));
         scaled_free(&a);
         scaled_free(&b);
     }

@@ -117,7 +117,8 @@ static ctrt_status in_pieces(struct training *run)
 {
     CTRT_AUTO(split) split = NULL;
     CTRT_TRY(ctrt_split_new(&split, run->net, &(ctrt_split_options){ .pieces = 2, .most_pieces = 4 }));
-    return ctrt_split_step(NULL, split, run->model->input[0], rows, run);
+    CTRT_TRY(ctrt_split_step(NULL, split, run->model->input[0], rows, run));
+    return ctrt_split_step(NULL, split, run->model->input[0], rows, run);       /* adds to the gradients */
 }
 
 /* A step with replicas of the network on its device and on another one. */
@@ -202,6 +203,44 @@ static ctrt_status trains(UNUSED struct training *none)
         ctrt_optimizer_load(optimizer, OPTIMIZER_PATH), ctrt_module_to(net, NULL, CTRT_F64),
         ctrt_optimizer_step(optimizer));
     return ctrt_module_zero_grad(net, false);
+}
+
+/* The same with a module of the strategy `sharded`, which has one rank, and parts of checkpoints. */
+static ctrt_status trains_sharded(UNUSED struct training *none)
+{
+    CTRT_AUTO(module) module = NULL, net = NULL;
+    CTRT_AUTO(optimizer) optimizer = NULL;
+    CTRT_AUTO(grad_scaler) scaler = NULL;
+    CTRT_AUTO(tensor) x = NULL, y = NULL;
+    TRY(ctrt_linear_new(&module, 3, 2, true, cpu), ctrt_parallel_new(&net, module, "sharded", &cpu, 1),
+        ctrt_adamw_new(&optimizer, net, NULL),
+        ctrt_grad_scaler_new(&scaler, &(ctrt_grad_scaler_options){ .allow_no_gradients = true }),
+        ctrt_ones(&x, CTRT_SHAPE(2, 3), CTRT_F32, cpu), ctrt_forward(&y, net, x), ctrt_sum(&y, y, CTRT_ALL_DIMS),
+        ctrt_grad_scaler_scale(&y, scaler, y), ctrt_grad_scaler_unscale_(scaler, optimizer),
+        ctrt_grad_scaler_update(scaler, 0));
+    TRY(ctrt_backward(y), ctrt_clip_grad_norm_(NULL, net, 0.01), ctrt_grad_scaler_step(scaler, optimizer),
+        ctrt_save(net, NET_PATH), ctrt_load(net, NET_PATH), ctrt_optimizer_save(optimizer, OPTIMIZER_PATH));
+    return ctrt_optimizer_load(optimizer, OPTIMIZER_PATH);
+}
+
+static ctrt_status not_found(ctrt_status status)
+{
+    return status == CTRT_ERR_NOT_FOUND ? CTRT_OK : status;
+}
+
+/* Writes a tensor that is not contiguous and reads it onto the device; looks for names that do not exist. */
+static ctrt_status named(UNUSED struct training *none)
+{
+    CTRT_AUTO(module) net = NULL;
+    CTRT_AUTO(tensor) x = NULL, turned = NULL;
+    CTRT_AUTO(tensor_file) file = NULL;
+    ctrt_tensor *borrowed = NULL;
+    char digest[65];
+    TRY(ctrt_ones(&x, CTRT_SHAPE(2, 3), CTRT_F32, device), ctrt_transpose(&turned, x, 0, 1),
+        ctrt_save_tensors(NET_PATH, (const char *[]){ "turned" }, &turned, 1), ctrt_tensor_file_open(&file, NET_PATH),
+        ctrt_tensor_file_read(&x, file, "turned", device), not_found(ctrt_tensor_file_read(&x, file, "x", device)));
+    TRY(ctrt_linear_new(&net, 3, 2, true, device), ctrt_module_sha256(digest, net));
+    return not_found(ctrt_module_tensor(&borrowed, net, "x"));
 }
 
 static ctrt_status double_gradient(void *user, ctrt_tensor **grad)
@@ -351,11 +390,12 @@ TEST_MAIN
 {
     static const struct { const char *name; ctrt_status (*body)(struct training *none); } programs[] = {
         { "training, files, conversion", trains }, { "layers", layers }, { "changes in place", in_place },
-        { "datasets", datasets }, { "loading data", loads },
+        { "names", named }, { "datasets", datasets }, { "loading data", loads },
     };
     setenv("CTRT_LOG", "error", 1);
     /* One thread, because most of the time of so many small steps would be spent in waking threads. */
     setenv("CTRT_NUM_THREADS", "1", 1);
+    setenv("CTRT_SHARDED_CHECKPOINT", "parts", 1);
     if (!cpu_opened())
         return done();
     make_folders();
@@ -372,8 +412,13 @@ TEST_MAIN
         group("the devices sim:0 and sim:1 open");
         OK(ctrt_device_get(&device, "sim:0"), ctrt_device_get(&second, "sim:1"));
         fail_each(loads, NULL, false);
+        fail_each(named, NULL, false);
         test_steps();
         all_or_nothing("ctrt_load", load_new, load_old, false);
     }
+    /* Last, because the world keeps its communicator's memory. */
+    device = cpu;
+    group("training with a strategy: each allocation fails");
+    fail_each(trains_sharded, NULL, false);
     return done();
 }

@@ -6,12 +6,15 @@
 #include <pthread.h>
 #include <signal.h>
 #include <sys/stat.h>
+#include <sys/syscall.h>
 #include <sys/wait.h>
 #include <sys/xattr.h>
 #include <unistd.h>
 
 #include "calls.h"
+#include "child.h"
 #include "folder.h"
+#include "forbid.h"
 #include "tensors.h"
 
 #define NAME "t"
@@ -331,8 +334,26 @@ TEST(loading_meanwhile, "a module is loaded completely or not at all from a file
     CHECK(weights_are(net, 1), "the weights are not 1 after loading the file");
 }
 
+static void unreadable(void)
+{
+    CTRT_AUTO(tensor_file) file = NULL;
+    CTRT_AUTO(tensor) t = NULL;
+    const char *path = in_folder("unreadable");
+    OK(ctrt_device_get(&cpu, "cpu"), save(path, 3), ctrt_tensor_file_open(&file, path));
+    if (!forbid(SYS_pread64)) {
+        skip_group("the system has no seccomp");
+        return;
+    }
+    CHECK_FAILS(ctrt_tensor_file_read(&t, file, NAME, cpu), CTRT_ERR_IO, "cannot read byte ");
+    CHECK_HAS(ctrt_error_message(), strerror(EPERM));
+    CHECK(t == NULL, "a failed read set its output");
+}
+
 TEST_MAIN
 {
     folder = folder_new();
+    group("reads that fail");
+    IN_CHILD(NULL)
+        unreadable();
     return cpu_opened() ? run_tests() : done();
 }

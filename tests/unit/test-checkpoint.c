@@ -183,6 +183,12 @@ TEST(bad_sizes, "corrupt header lengths are errors")
     CHECK_FAILS(open_bytes(&file, changed, size), CTRT_ERR_FORMAT, "header length 18446744073709551615 exceeds");
     changed[0] = (unsigned char)(size - 7), memset(changed + 1, 0, 7);
     CHECK_FAILS(open_bytes(&file, changed, size), CTRT_ERR_FORMAT, "exceeds the file's size");
+    memcpy(changed, (const unsigned char[]){ 1, 0xe1, 0xf5, 5 }, 4);           /* 100,000,001 in a sparse file */
+    write_bytes(in_folder("sparse"), changed, 8);
+    CHECK(truncate(in_folder("sparse"), 100000009) == 0, "truncate: %s", strerror(errno));
+    CHECK_FAILS(ctrt_tensor_file_open(&file, in_folder("sparse")), CTRT_ERR_FORMAT,
+                "header length 100000001 exceeds 100000000 bytes");
+    unlink(in_folder("sparse"));
 
     group("paths that are no regular files are errors");
     FAILS(IO, (ctrt_tensor_file_open(&file, in_folder("nothing")), "No such file"),
@@ -330,12 +336,19 @@ static void load_optimizer(bool adamw)
     };
     CTRT_AUTO(module) net = NULL, small = NULL;
     CTRT_AUTO(optimizer) optimizer = NULL, other = NULL;
-    const char *net_path = in_folder("net.safetensors"), *path = in_folder("optimizer.safetensors");
+    const char *net_path = in_folder("net.safetensors"), *path = in_folder("optimizer.safetensors"),
+               *no_lr = in_folder("no-lr.safetensors");
     OK(small_net_new(&net), small_net_optimizer(&optimizer, net, adamw), ctrt_save(net, net_path));
     CHECK_OK(ctrt_optimizer_save(optimizer, path));     /* before the first step: no state yet */
     OK(ctrt_optimizer_load(optimizer, path), small_net_step(net, optimizer, cpu, 0),
        ctrt_optimizer_save(optimizer, path));
     CHECK_FAILS(ctrt_optimizer_load(optimizer, net_path), CTRT_ERR_STATE, "no optimizer");
+    if (!adamw) {
+        static unsigned char bytes[128];
+        write_bytes(no_lr, bytes, compose(bytes, "{\"__metadata__\":{\"optimizer\":\"SGD\"}}", 0));
+        CHECK_FAILS(ctrt_optimizer_load(optimizer, no_lr), CTRT_ERR_STATE,
+                    "the file has no number optimizer.lr of type f64");
+    }
     EACH(c, wrong) {
         if (c->in > 0)
             CHECK_OK(ctrt_sequential_new(&small, CTRT_MODULES(CTRT_NEW(linear, c->in, 4, true, cpu))));

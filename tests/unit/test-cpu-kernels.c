@@ -98,6 +98,9 @@ static void compute_results(void)
     CTRT_AUTO(tensor) right = random_of(CTRT_SHAPE(333, 401), CTRT_F32, -1, 1);
     CHECK_OK(ctrt_matmul(&y, left, right));
     add_result(y);
+    CTRT_AUTO(tensor) two = random_of(CTRT_SHAPE(2, 50, 60), CTRT_F32, -1, 1), turned = NULL;
+    OK(ctrt_transpose(&turned, two, 1, 2), ctrt_matmul(&y, two, turned));       /* fewer matrices than threads */
+    add_result(y);
     for (size_t s = 0; s < COUNT(shapes); s++)
         for (ctrt_dtype dtype = CTRT_F32; dtype <= CTRT_F64; dtype++) {
             CTRT_AUTO(tensor) in = random_of(CTRT_SHAPE(shapes[s][0], shapes[s][1]), dtype, -1, 1);
@@ -293,6 +296,43 @@ TEST(errors, "kernels report integer divisions by zero, the largest of no elemen
     ctrt_device_info info = { .size = sizeof info };
     EQUALS((cpu->backend->device->open(&device, 1), CTRT_ERR_NO_DEVICE),
            (cpu->backend->device->describe(-1, &info), CTRT_ERR_NO_DEVICE));
+}
+
+TEST(limits, "clamp converts floating limits to the integer type; a NaN is no limit")
+{
+    static const struct { double lo, hi, want[3]; } cases[] = {
+        { -2.7, NAN, { -2, 3, 127 } }, { -1e300, 2.5, { -128, 2, 2 } }, { NAN, 1e300, { -128, 3, 127 } },
+    };
+    CTRT_AUTO(tensor) x = tensor_with(DOUBLES(-128, 3, 127), CTRT_SHAPE(3), CTRT_I8, cpu), y = NULL;
+    CHECK_OK(ctrt_empty_like(&y, x, CTRT_DTYPE_DEFAULT, NULL));
+    EACH(c, cases) {
+        const ctrt_range_attributes limits = { sizeof limits, ctrt_float(c->lo), ctrt_float(c->hi), true, true };
+        CHECK_OK(KERNEL(clamp, CTRT_I8, (&y->view), (&x->view), &limits));
+        check_values("clamp", __LINE__, y, c->want, 3);
+    }
+}
+
+TEST(nothing, "kernels without elements write nothing, and zeros to the gradients of an empty batch")
+{
+    static const ctrt_reduce_attributes last = { sizeof last, 2 };
+    static const ctrt_conv_attributes conv = { sizeof conv, { 1, 1 }, { 0, 0 }, { 1, 1 }, 1 };
+    static const ctrt_pool_attributes pool = { sizeof pool, { 2, 2 }, { 2, 2 }, { 0, 0 }, { 1, 1 } };
+    static const double zeros[4] = { 0 };
+    const ctrt_ints window = CTRT_SHAPE(1, 1, 2, 2);
+    CTRT_AUTO(tensor) a = full_of(CTRT_SHAPE(0, 2, 2), CTRT_F32, 0), row = full_of(CTRT_SHAPE(0, 1), CTRT_F32, 0);
+    CTRT_AUTO(tensor) none = full_of(CTRT_SHAPE(0, 2), CTRT_F32, 0), at = full_of(CTRT_SHAPE(1, 1, 0, 1), CTRT_I64, 0);
+    CTRT_AUTO(tensor) x = full_of(CTRT_SHAPE(0, 1, 2, 2), CTRT_F32, 0), w = full_of(window, CTRT_F32, 7);
+    CTRT_AUTO(tensor) y = full_of(CTRT_SHAPE(0, 1, 1, 1), CTRT_F32, 0), dx = full_of(window, CTRT_F32, 7);
+    CTRT_AUTO(tensor) dy = full_of(CTRT_SHAPE(1, 1, 0, 1), CTRT_F32, 0);
+    OK(KERNEL(matmul, CTRT_F32, (&a->view), (&a->view, &a->view), NULL),
+       KERNEL(softmax, CTRT_F32, (&a->view), (&a->view), NULL),
+       KERNEL(add, CTRT_F32, (&a->view), (&a->view, &a->view), NULL),
+       KERNEL(sum, CTRT_F32, (&row->view), (&none->view), &last),
+       KERNEL(conv2d, CTRT_F32, (&y->view), (&x->view, &w->view, NULL), &conv),
+       KERNEL(conv2d_weight_grad, CTRT_F32, (&w->view), (&y->view, &x->view), &conv),
+       KERNEL(max_pool2d_backward, CTRT_F32, (&dx->view), (&dy->view, &at->view), &pool));
+    check_values("conv2d", __LINE__, w, zeros, 4);
+    check_values("max_pool2d", __LINE__, dx, zeros, 4);
 }
 
 /* Returns a view of the tensor's elements in the opposite order of every dimension. */

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Gradient scalers (ctrt/amp.h): scale and tracker against PyTorch's (tests/reference/scaler.txt), skipped steps of
  * each optimizer on synchronous and asynchronous devices, messages, limits, files. */
+#include "calls.h"
 #include "folder.h"
 #include "reference/ref.h"
 #include "sims.h"
@@ -87,10 +88,16 @@ static void optimizer_make(struct scaled *s, ctrt_status (*create)(ctrt_optimize
     CHECK_OK(ctrt_optimizer_add(s->optimizer, &s->parameter, 1));
 }
 
-static void state_is(ctrt_grad_scaler *scaler, double scale, int64_t tracker, const char *what)
+static ctrt_grad_scaler_state state_of(ctrt_grad_scaler *scaler)
 {
     ctrt_grad_scaler_state state = { 0 };
     CHECK_OK(ctrt_grad_scaler_get_state(&state, scaler));
+    return state;
+}
+
+static void state_is(ctrt_grad_scaler *scaler, double scale, int64_t tracker, const char *what)
+{
+    const ctrt_grad_scaler_state state = state_of(scaler);
     CHECK(state.scale == scale && state.growth_tracker == tracker, "%s: scale %a, tracker %lld, expected %a, %lld",
           what, state.scale, (long long)state.growth_tracker, scale, (long long)tracker);
 }
@@ -227,6 +234,65 @@ TEST(parts, "several optimizers; parameters without a gradient")
         check_values_within("other", __LINE__, other, (const double[]){ 2.8 }, 1, 1e-5);
         scaled_free(&s);
     }
+}
+
+/* Parameters on two devices have a gradient in different steps, the third one in a dry run of the other device. */
+TEST(two_devices, "an optimizer of parameters on two devices")
+{
+    static const struct { bool dry, first, second; float gradient; } steps[] = {
+        { false, true, true, 1 }, { false, false, true, INFINITY }, { false, true, false, INFINITY },
+        { true, false, true, 1 }, { false, true, true, 1 },
+    };
+    CHECK_OK(ctrt_device_get(&device, "sim:1"));
+    struct scaled s = scaled_new(NULL, (const float[]){ 1 }, 1);
+    ctrt_tensor *states[CTRT_OPTIMIZER_STATES];
+    ctrt_device *const second = device;
+    optimizer_make(&s, adam);
+    backward(s.scaler, s.parameter, (const float[]){ 1 });              /* the scale is on sim:1 */
+    CHECK_OK(ctrt_device_get(&device, "sim:0"));
+    CTRT_AUTO(tensor) first = tensor_of((const float[]){ 1 }, 1);
+    CHECK_OK(ctrt_optimizer_add(s.optimizer, &first, 1));
+    EACH(step, steps) {
+        CTRT_AUTO(dry_run) run = NULL;
+        CHECK_OK(step->dry ? ctrt_dry_run_begin(&run, device) : CTRT_OK);
+        OK(ctrt_tensor_set_grad(first, NULL), ctrt_tensor_set_grad(s.parameter, NULL));
+        if (step->first)
+            backward(s.scaler, first, &step->gradient);
+        device = second;
+        if (step->second)
+            backward(s.scaler, s.parameter, &step->gradient);
+        device = ctrt_tensor_device(first);
+        OK(ctrt_grad_scaler_step(s.scaler, s.optimizer), ctrt_grad_scaler_update(s.scaler, 0));
+    }
+    state_is(s.scaler, 16384, 2, "two of five steps were skipped");
+    for (size_t i = 0; i < 2; i++) {
+        int64_t count = 0;
+        CHECK_OK(ctrt_optimizer_get_state(&count, states, s.optimizer, i));
+        CHECK(count == (i == 0 ? 3 : 2), "parameter %zu has %lld steps", i, (long long)count);
+    }
+    /* Adam's steps are lr times the gradient's sign. */
+    check_values_within("sim:1", __LINE__, s.parameter, (const double[]){ 0.85 }, 1, 1e-5);
+    check_values_within("sim:0", __LINE__, first, (const double[]){ 0.9 }, 1, 1e-5);
+    scaled_free(&s);
+}
+
+/* A step without the scaler, and one in a dry run, after a skipped one. */
+TEST(without, "a step without the scaler uses the count of the steps that were not skipped")
+{
+    CHECK_OK(ctrt_device_get(&device, "sim:0"));
+    struct scaled s = scaled_new(NULL, (const float[]){ 1 }, 1);
+    CTRT_AUTO(tensor) gradient = tensor_of((const float[]){ 1 }, 1);
+    CTRT_AUTO(dry_run) run = NULL;
+    ctrt_tensor *states[CTRT_OPTIMIZER_STATES];
+    int64_t count = 0;
+    optimizer_make(&s, adam);
+    scaled_step(&s, (const float[]){ INFINITY });
+    OK(ctrt_dry_run_begin(&run, device), ctrt_optimizer_step(s.optimizer), ctrt_dry_run_end(NULL, &run));
+    OK(ctrt_tensor_set_grad(s.parameter, gradient), ctrt_optimizer_step(s.optimizer));
+    check_values_within("parameter", __LINE__, s.parameter, (const double[]){ 0.95 }, 1, 1e-5);
+    CHECK_OK(ctrt_optimizer_get_state(&count, states, s.optimizer, 0));
+    CHECK_EQ(count, 1);
+    scaled_free(&s);
 }
 
 /* Gradients of other dtypes, and one that is not contiguous. */
@@ -424,6 +490,14 @@ static const ctrt_module_class factor_class = {
     .size = sizeof factor_class, .kind = "Factor", .state_bytes = sizeof(int), .forward = factor_forward,
 };
 
+/* Integers are not watched. */
+static ctrt_status whole_forward(ctrt_tensor **y, ctrt_module *self, ctrt_tensor *const *inputs, int count)
+{
+    (void)self, (void)count;
+    return ctrt_to_dtype(y, inputs[0], CTRT_I64);
+}
+static const ctrt_module_class whole_class = { .size = sizeof whole_class, .kind = "Whole", .forward = whole_forward };
+
 static ctrt_module *factor_new(int number)
 {
     ctrt_module *module = NULL;
@@ -491,6 +565,13 @@ TEST(watch_shared, "the watch of a module that is used twice, and after a dry ru
     inf_module = -1;
     CHECK_OK(ctrt_inf_watch_report(text, sizeof text, found));
     CHECK_STR(text, "");                                    /* a dry run computes nothing */
+    CTRT_AUTO(module) whole = NULL;
+    CTRT_AUTO(inf_watch) second = NULL;
+    CHECK_OK(ctrt_module_new(&whole, &whole_class));
+    OK(ctrt_inf_watch_new(&second, whole), ctrt_forward(&y, whole, x),
+       ctrt_inf_watch_report(text, sizeof text, second));
+    check_values("whole numbers", __LINE__, y, (const double[]){ 1, 2 }, 2);
+    CHECK_STR(text, "");
 }
 
 TEST(messages, "messages")
@@ -550,6 +631,9 @@ TEST(messages, "messages")
     CHECK_OK(ctrt_grad_scaler_step(other, s.optimizer));
     CHECK_OK(ctrt_grad_scaler_update(other, 0));
     CHECK_TRUE(!ctrt_grad_scaler_enabled(other) && ctrt_grad_scaler_enabled(s.scaler));
+    CHECK_OK(ctrt_grad_scaler_set_state(other, &(ctrt_grad_scaler_state){ .scale = -1 }));     /* not even checked */
+    CHECK_OK(ctrt_grad_scaler_load(other, "/nonexistent/file"));
+    state_is(other, 0, 0, "disabled");
     scaled_free(&s);
 }
 
@@ -592,7 +676,15 @@ TEST(files, "files")
         CHECK_OK(ctrt_grad_scaler_set_state(b.scaler, &state));
         state.backoff_factor = 2;
         CHECK_FAILS(ctrt_grad_scaler_set_state(b.scaler, &state), CTRT_ERR_INVALID_ARGUMENT, "backoff factor");
+        state.backoff_factor = 0.5;
+        state.growth_tracker = -1;
+        CHECK_FAILS(ctrt_grad_scaler_set_state(b.scaler, &state), CTRT_ERR_INVALID_ARGUMENT, "growth_tracker is -1");
         CHECK_FAILS(ctrt_grad_scaler_load(b.scaler, optimizer), CTRT_ERR_NOT_FOUND, "scale");
+        CTRT_AUTO(tensor) narrow = tensor_of((const float[]){ 2 }, 1);
+        CHECK_OK(ctrt_save_tensors(scaler, (const char *[]){ "scale" }, &narrow, 1));
+        CHECK_FAILS(ctrt_grad_scaler_load(b.scaler, scaler), CTRT_ERR_FORMAT,
+                    "\"scale\" has dtype f32 and 1 elements, expected one of f64");
+        state_is(b.scaler, 0, state_of(a.scaler).growth_tracker, "after the failures");
         scaled_free(&a);
         scaled_free(&b);
     }

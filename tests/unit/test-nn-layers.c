@@ -382,7 +382,7 @@ TEST(initial, "initial values")
     CHECK_FAILS(ctrt_init_xavier_uniform_(vector, 1), CTRT_ERR_SHAPE, "2 dimensions");
     CHECK_FAILS(ctrt_init_kaiming_normal_(vector, 1), CTRT_ERR_SHAPE, "2 dimensions");
     OK(ctrt_zeros(&none, CTRT_SHAPE(0, 3), CTRT_F32, cpu), ctrt_init_kaiming_uniform_(none, 0),
-       ctrt_zeros(&integers, CTRT_SHAPE(2, 3), CTRT_I64, cpu));
+       ctrt_init_xavier_uniform_(none, 1), ctrt_zeros(&integers, CTRT_SHAPE(2, 3), CTRT_I64, cpu));
     CHECK_FAILS(ctrt_init_kaiming_uniform_(integers, 0), CTRT_ERR_DTYPE, NULL);
 }
 

@@ -95,10 +95,24 @@ TEST(names, "invalid and duplicate names are rejected")
     CHECK_FAILS(ctrt_module_add_parameter(module, "w", w), CTRT_ERR_STATE, "\"w\"");
     CHECK_FAILS(ctrt_module_add_buffer(module, "w", w, true), CTRT_ERR_STATE, "\"w\"");
     CHECK_FAILS(ctrt_module_add_module(module, "w", probe()), CTRT_ERR_STATE, "\"w\"");
+    CHECK_OK(ctrt_module_add_module(module, "m", probe()));
+    CHECK_FAILS(ctrt_module_add_module(module, "m", probe()), CTRT_ERR_STATE, "\"m\"");
+    CHECK_FAILS(ctrt_module_add_parameter(module, "m", w), CTRT_ERR_STATE, "\"m\"");
     CHECK_OK(ctrt_add(&result, w, w));
     CHECK_FAILS(ctrt_module_add_parameter(module, "r", result), CTRT_ERR_AUTOGRAD, "leaf");
     OK(ctrt_zeros(&result, CTRT_SHAPE(1), CTRT_I64, cpu), ctrt_module_add_parameter(module, "count", result));
     CHECK(!ctrt_tensor_requires_grad(result), "an integer parameter requires grad");
+}
+
+TEST(twice, "a copy of a module keeps that a parameter is also a buffer")
+{
+    CTRT_AUTO(module) module = NULL, copy = NULL;
+    ctrt_tensor *w = NULL, *a = NULL, *b = NULL;
+    OK(ctrt_linear_new(&module, 2, 1, false, cpu), ctrt_module_tensor(&w, module, "weight"),
+       ctrt_module_add_buffer(module, "same", w, true), ctrt_module_copy(&copy, module, cpu),
+       ctrt_module_tensor(&a, copy, "weight"), ctrt_module_tensor(&b, copy, "same"));
+    CHECK_TRUE(a == b && a != w && ctrt_module_parameter_count(copy) == 1 && ctrt_module_buffer_count(copy) == 1);
+    check_same("copy", __LINE__, a, w, 0);
 }
 
 TEST(cycles, "a module cannot contain itself")

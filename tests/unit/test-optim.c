@@ -147,6 +147,24 @@ TEST(clipping, "clip_grad_norm_ scales gradients above max_norm and returns the 
     VALUES_NEAR(2e-3, ctrt_tensor_grad(w), 30, 40);
 }
 
+TEST(reset, "set_state without steps and states makes an optimizer begin again")
+{
+    CTRT_AUTO(optimizer) optimizer = NULL;
+    CTRT_AUTO(tensor) w = tensor_with(DOUBLES(1), CTRT_SHAPE(1), CTRT_F32, cpu);
+    ctrt_tensor *states[CTRT_OPTIMIZER_STATES], *const none[CTRT_OPTIMIZER_STATES] = { NULL };
+    int64_t steps = -1;
+    OK(ctrt_sgd_new(&optimizer, NULL, &(ctrt_sgd_options){ .lr = 1, .momentum = 0.5 }),
+       ctrt_optimizer_add(optimizer, &w, 1));
+    grad_with(w, DOUBLES(1));
+    CHECK_OK(ctrt_optimizer_step(optimizer));
+    const uint64_t bytes = ctrt_memory_allocated(cpu);
+    OK(ctrt_optimizer_set_state(optimizer, 0, 0, none), ctrt_optimizer_get_state(&steps, states, optimizer, 0));
+    CHECK_EQ(steps, 0);
+    CHECK_TRUE(states[0] == NULL && ctrt_memory_allocated(cpu) < bytes);
+    CHECK_OK(ctrt_optimizer_step(optimizer));
+    VALUES_NEAR(0, w, -1);                              /* with the old momentum, -1.5 */
+}
+
 TEST_MAIN
 {
     if (!cpu_opened())

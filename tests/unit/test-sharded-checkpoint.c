@@ -190,6 +190,33 @@ static void load_all(void)
 
 /* ---- damaged checkpoints ---- */
 
+/* Replaces `from`, which the header of a file of the folder has, by `to`. */
+static void header_change(const char *name, const char *from, const char *to)
+{
+    static char bytes[2][1 << 14];
+    const size_t size = folder_read(bytes[0], sizeof bytes[0] - 1, in_folder(name)), old = strlen(from),
+                 new = strlen(to);
+    char *const at = memmem(bytes[0], size, from, old);
+    uint64_t length;
+    FILE *file = fopen(in_folder(name), "wb");
+    if (!CHECK(at != NULL && file != NULL, "%s has no %s", name, from))
+        return;
+    memcpy(&length, bytes[0], 8);
+    length += new - old;
+    memcpy(bytes[1], bytes[0], (size_t)(at - bytes[0]));
+    memcpy(bytes[1], &length, 8);
+    memcpy(bytes[1] + (at - bytes[0]), to, new);
+    memcpy(bytes[1] + (at - bytes[0]) + new, at + old, size - old - (size_t)(at - bytes[0]));
+    CHECK_TRUE(fwrite(bytes[1], 1, size + new - old, file) == size + new - old && fclose(file) == 0);
+}
+
+static const struct change { const char *part, *from, *to, *words; } changes[] = {
+    { "damaged.a.1-of-3", "\"F32\"", "\"I32\"", "is not in all parts with the same dtype and sizes of rows" },
+    { "damaged.a.0-of-3", "\"F32\",\"shape\":[2]", "\"F64\",\"shape\":[]", "has no rows" },
+    { "damaged.a.1-of-3", "{\"__metadata__\"",
+      "{\"x\":{\"dtype\":\"F32\",\"shape\":[0],\"data_offsets\":[0,0]},\"__metadata__\"", "tensors, but part 0 has" },
+};
+
 static void damage(struct rank *rank)
 {
     static const char part[] = "damaged.a.1-of-3", whole[] = "all of which must be of one save";
@@ -221,6 +248,13 @@ static void damage(struct rank *rank)
         folder_copy(folder, part, in_folder("kept"), -1);
         CHECK_FAILS(ctrt_load(t.net, in_folder(part)), CTRT_ERR_STATE, "without \".a.1-of-3\" at the end of its name");
         CHECK_FAILS(ctrt_optimizer_load(t.optimizer, in_folder(part)), CTRT_ERR_STATE, "part 1 of a checkpoint");
+        EACH(change, changes) {
+            folder_copy(folder, "whole-part", in_folder(change->part), -1);
+            header_change(change->part, change->from, change->to);
+            CHECK_FAILS(ctrt_load(t.net, in_folder("damaged")), CTRT_ERR_FORMAT, change->words);
+            CHECK_HAS(ctrt_error_message(), whole);
+            folder_copy(folder, change->part, in_folder("whole-part"), -1);
+        }
         CHECK_OK(ctrt_load(t.net, in_folder("damaged")));
     }
     CHECK_OK(ctrt_comm_barrier(rank->comm));
@@ -334,6 +368,12 @@ static void permissions(struct rank *rank)
     CHECK_OK(ctrt_save(t.net, in_folder("link")));
     CHECK_TRUE(stat(in_folder("private.a.1-of-2"), &about) == 0);
     CHECK_FAILS(ctrt_save(t.net, folder), CTRT_ERR_IO, "not a regular file");
+    CHECK_FAILS(ctrt_save(t.net, in_folder("private/below")), CTRT_ERR_IO, "Not a directory");
+    if (rank->number == 0)
+        folder_copy(folder, "text", "/proc/self/comm", -1);
+    CHECK_OK(ctrt_comm_barrier(rank->comm));
+    CHECK_OK(ctrt_save(t.net, in_folder("text")));          /* replaces a file of another format */
+    CHECK_OK(ctrt_load(t.net, in_folder("text")));
     trainer_free(&t);
 }
 

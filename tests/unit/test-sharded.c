@@ -312,6 +312,37 @@ static void optimizers(struct rank *rank)
 
 /* ---- failures ---- */
 
+/* The norm of the gradients, also unscaled, of a Sequential of two nets that get gradients one after the other. */
+static void clipping(struct rank *rank)
+{
+    struct pair p = pair_new(mlp_new, "sharded", rank), q = pair_new(mlp_new, "sharded", rank);
+    CTRT_AUTO(module) nets = NULL, plain = NULL;
+    CTRT_AUTO(grad_scaler) scaler = NULL;
+    CTRT_AUTO(optimizer) optimizer = NULL;
+    CTRT_AUTO(tensor) one = NULL;
+    double norm = -1, want = -1;
+    OK(ctrt_sequential_new(&nets, CTRT_MODULES(ctrt_module_retain(p.net), ctrt_module_retain(q.net))),
+       ctrt_sequential_new(&plain, CTRT_MODULES(ctrt_module_retain(p.one), ctrt_module_retain(q.one))));
+    for (int i = 0; i < 3; i++) {
+        if (i > 0) {
+            (void)step_rows(i == 1 ? q.net : p.net, rank, i, 2 * rank->number, 2);
+            (void)step_rows(i == 1 ? q.one : p.one, rank, i, 0, 2 * rank->size);
+        }
+        OK(ctrt_clip_grad_norm_(&norm, nets, 0.05), ctrt_clip_grad_norm_(&want, plain, 0.05));
+        CHECK_NEAR(norm, want, 1e-5);
+        CHECK_TRUE((norm > 0) == (i > 0));
+        same_shards(&p, rank, true);
+        same_shards(&q, rank, true);
+    }
+    OK(ctrt_clip_grad_norm_(&want, nets, 1), ctrt_sgd_new(&optimizer, nets, NULL),
+       ctrt_grad_scaler_new(&scaler, &(ctrt_grad_scaler_options){ .init_scale = 4 }),
+       ctrt_ones(&one, CTRT_SCALAR_SHAPE, CTRT_F32, rank->device), ctrt_grad_scaler_scale(&one, scaler, one),
+       ctrt_grad_scaler_unscale_(scaler, optimizer), ctrt_clip_grad_norm_(&norm, nets, 1));
+    CHECK_NEAR(4 * norm, want, 1e-6);
+    pair_free(&p);
+    pair_free(&q);
+}
+
 static void failure(struct rank *rank)
 {
     const uint64_t nodes = ctrt_autograd_live_nodes();
@@ -420,6 +451,7 @@ static const struct body {
     { "modules that run again", runs_again, false, "0" },
     { "optimizers", optimizers, false, "0" },
     { "a rank fails", failure, true, "0" },
+    { "clipping", clipping, false, "0" },
     { "creation", creation, false, "0" },
     { "canonical mode", canonical, false, "1" },
 };

@@ -210,7 +210,7 @@ static const struct model norms = { "norms", norms_make, { ROWS, 3, 16, 16 }, 10
 /* State that a program changes without its module. */
 struct outside {
     struct program *program;
-    ctrt_device *cpu;
+    ctrt_device *cpu, *late;            /* `late` is opened in a step */
     bool break_stream;                  /* the first kernel of the second piece fails on the device */
     double random;                      /* sum of the cpu's random numbers in the last attempt */
 };
@@ -218,7 +218,7 @@ struct outside {
 static ctrt_status outside_rows(void *user, int64_t from, int64_t to, double weight)
 {
     struct outside *outside = user;
-    CTRT_AUTO(tensor) noise = NULL;
+    CTRT_AUTO(tensor) noise = NULL, more = NULL;
     double value;
     if (from == 0)
         outside->random = 0;
@@ -228,7 +228,8 @@ static ctrt_status outside_rows(void *user, int64_t from, int64_t to, double wei
         (void)ctrt_device_synchronize(ctrt_tensor_device(noise));
         return ctrt_fail(CTRT_ERR_IO, "the program's own failure");
     }
-    TRY(ctrt_rand(&noise, CTRT_SHAPE(10), CTRT_F64, outside->cpu), ctrt_sum(&noise, noise, CTRT_ALL_DIMS),
+    TRY(ctrt_device_get(&outside->late, "sim:1"), ctrt_rand(&more, CTRT_SHAPE(2), CTRT_F64, outside->late),
+        ctrt_rand(&noise, CTRT_SHAPE(10), CTRT_F64, outside->cpu), ctrt_sum(&noise, noise, CTRT_ALL_DIMS),
         ctrt_item(&value, noise));
     outside->random += value;
     return rows(outside->program, from, to, weight);
@@ -273,6 +274,8 @@ static void restores(ctrt_device *device)
         CHECK_OK(ctrt_generator_get(device, NULL, &after));
         CHECK(memcmp(before, now, sizeof now) == 0, "statistics changed from %g to %g", before[0], now[0]);
         EQUALS((difference(&first, &again), 0), (after, offset), (ctrt_split_pieces(program.split), 4));
+        CHECK_OK(ctrt_generator_get(outside.late, NULL, &after));
+        CHECK_EQ(after, 0);                                     /* also if the failed step has opened the device */
     }
 
     /* The third piece runs out of memory; the retry has eight pieces and adds to the existing gradients. */
@@ -360,14 +363,14 @@ TEST_MAIN
         { "a batch that does not fit is trained in pieces; canonical sums have the same bits on both devices",
           { "CTRT_SIM=devices=2,memory=256m/56m" }, small_device },
         { "the program's failure is reported, not that of the restore",
-          { "CTRT_SIM=devices=1,memory=64m", "CTRT_LOG=error" }, failed_restore },
+          { "CTRT_SIM=devices=2,memory=64m", "CTRT_LOG=error" }, failed_restore },
     };
     run_cases(cases, COUNT(cases));
     static const struct sim_case both[] = {
         { "any number of pieces gives the gradients of the whole batch", { "CTRT_SIM=devices=1,memory=64m" },
           gradients_of_pieces },
         { "a failed attempt does not change gradients, statistics and random numbers",
-          { "CTRT_SIM=devices=1,memory=64m", "CTRT_LOG=error" }, restores },
+          { "CTRT_SIM=devices=2,memory=64m", "CTRT_LOG=error" }, restores },
     };
     run_cases_on_both(both, COUNT(both));
     test_numbers();

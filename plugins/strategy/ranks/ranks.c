@@ -48,9 +48,19 @@ static ctrt_status device_check(const struct ranks *r, const char *name, const c
                      ctrt_device_name(r->device));
 }
 
+/* Makes the module's lists of tensors; without memory for them, the counts of tensors would be 0. */
+static ctrt_status tensors_list(ctrt_module *module)
+{
+    ctrt_status status = ctrt_module_parameter(NULL, NULL, module, 0);
+    if (status == CTRT_OK || status == CTRT_ERR_NOT_FOUND)
+        status = ctrt_module_buffer(NULL, NULL, module, 0);
+    return status == CTRT_ERR_NOT_FOUND ? CTRT_OK : status;
+}
+
 ctrt_status ranks_find(struct ranks *r)
 {
     ctrt_sync_layers sync;
+    CTRT_TRY(tensors_list(r->module));
     r->parameters = ctrt_module_parameter_count(r->module);
     const size_t count = r->parameters + ctrt_module_buffer_count(r->module);
     r->tensors = calloc(count + 1, sizeof *r->tensors);
@@ -80,6 +90,7 @@ ctrt_status ranks_check(struct ranks *r)
         return ctrt_fail(CTRT_ERR_STATE, "the module has %d SyncBatchNorm layers, %d at ctrt_parallel_new; call it "
                          "again", (int)sync.layers, (int)r->sync_layers);
     r->sync_active = sync.training > 0;
+    CTRT_TRY(tensors_list(r->module));
     if (ctrt_module_parameter_count(r->module) != r->parameters
         || ctrt_module_buffer_count(r->module) != r->count - r->parameters)
         return ctrt_fail(CTRT_ERR_STATE, "the module's tensors are not those of ctrt_parallel_new; call it again");

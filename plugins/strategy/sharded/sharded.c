@@ -219,6 +219,8 @@ static void sharded_destroy(void *self)
     const bool connected = s->divided && ctrt_comm_error(s->r.comm) == CTRT_OK;
     if (s->divided && (!connected || parameters_return(s) != CTRT_OK))
         host->log(CTRT_LOG_WARNING, "parallel", "sharded: the module keeps its shards: %s", ctrt_error_message());
+    for (size_t g = 0; s->groups != NULL && g < s->group_count; g++)
+        group_forget(s, &s->groups[g]);             /* a gather of parameters_return may have failed */
     groups_free(s);
     ctrt_comm_release(&s->gathers);
     ctrt_comm_release(&s->reduces);
