@@ -144,7 +144,7 @@ CTRT_API const char *ctrt_module_kind(const ctrt_module *module);
 CTRT_API ctrt_status ctrt_module_parameter(const char **name, ctrt_tensor **borrowed, ctrt_module *module,
                                            size_t index);
 CTRT_API ctrt_status ctrt_module_buffer(const char **name, ctrt_tensor **borrowed, ctrt_module *module, size_t index);
-/* Return the number of all parameters (buffers), each tensor counted once. */
+/* Return the number of all parameters (buffers), each tensor counted once; 0 if there is no memory for the list. */
 CTRT_API size_t ctrt_module_parameter_count(ctrt_module *module);
 CTRT_API size_t ctrt_module_buffer_count(ctrt_module *module);
 /* Writes the parameter or buffer with a dotted name, borrowed. CTRT_ERR_NOT_FOUND, with the nearest name in the
