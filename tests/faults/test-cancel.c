@@ -15,7 +15,7 @@ static void *run_with_pending_cancellation(void *finished)
     for (int i = 0; i < WORK_PARTS; i++) {
         double result = 0;
         work->part = i;
-        CHECK_OK(work_parts[i].run(&result));
+        CHECK_OK(work_run(&result, i));
     }
     *(bool *)finished = true;
     pthread_testcancel();
@@ -39,7 +39,7 @@ static void *run_forever(void *unused)
     for (int i = 0;; i = (i + 1) % WORK_PARTS) {
         double result = 0;
         if (!work_parts[i].alone)
-            CHECK_OK(work_parts[i].run(&result));
+            CHECK_OK(work_run(&result, i));
         pthread_testcancel();
     }
     return unused;

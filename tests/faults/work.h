@@ -11,17 +11,19 @@
 #include "child.h"
 #include "ctrt/ctrt.h"
 
-/* One part. `run` computes *result, the same in every run, and releases all its objects. It may write files into
- * work_folder. */
+/* One part: a function, or training under a strategy. It computes *result, the same in every run, and releases all its
+ * objects. It may write files into work_folder. */
 struct work_part {
     const char *name;
     ctrt_status (*run)(double *result);
+    const char *strategy;               /* if `run` is NULL */
     bool listing;                       /* the result is the length of a list, which failures may shorten */
     bool alone;                         /* no other thread may use the device: a dry run */
 };
 
 enum { WORK_PARTS = 12 };
 extern const struct work_part work_parts[];
+ctrt_status work_run(double *result, int part);
 /* Removes the files that the parts have written. */
 void work_clean(void);
 
@@ -51,7 +53,7 @@ static inline void work_expect(void)
 {
     for (int i = 0; i < WORK_PARTS; i++) {
         work->expected[i] = 0;
-        CHECK_OK(work_parts[i].run(&work->expected[i]));
+        CHECK_OK(work_run(&work->expected[i], i));
     }
 }
 
@@ -64,7 +66,7 @@ static inline bool work_check(bool strict, const char *when)
         const struct work_part *part = &work_parts[i];
         double got = 0;
         work->part = i;
-        ctrt_status status = part->run(&got);
+        ctrt_status status = work_run(&got, i);
         if (getenv("SHIM_TRACE") != NULL)
             fprintf(stderr, "# %s: %s\n", part->name, status ? ctrt_error_message() : "success");
         if (status != CTRT_OK)

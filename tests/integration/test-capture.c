@@ -189,9 +189,8 @@ static double element(ctrt_tensor *x, int64_t index)
     return value;
 }
 
-static void test_memory(void)
+TEST(test_memory, "memory of a captured step is reused within the step, kept by its graph, and freed with the graph")
 {
-    group("memory of a captured step is reused within the step, kept by its graph, and freed with the graph");
     enum { N = 1 << 18 };                           /* 1 MiB */
     CTRT_AUTO(tensor) x = full(1, N), y = NULL;
     CTRT_AUTO(graph) graph = NULL;
@@ -215,9 +214,9 @@ static void test_memory(void)
 }
 
 /* The kernel checks indices, even if the result has no elements. */
-static void test_index(void)
+TEST(test_index, "an index into slices without elements needs no synchronization in a capture, and each replay "
+                 "checks it")
 {
-    group("an index into slices without elements needs no synchronization in a capture, and each replay checks it");
     CTRT_AUTO(tensor) x = NULL, index = NULL, y = NULL;
     CTRT_AUTO(graph) graph = NULL;
     CTRT_AUTO(stream) stream = NULL;
@@ -232,10 +231,9 @@ static void test_index(void)
 
 /* ---- streams ---- */
 
-static void test_streams(void)
+TEST(test_streams, "streams that use a capture's results join it; replays are ordered with work of other streams on "
+                   "the same tensors")
 {
-    group("streams that use a capture's results join it; replays are ordered with work of other streams on the same "
-          "tensors");
     const uint64_t before = ctrt_memory_allocated(device);
     CTRT_AUTO(stream) side = new_stream(), other = new_stream(), first = NULL;
     CTRT_AUTO(tensor) x = full(1, 4096), y = NULL, z = NULL, copy = NULL;
@@ -260,9 +258,8 @@ static void test_streams(void)
 }
 
 /* A result is released while another stream still reads it, and the next replay writes its memory. */
-static void test_readers(void)
+TEST(test_readers, "a replay waits for work of other streams on released results")
 {
-    group("a replay waits for work of other streams on released results");
     enum { N = 1 << 16 };
     CTRT_AUTO(stream) reader = new_stream();
     CTRT_AUTO(tensor) x = full(1, N), y = NULL, copy = NULL;
@@ -294,9 +291,8 @@ static void read_drawn(double out[3][DRAWN], ctrt_tensor *x, ctrt_tensor *y, ctr
        ctrt_to_host(out[2], sizeof out[2], ints, CTRT_F64));
 }
 
-static void test_random(void)
+TEST(test_random, "each replay generates the random numbers that eager calls would, also between eager calls")
 {
-    group("each replay generates the random numbers that eager calls would, also between eager calls");
     enum { REPLAYS = 70 };                          /* more replays than can be pending at once */
     CTRT_AUTO(tensor) x = full(0, DRAWN), y = full(0, DRAWN), ints = NULL;
     CTRT_AUTO(graph) graph = NULL;
@@ -320,10 +316,9 @@ static void test_random(void)
 
 static const struct kind adamw = { "AdamW", ADAMW, 0, false };
 
-static void test_optimizer(void)
+TEST(test_optimizer, "an optimizer without state is an error in a capture; a graph keeps a released optimizer alive; "
+                     "a capture of two steps")
 {
-    group("an optimizer without state is an error in a capture; a graph keeps a released optimizer alive; a capture of "
-          "two steps");
     const uint64_t before = ctrt_memory_allocated(device);
     struct training t, plain;
     CTRT_AUTO(graph) graph = NULL;
@@ -347,10 +342,9 @@ static void test_optimizer(void)
     CHECK_EQ(ctrt_memory_allocated(device), before);
 }
 
-static void test_counts(void)
+TEST(test_counts, "replay fails if step counts of the parameters differ since the capture; the graph uses a loaded "
+                  "optimizer state")
 {
-    group("replay fails if step counts of the parameters differ since the capture; the graph uses a loaded optimizer "
-          "state");
     const char *model = "test-capture.safetensors", *state = "test-capture-state.safetensors";
     struct training t;
     char once[65], again[65];
@@ -420,10 +414,10 @@ static ctrt_status scaled_step(struct scaled *s)
     return ctrt_grad_scaler_update(s->scaler, 0);
 }
 
-static void test_scaler(void)
+TEST(test_scaler, "the device skips replayed steps with inf; scale, parameters and step counts are those of eager "
+                  "steps")
 {
     static const enum optimizer kinds[] = { SGD, ADAMW, ADAGRAD, NADAM };
-    group("the device skips replayed steps with inf; scale, parameters and step counts are those of eager steps");
     EACH(kind, kinds) {
         struct scaled a = scaled_new(*kind), b = scaled_new(*kind);
         CTRT_AUTO(graph) graph = NULL;
@@ -466,10 +460,9 @@ static void test_scaler(void)
 
 /* ---- errors and threads ---- */
 
-static void test_refused(void)
+TEST(test_refused, "no synchronization, dry run or generator change in a capture; autograd detects that a replay "
+                   "wrote a saved tensor")
 {
-    group("no synchronization, dry run or generator change in a capture; autograd detects that a replay wrote a saved "
-          "tensor");
     CTRT_AUTO(tensor) w = full(1, 4), loss = NULL, at = NULL;
     CTRT_AUTO(graph) graph = NULL;
     ctrt_dry_run *dryrun = NULL;
@@ -507,9 +500,8 @@ static void *busy(void *x)
     return NULL;
 }
 
-static void test_other_thread(void)
+TEST(test_other_thread, "another thread on the same stream can make a capture fail and has no other effect")
 {
-    group("another thread on the same stream can make a capture fail and has no other effect");
     CTRT_AUTO(tensor) x = NULL, y = NULL;
     CTRT_AUTO(stream) stream = NULL;
     pthread_t thread;
@@ -535,16 +527,6 @@ TEST_MAIN
     group("the device opens");
     if (CHECK(argc == 2, "usage: test-capture DEVICE") && CHECK_OK(ctrt_device_get(&device, argv[1]))) {
         test_training();
-        test_memory();
-        test_refused();
-        test_index();
-        test_streams();
-        test_readers();
-        test_random();
-        test_optimizer();
-        test_counts();
-        test_scaler();
-        test_other_thread();
     }
-    return done();
+    return run_tests();
 }

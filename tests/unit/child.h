@@ -10,6 +10,7 @@
 #ifndef CTRT_TESTS_CHILD_H
 #define CTRT_TESTS_CHILD_H
 
+#include <pthread.h>
 #include <stdint.h>
 #include <stdlib.h>
 #include <sys/wait.h>
@@ -79,6 +80,16 @@ static inline void child_end(void (*end)(int))
     fflush(stdout);
     end(tap_state.failed > 0);
     abort();
+}
+
+/* Calls `run` in `count` threads, with arguments that are `bytes` apart, and waits for their ends. */
+static inline void in_threads(int count, void *(*run)(void *), void *arguments, size_t bytes)
+{
+    pthread_t threads[16];
+    for (int i = 0; i < count; i++)
+        REQUIRE_EQ(pthread_create(&threads[i], NULL, run, (char *)arguments + (size_t)i * bytes), 0);
+    for (int i = 0; i < count; i++)
+        pthread_join(threads[i], NULL);
 }
 
 /* The bytes of addresses that this process uses, to which RLIMIT_AS applies. */

@@ -15,6 +15,7 @@
  *
  * Instead of calling functions, a file may define TEST(slices, "slices of lists") { ... }: run_tests() runs the TESTs
  * of the file in their order, each in a group of that name (NULL: the function opens groups), and returns done().
+ * TESTS_MAIN is the TEST_MAIN of a file that has only TESTs.
  *
  * A group ends where the next one begins. A group without any check fails. To skip a group, call group(...) and then
  * skip_group(reason). skip_rest(reason) reports the rest of the program as one skipped group, prints the plan and
@@ -176,7 +177,7 @@ static inline int done(void)
     return tap_state.failed_groups > 0 || tap_state.groups == 0;
 }
 
-static struct { void (*run)(void); const char *name; } tap_tests[32];
+static struct { void (*run)(void); const char *name; } tap_tests[64];
 static size_t tap_test_count;
 
 #define TEST(function, title)                                                       \
@@ -205,6 +206,8 @@ static inline int run_tests(void)
 {
     return run_tests_and(NULL);
 }
+
+#define TESTS_MAIN TEST_MAIN { return run_tests(); }
 
 /* FAIL and REQUIRE are for conditions that the rest of the test depends on: a failure ends the program. */
 __attribute__((noreturn, unused))

@@ -188,4 +188,7 @@ static inline bool cpu_opened(void)
     return CHECK_OK(ctrt_device_get(&cpu, "cpu"));
 }
 
+/* The TEST_MAIN of a file whose TESTs use `cpu`. */
+#define CPU_TESTS_MAIN TEST_MAIN { return cpu_opened() ? run_tests() : done(); }
+
 #endif

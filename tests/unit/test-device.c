@@ -347,10 +347,8 @@ TEST(test_current, "the current device: per thread, restored by guards")
         CHECK_FAILS(ctrt_device_get(&now, "fake:7"), CTRT_ERR_NO_DEVICE, NULL);
         CHECK_STR(current("fake"), "fake:1");
 
-        pthread_t thread;
         const char *in_thread = NULL;
-        pthread_create(&thread, NULL, current_in_thread, &in_thread);
-        pthread_join(thread, NULL);
+        in_threads(1, current_in_thread, &in_thread, 0);
         CHECK_STR(in_thread, "fake:0");
 
         OK(ctrt_device_push(two), ctrt_device_push(NULL), ctrt_device_push(zero));

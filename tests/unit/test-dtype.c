@@ -199,7 +199,4 @@ TEST(three_buckets, "promotion of a tensor with dimensions, a 0-dim tensor and a
     CHECK_EQ(ctrt_promote_types(CTRT_F32, (ctrt_dtype)-1), CTRT_DTYPE_DEFAULT);
 }
 
-TEST_MAIN
-{
-    return cpu_opened() ? run_tests() : done();
-}
+CPU_TESTS_MAIN

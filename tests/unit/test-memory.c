@@ -8,7 +8,7 @@
 
 /* ---- syntax of CTRT_MEMORY ---- */
 
-static void test_grammar(void)
+TEST(test_grammar, "CTRT_MEMORY is parsed, and invalid settings are errors")
 {
     static const struct { const char *text; int count; const char *names[4], *options[4]; } good[] = {
         { "caching", 1, { "caching" }, { "" } },
@@ -23,7 +23,6 @@ static void test_grammar(void)
         "", "+", "a+", "+a", ":x=1", "a:", "a:x", "a:x=", "a:=1", "a:x=1,", "a:,x=1", "a:x=1,,y=2", "a:x=1,y", "a:x=1+",
         "a+b+c+d+e", "A", "a b", "-a", "1a", "../a", "abcdefghijklmnopqrstuvwxyzabcdef",
     };
-    group("CTRT_MEMORY is parsed, and invalid settings are errors");
     for (size_t i = 0; i < COUNT(good); i++) {
         struct policy_spec specs[MEMORY_MAX_POLICIES];
         int count = 0;
@@ -43,7 +42,7 @@ static void test_grammar(void)
     }
 }
 
-static void test_choice(void)
+TEST(test_choice, "CTRT_MEMORY selects the policy; an error names the setting")
 {
     static const struct {
         const char *setting, *name, *words;
@@ -60,7 +59,6 @@ static void test_choice(void)
           CTRT_ERR_NOT_SUPPORTED },
         { "CTRT_MEMORY=direct caching", NULL, "CTRT_MEMORY", CTRT_ERR_INVALID_ARGUMENT },
     };
-    group("CTRT_MEMORY selects the policy; an error names the setting");
     for (size_t i = 0; i < COUNT(cases); i++) {
         IN_FAKE(cases[i].setting) {
             ctrt_device *device = NULL;
@@ -342,9 +340,8 @@ static void *forks_while_busy(void *memory)
     return NULL;
 }
 
-static void test_fork(void)
+TEST(test_fork, "a child forked while other threads allocate can use host memory")
 {
-    group("a child forked while other threads allocate can use host memory");
     if (!forks_beside_threads())
         return;
     IN_FAKE("CTRT_MEMORY=caching", "CTRT_FAKE_HOST=1", "CTRT_FAKE_MEMORY=4g") {
@@ -375,9 +372,6 @@ TEST_MAIN
     folder = pool_folder();
     folder_actor(folder, "memory-policy");
     run_fake_cases(cases, COUNT(cases));
-    test_choice();
     test_churn();
-    test_fork();
-    test_grammar();
-    return done();
+    return run_tests();
 }

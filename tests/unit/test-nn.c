@@ -382,7 +382,4 @@ TEST(forward_hooks, "forward hooks")
     CHECK_TRUE(y == before);
 }
 
-TEST_MAIN
-{
-    return cpu_opened() ? run_tests() : done();
-}
+CPU_TESTS_MAIN

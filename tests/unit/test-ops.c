@@ -16,9 +16,8 @@ static ctrt_tensor *repeated(ctrt_ints shape, ctrt_dtype dtype)
     return x;
 }
 
-static void too_large(void)
+TEST(too_large, "results of more than 2^63 bytes")
 {
-    group("results of more than 2^63 bytes");
     const int64_t half = (int64_t)1 << 31;
     CTRT_AUTO(tensor) column = repeated(CTRT_SHAPE(half, 1), CTRT_F32), row = repeated(CTRT_SHAPE(1, half), CTRT_F32);
     CTRT_AUTO(tensor) bytes = repeated(CTRT_SHAPE((int64_t)1 << 62), CTRT_U8), old = COUNTING(2);
@@ -55,9 +54,8 @@ static void pool_gradient(ctrt_tensor **gradient, ctrt_tensor *x, ctrt_tensor *d
     ctrt_tensor_assign(gradient, ctrt_tensor_grad(leaf));
 }
 
-static void layouts(void)
+TEST(layouts, "channels-last pooling, rows of f16 with gaps, and transposed operands with a constant, as contiguous")
 {
-    group("channels-last pooling, rows of f16 with gaps, and transposed operands with a constant, as contiguous");
     CTRT_AUTO(tensor) x = NULL, dy = NULL, expected = NULL, a = NULL, b = NULL, t = NULL, mask = NULL, one = NULL;
     OK(ctrt_randn(&x, CTRT_SHAPE(2, 70, 7, 6), CTRT_F32, cpu), ctrt_randn(&dy, CTRT_SHAPE(2, 70, 3, 5), CTRT_F32, cpu));
     pool_gradient(&expected, x, dy, CTRT_CONTIGUOUS_FORMAT);
@@ -77,9 +75,8 @@ static void layouts(void)
     SAME(y, expected);
 }
 
-static void products(void)
+TEST(products, "matmul of rows with gaps and permuted rows")
 {
-    group("matmul of rows with gaps and permuted rows");
     CTRT_AUTO(tensor) x = COUNTING(3, 1, 5, 4), w = COUNTING(4, 2), part = NULL;
     /* Strides 20, 20, 4, 1. The stride of the dimension of size 1 has no meaning. */
     PRODUCT_OF(ctrt_narrow(&part, x, 2, 0, 2));
@@ -92,9 +89,8 @@ static void products(void)
     PRODUCT_OF(ctrt_expand(&part, part, CTRT_SHAPE(2, 3, 1, 4)));
 }
 
-static void windows(void)
+TEST(windows, "pooling and convolution windows in the padding, and very large strides")
 {
-    group("pooling and convolution windows in the padding, and very large strides");
     const ctrt_pool2d_options apart = { .kernel = { 2, 2 }, .stride = { 1, 1 }, .padding = { 1, 1 },
                                         .dilation = { 3, 3 } };
     for (int layout = CTRT_CONTIGUOUS_FORMAT; layout <= CTRT_CHANNELS_LAST; layout++) {
@@ -152,9 +148,8 @@ static void windows(void)
     GIVES_SHAPE(ctrt_max_pool2d(&y, NULL, empty, &padded), 0, 1, 3, 3);
 }
 
-static void scalars(void)
+TEST(scalars, "ops on 0-dim tensors")
 {
-    group("ops on 0-dim tensors");
     CTRT_AUTO(tensor) x = counting_of(CTRT_SCALAR_SHAPE, CTRT_F32), places = NULL, old = COUNTING(2), index = NULL;
     CHECK_OK(ctrt_max(&y, &places, x, -1, false));
     CHECK_TRUE(!ctrt_tensor_shares_storage(x, y));
@@ -174,9 +169,8 @@ static void scalars(void)
     CHECK_EQ(ctrt_tensor_ndim(y), 0);
 }
 
-static void numbers(void)
+TEST(numbers, "numbers that a dtype cannot represent")
 {
-    group("numbers that a dtype cannot represent");
     CTRT_AUTO(tensor) x = NULL, logits = NULL, target = NULL;
     double loss = 0;
     CHECK_OK(ctrt_full(&x, CTRT_SHAPE(2), ctrt_int(100), CTRT_U8, cpu));
@@ -213,9 +207,8 @@ static void numbers(void)
 
 /* The expected values are PyTorch's. PyTorch keeps such a number in f32 for add, sub, mul, div and floor_divide, and
  * rounds it for other ops. */
-static void half_numbers(void)
+TEST(half_numbers, "f16 and bf16 ops with a number that they cannot represent")
 {
-    group("f16 and bf16 ops with a number that they cannot represent");
     static const struct half_case {
         const char *name;
         ctrt_status (*scalar)(ctrt_tensor **, ctrt_tensor *, ctrt_scalar);
@@ -248,9 +241,8 @@ static void half_numbers(void)
     VALUES_ARE(x, 0, 0.300048828125, 0.0999755859375, 0.39990234375, 0.199951171875, 0.5);
 }
 
-static void halves(void)
+TEST(halves, "the variance of f16 and bf16 tensors is rounded once")
 {
-    group("the variance of f16 and bf16 tensors is rounded once");
     static const double values[] = { 1, 1.0078125, 1.015625, 1.0234375 };     /* exact in bf16 and in f16 */
     for (int i = 0; i < 2; i++) {
         CTRT_AUTO(tensor) x = NULL;
@@ -266,9 +258,8 @@ static void halves(void)
 }
 
 /* Error messages of a composed function must name the called function and its operands. */
-static void names(void)
+TEST(names, "error messages name the called function")
 {
-    group("error messages name the called function");
     CTRT_AUTO(tensor) x = COUNTING(2, 3), mask = NULL;
     CHECK_FAILS(ctrt_masked_fill(&y, x, x, ctrt_float(1)), CTRT_ERR_DTYPE, "masked_fill: mask has dtype f32");
     CHECK_FAILS(ctrt_masked_fill_(x, x, ctrt_float(1)), CTRT_ERR_DTYPE, "masked_fill_: mask has dtype f32");
@@ -302,9 +293,8 @@ static void names(void)
 }
 
 /* Expected shapes and errors are PyTorch's. */
-static void shapes(void)
+TEST(shapes, "linear with a weight of one dimension; gather with an empty index")
 {
-    group("linear with a weight of one dimension; gather with an empty index");
     static const struct { int x, bias, ndim; int64_t x_shape[3], shape[3]; } linears[] = {
         /* bias: number of dimensions (of size 1), -1: none. ndim: of the result, -1: an error */
         { 3, -1, 2, { 2, 2, 4 }, { 2, 2 } }, { 2, 0, 1, { 3, 4 }, { 3 } }, { 1, 0, 0, { 4 }, { 0 } },
@@ -348,9 +338,8 @@ static void shapes(void)
     CHECK_FAILS(ctrt_gather(&y, x, 2, index), CTRT_ERR_SHAPE, "gather: ");
 }
 
-static void itself(void)
+TEST(itself, "the result variable is an operand")
 {
-    group("the result variable is an operand");
     CTRT_AUTO(tensor) x = COUNTING(2, 2), t = NULL;
     ctrt_tensor *pieces[2] = { NULL };
     int count = 0;
@@ -375,9 +364,8 @@ static void itself(void)
 }
 
 /* Two storages share the same memory. */
-static void twice(void)
+TEST(twice, "operands from blobs that overlap")
 {
-    group("operands from blobs that overlap");
     float memory[9] = { 0, 1, 2, 3, 4, 5, 6, 7, 8 };
     CTRT_AUTO(tensor) low = NULL, high = NULL, same = NULL;
     OK(ctrt_from_blob(&low, memory, CTRT_SHAPE(8), ctrt_ints_of(NULL, 0), CTRT_F32, NULL, NULL),
@@ -390,12 +378,4 @@ static void twice(void)
     VALUES_ARE(low, 0, 0, 2, 6, 10, 14, 18, 22);
 }
 
-TEST_MAIN
-{
-    if (!cpu_opened())
-        return done();
-    RUN_ALL(too_large, layouts, products, windows, scalars, numbers, half_numbers, halves, names, shapes, itself,
-            twice);
-    ctrt_tensor_release(&y);
-    return done();
-}
+CPU_TESTS_MAIN

@@ -161,13 +161,12 @@ static void references(const struct entry *entry, ctrt_device *device)
     const uint64_t fallbacks = ctrt_fallback_count(NULL);
     char test[40];
     int cases = 0;
-    while (ref != NULL) {
+    for (;; cases++) {
         snprintf(test, sizeof test, "%s.%d", entry->id, cases);
         if (ref_find(ref, "%s/out64", test) == NULL)
             break;
         reference_case(entry, ref, test, CTRT_F32, device);
         reference_case(entry, ref, test, CTRT_F64, device);
-        cases++;
     }
     CHECK(cases >= 3, "optim.txt has %d cases of %s", cases, entry->id);
     CHECK_EQ(ctrt_fallback_count(NULL), fallbacks);
@@ -542,21 +541,22 @@ static void failures(const struct entry *entry, ctrt_device *device)
     group("%s on %s: a step whose n-th allocation fails leaves no parameter half updated", entry->kind->name,
           ctrt_device_name(device));
     EACH(c, cases) {
-        const ctrt_dtype dtype = c->dtype;
-        const int at = c->at;
         struct values found[4];
         uint64_t n = 1;
-        failing_step(entry, device, dtype, at, 0, NULL, NULL, found);
-        while (n < 1000 && !failing_step(entry, device, dtype, at, n, found, found + 2, NULL))
+        failing_step(entry, device, c->dtype, c->at, 0, NULL, NULL, found);
+        while (n < 1000 && !failing_step(entry, device, c->dtype, c->at, n, found, found + 2, NULL))
             n++;
         CHECK(n < 1000 && (n > 1 || device == cpu), "%llu allocations failed", (unsigned long long)n - 1);
-        printf("# %s, %s, step %d: %llu allocations\n", entry->kind->name, ctrt_dtype_name(dtype), at,
+        printf("# %s, %s, step %d: %llu allocations\n", entry->kind->name, ctrt_dtype_name(c->dtype), c->at,
                (unsigned long long)n - 1);
     }
 }
 
 TEST_MAIN
 {
+    static void (*const tests[])(const struct entry *, ctrt_device *) = {
+        references, half, groups, late, files, failures,
+    };
     group("the devices cpu and lean open");
     const int fd = mkstemp(path);
     if (!CHECK(fd >= 0, "no temporary file") || !CHECK_OK(ctrt_device_get(&cpu, "cpu")) || !CHECK_OK(lean_open(&lean)))
@@ -565,15 +565,9 @@ TEST_MAIN
     CHECK_TRUE(!ctrt_op_supported(lean, "sgd_step", CTRT_F32) && !ctrt_op_supported(lean, "adam_step", CTRT_F32));
     EACH(c, entries) {
         bad_options(c);
-        for (int d = 0; d < 2; d++) {
-            ctrt_device *device = d ? lean : cpu;
-            references(c, device);
-            half(c, device);
-            groups(c, device);
-            late(c, device);
-            files(c, device);
-            failures(c, device);
-        }
+        for (int d = 0; d < 2; d++)
+            for (size_t i = 0; i < COUNT(tests); i++)
+                tests[i](c, d ? lean : cpu);
     }
     unlink(path);
     return done();

@@ -72,7 +72,7 @@ static const char unwatched[] = "not watched";
 
 /* ---- CTRT_MEMORY_PRESSURE ---- */
 
-static void test_grammar(void)
+TEST(test_grammar, "values of CTRT_MEMORY_PRESSURE are parsed")
 {
     static const struct { const char *text, *trigger; } good[] = {
         { "off", NULL }, { "0", NULL }, { "on", "some 150000 2000000" },
@@ -84,7 +84,6 @@ static void test_grammar(void)
         "on:some -1 1000000", "on:some 99999999999999999999 1000000",
     };
     struct pressure_options setting;
-    group("values of CTRT_MEMORY_PRESSURE are parsed");
     for (size_t i = 0; i < COUNT(good); i++) {
         CHECK_OK(pressure_parse(&setting, good[i].text));
         CHECK_EQ(setting.watch, good[i].trigger != NULL);
@@ -301,6 +300,5 @@ TEST_MAIN
             cases[i].run();
     }
     test_absent(folder);
-    test_grammar();
-    return done();
+    return run_tests();
 }

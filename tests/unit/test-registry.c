@@ -324,11 +324,7 @@ TEST(test_threads, "eight threads load plugins at the same time")
 {
     char *folder = FOLDER_OF("backend-fake", "backend-better", "backend-init-fails");
     IN_CHILD(folder_path(folder, NULL), QUIET) {
-        pthread_t threads[8];
-        for (int i = 0; i < 8; i++)
-            pthread_create(&threads[i], NULL, use_all, NULL);
-        for (int i = 0; i < 8; i++)
-            pthread_join(threads[i], NULL);
+        in_threads(8, use_all, NULL, 0);
     }
 }
 
@@ -419,7 +415,4 @@ TEST(test_init, "an init can start and join a thread that calls the host table")
     }
 }
 
-TEST_MAIN
-{
-    return run_tests();
-}
+TESTS_MAIN

@@ -129,11 +129,10 @@ static void *hold_a_while(void *argument)
     return NULL;
 }
 
-static void test_two_devices(void)
+TEST(test_two_devices, "a thread's blocks in use on one device do not stop it from waiting on another device")
 {
     struct fixture here, there;
     pthread_t thread;
-    group("a thread's blocks in use on one device do not stop it from waiting on another device");
     fixture_begin(&here, spill, "", 1 * MIB, 0);
     fixture_begin(&there, spill, "", 1 * MIB, 0);
     ctrt_block source = alloc_block(&there, 512 * KIB, 1), all = alloc_block(&here, 1 * MIB, 1), more = { 0 };
@@ -271,9 +270,8 @@ TEST_MAIN
     };
     policies_load();
     spill = policy_load("spill");
-    test_two_devices();
     test_stats();
     test_spare();
     run_fixtures(cases, COUNT(cases));
-    return done();
+    return run_tests();
 }

@@ -266,9 +266,8 @@ static void test_programs(void)
 /* A C library without backtrace() gives reports without call sites. */
 extern int backtrace(void **addresses, int most) __attribute__((weak));
 
-static void test_sites(void)
+TEST(test_sites, "a report names both ops with their streams, labels, accesses and call sites")
 {
-    group("a report names both ops with their streams, labels, accesses and call sites");
 #ifdef __SANITIZE_THREAD__
     skip_group("a race on purpose, which the thread sanitizer finds too");
     return;
@@ -294,6 +293,5 @@ static void test_sites(void)
 TEST_MAIN
 {
     test_programs();
-    test_sites();
-    return done();
+    return run_tests();
 }

@@ -6,9 +6,8 @@
 #include "calls.h"
 #include "sims.h"
 
-static void test_usage(void)
+TEST(test_usage, "memory in use is exact and available without opening the device")
 {
-    group("memory in use is exact and available without opening the device");
     IN_CHILD("CTRT_SIM=devices=2,memory=64m", "CTRT_MEMORY=direct") {
         ctrt_usage usage = { .busy = 99 };
         CHECK_OK(ctrt_device_get_usage(&usage, "sim:0"));
@@ -57,9 +56,8 @@ static void test_usage(void)
     }
 }
 
-static void test_table(void)
+TEST(test_table, "the table lists every device with load, memory and name")
 {
-    group("the table lists every device with load, memory and name");
     IN_CHILD("CTRT_SIM=devices=2,memory=64m", "CTRT_MEMORY=direct") {
         char *table = NULL;
         CTRT_AUTO(tensor) x = full(1, 8 << 20, sim_open("sim:1"));
@@ -104,9 +102,8 @@ static const char *picked(const ctrt_pick_options *options, size_t capacity)
               ctrt_error_message());                                                                    \
     } while (0)
 
-static void test_picking(void)
+TEST(test_picking, "free devices are picked in the requested order")
 {
-    group("free devices are picked in the requested order");
     IN_CHILD("CTRT_SIM=devices=4,memory=64m", "CTRT_MEMORY=direct") {
         CTRT_AUTO(tensor) a = full(1, 10 << 20, sim_open("sim:0"));     /* 40 of 64 MiB */
         CTRT_AUTO(tensor) b = full(1, 4 << 20, sim_open("sim:1"));      /* 16 */
@@ -169,9 +166,8 @@ static void test_picking(void)
     }
 }
 
-static void test_links(void)
+TEST(test_links, "links between devices follow their topology and visible indices; hidden devices have no usage")
 {
-    group("links between devices follow their topology and visible indices; hidden devices have no usage");
     IN_CHILD("CTRT_SIM=devices=4,peers=ring", "CTRT_VISIBLE_DEVICES=sim:0,sim:2,sim:3") {
         static const struct { const char *from, *to; int direct; } cases[] = {
             { "sim:0", "sim:1", 0 }, { "sim:0", "sim:2", 1 }, { "sim:1", "sim:2", 1 }, { "sim:2", "sim:0", 1 },
@@ -190,11 +186,4 @@ static void test_links(void)
     }
 }
 
-TEST_MAIN
-{
-    test_usage();
-    test_table();
-    test_picking();
-    test_links();
-    return done();
-}
+TESTS_MAIN
