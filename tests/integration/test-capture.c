@@ -1,10 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* test-capture DEVICE: graph capture and replay on a device: bitwise equal to eager steps, memory, errors, streams. */
 #include <math.h>
-#include <pthread.h>
 
 #include "calls.h"
-#include "tests/unit/tensors.h"
+#include "sims.h"
 
 #define STEPS 6
 
@@ -126,7 +125,7 @@ static void run_captured(struct training *t, const double *want)
     CHECK(ctrt_graph_memory(graph) > 0, "the graph has no memory");
 }
 
-static void test_training(void)
+TEST(test_training, NULL)
 {
     static const struct kind kinds[] = {
         { "SGD", SGD, 0, false }, { "AdamW", ADAMW, 0, false }, { "SGD and dropout", SGD, 0.3, false },
@@ -134,21 +133,21 @@ static void test_training(void)
         { "AMSGrad", AMSGRAD, 0, false }, { "RMSprop", RMSPROP, 0, false }, { "Adagrad", ADAGRAD, 0, false },
         { "NAdam", NADAM, 0.3, false },
     };
-    for (size_t k = 0; k < COUNT(kinds); k++) {
+    EACH(kind, kinds) {
         group("replays of a captured training step with %s: parameters and losses equal those of eager steps bitwise",
-              kinds[k].name);
+              kind->name);
         struct training plain, captured;
         double losses[STEPS];
         uint64_t plain_offset = 0, offset = 0;
-        if (kinds[k].autocast)
+        if (kind->autocast)
             CHECK_OK(ctrt_autocast_push(ctrt_device_type(device), NULL));
-        training_new(&plain, &kinds[k]);
+        training_new(&plain, kind);
         for (int n = 0; n < STEPS; n++) {
             prepare(&plain, n);
             OK(step(&plain), ctrt_item(&losses[n], plain.loss));
         }
         CHECK_OK(ctrt_generator_get(device, NULL, &plain_offset));
-        training_new(&captured, &kinds[k]);
+        training_new(&captured, kind);
         run_captured(&captured, losses);
         CHECK_OK(ctrt_generator_get(device, NULL, &offset));
         CHECK_EQ(offset, plain_offset);
@@ -160,26 +159,12 @@ static void test_training(void)
         check_equal_state(&plain, &captured);
         training_free(&plain);
         training_free(&captured);
-        if (kinds[k].autocast)
+        if (kind->autocast)
             CHECK_OK(ctrt_autocast_pop());
     }
 }
 
 /* ---- memory ---- */
-
-static ctrt_tensor *full(double value, int64_t n)
-{
-    ctrt_tensor *x = NULL;
-    CHECK_OK(ctrt_full(&x, CTRT_SHAPE(n), ctrt_float(value), CTRT_F32, device));
-    return x;
-}
-
-static ctrt_stream *new_stream(void)
-{
-    ctrt_stream *stream = NULL;
-    CHECK_OK(ctrt_stream_new(&stream, device, 0));
-    return stream;
-}
 
 static double element(ctrt_tensor *x, int64_t index)
 {
@@ -192,7 +177,7 @@ static double element(ctrt_tensor *x, int64_t index)
 TEST(test_memory, "memory of a captured step is reused within the step, kept by its graph, and freed with the graph")
 {
     enum { N = 1 << 18 };                           /* 1 MiB */
-    CTRT_AUTO(tensor) x = full(1, N), y = NULL;
+    CTRT_AUTO(tensor) x = full(1, N, device), y = NULL;
     CTRT_AUTO(graph) graph = NULL;
     const uint64_t before = ctrt_memory_allocated(device);
     OK(ctrt_capture_begin(device), ctrt_add(&y, x, x));
@@ -204,7 +189,7 @@ TEST(test_memory, "memory of a captured step is reused within the step, kept by 
     CHECK_EQ(ctrt_memory_allocated(device), before + kept);
     for (int i = 1; i <= 3; i++) {
         OK(ctrt_fill_(x, ctrt_float(i)), ctrt_capture_replay(graph));
-        CTRT_AUTO(tensor) other = full(-1, N);      /* must not overlap the graph's memory */
+        CTRT_AUTO(tensor) other = full(-1, N, device);      /* must not overlap the graph's memory */
         CHECK_EQ(element(y, N - 1), 22 * i);
     }
     ctrt_graph_release(&graph);
@@ -235,8 +220,8 @@ TEST(test_streams, "streams that use a capture's results join it; replays are or
                    "the same tensors")
 {
     const uint64_t before = ctrt_memory_allocated(device);
-    CTRT_AUTO(stream) side = new_stream(), other = new_stream(), first = NULL;
-    CTRT_AUTO(tensor) x = full(1, 4096), y = NULL, z = NULL, copy = NULL;
+    CTRT_AUTO(stream) side = new_stream(device), other = new_stream(device), first = NULL;
+    CTRT_AUTO(tensor) x = full(1, 4096, device), y = NULL, z = NULL, copy = NULL;
     CTRT_AUTO(graph) graph = NULL;
     CTRT_AUTO(event) event = NULL;
     OK(ctrt_stream_default(&first, device), ctrt_capture_begin(device), ctrt_add(&y, x, x), ctrt_stream_push(side));
@@ -261,8 +246,8 @@ TEST(test_streams, "streams that use a capture's results join it; replays are or
 TEST(test_readers, "a replay waits for work of other streams on released results")
 {
     enum { N = 1 << 16 };
-    CTRT_AUTO(stream) reader = new_stream();
-    CTRT_AUTO(tensor) x = full(1, N), y = NULL, copy = NULL;
+    CTRT_AUTO(stream) reader = new_stream(device);
+    CTRT_AUTO(tensor) x = full(1, N, device), y = NULL, copy = NULL;
     CTRT_AUTO(graph) graph = NULL;
     OK(ctrt_capture_begin(device), ctrt_add(&y, x, x), ctrt_capture_end(&graph, device), ctrt_capture_replay(graph),
        ctrt_stream_push(reader));
@@ -294,7 +279,7 @@ static void read_drawn(double out[3][DRAWN], ctrt_tensor *x, ctrt_tensor *y, ctr
 TEST(test_random, "each replay generates the random numbers that eager calls would, also between eager calls")
 {
     enum { REPLAYS = 70 };                          /* more replays than can be pending at once */
-    CTRT_AUTO(tensor) x = full(0, DRAWN), y = full(0, DRAWN), ints = NULL;
+    CTRT_AUTO(tensor) x = full(0, DRAWN, device), y = full(0, DRAWN, device), ints = NULL;
     CTRT_AUTO(graph) graph = NULL;
     double got[3][DRAWN], want[3][DRAWN];
     OK(ctrt_capture_begin(device), draw(x, y, &ints), ctrt_capture_end(&graph, device));
@@ -405,12 +390,9 @@ static void scaled_input(struct scaled *s, int n)
 static ctrt_status scaled_step(struct scaled *s)
 {
     CTRT_AUTO(tensor) loss = NULL;
-    CTRT_TRY(ctrt_optimizer_zero_grad(s->optimizer, false));
-    CTRT_TRY(ctrt_mul(&loss, s->p, s->g));
-    CTRT_TRY(ctrt_sum(&loss, loss, CTRT_ALL_DIMS));
-    CTRT_TRY(ctrt_grad_scaler_scale(&loss, s->scaler, loss));
-    CTRT_TRY(ctrt_backward(loss));
-    CTRT_TRY(ctrt_grad_scaler_step(s->scaler, s->optimizer));
+    TRY(ctrt_optimizer_zero_grad(s->optimizer, false), ctrt_mul(&loss, s->p, s->g),
+        ctrt_sum(&loss, loss, CTRT_ALL_DIMS), ctrt_grad_scaler_scale(&loss, s->scaler, loss), ctrt_backward(loss),
+        ctrt_grad_scaler_step(s->scaler, s->optimizer));
     return ctrt_grad_scaler_update(s->scaler, 0);
 }
 
@@ -463,7 +445,7 @@ TEST(test_scaler, "the device skips replayed steps with inf; scale, parameters a
 TEST(test_refused, "no synchronization, dry run or generator change in a capture; autograd detects that a replay "
                    "wrote a saved tensor")
 {
-    CTRT_AUTO(tensor) w = full(1, 4), loss = NULL, at = NULL;
+    CTRT_AUTO(tensor) w = full(1, 4, device), loss = NULL, at = NULL;
     CTRT_AUTO(graph) graph = NULL;
     ctrt_dry_run *dryrun = NULL;
     double value = 0;
@@ -525,8 +507,6 @@ TEST(test_other_thread, "another thread on the same stream can make a capture fa
 TEST_MAIN
 {
     group("the device opens");
-    if (CHECK(argc == 2, "usage: test-capture DEVICE") && CHECK_OK(ctrt_device_get(&device, argv[1]))) {
-        test_training();
-    }
-    return run_tests();
+    return CHECK(argc == 2, "usage: test-capture DEVICE") && CHECK_OK(ctrt_device_get(&device, argv[1])) ? run_tests()
+                                                                                                         : done();
 }

@@ -110,4 +110,14 @@ static inline uint64_t address_space(void)
 /* The same after the first use of the library; the child ends without the handlers of atexit(). */
 #define IN_FORK       CHILD_LOOP(fork_, (const char *const[]){ NULL }, _exit)
 
+/* A TEST (tap.h) in a child process with these settings. */
+#define CHILD_TEST(function, what, ...)         \
+    static void function(void);                 \
+    TEST(function##_in_child, what)             \
+    {                                           \
+        IN_CHILD(__VA_ARGS__)                   \
+            function();                         \
+    }                                           \
+    static void function(void)
+
 #endif

@@ -111,12 +111,11 @@ TEST(windows, "pooling and convolution windows in the padding, and very large st
         { { .kernel = { 2, 2 }, .stride = { INT32_MAX, INT32_MAX } }, 5 },
         { { .kernel = { 2, 2 }, .stride = { INT32_MAX, 1 }, .dilation = { 1, 3 } }, 7 },
     };
-    for (size_t i = 0; i < COUNT(wide); i++)
+    EACH(c, wide)
         for (int layout = CTRT_CONTIGUOUS_FORMAT; layout <= CTRT_CHANNELS_LAST; layout++) {
             CTRT_AUTO(tensor) x = COUNTING(1, 1, 4, 4);
             OK(ctrt_expand(&x, x, CTRT_SHAPE(1, 2, 4, 4)), ctrt_contiguous(&x, x, (ctrt_memory_format)layout));
-            if (CHECK_OK(ctrt_max_pool2d(&y, NULL, x, &wide[i].options)))
-                VALUES_ARE(y, wide[i].want, wide[i].want);
+            GIVES(ctrt_max_pool2d(&y, NULL, x, &c->options), c->want, c->want);
         }
     static const struct conv { ctrt_conv2d_options options; int64_t side; double sum; } convs[] = {
         { { .stride = { INT32_MAX, INT32_MAX } }, 1, 10 },
@@ -126,24 +125,23 @@ TEST(windows, "pooling and convolution windows in the padding, and very large st
     };
     CTRT_AUTO(tensor) image = COUNTING(1, 1, 4, 4), weight = NULL;
     CHECK_OK(ctrt_ones(&weight, CTRT_SHAPE(1, 1, 2, 2), CTRT_F32, cpu));
-    for (size_t i = 0; i < COUNT(convs); i++)
-        if (CHECK_OK(ctrt_conv2d(&y, image, weight, NULL, &convs[i].options))) {
-            SHAPE_IS(y, 1, 1, convs[i].side, convs[i].side);
-            GIVES(ctrt_sum(&y, y, CTRT_ALL_DIMS), convs[i].sum);
-        }
+    EACH(c, convs) {
+        GIVES_SHAPE(ctrt_conv2d(&y, image, weight, NULL, &c->options), 1, 1, c->side, c->side);
+        GIVES(ctrt_sum(&y, y, CTRT_ALL_DIMS), c->sum);
+    }
     const int64_t above = (int64_t)1 << 31;
     const ctrt_conv2d_options bad_convs[] = {
         { .stride = { 1, above } }, { .padding = { above, 0 } }, { .dilation = { 1, above } },
         { .stride = { INT64_MAX, INT64_MAX }, .padding = { 1, 1 } },
     };
-    for (size_t i = 0; i < COUNT(bad_convs); i++)
-        CHECK_FAILS(ctrt_conv2d(&y, image, weight, NULL, &bad_convs[i]), CTRT_ERR_INVALID_ARGUMENT, "to 2147483647");
+    EACH(options, bad_convs)
+        CHECK_FAILS(ctrt_conv2d(&y, image, weight, NULL, options), CTRT_ERR_INVALID_ARGUMENT, "to 2147483647");
     const ctrt_pool2d_options bad_pools[] = {
         { .kernel = { 2, above } }, { .kernel = { 2, 2 }, .stride = { 1, INT64_MAX } },
         { .kernel = { 1, 1 }, .dilation = { above, 1 } },
     };
-    for (size_t i = 0; i < COUNT(bad_pools); i++)
-        CHECK_FAILS(ctrt_max_pool2d(&y, NULL, image, &bad_pools[i]), CTRT_ERR_INVALID_ARGUMENT, "to 2147483647");
+    EACH(options, bad_pools)
+        CHECK_FAILS(ctrt_max_pool2d(&y, NULL, image, options), CTRT_ERR_INVALID_ARGUMENT, "to 2147483647");
     CHECK_OK(ctrt_zeros(&empty, CTRT_SHAPE(0, 1, 4, 4), CTRT_F32, cpu));
     GIVES_SHAPE(ctrt_max_pool2d(&y, NULL, empty, &padded), 0, 1, 3, 3);
 }
@@ -178,17 +176,16 @@ TEST(numbers, "numbers that a dtype cannot represent")
     CHECK_FAILS(ctrt_gt_scalar(&y, x, ctrt_int(-1)), CTRT_ERR_OVERFLOW, "-1");
     CHECK_FAILS(ctrt_randint(&y, 0, 300, CTRT_SHAPE(2), CTRT_U8, cpu), CTRT_ERR_OVERFLOW, "randint: 299");
     GIVES(ctrt_lt_scalar(&y, x, ctrt_int(255)), 1, 1);
-    static const struct range { ctrt_dtype dtype; int64_t low, high; } ranges[] = {
+    static const struct { ctrt_dtype dtype; int64_t low, high; } ranges[] = {
         { CTRT_F16, 0, 4096 }, { CTRT_F16, 2049, 2052 }, { CTRT_BF16, -261, -256 },
         { CTRT_F32, (1 << 25) - 2, 1 << 25 },
     };
-    for (size_t i = 0; i < COUNT(ranges); i++) {
+    EACH(c, ranges) {
         static double values[20000];
-        OK(ctrt_randint(&logits, ranges[i].low, ranges[i].high, CTRT_SHAPE(COUNT(values)), ranges[i].dtype, cpu),
+        OK(ctrt_randint(&logits, c->low, c->high, CTRT_SHAPE(COUNT(values)), c->dtype, cpu),
            ctrt_to_host(values, sizeof values, logits, CTRT_F64));
         for (size_t k = 0; k < COUNT(values); k++)
-            if (!CHECK(values[k] >= (double)ranges[i].low && values[k] < (double)ranges[i].high, "case %zu: %g", i,
-                       values[k]))
+            if (!CHECK(values[k] >= (double)c->low && values[k] < (double)c->high, "%g", values[k]))
                 break;
     }
     FAILS(INVALID_ARGUMENT, (ctrt_randint(&y, 4095, 4096, CTRT_SHAPE(2), CTRT_F16, cpu), "randint: f16 has no value"));
@@ -303,18 +300,18 @@ TEST(shapes, "linear with a weight of one dimension; gather with an empty index"
     };
     static const int64_t one[] = { 1 };
     CTRT_AUTO(tensor) x = NULL, sum = NULL, index = NULL;
-    for (size_t i = 0; i < COUNT(linears); i++) {
+    EACH(c, linears) {
         CTRT_AUTO(tensor) weight = COUNTING(4), bias = NULL;
-        OK(ctrt_full(&x, ctrt_ints_of(linears[i].x_shape, linears[i].x), ctrt_float(2), CTRT_F32, cpu),
+        OK(ctrt_full(&x, ctrt_ints_of(c->x_shape, c->x), ctrt_float(2), CTRT_F32, cpu),
            ctrt_tensor_require_grad(weight, true));
-        if (linears[i].bias >= 0)
-            CHECK_OK(ctrt_ones(&bias, ctrt_ints_of(one, linears[i].bias), CTRT_F32, cpu));
-        if (linears[i].ndim < 0) {
+        if (c->bias >= 0)
+            CHECK_OK(ctrt_ones(&bias, ctrt_ints_of(one, c->bias), CTRT_F32, cpu));
+        if (c->ndim < 0) {
             CHECK_FAILS(ctrt_linear(&y, x, weight, bias), CTRT_ERR_SHAPE, "linear: ");
             continue;
         }
         CHECK_OK(ctrt_linear(&y, x, weight, bias));
-        check_shape("linear", __LINE__, y, ctrt_ints_of(linears[i].shape, linears[i].ndim));
+        check_shape("linear", __LINE__, y, ctrt_ints_of(c->shape, c->ndim));
         const double rows = (double)ctrt_tensor_numel(y), each = 2 * (0 + 1 + 2 + 3) + (bias != NULL);
         OK(ctrt_sum(&sum, y, CTRT_ALL_DIMS), ctrt_backward(sum));
         VALUES_ARE(sum, rows * each);
@@ -324,12 +321,11 @@ TEST(shapes, "linear with a weight of one dimension; gather with an empty index"
         { 2, 1, 1, { 3, 5 }, { 0 } },    { 2, 1, 3, { 3, 5 }, { 0, 1, 2 } }, { 2, 1, 2, { 3, 5 }, { 7, 0 } },
         { 0, 0, 1, { 0 }, { 0 } },       { 0, 0, 2, { 0 }, { 0, 2 } },       { 2, 1, 2, { 0, 5 }, { 0, 3 } },
     };
-    for (size_t i = 0; i < COUNT(gathers); i++) {
-        OK(ctrt_ones(&x, ctrt_ints_of(gathers[i].x_shape, gathers[i].x), CTRT_F32, cpu),
-           ctrt_tensor_require_grad(x, true),
-           ctrt_zeros(&index, ctrt_ints_of(gathers[i].index_shape, gathers[i].index), CTRT_I64, cpu),
-           ctrt_gather(&y, x, gathers[i].dim, index));
-        check_shape("gather", __LINE__, y, ctrt_ints_of(gathers[i].index_shape, gathers[i].index));
+    EACH(c, gathers) {
+        const ctrt_ints shape = ctrt_ints_of(c->index_shape, c->index);
+        OK(ctrt_ones(&x, ctrt_ints_of(c->x_shape, c->x), CTRT_F32, cpu), ctrt_tensor_require_grad(x, true),
+           ctrt_zeros(&index, shape, CTRT_I64, cpu), ctrt_gather(&y, x, c->dim, index));
+        check_shape("gather", __LINE__, y, shape);
         OK(ctrt_sum(&sum, y, CTRT_ALL_DIMS), ctrt_backward(sum), ctrt_sum(&sum, ctrt_tensor_grad(x), CTRT_ALL_DIMS));
         VALUES_ARE(sum, 0);
         ctrt_tensor_release(&x);

@@ -156,7 +156,6 @@ static void reference_case(const struct entry *entry, const struct ref_file *ref
 
 static void references(const struct entry *entry, ctrt_device *device)
 {
-    group("%s on %s: parameters equal PyTorch's after each step", entry->kind->name, ctrt_device_name(device));
     struct ref_file *ref = ref_load("optim.txt");
     const uint64_t fallbacks = ctrt_fallback_count(NULL);
     char test[40];
@@ -182,8 +181,6 @@ static void half(const struct entry *entry, ctrt_device *device)
     static const double start = 1, grad = 1.0 / 4096;           /* 0.001 times its square underflows in f16 */
     static const ctrt_dtype dtypes[] = { CTRT_F32, CTRT_F16, CTRT_BF16 };
     double want = 0, states[OPTIM_STATES] = { 0 };
-    group("%s on %s: f16 and bf16 parameters have the state of an f32 parameter", entry->kind->name,
-          ctrt_device_name(device));
     for (size_t d = 0; d < COUNT(dtypes); d++) {
         CTRT_AUTO(optimizer) optimizer = NULL;
         CTRT_AUTO(tensor) p = tensor_with(&start, CTRT_SHAPE(1), dtypes[d], device);
@@ -339,7 +336,6 @@ static ctrt_tensor *parameter(int which, ctrt_device *device)
 /* An optimizer with two groups, the second of them added after two steps, must equal two optimizers with one group. */
 static void groups(const struct entry *entry, ctrt_device *device)
 {
-    group("%s on %s: two groups step as two optimizers", entry->kind->name, ctrt_device_name(device));
     const union optim_options options = full_options(entry->kind);
     CTRT_AUTO(optimizer) both = NULL, one = NULL, two = NULL;
     ctrt_tensor *p[2] = { parameter(0, device), parameter(1, device) },
@@ -386,8 +382,6 @@ static void late(const struct entry *entry, ctrt_device *device)
     static const bool given[STEPS][N] = { { 1, 0, 0, 0 }, { 1, 1, 0, 0 }, { 1, 1, 1, 0 }, { 0, 1, 1, 0 },
                                           { 1, 1, 1, 0 } };
     static const ctrt_dtype dtypes[N] = { CTRT_F64, CTRT_F64, CTRT_F32, CTRT_F64 };
-    group("%s on %s: parameters whose first gradient comes in a later step", entry->kind->name,
-          ctrt_device_name(device));
     const union optim_options options = full_options(entry->kind);
     const char *state_name = entry->kind->states[0].name;
     ctrt_optimizer *alone[N] = { NULL };
@@ -432,8 +426,6 @@ static void late(const struct entry *entry, ctrt_device *device)
 /* An optimizer that loads the file of another one gets its options and continues with the same values. */
 static void files(const struct entry *entry, ctrt_device *device)
 {
-    group("%s on %s: a saved optimizer with groups continues after loading", entry->kind->name,
-          ctrt_device_name(device));
     const union optim_options options = full_options(entry->kind);
     CTRT_AUTO(optimizer) first = NULL, second = NULL, wrong = NULL;
     ctrt_tensor *p[3], *q[3] = { NULL };
@@ -538,8 +530,6 @@ static bool failing_step(const struct entry *entry, ctrt_device *device, ctrt_dt
 static void failures(const struct entry *entry, ctrt_device *device)
 {
     static const struct { ctrt_dtype dtype; int at; } cases[] = { { CTRT_F32, 0 }, { CTRT_F32, 2 }, { CTRT_BF16, 2 } };
-    group("%s on %s: a step whose n-th allocation fails leaves no parameter half updated", entry->kind->name,
-          ctrt_device_name(device));
     EACH(c, cases) {
         struct values found[4];
         uint64_t n = 1;
@@ -554,8 +544,13 @@ static void failures(const struct entry *entry, ctrt_device *device)
 
 TEST_MAIN
 {
-    static void (*const tests[])(const struct entry *, ctrt_device *) = {
-        references, half, groups, late, files, failures,
+    static const struct { const char *what; void (*run)(const struct entry *, ctrt_device *); } tests[] = {
+        { "parameters equal PyTorch's after each step", references },
+        { "f16 and bf16 parameters have the state of an f32 parameter", half },
+        { "two groups step as two optimizers", groups },
+        { "parameters whose first gradient comes in a later step", late },
+        { "a saved optimizer with groups continues after loading", files },
+        { "a step whose n-th allocation fails leaves no parameter half updated", failures },
     };
     group("the devices cpu and lean open");
     const int fd = mkstemp(path);
@@ -566,8 +561,10 @@ TEST_MAIN
     EACH(c, entries) {
         bad_options(c);
         for (int d = 0; d < 2; d++)
-            for (size_t i = 0; i < COUNT(tests); i++)
-                tests[i](c, d ? lean : cpu);
+            for (size_t i = 0; i < COUNT(tests); i++) {
+                group("%s on %s: %s", c->kind->name, d ? "lean:0" : "cpu", tests[i].what);
+                tests[i].run(c, d ? lean : cpu);
+            }
     }
     unlink(path);
     return done();

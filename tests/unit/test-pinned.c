@@ -12,9 +12,8 @@ TEST(test_classes, "size classes waste at most 12.5 %")
         { 1, 64 }, { 64, 64 }, { 65, 128 }, { 512, 512 }, { 513, 576 }, { 1000, 1024 }, { 1024, 1024 }, { 1025, 1152 },
         { 4096, 4096 }, { 4097, 4608 }, { 1 << 20, 1 << 20 }, { (1 << 20) + 1, (1 << 20) + (1 << 17) },
     };
-    for (size_t i = 0; i < COUNT(golden); i++)
-        CHECK(pinned_round(golden[i].bytes) == golden[i].granted, "%zu bytes get %zu, not %zu", golden[i].bytes,
-              pinned_round(golden[i].bytes), golden[i].granted);
+    EACH(c, golden)
+        CHECK_EQ(pinned_round(c->bytes), c->granted);
     double worst = 0;
     for (size_t bytes = 1; bytes < (size_t)1 << 40; bytes += 1 + bytes / 97) {
         const size_t granted = pinned_round(bytes);

@@ -386,10 +386,8 @@ TEST(test_init, "an init can start and join a thread that calls the host table")
             alarm(120);
             const pthread_t other = start_use("init-slow");
             nanosleep(&(struct timespec){ 0, round * 100000 }, NULL);
-            const pid_t child = fork();
-            if (child == 0)
-                _exit(!CHECK_OK(use("init-slow")));
-            child_join(child, __FILE__, __LINE__);
+            IN_FORK
+                CHECK_OK(use("init-slow"));
             join_use(other);
         }
     }

@@ -41,7 +41,7 @@ static void nothing_left(struct existing before)
 }
 
 /* test_many has nested scopes and exports. */
-static void test_views(void)
+TEST(test_views, "the base and the history of an exported view stay; an ended tensor keeps its shape")
 {
     for (int with_grad = 0; with_grad < 2; with_grad++) {
         ctrt_tensor *w = full(3, 100, device), *gone = NULL, *base = NULL, *view = NULL, *y = NULL;
@@ -70,7 +70,7 @@ static void check_refused(ctrt_status status, const char *call)
               && strstr(ctrt_error_message(), "scope that has ended") != NULL, "%s: %s", call, ctrt_error_message());
 }
 
-static void test_uses(void)
+TEST(test_uses, "every use of an ended tensor is an error, except its release")
 {
     CTRT_AUTO(tensor) other = full(1, 6, device), ended = NULL, scalar = NULL, index = NULL, out = NULL, view = NULL;
     struct DLManagedTensorVersioned *managed = NULL;
@@ -113,7 +113,7 @@ static void graph(ctrt_tensor **y, ctrt_tensor *kept[3], ctrt_tensor *w)
     OK(ctrt_mul(&kept[1], w, kept[0]), ctrt_square(&kept[2], kept[1]), ctrt_sum(y, kept[2], CTRT_ALL_DIMS));
 }
 
-static void test_graphs(void)
+TEST(test_graphs, "an exported graph works; other graphs end with all saved tensors")
 {
     const struct existing before = existing();
     for (int exported = 0; exported < 3; exported++) {
@@ -201,7 +201,7 @@ static void test_cycle(enum survivor survivor, bool by_view)
     ctrt_tensor_release(&outer);
 }
 
-static void test_cycles(void)
+TEST(test_cycles, "reference cycles of tensors and histories end with the scope")
 {
     for (int survivor = NOTHING; survivor <= PARAMETER_VIEW; survivor++)
         for (int by_view = 0; by_view < 2; by_view++)
@@ -210,7 +210,7 @@ static void test_cycles(void)
 
 /* Runs training steps that leak their tensors, each step in a scope. Memory must not grow, and the losses must be
  * those without scopes. */
-static void test_training(void)
+TEST(test_training, "each training step in its own scope")
 {
     static const int which[] = { 4, 11, 13 };
     const struct existing before = existing();
@@ -266,7 +266,7 @@ static void *other_thread(void *argument)
     return of_scope;                                /* the thread exits with its scope open */
 }
 
-static void test_threads(void)
+TEST(test_threads, "each thread has its own scopes")
 {
     pthread_t thread;
     void *left = NULL;
@@ -290,7 +290,7 @@ static void end_depth(int *depth_of, int count, int depth, int ended)
 }
 
 /* Compares many tensors and scopes in random order with a list of the tensors that must be alive. */
-static void test_many(void)
+TEST(test_many, "random tensors and scopes")
 {
     enum { MOST = 2000 };
     static ctrt_tensor *tensors[MOST];
@@ -331,24 +331,16 @@ static void test_many(void)
 
 TEST_MAIN
 {
-    static const struct { const char *what; void (*run)(void); } cases[] = {
-        { "the base and the history of an exported view stay; an ended tensor keeps its shape", test_views },
-        { "every use of an ended tensor is an error, except its release", test_uses },
-        { "an exported graph works; other graphs end with all saved tensors", test_graphs },
-        { "reference cycles of tensors and histories end with the scope", test_cycles },
-        { "each training step in its own scope", test_training },
-        { "each thread has its own scopes", test_threads },
-        { "random tensors and scopes", test_many },
-    };
     static const char *const names[] = { "cpu", "sim:0" };
     setenv("CTRT_SIM", "devices=1,memory=64m", 1);
-    for (size_t i = 0; i < COUNT(names) * COUNT(cases); i++) {
-        group("%s: %s", names[i / COUNT(cases)], cases[i % COUNT(cases)].what);
-        if (!CHECK_OK(ctrt_device_get(&device, names[i / COUNT(cases)])))
-            continue;
-        const struct existing before = existing();
-        cases[i % COUNT(cases)].run();
-        nothing_left(before);
-    }
+    EACH(name, names)
+        for (size_t i = 0; i < tap_test_count; i++) {
+            group("%s: %s", *name, tap_tests[i].name);
+            if (!CHECK_OK(ctrt_device_get(&device, *name)))
+                continue;
+            const struct existing before = existing();
+            tap_tests[i].run();
+            nothing_left(before);
+        }
     return done();
 }

@@ -121,27 +121,25 @@ SIM_TEST(non_blocking, "non-blocking copies", SLOW)
     CHECK_EQ(total(back), 20000);
 }
 
-TEST(test_cpu_only, "without an accelerator the same calls work, and nothing is pinned")
+CHILD_TEST(test_cpu_only, "without an accelerator the same calls work, and nothing is pinned", "CTRT_BACKENDS=cpu")
 {
-    IN_CHILD("CTRT_BACKENDS=cpu") {
-        CTRT_AUTO(tensor) x = full(1, 10, cpu_device()), y = NULL;
-        CTRT_AUTO(stream) side = new_stream(cpu);
-        CTRT_AUTO(event) from = new_event(cpu, true), to = new_event(cpu, true);
-        bool left = true, idle = false;
-        double ms = -1;
-        CHECK_OK(ctrt_pin_memory(&y, x, NULL));
-        CHECK_TRUE(!ctrt_tensor_is_pinned(y));
-        OK(ctrt_empty_pinned(&y, CTRT_SHAPE(3), CTRT_F32, NULL), ctrt_stream_push(side));
-        CHECK_TRUE(current(cpu) == side);
-        OK(ctrt_event_record(from, NULL), ctrt_to_non_blocking(&y, x, cpu, &left));
-        CHECK(!left, "the copy was asynchronous on a synchronous device");
-        OK(ctrt_event_record(to, side), ctrt_stream_query(side, &idle));
-        CHECK_EQ(idle, true);
-        CHECK_OK(ctrt_event_elapsed(&ms, from, to));
-        CHECK(ms >= 0 && ms < 1000, "the elapsed time is %g ms", ms);
-        OK(ctrt_stream_wait_event(side, to), ctrt_tensor_record_stream(x, side), ctrt_stream_pop(),
-           ctrt_stream_synchronize(side));
-    }
+    CTRT_AUTO(tensor) x = full(1, 10, cpu_device()), y = NULL;
+    CTRT_AUTO(stream) side = new_stream(cpu);
+    CTRT_AUTO(event) from = new_event(cpu, true), to = new_event(cpu, true);
+    bool left = true, idle = false;
+    double ms = -1;
+    CHECK_OK(ctrt_pin_memory(&y, x, NULL));
+    CHECK_TRUE(!ctrt_tensor_is_pinned(y));
+    OK(ctrt_empty_pinned(&y, CTRT_SHAPE(3), CTRT_F32, NULL), ctrt_stream_push(side));
+    CHECK_TRUE(current(cpu) == side);
+    OK(ctrt_event_record(from, NULL), ctrt_to_non_blocking(&y, x, cpu, &left));
+    CHECK(!left, "the copy was asynchronous on a synchronous device");
+    OK(ctrt_event_record(to, side), ctrt_stream_query(side, &idle));
+    CHECK_EQ(idle, true);
+    CHECK_OK(ctrt_event_elapsed(&ms, from, to));
+    CHECK(ms >= 0 && ms < 1000, "the elapsed time is %g ms", ms);
+    OK(ctrt_stream_wait_event(side, to), ctrt_tensor_record_stream(x, side), ctrt_stream_pop(),
+       ctrt_stream_synchronize(side));
 }
 
 SIM_TEST(in_forked_child, "in a forked child, devices of the parent give an error", "CTRT_SIM=devices=2")

@@ -55,12 +55,12 @@ TEST(reshaping_strides, "views of strided and expanded tensors with another shap
         { 1, 2, 2, { 4 }, { 0 }, { 2, 2 }, { 0, 0 } },
     };
     CTRT_AUTO(tensor) storage = COUNTING(64);
-    for (size_t i = 0; i < COUNT(cases); i++) {
-        CHECK_OK(ctrt_as_strided(&x, storage, ctrt_ints_of(cases[i].shape, cases[i].in_ndim),
-                                 ctrt_ints_of(cases[i].strides, cases[i].in_ndim), 0));
-        const ctrt_ints to = ctrt_ints_of(cases[i].to, cases[i].ndim);
-        if (cases[i].want_ndim > 0)
-            VIEW_IS(ctrt_view_as(&y, x, to), to, ctrt_ints_of(cases[i].want, cases[i].want_ndim));
+    EACH(c, cases) {
+        CHECK_OK(ctrt_as_strided(&x, storage, ctrt_ints_of(c->shape, c->in_ndim), ctrt_ints_of(c->strides, c->in_ndim),
+                                 0));
+        const ctrt_ints to = ctrt_ints_of(c->to, c->ndim);
+        if (c->want_ndim > 0)
+            VIEW_IS(ctrt_view_as(&y, x, to), to, ctrt_ints_of(c->want, c->want_ndim));
         else
             CHECK_FAILS(ctrt_view_as(&y, x, to), CTRT_ERR_SHAPE, "use ctrt_reshape");
     }
@@ -126,19 +126,18 @@ TEST(parts, "select, slice and narrow return views of a part")
         { INT64_MAX, INT64_MAX }, { -1, 2 },
     };
     view_of(COUNTING(10));
-    for (size_t i = 0; i < COUNT(slices); i++) {
+    EACH(c, slices) {
         double got[10] = { 0 };
-        OK(ctrt_slice(&y, x, 0, slices[i].start, slices[i].end, slices[i].step),
-           ctrt_to_host(got, sizeof got, y, CTRT_F64));
-        CHECK(ctrt_tensor_numel(y) == slices[i].count, "case %zu: %d elements", i, (int)ctrt_tensor_numel(y));
-        for (int k = 0; k < slices[i].count && k < 2; k++)
-            CHECK(got[k] == slices[i].values[k], "case %zu: element %d is %g", i, k, got[k]);
+        OK(ctrt_slice(&y, x, 0, c->start, c->end, c->step), ctrt_to_host(got, sizeof got, y, CTRT_F64));
+        CHECK_EQ(ctrt_tensor_numel(y), c->count);
+        for (int k = 0; k < c->count && k < 2; k++)
+            CHECK_EQ(got[k], c->values[k]);
     }
     VIEW_IS(ctrt_narrow(&y, x, 0, -2, 2), SIZES(2), SIZES(1));
     VALUES_ARE(y, 8, 9);
     GIVES_SHAPE(ctrt_narrow(&y, x, 0, 10, 0), 0);
-    for (size_t i = 0; i < COUNT(bad_narrows); i++)
-        CHECK_FAILS(ctrt_narrow(&y, x, 0, bad_narrows[i].start, bad_narrows[i].length), CTRT_ERR_SHAPE,
+    EACH(c, bad_narrows)
+        CHECK_FAILS(ctrt_narrow(&y, x, 0, c->start, c->length), CTRT_ERR_SHAPE,
                     "are not inside dimension 0 of shape [10]");
     view_of(counting_of(NO_DIMS, CTRT_F32));
     FAILS(SHAPE, (ctrt_slice(&y, x, 0, 0, 1, 1), "0-dim"), (ctrt_narrow(&y, x, 0, 0, 1), "0-dim"));
@@ -152,22 +151,19 @@ TEST(chunks, "chunk divides a dimension into views")
     };
     ctrt_tensor *pieces[40] = { NULL };
     int count = 77;
-    for (size_t i = 0; i < COUNT(cases); i++) {
-        OK(ctrt_zeros(&x, SIZES(1), CTRT_U8, cpu), ctrt_expand(&x, x, SIZES(cases[i].n)),
-           ctrt_chunk(pieces, &count, x, cases[i].chunks, -1));
-        CHECK(count == cases[i].count, "case %zu: %d pieces, expected %d", i, count, cases[i].count);
-        for (int p = 0; p < count; p++) {
-            CHECK(ctrt_tensor_size(pieces[p], 0) == cases[i].rows[p], "case %zu: piece %d has %lld rows, expected %lld",
-                  i, p, (long long)ctrt_tensor_size(pieces[p], 0), (long long)cases[i].rows[p]);
-            ctrt_tensor_release(&pieces[p]);
-        }
+    EACH(c, cases) {
+        OK(ctrt_zeros(&x, SIZES(1), CTRT_U8, cpu), ctrt_expand(&x, x, SIZES(c->n)),
+           ctrt_chunk(pieces, &count, x, c->chunks, -1));
+        CHECK_EQ(count, c->count);
+        for (int p = 0; p < count; p++)
+            CHECK_EQ(ctrt_tensor_size(pieces[p], 0), c->rows[p]);
+        tensors_release(pieces, count);
     }
     view_of(COUNTING(40));
     CHECK_OK(ctrt_chunk(pieces, &count, x, 40, 0));             /* more than the internal array on the stack holds */
     CHECK_EQ(count, 40);
     VALUES_ARE(pieces[39], 39);
-    for (int p = 0; p < 40; p++)
-        ctrt_tensor_release(&pieces[p]);
+    tensors_release(pieces, 40);
 }
 
 TEST(strided, "as_strided views any part of the storage")
