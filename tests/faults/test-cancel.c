@@ -72,7 +72,6 @@ TEST_MAIN
         group("%s %s: no cancellation point, and a cancelled thread holds no lock", settings[0],
               settings[2] ? settings[2] : "");
         IN_CHILD(settings[0], settings[1], settings[2]) {
-            alarm(120);
             check_pending("at first use");
             work_expect();
             check_pending("later");

@@ -5,11 +5,11 @@
 #define CTRT_TESTS_WORK_H
 
 #include <math.h>
-#include <sys/mman.h>
 #include <sys/stat.h>
 
 #include "child.h"
 #include "ctrt/ctrt.h"
+#include "memory_checks.h"
 
 /* One part: a function, or training under a strategy. It computes *result, the same in every run, and releases all its
  * objects. It may write files into work_folder. */
@@ -37,9 +37,9 @@ static struct {
 /* Returns false if the test cannot run. */
 static inline bool work_begin(void)
 {
-    work = mmap(NULL, sizeof *work, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+    work = shared_memory(sizeof *work);
     setenv("CTRT_NUM_THREADS", "2", 1);
-    return work != MAP_FAILED && mkdtemp(work_folder) != NULL && chmod(work_folder, 0777) == 0;
+    return mkdtemp(work_folder) != NULL && chmod(work_folder, 0777) == 0;
 }
 
 static inline void work_end(void)

@@ -4,6 +4,7 @@
 
 #include "calls.h"
 #include "sims.h"
+#include "dryrun_models.h"
 
 #define STEPS 6
 
@@ -11,59 +12,16 @@ static ctrt_device *device;
 
 /* ---- a training step ---- */
 
-enum optimizer { SGD, ADAMW, AMSGRAD, RMSPROP, ADAGRAD, NADAM };
+static double dropout;                  /* of the network that is made */
 
-struct kind {
-    const char *name;
-    enum optimizer optimizer;
-    double dropout;
-    bool autocast;                      /* one region around all steps */
-};
+MODEL(net, CTRT_NEW(multihead_attention, 8, 2, 0, true, true, device), CTRT_NEW(linear, 8, 16, true, device),
+      CTRT_NEW(layer_norm, CTRT_SHAPE(16), 0, true, device), CTRT_NEW(tanh), CTRT_NEW(dropout, dropout),
+      CTRT_NEW(linear, 16, 4, true, device))
 
-struct training {
-    ctrt_module *model;
-    ctrt_optimizer *optimizer;
-    ctrt_tensor *x, *y, *loss;
-};
-
-static ctrt_status optimizer_new(ctrt_optimizer **out, ctrt_module *model, enum optimizer optimizer)
+static void training_new(struct training *t, const struct model *model)
 {
-    switch (optimizer) {
-    case SGD:
-        return ctrt_sgd_new(out, model, &(ctrt_sgd_options){ .lr = 0.1, .momentum = 0.9 });
-    case ADAMW:
-        return ctrt_adamw_new(out, model, &(ctrt_adamw_options){ .lr = 0.1, .weight_decay = 0.01 });
-    case AMSGRAD:       /* this and the following have no kernel; their tensor ops are captured */
-        return ctrt_adamw_new(out, model, &(ctrt_adamw_options){ .lr = 0.1, .weight_decay = 0.01, .amsgrad = true });
-    case RMSPROP:
-        return ctrt_rmsprop_new(out, model, &(ctrt_rmsprop_options){ .lr = 0.1, .momentum = 0.5, .centered = true });
-    case ADAGRAD:
-        return ctrt_adagrad_new(out, model, &(ctrt_adagrad_options){ .lr = 0.1, .lr_decay = 0.25 });
-    case NADAM:
-        return ctrt_nadam_new(out, model, &(ctrt_nadam_options){ .lr = 0.1, .weight_decay = 0.01,
-                                                                 .decoupled_weight_decay = true });
-    }
-    return CTRT_ERR_INTERNAL;
-}
-
-static void training_new(struct training *t, const struct kind *kind)
-{
-    *t = (struct training){ 0 };
     ctrt_manual_seed(7);
-    CHECK_OK(ctrt_set_default_device(device));
-    CHECK_OK(ctrt_sequential_new(&t->model, CTRT_MODULES(
-        CTRT_NEW(multihead_attention, 8, 2, 0, true, true, NULL), CTRT_NEW(linear, 8, 16, true, NULL),
-        CTRT_NEW(layer_norm, CTRT_SHAPE(16), 0, true, NULL), CTRT_NEW(tanh), CTRT_NEW(dropout, kind->dropout),
-        CTRT_NEW(linear, 16, 4, true, NULL))));
-    OK(optimizer_new(&t->optimizer, t->model, kind->optimizer), ctrt_zeros(&t->x, CTRT_SHAPE(5, 8), CTRT_F32, device),
-       ctrt_zeros(&t->y, CTRT_SHAPE(5), CTRT_I64, device));
-}
-
-static void training_free(struct training *t)
-{
-    RELEASE(t->x, t->y, t->loss);
-    ctrt_optimizer_release(&t->optimizer);
-    ctrt_module_release(&t->model);
+    CHECK_OK(training_begin(t, model, device));
 }
 
 static void batch(struct training *t, int n)
@@ -79,16 +37,14 @@ static void batch(struct training *t, int n)
 
 static ctrt_status step(struct training *t)
 {
-    CTRT_AUTO(tensor) h = NULL;
-    TRY(ctrt_optimizer_zero_grad(t->optimizer, true), ctrt_forward(&h, t->model, t->x),
-        ctrt_cross_entropy(&t->loss, h, t->y, NULL), ctrt_backward(t->loss));
+    TRY(ctrt_optimizer_zero_grad(t->optimizer, true), training_forward(&t->loss, t), ctrt_backward(t->loss));
     return ctrt_optimizer_step(t->optimizer);
 }
 
 static void check_equal_state(struct training *a, struct training *b)
 {
     char of_a[65], of_b[65];
-    OK(ctrt_module_sha256(of_a, a->model), ctrt_module_sha256(of_b, b->model));
+    OK(ctrt_module_sha256(of_a, a->net), ctrt_module_sha256(of_b, b->net));
     CHECK(strcmp(of_a, of_b) == 0, "parameters differ");
 }
 
@@ -98,7 +54,7 @@ static void prepare(struct training *t, int n)
 {
     ctrt_tensor *first = NULL;
     batch(t, n);
-    OK(ctrt_optimizer_set_lr(t->optimizer, n < 4 ? 0.1 : 0.02), ctrt_module_parameter(NULL, &first, t->model, 0),
+    OK(ctrt_optimizer_set_lr(t->optimizer, n < 4 ? 0.1 : 0.02), ctrt_module_parameter(NULL, &first, t->net, 0),
        ctrt_tensor_require_grad(first, n > 0));
 }
 
@@ -127,8 +83,8 @@ static void run_captured(struct training *t, const double *want)
 
 TEST(test_training, NULL)
 {
-    static const struct kind kinds[] = {
-        { "SGD", SGD, 0, false }, { "AdamW", ADAMW, 0, false }, { "SGD and dropout", SGD, 0.3, false },
+    static const struct { const char *name; enum optimizer_kind optimizer; double dropout; bool autocast; } kinds[] = {
+        { "SGD", MOMENTUM, 0, false }, { "AdamW", ADAMW, 0, false }, { "SGD and dropout", MOMENTUM, 0.3, false },
         { "AdamW and dropout", ADAMW, 0.3, false }, { "AdamW under autocast", ADAMW, 0, true },
         { "AMSGrad", AMSGRAD, 0, false }, { "RMSprop", RMSPROP, 0, false }, { "Adagrad", ADAGRAD, 0, false },
         { "NAdam", NADAM, 0.3, false },
@@ -136,18 +92,20 @@ TEST(test_training, NULL)
     EACH(kind, kinds) {
         group("replays of a captured training step with %s: parameters and losses equal those of eager steps bitwise",
               kind->name);
+        const struct model model = { .make = net_make, .input = { 5, 8 }, .classes = 4, .optimizer = kind->optimizer };
         struct training plain, captured;
         double losses[STEPS];
         uint64_t plain_offset = 0, offset = 0;
-        if (kind->autocast)
+        dropout = kind->dropout;
+        if (kind->autocast)                 /* one region around all steps */
             CHECK_OK(ctrt_autocast_push(ctrt_device_type(device), NULL));
-        training_new(&plain, kind);
+        training_new(&plain, &model);
         for (int n = 0; n < STEPS; n++) {
             prepare(&plain, n);
             OK(step(&plain), ctrt_item(&losses[n], plain.loss));
         }
         CHECK_OK(ctrt_generator_get(device, NULL, &plain_offset));
-        training_new(&captured, kind);
+        training_new(&captured, &model);
         run_captured(&captured, losses);
         CHECK_OK(ctrt_generator_get(device, NULL, &offset));
         CHECK_EQ(offset, plain_offset);
@@ -157,10 +115,11 @@ TEST(test_training, NULL)
         prepare(&captured, STEPS);
         CHECK_OK(step(&captured));
         check_equal_state(&plain, &captured);
-        training_free(&plain);
-        training_free(&captured);
+        training_end(&plain);
+        training_end(&captured);
         if (kind->autocast)
             CHECK_OK(ctrt_autocast_pop());
+        dropout = 0;
     }
 }
 
@@ -242,7 +201,6 @@ TEST(test_streams, "streams that use a capture's results join it; replays are or
     CHECK_EQ(ctrt_memory_allocated(device), before);
 }
 
-/* A result is released while another stream still reads it, and the next replay writes its memory. */
 TEST(test_readers, "a replay waits for work of other streams on released results")
 {
     enum { N = 1 << 16 };
@@ -299,7 +257,7 @@ TEST(test_random, "each replay generates the random numbers that eager calls wou
 
 /* ---- optimizers ---- */
 
-static const struct kind adamw = { "AdamW", ADAMW, 0, false };
+static const struct model adamw = { .make = net_make, .input = { 5, 8 }, .classes = 4, .optimizer = ADAMW };
 
 TEST(test_optimizer, "an optimizer without state is an error in a capture; a graph keeps a released optimizer alive; "
                      "a capture of two steps")
@@ -321,8 +279,8 @@ TEST(test_optimizer, "an optimizer without state is an error in a capture; a gra
     for (int i = 0; i < 5; i++)
         CHECK_OK(step(&plain));
     check_equal_state(&plain, &t);
-    training_free(&plain);
-    training_free(&t);
+    training_end(&plain);
+    training_end(&t);
     ctrt_graph_release(&graph);
     CHECK_EQ(ctrt_memory_allocated(device), before);
 }
@@ -338,22 +296,22 @@ TEST(test_counts, "replay fails if step counts of the parameters differ since th
     ctrt_tensor *p = NULL;
     training_new(&t, &adamw);
     batch(&t, 0);
-    OK(step(&t), ctrt_capture_begin(device), step(&t), ctrt_capture_end(&graph, device), ctrt_save(t.model, model),
+    OK(step(&t), ctrt_capture_begin(device), step(&t), ctrt_capture_end(&graph, device), ctrt_save(t.net, model),
        ctrt_optimizer_save(t.optimizer, state), ctrt_capture_replay(graph));
-    CHECK_OK(ctrt_module_sha256(once, t.model));
+    CHECK_OK(ctrt_module_sha256(once, t.net));
     CHECK_OK(ctrt_capture_replay(graph));
     /* With parameters and state restored, a replay must repeat the same step. */
-    OK(ctrt_load(t.model, model), ctrt_optimizer_load(t.optimizer, state), ctrt_capture_replay(graph));
-    CHECK_OK(ctrt_module_sha256(again, t.model));
+    OK(ctrt_load(t.net, model), ctrt_optimizer_load(t.optimizer, state), ctrt_capture_replay(graph));
+    CHECK_OK(ctrt_module_sha256(again, t.net));
     CHECK(memcmp(&once, &again, sizeof once) == 0, "the graph did not use the loaded state");
     /* A step of one parameter only. */
-    OK(ctrt_optimizer_zero_grad(t.optimizer, true), ctrt_module_parameter(NULL, &p, t.model, 0),
+    OK(ctrt_optimizer_zero_grad(t.optimizer, true), ctrt_module_parameter(NULL, &p, t.net, 0),
        ctrt_zeros_like(&gradient, p, CTRT_DTYPE_DEFAULT, NULL), ctrt_tensor_set_grad(p, gradient),
        ctrt_optimizer_step(t.optimizer));
     CHECK_FAILS(ctrt_capture_replay(graph), CTRT_ERR_STATE, "capture it again");
     remove(model);
     remove(state);
-    training_free(&t);
+    training_end(&t);
 }
 
 /* ---- gradient scalers ---- */
@@ -364,11 +322,11 @@ struct scaled {
     ctrt_tensor *p, *g;                 /* a parameter and its gradient */
 };
 
-static struct scaled scaled_new(enum optimizer kind)
+static struct scaled scaled_new(enum optimizer_kind kind)
 {
     struct scaled s = { NULL };
     OK(ctrt_grad_scaler_new(&s.scaler, &(ctrt_grad_scaler_options){ .growth_interval = 3 }),
-       optimizer_new(&s.optimizer, NULL, kind), ctrt_full(&s.p, CTRT_SHAPE(3), ctrt_float(1), CTRT_F32, device),
+       training_optimizer(&s.optimizer, NULL, kind), ctrt_full(&s.p, CTRT_SHAPE(3), ctrt_float(1), CTRT_F32, device),
        ctrt_zeros(&s.g, CTRT_SHAPE(3), CTRT_F32, device), ctrt_optimizer_add(s.optimizer, &s.p, 1));
     return s;
 }
@@ -399,7 +357,7 @@ static ctrt_status scaled_step(struct scaled *s)
 TEST(test_scaler, "the device skips replayed steps with inf; scale, parameters and step counts are those of eager "
                   "steps")
 {
-    static const enum optimizer kinds[] = { SGD, ADAMW, ADAGRAD, NADAM };
+    static const enum optimizer_kind kinds[] = { MOMENTUM, ADAMW, ADAGRAD, NADAM };
     EACH(kind, kinds) {
         struct scaled a = scaled_new(*kind), b = scaled_new(*kind);
         CTRT_AUTO(graph) graph = NULL;
@@ -422,7 +380,7 @@ TEST(test_scaler, "the device skips replayed steps with inf; scale, parameters a
         }
         OK(ctrt_to_host(want, sizeof want, a.p, CTRT_F64), ctrt_grad_scaler_get_state(&eager, a.scaler),
            ctrt_grad_scaler_get_state(&replayed, b.scaler));
-        check_values_within("parameter", __LINE__, b.p, want, 3, *kind == SGD ? 0 : 1e-6);
+        check_values_within("parameter", __LINE__, b.p, want, 3, *kind == MOMENTUM ? 0 : 1e-6);
         CHECK_EQ(replayed.scale, eager.scale);
         CHECK_EQ(replayed.growth_tracker, eager.growth_tracker);
         CHECK_OK(ctrt_optimizer_get_state(&steps, states, b.optimizer, 0));

@@ -67,6 +67,7 @@ static inline pid_t child_start(const char *const *settings)
     fflush(stdout);
     const pid_t child = fork();
     if (child == 0) {
+        alarm(600);                         /* child_join reports a child that hangs */
         child_environment(settings);
         tap_state.failed = 0;
     }

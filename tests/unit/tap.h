@@ -144,6 +144,7 @@ static inline bool tap_near(double got, double want, double tolerance, const cha
 #define CHECK_NEAR(got, want, tolerance)  tap_near((got), (want), (tolerance), __FILE__, __LINE__, #got)
 #define CHECK_TRUE(condition)             CHECK(condition, "false: %s", #condition)
 
+#define COUNT(array) (sizeof(array) / sizeof((array)[0]))
 #define EACH(c, table)                                                                               \
     for (__typeof__(&(table)[0]) c = (table);                                                        \
          (tap_state.row = c < (table) + sizeof(table) / sizeof *c ? (int)(c - (table)) + 1 : 0) > 0; c++)

@@ -9,8 +9,6 @@
 #include "ctrt/ctrt.h"
 #include "tap.h"
 
-#define COUNT(array) (sizeof(array) / sizeof((array)[0]))
-
 static inline const char *list_text(const int64_t *values, int count)
 {
     static _Thread_local char buffers[4][256];

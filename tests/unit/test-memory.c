@@ -314,7 +314,6 @@ static void *forks_while_busy(void *memory)
 {
     for (int i = 0; i < FEWER_SANITIZED(15); i++) {
         IN_FORK {
-            alarm(120);
             CHECK_EQ(churned(memory, (uint32_t)i, 200), 0);
         }
     }

@@ -43,8 +43,7 @@ static ctrt_status where_of(ctrt_tensor **out, ctrt_tensor *a, ctrt_tensor *b)
 
 static ctrt_status cat_of(ctrt_tensor **out, ctrt_tensor *a, ctrt_tensor *b)
 {
-    ctrt_tensor *both[2] = { a, b };
-    return ctrt_cat(out, both, 2, 0);
+    return ctrt_cat(out, (ctrt_tensor *[]){ a, b }, 2, 0);
 }
 
 /* A scalar operand of where is passed as a 0-dim tensor. */

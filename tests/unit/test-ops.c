@@ -254,7 +254,6 @@ TEST(halves, "the variance of f16 and bf16 tensors is rounded once")
     }
 }
 
-/* Error messages of a composed function must name the called function and its operands. */
 TEST(names, "error messages name the called function")
 {
     CTRT_AUTO(tensor) x = COUNTING(2, 3), mask = NULL;
@@ -359,7 +358,6 @@ TEST(itself, "the result variable is an operand")
     VALUES_ARE(x, 81204.5);
 }
 
-/* Two storages share the same memory. */
 TEST(twice, "operands from blobs that overlap")
 {
     float memory[9] = { 0, 1, 2, 3, 4, 5, 6, 7, 8 };

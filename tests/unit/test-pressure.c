@@ -262,7 +262,6 @@ static void test_absent(const char *folder)
     CHECK_STR(text, "precious");
 }
 
-/* With the kernel's own file, if it exists: the trigger is accepted, or a log message gives the reason. */
 CHILD_TEST(kernel, "the kernel's pressure file is watched, or the reason is logged", ON, "CTRT_LOG=info")
 {
     log_keep(CTRT_LOG_INFO);

@@ -168,7 +168,6 @@ SIM_TEST(reopening_fails, "a device that fails to reopen stays closed and can be
     setrlimit(RLIMIT_NOFILE, &files);
     CHECK_FAILS(ctrt_device_synchronize(device), CTRT_ERR_STATE, "closed");
     IN_FORK {
-        alarm(120);
         CHECK_OK(ctrt_device_get(&device, "sim:0"));
         CTRT_AUTO(tensor) x = full(1, 10, device);
         CHECK_EQ(total(x), 10);

@@ -164,7 +164,6 @@ SIM_TEST(pages, "pages are reserved, mapped and unmapped", "CTRT_SIM=devices=1,m
 
 /* ---- work ---- */
 
-/* Invalid addresses are reported when the work runs. */
 SIM_TEST(invalid_addresses, "work with invalid addresses fails",
          "CTRT_SIM=devices=2,memory=4m,peers=none", "CTRT_MEMORY=direct")
 {
@@ -194,7 +193,6 @@ SIM_TEST(invalid_addresses, "work with invalid addresses fails",
     FAILS_LATER(memory->copy(handle, NULL, host, a, 10, CTRT_COPY_TO_HOST), "no longer");
 }
 
-/* A kernel that runs on a queue's worker thread starts no further threads. */
 SIM_TEST(one_thread_per_queue, "a kernel on a queue uses one thread", "CTRT_SIM=devices=1", "CTRT_NUM_THREADS=4")
 {
     const size_t before = folder_files("/proc/self/task");
@@ -447,7 +445,6 @@ static void every_slot(void *queue, void *event, void *x)
     bool yes;
     double ms;
     uint64_t n;
-    alarm(120);
     FAILS(FORKED, (backend->device->memory_info(handle, &n, &n), "sim:0 was opened by process"),
           (memory->alloc(handle, &out, 512), NULL), (memory->fill(handle, queue, x, 0, 4), NULL),
           (memory->copy(handle, queue, x, &one, 1, CTRT_COPY_TO_DEVICE), NULL),
@@ -531,7 +528,6 @@ static size_t mapping_count(void)
     return (size_t)folder_lines("/proc/self/maps", "");
 }
 
-/* Closing a device releases its threads, files and mappings, even with work still enqueued. */
 SIM_TEST(close_with_work, "closing a device with work enqueued releases its threads, files and mappings",
          "CTRT_SIM=devices=2,latency=1ms")
 {

@@ -39,7 +39,6 @@ static void fork_now(struct fake_source *source, void *address, size_t bytes)
     IN_FORK {
         int pieces = 0;
         ctrt_block more;
-        alarm(10);
         spill->trim(forking->policy);
         spill->walk(forking->policy, count_piece, &pieces);
         CHECK_TRUE(stats_of(forking).source_allocs > 0);
