@@ -306,6 +306,7 @@ TEST(test_many, "random tensors and scopes")
             depth_of[at] -= depth_of[at] == depth - 1;
         } else if (choice >= 14 && depth > 0) {
             end_depth(depth_of, count, --depth, MOST);
+            CHECK_TRUE(count == 0 || has_ended(tensors[at]) == (depth_of[at] == MOST));
         }
     }
     while (depth > 0)
