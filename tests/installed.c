@@ -10,26 +10,15 @@ static ctrt_status square_and_derive(double *value, double *slope)
 {
     const float three = 3.0f;
     ctrt_device *cpu = NULL;
-    ctrt_tensor *x = NULL, *y = NULL;
-    ctrt_status status = ctrt_device_get(&cpu, "cpu");
-    if (status) goto done;
-    status = ctrt_from_data(&x, &three, 1, CTRT_SHAPE(1), CTRT_F32, cpu);
-    if (status) goto done;
-    status = ctrt_tensor_require_grad(x, true);
-    if (status) goto done;
-    status = ctrt_mul(&y, x, x);
-    if (status) goto done;
-    status = ctrt_sum(&y, y, CTRT_ALL_DIMS);
-    if (status) goto done;
-    status = ctrt_backward(y);
-    if (status) goto done;
-    status = ctrt_item(value, y);
-    if (status) goto done;
-    status = ctrt_item(slope, ctrt_tensor_grad(x));
-done:
-    ctrt_tensor_release(&x);
-    ctrt_tensor_release(&y);
-    return status;
+    CTRT_AUTO(tensor) x = NULL, y = NULL;
+    CTRT_TRY(ctrt_device_get(&cpu, "cpu"));
+    CTRT_TRY(ctrt_from_data(&x, &three, 1, CTRT_SHAPE(1), CTRT_F32, cpu));
+    CTRT_TRY(ctrt_tensor_require_grad(x, true));
+    CTRT_TRY(ctrt_mul(&y, x, x));
+    CTRT_TRY(ctrt_sum(&y, y, CTRT_ALL_DIMS));
+    CTRT_TRY(ctrt_backward(y));
+    CTRT_TRY(ctrt_item(value, y));
+    return ctrt_item(slope, ctrt_tensor_grad(x));
 }
 
 int main(int argc, char **argv)

@@ -273,14 +273,6 @@ void check_gradient(struct run *run, const struct check_op *op)
 
 /* ---- other floating types ---- */
 
-/* The tolerance of gradients in f32, f16 and bf16, relative to the largest element of the gradient, or to 1/4 if all
- * are smaller, because terms are of order one and may cancel. Ops compute in f32 and round their results; a backward
- * function calls up to a dozen ops. */
-static double gradient_tolerance(ctrt_dtype dtype)
-{
-    return (dtype == CTRT_F32 ? 128 : 12) * epsilon_of(dtype);
-}
-
 /* Computes the gradients of `d` with floating inputs rounded to `dtype`. Returns their number, or 0 after a failure. */
 static int gradients_in(struct derivation *d, ctrt_dtype dtype, struct dice *dice, struct array *grads)
 {
@@ -293,13 +285,15 @@ static int gradients_in(struct derivation *d, ctrt_dtype dtype, struct dice *dic
     return fine ? p.count : 0;
 }
 
+/* The tolerance is relative to the largest element of the gradient, or to 1/4 if all are smaller, because terms are of
+ * order one and may cancel. Ops compute in f32 and round their results; a backward function calls up to a dozen ops. */
 static void check_gradient_variant(struct run *run, const struct check_op *op, const struct variant *v,
                                    ctrt_dtype dtype, int salt)
 {
     struct derivation d = { .run = run, .op = op, .v = v };
     struct dice dice = op_dice(run, op, dtype, 9700 + salt);
     struct array narrow[MAX_INPUTS], wide[MAX_INPUTS];
-    const double lowered = dtype == CTRT_F32 ? 12 * run->lowered : 0;
+    const double tolerance = dtype == CTRT_F32 ? 128 * epsilon_of(dtype) + 12 * run->lowered : 12 * epsilon_of(dtype);
     if (!fill_inputs(d.full, op, v, dtype, CONTIGUOUS, true, &dice)
         || gradients_in(&d, dtype, &dice, narrow) == 0)
         return;
@@ -308,7 +302,7 @@ static void check_gradient_variant(struct run *run, const struct check_op *op, c
         char what[32];
         snprintf(what, sizeof what, "gradient %d", k);
         wide[k].dtype = dtype;
-        check_near(run, what, &narrow[k], &wide[k], gradient_tolerance(dtype) + lowered, fmax(most_of(&wide[k]), 0.25));
+        check_near(run, what, &narrow[k], &wide[k], tolerance, fmax(most_of(&wide[k]), 0.25));
     }
 }
 

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* optim.c: five steps of the optimizers on several parameters at once. The formulas are those of PyTorch's
- * documentation of SGD and AdamW (Loshchilov and Hutter 2019; Kingma and Ba 2015). */
+/* optim.c: five steps of the optimizers on several parameters at once, with and without a gradient scaler. The formulas
+ * are those of PyTorch's documentation of SGD and AdamW (Loshchilov and Hutter 2019; Kingma and Ba 2015). */
 #include "suite.h"
 
 enum { PARAMETERS = 3, STEPS = 5, MOST = 700 };
@@ -8,7 +8,7 @@ static const int64_t sizes[PARAMETERS] = { 1, 37, MOST };
 
 struct recipe {
     const char *name;
-    bool adam;
+    bool adam, scaled;                  /* scaled: with a gradient scaler */
     double gradient;                    /* largest magnitude of a gradient; 0 means 1 */
     ctrt_sgd_options sgd;
     ctrt_adamw_options adamw;
@@ -30,6 +30,7 @@ static const struct recipe recipes[] = {
     { .name = "momentum, small gradients", .gradient = 1.0 / 2048, .sgd = { .lr = 100, .momentum = 0.9 } },
     { .name = "adamw, maximize", .adam = true, .adamw = { .lr = 0.01, .maximize = true } },
 };
+static const struct recipe scaled = { .name = "scaled steps", .adam = true, .scaled = true, .adamw = { .lr = 0.01 } };
 
 static void sgd_reference(const ctrt_sgd_options *o, int step, double *p, double g, double *buffer)
 {
@@ -52,37 +53,70 @@ static void adamw_reference(const ctrt_adamw_options *o, int step, double *p, do
     *p -= o->lr * (*m / (1 - pow(beta1, step))) / (sqrt(*v / (1 - pow(beta2, step))) + epsilon);
 }
 
-static bool take_steps(struct run *run, const struct recipe *recipe, ctrt_optimizer *optimizer, ctrt_tensor **p,
-                       struct array *at, struct dice *dice)
+/* A step of the scaler, which must have this scale and these counts of skipped steps afterwards. */
+static bool scaled_step(struct run *run, ctrt_grad_scaler *scaler, ctrt_optimizer *optimizer, double scale, int skips,
+                        int row)
+{
+    CTRT_AUTO(tensor) one = NULL;
+    ctrt_grad_scaler_state state;
+    int64_t skipped = 0, in_a_row = 0;
+    if (!check_ok(run, ctrt_ones(&one, CTRT_SHAPE(1), CTRT_F32, run->device), "a loss")
+        || !check_ok(run, ctrt_grad_scaler_scale(&one, scaler, one), "scale")
+        || !check_call(run, ctrt_grad_scaler_step(scaler, optimizer), run->dtype, "the step")
+        || !check_ok(run, ctrt_grad_scaler_update(scaler, 0), "update")
+        || !check_ok(run, ctrt_grad_scaler_get_state(&state, scaler), "state")
+        || !check_ok(run, ctrt_grad_scaler_skips(&skipped, &in_a_row, scaler), "skips"))
+        return false;
+    if (state.scale != scale || skipped != skips || in_a_row != row)
+        check_fail(run, "scale %g, %lld skips, %lld in a row; expected %g, %d, %d", state.scale, (long long)skipped,
+                   (long long)in_a_row, scale, skips, row);
+    return !run->failed;
+}
+
+/* With a scaler every third gradient, from the first on, has an inf or NaN, so that the device skips the step. */
+static bool take_steps(struct run *run, const struct recipe *recipe, ctrt_optimizer *optimizer,
+                       ctrt_grad_scaler *scaler, ctrt_tensor **p, struct array *at, struct dice *dice)
 {
     CTRT_AUTO(tensor) grad = NULL;
     struct array first[PARAMETERS], second[PARAMETERS], g;
+    double scale = recipe->scaled ? 1024 : 1;
+    int taken = 0;
     for (int k = 0; k < PARAMETERS; k++) {
         array_make(&first[k], CTRT_F64, 1, &sizes[k]);
         array_make(&second[k], CTRT_F64, 1, &sizes[k]);
     }
     for (int step = 1; step <= STEPS; step++) {
+        const bool inf = recipe->scaled && step % 3 == 1;
+        taken += !inf;
         for (int k = 0; k < PARAMETERS; k++) {
             array_make(&g, run->dtype, 1, &sizes[k]);
             for (int64_t e = 0; e < sizes[k]; e++) {
-                value_set(&g, e, (2 * dice_unit(dice) - 1) * (recipe->gradient > 0 ? recipe->gradient : 1));
-                if (recipe->adam)
-                    adamw_reference(&recipe->adamw, step, &at[k].f[e], g.f[e], &first[k].f[e], &second[k].f[e]);
-                else
-                    sgd_reference(&recipe->sgd, step, &at[k].f[e], g.f[e], &first[k].f[e]);
+                value_set(&g, e, (2 * dice_unit(dice) - 1) * scale * (recipe->gradient > 0 ? recipe->gradient : 1));
+                if (recipe->adam && !inf)
+                    adamw_reference(&recipe->adamw, taken, &at[k].f[e], g.f[e] / scale, &first[k].f[e],
+                                    &second[k].f[e]);
+                else if (!recipe->adam)
+                    sgd_reference(&recipe->sgd, taken, &at[k].f[e], g.f[e], &first[k].f[e]);
             }
+            if (inf && k == step / 3)
+                value_set(&g, sizes[k] - 1, step == 1 ? (double)INFINITY : (double)NAN);
             if (!upload(run, &grad, &g, false) || !check_ok(run, ctrt_tensor_set_grad(p[k], grad), "grad"))
                 return false;
         }
-        if (!check_call(run, ctrt_optimizer_step(optimizer), run->dtype, "the step"))
+        scale *= !recipe->scaled ? 1 : inf ? 0.5 : step % 3 == 0 ? 4 : 1;       /* the interval is 2 */
+        if (!(recipe->scaled ? scaled_step(run, scaler, optimizer, scale, step - taken, inf)
+                             : check_call(run, ctrt_optimizer_step(optimizer), run->dtype, "the step")))
             return false;
     }
     return true;
 }
 
+/* The third parameter makes a list that no vector divides. */
 static void check_recipe(struct run *run, const struct recipe *recipe)
 {
+    static const ctrt_grad_scaler_options options = { .init_scale = 1024, .growth_factor = 4, .growth_interval = 2 };
     CTRT_AUTO(optimizer) optimizer = NULL;
+    CTRT_AUTO(grad_scaler) scaler = NULL;
     ctrt_tensor *p[PARAMETERS] = { NULL };
     struct array at[PARAMETERS];
     const ctrt_dtype dtype = run->dtype;
@@ -97,7 +131,8 @@ static void check_recipe(struct run *run, const struct recipe *recipe)
     fine = fine && check_ok(run, recipe->adam ? ctrt_adamw_new(&optimizer, NULL, &recipe->adamw)
                                               : ctrt_sgd_new(&optimizer, NULL, &recipe->sgd), "new")
            && check_ok(run, ctrt_optimizer_add(optimizer, p, PARAMETERS), "adding parameters")
-           && take_steps(run, recipe, optimizer, p, at, &dice);
+           && (!recipe->scaled || check_ok(run, ctrt_grad_scaler_new(&scaler, &options), "a scaler"))
+           && take_steps(run, recipe, optimizer, scaler, p, at, &dice);
     for (int k = 0; k < PARAMETERS; k++) {
         if (fine)                               /* each step rounds the parameter once */
             check_tensor_near(run, recipe->name, p[k], &at[k],
@@ -113,81 +148,10 @@ static void check_steps(struct run *run)
             check_recipe(run, &recipes[k]);
 }
 
-/* ---- gradient scaling: amp_unscale, amp_update, and steps that the device skips ---- */
-
-/* Steps of a scaler; every third gradient has an inf. Compares gradients, parameters and the scale after each step. The
- * third parameter makes a list that no vector divides. */
-static bool scaled_steps(struct run *run, ctrt_grad_scaler *scaler, ctrt_optimizer *optimizer, ctrt_tensor **p,
-                         struct array *at, const ctrt_adamw_options *adamw, struct dice *dice)
-{
-    struct array first[PARAMETERS], second[PARAMETERS], g;
-    double scale = 1024;
-    int taken = 0;
-    for (int k = 0; k < PARAMETERS; k++) {
-        array_make(&first[k], CTRT_F64, 1, &sizes[k]);
-        array_make(&second[k], CTRT_F64, 1, &sizes[k]);
-    }
-    for (int step = 1; step <= STEPS; step++) {
-        CTRT_AUTO(tensor) grad = NULL, one = NULL;
-        ctrt_grad_scaler_state state;
-        int64_t skipped = 0, in_a_row = 0;
-        const bool inf = step % 3 == 1;
-        taken += !inf;
-        for (int k = 0; k < PARAMETERS; k++) {
-            array_make(&g, run->dtype, 1, &sizes[k]);
-            for (int64_t e = 0; e < sizes[k]; e++) {
-                value_set(&g, e, scale * (2 * dice_unit(dice) - 1));
-                if (!inf)
-                    adamw_reference(adamw, taken, &at[k].f[e], g.f[e] / scale, &first[k].f[e], &second[k].f[e]);
-            }
-            if (inf && k == step / 3)
-                value_set(&g, sizes[k] - 1, step == 1 ? (double)INFINITY : (double)NAN);
-            if (!upload(run, &grad, &g, false) || !check_ok(run, ctrt_tensor_set_grad(p[k], grad), "grad"))
-                return false;
-        }
-        if (!check_ok(run, ctrt_ones(&one, CTRT_SHAPE(1), CTRT_F32, ctrt_tensor_device(p[0])), "a loss")
-            || !check_ok(run, ctrt_grad_scaler_scale(&one, scaler, one), "scale")
-            || !check_call(run, ctrt_grad_scaler_step(scaler, optimizer), run->dtype, "the step")
-            || !check_ok(run, ctrt_grad_scaler_update(scaler, 0), "update")
-            || !check_ok(run, ctrt_grad_scaler_get_state(&state, scaler), "state")
-            || !check_ok(run, ctrt_grad_scaler_skips(&skipped, &in_a_row, scaler), "skips"))
-            return false;
-        scale *= inf ? 0.5 : step % 3 == 0 ? 4 : 1;         /* the interval is 2 */
-        if (state.scale != scale || skipped != step - taken || in_a_row != inf) {
-            check_fail(run, "after step %d: scale %g, %lld skips, %lld in a row; expected %g, %d, %d", step,
-                       state.scale, (long long)skipped, (long long)in_a_row, scale, step - taken, (int)inf);
-            return false;
-        }
-    }
-    return true;
-}
-
+/* amp_unscale, amp_update, and steps that the device skips. */
 static void check_scaler(struct run *run)
 {
-    static const ctrt_adamw_options adamw = { .lr = 0.01 };
-    CTRT_AUTO(grad_scaler) scaler = NULL;
-    CTRT_AUTO(optimizer) optimizer = NULL;
-    ctrt_tensor *p[PARAMETERS] = { NULL };
-    struct array at[PARAMETERS];
-    struct dice dice = { run->options->seed + (uint64_t)run->dtype };
-    bool fine = true;
-    for (int k = 0; k < PARAMETERS; k++) {
-        array_make(&at[k], run->dtype, 1, &sizes[k]);
-        for (int64_t e = 0; e < sizes[k]; e++)
-            value_set(&at[k], e, 2 * dice_unit(&dice) - 1);
-        fine = fine && upload(run, &p[k], &at[k], true);
-    }
-    fine = fine && check_ok(run, ctrt_adamw_new(&optimizer, NULL, &adamw), "new")
-           && check_ok(run, ctrt_optimizer_add(optimizer, p, PARAMETERS), "adding parameters")
-           && check_ok(run, ctrt_grad_scaler_new(&scaler, &(ctrt_grad_scaler_options){
-                                .init_scale = 1024, .growth_factor = 4, .growth_interval = 2 }), "a scaler")
-           && scaled_steps(run, scaler, optimizer, p, at, &adamw, &dice);
-    for (int k = 0; k < PARAMETERS; k++) {
-        if (fine)
-            check_tensor_near(run, "scaled steps", p[k], &at[k],
-                              (run->dtype == CTRT_BF16 ? 2 * STEPS : 32) * epsilon_of(run->dtype), 1);
-        ctrt_tensor_release(&p[k]);
-    }
+    check_recipe(run, &scaled);
 }
 
 static const struct check_special specials[] = {

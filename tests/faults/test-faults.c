@@ -177,9 +177,9 @@ TEST_MAIN
         return 1;
     }
     full = getenv("CTRT_FAULTS") != NULL && strcmp(getenv("CTRT_FAULTS"), "full") == 0;
-    shared = mmap(NULL, sizeof *shared, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
-    if (!work_begin() || shared == MAP_FAILED)
-        return skip_rest("no folder or no memory for the test itself");
+    shared = shared_memory(sizeof *shared);
+    if (!work_begin())
+        return skip_rest("no folder for the test's files");
     setenv("OMP_WAIT_POLICY", "passive", 0);
     const bool one = argc > 4;
     const long n = one ? strtol(argv[4], NULL, 10) : 1;

@@ -10,7 +10,6 @@
 static void limited_addresses(uint64_t more, bool warm, const char *setting)
 {
     IN_CHILD("CTRT_DEVICE=cpu", "CTRT_NUM_THREADS=4", setting) {
-        alarm(120);
         struct rlimit limit;
         ctrt_log_set_callback(work_log, NULL);
         if (warm)
@@ -27,7 +26,6 @@ static void limited_processes(rlim_t processes)
 {
     work_clean();            /* the child, as another user, cannot replace these files */
     IN_CHILD("CTRT_DEVICE=cpu", "CTRT_NUM_THREADS=8") {
-        alarm(120);
         ctrt_log_set_callback(work_log, NULL);
         const struct rlimit limit = { processes, processes };
         /* The limit does not apply to root. A user id that no other process has starts with a count of 1. */

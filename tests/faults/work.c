@@ -140,6 +140,8 @@ static ctrt_status mean_square(ctrt_tensor **loss, ctrt_tensor *output, ctrt_ten
     return ctrt_mean(loss, *loss, CTRT_ALL_DIMS);
 }
 
+/* Two replicas in threads, or two stages, on one device. Without random numbers, which replicas would draw in any
+ * order. The first step of pipeline and auto makes a dry run. */
 static ctrt_status strategy_train(double *result, const char *strategy)
 {
     CTRT_AUTO(module) module = NULL, net = NULL;
@@ -158,25 +160,6 @@ static ctrt_status strategy_train(double *result, const char *strategy)
             add_sum(result, loss), ctrt_optimizer_step(optimizer));
     }
     return parameters_sum(result, module);
-}
-
-/* Two replicas in threads, or two stages, on one device. Without random numbers, which replicas would draw in any
- * order. */
-static ctrt_status data_parallel(double *result)
-{
-    return strategy_train(result, "data-parallel");
-}
-
-/* The first step makes a dry run. */
-static ctrt_status pipeline(double *result)
-{
-    return strategy_train(result, "pipeline");
-}
-
-/* `single` in its first steps, and a dry run. */
-static ctrt_status strategy_auto(double *result)
-{
-    return strategy_train(result, "auto");
 }
 
 static ctrt_status reports(double *result)
@@ -221,6 +204,12 @@ static ctrt_status streams(double *result)
     return ctrt_device_synchronize(device);
 }
 
+ctrt_status work_run(double *result, int part)
+{
+    const struct work_part *p = &work_parts[part];
+    return p->strategy != NULL ? strategy_train(result, p->strategy) : p->run(result);
+}
+
 void work_clean(void)
 {
     for (size_t i = 0; i < sizeof files / sizeof files[0]; i++)
@@ -236,9 +225,9 @@ const struct work_part work_parts[] = {
     { .name = "streams", .run = streams },
     { .name = "reports", .run = reports },
     { .name = "plugins", .run = plugins, .listing = true },
-    { .name = "the strategy data-parallel", .run = data_parallel },
-    { .name = "the strategy pipeline", .run = pipeline, .alone = true },
-    { .name = "the strategy auto", .run = strategy_auto, .alone = true },
+    { .name = "the strategy data-parallel", .strategy = "data-parallel" },
+    { .name = "the strategy pipeline", .strategy = "pipeline", .alone = true },
+    { .name = "the strategy auto", .strategy = "auto", .alone = true },
     { .name = "devices again", .run = devices },
 };
 _Static_assert(sizeof work_parts / sizeof work_parts[0] == WORK_PARTS, "WORK_PARTS");

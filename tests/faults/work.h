@@ -5,23 +5,25 @@
 #define CTRT_TESTS_WORK_H
 
 #include <math.h>
-#include <sys/mman.h>
 #include <sys/stat.h>
 
 #include "child.h"
 #include "ctrt/ctrt.h"
+#include "memory_checks.h"
 
-/* One part. `run` computes *result, the same in every run, and releases all its objects. It may write files into
- * work_folder. */
+/* One part: a function, or training under a strategy. It computes *result, the same in every run, and releases all its
+ * objects. It may write files into work_folder. */
 struct work_part {
     const char *name;
     ctrt_status (*run)(double *result);
+    const char *strategy;               /* if `run` is NULL */
     bool listing;                       /* the result is the length of a list, which failures may shorten */
     bool alone;                         /* no other thread may use the device: a dry run */
 };
 
 enum { WORK_PARTS = 12 };
 extern const struct work_part work_parts[];
+ctrt_status work_run(double *result, int part);
 /* Removes the files that the parts have written. */
 void work_clean(void);
 
@@ -35,9 +37,9 @@ static struct {
 /* Returns false if the test cannot run. */
 static inline bool work_begin(void)
 {
-    work = mmap(NULL, sizeof *work, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+    work = shared_memory(sizeof *work);
     setenv("CTRT_NUM_THREADS", "2", 1);
-    return work != MAP_FAILED && mkdtemp(work_folder) != NULL && chmod(work_folder, 0777) == 0;
+    return mkdtemp(work_folder) != NULL && chmod(work_folder, 0777) == 0;
 }
 
 static inline void work_end(void)
@@ -51,7 +53,7 @@ static inline void work_expect(void)
 {
     for (int i = 0; i < WORK_PARTS; i++) {
         work->expected[i] = 0;
-        CHECK_OK(work_parts[i].run(&work->expected[i]));
+        CHECK_OK(work_run(&work->expected[i], i));
     }
 }
 
@@ -64,7 +66,7 @@ static inline bool work_check(bool strict, const char *when)
         const struct work_part *part = &work_parts[i];
         double got = 0;
         work->part = i;
-        ctrt_status status = part->run(&got);
+        ctrt_status status = work_run(&got, i);
         if (getenv("SHIM_TRACE") != NULL)
             fprintf(stderr, "# %s: %s\n", part->name, status ? ctrt_error_message() : "success");
         if (status != CTRT_OK)

@@ -3,9 +3,9 @@
  * mutations of them for CTRT_FUZZ_SECONDS (1). The sequence is the same in every run. If the process crashes, it prints
  * its last input. */
 #include <signal.h>
-#include <time.h>
 #include <unistd.h>
 
+#include "child.h"
 #include "fuzz.h"
 
 #define LONGEST 512
@@ -76,17 +76,10 @@ static void set_input(const char *text)
     splice(0, 0, text, strlen(text));
 }
 
-static double seconds(void)
-{
-    struct timespec now;
-    clock_gettime(CLOCK_MONOTONIC, &now);
-    return (double)now.tv_sec + 1e-9 * (double)now.tv_nsec;
-}
-
 int fuzz_run(const char *path, fuzz_target *target, const char *const *examples, const char *const *words)
 {
     const char *limit = getenv("CTRT_FUZZ_SECONDS");
-    const double end = seconds() + (limit != NULL ? atof(limit) : 1.0);
+    const double end = clock_seconds() + (limit != NULL ? atof(limit) : 1.0);
     long runs = 0;
     signal(SIGABRT, print_input);
     signal(SIGSEGV, print_input);
@@ -102,7 +95,7 @@ int fuzz_run(const char *path, fuzz_target *target, const char *const *examples,
         set_input(examples[runs]);
         target(input, length);
     }
-    for (; seconds() < end; runs++) {
+    for (; clock_seconds() < end; runs++) {
         set_input(any_of(examples));
         for (uint32_t k = 1 + below(6); k > 0; k--)
             mutate(words);

@@ -10,9 +10,12 @@
 
 static ctrt_tensor *live[LIVE];
 
-static ctrt_status churn(ctrt_device *device, long blocks)
+static ctrt_status churn(const char *path, long blocks, ctrt_memory_watch watch)
 {
     static const char *const labels[] = { "encoder/attention", "decoder", "a \"strange\" </script> <!-- label" };
+    ctrt_device *device = NULL;
+    CTRT_TRY(ctrt_memory_set_watch(watch, 200000));
+    CTRT_TRY(ctrt_device_get(&device, "cpu"));
     for (long i = 0; i < blocks; i++) {
         if (i % (blocks / 4 + 1) == 0)
             CTRT_TRY(ctrt_memory_annotate(device, "a quarter"));
@@ -20,21 +23,15 @@ static ctrt_status churn(ctrt_device *device, long blocks)
         CTRT_TRY(ctrt_empty(&live[(i * 7) % LIVE], CTRT_SHAPE(1 + i * 31 % 5000), CTRT_F32, device));
         CTRT_TRY(ctrt_memory_label_pop());
     }
-    return CTRT_OK;
+    return ctrt_memory_snapshot_write(path, device);
 }
 
 int main(int argc, char **argv)
 {
-    ctrt_device *device = NULL;
     if (argc != 3 && argc != 4)
         return 2;
-    ctrt_status status = ctrt_memory_set_watch(argc == 4 ? CTRT_MEMORY_WATCH_FRAMES : CTRT_MEMORY_WATCH_ALL, 200000);
-    if (status == CTRT_OK)
-        status = ctrt_device_get(&device, "cpu");
-    if (status == CTRT_OK)
-        status = churn(device, atol(argv[2]));
-    if (status == CTRT_OK)
-        status = ctrt_memory_snapshot_write(argv[1], device);
+    const ctrt_status status = churn(argv[1], atol(argv[2]),
+                                     argc == 4 ? CTRT_MEMORY_WATCH_FRAMES : CTRT_MEMORY_WATCH_ALL);
     for (int i = 0; i < LIVE; i++)
         ctrt_tensor_release(&live[i]);
     if (status != CTRT_OK)

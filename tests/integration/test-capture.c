@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* test-capture DEVICE: graph capture and replay on a device: bitwise equal to eager steps, memory, errors, streams. */
 #include <math.h>
-#include <pthread.h>
 
 #include "calls.h"
-#include "tests/unit/tensors.h"
+#include "sims.h"
+#include "dryrun_models.h"
 
 #define STEPS 6
 
@@ -12,59 +12,16 @@ static ctrt_device *device;
 
 /* ---- a training step ---- */
 
-enum optimizer { SGD, ADAMW, AMSGRAD, RMSPROP, ADAGRAD, NADAM };
+static double dropout;                  /* of the network that is made */
 
-struct kind {
-    const char *name;
-    enum optimizer optimizer;
-    double dropout;
-    bool autocast;                      /* one region around all steps */
-};
+MODEL(net, CTRT_NEW(multihead_attention, 8, 2, 0, true, true, device), CTRT_NEW(linear, 8, 16, true, device),
+      CTRT_NEW(layer_norm, CTRT_SHAPE(16), 0, true, device), CTRT_NEW(tanh), CTRT_NEW(dropout, dropout),
+      CTRT_NEW(linear, 16, 4, true, device))
 
-struct training {
-    ctrt_module *model;
-    ctrt_optimizer *optimizer;
-    ctrt_tensor *x, *y, *loss;
-};
-
-static ctrt_status optimizer_new(ctrt_optimizer **out, ctrt_module *model, enum optimizer optimizer)
+static void training_new(struct training *t, const struct model *model)
 {
-    switch (optimizer) {
-    case SGD:
-        return ctrt_sgd_new(out, model, &(ctrt_sgd_options){ .lr = 0.1, .momentum = 0.9 });
-    case ADAMW:
-        return ctrt_adamw_new(out, model, &(ctrt_adamw_options){ .lr = 0.1, .weight_decay = 0.01 });
-    case AMSGRAD:       /* this and the following have no kernel; their tensor ops are captured */
-        return ctrt_adamw_new(out, model, &(ctrt_adamw_options){ .lr = 0.1, .weight_decay = 0.01, .amsgrad = true });
-    case RMSPROP:
-        return ctrt_rmsprop_new(out, model, &(ctrt_rmsprop_options){ .lr = 0.1, .momentum = 0.5, .centered = true });
-    case ADAGRAD:
-        return ctrt_adagrad_new(out, model, &(ctrt_adagrad_options){ .lr = 0.1, .lr_decay = 0.25 });
-    case NADAM:
-        return ctrt_nadam_new(out, model, &(ctrt_nadam_options){ .lr = 0.1, .weight_decay = 0.01,
-                                                                 .decoupled_weight_decay = true });
-    }
-    return CTRT_ERR_INTERNAL;
-}
-
-static void training_new(struct training *t, const struct kind *kind)
-{
-    *t = (struct training){ 0 };
     ctrt_manual_seed(7);
-    CHECK_OK(ctrt_set_default_device(device));
-    CHECK_OK(ctrt_sequential_new(&t->model, CTRT_MODULES(
-        CTRT_NEW(multihead_attention, 8, 2, 0, true, true, NULL), CTRT_NEW(linear, 8, 16, true, NULL),
-        CTRT_NEW(layer_norm, CTRT_SHAPE(16), 0, true, NULL), CTRT_NEW(tanh), CTRT_NEW(dropout, kind->dropout),
-        CTRT_NEW(linear, 16, 4, true, NULL))));
-    OK(optimizer_new(&t->optimizer, t->model, kind->optimizer), ctrt_zeros(&t->x, CTRT_SHAPE(5, 8), CTRT_F32, device),
-       ctrt_zeros(&t->y, CTRT_SHAPE(5), CTRT_I64, device));
-}
-
-static void training_free(struct training *t)
-{
-    RELEASE(t->x, t->y, t->loss);
-    ctrt_optimizer_release(&t->optimizer);
-    ctrt_module_release(&t->model);
+    CHECK_OK(training_begin(t, model, device));
 }
 
 static void batch(struct training *t, int n)
@@ -80,16 +37,14 @@ static void batch(struct training *t, int n)
 
 static ctrt_status step(struct training *t)
 {
-    CTRT_AUTO(tensor) h = NULL;
-    TRY(ctrt_optimizer_zero_grad(t->optimizer, true), ctrt_forward(&h, t->model, t->x),
-        ctrt_cross_entropy(&t->loss, h, t->y, NULL), ctrt_backward(t->loss));
+    TRY(ctrt_optimizer_zero_grad(t->optimizer, true), training_forward(&t->loss, t), ctrt_backward(t->loss));
     return ctrt_optimizer_step(t->optimizer);
 }
 
 static void check_equal_state(struct training *a, struct training *b)
 {
     char of_a[65], of_b[65];
-    OK(ctrt_module_sha256(of_a, a->model), ctrt_module_sha256(of_b, b->model));
+    OK(ctrt_module_sha256(of_a, a->net), ctrt_module_sha256(of_b, b->net));
     CHECK(strcmp(of_a, of_b) == 0, "parameters differ");
 }
 
@@ -99,7 +54,7 @@ static void prepare(struct training *t, int n)
 {
     ctrt_tensor *first = NULL;
     batch(t, n);
-    OK(ctrt_optimizer_set_lr(t->optimizer, n < 4 ? 0.1 : 0.02), ctrt_module_parameter(NULL, &first, t->model, 0),
+    OK(ctrt_optimizer_set_lr(t->optimizer, n < 4 ? 0.1 : 0.02), ctrt_module_parameter(NULL, &first, t->net, 0),
        ctrt_tensor_require_grad(first, n > 0));
 }
 
@@ -126,29 +81,31 @@ static void run_captured(struct training *t, const double *want)
     CHECK(ctrt_graph_memory(graph) > 0, "the graph has no memory");
 }
 
-static void test_training(void)
+TEST(test_training, NULL)
 {
-    static const struct kind kinds[] = {
-        { "SGD", SGD, 0, false }, { "AdamW", ADAMW, 0, false }, { "SGD and dropout", SGD, 0.3, false },
+    static const struct { const char *name; enum optimizer_kind optimizer; double dropout; bool autocast; } kinds[] = {
+        { "SGD", MOMENTUM, 0, false }, { "AdamW", ADAMW, 0, false }, { "SGD and dropout", MOMENTUM, 0.3, false },
         { "AdamW and dropout", ADAMW, 0.3, false }, { "AdamW under autocast", ADAMW, 0, true },
         { "AMSGrad", AMSGRAD, 0, false }, { "RMSprop", RMSPROP, 0, false }, { "Adagrad", ADAGRAD, 0, false },
         { "NAdam", NADAM, 0.3, false },
     };
-    for (size_t k = 0; k < COUNT(kinds); k++) {
+    EACH(kind, kinds) {
         group("replays of a captured training step with %s: parameters and losses equal those of eager steps bitwise",
-              kinds[k].name);
+              kind->name);
+        const struct model model = { .make = net_make, .input = { 5, 8 }, .classes = 4, .optimizer = kind->optimizer };
         struct training plain, captured;
         double losses[STEPS];
         uint64_t plain_offset = 0, offset = 0;
-        if (kinds[k].autocast)
+        dropout = kind->dropout;
+        if (kind->autocast)                 /* one region around all steps */
             CHECK_OK(ctrt_autocast_push(ctrt_device_type(device), NULL));
-        training_new(&plain, &kinds[k]);
+        training_new(&plain, &model);
         for (int n = 0; n < STEPS; n++) {
             prepare(&plain, n);
             OK(step(&plain), ctrt_item(&losses[n], plain.loss));
         }
         CHECK_OK(ctrt_generator_get(device, NULL, &plain_offset));
-        training_new(&captured, &kinds[k]);
+        training_new(&captured, &model);
         run_captured(&captured, losses);
         CHECK_OK(ctrt_generator_get(device, NULL, &offset));
         CHECK_EQ(offset, plain_offset);
@@ -158,28 +115,15 @@ static void test_training(void)
         prepare(&captured, STEPS);
         CHECK_OK(step(&captured));
         check_equal_state(&plain, &captured);
-        training_free(&plain);
-        training_free(&captured);
-        if (kinds[k].autocast)
+        training_end(&plain);
+        training_end(&captured);
+        if (kind->autocast)
             CHECK_OK(ctrt_autocast_pop());
+        dropout = 0;
     }
 }
 
 /* ---- memory ---- */
-
-static ctrt_tensor *full(double value, int64_t n)
-{
-    ctrt_tensor *x = NULL;
-    CHECK_OK(ctrt_full(&x, CTRT_SHAPE(n), ctrt_float(value), CTRT_F32, device));
-    return x;
-}
-
-static ctrt_stream *new_stream(void)
-{
-    ctrt_stream *stream = NULL;
-    CHECK_OK(ctrt_stream_new(&stream, device, 0));
-    return stream;
-}
 
 static double element(ctrt_tensor *x, int64_t index)
 {
@@ -189,11 +133,10 @@ static double element(ctrt_tensor *x, int64_t index)
     return value;
 }
 
-static void test_memory(void)
+TEST(test_memory, "memory of a captured step is reused within the step, kept by its graph, and freed with the graph")
 {
-    group("memory of a captured step is reused within the step, kept by its graph, and freed with the graph");
     enum { N = 1 << 18 };                           /* 1 MiB */
-    CTRT_AUTO(tensor) x = full(1, N), y = NULL;
+    CTRT_AUTO(tensor) x = full(1, N, device), y = NULL;
     CTRT_AUTO(graph) graph = NULL;
     const uint64_t before = ctrt_memory_allocated(device);
     OK(ctrt_capture_begin(device), ctrt_add(&y, x, x));
@@ -205,7 +148,7 @@ static void test_memory(void)
     CHECK_EQ(ctrt_memory_allocated(device), before + kept);
     for (int i = 1; i <= 3; i++) {
         OK(ctrt_fill_(x, ctrt_float(i)), ctrt_capture_replay(graph));
-        CTRT_AUTO(tensor) other = full(-1, N);      /* must not overlap the graph's memory */
+        CTRT_AUTO(tensor) other = full(-1, N, device);      /* must not overlap the graph's memory */
         CHECK_EQ(element(y, N - 1), 22 * i);
     }
     ctrt_graph_release(&graph);
@@ -215,9 +158,9 @@ static void test_memory(void)
 }
 
 /* The kernel checks indices, even if the result has no elements. */
-static void test_index(void)
+TEST(test_index, "an index into slices without elements needs no synchronization in a capture, and each replay "
+                 "checks it")
 {
-    group("an index into slices without elements needs no synchronization in a capture, and each replay checks it");
     CTRT_AUTO(tensor) x = NULL, index = NULL, y = NULL;
     CTRT_AUTO(graph) graph = NULL;
     CTRT_AUTO(stream) stream = NULL;
@@ -232,13 +175,12 @@ static void test_index(void)
 
 /* ---- streams ---- */
 
-static void test_streams(void)
+TEST(test_streams, "streams that use a capture's results join it; replays are ordered with work of other streams on "
+                   "the same tensors")
 {
-    group("streams that use a capture's results join it; replays are ordered with work of other streams on the same "
-          "tensors");
     const uint64_t before = ctrt_memory_allocated(device);
-    CTRT_AUTO(stream) side = new_stream(), other = new_stream(), first = NULL;
-    CTRT_AUTO(tensor) x = full(1, 4096), y = NULL, z = NULL, copy = NULL;
+    CTRT_AUTO(stream) side = new_stream(device), other = new_stream(device), first = NULL;
+    CTRT_AUTO(tensor) x = full(1, 4096, device), y = NULL, z = NULL, copy = NULL;
     CTRT_AUTO(graph) graph = NULL;
     CTRT_AUTO(event) event = NULL;
     OK(ctrt_stream_default(&first, device), ctrt_capture_begin(device), ctrt_add(&y, x, x), ctrt_stream_push(side));
@@ -259,13 +201,11 @@ static void test_streams(void)
     CHECK_EQ(ctrt_memory_allocated(device), before);
 }
 
-/* A result is released while another stream still reads it, and the next replay writes its memory. */
-static void test_readers(void)
+TEST(test_readers, "a replay waits for work of other streams on released results")
 {
-    group("a replay waits for work of other streams on released results");
     enum { N = 1 << 16 };
-    CTRT_AUTO(stream) reader = new_stream();
-    CTRT_AUTO(tensor) x = full(1, N), y = NULL, copy = NULL;
+    CTRT_AUTO(stream) reader = new_stream(device);
+    CTRT_AUTO(tensor) x = full(1, N, device), y = NULL, copy = NULL;
     CTRT_AUTO(graph) graph = NULL;
     OK(ctrt_capture_begin(device), ctrt_add(&y, x, x), ctrt_capture_end(&graph, device), ctrt_capture_replay(graph),
        ctrt_stream_push(reader));
@@ -294,11 +234,10 @@ static void read_drawn(double out[3][DRAWN], ctrt_tensor *x, ctrt_tensor *y, ctr
        ctrt_to_host(out[2], sizeof out[2], ints, CTRT_F64));
 }
 
-static void test_random(void)
+TEST(test_random, "each replay generates the random numbers that eager calls would, also between eager calls")
 {
-    group("each replay generates the random numbers that eager calls would, also between eager calls");
     enum { REPLAYS = 70 };                          /* more replays than can be pending at once */
-    CTRT_AUTO(tensor) x = full(0, DRAWN), y = full(0, DRAWN), ints = NULL;
+    CTRT_AUTO(tensor) x = full(0, DRAWN, device), y = full(0, DRAWN, device), ints = NULL;
     CTRT_AUTO(graph) graph = NULL;
     double got[3][DRAWN], want[3][DRAWN];
     OK(ctrt_capture_begin(device), draw(x, y, &ints), ctrt_capture_end(&graph, device));
@@ -318,12 +257,11 @@ static void test_random(void)
 
 /* ---- optimizers ---- */
 
-static const struct kind adamw = { "AdamW", ADAMW, 0, false };
+static const struct model adamw = { .make = net_make, .input = { 5, 8 }, .classes = 4, .optimizer = ADAMW };
 
-static void test_optimizer(void)
+TEST(test_optimizer, "an optimizer without state is an error in a capture; a graph keeps a released optimizer alive; "
+                     "a capture of two steps")
 {
-    group("an optimizer without state is an error in a capture; a graph keeps a released optimizer alive; a capture of "
-          "two steps");
     const uint64_t before = ctrt_memory_allocated(device);
     struct training t, plain;
     CTRT_AUTO(graph) graph = NULL;
@@ -341,16 +279,15 @@ static void test_optimizer(void)
     for (int i = 0; i < 5; i++)
         CHECK_OK(step(&plain));
     check_equal_state(&plain, &t);
-    training_free(&plain);
-    training_free(&t);
+    training_end(&plain);
+    training_end(&t);
     ctrt_graph_release(&graph);
     CHECK_EQ(ctrt_memory_allocated(device), before);
 }
 
-static void test_counts(void)
+TEST(test_counts, "replay fails if step counts of the parameters differ since the capture; the graph uses a loaded "
+                  "optimizer state")
 {
-    group("replay fails if step counts of the parameters differ since the capture; the graph uses a loaded optimizer "
-          "state");
     const char *model = "test-capture.safetensors", *state = "test-capture-state.safetensors";
     struct training t;
     char once[65], again[65];
@@ -359,22 +296,22 @@ static void test_counts(void)
     ctrt_tensor *p = NULL;
     training_new(&t, &adamw);
     batch(&t, 0);
-    OK(step(&t), ctrt_capture_begin(device), step(&t), ctrt_capture_end(&graph, device), ctrt_save(t.model, model),
+    OK(step(&t), ctrt_capture_begin(device), step(&t), ctrt_capture_end(&graph, device), ctrt_save(t.net, model),
        ctrt_optimizer_save(t.optimizer, state), ctrt_capture_replay(graph));
-    CHECK_OK(ctrt_module_sha256(once, t.model));
+    CHECK_OK(ctrt_module_sha256(once, t.net));
     CHECK_OK(ctrt_capture_replay(graph));
     /* With parameters and state restored, a replay must repeat the same step. */
-    OK(ctrt_load(t.model, model), ctrt_optimizer_load(t.optimizer, state), ctrt_capture_replay(graph));
-    CHECK_OK(ctrt_module_sha256(again, t.model));
+    OK(ctrt_load(t.net, model), ctrt_optimizer_load(t.optimizer, state), ctrt_capture_replay(graph));
+    CHECK_OK(ctrt_module_sha256(again, t.net));
     CHECK(memcmp(&once, &again, sizeof once) == 0, "the graph did not use the loaded state");
     /* A step of one parameter only. */
-    OK(ctrt_optimizer_zero_grad(t.optimizer, true), ctrt_module_parameter(NULL, &p, t.model, 0),
+    OK(ctrt_optimizer_zero_grad(t.optimizer, true), ctrt_module_parameter(NULL, &p, t.net, 0),
        ctrt_zeros_like(&gradient, p, CTRT_DTYPE_DEFAULT, NULL), ctrt_tensor_set_grad(p, gradient),
        ctrt_optimizer_step(t.optimizer));
     CHECK_FAILS(ctrt_capture_replay(graph), CTRT_ERR_STATE, "capture it again");
     remove(model);
     remove(state);
-    training_free(&t);
+    training_end(&t);
 }
 
 /* ---- gradient scalers ---- */
@@ -385,11 +322,11 @@ struct scaled {
     ctrt_tensor *p, *g;                 /* a parameter and its gradient */
 };
 
-static struct scaled scaled_new(enum optimizer kind)
+static struct scaled scaled_new(enum optimizer_kind kind)
 {
     struct scaled s = { NULL };
     OK(ctrt_grad_scaler_new(&s.scaler, &(ctrt_grad_scaler_options){ .growth_interval = 3 }),
-       optimizer_new(&s.optimizer, NULL, kind), ctrt_full(&s.p, CTRT_SHAPE(3), ctrt_float(1), CTRT_F32, device),
+       training_optimizer(&s.optimizer, NULL, kind), ctrt_full(&s.p, CTRT_SHAPE(3), ctrt_float(1), CTRT_F32, device),
        ctrt_zeros(&s.g, CTRT_SHAPE(3), CTRT_F32, device), ctrt_optimizer_add(s.optimizer, &s.p, 1));
     return s;
 }
@@ -411,19 +348,16 @@ static void scaled_input(struct scaled *s, int n)
 static ctrt_status scaled_step(struct scaled *s)
 {
     CTRT_AUTO(tensor) loss = NULL;
-    CTRT_TRY(ctrt_optimizer_zero_grad(s->optimizer, false));
-    CTRT_TRY(ctrt_mul(&loss, s->p, s->g));
-    CTRT_TRY(ctrt_sum(&loss, loss, CTRT_ALL_DIMS));
-    CTRT_TRY(ctrt_grad_scaler_scale(&loss, s->scaler, loss));
-    CTRT_TRY(ctrt_backward(loss));
-    CTRT_TRY(ctrt_grad_scaler_step(s->scaler, s->optimizer));
+    TRY(ctrt_optimizer_zero_grad(s->optimizer, false), ctrt_mul(&loss, s->p, s->g),
+        ctrt_sum(&loss, loss, CTRT_ALL_DIMS), ctrt_grad_scaler_scale(&loss, s->scaler, loss), ctrt_backward(loss),
+        ctrt_grad_scaler_step(s->scaler, s->optimizer));
     return ctrt_grad_scaler_update(s->scaler, 0);
 }
 
-static void test_scaler(void)
+TEST(test_scaler, "the device skips replayed steps with inf; scale, parameters and step counts are those of eager "
+                  "steps")
 {
-    static const enum optimizer kinds[] = { SGD, ADAMW, ADAGRAD, NADAM };
-    group("the device skips replayed steps with inf; scale, parameters and step counts are those of eager steps");
+    static const enum optimizer_kind kinds[] = { MOMENTUM, ADAMW, ADAGRAD, NADAM };
     EACH(kind, kinds) {
         struct scaled a = scaled_new(*kind), b = scaled_new(*kind);
         CTRT_AUTO(graph) graph = NULL;
@@ -446,7 +380,7 @@ static void test_scaler(void)
         }
         OK(ctrt_to_host(want, sizeof want, a.p, CTRT_F64), ctrt_grad_scaler_get_state(&eager, a.scaler),
            ctrt_grad_scaler_get_state(&replayed, b.scaler));
-        check_values_within("parameter", __LINE__, b.p, want, 3, *kind == SGD ? 0 : 1e-6);
+        check_values_within("parameter", __LINE__, b.p, want, 3, *kind == MOMENTUM ? 0 : 1e-6);
         CHECK_EQ(replayed.scale, eager.scale);
         CHECK_EQ(replayed.growth_tracker, eager.growth_tracker);
         CHECK_OK(ctrt_optimizer_get_state(&steps, states, b.optimizer, 0));
@@ -466,11 +400,10 @@ static void test_scaler(void)
 
 /* ---- errors and threads ---- */
 
-static void test_refused(void)
+TEST(test_refused, "no synchronization, dry run or generator change in a capture; autograd detects that a replay "
+                   "wrote a saved tensor")
 {
-    group("no synchronization, dry run or generator change in a capture; autograd detects that a replay wrote a saved "
-          "tensor");
-    CTRT_AUTO(tensor) w = full(1, 4), loss = NULL, at = NULL;
+    CTRT_AUTO(tensor) w = full(1, 4, device), loss = NULL, at = NULL;
     CTRT_AUTO(graph) graph = NULL;
     ctrt_dry_run *dryrun = NULL;
     double value = 0;
@@ -507,9 +440,8 @@ static void *busy(void *x)
     return NULL;
 }
 
-static void test_other_thread(void)
+TEST(test_other_thread, "another thread on the same stream can make a capture fail and has no other effect")
 {
-    group("another thread on the same stream can make a capture fail and has no other effect");
     CTRT_AUTO(tensor) x = NULL, y = NULL;
     CTRT_AUTO(stream) stream = NULL;
     pthread_t thread;
@@ -533,18 +465,6 @@ static void test_other_thread(void)
 TEST_MAIN
 {
     group("the device opens");
-    if (CHECK(argc == 2, "usage: test-capture DEVICE") && CHECK_OK(ctrt_device_get(&device, argv[1]))) {
-        test_training();
-        test_memory();
-        test_refused();
-        test_index();
-        test_streams();
-        test_readers();
-        test_random();
-        test_optimizer();
-        test_counts();
-        test_scaler();
-        test_other_thread();
-    }
-    return done();
+    return CHECK(argc == 2, "usage: test-capture DEVICE") && CHECK_OK(ctrt_device_get(&device, argv[1])) ? run_tests()
+                                                                                                         : done();
 }

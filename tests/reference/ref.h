@@ -8,7 +8,7 @@
  *
  * Files are read from $CTRT_TEST_REFERENCE if it is set, otherwise from the macro CTRT_TEST_REFERENCE_DIR if it is
  * defined, otherwise from $srcdir/tests/reference if automake's test driver has set srcdir, otherwise from
- * tests/reference. Errors in a file are reported on stderr. */
+ * tests/reference. A file that is missing or malformed ends the program. */
 #ifndef CTRT_TESTS_REF_H
 #define CTRT_TESTS_REF_H
 
@@ -36,14 +36,12 @@ struct ref_record {
 
 struct ref_file {
     struct ref_record *records;
-    size_t count, capacity;
+    size_t count;
     char *bytes;
 };
 
 static inline void ref_free(struct ref_file *file)
 {
-    if (!file)
-        return;
     for (size_t r = 0; r < file->count; r++) {
         free(file->records[r].f);
         free(file->records[r].i);
@@ -52,6 +50,14 @@ static inline void ref_free(struct ref_file *file)
     free(file->records);
     free(file->bytes);
     free(file);
+}
+
+/* Ends the program; the test driver reports an error. */
+__attribute__((noreturn))
+static inline void ref_stop(const char *file, const char *why)
+{
+    printf("Bail out! %s: %.60s\n", file, why);
+    exit(99);
 }
 
 static inline char *ref_read_bytes(const char *name)
@@ -68,30 +74,21 @@ static inline char *ref_read_bytes(const char *name)
     char path[4096];
     snprintf(path, sizeof path, "%s%s/%s", folder, below, name);
     FILE *in = fopen(path, "rb");
-    if (!in) {
-        fprintf(stderr, "ref: cannot open %s\n", path);
-        return NULL;
-    }
-    char *bytes = NULL;
-    long size = fseek(in, 0, SEEK_END) ? -1 : ftell(in);
-    if (size >= 0 && (bytes = (char *)malloc((size_t)size + 1))) {
-        rewind(in);
-        bytes[fread(bytes, 1, (size_t)size, in)] = '\0';
-    }
+    if (!in || fseek(in, 0, SEEK_END) != 0)
+        ref_stop(path, "cannot be read");
+    const long size = ftell(in);
+    char *bytes = calloc(1, (size_t)size + 1);
+    rewind(in);
+    if (fread(bytes, 1, (size_t)size, in) != (size_t)size)
+        ref_stop(path, "cannot be read");
     fclose(in);
     return bytes;
 }
 
 static inline struct ref_record *ref_new_record(struct ref_file *file)
 {
-    if (file->count == file->capacity) {
-        size_t capacity = file->capacity ? 2 * file->capacity : 64;
-        struct ref_record *more = realloc(file->records, capacity * sizeof *more);
-        if (!more)
-            return NULL;
-        file->records = more;
-        file->capacity = capacity;
-    }
+    if (file->count % 64 == 0)
+        file->records = realloc(file->records, (file->count + 64) * sizeof *file->records);
     struct ref_record *record = &file->records[file->count++];
     memset(record, 0, sizeof *record);
     return record;
@@ -115,8 +112,6 @@ static inline char *ref_parse_tensor(struct ref_record *record, char *at)
     size_t n = record->numel > 0 ? (size_t)record->numel : 0;
     record->f = calloc(n + 1, sizeof *record->f);
     record->i = floating ? NULL : calloc(n + 1, sizeof *record->i);
-    if (!record->f || (!floating && !record->i))
-        return NULL;
     for (size_t k = 0; k < n; k++) {
         char *end;
         if (floating) {
@@ -138,8 +133,6 @@ static inline char *ref_parse_lines(struct ref_record *record, char *at)
 {
     long n = strtol(at, &at, 10);
     char *to = record->text = malloc(strlen(at) + 1);
-    if (!to)
-        return NULL;
     for (long k = 0; k < n; k++) {
         at = strchr(at, '\n');
         if (!at || at[1] != '|')
@@ -156,48 +149,34 @@ static inline char *ref_parse_lines(struct ref_record *record, char *at)
     return at;
 }
 
-/* Reads a file. Returns its records, or NULL after an error message on stderr. */
 static inline struct ref_file *ref_load(const char *name)
 {
     struct ref_file *file = calloc(1, sizeof *file);
-    if (!file || !(file->bytes = ref_read_bytes(name))) {
-        ref_free(file);
-        return NULL;
-    }
-    for (char *at = file->bytes; at && *at; ) {
+    file->bytes = ref_read_bytes(name);
+    for (char *at = file->bytes; *at != '\0'; at += *at == '\n') {
         char *line = at, kind[8];
         int used = 0;
         if (*at == '\n' || *at == '#') {
-            at = strchr(at, '\n');
-            at += at != NULL;
+            at += strcspn(at, "\n");
             continue;
         }
-        struct ref_record *record = NULL;
-        if (sscanf(at, "%7s %n", kind, &used) == 1 && (record = ref_new_record(file))) {
-            record->name = at + used;
-            at = record->name + strcspn(record->name, " \n");
-            if (*at)
-                *at++ = '\0';
-            if (!strcmp(kind, "tensor")) {
-                at = ref_parse_tensor(record, at);
-            } else if (!strcmp(kind, "lines")) {
-                strcpy(record->dtype, "text");
-                at = ref_parse_lines(record, at);
-            } else if (!strcmp(kind, "text")) {
-                strcpy(record->dtype, "text");
-                size_t length = strcspn(at, "\n");
-                record->text = strndup(at, length);
-                at = record->text ? at + length : NULL;
-            } else {
-                record = NULL;
-            }
+        if (sscanf(at, "%7s %n", kind, &used) != 1)
+            ref_stop(name, line);
+        struct ref_record *record = ref_new_record(file);
+        record->name = at + used;
+        at = record->name + strcspn(record->name, " \n");
+        if (*at)
+            *at++ = '\0';
+        if (!strcmp(kind, "tensor")) {
+            at = ref_parse_tensor(record, at);
+        } else {
+            strcpy(record->dtype, "text");
+            if (!strcmp(kind, "text"))
+                record->text = strndup(at, strcspn(at, "\n"));
+            at = !strcmp(kind, "lines") ? ref_parse_lines(record, at) : record->text ? at + strlen(record->text) : NULL;
         }
-        if (!record || !at) {
-            fprintf(stderr, "ref: %s: cannot understand '%.60s'\n", name, line);
-            ref_free(file);
-            return NULL;
-        }
-        at += *at == '\n';
+        if (!at)
+            ref_stop(name, line);
     }
     return file;
 }

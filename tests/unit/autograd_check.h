@@ -18,8 +18,7 @@ static inline ctrt_tensor *vector(int64_t n, const double *values, bool grad)
 #define VECTOR(...) vector((int64_t)COUNT(DOUBLES(__VA_ARGS__)), DOUBLES(__VA_ARGS__), false)
 
 /* Like VALUES_ARE, but for values that exp rounds. */
-#define VALUES_NEAR(x, ...)                                                                             \
-    check_values_within(#x, __LINE__, (x), DOUBLES(__VA_ARGS__), (int64_t)COUNT(DOUBLES(__VA_ARGS__)), 1e-12)
+#define VALUES_NEAR(x, ...) VALUES_WITHIN(1e-12, x, __VA_ARGS__)
 
 static inline ctrt_status backward_of_sum(ctrt_tensor *t)
 {

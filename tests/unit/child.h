@@ -10,6 +10,7 @@
 #ifndef CTRT_TESTS_CHILD_H
 #define CTRT_TESTS_CHILD_H
 
+#include <pthread.h>
 #include <stdint.h>
 #include <stdlib.h>
 #include <sys/wait.h>
@@ -66,6 +67,7 @@ static inline pid_t child_start(const char *const *settings)
     fflush(stdout);
     const pid_t child = fork();
     if (child == 0) {
+        alarm(600);                         /* child_join reports a child that hangs */
         child_environment(settings);
         tap_state.failed = 0;
     }
@@ -79,6 +81,16 @@ static inline void child_end(void (*end)(int))
     fflush(stdout);
     end(tap_state.failed > 0);
     abort();
+}
+
+/* Calls `run` in `count` threads, with arguments that are `bytes` apart, and waits for their ends. */
+static inline void in_threads(int count, void *(*run)(void *), void *arguments, size_t bytes)
+{
+    pthread_t threads[16];
+    for (int i = 0; i < count; i++)
+        REQUIRE_EQ(pthread_create(&threads[i], NULL, run, (char *)arguments + (size_t)i * bytes), 0);
+    for (int i = 0; i < count; i++)
+        pthread_join(threads[i], NULL);
 }
 
 /* The bytes of addresses that this process uses, to which RLIMIT_AS applies. */
@@ -98,5 +110,15 @@ static inline uint64_t address_space(void)
 #define IN_CHILD(...) CHILD_LOOP(child_, ((const char *const[]){ __VA_ARGS__, NULL }), exit)
 /* The same after the first use of the library; the child ends without the handlers of atexit(). */
 #define IN_FORK       CHILD_LOOP(fork_, (const char *const[]){ NULL }, _exit)
+
+/* A TEST (tap.h) in a child process with these settings. */
+#define CHILD_TEST(function, what, ...)         \
+    static void function(void);                 \
+    TEST(function##_in_child, what)             \
+    {                                           \
+        IN_CHILD(__VA_ARGS__)                   \
+            function();                         \
+    }                                           \
+    static void function(void)
 
 #endif

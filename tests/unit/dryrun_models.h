@@ -7,7 +7,7 @@
 #include "ctrt/ctrt.h"
 
 enum stage { FORWARD, BACKWARD, STEP };             /* the last stage of a step; FORWARD records no graph */
-enum optimizer_kind { SGD, MOMENTUM, ADAMW, NADAM };     /* NADAM: its step consists of tensor ops */
+enum optimizer_kind { SGD, MOMENTUM, ADAMW, NADAM, AMSGRAD, RMSPROP, ADAGRAD };     /* from NADAM on: tensor ops */
 
 struct model {
     const char *name;
@@ -67,8 +67,22 @@ struct training {
     ctrt_device *device;
     ctrt_module *net;
     ctrt_optimizer *optimizer;
-    ctrt_tensor *x, *y;
+    ctrt_tensor *x, *y, *loss;          /* loss: for the test */
 };
+
+static inline ctrt_status training_optimizer(ctrt_optimizer **out, ctrt_module *net, enum optimizer_kind kind)
+{
+    const ctrt_sgd_options sgd = { .lr = 0.01, .momentum = kind == MOMENTUM ? 0.9 : 0 };
+    switch (kind) {
+    case ADAMW:   return ctrt_adamw_new(out, net, NULL);
+    case AMSGRAD: return ctrt_adamw_new(out, net, &(ctrt_adamw_options){ .weight_decay = 0.01, .amsgrad = true });
+    case RMSPROP: return ctrt_rmsprop_new(out, net, &(ctrt_rmsprop_options){ .momentum = 0.5, .centered = true });
+    case ADAGRAD: return ctrt_adagrad_new(out, net, &(ctrt_adagrad_options){ .lr_decay = 0.25 });
+    case NADAM:
+        return ctrt_nadam_new(out, net, &(ctrt_nadam_options){ .weight_decay = 0.01, .decoupled_weight_decay = true });
+    default:      return ctrt_sgd_new(out, net, &sgd);
+    }
+}
 
 static inline ctrt_status training_begin(struct training *run, const struct model *model, ctrt_device *device)
 {
@@ -76,20 +90,7 @@ static inline ctrt_status training_begin(struct training *run, const struct mode
     while (dims < 4 && model->input[dims] > 0)
         dims++;
     *run = (struct training){ .model = model, .device = device };
-    CTRT_TRY(model->make(&run->net, device));
-    switch (model->optimizer) {
-    case SGD:
-    case MOMENTUM:
-        CTRT_TRY(ctrt_sgd_new(&run->optimizer, run->net,
-                              &(ctrt_sgd_options){ .lr = 0.01, .momentum = model->optimizer == MOMENTUM ? 0.9 : 0 }));
-        break;
-    case ADAMW:
-        CTRT_TRY(ctrt_adamw_new(&run->optimizer, run->net, NULL));
-        break;
-    case NADAM:
-        CTRT_TRY(ctrt_nadam_new(&run->optimizer, run->net, NULL));
-        break;
-    }
+    TRY(model->make(&run->net, device), training_optimizer(&run->optimizer, run->net, model->optimizer));
     if (model->tokens)
         CTRT_TRY(ctrt_randint(&run->x, 0, 50, ctrt_ints_of(model->input, dims), CTRT_I64, device));
     else
@@ -101,7 +102,7 @@ static inline void training_end(struct training *run)
 {
     ctrt_module_release(&run->net);
     ctrt_optimizer_release(&run->optimizer);
-    RELEASE(run->x, run->y);
+    RELEASE(run->x, run->y, run->loss);
     (void)ctrt_device_synchronize(run->device);         /* the process must not end while the device works */
 }
 

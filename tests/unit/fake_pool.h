@@ -15,8 +15,6 @@
 #include "memory/pool.h"
 #include "memory_checks.h"
 
-#define COUNT(array) (sizeof(array) / sizeof((array)[0]))
-
 static char *folder;                    /* the plugin path of the fake devices */
 
 /* Creates a folder with the fake backend and the policies direct and caching. */

@@ -16,7 +16,6 @@
 
 #define HELP __attribute__((unused)) static
 
-#define COUNT(array) (sizeof(array) / sizeof((array)[0]))
 #define KIB ((size_t)1 << 10)
 #define MIB ((size_t)1 << 20)
 #define ADDRESS(pointer) ((uintptr_t)(pointer))

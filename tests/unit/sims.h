@@ -13,6 +13,7 @@
 #include "tensors.h"
 
 static const sim_control *sim;
+static void (*sim_opened)(ctrt_device *device);     /* if not NULL, run_sim_case calls it with sim:0 */
 
 /* Opens `name` and finds the control table. If either fails, ends the child process with a failed check. */
 static inline ctrt_device *sim_open(const char *name)
@@ -79,15 +80,38 @@ struct sim_case {
     void (*run)(ctrt_device *device);
 };
 
-static inline void run_cases(const struct sim_case *cases, size_t count)
+static inline void run_sim_case(const struct sim_case *c)
 {
-    for (size_t i = 0; i < count; i++) {
-        const char *const *settings = cases[i].settings;
-        group("%s (%s %s)", cases[i].what, settings[0], settings[1] != NULL ? settings[1] : "");
-        CHILD_LOOP(child, cases[i].settings, exit)
-            cases[i].run(sim_open("sim:0"));
+    group("%s (%s %s)", c->what, c->settings[0], c->settings[1] != NULL ? c->settings[1] : "");
+    CHILD_LOOP(child, c->settings, exit) {
+        ctrt_device *device = sim_open("sim:0");
+        if (sim_opened != NULL)
+            sim_opened(device);
+        c->run(device);
     }
 }
+
+static inline void run_cases(const struct sim_case *cases, size_t count)
+{
+    for (size_t i = 0; i < count; i++)
+        run_sim_case(&cases[i]);
+}
+
+/* A TEST (tap.h) in a child process with these settings, in which sim:0 is open. SIM_AGAIN repeats it with others.
+ *
+ *     SIM_TEST(copies, "copies are ordered", "CTRT_SIM=devices=2") { ... device ... }
+ *     SIM_AGAIN(copies, "copies are ordered", "CTRT_SIM=devices=2,peers=none") */
+#define SIM_TEST(function, ...)                                                                             \
+    static void function(ctrt_device *device);                                                              \
+    SIM_AGAIN(function, __VA_ARGS__)                                                                        \
+    static void function(__attribute__((unused)) ctrt_device *device)
+#define SIM_AGAIN(...)               SIM_RUN_AT(__LINE__, __VA_ARGS__)
+#define SIM_RUN_AT(line, ...)        SIM_RUN(line, __VA_ARGS__)
+#define SIM_RUN(line, function, what, ...)                                                                  \
+    TEST(function##_##line, NULL)                                                                           \
+    {                                                                                                       \
+        run_sim_case(&(const struct sim_case){ what, { __VA_ARGS__ }, function });                              \
+    }
 
 /* Runs each case with the cpu and with sim:0. */
 static inline void run_cases_on_both(const struct sim_case *cases, size_t count)

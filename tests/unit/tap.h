@@ -15,6 +15,7 @@
  *
  * Instead of calling functions, a file may define TEST(slices, "slices of lists") { ... }: run_tests() runs the TESTs
  * of the file in their order, each in a group of that name (NULL: the function opens groups), and returns done().
+ * TESTS_MAIN is the TEST_MAIN of a file that has only TESTs.
  *
  * A group ends where the next one begins. A group without any check fails. To skip a group, call group(...) and then
  * skip_group(reason). skip_rest(reason) reports the rest of the program as one skipped group, prints the plan and
@@ -143,6 +144,7 @@ static inline bool tap_near(double got, double want, double tolerance, const cha
 #define CHECK_NEAR(got, want, tolerance)  tap_near((got), (want), (tolerance), __FILE__, __LINE__, #got)
 #define CHECK_TRUE(condition)             CHECK(condition, "false: %s", #condition)
 
+#define COUNT(array) (sizeof(array) / sizeof((array)[0]))
 #define EACH(c, table)                                                                               \
     for (__typeof__(&(table)[0]) c = (table);                                                        \
          (tap_state.row = c < (table) + sizeof(table) / sizeof *c ? (int)(c - (table)) + 1 : 0) > 0; c++)
@@ -176,7 +178,7 @@ static inline int done(void)
     return tap_state.failed_groups > 0 || tap_state.groups == 0;
 }
 
-static struct { void (*run)(void); const char *name; } tap_tests[32];
+static struct { void (*run)(void); const char *name; } tap_tests[64];
 static size_t tap_test_count;
 
 #define TEST(function, title)                                                       \
@@ -205,6 +207,8 @@ static inline int run_tests(void)
 {
     return run_tests_and(NULL);
 }
+
+#define TESTS_MAIN TEST_MAIN { return run_tests(); }
 
 /* FAIL and REQUIRE are for conditions that the rest of the test depends on: a failure ends the program. */
 __attribute__((noreturn, unused))

@@ -9,8 +9,6 @@
 #include "ctrt/ctrt.h"
 #include "tap.h"
 
-#define COUNT(array) (sizeof(array) / sizeof((array)[0]))
-
 static inline const char *list_text(const int64_t *values, int count)
 {
     static _Thread_local char buffers[4][256];
@@ -32,11 +30,11 @@ static inline bool lists_equal(const int64_t *a, int a_count, ctrt_ints b)
     return equal;
 }
 
-static inline void check_shape(const char *what, int line, ctrt_tensor *x, ctrt_ints shape)
+static inline bool check_shape(const char *what, int line, ctrt_tensor *x, ctrt_ints shape)
 {
-    tap_check(lists_equal(ctrt_tensor_shape(x), ctrt_tensor_ndim(x), shape), __BASE_FILE__, line,
-              "%s: shape %s, expected %s", what,
-              list_text(ctrt_tensor_shape(x), ctrt_tensor_ndim(x)), list_text(shape.values, shape.count));
+    return tap_check(lists_equal(ctrt_tensor_shape(x), ctrt_tensor_ndim(x), shape), __BASE_FILE__, line,
+                     "%s: shape %s, expected %s", what,
+                     list_text(ctrt_tensor_shape(x), ctrt_tensor_ndim(x)), list_text(shape.values, shape.count));
 }
 
 static inline void check_strides(const char *what, int line, ctrt_tensor *x, ctrt_ints strides)
@@ -109,7 +107,9 @@ static inline ctrt_tensor *module_tensor(ctrt_module *module, const char *name)
 #define SHAPE_IS(x, ...)     check_shape(#x, __LINE__, (x), CTRT_SHAPE(__VA_ARGS__))
 #define STRIDES_ARE(x, ...)  check_strides(#x, __LINE__, (x), CTRT_SHAPE(__VA_ARGS__))
 #define DOUBLES(...)         ((const double[]){ __VA_ARGS__ })
-#define VALUES_ARE(x, ...)   check_values(#x, __LINE__, (x), DOUBLES(__VA_ARGS__), (int64_t)COUNT(DOUBLES(__VA_ARGS__)))
+#define VALUES_ARE(x, ...)   VALUES_WITHIN(0, x, __VA_ARGS__)
+#define VALUES_WITHIN(tolerance, x, ...) \
+    check_values_within(#x, __LINE__, (x), DOUBLES(__VA_ARGS__), (int64_t)COUNT(DOUBLES(__VA_ARGS__)), tolerance)
 
 static ctrt_device *cpu;
 
@@ -120,6 +120,13 @@ static ctrt_device *cpu;
         CHECK_OK(ctrt_##name(&result_, __VA_ARGS__));           \
         result_;                                                \
     })
+
+static inline ctrt_dtype dtype_from_name(const char *name)
+{
+    ctrt_dtype dtype = CTRT_DTYPE_DEFAULT;
+    CHECK_OK(ctrt_dtype_parse(&dtype, name));
+    return dtype;
+}
 
 /* Creates a tensor from f64 values, which are converted to the dtype. */
 static inline ctrt_tensor *tensor_with(const double *values, ctrt_ints shape, ctrt_dtype dtype, ctrt_device *device)
@@ -187,5 +194,8 @@ static inline bool cpu_opened(void)
     group("the cpu opens");
     return CHECK_OK(ctrt_device_get(&cpu, "cpu"));
 }
+
+/* The TEST_MAIN of a file whose TESTs use `cpu`. */
+#define CPU_TESTS_MAIN TEST_MAIN { return cpu_opened() ? run_tests() : done(); }
 
 #endif

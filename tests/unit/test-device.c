@@ -300,32 +300,31 @@ TEST(test_late_changes, NULL)
     }
 }
 
-TEST(test_properties, "device properties, before and after opening the device")
+CHILD_TEST(test_properties, "device properties, before and after opening the device", folder_path(several, NULL),
+           "CTRT_FAKE_MEMORY=1m")
 {
     static const char *const order[] = {
         "better:0", "better:1", "better:2", "fake:0", "fake:1", "fake:2", "unasked:0",
     };
-    IN_CHILD(folder_path(several, NULL), "CTRT_FAKE_MEMORY=1m") {
-        ctrt_device_properties p;
-        ctrt_device_spec spec;
-        char text[400];
-        CHECK_OK(ctrt_device_get_properties(&p, "fake:1"));
-        snprintf(text, sizeof text, "%s, %s, %s: %lld bytes, %d.x, %d processors, %d kHz, node %d, ecc %d, %d %d",
-                 p.name, p.uuid, p.pci, (long long)p.total_memory, (int)p.compute_major, (int)p.processors,
-                 (int)p.clock_khz, (int)p.numa_node, (int)p.ecc, p.host_memory, p.asynchronous);
-        CHECK_STR(text, "fake device 1 of fake, GPU-0a22beef, 0000:01:00.0: 1048576 bytes, 9.x, 11 processors, "
-                        "1000000 kHz, node -1, ecc 1, 0 0");
-        CHECK_FAILS(ctrt_device_get_properties(&p, "fake:3"), CTRT_ERR_NO_DEVICE, "fake:0 to fake:2");
-        CHECK_FAILS(ctrt_device_get_properties(&p, "fake:-1"), CTRT_ERR_INVALID_ARGUMENT, "not a number");
-        CHECK_OK(ctrt_device_get_properties(&p, NULL));
-        for (size_t i = 0; i < COUNT_OF(order); i++) {
-            OK(ctrt_device_list(&spec, i), ctrt_device_format(text, sizeof text, &spec));
-            CHECK_STR(text, order[i]);
-        }
-        CHECK_FAILS(ctrt_device_list(&spec, 9), CTRT_ERR_NOT_FOUND, NULL);
-        CHECK_STR(ctrt_device_type(get("fake:2")), "fake");
-        CHECK_EQ(ctrt_device_index(get("fake:2")), 2);
+    ctrt_device_properties p;
+    ctrt_device_spec spec;
+    char text[400];
+    CHECK_OK(ctrt_device_get_properties(&p, "fake:1"));
+    snprintf(text, sizeof text, "%s, %s, %s: %lld bytes, %d.x, %d processors, %d kHz, node %d, ecc %d, %d %d",
+             p.name, p.uuid, p.pci, (long long)p.total_memory, (int)p.compute_major, (int)p.processors,
+             (int)p.clock_khz, (int)p.numa_node, (int)p.ecc, p.host_memory, p.asynchronous);
+    CHECK_STR(text, "fake device 1 of fake, GPU-0a22beef, 0000:01:00.0: 1048576 bytes, 9.x, 11 processors, "
+                    "1000000 kHz, node -1, ecc 1, 0 0");
+    CHECK_FAILS(ctrt_device_get_properties(&p, "fake:3"), CTRT_ERR_NO_DEVICE, "fake:0 to fake:2");
+    CHECK_FAILS(ctrt_device_get_properties(&p, "fake:-1"), CTRT_ERR_INVALID_ARGUMENT, "not a number");
+    CHECK_OK(ctrt_device_get_properties(&p, NULL));
+    for (size_t i = 0; i < COUNT_OF(order); i++) {
+        OK(ctrt_device_list(&spec, i), ctrt_device_format(text, sizeof text, &spec));
+        CHECK_STR(text, order[i]);
     }
+    CHECK_FAILS(ctrt_device_list(&spec, 9), CTRT_ERR_NOT_FOUND, NULL);
+    CHECK_STR(ctrt_device_type(get("fake:2")), "fake");
+    CHECK_EQ(ctrt_device_index(get("fake:2")), 2);
 }
 
 /* ---- the thread's current devices ---- */
@@ -347,10 +346,8 @@ TEST(test_current, "the current device: per thread, restored by guards")
         CHECK_FAILS(ctrt_device_get(&now, "fake:7"), CTRT_ERR_NO_DEVICE, NULL);
         CHECK_STR(current("fake"), "fake:1");
 
-        pthread_t thread;
         const char *in_thread = NULL;
-        pthread_create(&thread, NULL, current_in_thread, &in_thread);
-        pthread_join(thread, NULL);
+        in_threads(1, current_in_thread, &in_thread, 0);
         CHECK_STR(in_thread, "fake:0");
 
         OK(ctrt_device_push(two), ctrt_device_push(NULL), ctrt_device_push(zero));
@@ -417,13 +414,10 @@ TEST(test_fork, "a device opened before the fork gives an error in the child and
 static void *forks(void *unused)
 {
     for (int i = 0; i < 20; i++) {
-        const pid_t child = fork();
-        if (child == 0) {
-            ctrt_device *device = NULL;
-            alarm(120);                  /* a deadlock becomes a failure */
-            _exit(ctrt_device_get(&device, "fake:2") != CTRT_OK || !ctrt_is_available("better", NULL));
+        IN_FORK {
+            get("fake:2");
+            CHECK_TRUE(ctrt_is_available("better", NULL));
         }
-        child_join(child, __FILE__, __LINE__);
     }
     return unused;
 }

@@ -173,7 +173,4 @@ TEST(test_refused, "invalid tensors are not imported, and their deleter is not c
     CHECK_TRUE(y == NULL);
 }
 
-TEST_MAIN
-{
-    return cpu_opened() ? run_tests() : done();
-}
+CPU_TESTS_MAIN

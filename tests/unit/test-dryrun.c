@@ -74,7 +74,7 @@ static void check_model(const struct model *model, ctrt_device *device)
     CHECK_EQ(ctrt_memory_allocated(device), 0);
 }
 
-static void test_peaks(void)
+TEST(test_peaks, NULL)
 {
     static const struct { const char *policy, *device; } cases[] = {
         { "CTRT_MEMORY=caching", "sim:0" }, { "CTRT_MEMORY=caching", "cpu" }, { "CTRT_MEMORY=direct", "sim:0" },
@@ -104,7 +104,7 @@ struct fit {
 static struct fit fits_in(uint64_t bytes, const char *policy, const struct model *model)
 {
     char setting[64];
-    struct fit *answer = shared_memory(sizeof *answer), result;
+    struct fit *answer = shared_memory(sizeof *answer);
     snprintf(setting, sizeof setting, "CTRT_SIM=devices=1,memory=%llu", (unsigned long long)bytes);
     IN_CHILD(setting, policy, "CTRT_LOG=error") {
         struct training run;
@@ -120,15 +120,13 @@ static struct fit fits_in(uint64_t bytes, const char *policy, const struct model
         answer->real = status == CTRT_OK;
         training_end(&run);
     }
-    result = *answer;
-    munmap(answer, sizeof *answer);
-    return result;
+    return *answer;
 }
 
 /* The smallest limit with which a dry run on a large device fits, in multiples of 512 bytes. */
 static uint64_t least_limit(const char *policy, const struct model *model)
 {
-    uint64_t *high = shared_memory(sizeof *high), result;
+    uint64_t *high = shared_memory(sizeof *high);
     *high = 64 << 20;
     IN_CHILD("CTRT_SIM=devices=1,memory=64m", policy, "CTRT_LOG=error") {
         struct training run;
@@ -141,9 +139,7 @@ static uint64_t least_limit(const char *policy, const struct model *model)
         }
         training_end(&run);
     }
-    result = *high;
-    munmap(high, sizeof *high);
-    return result;
+    return *high;
 }
 
 static void test_limit(const char *policy)
@@ -170,7 +166,7 @@ static void test_limit(const char *policy)
     }
 }
 
-static void what_if(ctrt_device *device)
+SIM_TEST(what_if, "a dry run honours a limit of its own and the limit of the device", "CTRT_SIM=devices=1,memory=256m")
 {
     struct training run;
     double loss;
@@ -246,8 +242,10 @@ static void tensors(ctrt_device *device)
     CHECK_STAT(device, "allocation.all.freed", stat_of(device, "allocation.all.allocated"));
 }
 
-/* A dry run that exceeds the size of the device continues as if memory were unlimited, under every policy. */
-static void beyond(ctrt_device *device)
+#define SMALL  "CTRT_SIM=devices=1,memory=64m", "CTRT_LOG=error"
+#define THIRTY "a dry run of 30 GB on a device of 64 MiB allocates no memory and launches no kernel"
+
+SIM_TEST(beyond, THIRTY, "CTRT_MEMORY=caching", SMALL)
 {
     const uint64_t mib = 1 << 20, matrix = 10000000000;
     CTRT_AUTO(tensor) held = NULL, a = NULL, b = NULL, c = NULL;
@@ -286,6 +284,11 @@ static void beyond(ctrt_device *device)
     ctrt_tensor_release(&held);
     CHECK_OK(ctrt_device_synchronize(device));
 }
+SIM_AGAIN(beyond, THIRTY, "CTRT_MEMORY=caching:expandable=true", SMALL)
+SIM_AGAIN(beyond, THIRTY, "CTRT_MEMORY=caching:gc=0.5", SMALL)
+SIM_AGAIN(beyond, THIRTY, "CTRT_MEMORY=spill+caching", SMALL)
+SIM_AGAIN(beyond, THIRTY, "CTRT_MEMORY=spill+caching:expandable=true", SMALL)
+SIM_AGAIN(beyond, THIRTY, "CTRT_MEMORY=spill+direct", SMALL)
 
 /* ---- memory that moves ---- */
 
@@ -310,9 +313,8 @@ static ctrt_status use_and_take(uint64_t *reserved, int use, ctrt_device *device
     return CTRT_OK;
 }
 
-static void test_moving(void)
+TEST(test_moving, "spill: copies and fills count as uses, in a dry run and in a real run")
 {
-    group("spill: copies and fills count as uses, in a dry run and in a real run");
     for (int use = 0; use < 5; use++) {
         IN_CHILD("CTRT_MEMORY=spill+direct", "CTRT_SIM=devices=1,memory=12m", "CTRT_LOG=error") {
             ctrt_device *device = sim_open("sim:0");
@@ -330,7 +332,8 @@ static void test_moving(void)
     }
 }
 
-static void too_large_op(ctrt_device *device)
+SIM_TEST(too_large_op, "spill: an op whose operands do not fit together fails",
+         "CTRT_MEMORY=spill+direct", "CTRT_SIM=devices=1,memory=10m", "CTRT_LOG=error")
 {
     CTRT_AUTO(tensor) a = NULL, b = NULL, c = NULL, later = NULL;
     ctrt_dry_run *dryrun = NULL;
@@ -388,7 +391,6 @@ static void check_works(void)
 static void fork_once(void)
 {
     IN_CHILD(NULL) {
-        alarm(120);                      /* a hang ends with SIGALRM */
         ctrt_dry_run *lost = other_dryrun;
         check_works();
         if (lost != NULL)
@@ -396,9 +398,8 @@ static void fork_once(void)
     }
 }
 
-static void test_fork_beside_thread(void)
+TEST(test_fork_beside_thread, "a child forked while another thread runs a dry run can use the device")
 {
-    group("a child forked while another thread runs a dry run can use the device");
     if (!forks_beside_threads())
         return;
     IN_CHILD("CTRT_LOG=error") {
@@ -424,7 +425,6 @@ static void forks(ctrt_device *device)
     CHECK_OK(ctrt_dry_run_begin(&dryrun, device));
     CTRT_AUTO(tensor) x = full(1, 1000, device);
     IN_CHILD(NULL) {
-        alarm(120);
         ctrt_tensor_release(&x);
         CHECK_OK(ctrt_dry_run_end(&found, &dryrun));
         CHECK_TRUE(found.peak_allocated >= 4000);
@@ -436,23 +436,8 @@ static void forks(ctrt_device *device)
     check_works();
 }
 
-#define SMALL "CTRT_SIM=devices=1,memory=64m", "CTRT_LOG=error"
-
 TEST_MAIN
 {
-    static const char thirty[] = "a dry run of 30 GB on a device of 64 MiB allocates no memory and launches no kernel";
-    static const struct sim_case cases[] = {
-        { thirty, { "CTRT_MEMORY=caching", SMALL }, beyond },
-        { thirty, { "CTRT_MEMORY=caching:expandable=true", SMALL }, beyond },
-        { thirty, { "CTRT_MEMORY=caching:gc=0.5", SMALL }, beyond },
-        { thirty, { "CTRT_MEMORY=spill+caching", SMALL }, beyond },
-        { thirty, { "CTRT_MEMORY=spill+caching:expandable=true", SMALL }, beyond },
-        { thirty, { "CTRT_MEMORY=spill+direct", SMALL }, beyond },
-        { "a dry run honours a limit of its own and the limit of the device",
-          { "CTRT_SIM=devices=1,memory=256m" }, what_if },
-        { "spill: an op whose operands do not fit together fails",
-          { "CTRT_MEMORY=spill+direct", "CTRT_SIM=devices=1,memory=10m", "CTRT_LOG=error" }, too_large_op },
-    };
     static const struct sim_case both[] = {
         { "in a dry run, older tensors keep their values and can be freed, and new ones are zeros",
           { "CTRT_SIM=devices=1,memory=64m" }, tensors },
@@ -460,11 +445,7 @@ TEST_MAIN
           { SMALL }, forks },
     };
     run_cases_on_both(both, COUNT(both));
-    run_cases(cases, COUNT(cases));
-    test_peaks();
     test_limit("CTRT_MEMORY=caching");
     test_limit("CTRT_MEMORY=caching:expandable=true");
-    test_moving();
-    test_fork_beside_thread();
-    return done();
+    return run_tests();
 }

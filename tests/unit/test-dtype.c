@@ -126,13 +126,6 @@ static ctrt_scalar number(ctrt_dtype dtype)
     return dtype == CTRT_BOOL ? ctrt_bool(true) : dtype == CTRT_I64 ? ctrt_int(2) : ctrt_float(2.5);
 }
 
-static ctrt_dtype parsed(const char *name)
-{
-    ctrt_dtype dtype = CTRT_DTYPE_DEFAULT;
-    CHECK_OK(ctrt_dtype_parse(&dtype, name));
-    return dtype;
-}
-
 TEST(pairs, "the result types of all pairs are PyTorch's")
 {
     char path[4096], line[256];
@@ -148,7 +141,7 @@ TEST(pairs, "the result types of all pairs are PyTorch's")
         REQUIRE(sscanf(line, "%15s %15s %15s %15s %15s", a_kind, a_name, b_kind, b_name, wanted) == 5, "bad line: %s",
                 line);
         count++;
-        const ctrt_dtype a = parsed(a_name), b = parsed(b_name);
+        const ctrt_dtype a = dtype_from_name(a_name), b = dtype_from_name(b_name);
         const bool scalar = strcmp(b_kind, "scalar") == 0;
         CTRT_AUTO(tensor) x = operand(strcmp(a_kind, "dim") == 0, a);
         CTRT_AUTO(tensor) y = scalar ? NULL : operand(strcmp(b_kind, "dim") == 0, b);
@@ -156,10 +149,10 @@ TEST(pairs, "the result types of all pairs are PyTorch's")
         ctrt_scalar value = number(b);
         ctrt_dtype got = CTRT_DTYPE_DEFAULT;
         CHECK_OK(ctrt_result_type(&got, tensors, 3, scalar ? &value : NULL));
-        CHECK(got == parsed(wanted), "%s %s with %s %s: %s, expected %s", a_kind, a_name, b_kind, b_name,
+        CHECK(got == dtype_from_name(wanted), "%s %s with %s %s: %s, expected %s", a_kind, a_name, b_kind, b_name,
               ctrt_dtype_name(got), wanted);
         if (strcmp(a_kind, "dim") == 0 && strcmp(b_kind, "dim") == 0)
-            CHECK(ctrt_promote_types(a, b) == parsed(wanted), "promote_types of %s and %s: %s", a_name, b_name,
+            CHECK(ctrt_promote_types(a, b) == dtype_from_name(wanted), "promote_types of %s and %s: %s", a_name, b_name,
                   ctrt_dtype_name(ctrt_promote_types(a, b)));
     }
     fclose(in);
@@ -199,7 +192,4 @@ TEST(three_buckets, "promotion of a tensor with dimensions, a 0-dim tensor and a
     CHECK_EQ(ctrt_promote_types(CTRT_F32, (ctrt_dtype)-1), CTRT_DTYPE_DEFAULT);
 }
 
-TEST_MAIN
-{
-    return cpu_opened() ? run_tests() : done();
-}
+CPU_TESTS_MAIN

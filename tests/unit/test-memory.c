@@ -8,7 +8,7 @@
 
 /* ---- syntax of CTRT_MEMORY ---- */
 
-static void test_grammar(void)
+TEST(test_grammar, "CTRT_MEMORY is parsed, and invalid settings are errors")
 {
     static const struct { const char *text; int count; const char *names[4], *options[4]; } good[] = {
         { "caching", 1, { "caching" }, { "" } },
@@ -23,54 +23,37 @@ static void test_grammar(void)
         "", "+", "a+", "+a", ":x=1", "a:", "a:x", "a:x=", "a:=1", "a:x=1,", "a:,x=1", "a:x=1,,y=2", "a:x=1,y", "a:x=1+",
         "a+b+c+d+e", "A", "a b", "-a", "1a", "../a", "abcdefghijklmnopqrstuvwxyzabcdef",
     };
-    group("CTRT_MEMORY is parsed, and invalid settings are errors");
-    for (size_t i = 0; i < COUNT(good); i++) {
-        struct policy_spec specs[MEMORY_MAX_POLICIES];
-        int count = 0;
-        CHECK_OK(policy_parse(specs, &count, good[i].text));
-        CHECK(count == good[i].count, "%s has %d policies", good[i].text, count);
+    struct policy_spec specs[MEMORY_MAX_POLICIES];
+    int count = 0;
+    EACH(c, good) {
+        CHECK_OK(policy_parse(specs, &count, c->text));
+        CHECK_EQ(count, c->count);
         for (int k = 0; k < count; k++)
-            CHECK(strcmp(specs[k].name, good[i].names[k]) == 0
-                      && strcmp(specs[k].options, good[i].options[k]) == 0,
-                  "%s: policy %d is %s:%s", good[i].text, k, specs[k].name, specs[k].options);
+            STRINGS((specs[k].name, c->names[k]), (specs[k].options, c->options[k]));
     }
-    for (size_t i = 0; i < COUNT(bad); i++) {
-        struct policy_spec specs[MEMORY_MAX_POLICIES];
-        int count = 0;
-        ctrt_status status = policy_parse(specs, &count, bad[i]);
-        CHECK(status == CTRT_ERR_INVALID_ARGUMENT && strstr(ctrt_error_message(), "CTRT_MEMORY="),
-              "\"%s\": the status is %d", bad[i], (int)status);
-    }
+    EACH(text, bad)
+        CHECK_FAILS(policy_parse(specs, &count, *text), CTRT_ERR_INVALID_ARGUMENT, "CTRT_MEMORY=");
 }
 
-static void test_choice(void)
+TEST(test_choice, "CTRT_MEMORY selects the policy; an error names the setting")
 {
-    static const struct {
-        const char *setting, *name, *words;
-        ctrt_status status;
-    } cases[] = {
-        { "CTRT_MEMORY=", "caching", NULL, CTRT_OK },
-        { "CTRT_MEMORY=direct", "direct", NULL, CTRT_OK },
-        { "CTRT_MEMORY=direct+caching", "direct+caching", NULL, CTRT_OK },
-        { "CTRT_MEMORY=caching:roundup=[256:1,512:2,>:8],max_split=64m", "caching", NULL, CTRT_OK },
-        { "CTRT_MEMORY=caching:roundup=[256:1,512:2", NULL, "roundup must be a power of two",
-          CTRT_ERR_INVALID_ARGUMENT },
-        { "CTRT_MEMORY=cachng", NULL, "did you mean caching?", CTRT_ERR_NOT_FOUND },
-        { "CTRT_MEMORY=policy+caching", NULL, "memory policy policy: this policy cannot be created",
-          CTRT_ERR_NOT_SUPPORTED },
-        { "CTRT_MEMORY=direct caching", NULL, "CTRT_MEMORY", CTRT_ERR_INVALID_ARGUMENT },
+    /* words: of the message, or the policy's name */
+    static const struct { const char *setting, *words; ctrt_status status; } cases[] = {
+        { "CTRT_MEMORY=", "caching", CTRT_OK }, { "CTRT_MEMORY=direct", "direct", CTRT_OK },
+        { "CTRT_MEMORY=direct+caching", "direct+caching", CTRT_OK },
+        { "CTRT_MEMORY=caching:roundup=[256:1,512:2,>:8],max_split=64m", "caching", CTRT_OK },
+        { "CTRT_MEMORY=caching:roundup=[256:1,512:2", "roundup must be a power of two", CTRT_ERR_INVALID_ARGUMENT },
+        { "CTRT_MEMORY=cachng", "did you mean caching?", CTRT_ERR_NOT_FOUND },
+        { "CTRT_MEMORY=policy+caching", "memory policy policy: this policy cannot be created", CTRT_ERR_NOT_SUPPORTED },
+        { "CTRT_MEMORY=direct caching", "CTRT_MEMORY", CTRT_ERR_INVALID_ARGUMENT },
     };
-    group("CTRT_MEMORY selects the policy; an error names the setting");
-    for (size_t i = 0; i < COUNT(cases); i++) {
-        IN_FAKE(cases[i].setting) {
+    EACH(c, cases) {
+        IN_FAKE(c->setting) {
             ctrt_device *device = NULL;
-            ctrt_status status = ctrt_device_get(&device, "fake:0");
-            CHECK(status == cases[i].status, "%s: status %d: %s", cases[i].setting, (int)status, ctrt_error_message());
-            if (status == CTRT_OK) {
-                CHECK_STR(ctrt_memory_policy_name(device), cases[i].name);
-            } else {
-                HAS(ctrt_error_message(), cases[i].words, "CTRT_MEMORY");
-            }
+            if (CHECK_FAILS(ctrt_device_get(&device, "fake:0"), c->status, c->status != CTRT_OK ? c->words : NULL)
+                && c->status == CTRT_OK)
+                CHECK_STR(ctrt_memory_policy_name(device), c->words);
+            CHECK_TRUE(c->status == CTRT_OK || strstr(ctrt_error_message(), "CTRT_MEMORY") != NULL);
         }
     }
 }
@@ -174,20 +157,18 @@ static void step(struct device_memory *memory)
         give(memory, &blocks[i], sizes[i]);
 }
 
-static void test_churn(void)
+TEST(test_churn, NULL)
 {
     static const char *const settings[] = {
-        "CTRT_MEMORY=caching",        "CTRT_MEMORY=direct",          "CTRT_MEMORY=caching:max_split=21m",
-        "CTRT_MEMORY=direct+caching", "CTRT_MEMORY=caching+caching", "CTRT_MEMORY=caching+direct",
-    };
-#ifdef __SANITIZE_THREAD__              /* one thread has no races */
-    const size_t count = 1;
-#else
-    const size_t count = COUNT(settings);
+        "CTRT_MEMORY=caching",
+#ifndef __SANITIZE_THREAD__             /* one thread has no races */
+        "CTRT_MEMORY=direct", "CTRT_MEMORY=caching:max_split=21m", "CTRT_MEMORY=direct+caching",
+        "CTRT_MEMORY=caching+caching", "CTRT_MEMORY=caching+direct",
 #endif
-    for (size_t i = 0; i < count; i++) {
-        group("random blocks: contents, exact sums, reuse, and all memory is freed: %s", settings[i]);
-        IN_FAKE(settings[i], "CTRT_FAKE_MEMORY=1g", "CTRT_FAKE_HOST=1") {
+    };
+    EACH(setting, settings) {
+        group("random blocks: contents, exact sums, reuse, and all memory is freed: %s", *setting);
+        IN_FAKE(*setting, "CTRT_FAKE_MEMORY=1g", "CTRT_FAKE_HOST=1") {
             struct device_memory *memory = open_memory("fake:1");
             ctrt_device *device = memory->device;
             struct churn churn = { .wrong = 0 };
@@ -209,7 +190,7 @@ static void test_churn(void)
             CHECK_OK(ctrt_memory_get_stats(&before, device));
             for (int k = 0; k < 50; k++)
                 step(memory);
-            if (strstr(settings[i], "caching"))
+            if (strstr(*setting, "caching"))
                 CHECK_STATS(device, { "num_device_alloc", before.num_device_alloc },
                             { "num_device_free", before.num_device_free });
             CHECK_STATS(device, { "allocated_bytes.all.current", 0 },
@@ -332,19 +313,15 @@ FAKE_TEST(threads)
 static void *forks_while_busy(void *memory)
 {
     for (int i = 0; i < FEWER_SANITIZED(15); i++) {
-        const pid_t child = fork();
-        if (child == 0) {
-            alarm(120);
-            _exit(churned(memory, (uint32_t)i, 200) != 0);
+        IN_FORK {
+            CHECK_EQ(churned(memory, (uint32_t)i, 200), 0);
         }
-        child_join(child, __FILE__, __LINE__);
     }
     return NULL;
 }
 
-static void test_fork(void)
+TEST(test_fork, "a child forked while other threads allocate can use host memory")
 {
-    group("a child forked while other threads allocate can use host memory");
     if (!forks_beside_threads())
         return;
     IN_FAKE("CTRT_MEMORY=caching", "CTRT_FAKE_HOST=1", "CTRT_FAKE_MEMORY=4g") {
@@ -375,9 +352,5 @@ TEST_MAIN
     folder = pool_folder();
     folder_actor(folder, "memory-policy");
     run_fake_cases(cases, COUNT(cases));
-    test_choice();
-    test_churn();
-    test_fork();
-    test_grammar();
-    return done();
+    return run_tests();
 }

@@ -362,12 +362,9 @@ TEST(forward_hooks, "forward hooks")
     ctrt_module *linear = NULL;
     uint64_t first, second;
     CHECK_OK(ctrt_sequential_new(&net, CTRT_MODULES(CTRT_NEW(linear, 3, 2, true, NULL), CTRT_NEW(tanh))));
-    CHECK_OK(ctrt_module_child(NULL, &linear, net, 0));
-    CHECK_OK(ctrt_zeros(&x, CTRT_SHAPE(1, 3), CTRT_F32, NULL));
-    CHECK_OK(ctrt_module_add_forward_hooks(net, &both, &h, &first));
-    CHECK_OK(ctrt_module_add_forward_hooks(net, &last, &h, &second));
-    CHECK_OK(ctrt_module_add_forward_hooks(linear, &both, &h, NULL));
-    CHECK_OK(ctrt_forward(&y, net, x));
+    OK(ctrt_module_child(NULL, &linear, net, 0), ctrt_zeros(&x, CTRT_SHAPE(1, 3), CTRT_F32, NULL),
+       ctrt_module_add_forward_hooks(net, &both, &h, &first), ctrt_module_add_forward_hooks(net, &last, &h, &second),
+       ctrt_module_add_forward_hooks(linear, &both, &h, NULL), ctrt_forward(&y, net, x));
     CHECK_STR(h.calls, "<s<ll>s>s>");
     h = (struct hooked){ .fails = CTRT_OK };
     CHECK_OK(ctrt_module_copy(&copy, net, NULL));   /* has no hooks */
@@ -382,7 +379,4 @@ TEST(forward_hooks, "forward hooks")
     CHECK_TRUE(y == before);
 }
 
-TEST_MAIN
-{
-    return cpu_opened() ? run_tests() : done();
-}
+CPU_TESTS_MAIN

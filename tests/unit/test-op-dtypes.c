@@ -43,8 +43,7 @@ static ctrt_status where_of(ctrt_tensor **out, ctrt_tensor *a, ctrt_tensor *b)
 
 static ctrt_status cat_of(ctrt_tensor **out, ctrt_tensor *a, ctrt_tensor *b)
 {
-    ctrt_tensor *both[2] = { a, b };
-    return ctrt_cat(out, both, 2, 0);
+    return ctrt_cat(out, (ctrt_tensor *[]){ a, b }, 2, 0);
 }
 
 /* A scalar operand of where is passed as a 0-dim tensor. */
@@ -107,16 +106,9 @@ static ctrt_tensor *ones(ctrt_dtype dtype)
     return x;
 }
 
-static ctrt_dtype dtype_of(const char *name)
-{
-    ctrt_dtype dtype = CTRT_DTYPE_DEFAULT;
-    CHECK_OK(ctrt_dtype_parse(&dtype, name));
-    return dtype;
-}
-
 static void one_row(const struct op *op, const char *a_name, const char *b_name, const char *want)
 {
-    CTRT_AUTO(tensor) a = ones(dtype_of(a_name)), b = b_name ? ones(dtype_of(b_name)) : NULL, out = NULL;
+    CTRT_AUTO(tensor) a = ones(dtype_from_name(a_name)), b = b_name ? ones(dtype_from_name(b_name)) : NULL, out = NULL;
     char operands[32];
     snprintf(operands, sizeof operands, "%s%s%s", a_name, b_name ? " " : "", b_name ? b_name : "");
     for (size_t k = 0; k < COUNT(different); k++)
@@ -171,7 +163,7 @@ static void casts_in_place(void)
         char from[16], to[16], answer[8];
         if (*line == '#' || sscanf(line, "%15s %15s %7s", from, to, answer) != 3)
             continue;
-        may[dtype_of(from)][dtype_of(to)] = !strcmp(answer, "yes");
+        may[dtype_from_name(from)][dtype_from_name(to)] = !strcmp(answer, "yes");
         rows++;
     }
     CHECK_EQ(rows, 100);

@@ -44,13 +44,6 @@ static const char *const lacking[] = {
 
 /* ---- records and tensors ---- */
 
-static ctrt_dtype dtype_of(const struct ref_record *record)
-{
-    ctrt_dtype dtype = CTRT_DTYPE_DEFAULT;
-    ctrt_dtype_parse(&dtype, record->dtype);
-    return dtype;
-}
-
 /* Returns the input called `name`, or NULL when the case has no such input. */
 static ctrt_tensor *input(const struct ref_case *c, const char *name)
 {
@@ -361,13 +354,6 @@ static ctrt_status ref_op_call(const struct ref_op *op, struct ref_case *c)
 
 /* ---- comparing ---- */
 
-static bool same_shape(const char *what, ctrt_tensor *got, const struct ref_record *want)
-{
-    return CHECK(lists_equal(ctrt_tensor_shape(got), ctrt_tensor_ndim(got), ctrt_ints_of(want->dims, want->ndim)),
-                 "%s: got shape %s, expected %s", what, list_text(ctrt_tensor_shape(got), ctrt_tensor_ndim(got)),
-                 list_text(want->dims, want->ndim));
-}
-
 /* Returns the elements as `dtype`, in memory to be freed. */
 static void *values(ctrt_tensor *tensor, ctrt_dtype dtype)
 {
@@ -382,7 +368,7 @@ static void compare(const char *what, ctrt_tensor *got, const struct ref_record 
 {
     if (tolerance == 0)
         CHECK_STR(ctrt_dtype_name(ctrt_tensor_dtype(got)), want->dtype);
-    if (!same_shape(what, got, want))
+    if (!check_shape(what, __LINE__, got, ctrt_ints_of(want->dims, want->ndim)))
         return;
     int64_t *whole = want->i ? values(got, CTRT_I64) : NULL;
     double *is = values(got, CTRT_F64), most = 0;
@@ -437,7 +423,7 @@ static bool load_inputs(struct ref_case *c)
         const struct ref_record *record = &c->file->records[r];
         if (strncmp(record->name, prefix, length))
             continue;
-        ctrt_dtype dtype = dtype_of(record);
+        ctrt_dtype dtype = dtype_from_name(record->dtype);
         if (c->wide && dtype == CTRT_F32)
             dtype = CTRT_F64;
         snprintf(c->input_names[c->inputs], sizeof c->input_names[0], "%s", record->name + length);
@@ -513,11 +499,9 @@ static void run_case(const struct ref_file *file, const char *name, const struct
             compare_gradients(&c, tolerance);
         }
     }
-    for (int k = 0; k < CASE_RESULTS; k++)
-        ctrt_tensor_release(&c.out[k]);
-    for (int k = 0; k < CASE_INPUTS; k++) {
-        RELEASE(c.in[k], c.leaf[k]);
-    }
+    tensors_release(c.out, CASE_RESULTS);
+    tensors_release(c.in, CASE_INPUTS);
+    tensors_release(c.leaf, CASE_INPUTS);
 }
 
 /* ---- all cases ---- */
@@ -557,7 +541,6 @@ TEST_MAIN
     for (size_t f = 0; f < COUNT(files); f++) {
         struct ref_file *file = ref_load(files[f]);
         char last[96] = "";
-        REQUIRE(file != NULL, "%s cannot be read", files[f]);
         for (size_t r = 0; r < file->count; r++) {
             char name[96];
             snprintf(name, sizeof name, "%.*s", (int)strcspn(file->records[r].name, "/"), file->records[r].name);

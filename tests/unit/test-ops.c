@@ -16,9 +16,8 @@ static ctrt_tensor *repeated(ctrt_ints shape, ctrt_dtype dtype)
     return x;
 }
 
-static void too_large(void)
+TEST(too_large, "results of more than 2^63 bytes")
 {
-    group("results of more than 2^63 bytes");
     const int64_t half = (int64_t)1 << 31;
     CTRT_AUTO(tensor) column = repeated(CTRT_SHAPE(half, 1), CTRT_F32), row = repeated(CTRT_SHAPE(1, half), CTRT_F32);
     CTRT_AUTO(tensor) bytes = repeated(CTRT_SHAPE((int64_t)1 << 62), CTRT_U8), old = COUNTING(2);
@@ -55,9 +54,8 @@ static void pool_gradient(ctrt_tensor **gradient, ctrt_tensor *x, ctrt_tensor *d
     ctrt_tensor_assign(gradient, ctrt_tensor_grad(leaf));
 }
 
-static void layouts(void)
+TEST(layouts, "channels-last pooling, rows of f16 with gaps, and transposed operands with a constant, as contiguous")
 {
-    group("channels-last pooling, rows of f16 with gaps, and transposed operands with a constant, as contiguous");
     CTRT_AUTO(tensor) x = NULL, dy = NULL, expected = NULL, a = NULL, b = NULL, t = NULL, mask = NULL, one = NULL;
     OK(ctrt_randn(&x, CTRT_SHAPE(2, 70, 7, 6), CTRT_F32, cpu), ctrt_randn(&dy, CTRT_SHAPE(2, 70, 3, 5), CTRT_F32, cpu));
     pool_gradient(&expected, x, dy, CTRT_CONTIGUOUS_FORMAT);
@@ -77,9 +75,8 @@ static void layouts(void)
     SAME(y, expected);
 }
 
-static void products(void)
+TEST(products, "matmul of rows with gaps and permuted rows")
 {
-    group("matmul of rows with gaps and permuted rows");
     CTRT_AUTO(tensor) x = COUNTING(3, 1, 5, 4), w = COUNTING(4, 2), part = NULL;
     /* Strides 20, 20, 4, 1. The stride of the dimension of size 1 has no meaning. */
     PRODUCT_OF(ctrt_narrow(&part, x, 2, 0, 2));
@@ -92,9 +89,8 @@ static void products(void)
     PRODUCT_OF(ctrt_expand(&part, part, CTRT_SHAPE(2, 3, 1, 4)));
 }
 
-static void windows(void)
+TEST(windows, "pooling and convolution windows in the padding, and very large strides")
 {
-    group("pooling and convolution windows in the padding, and very large strides");
     const ctrt_pool2d_options apart = { .kernel = { 2, 2 }, .stride = { 1, 1 }, .padding = { 1, 1 },
                                         .dilation = { 3, 3 } };
     for (int layout = CTRT_CONTIGUOUS_FORMAT; layout <= CTRT_CHANNELS_LAST; layout++) {
@@ -115,12 +111,11 @@ static void windows(void)
         { { .kernel = { 2, 2 }, .stride = { INT32_MAX, INT32_MAX } }, 5 },
         { { .kernel = { 2, 2 }, .stride = { INT32_MAX, 1 }, .dilation = { 1, 3 } }, 7 },
     };
-    for (size_t i = 0; i < COUNT(wide); i++)
+    EACH(c, wide)
         for (int layout = CTRT_CONTIGUOUS_FORMAT; layout <= CTRT_CHANNELS_LAST; layout++) {
             CTRT_AUTO(tensor) x = COUNTING(1, 1, 4, 4);
             OK(ctrt_expand(&x, x, CTRT_SHAPE(1, 2, 4, 4)), ctrt_contiguous(&x, x, (ctrt_memory_format)layout));
-            if (CHECK_OK(ctrt_max_pool2d(&y, NULL, x, &wide[i].options)))
-                VALUES_ARE(y, wide[i].want, wide[i].want);
+            GIVES(ctrt_max_pool2d(&y, NULL, x, &c->options), c->want, c->want);
         }
     static const struct conv { ctrt_conv2d_options options; int64_t side; double sum; } convs[] = {
         { { .stride = { INT32_MAX, INT32_MAX } }, 1, 10 },
@@ -130,31 +125,29 @@ static void windows(void)
     };
     CTRT_AUTO(tensor) image = COUNTING(1, 1, 4, 4), weight = NULL;
     CHECK_OK(ctrt_ones(&weight, CTRT_SHAPE(1, 1, 2, 2), CTRT_F32, cpu));
-    for (size_t i = 0; i < COUNT(convs); i++)
-        if (CHECK_OK(ctrt_conv2d(&y, image, weight, NULL, &convs[i].options))) {
-            SHAPE_IS(y, 1, 1, convs[i].side, convs[i].side);
-            GIVES(ctrt_sum(&y, y, CTRT_ALL_DIMS), convs[i].sum);
-        }
+    EACH(c, convs) {
+        GIVES_SHAPE(ctrt_conv2d(&y, image, weight, NULL, &c->options), 1, 1, c->side, c->side);
+        GIVES(ctrt_sum(&y, y, CTRT_ALL_DIMS), c->sum);
+    }
     const int64_t above = (int64_t)1 << 31;
     const ctrt_conv2d_options bad_convs[] = {
         { .stride = { 1, above } }, { .padding = { above, 0 } }, { .dilation = { 1, above } },
         { .stride = { INT64_MAX, INT64_MAX }, .padding = { 1, 1 } },
     };
-    for (size_t i = 0; i < COUNT(bad_convs); i++)
-        CHECK_FAILS(ctrt_conv2d(&y, image, weight, NULL, &bad_convs[i]), CTRT_ERR_INVALID_ARGUMENT, "to 2147483647");
+    EACH(options, bad_convs)
+        CHECK_FAILS(ctrt_conv2d(&y, image, weight, NULL, options), CTRT_ERR_INVALID_ARGUMENT, "to 2147483647");
     const ctrt_pool2d_options bad_pools[] = {
         { .kernel = { 2, above } }, { .kernel = { 2, 2 }, .stride = { 1, INT64_MAX } },
         { .kernel = { 1, 1 }, .dilation = { above, 1 } },
     };
-    for (size_t i = 0; i < COUNT(bad_pools); i++)
-        CHECK_FAILS(ctrt_max_pool2d(&y, NULL, image, &bad_pools[i]), CTRT_ERR_INVALID_ARGUMENT, "to 2147483647");
+    EACH(options, bad_pools)
+        CHECK_FAILS(ctrt_max_pool2d(&y, NULL, image, options), CTRT_ERR_INVALID_ARGUMENT, "to 2147483647");
     CHECK_OK(ctrt_zeros(&empty, CTRT_SHAPE(0, 1, 4, 4), CTRT_F32, cpu));
     GIVES_SHAPE(ctrt_max_pool2d(&y, NULL, empty, &padded), 0, 1, 3, 3);
 }
 
-static void scalars(void)
+TEST(scalars, "ops on 0-dim tensors")
 {
-    group("ops on 0-dim tensors");
     CTRT_AUTO(tensor) x = counting_of(CTRT_SCALAR_SHAPE, CTRT_F32), places = NULL, old = COUNTING(2), index = NULL;
     CHECK_OK(ctrt_max(&y, &places, x, -1, false));
     CHECK_TRUE(!ctrt_tensor_shares_storage(x, y));
@@ -174,9 +167,8 @@ static void scalars(void)
     CHECK_EQ(ctrt_tensor_ndim(y), 0);
 }
 
-static void numbers(void)
+TEST(numbers, "numbers that a dtype cannot represent")
 {
-    group("numbers that a dtype cannot represent");
     CTRT_AUTO(tensor) x = NULL, logits = NULL, target = NULL;
     double loss = 0;
     CHECK_OK(ctrt_full(&x, CTRT_SHAPE(2), ctrt_int(100), CTRT_U8, cpu));
@@ -184,17 +176,16 @@ static void numbers(void)
     CHECK_FAILS(ctrt_gt_scalar(&y, x, ctrt_int(-1)), CTRT_ERR_OVERFLOW, "-1");
     CHECK_FAILS(ctrt_randint(&y, 0, 300, CTRT_SHAPE(2), CTRT_U8, cpu), CTRT_ERR_OVERFLOW, "randint: 299");
     GIVES(ctrt_lt_scalar(&y, x, ctrt_int(255)), 1, 1);
-    static const struct range { ctrt_dtype dtype; int64_t low, high; } ranges[] = {
+    static const struct { ctrt_dtype dtype; int64_t low, high; } ranges[] = {
         { CTRT_F16, 0, 4096 }, { CTRT_F16, 2049, 2052 }, { CTRT_BF16, -261, -256 },
         { CTRT_F32, (1 << 25) - 2, 1 << 25 },
     };
-    for (size_t i = 0; i < COUNT(ranges); i++) {
+    EACH(c, ranges) {
         static double values[20000];
-        OK(ctrt_randint(&logits, ranges[i].low, ranges[i].high, CTRT_SHAPE(COUNT(values)), ranges[i].dtype, cpu),
+        OK(ctrt_randint(&logits, c->low, c->high, CTRT_SHAPE(COUNT(values)), c->dtype, cpu),
            ctrt_to_host(values, sizeof values, logits, CTRT_F64));
         for (size_t k = 0; k < COUNT(values); k++)
-            if (!CHECK(values[k] >= (double)ranges[i].low && values[k] < (double)ranges[i].high, "case %zu: %g", i,
-                       values[k]))
+            if (!CHECK(values[k] >= (double)c->low && values[k] < (double)c->high, "%g", values[k]))
                 break;
     }
     FAILS(INVALID_ARGUMENT, (ctrt_randint(&y, 4095, 4096, CTRT_SHAPE(2), CTRT_F16, cpu), "randint: f16 has no value"));
@@ -213,9 +204,8 @@ static void numbers(void)
 
 /* The expected values are PyTorch's. PyTorch keeps such a number in f32 for add, sub, mul, div and floor_divide, and
  * rounds it for other ops. */
-static void half_numbers(void)
+TEST(half_numbers, "f16 and bf16 ops with a number that they cannot represent")
 {
-    group("f16 and bf16 ops with a number that they cannot represent");
     static const struct half_case {
         const char *name;
         ctrt_status (*scalar)(ctrt_tensor **, ctrt_tensor *, ctrt_scalar);
@@ -248,9 +238,8 @@ static void half_numbers(void)
     VALUES_ARE(x, 0, 0.300048828125, 0.0999755859375, 0.39990234375, 0.199951171875, 0.5);
 }
 
-static void halves(void)
+TEST(halves, "the variance of f16 and bf16 tensors is rounded once")
 {
-    group("the variance of f16 and bf16 tensors is rounded once");
     static const double values[] = { 1, 1.0078125, 1.015625, 1.0234375 };     /* exact in bf16 and in f16 */
     for (int i = 0; i < 2; i++) {
         CTRT_AUTO(tensor) x = NULL;
@@ -265,10 +254,8 @@ static void halves(void)
     }
 }
 
-/* Error messages of a composed function must name the called function and its operands. */
-static void names(void)
+TEST(names, "error messages name the called function")
 {
-    group("error messages name the called function");
     CTRT_AUTO(tensor) x = COUNTING(2, 3), mask = NULL;
     CHECK_FAILS(ctrt_masked_fill(&y, x, x, ctrt_float(1)), CTRT_ERR_DTYPE, "masked_fill: mask has dtype f32");
     CHECK_FAILS(ctrt_masked_fill_(x, x, ctrt_float(1)), CTRT_ERR_DTYPE, "masked_fill_: mask has dtype f32");
@@ -302,9 +289,8 @@ static void names(void)
 }
 
 /* Expected shapes and errors are PyTorch's. */
-static void shapes(void)
+TEST(shapes, "linear with a weight of one dimension; gather with an empty index")
 {
-    group("linear with a weight of one dimension; gather with an empty index");
     static const struct { int x, bias, ndim; int64_t x_shape[3], shape[3]; } linears[] = {
         /* bias: number of dimensions (of size 1), -1: none. ndim: of the result, -1: an error */
         { 3, -1, 2, { 2, 2, 4 }, { 2, 2 } }, { 2, 0, 1, { 3, 4 }, { 3 } }, { 1, 0, 0, { 4 }, { 0 } },
@@ -313,18 +299,18 @@ static void shapes(void)
     };
     static const int64_t one[] = { 1 };
     CTRT_AUTO(tensor) x = NULL, sum = NULL, index = NULL;
-    for (size_t i = 0; i < COUNT(linears); i++) {
+    EACH(c, linears) {
         CTRT_AUTO(tensor) weight = COUNTING(4), bias = NULL;
-        OK(ctrt_full(&x, ctrt_ints_of(linears[i].x_shape, linears[i].x), ctrt_float(2), CTRT_F32, cpu),
+        OK(ctrt_full(&x, ctrt_ints_of(c->x_shape, c->x), ctrt_float(2), CTRT_F32, cpu),
            ctrt_tensor_require_grad(weight, true));
-        if (linears[i].bias >= 0)
-            CHECK_OK(ctrt_ones(&bias, ctrt_ints_of(one, linears[i].bias), CTRT_F32, cpu));
-        if (linears[i].ndim < 0) {
+        if (c->bias >= 0)
+            CHECK_OK(ctrt_ones(&bias, ctrt_ints_of(one, c->bias), CTRT_F32, cpu));
+        if (c->ndim < 0) {
             CHECK_FAILS(ctrt_linear(&y, x, weight, bias), CTRT_ERR_SHAPE, "linear: ");
             continue;
         }
         CHECK_OK(ctrt_linear(&y, x, weight, bias));
-        check_shape("linear", __LINE__, y, ctrt_ints_of(linears[i].shape, linears[i].ndim));
+        check_shape("linear", __LINE__, y, ctrt_ints_of(c->shape, c->ndim));
         const double rows = (double)ctrt_tensor_numel(y), each = 2 * (0 + 1 + 2 + 3) + (bias != NULL);
         OK(ctrt_sum(&sum, y, CTRT_ALL_DIMS), ctrt_backward(sum));
         VALUES_ARE(sum, rows * each);
@@ -334,12 +320,11 @@ static void shapes(void)
         { 2, 1, 1, { 3, 5 }, { 0 } },    { 2, 1, 3, { 3, 5 }, { 0, 1, 2 } }, { 2, 1, 2, { 3, 5 }, { 7, 0 } },
         { 0, 0, 1, { 0 }, { 0 } },       { 0, 0, 2, { 0 }, { 0, 2 } },       { 2, 1, 2, { 0, 5 }, { 0, 3 } },
     };
-    for (size_t i = 0; i < COUNT(gathers); i++) {
-        OK(ctrt_ones(&x, ctrt_ints_of(gathers[i].x_shape, gathers[i].x), CTRT_F32, cpu),
-           ctrt_tensor_require_grad(x, true),
-           ctrt_zeros(&index, ctrt_ints_of(gathers[i].index_shape, gathers[i].index), CTRT_I64, cpu),
-           ctrt_gather(&y, x, gathers[i].dim, index));
-        check_shape("gather", __LINE__, y, ctrt_ints_of(gathers[i].index_shape, gathers[i].index));
+    EACH(c, gathers) {
+        const ctrt_ints shape = ctrt_ints_of(c->index_shape, c->index);
+        OK(ctrt_ones(&x, ctrt_ints_of(c->x_shape, c->x), CTRT_F32, cpu), ctrt_tensor_require_grad(x, true),
+           ctrt_zeros(&index, shape, CTRT_I64, cpu), ctrt_gather(&y, x, c->dim, index));
+        check_shape("gather", __LINE__, y, shape);
         OK(ctrt_sum(&sum, y, CTRT_ALL_DIMS), ctrt_backward(sum), ctrt_sum(&sum, ctrt_tensor_grad(x), CTRT_ALL_DIMS));
         VALUES_ARE(sum, 0);
         ctrt_tensor_release(&x);
@@ -348,9 +333,8 @@ static void shapes(void)
     CHECK_FAILS(ctrt_gather(&y, x, 2, index), CTRT_ERR_SHAPE, "gather: ");
 }
 
-static void itself(void)
+TEST(itself, "the result variable is an operand")
 {
-    group("the result variable is an operand");
     CTRT_AUTO(tensor) x = COUNTING(2, 2), t = NULL;
     ctrt_tensor *pieces[2] = { NULL };
     int count = 0;
@@ -374,10 +358,8 @@ static void itself(void)
     VALUES_ARE(x, 81204.5);
 }
 
-/* Two storages share the same memory. */
-static void twice(void)
+TEST(twice, "operands from blobs that overlap")
 {
-    group("operands from blobs that overlap");
     float memory[9] = { 0, 1, 2, 3, 4, 5, 6, 7, 8 };
     CTRT_AUTO(tensor) low = NULL, high = NULL, same = NULL;
     OK(ctrt_from_blob(&low, memory, CTRT_SHAPE(8), ctrt_ints_of(NULL, 0), CTRT_F32, NULL, NULL),
@@ -390,12 +372,4 @@ static void twice(void)
     VALUES_ARE(low, 0, 0, 2, 6, 10, 14, 18, 22);
 }
 
-TEST_MAIN
-{
-    if (!cpu_opened())
-        return done();
-    RUN_ALL(too_large, layouts, products, windows, scalars, numbers, half_numbers, halves, names, shapes, itself,
-            twice);
-    ctrt_tensor_release(&y);
-    return done();
-}
+CPU_TESTS_MAIN

@@ -156,18 +156,16 @@ static void reference_case(const struct entry *entry, const struct ref_file *ref
 
 static void references(const struct entry *entry, ctrt_device *device)
 {
-    group("%s on %s: parameters equal PyTorch's after each step", entry->kind->name, ctrt_device_name(device));
     struct ref_file *ref = ref_load("optim.txt");
     const uint64_t fallbacks = ctrt_fallback_count(NULL);
     char test[40];
     int cases = 0;
-    while (ref != NULL) {
+    for (;; cases++) {
         snprintf(test, sizeof test, "%s.%d", entry->id, cases);
         if (ref_find(ref, "%s/out64", test) == NULL)
             break;
         reference_case(entry, ref, test, CTRT_F32, device);
         reference_case(entry, ref, test, CTRT_F64, device);
-        cases++;
     }
     CHECK(cases >= 3, "optim.txt has %d cases of %s", cases, entry->id);
     CHECK_EQ(ctrt_fallback_count(NULL), fallbacks);
@@ -183,8 +181,6 @@ static void half(const struct entry *entry, ctrt_device *device)
     static const double start = 1, grad = 1.0 / 4096;           /* 0.001 times its square underflows in f16 */
     static const ctrt_dtype dtypes[] = { CTRT_F32, CTRT_F16, CTRT_BF16 };
     double want = 0, states[OPTIM_STATES] = { 0 };
-    group("%s on %s: f16 and bf16 parameters have the state of an f32 parameter", entry->kind->name,
-          ctrt_device_name(device));
     for (size_t d = 0; d < COUNT(dtypes); d++) {
         CTRT_AUTO(optimizer) optimizer = NULL;
         CTRT_AUTO(tensor) p = tensor_with(&start, CTRT_SHAPE(1), dtypes[d], device);
@@ -340,7 +336,6 @@ static ctrt_tensor *parameter(int which, ctrt_device *device)
 /* An optimizer with two groups, the second of them added after two steps, must equal two optimizers with one group. */
 static void groups(const struct entry *entry, ctrt_device *device)
 {
-    group("%s on %s: two groups step as two optimizers", entry->kind->name, ctrt_device_name(device));
     const union optim_options options = full_options(entry->kind);
     CTRT_AUTO(optimizer) both = NULL, one = NULL, two = NULL;
     ctrt_tensor *p[2] = { parameter(0, device), parameter(1, device) },
@@ -387,8 +382,6 @@ static void late(const struct entry *entry, ctrt_device *device)
     static const bool given[STEPS][N] = { { 1, 0, 0, 0 }, { 1, 1, 0, 0 }, { 1, 1, 1, 0 }, { 0, 1, 1, 0 },
                                           { 1, 1, 1, 0 } };
     static const ctrt_dtype dtypes[N] = { CTRT_F64, CTRT_F64, CTRT_F32, CTRT_F64 };
-    group("%s on %s: parameters whose first gradient comes in a later step", entry->kind->name,
-          ctrt_device_name(device));
     const union optim_options options = full_options(entry->kind);
     const char *state_name = entry->kind->states[0].name;
     ctrt_optimizer *alone[N] = { NULL };
@@ -433,8 +426,6 @@ static void late(const struct entry *entry, ctrt_device *device)
 /* An optimizer that loads the file of another one gets its options and continues with the same values. */
 static void files(const struct entry *entry, ctrt_device *device)
 {
-    group("%s on %s: a saved optimizer with groups continues after loading", entry->kind->name,
-          ctrt_device_name(device));
     const union optim_options options = full_options(entry->kind);
     CTRT_AUTO(optimizer) first = NULL, second = NULL, wrong = NULL;
     ctrt_tensor *p[3], *q[3] = { NULL };
@@ -539,24 +530,28 @@ static bool failing_step(const struct entry *entry, ctrt_device *device, ctrt_dt
 static void failures(const struct entry *entry, ctrt_device *device)
 {
     static const struct { ctrt_dtype dtype; int at; } cases[] = { { CTRT_F32, 0 }, { CTRT_F32, 2 }, { CTRT_BF16, 2 } };
-    group("%s on %s: a step whose n-th allocation fails leaves no parameter half updated", entry->kind->name,
-          ctrt_device_name(device));
     EACH(c, cases) {
-        const ctrt_dtype dtype = c->dtype;
-        const int at = c->at;
         struct values found[4];
         uint64_t n = 1;
-        failing_step(entry, device, dtype, at, 0, NULL, NULL, found);
-        while (n < 1000 && !failing_step(entry, device, dtype, at, n, found, found + 2, NULL))
+        failing_step(entry, device, c->dtype, c->at, 0, NULL, NULL, found);
+        while (n < 1000 && !failing_step(entry, device, c->dtype, c->at, n, found, found + 2, NULL))
             n++;
         CHECK(n < 1000 && (n > 1 || device == cpu), "%llu allocations failed", (unsigned long long)n - 1);
-        printf("# %s, %s, step %d: %llu allocations\n", entry->kind->name, ctrt_dtype_name(dtype), at,
+        printf("# %s, %s, step %d: %llu allocations\n", entry->kind->name, ctrt_dtype_name(c->dtype), c->at,
                (unsigned long long)n - 1);
     }
 }
 
 TEST_MAIN
 {
+    static const struct { const char *what; void (*run)(const struct entry *, ctrt_device *); } tests[] = {
+        { "parameters equal PyTorch's after each step", references },
+        { "f16 and bf16 parameters have the state of an f32 parameter", half },
+        { "two groups step as two optimizers", groups },
+        { "parameters whose first gradient comes in a later step", late },
+        { "a saved optimizer with groups continues after loading", files },
+        { "a step whose n-th allocation fails leaves no parameter half updated", failures },
+    };
     group("the devices cpu and lean open");
     const int fd = mkstemp(path);
     if (!CHECK(fd >= 0, "no temporary file") || !CHECK_OK(ctrt_device_get(&cpu, "cpu")) || !CHECK_OK(lean_open(&lean)))
@@ -565,15 +560,11 @@ TEST_MAIN
     CHECK_TRUE(!ctrt_op_supported(lean, "sgd_step", CTRT_F32) && !ctrt_op_supported(lean, "adam_step", CTRT_F32));
     EACH(c, entries) {
         bad_options(c);
-        for (int d = 0; d < 2; d++) {
-            ctrt_device *device = d ? lean : cpu;
-            references(c, device);
-            half(c, device);
-            groups(c, device);
-            late(c, device);
-            files(c, device);
-            failures(c, device);
-        }
+        for (int d = 0; d < 2; d++)
+            for (size_t i = 0; i < COUNT(tests); i++) {
+                group("%s on %s: %s", c->kind->name, d ? "lean:0" : "cpu", tests[i].what);
+                tests[i].run(c, d ? lean : cpu);
+            }
     }
     unlink(path);
     return done();

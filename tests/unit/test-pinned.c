@@ -6,16 +6,14 @@
 #include "memory_checks.h"
 #include "sims.h"
 
-static void test_classes(void)
+TEST(test_classes, "size classes waste at most 12.5 %")
 {
     static const struct { size_t bytes, granted; } golden[] = {
         { 1, 64 }, { 64, 64 }, { 65, 128 }, { 512, 512 }, { 513, 576 }, { 1000, 1024 }, { 1024, 1024 }, { 1025, 1152 },
         { 4096, 4096 }, { 4097, 4608 }, { 1 << 20, 1 << 20 }, { (1 << 20) + 1, (1 << 20) + (1 << 17) },
     };
-    group("size classes waste at most 12.5 %%");
-    for (size_t i = 0; i < COUNT(golden); i++)
-        CHECK(pinned_round(golden[i].bytes) == golden[i].granted, "%zu bytes get %zu, not %zu", golden[i].bytes,
-              pinned_round(golden[i].bytes), golden[i].granted);
+    EACH(c, golden)
+        CHECK_EQ(pinned_round(c->bytes), c->granted);
     double worst = 0;
     for (size_t bytes = 1; bytes < (size_t)1 << 40; bytes += 1 + bytes / 97) {
         const size_t granted = pinned_round(bytes);
@@ -26,9 +24,8 @@ static void test_classes(void)
     CHECK(worst <= 0.125, "%.2f %% of a block are not used", 100 * worst);
 }
 
-static void test_reuse(void)
+TEST(test_reuse, "a block is reused, but not while a device copies from it; unused blocks are freed")
 {
-    group("a block is reused, but not while a device copies from it; unused blocks are freed");
     IN_CHILD("CTRT_SIM=devices=1,latency=30ms") {
         ctrt_device *device = sim_open("sim:0"), *cpu = NULL;
         CTRT_AUTO(tensor) a = NULL, b = NULL, there = NULL;
@@ -111,9 +108,8 @@ static void metrics_have(const char *name, uint64_t bytes)
     CHECK_HAS(metrics_as(CTRT_METRICS_PROMETHEUS), line);
 }
 
-static void test_limit(void)
+TEST(test_limit, "a limit covers pinned and device memory, which free each other's unused blocks")
 {
-    group("a limit covers pinned and device memory, which free each other's unused blocks");
     IN_CHILD("CTRT_SIM=devices=1,memory=64m", "CTRT_MEMORY_LIMIT=sim=32m") {
         ctrt_device *device = sim_open("sim:0");
         CTRT_AUTO(tensor) a = NULL, b = NULL, more = NULL;
@@ -160,8 +156,4 @@ static void test_limit(void)
     }
 }
 
-TEST_MAIN
-{
-    RUN_ALL(test_classes, test_reuse, test_limit);
-    return done();
-}
+TESTS_MAIN

@@ -14,6 +14,7 @@
 #include "sims.h"
 
 static char fifo[192], fifo_setting[256];
+#define ON "CTRT_MEMORY_PRESSURE=on"
 
 /* Waits up to 10 seconds until the condition is true. */
 #define WAIT_FOR(condition)                                                                                 \
@@ -72,7 +73,7 @@ static const char unwatched[] = "not watched";
 
 /* ---- CTRT_MEMORY_PRESSURE ---- */
 
-static void test_grammar(void)
+TEST(test_grammar, "values of CTRT_MEMORY_PRESSURE are parsed")
 {
     static const struct { const char *text, *trigger; } good[] = {
         { "off", NULL }, { "0", NULL }, { "on", "some 150000 2000000" },
@@ -84,25 +85,21 @@ static void test_grammar(void)
         "on:some -1 1000000", "on:some 99999999999999999999 1000000",
     };
     struct pressure_options setting;
-    group("values of CTRT_MEMORY_PRESSURE are parsed");
-    for (size_t i = 0; i < COUNT(good); i++) {
-        CHECK_OK(pressure_parse(&setting, good[i].text));
-        CHECK_EQ(setting.watch, good[i].trigger != NULL);
+    EACH(c, good) {
+        CHECK_OK(pressure_parse(&setting, c->text));
+        CHECK_EQ(setting.watch, c->trigger != NULL);
         if (setting.watch)
-            CHECK_STR(setting.trigger, good[i].trigger);
+            CHECK_STR(setting.trigger, c->trigger);
     }
-    for (size_t i = 0; i < COUNT(bad); i++) {
-        ctrt_status status = pressure_parse(&setting, bad[i]);
-        CHECK(status == CTRT_ERR_INVALID_ARGUMENT && strstr(ctrt_error_message(), "CTRT_MEMORY_PRESSURE") != NULL,
-              "\"%s\": status %d, \"%s\"", bad[i], (int)status, ctrt_error_message());
-    }
+    EACH(text, bad)
+        CHECK_FAILS(pressure_parse(&setting, *text), CTRT_ERR_INVALID_ARGUMENT, "CTRT_MEMORY_PRESSURE");
     IN_CHILD("CTRT_MEMORY_PRESSURE=perhaps") {
         ctrt_device *device = NULL;
         CHECK_FAILS(ctrt_device_get(&device, "cpu"), CTRT_ERR_INVALID_ARGUMENT, "CTRT_MEMORY_PRESSURE=perhaps");
     }
 }
 
-static void off(void)
+CHILD_TEST(off, "no watcher thread by default", "CTRT_MEMORY_PRESSURE_FILE=/nowhere")
 {
     ctrt_tensor *x = filled(4 * MIB, 1);
     CHECK_EQ(watchers(NULL), 0);
@@ -111,7 +108,7 @@ static void off(void)
 
 /* ---- pressure ---- */
 
-static void trim(void)
+CHILD_TEST(trim, "pressure trims the cache, not live tensors", ON, fifo_setting, "CTRT_MEMORY=caching")
 {
     ctrt_tensor *kept = filled(24 * MIB, 3), *gone = NULL;
     for (int round = 1; round <= 3; round++) {
@@ -127,7 +124,7 @@ static void trim(void)
     ctrt_tensor_release(&kept);
 }
 
-static void pinned(void)
+CHILD_TEST(pinned, "pressure frees unused pinned memory", ON, fifo_setting, "CTRT_SIM=devices=1,latency=300ms")
 {
     ctrt_device *device = NULL;
     CTRT_AUTO(tensor) kept = NULL, gone = NULL, there = NULL;
@@ -176,7 +173,8 @@ static void *churn(void *argument)
     return NULL;
 }
 
-static void threads(void)
+CHILD_TEST(threads, "pressure while other threads allocate and free", ON, fifo_setting, "CTRT_MEMORY=caching",
+           "CTRT_NUM_THREADS=1")
 {
     pthread_t threads[3];
     struct churner churners[3] = { { .seed = 1 }, { .seed = 2 }, { .seed = 3 } };
@@ -198,7 +196,7 @@ static void threads(void)
 
 /* ---- watcher thread ---- */
 
-static void life(void)
+CHILD_TEST(life, "one watcher thread, which blocks signals, stops and starts again", ON, fifo_setting)
 {
     unsigned long long blocked = 0;
     cpu_device();
@@ -215,7 +213,9 @@ static void life(void)
     WAIT_FOR(watchers(NULL) == 1);
 }
 
-__attribute__((unused)) static void forked(void)
+#ifndef __SANITIZE_THREAD__             /* it does not support threads in a forked child */
+CHILD_TEST(forked, "a forked child starts its own watcher at its first allocation", ON, fifo_setting,
+           "CTRT_MEMORY=caching")
 {
     ctrt_tensor *x = filled(8 * MIB, 1);
     WAIT_FOR(watchers(NULL) == 1);
@@ -234,6 +234,7 @@ __attribute__((unused)) static void forked(void)
     CHECK_TRUE(press());
     WAIT_FOR(ctrt_memory_reserved(cpu_device()) == 0);
 }
+#endif
 
 /* ---- no pressure file ---- */
 
@@ -261,8 +262,7 @@ static void test_absent(const char *folder)
     CHECK_STR(text, "precious");
 }
 
-/* With the kernel's own file, if it exists: the trigger is accepted, or a log message gives the reason. */
-static void kernel(void)
+CHILD_TEST(kernel, "the kernel's pressure file is watched, or the reason is logged", ON, "CTRT_LOG=info")
 {
     log_keep(CTRT_LOG_INFO);
     cpu_device();
@@ -271,23 +271,8 @@ static void kernel(void)
     WAIT_FOR(watchers(NULL) == (reason == NULL));
 }
 
-#define ON "CTRT_MEMORY_PRESSURE=on"
-
 TEST_MAIN
 {
-    static const struct { const char *what, *settings[5]; void (*run)(void); } cases[] = {
-        { "no watcher thread by default", { "CTRT_MEMORY_PRESSURE_FILE=/nowhere" }, off },
-        { "pressure trims the cache, not live tensors", { ON, fifo_setting, "CTRT_MEMORY=caching" }, trim },
-        { "pressure frees unused pinned memory", { ON, fifo_setting, "CTRT_SIM=devices=1,latency=300ms" }, pinned },
-        { "pressure while other threads allocate and free",
-          { ON, fifo_setting, "CTRT_MEMORY=caching", "CTRT_NUM_THREADS=1" }, threads },
-        { "one watcher thread, which blocks signals, stops and starts again", { ON, fifo_setting }, life },
-#ifndef __SANITIZE_THREAD__             /* it does not support threads in a forked child */
-        { "a forked child starts its own watcher at its first allocation", { ON, fifo_setting, "CTRT_MEMORY=caching" },
-          forked },
-#endif
-        { "the kernel's pressure file is watched, or the reason is logged", { ON, "CTRT_LOG=info" }, kernel },
-    };
     const char *folder = folder_new();
     snprintf(fifo, sizeof fifo, "%s/fifo", folder);
     snprintf(fifo_setting, sizeof fifo_setting, "CTRT_MEMORY_PRESSURE_FILE=%s", fifo);
@@ -295,12 +280,6 @@ TEST_MAIN
         perror(fifo);
         return 99;
     }
-    for (size_t i = 0; i < COUNT(cases); i++) {
-        group("%s", cases[i].what);
-        CHILD_LOOP(child, cases[i].settings, exit)
-            cases[i].run();
-    }
     test_absent(folder);
-    test_grammar();
-    return done();
+    return run_tests();
 }

@@ -20,11 +20,10 @@ static void value_is(ctrt_store *store, const char *key, const char *want)
 }
 
 /* The host name is an address of the loopback interface. failures.sh tests this with two machines. */
-static void test_own_address(void)
+TEST(test_own_address, "the machine's address for other machines")
 {
     static const char *const names[] = { "127.0.1.1", "localhost" };
     char first[OWN_ADDRESS_BYTES] = "";
-    group("the machine's address for other machines");
     EACH(name, names) {
         char own[OWN_ADDRESS_BYTES], address[OWN_ADDRESS_BYTES + 16];
         unsigned char bytes[16];
@@ -82,9 +81,8 @@ static const struct { const char *settings[4], *want; } stores[] = {
     { { "MASTER_ADDR=node1", "MASTER_PORT=0" }, "MASTER_PORT is \"0\"" },
 };
 
-static void test_environment(void)
+TEST(test_environment, "rank and size from the variables of launchers")
 {
-    group("rank and size from the variables of launchers");
     EACH(c, ranks) {
         CHILD_LOOP(child, c->settings, _exit) {
             struct rank_environment found;
@@ -140,7 +138,5 @@ TEST_MAIN
     };
     EACH(name, names)
         unsetenv(*name);
-    test_environment();
-    test_own_address();
-    return done();
+    return run_tests();
 }

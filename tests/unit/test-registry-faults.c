@@ -8,7 +8,6 @@
 #include <libintl.h>
 #include <locale.h>
 #include <stdarg.h>
-#include <sys/mman.h>
 #include <sys/resource.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
@@ -17,6 +16,7 @@
 #include "child.h"
 #include "ctrt/device.h"
 #include "folder.h"
+#include "memory_checks.h"
 
 enum { OPEN, READ, ALLOCATE };
 
@@ -32,29 +32,17 @@ static bool fails(int function)
     return true;
 }
 
-static int open_or_fail(int folder, const char *path, int flags, va_list arguments)
-{
-    const mode_t mode = flags & O_CREAT ? va_arg(arguments, mode_t) : 0;
-    return fails(OPEN) ? -1 : (int)syscall(SYS_openat, folder, path, flags, mode);
-}
-
-int openat(int folder, const char *path, int flags, ...)
-{
-    va_list arguments;
-    va_start(arguments, flags);
-    const int file = open_or_fail(folder, path, flags, arguments);
-    va_end(arguments);
-    return file;
-}
-
-int open(const char *path, int flags, ...)
-{
-    va_list arguments;
-    va_start(arguments, flags);
-    const int file = open_or_fail(AT_FDCWD, path, flags, arguments);
-    va_end(arguments);
-    return file;
-}
+#define OPENS(name, folder, ...)                                                            \
+    int name(__VA_ARGS__, int flags, ...)                                                   \
+    {                                                                                       \
+        va_list list;                                                                       \
+        va_start(list, flags);                                                              \
+        const mode_t mode = flags & O_CREAT ? va_arg(list, mode_t) : 0;                     \
+        va_end(list);                                                                       \
+        return fails(OPEN) ? -1 : (int)syscall(SYS_openat, folder, path, flags, mode);      \
+    }
+OPENS(open, AT_FDCWD, const char *path)
+OPENS(openat, at, int at, const char *path)
 
 /* fault->error 0 makes a short read. */
 ssize_t pread(int fd, void *to, size_t bytes, off_t offset)
@@ -74,20 +62,14 @@ extern void *__libc_malloc(size_t bytes), *__libc_calloc(size_t count, size_t by
 extern void *__libc_realloc(void *memory, size_t bytes);
 static __thread bool loading;
 
-__attribute__((visibility("default"))) void *malloc(size_t bytes)
-{
-    return loading && fails(ALLOCATE) ? NULL : __libc_malloc(bytes);
-}
-
-__attribute__((visibility("default"))) void *calloc(size_t count, size_t bytes)
-{
-    return loading && fails(ALLOCATE) ? NULL : __libc_calloc(count, bytes);
-}
-
-__attribute__((visibility("default"))) void *realloc(void *memory, size_t bytes)
-{
-    return loading && fails(ALLOCATE) ? NULL : __libc_realloc(memory, bytes);
-}
+#define ALLOCATES(name, parameters, ...)                                    \
+    __attribute__((visibility("default"))) void *name parameters            \
+    {                                                                       \
+        return loading && fails(ALLOCATE) ? NULL : __libc_##name(__VA_ARGS__); \
+    }
+ALLOCATES(malloc, (size_t bytes), bytes)
+ALLOCATES(calloc, (size_t count, size_t bytes), count, bytes)
+ALLOCATES(realloc, (void *memory, size_t bytes), memory, bytes)
 
 void *dlopen(const char *path, int flags)
 {
@@ -183,13 +165,11 @@ TEST_MAIN
         { "pread: ENOMEM", READ, ENOMEM, false }, { "pread: EINTR", READ, EINTR, true },
         { "pread: a short read", READ, 0, true }, { "an allocation of dlopen", ALLOCATE, ENOMEM, false },
     };
-    fault = mmap(NULL, 4096, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
-    if (fault == MAP_FAILED)
-        return skip_rest("no shared memory");
+    fault = shared_memory(4096);
     folder = FOLDER_OF("backend-fake", "memory-direct", "memory-caching");
-    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
-        group("%s", cases[i].name);
-        inject(cases[i].function, cases[i].error, cases[i].harmless);
+    EACH(c, cases) {
+        group("%s", c->name);
+        inject(c->function, c->error, c->harmless);
     }
     group("a limit on file descriptors fails one call only");
     raise_limit(RLIMIT_NOFILE, 3, 1);

@@ -197,19 +197,17 @@ TEST(test_names, "requesting a backend opens only the files of that name, and on
     }
 }
 
-TEST(test_versions, "a plugin of a later minor version is accepted, and an overlay adds kernels to its backend only")
+CHILD_TEST(test_versions, "a plugin of a later minor version is accepted, and an overlay adds kernels to its backend",
+           folder_path(FOLDER_OF("backend-grown", "backend-probe-long", "backend-fake", "kernels-fake-extra"), NULL))
 {
-    char *folder = FOLDER_OF("backend-grown", "backend-probe-long", "backend-fake", "kernels-fake-extra");
-    IN_CHILD(folder_path(folder, NULL)) {
-        OK(use("grown"), use("grown-too"), use("probe-long"));
-        CHECK_EQ(strlen(component->reason), 255);       /* the probe does not terminate its reason */
-        const ctrt_kernel_table *tables[3] = { NULL };
-        size_t count = 0;
-        CHECK_OK(registry_overlays(tables, &count, 3, "fake"));
-        CHECK(count == 1 && tables[0] != NULL && tables[0]->count == 2, "fake has no overlay");
-        CHECK_OK(registry_overlays(tables, &count, 3, "grown"));
-        CHECK_EQ(count, 0);
-    }
+    OK(use("grown"), use("grown-too"), use("probe-long"));
+    CHECK_EQ(strlen(component->reason), 255);       /* the probe does not terminate its reason */
+    const ctrt_kernel_table *tables[3] = { NULL };
+    size_t count = 0;
+    CHECK_OK(registry_overlays(tables, &count, 3, "fake"));
+    CHECK(count == 1 && tables[0] != NULL && tables[0]->count == 2, "fake has no overlay");
+    CHECK_OK(registry_overlays(tables, &count, 3, "grown"));
+    CHECK_EQ(count, 0);
 }
 
 TEST(test_selection, NULL)
@@ -320,16 +318,10 @@ static void *use_all(void *unused)
     return unused;
 }
 
-TEST(test_threads, "eight threads load plugins at the same time")
+CHILD_TEST(test_threads, "eight threads load plugins at the same time",
+           folder_path(FOLDER_OF("backend-fake", "backend-better", "backend-init-fails"), NULL), QUIET)
 {
-    char *folder = FOLDER_OF("backend-fake", "backend-better", "backend-init-fails");
-    IN_CHILD(folder_path(folder, NULL), QUIET) {
-        pthread_t threads[8];
-        for (int i = 0; i < 8; i++)
-            pthread_create(&threads[i], NULL, use_all, NULL);
-        for (int i = 0; i < 8; i++)
-            pthread_join(threads[i], NULL);
-    }
+    in_threads(8, use_all, NULL, 0);
 }
 
 /* Uses a backend in a thread. join_use returns the status. */
@@ -370,14 +362,12 @@ TEST(test_init, "an init can start and join a thread that calls the host table")
                              "backend-init-pong", "backend-init-forks", "backend-init-thread-forks",
                              "backend-needs-fork", "backend-needs-fork-late");
     IN_CHILD(folder_path(folder, NULL), QUIET) {
-        alarm(120);
         CHECK_OK(use("init-thread"));
         CHECK_EQ(component->state, PLUGIN_LOADED);
     }
     group("two plugins whose inits need each other fail without deadlock, from one thread and from two");
     for (int threads = 1; threads <= 2; threads++) {
         IN_CHILD(folder_path(folder, NULL), QUIET) {
-            alarm(120);
             const pthread_t other = threads == 2 ? start_use("init-pong") : pthread_self();
             CHECK(use("init-ping") != CTRT_OK, "init-ping loaded although it needs init-pong");
             if (threads == 2)
@@ -387,13 +377,10 @@ TEST(test_init, "an init can start and join a thread that calls the host table")
     group("a child forked during an init in another thread can use the plugin");
     for (int round = 0; round < FORK_ROUNDS && forks_beside_threads(); round++) {
         IN_CHILD(folder_path(folder, NULL), QUIET) {
-            alarm(120);
             const pthread_t other = start_use("init-slow");
             nanosleep(&(struct timespec){ 0, round * 100000 }, NULL);
-            const pid_t child = fork();
-            if (child == 0)
-                _exit(!CHECK_OK(use("init-slow")));
-            child_join(child, __FILE__, __LINE__);
+            IN_FORK
+                CHECK_OK(use("init-slow"));
             join_use(other);
         }
     }
@@ -401,7 +388,6 @@ TEST(test_init, "an init can start and join a thread that calls the host table")
     EACH(c, needing) {
         group("an init can fork while the init of %s waits for it", *c);
         IN_CHILD(folder_path(folder, NULL), QUIET) {
-            alarm(120);
             const pthread_t other = start_use("init-forks");
             OK(use(*c), join_use(other));
         }
@@ -410,7 +396,6 @@ TEST(test_init, "an init can start and join a thread that calls the host table")
         group("a thread that an init waits for can fork, %s",
               opened ? "while a device is opened" : "while the plugin is looked up");
         IN_CHILD(folder_path(folder, NULL), QUIET) {
-            alarm(120);
             if (opened)
                 CHECK_EQ(ctrt_device_count("init-thread-forks"), 3);
             else
@@ -419,7 +404,4 @@ TEST(test_init, "an init can start and join a thread that calls the host table")
     }
 }
 
-TEST_MAIN
-{
-    return run_tests();
-}
+TESTS_MAIN

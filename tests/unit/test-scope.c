@@ -7,16 +7,6 @@
 
 static ctrt_device *device;
 
-static void begins(void)
-{
-    CHECK_OK(ctrt_scope_begin());
-}
-
-static void ends(void)
-{
-    CHECK_OK(ctrt_scope_end());
-}
-
 static bool has_ended(ctrt_tensor *tensor)
 {
     CTRT_AUTO(tensor) copy = NULL;
@@ -41,15 +31,15 @@ static void nothing_left(struct existing before)
 }
 
 /* test_many has nested scopes and exports. */
-static void test_views(void)
+TEST(test_views, "the base and the history of an exported view stay; an ended tensor keeps its shape")
 {
     for (int with_grad = 0; with_grad < 2; with_grad++) {
         ctrt_tensor *w = full(3, 100, device), *gone = NULL, *base = NULL, *view = NULL, *y = NULL;
         CHECK_OK(ctrt_tensor_require_grad(w, with_grad));
-        begins();
+        CHECK_OK(ctrt_scope_begin());
         gone = full(2, 1000, device);
         OK(ctrt_mul_scalar(&base, w, ctrt_float(2)), ctrt_slice(&view, base, 0, 0, 10, 1), ctrt_scope_export(view));
-        ends();
+        CHECK_OK(ctrt_scope_end());
         CHECK_TRUE(has_ended(gone) && !has_ended(base) && !has_ended(view) && !has_ended(w));
         CHECK_TRUE(ctrt_tensor_ndim(gone) == 1 && ctrt_tensor_numel(gone) == 1000);
         CHECK_EQ(ctrt_tensor_dtype(gone), CTRT_F32);
@@ -70,7 +60,7 @@ static void check_refused(ctrt_status status, const char *call)
               && strstr(ctrt_error_message(), "scope that has ended") != NULL, "%s: %s", call, ctrt_error_message());
 }
 
-static void test_uses(void)
+TEST(test_uses, "every use of an ended tensor is an error, except its release")
 {
     CTRT_AUTO(tensor) other = full(1, 6, device), ended = NULL, scalar = NULL, index = NULL, out = NULL, view = NULL;
     struct DLManagedTensorVersioned *managed = NULL;
@@ -79,11 +69,11 @@ static void test_uses(void)
     double value;
     char *text = NULL;
     CHECK_OK(ctrt_device_get(&cpu, "cpu"));
-    begins();
+    CHECK_OK(ctrt_scope_begin());
     ended = full(2, 6, device);
     CHECK_OK(ctrt_scalar_tensor(&scalar, ctrt_float(1), CTRT_F32, device));
     CHECK_OK(ctrt_zeros(&index, CTRT_SHAPE(2), CTRT_I64, device));
-    ends();
+    CHECK_OK(ctrt_scope_end());
 #define REFUSED(...)              EACH_ARG(REFUSED_ONE, , , __VA_ARGS__)
 #define REFUSED_ONE(a, b, call) check_refused((call), #call)
     REFUSED(ctrt_add(&out, ended, other), ctrt_add(&out, other, ended), ctrt_add_(other, ended),
@@ -96,9 +86,9 @@ static void test_uses(void)
             ctrt_to_host(host, sizeof host, ended, CTRT_F32), ctrt_from_host_(ended, host, 6, CTRT_F32),
             ctrt_tensor_format(&text, ended), ctrt_zeros_like(&out, ended, CTRT_DTYPE_DEFAULT, NULL));
     CHECK_FAILS(ctrt_to_dlpack(&managed, ended), CTRT_ERR_NOT_SUPPORTED, NULL);
-    begins();
+    CHECK_OK(ctrt_scope_begin());
     REFUSED(ctrt_scope_export(ended));
-    ends();
+    CHECK_OK(ctrt_scope_end());
     CHECK_OK(ctrt_slice(&view, ended, 0, 1, 3, 1));
     REFUSED(ctrt_clone(&out, view));
     CHECK_TRUE(ctrt_tensor_data(ended) == NULL);
@@ -113,14 +103,14 @@ static void graph(ctrt_tensor **y, ctrt_tensor *kept[3], ctrt_tensor *w)
     OK(ctrt_mul(&kept[1], w, kept[0]), ctrt_square(&kept[2], kept[1]), ctrt_sum(y, kept[2], CTRT_ALL_DIMS));
 }
 
-static void test_graphs(void)
+TEST(test_graphs, "an exported graph works; other graphs end with all saved tensors")
 {
     const struct existing before = existing();
     for (int exported = 0; exported < 3; exported++) {
         ctrt_tensor *w = full(3, 100, device), *y = NULL, *kept[3] = { NULL }, *made = NULL;
         CHECK_OK(ctrt_tensor_require_grad(w, true));
         const uint64_t with_w = ctrt_memory_allocated(device);
-        begins();
+        CHECK_OK(ctrt_scope_begin());
         graph(&y, kept, w);
         made = full(1, 10, device);                 /* a parameter that is created in the scope */
         CHECK_OK(ctrt_tensor_require_grad(made, true));
@@ -128,7 +118,7 @@ static void test_graphs(void)
             CHECK_OK(ctrt_scope_export(y));
         if (exported == 2)
             CHECK_OK(ctrt_backward(y));             /* the gradient belongs to w, not to the scope */
-        ends();
+        CHECK_OK(ctrt_scope_end());
         CHECK_TRUE(!has_ended(made));
         ctrt_tensor_release(&made);
         if (exported == 1) {
@@ -170,7 +160,7 @@ static void test_cycle(enum survivor survivor, bool by_view)
     ctrt_tensor *outer = full(3, 100, device), *base = NULL, *w = NULL, *u = NULL, *y = NULL, *z = NULL;
     CHECK_OK(ctrt_tensor_require_grad(outer, true));
     const struct existing before = existing();
-    begins();
+    CHECK_OK(ctrt_scope_begin());
     if (survivor < PARAMETER) {
         ctrt_tensor_assign(&w, outer);
     } else {
@@ -185,7 +175,7 @@ static void test_cycle(enum survivor survivor, bool by_view)
     if (survivor == RESULT) {
         OK(ctrt_mul(&z, u, w), ctrt_scope_export(z));
     }
-    ends();
+    CHECK_OK(ctrt_scope_end());
     if (survivor == RESULT) {
         CHECK_TRUE(!has_ended(z) && !has_ended(u) && ctrt_autograd_live_nodes() > before.nodes);
         /* The failed backward pass frees the graph. */
@@ -201,7 +191,7 @@ static void test_cycle(enum survivor survivor, bool by_view)
     ctrt_tensor_release(&outer);
 }
 
-static void test_cycles(void)
+TEST(test_cycles, "reference cycles of tensors and histories end with the scope")
 {
     for (int survivor = NOTHING; survivor <= PARAMETER_VIEW; survivor++)
         for (int by_view = 0; by_view < 2; by_view++)
@@ -210,7 +200,7 @@ static void test_cycles(void)
 
 /* Runs training steps that leak their tensors, each step in a scope. Memory must not grow, and the losses must be
  * those without scopes. */
-static void test_training(void)
+TEST(test_training, "each training step in its own scope")
 {
     static const int which[] = { 4, 11, 13 };
     const struct existing before = existing();
@@ -222,21 +212,21 @@ static void test_training(void)
             uint64_t after_first = 0;
             ctrt_manual_seed(9);
             if (scoped)
-                begins();                           /* modules and optimizers outlive the scope */
+                CHECK_OK(ctrt_scope_begin());                           /* modules and optimizers outlive the scope */
             CHECK_OK(training_begin(&run, &models[which[m]], device));
             if (scoped) {
                 OK(ctrt_scope_export(run.x), ctrt_scope_export(run.y));
-                ends();
+                CHECK_OK(ctrt_scope_end());
             }
             for (int step = 0; step < 6; step++) {
                 if (scoped)
-                    begins();
+                    CHECK_OK(ctrt_scope_begin());
                 OK(ctrt_optimizer_zero_grad(run.optimizer, true), training_forward(&leaked[step], &run),
                    ctrt_backward(leaked[step]), ctrt_optimizer_step(run.optimizer),
                    ctrt_item(&losses[scoped], leaked[step]));
                 if (!scoped)
                     continue;
-                ends();
+                CHECK_OK(ctrt_scope_end());
                 CHECK_TRUE(has_ended(leaked[step]));
                 if (step == 1)
                     after_first = ctrt_memory_allocated(device);
@@ -259,22 +249,22 @@ static void *other_thread(void *argument)
     ctrt_tensor *mine = full(7, 100, device), *of_scope = NULL;
     CHECK_FAILS(ctrt_scope_export(mine), CTRT_ERR_STATE, "in this thread");
     ctrt_tensor_release(&passed);                   /* releases a tensor of the other thread's scope */
-    begins();
+    CHECK_OK(ctrt_scope_begin());
     of_scope = full(8, 100, device);
     (void)of_scope;
     passed = mine;
     return of_scope;                                /* the thread exits with its scope open */
 }
 
-static void test_threads(void)
+TEST(test_threads, "each thread has its own scopes")
 {
     pthread_t thread;
     void *left = NULL;
-    begins();
+    CHECK_OK(ctrt_scope_begin());
     passed = full(1, 100, device);
     pthread_create(&thread, NULL, other_thread, NULL);
     pthread_join(thread, &left);
-    ends();
+    CHECK_OK(ctrt_scope_end());
     ctrt_tensor *of_scope = left;
     EQUALS((total(passed), 700), (total(of_scope), 800));
     RELEASE(passed, of_scope);
@@ -283,14 +273,13 @@ static void test_threads(void)
 /* Ends the scope of this depth: depth_of of its tensors becomes `ended`. */
 static void end_depth(int *depth_of, int count, int depth, int ended)
 {
-    ends();
+    CHECK_OK(ctrt_scope_end());
     for (int k = 0; k < count; k++)
         if (depth_of[k] == depth)
             depth_of[k] = ended;
 }
 
-/* Compares many tensors and scopes in random order with a list of the tensors that must be alive. */
-static void test_many(void)
+TEST(test_many, "random tensors and scopes")
 {
     enum { MOST = 2000 };
     static ctrt_tensor *tensors[MOST];
@@ -310,13 +299,14 @@ static void test_many(void)
             depth_of[at] = depth_of[count];
             tensors[count] = NULL;
         } else if (choice == 10 && depth < 8) {
-            begins();
+            CHECK_OK(ctrt_scope_begin());
             depth++;
         } else if (choice < 14 && depth > 0 && count > 0 && depth_of[at] < MOST) {
             CHECK_OK(ctrt_scope_export(tensors[at]));
             depth_of[at] -= depth_of[at] == depth - 1;
         } else if (choice >= 14 && depth > 0) {
             end_depth(depth_of, count, --depth, MOST);
+            CHECK_TRUE(count == 0 || has_ended(tensors[at]) == (depth_of[at] == MOST));
         }
     }
     while (depth > 0)
@@ -331,24 +321,16 @@ static void test_many(void)
 
 TEST_MAIN
 {
-    static const struct { const char *what; void (*run)(void); } cases[] = {
-        { "the base and the history of an exported view stay; an ended tensor keeps its shape", test_views },
-        { "every use of an ended tensor is an error, except its release", test_uses },
-        { "an exported graph works; other graphs end with all saved tensors", test_graphs },
-        { "reference cycles of tensors and histories end with the scope", test_cycles },
-        { "each training step in its own scope", test_training },
-        { "each thread has its own scopes", test_threads },
-        { "random tensors and scopes", test_many },
-    };
     static const char *const names[] = { "cpu", "sim:0" };
     setenv("CTRT_SIM", "devices=1,memory=64m", 1);
-    for (size_t i = 0; i < COUNT(names) * COUNT(cases); i++) {
-        group("%s: %s", names[i / COUNT(cases)], cases[i % COUNT(cases)].what);
-        if (!CHECK_OK(ctrt_device_get(&device, names[i / COUNT(cases)])))
-            continue;
-        const struct existing before = existing();
-        cases[i % COUNT(cases)].run();
-        nothing_left(before);
-    }
+    EACH(name, names)
+        for (size_t i = 0; i < tap_test_count; i++) {
+            group("%s: %s", *name, tap_tests[i].name);
+            if (!CHECK_OK(ctrt_device_get(&device, *name)))
+                continue;
+            const struct existing before = existing();
+            tap_tests[i].run();
+            nothing_left(before);
+        }
     return done();
 }

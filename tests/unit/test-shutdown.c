@@ -39,10 +39,14 @@ static bool is_open(int device)
     return sim->counters(device, &counters) == CTRT_OK;
 }
 
-static void rounds(ctrt_device *first_device)
+#define TWO   "CTRT_SIM=devices=2,memory=64m"
+#define ALL   "CTRT_MEMORY_HISTORY=all"
+#define AGAIN "shutdown frees memory, threads and files, and the devices work again"
+
+SIM_TEST(rounds, AGAIN, "CTRT_MEMORY=caching", TWO, ALL)
 {
     static const char *const names[] = { "sim:0", "sim:1" };
-    ctrt_device *devices[2] = { first_device, sim_open(names[1]) };
+    ctrt_device *devices[2] = { device, sim_open(names[1]) };
     cpu_device();
     const double first = work(devices);
     CHECK_OK(ctrt_shutdown());
@@ -62,8 +66,12 @@ static void rounds(ctrt_device *first_device)
     }
     CHECK_OK(ctrt_shutdown());              /* no device is open */
 }
+SIM_AGAIN(rounds, AGAIN, "CTRT_MEMORY=caching:expandable=true", TWO, ALL)
+SIM_AGAIN(rounds, AGAIN, "CTRT_MEMORY=spill+caching", TWO, ALL)
+SIM_AGAIN(rounds, AGAIN, "CTRT_MEMORY=arena:chunk=4m", TWO, ALL)
+SIM_AGAIN(rounds, AGAIN, "CTRT_MEMORY=direct", TWO, ALL)
 
-static void closed(ctrt_device *device)
+SIM_TEST(closed, "calls on a closed device return an error that names ctrt_shutdown", TWO)
 {
     CTRT_AUTO(tensor) x = NULL, y = NULL, empty = full(0, 0, device);       /* `empty` has no memory */
     CTRT_AUTO(stream) stream = NULL;
@@ -96,7 +104,7 @@ static void closed(ctrt_device *device)
     CHECK_OK(ctrt_shutdown());
 }
 
-static void alive(ctrt_device *device)
+SIM_TEST(alive, "live objects keep their device open and are named in the error; other devices close", TWO)
 {
     ctrt_device *other = sim_open("sim:1");
     CTRT_AUTO(tensor) x = full(3, 1000, device), left = NULL;
@@ -149,7 +157,8 @@ static void test_failed(const char *fault)
     }
 }
 
-static void reopening_fails(ctrt_device *device)
+SIM_TEST(reopening_fails, "a device that fails to reopen stays closed and can be opened later, also in a forked child",
+         "CTRT_SIM=devices=1,memory=64m")
 {
     CHECK_OK(ctrt_shutdown());
     struct rlimit files;
@@ -159,7 +168,6 @@ static void reopening_fails(ctrt_device *device)
     setrlimit(RLIMIT_NOFILE, &files);
     CHECK_FAILS(ctrt_device_synchronize(device), CTRT_ERR_STATE, "closed");
     IN_FORK {
-        alarm(120);
         CHECK_OK(ctrt_device_get(&device, "sim:0"));
         CTRT_AUTO(tensor) x = full(1, 10, device);
         CHECK_EQ(total(x), 10);
@@ -169,27 +177,9 @@ static void reopening_fails(ctrt_device *device)
     OK(ctrt_device_get(&device, "sim:0"), ctrt_shutdown());
 }
 
-#define TWO "CTRT_SIM=devices=2,memory=64m"
-#define ALL "CTRT_MEMORY_HISTORY=all"
-
 TEST_MAIN
 {
-    static const char again[] = "shutdown frees memory, threads and files, and the devices work again";
-    static const struct sim_case cases[] = {
-        { again, { "CTRT_MEMORY=caching", TWO, ALL }, rounds },
-        { again, { "CTRT_MEMORY=caching:expandable=true", TWO, ALL }, rounds },
-        { again, { "CTRT_MEMORY=spill+caching", TWO, ALL }, rounds },
-        { again, { "CTRT_MEMORY=arena:chunk=4m", TWO, ALL }, rounds },
-        { again, { "CTRT_MEMORY=direct", TWO, ALL }, rounds },
-        { "calls on a closed device return an error that names ctrt_shutdown",
-          { TWO }, closed },
-        { "live objects keep their device open and are named in the error; other devices close",
-          { TWO }, alive },
-        { "a device that fails to reopen stays closed and can be opened later, also in a forked child",
-          { "CTRT_SIM=devices=1,memory=64m" }, reopening_fails },
-    };
-    run_cases(cases, COUNT(cases));
     test_failed("op:1");
     test_failed("lost:1");
-    return done();
+    return run_tests();
 }

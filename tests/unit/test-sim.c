@@ -17,8 +17,15 @@
 static const ctrt_backend *backend;
 static const ctrt_memory_table *memory;
 static const ctrt_queue_table *queues;
-static ctrt_device *device;             /* sim:0 */
-static void *handle;                    /* its handle */
+static void *handle;                    /* of sim:0 */
+
+static void use(ctrt_device *device)
+{
+    backend = device->backend;
+    memory = backend->memory;
+    queues = backend->queue;
+    handle = device->handle;
+}
 
 static void *alloc(size_t bytes)
 {
@@ -36,7 +43,7 @@ static void download(void *to, const void *from, size_t bytes)
 
 /* ---- memory ---- */
 
-static void blocks(void)
+SIM_TEST(blocks, "blocks are allocated first fit and counted", "CTRT_SIM=devices=1,memory=1m,holes=yes")
 {
     char *block[4], *first, *second;
     void *more = NULL;
@@ -65,7 +72,8 @@ static void blocks(void)
 
 /* Without holes=yes only the number of free bytes counts, as on a GPU: a block or a page never fails because of
  * fragmentation. */
-static void without_holes(void)
+SIM_TEST(without_holes, "free bytes suffice for a block or a page, whatever the fragmentation",
+         "CTRT_SIM=devices=1,memory=4m")
 {
     for (int pages = 0; pages < 2; pages++) {
         void *block[8], *more = NULL;
@@ -99,7 +107,7 @@ static void without_holes(void)
 
 /* Freed memory returns to the operating system. New memory is 0 or poisoned and never has the contents of a freed
  * tensor. */
-static void fresh_memory(void)
+SIM_TEST(fresh_memory, "freed memory does not keep its contents", "CTRT_SIM=devices=1,memory=8m")
 {
     static unsigned char host[4 * MIB];
     const int want = strstr(getenv("CTRT_SIM"), "poison") != NULL ? 0xff : 0;
@@ -115,6 +123,7 @@ static void fresh_memory(void)
         wrong += host[i] != want;
     CHECK(wrong == 0, "%d bytes of fresh memory are not %d", wrong, want);
 }
+SIM_AGAIN(fresh_memory, "freed memory is poisoned", "CTRT_SIM=devices=1,memory=8m,poison=yes")
 
 /* Enqueues `call`, whose work must fail with a message that contains `words`. */
 #define FAILS_LATER(call, words)                                                        \
@@ -124,7 +133,7 @@ static void fresh_memory(void)
         CHECK_OK(queues->reset(handle, NULL));                                          \
     } while (0)
 
-static void pages(void)
+SIM_TEST(pages, "pages are reserved, mapped and unmapped", "CTRT_SIM=devices=1,memory=8m")
 {
     const size_t page = 2 * MIB;
     char *range = NULL, back[4096];
@@ -155,8 +164,8 @@ static void pages(void)
 
 /* ---- work ---- */
 
-/* Invalid addresses are reported when the work runs. */
-static void invalid_addresses(void)
+SIM_TEST(invalid_addresses, "work with invalid addresses fails",
+         "CTRT_SIM=devices=2,memory=4m,peers=none", "CTRT_MEMORY=direct")
 {
     static float host[8], back[8];
     ctrt_device *other = sim_open("sim:1");
@@ -184,8 +193,7 @@ static void invalid_addresses(void)
     FAILS_LATER(memory->copy(handle, NULL, host, a, 10, CTRT_COPY_TO_HOST), "no longer");
 }
 
-/* A kernel that runs on a queue's worker thread starts no further threads. */
-static void one_thread_per_queue(void)
+SIM_TEST(one_thread_per_queue, "a kernel on a queue uses one thread", "CTRT_SIM=devices=1", "CTRT_NUM_THREADS=4")
 {
     const size_t before = folder_files("/proc/self/task");
     CTRT_AUTO(tensor) x = full(0, 1 << 21, device);
@@ -200,7 +208,7 @@ static void one_thread_per_queue(void)
     EQUALS((folder_files("/proc/self/task") - before, started), (sim_read(0).threads, 1), (total(x), 5 << 21));
 }
 
-static void delays(void)
+SIM_TEST(delays, "latency and bandwidth delay the work", "CTRT_SIM=devices=1,latency=1ms")
 {
     CTRT_AUTO(tensor) x = full(0, 1, device), host = full(0, MIB / 4, cpu_device()), there = NULL;
     CHECK_OK(ctrt_device_synchronize(device));
@@ -225,7 +233,7 @@ static void wait_for(void *flag)
 
 /* A wait uses the record at the time of the call, even if the event is then recorded again and destroyed, and the
  * waiting queue is destroyed while it has work. */
-static void event_recorded_again(void)
+SIM_TEST(event_recorded_again, "a wait for an event that is then recorded again and destroyed", "CTRT_SIM=devices=1")
 {
     unsigned char *block = alloc(1), value = 0;
     void *first = NULL, *waiting = NULL, *idle = NULL, *event = NULL;
@@ -251,7 +259,7 @@ static void set_true(void *flag)
     atomic_store((atomic_bool *)flag, true);
 }
 
-static void host_calls(void)
+SIM_TEST(host_calls, "host calls run in order on the queue", "CTRT_SIM=devices=1,latency=20ms")
 {
     void *queue = NULL, *block = alloc(4);
     atomic_bool called = false;
@@ -273,8 +281,8 @@ static void host_calls(void)
     queues->destroy(handle, queue);
 }
 
-/* CTRT_SIM_FAULT has the fault 1.alloc:2. */
-static void allocations_fail(void)
+SIM_TEST(allocations_fail, "the selected allocations and events of one device fail",
+         "CTRT_SIM=devices=2,memory=8m,peers=none", "CTRT_SIM_FAULT=1.alloc:2")
 {
     ctrt_device_info info = { .size = sizeof info };
     void *more = NULL, *event = NULL;
@@ -303,7 +311,7 @@ static void allocations_fail(void)
           (backend->device->describe(2, &info), "there are 2 simulated devices"));
 }
 
-static void copies_corrupt(void)
+SIM_TEST(copies_corrupt, "a copy fault changes one byte", "CTRT_SIM=devices=1,fault=copy:2")
 {
     enum { N = 1001 };
     char host[N] = { 5 }, back[N], *block = alloc(N);
@@ -326,7 +334,7 @@ static void be_first(void *argument)
 }
 
 /* With delays the order across queues varies; the order on each queue does not. */
-static void work_comes_late(void)
+SIM_TEST(work_comes_late, "random delays change the order across queues", "CTRT_SIM=devices=1,seed=5,fault=late:2ms")
 {
     int first[2] = { 0, 0 };
     void *queue[2] = { NULL, NULL };
@@ -366,9 +374,8 @@ static int access_memory(enum access access)
     signal(SIGSEGV, SIG_DFL);           /* removes a sanitizer's handler */
     if (access == READ_HANDLED)
         install_handler();
-    device = sim_open("sim:0");
-    handle = device->handle;
-    memory = device->backend->memory;
+    ctrt_device *device = sim_open("sim:0");
+    use(device);
     CTRT_AUTO(tensor) x = NULL, y = NULL;
     char *address = alloc(1000);
     if (access == READ_FREED)
@@ -387,7 +394,7 @@ static int access_memory(enum access access)
     return *(volatile char *)(address + 24);
 }
 
-static void test_host_accesses(void)
+TEST(test_host_accesses, "a host access to device memory ends with SIGSEGV and names device, tensor and offset")
 {
     static const struct {
         const char *what;
@@ -405,7 +412,6 @@ static void test_host_accesses(void)
         { "a read with an earlier SIGSEGV handler", READ_HANDLED, 7, "memory of sim:0", "byte 24 of a block of 1024" },
         { "a read of memory of no device", READ_ELSEWHERE, 256 + SIGSEGV, "", "" },
     };
-    group("a host access to device memory ends with SIGSEGV and names device, tensor and offset");
     EACH(c, cases) {
         char output[4096];
         int status = 0;
@@ -439,7 +445,6 @@ static void every_slot(void *queue, void *event, void *x)
     bool yes;
     double ms;
     uint64_t n;
-    alarm(120);
     FAILS(FORKED, (backend->device->memory_info(handle, &n, &n), "sim:0 was opened by process"),
           (memory->alloc(handle, &out, 512), NULL), (memory->fill(handle, queue, x, 0, 4), NULL),
           (memory->copy(handle, queue, x, &one, 1, CTRT_COPY_TO_DEVICE), NULL),
@@ -462,7 +467,8 @@ static void every_slot(void *queue, void *event, void *x)
 #endif
 }
 
-static void fork_beside_work(void)
+SIM_TEST(fork_beside_work, "fork with work enqueued: the child gets CTRT_ERR_FORKED, the parent's work goes on",
+         "CTRT_SIM=devices=1,latency=20ms")
 {
     CTRT_AUTO(tensor) x = full(0, 1, device);
     void *queue = NULL, *event = NULL;
@@ -494,7 +500,8 @@ static ctrt_status open_and_use(void)
     return ctrt_device_synchronize(opened);
 }
 
-static void no_host_memory(void)
+SIM_TEST(no_host_memory, "each failing host allocation gives CTRT_ERR_OUT_OF_MEMORY and a message",
+         "CTRT_SIM=devices=2", "CTRT_MEMORY=caching:expandable=true", "CTRT_LOG=error")
 {
     uint64_t n = 1, failures = 0;
     CHECK_OK(open_and_use());
@@ -513,14 +520,16 @@ static void no_host_memory(void)
     }
     CHECK(failures > 8, "only %d of %d allocations failed", (int)failures, (int)n);
 }
+SIM_AGAIN(no_host_memory, "the same with two policies",
+          "CTRT_SIM=devices=2", "CTRT_MEMORY=spill+caching", "CTRT_LOG=error")
 
 static size_t mapping_count(void)
 {
     return (size_t)folder_lines("/proc/self/maps", "");
 }
 
-/* Closing a device releases its threads, files and mappings, even with work still enqueued. */
-static void close_with_work(void)
+SIM_TEST(close_with_work, "closing a device with work enqueued releases its threads, files and mappings",
+         "CTRT_SIM=devices=2,latency=1ms")
 {
     size_t threads = 0, files = 0, mappings = 0;
     for (int round = 0; round < 12; round++) {
@@ -553,45 +562,6 @@ static void close_with_work(void)
 
 TEST_MAIN
 {
-    static const struct { const char *what, *settings[4]; void (*run)(void); } cases[] = {
-        { "blocks are allocated first fit and counted", { "CTRT_SIM=devices=1,memory=1m,holes=yes" }, blocks },
-        { "free bytes suffice for a block or a page, whatever the fragmentation", { "CTRT_SIM=devices=1,memory=4m" },
-          without_holes },
-        { "freed memory does not keep its contents", { "CTRT_SIM=devices=1,memory=8m" }, fresh_memory },
-        { "freed memory is poisoned", { "CTRT_SIM=devices=1,memory=8m,poison=yes" }, fresh_memory },
-        { "pages are reserved, mapped and unmapped", { "CTRT_SIM=devices=1,memory=8m" }, pages },
-        { "work with invalid addresses fails", { "CTRT_SIM=devices=2,memory=4m,peers=none", "CTRT_MEMORY=direct" },
-          invalid_addresses },
-        { "a kernel on a queue uses one thread", { "CTRT_SIM=devices=1", "CTRT_NUM_THREADS=4" }, one_thread_per_queue },
-        { "latency and bandwidth delay the work", { "CTRT_SIM=devices=1,latency=1ms" }, delays },
-        { "a wait for an event that is then recorded again and destroyed", { "CTRT_SIM=devices=1" },
-          event_recorded_again },
-        { "host calls run in order on the queue", { "CTRT_SIM=devices=1,latency=20ms" }, host_calls },
-        { "the selected allocations and events of one device fail",
-          { "CTRT_SIM=devices=2,memory=8m,peers=none", "CTRT_SIM_FAULT=1.alloc:2" }, allocations_fail },
-        { "a copy fault changes one byte", { "CTRT_SIM=devices=1,fault=copy:2" }, copies_corrupt },
-        { "random delays change the order across queues", { "CTRT_SIM=devices=1,seed=5,fault=late:2ms" },
-          work_comes_late },
-        { "fork with work enqueued: the child gets CTRT_ERR_FORKED, the parent's work goes on",
-          { "CTRT_SIM=devices=1,latency=20ms" }, fork_beside_work },
-        { "each failing host allocation gives CTRT_ERR_OUT_OF_MEMORY and a message",
-          { "CTRT_SIM=devices=2", "CTRT_MEMORY=caching:expandable=true", "CTRT_LOG=error" }, no_host_memory },
-        { "the same with two policies", { "CTRT_SIM=devices=2", "CTRT_MEMORY=spill+caching", "CTRT_LOG=error" },
-          no_host_memory },
-        { "closing a device with work enqueued releases its threads, files and mappings",
-          { "CTRT_SIM=devices=2,latency=1ms" }, close_with_work },
-    };
-    for (size_t i = 0; i < COUNT(cases); i++) {
-        group("%s (%s)", cases[i].what, cases[i].settings[0]);
-        CHILD_LOOP(child, cases[i].settings, exit) {
-            device = sim_open("sim:0");
-            backend = device->backend;
-            memory = backend->memory;
-            queues = backend->queue;
-            handle = device->handle;
-            cases[i].run();
-        }
-    }
-    test_host_accesses();
-    return done();
+    sim_opened = use;
+    return run_tests();
 }

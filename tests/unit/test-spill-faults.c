@@ -7,7 +7,7 @@
 
 #define SIM "CTRT_SIM=devices=1,memory=16m,poison=yes"
 
-static void test_options(void)
+TEST(test_options, NULL)
 {
     static const struct { const char *text, *words; } cases[] = {
         { "CTRT_MEMORY=spill", "CTRT_MEMORY=spill+caching" },
@@ -17,16 +17,16 @@ static void test_options(void)
         { "CTRT_MEMORY=spill:host=many+caching", "host must be a number of bytes as in 2g, not \"many\"" },
         { "CTRT_MEMORY=spill:prefetch=2+caching", "prefetch must be 1 or 0" },
     };
-    for (size_t i = 0; i < COUNT(cases); i++) {
-        group("%s is rejected", cases[i].text);
-        IN_CHILD(SIM, cases[i].text) {
+    EACH(c, cases) {
+        group("%s is rejected", c->text);
+        IN_CHILD(SIM, c->text) {
             ctrt_device *device = NULL;
-            CHECK_FAILS(ctrt_device_get(&device, "sim:0"), CTRT_ERR_INVALID_ARGUMENT, cases[i].words);
+            CHECK_FAILS(ctrt_device_get(&device, "sim:0"), CTRT_ERR_INVALID_ARGUMENT, c->words);
         }
     }
 }
 
-static void too_large(ctrt_device *device)
+SIM_TEST(too_large, "blocks that cannot fit fail", SIM, "CTRT_MEMORY=spill+caching")
 {
     CTRT_AUTO(tensor) a = NULL, b = NULL, c = NULL;
     const uint64_t copies = sim_read(0).copies[CTRT_COPY_TO_HOST];
@@ -43,7 +43,7 @@ static void too_large(ctrt_device *device)
     check_empty(device, 0, "too large");
 }
 
-static void addresses(ctrt_device *device)
+SIM_TEST(addresses, "addresses of tensors that can move are not exposed", SIM, "CTRT_MEMORY=spill+caching")
 {
     CTRT_AUTO(tensor) a = full(3, 100, device), view = NULL, copy = NULL;
     struct DLManagedTensorVersioned *exported = NULL;
@@ -55,7 +55,9 @@ static void addresses(ctrt_device *device)
     EQUALS((total(copy), 9000.0), (total(view), 300.0));
 }
 
-static void little_pinned_memory(ctrt_device *device)
+#define PINNED "too little pinned memory gives CTRT_ERR_OUT_OF_MEMORY"
+
+SIM_TEST(little_pinned_memory, PINNED, SIM, "CTRT_MEMORY=spill:host=2304k+caching")
 {
     int made = 0;
     CHECK_FAILS(make_tensors(&made, TENSORS, device), CTRT_ERR_OUT_OF_MEMORY, "pinned");
@@ -64,6 +66,7 @@ static void little_pinned_memory(ctrt_device *device)
     release_tensors(0);
     check_empty(device, 0, "little pinned memory");
 }
+SIM_AGAIN(little_pinned_memory, PINNED, SIM ",pinned=2304k", "CTRT_MEMORY=spill+caching")
 
 /* Allocates more than the device holds while fault n is injected, for increasing n until the fault does not occur. */
 static void each_allocation(ctrt_device *device, const char *fault, bool may_fail)
@@ -125,7 +128,8 @@ static void late_failures(ctrt_device *device, const char *fault, ctrt_status wa
     CHECK(failures > 5, "%s: %d failures only", fault, failures);
 }
 
-static void allocations_fail(ctrt_device *device)
+SIM_TEST(allocations_fail, "the n-th device or pinned allocation fails, or all from then on: no value is lost, no leak",
+         SIM, "CTRT_MEMORY=spill+caching")
 {
     each_allocation(device, "alloc:%d", false);
     each_allocation(device, "alloc:%d+", true);
@@ -133,26 +137,11 @@ static void allocations_fail(ctrt_device *device)
     each_allocation(device, "host:%d+", true);
 }
 
-static void work_fails(ctrt_device *device)
+SIM_TEST(work_fails, "work that fails after the call, and a lost device, are reported and leak nothing",
+         SIM, "CTRT_MEMORY=spill+caching")
 {
     late_failures(device, "op:%d", CTRT_ERR_BACKEND);
     late_failures(device, "lost:%d", CTRT_ERR_DEVICE_LOST);
 }
 
-TEST_MAIN
-{
-    static const char pinned[] = "too little pinned memory gives CTRT_ERR_OUT_OF_MEMORY";
-    static const struct sim_case cases[] = {
-        { "blocks that cannot fit fail", { SIM, "CTRT_MEMORY=spill+caching" }, too_large },
-        { "addresses of tensors that can move are not exposed", { SIM, "CTRT_MEMORY=spill+caching" }, addresses },
-        { pinned, { SIM, "CTRT_MEMORY=spill:host=2304k+caching" }, little_pinned_memory },
-        { pinned, { SIM ",pinned=2304k", "CTRT_MEMORY=spill+caching" }, little_pinned_memory },
-        { "the n-th device or pinned allocation fails, once or from then on, without loss of values or leaks",
-          { SIM, "CTRT_MEMORY=spill+caching" }, allocations_fail },
-        { "work that fails after the call, and a lost device, are reported and leak nothing",
-          { SIM, "CTRT_MEMORY=spill+caching" }, work_fails },
-    };
-    run_cases(cases, COUNT(cases));
-    test_options();
-    return done();
-}
+TESTS_MAIN

@@ -14,7 +14,6 @@ static ctrt_device *devices[2];
 static ctrt_tensor *shared[SHARED];         /* every element of tensor i is 100 + i */
 
 struct worker {
-    pthread_t thread;
     uint64_t random;
     ctrt_tensor *own[OWN];
     double value[OWN];                      /* value of every element */
@@ -96,19 +95,18 @@ static void *start(void *argument)
     return NULL;
 }
 
-static void run(ctrt_device *device)
+#define WHO "four threads use twice the memory of two devices"
+
+SIM_TEST(run, WHO, "CTRT_SIM=devices=2,memory=24m/6m,poison=yes", "CTRT_MEMORY=spill+caching")
 {
     static struct worker workers[THREADS];
     devices[0] = device;
     devices[1] = sim_open("sim:1");
     for (int i = 0; i < SHARED; i++)
         shared[i] = full(100 + i, HALF, devices[0]);
-    for (int t = 0; t < THREADS; t++) {
-        workers[t].random = 77 + (uint64_t)t;
-        CHECK_EQ(pthread_create(&workers[t].thread, NULL, start, &workers[t]), 0);
-    }
     for (int t = 0; t < THREADS; t++)
-        pthread_join(workers[t].thread, NULL);
+        workers[t].random = 77 + (uint64_t)t;
+    in_threads(THREADS, start, workers, sizeof *workers);
     for (int i = 0; i < SHARED; i++) {
         CHECK_EQ(total(shared[i]), (double)HALF * (100 + i));
         ctrt_tensor_release(&shared[i]);
@@ -119,16 +117,8 @@ static void run(ctrt_device *device)
         check_empty(devices[d], d, "at the end");
     }
 }
+SIM_AGAIN(run, WHO, "CTRT_SIM=devices=2,memory=24m/6m,poison=yes,jitter=100us,seed=3",
+          "CTRT_MEMORY=spill:prefetch=0+caching")
+SIM_AGAIN(run, WHO, "CTRT_SIM=devices=2,memory=24m/6m,poison=yes,peers=none", "CTRT_MEMORY=spill:host=40m+direct")
 
-TEST_MAIN
-{
-    static const char who[] = "four threads use twice the memory of two devices";
-    static const struct sim_case cases[] = {
-        { who, { "CTRT_SIM=devices=2,memory=24m/6m,poison=yes", "CTRT_MEMORY=spill+caching" }, run },
-        { who, { "CTRT_SIM=devices=2,memory=24m/6m,poison=yes,jitter=100us,seed=3",
-                  "CTRT_MEMORY=spill:prefetch=0+caching" }, run },
-        { who, { "CTRT_SIM=devices=2,memory=24m/6m,poison=yes,peers=none", "CTRT_MEMORY=spill:host=40m+direct" }, run },
-    };
-    run_cases(cases, COUNT(cases));
-    return done();
-}
+TESTS_MAIN

@@ -8,7 +8,8 @@
 /* NULL if the C library has no backtrace function. */
 extern int backtrace(void **addresses, int most) __attribute__((weak));
 
-static void one_stream(ctrt_device *device)
+SIM_TEST(one_stream, "an asynchronous error is reported on its stream only, in every call until the reset",
+         "CTRT_SIM=devices=1")
 {
     CTRT_AUTO(stream) one = new_stream(device), two = new_stream(device);
     CTRT_AUTO(tensor) x = full(1, N, device), y = NULL, z = NULL;
@@ -99,7 +100,8 @@ static void test_spread(bool reported)
     }
 }
 
-static void blocking(ctrt_device *device)
+SIM_TEST(blocking, "CTRT_LAUNCH_BLOCKING=1: the failing call returns the error",
+         "CTRT_SIM=devices=1,latency=5ms", "CTRT_LAUNCH_BLOCKING=1")
 {
     CTRT_AUTO(tensor) x = full(1, N, device), y = NULL;
     CTRT_AUTO(stream) first = default_stream(device);
@@ -111,7 +113,7 @@ static void blocking(ctrt_device *device)
     OK(ctrt_stream_reset(first), ctrt_exp(&y, x));
 }
 
-static void kernel(ctrt_device *device)
+SIM_TEST(kernel, "an error that a kernel finds is reported with the kernel's status and message", "CTRT_SIM=devices=1")
 {
     CTRT_AUTO(tensor) x = full(1, N, device), index = NULL, y = NULL;
     OK(ctrt_full(&index, CTRT_SHAPE(1), ctrt_int(N), CTRT_I64, device), ctrt_index_select(&y, x, 0, index));
@@ -119,7 +121,8 @@ static void kernel(ctrt_device *device)
     CHECK_HAS(ctrt_error_message(), "index_select (f32), call ");
 }
 
-static void lost(ctrt_device *device)
+SIM_TEST(lost, "a lost device returns an error status in every call, and other devices work",
+         "CTRT_SIM=devices=2,latency=2ms")
 {
     ctrt_device *other = sim_open("sim:1");
     CTRT_AUTO(tensor) x = full(1, N, device), y = NULL, z = full(2, N, other), far = NULL, here = NULL;
@@ -192,17 +195,6 @@ static void test_each(const char *what, const char *more, ctrt_status error, int
 
 TEST_MAIN
 {
-    static const struct sim_case cases[] = {
-        { "an asynchronous error is reported on its stream only, in every call until the reset",
-          { "CTRT_SIM=devices=1" }, one_stream },
-        { "CTRT_LAUNCH_BLOCKING=1: the failing call returns the error",
-          { "CTRT_SIM=devices=1,latency=5ms", "CTRT_LAUNCH_BLOCKING=1" }, blocking },
-        { "an error that a kernel finds is reported with the kernel's status and message",
-          { "CTRT_SIM=devices=1" }, kernel },
-        { "a lost device returns an error status in every call, and other devices work",
-          { "CTRT_SIM=devices=2,latency=2ms" }, lost },
-    };
-    run_cases(cases, COUNT(cases));
     test_message("CTRT_MEMORY_HISTORY=state", false);
     if (backtrace != NULL)
         test_message("CTRT_MEMORY_HISTORY=frames", true);
@@ -211,5 +203,5 @@ TEST_MAIN
     test_each("op", "", CTRT_ERR_BACKEND, 6);
     test_each("alloc", "", CTRT_ERR_OUT_OF_MEMORY, 0);      /* the policy tries again */
     test_each("alloc", "+", CTRT_ERR_OUT_OF_MEMORY, 1);
-    return done();
+    return run_tests();
 }

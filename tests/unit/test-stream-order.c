@@ -22,7 +22,8 @@ static double fill_and_sum(ctrt_device *device, ctrt_stream *side, bool waits)
     return value;
 }
 
-static void default_order(ctrt_device *device)
+SIM_TEST(default_order, "a tensor filled on one stream and read on another is correct by default",
+         "CTRT_SIM=devices=1,jitter=60us,seed=3")
 {
     CTRT_AUTO(stream) side = new_stream(device);
     int wrong = 0;
@@ -32,7 +33,9 @@ static void default_order(ctrt_device *device)
     CHECK_EQ(ctrt_race_count(), 0);
 }
 
-__attribute__((unused)) static void manual_order(ctrt_device *device)
+#ifndef __SANITIZE_THREAD__             /* it reports the intended race too */
+SIM_TEST(manual_order, "the program must synchronize the streams", "CTRT_STREAM_ORDER=manual",
+         "CTRT_SIM=devices=1,latency=2ms")
 {
     CTRT_AUTO(stream) side = new_stream(device);
     const uint64_t before = sim_read(0).waits;
@@ -42,8 +45,9 @@ __attribute__((unused)) static void manual_order(ctrt_device *device)
     for (int i = 0; i < 20; i++)
         CHECK_EQ(fill_and_sum(device, side, true), 3 * N);
 }
+#endif
 
-static void one_stream(ctrt_device *device)
+SIM_TEST(one_stream, "on one stream nothing waits and nothing is recorded", "CTRT_SIM=devices=1")
 {
     CTRT_AUTO(tensor) x = full(1, N, device), y = full(2, N, device);
     const sim_counters before = sim_read(0);
@@ -106,7 +110,8 @@ static void test_reuse(const char *policy, bool at_once)
     }
 }
 
-static void record_stream(ctrt_device *device)
+SIM_TEST(record_stream, "ctrt_tensor_record_stream adds a stream to wait for and removes none",
+         "CTRT_SIM=devices=1,latency=3ms")
 {
     CTRT_AUTO(stream) writer = new_stream(device), recorded = new_stream(device), reader = new_stream(device);
     CTRT_AUTO(tensor) x = full(0, N, device), copy = NULL, nothing = NULL;
@@ -118,7 +123,8 @@ static void record_stream(ctrt_device *device)
     OK(ctrt_empty(&nothing, CTRT_SHAPE(0), CTRT_F32, device), ctrt_tensor_record_stream(nothing, recorded));
 }
 
-static void many_readers(ctrt_device *device)
+SIM_TEST(many_readers, "twenty streams read one tensor: the host does not wait, a later write waits for all of them",
+         "CTRT_SIM=devices=1,latency=100ms")
 {
     enum { MANY = 20 };
     ctrt_stream *streams[MANY];
@@ -146,7 +152,10 @@ static void many_readers(ctrt_device *device)
 
 /* ---- gradients ---- */
 
-static void backward(ctrt_device *device)
+#define GRADIENTS    "backward runs on the streams of forward, gradients are ready on the caller's"
+#define MANY_DELAYED "CTRT_SIM=devices=1,jitter=100us"
+
+SIM_TEST(backward, GRADIENTS, "CTRT_STREAM_ORDER=auto", MANY_DELAYED, "CTRT_LOG=error")
 {
     CTRT_AUTO(stream) s1 = new_stream(device), s2 = new_stream(device), first = default_stream(device);
     CTRT_AUTO(tensor) w = full(2, N, device), x = full(3, N, device), y = NULL, z = NULL, loss = NULL, grad = NULL;
@@ -166,24 +175,30 @@ static void backward(ctrt_device *device)
     }
     CHECK_EQ(ctrt_race_count(), 0);
 }
+SIM_AGAIN(backward, GRADIENTS, "CTRT_STREAM_ORDER=manual", MANY_DELAYED, "CTRT_LOG=error")
+SIM_AGAIN(backward, GRADIENTS, "CTRT_STREAM_ORDER=check", MANY_DELAYED, "CTRT_LOG=error")
 
 /* ---- devices ---- */
 
-static void devices(ctrt_device *d0)
+#define COPIES "copies between devices are ordered without the host"
+
+SIM_TEST(devices, COPIES, "CTRT_SIM=devices=3,jitter=50us,peers=all")
 {
     ctrt_device *d1 = sim_open("sim:1"), *d2 = sim_open("sim:2");
     for (int i = 0; i < 50; i++) {
-        CTRT_AUTO(tensor) x = full(i, N, d0), y = NULL, z = NULL;
+        CTRT_AUTO(tensor) x = full(i, N, device), y = NULL, z = NULL;
         OK(ctrt_add_scalar_(x, ctrt_float(1)), ctrt_to_device(&y, x, d1));
         CHECK_OK(ctrt_fill_(x, ctrt_float(-1)));        /* waits, on the device, until x has been copied */
         OK(ctrt_mul_scalar_(y, ctrt_float(2)), ctrt_to_device(&z, y, d2));
         ctrt_tensor_release(&y);
-        OK(ctrt_to_device(&y, z, d0), ctrt_add(&y, y, x));
+        OK(ctrt_to_device(&y, z, device), ctrt_add(&y, y, x));
         CHECK(total(y) == (2.0 * (i + 1) - 1) * N, "run %d: %g", i, total(y));
     }
     if (strstr(getenv("CTRT_SIM"), "peers=all") != NULL)
         CHECK(sim_read(1).peer_copies > 40, "copies went through the host");
 }
+SIM_AGAIN(devices, COPIES, "CTRT_SIM=devices=3,jitter=50us,peers=ring")
+SIM_AGAIN(devices, COPIES, "CTRT_SIM=devices=3,jitter=50us,peers=none")
 
 static int link_is_direct(const char *from, const char *to)
 {
@@ -192,15 +207,16 @@ static int link_is_direct(const char *from, const char *to)
     return link.direct;
 }
 
-static void broken_link(ctrt_device *d0)
+SIM_TEST(broken_link, "a peer link that returns wrong data is detected when both devices are open, and not used",
+         "CTRT_SIM=devices=2", "CTRT_SIM_FAULT=link:0-1", "CTRT_LOG=error")
 {
     CHECK_EQ(link_is_direct("sim:0", "sim:1"), 1);
     ctrt_device *d1 = sim_open("sim:1");
     EQUALS((link_is_direct("sim:0", "sim:1"), 0), (link_is_direct("sim:1", "sim:0"), 1));
-    CTRT_AUTO(tensor) x = full(4, N, d0), y = NULL, z = NULL;
+    CTRT_AUTO(tensor) x = full(4, N, device), y = NULL, z = NULL;
     CHECK_OK(ctrt_to_device(&y, x, d1));
     CHECK_EQ(total(y), 4 * N);
-    CHECK_OK(ctrt_to_device(&z, y, d0));
+    CHECK_OK(ctrt_to_device(&z, y, device));
     CHECK_EQ(total(z), 4 * N);
     CHECK_EQ(sim_read(1).peer_copies, 1);       /* only the copy that tests the link */
     CHECK_EQ(sim_read(0).peer_copies, 2);       /* the other direction uses its link */
@@ -224,7 +240,8 @@ static void *write_part(void *argument)
     return NULL;
 }
 
-static void parts(ctrt_device *device)
+SIM_TEST(parts, "two threads write parts of one tensor on two streams: a reader waits for both",
+         "CTRT_SIM=devices=1,latency=200us")
 {
     CTRT_AUTO(stream) a = new_stream(device), b = new_stream(device);
     pthread_barrier_t start;
@@ -232,13 +249,9 @@ static void parts(ctrt_device *device)
     pthread_barrier_init(&start, NULL, 2);
     for (int i = 0; i < 200; i++) {
         CTRT_AUTO(tensor) x = full(0, 2 * N, device), left = NULL, right = NULL;
-        pthread_t threads[2];
         OK(ctrt_slice(&left, x, 0, 0, N, 1), ctrt_slice(&right, x, 0, N, 2 * N, 1));
         struct part_job jobs[2] = { { a, left, 1, &start }, { b, right, 2, &start } };
-        for (int t = 0; t < 2; t++)
-            pthread_create(&threads[t], NULL, write_part, &jobs[t]);
-        for (int t = 0; t < 2; t++)
-            pthread_join(threads[t], NULL);
+        in_threads(2, write_part, jobs, sizeof *jobs);
         wrong += total(x) != 5 * N;
     }
     CHECK(wrong == 0, "%d of 200 sums were wrong", wrong);
@@ -274,30 +287,27 @@ static void *pass_around(void *argument)
     return NULL;
 }
 
-static void threads(ctrt_device *unused)
+#define EIGHT "8 threads use streams of 4 devices"
+
+SIM_TEST(threads, EIGHT, "CTRT_MEMORY=caching", "CTRT_SIM=devices=4,memory=32m,jitter=20us")
 {
     static const char *const names[DEVICES] = { "sim:0", "sim:1", "sim:2", "sim:3" };
-    pthread_t threads[THREADS];
-    int numbers[THREADS];
-    (void)unused;
+    int numbers[THREADS] = { 0, 1, 2, 3, 4, 5, 6, 7 };
     cpu_device();
     for (int d = 0; d < DEVICES; d++) {
         shared_weights[d] = full(1, 64, sim_open(names[d]));
         for (int i = 0; i < STREAMS; i++)
             shared_streams[d][i] = new_stream(ctrt_tensor_device(shared_weights[d]));
     }
-    for (int t = 0; t < THREADS; t++) {
-        numbers[t] = t;
-        CHECK_EQ(pthread_create(&threads[t], NULL, pass_around, &numbers[t]), 0);
-    }
-    for (int t = 0; t < THREADS; t++)
-        pthread_join(threads[t], NULL);
+    in_threads(THREADS, pass_around, numbers, sizeof *numbers);
     for (int d = 0; d < DEVICES; d++) {
-        ctrt_device *device = ctrt_tensor_device(shared_weights[d]);
+        ctrt_device *on = ctrt_tensor_device(shared_weights[d]);
         ctrt_tensor_release(&shared_weights[d]);
-        EQUALS((ctrt_memory_allocated(device), 0), (sim_read(d).failures, 0));
+        EQUALS((ctrt_memory_allocated(on), 0), (sim_read(d).failures, 0));
     }
 }
+SIM_AGAIN(threads, EIGHT, "CTRT_MEMORY=direct",
+          "CTRT_SIM=devices=4,memory=32m,jitter=100us,latency=10us,bandwidth=1g")
 
 /* ---- training ---- */
 
@@ -321,56 +331,26 @@ static void test_training(const struct model *model)
         double want[STEPS] = { 0 }, got[STEPS];
         CHECK_OK(train(want, model, cpu_device(), false));
         CHECK_TRUE(want[STEPS - 1] < want[0]);
-        for (size_t d = 0; d < COUNT(names); d++) {
+        EACH(name, names) {
             ctrt_device *device = NULL;
-            CHECK_OK(ctrt_device_get(&device, names[d]));
+            CHECK_OK(ctrt_device_get(&device, *name));
             for (int streams = 0; streams < 2; streams++) {
                 CHECK_OK(train(got, model, device, streams));
                 for (int i = 0; i < STEPS; i++)
-                    CHECK(got[i] == want[i], "%s, streams %d: loss %d is %.9g, not %.9g", names[d], streams, i, got[i],
+                    CHECK(got[i] == want[i], "%s, streams %d: loss %d is %.9g, not %.9g", *name, streams, i, got[i],
                           want[i]);
             }
-            CHECK(ctrt_memory_allocated(device) == 0, "%s: memory was not freed", names[d]);
+            CHECK(ctrt_memory_allocated(device) == 0, "%s: memory was not freed", *name);
         }
     }
 }
 
 TEST_MAIN
 {
-    static const char gradients[] = "backward runs on the streams of forward, gradients are ready on the caller's";
-    static const char devices_text[] = "copies between devices are ordered without the host";
-    static const struct sim_case cases[] = {
-        { "a tensor filled on one stream and read on another is correct by default",
-          { "CTRT_SIM=devices=1,jitter=60us,seed=3" }, default_order },
-#ifndef __SANITIZE_THREAD__             /* it reports the intended race too */
-        { "the program must synchronize the streams", { "CTRT_STREAM_ORDER=manual", "CTRT_SIM=devices=1,latency=2ms" },
-          manual_order },
-#endif
-        { "twenty streams read one tensor: the host does not wait, and a later write waits for all of them",
-          { "CTRT_SIM=devices=1,latency=100ms" }, many_readers },
-        { gradients, { "CTRT_STREAM_ORDER=auto", "CTRT_SIM=devices=1,jitter=100us", "CTRT_LOG=error" }, backward },
-        { gradients, { "CTRT_STREAM_ORDER=manual", "CTRT_SIM=devices=1,jitter=100us", "CTRT_LOG=error" }, backward },
-        { gradients, { "CTRT_STREAM_ORDER=check", "CTRT_SIM=devices=1,jitter=100us", "CTRT_LOG=error" }, backward },
-        { devices_text, { "CTRT_SIM=devices=3,jitter=50us,peers=all" }, devices },
-        { devices_text, { "CTRT_SIM=devices=3,jitter=50us,peers=ring" }, devices },
-        { devices_text, { "CTRT_SIM=devices=3,jitter=50us,peers=none" }, devices },
-        { "8 threads use streams of 4 devices",
-          { "CTRT_MEMORY=caching", "CTRT_SIM=devices=4,memory=32m,jitter=20us" }, threads },
-        { "8 threads use streams of 4 devices",
-          { "CTRT_MEMORY=direct", "CTRT_SIM=devices=4,memory=32m,jitter=100us,latency=10us,bandwidth=1g" }, threads },
-        { "on one stream nothing waits and nothing is recorded", { "CTRT_SIM=devices=1" }, one_stream },
-        { "ctrt_tensor_record_stream adds a stream to wait for and removes none",
-          { "CTRT_SIM=devices=1,latency=3ms" }, record_stream },
-        { "a peer link that returns wrong data is detected when both devices are open, and not used",
-          { "CTRT_SIM=devices=2", "CTRT_SIM_FAULT=link:0-1", "CTRT_LOG=error" }, broken_link },
-        { "two threads write parts of one tensor on two streams: a reader waits for both",
-          { "CTRT_SIM=devices=1,latency=200us" }, parts },
-    };
-    run_cases(cases, COUNT(cases));
     test_reuse("CTRT_MEMORY=caching", true);
     test_reuse("CTRT_MEMORY=arena", false);
     test_reuse("CTRT_MEMORY=direct", false);
     test_training(&models[4]);              /* with dropout and AdamW */
     test_training(&models[11]);             /* with convolutions and batch norm */
-    return done();
+    return run_tests();
 }

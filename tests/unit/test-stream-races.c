@@ -13,6 +13,56 @@ static ctrt_stream *first, *a, *b, *readers[READERS];
 /* [N] and [8, 8], written on the default stream, which all others wait for */
 static ctrt_tensor *x, *grid;
 
+static void begin(void)
+{
+    device = sim_open("sim:0");
+    log_keep(CTRT_LOG_WARNING);
+    first = default_stream(device);
+    a = new_stream(device);
+    b = new_stream(device);
+    for (int i = 0; i < READERS; i++)
+        readers[i] = new_stream(device);
+    x = full(1, N, device);
+    OK(ctrt_full(&grid, CTRT_SHAPE(8, 8), ctrt_float(1), CTRT_F32, device), ctrt_add_scalar_(x, ctrt_float(1)),
+       ctrt_add_scalar_(grid, ctrt_float(1)), ctrt_stream_wait(a, first), ctrt_stream_wait(b, first));
+    for (int i = 0; i < READERS; i++)
+        CHECK_OK(ctrt_stream_wait(readers[i], first));
+}
+
+/* Releases the tensors. The streams live until the child process ends. */
+static void end(void)
+{
+    CHECK_OK(ctrt_device_synchronize(device));
+    RELEASE(x, grid);
+    ctrt_log_set_callback(NULL, NULL);
+}
+
+/* A TEST of a program for which the detector must give this number of reports. */
+#define RACE_TEST(function, what, reports)                                                  \
+    static void function(void);                                                             \
+    TEST(function##_checked, NULL)                                                          \
+    {                                                                                       \
+        run_program(what, reports, function);                                               \
+    }                                                                                       \
+    static void function(void)
+
+static void run_program(const char *what, unsigned reports, void (*run)(void))
+{
+    group("%s: %u reports", what, reports);
+#ifdef __SANITIZE_THREAD__
+    if (reports > 0) {
+        skip_group("a race on purpose, which the thread sanitizer finds too");
+        return;
+    }
+#endif
+    IN_CHILD("CTRT_SIM=devices=1,latency=200us", "CTRT_STREAM_ORDER=check") {
+        begin();
+        run();
+        CHECK(ctrt_race_count() == reports, "%llu reports: %s", (unsigned long long)ctrt_race_count(), logged);
+        end();
+    }
+}
+
 static void reads(ctrt_stream *stream, ctrt_tensor *tensor)
 {
     CTRT_AUTO(tensor) sum = NULL;
@@ -41,7 +91,7 @@ static void write_parts(ctrt_tensor *of, int dim, int64_t begin_a, int64_t end_a
     writes(b, right);
 }
 
-static void pytorch_pattern(void)
+RACE_TEST(pytorch_pattern, "PyTorch's pattern: wait_stream, record_stream, a later read", 0)
 {
     CTRT_AUTO(tensor) y = full(1, N, device);
     CHECK_OK(ctrt_stream_wait(a, first));
@@ -51,7 +101,7 @@ static void pytorch_pattern(void)
     reads(b, x);
 }
 
-static void readers_beside_readers(void)
+RACE_TEST(readers_beside_readers, "many streams read one tensor", 0)
 {
     for (int i = 0; i < READERS; i++)
         reads(readers[i], x);
@@ -60,7 +110,7 @@ static void readers_beside_readers(void)
     reads(readers[0], x);
 }
 
-static void readers_of_joined_parts(void)
+RACE_TEST(readers_of_joined_parts, "two streams read parts that two streams wrote", 0)
 {
     write_parts(x, 0, 0, N / 2, N / 2, N, 1);
     OK(ctrt_stream_wait(a, b), ctrt_stream_wait(b, a));
@@ -69,12 +119,12 @@ static void readers_of_joined_parts(void)
     reads(a, x);
 }
 
-static void halves(void) { write_parts(x, 0, 0, N / 2, N / 2, N, 1); }
-static void columns(void) { write_parts(grid, 1, 0, 3, 3, 8, 1); }
-static void every_second(void) { write_parts(x, 0, 0, N, 1, N, 2); }
+RACE_TEST(halves, "two streams write two halves", 0) { write_parts(x, 0, 0, N / 2, N / 2, N, 1); }
+RACE_TEST(columns, "two streams write separate columns", 0) { write_parts(grid, 1, 0, 3, 3, 8, 1); }
+RACE_TEST(every_second, "two streams write even and odd elements", 0) { write_parts(x, 0, 0, N, 1, N, 2); }
 
 /* Writes neighbouring columns of a tensor with gaps in every other dimension, so that no dimensions can be merged. */
-static void columns_of_most_dimensions(void)
+RACE_TEST(columns_of_most_dimensions, "two streams write separate columns of a tensor of 8 dimensions", 0)
 {
     int64_t shape[CTRT_MAX_DIMS];
     for (int d = 0; d < CTRT_MAX_DIMS; d++)
@@ -87,11 +137,15 @@ static void columns_of_most_dimensions(void)
     write_parts(y, CTRT_MAX_DIMS - 1, 0, 1, 1, 2, 1);
 }
 
-static void overlapping_halves(void) { write_parts(x, 0, 0, 600, 400, N, 1); }
-static void overlapping_columns(void) { write_parts(grid, 1, 0, 4, 3, 8, 1); }
-static void same_columns_of_a_step(void) { write_parts(grid, 1, 0, 8, 4, 8, 4); }
+RACE_TEST(overlapping_halves, "two streams write overlapping halves", 1) { write_parts(x, 0, 0, 600, 400, N, 1); }
+RACE_TEST(overlapping_columns, "two streams write overlapping columns", 1) { write_parts(grid, 1, 0, 4, 3, 8, 1); }
 
-static void tiles(void)
+RACE_TEST(same_columns_of_a_step, "two streams write every fourth column, from 0 and from 4", 1)
+{
+    write_parts(grid, 1, 0, 8, 4, 8, 4);
+}
+
+RACE_TEST(tiles, "two streams write separate tiles", 0)
 {
     CTRT_AUTO(tensor) top = part(grid, 0, 0, 4, 1), bottom = part(grid, 0, 4, 8, 1);
     CTRT_AUTO(tensor) tile = part(bottom, 1, 4, 8, 1), turned = NULL;
@@ -100,7 +154,7 @@ static void tiles(void)
     write_parts(top, 1, 0, 4, 4, 8, 1);
 }
 
-static void row_and_column(void)
+RACE_TEST(row_and_column, "one stream writes a row, another reads a column", 1)
 {
     CTRT_AUTO(tensor) row = part(grid, 0, 5, 6, 1), column = part(grid, 1, 5, 6, 1);
     writes(a, row);
@@ -121,17 +175,17 @@ static void pipeline(bool waits_for_both)
     reads(b, right);
 }
 
-static void pipeline_right(void) { pipeline(true); }
-static void pipeline_wrong(void) { pipeline(false); }
+RACE_TEST(pipeline_right, "each part is read after an event of its write", 0) { pipeline(true); }
+RACE_TEST(pipeline_wrong, "the second part is read after the first part's event only", 1) { pipeline(false); }
 
-static void synchronized(void)
+RACE_TEST(synchronized, "the host waits for the write before the read", 0)
 {
     writes(a, x);
     CHECK_OK(ctrt_stream_synchronize(a));
     reads(b, x);
 }
 
-static void queried(void)
+RACE_TEST(queried, "queries reported that the event and the stream are done", 0)
 {
     CTRT_AUTO(event) event = new_event(device, false);
     bool done = false;
@@ -146,27 +200,27 @@ static void queried(void)
     reads(a, x);
 }
 
-static void unwaited(void)
+RACE_TEST(unwaited, "a read without a wait for the write", 1)
 {
     writes(a, x);
     reads(b, x);
 }
 
-static void written_while_read(void)
+RACE_TEST(written_while_read, "a write without a wait for a read", 1)
 {
     reads(a, x);
     writes(b, x);
 }
 
 /* ctrt_tensor_record_stream only delays the reuse of the memory; it does not order accesses. */
-static void recorded_for_a_wait(void)
+RACE_TEST(recorded_for_a_wait, "record_stream instead of a wait", 1)
 {
     reads(a, x);
     CHECK_OK(ctrt_tensor_record_stream(x, a));
     writes(first, x);
 }
 
-static void written_first_elsewhere(void)
+RACE_TEST(written_first_elsewhere, "the first write on another stream than the allocation's", 1)
 {
     CTRT_AUTO(tensor) y = NULL;
     reads(first, x);                        /* the block that y gets is free after this work */
@@ -174,7 +228,7 @@ static void written_first_elsewhere(void)
     writes(a, y);
 }
 
-static void last_of_many_readers(void)
+RACE_TEST(last_of_many_readers, "a write that waits for all readers but one", 1)
 {
     for (int i = 0; i < READERS; i++)
         reads(readers[i], x);
@@ -183,92 +237,18 @@ static void last_of_many_readers(void)
     writes(first, x);
 }
 
-static void twice_wrong(void)
+RACE_TEST(twice_wrong, "two streams race with one write", 2)
 {
     writes(a, x);
     reads(b, x);
     reads(first, x);
 }
 
-static const struct program_case {
-    const char *what;
-    void (*run)(void);
-    unsigned reports;
-} cases[] = {
-    { "PyTorch's pattern: wait_stream, record_stream, a later read", pytorch_pattern, 0 },
-    { "many streams read one tensor", readers_beside_readers, 0 },
-    { "two streams read parts that two streams wrote", readers_of_joined_parts, 0 },
-    { "two streams write two halves", halves, 0 },
-    { "two streams write separate columns", columns, 0 },
-    { "two streams write even and odd elements", every_second, 0 },
-    { "two streams write separate tiles", tiles, 0 },
-    { "two streams write separate columns of a tensor of 8 dimensions", columns_of_most_dimensions, 0 },
-    { "each part is read after an event of its write", pipeline_right, 0 },
-    { "the host waits for the write before the read", synchronized, 0 },
-    { "queries reported that the event and the stream are done", queried, 0 },
-    { "a read without a wait for the write", unwaited, 1 },
-    { "a write without a wait for a read", written_while_read, 1 },
-    { "record_stream instead of a wait", recorded_for_a_wait, 1 },
-    { "the first write on another stream than the allocation's", written_first_elsewhere, 1 },
-    { "two streams write overlapping halves", overlapping_halves, 1 },
-    { "two streams write overlapping columns", overlapping_columns, 1 },
-    { "two streams write every fourth column, from 0 and from 4", same_columns_of_a_step, 1 },
-    { "one stream writes a row, another reads a column", row_and_column, 1 },
-    { "the second part is read after the first part's event only", pipeline_wrong, 1 },
-    { "a write that waits for all readers but one", last_of_many_readers, 1 },
-    { "two streams race with one write", twice_wrong, 2 },
-};
-
-static void begin(void)
-{
-    device = sim_open("sim:0");
-    log_keep(CTRT_LOG_WARNING);
-    first = default_stream(device);
-    a = new_stream(device);
-    b = new_stream(device);
-    for (int i = 0; i < READERS; i++)
-        readers[i] = new_stream(device);
-    x = full(1, N, device);
-    OK(ctrt_full(&grid, CTRT_SHAPE(8, 8), ctrt_float(1), CTRT_F32, device), ctrt_add_scalar_(x, ctrt_float(1)),
-       ctrt_add_scalar_(grid, ctrt_float(1)), ctrt_stream_wait(a, first), ctrt_stream_wait(b, first));
-    for (int i = 0; i < READERS; i++)
-        CHECK_OK(ctrt_stream_wait(readers[i], first));
-}
-
-/* Releases the tensors. The streams live until the child process ends. */
-static void end(void)
-{
-    CHECK_OK(ctrt_device_synchronize(device));
-    RELEASE(x, grid);
-    ctrt_log_set_callback(NULL, NULL);
-}
-
-static void test_programs(void)
-{
-    for (size_t i = 0; i < COUNT(cases); i++) {
-        group("%s: %u reports", cases[i].what, cases[i].reports);
-#ifdef __SANITIZE_THREAD__
-        if (cases[i].reports > 0) {
-            skip_group("a race on purpose, which the thread sanitizer finds too");
-            continue;
-        }
-#endif
-        IN_CHILD("CTRT_SIM=devices=1,latency=200us", "CTRT_STREAM_ORDER=check") {
-            begin();
-            cases[i].run();
-            CHECK(ctrt_race_count() == cases[i].reports, "%llu reports: %s",
-                  (unsigned long long)ctrt_race_count(), logged);
-            end();
-        }
-    }
-}
-
 /* A C library without backtrace() gives reports without call sites. */
 extern int backtrace(void **addresses, int most) __attribute__((weak));
 
-static void test_sites(void)
+TEST(test_sites, "a report names both ops with their streams, labels, accesses and call sites")
 {
-    group("a report names both ops with their streams, labels, accesses and call sites");
 #ifdef __SANITIZE_THREAD__
     skip_group("a race on purpose, which the thread sanitizer finds too");
     return;
@@ -291,9 +271,4 @@ static void test_sites(void)
     }
 }
 
-TEST_MAIN
-{
-    test_programs();
-    test_sites();
-    return done();
-}
+TESTS_MAIN

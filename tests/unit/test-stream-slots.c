@@ -28,7 +28,8 @@ static void release_held(int count)
         ctrt_stream_release(&held[i]);
 }
 
-static void many(ctrt_device *device)
+SIM_TEST(many, "slots are reused: thousands of streams of two devices and five priorities in four slots",
+         "CTRT_SIM=devices=2,jitter=20us")
 {
     ctrt_device *devices[2] = { device, sim_open("sim:1") };
     const int count = hold_all_but(4);
@@ -92,7 +93,8 @@ static ctrt_tensor *write_and_read(ctrt_stream *t, ctrt_stream *reader)
     return y;
 }
 
-static void fresh(ctrt_device *device)
+SIM_TEST(fresh, "a stream that reuses a slot does not inherit the previous stream's ordering, errors or memory",
+         "CTRT_SIM=devices=2,memory=64m,latency=3ms")
 {
     const int64_t n = 1 << 20;
     ctrt_device *other = sim_open("sim:1");
@@ -160,31 +162,19 @@ static void test_failed_open(bool last)
     }
 }
 
-static void test_failed_opens(void)
+#ifndef __SANITIZE_THREAD__             /* one thread has no races */
+CHILD_TEST(test_failed_opens, "a device that fails to open 5000 times uses up no stream slots",
+           "CTRT_SIM=devices=1", "CTRT_MEMORY=nonsense", "CTRT_LOG=error")
 {
-    group("a device that fails to open 5000 times uses up no stream slots");
-#ifdef __SANITIZE_THREAD__
-    skip_group("5000 times in one thread, which has no races");
-    return;
-#endif
-    IN_CHILD("CTRT_SIM=devices=1", "CTRT_MEMORY=nonsense", "CTRT_LOG=error") {
-        ctrt_device *device = NULL;
-        for (int i = 0; i < 5000; i++)
-            CHECK_FAILS(ctrt_device_get(&device, "sim:0"), CTRT_ERR_NOT_FOUND, "nonsense");
-    }
+    ctrt_device *device = NULL;
+    for (int i = 0; i < 5000; i++)
+        CHECK_FAILS(ctrt_device_get(&device, "sim:0"), CTRT_ERR_NOT_FOUND, "nonsense");
 }
+#endif
 
 TEST_MAIN
 {
-    static const struct sim_case cases[] = {
-        { "slots are reused: thousands of streams of two devices and five priorities in four slots",
-          { "CTRT_SIM=devices=2,jitter=20us" }, many },
-        { "a stream that reuses a slot does not inherit the previous stream's ordering, errors or memory",
-          { "CTRT_SIM=devices=2,memory=64m,latency=3ms" }, fresh },
-    };
-    run_cases(cases, COUNT(cases));
     test_failed_open(true);
     test_failed_open(false);
-    test_failed_opens();
-    return done();
+    return run_tests();
 }

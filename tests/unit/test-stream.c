@@ -16,39 +16,40 @@ static void *current(void *device)
     return seen;
 }
 
-static void current_streams(ctrt_device *d0)
+SIM_TEST(current_streams, "each thread has its own current streams; push and pop nest", "CTRT_SIM=devices=2")
 {
     ctrt_device *d1 = sim_open("sim:1"), *now = NULL;
-    CTRT_AUTO(stream) a = new_stream(d0), b = new_stream(d1), first = default_stream(d0);
-    CHECK_TRUE(current(d0) == first);
+    CTRT_AUTO(stream) a = new_stream(device), b = new_stream(d1), first = default_stream(device);
+    CHECK_TRUE(current(device) == first);
     CHECK_OK(ctrt_stream_push(a));
-    CHECK_TRUE(current(d0) == a);
+    CHECK_TRUE(current(device) == a);
     CHECK_OK(ctrt_stream_push(b));
-    CHECK_TRUE(current(d0) == a && current(d1) == b);
+    CHECK_TRUE(current(device) == a && current(d1) == b);
     CHECK_OK(ctrt_device_get_current(&now, "sim"));
     CHECK(now == d1, "the pushed stream's device is not current");
     CHECK_OK(ctrt_stream_push(NULL));
-    CHECK(current(d0) == a, "a push of NULL changed the current stream");
+    CHECK(current(device) == a, "a push of NULL changed the current stream");
     CHECK_FAILS(ctrt_device_pop(), CTRT_ERR_STATE, "ctrt_stream_push");
     pthread_t thread;
     void *seen = NULL;
-    pthread_create(&thread, NULL, current, d0);
+    pthread_create(&thread, NULL, current, device);
     pthread_join(thread, &seen);
     CHECK(seen == first, "the current stream of a new thread is not the default stream");
     OK(ctrt_stream_pop(), ctrt_stream_pop(), ctrt_device_get_current(&now, "sim"));
-    CHECK(now == d0 && current(d1) != b, "pop did not restore the device and the stream");
+    CHECK(now == device && current(d1) != b, "pop did not restore the device and the stream");
     CHECK_OK(ctrt_device_push(d1));
     CHECK_FAILS(ctrt_stream_pop(), CTRT_ERR_STATE, "ctrt_device_push");
     OK(ctrt_device_pop(), ctrt_stream_pop());
-    CHECK(current(d0) == first, "the last pop did not restore the default stream");
+    CHECK(current(device) == first, "the last pop did not restore the default stream");
     CHECK_FAILS(ctrt_stream_pop(), CTRT_ERR_STATE, "without");
     CHECK_OK(ctrt_stream_set_current(a));
     ctrt_stream_release(&a);                /* the thread still holds a reference */
-    a = new_stream(d0);
-    CHECK(current(d0) != a, "a new stream is the same as the current one");
+    a = new_stream(device);
+    CHECK(current(device) != a, "a new stream is the same as the current one");
 }
 
-static void asynchronous(ctrt_device *device)
+SIM_TEST(asynchronous, "ops return before their work is done; streams and events report its end and the elapsed time",
+         SLOW)
 {
     CTRT_AUTO(event) from = new_event(device, true), to = new_event(device, true), plain = new_event(device, false);
     CTRT_AUTO(event) foreign = new_event(sim_open("sim:1"), true);
@@ -83,7 +84,7 @@ static void asynchronous(ctrt_device *device)
     CHECK_EQ(total(y), 2000);
 }
 
-static void non_blocking(ctrt_device *device)
+SIM_TEST(non_blocking, "non-blocking copies", SLOW)
 {
     CTRT_AUTO(tensor) plain = full(3, 1000, cpu_device()), pinned = NULL, there = NULL, back = NULL, one = NULL;
     double value = 0;
@@ -120,31 +121,28 @@ static void non_blocking(ctrt_device *device)
     CHECK_EQ(total(back), 20000);
 }
 
-static void test_cpu_only(void)
+CHILD_TEST(test_cpu_only, "without an accelerator the same calls work, and nothing is pinned", "CTRT_BACKENDS=cpu")
 {
-    group("without an accelerator the same calls work, and nothing is pinned");
-    IN_CHILD("CTRT_BACKENDS=cpu") {
-        CTRT_AUTO(tensor) x = full(1, 10, cpu_device()), y = NULL;
-        CTRT_AUTO(stream) side = new_stream(cpu);
-        CTRT_AUTO(event) from = new_event(cpu, true), to = new_event(cpu, true);
-        bool left = true, idle = false;
-        double ms = -1;
-        CHECK_OK(ctrt_pin_memory(&y, x, NULL));
-        CHECK_TRUE(!ctrt_tensor_is_pinned(y));
-        OK(ctrt_empty_pinned(&y, CTRT_SHAPE(3), CTRT_F32, NULL), ctrt_stream_push(side));
-        CHECK_TRUE(current(cpu) == side);
-        OK(ctrt_event_record(from, NULL), ctrt_to_non_blocking(&y, x, cpu, &left));
-        CHECK(!left, "the copy was asynchronous on a synchronous device");
-        OK(ctrt_event_record(to, side), ctrt_stream_query(side, &idle));
-        CHECK_EQ(idle, true);
-        CHECK_OK(ctrt_event_elapsed(&ms, from, to));
-        CHECK(ms >= 0 && ms < 1000, "the elapsed time is %g ms", ms);
-        OK(ctrt_stream_wait_event(side, to), ctrt_tensor_record_stream(x, side), ctrt_stream_pop(),
-           ctrt_stream_synchronize(side));
-    }
+    CTRT_AUTO(tensor) x = full(1, 10, cpu_device()), y = NULL;
+    CTRT_AUTO(stream) side = new_stream(cpu);
+    CTRT_AUTO(event) from = new_event(cpu, true), to = new_event(cpu, true);
+    bool left = true, idle = false;
+    double ms = -1;
+    CHECK_OK(ctrt_pin_memory(&y, x, NULL));
+    CHECK_TRUE(!ctrt_tensor_is_pinned(y));
+    OK(ctrt_empty_pinned(&y, CTRT_SHAPE(3), CTRT_F32, NULL), ctrt_stream_push(side));
+    CHECK_TRUE(current(cpu) == side);
+    OK(ctrt_event_record(from, NULL), ctrt_to_non_blocking(&y, x, cpu, &left));
+    CHECK(!left, "the copy was asynchronous on a synchronous device");
+    OK(ctrt_event_record(to, side), ctrt_stream_query(side, &idle));
+    CHECK_EQ(idle, true);
+    CHECK_OK(ctrt_event_elapsed(&ms, from, to));
+    CHECK(ms >= 0 && ms < 1000, "the elapsed time is %g ms", ms);
+    OK(ctrt_stream_wait_event(side, to), ctrt_tensor_record_stream(x, side), ctrt_stream_pop(),
+       ctrt_stream_synchronize(side));
 }
 
-static void in_forked_child(ctrt_device *device)
+SIM_TEST(in_forked_child, "in a forked child, devices of the parent give an error", "CTRT_SIM=devices=2")
 {
     CTRT_AUTO(tensor) x = full(1, 10, device), y = NULL;
     CTRT_AUTO(stream) stream = new_stream(device);
@@ -165,6 +163,8 @@ static void in_forked_child(ctrt_device *device)
     }
     EQUALS((ctrt_memory_allocated(device), allocated), (total(x), 10));
 }
+SIM_AGAIN(in_forked_child, "the same with the policy direct", "CTRT_SIM=devices=2", "CTRT_MEMORY=direct")
+SIM_AGAIN(in_forked_child, "the same with spill", "CTRT_SIM=devices=2", "CTRT_MEMORY=spill+direct")
 
 static ctrt_stream *busy_stream;
 static ctrt_tensor *busy_tensor;
@@ -180,9 +180,8 @@ static void *keep_busy(void *unused)
     return NULL;
 }
 
-static void test_fork_busy(void)
+TEST(test_fork_busy, "a child forked while streams are busy can release tensors")
 {
-    group("a child forked while streams are busy can release tensors");
     if (!forks_beside_threads())
         return;
 #ifdef __SANITIZE_THREAD__
@@ -199,7 +198,6 @@ static void test_fork_busy(void)
             CTRT_AUTO(tensor) x = full(1, 4096, device), y = NULL;
             ON_STREAM(busy_stream, ctrt_neg(&y, x));
             IN_FORK {
-                alarm(120);
                 ctrt_tensor_release(&x);
             }
         }
@@ -216,7 +214,8 @@ static void test_fork_busy(void)
         CHECK_EQ(ctrt_device_synchronizations(device) - was, count);                                           \
     } while (0)
 
-static void waits_counted(ctrt_device *device)
+SIM_TEST(waits_counted, "waits of the host are counted: item, copies to the host and synchronization",
+         "CTRT_SIM=devices=1")
 {
     CTRT_AUTO(stream) stream = new_stream(device);
     CTRT_AUTO(event) event = new_event(device, false);
@@ -238,21 +237,4 @@ static void waits_counted(ctrt_device *device)
     CHECK_HAS(metrics_as(CTRT_METRICS_PROMETHEUS), "ctrt_device_synchronizations_total{device=\"sim:0\"");
 }
 
-TEST_MAIN
-{
-    static const struct sim_case cases[] = {
-        { "waits of the host are counted: item, copies to the host and synchronization",
-          { "CTRT_SIM=devices=1" }, waits_counted },
-        { "each thread has its own current streams; push and pop nest", { "CTRT_SIM=devices=2" }, current_streams },
-        { "ops return before their work is done; streams and events report when it is, and the elapsed time",
-          { SLOW }, asynchronous },
-        { "in a forked child, devices of the parent give an error", { "CTRT_SIM=devices=2" }, in_forked_child },
-        { "the same with the policy direct", { "CTRT_SIM=devices=2", "CTRT_MEMORY=direct" }, in_forked_child },
-        { "the same with spill", { "CTRT_SIM=devices=2", "CTRT_MEMORY=spill+direct" }, in_forked_child },
-        { "non-blocking copies", { SLOW }, non_blocking },
-    };
-    run_cases(cases, COUNT(cases));
-    test_cpu_only();
-    test_fork_busy();
-    return done();
-}
+TESTS_MAIN

@@ -6,9 +6,8 @@
 #include "calls.h"
 #include "sims.h"
 
-static void test_usage(void)
+TEST(test_usage, "memory in use is exact and available without opening the device")
 {
-    group("memory in use is exact and available without opening the device");
     IN_CHILD("CTRT_SIM=devices=2,memory=64m", "CTRT_MEMORY=direct") {
         ctrt_usage usage = { .busy = 99 };
         CHECK_OK(ctrt_device_get_usage(&usage, "sim:0"));
@@ -57,28 +56,26 @@ static void test_usage(void)
     }
 }
 
-static void test_table(void)
+CHILD_TEST(test_table, "the table lists every device with load, memory and name", "CTRT_SIM=devices=2,memory=64m",
+           "CTRT_MEMORY=direct")
 {
-    group("the table lists every device with load, memory and name");
-    IN_CHILD("CTRT_SIM=devices=2,memory=64m", "CTRT_MEMORY=direct") {
-        char *table = NULL;
-        CTRT_AUTO(tensor) x = full(1, 8 << 20, sim_open("sim:1"));
-        CHECK_OK(ctrt_show_utilization(&table, "sim", false));
-        const char *want = "| ID | GPU | MEM |\n------------------\n|  0 |  0% |  0% |\n|  1 | ";
-        CHECK(table != NULL && strncmp(table, want, strlen(want)) == 0, "%s", table);
-        CHECK_HAS(table, "| 50% |\n");
-        free(table);
-        CHECK_OK(ctrt_show_utilization(&table, "sim", true));
-        char words[96];
-        snprintf(words, sizeof words, "sim:1: process %d %s uses 32.00 MiB", (int)getpid(),
-                 program_invocation_short_name);
-        HAS(table, words, "simulated device 1", "of  64.00 MiB");
-        free(table);
-        CHECK_FAILS(ctrt_show_utilization(&table, NULL, false), CTRT_ERR_NO_DEVICE, "no accelerator");
-        CHECK_OK(ctrt_show_utilization(&table, "cpu", false));
-        HAS(table, "|  0 | nan | nan |", "nan: cpu:0: its backend does not report");
-        free(table);
-    }
+    char *table = NULL;
+    CTRT_AUTO(tensor) x = full(1, 8 << 20, sim_open("sim:1"));
+    CHECK_OK(ctrt_show_utilization(&table, "sim", false));
+    const char *want = "| ID | GPU | MEM |\n------------------\n|  0 |  0% |  0% |\n|  1 | ";
+    CHECK(table != NULL && strncmp(table, want, strlen(want)) == 0, "%s", table);
+    CHECK_HAS(table, "| 50% |\n");
+    free(table);
+    CHECK_OK(ctrt_show_utilization(&table, "sim", true));
+    char words[96];
+    snprintf(words, sizeof words, "sim:1: process %d %s uses 32.00 MiB", (int)getpid(),
+             program_invocation_short_name);
+    HAS(table, words, "simulated device 1", "of  64.00 MiB");
+    free(table);
+    CHECK_FAILS(ctrt_show_utilization(&table, NULL, false), CTRT_ERR_NO_DEVICE, "no accelerator");
+    CHECK_OK(ctrt_show_utilization(&table, "cpu", false));
+    HAS(table, "|  0 | nan | nan |", "nan: cpu:0: its backend does not report");
+    free(table);
 }
 
 /* Returns the indices of the picked devices as "0,2". */
@@ -104,9 +101,8 @@ static const char *picked(const ctrt_pick_options *options, size_t capacity)
               ctrt_error_message());                                                                    \
     } while (0)
 
-static void test_picking(void)
+TEST(test_picking, "free devices are picked in the requested order")
 {
-    group("free devices are picked in the requested order");
     IN_CHILD("CTRT_SIM=devices=4,memory=64m", "CTRT_MEMORY=direct") {
         CTRT_AUTO(tensor) a = full(1, 10 << 20, sim_open("sim:0"));     /* 40 of 64 MiB */
         CTRT_AUTO(tensor) b = full(1, 4 << 20, sim_open("sim:1"));      /* 16 */
@@ -169,32 +165,23 @@ static void test_picking(void)
     }
 }
 
-static void test_links(void)
+CHILD_TEST(test_links, "links between devices follow their topology and visible indices; hidden devices have no usage",
+           "CTRT_SIM=devices=4,peers=ring", "CTRT_VISIBLE_DEVICES=sim:0,sim:2,sim:3")
 {
-    group("links between devices follow their topology and visible indices; hidden devices have no usage");
-    IN_CHILD("CTRT_SIM=devices=4,peers=ring", "CTRT_VISIBLE_DEVICES=sim:0,sim:2,sim:3") {
-        static const struct { const char *from, *to; int direct; } cases[] = {
-            { "sim:0", "sim:1", 0 }, { "sim:0", "sim:2", 1 }, { "sim:1", "sim:2", 1 }, { "sim:2", "sim:0", 1 },
-            { "sim:0", "cpu", -1 },
-        };
-        for (size_t i = 0; i < COUNT(cases); i++) {
-            ctrt_link link = { .direct = 9 };
-            CHECK_OK(ctrt_device_get_link(&link, cases[i].from, cases[i].to));
-            CHECK(link.direct == cases[i].direct && link.links == 0 && link.kind[0] == '\0', "%s to %s: %d, %d, %s",
-                  cases[i].from, cases[i].to, link.direct, link.links, link.kind);
-        }
-        ctrt_link link;
-        ctrt_usage usage;
-        CHECK_FAILS(ctrt_device_get_link(&link, "sim:0", "sim:3"), CTRT_ERR_NO_DEVICE, "sim:3");
-        CHECK_FAILS(ctrt_device_get_usage(&usage, "sim:3"), CTRT_ERR_NO_DEVICE, "sim:3");
+    static const struct { const char *from, *to; int direct; } cases[] = {
+        { "sim:0", "sim:1", 0 }, { "sim:0", "sim:2", 1 }, { "sim:1", "sim:2", 1 }, { "sim:2", "sim:0", 1 },
+        { "sim:0", "cpu", -1 },
+    };
+    ctrt_link link;
+    ctrt_usage usage;
+    EACH(c, cases) {
+        link = (ctrt_link){ .direct = 9 };
+        CHECK_OK(ctrt_device_get_link(&link, c->from, c->to));
+        EQUALS((link.direct, c->direct), (link.links, 0));
+        CHECK_STR(link.kind, "");
     }
+    CHECK_FAILS(ctrt_device_get_link(&link, "sim:0", "sim:3"), CTRT_ERR_NO_DEVICE, "sim:3");
+    CHECK_FAILS(ctrt_device_get_usage(&usage, "sim:3"), CTRT_ERR_NO_DEVICE, "sim:3");
 }
 
-TEST_MAIN
-{
-    test_usage();
-    test_table();
-    test_picking();
-    test_links();
-    return done();
-}
+TESTS_MAIN

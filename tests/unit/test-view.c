@@ -24,9 +24,8 @@ static void view_is(int line, const char *call, ctrt_status status, ctrt_ints sh
 #define VIEW_IS(call, shape, strides)   view_is(__LINE__, #call, (call), (shape), (strides))
 #define NO_DIMS                         CTRT_SCALAR_SHAPE
 
-static void reshaping(void)
+TEST(reshaping, "reshape, view_as and flatten return views where the strides allow it")
 {
-    group("reshape, view_as and flatten return views where the strides allow it");
     CTRT_AUTO(tensor) t = NULL, zero = NULL, scalar = counting_of(CTRT_SCALAR_SHAPE, CTRT_F32);
     view_of(COUNTING(2, 3, 4));
     CHECK_OK(ctrt_flatten(&y, x, 1, 1));
@@ -45,7 +44,7 @@ static void reshaping(void)
 }
 
 /* Which strides allow a view, and its strides, where `want` is not empty. The stride of a size of 1 is ignored. */
-static void reshaping_strides(void)
+TEST(reshaping_strides, "views of strided and expanded tensors with another shape")
 {
     static const struct { int in_ndim, ndim, want_ndim; int64_t shape[2], strides[2], to[4], want[4]; } cases[] = {
         { 2, 3, 3, { 2, 6 }, { 12, 2 }, { 2, 2, 3 }, { 12, 6, 2 } }, { 2, 1, 0, { 2, 3 }, { 1, 2 }, { 6 }, { 0 } },
@@ -55,22 +54,20 @@ static void reshaping_strides(void)
         { 2, 1, 0, { 3, 4 }, { 0, 1 }, { 12 }, { 0 } }, { 2, 3, 3, { 3, 4 }, { 0, 1 }, { 3, 2, 2 }, { 0, 2, 1 } },
         { 1, 2, 2, { 4 }, { 0 }, { 2, 2 }, { 0, 0 } },
     };
-    group("views of strided and expanded tensors with another shape");
     CTRT_AUTO(tensor) storage = COUNTING(64);
-    for (size_t i = 0; i < COUNT(cases); i++) {
-        CHECK_OK(ctrt_as_strided(&x, storage, ctrt_ints_of(cases[i].shape, cases[i].in_ndim),
-                                 ctrt_ints_of(cases[i].strides, cases[i].in_ndim), 0));
-        const ctrt_ints to = ctrt_ints_of(cases[i].to, cases[i].ndim);
-        if (cases[i].want_ndim > 0)
-            VIEW_IS(ctrt_view_as(&y, x, to), to, ctrt_ints_of(cases[i].want, cases[i].want_ndim));
+    EACH(c, cases) {
+        CHECK_OK(ctrt_as_strided(&x, storage, ctrt_ints_of(c->shape, c->in_ndim), ctrt_ints_of(c->strides, c->in_ndim),
+                                 0));
+        const ctrt_ints to = ctrt_ints_of(c->to, c->ndim);
+        if (c->want_ndim > 0)
+            VIEW_IS(ctrt_view_as(&y, x, to), to, ctrt_ints_of(c->want, c->want_ndim));
         else
             CHECK_FAILS(ctrt_view_as(&y, x, to), CTRT_ERR_SHAPE, "use ctrt_reshape");
     }
 }
 
-static void squeezing(void)
+TEST(squeezing, "squeeze and unsqueeze remove and add dimensions of size 1")
 {
-    group("squeeze and unsqueeze remove and add dimensions of size 1");
     CTRT_AUTO(tensor) eight = COUNTING(1, 1, 1, 1, 1, 1, 1, 2);
     view_of(COUNTING(1, 3, 1, 2));
     VIEW_IS(ctrt_squeeze(&y, x, CTRT_ALL_DIMS), SIZES(3, 2), SIZES(2, 1));
@@ -86,9 +83,8 @@ static void squeezing(void)
     VIEW_IS(ctrt_squeeze(&y, x, CTRT_DIMS(-1)), NO_DIMS, NO_DIMS);
 }
 
-static void ordering(void)
+TEST(ordering, "permute and transpose of 0-dim tensors, and errors")
 {
-    group("permute and transpose of 0-dim tensors, and errors");
     view_of(counting_of(NO_DIMS, CTRT_F32));
     VIEW_IS(ctrt_permute(&y, x, NO_DIMS), NO_DIMS, NO_DIMS);
     VIEW_IS(ctrt_transpose(&y, x, 0, -1), NO_DIMS, NO_DIMS);
@@ -97,9 +93,8 @@ static void ordering(void)
     CHECK_FAILS(ctrt_t(&y, x), CTRT_ERR_SHAPE, "[2, 3, 4]");
 }
 
-static void expanding(void)
+TEST(expanding, "expand: sizes of 0 and 1, and errors")
 {
-    group("expand: sizes of 0 and 1, and errors");
     CTRT_AUTO(tensor) scalar = counting_of(NO_DIMS, CTRT_F32), zero = NULL;
     view_of(COUNTING(3, 1));
     VIEW_IS(ctrt_expand(&y, x, SIZES(1, 3, 1)), SIZES(1, 3, 1), SIZES(3, 1, 1));        /* repeats no element */
@@ -112,9 +107,8 @@ static void expanding(void)
     CHECK_FAILS(ctrt_expand(&y, x, ctrt_ints_of(NULL, 2)), CTRT_ERR_INVALID_ARGUMENT, "NULL");
 }
 
-static void parts(void)
+TEST(parts, "select, slice and narrow return views of a part")
 {
-    group("select, slice and narrow return views of a part");
     view_of(COUNTING(2, 3));
     VIEW_IS(ctrt_select(&y, x, 0, 1), SIZES(3), SIZES(1));
     CHECK_EQ(ctrt_tensor_offset(y), 3);
@@ -132,25 +126,24 @@ static void parts(void)
         { INT64_MAX, INT64_MAX }, { -1, 2 },
     };
     view_of(COUNTING(10));
-    for (size_t i = 0; i < COUNT(slices); i++) {
+    EACH(c, slices) {
         double got[10] = { 0 };
-        OK(ctrt_slice(&y, x, 0, slices[i].start, slices[i].end, slices[i].step),
-           ctrt_to_host(got, sizeof got, y, CTRT_F64));
-        CHECK(ctrt_tensor_numel(y) == slices[i].count, "case %zu: %d elements", i, (int)ctrt_tensor_numel(y));
-        for (int k = 0; k < slices[i].count && k < 2; k++)
-            CHECK(got[k] == slices[i].values[k], "case %zu: element %d is %g", i, k, got[k]);
+        OK(ctrt_slice(&y, x, 0, c->start, c->end, c->step), ctrt_to_host(got, sizeof got, y, CTRT_F64));
+        CHECK_EQ(ctrt_tensor_numel(y), c->count);
+        for (int k = 0; k < c->count && k < 2; k++)
+            CHECK_EQ(got[k], c->values[k]);
     }
     VIEW_IS(ctrt_narrow(&y, x, 0, -2, 2), SIZES(2), SIZES(1));
     VALUES_ARE(y, 8, 9);
     GIVES_SHAPE(ctrt_narrow(&y, x, 0, 10, 0), 0);
-    for (size_t i = 0; i < COUNT(bad_narrows); i++)
-        CHECK_FAILS(ctrt_narrow(&y, x, 0, bad_narrows[i].start, bad_narrows[i].length), CTRT_ERR_SHAPE,
+    EACH(c, bad_narrows)
+        CHECK_FAILS(ctrt_narrow(&y, x, 0, c->start, c->length), CTRT_ERR_SHAPE,
                     "are not inside dimension 0 of shape [10]");
     view_of(counting_of(NO_DIMS, CTRT_F32));
     FAILS(SHAPE, (ctrt_slice(&y, x, 0, 0, 1, 1), "0-dim"), (ctrt_narrow(&y, x, 0, 0, 1), "0-dim"));
 }
 
-static void chunks(void)
+TEST(chunks, "chunk divides a dimension into views")
 {
     static const struct { int64_t n; int chunks, count; int64_t rows[8]; } cases[] = {
         { 30, 4, 4, { 8, 8, 8, 6 } }, { 5, 4, 3, { 2, 2, 1 } }, { 1, 4, 1, { 1 } }, { 6, 3, 3, { 2, 2, 2 } },
@@ -158,28 +151,23 @@ static void chunks(void)
     };
     ctrt_tensor *pieces[40] = { NULL };
     int count = 77;
-    group("chunk divides a dimension into views");
-    for (size_t i = 0; i < COUNT(cases); i++) {
-        OK(ctrt_zeros(&x, SIZES(1), CTRT_U8, cpu), ctrt_expand(&x, x, SIZES(cases[i].n)),
-           ctrt_chunk(pieces, &count, x, cases[i].chunks, -1));
-        CHECK(count == cases[i].count, "case %zu: %d pieces, expected %d", i, count, cases[i].count);
-        for (int p = 0; p < count; p++) {
-            CHECK(ctrt_tensor_size(pieces[p], 0) == cases[i].rows[p], "case %zu: piece %d has %lld rows, expected %lld",
-                  i, p, (long long)ctrt_tensor_size(pieces[p], 0), (long long)cases[i].rows[p]);
-            ctrt_tensor_release(&pieces[p]);
-        }
+    EACH(c, cases) {
+        OK(ctrt_zeros(&x, SIZES(1), CTRT_U8, cpu), ctrt_expand(&x, x, SIZES(c->n)),
+           ctrt_chunk(pieces, &count, x, c->chunks, -1));
+        CHECK_EQ(count, c->count);
+        for (int p = 0; p < count; p++)
+            CHECK_EQ(ctrt_tensor_size(pieces[p], 0), c->rows[p]);
+        tensors_release(pieces, count);
     }
     view_of(COUNTING(40));
     CHECK_OK(ctrt_chunk(pieces, &count, x, 40, 0));             /* more than the internal array on the stack holds */
     CHECK_EQ(count, 40);
     VALUES_ARE(pieces[39], 39);
-    for (int p = 0; p < 40; p++)
-        ctrt_tensor_release(&pieces[p]);
+    tensors_release(pieces, 40);
 }
 
-static void strided(void)
+TEST(strided, "as_strided views any part of the storage")
 {
-    group("as_strided views any part of the storage");
     view_of(COUNTING(6));
     GIVES(ctrt_as_strided(&y, x, NO_DIMS, NO_DIMS, 5), 5);
     CHECK_OK(ctrt_slice(&y, x, 0, 4, 6, 1));
@@ -196,9 +184,8 @@ static void strided(void)
     CHECK_FAILS(ctrt_as_strided(&y, x, SIZES(2), ctrt_ints_of(NULL, 1), 0), CTRT_ERR_INVALID_ARGUMENT, "NULL");
 }
 
-static void sharing(void)
+TEST(sharing, "views share the storage and its version")
 {
-    group("views share the storage and its version");
     CTRT_AUTO(tensor) part = NULL;
     view_of(COUNTING(4));
     OK(ctrt_detach(&y, x), ctrt_narrow(&part, x, 0, 1, 2));
@@ -217,9 +204,8 @@ static void sharing(void)
 #define CAT(dim, ...)   ctrt_cat(&y, (ctrt_tensor *[]){ __VA_ARGS__ }, COUNT(((ctrt_tensor *[]){ __VA_ARGS__ })), dim)
 #define STACK(dim, ...) ctrt_stack(&y, (ctrt_tensor *[]){ __VA_ARGS__ }, COUNT(((ctrt_tensor *[]){ __VA_ARGS__ })), dim)
 
-static void joining(void)
+TEST(joining, "cat joins tensors of different layouts and dtypes")
 {
-    group("cat joins tensors of different layouts and dtypes");
     CTRT_AUTO(tensor) a = COUNTING(2, 2), b = COUNTING(1, 2), ints = counting_of(SIZES(2, 1), CTRT_I64), t = NULL;
     CTRT_AUTO(tensor) image = COUNTING(1, 2, 2, 2), last = NULL, old = NULL, none = NULL;
     OK(ctrt_t(&t, b), CAT(-1, a, t, ints));
@@ -255,11 +241,4 @@ static void joining(void)
     CHECK_FAILS(STACK(0, NULL, a), CTRT_ERR_INVALID_ARGUMENT, "tensor 1 of 2 is NULL");
 }
 
-TEST_MAIN
-{
-    if (!cpu_opened())
-        return done();
-    RUN_ALL(reshaping, reshaping_strides, squeezing, ordering, expanding, parts, chunks, strided, sharing, joining);
-    RELEASE(x, y);
-    return done();
-}
+CPU_TESTS_MAIN
