@@ -37,7 +37,7 @@ static inline struct device_memory *open_memory(const char *name)
     return device->memory;
 }
 
-/* A TEST (tap.h) in a child process with these settings, with the memory of fake:0. FAKE_AGAIN repeats it with others. */
+/* A TEST (tap.h) in a child process with these settings, with the memory of fake:0. FAKE_AGAIN repeats it. */
 #define FAKE_TEST(function, ...)                                                                          \
     static void function(struct device_memory *memory, ctrt_device *device);                              \
     FAKE_AGAIN(function, __VA_ARGS__)                                                                     \
