@@ -193,7 +193,7 @@ static void fork_now(struct fake_source *source, void *address, size_t bytes)
 }
 
 FIXTURE_TEST(forked, caching,
-             "expandable segments: a child forked during trim keeps the pages still mapped and can map the others again",
+             "expandable segments: a child forked during trim keeps the pages still mapped and maps the others again",
              "expandable=true", 256 * MIB, 2 * MIB)
 {
     ctrt_block blocks[5];
