@@ -131,6 +131,12 @@ void array_make(struct array *a, ctrt_dtype dtype, int ndim, const int64_t *shap
         a->i = scratch((size_t)a->numel * sizeof *a->i);
 }
 
+void array_make_sum(struct array *a, ctrt_dtype dtype, int ndim, const int64_t *shape)
+{
+    array_make(a, dtype, ndim, shape);
+    a->size = scratch((size_t)a->numel * sizeof *a->size);
+}
+
 void value_set(struct array *a, int64_t k, double value)
 {
     if (a->f)

@@ -47,8 +47,7 @@ REFERENCE(attention)
     int64_t shape[CTRT_MAX_DIMS], index[CTRT_MAX_DIMS];
     memcpy(shape, q->shape, sizeof shape);
     shape[n - 1] = columns;
-    array_make(out, q->dtype, n, shape);
-    out->size = scratch((size_t)out->numel * sizeof *out->size);
+    array_make_sum(out, q->dtype, n, shape);
     double *weights = scratch((size_t)keys * sizeof *weights);
     for (int64_t row = 0; row < out->numel / columns; row++) {
         index_of(index, row * columns, n, shape);
@@ -74,9 +73,7 @@ REFERENCE(attention)
             for (int64_t c = 0; c < columns; c++) {
                 index[n - 2] = s;
                 index[n - 1] = c;
-                const double term = weights[s] * value->f[offset_in(value, index, n)];
-                out->f[row * columns + c] += term;
-                out->size[row * columns + c] += fabs(term);
+                add_term(out, row * columns + c, weights[s] * value->f[offset_in(value, index, n)]);
             }
     }
 }

@@ -37,26 +37,20 @@ REFERENCE(conv)
     const struct array *x = &in[0], *w = &in[1];
     int64_t channels = w->shape[1], kh = w->shape[2], kw = w->shape[3], per_group = w->shape[0] / v->n[6];
     int64_t shape[4] = { x->shape[0], w->shape[0], extent(x->shape[2], kh, v, 0), extent(x->shape[3], kw, v, 1) };
-    array_make(out, x->dtype, 4, shape);
-    out->size = scratch((size_t)out->numel * sizeof *out->size);
+    array_make_sum(out, x->dtype, 4, shape);
     for (int64_t k = 0; k < out->numel; k++) {
         int64_t at[4];
         index_of(at, k, 4, shape);
-        double sum = present(v, 2) ? in[2].f[at[1]] : 0, size = fabs(sum);
+        add_term(out, k, present(v, 2) ? in[2].f[at[1]] : 0);
         int64_t first = at[1] / per_group * channels;
         for (int64_t c = 0; c < channels; c++)
             for (int64_t i = 0; i < kh; i++)
                 for (int64_t j = 0; j < kw; j++) {
                     const int64_t from = window(at, v, i, j, x->shape[2], x->shape[3]);
-                    if (from < 0)
-                        continue;
-                    double term = x->f[(at[0] * x->shape[1] + first + c) * x->shape[2] * x->shape[3] + from]
-                                  * w->f[((at[1] * channels + c) * kh + i) * kw + j];
-                    sum += term;
-                    size += fabs(term);
+                    if (from >= 0)
+                        add_term(out, k, x->f[(at[0] * x->shape[1] + first + c) * x->shape[2] * x->shape[3] + from]
+                                         * w->f[((at[1] * channels + c) * kh + i) * kw + j]);
                 }
-        out->f[k] = sum;
-        out->size[k] = size;
     }
 }
 

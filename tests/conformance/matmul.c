@@ -49,23 +49,15 @@ REFERENCE(matmul)
         b.ndim = 2;
         b.shape[1] = 1;
     }
-    int ndim = a.ndim > b.ndim ? a.ndim : b.ndim;
-    for (int d = 0; d < ndim - 2; d++) {
-        int64_t x = d < ndim - a.ndim ? 1 : a.shape[d - ndim + a.ndim],
-                y = d < ndim - b.ndim ? 1 : b.shape[d - ndim + b.ndim];
-        shape[d] = x == 1 ? y : x;
-    }
+    int ndim;
+    broadcast_shape(shape, &ndim, (const struct array[]){ a, b }, 2);
     int64_t rows = a.shape[a.ndim - 2], inner = a.shape[a.ndim - 1], columns = b.shape[b.ndim - 1];
     shape[ndim - 2] = rows;
     shape[ndim - 1] = columns;
-    array_make(out, in[0].dtype, ndim, shape);
-    if (out->f)
-        out->size = scratch((size_t)out->numel * sizeof *out->size);
+    (is_floating(in[0].dtype) ? array_make_sum : array_make)(out, in[0].dtype, ndim, shape);
     for (int64_t k = 0; k < out->numel; k++) {
         index_of(index, k, ndim, shape);
         int64_t column = index[ndim - 1], row = index[ndim - 2];
-        uint64_t whole = 0;
-        double sum = 0, size = 0;
         for (int64_t e = 0; e < inner; e++) {
             index[ndim - 2] = row;
             index[ndim - 1] = e;
@@ -73,29 +65,15 @@ REFERENCE(matmul)
             index[ndim - 2] = e;
             index[ndim - 1] = column;
             int64_t y = offset_in(&b, index, ndim);
-            if (out->f) {
-                sum += a.f[x] * b.f[y];
-                size += fabs(a.f[x] * b.f[y]);
-            } else {
-                whole += (uint64_t)a.i[x] * (uint64_t)b.i[y];
-            }
-        }
-        if (out->f) {
-            out->f[k] = sum;
-            out->size[k] = size;
-        } else {
-            out->i[k] = wrap_to(out->dtype, (int64_t)whole);
+            if (out->f)
+                add_term(out, k, a.f[x] * b.f[y]);
+            else
+                out->i[k] = wrap_to(out->dtype, (int64_t)((uint64_t)out->i[k] + (uint64_t)a.i[x] * (uint64_t)b.i[y]));
         }
     }
-    if (left || right) {                                /* the same elements in the same order */
-        int64_t kept[CTRT_MAX_DIMS];
-        int n = 0;
-        for (int d = 0; d < ndim; d++)
-            if (!(left && d == ndim - 2) && !(right && d == ndim - 1))
-                kept[n++] = shape[d];
-        out->ndim = n;
-        memcpy(out->shape, kept, sizeof kept);
-    }
+    if (left)                                           /* the same elements in the same order */
+        out->shape[ndim - 2] = columns;
+    out->ndim -= left + right;
 }
 
 CALLS(matmul, ctrt_matmul(out, in[0], in[1]))
@@ -121,10 +99,8 @@ REFERENCE(linear)
     for (int64_t k = 0; k < in[1].numel; k++)
         element_copy(&operands[1], k % inner * columns + k / inner, &in[1], k);
     matmul_reference(out, operands, v, op);
-    for (int64_t k = 0; present(v, 2) && k < out->numel; k++) {
-        out->f[k] += in[2].f[k % columns];
-        out->size[k] += fabs(in[2].f[k % columns]);
-    }
+    for (int64_t k = 0; present(v, 2) && k < out->numel; k++)
+        add_term(out, k, in[2].f[k % columns]);
 }
 
 CALLS(linear, ctrt_linear(out, in[0], in[1], in[2]))

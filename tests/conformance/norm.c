@@ -36,8 +36,7 @@ REFERENCE(layer)
     int64_t n = 1;
     for (int d = in->ndim - (int)v->n[0]; d < in->ndim; d++)
         n *= in->shape[d];
-    array_make(out, in->dtype, in->ndim, in->shape);
-    out->size = scratch((size_t)out->numel * sizeof *out->size);
+    array_make_sum(out, in->dtype, in->ndim, in->shape);
     for (int64_t row = 0; row < in->numel / n; row++) {
         double mean, variance;
         statistics(in->f + row * n, n, &mean, &variance);
@@ -84,8 +83,7 @@ REFERENCE(batch)
     for (int d = 2; d < in->ndim; d++)
         inner *= in->shape[d];
     n = in->shape[0] * inner;
-    array_make(&out[0], in->dtype, in->ndim, in->shape);
-    out->size = scratch((size_t)out->numel * sizeof *out->size);
+    array_make_sum(&out[0], in->dtype, in->ndim, in->shape);
     for (int o = 1; o <= 2 && present(v, 3); o++)
         array_make(&out[o], in[2 + o].dtype, 1, &channels);
     double *x = scratch((size_t)n * sizeof *x);

@@ -26,8 +26,7 @@ REFERENCE(softmax)
     int64_t n = in->ndim ? in->shape[dim] : 1, inner = 1;
     for (int d = dim + 1; d < in->ndim; d++)
         inner *= in->shape[d];
-    array_make(out, in->dtype, in->ndim, in->shape);
-    out->size = scratch((size_t)out->numel * sizeof *out->size);
+    array_make_sum(out, in->dtype, in->ndim, in->shape);
     for (int64_t k = 0; k < out->numel; k++) {
         int64_t first = n ? k - k / inner % n * inner : 0;
         double most = -INFINITY, sum = 0;
@@ -95,8 +94,7 @@ REFERENCE(entropy)
     for (int d = 2; d < x->ndim; d++)
         inner *= x->shape[d];
     bool none = v->n[0] == CTRT_REDUCE_NONE;
-    array_make(out, x->dtype, none ? target->ndim : 0, target->shape);
-    out->size = scratch((size_t)out->numel * sizeof *out->size + sizeof *out->size);
+    array_make_sum(out, x->dtype, none ? target->ndim : 0, target->shape);
     double total = 0, weights = 0, total_size = 0;
     for (int64_t r = 0; r < rows; r++) {
         const double *row = x->f + r / inner * classes * inner + r % inner;
@@ -200,8 +198,7 @@ static const struct variant squares[] = {
 REFERENCE(mse)
 {
     bool none = v->n[0] == CTRT_REDUCE_NONE;
-    array_make(out, in->dtype, none ? in->ndim : 0, in->shape);
-    out->size = scratch((size_t)out->numel * sizeof *out->size + sizeof *out->size);
+    array_make_sum(out, in->dtype, none ? in->ndim : 0, in->shape);
     for (int64_t k = 0; k < in->numel; k++) {
         double difference = in[0].f[k] - in[1].f[k], by = v->n[0] == CTRT_REDUCE_MEAN ? (double)in->numel : 1;
         out->f[none ? k : 0] += difference * difference / by;

@@ -47,6 +47,9 @@ void *scratch_mark(void);
 void scratch_release(void *mark);
 
 void array_make(struct array *a, ctrt_dtype dtype, int ndim, const int64_t *shape);     /* zeros */
+/* The same with sizes, for a sum of terms: add_term adds one to element k. */
+void array_make_sum(struct array *a, ctrt_dtype dtype, int ndim, const int64_t *shape);
+static inline void add_term(struct array *a, int64_t k, double term) { a->f[k] += term, a->size[k] += fabs(term); }
 static inline double value_of(const struct array *a, int64_t k) { return a->f ? a->f[k] : (double)a->i[k]; }
 void value_set(struct array *a, int64_t k, double value);       /* converts as ctrt does */
 double most_of(const struct array *a);                          /* the largest magnitude of a floating array */

@@ -89,12 +89,13 @@ static ctrt_status run_flat(const ctrt_kernel *original, const ctrt_call *call)
     return original->run(&changed);
 }
 
-static ctrt_status mutate(int index, const ctrt_call *call)
+static ctrt_status mutate(const ctrt_call *call)
 {
-    struct mutation *mutation = &mutations[index];
+    struct mutation *mutation = &mutations[call->kernel - kernels];
+    const ctrt_kernel *original = &originals[call->kernel - kernels];
     if (mutation->way == REFUSE)
-        return host->fail(CTRT_ERR_NOT_SUPPORTED, "%s: rejected by the mutant", originals[index].op);
-    ctrt_status status = mutation->way == STRIDES ? run_flat(&originals[index], call) : originals[index].run(call);
+        return host->fail(CTRT_ERR_NOT_SUPPORTED, "%s: rejected by the mutant", original->op);
+    ctrt_status status = mutation->way == STRIDES ? run_flat(original, call) : original->run(call);
     if (status != CTRT_OK || mutation->output >= call->n_outputs)
         return status;
     const ctrt_view *out = call->outputs[mutation->output];
@@ -109,23 +110,6 @@ static ctrt_status mutate(int index, const ctrt_call *call)
         spoil(call->inputs[0], 0);
     return CTRT_OK;
 }
-
-/* ---- one function per kernel, because a kernel's only argument is the call ---- */
-
-#define EACH_16(X, p)                                                                           \
-    X(p##0) X(p##1) X(p##2) X(p##3) X(p##4) X(p##5) X(p##6) X(p##7)                             \
-    X(p##8) X(p##9) X(p##a) X(p##b) X(p##c) X(p##d) X(p##e) X(p##f)
-#define EACH_256(X, p)                                                                          \
-    EACH_16(X, p##0) EACH_16(X, p##1) EACH_16(X, p##2) EACH_16(X, p##3) EACH_16(X, p##4)        \
-    EACH_16(X, p##5) EACH_16(X, p##6) EACH_16(X, p##7) EACH_16(X, p##8) EACH_16(X, p##9)        \
-    EACH_16(X, p##a) EACH_16(X, p##b) EACH_16(X, p##c) EACH_16(X, p##d) EACH_16(X, p##e)        \
-    EACH_16(X, p##f)
-
-#define RUN(number) static ctrt_status run_##number(const ctrt_call *call) { return mutate(number, call); }
-#define NAME(number) run_##number,
-EACH_256(RUN, 0x0)
-EACH_256(RUN, 0x1)
-static ctrt_status (*const runs[KERNELS])(const ctrt_call *) = { EACH_256(NAME, 0x0) EACH_256(NAME, 0x1) };
 
 /* ---- kernels ---- */
 
@@ -146,7 +130,7 @@ static ctrt_status add(const ctrt_kernel_table *from, const char *op, struct mut
         kernels[table.count] = originals[table.count];
         kernels[table.count].size = sizeof *kernel;
         kernels[table.count].score += 100000;
-        kernels[table.count].run = runs[table.count];
+        kernels[table.count].run = mutate;
         table.count++;
     }
     if (table.count > before)

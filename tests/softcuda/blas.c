@@ -2,9 +2,9 @@
 /* tests/softcuda/blas.c: a fake libcublasLt.so.13; also built as libcublasLt.so.12, which reports the version numbers
  * of CUDA 12, and as libcublas.so.13, of which it has the functions that bench/gpu_direct.c uses.
  *
- * Products are computed with the host's BLAS, or with plain loops if there is none. Matrices are described by
- * attributes. An algorithm is a number that does not affect the result but may require a workspace. An algorithm is
- * valid only for the operand alignments of the query that returned it; operands with other alignments are rejected.
+ * Products are computed by plain loops. Matrices are described by attributes. An algorithm is a number that does not
+ * affect the result but may require a workspace. An algorithm is valid only for the operand alignments of the query
+ * that returned it; operands with other alignments are rejected.
  *
  * SOFTCUDA_BLAS="late=N" makes algorithm N slow, "version=N" sets the version, "bias=no" makes the epilogue with a bias
  * unsupported, "create=no" makes cublasLtCreate fail. */
@@ -40,29 +40,6 @@ struct product {
     bool late;                              /* takes some milliseconds longer */
 };
 
-enum { COLUMN_MAJOR = 102, AS_IS = 111, LOOPS_BELOW = 20000 };
-typedef void (*sgemm)(int order, int ta, int tb, int m, int n, int k, float alpha, const float *a, int lda,
-                      const float *b, int ldb, float beta, float *c, int ldc);
-typedef void (*dgemm)(int order, int ta, int tb, int m, int n, int k, double alpha, const double *a, int lda,
-                      const double *b, int ldb, double beta, double *c, int ldc);
-
-static sgemm host_sgemm;
-static dgemm host_dgemm;
-
-/* Opens the BLAS at load time and not at first use: a failed dlopen allocates memory for its thread, and if a stream's
- * thread still exists when the process ends, a leak checker would report this memory. */
-__attribute__((constructor)) static void find_blas(void)
-{
-    static const char *const names[] = { "libopenblas.so.0", "libblas.so.3" };
-    for (size_t i = 0; i < COUNT_OF(names) && host_sgemm == NULL; i++) {
-        void *file = dlopen(names[i], RTLD_NOW | RTLD_LOCAL);
-        if (file != NULL) {
-            *(void **)&host_sgemm = dlsym(file, "cblas_sgemm");
-            *(void **)&host_dgemm = dlsym(file, "cblas_dgemm");
-        }
-    }
-}
-
 /* ---- matrices, with the usual checks of addresses (an error is sticky), rounded as the compute type requires ---- */
 
 static int64_t rows_of(const struct matrix *m, bool transposed) { return transposed ? m->columns : m->rows; }
@@ -87,42 +64,13 @@ static result read_matrix(double *out, const struct matrix *m, address at, int b
     return made;
 }
 
-static void multiply_loops(int64_t m, int64_t n, int64_t k, const double *a, const double *b, double *c)
+static void multiply(int64_t m, int64_t n, int64_t k, const double *a, const double *b, double *c)
 {
     memset(c, 0, sizeof *c * (size_t)(m * n));
     for (int64_t j = 0; j < n; j++)
         for (int64_t l = 0; l < k; l++)
             for (int64_t i = 0; i < m; i++)
                 c[j * m + i] += a[l * m + i] * b[j * k + l];
-}
-
-static bool multiply_floats(int64_t m, int64_t n, int64_t k, const double *a, const double *b, double *c)
-{
-    float *floats = malloc(sizeof *floats * (size_t)(m * k + k * n + m * n));
-    RETURN_IF(floats == NULL, false);
-    float *fa = floats, *fb = fa + m * k, *fc = fb + k * n;
-    for (int64_t i = 0; i < m * k; i++)
-        fa[i] = (float)a[i];
-    for (int64_t i = 0; i < k * n; i++)
-        fb[i] = (float)b[i];
-    host_sgemm(COLUMN_MAJOR, AS_IS, AS_IS, (int)m, (int)n, (int)k, 1.0f, fa, (int)m, fb, (int)k, 0.0f, fc, (int)m);
-    for (int64_t i = 0; i < m * n; i++)
-        c[i] = (double)fc[i];
-    free(floats);
-    return true;
-}
-
-static void multiply(const struct product *p, int64_t m, int64_t n, int64_t k, const double *a, const double *b,
-                     double *c)
-{
-    if (m == 0 || n == 0)
-        return;
-    if (host_sgemm == NULL || host_dgemm == NULL || k == 0 || (double)m * (double)n * (double)k < LOOPS_BELOW)
-        multiply_loops(m, n, k, a, b, c);
-    else if (p->compute == COMPUTE_64F)
-        host_dgemm(COLUMN_MAJOR, AS_IS, AS_IS, (int)m, (int)n, (int)k, 1.0, a, (int)m, b, (int)k, 0.0, c, (int)m);
-    else if (!multiply_floats(m, n, k, a, b, c))
-        multiply_loops(m, n, k, a, b, c);
 }
 
 /* ---- execution in stream order ---- */
@@ -139,7 +87,7 @@ static result run_batch(const struct product *p, int batch, double *work)
         TRY(read_matrix(c, &p->c, p->c_at, batch, false, false));
     if (p->epilogue == EPILOGUE_BIAS)
         TRY(library_read(bias, p->bias_at, p->d.type, (size_t)m, false));
-    multiply(p, m, n, k, a, b, x);
+    multiply(m, n, k, a, b, x);
     for (int64_t i = 0; i < m * n; i++) {
         x[i] = p->alpha * x[i] + (p->beta != 0 ? p->beta * c[i] : 0);
         x[i] += p->epilogue == EPILOGUE_BIAS ? bias[i % m] : 0;

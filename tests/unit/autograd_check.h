@@ -41,10 +41,7 @@ static inline void nothing_left(void)
     EQUALS((ctrt_autograd_live_nodes(), 0), (ctrt_autograd_saved_bytes(), 0));
 }
 
-/* Runs the TESTs. Each must leave no graph. */
-static inline int run_autograd_tests(void)
-{
-    return cpu_opened() ? run_tests_and(nothing_left) : done();
-}
+/* The TEST_MAIN of a file with TESTs that must leave no graph. */
+#define AUTOGRAD_TESTS_MAIN TEST_MAIN { return cpu_opened() ? run_tests_and(nothing_left) : done(); }
 
 #endif

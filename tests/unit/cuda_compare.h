@@ -185,6 +185,9 @@ UNUSED static ctrt_status view_of(ctrt_tensor **x, ctrt_tensor *base, enum layou
 enum { INPUTS = 5, OUTPUTS = 6 };
 
 typedef ctrt_status call_function(ctrt_tensor **out, ctrt_tensor *const *in, const int64_t *n);
+/* Defines a call of one expression. */
+#define CALL(name, ...) \
+    static ctrt_status name(ctrt_tensor **out, ctrt_tensor *const *in, const int64_t *n) { return __VA_ARGS__; }
 
 struct trial {
     const char *what;

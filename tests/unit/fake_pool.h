@@ -37,25 +37,22 @@ static inline struct device_memory *open_memory(const char *name)
     return device->memory;
 }
 
-#define FAKE_TEST(name) \
-    static void name(__attribute__((unused)) struct device_memory *memory, __attribute__((unused)) ctrt_device *device)
-
-/* A group whose checks run in a child process, with the memory of fake:0. */
-struct fake_case {
-    const char *what, *settings[4];     /* the environment, ending with NULL */
-    void (*run)(struct device_memory *memory, ctrt_device *device);
-};
-
-static inline void run_fake_cases(const struct fake_case *cases, size_t count)
-{
-    for (size_t i = 0; i < count; i++) {
-        group("%s (%s)", cases[i].what, cases[i].settings[0]);
-        IN_FAKE(cases[i].settings[0], cases[i].settings[1], cases[i].settings[2]) {
-            struct device_memory *memory = open_memory("fake:0");
-            cases[i].run(memory, memory->device);
-        }
+/* A TEST (tap.h) in a child process with these settings, with the memory of fake:0. FAKE_AGAIN repeats it. */
+#define FAKE_TEST(function, ...)                                                                          \
+    static void function(struct device_memory *memory, ctrt_device *device);                              \
+    FAKE_AGAIN(function, __VA_ARGS__)                                                                     \
+    static void function(__attribute__((unused)) struct device_memory *memory,                            \
+                         __attribute__((unused)) ctrt_device *device)
+#define FAKE_AGAIN(...)        FAKE_RUN_AT(__LINE__, __VA_ARGS__)
+#define FAKE_RUN_AT(line, ...) FAKE_RUN(line, __VA_ARGS__)
+#define FAKE_RUN(line, function, what, ...)                                                               \
+    TEST(function##_##line, what " (" #__VA_ARGS__ ")")                                                   \
+    {                                                                                                     \
+        IN_FAKE(__VA_ARGS__) {                                                                            \
+            struct device_memory *memory = open_memory("fake:0");                                         \
+            function(memory, memory->device);                                                             \
+        }                                                                                                 \
     }
-}
 
 static inline ctrt_block take(struct device_memory *memory, size_t bytes)
 {

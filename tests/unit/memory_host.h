@@ -323,25 +323,19 @@ HELP void fixture_end(struct fixture *f)
     source_end(&f->source);
 }
 
-/* A group that uses a policy on a new fake source. */
-struct fixture_case {
-    const char *what;
-    const ctrt_memory_policy **table;
-    const char *options;
-    size_t bytes, page_bytes;
-    void (*run)(struct fixture *f);
-};
-
-HELP void run_fixtures(const struct fixture_case *cases, size_t count)
-{
-    for (size_t i = 0; i < count; i++) {
-        struct fixture f;
-        group("%s", cases[i].what);
-        fixture_begin(&f, *cases[i].table, cases[i].options, cases[i].bytes, cases[i].page_bytes);
-        cases[i].run(&f);
-        fixture_end(&f);
+/* A TEST (tap.h) of a policy on a new fake source. FIXTURE_AGAIN repeats it with another policy. */
+#define FIXTURE_TEST(function, ...)                                             \
+    static void function(struct fixture *f);                                    \
+    FIXTURE_AGAIN(function, __VA_ARGS__)                                        \
+    static void function(struct fixture *f)
+#define FIXTURE_AGAIN(function, policy, what, options, bytes, page_bytes)       \
+    TEST(function##_##policy, what)                                             \
+    {                                                                           \
+        struct fixture f;                                                       \
+        fixture_begin(&f, policy, options, bytes, page_bytes);                  \
+        function(&f);                                                           \
+        fixture_end(&f);                                                        \
     }
-}
 
 HELP ctrt_block alloc_block(struct fixture *f, size_t bytes, int queue)
 {

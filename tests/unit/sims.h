@@ -91,12 +91,6 @@ static inline void run_sim_case(const struct sim_case *c)
     }
 }
 
-static inline void run_cases(const struct sim_case *cases, size_t count)
-{
-    for (size_t i = 0; i < count; i++)
-        run_sim_case(&cases[i]);
-}
-
 /* A TEST (tap.h) in a child process with these settings, in which sim:0 is open. SIM_AGAIN repeats it with others.
  *
  *     SIM_TEST(copies, "copies are ordered", "CTRT_SIM=devices=2") { ... device ... }

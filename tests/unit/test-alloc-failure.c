@@ -124,28 +124,25 @@ static ctrt_status in_pieces(struct training *run)
 /* A step with replicas of the network on its device and on another one. */
 static ctrt_device *second;
 
-static ctrt_status with_replicas(struct training *run)
+static ctrt_status step_of(struct training *run, ctrt_module **replicas, ctrt_tensor **parts, ctrt_tensor **outputs)
 {
     ctrt_device *const devices[2] = { run->device, second };
-    ctrt_tensor *parts[2] = { NULL, NULL }, *outputs[2] = { NULL, NULL };
-    ctrt_module *replicas[2] = { NULL, NULL };
     CTRT_AUTO(tensor) y = NULL;
     int count = 0;
-    ctrt_status status = ctrt_scatter_tensor(parts, &count, run->x, devices, 2, 0, NULL);
-    if (status == CTRT_OK)
-        status = ctrt_replicate(replicas, run->net, devices, 2);
-    if (status == CTRT_OK)
-        status = ctrt_parallel_forward(outputs, replicas, parts, devices, 2);
-    if (status == CTRT_OK)
-        status = ctrt_gather_tensor(&y, outputs, 2, run->device, 0);
-    if (status == CTRT_OK)
-        status = ctrt_cross_entropy(&y, y, run->y, NULL);
-    if (status == CTRT_OK)
-        status = ctrt_backward(y);
-    for (int i = 0; i < 2; i++) {
-        RELEASE(parts[i], outputs[i]);
-        ctrt_module_release(&replicas[i]);
-    }
+    TRY(ctrt_scatter_tensor(parts, &count, run->x, devices, 2, 0, NULL), ctrt_replicate(replicas, run->net, devices, 2),
+        ctrt_parallel_forward(outputs, replicas, parts, devices, 2),
+        ctrt_gather_tensor(&y, outputs, 2, run->device, 0), ctrt_cross_entropy(&y, y, run->y, NULL));
+    return ctrt_backward(y);
+}
+
+static ctrt_status with_replicas(struct training *run)
+{
+    ctrt_tensor *tensors[4] = { NULL };
+    ctrt_module *replicas[2] = { NULL };
+    const ctrt_status status = step_of(run, replicas, tensors, tensors + 2);
+    tensors_release(tensors, 4);
+    ctrt_module_release(&replicas[0]);
+    ctrt_module_release(&replicas[1]);
     return status;
 }
 

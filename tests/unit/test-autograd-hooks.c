@@ -301,7 +301,4 @@ TEST(changed_saved_tensor, "backward fails if a saved tensor of a function was c
     tensors_release(out, 2);
 }
 
-TEST_MAIN
-{
-    return run_autograd_tests();
-}
+AUTOGRAD_TESTS_MAIN

@@ -305,7 +305,4 @@ TEST(views, NULL)
     end_view(&t);
 }
 
-TEST_MAIN
-{
-    return run_autograd_tests();
-}
+AUTOGRAD_TESTS_MAIN

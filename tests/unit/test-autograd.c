@@ -252,7 +252,4 @@ TEST(saved, "only what a gradient needs is saved")
     CHECK_EQ(ctrt_autograd_saved_bytes(), 0);
 }
 
-TEST_MAIN
-{
-    return run_autograd_tests();
-}
+AUTOGRAD_TESTS_MAIN

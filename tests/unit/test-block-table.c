@@ -63,7 +63,7 @@ static ctrt_block take_labelled(struct device_memory *memory, const char *label,
 
 /* ---- labels and owners ---- */
 
-FAKE_TEST(labels)
+FAKE_TEST(labels, "labels nest; a label string stays valid after its pop", "CTRT_MEMORY=direct")
 {
     CHECK_STR(ctrt_memory_label(), "");
     OK(ctrt_memory_label_push("encoder"), ctrt_memory_label_push("attention"));
@@ -81,7 +81,8 @@ FAKE_TEST(labels)
     CHECK_EQ(strlen(ctrt_memory_label()), 1999);
 }
 
-FAKE_TEST(forgotten_labels)
+FAKE_TEST(forgotten_labels, "labels that a module pushed and did not pop are removed when the module returns",
+          "CTRT_MEMORY=direct")
 {
     size_t before = 0;
     CHECK_OK(ctrt_memory_label_push("outer"));
@@ -113,7 +114,8 @@ static void check_owner(int line, ctrt_device *device, const char *label, uint64
 
 #define OWNER_HAS(label, bytes, sum) check_owner(__LINE__, device, (label), (bytes), (sum))
 
-FAKE_TEST(owners)
+FAKE_TEST(owners, "owners add up to the allocated bytes, even if watching starts late", "CTRT_MEMORY=direct",
+          "CTRT_FAKE_MEMORY=256m")
 {
     ctrt_block before = take(memory, 1000), a, b, c;
     OWNER_HAS("(not watched)", 1024, 1024);
@@ -134,7 +136,8 @@ FAKE_TEST(owners)
     OWNER_HAS("decoder", 0, 0);
 }
 
-FAKE_TEST(churn)
+FAKE_TEST(churn, "many blocks are allocated and freed while watched", "CTRT_MEMORY=caching", "CTRT_FAKE_MEMORY=1g",
+          "CTRT_MEMORY_HISTORY=all:1000")
 {
     static ctrt_block blocks[700];
     uint32_t seed = 3;
@@ -197,7 +200,8 @@ static void test_model(void)
 
 /* ---- history and snapshots ---- */
 
-FAKE_TEST(history)
+FAKE_TEST(history, "the history has each event by its name", "CTRT_MEMORY=direct", "CTRT_FAKE_MEMORY=64m",
+          "CTRT_MEMORY_HISTORY=all:100")
 {
     char word[64];
     ctrt_block block = take_labelled(memory, "it's \"quoted\" \\ </script> \xff\n", 5000);
@@ -256,7 +260,8 @@ static const char *read_file(const char *path)
 }
 
 /* Other kinds of files, and permissions, are tested in test-checkpoint-files.c: a snapshot uses the same writer. */
-FAKE_TEST(snapshot_files)
+FAKE_TEST(snapshot_files, "a snapshot is written to a file or to standard output, between what the program prints",
+          "CTRT_MEMORY=direct", "CTRT_FAKE_MEMORY=64m")
 {
     char path[200];
     snprintf(path, sizeof path, "%s/snapshot.json", folder);
@@ -291,7 +296,8 @@ __attribute__((noinline, visibility("default"))) ctrt_status allocate_for_frames
     return status == CTRT_OK ? status : CTRT_ERR_STATE;     /* no tail call, which would leave no frame */
 }
 
-FAKE_TEST(frames)
+FAKE_TEST(frames, "frames name the functions that allocated a block; each stack is stored once", "CTRT_MEMORY=direct",
+          "CTRT_FAKE_MEMORY=64m", "CTRT_MEMORY_HISTORY=frames:500")
 {
     ctrt_block blocks[40];
     char word[64];
@@ -337,7 +343,8 @@ static void note_oom(void *user, ctrt_device *device, size_t bytes, const char *
     calls->nested = pool_alloc(device->memory, &block, 1000 * MIB, NULL);
 }
 
-FAKE_TEST(oom_report)
+FAKE_TEST(oom_report, "out of memory: the report has the sizes, and the largest owner first", "CTRT_MEMORY=direct",
+          "CTRT_FAKE_MEMORY=64m", "CTRT_MEMORY_HISTORY=state")
 {
     char *text = NULL;
     struct oom_calls calls = { 0 };
@@ -380,7 +387,8 @@ FAKE_TEST(oom_report)
     CHECK_OK(ctrt_shutdown());
 }
 
-FAKE_TEST(oom_others)
+FAKE_TEST(oom_others, "out of memory: the report counts memory of other processes", "CTRT_MEMORY=caching",
+          "CTRT_FAKE_MEMORY=64m")
 {
     void *others = NULL;
     CHECK_OK(device->backend->memory->alloc(device->handle, &others, 40 * MIB));
@@ -393,7 +401,8 @@ FAKE_TEST(oom_others)
     device->backend->memory->free(device->handle, others, 40 * MIB);
 }
 
-FAKE_TEST(oom_failures)
+FAKE_TEST(oom_failures, "host allocations that fail during the report do not change the status", "CTRT_MEMORY=direct",
+          "CTRT_FAKE_MEMORY=64m", "CTRT_MEMORY_HISTORY=all:50")
 {
     ctrt_block block = take(memory, 40 * MIB), more;
     for (uint64_t n = 1; n < 30; n++) {
@@ -468,32 +477,10 @@ static void test_threads(const char *history)
 
 TEST_MAIN
 {
-    static const struct fake_case cases[] = {
-        { "labels nest; a label string stays valid after its pop", { "CTRT_MEMORY=direct" }, labels },
-        { "labels that a module pushed and did not pop are removed when the module returns",
-          { "CTRT_MEMORY=direct" }, forgotten_labels },
-        { "a snapshot is written to a file or to standard output, between what the program prints",
-          { "CTRT_MEMORY=direct", "CTRT_FAKE_MEMORY=64m" }, snapshot_files },
-        { "the history has each event by its name",
-          { "CTRT_MEMORY=direct", "CTRT_FAKE_MEMORY=64m", "CTRT_MEMORY_HISTORY=all:100" }, history },
-        { "owners add up to the allocated bytes, even if watching starts late",
-          { "CTRT_MEMORY=direct", "CTRT_FAKE_MEMORY=256m" }, owners },
-        { "many blocks are allocated and freed while watched",
-          { "CTRT_MEMORY=caching", "CTRT_FAKE_MEMORY=1g", "CTRT_MEMORY_HISTORY=all:1000" }, churn },
-        { "frames name the functions that allocated a block; each stack is stored once",
-          { "CTRT_MEMORY=direct", "CTRT_FAKE_MEMORY=64m", "CTRT_MEMORY_HISTORY=frames:500" }, frames },
-        { "out of memory: the report has the sizes, and the largest owner first",
-          { "CTRT_MEMORY=direct", "CTRT_FAKE_MEMORY=64m", "CTRT_MEMORY_HISTORY=state" }, oom_report },
-        { "out of memory: the report counts memory of other processes",
-          { "CTRT_MEMORY=caching", "CTRT_FAKE_MEMORY=64m" }, oom_others },
-        { "host allocations that fail during the report do not change the status",
-          { "CTRT_MEMORY=direct", "CTRT_FAKE_MEMORY=64m", "CTRT_MEMORY_HISTORY=all:50" }, oom_failures },
-    };
     folder = pool_folder();
-    run_fake_cases(cases, COUNT(cases));
     test_model();
     test_history_setting();
     test_threads("CTRT_MEMORY_HISTORY=all:2000");
     test_threads("CTRT_MEMORY_HISTORY=none");
-    return done();
+    return run_tests();
 }

@@ -9,8 +9,7 @@
  * no reference, only the other checks.
  *
  * Several threads: blocks do not overlap, and another thread may free them. The sums are exact at the end. */
-#include "tap.h"
-
+#include "child.h"
 #include "caching_reference.h"
 #include "memory_host.h"
 
@@ -293,19 +292,13 @@ static void *churn(void *argument)
 
 static void test_threads(uint64_t bytes)
 {
-    pthread_t threads[THREADS];
-    uint64_t numbers[THREADS], seed = 5;
+    uint64_t numbers[THREADS] = { 0, 1, 2, 3, 4, 5 }, seed = 5;
     group("%d threads free each other's blocks, %llu MiB", THREADS, (unsigned long long)(bytes / MIB));
     fixture_begin(&team, caching, "", bytes, 0);
     taken_base = team.source.next;
     taken = calloc(taken_count, sizeof *taken);
     ctrt_block first = alloc_block(&team, 4096, 1);     /* still single-threaded */
-    for (uint64_t i = 0; i < THREADS; i++) {
-        numbers[i] = i;
-        pthread_create(&threads[i], NULL, churn, &numbers[i]);
-    }
-    for (int i = 0; i < THREADS; i++)
-        pthread_join(threads[i], NULL);
+    in_threads(THREADS, churn, numbers, sizeof numbers[0]);
     for (uint64_t i = 0; i < THREADS * OWN; i++)
         put(NULL, i, &seed);
     EQUALS((atomic_load(&overlaps), 0), (stats_of(&team).cached_bytes + first.bytes, team.source.used),

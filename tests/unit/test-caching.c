@@ -107,7 +107,7 @@ static bool has_work(const struct fake_fence *fence, uint32_t work)
     return false;
 }
 
-static void other_fences(struct fixture *f)
+FIXTURE_TEST(other_fences, direct, "fences with direct", "", 1024 * MIB, 0)
 {
     const bool caches = f->table == arena;                      /* direct frees */
     ctrt_block a = alloc_block(f, 4096, 3);
@@ -120,7 +120,11 @@ static void other_fences(struct fixture *f)
     free_after(f, &a, source_work(&f->source));
 }
 
-static void expandable(struct fixture *f)
+FIXTURE_AGAIN(other_fences, arena, "fences with arena", "", 1024 * MIB, 0)
+
+FIXTURE_TEST(expandable, caching,
+             "expandable segments: one range for each pool, grown by pages, trimmed to the pages in use",
+             "expandable=true", 256 * MIB, 2 * MIB)
 {
     ctrt_block a = alloc_block(f, 100, 1);
     EQUALS((f->source.used, 2 * MIB), (f->source.reserved_ranges, 1));
@@ -144,7 +148,9 @@ static void expandable(struct fixture *f)
     free_blocks(f, (ctrt_block[]){ e, a, b, c, d }, 5);
 }
 
-static void expandable_full(struct fixture *f)
+FIXTURE_TEST(expandable_full, caching,
+             "expandable segments: when the device is full, free pages are unmapped, then single pages are mapped",
+             "expandable=true", 50 * MIB, 2 * MIB)
 {
     ctrt_block a = alloc_block(f, 19 * MIB, 1), b = alloc_block(f, 19 * MIB, 1), c, d;
     CHECK_EQ(f->source.used, 40 * MIB);
@@ -186,7 +192,9 @@ static void fork_now(struct fake_source *source, void *address, size_t bytes)
     }
 }
 
-static void forked(struct fixture *f)
+FIXTURE_TEST(forked, caching,
+             "expandable segments: a child forked during trim keeps the pages still mapped and maps the others again",
+             "expandable=true", 256 * MIB, 2 * MIB)
 {
     ctrt_block blocks[5];
     forking = f;
@@ -201,7 +209,8 @@ static void forked(struct fixture *f)
     free_blocks(f, blocks, 5);
 }
 
-static void split_stats(struct fixture *f)
+FIXTURE_TEST(split_stats, caching, "a block that is freed and reused counts as an inactive split in between", "",
+             256 * MIB, 0)
 {
     /* Each step frees and allocates one of three blocks of 1 KiB, `times` times; then the expected counts. */
     static const struct {
@@ -308,7 +317,9 @@ TEST(cloning, "clone: places later requests as the original does, and can free t
     fixture_end(&f);
 }
 
-static void arena_chunks(struct fixture *f)
+FIXTURE_TEST(arena_chunks, arena,
+             "arena: after a step that frees everything, the next step gets the same addresses from the same chunks",
+             "chunk=8m", 64 * MIB, 0)
 {
     ctrt_block blocks[20], block = { 0 };
     void *first[20];
@@ -408,21 +419,6 @@ TEST(host_memory, "when the policy's own n-th allocation fails, alloc fails or r
 
 TEST_MAIN
 {
-    static const struct fixture_case cases[] = {
-        { "fences with direct", &direct, "", 1024 * MIB, 0, other_fences },
-        { "fences with arena", &arena, "", 1024 * MIB, 0, other_fences },
-        { "expandable segments: one range for each pool, grown by pages, trimmed to the pages in use",
-          &caching, "expandable=true", 256 * MIB, 2 * MIB, expandable },
-        { "expandable segments: when the device is full, free pages are unmapped, then single pages are mapped",
-          &caching, "expandable=true", 50 * MIB, 2 * MIB, expandable_full },
-        { "expandable segments: a child forked during trim keeps the pages still mapped and can map the others again",
-          &caching, "expandable=true", 256 * MIB, 2 * MIB, forked },
-        { "a block that is freed and reused counts as an inactive split in between",
-          &caching, "", 256 * MIB, 0, split_stats },
-        { "arena: after a step that frees everything, the next step gets the same addresses from the same chunks",
-          &arena, "chunk=8m", 64 * MIB, 0, arena_chunks },
-    };
     policies_load();
-    run_fixtures(cases, COUNT(cases));
     return run_tests();
 }

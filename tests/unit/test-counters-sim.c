@@ -11,7 +11,8 @@ static void empty_fails(int64_t elements, ctrt_device *device, const char *words
     CHECK_FAILS(ctrt_empty(&x, CTRT_SHAPE(elements), CTRT_F32, device), CTRT_ERR_OUT_OF_MEMORY, words);
 }
 
-static void peaks(ctrt_device *device)
+#define RESET "after a reset every peak equals the current value, in total and per pool"
+SIM_TEST(peaks, RESET, "CTRT_MEMORY=caching", "CTRT_SIM=devices=1,memory=64m")
 {
     CTRT_AUTO(tensor) kept = NULL, small = NULL, large = NULL;
     const char *key;
@@ -36,8 +37,12 @@ static void peaks(ctrt_device *device)
     }
     CHECK(raised > 0, "no current value is above 0");
 }
+SIM_AGAIN(peaks, RESET, "CTRT_MEMORY=direct", "CTRT_SIM=devices=1,memory=64m")
+SIM_AGAIN(peaks, RESET, "CTRT_MEMORY=arena", "CTRT_SIM=devices=1,memory=64m")
+SIM_AGAIN(peaks, RESET, "CTRT_MEMORY=spill+caching", "CTRT_SIM=devices=1,memory=64m")
 
-static void ops(ctrt_device *device)
+SIM_TEST(ops, "without a setting, owners and reports name the op that requested memory and those that created blocks",
+         "CTRT_SIM=devices=1,memory=64m")
 {
     CTRT_AUTO(tensor) row = NULL, column = NULL, y = NULL, made = NULL;
     ctrt_memory_owner *owners = NULL;
@@ -101,7 +106,8 @@ TEST(advice, "the advice in an out-of-memory message fits the policy")
     }
 }
 
-static void snapshot(ctrt_device *device)
+SIM_TEST(snapshot, "the snapshot of the caching policy lists its segments, and its sums equal the statistics",
+         "CTRT_SIM=devices=1,memory=64m", "CTRT_MEMORY_HISTORY=all")
 {
     CTRT_AUTO(tensor) a = NULL, b = NULL, c = NULL;
     OK(ctrt_empty(&a, CTRT_SHAPE(3 << 18), CTRT_F32, device), ctrt_empty(&b, CTRT_SHAPE(4 << 18), CTRT_F32, device),
@@ -119,19 +125,4 @@ static void snapshot(ctrt_device *device)
     HAS(text, "\"state\": \"inactive\"", "\"segment_type\": \"small\"");
 }
 
-TEST_MAIN
-{
-    static const char reset[] = "after a reset every peak equals the current value, in total and per pool";
-    static const struct sim_case cases[] = {
-        { reset, { "CTRT_MEMORY=caching", "CTRT_SIM=devices=1,memory=64m" }, peaks },
-        { reset, { "CTRT_MEMORY=direct", "CTRT_SIM=devices=1,memory=64m" }, peaks },
-        { reset, { "CTRT_MEMORY=arena", "CTRT_SIM=devices=1,memory=64m" }, peaks },
-        { reset, { "CTRT_MEMORY=spill+caching", "CTRT_SIM=devices=1,memory=64m" }, peaks },
-        { "without a setting, owners and reports name the op that requested memory and those that created blocks",
-          { "CTRT_SIM=devices=1,memory=64m" }, ops },
-        { "the snapshot of the caching policy lists its segments, and its sums equal the statistics",
-          { "CTRT_SIM=devices=1,memory=64m", "CTRT_MEMORY_HISTORY=all" }, snapshot },
-    };
-    run_cases(cases, COUNT(cases));
-    return run_tests();
-}
+TESTS_MAIN

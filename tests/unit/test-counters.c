@@ -31,7 +31,7 @@ TEST(keys, "statistics have PyTorch's names")
 
 #define DIRECT "CTRT_MEMORY=direct", "CTRT_FAKE_MEMORY=256m"
 
-FAKE_TEST(stats)
+FAKE_TEST(stats, "blocks are counted by pool: current, peak, allocated, freed", DIRECT)
 {
     const int64_t mib = MIB;
     ctrt_block small = take(memory, 100), edge = take(memory, MIB), large = take(memory, MIB + 1);
@@ -87,7 +87,7 @@ static bool reports(const ctrt_memory_peaks *peaks, const struct usage *peak, co
            && peaks->allocated_before == before->values[0];
 }
 
-FAKE_TEST(scopes)
+FAKE_TEST(scopes, "scopes, nested and overlapping at random, have the peaks of a simple model", DIRECT)
 {
     ctrt_memory_scope *scopes[SCOPES] = { NULL };
     struct usage now = { 0 }, peak[SCOPES] = { 0 }, before[SCOPES] = { 0 }, since_reset = { 0 };
@@ -214,7 +214,8 @@ TEST(limits, "the grammar of CTRT_MEMORY_LIMIT")
     CHECK_FAILS(quota_parse(&limit, "fake:0=50%", "fake:0", "fake", 0), CTRT_ERR_INVALID_ARGUMENT, "give a size");
 }
 
-FAKE_TEST(limited)
+FAKE_TEST(limited, "reserved memory never exceeds the limit", "CTRT_MEMORY=caching", "CTRT_FAKE_MEMORY=256m",
+          "CTRT_MEMORY_LIMIT=fake:0=64m")
 {
     CHECK_EQ(ctrt_memory_limit(device), 64 * MIB);
     ctrt_block a = take(memory, 40 * MIB), b, c;
@@ -244,6 +245,9 @@ FAKE_TEST(limited)
     CHECK_OK(ctrt_memory_release_all(device));
     CHECK_EQ(atomic_load(&memory->reserved), 0);
 }
+
+FAKE_AGAIN(limited, "reserved memory never exceeds the limit", "CTRT_MEMORY=direct", "CTRT_FAKE_MEMORY=256m",
+           "CTRT_MEMORY_LIMIT=fake:0=64m")
 
 TEST(limit_types, "an invalid limit or a misspelt device type is an error, a type that is not installed one warning")
 {
@@ -282,7 +286,7 @@ static long long metric(const char *text, const char *name)
     return at != NULL ? atoll(at + strlen(start)) : -1;
 }
 
-FAKE_TEST(metrics)
+FAKE_TEST(metrics, "metrics have Prometheus' format and report a peak between two readings", DIRECT)
 {
     const char *text = metrics_as(CTRT_METRICS_PROMETHEUS);
     int samples = 0;
@@ -333,7 +337,7 @@ static void *allocate_and_free(void *argument)
     return NULL;
 }
 
-FAKE_TEST(moving_metrics)
+FAKE_TEST(moving_metrics, "metrics: no current value exceeds its peak while another thread allocates", DIRECT)
 {
     pthread_t thread;
     int wrong = 0, held = 0;
@@ -353,17 +357,6 @@ FAKE_TEST(moving_metrics)
 
 TEST_MAIN
 {
-    static const struct fake_case cases[] = {
-        { "blocks are counted by pool: current, peak, allocated, freed", { DIRECT }, stats },
-        { "reserved memory never exceeds the limit",
-          { "CTRT_MEMORY=caching", "CTRT_FAKE_MEMORY=256m", "CTRT_MEMORY_LIMIT=fake:0=64m" }, limited },
-        { "reserved memory never exceeds the limit",
-          { "CTRT_MEMORY=direct", "CTRT_FAKE_MEMORY=256m", "CTRT_MEMORY_LIMIT=fake:0=64m" }, limited },
-        { "scopes, nested and overlapping at random, have the peaks of a simple model", { DIRECT }, scopes },
-        { "metrics have Prometheus' format and report a peak between two readings", { DIRECT }, metrics },
-        { "metrics: no current value exceeds its peak while another thread allocates", { DIRECT }, moving_metrics },
-    };
     folder = pool_folder();
-    run_fake_cases(cases, COUNT(cases));
     return run_tests();
 }

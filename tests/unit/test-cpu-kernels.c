@@ -413,14 +413,8 @@ static void *products(void *argument)
 
 static void many_threads(void)
 {
-    pthread_t threads[6];
-    int numbers[6];
-    for (int i = 0; i < 6; i++) {
-        numbers[i] = i;
-        REQUIRE_EQ(pthread_create(&threads[i], NULL, products, &numbers[i]), 0);
-    }
-    for (int i = 0; i < 6; i++)
-        pthread_join(threads[i], NULL);
+    int numbers[6] = { 0, 1, 2, 3, 4, 5 };
+    in_threads(6, products, numbers, sizeof numbers[0]);
 }
 
 static void many_shapes(void)
@@ -445,11 +439,8 @@ static void *product_without_memory(void *n)
 
 static void no_memory(void)
 {
-    for (uint64_t n = 1; n < 40; n++) {
-        pthread_t thread;
-        REQUIRE_EQ(pthread_create(&thread, NULL, product_without_memory, &n), 0);
-        pthread_join(thread, NULL);
-    }
+    for (uint64_t n = 1; n < 40; n++)
+        in_threads(1, product_without_memory, &n, 0);
     CHECK(failed_products > 1, "%d products failed", failed_products);
 }
 

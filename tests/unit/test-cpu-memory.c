@@ -279,12 +279,8 @@ static void *churn(void *argument)
 
 TEST(threads, "several threads allocate and free")
 {
-    pthread_t threads[4];
     uint32_t seeds[4] = { 1, 2, 3, 4 };
-    for (int i = 0; i < 4; i++)
-        REQUIRE_EQ(pthread_create(&threads[i], NULL, churn, &seeds[i]), 0);
-    for (int i = 0; i < 4; i++)
-        pthread_join(threads[i], NULL);
+    in_threads(4, churn, seeds, sizeof seeds[0]);
 }
 
 TEST_MAIN

@@ -102,20 +102,35 @@ static int workers(void)
     return 1 + thread_count() - before;
 }
 
-static void starts_three(void)
+/* A TEST in its own process, because thread pools persist. `skipped`: the reason why it is skipped, or NULL. */
+#define PROCESS_TEST(function, what, skipped, ...)  \
+    static void function(void);                     \
+    TEST(function##_in_child, what)                 \
+    {                                               \
+        const char *const reason = (skipped);       \
+        if (reason != NULL)                         \
+            skip_group(reason);                     \
+        else                                        \
+            IN_CHILD(__VA_ARGS__)                   \
+                function();                         \
+    }                                               \
+    static void function(void)
+#define NOT_SANITIZED (SANITIZED ? "a fork while other threads run" : NULL)
+
+PROCESS_TEST(starts_three, "CTRT_NUM_THREADS=3 starts two threads", NULL, "CTRT_NUM_THREADS=3")
 {
     cpu_device();
     *pool_threads = workers();
     CHECK_EQ(*pool_threads, threads_expected(3));
 }
 
-static void starts_one(void)
+PROCESS_TEST(starts_one, "CTRT_NUM_THREADS=1 starts none", NULL, "CTRT_NUM_THREADS=1")
 {
     cpu_device();
     CHECK_EQ(workers(), 1);
 }
 
-static void pinned(void)
+PROCESS_TEST(pinned, "the number of threads follows the affinity mask", NULL, NULL)
 {
     cpu_set_t mask;
     CHECK_EQ(sched_getaffinity(0, sizeof mask, &mask), 0);
@@ -130,7 +145,8 @@ static void pinned(void)
 }
 
 /* Elementwise ops run first without threads, because thread creation fails, and then with threads. */
-static void recovers(void)
+PROCESS_TEST(recovers, "ops run without threads when none can be started, and use them later",
+             threads_expected(3) == 3 ? NULL : "built without OpenMP", "CTRT_NUM_THREADS=3")
 {
     pthread_attr_t usual, too_large;
     cpu_device();
@@ -158,7 +174,7 @@ static void works_in_grandchild(void)
     in_child(works_in_child);
 }
 
-static void forks(void)
+PROCESS_TEST(forks, "ops run in a forked child and then in the parent", NULL, "CTRT_NUM_THREADS=2")
 {
     cpu_device();
     CHECK_TRUE(work());                                 /* creates the thread pool */
@@ -171,7 +187,7 @@ static void forks(void)
 }
 
 /* That thread's pool does not exist in the child, and the child's own pool must not wait for it. */
-static void forks_beside_work(void)
+PROCESS_TEST(forks_beside_work, "fork while another thread works", NULL, "CTRT_NUM_THREADS=2")
 {
     struct caller caller;
     cpu_device();
@@ -193,7 +209,7 @@ static bool start_pool(void)
 
 static void does_little(void) { CHECK_TRUE(little_work()); }
 
-static void forks_beside_start(void)
+PROCESS_TEST(forks_beside_start, "fork while another thread starts its pool", NOT_SANITIZED, "CTRT_NUM_THREADS=8")
 {
     struct caller caller;
     cpu_device();
@@ -255,7 +271,7 @@ static void during_opening(void)
     in_child(multiplies);
 }
 
-static void opens(void)
+PROCESS_TEST(opens, "fork while oneDNN is loaded", NOT_SANITIZED, "CTRT_NUM_THREADS=2", "CTRT_CPU_GEMM=onednn")
 {
     cpu_device();
     at_opening = during_opening;
@@ -284,7 +300,8 @@ int dnnl_matmul_primitive_desc_create(void **pd, void *a, void *b, void *c, void
     return ++creations <= creations_to_fail ? 1 : real(pd, a, b, c, d, e, f);
 }
 
-static void creates_later(void)
+PROCESS_TEST(creates_later, "a product whose oneDNN primitive could not be created for lack of memory gets one later",
+             NULL, "CTRT_NUM_THREADS=2", "CTRT_CPU_GEMM=onednn")
 {
     cpu_device();
     creations_to_fail = 1;
@@ -294,7 +311,7 @@ static void creates_later(void)
         CHECK_EQ(creations, 2);
 }
 
-static void many_callers(void)
+PROCESS_TEST(many_callers, "several threads call parallel ops", NULL, "CTRT_NUM_THREADS=2")
 {
     struct caller callers[4];
     cpu_device();
@@ -306,35 +323,6 @@ static void many_callers(void)
 
 TEST_MAIN
 {
-    /* Each in its own process, because thread pools persist. */
-    static const struct {
-        const char *what, *settings[3];
-        void (*run)(void);
-        bool openmp, sanitized;             /* needs OpenMP; works under sanitizers */
-    } cases[] = {
-        { "CTRT_NUM_THREADS=3 starts two threads", { "CTRT_NUM_THREADS=3" }, starts_three, false, true },
-        { "CTRT_NUM_THREADS=1 starts none", { "CTRT_NUM_THREADS=1" }, starts_one, false, true },
-        { "the number of threads follows the affinity mask", { NULL }, pinned, false, true },
-        { "ops run without threads when none can be started, and use them later", { "CTRT_NUM_THREADS=3" }, recovers,
-          true, true },
-        { "ops run in a forked child and then in the parent", { "CTRT_NUM_THREADS=2" }, forks, false, true },
-        { "fork while another thread works", { "CTRT_NUM_THREADS=2" }, forks_beside_work, false, true },
-        { "fork while another thread starts its pool", { "CTRT_NUM_THREADS=8" }, forks_beside_start, false, false },
-        { "fork while oneDNN is loaded", { "CTRT_NUM_THREADS=2", "CTRT_CPU_GEMM=onednn" }, opens, false, false },
-        { "several threads call parallel ops", { "CTRT_NUM_THREADS=2" }, many_callers, false, true },
-        { "a product whose oneDNN primitive could not be created for lack of memory gets one later",
-          { "CTRT_NUM_THREADS=2", "CTRT_CPU_GEMM=onednn" }, creates_later, false, true },
-    };
     pool_threads = shared_memory(sizeof *pool_threads);
-    EACH(c, cases) {
-        group("%s", c->what);
-        if (c->openmp && threads_expected(3) != 3)
-            skip_group("built without OpenMP");
-        else if (SANITIZED && !c->sanitized)
-            skip_group("a fork while other threads run");
-        else
-            CHILD_LOOP(child, c->settings, exit)
-                c->run();
-    }
-    return done();
+    return run_tests();
 }

@@ -160,10 +160,7 @@ static const struct {
     ctrt_status (*run)(ctrt_tensor **, ctrt_tensor *, ctrt_tensor *);
 } quotients[] = { { "fmod", ctrt_fmod }, { "remainder", ctrt_remainder }, { "floor_divide", ctrt_floor_divide } };
 
-static ctrt_status quotient(ctrt_tensor **out, ctrt_tensor *const *in, const int64_t *n)
-{
-    return quotients[n[0]].run(out, in[0], in[1]);
-}
+CALL(quotient, quotients[n[0]].run(out, in[0], in[1]))
 
 TEST(all_quotients, "quotients of all 8-bit integers and of the extreme values of each type")
 {

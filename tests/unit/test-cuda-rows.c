@@ -88,10 +88,7 @@ static void check_reductions(void)
 /* ---- softmax and losses ---- */
 
 /* n[0]: whether log_softmax; n[1]: the dim */
-static ctrt_status softmax(ctrt_tensor **out, ctrt_tensor *const *in, const int64_t *n)
-{
-    return n[0] ? ctrt_log_softmax(out, in[0], (int)n[1]) : ctrt_softmax(out, in[0], (int)n[1]);
-}
+CALL(softmax, n[0] ? ctrt_log_softmax(out, in[0], (int)n[1]) : ctrt_softmax(out, in[0], (int)n[1]))
 
 static void check_softmax(void)
 {
@@ -150,10 +147,7 @@ static void check_loss(void)
 
 /* ---- norms ---- */
 
-static ctrt_status layer_norm(ctrt_tensor **out, ctrt_tensor *const *in, const int64_t *n)
-{
-    return ctrt_layer_norm(out, in[0], CTRT_SHAPE(n[0]), in[1], in[2], 1e-5);
-}
+CALL(layer_norm, ctrt_layer_norm(out, in[0], CTRT_SHAPE(n[0]), in[1], in[2], 1e-5))
 
 /* out[5]: the updated running mean. */
 static ctrt_status batch_norm(ctrt_tensor **out, ctrt_tensor *const *in, const int64_t *n)
@@ -225,20 +219,9 @@ static void check_pool(void)
 
 /* ---- indices ---- */
 
-static ctrt_status index_select(ctrt_tensor **out, ctrt_tensor *const *in, const int64_t *n)
-{
-    return ctrt_index_select(out, in[0], (int)n[0], in[1]);
-}
-
-static ctrt_status gather(ctrt_tensor **out, ctrt_tensor *const *in, const int64_t *n)
-{
-    return ctrt_gather(out, in[0], (int)n[0], in[1]);
-}
-
-static ctrt_status embedding(ctrt_tensor **out, ctrt_tensor *const *in, const int64_t *n)
-{
-    return ctrt_embedding(out, in[0], in[1], n[0]);
-}
+CALL(index_select, ctrt_index_select(out, in[0], (int)n[0], in[1]))
+CALL(gather, ctrt_gather(out, in[0], (int)n[0], in[1]))
+CALL(embedding, ctrt_embedding(out, in[0], in[1], n[0]))
 
 static struct trial gather_trial(const char *what, int64_t o, int64_t v, int64_t i, int64_t count, bool skewed,
                                  ctrt_dtype dtype)

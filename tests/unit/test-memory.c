@@ -207,7 +207,8 @@ TEST(test_churn, NULL)
 
 /* ---- out of memory ---- */
 
-FAKE_TEST(exhaustion)
+FAKE_TEST(exhaustion, "cached memory is freed before an out-of-memory error, which states sizes", "CTRT_MEMORY=caching",
+          "CTRT_FAKE_MEMORY=64m")
 {
     ctrt_block a = take(memory, 30 * MIB), b = take(memory, 20 * MIB), c;
     take_fails(memory, 40 * MIB, "50.00 MiB reserved by policy caching");
@@ -272,7 +273,8 @@ static void *churn_and_keep(void *argument)
     return keep(worker);
 }
 
-FAKE_TEST(threads)
+#define MANY "statistics are exact with many threads that free each other's blocks"
+FAKE_TEST(threads, MANY, "CTRT_MEMORY=caching", "CTRT_FAKE_MEMORY=4g", "CTRT_FAKE_HOST=1")
 {
     struct worker workers[6], mine = { .memory = memory };
     pthread_t running[6];
@@ -309,6 +311,8 @@ FAKE_TEST(threads)
     check_no_current(device);
     CHECK_EQ(taken_on(device), 0);
 }
+FAKE_AGAIN(threads, MANY, "CTRT_MEMORY=direct", "CTRT_FAKE_MEMORY=4g", "CTRT_FAKE_HOST=1")
+FAKE_AGAIN(threads, MANY, "CTRT_MEMORY=direct+caching", "CTRT_FAKE_MEMORY=4g", "CTRT_FAKE_HOST=1")
 
 static void *forks_while_busy(void *memory)
 {
@@ -341,16 +345,7 @@ TEST(test_fork, "a child forked while other threads allocate can use host memory
 
 TEST_MAIN
 {
-    static const char many[] = "statistics are exact with many threads that free each other's blocks";
-    static const struct fake_case cases[] = {
-        { many, { "CTRT_MEMORY=caching", "CTRT_FAKE_MEMORY=4g", "CTRT_FAKE_HOST=1" }, threads },
-        { many, { "CTRT_MEMORY=direct", "CTRT_FAKE_MEMORY=4g", "CTRT_FAKE_HOST=1" }, threads },
-        { many, { "CTRT_MEMORY=direct+caching", "CTRT_FAKE_MEMORY=4g", "CTRT_FAKE_HOST=1" }, threads },
-        { "cached memory is freed before an out-of-memory error, which states sizes",
-          { "CTRT_MEMORY=caching", "CTRT_FAKE_MEMORY=64m" }, exhaustion },
-    };
     folder = pool_folder();
     folder_actor(folder, "memory-policy");
-    run_fake_cases(cases, COUNT(cases));
     return run_tests();
 }

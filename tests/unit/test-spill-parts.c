@@ -48,7 +48,7 @@ static void fork_now(struct fake_source *source, void *address, size_t bytes)
     }
 }
 
-static void forked(struct fixture *f)
+FIXTURE_TEST(forked, spill, "a child forked while a block moves can free all blocks", "", 1 * MIB, 0)
 {
     forking = f;
     f->source.on_free = fork_now;
@@ -85,7 +85,7 @@ static void *wait_for_memory(void *argument)
     return NULL;
 }
 
-static void waiting(struct fixture *f)
+FIXTURE_TEST(waiting, spill, "threads that wait for a block do not wake each other repeatedly", "", 1 * MIB, 0)
 {
     struct waiter waiters[3];
     f->source.source.alloc = counted_alloc;
@@ -205,7 +205,7 @@ static ctrt_status counted_alloc_spare(void *state, void **address, size_t bytes
     return status;
 }
 
-static void prefetch(struct fixture *f)
+FIXTURE_TEST(prefetch, spill, "prefetching allocates spare memory only", "", 4 * MIB, 0)
 {
     ctrt_block blocks[6];
     f->source.source.alloc = counted_alloc;
@@ -258,15 +258,9 @@ static void test_spare(void)
 
 TEST_MAIN
 {
-    static const struct fixture_case cases[] = {
-        { "a child forked while a block moves can free all blocks", &spill, "", 1 * MIB, 0, forked },
-        { "threads that wait for a block do not wake each other repeatedly", &spill, "", 1 * MIB, 0, waiting },
-        { "prefetching allocates spare memory only", &spill, "", 4 * MIB, 0, prefetch },
-    };
     policies_load();
     spill = policy_load("spill");
     test_stats();
     test_spare();
-    run_fixtures(cases, COUNT(cases));
     return run_tests();
 }

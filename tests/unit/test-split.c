@@ -183,12 +183,14 @@ static struct outcome train(ctrt_device *device, const ctrt_split_options *optio
     return outcome;
 }
 
-static void small_device(ctrt_device *ample)
+SIM_TEST(small_device,
+         "a batch that does not fit is trained in pieces; canonical sums have the same bits on both devices",
+         "CTRT_SIM=devices=2,memory=256m/56m")
 {
     ctrt_device *tight = sim_open("sim:1");
     const ctrt_split_options any = { .pieces = 0 }, canonical = { .canonical = 16 };
     log_keep(CTRT_LOG_WARNING);
-    struct outcome whole = train(ample, &any);
+    struct outcome whole = train(device, &any);
     CHECK_STR(logged, "");
     struct outcome split = train(tight, &any);
     CHECK_HAS(logged, "2000 rows in 1 piece; retrying with 2");
@@ -197,7 +199,7 @@ static void small_device(ctrt_device *ample)
     CHECK_NEAR(split.loss, whole.loss, 1e-3 * whole.loss);
     logged[0] = '\0';
     CHECK_OK(ctrt_memory_empty_cache(tight));
-    whole = train(ample, &canonical);
+    whole = train(device, &canonical);
     split = train(tight, &canonical);
     CHECK_STR(logged, "");
     EQUALS((whole.pieces, 16), (split.pieces, 16), (split.loss, whole.loss));
@@ -302,7 +304,8 @@ static void restores(ctrt_device *device)
     end(&program);
 }
 
-static void failed_restore(ctrt_device *device)
+SIM_TEST(failed_restore, "the program's failure is reported, not that of the restore", "CTRT_SIM=devices=2,memory=64m",
+         "CTRT_LOG=error")
 {
     struct program program;
     struct outside outside = { .program = &program, .break_stream = true };
@@ -359,13 +362,6 @@ static void test_numbers(void)
 
 TEST_MAIN
 {
-    static const struct sim_case cases[] = {
-        { "a batch that does not fit is trained in pieces; canonical sums have the same bits on both devices",
-          { "CTRT_SIM=devices=2,memory=256m/56m" }, small_device },
-        { "the program's failure is reported, not that of the restore",
-          { "CTRT_SIM=devices=2,memory=64m", "CTRT_LOG=error" }, failed_restore },
-    };
-    run_cases(cases, COUNT(cases));
     static const struct sim_case both[] = {
         { "any number of pieces gives the gradients of the whole batch", { "CTRT_SIM=devices=1,memory=64m" },
           gradients_of_pieces },
@@ -374,5 +370,5 @@ TEST_MAIN
     };
     run_cases_on_both(both, COUNT(both));
     test_numbers();
-    return done();
+    return run_tests();
 }
