@@ -29,7 +29,7 @@ static int64_t length(void *state)
 static ctrt_status large_item(ctrt_sample *sample, void *state)
 {
     (void)state;
-    memcpy(sample->out[0], image, sizeof image);
+    ctrt_sample_copy(sample->out[0], image, sizeof image);
     return CTRT_OK;
 }
 

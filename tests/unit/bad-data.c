@@ -6,6 +6,7 @@
 static void randoms(void)
 {
     ctrt_sample_random random;
+    FINE((ctrt_sample_copy(NULL, NULL, 0), true));
     ctrt_sample_random_start(&random, 1, UINT64_MAX, INT64_MIN);
     FINE((ctrt_sample_random_start(NULL, 1, 1, 1), true), ctrt_sample_random_u32(NULL) == 0,
         ctrt_sample_random_u64(NULL) == 0, ctrt_sample_random_uniform(NULL) == 0,

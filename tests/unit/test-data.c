@@ -67,6 +67,24 @@ static const struct field_case {
     { FIELD(.name = "x", .dtype = CTRT_F32, .ndim = 2, .shape = { INT64_MAX, 2 }), CTRT_ERR_OVERFLOW, "2^63" },
 };
 
+TEST(sample_copy, "ctrt_sample_copy copies all bytes and no others, at every alignment")
+{
+    enum { LARGE = 256 << 10, AROUND = 128 };
+    static const size_t sizes[] = { 0, 1, 63, 64, 65, 4096, LARGE - 1, LARGE, LARGE + 1, LARGE + 64, 3 * LARGE - 17 };
+    static unsigned char from[3 * LARGE + 2 * AROUND], to[sizeof from], want[sizeof from];
+    for (size_t i = 0; i < sizeof from; i++)
+        from[i] = (unsigned char)(i * 7 + i / 251);
+    EACH(size, sizes)
+        for (size_t at = 0; at < 2 * AROUND; at += 37) {
+            const size_t begin = at % AROUND, source = at / 3 % AROUND;
+            memset(to, 1, sizeof to);
+            memset(want, 1, sizeof want);
+            memcpy(want + begin, from + source, *size);
+            ctrt_sample_copy(to + begin, from + source, *size);
+            CHECK(memcmp(to, want, sizeof to) == 0, "%zu bytes from %zu to %zu", *size, source, begin);
+        }
+}
+
 TEST(dataset_functions, "datasets: the fields and functions are checked")
 {
     struct plain state = { .length = 5, .once = -1 };
