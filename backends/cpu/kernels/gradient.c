@@ -22,18 +22,25 @@ static inline double gelu_tanh_slope(double x)
 }
 
 /* In the expressions, x is dy and y is the second operand. */
-#define GRADIENT(op, cost, f32, f64)                                                                              \
+#define F32_F64(op, cost, f32, f64)                                                                              \
     CPU_LOOP_2(op##_f32, float, float, f32)                                                                       \
     CPU_RUN_2(op##_f32, cost, CPU_KIND_4, CPU_KIND_4)                                                             \
     CPU_LOOP_2(op##_f64, double, double, f64)                                                                     \
-    CPU_RUN_2(op##_f64, (cost) * 4, CPU_KIND_8, CPU_KIND_8)                                                       \
+    CPU_RUN_2(op##_f64, (cost) * 4, CPU_KIND_8, CPU_KIND_8)
+#define GRADIENT(op, cost, f32, f64)                                                                              \
+    F32_F64(op, cost, f32, f64)                                                                                   \
     CPU_RUN_HALVES(op, op##_f32, 2, cost, CPU_KIND_F16, CPU_KIND_BF16)
 #define GRADIENTS(X)                                                                                              \
-    X(relu_backward, 1, y <= 0 ? 0 : x, y <= 0 ? 0 : x)                                                           \
     X(sigmoid_backward, 1, x * ((1 - y) * y), x * ((1 - y) * y))                                                  \
     X(tanh_backward, 1, x * (1 - y * y), x * (1 - y * y))                                                         \
     X(silu_backward, 4, x * math_silu_slope(y), x * silu_slope(y))
 GRADIENTS(GRADIENT)
+/* Of f16 and bf16 without conversion: y <= 0 if its bits are 0 or those from 0x8000 to those of -inf. */
+F32_F64(relu_backward, 1, y <= 0 ? 0 : x, y <= 0 ? 0 : x)
+CPU_LOOP_2(relu_backward_f16, uint16_t, uint16_t, y == 0 || (y >= 0x8000 && y <= 0xfc00) ? 0 : x)
+CPU_LOOP_2(relu_backward_bf16, uint16_t, uint16_t, y == 0 || (y >= 0x8000 && y <= 0xff80) ? 0 : x)
+CPU_RUN_2(relu_backward_f16, 1, CPU_KIND_2, CPU_KIND_2)
+CPU_RUN_2(relu_backward_bf16, 1, CPU_KIND_2, CPU_KIND_2)
 GRADIENT(gelu_erf_backward, 4, x * math_gelu_slope(y), x * gelu_slope(y))
 GRADIENT(gelu_tanh_backward, 4, x * math_gelu_tanh_slope(y), x * gelu_tanh_slope(y))
 
@@ -52,6 +59,6 @@ GELU(bf16)
     CPU_KERNEL(#op, CPU_F32, op##_f32_run), CPU_KERNEL(#op, CPU_F64, op##_f64_run),                               \
     CPU_KERNEL(#op, CPU_F16, op##_f16_run), CPU_KERNEL(#op, CPU_BF16, op##_bf16_run),
 
-static const ctrt_kernel kernels[] = { GRADIENTS(KERNELS) KERNELS(gelu_backward) };
+static const ctrt_kernel kernels[] = { GRADIENTS(KERNELS) KERNELS(relu_backward) KERNELS(gelu_backward) };
 
 CPU_KERNELS(gradient, kernels);

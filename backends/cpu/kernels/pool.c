@@ -18,6 +18,7 @@ struct job {
     int64_t channels, h, w, oh, ow;
     bool channels_last;
     int64_t across;                     /* channels-last: number of channel blocks */
+    bool apart;                         /* windows do not overlap */
     bool pairs;                         /* floats, 2x2 window, stride 2, no padding or dilation, int32 indices */
 };
 
@@ -200,6 +201,8 @@ static ctrt_status run(const ctrt_call *call, const ctrt_view *large, const ctrt
         .across = (large->shape[1] + CHANNELS - 1) / CHANNELS,
     };
     const ctrt_pool_attributes *a = job.a;
+    job.apart = (a->kernel[0] - 1) * a->dilation[0] < a->stride[0]
+                && (a->kernel[1] - 1) * a->dilation[1] < a->stride[1];
     job.pairs = (large->dtype == CTRT_F32 || large->dtype == CTRT_BF16 || large->dtype == CTRT_F16)
                 && a->kernel[0] == 2 && a->kernel[1] == 2 && a->stride[0] == 2 && a->stride[1] == 2
                 && a->dilation[0] == 1 && a->dilation[1] == 1 && a->padding[0] == 0 && a->padding[1] == 0

@@ -148,7 +148,7 @@ static void NAME(backward)(void *argument, int64_t begin, int64_t end)
             memset(to, 0, (size_t)plane * sizeof(T));
             for (int64_t o = t * out_plane; o < (t + 1) * out_plane; o++)
                 if (index[o] >= 0)
-                    to[index[o]] = STORE(LOAD(to[index[o]]) + LOAD(dy[o]));
+                    to[index[o]] = job->apart ? dy[o] : STORE(LOAD(to[index[o]]) + LOAD(dy[o]));
             continue;
         }
         const int64_t n = t / job->across, c0 = t % job->across * CHANNELS;

@@ -6,11 +6,13 @@
 #include "convert.h"
 #include "elementwise_loop.h"
 
-#define FLOATING(op, f32, f64)                                                                                    \
+#define F32_F64(op, f32, f64)                                                                                     \
     CPU_LOOP_1(op##_f32, float, float, f32)                                                                       \
     CPU_RUN_1(op##_f32, 1, CPU_KIND_4, CPU_KIND_4)                                                                \
     CPU_LOOP_1(op##_f64, double, double, f64)                                                                     \
-    CPU_RUN_1(op##_f64, 1, CPU_KIND_8, CPU_KIND_8)                                                                \
+    CPU_RUN_1(op##_f64, 1, CPU_KIND_8, CPU_KIND_8)
+#define FLOATING(op, f32, f64)                                                                                    \
+    F32_F64(op, f32, f64)                                                                                         \
     CPU_RUN_HALVES(op, op##_f32, 1, 1, CPU_KIND_F16, CPU_KIND_BF16)
 #define INTEGER(op, type, T, kind, expression)                                                                    \
     CPU_LOOP_1(op##_##type, T, T, expression)                                                                     \
@@ -28,12 +30,12 @@
 
 /* The ops: name, f32, f64, integers. WRAP: integers wrap around. SIGN: also the kernel of u8. SAME: integers stay the
  * same. sign of NaN is 0, as in PyTorch; relu of NaN is NaN. */
-#define UNARY_OPS(WRAP, SIGN, SAME)                                                                               \
+#define UNARY_OPS(WRAP, SIGN, RELU, SAME)                                                                         \
     WRAP(neg, -x, -x, 0 - (uint64_t)x)                                                                            \
     WRAP(square, x * x, x * x, (uint64_t)x * (uint64_t)x)                                                         \
     SIGN(abs, fabsf(x), fabs(x), (int64_t)(x < 0 ? 0 - (uint64_t)x : (uint64_t)x), same_1_run)                    \
     SIGN(sign, (float)((x > 0) - (x < 0)), (double)((x > 0) - (x < 0)), (x > 0) - (x < 0), sign_u8_run)           \
-    SIGN(relu, x < 0 ? 0 : x, x < 0 ? 0 : x, x > 0 ? x : 0, same_1_run)                                           \
+    RELU(relu, x < 0 ? 0 : x, x < 0 ? 0 : x, x > 0 ? x : 0, same_1_run)                                           \
     SAME(floor, floorf(x), floor(x))                                                                              \
     SAME(ceil, ceilf(x), ceil(x))                                                                                 \
     SAME(round, nearbyintf(x), nearbyint(x))                                                                      \
@@ -41,7 +43,13 @@
 
 #define WRAP_LOOPS(op, f32, f64, integer)        FLOATING(op, f32, f64) WRAPPING(op, integer)
 #define SIGN_LOOPS(op, f32, f64, integer, of_u8) FLOATING(op, f32, f64) SIGNED(op, integer)
-UNARY_OPS(WRAP_LOOPS, SIGN_LOOPS, FLOATING)
+/* relu of f16 and bf16 needs no conversion: the bits of negative numbers are those from 0x8001 to those of -inf. */
+#define RELU_LOOPS(op, f32, f64, integer, of_u8)                                                                  \
+    F32_F64(op, f32, f64)                                                                                         \
+    SIGNED(op, integer)                                                                                           \
+    INTEGER(op, f16, uint16_t, CPU_KIND_2, x > 0x8000 && x <= 0xfc00 ? 0 : x)                                     \
+    INTEGER(op, bf16, uint16_t, CPU_KIND_2, x > 0x8000 && x <= 0xff80 ? 0 : x)
+UNARY_OPS(WRAP_LOOPS, SIGN_LOOPS, RELU_LOOPS, FLOATING)
 INTEGER(sign, u8, uint8_t, CPU_KIND_1, x > 0)
 /* The identity: abs and relu of unsigned integers, and rounding of all integers. */
 INTEGER(same, 1, uint8_t, CPU_KIND_1, x)
@@ -153,7 +161,7 @@ CLAMP_RUN(i64, i64, CPU_KIND_8)
     CPU_KERNEL(#op, I32, same_4_run), CPU_KERNEL(#op, I64, same_8_run),
 
 static const ctrt_kernel kernels[] = {
-    UNARY_OPS(KERNELS_WRAP, KERNELS_SIGN, KERNELS_SAME)
+    UNARY_OPS(KERNELS_WRAP, KERNELS_SIGN, KERNELS_SIGN, KERNELS_SAME)
     KERNELS_SIGN(clamp, , , , clamp_u8_run)
 };
 
