@@ -40,10 +40,11 @@ static ctrt_status rows_item(ctrt_sample *sample, void *state)
         CTRT_TRY(mapped_file_check(&rows->files[k]));
     for (int k = 0; k < rows->count; k++) {
         unsigned char *to = sample->out[k];
-        ctrt_sample_copy(to, rows->begin[k] + (size_t)sample->index * rows->bytes[k], rows->bytes[k]);
-        if (rows->fields[k].dtype == CTRT_BOOL)     /* a file may contain bool bytes other than 0 and 1 */
-            for (size_t i = 0; i < rows->bytes[k]; i++)
-                to[i] = to[i] != 0;
+        const unsigned char *from = rows->begin[k] + (size_t)sample->index * rows->bytes[k];
+        if (rows->fields[k].dtype != CTRT_BOOL)
+            ctrt_sample_copy(to, from, rows->bytes[k]);
+        for (size_t i = 0; i < rows->bytes[k] && rows->fields[k].dtype == CTRT_BOOL; i++)
+            to[i] = from[i] != 0;                   /* a file may contain bool bytes other than 0 and 1 */
     }
     return CTRT_OK;
 }

@@ -11,8 +11,8 @@
 #define LARGE ((size_t)256 << 10)
 #define LINE  64                        /* bytes of a cache line */
 
-/* A usual store reads the line from memory first. A streaming store of a whole line does not, which saves a third of
- * the traffic of a copy. */
+/* An ordinary store reads the line from memory first. A streaming store of a whole line does not, which saves a third
+ * of the traffic of a copy. */
 static void stream_lines(char *to, const char *from, size_t lines)
 {
     for (; lines > 0; lines--, to += LINE, from += LINE)

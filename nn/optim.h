@@ -202,8 +202,8 @@ ctrt_status optim_step(ctrt_optimizer *optimizer, enum optim_guard guard);
 struct optim_place *optim_place_of(const ctrt_optimizer *optimizer, const ctrt_device *device);
 /* Writes the place of a device, which is created if there is none; *out is valid until the next call. */
 ctrt_status optim_place_find(struct optim_place **out, ctrt_optimizer *optimizer, ctrt_device *device);
-/* Subtracts the skipped steps from the step counts of the slots. Waits for the device if steps were guarded since the
- * last call. */
+/* Subtracts the skipped steps from the step counts of the slots. Waits for the devices if steps were guarded since the
+ * last call. Devices in a dry run are not read; their counts stay for a later call. */
 ctrt_status optim_settle(ctrt_optimizer *optimizer);
 /* Before and after the updates of a guarded step. */
 ctrt_status optim_guard_begin(ctrt_optimizer *optimizer);

@@ -82,8 +82,8 @@ typedef struct ctrt_sample {
 } ctrt_sample;
 
 /* Copies a sample's data to memory of a batch, like memcpy: `to` and `from` may have any alignment and do not overlap.
- * From 256 KiB on, the writes bypass the processor's caches, in which a batch of such samples has no place; that is up
- * to twice as fast. Any thread may call it. */
+ * From 256 KiB on, the writes bypass the processor's caches, which are too small for a batch of such samples; that is
+ * up to twice as fast. Any thread may call it. */
 CTRT_API void ctrt_sample_copy(void *to, const void *from, size_t bytes);
 
 /* The functions of a dataset. Copied by ctrt_dataset_new, with its fields and strings. A dataset has `length` and

@@ -87,6 +87,7 @@ static inline void child_end(void (*end)(int))
 static inline void in_threads(int count, void *(*run)(void *), void *arguments, size_t bytes)
 {
     pthread_t threads[16];
+    REQUIRE_TRUE(count <= 16);
     for (int i = 0; i < count; i++)
         REQUIRE_EQ(pthread_create(&threads[i], NULL, run, (char *)arguments + (size_t)i * bytes), 0);
     for (int i = 0; i < count; i++)

@@ -185,6 +185,8 @@ static size_t tap_test_count;
     static void function(void);                                                     \
     __attribute__((constructor)) static void function##_register(void)              \
     {                                                                               \
+        if (tap_test_count == sizeof tap_tests / sizeof tap_tests[0])               \
+            abort();                                                                \
         tap_tests[tap_test_count].name = title;                                     \
         tap_tests[tap_test_count++].run = function;                                 \
     }                                                                               \

@@ -312,6 +312,36 @@ TEST(limits, "clamp converts floating limits to the integer type; a NaN is no li
     }
 }
 
+/* For equal numbers, and any NaN for a NaN. */
+static void check_floats(const char *what, ctrt_tensor *got, ctrt_tensor *want)
+{
+    static float a[65536], b[65536];
+    OK(ctrt_to_host(a, sizeof a, got, CTRT_F32), ctrt_to_host(b, sizeof b, want, CTRT_F32));
+    for (int i = 0; i < 65536; i++)
+        if (a[i] != b[i] && !(a[i] != a[i] && b[i] != b[i])) {
+            CHECK(false, "%s of 0x%04x: %g, expected %g", what, (unsigned)i, (double)a[i], (double)b[i]);
+            return;
+        }
+}
+
+TEST(relu, "relu and its gradient of all f16 and bf16 numbers are those in f32")
+{
+    static const ctrt_dtype dtypes[] = { CTRT_F16, CTRT_BF16 };
+    static uint16_t bits[65536];
+    for (int i = 0; i < 65536; i++)
+        bits[i] = (uint16_t)i;
+    EACH(dtype, dtypes) {
+        CTRT_AUTO(tensor) half = NULL, wide = NULL, got = NULL, want = NULL, dy = full_of(CTRT_SHAPE(65536), *dtype, 3),
+                          wide_dy = full_of(CTRT_SHAPE(65536), CTRT_F32, 3);
+        OK(ctrt_from_data(&half, bits, 65536, CTRT_SHAPE(65536), *dtype, cpu), ctrt_to_dtype(&wide, half, CTRT_F32),
+           ctrt_relu(&got, half), ctrt_relu(&want, wide));
+        check_floats("relu", got, want);
+        OK(KERNEL(relu_backward, *dtype, (&got->view), (&dy->view, &half->view), NULL),
+           KERNEL(relu_backward, CTRT_F32, (&want->view), (&wide_dy->view, &wide->view), NULL));
+        check_floats("relu_backward", got, want);
+    }
+}
+
 TEST(nothing, "kernels without elements write nothing, and zeros to the gradients of an empty batch")
 {
     static const ctrt_reduce_attributes last = { sizeof last, 2 };

@@ -67,7 +67,7 @@ static const struct field_case {
     { FIELD(.name = "x", .dtype = CTRT_F32, .ndim = 2, .shape = { INT64_MAX, 2 }), CTRT_ERR_OVERFLOW, "2^63" },
 };
 
-TEST(sample_copy, "ctrt_sample_copy copies all bytes and no others, at every alignment")
+TEST(sample_copy, "ctrt_sample_copy copies all bytes and no others, at several alignments")
 {
     enum { LARGE = 256 << 10, AROUND = 128 };
     static const size_t sizes[] = { 0, 1, 63, 64, 65, 4096, LARGE - 1, LARGE, LARGE + 1, LARGE + 64, 3 * LARGE - 17 };

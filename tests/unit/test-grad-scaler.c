@@ -236,7 +236,8 @@ TEST(parts, "several optimizers; parameters without a gradient")
     }
 }
 
-/* Parameters on two devices have a gradient in different steps, the third one in a dry run of the other device. */
+/* Parameters on two devices have gradients in different steps. During the fourth step the device of the other parameter
+ * is in a dry run. */
 TEST(two_devices, "an optimizer of parameters on two devices")
 {
     static const struct { bool dry, first, second; float gradient; } steps[] = {

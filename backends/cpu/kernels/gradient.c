@@ -22,7 +22,7 @@ static inline double gelu_tanh_slope(double x)
 }
 
 /* In the expressions, x is dy and y is the second operand. */
-#define F32_F64(op, cost, f32, f64)                                                                              \
+#define F32_F64(op, cost, f32, f64)                                                                               \
     CPU_LOOP_2(op##_f32, float, float, f32)                                                                       \
     CPU_RUN_2(op##_f32, cost, CPU_KIND_4, CPU_KIND_4)                                                             \
     CPU_LOOP_2(op##_f64, double, double, f64)                                                                     \
@@ -35,7 +35,8 @@ static inline double gelu_tanh_slope(double x)
     X(tanh_backward, 1, x * (1 - y * y), x * (1 - y * y))                                                         \
     X(silu_backward, 4, x * math_silu_slope(y), x * silu_slope(y))
 GRADIENTS(GRADIENT)
-/* Of f16 and bf16 without conversion: y <= 0 if its bits are 0 or those from 0x8000 to those of -inf. */
+/* The kernels of f16 and bf16 compare bits and convert nothing: y <= 0 if the bits of y are 0, or from 0x8000 (-0) to
+ * those of -inf. */
 F32_F64(relu_backward, 1, y <= 0 ? 0 : x, y <= 0 ? 0 : x)
 CPU_LOOP_2(relu_backward_f16, uint16_t, uint16_t, y == 0 || (y >= 0x8000 && y <= 0xfc00) ? 0 : x)
 CPU_LOOP_2(relu_backward_bf16, uint16_t, uint16_t, y == 0 || (y >= 0x8000 && y <= 0xff80) ? 0 : x)

@@ -18,8 +18,8 @@ struct job {
     int64_t channels, h, w, oh, ow;
     bool channels_last;
     int64_t across;                     /* channels-last: number of channel blocks */
-    bool apart;                         /* windows do not overlap */
-    bool pairs;                         /* floats, 2x2 window, stride 2, no padding or dilation, int32 indices */
+    bool apart;                         /* windows do not overlap, so a gradient is stored, not added (-0 stays -0) */
+    bool pairs;                         /* f32, f16 or bf16; 2x2 window, stride 2, no padding or dilation */
 };
 
 /* Stores in [*first, *last) the kernel positions of the window of output `out` that lie inside the input. */

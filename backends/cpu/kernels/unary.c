@@ -43,7 +43,8 @@
 
 #define WRAP_LOOPS(op, f32, f64, integer)        FLOATING(op, f32, f64) WRAPPING(op, integer)
 #define SIGN_LOOPS(op, f32, f64, integer, of_u8) FLOATING(op, f32, f64) SIGNED(op, integer)
-/* relu of f16 and bf16 needs no conversion: the bits of negative numbers are those from 0x8001 to those of -inf. */
+/* relu of f16 and bf16 compares bits and converts nothing: negative numbers have the bits from 0x8001 to those of -inf;
+ * -0 and NaN stay as they are. */
 #define RELU_LOOPS(op, f32, f64, integer, of_u8)                                                                  \
     F32_F64(op, f32, f64)                                                                                         \
     SIGNED(op, integer)                                                                                           \

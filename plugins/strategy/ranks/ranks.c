@@ -48,7 +48,8 @@ static ctrt_status device_check(const struct ranks *r, const char *name, const c
                      ctrt_device_name(r->device));
 }
 
-/* Makes the module's lists of tensors; without memory for them, the counts of tensors would be 0. */
+/* Builds the module's lists of tensors. The functions that count tensors return 0 if that fails; this one returns the
+ * error. */
 static ctrt_status tensors_list(ctrt_module *module)
 {
     ctrt_status status = ctrt_module_parameter(NULL, NULL, module, 0);
@@ -82,6 +83,12 @@ ctrt_status ranks_find(struct ranks *r)
     return CTRT_OK;
 }
 
+static bool same_counts(const struct ranks *r)
+{
+    return ctrt_module_parameter_count(r->module) == r->parameters
+           && ctrt_module_buffer_count(r->module) == r->count - r->parameters;
+}
+
 ctrt_status ranks_check(struct ranks *r)
 {
     ctrt_sync_layers sync;
@@ -90,10 +97,11 @@ ctrt_status ranks_check(struct ranks *r)
         return ctrt_fail(CTRT_ERR_STATE, "the module has %d SyncBatchNorm layers, %d at ctrt_parallel_new; call it "
                          "again", (int)sync.layers, (int)r->sync_layers);
     r->sync_active = sync.training > 0;
-    CTRT_TRY(tensors_list(r->module));
-    if (ctrt_module_parameter_count(r->module) != r->parameters
-        || ctrt_module_buffer_count(r->module) != r->count - r->parameters)
-        return ctrt_fail(CTRT_ERR_STATE, "the module's tensors are not those of ctrt_parallel_new; call it again");
+    if (!same_counts(r)) {
+        CTRT_TRY(tensors_list(r->module));
+        if (!same_counts(r))
+            return ctrt_fail(CTRT_ERR_STATE, "the module's tensors are not those of ctrt_parallel_new; call it again");
+    }
     for (size_t i = 0; i < r->count; i++) {
         const char *name;
         ctrt_tensor *tensor;
