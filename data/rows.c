@@ -43,8 +43,9 @@ static ctrt_status rows_item(ctrt_sample *sample, void *state)
         const unsigned char *from = rows->begin[k] + (size_t)sample->index * rows->bytes[k];
         if (rows->fields[k].dtype != CTRT_BOOL)
             ctrt_sample_copy(to, from, rows->bytes[k]);
-        for (size_t i = 0; i < rows->bytes[k] && rows->fields[k].dtype == CTRT_BOOL; i++)
-            to[i] = from[i] != 0;                   /* a file may contain bool bytes other than 0 and 1 */
+        else
+            for (size_t i = 0; i < rows->bytes[k]; i++)
+                to[i] = from[i] != 0;               /* a file may contain bool bytes other than 0 and 1 */
     }
     return CTRT_OK;
 }

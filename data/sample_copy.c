@@ -21,9 +21,11 @@ static void stream_lines(char *to, const char *from, size_t lines)
     /* Streaming stores are not ordered with later stores, such as the one that hands the batch over. */
     _mm_sfence();
 }
+#endif
 
 void ctrt_sample_copy(void *to, const void *from, size_t bytes)
 {
+#if defined(__SSE2__)
     if (bytes >= LARGE) {
         const size_t head = -(size_t)to % LINE, body = (bytes - head) / LINE * LINE;
         memcpy(to, from, head);
@@ -32,16 +34,7 @@ void ctrt_sample_copy(void *to, const void *from, size_t bytes)
         from = (const char *)from + head + body;
         bytes -= head + body;
     }
-    if (bytes > 0)
-        memcpy(to, from, bytes);
-}
-
-#else
-
-void ctrt_sample_copy(void *to, const void *from, size_t bytes)
-{
-    if (bytes > 0)
-        memcpy(to, from, bytes);
-}
-
 #endif
+    if (bytes > 0)
+        memcpy(to, from, bytes);
+}

@@ -77,6 +77,17 @@ static ctrt_status modes_check(const struct parallel *state)
     return CTRT_OK;
 }
 
+/* Lists the module's tensors before the strategy counts them, because the functions that count return 0 if that fails.
+ * A strategy with ranks does it by itself, because a rank that fails has to tell the others. */
+static ctrt_status tensors_list(const struct parallel *state)
+{
+    const struct walk *walk;
+    if (state->comm != NULL)
+        return CTRT_OK;
+    CTRT_TRY(module_walk(&walk, state->config.module, WALK_PARAMETERS));
+    return module_walk(&walk, state->config.module, WALK_BUFFERS);
+}
+
 static void release_net(void *net)
 {
     ctrt_module *module = net;
@@ -111,6 +122,7 @@ static ctrt_status parallel_forward(ctrt_tensor **y, ctrt_module *self, ctrt_ten
     if (count < 1 || inputs[0] == NULL)
         return fail_null("forward", "x");
     CTRT_TRY(ctrt_context(modes_check(state), "%s", state->name));
+    CTRT_TRY(tensors_list(state));
     CTRT_TRY(captured_keep(state, self));
     return ctrt_context(state->table->forward(state->strategy, y, inputs, count), "%s", state->name);
 }
@@ -308,6 +320,7 @@ static ctrt_status create(ctrt_module *net, ctrt_module *module, const struct co
     state->config.devices = state->devices;
     state->config.set_comm = set_comm;
     state->config.net = state;
+    CTRT_TRY(tensors_list(state));
     CTRT_TRY(wanted->automatic ? ctrt_context(auto_begin(state, component), "auto") : strategy_use(state, component));
     CTRT_TRY(module_add_transparent(net, ctrt_module_retain(module)));
     if (net->class_of == &classes[1])
@@ -442,6 +455,7 @@ ctrt_status ctrt_parallel_step(ctrt_tensor **loss, ctrt_module *net, ctrt_tensor
     };
     CTRT_TRY(ctrt_context(rows_of(&batch.rows, inputs, count, state->comm != NULL), "parallel_step"));
     CTRT_TRY(ctrt_context(modes_check(state), "parallel_step: %s", state->name));
+    CTRT_TRY(ctrt_context(tensors_list(state), "parallel_step"));
     CTRT_TRY(ctrt_context(captured_keep(state, net), "parallel_step"));
     CTRT_TRY(ctrt_context(state->choice != NULL ? auto_step(state, &result, &batch)
                                                 : strategy_step(state, &result, &batch), "parallel_step"));

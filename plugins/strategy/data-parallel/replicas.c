@@ -48,16 +48,6 @@ void replicas_drop_predicted(struct data_parallel *dp)
             replica_free(dp, i);
 }
 
-/* Fails if the module's tensors cannot be listed; their numbers would be 0. */
-static ctrt_status check_list(ctrt_module *module)
-{
-    ctrt_tensor *any;
-    ctrt_status status = ctrt_module_parameter(NULL, &any, module, 0);
-    if (status == CTRT_OK || status == CTRT_ERR_NOT_FOUND)
-        status = ctrt_module_buffer(NULL, &any, module, 0);
-    return status == CTRT_ERR_NOT_FOUND ? CTRT_OK : status;
-}
-
 /* Returns whether the module has the tensors that dp->tensors lists. */
 static bool is_listed(const struct data_parallel *dp)
 {
@@ -168,7 +158,6 @@ static ctrt_status replica_fill(struct data_parallel *dp, int index)
     if (index > 0) {
         replica->module = NULL;
         CTRT_TRY(ctrt_module_copy(&replica->module, dp->module, dp->devices[index]));
-        CTRT_TRY(check_list(replica->module));
     }
     for (size_t i = 0; i < dp->count; i++) {
         CTRT_TRY(tensor_at(NULL, &replica->tensors[i], replica->module, dp->parameters, i));
@@ -305,7 +294,6 @@ static ctrt_status values_update(struct data_parallel *dp, int count)
 ctrt_status replicas_update(struct data_parallel *dp, int count)
 {
     bool made = false;
-    CTRT_TRY(check_list(dp->module));
     if (!is_listed(dp)) {
         CTRT_TRY(list(dp));
         made = true;

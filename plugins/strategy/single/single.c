@@ -68,11 +68,7 @@ static ctrt_status single_create(void **out, const ctrt_strategy_config *config)
 /* The module may have got parameters, and may have been moved. */
 static ctrt_status refresh(struct single *single)
 {
-    ctrt_tensor *any;
     ctrt_device *device = NULL;
-    const ctrt_status status = ctrt_module_parameter(NULL, &any, single->module, 0);
-    if (status != CTRT_OK && status != CTRT_ERR_NOT_FOUND)
-        return status;                      /* the number of parameters would be 0 */
     const size_t count = ctrt_module_parameter_count(single->module);
     if (count > 0 && ctrt_module_device(&device, single->module) == CTRT_OK)
         single->device = device;
