@@ -5,7 +5,8 @@
  * processors. GCC's libgomp keeps one pool for each thread that opens parallel regions. After a fork, the child has the
  * pool's data structures but not its threads, and a parallel region would wait for them forever. Therefore the forking
  * thread releases its pool before the fork (omp_pause_resource_all of OpenMP 5.0), and parent and child each start a
- * new pool when they need one. If that is not possible (fork inside a parallel region), the child uses one thread. */
+ * new pool when they need one. If that is not possible (fork inside a parallel region), the child uses one thread.
+ * LLVM's libomp starts its pool again in the child by itself. */
 #ifndef _GNU_SOURCE
 #define _GNU_SOURCE
 #endif
@@ -71,8 +72,10 @@ static pthread_mutex_t starting = PTHREAD_MUTEX_INITIALIZER;    /* held while th
 static void before_fork(void)
 {
     pause_failed = false;
+#ifndef __clang__       /* libomp holds its locks here, so its functions would wait forever */
     if (had_pool || omp_in_parallel())
         pause_failed = omp_pause_resource_all(omp_pause_soft) != 0;
+#endif
     if (!pause_failed) {
         had_pool = false;
         team_size = 0;
