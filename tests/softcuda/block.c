@@ -325,7 +325,7 @@ void runner_launch(const struct launch *launch, struct outcome *outcome)
 {
     struct softcuda_runner *r = mine;
     *outcome = (struct outcome){ 0 };
-    if (r == NULL && (r = mine = runner_new()) == NULL) {
+    if (r == NULL && (r = mine = calloc(1, sizeof *r)) == NULL) {
         no_memory(launch, outcome);
         return;
     }

@@ -4,7 +4,7 @@
  * A switch on x86-64 saves the callee-saved registers of the calling convention (System V ABI) on the stack that is
  * suspended, and jumps, because the processor would predict the target of a `ret` wrongly; elsewhere it is the slower
  * one of ucontext.h. Sanitizers are informed of the switch if they are linked. */
-#include "fiber.h"
+#include "runner.h"
 
 #include <pthread.h>
 #include <stdint.h>
