@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* tests/softcuda/driver.c: initialization of libcuda.so.1, lookup of entry points, injected failures, error names, valid
- * handles, and the control table. */
+/* tests/softcuda/driver.c: initialization of libcuda.so.1, lookup of entry points, injected failures, error names,
+ * valid handles, and the control table. */
 #define _GNU_SOURCE
 #include "driver.h"
 

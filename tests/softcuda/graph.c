@@ -172,9 +172,11 @@ EXPORT result cuGraphGetNodes(struct graph *graph, void **nodes, size_t *n)
     return CUDA_SUCCESS;
 }
 
-/* ---- captures: a capture begins on one stream. A stream that waits for an event of the capture joins it. Each operation
- * becomes a node that depends on the last node of its stream and on the nodes that the stream has waited for. One lock
- * guards all captures. ---- */
+/* ---- captures
+ *
+ * A capture begins on one stream. A stream that waits for an event of the capture joins it. Each operation becomes a
+ * node that depends on the last node of its stream and on the nodes that the stream has waited for. One lock guards all
+ * captures. ---- */
 
 struct capture {
     struct graph *graph;

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* tests/softcuda/kernel.c: libraries of kernels, and launches.
  *
- * The contents of an image are ignored. Kernels are looked up by name in libsoftkernels.so, which is in the directory of
- * libcuda.so.1. The image "softcuda:PATH" names another library. */
+ * The contents of an image are ignored. Kernels are looked up by name in libsoftkernels.so, which is in the directory
+ * of libcuda.so.1. The image "softcuda:PATH" names another library. */
 #define _GNU_SOURCE
 #include "driver.h"
 

@@ -4,9 +4,10 @@
 # LD_LIBRARY_PATH=$(abs_builddir)/tests/softcuda.
 
 softcuda_driver = \
-    tests/softcuda/block.c tests/softcuda/copy.c tests/softcuda/device.c tests/softcuda/driver.c tests/softcuda/fiber.c \
-    tests/softcuda/graph.c tests/softcuda/kernel.c tests/softcuda/memory.c tests/softcuda/options.c \
-    tests/softcuda/order.c tests/softcuda/space.c tests/softcuda/stream.c tests/softcuda/vmm.c tests/softcuda/warp.c
+    tests/softcuda/block.c tests/softcuda/copy.c tests/softcuda/device.c tests/softcuda/driver.c \
+    tests/softcuda/fiber.c tests/softcuda/graph.c tests/softcuda/kernel.c tests/softcuda/memory.c \
+    tests/softcuda/options.c tests/softcuda/order.c tests/softcuda/space.c tests/softcuda/stream.c \
+    tests/softcuda/vmm.c tests/softcuda/warp.c
 softcuda_headers = \
     tests/softcuda/api.h tests/softcuda/block.h tests/softcuda/control.h tests/softcuda/device.h \
     tests/softcuda/device_half.h tests/softcuda/driver.h tests/softcuda/entry.def tests/softcuda/library.h \
