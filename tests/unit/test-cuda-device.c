@@ -180,7 +180,7 @@ TEST(usage, "memory, processes and the utilization table as in nvidia-smi")
         free(report);
     }
 
-    group("a forked child initializes NVML itself");
+    group("a forked child initializes NVML itself; shutdown frees all memory, and the device can be opened again");
     IN_SOFT_CHILD("SOFTCUDA=devices=1,memory=64m") {
         ctrt_usage usage;
         CHECK_OK(ctrt_device_get_usage(&usage, "cuda:0"));
@@ -192,11 +192,6 @@ TEST(usage, "memory, processes and the utilization table as in nvidia-smi")
         }
         CHECK_OK(ctrt_device_get_usage(&usage, "cuda:0"));
         CHECK_EQ(usage.processes, 0);
-    }
-
-    group("shutdown frees all device memory, and the device can be opened again");
-    IN_SOFT_CHILD("SOFTCUDA=devices=1,memory=64m") {
-        ctrt_usage usage;
         use("cuda:0");
         CHECK_OK(ctrt_device_get_usage(&usage, "cuda:0"));
         CHECK_TRUE(usage.used_memory > 0);
