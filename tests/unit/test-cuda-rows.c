@@ -247,26 +247,30 @@ static int64_t run_sorted(struct trial t)
     return soft != NULL ? (int64_t)soft->launches("index_sort_add_f32") - before : -1;
 }
 
-/* The conformance suite checks other values, and that the stream can be used after a reset. */
-static void check_range(void)
+/* The conformance suite checks other values of indices, and that the stream can be used after a reset. */
+static void check_errors(void)
 {
-    static const char *const names[] = { "index_select", "gather", "cross_entropy" };
+#define PLACE " -9223372036854775808 (element 2) is out of range [0, 5)"
+    static const struct { const char *op, *words; } cases[] = { { "index_select", PLACE }, { "gather", PLACE },
+                                                                { "cross_entropy", PLACE },
+                                                                { "floor_divide", "a divisor is 0" } };
     const ctrt_cross_entropy_options options = { .reduction = CTRT_REDUCE_NONE };
     CTRT_AUTO(tensor) x = numbers(CTRT_SHAPE(3, 5), CTRT_F32, SMOOTH), i = NULL, column = NULL, out = NULL;
     CTRT_AUTO(stream) stream = NULL;
-    group("errors of indices and targets out of range name the op, the element and the limit, until a reset");
+    group("errors of kernels name the op and the wrong element until the stream is reset");
     OK(ctrt_to_device(&x, x, gpu), ctrt_stream_current(&stream, gpu),
        ctrt_from_data(&i, (const int64_t[]){ 0, 1, INT64_MIN }, 3, CTRT_SHAPE(3), CTRT_I64, gpu),
        ctrt_unsqueeze(&column, i, 1));
-    EACH(name, names) {
-        ctrt_status status = name == names       ? ctrt_index_select(&out, x, 1, i)
-                             : name == names + 1 ? ctrt_gather(&out, x, 1, column)
-                                                 : ctrt_cross_entropy(&out, x, i, &options);
+    EACH(c, cases) {
+        ctrt_status status = c == cases       ? ctrt_index_select(&out, x, 1, i)
+                             : c == cases + 1 ? ctrt_gather(&out, x, 1, column)
+                             : c == cases + 2 ? ctrt_cross_entropy(&out, x, i, &options)
+                                              : ctrt_floor_divide(&out, i, i);
         for (int time = 0; time < 2; time++) {
             if (status == CTRT_OK || time == 1)
                 status = ctrt_stream_synchronize(stream);
-            CHECK_FAILS(status, CTRT_ERR_INVALID_ARGUMENT, *name);
-            CHECK_HAS(ctrt_error_message(), " -9223372036854775808 (element 2) is out of range [0, 5)");
+            CHECK_FAILS(status, CTRT_ERR_INVALID_ARGUMENT, c->op);
+            CHECK_HAS(ctrt_error_message(), c->words);
         }
         CHECK_OK(ctrt_stream_reset(stream));
     }
@@ -328,7 +332,7 @@ TEST_MAIN
     group("the gradient of gather is sorted where tiles would read too many indices");
     const int64_t sorts = run_sorted(gather_trial("one sort", 1, 1 << 22, 1, 140000, true, CTRT_F32));
     CHECK(sorts < 0 || sorts == 1, "%lld sorts, expected 1", (long long)sorts);
-    check_range();
+    check_errors();
     check_optimizers();
     group("no op fell back to the cpu");
     CHECK_EQ(ctrt_fallback_count(NULL), before);
