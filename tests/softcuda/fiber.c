@@ -72,14 +72,9 @@ struct fiber *fiber_new(void (*entry)(void))
     if (fiber == NULL) {
         char *range = mmap(NULL, GUARD_BYTES + STACK_BYTES, PROT_NONE,
                            MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_STACK, -1, 0);
-        if (range == MAP_FAILED)
-            return NULL;
-        fiber = calloc(1, sizeof *fiber);
-        if (fiber == NULL || mprotect(range + GUARD_BYTES, STACK_BYTES, PROT_READ | PROT_WRITE) != 0) {
-            munmap(range, GUARD_BYTES + STACK_BYTES);
-            free(fiber);
-            return NULL;
-        }
+        if (range == MAP_FAILED || mprotect(range + GUARD_BYTES, STACK_BYTES, PROT_READ | PROT_WRITE) != 0)
+            abort();
+        fiber = allocated(calloc(1, sizeof *fiber));
         fiber->stack = range + GUARD_BYTES;
         fiber->bytes = STACK_BYTES;
     }

@@ -28,15 +28,14 @@ struct exec {
 /* The caller owns one reference. */
 static struct graph *graph_new(void)
 {
-    struct graph *graph = calloc(1, sizeof *graph);
-    if (graph != NULL)
-        graph->references = 1;
+    struct graph *graph = allocated(calloc(1, sizeof *graph));
+    graph->references = 1;
     return graph;
 }
 
 static void graph_release(struct graph *graph)
 {
-    if (graph == NULL || --graph->references > 0)
+    if (--graph->references > 0)
         return;
     for (int i = 0; i < graph->n; i++) {
         op_free(graph->nodes[i].op);
@@ -47,15 +46,12 @@ static void graph_release(struct graph *graph)
 }
 
 /* Adds an operation that depends on the nodes `before`, and takes ownership of it and of the set. Returns the node's
- * number. -1: out of memory; the caller still owns both. */
+ * number. */
 static int graph_add(struct graph *graph, struct op *op, struct node_set *before)
 {
     if (graph->n == graph->capacity) {
-        const int capacity = graph->capacity * 2 + 16;
-        struct node *more = realloc(graph->nodes, sizeof *more * (size_t)capacity);
-        RETURN_IF(more == NULL, -1);
-        graph->nodes = more;
-        graph->capacity = capacity;
+        graph->capacity = graph->capacity * 2 + 16;
+        graph->nodes = allocated(realloc(graph->nodes, sizeof *graph->nodes * (size_t)graph->capacity));
     }
     graph->nodes[graph->n] = (struct node){ op, *before };
     *before = (struct node_set){ 0 };
@@ -65,8 +61,7 @@ static int graph_add(struct graph *graph, struct op *op, struct node_set *before
 /* Returns true if every node is one of `ends` or must run before one of them. */
 static bool graph_reaches_all(const struct graph *graph, const struct node_set *ends)
 {
-    bool *reached = calloc((size_t)graph->n + 1, sizeof *reached);
-    RETURN_IF(reached == NULL, false);
+    bool *reached = allocated(calloc((size_t)graph->n + 1, sizeof *reached));
     for (int i = 0; i < ends->n; i++)
         reached[ends->list[i]] = true;
     bool all = true;
@@ -101,9 +96,9 @@ static void run_exec(void *argument, struct stream *stream)
 {
     struct exec *exec = *(struct exec **)argument;
     const struct graph *graph = exec->graph;
-    bool *done = calloc((size_t)graph->n + 1, sizeof *done);
+    bool *done = allocated(calloc((size_t)graph->n + 1, sizeof *done));
     LOCKED(&exec->lock);
-    for (int i = 0; i < graph->n && done != NULL && stream->device->error == CUDA_SUCCESS; i++) {
+    for (int i = 0; i < graph->n && stream->device->error == CUDA_SUCCESS; i++) {
         const int node = options.order == ORDER_FORWARD ? i : pick(graph, done, &exec->seed);
         graph->nodes[node].op->run(graph->nodes[node].op->argument, stream);
         done[node] = true;
@@ -127,8 +122,7 @@ EXPORT result cuGraphInstantiateWithFlags(struct exec **out, struct graph *graph
 {
     CHECKED_CALL(cuGraphInstantiateWithFlags, ENTER_READY, out == NULL || flags > 15);
     REQUIRE_HANDLE(HANDLE_GRAPH, graph);
-    struct exec *exec = malloc(sizeof *exec);
-    RETURN_IF(exec == NULL, CUDA_ERROR_OUT_OF_MEMORY);
+    struct exec *exec = allocated(malloc(sizeof *exec));
     *exec = (struct exec){ .references = 1, .graph = graph, .lock = PTHREAD_MUTEX_INITIALIZER, .seed = 1 };
     graph->references++;
     handle_add(HANDLE_GRAPH_EXEC, exec);
@@ -195,18 +189,16 @@ static struct capture *captures;
 static atomic_int n_captures;
 static uint64_t ids;
 
-static bool set_add(struct node_set *set, int node)
+static void set_add(struct node_set *set, int node)
 {
     for (int i = 0; i < set->n; i++)
-        RETURN_IF(set->list[i] == node, true);
+        if (set->list[i] == node)
+            return;
     if (set->n == set->capacity) {
-        int *more = realloc(set->list, sizeof *more * (size_t)(set->capacity * 2 + 4));
-        RETURN_IF(more == NULL, false);
-        set->list = more;
         set->capacity = set->capacity * 2 + 4;
+        set->list = allocated(realloc(set->list, sizeof *set->list * (size_t)set->capacity));
     }
     set->list[set->n++] = node;
-    return true;
 }
 
 static void set_free(struct node_set *set)
@@ -215,11 +207,10 @@ static void set_free(struct node_set *set)
     *set = (struct node_set){ 0 };
 }
 
-static result set_join(struct node_set *to, const struct node_set *from)
+static void set_join(struct node_set *to, const struct node_set *from)
 {
     for (int i = 0; i < from->n; i++)
-        RETURN_IF(!set_add(to, from->list[i]), CUDA_ERROR_OUT_OF_MEMORY);
-    return CUDA_SUCCESS;
+        set_add(to, from->list[i]);
 }
 
 bool capture_active(const struct stream *stream)
@@ -229,23 +220,16 @@ bool capture_active(const struct stream *stream)
     return stream->capture != NULL;
 }
 
-static result add(struct stream *stream, struct op *op)
+result capture_add(struct stream *stream, struct op *op)
 {
     LOCKED(&lock);
     struct capture *capture = stream->capture;
-    RETURN_IF(capture == NULL || capture->invalidated, CUDA_ERROR_STREAM_CAPTURE_INVALIDATED);
-    const int node = graph_add(capture->graph, op, &stream->tail);
-    RETURN_IF(node < 0, CUDA_ERROR_OUT_OF_MEMORY);
-    set_add(&stream->tail, node);
-    return CUDA_SUCCESS;
-}
-
-result capture_add(struct stream *stream, struct op *op)
-{
-    const result made = add(stream, op);
-    if (made != CUDA_SUCCESS)
+    if (capture == NULL || capture->invalidated) {
         op_free(op);
-    return made;
+        return CUDA_ERROR_STREAM_CAPTURE_INVALIDATED;
+    }
+    set_add(&stream->tail, graph_add(capture->graph, op, &stream->tail));
+    return CUDA_SUCCESS;
 }
 
 static void forget(struct event *event)
@@ -266,7 +250,8 @@ result capture_record(struct stream *stream, struct event *event)
     RETURN_IF(stream->capture == NULL || stream->capture->invalidated, CUDA_ERROR_STREAM_CAPTURE_INVALIDATED);
     forget(event);
     event->capture = stream->capture;
-    return set_join(&event->nodes, &stream->tail);
+    set_join(&event->nodes, &stream->tail);
+    return CUDA_SUCCESS;
 }
 
 static bool is_running(const struct capture *capture)
@@ -306,7 +291,8 @@ result capture_wait(struct stream *stream, struct event *event, bool *taken)
         stream->capture->invalidated = capture->invalidated = true;
         return CUDA_ERROR_STREAM_CAPTURE_MERGE;
     }
-    return set_join(&stream->tail, &event->nodes);
+    set_join(&stream->tail, &event->nodes);
+    return CUDA_SUCCESS;
 }
 
 void capture_invalidate(struct stream *stream)
@@ -372,14 +358,8 @@ EXPORT result cuStreamBeginCapture_v2(void *handle, int mode)
     STREAM(stream, handle);
     LOCKED(&lock);
     RETURN_IF(stream->capture != NULL, CUDA_ERROR_ILLEGAL_STATE);
-    struct capture *capture = malloc(sizeof *capture);
-    struct graph *graph = graph_new();
-    if (capture == NULL || graph == NULL) {
-        free(capture);
-        graph_release(graph);
-        return CUDA_ERROR_OUT_OF_MEMORY;
-    }
-    *capture = (struct capture){ .graph = graph, .origin = stream, .thread = pthread_self(), .mode = mode,
+    struct capture *capture = allocated(malloc(sizeof *capture));
+    *capture = (struct capture){ .graph = graph_new(), .origin = stream, .thread = pthread_self(), .mode = mode,
                                  .id = ++ids, .next = captures };
     join(stream, capture);
     captures = capture;

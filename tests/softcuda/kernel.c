@@ -27,7 +27,7 @@ static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;        /* of the list *
 
 static const char own_prefix[] = "softcuda:";
 
-/* Returns the kernel, which is looked up once per image. NULL: there is none, or no memory. */
+/* Returns the kernel, which is looked up once per image. NULL: there is none. */
 static struct function *function_find(const struct image *image, const char *name)
 {
     char symbol[300];
@@ -37,7 +37,8 @@ static struct function *function_find(const struct image *image, const char *nam
     while (function != NULL && (function->image != image || strcmp(function->kernel->name, name) != 0))
         function = function->next;
     const struct softcuda_kernel *kernel = function == NULL ? dlsym(image->opened, symbol) : NULL;
-    if (kernel != NULL && (function = calloc(1, sizeof *function)) != NULL) {
+    if (kernel != NULL) {
+        function = allocated(malloc(sizeof *function));
         *function = (struct function){ .image = image, .kernel = kernel, .next = functions };
         functions = function;
         handle_add(HANDLE_KERNEL, function);
@@ -52,8 +53,7 @@ EXPORT result cuLibraryLoadData(struct image **out, const void *data, void *jit,
     (void)jit, (void)jit_values, (void)n_jit, (void)choices, (void)values, (void)n;
     RETURN_IF(out == NULL || data == NULL, CUDA_ERROR_INVALID_VALUE);
     const bool own = strncmp(data, own_prefix, strlen(own_prefix)) == 0;
-    struct image *image = calloc(1, sizeof *image);
-    RETURN_IF(image == NULL, CUDA_ERROR_OUT_OF_MEMORY);
+    struct image *image = allocated(calloc(1, sizeof *image));
     image->opened = dlopen(own ? (const char *)data + strlen(own_prefix) : "libsoftkernels.so", RTLD_NOW | RTLD_LOCAL);
     if (image->opened != NULL)
         image->library = dlsym(image->opened, "softcuda_library");

@@ -50,7 +50,8 @@ static address place_block(struct device *device, size_t bytes, void *owner)
     const size_t extent = memory_rounded(bytes) + GAP;
     LOCKED(&device->lock);
     const address found = range_place(used, 0, begin + GAP, begin + softcuda_space.device_bytes, extent, 0);
-    RETURN_IF(found == 0 || !range_add(used, (struct range){ found, bytes, extent, owner, 0, 0 }), 0);
+    RETURN_IF(found == 0, 0);
+    range_add(used, (struct range){ found, bytes, extent, owner, 0, 0 });
     space_mark(found, bytes, true);
     return found;
 }
@@ -205,14 +206,17 @@ static bool pin(void *begin, size_t bytes)
 {
     LOCKED(&pinned_lock);
     const struct range range = { .begin = (uintptr_t)begin, .bytes = bytes, .extent = bytes };
-    return range_at(&pinned, range.begin) == NULL && range_add(&pinned, range);
+    RETURN_IF(range_at(&pinned, range.begin) != NULL, false);
+    range_add(&pinned, range);
+    return true;
 }
 
 /* As in the CUDA driver, waits for the work that may use the memory. */
 static result unpin(void *begin)
 {
     if (!options.strict_free)
-        devices_wait_idle();
+        for (int i = 0; i < n_devices; i++)
+            device_wait_idle(&devices[i]);
     LOCKED(&pinned_lock);
     const struct range *r = range_at(&pinned, (uintptr_t)begin);
     RETURN_IF(r == NULL || r->begin != (uintptr_t)begin, CUDA_ERROR_INVALID_VALUE);
@@ -228,10 +232,7 @@ EXPORT result cuMemHostAlloc(void **out, size_t bytes, unsigned flags)
     void *begin = NULL;
     RETURN_IF(bytes > (size_t)1 << 46 || posix_memalign(&begin, PAGE, bytes) != 0, CUDA_ERROR_OUT_OF_MEMORY);
     memset(begin, 0xff, bytes);
-    if (!pin(begin, bytes)) {
-        free(begin);
-        return CUDA_ERROR_OUT_OF_MEMORY;
-    }
+    pin(begin, bytes);
     *out = begin;
     return CUDA_SUCCESS;
 }
@@ -406,11 +407,8 @@ EXPORT result cuMemPoolCreate(struct pool **out, const pool_properties *properti
     RETURN_IF(out == NULL || device == NULL || properties->type != ALLOCATION_PINNED, CUDA_ERROR_INVALID_VALUE);
     RETURN_IF(!options.pools || properties->handle_types != HANDLE_NONE || properties->max != 0,
               CUDA_ERROR_NOT_SUPPORTED);
-    struct pool *pool = calloc(1, sizeof *pool);
-    if (pool == NULL || !handle_add(HANDLE_POOL, pool)) {
-        free(pool);
-        return CUDA_ERROR_OUT_OF_MEMORY;
-    }
+    struct pool *pool = allocated(malloc(sizeof *pool));
+    handle_add(HANDLE_POOL, pool);
     LOCKED(&pools_lock);
     *pool = (struct pool){ .next = pools, .device = device };
     *out = pools = pool;

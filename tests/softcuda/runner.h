@@ -9,6 +9,7 @@
 #include <ucontext.h>
 #endif
 
+#include "api.h"
 #include "block.h"
 
 /* ---- fiber.c ---- */
@@ -25,7 +26,7 @@ struct fiber {
 };
 
 /* Returns a fiber that calls `entry` when it is switched to for the first time. `entry` must not return. Fibers are
- * reused. NULL: out of memory. */
+ * reused. */
 struct fiber *fiber_new(void (*entry)(void));
 /* Returns a fiber for reuse. It may be suspended anywhere but must not be running. */
 void fiber_free(struct fiber *fiber);
@@ -119,7 +120,7 @@ void runner_fail(struct softcuda_runner *runner, int code, const char *format,
                  ...) __attribute__((format(printf, 3, 4)));
 
 /* warp.c */
-bool runner_shared(struct softcuda_runner *runner, size_t dynamic_bytes);
+void runner_shared(struct softcuda_runner *runner, size_t dynamic_bytes);
 const char *warp_name(int kind);
 void warp_begin(struct softcuda_runner *runner);
 void warp_left(struct softcuda_runner *runner, unsigned thread);

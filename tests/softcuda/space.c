@@ -177,19 +177,16 @@ address range_place(struct ranges *r, address hint, address first, address end, 
     return found;
 }
 
-bool range_add(struct ranges *r, struct range range)
+void range_add(struct ranges *r, struct range range)
 {
     const size_t at = range_behind(r, range.begin);
     if (r->n == r->capacity) {
-        struct range *more = realloc(r->list, (r->capacity + 256) * sizeof *more);
-        RETURN_IF(more == NULL, false);
-        r->list = more;
         r->capacity += 256;
+        r->list = allocated(realloc(r->list, r->capacity * sizeof *r->list));
     }
     memmove(&r->list[at + 1], &r->list[at], (r->n - at) * sizeof r->list[0]);
     r->list[at] = range;
     r->n++;
-    return true;
 }
 
 void range_remove(struct ranges *r, const struct range *range)

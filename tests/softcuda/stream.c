@@ -18,12 +18,7 @@ static atomic_int threads;                 /* number of stream threads that have
 struct op *op_new(void (*run)(void *, struct stream *), void (*release)(void *), int node, const void *argument,
                   size_t bytes)
 {
-    struct op *op = aligned_alloc(16, (sizeof *op + bytes + 15) / 16 * 16);
-    if (op == NULL) {
-        if (release != NULL)
-            release((void *)(uintptr_t)argument);
-        return NULL;
-    }
+    struct op *op = allocated(aligned_alloc(16, (sizeof *op + bytes + 15) / 16 * 16));
     *op = (struct op){ .run = run, .release = release, .node = node };
     memcpy(op->argument, argument, bytes);
     return op;
@@ -106,8 +101,7 @@ static void *run_stream(void *argument)
 
 static struct stream *stream_new(struct device *device)
 {
-    struct stream *stream = calloc(1, sizeof *stream);
-    RETURN_IF(stream == NULL, NULL);
+    struct stream *stream = allocated(calloc(1, sizeof *stream));
     stream->device = device;
     stream->id = ++ids;
     stream->seed = (unsigned)stream->id;
@@ -116,11 +110,8 @@ static struct stream *stream_new(struct device *device)
     pthread_cond_init(&stream->work, NULL);
     pthread_cond_init(&stream->done, NULL);
     threads++;
-    if (pthread_create(&stream->thread, NULL, run_stream, stream) != 0) {
-        threads--;
-        free_stream(stream);
-        return NULL;
-    }
+    if (pthread_create(&stream->thread, NULL, run_stream, stream) != 0)
+        abort();
     pthread_setname_np(stream->thread, "softcuda");
     pthread_detach(stream->thread);
     LOCKED(&device->lock);
@@ -180,7 +171,6 @@ static void enqueue(struct stream *stream, struct op *op)
 
 result stream_put(struct stream *stream, struct op *op)
 {
-    RETURN_IF(op == NULL, CUDA_ERROR_OUT_OF_MEMORY);
     RETURN_IF(capture_active(stream), capture_add(stream, op));
     enqueue(stream, op);
     return CUDA_SUCCESS;
@@ -202,9 +192,8 @@ static pthread_cond_t reached = PTHREAD_COND_INITIALIZER;
 
 static struct timepoint *timepoint_new(void)
 {
-    struct timepoint *t = calloc(1, sizeof *t);
-    if (t != NULL)
-        t->references = 1;
+    struct timepoint *t = allocated(calloc(1, sizeof *t));
+    t->references = 1;
     return t;
 }
 
@@ -277,8 +266,9 @@ void device_wait_idle(struct device *device)
     int n = 0;
     pthread_mutex_lock(&device->lock);
     for (struct stream *stream = device->streams; stream != NULL && n < (int)COUNT_OF(ends); stream = stream->next) {
-        if (pthread_equal(stream->thread, pthread_self()) || (ends[n] = timepoint_new()) == NULL)
+        if (pthread_equal(stream->thread, pthread_self()))
             continue;
+        ends[n] = timepoint_new();
         enqueue(stream, timepoint_op(ends[n++], true));
     }
     pthread_mutex_unlock(&device->lock);
@@ -286,12 +276,6 @@ void device_wait_idle(struct device *device)
         timepoint_wait(ends[n]);
         timepoint_release(ends[n]);
     }
-}
-
-void devices_wait_idle(void)
-{
-    for (int i = 0; i < n_devices; i++)
-        device_wait_idle(&devices[i]);
 }
 
 void streams_wait_all(void)
@@ -310,7 +294,6 @@ static result create(void **out, unsigned flags)
 {
     RETURN_IF(out == NULL || flags != STREAM_NON_BLOCKING, CUDA_ERROR_INVALID_VALUE);
     struct stream *stream = stream_new(device_current());
-    RETURN_IF(stream == NULL, CUDA_ERROR_OUT_OF_MEMORY);
     handle_add(HANDLE_STREAM, stream);
     *out = stream;
     return CUDA_SUCCESS;
@@ -375,8 +358,7 @@ EXPORT result cuStreamQuery(void *handle)
 EXPORT result cuEventCreate(struct event **out, unsigned flags)
 {
     CHECKED_CALL(cuEventCreate, ENTER_READY, out == NULL || flags > 3);
-    struct event *event = calloc(1, sizeof *event);
-    RETURN_IF(event == NULL, CUDA_ERROR_OUT_OF_MEMORY);
+    struct event *event = allocated(calloc(1, sizeof *event));
     event->device = device_current();
     event->flags = flags;
     handle_add(HANDLE_EVENT, event);
@@ -402,11 +384,7 @@ EXPORT result cuEventRecord(struct event *event, void *handle)
     RETURN_IF(stream->device != event->device, CUDA_ERROR_INVALID_HANDLE);
     RETURN_IF(capture_active(stream), capture_record(stream, event));
     struct timepoint *t = timepoint_new();
-    struct op *op = t != NULL ? timepoint_op(t, true) : NULL;
-    if (op == NULL) {
-        timepoint_release(t);
-        return CUDA_ERROR_OUT_OF_MEMORY;
-    }
+    struct op *op = timepoint_op(t, true);
     capture_forget(event);
     pthread_mutex_lock(&lock);
     timepoint_release(event->timepoint);

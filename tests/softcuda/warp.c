@@ -21,35 +21,25 @@ const char *warp_name(int kind)
 }
 
 /* Allocates dynamic shared memory and the records of accesses to all shared memory. */
-bool runner_shared(struct softcuda_runner *r, size_t dynamic_bytes)
+void runner_shared(struct softcuda_runner *r, size_t dynamic_bytes)
 {
     const size_t fixed = (size_t)(softcuda_here.shared_end - softcuda_here.shared);
     if (dynamic_bytes > r->dynamic_bytes) {
         free(r->dynamic);
-        r->dynamic_bytes = 0;
-        r->dynamic = aligned_alloc(128, (dynamic_bytes + 127) / 128 * 128);
-        if (r->dynamic == NULL)
-            return false;
+        r->dynamic = allocated(aligned_alloc(128, (dynamic_bytes + 127) / 128 * 128));
         r->dynamic_bytes = dynamic_bytes;
     }
     const size_t words = (fixed + dynamic_bytes + 3) / 4;
     if (words > r->race_words) {
         free(r->races);
-        r->race_words = 0;
-        r->races = calloc(4 * words, sizeof r->races[0]);
-        if (r->races == NULL)
-            return false;
+        r->races = allocated(calloc(4 * words, sizeof r->races[0]));
         r->race_words = words;
     }
     if (r->fixed != softcuda_here.shared) {                     /* of another library, or the first */
         free(r->written);
         r->fixed = softcuda_here.shared;
         r->parts = (fixed + SOFTCUDA_PART - 1) / SOFTCUDA_PART;
-        r->written = malloc(r->parts + 1);
-        if (r->written == NULL) {
-            r->fixed = NULL;
-            return false;
-        }
+        r->written = allocated(malloc(r->parts + 1));
         memset(r->written, 1, r->parts);
     }
     softcuda_here.written = r->written;
@@ -59,7 +49,6 @@ bool runner_shared(struct softcuda_runner *r, size_t dynamic_bytes)
     softcuda_here.words = r->race_words;
     softcuda_here.warp_epoch = r->warp_epochs;
     softcuda_here.epoch++;
-    return true;
 }
 
 void warp_begin(struct softcuda_runner *r)

@@ -127,9 +127,9 @@ static void same(ctrt_tensor *got, ctrt_tensor *want, double tolerance, const ch
     while (i < n && (a[i].i == b[i].i || (!integers && isnan(a[i].f) && isnan(b[i].f))
                      || (allowed > 0 && !integers && (a[i].f == b[i].f || fabs(a[i].f - b[i].f) <= allowed))))
         i++;
+    const union number none = { 0 }, x = i < n ? a[i] : none, y = i < n ? b[i] : none;
     CHECK(i == n, "%s of %s: element %lld of %lld is %.17g, expected %.17g within %g", what, name, (long long)i,
-          (long long)n, i == n ? 0 : integers ? (double)a[i].i : a[i].f, i == n ? 0 : integers ? (double)b[i].i : b[i].f,
-          allowed);
+          (long long)n, integers ? (double)x.i : x.f, integers ? (double)y.i : y.f, allowed);
     free(a);
     free(b);
 }
