@@ -222,14 +222,15 @@ bool capture_active(const struct stream *stream)
 
 result capture_add(struct stream *stream, struct op *op)
 {
-    LOCKED(&lock);
+    pthread_mutex_lock(&lock);
     struct capture *capture = stream->capture;
-    if (capture == NULL || capture->invalidated) {
+    const bool valid = capture != NULL && !capture->invalidated;
+    if (valid)
+        set_add(&stream->tail, graph_add(capture->graph, op, &stream->tail));
+    pthread_mutex_unlock(&lock);
+    if (!valid)
         op_free(op);
-        return CUDA_ERROR_STREAM_CAPTURE_INVALIDATED;
-    }
-    set_add(&stream->tail, graph_add(capture->graph, op, &stream->tail));
-    return CUDA_SUCCESS;
+    return valid ? CUDA_SUCCESS : CUDA_ERROR_STREAM_CAPTURE_INVALIDATED;
 }
 
 static void forget(struct event *event)

@@ -62,19 +62,12 @@ static double value_at(int64_t i, enum values kind)
     return ((double)(bits >> 11) / (double)(1ull << 53) - 0.5) * (kind == LOGITS || kind == SPECIAL ? 40 : 2);
 }
 
-static int64_t numel_of(ctrt_ints shape)
-{
-    int64_t numel = 1;
-    for (int d = 0; d < shape.count; d++)
-        numel *= shape.values[d];
-    return numel;
-}
-
 /* Returns a tensor on the cpu; the same shape and kind give the same values. */
 UNUSED static ctrt_tensor *numbers(ctrt_ints shape, ctrt_dtype dtype, enum values kind)
 {
     ctrt_tensor *x = NULL;
-    const int64_t numel = numel_of(shape);
+    CHECK_OK(ctrt_empty(&x, shape, dtype, cpu));
+    const int64_t numel = ctrt_tensor_numel(x);
     double *values = malloc((size_t)(numel + 1) * sizeof *values);
     for (int64_t i = 0; i < numel; i++) {
         values[i] = value_at(i + numel + kind * 1000003, kind);
@@ -83,7 +76,7 @@ UNUSED static ctrt_tensor *numbers(ctrt_ints shape, ctrt_dtype dtype, enum value
         if (dtype == CTRT_U8 || dtype == CTRT_BOOL)
             values[i] = fabs(values[i]);
     }
-    OK(ctrt_empty(&x, shape, dtype, cpu), ctrt_from_host_(x, values, numel, CTRT_F64));
+    CHECK_OK(ctrt_from_host_(x, values, numel, CTRT_F64));
     free(values);
     return x;
 }

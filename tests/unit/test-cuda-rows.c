@@ -14,11 +14,12 @@ static const ctrt_dtype some_dtypes[] = { CTRT_F32, CTRT_F64, CTRT_F16, CTRT_I8,
 static ctrt_tensor *indices(ctrt_ints shape, int64_t limit, bool skewed)
 {
     ctrt_tensor *x = NULL;
-    const int64_t numel = numel_of(shape);
+    CHECK_OK(ctrt_empty(&x, shape, CTRT_I64, cpu));
+    const int64_t numel = ctrt_tensor_numel(x);
     int64_t *values = malloc((size_t)(numel + 1) * sizeof *values);
     for (int64_t i = 0; i < numel; i++)
         values[i] = skewed && i % 3 != 0 ? 1 : (int64_t)(mixed((uint64_t)(i + 77)) % (uint64_t)limit);
-    CHECK_OK(ctrt_from_data(&x, values, numel, shape, CTRT_I64, cpu));
+    CHECK_OK(ctrt_from_host_(x, values, numel, CTRT_I64));
     free(values);
     return x;
 }
