@@ -48,14 +48,13 @@ struct fault {
 };
 static _Atomic(struct fault *) faults;
 
-static bool inject(const char *name, int64_t at, int error, bool on)
+static void inject(const char *name, int64_t at, int error, bool on)
 {
     struct fault *fault = allocated(malloc(sizeof *fault));
     LOCKED(&lock);
     *fault = (struct fault){ .next = faults, .at = at, .error = error, .on = on };
     snprintf(fault->name, sizeof fault->name, "%s", name);
     faults = fault;
-    return true;
 }
 
 static void inject_clear(void)

@@ -80,7 +80,7 @@ static void one_fails(const char *name, int error, bool opening)
             soft_load();
             check_step("before the fault");
             messages = 0;
-            CHECK(soft->inject(name, soft->calls(name) + 1, error, false), "%s cannot be made to fail", name);
+            soft->inject(name, soft->calls(name) + 1, error, false);
         }
         if (status == CTRT_OK)
             status = step(&value);
@@ -175,7 +175,7 @@ TEST(replay, "a failed replay does not advance the random generator")
             if (i > 0) {
                 const char *name = names[i - 1];
                 CHECK_OK(ctrt_generator_get(gpu, NULL, &before));
-                CHECK_TRUE(soft->inject(name, soft->calls(name) + 1, OUT_OF_MEMORY, false));
+                soft->inject(name, soft->calls(name) + 1, OUT_OF_MEMORY, false);
                 CHECK_FAILS(ctrt_capture_replay(graph), CTRT_ERR_OUT_OF_MEMORY, "cuda:0");
                 soft->inject_clear();
                 CHECK_OK(ctrt_generator_get(gpu, NULL, &after));
