@@ -250,8 +250,7 @@ single_tests += tests/unit/test-cuda-discovery.c
 if SOFTCUDA
 softcuda_tests = \
     tests/unit/test-cuda-attention.c tests/unit/test-cuda-device.c tests/unit/test-cuda-elementwise.c \
-    tests/unit/test-cuda-faults.c tests/unit/test-cuda-pool.c tests/unit/test-cuda-products.c \
-    tests/unit/test-share-cuda.c
+    tests/unit/test-cuda-faults.c tests/unit/test-cuda-products.c tests/unit/test-share-cuda.c
 if PLUGIN_COMM_NCCL
 softcuda_tests += tests/unit/test-nccl.c tests/unit/test-nccl-failures.c
 if PLUGIN_NCCL_MULTI

@@ -6,9 +6,8 @@
  * no hang and no exit; a call that fails must return a status and set a message; afterwards the same process must
  * compute correct results.
  *
- * Without arguments: every n up to 8 and then a sample; with CTRT_FAULTS=full in the environment every n. To run one
- * case and print the backtrace of the failed call: SHIM_TRACE=1 test-faults CONFIGURATION cold|warm KIND N
- * [once|forever]. */
+ * Every n up to 8 and then a sample; with CTRT_FAULTS=full in the environment every n. With SHIM_TRACE=1 each failed
+ * call prints its backtrace. */
 #include <dlfcn.h>
 #include <signal.h>
 #include <sys/prctl.h>
@@ -28,7 +27,6 @@ static const struct configuration {
     { "sim", { "CTRT_DEVICE=sim:0", "CTRT_SIM=devices=1" },
       1u << FAULT_ALLOC | 1u << FAULT_MMAP | 1u << FAULT_WRITE | 1u << FAULT_THREAD | 1u << FAULT_DLOPEN },
 };
-enum { CONFIGURATIONS = sizeof configurations / sizeof configurations[0] };
 
 static void (*arm)(enum fault_kind kind, long n, bool forever);
 static long (*disarm)(void);
@@ -116,14 +114,13 @@ static bool check_child(pid_t pid)
                  shared->n, shared->when, WEXITSTATUS(status), part);
 }
 
-/* Runs the failures of a series from `first` to `last`: cold with a child for each, warm in one child as long as it
- * does not die. */
-static void run_series(const struct series *series, long first, long last)
+/* Runs the failures of a series: cold with a child for each, warm in one child as long as it does not die. */
+static void run_series(const struct series *series)
 {
     group("%s: every failed call of kind %s, %s, %s", series->configuration->name, kinds[series->kind],
           series->warm ? "warm" : "cold", series->forever ? "from n on" : "once");
     shared->done = false;
-    for (shared->n = first; !shared->done && shared->n <= last; ) {
+    for (shared->n = 1; !shared->done && shared->n <= most_n; ) {
         pid_t pid = child_begin(series->configuration);
         if (pid == 0) {
             if (series->warm)
@@ -132,31 +129,12 @@ static void run_series(const struct series *series, long first, long last)
                 disturb(series);
                 shared->done = shared->counted < shared->n;
                 shared->n = next_n(shared->n, series);
-            } while (series->warm && !shared->done && shared->n <= last);
+            } while (series->warm && !shared->done && shared->n <= most_n);
             _exit(FINE);
         }
         if (!check_child(pid))
             shared->n = next_n(shared->n, series);
     }
-}
-
-static void expect(const struct configuration *configuration)
-{
-    group("%s: without failures", configuration->name);
-    pid_t pid = child_begin(configuration);
-    if (pid == 0) {
-        work_expect();
-        fflush(stdout);
-        _exit(tap_state.failed > 0 ? BAD : FINE);
-    }
-    check_child(pid);
-}
-
-/* Returns whether the arguments select this series, or no series. */
-static bool selected(const struct series *series, int argc, char **argv)
-{
-    return argc <= 4 || ((strcmp(argv[2], "warm") == 0) == series->warm && strcmp(argv[3], kinds[series->kind]) == 0
-                         && (argc > 5 && strcmp(argv[5], "forever") == 0) == series->forever);
 }
 
 TEST_MAIN
@@ -181,17 +159,14 @@ TEST_MAIN
     if (!work_begin())
         return skip_rest("no folder for the test's files");
     setenv("OMP_WAIT_POLICY", "passive", 0);
-    const bool one = argc > 4;
-    const long n = one ? strtol(argv[4], NULL, 10) : 1;
-    for (int c = 0; c < CONFIGURATIONS; c++) {
-        if (one && strcmp(configurations[c].name, argv[1]) != 0)
-            continue;
-        expect(&configurations[c]);
-        for (int i = 0; i < 4 * FAULT_KINDS; i++) {
-            const struct series series = { &configurations[c], (enum fault_kind)(i / 4), (i & 2) != 0, (i & 1) != 0 };
-            if (series.kind != FAULT_NONE && (one || configurations[c].kinds >> series.kind & 1)
-                && selected(&series, argc, argv))
-                run_series(&series, n, one ? n : most_n);
+    EACH(c, configurations) {
+        group("%s: without failures", c->name);
+        CHILD_LOOP(child, c->settings, exit)
+            work_expect();
+        for (int i = 4; i < 4 * FAULT_KINDS; i++) {
+            const struct series series = { c, (enum fault_kind)(i / 4), (i & 2) != 0, (i & 1) != 0 };
+            if (c->kinds >> series.kind & 1)
+                run_series(&series);
         }
     }
     work_end();

@@ -8,6 +8,7 @@
 
 #include <stddef.h>
 #include <stdint.h>
+#include <stdlib.h>
 
 #define EXPORT __attribute__((visibility("default")))
 
@@ -25,29 +26,31 @@
         RETURN_IF(status_ != 0, status_); \
     } while (0)
 
+/* Ends the process if the allocation failed, because no test lets the host's memory run out. */
+static inline void *allocated(void *memory)
+{
+    if (memory == NULL)
+        abort();
+    return memory;
+}
+
 typedef int result;                         /* CUresult */
 typedef unsigned long long address;         /* CUdeviceptr */
 typedef struct { unsigned char bytes[16]; } uuid;
 
-#define RESULTS(ROW)                                                                                                   \
-    ROW(SUCCESS, 0) ROW(ERROR_INVALID_VALUE, 1) ROW(ERROR_OUT_OF_MEMORY, 2) ROW(ERROR_NOT_INITIALIZED, 3)              \
-    ROW(ERROR_DEINITIALIZED, 4) ROW(ERROR_STUB_LIBRARY, 34) ROW(ERROR_CALL_REQUIRES_NEWER_DRIVER, 36)                  \
-    ROW(ERROR_DEVICE_UNAVAILABLE, 46) ROW(ERROR_NO_DEVICE, 100) ROW(ERROR_INVALID_DEVICE, 101)                         \
-    ROW(ERROR_INVALID_IMAGE, 200) ROW(ERROR_INVALID_CONTEXT, 201) ROW(ERROR_NO_BINARY_FOR_GPU, 209)                    \
-    ROW(ERROR_ECC_UNCORRECTABLE, 214) ROW(ERROR_NVLINK_UNCORRECTABLE, 220) ROW(ERROR_JIT_COMPILER_NOT_FOUND, 221)      \
-    ROW(ERROR_UNSUPPORTED_PTX_VERSION, 222) ROW(ERROR_CONTAINED, 226) ROW(ERROR_OPERATING_SYSTEM, 304)                 \
-    ROW(ERROR_INVALID_HANDLE, 400) ROW(ERROR_ILLEGAL_STATE, 401) ROW(ERROR_NOT_FOUND, 500) ROW(ERROR_NOT_READY, 600)   \
-    ROW(ERROR_ILLEGAL_ADDRESS, 700) ROW(ERROR_LAUNCH_OUT_OF_RESOURCES, 701) ROW(ERROR_LAUNCH_TIMEOUT, 702)             \
-    ROW(ERROR_PEER_ACCESS_ALREADY_ENABLED, 704) ROW(ERROR_CONTEXT_IS_DESTROYED, 709) ROW(ERROR_ASSERT, 710)            \
-    ROW(ERROR_HARDWARE_STACK_ERROR, 714) ROW(ERROR_ILLEGAL_INSTRUCTION, 715) ROW(ERROR_MISALIGNED_ADDRESS, 716)        \
-    ROW(ERROR_INVALID_ADDRESS_SPACE, 717) ROW(ERROR_INVALID_PC, 718) ROW(ERROR_LAUNCH_FAILED, 719)                     \
-    ROW(ERROR_NOT_PERMITTED, 800) ROW(ERROR_NOT_SUPPORTED, 801) ROW(ERROR_SYSTEM_NOT_READY, 802)                       \
-    ROW(ERROR_SYSTEM_DRIVER_MISMATCH, 803) ROW(ERROR_COMPAT_NOT_SUPPORTED_ON_DEVICE, 804)                              \
-    ROW(ERROR_STREAM_CAPTURE_UNSUPPORTED, 900) ROW(ERROR_STREAM_CAPTURE_INVALIDATED, 901)                              \
-    ROW(ERROR_STREAM_CAPTURE_MERGE, 902) ROW(ERROR_STREAM_CAPTURE_UNMATCHED, 903)                                      \
-    ROW(ERROR_STREAM_CAPTURE_UNJOINED, 904) ROW(ERROR_STREAM_CAPTURE_ISOLATION, 905)                                   \
-    ROW(ERROR_STREAM_CAPTURE_IMPLICIT, 906) ROW(ERROR_CAPTURED_EVENT, 907) ROW(ERROR_STREAM_CAPTURE_WRONG_THREAD, 908) \
-    ROW(ERROR_EXTERNAL_DEVICE, 911) ROW(ERROR_UNKNOWN, 999)
+#define RESULTS(ROW)                                                                                                 \
+    ROW(SUCCESS, 0) ROW(ERROR_INVALID_VALUE, 1) ROW(ERROR_OUT_OF_MEMORY, 2) ROW(ERROR_NOT_INITIALIZED, 3)            \
+    ROW(ERROR_DEINITIALIZED, 4) ROW(ERROR_NO_DEVICE, 100) ROW(ERROR_INVALID_DEVICE, 101)                             \
+    ROW(ERROR_INVALID_CONTEXT, 201) ROW(ERROR_NO_BINARY_FOR_GPU, 209) ROW(ERROR_OPERATING_SYSTEM, 304)               \
+    ROW(ERROR_INVALID_HANDLE, 400) ROW(ERROR_ILLEGAL_STATE, 401) ROW(ERROR_NOT_FOUND, 500) ROW(ERROR_NOT_READY, 600) \
+    ROW(ERROR_ILLEGAL_ADDRESS, 700) ROW(ERROR_LAUNCH_OUT_OF_RESOURCES, 701)                                          \
+    ROW(ERROR_PEER_ACCESS_ALREADY_ENABLED, 704) ROW(ERROR_CONTEXT_IS_DESTROYED, 709)                                 \
+    ROW(ERROR_MISALIGNED_ADDRESS, 716) ROW(ERROR_LAUNCH_FAILED, 719) ROW(ERROR_NOT_PERMITTED, 800)                   \
+    ROW(ERROR_NOT_SUPPORTED, 801) ROW(ERROR_STREAM_CAPTURE_UNSUPPORTED, 900)                                         \
+    ROW(ERROR_STREAM_CAPTURE_INVALIDATED, 901) ROW(ERROR_STREAM_CAPTURE_MERGE, 902)                                  \
+    ROW(ERROR_STREAM_CAPTURE_UNMATCHED, 903) ROW(ERROR_STREAM_CAPTURE_UNJOINED, 904)                                 \
+    ROW(ERROR_STREAM_CAPTURE_ISOLATION, 905) ROW(ERROR_CAPTURED_EVENT, 907)                                          \
+    ROW(ERROR_STREAM_CAPTURE_WRONG_THREAD, 908) ROW(ERROR_UNKNOWN, 999)
 
 enum {
 #define ROW(name, number) CUDA_##name = number,

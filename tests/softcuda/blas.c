@@ -14,7 +14,7 @@
 #include "library.h"
 
 enum {                                      /* cublasStatus_t */
-    BLAS_OK = 0, BLAS_NOT_INITIALIZED = 1, BLAS_ALLOC_FAILED = 3, BLAS_INVALID_VALUE = 7, BLAS_EXECUTION_FAILED = 13,
+    BLAS_OK = 0, BLAS_NOT_INITIALIZED = 1, BLAS_INVALID_VALUE = 7, BLAS_EXECUTION_FAILED = 13,
     BLAS_INTERNAL_ERROR = 14, BLAS_NOT_SUPPORTED = 15
 };
 enum { TYPE_BF16 = 14 };                    /* cudaDataType */
@@ -53,8 +53,8 @@ static address column_at(const struct matrix *m, address at, int batch, int64_t 
 /* Reads the matrix of a batch as a dense column-major matrix of doubles, transposed if `transposed`. */
 static result read_matrix(double *out, const struct matrix *m, address at, int batch, bool transposed, bool tf32)
 {
-    double *column = malloc(sizeof *column * (size_t)(m->rows + 1));
-    result made = column == NULL ? CUDA_ERROR_OUT_OF_MEMORY : CUDA_SUCCESS;
+    double *column = allocated(malloc(sizeof *column * (size_t)(m->rows + 1)));
+    result made = CUDA_SUCCESS;
     for (int64_t j = 0; j < m->columns && made == CUDA_SUCCESS; j++) {
         made = library_read(column, column_at(m, at, batch, j), m->type, (size_t)m->rows, tf32);
         for (int64_t i = 0; i < m->rows && made == CUDA_SUCCESS; i++)
@@ -102,8 +102,7 @@ static result run(void *argument)
     const struct product *p = argument;
     const size_t m = (size_t)p->d.rows, n = (size_t)p->d.columns, k = (size_t)columns_of(&p->a, p->transpose_a);
     result made = library_workspace(p->workspace_at, p->workspace_bytes, p->late);
-    double *work = malloc(sizeof *work * (m * k + k * n + 2 * m * n + m + 1));
-    RETURN_IF(work == NULL, CUDA_ERROR_OUT_OF_MEMORY);
+    double *work = allocated(malloc(sizeof *work * (m * k + k * n + 2 * m * n + m + 1)));
     for (int i = 0; i < p->batches && made == CUDA_SUCCESS; i++)
         made = run_batch(p, i, work);
     free(work);
@@ -194,21 +193,12 @@ EXPORT size_t cublasLtGetVersion(void)
 
 EXPORT const char *cublasLtGetStatusName(int status)
 {
-    static const struct { int status; const char *name; } names[] = {
-        { BLAS_OK, "CUBLAS_STATUS_SUCCESS" }, { BLAS_NOT_INITIALIZED, "CUBLAS_STATUS_NOT_INITIALIZED" },
-        { BLAS_ALLOC_FAILED, "CUBLAS_STATUS_ALLOC_FAILED" }, { BLAS_INVALID_VALUE, "CUBLAS_STATUS_INVALID_VALUE" },
-        { BLAS_EXECUTION_FAILED, "CUBLAS_STATUS_EXECUTION_FAILED" },
-        { BLAS_INTERNAL_ERROR, "CUBLAS_STATUS_INTERNAL_ERROR" }, { BLAS_NOT_SUPPORTED, "CUBLAS_STATUS_NOT_SUPPORTED" },
-    };
-    for (size_t i = 0; i < COUNT_OF(names); i++)
-        RETURN_IF(names[i].status == status, names[i].name);
-    return "unknown cuBLAS status";
+    return status == BLAS_OK ? "CUBLAS_STATUS_SUCCESS" : "an error of softcuda's cuBLAS";
 }
 
 static int create(struct handle **out)
 {
-    *out = malloc(sizeof **out);
-    RETURN_IF(*out == NULL, BLAS_ALLOC_FAILED);
+    *out = allocated(malloc(sizeof **out));
     **out = (struct handle){ MAGIC, NULL };
     return BLAS_OK;
 }
@@ -251,8 +241,7 @@ static int set(void *object, const struct attribute *attributes, int which, cons
     EXPORT int kind##Create parameters                                                     \
     {                                                                                      \
         ENTER(kind##Create);                                                               \
-        *out = malloc(sizeof **out);                                                       \
-        RETURN_IF(*out == NULL, BLAS_ALLOC_FAILED);                                        \
+        *out = allocated(malloc(sizeof **out));                                            \
         **out = initial;                                                                   \
         return BLAS_OK;                                                                    \
     }                                                                                      \

@@ -137,11 +137,9 @@ static void reschedule(struct softcuda_runner *r)
             struct fiber *fiber = r->idle;
             if (fiber != NULL)
                 r->idle = fiber->next;
-            else if ((fiber = fiber_new(run_threads)) == NULL)
-                runner_fail(r, SOFTCUDA_FAILED, "no memory for a stack");
             else
-                r->fibers[r->n_fibers++] = fiber;
-            go_to(r, fiber == NULL ? &r->host : fiber);
+                fiber = r->fibers[r->n_fibers++] = fiber_new(run_threads);
+            go_to(r, fiber);
             return;
         }
         if (r->living > 0 && r->at_barrier == r->living) {
@@ -315,20 +313,12 @@ static unsigned prime_to(unsigned n)
     return 1;
 }
 
-static void no_memory(const struct launch *launch, struct outcome *outcome)
-{
-    outcome->code = 2;                          /* CUDA_ERROR_OUT_OF_MEMORY */
-    snprintf(outcome->text, sizeof outcome->text, "kernel %s: the host has no memory to run it", launch->kernel->name);
-}
-
 void runner_launch(const struct launch *launch, struct outcome *outcome)
 {
     struct softcuda_runner *r = mine;
     *outcome = (struct outcome){ 0 };
-    if (r == NULL && (r = mine = runner_new()) == NULL) {
-        no_memory(launch, outcome);
-        return;
-    }
+    if (r == NULL)
+        r = mine = allocated(calloc(1, sizeof *r));
     r->launch = launch;
     r->outcome = outcome;
     r->threads = launch->block[0] * launch->block[1] * launch->block[2];
@@ -336,10 +326,7 @@ void runner_launch(const struct launch *launch, struct outcome *outcome)
     r->step = prime_to(r->threads);
     r->offset = r->threads / 3;
     set_library(launch->library);
-    if (!runner_shared(r, launch->shared_bytes)) {
-        no_memory(launch, outcome);
-        return;
-    }
+    runner_shared(r, launch->shared_bytes);
     softcuda_here.runner = r;
     softcuda_here.device = launch->device;
     softcuda_here.own = softcuda_space.base + softcuda_space.device_bytes * launch->device;

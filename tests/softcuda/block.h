@@ -29,7 +29,6 @@ struct softcuda_index { unsigned x, y, z; };
 
 /* A library of kernels. watch.c exports it as softcuda_library. */
 struct softcuda_library {
-    uint32_t bytes, here_bytes;                 /* sizes of this struct and of struct softcuda_here */
     const char *begin, *end;                    /* the library's data and constants */
     void (*shared)(char **begin, char **end);   /* range of the calling thread's __shared__ variables */
 };

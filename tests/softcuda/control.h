@@ -17,8 +17,8 @@ struct softcuda_control {
      * together). Functions of cuBLAS and NVML are also counted. -1: unknown function. */
     int64_t (*calls)(const char *name);
     /* Makes call number `at` (from 1) of `name` return `error`; if `on`, also all later calls. Does not block. An
-     * unknown name has no effect. Returns false if `name` is NULL or memory runs out. */
-    bool (*inject)(const char *name, int64_t at, int error, bool on);
+     * unknown name has no effect. */
+    void (*inject)(const char *name, int64_t at, int error, bool on);
     void (*inject_clear)(void);
     /* Symbols of functions by number, from 0; NULL after the last. For tests that let each function fail once. */
     const char *(*name)(int number);

@@ -78,8 +78,7 @@ static result put_copy(void *handle, address to_at, address from_at, size_t byte
     const bool captured = capture_active(stream);
     struct copy copy = { to, from, bytes, NULL };
     if (!captured && pageable(from, bytes)) {
-        copy.from = copy.staged = malloc(bytes);
-        RETURN_IF(copy.staged == NULL, CUDA_ERROR_OUT_OF_MEMORY);
+        copy.from = copy.staged = allocated(malloc(bytes));
         memcpy(copy.staged, from, bytes);
     }
     TRY(stream_put(stream, op_new(run_copy, release_copy, NODE_MEMCPY, &copy, sizeof copy)));

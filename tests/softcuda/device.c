@@ -7,6 +7,8 @@
 #include <stdio.h>
 #include <stdlib.h>
 
+enum { MULTIPROCESSORS = 4 };
+
 struct device devices[DEVICES];
 int n_devices;
 static __thread struct device *current __attribute__((tls_model("initial-exec")));
@@ -30,7 +32,7 @@ void uuid_text(char text[48], int hardware)
 void devices_start(void)
 {
     int visible[DEVICES];
-    n_devices = options_visible(getenv("CUDA_VISIBLE_DEVICES"), options.devices, visible);
+    n_devices = options_visible(visible);
     for (int i = 0; i < n_devices; i++) {
         devices[i].index = i;
         devices[i].hardware = visible[i];
@@ -97,7 +99,7 @@ EXPORT result cuDeviceGetAttribute(int *value, int which, int ordinal)
 {
     DEVICE_CALL(cuDeviceGetAttribute, value);
     const struct { int which, value; } values[] = {
-        { ATTRIBUTE_CLOCK, 1980000 }, { ATTRIBUTE_MULTIPROCESSORS, options.multiprocessors }, { ATTRIBUTE_ECC, 1 },
+        { ATTRIBUTE_CLOCK, 1980000 }, { ATTRIBUTE_MULTIPROCESSORS, MULTIPROCESSORS }, { ATTRIBUTE_ECC, 1 },
         { ATTRIBUTE_PCI_BUS, 0x1b + 0x10 * device->hardware }, { ATTRIBUTE_PCI_DEVICE, 0 },
         { ATTRIBUTE_PCI_DOMAIN, 0 }, { ATTRIBUTE_THREADS_PER_MULTIPROCESSOR, 2048 },
         { ATTRIBUTE_MAJOR, options.major }, { ATTRIBUTE_MINOR, options.minor }, { ATTRIBUTE_SHARED_OPTIN, 232448 },
@@ -145,7 +147,6 @@ EXPORT result cuDevicePrimaryCtxRelease_v2(int ordinal)
     if (device->retained == 1) {
         streams_close(device);
         memory_drop_all(device);
-        pools_drop(device);
         device->error = CUDA_SUCCESS;
         device->peers = 0;
     }
@@ -216,7 +217,7 @@ EXPORT bool softcuda_hardware(struct softcuda_hardware *out, int number)
 {
     RETURN_IF(number < 0 || number >= options.devices, false);
     *out = (struct softcuda_hardware){ .name = "softcuda (not a GPU)", .major = options.major, .minor = options.minor,
-                                       .multiprocessors = options.multiprocessors, .cpus = { 3 },
+                                       .multiprocessors = MULTIPROCESSORS, .cpus = { 3 },
                                        .bus = 0x1b + 0x10 * (unsigned)number, .memory = options.memory };
     uuid_text(out->uuid, number);
     for (int i = 0; i < n_devices; i++)

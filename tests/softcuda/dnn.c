@@ -4,8 +4,8 @@
  *
  * For each pass, the first algorithm listed requires a workspace and is deterministic; the next one requires none. For
  * gradients, a non-deterministic algorithm is listed before both. SOFTCUDA_DNN="create=no" makes cudnnCreate fail,
- * "bias=no" makes the convolution with bias unsupported, "late=N" makes algorithm N slow, "version=N" sets the version,
- * "workspace=N" sets the required workspace in MiB. */
+ * "bias=no" makes the convolution with bias unsupported, "late=N" makes algorithm N slow, "workspace=N" sets the
+ * required workspace in MiB. */
 #include <stdatomic.h>
 
 #include "library.h"
@@ -52,67 +52,46 @@ static long option(const char *name)
 
 /* ---- objects ---- */
 
-#define OBJECT(create, destroy, type, kind)                                                                         \
-    EXPORT int create(struct type **out)                                                                            \
-    {                                                                                                               \
-        ENTER(create);                                                                                              \
-        if (out == NULL)                                                                                            \
-            return BAD_NULL;                                                                                        \
-        struct type *made = calloc(1, sizeof *made);                                                                \
-        if (made == NULL)                                                                                           \
-            return INTERNAL_ERROR;                                                                                  \
-        made->magic = (unsigned)(kind);                                                                             \
-        *out = made;                                                                                                \
-        return OK;                                                                                                  \
-    }                                                                                                               \
-    EXPORT int destroy(struct type *object)                                                                         \
-    {                                                                                                               \
-        ENTER(destroy);                                                                                             \
-        if (!IS(object, kind))                                                                                      \
-            return BAD_PARAM;                                                                                       \
-        object->magic = 0;                                                                                          \
-        free(object);                                                                                               \
-        return OK;                                                                                                  \
+static bool has_context(void)
+{
+    void *context = NULL;
+    return cuCtxGetCurrent(&context) == 0 && context != NULL;
+}
+
+/* Unless `refused`, creates an object. */
+#define OBJECT(create, destroy, type, kind, refused)                               \
+    EXPORT int create(struct type **out)                                           \
+    {                                                                              \
+        ENTER(create);                                                             \
+        RETURN_IF(out == NULL, BAD_NULL);                                          \
+        RETURN_IF(refused, NOT_INITIALIZED);                                       \
+        struct type *made = allocated(calloc(1, sizeof *made));                    \
+        made->magic = (unsigned)(kind);                                            \
+        *out = made;                                                               \
+        return OK;                                                                 \
+    }                                                                              \
+    EXPORT int destroy(struct type *object)                                        \
+    {                                                                              \
+        ENTER(destroy);                                                            \
+        RETURN_IF(!IS(object, kind), BAD_PARAM);                                   \
+        object->magic = 0;                                                         \
+        free(object);                                                              \
+        return OK;                                                                 \
     }
-OBJECT(cudnnCreateTensorDescriptor, cudnnDestroyTensorDescriptor, tensor, TENSOR)
-OBJECT(cudnnCreateFilterDescriptor, cudnnDestroyFilterDescriptor, tensor, FILTER)
-OBJECT(cudnnCreateConvolutionDescriptor, cudnnDestroyConvolutionDescriptor, conv, CONV)
-OBJECT(cudnnCreateActivationDescriptor, cudnnDestroyActivationDescriptor, activation, ACTIVATION)
+OBJECT(cudnnCreate, cudnnDestroy, handle, HANDLE, option("create") == 0 || !has_context())
+OBJECT(cudnnCreateTensorDescriptor, cudnnDestroyTensorDescriptor, tensor, TENSOR, false)
+OBJECT(cudnnCreateFilterDescriptor, cudnnDestroyFilterDescriptor, tensor, FILTER, false)
+OBJECT(cudnnCreateConvolutionDescriptor, cudnnDestroyConvolutionDescriptor, conv, CONV, false)
+OBJECT(cudnnCreateActivationDescriptor, cudnnDestroyActivationDescriptor, activation, ACTIVATION, false)
 
 EXPORT size_t cudnnGetVersion(void)
 {
-    return option("version") > 0 ? (size_t)option("version") : 91900;
+    return 91900;
 }
 
 EXPORT const char *cudnnGetErrorString(int status)
 {
-    return status == OK                 ? "CUDNN_STATUS_SUCCESS"
-           : status < BAD_PARAM        ? "CUDNN_STATUS_NOT_INITIALIZED"
-           : status < NOT_SUPPORTED    ? "CUDNN_STATUS_BAD_PARAM"
-           : status < INTERNAL_ERROR   ? "CUDNN_STATUS_NOT_SUPPORTED"
-           : status < EXECUTION_FAILED ? "CUDNN_STATUS_INTERNAL_ERROR"
-                                       : "CUDNN_STATUS_EXECUTION_FAILED";
-}
-
-EXPORT int cudnnCreate(struct handle **out)
-{
-    void *context = NULL;
-    ENTER(cudnnCreate);
-    RETURN_IF(out == NULL, BAD_NULL);
-    RETURN_IF(option("create") == 0 || cuCtxGetCurrent(&context) != 0 || context == NULL, NOT_INITIALIZED);
-    *out = calloc(1, sizeof **out);
-    RETURN_IF(*out == NULL, INTERNAL_ERROR);
-    (*out)->magic = (unsigned)HANDLE;
-    return OK;
-}
-
-EXPORT int cudnnDestroy(struct handle *handle)
-{
-    ENTER(cudnnDestroy);
-    RETURN_IF(!IS(handle, HANDLE), NOT_INITIALIZED);
-    handle->magic = 0;
-    free(handle);
-    return OK;
+    return status == OK ? "CUDNN_STATUS_SUCCESS" : "an error of softcuda's cuDNN";
 }
 
 EXPORT int cudnnSetStream(struct handle *handle, void *stream)
@@ -274,8 +253,8 @@ static result run(void *argument)
 {
     const struct job *j = argument;
     const size_t all = count_of(j->x) + count_of(j->w) + count_of(j->y), most = all + (size_t)j->y[1] + 1;
-    double *work = calloc(all + most, sizeof *work);
-    const result made = work == NULL ? CUDA_ERROR_OUT_OF_MEMORY : compute(j, work);
+    double *work = allocated(calloc(all + most, sizeof *work));
+    const result made = compute(j, work);
     free(work);
     return made;
 }

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* tests/softcuda/driver.c: initialization of libcuda.so.1, lookup of entry points, error names, and the control
- * table. */
+/* tests/softcuda/driver.c: initialization of libcuda.so.1, lookup of entry points, injected failures, error names,
+ * valid handles, and the control table. */
 #define _GNU_SOURCE
 #include "driver.h"
 
@@ -36,6 +36,53 @@ static atomic_int n_entries = OWN;
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static atomic_bool initialised, forked, over;
 __thread bool driver_in_callback;
+
+/* ---- injected failures ---- */
+
+struct fault {
+    struct fault *next;
+    char name[64];                      /* of a function */
+    int64_t at;                         /* number of the call */
+    int error;
+    bool on;
+};
+static _Atomic(struct fault *) faults;
+
+static void inject(const char *name, int64_t at, int error, bool on)
+{
+    struct fault *fault = allocated(malloc(sizeof *fault));
+    LOCKED(&lock);
+    *fault = (struct fault){ .next = faults, .at = at, .error = error, .on = on };
+    snprintf(fault->name, sizeof fault->name, "%s", name);
+    faults = fault;
+}
+
+static void inject_clear(void)
+{
+    LOCKED(&lock);
+    for (struct fault *fault; (fault = faults) != NULL; free(fault))
+        faults = fault->next;
+}
+
+/* "cuMemAlloc" also matches cuMemAlloc_v2. */
+static bool matches(const char *name, const char *symbol)
+{
+    const size_t n = strlen(name);
+    return strncmp(name, symbol, n) == 0
+           && (symbol[n] == '\0' || (strncmp(&symbol[n], "_v", 2) == 0 && symbol[n + 3] == '\0'));
+}
+
+/* Returns the injected result of call number `call` of `symbol`. CUDA_SUCCESS: none. */
+static result fault_of(const char *symbol, long long call)
+{
+    RETURN_IF(faults == NULL, CUDA_SUCCESS);
+    LOCKED(&lock);
+    for (const struct fault *f = faults; f != NULL; f = f->next)
+        RETURN_IF(matches(f->name, symbol) && (call == f->at || (f->on && call > f->at)), f->error);
+    return CUDA_SUCCESS;
+}
+
+/* ---- calls of entry points ---- */
 
 static struct entry *entry_of(const char *symbol)
 {
@@ -89,26 +136,15 @@ static void forget_in_child(void)
 EXPORT result cuInit(unsigned flags)
 {
     CHECKED_CALL(cuInit, 0, flags != 0);
-    char why[256];
     LOCKED(&lock);
     RETURN_IF(initialised, CUDA_SUCCESS);
-    if (!options_read(getenv("SOFTCUDA"), why, sizeof why)) {
-        fprintf(stderr, "softcuda: SOFTCUDA=%s: %s\n", getenv("SOFTCUDA"), why);
-        return CUDA_ERROR_INVALID_VALUE;
-    }
+    RETURN_IF(!options_read(), CUDA_ERROR_INVALID_VALUE);
     devices_start();
     RETURN_IF(n_devices == 0, CUDA_ERROR_NO_DEVICE);
     RETURN_IF(!space_open(n_devices, options.memory) || !order_open(), CUDA_ERROR_OUT_OF_MEMORY);
     initialised = true;
     pthread_atfork(NULL, NULL, forget_in_child);
     return CUDA_SUCCESS;
-}
-
-/* Some options are used before cuInit. */
-__attribute__((constructor)) static void read_options(void)
-{
-    char why[256];
-    options_read(getenv("SOFTCUDA"), why, sizeof why);
 }
 
 /* At exit, waits for running operations before the libraries that they use are unloaded. */
@@ -176,6 +212,52 @@ EXPORT result cuGetErrorString(result error, const char **text)
     return name_of_error(error, text);
 }
 
+/* ---- valid handles, so that the use of a stale handle returns an error instead of crashing ---- */
+
+struct valid {
+    struct valid *next;
+    const void *handle;
+    enum handle kind;
+};
+
+static struct valid *buckets[1024];
+static atomic_ullong counts[HANDLE_KINDS];
+
+/* Returns the link to the entry, or the bucket's last link, which is NULL. */
+static struct valid **place_of(enum handle kind, const void *handle)
+{
+    struct valid **place = &buckets[((uintptr_t)handle >> 4) % COUNT_OF(buckets)];
+    while (*place != NULL && ((*place)->handle != handle || (*place)->kind != kind))
+        place = &(*place)->next;
+    return place;
+}
+
+void handle_add(enum handle kind, const void *handle)
+{
+    struct valid *valid = allocated(malloc(sizeof *valid));
+    *valid = (struct valid){ .handle = handle, .kind = kind };
+    LOCKED(&lock);
+    *place_of(kind, handle) = valid;
+    counts[kind]++;
+}
+
+bool handle_is(enum handle kind, const void *handle)
+{
+    LOCKED(&lock);
+    return *place_of(kind, handle) != NULL;
+}
+
+bool handle_remove(enum handle kind, const void *handle)
+{
+    LOCKED(&lock);
+    struct valid **place = place_of(kind, handle), *valid = *place;
+    RETURN_IF(valid == NULL, false);
+    *place = valid->next;
+    counts[kind]--;
+    free(valid);
+    return true;
+}
+
 /* ---- the control table ---- */
 
 static int64_t calls_of(const char *name)
@@ -208,14 +290,14 @@ static uint64_t live_handles(const char *kind)
                                                      "graph_exec", "allocation", "pool" };
     for (int i = 0; i < HANDLE_KINDS; i++)
         if (strcmp(kinds[i], kind) == 0)
-            return handle_count((enum handle)i);
+            return counts[i];
     return 0;
 }
 
 static atomic_ullong faults_seen;
 static char last_fault[512];
 
-static uint64_t faults(void)
+static uint64_t fault_count(void)
 {
     return faults_seen;
 }
@@ -239,18 +321,8 @@ EXPORT void softcuda_report(const char *text)
     fault_report(text);
 }
 
-static bool inject(const char *name, int64_t at, int error, bool on)
-{
-    return fault_add(name, at, error, on, true);
-}
-
-static void inject_clear(void)
-{
-    fault_clear(true);
-}
-
 EXPORT struct softcuda_control softcuda_control = {
     .calls = calls_of, .inject = inject, .inject_clear = inject_clear, .name = name_of, .live_bytes = live_bytes,
     .live_handles = live_handles, .context_active = context_active,
-    .launches = function_launches, .inject_kernel = inject_kernel, .faults = faults, .fault_text = fault_text,
+    .launches = function_launches, .inject_kernel = inject_kernel, .faults = fault_count, .fault_text = fault_text,
 };

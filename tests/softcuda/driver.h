@@ -45,11 +45,21 @@ result driver_enter(const char *symbol, int needs);
     } while (0)
 /* True while the thread runs a host function in stream order; such a function must not call the driver. */
 extern __thread bool driver_in_callback __attribute__((tls_model("initial-exec")));
+void fault_report(const char *text);                /* counts an error and prints it */
+
+/* The set of valid handles of each kind. */
+enum handle { HANDLE_STREAM, HANDLE_EVENT, HANDLE_LIBRARY, HANDLE_KERNEL, HANDLE_GRAPH, HANDLE_GRAPH_EXEC,
+              HANDLE_ALLOCATION, HANDLE_POOL, HANDLE_KINDS };
+void handle_add(enum handle kind, const void *handle);
+bool handle_is(enum handle kind, const void *handle);
+bool handle_remove(enum handle kind, const void *handle);
+
+#define REQUIRE_HANDLE(kind, handle) RETURN_IF(!handle_is(kind, handle), CUDA_ERROR_INVALID_HANDLE)
 
 /* ---- options.c: SOFTCUDA=... ---- */
 
 struct options {
-    int devices, multiprocessors, major, minor, version;
+    int devices, major, minor, version;
     uint64_t memory;
     unsigned late_us;
     int strict_free, quiet, pools;                                  /* 0 or 1 */
@@ -58,18 +68,9 @@ struct options {
 };
 enum { STREAMS_OFF, STREAMS_ERROR, STREAMS_REPORT };
 extern struct options options;
-bool options_read(const char *text, char *error, size_t error_bytes);
+bool options_read(void);                            /* false: prints what is wrong */
 /* Determines the devices that CUDA_VISIBLE_DEVICES selects, as hardware numbers. Returns their number. */
-int options_visible(const char *text, int devices, int *visible);
-
-/* ---- faults.c ---- */
-
-/* Returns the injected result of call number `call` of `symbol`. CUDA_SUCCESS: none. */
-result fault_of(const char *symbol, long long call);
-/* Adds a failure of a function at its call `at` (and after it, if `on`). */
-bool fault_add(const char *name, int64_t at, int error, bool on, bool by_test);
-void fault_clear(bool by_test);                     /* by_test: all; else only those from SOFTCUDA */
-void fault_report(const char *text);                /* counts an error and prints it */
+int options_visible(int visible[DEVICES]);
 
 /* ---- device.c ---- */
 
@@ -112,8 +113,7 @@ void space_fill(address to, unsigned char value, size_t bytes);
 void space_renew(address begin, size_t bytes);      /* frees the pages, so the contents are lost */
 void space_poison(address begin, size_t bytes);     /* makes AddressSanitizer report accesses by the host */
 
-/* ---- ranges.c: sorted sets of disjoint address ranges; the caller locks them ---- */
-
+/* Sorted sets of disjoint address ranges; the caller locks them: blocks, reservations, mappings, pinned memory. */
 struct range {
     address begin;
     size_t bytes, extent;               /* extent: `bytes`, and the bytes that stay free after them */
@@ -133,23 +133,18 @@ bool range_overlaps(const struct ranges *ranges, address begin, size_t bytes);
 /* Returns an address in [first, end) at which `extent` bytes are free, at `hint` or behind it if that is in there. 0:
  * none. Between a range that it passes and the address stay `gap` bytes. */
 address range_place(struct ranges *ranges, address hint, address first, address end, size_t extent, size_t gap);
-bool range_add(struct ranges *ranges, struct range range);
+void range_add(struct ranges *ranges, struct range range);
 void range_remove(struct ranges *ranges, const struct range *range);
 
-/* ---- memory.c, pool.c ---- */
+/* ---- memory.c ---- */
 
-result memory_alloc(struct device *device, address *out, size_t bytes, void *owner);
-result memory_free(struct device *device, address begin, struct range *freed);
-size_t memory_rounded(size_t bytes);                                  /* size that is accounted for a block */
 bool memory_reserve(struct device *device, size_t bytes);           /* counts the bytes; false if too few are left */
 void memory_release(struct device *device, size_t bytes);
-size_t memory_block_bytes(address begin);           /* of the block that begins there; 0: none */
-void memory_drop_all(struct device *device);
+void memory_drop_all(struct device *device);                        /* its context is destroyed */
 void memory_describe(address where, char *text, size_t bytes);
 /* Returns whether the bytes are pinned host memory; *found: the whole range, unless NULL. */
 bool memory_pinned(const void *inside, size_t bytes, struct range *found);
 void pools_synchronized(const struct device *device);               /* after the host waited for a stream */
-void pools_drop(const struct device *device);                       /* the device's context is destroyed */
 
 /* ---- vmm.c: virtual memory ---- */
 
@@ -158,20 +153,8 @@ bool virtual_allowed(address begin, size_t bytes, const struct device *device, b
 bool virtual_writable(address begin, size_t bytes);
 struct device *virtual_owner(address at);           /* NULL: not mapped */
 
-/* ---- handles.c: the set of valid handles of each kind ---- */
-
-enum handle { HANDLE_STREAM, HANDLE_EVENT, HANDLE_LIBRARY, HANDLE_KERNEL, HANDLE_GRAPH, HANDLE_GRAPH_EXEC,
-              HANDLE_ALLOCATION, HANDLE_POOL, HANDLE_KINDS };
-bool handle_add(enum handle kind, const void *handle);
-bool handle_is(enum handle kind, const void *handle);
-bool handle_remove(enum handle kind, const void *handle);
-uint64_t handle_count(enum handle kind);
-
-#define REQUIRE_HANDLE(kind, handle) RETURN_IF(!handle_is(kind, handle), CUDA_ERROR_INVALID_HANDLE)
-
 /* ---- stream.c ---- */
 
-struct graph;
 struct capture;
 struct node_set { int n, capacity; int *list; };        /* of nodes of a graph */
 
@@ -202,7 +185,7 @@ struct stream {
     struct clock *clock;                /* order.c: at present, and after the last operation */
 };
 
-/* Returns an operation that owns a copy of the argument. On NULL (out of memory), the argument is released. */
+/* Returns an operation that owns a copy of the argument. */
 struct op *op_new(void (*run)(void *, struct stream *), void (*release)(void *), int node, const void *argument,
                   size_t bytes);
 void op_free(struct op *op);
@@ -217,14 +200,11 @@ struct stream *stream_of(void *handle);             /* NULL: invalid, as is the 
 #define STREAM_CALL(symbol, name, handle) \
     CALL(symbol, ENTER_READY);            \
     STREAM(name, handle)
-/* Enqueues or captures the operation and owns it, also on an error. NULL: returns CUDA_ERROR_OUT_OF_MEMORY. */
+/* Enqueues or captures the operation and owns it, also on an error. */
 result stream_put(struct stream *stream, struct op *op);
 void stream_wait_idle(struct stream *stream);
 void device_wait_idle(struct device *device);
-void devices_wait_idle(void);
 void streams_wait_all(void);
-
-/* ---- event.c ---- */
 
 /* A point in a stream. The stream reaches it once. */
 struct timepoint {
@@ -233,11 +213,6 @@ struct timepoint {
     double ms;
     struct clock *clock;                /* order.c */
 };
-struct timepoint *timepoint_new(void);
-void timepoint_release(struct timepoint *timepoint);
-void timepoint_wait(struct timepoint *timepoint);   /* of the host */
-/* An operation that waits for a timepoint or, with `reach`, reaches it. */
-struct op *timepoint_op(struct timepoint *timepoint, bool reach);
 
 struct event {
     struct device *device;
@@ -246,18 +221,8 @@ struct event {
     struct capture *capture;            /* capture that recorded it; NULL: none */
     struct node_set nodes;              /* the stream's tail at that moment */
 };
-/* Returns the timepoint of the event's last record with a new reference. NULL: the event was not recorded. */
-struct timepoint *event_timepoint(struct event *event);
 
-/* ---- graph.c, capture.c ---- */
-
-struct graph *graph_new(void);                      /* the caller owns one reference */
-void graph_release(struct graph *graph);
-/* Adds an operation that depends on the nodes `before`, and takes ownership of it and of the set. Returns the node's
- * number. -1: out of memory; the caller still owns both. */
-int graph_add(struct graph *graph, struct op *op, struct node_set *before);
-/* Returns true if every node is one of `ends` or must run before one of them. */
-bool graph_reaches_all(const struct graph *graph, const struct node_set *ends);
+/* ---- graph.c ---- */
 
 bool capture_active(const struct stream *stream);
 result capture_add(struct stream *stream, struct op *op);

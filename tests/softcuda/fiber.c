@@ -4,7 +4,7 @@
  * A switch on x86-64 saves the callee-saved registers of the calling convention (System V ABI) on the stack that is
  * suspended, and jumps, because the processor would predict the target of a `ret` wrongly; elsewhere it is the slower
  * one of ucontext.h. Sanitizers are informed of the switch if they are linked. */
-#include "fiber.h"
+#include "runner.h"
 
 #include <pthread.h>
 #include <stdint.h>
@@ -72,14 +72,9 @@ struct fiber *fiber_new(void (*entry)(void))
     if (fiber == NULL) {
         char *range = mmap(NULL, GUARD_BYTES + STACK_BYTES, PROT_NONE,
                            MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_STACK, -1, 0);
-        if (range == MAP_FAILED)
-            return NULL;
-        fiber = calloc(1, sizeof *fiber);
-        if (fiber == NULL || mprotect(range + GUARD_BYTES, STACK_BYTES, PROT_READ | PROT_WRITE) != 0) {
-            munmap(range, GUARD_BYTES + STACK_BYTES);
-            free(fiber);
-            return NULL;
-        }
+        if (range == MAP_FAILED || mprotect(range + GUARD_BYTES, STACK_BYTES, PROT_READ | PROT_WRITE) != 0)
+            abort();
+        fiber = allocated(calloc(1, sizeof *fiber));
         fiber->stack = range + GUARD_BYTES;
         fiber->bytes = STACK_BYTES;
     }

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* tests/softcuda/kernel.c: libraries of kernels, and launches.
  *
- * Only the format of an image is checked; its contents are ignored. Kernels are looked up by name in libsoftkernels.so,
- * which is in the directory of libcuda.so.1. The image "softcuda:PATH" names another library. */
+ * The contents of an image are ignored. Kernels are looked up by name in libsoftkernels.so, which is in the directory
+ * of libcuda.so.1. The image "softcuda:PATH" names another library. */
 #define _GNU_SOURCE
 #include "driver.h"
 
@@ -27,55 +27,7 @@ static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;        /* of the list *
 
 static const char own_prefix[] = "softcuda:";
 
-/* Accepts PTX text, an ELF file of kernels, a fat binary (with or without its wrapper), and a single zero byte, which
- * is the image of a build without nvcc. */
-static bool looks_right(const char *image)
-{
-    uint32_t magic;
-    RETURN_IF(image[0] == '\0', true);
-    memcpy(&magic, image, sizeof magic);
-    return magic == 0xba55ed50 || magic == 0x466243b1 || memcmp(image, "\177ELF", 4) == 0
-           || strstr(image, ".version") != NULL;
-}
-
-static void beside_this_library(char *path, size_t bytes)
-{
-    Dl_info info = { 0 };
-    path[0] = '\0';
-    if (dladdr((void *)(uintptr_t)looks_right, &info) == 0)
-        return;
-    const char *slash = strrchr(info.dli_fname, '/');
-    snprintf(path, bytes, "%.*slibsoftkernels.so", slash != NULL ? (int)(slash - info.dli_fname + 1) : 0,
-             info.dli_fname);
-}
-
-static result open_image(struct image **out, const void *data)
-{
-    char path[512];
-    RETURN_IF(out == NULL || data == NULL, CUDA_ERROR_INVALID_VALUE);
-    if (strncmp(data, own_prefix, strlen(own_prefix)) == 0)
-        snprintf(path, sizeof path, "%s", (const char *)data + strlen(own_prefix));
-    else if (!looks_right(data))
-        return CUDA_ERROR_INVALID_IMAGE;
-    else
-        beside_this_library(path, sizeof path);
-    struct image *image = calloc(1, sizeof *image);
-    RETURN_IF(image == NULL, CUDA_ERROR_OUT_OF_MEMORY);
-    image->opened = dlopen(path, RTLD_NOW | RTLD_LOCAL);
-    if (image->opened != NULL)
-        image->library = dlsym(image->opened, "softcuda_library");
-    if (image->library == NULL || image->library->bytes != sizeof *image->library
-        || image->library->here_bytes != sizeof softcuda_here) {
-        fprintf(stderr, "softcuda: no kernels: %s\n",
-                image->opened == NULL ? dlerror() : "not a library of kernels for this libcuda.so.1");
-        free(image);
-        return CUDA_ERROR_NO_BINARY_FOR_GPU;
-    }
-    *out = image;
-    return CUDA_SUCCESS;
-}
-
-/* Returns the kernel, which is looked up once per image. NULL: there is none, or no memory. */
+/* Returns the kernel, which is looked up once per image. NULL: there is none. */
 static struct function *function_find(const struct image *image, const char *name)
 {
     char symbol[300];
@@ -85,7 +37,8 @@ static struct function *function_find(const struct image *image, const char *nam
     while (function != NULL && (function->image != image || strcmp(function->kernel->name, name) != 0))
         function = function->next;
     const struct softcuda_kernel *kernel = function == NULL ? dlsym(image->opened, symbol) : NULL;
-    if (kernel != NULL && (function = calloc(1, sizeof *function)) != NULL) {
+    if (kernel != NULL) {
+        function = allocated(malloc(sizeof *function));
         *function = (struct function){ .image = image, .kernel = kernel, .next = functions };
         functions = function;
         handle_add(HANDLE_KERNEL, function);
@@ -98,8 +51,19 @@ EXPORT result cuLibraryLoadData(struct image **out, const void *data, void *jit,
 {
     CALL(cuLibraryLoadData, ENTER_INIT);
     (void)jit, (void)jit_values, (void)n_jit, (void)choices, (void)values, (void)n;
-    TRY(open_image(out, data));
-    handle_add(HANDLE_LIBRARY, *out);
+    RETURN_IF(out == NULL || data == NULL, CUDA_ERROR_INVALID_VALUE);
+    const bool own = strncmp(data, own_prefix, strlen(own_prefix)) == 0;
+    struct image *image = allocated(calloc(1, sizeof *image));
+    image->opened = dlopen(own ? (const char *)data + strlen(own_prefix) : "libsoftkernels.so", RTLD_NOW | RTLD_LOCAL);
+    if (image->opened != NULL)
+        image->library = dlsym(image->opened, "softcuda_library");
+    if (image->library == NULL) {
+        fprintf(stderr, "softcuda: no kernels: %s\n", dlerror());
+        free(image);
+        return CUDA_ERROR_NO_BINARY_FOR_GPU;
+    }
+    handle_add(HANDLE_LIBRARY, image);
+    *out = image;
     return CUDA_SUCCESS;
 }
 

@@ -66,8 +66,8 @@ static inline void element_store(int type, void *at, double x)
 /* Reads `n` elements of device memory as doubles. tf32: rounds them to 10 bits of fraction. */
 static inline result library_read(double *out, address at, int type, size_t n, bool tf32)
 {
-    char *raw = malloc(n * element_bytes(type) + 1);
-    const result made = raw == NULL ? CUDA_ERROR_OUT_OF_MEMORY : softcuda_read(raw, at, n * element_bytes(type));
+    char *raw = allocated(malloc(n * element_bytes(type) + 1));
+    const result made = softcuda_read(raw, at, n * element_bytes(type));
     for (size_t i = 0; i < n && made == CUDA_SUCCESS; i++) {
         out[i] = element_load(type, raw + i * element_bytes(type));
         const uint32_t bits = soft_bits_of_float((float)out[i]);
@@ -80,10 +80,10 @@ static inline result library_read(double *out, address at, int type, size_t n, b
 
 static inline result library_write(const double *values, address at, int type, size_t n)
 {
-    char *raw = malloc(n * element_bytes(type) + 1);
-    for (size_t i = 0; i < n && raw != NULL; i++)
+    char *raw = allocated(malloc(n * element_bytes(type) + 1));
+    for (size_t i = 0; i < n; i++)
         element_store(type, raw + i * element_bytes(type), values[i]);
-    const result made = raw == NULL ? CUDA_ERROR_OUT_OF_MEMORY : softcuda_write(at, raw, n * element_bytes(type));
+    const result made = softcuda_write(at, raw, n * element_bytes(type));
     free(raw);
     return made;
 }

@@ -4,17 +4,14 @@
 # LD_LIBRARY_PATH=$(abs_builddir)/tests/softcuda.
 
 softcuda_driver = \
-    tests/softcuda/block.c tests/softcuda/capture.c tests/softcuda/copy.c tests/softcuda/device.c \
-    tests/softcuda/driver.c tests/softcuda/event.c tests/softcuda/faults.c tests/softcuda/fiber.c \
-    tests/softcuda/graph.c tests/softcuda/handles.c tests/softcuda/kernel.c tests/softcuda/matrix.c \
-    tests/softcuda/memory.c tests/softcuda/options.c tests/softcuda/order.c tests/softcuda/pool.c \
-    tests/softcuda/ranges.c tests/softcuda/space.c tests/softcuda/stream.c tests/softcuda/vmm.c tests/softcuda/warp.c
+    tests/softcuda/block.c tests/softcuda/copy.c tests/softcuda/device.c tests/softcuda/driver.c \
+    tests/softcuda/fiber.c tests/softcuda/graph.c tests/softcuda/kernel.c tests/softcuda/memory.c \
+    tests/softcuda/options.c tests/softcuda/order.c tests/softcuda/space.c tests/softcuda/stream.c \
+    tests/softcuda/vmm.c tests/softcuda/warp.c
 softcuda_headers = \
     tests/softcuda/api.h tests/softcuda/block.h tests/softcuda/control.h tests/softcuda/device.h \
-    tests/softcuda/device_half.h tests/softcuda/device_math.h \
-    tests/softcuda/device_matrix.h tests/softcuda/driver.h tests/softcuda/entry.def \
-    tests/softcuda/fiber.h tests/softcuda/library.h tests/softcuda/nccl_soft.h tests/softcuda/nvml_hooks.h \
-    tests/softcuda/runner.h tests/softcuda/test-kernels.h
+    tests/softcuda/device_half.h tests/softcuda/driver.h tests/softcuda/entry.def tests/softcuda/library.h \
+    tests/softcuda/nccl_soft.h tests/softcuda/nvml_hooks.h tests/softcuda/runner.h tests/softcuda/test-kernels.h
 softcuda_blas = tests/softcuda/blas.c tests/softcuda/dnn.c tests/softcuda/nccl.c tests/softcuda/nccl_comm.c
 EXTRA_DIST += $(softcuda_driver) $(softcuda_blas) tests/softcuda/nvml.c $(softcuda_headers) tests/softcuda/README.md \
     tests/softcuda/watch.c tests/softcuda/test-kernels.cu
@@ -56,7 +53,7 @@ $(soft)/watch.soft.o: tests/softcuda/watch.c tests/softcuda/block.h
 	$(AM_V_CC)$(MKDIR_P) $(@D) && $(CC) -std=gnu11 -g $(WARN_CFLAGS) -O2 -DSOFTCUDA_WATCH $(SOFTCUDA_FLAGS) \
 	    -c -o $@ $(top_srcdir)/tests/softcuda/watch.c
 $(soft)/libcuda.so.1: $(softcuda_driver_objects)
-	$(AM_V_CCLD)$(CC) -shared $(SANITIZE_FLAGS) $(CFLAGS) -Wl,-soname,libcuda.so.1 -o $@ \
+	$(AM_V_CCLD)$(CC) -shared $(SANITIZE_FLAGS) $(CFLAGS) -Wl,-soname,libcuda.so.1 -Wl,-rpath,'$$ORIGIN' -o $@ \
 	    $(softcuda_driver_objects) -lpthread -ldl
 SOFTCUDA_BLAS = $(AM_V_CCLD)$(MKDIR_P) $(@D) && $(CC) -shared $(SANITIZE_FLAGS) $(CFLAGS) -Wl,-soname,$(@F) -o $@
 SOFTCUDA_BLAS_LIBS = -L$(soft) -l:libcuda.so.1 -Wl,-rpath,'$$ORIGIN:$$ORIGIN/..' -lm -lpthread -ldl

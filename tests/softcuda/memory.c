@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* tests/softcuda/memory.c: allocations of device memory and of pinned host memory.
+/* tests/softcuda/memory.c: allocations of device memory, also stream-ordered, and of pinned host memory.
  *
  * There are gaps between blocks, so that an access beyond the end of a block is not inside another block. Addresses are
  * allocated cyclically. */
@@ -23,7 +23,8 @@ static struct blocks blocks[DEVICES];       /* guarded by the lock of the device
 static struct ranges pinned;
 static pthread_mutex_t pinned_lock = PTHREAD_MUTEX_INITIALIZER;
 
-size_t memory_rounded(size_t bytes)
+/* The size that is accounted for a block. */
+static size_t memory_rounded(size_t bytes)
 {
     return (bytes + ALIGN - 1) / ALIGN * ALIGN;
 }
@@ -49,12 +50,13 @@ static address place_block(struct device *device, size_t bytes, void *owner)
     const size_t extent = memory_rounded(bytes) + GAP;
     LOCKED(&device->lock);
     const address found = range_place(used, 0, begin + GAP, begin + softcuda_space.device_bytes, extent, 0);
-    RETURN_IF(found == 0 || !range_add(used, (struct range){ found, bytes, extent, owner, 0, 0 }), 0);
+    RETURN_IF(found == 0, 0);
+    range_add(used, (struct range){ found, bytes, extent, owner, 0, 0 });
     space_mark(found, bytes, true);
     return found;
 }
 
-result memory_alloc(struct device *device, address *out, size_t bytes, void *owner)
+static result memory_alloc(struct device *device, address *out, size_t bytes, void *owner)
 {
     RETURN_IF(out == NULL || bytes == 0, CUDA_ERROR_INVALID_VALUE);
     *out = 0;
@@ -71,7 +73,7 @@ result memory_alloc(struct device *device, address *out, size_t bytes, void *own
     return CUDA_SUCCESS;
 }
 
-result memory_free(struct device *device, address begin, struct range *freed)
+static result memory_free(struct device *device, address begin, struct range *freed)
 {
     struct blocks *b = &blocks[device->index];
     LOCKED(&device->lock);
@@ -85,15 +87,8 @@ result memory_free(struct device *device, address begin, struct range *freed)
     return CUDA_SUCCESS;
 }
 
-void memory_drop_all(struct device *device)
-{
-    const struct ranges *used = &blocks[device->index].used;
-    struct range freed;
-    while (used->n > 0)
-        memory_free(device, used->list[used->n - 1].begin, &freed);
-}
-
-size_t memory_block_bytes(address begin)
+/* The size of the block that begins there; 0: none. */
+static size_t memory_block_bytes(address begin)
 {
     struct device *device = space_device(begin);
     RETURN_IF(device == NULL, 0);
@@ -211,14 +206,17 @@ static bool pin(void *begin, size_t bytes)
 {
     LOCKED(&pinned_lock);
     const struct range range = { .begin = (uintptr_t)begin, .bytes = bytes, .extent = bytes };
-    return range_at(&pinned, range.begin) == NULL && range_add(&pinned, range);
+    RETURN_IF(range_at(&pinned, range.begin) != NULL, false);
+    range_add(&pinned, range);
+    return true;
 }
 
 /* As in the CUDA driver, waits for the work that may use the memory. */
 static result unpin(void *begin)
 {
     if (!options.strict_free)
-        devices_wait_idle();
+        for (int i = 0; i < n_devices; i++)
+            device_wait_idle(&devices[i]);
     LOCKED(&pinned_lock);
     const struct range *r = range_at(&pinned, (uintptr_t)begin);
     RETURN_IF(r == NULL || r->begin != (uintptr_t)begin, CUDA_ERROR_INVALID_VALUE);
@@ -234,10 +232,7 @@ EXPORT result cuMemHostAlloc(void **out, size_t bytes, unsigned flags)
     void *begin = NULL;
     RETURN_IF(bytes > (size_t)1 << 46 || posix_memalign(&begin, PAGE, bytes) != 0, CUDA_ERROR_OUT_OF_MEMORY);
     memset(begin, 0xff, bytes);
-    if (!pin(begin, bytes)) {
-        free(begin);
-        return CUDA_ERROR_OUT_OF_MEMORY;
-    }
+    pin(begin, bytes);
     *out = begin;
     return CUDA_SUCCESS;
 }
@@ -266,5 +261,183 @@ EXPORT result cuMemHostGetDevicePointer_v2(address *out, void *host, unsigned fl
 {
     CHECKED_CALL(cuMemHostGetDevicePointer_v2, ENTER_READY, out == NULL || flags != 0 || !memory_pinned(host, 1, NULL));
     *out = (uintptr_t)host;                     /* the same address on all devices, as with unified addressing */
+    return CUDA_SUCCESS;
+}
+
+/* ---- stream-ordered allocation
+ *
+ * Memory is allocated when the call returns, and freed when its stream reaches the free. A pool keeps freed memory
+ * reserved on the device for its own later allocations. It returns this memory when it is trimmed, or when the host
+ * waits for a stream and the pool keeps more than its threshold. As in CUDA, an allocation is an operation of its
+ * stream: uses of the memory on other streams must be ordered after it (checked by order.c). ---- */
+
+struct pool {
+    struct pool *next;                          /* in the list of all pools */
+    struct device *device;
+    uint64_t threshold, used, kept;
+    bool destroyed;                             /* remains until its last allocation is freed */
+};
+
+static pthread_mutex_t pools_lock = PTHREAD_MUTEX_INITIALIZER;    /* guards all pools; held by the callers of these: */
+static struct pool *pools;
+
+static void keep_at_most(struct pool *pool, uint64_t bytes)
+{
+    if (pool->kept > bytes) {
+        memory_release(pool->device, pool->kept - bytes);
+        pool->kept = bytes;
+    }
+}
+
+static void drop_if_over(struct pool *pool)
+{
+    if (!pool->destroyed || pool->used > 0)
+        return;
+    keep_at_most(pool, 0);
+    struct pool **link = &pools;
+    while (*link != pool)
+        link = &(*link)->next;
+    *link = pool->next;
+    free(pool);
+}
+
+/* First uses the memory that the pool keeps. */
+static result allocate(address *out, size_t bytes, struct pool *pool)
+{
+    const uint64_t whole = memory_rounded(bytes), reused = whole < pool->kept ? whole : pool->kept;
+    memory_release(pool->device, reused);
+    const result made = memory_alloc(pool->device, out, bytes, pool);
+    /* On a failure, another allocation may have used the bytes since then. */
+    if (made == CUDA_SUCCESS || !memory_reserve(pool->device, reused))
+        pool->kept -= reused;
+    pool->used += made == CUDA_SUCCESS ? whole : 0;
+    return made;
+}
+
+void pools_synchronized(const struct device *device)
+{
+    LOCKED(&pools_lock);
+    for (struct pool *pool = pools; pool != NULL; pool = pool->next)
+        if (pool->device == device)
+            keep_at_most(pool, pool->threshold > pool->used ? pool->threshold - pool->used : 0);
+}
+
+void memory_drop_all(struct device *device)
+{
+    const struct ranges *used = &blocks[device->index].used;
+    struct range freed;
+    while (used->n > 0)
+        memory_free(device, used->list[used->n - 1].begin, &freed);
+    LOCKED(&pools_lock);
+    for (struct pool *pool = pools, *next; pool != NULL; pool = next) {
+        next = pool->next;
+        if (pool->device == device) {
+            pool->used = 0;
+            keep_at_most(pool, 0);
+            drop_if_over(pool);
+        }
+    }
+}
+
+struct piece { address begin; size_t bytes; };
+
+static void run_alloc(void *argument, struct stream *stream)
+{
+    const struct piece *piece = argument;
+    (void)stream;
+    order_name("an allocation");
+    order_touch(piece->begin, piece->bytes, true);
+}
+
+EXPORT result cuMemAllocFromPoolAsync(address *out, size_t bytes, struct pool *pool, void *handle)
+{
+    STREAM_CALL(cuMemAllocFromPoolAsync, stream, handle);
+    REQUIRE_HANDLE(HANDLE_POOL, pool);
+    RETURN_IF(!options.pools || capture_active(stream), CUDA_ERROR_NOT_SUPPORTED);
+    pthread_mutex_lock(&pools_lock);
+    result made = allocate(out, bytes, pool);
+    if (made == CUDA_ERROR_OUT_OF_MEMORY) {     /* pending frees on this stream may provide the memory */
+        pthread_mutex_unlock(&pools_lock);
+        stream_wait_idle(stream);
+        pthread_mutex_lock(&pools_lock);
+        made = allocate(out, bytes, pool);
+    }
+    pthread_mutex_unlock(&pools_lock);
+    TRY(made);
+    const struct piece piece = { *out, bytes };
+    return stream_put(stream, op_new(run_alloc, NULL, NODE_ALLOC, &piece, sizeof piece));
+}
+
+static void run_free(void *argument, struct stream *stream)
+{
+    const struct piece *piece = argument;
+    struct device *device = space_device(piece->begin);
+    struct range freed;
+    order_name("a free");
+    order_touch(piece->begin, piece->bytes, true);
+    if (memory_free(device, piece->begin, &freed) != CUDA_SUCCESS) {
+        device_fail(stream->device, CUDA_ERROR_INVALID_VALUE);
+        return;
+    }
+    LOCKED(&pools_lock);
+    struct pool *pool = freed.owner;
+    if (pool != NULL) {
+        const uint64_t whole = memory_rounded(freed.bytes);
+        pool->used -= whole;
+        if (memory_reserve(device, whole))
+            pool->kept += whole;
+        drop_if_over(pool);
+    }
+}
+
+EXPORT result cuMemFreeAsync(address begin, void *handle)
+{
+    STREAM_CALL(cuMemFreeAsync, stream, handle);
+    const struct piece piece = { begin, memory_block_bytes(begin) };
+    RETURN_IF(piece.bytes == 0, CUDA_ERROR_INVALID_VALUE);
+    RETURN_IF(capture_active(stream), CUDA_ERROR_NOT_SUPPORTED);
+    return stream_put(stream, op_new(run_free, NULL, NODE_FREE, &piece, sizeof piece));
+}
+
+EXPORT result cuMemPoolCreate(struct pool **out, const pool_properties *properties)
+{
+    CALL(cuMemPoolCreate, ENTER_INIT);
+    struct device *device = properties != NULL && properties->where.type == LOCATION_DEVICE
+                                ? device_of(properties->where.id) : NULL;
+    RETURN_IF(out == NULL || device == NULL || properties->type != ALLOCATION_PINNED, CUDA_ERROR_INVALID_VALUE);
+    RETURN_IF(!options.pools || properties->handle_types != HANDLE_NONE || properties->max != 0,
+              CUDA_ERROR_NOT_SUPPORTED);
+    struct pool *pool = allocated(malloc(sizeof *pool));
+    handle_add(HANDLE_POOL, pool);
+    LOCKED(&pools_lock);
+    *pool = (struct pool){ .next = pools, .device = device };
+    *out = pools = pool;
+    return CUDA_SUCCESS;
+}
+
+/* Existing allocations remain valid. The pool is freed with the last of them. */
+EXPORT result cuMemPoolDestroy(struct pool *pool)
+{
+    CHECKED_CALL(cuMemPoolDestroy, ENTER_INIT, !handle_remove(HANDLE_POOL, pool));
+    LOCKED(&pools_lock);
+    pool->destroyed = true;
+    drop_if_over(pool);
+    return CUDA_SUCCESS;
+}
+
+EXPORT result cuMemPoolSetAttribute(struct pool *pool, int which, void *value)
+{
+    CHECKED_CALL(cuMemPoolSetAttribute, ENTER_INIT,
+                 value == NULL || which != POOL_THRESHOLD || !handle_is(HANDLE_POOL, pool));
+    pool->threshold = *(uint64_t *)value;
+    return CUDA_SUCCESS;
+}
+
+/* Keeps at least `bytes` reserved, including allocated memory. */
+EXPORT result cuMemPoolTrimTo(struct pool *pool, size_t bytes)
+{
+    CHECKED_CALL(cuMemPoolTrimTo, ENTER_INIT, !handle_is(HANDLE_POOL, pool));
+    LOCKED(&pools_lock);
+    keep_at_most(pool, bytes > pool->used ? bytes - pool->used : 0);
     return CUDA_SUCCESS;
 }

@@ -3,7 +3,7 @@
  * also linked into test-cuda-discovery, which describes other devices.
  *
  * It reports all devices, independent of CUDA_VISIBLE_DEVICES, and does not initialize the driver. Calls are counted,
- * and failures can be injected as for the driver (SOFTCUDA="fail=nvmlInit_v2@1:9": driver not loaded).
+ * and failures can be injected as for the driver.
  * SOFTNVML_PROCESSES="0:4242:64000000,..." adds fake processes: device, pid, bytes. */
 #include <stdatomic.h>
 #include <stdio.h>

@@ -53,9 +53,8 @@ static void join(struct clock *to, const struct clock *from)
 
 static struct clock *copy_of(const struct clock *from)
 {
-    struct clock *copy = malloc(sizeof *copy);
-    if (copy != NULL)
-        *copy = *from;
+    struct clock *copy = allocated(malloc(sizeof *copy));
+    *copy = *from;
     return copy;
 }
 
@@ -66,9 +65,9 @@ void order_stream(struct stream *stream)
     stream->slot = -1;
     if (pieces == NULL)
         return;
-    stream->clock = calloc(2, sizeof *stream->clock);
+    stream->clock = allocated(calloc(2, sizeof *stream->clock));
     LOCKED(&lock);
-    for (int i = 0; i < SLOTS && stream->slot < 0 && stream->clock != NULL; i++)
+    for (int i = 0; i < SLOTS && stream->slot < 0; i++)
         if (!used[i]) {
             used[i] = true;
             ids[i] = stream->id;

@@ -1,12 +1,41 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* tests/softcuda/runner.h: runs the blocks of a kernel launch in the calling thread. */
+/* tests/softcuda/runner.h: runs the blocks of a kernel launch in the calling thread, the threads of a block as fibers:
+ * functions that can be suspended and resumed. */
 #ifndef SOFTCUDA_RUNNER_H
 #define SOFTCUDA_RUNNER_H
 
 #include <stdbool.h>
+#if !defined(__x86_64__)
+#include <ucontext.h>
+#endif
 
+#include "api.h"
 #include "block.h"
-#include "fiber.h"
+
+/* ---- fiber.c ---- */
+
+struct fiber {
+    void *sp;                           /* saved stack pointer */
+    char *stack;                        /* lowest byte; a guard page is below. NULL: the thread's own stack */
+    size_t bytes;
+    void *fake;                         /* AddressSanitizer's fake stack */
+    struct fiber *next;                 /* for use by the owner */
+#if !defined(__x86_64__)
+    ucontext_t context;
+#endif
+};
+
+/* Returns a fiber that calls `entry` when it is switched to for the first time. `entry` must not return. Fibers are
+ * reused. */
+struct fiber *fiber_new(void (*entry)(void));
+/* Returns a fiber for reuse. It may be suspended anywhere but must not be running. */
+void fiber_free(struct fiber *fiber);
+/* Suspends `from`, in which the caller runs, and resumes `to`. Returns when `from` is resumed. */
+void fiber_switch(struct fiber *from, struct fiber *to);
+/* Must be called first in an entry. `came_from`: the fiber that ran before. */
+void fiber_begin(struct fiber *came_from);
+
+/* ---- launches ---- */
 
 enum runner_order { ORDER_FORWARD, ORDER_RANDOM };
 
@@ -36,7 +65,7 @@ void runner_end_thread(void);
  * the memory in `text`. */
 bool runner_allowed(const void *address, size_t bytes, bool write, unsigned device, char *text, size_t text_bytes);
 
-/* ---- the state of a running block, for block.c, warp.c and matrix.c ---- */
+/* ---- the state of a running block, for block.c and warp.c ---- */
 
 enum lane_state { LANE_NEW, LANE_RUNNING, LANE_READY, LANE_BARRIER, LANE_WARP, LANE_ENDED };
 
@@ -90,12 +119,8 @@ void runner_wait(struct softcuda_runner *runner);
 void runner_fail(struct softcuda_runner *runner, int code, const char *format,
                  ...) __attribute__((format(printf, 3, 4)));
 
-/* matrix.c: performs SOFTCUDA_LDMATRIX and SOFTCUDA_MMA for all 32 lanes. */
-void matrix_perform(struct lane *lanes, int kind);
-
 /* warp.c */
-struct softcuda_runner *runner_new(void);
-bool runner_shared(struct softcuda_runner *runner, size_t dynamic_bytes);
+void runner_shared(struct softcuda_runner *runner, size_t dynamic_bytes);
 const char *warp_name(int kind);
 void warp_begin(struct softcuda_runner *runner);
 void warp_left(struct softcuda_runner *runner, unsigned thread);

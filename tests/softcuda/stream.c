@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* tests/softcuda/stream.c: a stream is a thread that runs operations from a queue.
+/* tests/softcuda/stream.c: a stream is a thread that runs operations from a queue. Events and timepoints: points in a
+ * stream, with the time at which they were reached.
  *
  * After an error of its context, a stream still completes its operations without running them, so that waiting threads
  * do not block permanently. */
@@ -8,6 +9,7 @@
 
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
 #include <unistd.h>
 
 static atomic_ullong ids;
@@ -16,12 +18,7 @@ static atomic_int threads;                 /* number of stream threads that have
 struct op *op_new(void (*run)(void *, struct stream *), void (*release)(void *), int node, const void *argument,
                   size_t bytes)
 {
-    struct op *op = aligned_alloc(16, (sizeof *op + bytes + 15) / 16 * 16);
-    if (op == NULL) {
-        if (release != NULL)
-            release((void *)(uintptr_t)argument);
-        return NULL;
-    }
+    struct op *op = allocated(aligned_alloc(16, (sizeof *op + bytes + 15) / 16 * 16));
     *op = (struct op){ .run = run, .release = release, .node = node };
     memcpy(op->argument, argument, bytes);
     return op;
@@ -104,8 +101,7 @@ static void *run_stream(void *argument)
 
 static struct stream *stream_new(struct device *device)
 {
-    struct stream *stream = calloc(1, sizeof *stream);
-    RETURN_IF(stream == NULL, NULL);
+    struct stream *stream = allocated(calloc(1, sizeof *stream));
     stream->device = device;
     stream->id = ++ids;
     stream->seed = (unsigned)stream->id;
@@ -114,11 +110,8 @@ static struct stream *stream_new(struct device *device)
     pthread_cond_init(&stream->work, NULL);
     pthread_cond_init(&stream->done, NULL);
     threads++;
-    if (pthread_create(&stream->thread, NULL, run_stream, stream) != 0) {
-        threads--;
-        free_stream(stream);
-        return NULL;
-    }
+    if (pthread_create(&stream->thread, NULL, run_stream, stream) != 0)
+        abort();
     pthread_setname_np(stream->thread, "softcuda");
     pthread_detach(stream->thread);
     LOCKED(&device->lock);
@@ -178,7 +171,6 @@ static void enqueue(struct stream *stream, struct op *op)
 
 result stream_put(struct stream *stream, struct op *op)
 {
-    RETURN_IF(op == NULL, CUDA_ERROR_OUT_OF_MEMORY);
     RETURN_IF(capture_active(stream), capture_add(stream, op));
     enqueue(stream, op);
     return CUDA_SUCCESS;
@@ -193,6 +185,80 @@ void stream_wait_idle(struct stream *stream)
     order_host_idle(stream);
 }
 
+/* ---- timepoints ---- */
+
+static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;        /* of all events */
+static pthread_cond_t reached = PTHREAD_COND_INITIALIZER;
+
+static struct timepoint *timepoint_new(void)
+{
+    struct timepoint *t = allocated(calloc(1, sizeof *t));
+    t->references = 1;
+    return t;
+}
+
+static void timepoint_release(struct timepoint *t)
+{
+    if (t != NULL && --t->references == 0) {
+        free(t->clock);
+        free(t);
+    }
+}
+
+static void wait_until_reached(struct timepoint *t)
+{
+    LOCKED(&lock);
+    while (!t->done)
+        pthread_cond_wait(&reached, &lock);
+}
+
+/* Makes the host wait. */
+static void timepoint_wait(struct timepoint *t)
+{
+    wait_until_reached(t);
+    order_host_waited(t);
+}
+
+static void run_wait(void *argument, struct stream *stream)
+{
+    struct timepoint *t = *(struct timepoint **)argument;
+    wait_until_reached(t);
+    order_stream_waited(stream, t);
+}
+
+static void run_reach(void *argument, struct stream *stream)
+{
+    struct timepoint *t = *(struct timepoint **)argument;
+    struct timespec now;
+    order_reach(t, stream);
+    LOCKED(&lock);
+    clock_gettime(CLOCK_MONOTONIC, &now);
+    t->ms = (double)now.tv_sec * 1e3 + (double)now.tv_nsec * 1e-6;
+    t->done = true;
+    pthread_cond_broadcast(&reached);
+}
+
+static void release_timepoint(void *argument)
+{
+    timepoint_release(*(struct timepoint **)argument);
+}
+
+/* Returns an operation that waits for a timepoint or, with `reach`, reaches it. */
+static struct op *timepoint_op(struct timepoint *t, bool reach)
+{
+    t->references++;
+    return op_new(reach ? run_reach : run_wait, release_timepoint, reach ? NODE_RECORD : NODE_WAIT, &t, sizeof t);
+}
+
+/* Returns the timepoint of the event's last record with a new reference. NULL: the event was not recorded. */
+static struct timepoint *event_timepoint(struct event *event)
+{
+    LOCKED(&lock);
+    if (event->timepoint != NULL)
+        event->timepoint->references++;
+    return event->timepoint;
+}
+
 /* Waits for timepoints and not for streams, because a stream may be closed during the wait. */
 void device_wait_idle(struct device *device)
 {
@@ -200,8 +266,9 @@ void device_wait_idle(struct device *device)
     int n = 0;
     pthread_mutex_lock(&device->lock);
     for (struct stream *stream = device->streams; stream != NULL && n < (int)COUNT_OF(ends); stream = stream->next) {
-        if (pthread_equal(stream->thread, pthread_self()) || (ends[n] = timepoint_new()) == NULL)
+        if (pthread_equal(stream->thread, pthread_self()))
             continue;
+        ends[n] = timepoint_new();
         enqueue(stream, timepoint_op(ends[n++], true));
     }
     pthread_mutex_unlock(&device->lock);
@@ -209,12 +276,6 @@ void device_wait_idle(struct device *device)
         timepoint_wait(ends[n]);
         timepoint_release(ends[n]);
     }
-}
-
-void devices_wait_idle(void)
-{
-    for (int i = 0; i < n_devices; i++)
-        device_wait_idle(&devices[i]);
 }
 
 void streams_wait_all(void)
@@ -225,7 +286,7 @@ void streams_wait_all(void)
         usleep(100);
 }
 
-/* ---- entry points ---- */
+/* ---- entry points of streams ---- */
 
 /* The default stream and streams that wait for it are not supported: `flags` must be STREAM_NON_BLOCKING. Priorities
  * have no effect. */
@@ -233,7 +294,6 @@ static result create(void **out, unsigned flags)
 {
     RETURN_IF(out == NULL || flags != STREAM_NON_BLOCKING, CUDA_ERROR_INVALID_VALUE);
     struct stream *stream = stream_new(device_current());
-    RETURN_IF(stream == NULL, CUDA_ERROR_OUT_OF_MEMORY);
     handle_add(HANDLE_STREAM, stream);
     *out = stream;
     return CUDA_SUCCESS;
@@ -293,6 +353,90 @@ EXPORT result cuStreamQuery(void *handle)
     return stream->device->error != CUDA_SUCCESS ? stream->device->error : idle ? CUDA_SUCCESS : CUDA_ERROR_NOT_READY;
 }
 
+/* ---- entry points of events ---- */
+
+EXPORT result cuEventCreate(struct event **out, unsigned flags)
+{
+    CHECKED_CALL(cuEventCreate, ENTER_READY, out == NULL || flags > 3);
+    struct event *event = allocated(calloc(1, sizeof *event));
+    event->device = device_current();
+    event->flags = flags;
+    handle_add(HANDLE_EVENT, event);
+    *out = event;
+    return CUDA_SUCCESS;
+}
+
+EXPORT result cuEventDestroy_v2(struct event *event)
+{
+    CALL(cuEventDestroy_v2, ENTER_INIT);
+    RETURN_IF(!handle_remove(HANDLE_EVENT, event), CUDA_ERROR_INVALID_HANDLE);
+    const result error = event->device->error;
+    capture_forget(event);
+    timepoint_release(event->timepoint);
+    free(event);
+    return error;
+}
+
+EXPORT result cuEventRecord(struct event *event, void *handle)
+{
+    STREAM_CALL(cuEventRecord, stream, handle);
+    REQUIRE_HANDLE(HANDLE_EVENT, event);
+    RETURN_IF(stream->device != event->device, CUDA_ERROR_INVALID_HANDLE);
+    RETURN_IF(capture_active(stream), capture_record(stream, event));
+    struct timepoint *t = timepoint_new();
+    struct op *op = timepoint_op(t, true);
+    capture_forget(event);
+    pthread_mutex_lock(&lock);
+    timepoint_release(event->timepoint);
+    event->timepoint = t;
+    pthread_mutex_unlock(&lock);
+    return stream_put(stream, op);
+}
+
+/* Checks that the host may wait for the event. */
+static result event_may_wait(const struct event *event)
+{
+    REQUIRE_HANDLE(HANDLE_EVENT, event);
+    return event->capture != NULL ? CUDA_ERROR_CAPTURED_EVENT : capture_unsafe_call();
+}
+
+EXPORT result cuEventQuery(struct event *event)
+{
+    CALL(cuEventQuery, ENTER_INIT);
+    TRY(event_may_wait(event));
+    struct timepoint *t = event_timepoint(event);
+    const bool done = t == NULL || t->done;
+    if (t != NULL && done)
+        order_host_waited(t);
+    timepoint_release(t);
+    return event->device->error != CUDA_SUCCESS ? event->device->error : done ? CUDA_SUCCESS : CUDA_ERROR_NOT_READY;
+}
+
+EXPORT result cuEventSynchronize(struct event *event)
+{
+    CALL(cuEventSynchronize, ENTER_INIT);
+    TRY(event_may_wait(event));
+    struct timepoint *t = event_timepoint(event);
+    if (t != NULL)
+        timepoint_wait(t);
+    timepoint_release(t);
+    return event->device->error;
+}
+
+EXPORT result cuEventElapsedTime(float *ms, struct event *from, struct event *to)
+{
+    CHECKED_CALL(cuEventElapsedTime, ENTER_INIT, ms == NULL);
+    REQUIRE_HANDLE(HANDLE_EVENT, from);
+    REQUIRE_HANDLE(HANDLE_EVENT, to);
+    LOCKED(&lock);
+    const struct timepoint *a = from->timepoint, *b = to->timepoint;
+    RETURN_IF(((from->flags | to->flags) & EVENT_DISABLE_TIMING) || a == NULL || b == NULL, CUDA_ERROR_INVALID_HANDLE);
+    TRY(from->device->error);
+    RETURN_IF(!a->done || !b->done, CUDA_ERROR_NOT_READY);
+    *ms = (float)(b->ms - a->ms);
+    return CUDA_SUCCESS;
+}
+
 EXPORT result cuStreamWaitEvent(void *handle, struct event *event, unsigned flags)
 {
     STREAM_CALL(cuStreamWaitEvent, stream, handle);
@@ -306,6 +450,8 @@ EXPORT result cuStreamWaitEvent(void *handle, struct event *event, unsigned flag
     timepoint_release(t);
     return stream_put(stream, op);
 }
+
+/* ---- functions in stream order ---- */
 
 struct host_call {
     void (*function)(void *);

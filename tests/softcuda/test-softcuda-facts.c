@@ -1,8 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* tests/softcuda/test-softcuda-facts.c: compares the constants and layouts that the backend declares with NVIDIA's
  * headers, where they are installed. Those of softcuda need no comparison, because the backend runs on it. */
-#include <dlfcn.h>
-
 #include "../../plugins/comm/nccl/api.h"
 #include "tap.h"
 
@@ -182,35 +180,6 @@ static void nccl_prototypes(void *data, size_t count, int number, nccl_handle co
 #define NCCL_HEADER { "nccl.h", 0, NULL, 0 }
 #endif
 
-/* Checks that the NCCL library that the variable TEST_NCCL_LIBRARY names has the functions of its version that the
- * engine uses. */
-static void find_functions(void)
-{
-    static const struct { const char *symbol; int since; } functions[] = {
-#define NCCL(member, name, result, parameters) { "nccl" #name, NCCL_OLDEST },
-        NCCL_FUNCTIONS(NCCL)
-#undef NCCL
-#define NCCL(member, name, result, parameters, since) { "nccl" #name, since },
-        NCCL_OPTIONAL_FUNCTIONS(NCCL)
-#undef NCCL
-    };
-    const char *file = getenv("TEST_NCCL_LIBRARY");
-    int (*get_version)(int *) = NULL;
-    int version = 0;
-    group("functions of libnccl.so.2");
-    if (file == NULL) {
-        skip_group("TEST_NCCL_LIBRARY names no library");
-        return;
-    }
-    void *library = dlopen(file, RTLD_NOW | RTLD_LOCAL);
-    REQUIRE(library != NULL, "%s", dlerror());
-    *(void **)&get_version = dlsym(library, "ncclGetVersion");
-    REQUIRE(get_version != NULL && get_version(&version) == 0, "%s has no usable ncclGetVersion", file);
-    EACH(f, functions)
-        CHECK((dlsym(library, f->symbol) != NULL) == (version >= f->since),
-              "version %d of NCCL: %s is expected since version %d", version, f->symbol, f->since);
-}
-
 TEST_MAIN
 {
     static const struct header headers[] = { CUDA, CUBLASLT, CUDNN, NCCL_HEADER };
@@ -218,6 +187,5 @@ TEST_MAIN
         cuda_facts[i].ours = softcuda_facts[i];
     EACH(h, headers)
         compare(h);
-    find_functions();
     return done();
 }

@@ -81,7 +81,8 @@ EXPORT result cuMemAddressReserve(address *out, size_t bytes, size_t alignment, 
     LOCKED(&lock);
     const address found = range_place(&reservations, hint % GRANULE == 0 ? hint : 0, first, end, bytes, GRANULE);
     const struct range range = { .begin = found, .bytes = bytes, .extent = bytes };
-    RETURN_IF(found == 0 || !range_add(&reservations, range), CUDA_ERROR_OUT_OF_MEMORY);
+    RETURN_IF(found == 0, CUDA_ERROR_OUT_OF_MEMORY);
+    range_add(&reservations, range);
     *out = found;
     return CUDA_SUCCESS;
 }
@@ -112,20 +113,11 @@ EXPORT result cuMemGetAllocationGranularity(size_t *bytes, const allocation_prop
     return CUDA_SUCCESS;
 }
 
-/* Takes over the file. -1: its creation failed. */
-static result new_allocation(struct allocation **out, struct allocation like)
+static void new_allocation(struct allocation **out, struct allocation like)
 {
-    struct allocation *a = like.fd >= 0 ? malloc(sizeof *a) : NULL;
-    if (a == NULL) {
-        if (like.fd >= 0)
-            close(like.fd);
-        return CUDA_ERROR_OUT_OF_MEMORY;
-    }
-    *a = like;
-    a->references = 1;
-    handle_add(HANDLE_ALLOCATION, a);
-    *out = a;
-    return CUDA_SUCCESS;
+    *out = allocated(malloc(sizeof **out));
+    **out = like;
+    handle_add(HANDLE_ALLOCATION, *out);
 }
 
 EXPORT result cuMemCreate(struct allocation **out, size_t bytes, const allocation_properties *p,
@@ -140,16 +132,14 @@ EXPORT result cuMemCreate(struct allocation **out, size_t bytes, const allocatio
     char name[32];
     /* the name passes the device number to an importing process */
     snprintf(name, sizeof name, "softcuda-%d", device->hardware);
-    int fd = memfd_create(name, MFD_CLOEXEC);
-    if (fd >= 0 && ftruncate(fd, (off_t)bytes) != 0) {
-        close(fd);
-        fd = -1;
-    }
-    const result made = new_allocation(out, (struct allocation){ .device = device, .bytes = bytes, .fd = fd,
-                                                                 .fresh = true, .handle_types = p->handle_types });
-    if (made != CUDA_SUCCESS)
+    const int fd = memfd_create(name, MFD_CLOEXEC);
+    if (fd < 0 || ftruncate(fd, (off_t)bytes) != 0) {
         memory_release(device, bytes);
-    return made;
+        return CUDA_ERROR_OUT_OF_MEMORY;
+    }
+    new_allocation(out, (struct allocation){ .device = device, .bytes = bytes, .fd = fd, .references = 1, .fresh = true,
+                                             .handle_types = p->handle_types });
+    return CUDA_SUCCESS;
 }
 
 EXPORT result cuMemRelease(struct allocation *a)
@@ -190,9 +180,11 @@ EXPORT result cuMemImportFromShareableHandle(struct allocation **out, void *hand
         if (devices[i].hardware == hardware)
             device = &devices[i];
     RETURN_IF(device == NULL, CUDA_ERROR_INVALID_DEVICE);
-    return new_allocation(out, (struct allocation){ .device = device, .bytes = (size_t)about.st_size, .imported = true,
-                                                    .fd = fcntl(given, F_DUPFD_CLOEXEC, 0),
-                                                    .handle_types = HANDLE_POSIX });
+    const int fd = fcntl(given, F_DUPFD_CLOEXEC, 0);
+    RETURN_IF(fd < 0, CUDA_ERROR_OPERATING_SYSTEM);
+    new_allocation(out, (struct allocation){ .device = device, .bytes = (size_t)about.st_size, .fd = fd,
+                                             .references = 1, .imported = true, .handle_types = HANDLE_POSIX });
+    return CUDA_SUCCESS;
 }
 
 /* ---- mappings ---- */
@@ -208,9 +200,9 @@ EXPORT result cuMemMap(address begin, size_t bytes, size_t offset, struct alloca
     RETURN_IF(reserved == NULL || bytes > reserved->begin + reserved->bytes - begin
               || range_overlaps(&mappings, begin, bytes), CUDA_ERROR_INVALID_VALUE);
     void *const at = (void *)(uintptr_t)begin;
-    RETURN_IF(mmap(at, bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_FIXED, a->fd, 0) == MAP_FAILED
-              || !range_add(&mappings, (struct range){ .begin = begin, .bytes = bytes, .owner = a }),
+    RETURN_IF(mmap(at, bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_FIXED, a->fd, 0) == MAP_FAILED,
               CUDA_ERROR_OUT_OF_MEMORY);
+    range_add(&mappings, (struct range){ .begin = begin, .bytes = bytes, .owner = a });
     if (a->fresh)
         space_fill(begin, 0xff, bytes);
     a->fresh = false;

@@ -3,6 +3,7 @@
  *
  * An operation is performed when all running lanes of its mask have reached it with the same mask. In CUDA, a value
  * read from a lane that does not participate is undefined; here all bits of the value are set. */
+#include "device_half.h"
 #include "runner.h"
 
 #include <stdlib.h>
@@ -19,41 +20,26 @@ const char *warp_name(int kind)
     return names[kind];
 }
 
-struct softcuda_runner *runner_new(void)
-{
-    return calloc(1, sizeof(struct softcuda_runner));
-}
-
 /* Allocates dynamic shared memory and the records of accesses to all shared memory. */
-bool runner_shared(struct softcuda_runner *r, size_t dynamic_bytes)
+void runner_shared(struct softcuda_runner *r, size_t dynamic_bytes)
 {
     const size_t fixed = (size_t)(softcuda_here.shared_end - softcuda_here.shared);
     if (dynamic_bytes > r->dynamic_bytes) {
         free(r->dynamic);
-        r->dynamic_bytes = 0;
-        r->dynamic = aligned_alloc(128, (dynamic_bytes + 127) / 128 * 128);
-        if (r->dynamic == NULL)
-            return false;
+        r->dynamic = allocated(aligned_alloc(128, (dynamic_bytes + 127) / 128 * 128));
         r->dynamic_bytes = dynamic_bytes;
     }
     const size_t words = (fixed + dynamic_bytes + 3) / 4;
     if (words > r->race_words) {
         free(r->races);
-        r->race_words = 0;
-        r->races = calloc(4 * words, sizeof r->races[0]);
-        if (r->races == NULL)
-            return false;
+        r->races = allocated(calloc(4 * words, sizeof r->races[0]));
         r->race_words = words;
     }
     if (r->fixed != softcuda_here.shared) {                     /* of another library, or the first */
         free(r->written);
         r->fixed = softcuda_here.shared;
         r->parts = (fixed + SOFTCUDA_PART - 1) / SOFTCUDA_PART;
-        r->written = malloc(r->parts + 1);
-        if (r->written == NULL) {
-            r->fixed = NULL;
-            return false;
-        }
+        r->written = allocated(malloc(r->parts + 1));
         memset(r->written, 1, r->parts);
     }
     softcuda_here.written = r->written;
@@ -63,7 +49,6 @@ bool runner_shared(struct softcuda_runner *r, size_t dynamic_bytes)
     softcuda_here.words = r->race_words;
     softcuda_here.warp_epoch = r->warp_epochs;
     softcuda_here.epoch++;
-    return true;
 }
 
 void warp_begin(struct softcuda_runner *r)
@@ -75,6 +60,62 @@ void warp_begin(struct softcuda_runner *r)
     }
 }
 
+/* ---- matrix operations, with the fragment layouts of the PTX ISA ("Warp Level Matrix Instructions"): ldmatrix .x4 of
+ * 8 x 8 matrices of 16-bit elements, and mma m16n8k16 with accumulation in f32 ----
+ *
+ * For lane l, let g = l / 4 and t = l % 4. A 32-bit word holds two elements, the first in its lower half:
+ *   ldmatrix   lanes 8 i ... 8 i + 7 point to the rows of matrix i; lane l gets of each matrix row g, columns 2t and
+ *              2t + 1; transposed: rows 2t and 2t + 1 of column g
+ *   a          16 x 16: rows g, g + 8, g, g + 8, columns from 2t, 2t, 2t + 8, 2t + 8
+ *   b          16 x 8: rows from 2t and 2t + 8 of column g
+ *   c          16 x 8: row g, columns 2t and 2t + 1; row g + 8, the same
+ * The order in which a GPU adds is not documented; here it is the order of the rows of b, in f32. */
+
+static void ldmatrix(struct lane *lanes)
+{
+    struct softcuda_ldmatrix *p[32];
+    for (int l = 0; l < 32; l++)
+        p[l] = (struct softcuda_ldmatrix *)(uintptr_t)lanes[l].value;
+    for (int l = 0; l < 32; l++)
+        for (int i = 0; i < 4; i++) {
+            const int g = l / 4, t = l % 4;
+            const bool transposed = lanes[l].argument != 0;
+            const uint32_t low = transposed ? p[8 * i + 2 * t]->row[g] : p[8 * i + g]->row[2 * t];
+            const uint32_t high = transposed ? p[8 * i + 2 * t + 1]->row[g] : p[8 * i + g]->row[2 * t + 1];
+            p[l]->out[i] = low | high << 16;
+        }
+}
+
+/* Converts one half of a word from bfloat16 (`bf16`) or binary16. */
+static float number(uint32_t word, int half, unsigned bf16)
+{
+    const uint16_t bits = (uint16_t)(half ? word >> 16 : word);
+    return bf16 ? soft_float_of_bfloat(bits) : soft_float_of_half(bits);
+}
+
+static void mma(struct lane *lanes)
+{
+    float a[16][16], b[16][8];
+    struct softcuda_mma *p[32];
+    for (int l = 0; l < 32; l++) {
+        const int g = l / 4, t = l % 4;
+        const unsigned bf16 = lanes[l].argument;
+        p[l] = (struct softcuda_mma *)(uintptr_t)lanes[l].value;
+        for (int half = 0; half < 2; half++) {
+            for (int i = 0; i < 4; i++)
+                a[g + i % 2 * 8][2 * t + i / 2 * 8 + half] = number(p[l]->a[i], half, bf16);
+            for (int i = 0; i < 2; i++)
+                b[2 * t + i * 8 + half][g] = number(p[l]->b[i], half, bf16);
+        }
+    }
+    for (int l = 0; l < 32; l++)
+        for (int i = 0; i < 4; i++)
+            for (int k = 0; k < 16; k++)
+                p[l]->c[i] += a[l / 4 + i / 2 * 8][k] * b[k][2 * (l % 4) + i % 2];
+}
+
+/* ---- all operations ---- */
+
 /* Computes the results of all lanes in `arrived`. */
 static void perform(struct lane *lanes, int kind, unsigned arrived)
 {
@@ -82,7 +123,7 @@ static void perform(struct lane *lanes, int kind, unsigned arrived)
         if (arrived != 0xffffffffu)
             softcuda_fault(SOFTCUDA_FAILED, "%s by the lanes %08x of a warp alone (%s:%d)", names[kind], arrived,
                            lanes[__builtin_ctz(arrived)].file, lanes[__builtin_ctz(arrived)].line);
-        matrix_perform(lanes, kind);
+        (kind == SOFTCUDA_LDMATRIX ? ldmatrix : mma)(lanes);
         return;
     }
     for (unsigned rest = arrived; rest != 0; rest &= rest - 1) {

@@ -249,8 +249,6 @@ static void shared(char **begin, char **end)
 
 SOFTCUDA_EXPORT extern const struct softcuda_library softcuda_library;
 const struct softcuda_library softcuda_library = {
-    .bytes = sizeof(struct softcuda_library),
-    .here_bytes = sizeof(struct softcuda_here),
     .begin = __ehdr_start,
     .end = _end,
     .shared = shared,

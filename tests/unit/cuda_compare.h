@@ -62,19 +62,12 @@ static double value_at(int64_t i, enum values kind)
     return ((double)(bits >> 11) / (double)(1ull << 53) - 0.5) * (kind == LOGITS || kind == SPECIAL ? 40 : 2);
 }
 
-static int64_t numel_of(ctrt_ints shape)
-{
-    int64_t numel = 1;
-    for (int d = 0; d < shape.count; d++)
-        numel *= shape.values[d];
-    return numel;
-}
-
 /* Returns a tensor on the cpu; the same shape and kind give the same values. */
 UNUSED static ctrt_tensor *numbers(ctrt_ints shape, ctrt_dtype dtype, enum values kind)
 {
     ctrt_tensor *x = NULL;
-    const int64_t numel = numel_of(shape);
+    CHECK_OK(ctrt_empty(&x, shape, dtype, cpu));
+    const int64_t numel = ctrt_tensor_numel(x);
     double *values = malloc((size_t)(numel + 1) * sizeof *values);
     for (int64_t i = 0; i < numel; i++) {
         values[i] = value_at(i + numel + kind * 1000003, kind);
@@ -83,7 +76,7 @@ UNUSED static ctrt_tensor *numbers(ctrt_ints shape, ctrt_dtype dtype, enum value
         if (dtype == CTRT_U8 || dtype == CTRT_BOOL)
             values[i] = fabs(values[i]);
     }
-    OK(ctrt_empty(&x, shape, dtype, cpu), ctrt_from_host_(x, values, numel, CTRT_F64));
+    CHECK_OK(ctrt_from_host_(x, values, numel, CTRT_F64));
     free(values);
     return x;
 }
@@ -93,21 +86,13 @@ UNUSED static ctrt_tensor *numbers(ctrt_ints shape, ctrt_dtype dtype, enum value
 /* A tolerance: equal as numbers, so that 0 equals -0. */
 #define EQUAL 1e-200
 
+/* An element of a result, as i64 or f64. */
 union number { double f; int64_t i; };
-
-static bool alike(union number a, union number b, bool integers, double allowed)
-{
-    if (a.i == b.i || integers)
-        return a.i == b.i;
-    if (isnan(a.f) && isnan(b.f))
-        return true;
-    return allowed > 0 && (a.f == b.f || fabs(a.f - b.f) <= allowed);
-}
 
 /* Checks that a result of the gpu has the dtype, size and values of the cpu's. Finite values may differ by `tolerance`
  * times the largest of them; 0: all bits must be equal. NaN equals NaN. */
 __attribute__((format(printf, 4, 5)))
-static bool same(ctrt_tensor *got, ctrt_tensor *want, double tolerance, const char *format, ...)
+static void same(ctrt_tensor *got, ctrt_tensor *want, double tolerance, const char *format, ...)
 {
     char what[200];
     va_list arguments;
@@ -120,28 +105,26 @@ static bool same(ctrt_tensor *got, ctrt_tensor *want, double tolerance, const ch
     if (!CHECK(ctrt_tensor_dtype(got) == dtype && ctrt_tensor_numel(got) == n,
                "%s of %s: %lld elements of %s, expected %lld", what, name,
                (long long)ctrt_tensor_numel(got), ctrt_dtype_name(ctrt_tensor_dtype(got)), (long long)n))
-        return false;
+        return;
     const bool integers = dtype == CTRT_I64;            /* a double cannot represent all values of i64 */
-    union number *a = malloc((size_t)(n + 1) * sizeof *a), *b = malloc((size_t)(n + 1) * sizeof *b);
-    CHECK_OK(ctrt_to_host(a, (size_t)n * sizeof *a, got, integers ? CTRT_I64 : CTRT_F64));
-    CHECK_OK(ctrt_to_host(b, (size_t)n * sizeof *b, want, integers ? CTRT_I64 : CTRT_F64));
+    const size_t bytes = (size_t)n * sizeof(union number);
+    union number *a = malloc(bytes + 1), *b = malloc(bytes + 1);
+    OK(ctrt_to_host(a, bytes, got, integers ? CTRT_I64 : CTRT_F64),
+       ctrt_to_host(b, bytes, want, integers ? CTRT_I64 : CTRT_F64));
     double largest = 1e-30;
     for (int64_t i = 0; i < n && !integers; i++)
         if (isfinite(b[i].f))
             largest = fmax(largest, fabs(b[i].f));
-    int64_t wrong = 0, first = 0;
-    for (int64_t i = n - 1; i >= 0; i--)
-        if (!alike(a[i], b[i], integers, tolerance * largest)) {
-            wrong++;
-            first = i;
-        }
-    const bool fine = CHECK(wrong == 0, "%s of %s: %lld of %lld wrong, element %lld is %.17g, expected %.17g within %g",
-                            what, name, (long long)wrong, (long long)n, (long long)first,
-                            integers ? (double)a[first].i : a[first].f, integers ? (double)b[first].i : b[first].f,
-                            tolerance * largest);
+    const double allowed = tolerance * largest;
+    int64_t i = 0;
+    while (i < n && (a[i].i == b[i].i || (!integers && isnan(a[i].f) && isnan(b[i].f))
+                     || (allowed > 0 && !integers && (a[i].f == b[i].f || fabs(a[i].f - b[i].f) <= allowed))))
+        i++;
+    const union number none = { 0 }, x = i < n ? a[i] : none, y = i < n ? b[i] : none;
+    CHECK(i == n, "%s of %s: element %lld of %lld is %.17g, expected %.17g within %g", what, name, (long long)i,
+          (long long)n, integers ? (double)x.i : x.f, integers ? (double)y.i : y.f, allowed);
     free(a);
     free(b);
-    return fine;
 }
 
 /* ---- matrices of different layouts ---- */

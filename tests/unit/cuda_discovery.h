@@ -156,12 +156,6 @@ static nvml_result fake_nv_graphics(nvml_device device, unsigned *count, nvml_pr
 
 /* ---- the loader ---- */
 
-void *fake_dlopen(const char *name, int flags);
-void *fake_dlsym(void *library, const char *symbol);
-char *fake_dlerror(void);
-int fake_dlclose(void *library);
-int fake_dlinfo(void *library, int request, void *out);
-
 /* Finds the functions of nvml.c, which is linked into this program. */
 extern void *real_dlsym(void *library, const char *symbol) __asm__("dlsym");
 

@@ -28,18 +28,15 @@ static const struct softcuda_control *soft;     /* set by soft_load and soft_ope
 static inline void soft_begin(char **argv)
 {
     char libraries[8192], plugins[4096];
-    const char *builddir = getenv("builddir"), *before = getenv("LD_LIBRARY_PATH"),
-        *folder = getenv("CTRT_SOFTCUDA_FOLDER");
+    const char *builddir = getenv("builddir"), *before = getenv("LD_LIBRARY_PATH");
     if (getenv("CTRT_SOFTCUDA_TEST") != NULL || getenv("CTRT_TEST_GPU") != NULL)
         return;
     builddir = builddir != NULL ? builddir : ".";
-    snprintf(libraries, sizeof libraries, folder != NULL ? "%s%s%s" : "%s/tests/softcuda%s%s",
-             folder != NULL ? folder : builddir,
-             before != NULL ? ":" : "", before != NULL ? before : "");
+    snprintf(libraries, sizeof libraries, "%s/tests/softcuda%s%s", builddir, before != NULL ? ":" : "",
+             before != NULL ? before : "");
     snprintf(plugins, sizeof plugins, "%s/softcuda-plugins", builddir);
     setenv("LD_LIBRARY_PATH", libraries, 1);
-    if (folder == NULL)
-        setenv("CTRT_PLUGIN_PATH", plugins, 1);
+    setenv("CTRT_PLUGIN_PATH", plugins, 1);
     setenv("CTRT_SOFTCUDA_TEST", "yes", 1);
     execv("/proc/self/exe", argv);
     perror("exec");

@@ -116,20 +116,9 @@ TEST(counting, "devices are counted and described without cuInit, with one nvmlI
     CHECK_EQ(a.count, 2);
     CHECK_HAS(a.uuids[1], "MIG-a1");
 
-    group("problems that NVML does not report: a fabric that is not ready, missing device nodes");
-    fake_machine_reset();
-    fake_machine.init = 802;
-    fake_machine.all[1].fabric = 2;
-    a = discover(NULL, false, false);
-    CHECK_EQ(a.status, CTRT_ERR_NO_DEVICE);
-    CHECK_HAS(a.message, "[not-ready]");
+    group("devices are usable in spite of a missing node if cuInit succeeds");
     make_tree(no_uvm);
     fake_machine_reset();
-    fake_machine.init = 999;
-    a = discover(NULL, false, false);
-    CHECK_EQ(a.status, CTRT_ERR_NO_DEVICE);
-    CHECK_HAS(a.message, "modprobe nvidia-uvm");
-    fake_machine.init = 0;                      /* cuInit succeeds, so the devices are usable */
     a = discover(NULL, false, false);
     EQUALS((a.count, 2), (a.inits, 1));
     make_tree(module_only);
@@ -267,7 +256,7 @@ static const struct reason_case {
     const struct file *files;
     const char *const *settings;
     const char *no_cuda, *no_entry;
-    int init, version, mig, nvml;               /* nvml: result of nvmlInit, or -1 without NVML */
+    int init, version, mig, nvml, fabric;       /* nvml: result of nvmlInit, or -1 without NVML */
     bool none, unprivileged;                    /* none: the driver has no devices */
     ctrt_status status;                         /* 0: CTRT_ERR_NO_DEVICE or CTRT_ERR_NOT_SUPPORTED */
 } reasons[] = {
@@ -295,6 +284,7 @@ static const struct reason_case {
       .init = 803 },
     { "[version-mismatch]", "remove the image's own libcuda", container, .nvml = 18, .init = 803 },
     { "[not-ready]", "nvidia-fabricmanager must run", module_only, .nvml = -1, .init = 802 },
+    { "[not-ready]", "nvidia-fabricmanager must run", module_only, .init = 802, .fabric = 2 },
     { "[compat-refused]", "cuda-compat", module_only, .nvml = -1, .init = 804 },
     { "[stub-library]", "lib64/stubs", module_only, .nvml = -1, .init = 34 },
     { "[forked]", "before this process was forked", module_only, .nvml = -1, .init = 3 },
@@ -306,6 +296,7 @@ static const struct reason_case {
     { "[no-device-node]", "/dev/nvidiactl is missing: start the container with its GPUs", container, .nvml = 9,
       .init = 100 },
     { "[no-device-node]", "modprobe nvidia-uvm", no_uvm, .nvml = -1, .init = 999 },
+    { "[no-device-node]", "modprobe nvidia-uvm", no_uvm, .init = 999 },
     { "[no-device-node]", "/dev/nvidia3 is missing", no_node, .nvml = -1, .init = 100 },
     { "[no-device]", "the driver has 2 GPUs, but CUDA finds none", one_of_two, .nvml = -1, .init = 100 },
     { "[no-permission]", "/dev/nvidiactl belongs to ", denied, .nvml = 4, .init = 100, .unprivileged = true },
@@ -348,6 +339,8 @@ TEST(all_reasons, "each cause of a missing device gives its code and text; cuda_
         fake_machine.nvml = c->nvml >= 0;
         fake_machine.nvml_init = c->nvml > 0 ? c->nvml : 0;
         fake_machine.all[0].mig = fake_machine.all[1].mig = c->mig;
+        if (c->fabric != 0)
+            fake_machine.all[1].fabric = c->fabric;
         if (c->none)
             fake_machine.count = 0;
         const struct found a = discover(c->settings, c->unprivileged, false);

@@ -5,7 +5,7 @@
  * Fragments are those of mma.m16n8k16 and ldmatrix (PTX ISA, "Warp Level Matrix Instructions"). With g = lane / 4 and t
  * = lane % 4, a lane holds of a 16 x 8 sum the columns 2t and 2t + 1 of the rows g and g + 8. bf16 requires compute
  * capability 8.0. Below 8.0, an f16 product consists of two m16n8k8 instructions. Tests run both types with
- * tests/softcuda/device_matrix.h. */
+ * tests/softcuda/device.h. */
 #ifndef CUDA_MMA_CUH
 #define CUDA_MMA_CUH
 
