@@ -3,6 +3,9 @@
 #include "internal.h"
 
 #include <stdlib.h>
+#if defined(__x86_64__)
+#include <cpuid.h>
+#endif
 
 #ifdef HAVE_CONFIG_H
 #include "config.h"
@@ -41,8 +44,9 @@ static enum cpu_isa best(void)
 #if defined(__x86_64__)
     __builtin_cpu_init();
 #ifdef CTRT_CPU_AVX2
-    bool avx2 = __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") && __builtin_cpu_supports("f16c")
-                && __builtin_cpu_supports("bmi2");
+    unsigned eax, ebx, ecx = 0, edx;        /* clang 14 has no __builtin_cpu_supports("f16c") */
+    bool avx2 = __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") && __builtin_cpu_supports("bmi2")
+                && __get_cpuid(1, &eax, &ebx, &ecx, &edx) && (ecx & bit_F16C);
     if (avx2)
         isa = CPU_ISA_AVX2;
 #ifdef CTRT_CPU_AVX512
