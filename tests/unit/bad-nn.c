@@ -176,6 +176,8 @@ static void optimizers(void)
     NULL_IN2(ctrt_sgd_add_group, p.sgd, pair, 1, NULL);
     BAD(INVALID_ARGUMENT, ctrt_sgd_new(NULL, p.linear, &(ctrt_sgd_options){ .lr = 0.1 }),
         ctrt_sgd_new(&optimizer, p.linear, &(ctrt_sgd_options){ .lr = 0.1, .nesterov = true }),
+        ctrt_sgd_new(&optimizer, NULL, &(ctrt_sgd_options){ .nesterov = true, .momentum = 0.9, .dampening = 0.1 }),
+        ctrt_sgd_new(&optimizer, NULL, &(ctrt_sgd_options){ .nesterov = true, .momentum = CTRT_ZERO }),
         ctrt_adamw_new(NULL, p.linear, NULL), ctrt_adam_new(NULL, p.linear, NULL),
         ctrt_rmsprop_new(NULL, p.linear, NULL), ctrt_adagrad_new(NULL, p.linear, NULL),
         ctrt_nadam_new(NULL, p.linear, NULL),
@@ -189,13 +191,19 @@ static void optimizers(void)
     BAD(NOT_FOUND, ctrt_optimizer_set_group_lr(p.sgd, 1, 1));
     FINE((ctrt_optimizer_release(&optimizer), ctrt_optimizer_release(NULL), optimizer == NULL));
     NULL_IN2(ctrt_optimizer_add, p.sgd, pair, 1);
+    CTRT_AUTO(tensor) made = NULL;
+    FINE(ctrt_mul(&made, p.leaf, p.leaf) == CTRT_OK);
+    BAD(AUTOGRAD, ctrt_optimizer_add(p.sgd, &made, 1));
+    BAD(DTYPE, ctrt_optimizer_add(p.sgd, &p.whole, 1));
+    BAD(INVALID_ARGUMENT, ctrt_optimizer_add(p.sgd, pair, 2), ctrt_optimizer_add(p.sgd, pair, -1));
     BAD(INVALID_ARGUMENT, ctrt_optimizer_step(NULL), ctrt_optimizer_zero_grad(NULL, true));
     FINE(ctrt_optimizer_lr(NULL) == 0 || isnan(ctrt_optimizer_lr(NULL)));
     BAD(INVALID_ARGUMENT, ctrt_optimizer_set_lr(NULL, 1), ctrt_optimizer_set_lr(p.sgd, NAN),
-        ctrt_clip_grad_norm_(&norm, NULL, 1), ctrt_clip_grad_norm_(&norm, p.linear, NAN));
+        ctrt_clip_grad_norm_(&norm, NULL, 1), ctrt_clip_grad_norm_(&norm, p.linear, NAN),
+        ctrt_clip_grad_norm_(&norm, p.linear, -1));
     ctrt_tensor *states[CTRT_OPTIMIZER_STATES] = { NULL };
     int64_t steps = 0;
-    FINE(ctrt_optimizer_parameter_count(NULL) == 0, ctrt_optimizer_parameter_count(p.sgd) > 0);
+    FINE(ctrt_optimizer_parameter_count(NULL) == 0, ctrt_optimizer_parameter_count(p.sgd) == 2);
     BAD(ANY, ctrt_optimizer_get_state(NULL, states, p.sgd, 0), ctrt_optimizer_get_state(&steps, NULL, p.sgd, 0),
         ctrt_optimizer_get_state(&steps, states, NULL, 0), ctrt_optimizer_get_state(&steps, states, p.sgd, 99),
         ctrt_optimizer_set_state(NULL, 0, 1, states), ctrt_optimizer_set_state(p.sgd, 99, 1, states),
