@@ -3,7 +3,8 @@
  * library. */
 #include "suite.h"
 
-/* ---- rows: q, k, v, mask; n[0] causal; n[1] operands [batch, rows, heads, columns], as in a module; x[0] scale ---- */
+/* ---- rows: q, k, v, mask; n[0] causal; n[1] transposed heads: operands [batch, rows, heads, columns], as in a module;
+ *      x[0] scale ---- */
 
 static const struct variant attentions[] = {
     { "plain", NORMAL, .in = { S(2, 3, 4), S(2, 5, 4), S(2, 5, 3), NONE } },
@@ -22,7 +23,8 @@ static const struct variant attentions[] = {
     { "", LARGE, .in = { S(3, 33, 16), S(3, 37, 16), S(3, 37, 20), NONE } },
     { "many keys", LARGE, .in = { S(2, 70, 24), S(2, 201, 24), S(2, 201, 40), NONE } },
     { "causal", LARGE, .in = { S(2, 135, 64), S(2, 135, 64), S(2, 135, 64), NONE }, .n = { 1 } },
-    { "causal, transposed heads", LARGE, .in = { S(2, 67, 2, 64), S(2, 67, 2, 64), S(2, 67, 2, 64), NONE }, .n = { 1, 1 } },
+    { "causal, transposed heads", LARGE, .in = { S(2, 67, 2, 64), S(2, 67, 2, 64), S(2, 67, 2, 64), NONE },
+      .n = { 1, 1 } },
     { "causal, more rows", LARGE, .in = { S(130, 16), S(33, 16), S(33, 8), NONE }, .n = { 1 } },
     { "causal, more keys, transposed heads", LARGE, .in = { S(1, 33, 2, 7), S(1, 140, 2, 7), S(1, 140, 2, 5), NONE },
       .n = { 1, 1 } },
@@ -144,12 +146,13 @@ static void check_extremes(struct run *run)
         check_tensor(run, "result", y, &want, COMPOSED, compute_dtype(run->dtype));
 }
 
-#define SPECIAL_ATTENTION(what, values) \
-    { "attention", "forward", what, FLOATS, .run = check_extremes, .data = values, .kernel = "softmax", .flags = MATRICES }
+#define EXTREME(what, values)                                                                               \
+    { "attention", "forward", what, FLOATS, .run = check_extremes, .data = values, .kernel = "softmax",     \
+      .flags = MATRICES }
 
 static const struct check_special specials[] = {
-    SPECIAL_ATTENTION("infinite scores", "infinite"),
-    SPECIAL_ATTENTION("large scores", NULL),
+    EXTREME("infinite scores", "infinite"),
+    EXTREME("large scores", NULL),
 };
 
 const struct family attention_family = { "attention", FAMILY_OPS(ops), FAMILY_SPECIALS(specials) };

@@ -99,7 +99,8 @@ static void views(void)
     BAD_X(ANY, ctrt_select, (0, 2), (0, -3), (0, INT64_MIN));
     BAD(ANY, ctrt_view_as(&out, p.x, ctrt_ints_of(NULL, 2)),
         ctrt_expand(&out, p.number, CTRT_SHAPE(INT64_MAX, INT64_MAX)), ctrt_expand(&out, p.x, CTRT_ALL_DIMS),
-        ctrt_expand(&out, p.x, ctrt_ints_of(NULL, 2)), ctrt_select(&out, p.number, 0, 0), ctrt_slice(&out, p.x, 0, 0, 1, 0), ctrt_slice(&out, p.x, 0, 0, 1, -1));
+        ctrt_expand(&out, p.x, ctrt_ints_of(NULL, 2)), ctrt_select(&out, p.number, 0, 0),
+        ctrt_slice(&out, p.x, 0, 0, 1, 0), ctrt_slice(&out, p.x, 0, 0, 1, -1));
     FINE(ctrt_slice(&out, p.x, 0, INT64_MIN, INT64_MAX, INT64_MAX) == CTRT_OK && ctrt_tensor_size(out, 0) == 1);
     ctrt_tensor_release(&out);
     NULLS1(ctrt_narrow, p.x, 0, 0, 1), NULLS1(ctrt_as_strided, p.x, CTRT_SHAPE(2), CTRT_SHAPE(1), 0);
