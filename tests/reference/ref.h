@@ -76,6 +76,17 @@ static inline char *ref_read_bytes(const char *name)
     return bytes;
 }
 
+/* Reads at most five words of the next line that has words and is no comment, and sets *rest to the text after it.
+ * Returns the number of words, 0 at the end. */
+static inline int ref_words(char words[5][32], char **rest)
+{
+    int count = 0;
+    for (char *line; count <= 0 && (line = strsep(rest, "\n")) != NULL;)
+        count = *line == '#' ? 0 : sscanf(line, "%31s %31s %31s %31s %31s", words[0], words[1], words[2], words[3],
+                                          words[4]);
+    return count > 0 ? count : 0;
+}
+
 static inline struct ref_record *ref_new_record(struct ref_file *file)
 {
     if (file->count % 64 == 0)
