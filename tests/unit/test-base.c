@@ -11,15 +11,6 @@
 #include "child.h"
 #include "tensor/shape.h"
 
-static void *run_thread(void *(*body)(void *), void *argument)
-{
-    pthread_t thread;
-    void *result = NULL;
-    REQUIRE_EQ(pthread_create(&thread, NULL, body, argument), 0);
-    pthread_join(thread, &result);
-    return result;
-}
-
 static int log_lines;
 static char last_line[256];
 
@@ -253,7 +244,7 @@ TEST(test_messages, "error messages are per thread, can be prefixed with context
     ctrt_fail(CTRT_ERR_IO, NULL);
     CHECK_STR(ctrt_error_message(), "input or output failed");
     CHECK_FAILS(fail_null("f", "x"), CTRT_ERR_INVALID_ARGUMENT, "f: x is NULL");
-    run_thread(message_of_thread, other);
+    in_threads(1, message_of_thread, other, 0);
     CHECK_STR(other, "");
     CHECK_HAS(ctrt_error_message(), "x is NULL");
     CHECK_FAILS(out_of_memory(77, "a thing"), CTRT_ERR_OUT_OF_MEMORY, "out of memory: 77 bytes for a thing");
@@ -276,20 +267,22 @@ TEST(test_messages, "error messages are per thread, can be prefixed with context
     CHECK_HAS(ctrt_version(), ".");
 }
 
-static void *make_garbage(void *argument)
+static void *make_garbage(void *count)
 {
-    (void)argument;
     void *objects[FREE_LIST_LIMIT + 10];
     for (int i = 0; i < FREE_LIST_LIMIT + 10; i++)
         objects[i] = free_list_take(FREE_NODE, 64);
     for (int i = 0; i < FREE_LIST_LIMIT + 10; i++)
         free_list_put(FREE_NODE, objects[i]);
-    return (void *)(intptr_t)thread_state.free[FREE_NODE].count;
+    *(int *)count = (int)thread_state.free[FREE_NODE].count;
+    return NULL;
 }
 
 TEST(test_memory, "free lists are bounded and are freed with their thread")
 {
-    CHECK_EQ((intptr_t)run_thread(make_garbage, NULL), FREE_LISTS_BYPASSED ? 0 : FREE_LIST_LIMIT);
+    int count = -1;
+    in_threads(1, make_garbage, &count, 0);
+    CHECK_EQ(count, FREE_LISTS_BYPASSED ? 0 : FREE_LIST_LIMIT);
     thread_register();
     void *object = free_list_take(FREE_TENSOR, 64);
     free_list_put(FREE_TENSOR, object);
