@@ -129,7 +129,7 @@ TEST(host, "item and item_int truncate, and reject what they cannot return")
 enum toy_kind {
     TOY_BARE,               /* no kernels, only the memory table */
     TOY_DENSE,              /* a copy kernel for contiguous operands only */
-    TOY_FULL                /* copy and fill kernels for any strides */
+    TOY_FULL                /* a copy kernel for any strides */
 };
 
 static size_t toy_bytes_to_host;
@@ -196,32 +196,17 @@ static ctrt_status toy_run_dense_copy(const ctrt_call *call)
     return toy_run_copy(call);
 }
 
-static ctrt_status toy_run_fill(const ctrt_call *call)
-{
-    const ctrt_view *to = call->outputs[0];
-    const ctrt_range_attributes *range = call->attributes;
-    for (int64_t i = 0; i < to->numel; i++)
-        dtype_store(toy_element(to, i), to->dtype, range->lo);
-    return CTRT_OK;
-}
-
 #define TOY_ALL_DTYPES ((1u << CTRT_DTYPE_COUNT) - 2)
-#define TOY_KERNEL(name, its_flags, function)                                                              \
-    { .size = sizeof(ctrt_kernel), .op = name, .dtypes = TOY_ALL_DTYPES, .flags = its_flags,          \
-      .run = function }
+#define TOY_COPY(its_flags, function) \
+    { .size = sizeof(ctrt_kernel), .op = "copy", .dtypes = TOY_ALL_DTYPES, .flags = its_flags, .run = function }
 #define TOY_TABLE(list, n)                                                                                 \
     { .size = sizeof(ctrt_kernel_table), .kernels = list, .count = n, .stride = sizeof(ctrt_kernel) }
 #define TOY_BACKEND(kind) { .size = sizeof(ctrt_backend), .memory = &toy_memory, .kernels = &toy_kernels[kind] }
 
-static const ctrt_kernel toy_full_kernels[] = {
-    TOY_KERNEL("copy", CTRT_KERNEL_STRIDED, toy_run_copy),
-    TOY_KERNEL("fill", CTRT_KERNEL_STRIDED, toy_run_fill),
-};
-static const ctrt_kernel toy_dense_kernels[] = { TOY_KERNEL("copy", 0, toy_run_dense_copy) };
+static const ctrt_kernel toy_dense = TOY_COPY(0, toy_run_dense_copy);
+static const ctrt_kernel toy_full = TOY_COPY(CTRT_KERNEL_STRIDED, toy_run_copy);
 static const ctrt_kernel_table toy_kernels[] = {
-    [TOY_BARE] = TOY_TABLE(NULL, 0),
-    [TOY_DENSE] = TOY_TABLE(toy_dense_kernels, 1),
-    [TOY_FULL] = TOY_TABLE(toy_full_kernels, 2),
+    [TOY_BARE] = TOY_TABLE(NULL, 0), [TOY_DENSE] = TOY_TABLE(&toy_dense, 1), [TOY_FULL] = TOY_TABLE(&toy_full, 1),
 };
 static const ctrt_memory_table toy_memory = {
     .size = sizeof toy_memory, .alloc = toy_alloc, .free = toy_free, .copy = toy_copy, .fill = toy_fill
