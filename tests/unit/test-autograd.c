@@ -50,7 +50,7 @@ TEST(accumulation, "backward accumulates into the leaves and frees saved tensors
 
 TEST(shapes_and_dtypes, "gradients take the operand's shape and dtype")
 {
-    CTRT_AUTO(tensor) s = NULL, p = OP(ones, CTRT_SHAPE(3, 1), CTRT_F32, NULL),
+    CTRT_AUTO(tensor) s = NULL, d = NULL, p = OP(ones, CTRT_SHAPE(3, 1), CTRT_F32, NULL),
         q = OP(full, CTRT_SHAPE(2, 1, 4), ctrt_float(3), CTRT_F64, NULL);
     CHECK_TRUE(!ctrt_tensor_require_grad(p, true) && !ctrt_tensor_require_grad(q, true));
     OK(ctrt_mul(&s, p, q), backward_of_sum(s));
@@ -58,6 +58,9 @@ TEST(shapes_and_dtypes, "gradients take the operand's shape and dtype")
     SHAPE_IS(ctrt_tensor_grad(p), 3, 1);
     CHECK_EQ(ctrt_tensor_dtype(ctrt_tensor_grad(p)), CTRT_F32);
     VALUES_ARE(ctrt_tensor_grad(q), 3, 3, 3, 3, 3, 3, 3, 3);
+    OK(ctrt_t(&s, p), ctrt_ones_like(&d, s, CTRT_DTYPE_DEFAULT, NULL),
+       ctrt_grad(&d, s, &p, 1, d, false, false, false), ctrt_t(&d, d));
+    SHAPE_IS(d, 1, 3);                          /* a view of a gradient that is a view */
 }
 
 TEST(leaf_at_backward, "backward of a leaf, and of one that no longer requires grad")
