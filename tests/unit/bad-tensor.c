@@ -48,8 +48,8 @@ static void accessors(void)
         ctrt_result_type(&dtype, &p.x, -1, NULL));
     BAD(ANY, ctrt_result_type(&dtype, NULL, 0, NULL));
     FINE(ctrt_default_dtype() == CTRT_F32);
-    BAD(DTYPE, ctrt_set_default_dtype(CTRT_I32));
-    BAD(ANY, ctrt_set_default_dtype(no_dtype));
+    BAD(DTYPE, ctrt_set_default_dtype(CTRT_I32), ctrt_set_default_dtype(CTRT_BOOL), ctrt_set_default_dtype(no_dtype),
+        ctrt_set_default_dtype(CTRT_DTYPE_DEFAULT), ctrt_set_default_dtype((ctrt_dtype)-1));
     FINE(ctrt_default_dtype() == CTRT_F32);
 }
 

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Tests data types: names, sizes, parsing, the default dtype and the exact bits of f16 and bf16; against PyTorch
+/* Tests data types: names, sizes, parsing and the exact bits of f16 and bf16; against PyTorch
  * (tests/reference): type promotion of all pairs of operands, and the result dtype of each op for each dtype. */
 #include <fnmatch.h>
 #include <math.h>
@@ -53,20 +53,6 @@ TEST(parsing, "names and aliases are parsed")
         CHECK_FAILS(ctrt_dtype_parse(&got, *c), CTRT_ERR_INVALID_ARGUMENT, "unknown dtype");
     CHECK_FAILS(ctrt_dtype_parse(&got, "float33"), CTRT_ERR_INVALID_ARGUMENT, "float32");
     CHECK_EQ(got, CTRT_I8);                     /* as before the failed calls */
-}
-
-TEST(the_default, "the default dtype")
-{
-    static const ctrt_dtype refused[] = { CTRT_I64, CTRT_BOOL, CTRT_DTYPE_DEFAULT, (ctrt_dtype)99, (ctrt_dtype)-1 };
-    ctrt_dtype got;
-    CHECK_DTYPE(ctrt_default_dtype(), CTRT_F32);
-    CHECK_OK(ctrt_set_default_dtype(CTRT_BF16));
-    EACH(c, refused)
-        CHECK_FAILS(ctrt_set_default_dtype(*c), CTRT_ERR_DTYPE, "not a floating type");
-    CHECK_DTYPE(ctrt_default_dtype(), CTRT_BF16);
-    OK(ctrt_set_default_dtype(CTRT_F32), dtype_resolve(&got, "test", CTRT_DTYPE_DEFAULT));
-    CHECK_DTYPE(got, CTRT_F32);
-    CHECK_FAILS(dtype_resolve(&got, "test", (ctrt_dtype)77), CTRT_ERR_DTYPE, "77");
 }
 
 static const struct half {
