@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* gradient.c: checks derivatives. Gradients in f64 are compared with central differences of the reference, second
- * derivatives with central differences of the first in random directions, and gradients in other floating types with
- * f64.
+/* gradient.c: checks derivatives. Gradients in f64 are compared with central differences of the reference (for large
+ * variants in one random direction), second derivatives with central differences of the first in random directions, and
+ * gradients in other floating types with f64.
  *
  * The differentiated function is L = sum(w * op(x)) with fixed random w. Central differences with step h have a
  * truncation error of h^2/6 L''' and a rounding error of about 1e-16 L / h. With h = 1e-5 and values of order one both
@@ -109,7 +109,7 @@ static bool pass_backward(struct pass *p, struct derivation *d, struct array *gr
 
 /* ---- derivatives in random directions ---- */
 
-/* Computes the value of S from first derivatives, without create_graph. */
+/* Computes the value of S (second_loss) from first derivatives, without create_graph. */
 static bool second_value(struct derivation *d, const struct array *cotangents, double *value)
 {
     struct pass p;
@@ -286,8 +286,9 @@ static int gradients_in(struct derivation *d, ctrt_dtype dtype, struct dice *dic
     return fine ? p.count : 0;
 }
 
-/* The tolerance is relative to the largest element of the gradient, or to 1/4 if all are smaller, because terms are of
- * order one and may cancel. Ops compute in f32 and round their results; a backward function calls up to a dozen ops. */
+/* The tolerance is relative to the largest element of the gradient, or, except in large variants, to 1/4 if all are
+ * smaller, because terms are of order one and may cancel. Ops compute in f32 and round their results; a backward
+ * function calls up to a dozen ops. */
 static void check_gradient_variant(struct run *run, const struct check_op *op, const struct variant *v,
                                    ctrt_dtype dtype, int salt)
 {
