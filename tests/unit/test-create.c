@@ -155,11 +155,4 @@ TEST(like, "empty_like, zeros_like, ones_like and full_like keep dtype and dense
     }
 }
 
-TEST_MAIN
-{
-    if (!cpu_opened())
-        return done();
-    const int result = run_tests();
-    ctrt_tensor_release(&y);
-    return result;
-}
+CPU_TESTS_MAIN
