@@ -88,7 +88,7 @@ public_tests += \
     tests/unit/test-autograd-threads.c tests/unit/test-checkpoint.c tests/unit/test-checkpoint-files.c \
     tests/unit/test-create.c tests/unit/test-dlpack.c tests/unit/test-grad-scaler.c tests/unit/test-inf-watch.c \
     tests/unit/test-nn.c tests/unit/test-nn-layers.c \
-    tests/unit/test-op-dtypes.c tests/unit/test-ops.c tests/unit/test-ops-reference.c tests/unit/test-optim.c \
+    tests/unit/test-ops.c tests/unit/test-ops-reference.c tests/unit/test-optim.c \
     tests/unit/test-view.c
 internal_tests += \
     tests/unit/test-convert.c tests/unit/test-dtype.c tests/unit/test-format.c \

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* gradient.c: checks derivatives. Gradients in f64 are compared with central differences of the reference, second
- * derivatives with central differences of the first in random directions, and gradients in other floating types with
- * f64.
+/* gradient.c: checks derivatives. Gradients in f64 are compared with central differences of the reference (for large
+ * variants in one random direction), second derivatives with central differences of the first in random directions, and
+ * gradients in other floating types with f64.
  *
  * The differentiated function is L = sum(w * op(x)) with fixed random w. Central differences with step h have a
  * truncation error of h^2/6 L''' and a rounding error of about 1e-16 L / h. With h = 1e-5 and values of order one both
@@ -107,6 +107,59 @@ static bool pass_backward(struct pass *p, struct derivation *d, struct array *gr
     return fine;
 }
 
+/* ---- derivatives in random directions ---- */
+
+/* Computes the value of S (second_loss) from first derivatives, without create_graph. */
+static bool second_value(struct derivation *d, const struct array *cotangents, double *value)
+{
+    struct pass p;
+    struct array grads[MAX_INPUTS];
+    const bool fine = pass_begin(&p, d, CONTIGUOUS, CTRT_F64, NULL) && pass_backward(&p, d, grads);
+    *value = 0;
+    for (int k = 0; fine && k < p.count; k++)
+        *value += dot(&grads[k], &cotangents[k]);
+    pass_end(&p);
+    return fine;
+}
+
+/* Central differences of S for each element would call the device hundreds of times per variant. Instead, each input is
+ * moved in a few random directions u, in which the difference is the dot product of u and the gradient. An error in any
+ * element changes that product. */
+enum { DIRECTIONS = 3 };
+
+/* Compares the derivatives of S or, without cotangents, of L in random directions (in one, because the reference of L
+ * takes long) with those by `gradient`, which is zero if it has no elements. */
+static bool check_directions(struct derivation *d, const char *what, struct array *x, const struct array *gradient,
+                             const struct array *cotangents, struct dice *dice)
+{
+    struct array was, direction, got, want;
+    const int64_t count = cotangents == NULL ? 1 : DIRECTIONS;
+    bool fine = true;
+    array_make(&was, CTRT_F64, x->ndim, x->shape);
+    array_make(&direction, CTRT_F64, x->ndim, x->shape);
+    array_make(&got, CTRT_F64, 1, &count);
+    array_make(&want, CTRT_F64, 1, &count);
+    memcpy(was.f, x->f, (size_t)x->numel * sizeof *x->f);
+    for (int i = 0; fine && i < count; i++) {
+        double value[2];
+        void *mark = scratch_mark();
+        fill_random(&direction, dice);
+        for (int side = 0; fine && side < 2; side++) {
+            for (int64_t k = 0; k < x->numel; k++)
+                x->f[k] = was.f[k] + (side ? step : -step) * direction.f[k];
+            if (cotangents == NULL)
+                value[side] = loss_of(d);
+            else
+                fine = second_value(d, cotangents, &value[side]);
+        }
+        memcpy(x->f, was.f, (size_t)x->numel * sizeof *x->f);
+        scratch_release(mark);
+        got.f[i] = gradient->f != NULL ? dot(gradient, &direction) : 0;
+        want.f[i] = fine ? (value[1] - value[0]) / (2 * step) : 0;
+    }
+    return fine && check_near(d->run, what, &got, &want, wanted, fmax(most_of(&want), 1e-2));
+}
+
 static void first_derivative(struct run *run, const struct check_op *op, const struct variant *v,
                              enum layout layout, int salt)
 {
@@ -120,12 +173,16 @@ static void first_derivative(struct run *run, const struct check_op *op, const s
     for (int k = 0; fine && k < p.count; k++) {
         char what[32];
         const struct placed *in = &p.s.in[p.which[k]];
+        snprintf(what, sizeof what, "gradient of input %d", p.which[k]);
+        if (v->sort == LARGE) {
+            check_directions(&d, what, &d.full[p.which[k]], &got[k], NULL, &dice);
+            continue;
+        }
         differences(&d, &d.full[p.which[k]], &full);
         /* In a broadcast layout several elements share memory, whose gradient is their sum. */
         array_make(&want, CTRT_F64, in->base.ndim, in->base.shape);
         for (int64_t e = 0; e < full.numel; e++)
             want.f[in->map[e]] += full.f[e];
-        snprintf(what, sizeof what, "gradient of input %d", p.which[k]);
         check_near(run, what, &got[k], &want, wanted, fmax(most_of(&want), 1e-3));
     }
     pass_end(&p);
@@ -149,55 +206,11 @@ static ctrt_status second_loss(ctrt_tensor **out, struct pass *p, ctrt_tensor *c
     return CTRT_OK;
 }
 
-/* Computes the value of S from first derivatives, without create_graph. */
-static bool second_value(struct derivation *d, const struct array *cotangents, double *value)
-{
-    struct pass p;
-    struct array grads[MAX_INPUTS];
-    const bool fine = pass_begin(&p, d, CONTIGUOUS, CTRT_F64, NULL) && pass_backward(&p, d, grads);
-    *value = 0;
-    for (int k = 0; fine && k < p.count; k++)
-        *value += dot(&grads[k], &cotangents[k]);
-    pass_end(&p);
-    return fine;
-}
-
-/* Central differences of S for each element would call the device hundreds of times per variant. Instead, each input is
- * moved in a few random directions u, in which the difference is the dot product of u and the gradient. An error in any
- * element changes that product. */
-enum { DIRECTIONS = 3 };
-
-/* Computes the derivatives of S in the given directions of `x`; returns false if S cannot be computed. */
-static bool directional(struct derivation *d, struct array *x, const struct array *directions, struct array *out,
-                        const struct array *cotangents)
-{
-    struct array was;
-    array_make(&was, CTRT_F64, x->ndim, x->shape);
-    array_make(out, CTRT_F64, 1, (int64_t[]){ DIRECTIONS });
-    memcpy(was.f, x->f, (size_t)x->numel * sizeof *x->f);
-    for (int i = 0; i < DIRECTIONS; i++) {
-        double value[2];
-        void *mark = scratch_mark();
-        bool fine = true;
-        for (int side = 0; fine && side < 2; side++) {
-            for (int64_t k = 0; k < x->numel; k++)
-                x->f[k] = was.f[k] + (side ? step : -step) * directions[i].f[k];
-            fine = second_value(d, cotangents, &value[side]);
-        }
-        memcpy(x->f, was.f, (size_t)x->numel * sizeof *x->f);
-        scratch_release(mark);
-        if (!fine)
-            return false;
-        out->f[i] = (value[1] - value[0]) / (2 * step);
-    }
-    return true;
-}
-
 static void second_derivative(struct run *run, const struct check_op *op, const struct variant *v, int salt)
 {
     struct derivation d = { .run = run, .op = op, .v = v };
     struct pass p;
-    struct array values[MAX_INPUTS], got, want;
+    struct array values[MAX_INPUTS];
     ctrt_tensor *cotangents[MAX_INPUTS] = { NULL }, *second[MAX_INPUTS + 1] = { NULL };
     CTRT_AUTO(tensor) loss = NULL;
     struct dice dice = op_dice(run, op, CTRT_F64, 9500 + salt);
@@ -217,24 +230,11 @@ static void second_derivative(struct run *run, const struct check_op *op, const 
                        "the second backward");
     for (int k = 0; fine && k <= p.count; k++) {
         const bool input = k < p.count;
-        struct array *x = input ? &d.full[p.which[k]] : &d.weight, directions[DIRECTIONS];
-        for (int i = 0; i < DIRECTIONS; i++) {
-            array_make(&directions[i], CTRT_F64, x->ndim, x->shape);
-            fill_random(&directions[i], &dice);
-        }
-        if (!directional(&d, x, directions, &want, values))
-            break;
-        array_make(&got, CTRT_F64, 1, (int64_t[]){ DIRECTIONS });
-        if (second[k] != NULL) {                    /* no gradient means zero */
-            struct array gradient;
-            if (!download(run, &gradient, second[k]))
-                break;
-            for (int i = 0; i < DIRECTIONS; i++)
-                got.f[i] = dot(&gradient, &directions[i]);
-        }
+        struct array gradient = { .f = NULL };
         char what[48];
         snprintf(what, sizeof what, "second derivative by %s %d", input ? "input" : "w", input ? p.which[k] : 0);
-        check_near(run, what, &got, &want, wanted, fmax(most_of(&want), 1e-2));
+        fine = (second[k] == NULL || download(run, &gradient, second[k]))
+               && check_directions(&d, what, input ? &d.full[p.which[k]] : &d.weight, &gradient, values, &dice);
     }
     for (int k = 0; k <= p.count; k++)
         ctrt_tensor_release(&second[k]);
@@ -258,7 +258,8 @@ void check_gradient(struct run *run, const struct check_op *op)
             continue;
         for (int k = 0; k < count && !run->skipped; k++)
             if ((variants[k].sort == NORMAL
-                 || (layout == CONTIGUOUS && variants[k].sort != LARGE && variants[k].sort != SPECIAL))
+                 || (layout == CONTIGUOUS && variants[k].sort != SPECIAL
+                     && (variants[k].sort != LARGE || (op->flags & LARGE_GRAD))))
                 && layout_fits(layout, op, &variants[k]))
                 first_derivative(run, op, &variants[k], layout, l * 100 + k);
         check_end(run);
@@ -285,8 +286,9 @@ static int gradients_in(struct derivation *d, ctrt_dtype dtype, struct dice *dic
     return fine ? p.count : 0;
 }
 
-/* The tolerance is relative to the largest element of the gradient, or to 1/4 if all are smaller, because terms are of
- * order one and may cancel. Ops compute in f32 and round their results; a backward function calls up to a dozen ops. */
+/* The tolerance is relative to the largest element of the gradient, or, except in large variants, to 1/4 if all are
+ * smaller, because terms are of order one and may cancel. Ops compute in f32 and round their results; a backward
+ * function calls up to a dozen ops. */
 static void check_gradient_variant(struct run *run, const struct check_op *op, const struct variant *v,
                                    ctrt_dtype dtype, int salt)
 {
@@ -302,19 +304,20 @@ static void check_gradient_variant(struct run *run, const struct check_op *op, c
         char what[32];
         snprintf(what, sizeof what, "gradient %d", k);
         wide[k].dtype = dtype;
-        check_near(run, what, &narrow[k], &wide[k], tolerance, fmax(most_of(&wide[k]), 0.25));
+        check_near(run, what, &narrow[k], &wide[k], tolerance, fmax(most_of(&wide[k]), v->sort == LARGE ? 0 : 0.25));
     }
 }
 
 void check_gradient_dtype(struct run *run, const struct check_op *op, ctrt_dtype dtype)
 {
-    if ((dtype != CTRT_F32 && (op->flags & NO_HALF_GRAD)) || !(op->dtypes & BIT(F64))
+    if ((dtype != CTRT_F32 && (op->flags & NO_HALF_GRAD))
         || !check_begin(run, op->name, dtype, "gradient", "gradient"))
         return;
     for (int k = 0; k < op->variant_count && !run->skipped; k++) {
         const struct variant *v = &op->variants[k];
         if (v->sort == NORMAL
-            || (v->sort == LARGE && dtype == CTRT_F32 && v->in[0].n == 1 && !(op->flags & TIES)))
+            || (v->sort == LARGE && dtype == CTRT_F32 && v->in[0].n == 1 && !(op->flags & TIES))
+            || (v->sort == LARGE && (op->flags & LARGE_GRAD)))
             check_gradient_variant(run, op, v, dtype, k);
     }
     check_end(run);

@@ -88,6 +88,7 @@ static const struct variant linears[] = {
     { "no rows", ZERO_SIZE, .in = { S(0, 5), S(4, 5), S(4) } },
     { "no inputs", ZERO_SIZE, .in = { S(3, 0), S(4, 0), S(4) } },
     { "", LARGE, .in = { S(37, 129), S(65, 129), S(65) } },
+    { "few rows", LARGE, .in = { S(5, 129), S(65, 129), NONE } },
 };
 
 /* A matrix product with the transposed weight, and the bias added to its rows. */

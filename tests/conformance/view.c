@@ -36,6 +36,7 @@ static const struct variant reshapes[] = {
     { "with ones", NORMAL, .in = { S(3, 4), S(1, 3, 1, 4) }, .n = { 4, 1, 3, 1, 4 } },
     { "nothing", ZERO_SIZE, .in = { S(0, 4), S(2, 0) }, .n = { 2, 2, 0 } },
     { "to 1", ZERO_DIM, .in = { S0, S(1, 1) }, .n = { 2, 1, 1 } },
+    { "to no dims", NORMAL, .in = { S(1, 1), S0 } },
 };
 RESHAPES(reshape, ctrt_reshape(out, in[0], ctrt_ints_of(&v->n[1], (int)v->n[0])))
 
@@ -56,7 +57,9 @@ static const struct variant squeezes[] = {
     { "two", NORMAL, .in = { S(1, 3, 1, 2), S(3, 2) }, .n = { 2, 0, -2 } },
     { "a size that is not 1", NORMAL, .in = { S(2, 3), S(2, 3) }, .n = { 1, 1 } },
     { "nothing", ZERO_SIZE, .in = { S(1, 0), S(0) }, .n = { -1 } },
+    { "no dim", NORMAL, .in = { S(1, 3), S(1, 3) } },
     { "", ZERO_DIM, .in = { S0, S0 }, .n = { -1 } },
+    { "a dim", ZERO_DIM, .in = { S0, S0 }, .n = { 1, -1 } },
 };
 VIEWS(squeeze, ctrt_squeeze(out, in[0], v->n[0] < 0 ? CTRT_ALL_DIMS : ctrt_ints_of(&v->n[1], (int)v->n[0])))
 
@@ -75,11 +78,13 @@ static const struct variant permutes[] = {
     { "3 dims", NORMAL, .in = { S(2, 3, 4), S(4, 2, 3), S(1, 12, 4) }, .n = { 2, 0, 1 } },
     { "negative", NORMAL, .in = { S(2, 3, 4), S(4, 3, 2), S(1, 4, 12) }, .n = { -1, 1, 0 } },
     { "nothing", ZERO_SIZE, .in = { S(2, 0), S(0, 2) }, .n = { 1, 0 } },
+    { "", ZERO_DIM, .in = { S0, S0 } },
 };
 static const struct variant transposes[] = {
     { "2 dims", NORMAL, .in = { S(2, 3), S(3, 2), S(1, 3) }, .n = { 0, -1 } },
     { "3 dims", NORMAL, .in = { S(2, 3, 4), S(4, 3, 2), S(1, 4, 12) }, .n = { 2, 0 } },
     { "itself", NORMAL, .in = { S(2, 3), S(2, 3) }, .n = { 1, 1 } },
+    { "", ZERO_DIM, .in = { S0, S0 }, .n = { 0, -1 } },
 };
 static const struct variant ts[] = {
     { "2 dims", NORMAL, .in = { S(2, 3), S(3, 2), S(1, 3) } },
@@ -96,6 +101,7 @@ static const struct variant expands[] = {
     { "new dims", NORMAL, .in = { S(3, 1), S(2, 1, 3, 4), S(0, 0, 1, 0) }, .n = { 4, 2, 1, -1, 4 } },
     { "kept", NORMAL, .in = { S(2, 3), S(2, 3) }, .n = { 2, -1, -1 } },
     { "to nothing", ZERO_SIZE, .in = { S(1, 3), S(0, 3) }, .n = { 2, 0, 3 } },
+    { "of nothing", ZERO_SIZE, .in = { S(0, 1), S(2, 0, 5) }, .n = { 3, 2, 0, 5 } },
     { "", ZERO_DIM, .in = { S0, S(2, 3), S(0, 0) }, .n = { 2, 2, 3 } },
 };
 VIEWS(expand, ctrt_expand(out, in[0], ctrt_ints_of(&v->n[1], (int)v->n[0])))
@@ -155,27 +161,4 @@ static const struct check_op ops[] = {
     { "as_strided", .dtypes = BIT(F32) | BIT(F64) | BIT(I64), .in = { ANY }, USES(strided, view, strideds) },
 };
 
-static void check_chunks(struct run *run)
-{
-    static const int64_t sizes[4] = { 2, 2, 2, 1 };
-    CTRT_AUTO(tensor) x = NULL;
-    ctrt_tensor *parts[4] = { NULL };
-    int count = 0;
-    if (!check_ok(run, ctrt_zeros(&x, CTRT_SHAPE(2, 3, 7), CTRT_F32, run->device), "zeros")
-        || !check_ok(run, ctrt_chunk(parts, &count, x, 4, 2), "chunk"))
-        return;
-    if (count != 4)
-        check_fail(run, "chunk of 7 into 4: got %d chunks, expected 4", count);
-    for (int k = 0; k < count && k < 4; k++) {
-        if (ctrt_tensor_size(parts[k], 2) != sizes[k] || !ctrt_tensor_shares_storage(x, parts[k]))
-            check_fail(run, "chunk of 7 into 4: chunk %d has %d columns, expected %d", k,
-                       (int)ctrt_tensor_size(parts[k], 2), (int)sizes[k]);
-        ctrt_tensor_release(&parts[k]);
-    }
-}
-
-static const struct check_special specials[] = {
-    { "chunk", "forward", "views of parts", 0, .run = check_chunks, .kernel = "slice" },
-};
-
-const struct family view_family = { "view", FAMILY_OPS(ops), FAMILY_SPECIALS(specials) };
+const struct family view_family = { "view", FAMILY_OPS(ops) };

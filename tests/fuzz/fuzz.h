@@ -1,10 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* fuzz.h: the interface of a fuzz target. Each file fuzz-NAME.c is one target. It works with libFuzzer:
- *
- *     clang -g -DFUZZ_LIBFUZZER -fsanitize=fuzzer,address -Iinclude -Icore -I. -Itests/unit tests/fuzz/fuzz-visible.c
- *           core/...
- *
- * and with driver.c, which `make check` runs for a second from the target's own examples. */
+/* fuzz.h: the interface of a fuzz target. Each file fuzz-NAME.c is one target. `make check` runs driver.c with it for a
+ * second, from the target's own examples. For libFuzzer, LLVMFuzzerTestOneInput has to call fuzz_one. */
 #ifndef CTRT_TESTS_FUZZ_H
 #define CTRT_TESTS_FUZZ_H
 
@@ -24,11 +20,7 @@ typedef int fuzz_target(const uint8_t *data, size_t size);
 int fuzz_run(const char *path, fuzz_target *target, const char *const *examples, const char *const *words);
 
 /* At the end of a target's file, which defines fuzz_one, fuzz_examples and fuzz_words. */
-#ifdef FUZZ_LIBFUZZER
-#define FUZZ_MAIN int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) { return fuzz_one(data, size); }
-#else
 #define FUZZ_MAIN TEST_MAIN { return fuzz_run(argc > 1 ? argv[1] : NULL, fuzz_one, fuzz_examples, fuzz_words); }
-#endif
 
 /* The same for a target that defines fuzz_text and gets the input as a string. */
 #define FUZZ_TEXT_MAIN                                                          \

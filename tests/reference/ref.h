@@ -6,8 +6,7 @@
  *     const struct ref_record *w = ref_find(ref, "init/%s", name);
  *     ref_free(ref);
  *
- * Files are read from $CTRT_TEST_REFERENCE if it is set, otherwise from the macro CTRT_TEST_REFERENCE_DIR if it is
- * defined, otherwise from $srcdir/tests/reference if automake's test driver has set srcdir, otherwise from
+ * Files are read from $srcdir/tests/reference if automake's test driver has set srcdir, otherwise from
  * tests/reference. A file that is missing or malformed ends the program. */
 #ifndef CTRT_TESTS_REF_H
 #define CTRT_TESTS_REF_H
@@ -62,17 +61,9 @@ static inline void ref_stop(const char *file, const char *why)
 
 static inline char *ref_read_bytes(const char *name)
 {
-    const char *folder = getenv("CTRT_TEST_REFERENCE"), *below = "";
-#ifdef CTRT_TEST_REFERENCE_DIR
-    if (!folder)
-        folder = CTRT_TEST_REFERENCE_DIR;
-#endif
-    if (!folder) {
-        folder = getenv("srcdir") ? getenv("srcdir") : ".";
-        below = "/tests/reference";
-    }
+    const char *srcdir = getenv("srcdir");
     char path[4096];
-    snprintf(path, sizeof path, "%s%s/%s", folder, below, name);
+    snprintf(path, sizeof path, "%s/tests/reference/%s", srcdir != NULL ? srcdir : ".", name);
     FILE *in = fopen(path, "rb");
     if (!in || fseek(in, 0, SEEK_END) != 0)
         ref_stop(path, "cannot be read");
@@ -83,6 +74,17 @@ static inline char *ref_read_bytes(const char *name)
         ref_stop(path, "cannot be read");
     fclose(in);
     return bytes;
+}
+
+/* Reads at most five words of the next line that has words and is no comment, and sets *rest to the text after it.
+ * Returns the number of words, 0 at the end. */
+static inline int ref_words(char words[5][32], char **rest)
+{
+    int count = 0;
+    for (char *line; count <= 0 && (line = strsep(rest, "\n")) != NULL;)
+        count = *line == '#' ? 0 : sscanf(line, "%31s %31s %31s %31s %31s", words[0], words[1], words[2], words[3],
+                                          words[4]);
+    return count > 0 ? count : 0;
 }
 
 static inline struct ref_record *ref_new_record(struct ref_file *file)

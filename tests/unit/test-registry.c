@@ -276,9 +276,13 @@ TEST(test_params, NULL)
         CHECK_FAILS(ctrt_param_set("CTRT_FAKE_DEVICE", "7"), CTRT_ERR_NOT_FOUND, "did you mean CTRT_FAKE_DEVICES?");
         CHECK_FAILS(ctrt_param_set("CTRT_FAKE_DEVICES", "8"), CTRT_ERR_STATE, "already in use");
         if (CHECK_TRUE(param_listed(&info, "CTRT_FAKE_DEVICES"))) {
-            STRINGS((info.value, "7"), (info.origin, "program"));
+            STRINGS((info.value, "7"), (info.origin, "program"), (info.type, "int"),
+                    (info.help, "how many devices the fake backend has"));
             CHECK_HAS(info.owner, "backend-");
         }
+        CHECK_TRUE(param_listed(&info, "CTRT_GRAPH_GROWTH"));
+        STRINGS((info.owner, "core"), (info.origin, "default"));
+        CHECK_OK(ctrt_param_set("CTRT_GRAPH_GROWTH", "9"));     /* listing a parameter does not read it */
     }
     IN_CHILD(folder_path(valid, NULL), QUIET) {
         CHECK_FAILS(ctrt_param_set("CTRT_FAKE_DEVICES", "many"), CTRT_ERR_INVALID_ARGUMENT,

@@ -24,25 +24,6 @@ static void view_is(int line, const char *call, ctrt_status status, ctrt_ints sh
 #define VIEW_IS(call, shape, strides)   view_is(__LINE__, #call, (call), (shape), (strides))
 #define NO_DIMS                         CTRT_SCALAR_SHAPE
 
-TEST(reshaping, "reshape, view_as and flatten return views where the strides allow it")
-{
-    CTRT_AUTO(tensor) t = NULL, zero = NULL, scalar = counting_of(CTRT_SCALAR_SHAPE, CTRT_F32);
-    view_of(COUNTING(2, 3, 4));
-    CHECK_OK(ctrt_flatten(&y, x, 1, 1));
-    CHECK_TRUE(y == x);                         /* one dimension: the tensor itself */
-    CHECK_OK(ctrt_transpose(&t, x, 1, 2));
-    VIEW_IS(ctrt_view_as(&y, t, SIZES(2, 2, 2, 3)), SIZES(2, 2, 2, 3), SIZES(12, 2, 1, 4));
-    CHECK_FAILS(ctrt_view_as(&y, t, SIZES(24)), CTRT_ERR_SHAPE, "use ctrt_reshape");
-    SHAPE_IS(y, 2, 2, 2, 3);                    /* unchanged by the failed call */
-    CHECK_OK(ctrt_reshape(&y, t, SIZES(24)));
-    CHECK_TRUE(!ctrt_tensor_shares_storage(t, y));
-    OK(ctrt_reshape(&y, scalar, SIZES(1, 1)), ctrt_reshape(&y, y, NO_DIMS));
-    CHECK_EQ(ctrt_tensor_ndim(y), 0);
-    CHECK_OK(ctrt_empty(&zero, SIZES(0, 3), CTRT_F32, cpu));
-    GIVES_SHAPE(ctrt_reshape(&y, zero, SIZES(5, 0, 7)), 5, 0, 7);
-    CHECK_FAILS(ctrt_reshape(&y, zero, SIZES(0, INT64_MAX, INT64_MAX)), CTRT_ERR_OVERFLOW, NULL);
-}
-
 /* Which strides allow a view, and its strides, where `want` is not empty. The stride of a size of 1 is ignored. */
 TEST(reshaping_strides, "views of strided and expanded tensors with another shape")
 {
@@ -54,7 +35,7 @@ TEST(reshaping_strides, "views of strided and expanded tensors with another shap
         { 2, 1, 0, { 3, 4 }, { 0, 1 }, { 12 }, { 0 } }, { 2, 3, 3, { 3, 4 }, { 0, 1 }, { 3, 2, 2 }, { 0, 2, 1 } },
         { 1, 2, 2, { 4 }, { 0 }, { 2, 2 }, { 0, 0 } },
     };
-    CTRT_AUTO(tensor) storage = COUNTING(64);
+    CTRT_AUTO(tensor) storage = COUNTING(64), zero = NULL;
     EACH(c, cases) {
         CHECK_OK(ctrt_as_strided(&x, storage, ctrt_ints_of(c->shape, c->in_ndim), ctrt_ints_of(c->strides, c->in_ndim),
                                  0));
@@ -64,66 +45,29 @@ TEST(reshaping_strides, "views of strided and expanded tensors with another shap
         else
             CHECK_FAILS(ctrt_view_as(&y, x, to), CTRT_ERR_SHAPE, "use ctrt_reshape");
     }
+    CHECK_OK(ctrt_flatten(&y, x, 0, 0));
+    CHECK_TRUE(y == x);                         /* one dimension: the tensor itself */
+    CHECK_OK(ctrt_empty(&zero, SIZES(0, 3), CTRT_F32, cpu));
+    CHECK_FAILS(ctrt_reshape(&y, zero, SIZES(0, INT64_MAX, INT64_MAX)), CTRT_ERR_OVERFLOW, NULL);
 }
 
-TEST(squeezing, "squeeze and unsqueeze remove and add dimensions of size 1")
+TEST(dimensions, "expand to sizes of 1; errors of unsqueeze and squeeze")
 {
     CTRT_AUTO(tensor) eight = COUNTING(1, 1, 1, 1, 1, 1, 1, 2);
-    view_of(COUNTING(1, 3, 1, 2));
-    VIEW_IS(ctrt_squeeze(&y, x, CTRT_ALL_DIMS), SIZES(3, 2), SIZES(2, 1));
-    VIEW_IS(ctrt_squeeze(&y, x, CTRT_DIMS(1, -2)), SIZES(1, 3, 2), SIZES(6, 2, 1));     /* size 3 stays */
-    VIEW_IS(ctrt_squeeze(&y, x, ctrt_ints_of(NULL, 0)), SIZES(1, 3, 1, 2), SIZES(6, 2, 2, 1));
-    VIEW_IS(ctrt_unsqueeze(&y, x, 2), SIZES(1, 3, 1, 1, 2), SIZES(6, 2, 2, 2, 1));
-    VIEW_IS(ctrt_unsqueeze(&y, x, -1), SIZES(1, 3, 1, 2, 1), SIZES(6, 2, 2, 1, 1));
-    CHECK_FAILS(ctrt_unsqueeze(&y, x, 5), CTRT_ERR_SHAPE, "out of range [-5, 4]");
-    CHECK(strstr(ctrt_error_message(), "5 dimensions") == NULL, "x has 4 dimensions: %s", ctrt_error_message());
-    CHECK_FAILS(ctrt_unsqueeze(&y, eight, 0), CTRT_ERR_SHAPE, "9 dimensions");
-    CHECK_FAILS(ctrt_squeeze(&y, x, ctrt_ints_of(NULL, -2)), CTRT_ERR_INVALID_ARGUMENT, "a list of -2 dimensions");
-    view_of(counting_of(NO_DIMS, CTRT_F32));
-    VIEW_IS(ctrt_squeeze(&y, x, CTRT_DIMS(-1)), NO_DIMS, NO_DIMS);
-}
-
-TEST(ordering, "permute and transpose of 0-dim tensors, and errors")
-{
-    view_of(counting_of(NO_DIMS, CTRT_F32));
-    VIEW_IS(ctrt_permute(&y, x, NO_DIMS), NO_DIMS, NO_DIMS);
-    VIEW_IS(ctrt_transpose(&y, x, 0, -1), NO_DIMS, NO_DIMS);
-    view_of(COUNTING(2, 3, 4));
-    CHECK_FAILS(ctrt_permute(&y, x, ctrt_ints_of(NULL, 3)), CTRT_ERR_INVALID_ARGUMENT, "NULL");
-    CHECK_FAILS(ctrt_t(&y, x), CTRT_ERR_SHAPE, "[2, 3, 4]");
-}
-
-TEST(expanding, "expand: sizes of 0 and 1, and errors")
-{
-    CTRT_AUTO(tensor) scalar = counting_of(NO_DIMS, CTRT_F32), zero = NULL;
     view_of(COUNTING(3, 1));
     VIEW_IS(ctrt_expand(&y, x, SIZES(1, 3, 1)), SIZES(1, 3, 1), SIZES(3, 1, 1));        /* repeats no element */
-    GIVES_SHAPE(ctrt_expand(&y, x, SIZES(3, 0)), 3, 0);
-    CHECK_OK(ctrt_empty(&zero, SIZES(0, 1), CTRT_F32, cpu));
-    GIVES_SHAPE(ctrt_expand(&y, zero, SIZES(2, 0, 5)), 2, 0, 5);
-    CHECK_FAILS(ctrt_expand(&y, x, SIZES(4, 1)), CTRT_ERR_SHAPE, "[3, 1] expanded to [4, 1]");
-    CHECK_FAILS(ctrt_expand(&y, x, SIZES(0, 1)), CTRT_ERR_SHAPE, "size 0");
-    CHECK_FAILS(ctrt_expand(&y, scalar, SIZES(1, 1, 1, 1, 1, 1, 1, 1, 1)), CTRT_ERR_SHAPE, "9 dimensions");
-    CHECK_FAILS(ctrt_expand(&y, x, ctrt_ints_of(NULL, 2)), CTRT_ERR_INVALID_ARGUMENT, "NULL");
+    CHECK_FAILS(ctrt_unsqueeze(&y, x, 3), CTRT_ERR_SHAPE, "out of range [-3, 2]");
+    CHECK(strstr(ctrt_error_message(), "3 dimensions") == NULL, "x has 2 dimensions: %s", ctrt_error_message());
+    CHECK_FAILS(ctrt_unsqueeze(&y, eight, 0), CTRT_ERR_SHAPE, "9 dimensions");
+    CHECK_FAILS(ctrt_squeeze(&y, x, ctrt_ints_of(NULL, -2)), CTRT_ERR_INVALID_ARGUMENT, "a list of -2 dimensions");
 }
 
-TEST(parts, "select, slice and narrow return views of a part")
+TEST(parts, "slice and narrow return views of a part; a view of a view")
 {
-    view_of(COUNTING(2, 3));
-    VIEW_IS(ctrt_select(&y, x, 0, 1), SIZES(3), SIZES(1));
-    CHECK_EQ(ctrt_tensor_offset(y), 3);
-    VIEW_IS(ctrt_select(&y, y, 0, 1), NO_DIMS, NO_DIMS);            /* a view of a view */
-    VALUES_ARE(y, 4);
-    CHECK_FAILS(ctrt_select(&y, x, 0, 2), CTRT_ERR_SHAPE, "index 2 is out of range for dimension 0 of shape [2, 3]");
-
     static const struct { int64_t start, end, step; int count; double values[2]; } slices[] = {
         { -3, INT64_MAX, 1, 3, { 7, 8 } }, { 0, 100, 4, 3, { 0, 4 } }, { 1, 9, 4, 2, { 1, 5 } },
         { 10, 12, 1, 0, { 0 } }, { 50, 60, 1, 0, { 0 } }, { 3, -3, 2, 2, { 3, 5 } }, { 4, 8, INT64_MAX, 1, { 4 } },
         { INT64_MIN, INT64_MAX, 9, 2, { 0, 9 } }, { 0, -100, 1, 0, { 0 } },
-    };
-    static const struct { int64_t start, length; } bad_narrows[] = {
-        { 9, 2 }, { 11, 0 }, { -11, 1 }, { 0, -1 }, { 0, 11 }, { 5, INT64_MAX }, { INT64_MIN, 1 },
-        { INT64_MAX, INT64_MAX }, { -1, 2 },
     };
     view_of(COUNTING(10));
     EACH(c, slices) {
@@ -135,12 +79,9 @@ TEST(parts, "select, slice and narrow return views of a part")
     }
     VIEW_IS(ctrt_narrow(&y, x, 0, -2, 2), SIZES(2), SIZES(1));
     VALUES_ARE(y, 8, 9);
+    VIEW_IS(ctrt_select(&y, y, 0, 1), NO_DIMS, NO_DIMS);
+    CHECK_EQ(ctrt_tensor_offset(y), 9);
     GIVES_SHAPE(ctrt_narrow(&y, x, 0, 10, 0), 0);
-    EACH(c, bad_narrows)
-        CHECK_FAILS(ctrt_narrow(&y, x, 0, c->start, c->length), CTRT_ERR_SHAPE,
-                    "are not inside dimension 0 of shape [10]");
-    view_of(counting_of(NO_DIMS, CTRT_F32));
-    FAILS(SHAPE, (ctrt_slice(&y, x, 0, 0, 1, 1), "0-dim"), (ctrt_narrow(&y, x, 0, 0, 1), "0-dim"));
 }
 
 TEST(chunks, "chunk divides a dimension into views")
@@ -156,7 +97,7 @@ TEST(chunks, "chunk divides a dimension into views")
            ctrt_chunk(pieces, &count, x, c->chunks, -1));
         CHECK_EQ(count, c->count);
         for (int p = 0; p < count; p++)
-            CHECK_EQ(ctrt_tensor_size(pieces[p], 0), c->rows[p]);
+            CHECK_TRUE(ctrt_tensor_size(pieces[p], 0) == c->rows[p] && ctrt_tensor_shares_storage(pieces[p], x));
         tensors_release(pieces, count);
     }
     view_of(COUNTING(40));
@@ -175,34 +116,9 @@ TEST(strided, "as_strided views any part of the storage")
     VALUES_ARE(y, 0, 1, 2, 3, 4, 5);
     GIVES_SHAPE(ctrt_as_strided(&y, x, SIZES(0, 5), SIZES(100, 100), 6), 0, 5);
     CHECK_OK(ctrt_as_strided(&y, x, SIZES(1), SIZES(INT64_MAX), 5));
-    FAILS(SHAPE, (ctrt_as_strided(&y, x, SIZES(2, 3), SIZES(2, 2), 0), "exceeds the storage of 6 elements"),
-          (ctrt_as_strided(&y, x, SIZES(1), SIZES(1), 6), "exceeds"),
-          (ctrt_as_strided(&y, x, SIZES(0), SIZES(1), 7), "exceeds"),
-          (ctrt_as_strided(&y, x, SIZES(3, 3), SIZES(INT64_MAX, INT64_MAX), 0), "exceeds"),
-          (ctrt_as_strided(&y, x, SIZES(2), SIZES(1), INT64_MAX), "exceeds"),
-          (ctrt_as_strided(&y, x, SIZES(-2), SIZES(1), 0), "negative size"));
-    CHECK_FAILS(ctrt_as_strided(&y, x, SIZES(2), ctrt_ints_of(NULL, 1), 0), CTRT_ERR_INVALID_ARGUMENT, "NULL");
-}
-
-TEST(sharing, "views share the storage and its version")
-{
-    CTRT_AUTO(tensor) part = NULL;
-    view_of(COUNTING(4));
-    OK(ctrt_detach(&y, x), ctrt_narrow(&part, x, 0, 1, 2));
-    const uint32_t before = ctrt_tensor_version(x);
-    CHECK_OK(ctrt_fill_(part, ctrt_float(9)));
-    VALUES_ARE(y, 0, 9, 9, 3);
-    EQUALS((ctrt_tensor_version(x), before + 1), (ctrt_tensor_version(y), before + 1));
-    ctrt_tensor_release(&x);                                    /* the storage outlives the tensor that created it */
-    ctrt_tensor_release(&y);
-    VALUES_ARE(part, 9, 9);
-    CHECK_OK(ctrt_reshape(&part, part, SIZES(2, 1)));           /* the output is also the input */
-    CHECK_OK(ctrt_t(&part, part));
-    SHAPE_IS(part, 1, 2);
 }
 
 #define CAT(dim, ...)   ctrt_cat(&y, (ctrt_tensor *[]){ __VA_ARGS__ }, COUNT(((ctrt_tensor *[]){ __VA_ARGS__ })), dim)
-#define STACK(dim, ...) ctrt_stack(&y, (ctrt_tensor *[]){ __VA_ARGS__ }, COUNT(((ctrt_tensor *[]){ __VA_ARGS__ })), dim)
 
 TEST(joining, "cat joins tensors of different layouts and dtypes")
 {
@@ -211,8 +127,6 @@ TEST(joining, "cat joins tensors of different layouts and dtypes")
     OK(ctrt_t(&t, b), CAT(-1, a, t, ints));
     VALUES_ARE(y, 0, 1, 0, 0, 2, 3, 1, 1);
     CHECK_EQ(ctrt_tensor_dtype(y), CTRT_F32);
-    CHECK_OK(CAT(0, y, y));                                     /* the output is also an input */
-    SHAPE_IS(y, 4, 4);
     CHECK_OK(CAT(1, a));
     CHECK_TRUE(y != a && !ctrt_tensor_shares_storage(y, a));
     /* As in PyTorch, tensors of shape [0] are skipped, but count for the dtype. */
@@ -227,18 +141,13 @@ TEST(joining, "cat joins tensors of different layouts and dtypes")
     CHECK_OK(CAT(0, last, image));
     CHECK_TRUE(ctrt_tensor_is_contiguous(y, CTRT_CONTIGUOUS_FORMAT));
     CHECK_OK(ctrt_empty(&none, SIZES(0, 2), CTRT_F32, cpu));
-    FAILS(SHAPE, (CAT(1, a, b), "[1, 2]"), (CAT(1, a, none), "[0, 2]"));
-    SHAPE_IS(y, 2, 2, 2, 2);
+    CHECK_FAILS(CAT(1, a, none), CTRT_ERR_SHAPE, "[0, 2]");
 
     group("stack adds a dimension");
     ctrt_tensor *many[20];
     for (int i = 0; i < 20; i++)
         many[i] = a;
     GIVES_SHAPE(ctrt_stack(&y, many, 20, 0), 20, 2, 2);
-    CHECK_OK(STACK(0, old, old));
-    SHAPE_IS(y, 2, 0);
-    CHECK_FAILS(STACK(0, a, b), CTRT_ERR_SHAPE, "tensor 2 has [1, 2]");
-    CHECK_FAILS(STACK(0, NULL, a), CTRT_ERR_INVALID_ARGUMENT, "tensor 1 of 2 is NULL");
 }
 
 CPU_TESTS_MAIN
