@@ -35,6 +35,7 @@ struct ref {
     struct ref_block *blocks[2];                /* large, small */
     uint64_t searches[2][8];                    /* by queue, because the policy counts searches per queue */
     uint64_t reserved, peak, retries;
+    ctrt_stat split, split_bytes;               /* free blocks that share a segment with others, and their bytes */
 };
 
 REF void ref_init(struct ref *ref, const ctrt_memory_source *source)
@@ -198,6 +199,20 @@ REF uint64_t ref_trim(struct ref *ref)
     return before - ref->reserved;
 }
 
+REF void ref_change(ctrt_stat *stat, int64_t change)
+{
+    stat->current += change;
+    *(change > 0 ? &stat->allocated : &stat->freed) += llabs(change);
+    if (stat->current > stat->peak)
+        stat->peak = stat->current;
+}
+
+REF void ref_count_split(struct ref *ref, int64_t blocks, int64_t bytes)
+{
+    ref_change(&ref->split, blocks);
+    ref_change(&ref->split_bytes, bytes);
+}
+
 REF void ref_set_free(struct ref *ref, struct ref_block *block)
 {
     block->used = false;
@@ -225,12 +240,16 @@ REF struct ref_block *ref_alloc(struct ref *ref, size_t asked, void *queue)
         if (!block)
             return NULL;
     }
+    const bool was_split = !ref_idle(block);
     size_t rest = block->bytes - bytes;
     if (small ? rest >= 512 : bytes < ref->max_split && rest > REF_MIB) {
         struct ref_block tail = { .address = block->address + bytes, .segment = block->segment, .bytes = rest,
                                   .queue = queue, .small = small };
         block->bytes = bytes;
         ref_set_free(ref, ref_link(ref, block, tail));
+        ref_count_split(ref, !was_split, was_split ? -(int64_t)bytes : (int64_t)rest);
+    } else if (was_split) {
+        ref_count_split(ref, -1, -(int64_t)block->bytes);
     }
     block->used = true;
     return block;
@@ -238,26 +257,17 @@ REF struct ref_block *ref_alloc(struct ref *ref, size_t asked, void *queue)
 
 REF void ref_free(struct ref *ref, struct ref_block *block)
 {
+    int64_t blocks = 1, bytes = (int64_t)block->bytes;
     block->used = false;
     if (ref_same_segment(block, block->last) && !block->last->used)
         block = block->last;
     while (ref_same_segment(block, block->next) && !block->next->used) {
         block->bytes += block->next->bytes;
         ref_unlink(ref, block->next);
+        blocks--;
     }
     ref_set_free(ref, block);
-}
-
-/* Counts the free blocks that share a segment with used blocks, and their bytes. */
-REF void ref_split(const struct ref *ref, uint64_t *count, uint64_t *bytes)
-{
-    *count = *bytes = 0;
-    for (int small = 0; small < 2; small++)
-        for (const struct ref_block *block = ref->blocks[small]; block; block = block->next)
-            if (!block->used && !ref_idle(block)) {
-                ++*count;
-                *bytes += block->bytes;
-            }
+    ref_count_split(ref, blocks - ref_idle(block), bytes - (ref_idle(block) ? (int64_t)block->bytes : 0));
 }
 
 #endif

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The memory policies caching, direct and arena on a fake memory source: sizes, options, fences, expandable segments,
- * fork, statistics, walk, clone, host memory, failing allocations. test-caching-model.c tests the choice of blocks. */
+ * fork, host memory, failing allocations. test-caching-model.c tests the choice of blocks, statistics and the walk of
+ * caching, test-dryrun.c its clone. */
 #include "base/host_alloc.h"
 #include "child.h"
 #include "memory_host.h"
@@ -107,20 +108,28 @@ static bool has_work(const struct fake_fence *fence, uint32_t work)
     return false;
 }
 
-FIXTURE_TEST(other_fences, direct, "fences with direct", "", 1024 * MIB, 0)
+#define OTHERS "direct and arena: walk visits every segment and its blocks in address order; fences are not lost"
+FIXTURE_TEST(others, direct, OTHERS, "", 1024 * MIB, 0)
 {
     const bool caches = f->table == arena;                      /* direct frees */
+    ctrt_block blocks[30];
+    for (int k = 0; k < 30; k++)
+        blocks[k] = alloc_block(f, (size_t)(k % 7 + 1) * 300000, 3);
+    for (int k = 0; k < 30; k += 4)
+        free_after(f, &blocks[k], source_work(&f->source));
+    const struct walk walk = walk_of(f);
+    EQUALS((walk.wrong, 0), (walk.reserved, stats_of(f).reserved_bytes),
+           (walk.segments, stats_of(f).segment[CTRT_POOL_ALL].current), (walk.active_blocks, 22),
+           (walk.awaiting > 0, caches), (source_waits(&f->source, 1, HOST_WAITS), !caches));
+    free_blocks(f, blocks, 30);
+    CHECK_EQ(f->source.used > 0, caches);
     ctrt_block a = alloc_block(f, 4096, 3);
-    free_after(f, &a, source_work(&f->source));
-    EQUALS((source_waits(&f->source, 1, HOST_WAITS), !caches), (f->source.used > 0, caches));
-    a = alloc_block(f, 4096, 3);
     CHECK(source_waits(&f->source, 1, 3) || has_work(a.fence, 1), "the fence was lost");
     if (a.fence != NULL)
         source_fence_free(&f->source, a.fence);
     free_after(f, &a, source_work(&f->source));
 }
-
-FIXTURE_AGAIN(other_fences, arena, "fences with arena", "", 1024 * MIB, 0)
+FIXTURE_AGAIN(others, arena, OTHERS, "", 1024 * MIB, 0)
 
 FIXTURE_TEST(expandable, caching,
              "expandable segments: one range for each pool, grown by pages, trimmed to the pages in use",
@@ -207,114 +216,6 @@ FIXTURE_TEST(forked, caching,
     f->source.on_free = NULL;
     CHECK_EQ(unmapped_runs, 3);
     free_blocks(f, blocks, 5);
-}
-
-FIXTURE_TEST(split_stats, caching, "a block that is freed and reused counts as an inactive split in between", "",
-             256 * MIB, 0)
-{
-    /* Each step frees and allocates one of three blocks of 1 KiB, `times` times; then the expected counts. */
-    static const struct {
-        const char *what;
-        int block, times;
-        bool frees, allocs;
-        int64_t allocated, freed, peak;
-    } cases[] = {
-        { "first block allocated", 0, 1, false, true, 1, 0, 1 },        /* the remainder of the segment */
-        { "second block allocated", 1, 1, false, true, 1, 0, 1 },
-        { "third block allocated", 2, 1, false, true, 1, 0, 1 },
-        { "middle block reused", 1, 1, true, true, 2, 1, 2 },
-        { "middle block reused ten times", 1, 10, true, true, 12, 11, 2 },
-        { "last block merged with the remainder and split again", 2, 1, true, true, 12, 11, 2 },
-        { "last block freed", 2, 1, true, false, 12, 11, 2 },
-        { "middle block freed", 1, 1, true, false, 12, 11, 2 },
-        { "all blocks freed", 0, 1, true, false, 12, 12, 2 },
-        { "one block allocated", 0, 1, false, true, 13, 12, 2 },
-        { "the only block reused", 0, 1, true, true, 14, 13, 2 },
-        { "the only block freed", 0, 1, true, false, 14, 14, 2 },
-    };
-    ctrt_block blocks[3];
-    EACH(c, cases) {
-        for (int k = 0; k < c->times; k++) {
-            if (c->frees)
-                free_after(f, &blocks[c->block], NULL);
-            if (c->allocs)
-                blocks[c->block] = alloc_block(f, 1 * KIB, 1);
-        }
-        const ctrt_stat split = stats_of(f).inactive_split[CTRT_POOL_ALL];
-        CHECK(split.allocated == c->allocated && split.freed == c->freed && split.peak == c->peak,
-              "%s: +%lld -%lld, peak %lld", c->what, (long long)split.allocated, (long long)split.freed,
-              (long long)split.peak);
-    }
-    CHECK_EQ(stats_of(f).inactive_split_bytes[CTRT_POOL_ALL].peak, 2 * MIB - 1 * KIB);
-}
-
-TEST(walk, NULL)
-{
-    const struct { const char *name; const ctrt_memory_policy *table; const char *options; } cases[] = {
-        { "caching", caching, "" }, { "expandable", caching, "expandable=on" },
-        { "direct", direct, "" },   { "arena", arena, "" },
-    };
-    EACH(c, cases) {
-        struct fixture f;
-        ctrt_block blocks[30];
-        group("walk visits every segment and its blocks in address order: %s", c->name);
-        fixture_begin(&f, c->table, c->options, 1024 * MIB, 2 * MIB);
-        for (int k = 0; k < 30; k++)
-            blocks[k] = alloc_block(&f, (size_t)(k % 7 + 1) * 300000, k % 3);
-        for (int k = 0; k < 30; k += 4)
-            free_after(&f, &blocks[k], source_work(&f.source));
-        const struct walk walk = walk_of(&f);
-        EQUALS((walk.wrong, 0), (walk.reserved, stats_of(&f).reserved_bytes),
-               (walk.segments, stats_of(&f).segment[CTRT_POOL_ALL].current), (walk.active_blocks, 22),
-               (walk.awaiting > 0, c->table != direct));
-        free_blocks(&f, blocks, 30);
-        fixture_end(&f);
-    }
-}
-
-static void free_every_third(struct fixture *f, ctrt_block *blocks, int first)
-{
-    for (int k = first; k < 40; k += 3)
-        free_after(f, &blocks[k], NULL);
-}
-
-TEST(cloning, "clone: places later requests as the original does, and can free the original's blocks")
-{
-    struct fixture f, clone;
-    ctrt_block blocks[40], theirs[40], made[20];
-    fixture_begin(&f, caching, "", 4096 * MIB, 0);
-    for (int k = 0; k < 40; k++)
-        blocks[k] = alloc_block(&f, (size_t)(k % 9 + 1) * 250000, 1 + k % 2);
-    free_every_third(&f, blocks, 0);
-    source_init(&clone.source, 4096 * MIB, 0);
-    clone.source.next = f.source.next;
-    clone.source.used = f.source.used;
-    clone.table = caching;
-    CHECK_OK(caching->clone(f.policy, &clone.policy, &clone.source.source));
-    ctrt_memory_policy_stats before = stats_of(&f), after = stats_of(&clone);
-    CHECK(memcmp(&before, &after, sizeof before) == 0, "the statistics of the clone differ");
-    /* Both get the same requests, the clone first. The clone's blocks are those of the original. */
-    memcpy(theirs, blocks, sizeof theirs);
-    free_every_third(&clone, theirs, 1);
-    for (int k = 0; k < 20; k++)
-        made[k] = alloc_block(&clone, (size_t)(k % 5 + 1) * 777777, 1 + k % 2);
-    CHECK_EQ(stats_of(&f).cached_bytes, before.cached_bytes);
-    free_every_third(&f, blocks, 1);
-    for (int k = 0; k < 20; k++) {
-        ctrt_block other = alloc_block(&f, (size_t)(k % 5 + 1) * 777777, 1 + k % 2);
-        CHECK(other.address == made[k].address && other.bytes == made[k].bytes,
-              "request %d has another address or size than in the clone", k);
-        free_after(&clone, &made[k], NULL);
-        made[k] = other;
-    }
-    free_every_third(&clone, theirs, 2);
-    CHECK_EQ(stats_of(&clone).cached_bytes, stats_of(&clone).reserved_bytes);
-    caching->trim(clone.policy);
-    CHECK_EQ(stats_of(&clone).reserved_bytes, 0);
-    fixture_end(&clone);
-    free_blocks(&f, made, 20);
-    free_every_third(&f, blocks, 2);
-    fixture_end(&f);
 }
 
 FIXTURE_TEST(arena_chunks, arena,

@@ -44,10 +44,12 @@ static void check_model(const struct model *model, ctrt_device *device)
 {
     struct training run;
     double losses[3], loss = 7;
+    CTRT_AUTO(stream) side = new_stream(device);
     train(losses, model, device);
     ctrt_manual_seed(3);
     CHECK_OK(training_begin(&run, model, device));
     for (int step = 0; step < 3; step++) {
+        CHECK_OK(ctrt_stream_push(step == 1 ? side : NULL));
         const uint64_t before = ctrt_memory_allocated(device), reserved = ctrt_memory_reserved(device);
         ctrt_memory_prediction found = predict(&run, &loss);
         CHECK(loss == 0, "%s: a predicted loss is %g", model->name, loss);
@@ -69,6 +71,7 @@ static void check_model(const struct model *model, ctrt_device *device)
                   model->name, step, values[i].what, (unsigned long long)values[i].predicted,
                   (unsigned long long)values[i].measured);
         CHECK(found.peak_op[0] != '\0', "%s: the op of the peak is missing", model->name);
+        CHECK_OK(ctrt_stream_pop());
     }
     training_end(&run);
     CHECK_EQ(ctrt_memory_allocated(device), 0);
@@ -79,6 +82,7 @@ TEST(test_peaks, NULL)
     static const struct { const char *policy, *device; } cases[] = {
         { "CTRT_MEMORY=caching", "sim:0" }, { "CTRT_MEMORY=caching", "cpu" }, { "CTRT_MEMORY=direct", "sim:0" },
         { "CTRT_MEMORY=direct", "cpu" }, { "CTRT_MEMORY=caching:expandable=true", "sim:0" },
+        { "CTRT_MEMORY=caching:gc=0.02", "sim:0" },
     };
     for (size_t c = 0; c < COUNT(cases); c += SANITIZED ? 2 : 1) {
         group("%s, %s: predicted peaks of %zu models equal measured ones, and predictions do not change losses",
