@@ -77,6 +77,21 @@ static inline const char *metrics_as(ctrt_metrics_format format)
     return CHECK_OK(ctrt_memory_metrics(&text, format)) ? text : (text = NULL, "");
 }
 
+/* What ctrt_memory_set_oom_callback(note_oom, NULL) has reported. */
+static struct {
+    int calls;
+    size_t bytes;
+    char report[4096];
+} oom_noted;
+
+static inline void note_oom(void *user, ctrt_device *device, size_t bytes, const char *report)
+{
+    (void)user, (void)device;
+    oom_noted.calls++;
+    oom_noted.bytes = bytes;
+    snprintf(oom_noted.report, sizeof oom_noted.report, "%s", report);
+}
+
 /* Returns zeroed memory that child processes share, for their results. */
 static inline void *shared_memory(size_t bytes)
 {

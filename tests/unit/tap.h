@@ -109,6 +109,15 @@ static inline bool tap_check(bool fine, const char *file, int line, const char *
     return false;
 }
 
+/* Returns how many times `text` contains `part`. */
+static inline int count_of(const char *text, const char *part)
+{
+    int count = 0;
+    for (const char *at = text; (at = strstr(at, part)) != NULL; at++)
+        count++;
+    return count;
+}
+
 #define CHECK(condition, ...) tap_check((condition), __FILE__, __LINE__, __VA_ARGS__)
 
 static inline bool tap_eq(long long got, long long want, const char *file, int line, const char *expression)

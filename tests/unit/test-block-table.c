@@ -44,14 +44,6 @@ static void check_json(const char *text, const char *what)
     CHECK(pclose(pipe) == 0, "%s is not JSON: %.300s", what, text);
 }
 
-static int count_of(const char *text, const char *word)
-{
-    int count = 0;
-    for (const char *at = text; (at = strstr(at, word)) != NULL; at++)
-        count++;
-    return count;
-}
-
 /* Allocates a block with this label. */
 static ctrt_block take_labelled(struct device_memory *memory, const char *label, size_t bytes)
 {
@@ -325,39 +317,30 @@ FAKE_TEST(frames, "frames name the functions that allocated a block; each stack 
 
 /* ---- out of memory ---- */
 
-struct oom_calls {
-    int count;
-    size_t bytes;
-    ctrt_status nested;
-    char report[4096];
-};
+static ctrt_status nested;
 
 /* Calls the library, which a callback may do; its own allocation fails. */
-static void note_oom(void *user, ctrt_device *device, size_t bytes, const char *report)
+static void note_and_alloc(void *user, ctrt_device *device, size_t bytes, const char *report)
 {
-    struct oom_calls *calls = user;
     ctrt_block block;
-    calls->count++;
-    calls->bytes = bytes;
-    snprintf(calls->report, sizeof calls->report, "%s", report);
-    calls->nested = pool_alloc(device->memory, &block, 1000 * MIB, NULL);
+    note_oom(user, device, bytes, report);
+    nested = pool_alloc(device->memory, &block, 1000 * MIB, NULL);
 }
 
 FAKE_TEST(oom_report, "out of memory: the report has the sizes, and the largest owner first", "CTRT_MEMORY=direct",
           "CTRT_FAKE_MEMORY=64m", "CTRT_MEMORY_HISTORY=state")
 {
     char *text = NULL;
-    struct oom_calls calls = { 0 };
     CHECK_FAILS(ctrt_memory_last_oom(&text, device), CTRT_ERR_NOT_FOUND, "was never out of memory");
-    ctrt_memory_set_oom_callback(note_oom, &calls);
+    ctrt_memory_set_oom_callback(note_and_alloc, NULL);
     ctrt_block decoder = take_labelled(memory, "decoder", 10 * MIB), loss = take_labelled(memory, "loss", 40 * MIB);
     ctrt_memory_label_push("encoder");
     take_fails(memory, 20 * MIB, "out of memory on fake:0: 20.00 MiB requested, 50.00 MiB allocated to tensors");
     ctrt_memory_label_pop();
     HAS(ctrt_error_message(), "Most is held by loss, 40.00 MiB", "14.00 MiB of 64.00 MiB free on the device",
         "50.00 MiB reserved by policy direct", "has no 20971520 bytes left");
-    EQUALS((calls.count, 1), (calls.bytes, 20 * MIB), (calls.nested, CTRT_ERR_OUT_OF_MEMORY));
-    check_json(calls.report, "the report");
+    EQUALS((oom_noted.calls, 1), (oom_noted.bytes, 20 * MIB), (nested, CTRT_ERR_OUT_OF_MEMORY));
+    check_json(oom_noted.report, "the report");
     static const char *const words[] = {
         "\"device\": \"fake:0\"", "\"requested\": 20971520", "\"total\": 67108864", "\"free\": 14680064",
         "\"allowed\": null", "\"allocated\": 52428800", "\"reserved\": 52428800", "\"reserved_unallocated\": 0",
@@ -366,14 +349,14 @@ FAKE_TEST(oom_report, "out of memory: the report has the sizes, and the largest 
         "{\"label\": \"decoder\", \"op\": \"\", \"bytes\": 10485760, \"requested\": 10485760, \"blocks\": 1}",
     };
     for (size_t i = 0; i < COUNT(words); i++)
-        CHECK_HAS(calls.report, words[i]);
-    CHECK(strstr(calls.report, "{\"label\": \"loss\"") < strstr(calls.report, "{\"label\": \"decoder\""),
+        CHECK_HAS(oom_noted.report, words[i]);
+    CHECK(strstr(oom_noted.report, "{\"label\": \"loss\"") < strstr(oom_noted.report, "{\"label\": \"decoder\""),
           "the largest owner is not the first");
     /* The failure in the callback came first and is replaced. */
     CHECK_HAS(last_oom_of(device), "\"requested\": 20971520");
     ctrt_memory_set_oom_callback(NULL, NULL);
     take_fails(memory, 65 * MIB, "The block is larger than the device");
-    CHECK_EQ(calls.count, 1);
+    CHECK_EQ(oom_noted.calls, 1);
     CHECK_STAT(device, "num_ooms", 3);
     give(memory, &loss, 40 * MIB);
     ctrt_block more = take(memory, 20 * MIB);                   /* later allocations succeed */

@@ -86,20 +86,6 @@ TEST(test_reuse, "a block is reused, but not while a device copies from it; unus
 
 /* ---- limits shared with device memory ---- */
 
-static struct {
-    int calls;
-    size_t bytes;
-    char text[4096];
-} report;
-
-static void note_report(void *user, ctrt_device *device, size_t bytes, const char *text)
-{
-    (void)user, (void)device;
-    report.calls++;
-    report.bytes = bytes;
-    snprintf(report.text, sizeof report.text, "%s", text);
-}
-
 static void metrics_have(const char *name, uint64_t bytes)
 {
     char line[128];
@@ -139,19 +125,19 @@ TEST(test_limit, "a limit covers pinned and device memory, which free each other
     IN_CHILD("CTRT_SIM=devices=1,pinned=1m") {
         ctrt_device *device = sim_open("sim:0");
         CTRT_AUTO(tensor) a = NULL, b = NULL;
-        ctrt_memory_set_oom_callback(note_report, NULL);
+        ctrt_memory_set_oom_callback(note_oom, NULL);
         CHECK_OK(ctrt_empty_pinned(&a, CTRT_SHAPE(200 * 1024), CTRT_F32, device));
         CHECK_FAILS(ctrt_empty_pinned(&b, CTRT_SHAPE(100 * 1024), CTRT_F32, device), CTRT_ERR_OUT_OF_MEMORY,
                     "out of memory on sim:0: 416.00 KiB of pinned host memory requested");
         HAS(ctrt_error_message(), "Release pinned tensors", "832.00 KiB of the host pinned");
-        EQUALS((report.calls, 1), (report.bytes, 416 * KIB));
-        HAS(report.text, "\"kind\": \"pinned\"", "\"pinned\": 851968");
-        CHECK_STR(last_oom_of(device), report.text);
+        EQUALS((oom_noted.calls, 1), (oom_noted.bytes, 416 * KIB));
+        HAS(oom_noted.report, "\"kind\": \"pinned\"", "\"pinned\": 851968");
+        CHECK_STR(last_oom_of(device), oom_noted.report);
         CHECK_STAT(device, "num_ooms", 1);
         CHECK_OK(ctrt_memory_set_limit(device, 1 << 20));
         CHECK_FAILS(ctrt_empty_pinned(&b, CTRT_SHAPE(100 * 1024), CTRT_F32, device), CTRT_ERR_OUT_OF_MEMORY,
                     "The device has enough free memory: raise the limit of 1.00 MiB");
-        CHECK_HAS(report.text, "\"refused_by_limit\": true");
+        CHECK_HAS(oom_noted.report, "\"refused_by_limit\": true");
         CHECK_STAT(device, "num_oom_rejections", 1);
     }
 }

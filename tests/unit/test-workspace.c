@@ -49,16 +49,6 @@ static bool overlay_kernel(ctrt_device *device, const char *op)
     return true;
 }
 
-static struct { int calls; size_t bytes; bool names_op; } reported;
-
-static void note_report(void *user, ctrt_device *device, size_t bytes, const char *report)
-{
-    (void)user, (void)device;
-    reported.calls++;
-    reported.bytes = bytes;
-    reported.names_op = strstr(report, "\"op\": \"exp\"") != NULL;
-}
-
 TEST_MAIN
 {
     static const struct {
@@ -81,18 +71,18 @@ TEST_MAIN
                 if (!overlay_kernel(device, "exp"))
                     exit(1);
                 CTRT_AUTO(tensor) x = full(0, 16, device), y = NULL;
-                ctrt_memory_set_oom_callback(note_report, NULL);
+                ctrt_memory_set_oom_callback(note_oom, NULL);
                 if (cases[i].refused == 0) {
                     CHECK_OK(ctrt_exp(&y, x));
                     CHECK(used == cases[i].used * MIB, "%s: %zu bytes are used", cases[i].what, used);
                     CHECK_EQ(total(y), 16);
                 } else {
                     CHECK_FAILS(ctrt_exp(&y, x), CTRT_ERR_OUT_OF_MEMORY, "workspace");
-                    CHECK_EQ(reported.bytes, cases[i].refused * MIB);
-                    CHECK_TRUE(reported.names_op);
+                    CHECK_EQ(oom_noted.bytes, cases[i].refused * MIB);
+                    CHECK_HAS(oom_noted.report, "\"op\": \"exp\"");
                 }
-                CHECK_EQ(reported.calls, cases[i].refused > 0);
-                CHECK_STAT(device, "num_ooms", reported.calls);
+                CHECK_EQ(oom_noted.calls, cases[i].refused > 0);
+                CHECK_STAT(device, "num_ooms", oom_noted.calls);
                 if (tap_state.failed > 0)
                     printf("# in the case: %s, %s\n", policies[p], cases[i].what);
             }
