@@ -69,19 +69,6 @@ TEST(test_reuse, "a block is reused, but not while a device copies from it; unus
         CHECK_STAT(device, "host.allocated_bytes.peak", 0);
         CHECK_EQ(sim_read(0).host_bytes, 0);
     }
-    group("out of pinned memory: unused blocks are freed and the allocation is retried");
-    IN_CHILD("CTRT_SIM=devices=1,pinned=1m") {
-        ctrt_device *device = sim_open("sim:0");
-        CTRT_AUTO(tensor) a = NULL, b = NULL;
-        CHECK_OK(ctrt_empty_pinned(&a, CTRT_SHAPE(200000), CTRT_F32, device));
-        CHECK_FAILS(ctrt_empty_pinned(&b, CTRT_SHAPE(100000), CTRT_F32, device), CTRT_ERR_OUT_OF_MEMORY, "pinned");
-        ctrt_tensor_release(&a);
-        OK(ctrt_empty_pinned(&b, CTRT_SHAPE(100000), CTRT_F32, device), sim->inject(0, "host:1"));
-        CHECK_OK(ctrt_empty_pinned(&a, CTRT_SHAPE(5000), CTRT_F32, device));      /* the retry succeeds */
-        ctrt_tensor_release(&a);
-        CHECK_OK(sim->inject(0, "host:1+"));
-        CHECK_FAILS(ctrt_empty_pinned(&a, CTRT_SHAPE(9000), CTRT_F32, device), CTRT_ERR_OUT_OF_MEMORY, "pinned");
-    }
 }
 
 /* ---- limits shared with device memory ---- */
@@ -139,6 +126,13 @@ TEST(test_limit, "a limit covers pinned and device memory, which free each other
                     "The device has enough free memory: raise the limit of 1.00 MiB");
         CHECK_HAS(oom_noted.report, "\"refused_by_limit\": true");
         CHECK_STAT(device, "num_oom_rejections", 1);
+        /* Unused blocks are freed, and the allocation is tried again. */
+        ctrt_tensor_release(&a);
+        OK(ctrt_memory_set_limit(device, UINT64_MAX), ctrt_empty_pinned(&b, CTRT_SHAPE(100 * 1024), CTRT_F32, device),
+           sim->inject(0, "host:1"), ctrt_empty_pinned(&a, CTRT_SHAPE(5000), CTRT_F32, device));
+        ctrt_tensor_release(&a);
+        CHECK_OK(sim->inject(0, "host:1+"));
+        CHECK_FAILS(ctrt_empty_pinned(&a, CTRT_SHAPE(9000), CTRT_F32, device), CTRT_ERR_OUT_OF_MEMORY, "pinned");
     }
 }
 
