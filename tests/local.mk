@@ -224,8 +224,8 @@ if PLUGIN_MEMORY_SPILL
 public_tests += tests/faults/test-cancel.c
 TSAN_TESTS   += tests/faults/test-cancel.c
 if PLUGIN_MEMORY_DIRECT
-public_tests += tests/unit/test-spill.c tests/unit/test-spill-faults.c tests/unit/test-spill-threads.c tests/unit/test-spill-values.c
-TSAN_TESTS   += tests/unit/test-spill.c tests/unit/test-spill-threads.c tests/unit/test-spill-values.c
+public_tests += tests/unit/test-spill.c tests/unit/test-spill-faults.c
+TSAN_TESTS   += tests/unit/test-spill.c
 if PLUGIN_MEMORY_ARENA
 internal_tests += tests/unit/test-spill-parts.c
 endif

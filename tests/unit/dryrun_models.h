@@ -156,4 +156,15 @@ static inline ctrt_status training_on_streams(double *losses, int steps, struct 
     return CTRT_OK;
 }
 
+/* Trains a new network, with the same random numbers in every call. */
+static inline ctrt_status training_run(double *losses, int steps, const struct model *model, ctrt_device *device,
+                                       bool streams)
+{
+    struct training run;
+    ctrt_manual_seed(5);
+    TRY(training_begin(&run, model, device), training_on_streams(losses, steps, &run, streams));
+    training_end(&run);
+    return CTRT_OK;
+}
+
 #endif

@@ -107,15 +107,12 @@ static inline void run_sim_case(const struct sim_case *c)
         run_sim_case(&(const struct sim_case){ what, { __VA_ARGS__ }, function });                              \
     }
 
-/* Runs each case with the cpu and with sim:0. */
-static inline void run_cases_on_both(const struct sim_case *cases, size_t count)
-{
-    for (size_t i = 0; i < 2 * count; i++) {
-        group("%s: %s", i % 2 ? "sim:0" : "cpu", cases[i / 2].what);
-        CHILD_LOOP(child, cases[i / 2].settings, exit)
-            cases[i / 2].run(i % 2 ? sim_open("sim:0") : cpu_device());
-    }
-}
+/* A TEST (tap.h) in two child processes with these settings, with the cpu and with sim:0. */
+#define BOTH_TEST(function, what, ...)                                                                      \
+    static void function(ctrt_device *device);                                                              \
+    CHILD_TEST(function##_on_cpu, "cpu: " what, __VA_ARGS__) { function(cpu_device()); }                    \
+    CHILD_TEST(function##_on_sim, "sim:0: " what, __VA_ARGS__) { function(sim_open("sim:0")); }             \
+    static void function(ctrt_device *device)
 
 /* Makes a call that has to succeed while `stream` is the current stream of its device. */
 #define ON_STREAM(stream, call)                                                 \

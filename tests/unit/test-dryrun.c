@@ -127,36 +127,12 @@ static struct fit fits_in(uint64_t bytes, const char *policy, const struct model
     return *answer;
 }
 
-/* The smallest limit with which a dry run on a large device fits, in multiples of 512 bytes. */
-static uint64_t least_limit(const char *policy, const struct model *model)
-{
-    uint64_t *high = shared_memory(sizeof *high);
-    *high = 64 << 20;
-    IN_CHILD("CTRT_SIM=devices=1,memory=64m", policy, "CTRT_LOG=error") {
-        struct training run;
-        double loss;
-        ctrt_manual_seed(1);
-        CHECK_OK(training_begin(&run, model, sim_open("sim:0")));
-        for (uint64_t low = 0; *high - low > 512;) {
-            const uint64_t middle = (low / 512 + *high / 512) / 2 * 512;
-            *(predict_within(middle, &run, &loss).fits ? high : &low) = middle;
-        }
-        training_end(&run);
-    }
-    return *high;
-}
-
 static void test_limit(const char *policy)
 {
     group("%s: a dry run predicts whether a step fits, exact to 512 bytes", policy);
     /* With sanitizers other models for each policy. */
     for (size_t i = SANITIZED && strchr(policy, ':') != NULL; i < COUNT(models); i += SANITIZED ? 5 : 1) {
         uint64_t low = 0, high = 64 << 20;              /* low does not fit, high fits */
-        /* Find the least memory that the real step needs, beginning at the predicted size. */
-        const uint64_t guess = least_limit(policy, &models[i]);
-        *(fits_in(guess, policy, &models[i]).real ? &high : &low) = guess;
-        if (high == guess && !fits_in(guess - 512, policy, &models[i]).real)
-            low = guess - 512;
         while (high - low > 512) {
             const uint64_t middle = (low / 512 + high / 512) / 2 * 512;
             *(fits_in(middle, policy, &models[i]).real ? &high : &low) = middle;
@@ -199,7 +175,8 @@ static float element(ctrt_tensor *x)
     return value;
 }
 
-static void tensors(ctrt_device *device)
+BOTH_TEST(tensors, "in a dry run, older tensors keep their values and can be freed, and new ones are zeros",
+          "CTRT_SIM=devices=1,memory=64m")
 {
     ctrt_dry_run *dryrun = NULL;
     ctrt_memory_prediction found;
@@ -421,7 +398,7 @@ TEST(test_fork_beside_thread, "a child forked while another thread runs a dry ru
     }
 }
 
-static void forks(ctrt_device *device)
+BOTH_TEST(forks, "a child forked by the thread that runs a dry run continues and ends the dry run", SMALL)
 {
     ctrt_dry_run *dryrun = NULL;
     ctrt_memory_prediction found;
@@ -442,13 +419,6 @@ static void forks(ctrt_device *device)
 
 TEST_MAIN
 {
-    static const struct sim_case both[] = {
-        { "in a dry run, older tensors keep their values and can be freed, and new ones are zeros",
-          { "CTRT_SIM=devices=1,memory=64m" }, tensors },
-        { "a child forked by the thread that runs a dry run continues and ends the dry run",
-          { SMALL }, forks },
-    };
-    run_cases_on_both(both, COUNT(both));
     test_limit("CTRT_MEMORY=caching");
     test_limit("CTRT_MEMORY=caching:expandable=true");
     return run_tests();

@@ -131,7 +131,8 @@ static double difference(const struct gradients *a, const struct gradients *b)
     return most;
 }
 
-static void gradients_of_pieces(ctrt_device *device)
+BOTH_TEST(gradients_of_pieces, "any number of pieces gives the gradients of the whole batch",
+          "CTRT_SIM=devices=1,memory=64m")
 {
     double loss, piece_loss;
     static struct gradients whole, sum, first;
@@ -247,7 +248,8 @@ static double random_sum(struct outside *outside, int fail_at)
     return outside->random;
 }
 
-static void restores(ctrt_device *device)
+BOTH_TEST(restores, "a failed attempt does not change gradients, statistics and random numbers",
+          "CTRT_SIM=devices=2,memory=64m", "CTRT_LOG=error")
 {
     struct program program;
     struct outside outside = { .program = &program };
@@ -331,44 +333,30 @@ static ctrt_status too_large(void *user, int64_t from, int64_t to, double weight
     return to - from > *most ? CTRT_ERR_OUT_OF_MEMORY : CTRT_OK;
 }
 
-static void test_numbers(void)
+CHILD_TEST(numbers, "the number of pieces grows after failures and shrinks after successes", "CTRT_LOG=error")
 {
-    group("the number of pieces grows after failures and shrinks after successes");
-    IN_CHILD("CTRT_LOG=error") {
-        CTRT_AUTO(module) module = NULL;
-        CTRT_AUTO(split) split = NULL;
-        ctrt_split_result result;
-        int64_t most = 10;
-        OK(ctrt_relu_new(&module), ctrt_split_new(&split, module, &(ctrt_split_options){ .grow_after = 2 }),
-           ctrt_split_step(&result, split, 100, too_large, &most));
-        EQUALS((result.pieces, 16), (result.failures, 4));
-        /* More memory: after two good steps the number of pieces halves, until 4; then 2 pieces fail. */
-        most = 30;
-        const int64_t want[] = { 16, 16, 8, 8, 4, 4, 4, 4, 4, 4, 4 };
-        for (size_t i = 0; i < COUNT(want); i++) {
-            CHECK_OK(ctrt_split_step(&result, split, 100, too_large, &most));
-            CHECK(result.pieces == want[i], "step %zu: %lld pieces, expected %lld", i, (long long)result.pieces,
-                  (long long)want[i]);
-        }
-        most = 0;
-        FAILS(OUT_OF_MEMORY, (ctrt_split_step(&result, split, 100, too_large, &most), "100 rows in 100 pieces"));
-        CHECK_OK(ctrt_split_new(&split, module, &(ctrt_split_options){ .most_pieces = 3 }));
-        FAILS(OUT_OF_MEMORY, (ctrt_split_step(&result, split, 100, too_large, &most), "100 rows in 3 pieces"));
-        most = 1;
-        CHECK_OK(ctrt_split_step(&result, split, 1, too_large, &most));
-        CHECK_EQ(result.pieces, 1);
+    CTRT_AUTO(module) module = NULL;
+    CTRT_AUTO(split) split = NULL;
+    ctrt_split_result result;
+    int64_t most = 10;
+    OK(ctrt_relu_new(&module), ctrt_split_new(&split, module, &(ctrt_split_options){ .grow_after = 2 }),
+       ctrt_split_step(&result, split, 100, too_large, &most));
+    EQUALS((result.pieces, 16), (result.failures, 4));
+    /* More memory: after two good steps the number of pieces halves, until 4; then 2 pieces fail. */
+    most = 30;
+    const int64_t want[] = { 16, 16, 8, 8, 4, 4, 4, 4, 4, 4, 4 };
+    for (size_t i = 0; i < COUNT(want); i++) {
+        CHECK_OK(ctrt_split_step(&result, split, 100, too_large, &most));
+        CHECK(result.pieces == want[i], "step %zu: %lld pieces, expected %lld", i, (long long)result.pieces,
+              (long long)want[i]);
     }
+    most = 0;
+    FAILS(OUT_OF_MEMORY, (ctrt_split_step(&result, split, 100, too_large, &most), "100 rows in 100 pieces"));
+    CHECK_OK(ctrt_split_new(&split, module, &(ctrt_split_options){ .most_pieces = 3 }));
+    FAILS(OUT_OF_MEMORY, (ctrt_split_step(&result, split, 100, too_large, &most), "100 rows in 3 pieces"));
+    most = 1;
+    CHECK_OK(ctrt_split_step(&result, split, 1, too_large, &most));
+    CHECK_EQ(result.pieces, 1);
 }
 
-TEST_MAIN
-{
-    static const struct sim_case both[] = {
-        { "any number of pieces gives the gradients of the whole batch", { "CTRT_SIM=devices=1,memory=64m" },
-          gradients_of_pieces },
-        { "a failed attempt does not change gradients, statistics and random numbers",
-          { "CTRT_SIM=devices=2,memory=64m", "CTRT_LOG=error" }, restores },
-    };
-    run_cases_on_both(both, COUNT(both));
-    test_numbers();
-    return run_tests();
-}
+TESTS_MAIN

@@ -313,15 +313,6 @@ SIM_AGAIN(threads, EIGHT, "CTRT_MEMORY=direct",
 
 enum { STEPS = 6 };
 
-static ctrt_status train(double losses[STEPS], const struct model *model, ctrt_device *device, bool streams)
-{
-    struct training run;
-    ctrt_manual_seed(5);
-    TRY(training_begin(&run, model, device), training_on_streams(losses, STEPS, &run, streams));
-    training_end(&run);
-    return CTRT_OK;
-}
-
 static void test_training(const struct model *model)
 {
     static const char *const names[] = { "cpu", "sim:0", "sim:3" };
@@ -329,13 +320,13 @@ static void test_training(const struct model *model)
           model->name);
     IN_CHILD("CTRT_SIM=devices=4,memory=32m,jitter=30us,poison=yes", "CTRT_NUM_THREADS=1") {
         double want[STEPS] = { 0 }, got[STEPS];
-        CHECK_OK(train(want, model, cpu_device(), false));
+        CHECK_OK(training_run(want, STEPS, model, cpu_device(), false));
         CHECK_TRUE(want[STEPS - 1] < want[0]);
         EACH(name, names) {
             ctrt_device *device = NULL;
             CHECK_OK(ctrt_device_get(&device, *name));
             for (int streams = 0; streams < 2; streams++) {
-                CHECK_OK(train(got, model, device, streams));
+                CHECK_OK(training_run(got, STEPS, model, device, streams));
                 for (int i = 0; i < STEPS; i++)
                     CHECK(got[i] == want[i], "%s, streams %d: loss %d is %.9g, not %.9g", *name, streams, i, got[i],
                           want[i]);
