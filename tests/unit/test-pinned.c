@@ -24,51 +24,49 @@ TEST(test_classes, "size classes waste at most 12.5 %")
     CHECK(worst <= 0.125, "%.2f %% of a block are not used", 100 * worst);
 }
 
-TEST(test_reuse, "a block is reused, but not while a device copies from it; unused blocks are freed")
+SIM_TEST(reuse, "a block is reused, but not while a device copies from it; unused blocks are freed",
+         "CTRT_SIM=devices=1,latency=30ms")
 {
-    IN_CHILD("CTRT_SIM=devices=1,latency=30ms") {
-        ctrt_device *device = sim_open("sim:0"), *cpu = NULL;
-        CTRT_AUTO(tensor) a = NULL, b = NULL, there = NULL;
-        bool left = false;
-        OK(ctrt_device_get(&cpu, "cpu"), ctrt_empty_pinned(&a, CTRT_SHAPE(1000), CTRT_F32, device));
-        void *place = ctrt_tensor_data(a);
-        ctrt_tensor_release(&a);
-        CHECK_OK(ctrt_empty_pinned(&a, CTRT_SHAPE(1010), CTRT_F32, device));        /* same size class */
-        CHECK_TRUE(ctrt_tensor_data(a) == place);
-        OK(ctrt_fill_(a, ctrt_float(2)), ctrt_to_non_blocking(&there, a, device, &left));
-        CHECK_TRUE(left);                               /* the copy is asynchronous */
-        ctrt_tensor_release(&a);
-        CHECK_OK(ctrt_empty_pinned(&b, CTRT_SHAPE(1010), CTRT_F32, device));
-        CHECK(ctrt_tensor_data(b) != place, "the block was reused while the device reads it");
-        CHECK_STATS(device, { "host.active_requests.current", 1 }, { "host.active_requests.peak", 1 },
-                    { "host.active_requests.allocated", 3 }, { "host.active_requests.freed", 2 },
-                    { "host.active_bytes.current", 4096 }, { "host.active_bytes.peak", 4096 },
-                    { "host.active_bytes.allocated", 3 * 4096 }, { "host.active_bytes.freed", 2 * 4096 },
-                    { "host.allocations.current", 2 }, { "host.allocated_bytes.current", 8192 },
-                    { "host.allocated_bytes.peak", 8192 }, { "host.allocated_bytes.freed", 0 },
-                    { "host.num_host_alloc", 2 }, { "host.num_host_free", 0 }, { "host.host_alloc_time.count", 2 },
-                    { "host.host_free_time.count", 0 }, { "host.host_free_time.max", 0 });
-        static const char *const times[] = { "min", "avg", "max", "total" };
-        for (size_t i = 0, last = 0; i < COUNT(times); i++) {
-            char key[64];
-            snprintf(key, sizeof key, "host.host_alloc_time.%s", times[i]);
-            const size_t time = (size_t)stat_of(device, key);
-            CHECK(time >= last, "%s is %zu, the one before %zu", key, time, last);
-            last = time;
-        }
-        CHECK_EQ(total(there), 2020);
-        ctrt_tensor_release(&b);
-        CHECK_OK(ctrt_empty_pinned(&a, CTRT_SHAPE(1010), CTRT_F32, device));
-        CHECK_STAT(device, "host.num_host_alloc", 2);
-        ctrt_tensor_release(&a);
-        pinned_trim(device);
-        CHECK_STATS(device, { "host.allocations.current", 0 }, { "host.allocated_bytes.current", 0 },
-                    { "host.num_host_free", 2 }, { "host.allocations.freed", 2 },
-                    { "host.allocated_bytes.peak", 8192 });
-        ctrt_memory_reset_peak(device);
-        CHECK_STAT(device, "host.allocated_bytes.peak", 0);
-        CHECK_EQ(sim_read(0).host_bytes, 0);
+    CTRT_AUTO(tensor) a = NULL, b = NULL, there = NULL;
+    bool left = false;
+    CHECK_OK(ctrt_empty_pinned(&a, CTRT_SHAPE(1000), CTRT_F32, device));
+    void *place = ctrt_tensor_data(a);
+    ctrt_tensor_release(&a);
+    CHECK_OK(ctrt_empty_pinned(&a, CTRT_SHAPE(1010), CTRT_F32, device));        /* same size class */
+    CHECK_TRUE(ctrt_tensor_data(a) == place);
+    OK(ctrt_fill_(a, ctrt_float(2)), ctrt_to_non_blocking(&there, a, device, &left));
+    CHECK_TRUE(left);                               /* the copy is asynchronous */
+    ctrt_tensor_release(&a);
+    CHECK_OK(ctrt_empty_pinned(&b, CTRT_SHAPE(1010), CTRT_F32, device));
+    CHECK(ctrt_tensor_data(b) != place, "the block was reused while the device reads it");
+    CHECK_STATS(device, { "host.active_requests.current", 1 }, { "host.active_requests.peak", 1 },
+                { "host.active_requests.allocated", 3 }, { "host.active_requests.freed", 2 },
+                { "host.active_bytes.current", 4096 }, { "host.active_bytes.peak", 4096 },
+                { "host.active_bytes.allocated", 3 * 4096 }, { "host.active_bytes.freed", 2 * 4096 },
+                { "host.allocations.current", 2 }, { "host.allocated_bytes.current", 8192 },
+                { "host.allocated_bytes.peak", 8192 }, { "host.allocated_bytes.freed", 0 },
+                { "host.num_host_alloc", 2 }, { "host.num_host_free", 0 }, { "host.host_alloc_time.count", 2 },
+                { "host.host_free_time.count", 0 }, { "host.host_free_time.max", 0 });
+    static const char *const times[] = { "min", "avg", "max", "total" };
+    for (size_t i = 0, last = 0; i < COUNT(times); i++) {
+        char key[64];
+        snprintf(key, sizeof key, "host.host_alloc_time.%s", times[i]);
+        const size_t time = (size_t)stat_of(device, key);
+        CHECK(time >= last, "%s is %zu, the one before %zu", key, time, last);
+        last = time;
     }
+    CHECK_EQ(total(there), 2020);
+    ctrt_tensor_release(&b);
+    CHECK_OK(ctrt_empty_pinned(&a, CTRT_SHAPE(1010), CTRT_F32, device));
+    CHECK_STAT(device, "host.num_host_alloc", 2);
+    ctrt_tensor_release(&a);
+    pinned_trim(device);
+    CHECK_STATS(device, { "host.allocations.current", 0 }, { "host.allocated_bytes.current", 0 },
+                { "host.num_host_free", 2 }, { "host.allocations.freed", 2 },
+                { "host.allocated_bytes.peak", 8192 });
+    ctrt_memory_reset_peak(device);
+    CHECK_STAT(device, "host.allocated_bytes.peak", 0);
+    CHECK_EQ(sim_read(0).host_bytes, 0);
 }
 
 /* ---- limits shared with device memory ---- */
@@ -81,59 +79,57 @@ static void metrics_have(const char *name, uint64_t bytes)
     CHECK_HAS(metrics_as(CTRT_METRICS_PROMETHEUS), line);
 }
 
-TEST(test_limit, "a limit covers pinned and device memory, which free each other's unused blocks")
+SIM_TEST(limit, "a limit covers pinned and device memory, which free each other's unused blocks",
+         "CTRT_SIM=devices=1,memory=64m", "CTRT_MEMORY_LIMIT=sim=32m")
 {
-    IN_CHILD("CTRT_SIM=devices=1,memory=64m", "CTRT_MEMORY_LIMIT=sim=32m") {
-        ctrt_device *device = sim_open("sim:0");
-        CTRT_AUTO(tensor) a = NULL, b = NULL, more = NULL;
-        /* These 20 MiB stay cached after the release. */
-        CHECK_OK(ctrt_empty_pinned(&a, CTRT_SHAPE(5 << 20), CTRT_F32, device));
-        ctrt_tensor_release(&a);
-        CHECK_EQ(pinned_held(device), 20 * MIB);
-        CHECK_OK(ctrt_empty(&b, CTRT_SHAPE(5 << 20), CTRT_F32, device));
-        CHECK_EQ(pinned_held(device), 0);
-        CHECK_OK(ctrt_empty_pinned(&a, CTRT_SHAPE(2 << 20), CTRT_F32, device));         /* 28 of 32 MiB are in use */
-        metrics_have("limit", 32 * MIB);
-        metrics_have("pinned", 8 * MIB);
-        metrics_have("reserved", 20 * MIB);
-        FAILS(OUT_OF_MEMORY, (ctrt_empty_pinned(&more, CTRT_SHAPE(2 << 20), CTRT_F32, device), "32.00 MiB allowed"),
-              (ctrt_empty(&more, CTRT_SHAPE(2 << 20), CTRT_F32, device), "32.00 MiB allowed"));
-        RELEASE(a, b);
-        CHECK_EQ(ctrt_memory_reserved(device), 20 * MIB);
-        CHECK_OK(ctrt_empty_pinned(&a, CTRT_SHAPE(5 << 20), CTRT_F32, device));
-        CHECK_EQ(ctrt_memory_reserved(device), 0);
-        ctrt_tensor_release(&a);
-        /* Without a limit the two kinds do not free each other's blocks. */
-        CHECK_OK(ctrt_memory_set_limit(device, UINT64_MAX));
-        CHECK_FAILS(ctrt_empty(&b, CTRT_SHAPE(80 << 20), CTRT_F32, device), CTRT_ERR_OUT_OF_MEMORY, NULL);
-        CHECK_EQ(pinned_held(device), 20 * MIB);
-    }
-    group("out of pinned memory is reported like out of device memory");
-    IN_CHILD("CTRT_SIM=devices=1,pinned=1m") {
-        ctrt_device *device = sim_open("sim:0");
-        CTRT_AUTO(tensor) a = NULL, b = NULL;
-        ctrt_memory_set_oom_callback(note_oom, NULL);
-        CHECK_OK(ctrt_empty_pinned(&a, CTRT_SHAPE(200 * 1024), CTRT_F32, device));
-        CHECK_FAILS(ctrt_empty_pinned(&b, CTRT_SHAPE(100 * 1024), CTRT_F32, device), CTRT_ERR_OUT_OF_MEMORY,
-                    "out of memory on sim:0: 416.00 KiB of pinned host memory requested");
-        HAS(ctrt_error_message(), "Release pinned tensors", "832.00 KiB of the host pinned");
-        EQUALS((oom_noted.calls, 1), (oom_noted.bytes, 416 * KIB));
-        HAS(oom_noted.report, "\"kind\": \"pinned\"", "\"pinned\": 851968");
-        CHECK_STR(last_oom_of(device), oom_noted.report);
-        CHECK_STAT(device, "num_ooms", 1);
-        CHECK_OK(ctrt_memory_set_limit(device, 1 << 20));
-        CHECK_FAILS(ctrt_empty_pinned(&b, CTRT_SHAPE(100 * 1024), CTRT_F32, device), CTRT_ERR_OUT_OF_MEMORY,
-                    "The device has enough free memory: raise the limit of 1.00 MiB");
-        CHECK_HAS(oom_noted.report, "\"refused_by_limit\": true");
-        CHECK_STAT(device, "num_oom_rejections", 1);
-        /* Unused blocks are freed, and the allocation is tried again. */
-        ctrt_tensor_release(&a);
-        OK(ctrt_memory_set_limit(device, UINT64_MAX), ctrt_empty_pinned(&b, CTRT_SHAPE(100 * 1024), CTRT_F32, device),
-           sim->inject(0, "host:1"), ctrt_empty_pinned(&a, CTRT_SHAPE(5000), CTRT_F32, device));
-        ctrt_tensor_release(&a);
-        CHECK_OK(sim->inject(0, "host:1+"));
-        CHECK_FAILS(ctrt_empty_pinned(&a, CTRT_SHAPE(9000), CTRT_F32, device), CTRT_ERR_OUT_OF_MEMORY, "pinned");
-    }
+    CTRT_AUTO(tensor) a = NULL, b = NULL, more = NULL;
+    /* These 20 MiB stay cached after the release. */
+    CHECK_OK(ctrt_empty_pinned(&a, CTRT_SHAPE(5 << 20), CTRT_F32, device));
+    ctrt_tensor_release(&a);
+    CHECK_EQ(pinned_held(device), 20 * MIB);
+    CHECK_OK(ctrt_empty(&b, CTRT_SHAPE(5 << 20), CTRT_F32, device));
+    CHECK_EQ(pinned_held(device), 0);
+    CHECK_OK(ctrt_empty_pinned(&a, CTRT_SHAPE(2 << 20), CTRT_F32, device));         /* 28 of 32 MiB are in use */
+    metrics_have("limit", 32 * MIB);
+    metrics_have("pinned", 8 * MIB);
+    metrics_have("reserved", 20 * MIB);
+    FAILS(OUT_OF_MEMORY, (ctrt_empty_pinned(&more, CTRT_SHAPE(2 << 20), CTRT_F32, device), "32.00 MiB allowed"),
+          (ctrt_empty(&more, CTRT_SHAPE(2 << 20), CTRT_F32, device), "32.00 MiB allowed"));
+    RELEASE(a, b);
+    CHECK_EQ(ctrt_memory_reserved(device), 20 * MIB);
+    CHECK_OK(ctrt_empty_pinned(&a, CTRT_SHAPE(5 << 20), CTRT_F32, device));
+    CHECK_EQ(ctrt_memory_reserved(device), 0);
+    ctrt_tensor_release(&a);
+    /* Without a limit the two kinds do not free each other's blocks. */
+    CHECK_OK(ctrt_memory_set_limit(device, UINT64_MAX));
+    CHECK_FAILS(ctrt_empty(&b, CTRT_SHAPE(80 << 20), CTRT_F32, device), CTRT_ERR_OUT_OF_MEMORY, NULL);
+    CHECK_EQ(pinned_held(device), 20 * MIB);
+}
+
+SIM_TEST(out_of_memory, "out of pinned memory is reported like out of device memory", "CTRT_SIM=devices=1,pinned=1m")
+{
+    CTRT_AUTO(tensor) a = NULL, b = NULL;
+    ctrt_memory_set_oom_callback(note_oom, NULL);
+    CHECK_OK(ctrt_empty_pinned(&a, CTRT_SHAPE(200 * 1024), CTRT_F32, device));
+    CHECK_FAILS(ctrt_empty_pinned(&b, CTRT_SHAPE(100 * 1024), CTRT_F32, device), CTRT_ERR_OUT_OF_MEMORY,
+                "out of memory on sim:0: 416.00 KiB of pinned host memory requested");
+    HAS(ctrt_error_message(), "Release pinned tensors", "832.00 KiB of the host pinned");
+    EQUALS((oom_noted.calls, 1), (oom_noted.bytes, 416 * KIB));
+    HAS(oom_noted.report, "\"kind\": \"pinned\"", "\"pinned\": 851968");
+    CHECK_STR(last_oom_of(device), oom_noted.report);
+    CHECK_STAT(device, "num_ooms", 1);
+    CHECK_OK(ctrt_memory_set_limit(device, 1 << 20));
+    CHECK_FAILS(ctrt_empty_pinned(&b, CTRT_SHAPE(100 * 1024), CTRT_F32, device), CTRT_ERR_OUT_OF_MEMORY,
+                "The device has enough free memory: raise the limit of 1.00 MiB");
+    CHECK_HAS(oom_noted.report, "\"refused_by_limit\": true");
+    CHECK_STAT(device, "num_oom_rejections", 1);
+    /* Unused blocks are freed, and the allocation is tried again. */
+    ctrt_tensor_release(&a);
+    OK(ctrt_memory_set_limit(device, UINT64_MAX), ctrt_empty_pinned(&b, CTRT_SHAPE(100 * 1024), CTRT_F32, device),
+       sim->inject(0, "host:1"), ctrt_empty_pinned(&a, CTRT_SHAPE(5000), CTRT_F32, device));
+    ctrt_tensor_release(&a);
+    CHECK_OK(sim->inject(0, "host:1+"));
+    CHECK_FAILS(ctrt_empty_pinned(&a, CTRT_SHAPE(9000), CTRT_F32, device), CTRT_ERR_OUT_OF_MEMORY, "pinned");
 }
 
 TESTS_MAIN

@@ -101,15 +101,6 @@ RACE_TEST(pytorch_pattern, "PyTorch's pattern: wait_stream, record_stream, a lat
     reads(b, x);
 }
 
-RACE_TEST(readers_beside_readers, "many streams read one tensor", 0)
-{
-    for (int i = 0; i < READERS; i++)
-        reads(readers[i], x);
-    reads(first, x);
-    reads(a, x);
-    reads(readers[0], x);
-}
-
 RACE_TEST(readers_of_joined_parts, "two streams read parts that two streams wrote", 0)
 {
     write_parts(x, 0, 0, N / 2, N / 2, N, 1);
@@ -200,12 +191,6 @@ RACE_TEST(queried, "queries reported that the event and the stream are done", 0)
     reads(a, x);
 }
 
-RACE_TEST(unwaited, "a read without a wait for the write", 1)
-{
-    writes(a, x);
-    reads(b, x);
-}
-
 RACE_TEST(written_while_read, "a write without a wait for a read", 1)
 {
     reads(a, x);
@@ -230,14 +215,14 @@ RACE_TEST(written_first_elsewhere, "the first write on another stream than the a
 
 RACE_TEST(last_of_many_readers, "a write that waits for all readers but one", 1)
 {
-    for (int i = 0; i < READERS; i++)
-        reads(readers[i], x);
+    for (int i = 0; i <= READERS; i++)              /* reads beside reads are no races */
+        reads(readers[i % READERS], x);
     for (int i = 1; i < READERS; i++)
         CHECK_OK(ctrt_stream_wait(first, readers[i]));
     writes(first, x);
 }
 
-RACE_TEST(twice_wrong, "two streams race with one write", 2)
+RACE_TEST(twice_wrong, "two streams read without a wait for one write", 2)
 {
     writes(a, x);
     reads(b, x);
