@@ -125,14 +125,6 @@ TEST(test_training, NULL)
 
 /* ---- memory ---- */
 
-static double element(ctrt_tensor *x, int64_t index)
-{
-    CTRT_AUTO(tensor) at = NULL;
-    double value = -1;
-    OK(ctrt_select(&at, x, 0, index), ctrt_item(&value, at));
-    return value;
-}
-
 TEST(test_memory, "memory of a captured step is reused within the step, kept by its graph, and freed with the graph")
 {
     enum { N = 1 << 18 };                           /* 1 MiB */

@@ -156,10 +156,22 @@ static inline ctrt_tensor *counting_of(ctrt_ints shape, ctrt_dtype dtype)
         values[i] = i;
     return tensor_with(values, shape, dtype, cpu);
 }
+
 static inline void tensors_release(ctrt_tensor **tensors, int count)
 {
     for (int i = 0; i < count; i++)
         ctrt_tensor_release(&tensors[i]);
+}
+
+/* Returns x[index]. */
+static inline double element(ctrt_tensor *x, int64_t index)
+{
+    ctrt_tensor *at = NULL;
+    double value = -1;
+    if (CHECK_OK(ctrt_select(&at, x, 0, index)))
+        CHECK_OK(ctrt_item(&value, at));
+    ctrt_tensor_release(&at);
+    return value;
 }
 
 /* Returns the sum of all elements, computed on the host. May be called by any thread. */

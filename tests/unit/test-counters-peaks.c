@@ -18,17 +18,7 @@ static void stopped(void)
         once();
 }
 
-/* With the plain operations, which the macros below do not replace. */
-static inline int64_t plain_add(_Atomic int64_t *value, int64_t add)
-{
-    return atomic_fetch_add(value, add);
-}
-
-static inline uint32_t plain_add32(_Atomic uint32_t *value, uint32_t add)
-{
-    return atomic_fetch_add(value, add);
-}
-
+/* atomic_exchange may be a macro that uses atomic_exchange_explicit, which is replaced below. */
 static inline int64_t plain_exchange(_Atomic int64_t *value, int64_t next)
 {
     return atomic_exchange(value, next);
@@ -36,9 +26,8 @@ static inline int64_t plain_exchange(_Atomic int64_t *value, int64_t next)
 
 #undef atomic_fetch_add_explicit
 #undef atomic_exchange_explicit
-#define atomic_fetch_add_explicit(cell, value, order) \
-    (stopped(), _Generic((cell), _Atomic uint32_t *: plain_add32, default: plain_add)(cell, value))
-#define atomic_exchange_explicit(cell, value, order) (stopped(), plain_exchange(cell, value))
+#define atomic_fetch_add_explicit(cell, value, order) __extension__({ stopped(); (*(cell) += (value)) - (value); })
+#define atomic_exchange_explicit(cell, value, order)  (stopped(), plain_exchange(cell, value))
 
 #include "calls.h"
 #include "memory/counters.c"
