@@ -31,34 +31,6 @@ TEST(keys, "statistics have PyTorch's names")
 
 #define DIRECT "CTRT_MEMORY=direct", "CTRT_FAKE_MEMORY=256m"
 
-FAKE_TEST(stats, "blocks are counted by pool: current, peak, allocated, freed", DIRECT)
-{
-    const int64_t mib = MIB;
-    ctrt_block small = take(memory, 100), edge = take(memory, MIB), large = take(memory, MIB + 1);
-    CHECK_STATS(device, { "allocation.all.current", 3 }, { "allocation.small_pool.current", 2 },
-                { "allocation.large_pool.current", 1 },
-                { "allocated_bytes.all.current", 128 + 2 * mib + 64 },      /* multiples of 64 bytes */
-                { "allocated_bytes.large_pool.current", mib + 64 },
-                { "requested_bytes.all.current", 100 + 2 * mib + 1 },
-                { "requested_bytes.small_pool.current", 100 + mib },
-                { "reserved_bytes.all.current", 128 + 2 * mib + 64 }, { "segment.all.current", 3 },
-                { "active.all.current", 3 }, { "active_bytes.all.peak", 128 + 2 * mib + 64 });
-    give(memory, &large, MIB + 1);
-    large = take(memory, 3);
-    CHECK_STATS(device, { "allocated_bytes.large_pool.current", 0 },
-                { "allocated_bytes.large_pool.peak", mib + 64 },
-                { "allocated_bytes.large_pool.allocated", mib + 64 },
-                { "allocated_bytes.large_pool.freed", mib + 64 },
-                { "allocation.all.peak", 3 }, { "allocation.small_pool.peak", 3 },
-                { "allocation.all.allocated", 4 }, { "allocation.all.freed", 1 }, { "num_device_alloc", 4 },
-                { "num_device_free", 1 }, { "max_split_size", -1 });
-    give(memory, &large, 3);
-    give(memory, &edge, MIB);
-    give(memory, &small, 100);
-    check_no_current(device);
-    CHECK_STAT(device, "requested_bytes.all.freed", 100 + 2 * mib + 1 + 3);
-}
-
 enum { SCOPES = 7, BLOCKS = 20, VALUES = 4 };
 
 /* Memory as a scope reports it: allocated bytes, requested bytes, reserved bytes, blocks. */

@@ -60,18 +60,23 @@ TEST(test_choice, "CTRT_MEMORY selects the policy; an error names the setting")
 
 /* ---- random blocks ---- */
 
+static const char *const pools[] = { "all", "large_pool", "small_pool" };
+static const char *const values[] = { "allocation", "active", "allocated_bytes", "active_bytes", "requested_bytes" };
+
 enum { LIVE = 48 };
 
-/* Random blocks that exist at the same time, and their sums. */
+/* Random blocks that exist at the same time, and their statistics. */
 struct churn {
     struct { ctrt_block block; size_t requested; unsigned char mark; } live[LIVE];
-    int64_t bytes, requested, peak_bytes, peak_requested;
+    ctrt_stat stats[COUNT(pools)][COUNT(values)];
     long wrong;                         /* blocks that were missing, misaligned, too small or overwritten */
 };
 
 static size_t some_size(uint32_t *state)
 {
     uint32_t kind = next_random(state) % 8, r = next_random(state);
+    if (r % 16 == 0)
+        return MIB + kind % 2;                  /* the largest small block, the smallest large one */
     return kind < 4 ? 1 + r % 4096 : kind < 7 ? 1 + r % MIB : 1 + r % (6 * MIB);
 }
 
@@ -93,6 +98,31 @@ static bool marked(const unsigned char *bytes, size_t requested, unsigned char m
     return bytes[requested - 1] == mark;
 }
 
+/* Counts that a block was allocated or, if `sign` is -1, freed. */
+static void churn_count(struct churn *churn, const ctrt_block *block, size_t requested, int sign)
+{
+    const int64_t bytes = (int64_t)block->bytes, amounts[] = { 1, 1, bytes, bytes, (int64_t)requested };
+    for (size_t k = 0; k < 2 * COUNT(values); k++) {
+        ctrt_stat *stat = &churn->stats[k % 2 == 0 ? 0 : requested > MIB ? 1 : 2][k / 2];
+        stat->current += sign * amounts[k / 2];
+        *(sign > 0 ? &stat->allocated : &stat->freed) += amounts[k / 2];
+        stat->peak = stat->current > stat->peak ? stat->current : stat->peak;
+    }
+}
+
+static void check_churn(const struct churn *churn, ctrt_device *device)
+{
+    static const char *const fields[] = { "current", "peak", "allocated", "freed" };
+    for (size_t k = 0; k < COUNT(pools) * COUNT(values) * 4; k++) {
+        const size_t pool = k / 4 / COUNT(values), value = k / 4 % COUNT(values);
+        const ctrt_stat *stat = &churn->stats[pool][value];
+        const int64_t want[] = { stat->current, stat->peak, stat->allocated, stat->freed };
+        char key[64];
+        snprintf(key, sizeof key, "%s.%s.%s", values[value], pools[pool], fields[k % 4]);
+        CHECK_STAT(device, key, want[k % 4]);
+    }
+}
+
 static void churn_free(struct churn *churn, struct device_memory *memory, int at)
 {
     const unsigned char *bytes = churn->live[at].block.address, mark = churn->live[at].mark;
@@ -100,8 +130,7 @@ static void churn_free(struct churn *churn, struct device_memory *memory, int at
     if (bytes == NULL)
         return;
     churn->wrong += !marked(bytes, requested, mark);
-    churn->bytes -= (int64_t)churn->live[at].block.bytes;
-    churn->requested -= (int64_t)requested;
+    churn_count(churn, &churn->live[at].block, requested, -1);
     give(memory, &churn->live[at].block, requested);
 }
 
@@ -121,10 +150,7 @@ static void churn_run(struct churn *churn, struct device_memory *memory, uint32_
         }
         churn->wrong += (uintptr_t)block->address % 64 != 0 || block->bytes < requested;
         mark_block(block->address, requested, churn->live[at].mark);
-        churn->bytes += (int64_t)block->bytes;
-        churn->requested += (int64_t)requested;
-        churn->peak_bytes = churn->bytes > churn->peak_bytes ? churn->bytes : churn->peak_bytes;
-        churn->peak_requested = churn->requested > churn->peak_requested ? churn->requested : churn->peak_requested;
+        churn_count(churn, block, requested, 1);
     }
 }
 
@@ -175,13 +201,11 @@ TEST(test_churn, NULL)
             ctrt_memory_stats before, after;
             const int rounds = FEWER_SANITIZED(4000);
             churn_run(&churn, memory, 1, rounds);
-            CHECK_STATS(device, { "allocated_bytes.all.current", churn.bytes },
-                        { "allocated_bytes.all.peak", churn.peak_bytes },
-                        { "requested_bytes.all.current", churn.requested },
-                        { "requested_bytes.all.peak", churn.peak_requested });
+            check_churn(&churn, device);
+            if (strcmp(*setting, "CTRT_MEMORY=direct") == 0)
+                CHECK_STATS(device, { "segment.all.current", churn.stats[0][0].current },
+                            { "reserved_bytes.all.peak", churn.stats[0][2].peak }, { "max_split_size", -1 });
             CHECK_OK(ctrt_memory_get_stats(&before, device));
-            CHECK_EQ(before.allocated_bytes[CTRT_POOL_LARGE].current + before.allocated_bytes[CTRT_POOL_SMALL].current,
-                     churn.bytes);
             CHECK_EQ(before.segment[CTRT_POOL_LARGE].allocated + before.segment[CTRT_POOL_SMALL].allocated,
                      before.segment[CTRT_POOL_ALL].allocated);
             churn_end(&churn, memory);
