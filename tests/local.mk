@@ -168,7 +168,7 @@ TSAN_TESTS   += $(loader_tests)
 public_tests += $(stream_tests) $(parallel_tests) \
     tests/unit/test-dryrun.c tests/unit/test-nn-devices.c tests/unit/test-scope.c tests/unit/test-shutdown.c \
     tests/unit/test-split.c tests/unit/test-utilization.c
-internal_tests += tests/unit/test-pinned.c tests/unit/test-sim.c tests/unit/test-sim-options.c
+internal_tests += tests/unit/test-pinned.c tests/unit/test-sim.c
 TSAN_TESTS     += $(stream_tests) $(parallel_tests) tests/unit/test-pinned.c tests/unit/test-scope.c \
                   tests/unit/test-shutdown.c tests/unit/test-sim.c
 
@@ -207,8 +207,7 @@ TSAN_TESTS   += $(comm_tests)
 endif
 
 if PLUGIN_MEMORY_CACHING
-public_tests   += tests/unit/test-counters-sim.c
-internal_tests += tests/unit/test-workspace.c
+internal_tests += tests/unit/test-counters-sim.c
 TSAN_TESTS     += tests/unit/test-counters-sim.c
 
 # Failing system calls, system limits, and cancelled threads. With CTRT_FAULTS=full, test-faults lets every n-th call
@@ -277,7 +276,7 @@ check_PROGRAMS += run-public run-internal $(single_programs)
 run_public_SOURCES = $(TEST_RUNNER) $(public_tests) $(cuda_rows) tests/faults/work.c tests/faults/work.h \
     tests/unit/bad-base.c tests/unit/bad-comm.c tests/unit/bad-data.c tests/unit/bad-datasets.c \
     tests/unit/bad-input.h tests/unit/bad-layout.c tests/unit/bad-nn.c tests/unit/bad-ops.c tests/unit/bad-parallel.c \
-    tests/unit/bad-share.c tests/unit/bad-split.c tests/unit/bad-strategy.c tests/unit/bad-stream.c \
+    tests/unit/bad-share.c tests/unit/bad-strategy.c tests/unit/bad-stream.c \
     tests/unit/bad-tensor.c
 run_public_CPPFLAGS = $(PUBLIC_CPPFLAGS)
 run_public_CFLAGS   = $(TEST_CFLAGS)

@@ -58,7 +58,6 @@ void bad_base(void);                    /* base, device, memory */
 void bad_tensor(void);
 void bad_stream(void);
 void bad_share(void);
-void bad_split(void);
 void bad_layout(void);
 void bad_parallel(void);
 void bad_strategy(void);

@@ -1,5 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* bad-stream.c: invalid arguments of the functions in stream.h. */
+/* bad-stream.c: invalid arguments of streams, captures, dry runs and split steps. */
+#include <string.h>
+
 #include "bad-input.h"
 
 static void streams(void)
@@ -10,11 +12,7 @@ static void streams(void)
     BAD(INVALID_ARGUMENT, ctrt_stream_new(NULL, p.cpu, 0), ctrt_stream_default(NULL, p.cpu),
         ctrt_stream_current(NULL, p.cpu), ctrt_stream_set_current(NULL));
     BAD(STATE, ctrt_stream_pop());
-    FINE(ctrt_device_push(NULL) == CTRT_OK);
-    BAD(STATE, ctrt_stream_pop());
-    FINE(ctrt_stream_push(NULL) == CTRT_OK);
-    BAD(STATE, ctrt_device_pop());
-    FINE(ctrt_stream_pop() == CTRT_OK && ctrt_device_pop() == CTRT_OK,
+    FINE(ctrt_stream_push(NULL) == CTRT_OK && ctrt_stream_pop() == CTRT_OK,
         ctrt_stream_new(&stream, p.cpu, 1 << 30) == CTRT_OK && stream != NULL);
     NULL_IN2(ctrt_stream_wait, stream, stream);
     FINE(ctrt_stream_wait(stream, stream) == CTRT_OK);
@@ -83,7 +81,50 @@ static void captures(void)
         (ctrt_graph_release(NULL), ctrt_graph_release(&graph), true));
 }
 
+static void dry_runs(void)
+{
+    ctrt_dry_run *dryrun = NULL, *second = NULL;
+    ctrt_memory_prediction found;
+    BAD(INVALID_ARGUMENT, ctrt_dry_run_begin(NULL, p.cpu), ctrt_dry_run_set_limit(NULL, 1));
+    FINE(!ctrt_dry_run_fits(NULL));
+    BAD(INVALID_ARGUMENT, ctrt_dry_run_end(&found, NULL));
+    BAD(ANY, ctrt_dry_run_end(&found, &dryrun));
+    FINE((ctrt_dry_run_release(NULL), ctrt_dry_run_release(&dryrun), true),
+        ctrt_dry_run_begin(&dryrun, p.cpu) == CTRT_OK && dryrun != NULL);
+    BAD(STATE, ctrt_dry_run_begin(&second, p.cpu));
+    FINE(second == NULL, ctrt_dry_run_end(NULL, &dryrun) == CTRT_OK && dryrun == NULL);
+}
+
+static ctrt_status runs(void *user, int64_t from, int64_t to, double weight)
+{
+    (void)user, (void)from, (void)to, (void)weight;
+    return CTRT_OK;
+}
+
+static ctrt_status fails(void *user, int64_t from, int64_t to, double weight)
+{
+    (void)user, (void)from, (void)to, (void)weight;
+    return ctrt_fail(CTRT_ERR_IO, "the reader is gone");
+}
+
+static void splits(void)
+{
+    ctrt_split *split = NULL, *none = NULL;
+    ctrt_split_result result;
+    NULL_IN2(ctrt_split_new, &split, p.linear, NULL);
+    BAD(INVALID_ARGUMENT, ctrt_split_new(&split, p.linear, &(ctrt_split_options){ .pieces = -1 }),
+        ctrt_split_new(&split, p.linear, &(ctrt_split_options){ .canonical = -4 }));
+    FINE(split == NULL, ctrt_split_new(&split, p.linear, NULL) == CTRT_OK && ctrt_split_pieces(split) == 1);
+    BAD(INVALID_ARGUMENT, ctrt_split_step(&result, NULL, 4, runs, NULL), ctrt_split_step(&result, split, 0, runs, NULL),
+        ctrt_split_step(&result, split, 4, NULL, NULL));
+    BAD(IO, ctrt_split_step(&result, split, 4, fails, NULL));
+    FINE(strstr(ctrt_error_message(), "the reader is gone") != NULL,
+        ctrt_split_step(NULL, split, 4, runs, NULL) == CTRT_OK, ctrt_split_pieces(NULL) == 0,
+        (ctrt_split_release(NULL), ctrt_split_release(&none), true));
+    ctrt_split_release(&split);
+}
+
 void bad_stream(void)
 {
-    RUN_ALL(streams, events, tensors, captures);
+    RUN_ALL(streams, events, tensors, captures, dry_runs, splits);
 }

@@ -154,7 +154,7 @@ TEST_MAIN
     const ctrt_status made = objects_make();
     REQUIRE(made == CTRT_OK, "%s", ctrt_error_message());
     group("calls with bad input");
-    RUN_ALL(bad_base, bad_tensor, bad_stream, bad_split, bad_layout, bad_parallel, bad_share, bad_strategy, bad_comm,
+    RUN_ALL(bad_base, bad_tensor, bad_stream, bad_layout, bad_parallel, bad_share, bad_strategy, bad_comm,
             bad_loading, bad_datasets);
     RUN_ALL(bad_transforms, bad_ops, bad_autograd, bad_nn, objects_release);
     ctrt_log_set_level(CTRT_LOG_ERROR);

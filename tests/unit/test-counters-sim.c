@@ -1,8 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Memory accounting on simulated devices, through the public API: sizes, peaks, ops in reports, advice and the
- * snapshot of the caching policy. */
+/* Memory accounting on simulated devices: sizes, peaks, ops in reports, advice, the snapshot of the caching policy, and
+ * workspaces that do not fit. */
 #include "calls.h"
+#include "device/device.h"
 #include "memory_checks.h"
+#include "ops/dispatch.h"
 #include "sims.h"
 
 static void empty_fails(int64_t elements, ctrt_device *device, const char *words)
@@ -123,6 +125,81 @@ SIM_TEST(snapshot, "the snapshot of the caching policy lists its segments, and i
             && strcmp(state, "active_allocated") == 0) active += size;
     EQUALS((segments, ctrt_memory_reserved(device)), (active, ctrt_memory_allocated(device)));
     HAS(text, "\"state\": \"inactive\"", "\"segment_type\": \"small\"");
+}
+
+/* ---- workspaces of kernels that can run with less memory ---- */
+
+static const ctrt_kernel *own;              /* the simulated device's kernel of the op */
+static ctrt_kernel overlay;                 /* the same kernel with a workspace */
+static const size_t *sizes;                 /* MiB, decreasing; the first one that is not smaller ends the list */
+static size_t used;                         /* workspace bytes of the last call */
+
+static ctrt_status request(const ctrt_call *call, size_t *bytes)
+{
+    const size_t *size = sizes;
+    while (call->workspace_bytes > 0 && *size * MIB >= call->workspace_bytes && size[1] < size[0])
+        size++;
+    *bytes = *size * MIB;
+    return CTRT_OK;
+}
+
+static ctrt_status run(const ctrt_call *call)
+{
+    ctrt_call same = *call;
+    same.kernel = own;
+    used = call->workspace_bytes;
+    return own->run(&same);
+}
+
+/* Must be called before the device's first op. */
+static void overlay_exp(ctrt_device *device)
+{
+    static ctrt_kernel_table table = { .size = sizeof table, .stride = sizeof overlay, .count = 1,
+                                       .kernels = &overlay };
+    const ctrt_kernel_table *old = device->backend->kernels;
+    for (size_t i = 0; i < old->count && own == NULL; i++) {
+        const ctrt_kernel *kernel = (const ctrt_kernel *)((const char *)old->kernels + i * old->stride);
+        if (strcmp(kernel->op, "exp") == 0 && (kernel->dtypes & CTRT_DTYPE_BIT(CTRT_F32)))
+            own = kernel;
+    }
+    REQUIRE(own != NULL, "no kernel for exp");
+    overlay = (ctrt_kernel){ .size = sizeof overlay, .op = "exp", .dtypes = CTRT_DTYPE_BIT(CTRT_F32),
+                             .score = own->score + 1, .flags = own->flags, .run = run, .workspace = request };
+    device->overlays[0] = &table;
+}
+
+TEST(workspaces, NULL)
+{
+    static const struct {
+        size_t sizes[5];
+        size_t used, refused;               /* MiB of the workspace; refused: size in the report, 0: no report */
+    } cases[] = {
+        { { 8, 8 }, 8, 0 }, { { 80, 8, 8 }, 8, 0 }, { { 90, 80, 8, 8 }, 8, 0 }, { { 80, 0, 0 }, 0, 0 },
+        { { 80, 80 }, 0, 80 }, { { 90, 80, 70, 70 }, 0, 70 },           /* no size fits */
+        { { (size_t)1 << 43, 8, 8 }, 8, 0 },                            /* more than the address space */
+    };
+    static const char *const policies[] = { "CTRT_MEMORY=direct", "CTRT_MEMORY=caching", "CTRT_MEMORY=spill+caching" };
+    for (size_t p = 0; p < COUNT(policies); p++) {
+        group("a workspace that does not fit is reported once, when no smaller one fits (%s)", policies[p]);
+        EACH(c, cases)
+            IN_CHILD("CTRT_SIM=devices=1,memory=64m", policies[p], "CTRT_LOG=error") {
+                ctrt_device *device = sim_open("sim:0");
+                sizes = c->sizes;
+                overlay_exp(device);
+                CTRT_AUTO(tensor) x = full(0, 16, device), y = NULL;
+                ctrt_memory_set_oom_callback(note_oom, NULL);
+                if (c->refused == 0) {
+                    CHECK_OK(ctrt_exp(&y, x));
+                    EQUALS((used, c->used * MIB), (total(y), 16));
+                } else {
+                    CHECK_FAILS(ctrt_exp(&y, x), CTRT_ERR_OUT_OF_MEMORY, "workspace");
+                    CHECK_EQ(oom_noted.bytes, c->refused * MIB);
+                    CHECK_HAS(oom_noted.report, "\"op\": \"exp\"");
+                }
+                CHECK_EQ(oom_noted.calls, c->refused > 0);
+                CHECK_STAT(device, "num_ooms", oom_noted.calls);
+            }
+    }
 }
 
 TESTS_MAIN
