@@ -13,7 +13,7 @@
 #include "tensors.h"
 
 static const sim_control *sim;
-static void (*sim_opened)(ctrt_device *device);     /* if not NULL, run_sim_case calls it with sim:0 */
+static void (*sim_opened)(ctrt_device *device);     /* if not NULL, run_sim calls it with sim:0 */
 
 /* Opens `name` and finds the control table. If either fails, ends the child process with a failed check. */
 static inline ctrt_device *sim_open(const char *name)
@@ -74,20 +74,15 @@ static inline ctrt_device *cpu_device(void)
     return cpu;
 }
 
-/* A group whose checks run in a child process. */
-struct sim_case {
-    const char *what, *settings[4];     /* the environment, ending with NULL */
-    void (*run)(ctrt_device *device);
-};
-
-static inline void run_sim_case(const struct sim_case *c)
+/* A group whose checks run in a child process with these settings, which end with NULL. */
+static inline void run_sim(const char *what, void (*run)(ctrt_device *device), const char *const *settings)
 {
-    group("%s (%s %s)", c->what, c->settings[0], c->settings[1] != NULL ? c->settings[1] : "");
-    CHILD_LOOP(child, c->settings, exit) {
+    group("%s (%s %s)", what, settings[0], settings[1] != NULL ? settings[1] : "");
+    CHILD_LOOP(child, settings, exit) {
         ctrt_device *device = sim_open("sim:0");
         if (sim_opened != NULL)
             sim_opened(device);
-        c->run(device);
+        run(device);
     }
 }
 
@@ -104,7 +99,7 @@ static inline void run_sim_case(const struct sim_case *c)
 #define SIM_RUN(line, function, what, ...)                                                                  \
     TEST(function##_##line, NULL)                                                                           \
     {                                                                                                       \
-        run_sim_case(&(const struct sim_case){ what, { __VA_ARGS__ }, function });                              \
+        run_sim(what, function, (const char *const[]){ __VA_ARGS__, NULL });                                    \
     }
 
 /* A TEST (tap.h) in two child processes with these settings, with the cpu and with sim:0. */

@@ -143,13 +143,12 @@ FAKE_TEST(churn, "many blocks are allocated and freed while watched", "CTRT_MEMO
 
 /* ---- modules and ops ---- */
 
-static void test_model(void)
+TEST(test_model, "a model's memory is attributed to its modules and ops")
 {
     if (access(built_path("backend-cpu"), R_OK) != 0) {
-        printf("# not run: attribution of a model's memory, because the cpu backend is missing\n");
+        skip_group("the cpu backend is missing");
         return;
     }
-    group("a model's memory is attributed to its modules and ops");
     IN_CHILD("CTRT_MEMORY_HISTORY=all:500") {
         ctrt_device *cpu = NULL;
         CTRT_AUTO(module) inner = NULL;
@@ -207,9 +206,8 @@ FAKE_TEST(history, "the history has each event by its name", "CTRT_MEMORY=direct
     HAS(text, "\"text\": \"half time\"", "\"device_free\": ", "\"watch\": \"all\"", "\"segments\": []");
 }
 
-static void test_history_setting(void)
+TEST(test_history_setting, "the grammar of CTRT_MEMORY_HISTORY")
 {
-    group("the grammar of CTRT_MEMORY_HISTORY");
     static const struct { const char *value, *watch; } cases[] = {
         { "", "none" }, { "none", "none" }, { "state", "state" }, { "all", "all" }, { "all:7", "all" },
         { "frames", "frames" }, { "frames:9", "frames" }, { "al", NULL }, { "all:", NULL }, { "all:0", NULL },
@@ -418,42 +416,37 @@ static void *change_watch(void *argument)
     return NULL;
 }
 
-/* For ThreadSanitizer. With `history` the device is watched from the beginning. */
-static void test_threads(const char *history)
+#define READS "threads allocate and change the watch mode while others read snapshots and open a device"
+#define SPACE "CTRT_MEMORY=direct", "CTRT_FAKE_MEMORY=256m"
+
+/* For ThreadSanitizer. The device is watched from the beginning, or not. */
+FAKE_TEST(threads, READS, SPACE, "CTRT_MEMORY_HISTORY=all:2000")
 {
-    group("threads allocate and change the watch mode while others read snapshots and open a device: %s", history);
-    IN_FAKE("CTRT_MEMORY=direct", "CTRT_FAKE_MEMORY=256m", history) {
-        static unsigned first[2] = { 0, 1 };
-        struct device_memory *memory = open_memory("fake:0");
-        ctrt_device *device = memory->device;
-        pthread_t threads[5];
-        uint64_t sum;
-        for (int i = 0; i < 5; i++)
-            pthread_create(&threads[i], NULL, i < 2 ? change_watch : allocate_and_free,
-                           i < 2 ? (void *)&first[i] : memory);
-        (void)open_memory("fake:1");
-        for (int i = 0; i < 30; i++) {
-            (void)snapshot_of(device);
-            (void)metrics_as(CTRT_METRICS_JSON);
-            CHECK_OK(ctrt_memory_set_watch((ctrt_memory_watch)(i % 3), 1000));
-            (void)owner_bytes(device, "worker", "", &sum);
-        }
-        for (int i = 0; i < 5; i++)
-            pthread_join(threads[i], NULL);
-        OWNER_HAS("worker", 0, 0);
-        CHECK_OK(ctrt_memory_set_watch(CTRT_MEMORY_WATCH_STATE, 0));
-        ctrt_block block = take(memory, MIB);
-        OWNER_HAS("", MIB, MIB);
-        give(memory, &block, MIB);
+    static unsigned first[2] = { 0, 1 };
+    pthread_t threads[5];
+    uint64_t sum;
+    for (int i = 0; i < 5; i++)
+        pthread_create(&threads[i], NULL, i < 2 ? change_watch : allocate_and_free,
+                       i < 2 ? (void *)&first[i] : memory);
+    (void)open_memory("fake:1");
+    for (int i = 0; i < 30; i++) {
+        (void)snapshot_of(device);
+        (void)metrics_as(CTRT_METRICS_JSON);
+        CHECK_OK(ctrt_memory_set_watch((ctrt_memory_watch)(i % 3), 1000));
+        (void)owner_bytes(device, "worker", "", &sum);
     }
+    for (int i = 0; i < 5; i++)
+        pthread_join(threads[i], NULL);
+    OWNER_HAS("worker", 0, 0);
+    CHECK_OK(ctrt_memory_set_watch(CTRT_MEMORY_WATCH_STATE, 0));
+    ctrt_block block = take(memory, MIB);
+    OWNER_HAS("", MIB, MIB);
+    give(memory, &block, MIB);
 }
+FAKE_AGAIN(threads, READS, SPACE, "CTRT_MEMORY_HISTORY=none")
 
 TEST_MAIN
 {
     folder = pool_folder();
-    test_model();
-    test_history_setting();
-    test_threads("CTRT_MEMORY_HISTORY=all:2000");
-    test_threads("CTRT_MEMORY_HISTORY=none");
     return run_tests();
 }

@@ -146,6 +146,12 @@ static void test_limit(const char *policy)
     }
 }
 
+TEST(test_limits, NULL)
+{
+    test_limit("CTRT_MEMORY=caching");
+    test_limit("CTRT_MEMORY=caching:expandable=true");
+}
+
 SIM_TEST(what_if, "a dry run honours a limit of its own and the limit of the device", "CTRT_SIM=devices=1,memory=256m")
 {
     struct training run;
@@ -409,9 +415,4 @@ BOTH_TEST(forks, "a child forked by the thread that runs a dry run continues and
     check_works();
 }
 
-TEST_MAIN
-{
-    test_limit("CTRT_MEMORY=caching");
-    test_limit("CTRT_MEMORY=caching:expandable=true");
-    return run_tests();
-}
+TESTS_MAIN

@@ -13,6 +13,7 @@
 #include "memory_checks.h"
 #include "sims.h"
 
+static const char *folder;
 static char fifo[192], fifo_setting[256];
 #define ON "CTRT_MEMORY_PRESSURE=on"
 
@@ -238,9 +239,8 @@ CHILD_TEST(forked, "a forked child starts its own watcher at its first allocatio
 
 /* ---- no pressure file ---- */
 
-static void test_absent(const char *folder)
+TEST(test_absent, "a missing or unsuitable pressure file is logged once, and allocations work")
 {
-    group("a missing or unsuitable pressure file is logged once, and allocations work");
     char file[192], setting[256];
     snprintf(file, sizeof file, "%s/precious", folder);
     snprintf(setting, sizeof setting, "CTRT_MEMORY_PRESSURE_FILE=%s", file);
@@ -273,13 +273,12 @@ CHILD_TEST(kernel, "the kernel's pressure file is watched, or the reason is logg
 
 TEST_MAIN
 {
-    const char *folder = folder_new();
+    folder = folder_new();
     snprintf(fifo, sizeof fifo, "%s/fifo", folder);
     snprintf(fifo_setting, sizeof fifo_setting, "CTRT_MEMORY_PRESSURE_FILE=%s", fifo);
     if (mkfifo(fifo, 0600) != 0) {
         perror(fifo);
         return 99;
     }
-    test_absent(folder);
     return run_tests();
 }

@@ -131,23 +131,22 @@ SIM_TEST(alive, "live objects keep their device open and are named in the error;
     CHECK_OK(ctrt_shutdown());
 }
 
-static void test_failed(const char *fault)
+SIM_TEST(failed, "shutdown of a device whose work failed reports the error, and the reopened device works",
+         "CTRT_SIM=devices=1,memory=64m", "CTRT_LOG=error")
 {
-    group("shutdown of a device whose work failed (%s) reports the error, and the reopened device works", fault);
-    IN_CHILD("CTRT_SIM=devices=1,memory=64m", "CTRT_LOG=error") {
-        ctrt_device *device = sim_open("sim:0");
+    static const char *const faults[] = { "op:1", "lost:1" };
+    EACH(fault, faults) {
         CTRT_AUTO(tensor) x = full(3, 1000, device), y = NULL;
-        OK(ctrt_device_synchronize(device), sim->inject(0, fault));
+        OK(ctrt_device_synchronize(device), sim->inject(0, *fault));
         (void)ctrt_exp(&y, x);
         RELEASE(x, y);
         CHECK_TRUE(ctrt_shutdown() != CTRT_OK);
-        CHECK_HAS(ctrt_error_message(), fault);
+        CHECK_HAS(ctrt_error_message(), *fault);
         CHECK_OK(ctrt_device_get(&device, "sim:0"));
         x = full(3, 1000, device);
         CHECK_EQ(total(x), 3000);
-        ctrt_tensor_release(&x);
-        CHECK_OK(ctrt_shutdown());
     }
+    CHECK_OK(ctrt_shutdown());
 }
 
 SIM_TEST(reopening_fails, "a device that fails to reopen stays closed and can be opened later, also in a forked child",
@@ -170,9 +169,4 @@ SIM_TEST(reopening_fails, "a device that fails to reopen stays closed and can be
     OK(ctrt_device_get(&device, "sim:0"), ctrt_shutdown());
 }
 
-TEST_MAIN
-{
-    test_failed("op:1");
-    test_failed("lost:1");
-    return run_tests();
-}
+TESTS_MAIN

@@ -33,34 +33,33 @@ SIM_TEST(one_stream, "an asynchronous error is reported on its stream only, in e
     CHECK_OK(ctrt_device_synchronize(device));
 }
 
-static void test_message(const char *history, bool sites)
+#define MESSAGE "an asynchronous error has the op's number, name, stream, module path and label, with frames its call site"
+
+SIM_TEST(message, MESSAGE, "CTRT_SIM=devices=1", "CTRT_MEMORY_HISTORY=state")
 {
-    group("an asynchronous error has the op's number, name, stream, module path and label%s",
-          sites ? ", and the call site" : "");
-    IN_CHILD("CTRT_SIM=devices=1", history) {
-        ctrt_device *device = sim_open("sim:0");
-        CTRT_AUTO(stream) stream = new_stream(device);
-        CTRT_AUTO(tensor) x = full(1, N, device), y = NULL, z = NULL;
-        CTRT_AUTO(module) net = NULL;
-        ctrt_module *inner = NULL, *tanh = NULL;
-        char where[64];
-        OK(ctrt_tanh_new(&tanh), ctrt_sequential_new(&inner, CTRT_MODULES(tanh)),
-           ctrt_sequential_new(&net, CTRT_MODULES(inner)), ctrt_device_synchronize(device));
-        for (int i = 0; i < 56; i++)
-            ON_STREAM(stream, ctrt_neg(&y, x));
-        OK(sim->inject(0, "op:tanh@1"), ctrt_memory_label_push("epoch 3"));
-        ON_STREAM(stream, ctrt_forward(&z, net, x));
-        CHECK_OK(ctrt_memory_label_pop());
-        for (int i = 0; i < 2000 && !sites; i++)            /* more calls than are recorded */
-            ON_STREAM(stream, ctrt_neg(&y, x));
-        snprintf(where, sizeof where, "stream %llu of sim:0", (unsigned long long)ctrt_stream_id(stream));
-        CHECK_FAILS(ctrt_stream_synchronize(stream), CTRT_ERR_BACKEND, "tanh");
-        const char *message = ctrt_error_message();
-        HAS(message, "call 57", where, "called in epoch 3/0.0");
-        CHECK((strstr(message, " at ") != NULL && strstr(message, "run-public(") != NULL) == sites,
-              "wrong presence of the call site: %s", message);
-    }
+    const bool sites = strstr(getenv("CTRT_MEMORY_HISTORY"), "frames") != NULL;
+    CTRT_AUTO(stream) stream = new_stream(device);
+    CTRT_AUTO(tensor) x = full(1, N, device), y = NULL, z = NULL;
+    CTRT_AUTO(module) net = NULL;
+    ctrt_module *inner = NULL, *tanh = NULL;
+    char where[64];
+    OK(ctrt_tanh_new(&tanh), ctrt_sequential_new(&inner, CTRT_MODULES(tanh)),
+       ctrt_sequential_new(&net, CTRT_MODULES(inner)), ctrt_device_synchronize(device));
+    for (int i = 0; i < 56; i++)
+        ON_STREAM(stream, ctrt_neg(&y, x));
+    OK(sim->inject(0, "op:tanh@1"), ctrt_memory_label_push("epoch 3"));
+    ON_STREAM(stream, ctrt_forward(&z, net, x));
+    CHECK_OK(ctrt_memory_label_pop());
+    for (int i = 0; i < 2000 && !sites; i++)            /* more calls than are recorded */
+        ON_STREAM(stream, ctrt_neg(&y, x));
+    snprintf(where, sizeof where, "stream %llu of sim:0", (unsigned long long)ctrt_stream_id(stream));
+    CHECK_FAILS(ctrt_stream_synchronize(stream), CTRT_ERR_BACKEND, "tanh");
+    const char *message = ctrt_error_message();
+    HAS(message, "call 57", where, "called in epoch 3/0.0");
+    CHECK((strstr(message, " at ") != NULL && strstr(message, "run-public(") != NULL) == (sites && backtrace != NULL),
+          "wrong presence of the call site: %s", message);
 }
+SIM_AGAIN(message, MESSAGE, "CTRT_SIM=devices=1", "CTRT_MEMORY_HISTORY=frames")
 
 /* `reported`: a stream that uses the failed result has returned the error before the others use the result. */
 static void test_spread(bool reported)
@@ -163,45 +162,43 @@ static ctrt_status step(double *value, ctrt_device *device, ctrt_stream *side)
 }
 
 /* Makes call n fail, for every n, and all later ones if `more` is "+". At least `least` steps have to fail. */
-static void test_each(const char *what, const char *more, ctrt_status error, int least)
+static void fail_each(ctrt_device *device, const char *what, const char *more, ctrt_status error, int least)
 {
-    group("a failure of %s n%s, for every n, returns a status and leaks nothing, and the next step is correct", what,
-          more);
-    IN_CHILD("CTRT_SIM=devices=1,memory=64m") {
-        ctrt_device *device = sim_open("sim:0");
-        CTRT_AUTO(stream) side = new_stream(device), first = default_stream(device);
-        double want = 0, value = 0;
-        int failed = 0;
-        CHECK_OK(step(&want, device, side));
-        bool reached = true;
-        for (int n = 1; n < 200 && (reached || n <= 4); n++) {
-            char fault[32];
-            snprintf(fault, sizeof fault, "%s:%d%s", what, n, more);
-            OK(ctrt_memory_empty_cache(device), sim->inject(0, fault));
-            const ctrt_status status = step(&value, device, side);
-            CHECK_OK(sim->clear(0));
-            reached = status != CTRT_OK;
-            failed += reached;
-            CHECK(reached ? status == error : value == want, "%s: %s, the result is %g", fault,
-                  ctrt_status_string(status), value);
-            OK(ctrt_stream_reset(side), ctrt_stream_reset(first), ctrt_device_synchronize(device));
-            CHECK(ctrt_memory_allocated(device) == 0, "%s: memory was not freed", fault);
-            CHECK_OK(step(&value, device, side));
-            CHECK(value == want, "the step after %s: the result is %g, expected %g", fault, value, want);
-        }
-        CHECK(failed >= least, "only %d steps failed", failed);
+    CTRT_AUTO(stream) side = new_stream(device), first = default_stream(device);
+    double want = 0, value = 0;
+    int failed = 0;
+    CHECK_OK(step(&want, device, side));
+    bool reached = true;
+    for (int n = 1; n < 200 && (reached || n <= 4); n++) {
+        char fault[32];
+        snprintf(fault, sizeof fault, "%s:%d%s", what, n, more);
+        OK(ctrt_memory_empty_cache(device), sim->inject(0, fault));
+        const ctrt_status status = step(&value, device, side);
+        CHECK_OK(sim->clear(0));
+        reached = status != CTRT_OK;
+        failed += reached;
+        CHECK(reached ? status == error : value == want, "%s: %s, the result is %g", fault,
+              ctrt_status_string(status), value);
+        OK(ctrt_stream_reset(side), ctrt_stream_reset(first), ctrt_device_synchronize(device));
+        CHECK(ctrt_memory_allocated(device) == 0, "%s: memory was not freed", fault);
+        CHECK_OK(step(&value, device, side));
+        CHECK(value == want, "the step after %s: the result is %g, expected %g", fault, value, want);
     }
+    CHECK(failed >= least, "only %d steps failed", failed);
 }
 
-TEST_MAIN
+SIM_TEST(each, "a failure of call n, for every n, returns a status and leaks nothing, and the next step is correct",
+         "CTRT_SIM=devices=1,memory=64m")
 {
-    test_message("CTRT_MEMORY_HISTORY=state", false);
-    if (backtrace != NULL)
-        test_message("CTRT_MEMORY_HISTORY=frames", true);
+    fail_each(device, "op", "", CTRT_ERR_BACKEND, 6);
+    fail_each(device, "alloc", "", CTRT_ERR_OUT_OF_MEMORY, 0);      /* the policy tries again */
+    fail_each(device, "alloc", "+", CTRT_ERR_OUT_OF_MEMORY, 1);
+}
+
+TEST(test_errors_spread, NULL)
+{
     test_spread(false);
     test_spread(true);
-    test_each("op", "", CTRT_ERR_BACKEND, 6);
-    test_each("alloc", "", CTRT_ERR_OUT_OF_MEMORY, 0);      /* the policy tries again */
-    test_each("alloc", "+", CTRT_ERR_OUT_OF_MEMORY, 1);
-    return run_tests();
 }
+
+TESTS_MAIN

@@ -320,32 +320,28 @@ SIM_AGAIN(threads, EIGHT, "CTRT_MEMORY=direct",
 
 enum { STEPS = 6 };
 
-static void test_training(const struct model *model)
+#define TRAINING "training on simulated devices, with one stream and with three, has the same bits as on the cpu"
+
+CHILD_TEST(training, TRAINING, "CTRT_SIM=devices=4,memory=32m,jitter=30us,poison=yes", "CTRT_NUM_THREADS=1")
 {
     static const char *const names[] = { "cpu", "sim:0", "sim:3" };
-    group("%s: training on simulated devices, with one stream and with three, has the same bits as on the cpu",
-          model->name);
-    IN_CHILD("CTRT_SIM=devices=4,memory=32m,jitter=30us,poison=yes", "CTRT_NUM_THREADS=1") {
+    static const int which[] = { 4, 11 };       /* with dropout and AdamW, with convolutions and batch norm */
+    for (size_t m = 0; m < COUNT(which); m++) {
         double want[STEPS] = { 0 }, got[STEPS];
-        CHECK_OK(training_run(want, STEPS, model, cpu_device(), false));
+        CHECK_OK(training_run(want, STEPS, &models[which[m]], cpu_device(), false));
         CHECK_TRUE(want[STEPS - 1] < want[0]);
         EACH(name, names) {
             ctrt_device *device = NULL;
             CHECK_OK(ctrt_device_get(&device, *name));
             for (int streams = 0; streams < 2; streams++) {
-                CHECK_OK(training_run(got, STEPS, model, device, streams));
+                CHECK_OK(training_run(got, STEPS, &models[which[m]], device, streams));
                 for (int i = 0; i < STEPS; i++)
-                    CHECK(got[i] == want[i], "%s, streams %d: loss %d is %.9g, not %.9g", *name, streams, i, got[i],
-                          want[i]);
+                    CHECK(got[i] == want[i], "%s on %s, streams %d: loss %d is %.9g, not %.9g", models[which[m]].name,
+                          *name, streams, i, got[i], want[i]);
             }
             CHECK(ctrt_memory_allocated(device) == 0, "%s: memory was not freed", *name);
         }
     }
 }
 
-TEST_MAIN
-{
-    test_training(&models[4]);              /* with dropout and AdamW */
-    test_training(&models[11]);             /* with convolutions and batch norm */
-    return run_tests();
-}
+TESTS_MAIN

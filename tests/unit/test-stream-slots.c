@@ -134,7 +134,7 @@ SIM_TEST(fresh, "a stream that reuses a slot does not inherit the previous strea
 }
 
 /* fake:0 gets a stream and then fails to open, because its memory size is unknown and its limit is 50 % of it. */
-static void test_failed_open(bool last)
+static void failed_open(bool last)
 {
     group("a device fails to open after its stream got %s of the used slots", last ? "the last" : "the first");
     const char *folder = FOLDER_OF("backend-cpu", "backend-sim", "memory-caching", "backend-fake");
@@ -162,6 +162,12 @@ static void test_failed_open(bool last)
     }
 }
 
+TEST(test_failed_open, NULL)
+{
+    failed_open(true);
+    failed_open(false);
+}
+
 #ifndef __SANITIZE_THREAD__             /* one thread has no races */
 CHILD_TEST(test_failed_opens, "a device that fails to open 5000 times uses up no stream slots",
            "CTRT_SIM=devices=1", "CTRT_MEMORY=nonsense", "CTRT_LOG=error")
@@ -172,9 +178,4 @@ CHILD_TEST(test_failed_opens, "a device that fails to open 5000 times uses up no
 }
 #endif
 
-TEST_MAIN
-{
-    test_failed_open(true);
-    test_failed_open(false);
-    return run_tests();
-}
+TESTS_MAIN
