@@ -140,7 +140,7 @@ if PLUGIN_SIM
 # Simulated devices, streams, dry runs.
 stream_tests  = \
     tests/unit/test-stream.c tests/unit/test-stream-errors.c tests/unit/test-stream-order.c \
-    tests/unit/test-stream-races.c tests/unit/test-stream-slots.c
+    tests/unit/test-stream-races.c
 parallel_tests = tests/unit/test-parallel.c tests/unit/test-replicate.c
 if PLUGIN_STRATEGY_SINGLE
 if PLUGIN_STRATEGY_DATA_PARALLEL

@@ -29,6 +29,7 @@ TEST(sizes, NULL)
         { from_64, 400 * MIB, 512 * MIB, 512 * MIB },
         { by_size, 300 * MIB, 300 * MIB, 300 * MIB },
         { by_size, 513 * MIB, 768 * MIB, 768 * MIB },
+        { by_size, 2049 * MIB, 2304 * MIB, 2304 * MIB },
         { "large_segment=40m", 11 * MIB, 11 * MIB, 40 * MIB },
         { "large_segment=4m", 3 * MIB, 4 * MIB, 4 * MIB },
     };

@@ -33,7 +33,7 @@ SIM_TEST(one_stream, "an asynchronous error is reported on its stream only, in e
     CHECK_OK(ctrt_device_synchronize(device));
 }
 
-#define MESSAGE "an asynchronous error has the op's number, name, stream, module path and label, with frames its call site"
+#define MESSAGE "an asynchronous error has the op's number, name, stream, module path, label and call site, if recorded"
 
 SIM_TEST(message, MESSAGE, "CTRT_SIM=devices=1", "CTRT_MEMORY_HISTORY=state")
 {

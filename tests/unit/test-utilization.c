@@ -6,54 +6,55 @@
 #include "calls.h"
 #include "sims.h"
 
-TEST(test_usage, "memory in use is exact and available without opening the device")
+CHILD_TEST(usage, "memory in use is exact and available without opening the device", "CTRT_SIM=devices=2,memory=64m",
+           "CTRT_MEMORY=direct")
 {
-    IN_CHILD("CTRT_SIM=devices=2,memory=64m", "CTRT_MEMORY=direct") {
-        ctrt_usage usage = { .busy = 99 };
-        CHECK_OK(ctrt_device_get_usage(&usage, "sim:0"));
-        EQUALS((usage.total_memory, 64 << 20), (usage.used_memory, 0), (usage.free_memory, 64 << 20), (usage.busy, 0),
-               (usage.processes, 0));
-        CHECK(usage.temperature == -1 && usage.power == -1 && usage.power_limit == -1 && usage.clock_khz == -1 &&
-              usage.memory_busy == -1, "an unknown value is not -1");
-        CTRT_AUTO(tensor) x = full(1, 4 << 20, sim_open("sim:0"));
-        OK(ctrt_device_synchronize(ctrt_tensor_device(x)), ctrt_device_get_usage(&usage, "sim:0"));
-        EQUALS((usage.used_memory, 16 << 20), (usage.free_memory, 48 << 20), (usage.processes, 1));
-        ctrt_process process = { 0 };
-        size_t count = 9;
-        CHECK_OK(ctrt_device_get_processes(&process, &count, 1, "sim:0"));
-        EQUALS((count, 1), (process.pid, getpid()), (process.memory, 16 << 20));
-        CHECK_STR(process.name, program_invocation_short_name);
-        CHECK_OK(ctrt_device_get_processes(NULL, &count, 0, "sim:1"));
-        CHECK(count == 0, "%zu processes on an unused device, expected 0", count);
-    }
-    group("the load is the fraction of time with running work since the last query");
-    IN_CHILD("CTRT_SIM=devices=1,latency=50ms") {
-        ctrt_device *device = sim_open("sim:0");
-        CTRT_AUTO(tensor) x = full(1, 16, device);
-        ctrt_usage usage;
-        OK(ctrt_device_synchronize(device), ctrt_device_get_usage(&usage, "sim:0"));
-        usleep(100000);
-        CHECK_OK(ctrt_device_get_usage(&usage, "sim:0"));
-        CHECK(usage.busy == 0, "the device was idle for 100 ms, but is %d%% busy", usage.busy);
-        for (int i = 0; i < 4; i++)
-            CHECK_OK(ctrt_add_(x, x));
-        usleep(100000);
-        CHECK_OK(ctrt_device_get_usage(&usage, "sim:0"));
-        CHECK(usage.busy >= 80, "200 ms of work were enqueued 100 ms ago, but the device is %d%% busy", usage.busy);
-        CHECK_OK(ctrt_device_synchronize(device));
-    }
-    group("a backend without load reports memory once its device is open");
-    IN_CHILD(NULL) {
-        ctrt_usage usage;
-        size_t count;
-        CHECK_FAILS(ctrt_device_get_usage(&usage, "cpu"), CTRT_ERR_NOT_SUPPORTED, "does not report utilization");
-        cpu_device();
-        CHECK_OK(ctrt_device_get_usage(&usage, "cpu"));
-        CHECK_EQ(usage.busy, -1);
-        CHECK_TRUE(usage.total_memory > 0);
-        CHECK_EQ(usage.used_memory + usage.free_memory, usage.total_memory);
-        CHECK_FAILS(ctrt_device_get_processes(NULL, &count, 0, "cpu"), CTRT_ERR_NOT_SUPPORTED, "which processes");
-    }
+    ctrt_usage usage = { .busy = 99 };
+    CHECK_OK(ctrt_device_get_usage(&usage, "sim:0"));
+    EQUALS((usage.total_memory, 64 << 20), (usage.used_memory, 0), (usage.free_memory, 64 << 20), (usage.busy, 0),
+           (usage.processes, 0));
+    CHECK(usage.temperature == -1 && usage.power == -1 && usage.power_limit == -1 && usage.clock_khz == -1 &&
+          usage.memory_busy == -1, "an unknown value is not -1");
+    CTRT_AUTO(tensor) x = full(1, 4 << 20, sim_open("sim:0"));
+    OK(ctrt_device_synchronize(ctrt_tensor_device(x)), ctrt_device_get_usage(&usage, "sim:0"));
+    EQUALS((usage.used_memory, 16 << 20), (usage.free_memory, 48 << 20), (usage.processes, 1));
+    ctrt_process process = { 0 };
+    size_t count = 9;
+    CHECK_OK(ctrt_device_get_processes(&process, &count, 1, "sim:0"));
+    EQUALS((count, 1), (process.pid, getpid()), (process.memory, 16 << 20));
+    CHECK_STR(process.name, program_invocation_short_name);
+    CHECK_OK(ctrt_device_get_processes(NULL, &count, 0, "sim:1"));
+    CHECK(count == 0, "%zu processes on an unused device, expected 0", count);
+}
+
+SIM_TEST(load, "the load is the fraction of time with running work since the last query",
+         "CTRT_SIM=devices=1,latency=50ms")
+{
+    CTRT_AUTO(tensor) x = full(1, 16, device);
+    ctrt_usage usage;
+    OK(ctrt_device_synchronize(device), ctrt_device_get_usage(&usage, "sim:0"));
+    usleep(100000);
+    CHECK_OK(ctrt_device_get_usage(&usage, "sim:0"));
+    CHECK(usage.busy == 0, "the device was idle for 100 ms, but is %d%% busy", usage.busy);
+    for (int i = 0; i < 4; i++)
+        CHECK_OK(ctrt_add_(x, x));
+    usleep(100000);
+    CHECK_OK(ctrt_device_get_usage(&usage, "sim:0"));
+    CHECK(usage.busy >= 80, "200 ms of work were enqueued 100 ms ago, but the device is %d%% busy", usage.busy);
+    CHECK_OK(ctrt_device_synchronize(device));
+}
+
+CHILD_TEST(no_load, "a backend without load reports memory once its device is open", NULL)
+{
+    ctrt_usage usage;
+    size_t count;
+    CHECK_FAILS(ctrt_device_get_usage(&usage, "cpu"), CTRT_ERR_NOT_SUPPORTED, "does not report utilization");
+    cpu_device();
+    CHECK_OK(ctrt_device_get_usage(&usage, "cpu"));
+    CHECK_EQ(usage.busy, -1);
+    CHECK_TRUE(usage.total_memory > 0);
+    CHECK_EQ(usage.used_memory + usage.free_memory, usage.total_memory);
+    CHECK_FAILS(ctrt_device_get_processes(NULL, &count, 0, "cpu"), CTRT_ERR_NOT_SUPPORTED, "which processes");
 }
 
 CHILD_TEST(test_table, "the table lists every device with load, memory and name", "CTRT_SIM=devices=2,memory=64m",
