@@ -191,12 +191,6 @@ RACE_TEST(queried, "queries reported that the event and the stream are done", 0)
     reads(a, x);
 }
 
-RACE_TEST(written_while_read, "a write without a wait for a read", 1)
-{
-    reads(a, x);
-    writes(b, x);
-}
-
 /* ctrt_tensor_record_stream only delays the reuse of the memory; it does not order accesses. */
 RACE_TEST(recorded_for_a_wait, "record_stream instead of a wait", 1)
 {

@@ -396,14 +396,4 @@ TEST(test_failed_open, NULL)
     failed_open(false);
 }
 
-#ifndef __SANITIZE_THREAD__             /* one thread has no races */
-CHILD_TEST(test_failed_opens, "a device that fails to open 5000 times uses up no stream slots",
-           "CTRT_SIM=devices=1", "CTRT_MEMORY=nonsense", "CTRT_LOG=error")
-{
-    ctrt_device *device = NULL;
-    for (int i = 0; i < 5000; i++)
-        CHECK_FAILS(ctrt_device_get(&device, "sim:0"), CTRT_ERR_NOT_FOUND, "nonsense");
-}
-#endif
-
 TESTS_MAIN
