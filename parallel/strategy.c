@@ -77,8 +77,9 @@ static ctrt_status modes_check(const struct parallel *state)
     return CTRT_OK;
 }
 
-/* Lists the module's tensors before the strategy counts them, because the functions that count return 0 if that fails.
- * A strategy with ranks does it by itself, because a rank that fails has to tell the others. */
+/* Lists the module's tensors before the strategy counts them, because ctrt_module_parameter_count and
+ * ctrt_module_buffer_count return 0 if the list cannot be allocated. A strategy with ranks does this itself, because a
+ * rank that fails has to report it to the others. */
 static ctrt_status tensors_list(const struct parallel *state)
 {
     const struct walk *walk;

@@ -95,7 +95,9 @@ static bool pass_begin(struct pass *p, struct derivation *d, enum layout layout,
         fill_random(&d->weight, dice);
     }
     array_to(&weight, &d->weight, result);
-    return upload(d->run, &p->weight, &weight, false);
+    return upload(d->run, &p->weight, &weight, false)
+           && (layout != CHANNELS_LAST || weight.ndim != 4
+               || check_ok(d->run, ctrt_contiguous(&p->weight, p->weight, CTRT_CHANNELS_LAST), "w in channels-last"));
 }
 
 static bool pass_backward(struct pass *p, struct derivation *d, struct array *grads)

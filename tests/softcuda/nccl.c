@@ -20,7 +20,7 @@
  *
  * The variable SOFTCUDA_NCCL contains settings. "version=N" sets the version. "rank=R,hang=N": operation N of rank R
  * (from 1, in each communicator) does not end until the communicator is aborted. "rank=R,error=N": the same, and
- * ncclCommGetAsyncError returns ncclRemoteError. SOFTCUDA="fail=..." works for all functions. */
+ * ncclCommGetAsyncError returns ncclRemoteError. */
 #include "nccl_soft.h"
 
 extern void *softcuda_stream_context(void *stream);

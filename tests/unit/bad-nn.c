@@ -41,18 +41,18 @@ void bad_autograd(void)
     static const ctrt_function small = { 8, "small", nothing_forward, nothing_backward, NULL, 0 };
     static const ctrt_function empty = { sizeof empty, "empty", NULL, NULL, NULL, 0 };
     ctrt_tensor *grads[2] = { NULL, NULL }, *results[1] = { NULL }, *made = NULL;
+    CTRT_AUTO(tensor) doubles = NULL;
     uint64_t id = 0;
     BAD(INVALID_ARGUMENT, ctrt_tensor_require_grad(NULL, true));
     BAD(DTYPE, ctrt_tensor_require_grad(p.whole, true), ctrt_tensor_require_grad(p.truth, true));
-    if (ctrt_mul(&made, p.leaf, p.leaf))
-        return;
+    FINE(ctrt_mul(&made, p.leaf, p.leaf) == CTRT_OK, ctrt_to_dtype(&doubles, p.x, CTRT_F64) == CTRT_OK);
     BAD(AUTOGRAD, ctrt_tensor_require_grad(made, false));
     FINE(!ctrt_tensor_requires_grad(NULL) && ctrt_tensor_grad(NULL) == NULL && ctrt_tensor_grad_fn(NULL) == NULL,
         ctrt_tensor_is_leaf(NULL) || true);
     BAD(INVALID_ARGUMENT, ctrt_tensor_retain_grad(NULL), ctrt_tensor_set_grad(NULL, p.x));
     BAD(AUTOGRAD, ctrt_tensor_retain_grad(p.x));
     BAD(SHAPE, ctrt_tensor_set_grad(p.leaf, p.wide));
-    BAD(DTYPE, ctrt_tensor_set_grad(p.leaf, p.truth), ctrt_backward_with(made, p.truth, false, false));
+    BAD(DTYPE, ctrt_tensor_set_grad(p.leaf, doubles), ctrt_backward_with(made, doubles, false, false));
     if (p.away)
         BAD(DEVICE, ctrt_tensor_set_grad(p.leaf, p.away));
     BAD(INVALID_ARGUMENT, ctrt_backward(NULL));
@@ -190,18 +190,20 @@ static void optimizers(void)
     NULL_IN2(ctrt_optimizer_option, &norm, p.sgd, 0, "lr");
     BAD(INVALID_ARGUMENT, ctrt_optimizer_option(&norm, p.sgd, 0, NULL), ctrt_optimizer_set_group_lr(NULL, 0, 1));
     BAD(NOT_FOUND, ctrt_optimizer_set_group_lr(p.sgd, 1, 1));
-    FINE((ctrt_optimizer_release(&optimizer), ctrt_optimizer_release(NULL), optimizer == NULL));
+    FINE(optimizer == NULL, (ctrt_optimizer_release(NULL), true));
     NULL_IN2(ctrt_optimizer_add, p.sgd, pair, 1);
     CTRT_AUTO(tensor) made = NULL;
     FINE(ctrt_mul(&made, p.leaf, p.leaf) == CTRT_OK);
     BAD(AUTOGRAD, ctrt_optimizer_add(p.sgd, &made, 1));
     BAD(DTYPE, ctrt_optimizer_add(p.sgd, &p.whole, 1));
+    FINE(ctrt_module_tensor(&borrowed, p.linear, "bias") == CTRT_OK);
+    BAD(STATE, ctrt_optimizer_add(p.sgd, &borrowed, 1));
     BAD(INVALID_ARGUMENT, ctrt_optimizer_add(p.sgd, pair, 2), ctrt_optimizer_add(p.sgd, pair, -1));
     BAD(INVALID_ARGUMENT, ctrt_optimizer_step(NULL), ctrt_optimizer_zero_grad(NULL, true));
     FINE(ctrt_optimizer_lr(NULL) == 0 || isnan(ctrt_optimizer_lr(NULL)));
     BAD(INVALID_ARGUMENT, ctrt_optimizer_set_lr(NULL, 1), ctrt_optimizer_set_lr(p.sgd, NAN),
-        ctrt_clip_grad_norm_(&norm, NULL, 1), ctrt_clip_grad_norm_(&norm, p.linear, NAN),
-        ctrt_clip_grad_norm_(&norm, p.linear, -1));
+        ctrt_optimizer_set_lr(p.sgd, -1), ctrt_clip_grad_norm_(&norm, NULL, 1),
+        ctrt_clip_grad_norm_(&norm, p.linear, NAN), ctrt_clip_grad_norm_(&norm, p.linear, -1));
     ctrt_tensor *states[CTRT_OPTIMIZER_STATES] = { NULL };
     int64_t steps = 0;
     FINE(ctrt_optimizer_parameter_count(NULL) == 0, ctrt_optimizer_parameter_count(p.sgd) == 2);

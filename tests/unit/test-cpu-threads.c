@@ -124,6 +124,12 @@ PROCESS_TEST(starts_three, "CTRT_NUM_THREADS=3 starts two threads", NULL, "CTRT_
     CHECK_EQ(*pool_threads, threads_expected(3));
 }
 
+PROCESS_TEST(starts_one, "CTRT_NUM_THREADS=1 starts none", NULL, "CTRT_NUM_THREADS=1")
+{
+    cpu_device();
+    CHECK_EQ(workers(), 1);
+}
+
 PROCESS_TEST(pinned, "the number of threads follows the affinity mask", NULL, NULL)
 {
     cpu_set_t mask;

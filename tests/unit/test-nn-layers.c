@@ -248,6 +248,7 @@ TEST(attention, "MultiheadAttention: a mask, biases, keys and values, shapes")
     inputs[3] = mask;
     CHECK_OK(ctrt_forward_n(&y, module, inputs, 4));
     GIVEN_BY(y, ctrt_forward_n(&want, causal, inputs, 3));
+    GIVEN_BY(y, ctrt_forward_n(&want, plain, inputs, 4));
 
     OK(ctrt_squeeze(&q, q, CTRT_DIMS(0)), ctrt_forward(&y, module, q));
     SHAPE_IS(y, T, EMBED);

@@ -320,7 +320,7 @@ TEST(shapes, "linear with a weight of one dimension; gather with an empty index"
     CHECK_FAILS(ctrt_gather(&y, x, 2, index), CTRT_ERR_SHAPE, "gather: ");
 }
 
-TEST(twice, "operands that share memory, and tensors of a list that are operand and result")
+TEST(twice, "operands that share memory, and tensors that are operand and result")
 {
     float memory[9] = { 0, 1, 2, 3, 4, 5, 6, 7, 8 };
     CTRT_AUTO(tensor) x = COUNTING(2, 2), t = NULL;
@@ -328,6 +328,10 @@ TEST(twice, "operands that share memory, and tensors of a list that are operand 
     int count = 0;
     OK(ctrt_t(&t, x), ctrt_add_(x, t));                 /* t is a view of x */
     VALUES_ARE(x, 0, 3, 3, 6);
+    OK(ctrt_matmul(&x, x, x), ctrt_max(&x, &t, x, 1, false));
+    VALUES_ARE(x, 18, 45);
+    CHECK_OK(ctrt_var(&x, x, CTRT_ALL_DIMS, 1, false));
+    VALUES_ARE(x, 364.5);
     OK(ctrt_chunk(pieces, &count, pieces[0], 2, 0),
        ctrt_cat(&pieces[1], (ctrt_tensor *[]){ pieces[1], pieces[0] }, 2, 0));
     VALUES_ARE(pieces[1], 1, 0);

@@ -72,7 +72,7 @@ static pthread_mutex_t starting = PTHREAD_MUTEX_INITIALIZER;    /* held while th
 static void before_fork(void)
 {
     pause_failed = false;
-#ifndef __clang__       /* libomp holds its locks here, so its functions would wait forever */
+#ifndef __clang__       /* libomp holds its locks during a fork, so a call of it would wait forever */
     if (had_pool || omp_in_parallel())
         pause_failed = omp_pause_resource_all(omp_pause_soft) != 0;
 #endif
