@@ -129,8 +129,8 @@ static bool second_value(struct derivation *d, const struct array *cotangents, d
  * element changes that product. */
 enum { DIRECTIONS = 3 };
 
-/* Compares the derivatives of S or, without cotangents, of L in random directions (in one, because the reference of L
- * takes long) with those by `gradient`, which is zero if it has no elements. */
+/* Compares the derivatives of S by x in random directions with the dot products of the directions and `gradient`, which
+ * is zero if gradient->f is NULL. Without cotangents, those of L in one direction, because its reference is slow. */
 static bool check_directions(struct derivation *d, const char *what, struct array *x, const struct array *gradient,
                              const struct array *cotangents, struct dice *dice)
 {

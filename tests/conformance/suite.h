@@ -106,7 +106,7 @@ enum tolerance { EXACT, MATH, ADDED, PRODUCTS, COMPOSED, TOLERANCES };
 enum {                          /* flags */
     GRAD = 1,                   /* has a derivative in its floating inputs */
     GRAD2 = 2,                  /* also check the second derivative */
-    LARGE_GRAD = 8,             /* gradients of LARGE variants too, whose kernels have several tiles */
+    LARGE_GRAD = 8,             /* also check the gradients of LARGE variants, which fill several tiles */
     TIES = 4,                   /* the derivative is discontinuous or steep at equal values, so values must differ */
     NO_SPECIAL = 16,            /* not checked with NaN and infinities */
     NO_ZERO_DIVISOR = 32,       /* for integers the second operand must not be 0 */

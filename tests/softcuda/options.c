@@ -48,8 +48,8 @@ static bool option(const char *name, const char *value, struct options *o)
     return strcmp(name, "late") == 0 && sscanf(value, "%uus", &o->late_us) == 1;
 }
 
-/* Entries are separated by commas or semicolons. Called when the library is loaded, because some options are used
- * before cuInit, and by cuInit. */
+/* Entries are separated by commas or semicolons. Called by cuInit, and when the library is loaded, because some options
+ * are used before cuInit. */
 __attribute__((constructor)) bool options_read(void)
 {
     const char *text = getenv("SOFTCUDA");
@@ -90,7 +90,7 @@ int options_visible(int visible[DEVICES])
     for (; text == NULL && n < options.devices; n++)
         visible[n] = n;
     while (n < DEVICES && (item = strsep(&rest, ",")) != NULL) {
-        which = strncmp(item, "GPU-", 4) == 0 ? by_uuid(item) : *item != '\0' ? atoi(item) : -1;
+        which = strncmp(item, "GPU-", 4) == 0 ? by_uuid(item) : *item >= '0' && *item <= '9' ? atoi(item) : -1;
         if (which < 0 || which >= options.devices)
             break;
         visible[n++] = which;

@@ -62,7 +62,8 @@ void bad_autograd(void)
     BAD(INVALID_ARGUMENT, ctrt_backward_with(NULL, NULL, false, false),
         ctrt_grad(grads, made, &p.leaf, -1, p.x, true, false, false),
         ctrt_grad(grads, made, &p.leaf, 0, p.x, true, false, false));
-    BAD(AUTOGRAD, ctrt_backward_with(p.x, p.x, false, false), ctrt_grad(grads, made, &p.x, 1, p.x, true, false, true));
+    BAD(AUTOGRAD, ctrt_backward_with(p.x, p.x, false, false),
+        ctrt_grad(grads, made, (ctrt_tensor *const[]){ p.leaf, p.x }, 2, p.x, true, false, true));
     BAD(ANY, ctrt_grad(grads, made, (ctrt_tensor *const[]){ p.leaf, NULL }, 2, p.x, true, false, false));
     BAD(SHAPE, ctrt_backward_with(made, p.wide, false, false),
         ctrt_grad(grads, made, &p.leaf, 1, p.wide, true, false, false));

@@ -129,7 +129,8 @@ static void joining(void)
     NULLS1(ctrt_cat, pair, 2, 0), NULLS1(ctrt_stack, pair, 2, 0), NULLS2(ctrt_embedding, p.x, p.whole, -1);
     NULLS1(ctrt_index_select, p.x, 0, p.whole), NULLS1(ctrt_gather, p.x, 0, p.whole), NULLS1(ctrt_tril, p.x, 0);
     BAD(INVALID_ARGUMENT, ctrt_cat(&out, pair, 0, 0), ctrt_cat(&out, pair, -2, 0), ctrt_cat(&out, hole, 2, 0),
-        ctrt_stack(&out, pair, 0, 0), ctrt_stack(&out, hole, 2, 0), ctrt_index_select(&out, p.x, 0, NULL),
+        ctrt_stack(&out, pair, 0, 0), ctrt_stack(&out, hole, 2, 0), ctrt_cat(&out, hole + 1, 1, 0),
+        ctrt_stack(&out, hole + 1, 1, 0), ctrt_index_select(&out, p.x, 0, NULL),
         ctrt_gather(&out, p.x, 0, NULL));
     BAD(DTYPE, ctrt_embedding(&out, p.x, p.x, -1), ctrt_index_select(&out, p.x, 0, p.x),
         ctrt_gather(&out, p.x, 0, p.x));

@@ -132,7 +132,7 @@ static void conversion(void)
         ctrt_contiguous(&out, p.x, (ctrt_memory_format)99), ctrt_copy_(p.x, NULL),
         ctrt_to_host(NULL, sizeof host, p.x, CTRT_F32), ctrt_to_host(host, sizeof host, NULL, CTRT_F32),
         ctrt_to_host(host, sizeof host - 1, p.x, CTRT_F32), ctrt_to_host(host, 0, p.x, CTRT_F32),
-        ctrt_from_host_(p.x, NULL, 6, CTRT_F32));
+        ctrt_to_host(host, sizeof host, p.x, CTRT_F64), ctrt_from_host_(p.x, NULL, 6, CTRT_F32));
     BAD(SHAPE, ctrt_copy_(p.x, p.wide), ctrt_copy_(p.number, p.x), ctrt_item(&value, p.x), ctrt_item(&value, p.none),
         ctrt_item_int(&whole, p.x));
     BAD_X(ANY, ctrt_to, (NULL, no_dtype, false, CTRT_PRESERVE_FORMAT),

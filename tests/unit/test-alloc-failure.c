@@ -226,7 +226,7 @@ static ctrt_status sum_loss(ctrt_tensor **loss, ctrt_tensor *output, UNUSED ctrt
     return ctrt_sum(loss, output, CTRT_ALL_DIMS);
 }
 
-/* A step by a strategy without ranks, of a module that has got its parameters since ctrt_parallel_new. */
+/* Runs a step by a strategy without ranks. The module gets its parameters after ctrt_parallel_new. */
 static ctrt_status step_by(const char *strategy)
 {
     CTRT_AUTO(module) module = NULL, net = NULL, linear = NULL;
