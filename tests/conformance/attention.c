@@ -29,6 +29,7 @@ static const struct variant attentions[] = {
     { "causal, more keys, transposed heads", LARGE, .in = { S(1, 33, 2, 7), S(1, 140, 2, 7), S(1, 140, 2, 5), NONE },
       .n = { 1, 1 } },
     { "wide", LARGE, .in = { S(33, 128), S(70, 128), S(70, 100), NONE } },
+    { "wide result", LARGE, .in = { S(5, 100), S(70, 100), S(70, 128), NONE } },
     { "too wide for a kernel of its own", LARGE, .in = { S(9, 300), S(17, 300), S(17, 300), NONE } },
 };
 enum { MASKED = 4, MASKED_COUNT = 2 };          /* those with a mask, which begin at number 4 */
