@@ -134,6 +134,8 @@ EXPORT result cuMemCreate(struct allocation **out, size_t bytes, const allocatio
     snprintf(name, sizeof name, "softcuda-%d", device->hardware);
     const int fd = memfd_create(name, MFD_CLOEXEC);
     if (fd < 0 || ftruncate(fd, (off_t)bytes) != 0) {
+        if (fd >= 0)
+            close(fd);
         memory_release(device, bytes);
         return CUDA_ERROR_OUT_OF_MEMORY;
     }
