@@ -55,3 +55,18 @@ AC_DEFUN([CTRT_SANITIZE], [
     AM_CONDITIONAL([SANITIZE], [test "x$enable_sanitize" != xno])
     AM_CONDITIONAL([SANITIZE_THREAD], [test "x$enable_sanitize" = xthread])
 ])
+
+# CTRT_RELATIVE(VARIABLE, FROM, TO)
+# Sets VARIABLE to the path of the folder TO relative to the folder FROM. Both are evaluated twice, because $libdir
+# contains a reference to $exec_prefix, which contains a reference to $prefix.
+AC_DEFUN([CTRT_RELATIVE], [
+    eval "ctrt_from=$2"; eval "ctrt_from=$ctrt_from"
+    eval "ctrt_to=$3"; eval "ctrt_to=$ctrt_to"
+    $1=`$AWK -v from="$ctrt_from" -v to="$ctrt_to" 'BEGIN {
+        n = split(from, a, "/"); m = split(to, b, "/")
+        while (i < n && i < m && a@<:@i + 1@:>@ == b@<:@i + 1@:>@) i++
+        for (j = i; j < n; j++) path = path "../"
+        for (j = i + 1; j <= m; j++) path = path b@<:@j@:>@ "/"
+        sub("/$", "", path); print path == "" ? "." : path
+    }'`
+])

@@ -19,19 +19,19 @@ fi
 work=$(mktemp -d) || exit 1
 trap 'rm -rf "$work"' EXIT
 
-# With DESTDIR the tree is not at its configured prefix, so a changed copy of its .pc file is used.
-mkdir "$work/pc"
-configured=$(sed -n 's/^prefix=//p' "$pkgconfigdir/ctrt.pc")
-sed "s|$configured|$prefix|g" "$pkgconfigdir/ctrt.pc" >"$work/pc/ctrt.pc"
-PKG_CONFIG_PATH=$work/pc
+# The .pc file of a tree below /usr has an absolute prefix; with DESTDIR a changed copy of the file is used.
+PKG_CONFIG_PATH=$pkgconfigdir
+case $(sed -n 's/^prefix=//p' "$pkgconfigdir/ctrt.pc") in
+/usr)
+    mkdir "$work/pc"
+    sed "s|^prefix=.*|prefix=$prefix|" "$pkgconfigdir/ctrt.pc" >"$work/pc/ctrt.pc"
+    PKG_CONFIG_PATH=$work/pc ;;
+esac
 export PKG_CONFIG_PATH
 
-libdir=$($PKG_CONFIG --variable=libdir ctrt)
-plugindir=$($PKG_CONFIG --variable=plugindir ctrt)
+libdir=$(cd "$($PKG_CONFIG --variable=libdir ctrt)" && pwd)
+plugindir=$(cd "$($PKG_CONFIG --variable=plugindir ctrt)" && pwd)
 abi=$($PKG_CONFIG --variable=plugin_abi ctrt)
-moved=
-[ "$configured" = "$prefix" ] || moved=1
-[ -z "$moved" ] || { CTRT_PLUGIN_PATH=$plugindir; export CTRT_PLUGIN_PATH; }
 LD_LIBRARY_PATH=$libdir
 export LD_LIBRARY_PATH
 
@@ -67,11 +67,21 @@ run "it computes a value and a gradient, and loads its plugins from $plugindir" 
 
 # --- a copy of the tree -----------------------------------------------------------------------------------------------
 
-# The original tree remains, so a copy that loaded the original's plugins would be detected.
+# The original tree remains, so a copy that used a file of the original would be detected.
 cp -R "$prefix" "$work/moved"
 moved_libdir=$work/moved${libdir#"$prefix"}
-run "a copy of the tree in another folder uses its own plugins" \
-    env -u CTRT_PLUGIN_PATH LD_LIBRARY_PATH="$moved_libdir" "$work/program" "$moved_libdir/ctrt/$abi"
+run "a program uses the plugins of the moved library" \
+    env LD_LIBRARY_PATH="$moved_libdir" "$work/program" "$moved_libdir/ctrt/$abi"
+if [ "$PKG_CONFIG_PATH" = "$pkgconfigdir" ]; then
+    check "pkg-config prints folders of the moved tree" "$(
+        PKG_CONFIG_PATH=$moved_libdir/pkgconfig
+        for variable in includedir libdir plugindir; do
+            folder=$($PKG_CONFIG --variable=$variable ctrt)
+            case $(cd "$folder" && pwd) in "$work/moved"/*) ;; *) echo "$variable is $folder" ;; esac
+        done)"
+    [ ! -x "$prefix/bin/ctrt" ] || check "the moved command uses files of the moved tree only" "$(
+        env -u LD_LIBRARY_PATH LD_DEBUG=files "$work/moved/bin/ctrt" plugins 2>&1 | grep -F "$prefix/")"
+fi
 
 # --- the examples, built with their own Makefile ---------------------------------------------------------------------
 

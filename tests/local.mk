@@ -30,7 +30,7 @@ TEST_RUNNER       = tests/unit/run.c tests/unit/run.h
 # Compiling a test takes longer than running it, so tests are not optimised.
 TEST_CFLAGS       = $(AM_CFLAGS) -O0
 # Without libtool's wrapper scripts.
-NO_WRAPPER        = $(AM_LDFLAGS) -no-install
+NO_WRAPPER        = $(AM_LDFLAGS) -no-install -Wl,-rpath,$(abs_top_builddir)/.libs
 
 public_tests   =
 internal_tests =

@@ -4,6 +4,7 @@ ctrt_SOURCES  = tools/check.c tools/info.c tools/json.c tools/json.h tools/main.
                 tools/run.c tools/run.h tools/run_nodes.c tools/run_output.c tools/run_ranks.c \
                 tools/tool.h
 ctrt_CPPFLAGS = $(AM_CPPFLAGS) -I$(top_srcdir)/tests/conformance -Itools
+ctrt_LDFLAGS  = $(AM_LDFLAGS) $(PROGRAM_RPATH)
 ctrt_LDADD    = libconformance.la libctrt.la
 
 # The HTML page of `ctrt memory`, converted to a C string literal.

@@ -147,15 +147,17 @@ static ctrt_status add_folder(const char *folder, const char **note)
 
 const char *search_installed_folder = CTRT_PLUGINDIR;
 
-/* Writes the path of the folder ctrt/<ABI> in the directory of the library at `path`. Returns false if that folder does
- * not exist. */
-static bool folder_beside(char *buffer, size_t bytes, const char *path)
+/* Writes the real path of the folder ctrt/<ABI> in the directory of the library at `path`: the loader's name of a
+ * library that it found relative to a program contains "..". Returns false if that folder does not exist. */
+static bool folder_beside(char buffer[PATH_MAX], const char *path)
 {
     struct stat facts;
+    char beside[PATH_MAX];
     const char *slash = strrchr(path, '/');
     return path[0] == '/'
-           && snprintf(buffer, bytes, "%.*s/ctrt/%u", (int)(slash - path), path, CTRT_PLUGIN_ABI_MAJOR) < (int)bytes
-           && stat(buffer, &facts) == 0 && S_ISDIR(facts.st_mode);
+           && snprintf(beside, sizeof beside, "%.*s/ctrt/%u", (int)(slash - path), path, CTRT_PLUGIN_ABI_MAJOR)
+                  < (int)sizeof beside
+           && realpath(beside, buffer) != NULL && stat(buffer, &facts) == 0 && S_ISDIR(facts.st_mode);
 }
 
 /* The library's real path if the loader's name of the library is a relative path, else "". The path is resolved while
@@ -174,7 +176,7 @@ __attribute__((constructor)) static void search_start(void)
 /* Returns the installed folder: ctrt/<ABI> in the directory from which the library was loaded, then in the directory of
  * the library's real path, then the folder set by configure. The configured folder is last, so that a moved tree uses
  * its own plugins even if another installation exists at the configured place. */
-static const char *installed_folder(char *buffer, size_t bytes)
+static const char *installed_folder(char buffer[PATH_MAX])
 {
     Dl_info self;
     char real[PATH_MAX];
@@ -182,8 +184,8 @@ static const char *installed_folder(char *buffer, size_t bytes)
         || self.dli_fname == NULL)
         return search_installed_folder;
     const char *path = self.dli_fname[0] == '/' ? self.dli_fname : loaded_path;
-    if (folder_beside(buffer, bytes, path)
-        || (path[0] == '/' && realpath(path, real) != NULL && folder_beside(buffer, bytes, real)))
+    if (folder_beside(buffer, path)
+        || (path[0] == '/' && realpath(path, real) != NULL && folder_beside(buffer, real)))
         return buffer;
     return search_installed_folder;
 }
@@ -193,7 +195,7 @@ ctrt_status search_files(void)
     if (searched)
         return CTRT_OK;
     ctrt_param_value value;
-    char beside[4096], list[4096] = "searched ", said[1024];
+    char beside[PATH_MAX], list[4096] = "searched ", said[1024];
     CTRT_TRY(param_read(&value, &path_param, "core"));
 
     const char *folders[MAX_FOLDERS + 1];
@@ -205,7 +207,7 @@ ctrt_status search_files(void)
          rest != NULL && (folder = strsep(&rest, ":")) != NULL && count < MAX_FOLDERS;)
         if (folder[0] != '\0')
             folders[count++] = folder;
-    folders[count++] = installed_folder(beside, sizeof beside);
+    folders[count++] = installed_folder(beside);
 
     ctrt_status status = CTRT_OK;
     for (size_t i = 0; i < count && status == CTRT_OK; i++) {
