@@ -143,6 +143,8 @@ static int validate_loader(const char *path, const struct plugin_file *file, int
     int result = loader_result(reason, fd);
     if (of_file && strstr(reason, "cannot open shared object file") != NULL && strstr(reason, strerror(ENOENT)) != NULL)
         result = ENOMEM;                /* the file existed when it was validated, see load */
+    if (strncmp(reason, "libctrt.so", 10) == 0)
+        snprintf(reason + strlen(reason), bytes - strlen(reason), ". %s", OTHER_LIBRARY);
     uselocale(before);
     freelocale(english);
     return result;

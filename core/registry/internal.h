@@ -12,6 +12,9 @@
 #define MAX_COMPONENTS  64          /* per plugin file */
 #define MAX_FOLDERS     32
 
+/* The end of the reason for which a plugin that is linked with libctrt.so is refused in a program with libctrt.a. */
+#define OTHER_LIBRARY "This program contains another copy of ctrt: link it with the shared library, not with libctrt.a"
+
 struct plugin_file {
     const char *path, *folder;
     const char *stem;               /* "backend-cpu" */

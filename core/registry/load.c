@@ -55,6 +55,17 @@ static ctrt_plugin_entry entry_of(void *handle, char *reason, size_t bytes)
     return NULL;
 }
 
+/* Returns whether the loaded plugin calls another copy of this library than the one that loads it. This happens in a
+ * program that contains the static library, because the plugin is linked with the shared one: devices, errors and
+ * handles of the two copies are different. */
+static bool uses_other_library(void *handle)
+{
+    Dl_info own, theirs;
+    void *symbol = dlsym(handle, "ctrt_error_message");     /* of the plugin or a library that it needs */
+    return symbol != NULL && dladdr((void *)(uintptr_t)uses_other_library, &own) != 0 && dladdr(symbol, &theirs) != 0
+           && own.dli_fbase != theirs.dli_fbase;
+}
+
 /* Calls the component's probe and stores its result. Terminates the reason, because the plugin may not have done so. */
 static void probe(struct component *component, const ctrt_component *declared)
 {
@@ -184,6 +195,8 @@ ctrt_status file_open(struct plugin_file *file)
                          file->reason);
     }
     file->reason = "";
+    if (uses_other_library(handle))
+        return refuse(file, "it is linked with libctrt.so. " OTHER_LIBRARY);
     ctrt_plugin_entry entry = entry_of(handle, reason, sizeof reason);
     if (entry == NULL)
         return refuse(file, reason);

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Plugins: valid ones are found by name, invalid ones are refused with a reason, and the listing has the state of each
  * file; their init functions run in several threads, call each other, and fork. */
+#include <dlfcn.h>
 #include <pthread.h>
 #include <time.h>
 
@@ -123,6 +124,18 @@ TEST(test_refused_at_first_use, "errors found at first use refuse the plugin per
                     "struct ctrt_memory_policy: required slot free");
         ctrt_device *device = NULL;
         CHECK_FAILS(ctrt_device_get(&device, "init-fails:0"), CTRT_ERR_NO_DEVICE, "the driver is from another century");
+    }
+}
+
+/* This program contains the objects of the library. */
+TEST(test_other_library, "a plugin linked with libctrt.so is refused in a program with the static library")
+{
+    for (int loaded = 0; loaded <= 1; loaded++) {
+        IN_CHILD(folder_path(FOLDER_OF("strategy-single"), NULL), QUIET) {
+            CHECK(!loaded || dlopen(built_path("libctrt"), RTLD_NOW) != NULL, "%s", dlerror());
+            CHECK_FAILS(registry_use(&component, CTRT_COMPONENT_STRATEGY, "single"), CTRT_ERR_NOT_FOUND,
+                        "not with libctrt.a");
+        }
     }
 }
 
