@@ -31,7 +31,8 @@ static ctrt_status attention_composed(const struct grad_context *ctx, ctrt_tenso
     STEP(op_widen(&k, ctx->inputs[1]));
     STEP(op_widen(&v, ctx->inputs[2]));
     STEP(op_widen(&wide, dy));
-    STEP(op_attention_weights(&p, q, k, NULL, ctx->attributes->attention.causal, ctx->attributes->attention.scale));
+    STEP(op_attention_weights(&p, NULL, q, k, NULL, ctx->attributes->attention.causal,
+                              ctx->attributes->attention.scale));
     if (needs_grad(ctx, 2)) {
         STEP(ctrt_transpose(&turned, p, -2, -1));
         STEP(ctrt_matmul(&dx[2], turned, wide));

@@ -22,28 +22,62 @@ static ctrt_status check_attention(ctrt_tensor *q, ctrt_tensor *k, ctrt_tensor *
                      shape_text(c, z->shape, z->ndim));
 }
 
-/* Adds a floating mask to the scores, or sets the scores to -inf where a bool mask is false. */
-static ctrt_status apply_mask(ctrt_tensor **scores, ctrt_tensor *mask)
+/* Creates the bool matrix of the shape of the scores' rows and columns that is true where `causal` hides column j from
+ * row i, j > i. */
+static ctrt_status causal_hidden(ctrt_tensor **out, const ctrt_tensor *scores)
 {
-    if (tensor_dtype(mask) != CTRT_BOOL) {
-        CTRT_TRY(op_require_floating(who, "mask", mask));
-        return ctrt_add(scores, *scores, mask);
+    const ctrt_view *view = &scores->view;
+    CTRT_TRY(ctrt_ones(out, CTRT_SHAPE(view->shape[view->ndim - 2], view->shape[view->ndim - 1]), CTRT_BOOL,
+                       scores->device));
+    return ctrt_triu(out, *out, 1);
+}
+
+/* Sets *hidden to true where the mask and `causal` together hide a column, *empty [.., 1] to true for rows without any
+ * other column, and *fill to -inf, but 0 for these rows. */
+static ctrt_status find_hidden(ctrt_tensor **hidden, ctrt_tensor **empty, ctrt_tensor **fill, ctrt_tensor *mask,
+                               bool causal, ctrt_tensor *scores)
+{
+    const bool additive = tensor_dtype(mask) != CTRT_BOOL;
+    CTRT_TRY(additive ? ctrt_eq_scalar(hidden, mask, ctrt_float(-INFINITY)) : ctrt_logical_not(hidden, mask));
+    if (causal) {
+        ctrt_tensor *later = NULL;
+        ctrt_status status = causal_hidden(&later, scores);
+        if (status == CTRT_OK)
+            status = ctrt_logical_or(hidden, *hidden, later);
+        tensor_release(later);
+        CTRT_TRY(status);
     }
-    ctrt_tensor *hidden = NULL;
-    CTRT_TRY(ctrt_logical_not(&hidden, mask));
-    ctrt_status status = ctrt_masked_fill(scores, *scores, hidden, ctrt_float(-INFINITY));
+    CTRT_TRY(ctrt_all(empty, *hidden, CTRT_DIMS(-1), true));
+    CTRT_TRY(ctrt_full(fill, CTRT_SCALAR_SHAPE, ctrt_float(-INFINITY), tensor_dtype(additive ? mask : scores),
+                       scores->device));
+    return ctrt_masked_fill(fill, *fill, *empty, ctrt_int(0));
+}
+
+/* Applies `mask` and `causal` to the scores. Scores of a row that has no other column become finite, so that softmax
+ * and its derivatives are finite; the caller sets the results of these rows (*empty) to 0. */
+static ctrt_status apply_mask(ctrt_tensor **scores, ctrt_tensor **empty, ctrt_tensor *mask, bool causal)
+{
+    const bool additive = tensor_dtype(mask) != CTRT_BOOL;
+    ctrt_tensor *hidden = NULL, *fill = NULL, *filled = NULL;
+    if (additive)
+        CTRT_TRY(op_require_floating(who, "mask", mask));
+    ctrt_status status = find_hidden(&hidden, empty, &fill, mask, causal, *scores);
+    if (status == CTRT_OK)
+        status = ctrt_where(&filled, hidden, fill, additive ? mask : *scores);
+    if (status == CTRT_OK && additive)
+        status = ctrt_add(scores, *scores, filled);
+    else if (status == CTRT_OK)
+        ctrt_tensor_assign(scores, filled);
     tensor_release(hidden);
+    tensor_release(fill);
+    tensor_release(filled);
     return status;
 }
 
-/* Sets the score of row i and column j to -inf if j > i. */
 static ctrt_status apply_causal(ctrt_tensor **scores)
 {
-    const ctrt_view *view = &(*scores)->view;
     ctrt_tensor *hidden = NULL;
-    CTRT_TRY(ctrt_ones(&hidden, CTRT_SHAPE(view->shape[view->ndim - 2], view->shape[view->ndim - 1]), CTRT_BOOL,
-                       (*scores)->device));
-    ctrt_status status = ctrt_triu(&hidden, hidden, 1);
+    ctrt_status status = causal_hidden(&hidden, *scores);
     if (status == CTRT_OK)
         status = ctrt_masked_fill(scores, *scores, hidden, ctrt_float(-INFINITY));
     tensor_release(hidden);
@@ -57,8 +91,8 @@ ctrt_status op_widen(ctrt_tensor **out, ctrt_tensor *x)
     return ctrt_to_dtype(out, x, dtype_half(tensor_dtype(x)) ? CTRT_F32 : tensor_dtype(x));
 }
 
-ctrt_status op_attention_weights(ctrt_tensor **out, ctrt_tensor *q, ctrt_tensor *k, ctrt_tensor *mask, bool causal,
-                                 double scale)
+ctrt_status op_attention_weights(ctrt_tensor **out, ctrt_tensor **empty, ctrt_tensor *q, ctrt_tensor *k,
+                                 ctrt_tensor *mask, bool causal, double scale)
 {
     ctrt_tensor *scores = NULL, *columns = NULL;
     ctrt_status status = ctrt_mul_scalar(&scores, q, ctrt_float(scale));
@@ -67,8 +101,8 @@ ctrt_status op_attention_weights(ctrt_tensor **out, ctrt_tensor *q, ctrt_tensor 
     if (status == CTRT_OK)
         status = ctrt_matmul(&scores, scores, columns);
     if (status == CTRT_OK && mask != NULL)
-        status = apply_mask(&scores, mask);
-    if (status == CTRT_OK && causal)
+        status = apply_mask(&scores, empty, mask, causal);
+    else if (status == CTRT_OK && causal)
         status = apply_causal(&scores);
     if (status == CTRT_OK)
         status = ctrt_softmax(out, scores, -1);
@@ -309,21 +343,24 @@ static ctrt_status composed(ctrt_tensor **out, ctrt_tensor *const *qkv, ctrt_ten
 {
     const ctrt_dtype dtype = tensor_dtype(qkv[0]);
     const bool half = dtype_half(dtype) && tensor_dtype(qkv[1]) == dtype && tensor_dtype(qkv[2]) == dtype;
-    ctrt_tensor *wide[3] = { NULL, NULL, NULL }, *weights = NULL, *y = NULL;
+    ctrt_tensor *wide[3] = { NULL, NULL, NULL }, *weights = NULL, *empty = NULL, *y = NULL;
     ctrt_status status = CTRT_OK;
     for (int i = 0; i < 3 && status == CTRT_OK; i++)
         status = half ? op_widen(&wide[i], qkv[i]) : (ctrt_tensor_assign(&wide[i], qkv[i]), CTRT_OK);
     if (status == CTRT_OK)
-        status = op_attention_weights(&weights, wide[0], wide[1], mask, causal, scale);
+        status = op_attention_weights(&weights, &empty, wide[0], wide[1], mask, causal, scale);
     if (status == CTRT_OK)
         status = ctrt_dropout(&weights, weights, dropout_p, dropout_p > 0);
     if (status == CTRT_OK)
         status = ctrt_matmul(&y, weights, wide[2]);
+    if (status == CTRT_OK && empty != NULL)
+        status = ctrt_masked_fill(&y, y, empty, ctrt_int(0));
     if (status == CTRT_OK)
         status = ctrt_to_dtype(out, y, half ? dtype : tensor_dtype(y));
     for (int i = 0; i < 3; i++)
         tensor_release(wide[i]);
     tensor_release(weights);
+    tensor_release(empty);
     tensor_release(y);
     return status;
 }

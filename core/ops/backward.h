@@ -25,9 +25,10 @@ ctrt_status op_cross_entropy_backward(ctrt_tensor **out, ctrt_tensor *logits, ct
  * not be rounded to half precision. */
 ctrt_status op_widen(ctrt_tensor **out, ctrt_tensor *x);
 /* D. Computes the attention weights softmax(scale q k^T + mask) from q [.., L, E] and k [.., S, E]. mask (NULL: none)
- * and causal are as in ctrt_scaled_dot_product_attention. */
-ctrt_status op_attention_weights(ctrt_tensor **out, ctrt_tensor *q, ctrt_tensor *k, ctrt_tensor *mask, bool causal,
-                                 double scale);
+ * and causal are as in ctrt_scaled_dot_product_attention. With a mask, sets *empty (bool [.., 1]) to true for the rows
+ * in which mask and causal hide all keys. The weights of such a row are finite, and its result and gradients are 0. */
+ctrt_status op_attention_weights(ctrt_tensor **out, ctrt_tensor **empty, ctrt_tensor *q, ctrt_tensor *k,
+                                 ctrt_tensor *mask, bool causal, double scale);
 /* Sets *done to false and computes nothing if the device has no kernel for these operands. The gradient of a broadcast
  * operand has the broadcast shape. */
 ctrt_status op_attention_backward(ctrt_tensor **dq, ctrt_tensor **dk, ctrt_tensor **dv, bool *done, ctrt_tensor *dy,

@@ -33,15 +33,34 @@ static const struct variant attentions[] = {
     { "too wide for a kernel of its own", LARGE, .in = { S(9, 300), S(17, 300), S(17, 300), NONE } },
 };
 enum { MASKED = 4, MASKED_COUNT = 2 };          /* those with a mask, which begin at number 4 */
+/* Masks of other shapes, and with `causal`. */
+static const struct variant masks[] = {
+    { "", NORMAL, .in = { S(2, 3, 4), S(2, 5, 4), S(2, 5, 3), S(3, 5) } },
+    { "a mask per matrix", NORMAL, .in = { S(3, 2, 3, 4), S(3, 2, 5, 4), S(3, 2, 5, 3), S(3, 1, 1, 5) } },
+    { "a mask of rows", NORMAL, .in = { S(2, 4, 4), S(2, 5, 4), S(2, 5, 3), S(4, 1) } },
+    { "a mask of keys", NORMAL, .in = { S(2, 3, 4), S(2, 5, 4), S(2, 5, 3), S(5) } },
+    { "a mask of one value", NORMAL, .in = { S(2, 3, 4), S(2, 5, 4), S(2, 5, 3), S(1, 1) } },
+    { "no dimensions", ZERO_DIM, .in = { S(2, 3, 4), S(2, 5, 4), S(2, 5, 3), S0 } },
+    { "keys are shared", NORMAL, .in = { S(2, 2, 3, 4), S(5, 4), S(2, 1, 5, 3), S(2, 1, 3, 5) } },
+    { "causal", NORMAL, .in = { S(2, 4, 3), S(2, 4, 3), S(2, 4, 2), S(2, 1, 4) }, .n = { 1 } },
+    { "causal, more rows", NORMAL, .in = { S(2, 5, 4), S(2, 3, 4), S(2, 3, 2), S(5, 3) }, .n = { 1 } },
+    { "causal, more keys", NORMAL, .in = { S(2, 3, 4), S(2, 5, 4), S(2, 5, 3), S(3, 5) }, .n = { 1 } },
+    { "no keys", ZERO_SIZE, .in = { S(2, 3, 4), S(2, 0, 4), S(2, 0, 3), S(3, 0) } },
+    { "", LARGE, .in = { S(3, 33, 16), S(3, 137, 16), S(3, 137, 20), S(3, 33, 137) } },
+};
 /* Detects scores that are rounded to half precision. */
 static const struct variant large_operands[] = {
     { "operands around 9", LARGE, .in = { S(2, 33, 16), S(2, 70, 16), S(2, 70, 16), NONE } },
 };
 
-/* Turns a row's scores into weights. */
-static void softmax(double *weights, int64_t n)
+/* Turns a row's scores into weights, which are 0 if the mask hides the whole row. */
+static void softmax(double *weights, int64_t n, bool hidden)
 {
     double most = -INFINITY, sum = 0;
+    for (int64_t s = 0; s < n && hidden; s++)
+        weights[s] = 0;
+    if (hidden)
+        return;
     for (int64_t s = 0; s < n; s++)
         most = fmax(most, weights[s]);
     for (int64_t s = 0; s < n; s++)
@@ -65,6 +84,7 @@ REFERENCE(attention)
     for (int64_t row = 0; row < out->numel / columns; row++) {
         index_of(index, row * columns, n, shape);
         const int64_t line = index[at_row];
+        bool hidden = present(v, 3);
         for (int64_t s = 0; s < keys; s++) {
             index[at_row] = s;
             index[n - 1] = 0;
@@ -80,8 +100,10 @@ REFERENCE(attention)
                 weights[s] += mask->f[at];
             if ((present(v, 3) && mask->i && !mask->i[at]) || (v->n[0] && s > line))
                 weights[s] = -INFINITY;
+            else if (!present(v, 3) || mask->i || mask->f[at] > -INFINITY)
+                hidden = false;
         }
-        softmax(weights, keys);
+        softmax(weights, keys, hidden);
         index[n - 1] = 0;
         for (int64_t s = 0; s < keys; s++) {
             index[at_row] = s;
@@ -116,6 +138,12 @@ static const struct check_op ops[] = {
     { "masked attention", .kernel = "softmax", .dtypes = FLOATS, .flags = MATRICES | GRAD, .tolerance = COMPOSED,
       .in = { ONE, ONE, ONE, { MASK, 1, 1 } }, .call = attention_call,
       .reference = attention_reference, .variants = &attentions[MASKED], .variant_count = MASKED_COUNT },
+    { "attention with hidden rows, bool mask", .kernel = "softmax", .dtypes = FLOATS,
+      .flags = MATRICES | GRAD | GRAD2 | LARGE_GRAD, .tolerance = COMPOSED, .in = { ONE, ONE, ONE, { MASK, -1, 1 } },
+      USES(attention, attention, masks) },
+    { "attention with hidden rows, floating mask", .kernel = "softmax", .dtypes = FLOATS,
+      .flags = MATRICES | GRAD | GRAD2 | LARGE_GRAD, .tolerance = COMPOSED, .in = { ONE, ONE, ONE, { BIAS, -2, 2 } },
+      USES(attention, attention, masks) },
 };
 
 /* ---- large and infinite scores ---- */

@@ -123,12 +123,18 @@ static void fill_one(struct array *a, const struct check_op *op, const struct va
 {
     const struct domain *domain = &op->in[input];
     bool no_zero = (op->flags & NO_ZERO_DIVISOR) && input == 1;
+    const int64_t columns = a->ndim > 0 ? a->shape[a->ndim - 1] : 1;
     if (domain->kind == INDEX)
         for (int64_t k = 0; k < a->numel; k++)
             a->i[k] = (int64_t)(dice_next(dice) % (uint64_t)v->n[7]);
     else if (domain->kind == MASK)
         for (int64_t k = 0; k < a->numel; k++)
-            a->i[k] = (int64_t)(dice_next(dice) >> 33 & 1) | (domain->lo > 0 && k % a->shape[a->ndim - 1] == 0);
+            a->i[k] = domain->lo < 0 && k / columns % 2 == 0
+                          ? 0 : (int64_t)(dice_next(dice) >> 33 & 1) | (domain->lo > 0 && k % columns == 0);
+    else if (domain->kind == BIAS)
+        for (int64_t k = 0; k < a->numel; k++)
+            a->f[k] = k / columns % 2 == 0 || dice_next(dice) >> 33 & 1
+                          ? -INFINITY : round_to(a->dtype, domain->lo + (domain->hi - domain->lo) * dice_unit(dice));
     else if (v->sort == SPECIAL)
         fill_special(a, input, op->inputs, no_zero);
     else if (smooth && a->f)

@@ -94,8 +94,9 @@ struct variant {
 };
 
 /* The domain of an input's values. REAL: in [lo, hi], also for integers; CONSTANT: like REAL, without a derivative.
- * INDEX: i64 in [0, variant->n[7]). MASK: bool; with lo > 0 each row begins with true. */
-enum domain_kind { REAL, INDEX, MASK, CONSTANT };
+ * INDEX: i64 in [0, variant->n[7]). MASK: bool; with lo > 0 each row begins with true, with lo < 0 every second row is
+ * false. BIAS: CONSTANT, or -inf where MASK with lo < 0 is false. */
+enum domain_kind { REAL, INDEX, MASK, BIAS, CONSTANT };
 struct domain { enum domain_kind kind; double lo, hi; };
 
 enum result_rule { SAME, TO_FLOAT, TO_BOOL, TO_I64, SUM_RULE };

@@ -108,6 +108,27 @@ TEST(heads, "transposed heads as input give a transposed output")
     }
 }
 
+TEST(hidden, "rows that a mask hides entirely are 0 and have gradients of 0")
+{
+    static const double visible[2 * 3] = { 1, 1 };
+    static const ctrt_dtype dtypes[] = { CTRT_F32, CTRT_F64, CTRT_F16, CTRT_BF16 };
+    IN_CUDA_CHILD("SOFTCUDA=devices=1") {
+        CTRT_AUTO(tensor) mask = tensor_with(visible, CTRT_SHAPE(2, 1, 3), CTRT_BOOL, gpu);
+        EACH(dtype, dtypes) {
+            CTRT_AUTO(tensor) x = numbers(CTRT_SHAPE(2, 3, 8), *dtype), dy = numbers(CTRT_SHAPE(2, 3, 8), *dtype),
+                y = NULL, dx = NULL;
+            double found[2][48];
+            OK(ctrt_tensor_require_grad(x, true), ctrt_scaled_dot_product_attention(&y, x, x, x, mask, 0, true, 0),
+               ctrt_grad(&dx, y, &x, 1, dy, false, false, false),
+               ctrt_to_host(found[0], sizeof found[0], y, CTRT_F64),
+               ctrt_to_host(found[1], sizeof found[1], dx, CTRT_F64));
+            for (int k = 0; k < 48; k++)
+                CHECK(k < 24 ? isfinite(found[0][k]) && isfinite(found[1][k]) : found[0][k] == 0 && found[1][k] == 0,
+                      "%s: element %d is %g, its gradient %g", ctrt_dtype_name(*dtype), k, found[0][k], found[1][k]);
+        }
+    }
+}
+
 /* Runs forward and backward. The L x S scores would need 256 KiB. */
 static ctrt_status train(ctrt_tensor *x)
 {

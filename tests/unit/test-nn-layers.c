@@ -258,6 +258,30 @@ TEST(attention, "MultiheadAttention: a mask, biases, keys and values, shapes")
     CHECK_FAILS(ctrt_forward_n(&y, module, inputs, 3), CTRT_ERR_INVALID_ARGUMENT, "k is NULL");
 }
 
+/* The second of two sequences is all padding, and dropout is on. */
+TEST(padding, "MultiheadAttention: a sequence that the mask hides entirely, with zero gradients")
+{
+    static const double visible[2 * 3] = { 1, 1 }, bias[2 * 3] = { 0, -1, -INFINITY, -INFINITY, -INFINITY, -INFINITY };
+    CTRT_AUTO(module) module = NULL;
+    CTRT_AUTO(tensor) x = numbers(CTRT_SHAPE(2, 3, 4)), y = NULL, loss = NULL;
+    ctrt_tensor *masks[2] = { tensor_with(visible, CTRT_SHAPE(2, 1, 1, 3), CTRT_BOOL, cpu),
+                              tensor_with(bias, CTRT_SHAPE(2, 1, 1, 3), CTRT_F32, cpu) };
+    OK(ctrt_multihead_attention_new(&module, 4, 2, 0.5, true, false, cpu), ctrt_tensor_require_grad(x, true));
+    randomize(module);
+    for (int kind = 0; kind < 2; kind++) {
+        OK(ctrt_forward_n(&y, module, (ctrt_tensor *[]){ x, x, x, masks[kind] }, 4), ctrt_sum(&loss, y, CTRT_ALL_DIMS),
+           ctrt_backward(loss));
+        for (int k = 0; k < 12; k++) {
+            CHECK_NEAR(at(y, 12 + k), at(module_tensor(module, "out_proj.bias"), k % 4), 1e-6);
+            CHECK_EQ(at(ctrt_tensor_grad(x), 12 + k), 0);
+        }
+        ctrt_tensor *weight = NULL;
+        for (size_t i = 0; ctrt_module_parameter(NULL, &weight, module, i) == CTRT_OK; i++)
+            CHECK(isfinite(mean_square(ctrt_tensor_grad(weight))), "parameter %zu has no finite gradient", i);
+    }
+    tensors_release(masks, 2);
+}
+
 /* ---- options ---- */
 
 /* bad-nn.c tests NULL and the status of more bad options. */
