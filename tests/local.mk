@@ -41,9 +41,9 @@ TSAN_TESTS     =
 
 # --- the tree itself -------------------------------------------------------------------------------------------------
 
-TREE_TESTS += tests/headers.sh tests/layers.sh tests/exports.sh tests/abi/abidiff.sh
-EXTRA_DIST += tests/headers.sh tests/layers.sh tests/exports.sh tests/installed.c tests/installed.sh tests/lib.sh \
-              tests/lsan.supp tests/run.sh tests/tsan.supp
+TREE_TESTS += tests/headers.sh tests/layers.sh tests/macros.sh tests/exports.sh tests/abi/abidiff.sh
+EXTRA_DIST += tests/headers.sh tests/layers.sh tests/macros.sh tests/exports.sh tests/installed.c tests/installed.sh \
+              tests/lib.sh tests/lsan.supp tests/run.sh tests/tsan.supp
 
 # Reference data, and the scripts that create it.
 EXTRA_DIST += \

@@ -60,12 +60,12 @@ CUDA_CPPFLAGS = $(PLUGIN_CPPFLAGS) -I$(top_srcdir)/backends/cuda -D_GNU_SOURCE
 
 if PLUGIN_CUDA
 plugin_LTLIBRARIES += backend-cuda.la
-backend_cuda_la_CPPFLAGS = $(CUDA_CPPFLAGS) -I$(builddir) -DCUDA_IMAGES='"$(abs_builddir)/backends/cuda/kernels"'
+backend_cuda_la_CPPFLAGS = $(CUDA_CPPFLAGS) -I$(builddir) -DCUDA_FATBINS='"$(abs_builddir)/backends/cuda/kernels"'
 cuda_fatbins             = $(cuda_kernels:.cu=.fatbin)
 CLEANFILES              += $(cuda_fatbins) backends/cuda/kernels/fatbins-made.h
 $(cuda_fatbins): $(cuda_kernel_headers)
 # fatbin.c includes this header, so that fatbin.c is compiled again when a fat binary has changed.
-BUILT_SOURCES           += backends/cuda/kernels/fatbins-made.h
+backends/cuda/host/backend_cuda_la-fatbin.lo: backends/cuda/kernels/fatbins-made.h
 backends/cuda/kernels/fatbins-made.h: $(cuda_fatbins)
 	$(AM_V_at)echo '/* made by make, after the fat binaries */' >$@
 NVCCFLAGS = -O3 -std=c++17 -Wno-deprecated-gpu-targets -diag-suppress 177
@@ -80,7 +80,7 @@ check_LTLIBRARIES += backend-cuda.la
 else
 EXTRA_LTLIBRARIES += backend-cuda.la
 endif
-backend_cuda_la_CPPFLAGS = $(CUDA_CPPFLAGS)
+backend_cuda_la_CPPFLAGS = $(CUDA_CPPFLAGS) -DCUDA_WITHOUT_FATBINS
 cuda_nowhere             = -rpath /nowhere
 endif
 backend_cuda_la_SOURCES = $(backend_cuda_sources)
