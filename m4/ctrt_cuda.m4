@@ -15,6 +15,11 @@ AC_DEFUN([CTRT_CUDA], [
         [AS_HELP_STRING([--with-cuda-arch=LIST], [compute capabilities for which kernels are compiled @<:@75,80,86,89,90,100,120@:>@])],
         [], [with_cuda_arch=75,80,86,89,90,100,120])
     AC_ARG_VAR([NVCC], [compiler of CUDA C++])
+    # The kernels use ldmatrix and mma.m16n8k8, which compute capability 7.5 introduced.
+    for ctrt_arch in $(echo "$with_cuda_arch" | tr ',' ' '); do
+        AS_CASE([$ctrt_arch], [*[[!0-9]]*], [AC_MSG_ERROR([--with-cuda-arch requires numbers such as 80,90, not "$ctrt_arch"])])
+        AS_IF([test "$ctrt_arch" -lt 75], [AC_MSG_ERROR([--with-cuda-arch=$with_cuda_arch: the kernels require compute capability 7.5 (75) or newer, not $ctrt_arch])])
+    done
     ctrt_nvcc=no ctrt_nvcc_why=
     AS_CASE([$with_cuda],
         [no], [ctrt_nvcc_why="disabled by --with-cuda=no"],
@@ -31,7 +36,6 @@ AC_DEFUN([CTRT_CUDA], [
         echo 'extern "C" __global__ void nothing(int *x) { *x = 1; }' >conftest.cu
         NVCC_ARCH= ctrt_nvcc_list= ctrt_nvcc_last=
         for ctrt_arch in $(echo "$with_cuda_arch" | tr ',' ' '); do
-            AS_CASE([$ctrt_arch], [*[[!0-9]]*], [AC_MSG_ERROR([--with-cuda-arch requires numbers such as 80,90, not "$ctrt_arch"])])
             AS_IF(["$NVCC" -arch=sm_$ctrt_arch -cubin -o conftest.cubin conftest.cu >&AS_MESSAGE_LOG_FD 2>&1], [
                 NVCC_ARCH="$NVCC_ARCH -gencode arch=compute_$ctrt_arch,code=sm_$ctrt_arch"
                 ctrt_nvcc_list="$ctrt_nvcc_list${ctrt_nvcc_list:+,}$ctrt_arch"
