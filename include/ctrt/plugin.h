@@ -450,7 +450,7 @@ typedef struct ctrt_queue_table {       /* Optional; without it, all work is com
     size_t size;
     ctrt_status (*create)(void *device, void **queue, int32_t priority);
     void (*destroy)(void *device, void *queue);
-    ctrt_status (*synchronize)(void *device, void *queue);              /* queue NULL: the whole device */
+    ctrt_status (*synchronize)(void *device, void *queue);              /* queue NULL: all that are not captured */
     ctrt_status (*query)(void *device, void *queue, bool *idle);
     ctrt_status (*wait_event)(void *device, void *queue, void *event);
     ctrt_status (*host_call)(void *device, void *queue, void (*function)(void *), void *argument);

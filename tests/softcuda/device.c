@@ -173,6 +173,7 @@ EXPORT result cuCtxSynchronize(void)
 {
     CALL(cuCtxSynchronize, ENTER_READY);
     TRY(capture_unsafe_call());
+    TRY(capture_device_wait(current));
     device_wait_idle(current);
     pools_synchronized(current);
     return current->error;

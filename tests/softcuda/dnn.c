@@ -52,10 +52,12 @@ static long option(const char *name)
 
 /* ---- objects ---- */
 
-static bool has_context(void)
+/* cudnnCreate and cudnnDestroy may wait for all work of the context, which CUDA does not allow while one of its streams
+ * is being captured. */
+static bool waits_for_context(void)
 {
     void *context = NULL;
-    return cuCtxGetCurrent(&context) == 0 && context != NULL;
+    return cuCtxGetCurrent(&context) == 0 && context != NULL && cuCtxSynchronize() == 0;
 }
 
 /* Unless `refused`, creates an object. */
@@ -78,7 +80,7 @@ static bool has_context(void)
         free(object);                                                              \
         return OK;                                                                 \
     }
-OBJECT(cudnnCreate, cudnnDestroy, handle, HANDLE, option("create") == 0 || !has_context())
+OBJECT(cudnnCreate, cudnnDestroy, handle, HANDLE, option("create") == 0 || !waits_for_context())
 OBJECT(cudnnCreateTensorDescriptor, cudnnDestroyTensorDescriptor, tensor, TENSOR, false)
 OBJECT(cudnnCreateFilterDescriptor, cudnnDestroyFilterDescriptor, tensor, FILTER, false)
 OBJECT(cudnnCreateConvolutionDescriptor, cudnnDestroyConvolutionDescriptor, conv, CONV, false)

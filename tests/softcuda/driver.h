@@ -234,6 +234,9 @@ void capture_abandon(struct stream *stream);
 /* Called before a call that is unsafe during a capture. If a capture forbids such calls to the calling thread,
  * invalidates the capture and returns an error. */
 result capture_unsafe_call(void);
+/* Called before a call that waits for all work of a device. If a stream of the device is being captured, in any mode,
+ * invalidates the capture and returns an error. */
+result capture_device_wait(const struct device *device);
 
 /* ---- order.c: SOFTCUDA=streams=error|report: checks that the program orders uses of the same memory on different
  * streams. If the option is off, all functions do nothing. ---- */

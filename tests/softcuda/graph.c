@@ -353,6 +353,20 @@ result capture_unsafe_call(void)
     return made;
 }
 
+result capture_device_wait(const struct device *device)
+{
+    RETURN_IF(n_captures == 0, CUDA_SUCCESS);
+    result made = CUDA_SUCCESS;
+    LOCKED(&lock);
+    for (struct capture *c = captures; c != NULL; c = c->next)
+        for (int i = 0; i < c->n_streams; i++)
+            if (c->streams[i]->device == device) {
+                c->invalidated = true;
+                made = CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED;
+            }
+    return made;
+}
+
 EXPORT result cuStreamBeginCapture_v2(void *handle, int mode)
 {
     CHECKED_CALL(cuStreamBeginCapture_v2, ENTER_READY, mode < CAPTURE_GLOBAL || mode > CAPTURE_RELAXED);

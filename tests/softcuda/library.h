@@ -21,6 +21,7 @@ extern result softcuda_read(void *to, address from, size_t bytes);
 extern result softcuda_write(address to, const void *from, size_t bytes);
 extern result softcuda_overwrite(address to, unsigned char value, size_t bytes);
 extern result cuCtxGetCurrent(void **context);
+extern result cuCtxSynchronize(void);
 
 #define ENTER(symbol) TRY(softcuda_enter(#symbol))
 

@@ -17,6 +17,7 @@
 
 extern struct softcuda_control softcuda_control;
 
+result cuCtxSynchronize(void);
 result cuGetProcAddress_v2(const char *name, void **function, int version, uint64_t flags, int *status);
 
 static struct cuda_driver cuda;         /* the functions in the versions that the backend uses */
@@ -225,7 +226,7 @@ static uint64_t reported;               /* faults before the calls that are to b
  * that later uses are ordered. */
 static void expect(const char *what, const char *words)
 {
-    OK(cuda.context_synchronize());
+    OK(cuCtxSynchronize());
     const uint64_t got = softcuda_control.faults() - reported;
     CHECK(words != NULL ? got == 1 || got == 2 : got == 0, "%s: %llu faults: %s", what, (unsigned long long)got,
           softcuda_control.fault_text());
@@ -299,6 +300,11 @@ TEST(captures, "calls that invalidate a capture")
     OK(cuda.capture_begin(stream, CAPTURE_RELAXED), cuda.memory_alloc(&refused, 16), cuda.memory_free(refused));
     REFUSED(STREAM_CAPTURE_UNSUPPORTED, cuda.stream_synchronize(stream));
     REFUSED(STREAM_CAPTURE_INVALIDATED, cuda.capture_end(stream, &graph));
+    OK(cuda.capture_begin(stream, CAPTURE_RELAXED), cuda.stream_synchronize(other));
+    REFUSED(STREAM_CAPTURE_UNSUPPORTED, cuCtxSynchronize());
+    REFUSED(STREAM_CAPTURE_INVALIDATED, cuda.capture_end(stream, &graph));
+    OK(cuCtxSynchronize(), cuda.capture_begin(stream, CAPTURE_RELAXED), cuda.context_set(contexts[1]),
+       cuCtxSynchronize(), cuda.context_set(contexts[0]), cuda.capture_end(stream, &graph), cuda.graph_destroy(graph));
     OK(cuda.capture_begin(stream, CAPTURE_RELAXED));                /* with work of another stream that is not joined */
     OK(follow(other, stream), launch("add_number", 1, 1, other, &args));
     REFUSED(CAPTURED_EVENT, cuda.event_query(event));

@@ -71,13 +71,6 @@ bool cuda_async_alloc_supported(void *handle)
     return ((const struct cuda_device *)handle)->async_alloc != NULL;
 }
 
-static bool captured(const struct cuda_device *device, const struct cuda_queue *queue)
-{
-    int state = 0;
-    return atomic_load(&device->captures) > 0 && cuda_driver.capture_state(queue->stream, &state) == CU_OK
-           && state != 0;
-}
-
 static void free_now(struct cuda_device *device, cu_address address, cu_stream stream)
 {
     if (cuda_check(device, cuda_driver.free_async(address, stream), "freeing %#llx to its memory pool", address)
@@ -93,7 +86,7 @@ void cuda_async_alloc_flush(struct cuda_device *device, const struct cuda_queue 
     pthread_mutex_lock(&device->lock);
     for (struct waiting **link = &device->async_alloc->list; *link != NULL;) {
         struct waiting *entry = *link;
-        if (entry->queue != leaving && captured(device, entry->queue)) {
+        if (entry->queue != leaving && cuda_queue_captured(entry->queue)) {
             link = &entry->next;
             continue;
         }
@@ -130,7 +123,7 @@ ctrt_status cuda_alloc_on(void *handle, void **address, size_t bytes, void *obje
     ctrt_status status = cuda_enter(device);
     if (status != CTRT_OK)
         return status;
-    const bool aside = captured(device, queue);
+    const bool aside = cuda_queue_captured(queue);
     const cu_stream stream = aside ? device->async_alloc->side : queue->stream;
     status = cuda_check(device, cuda_driver.alloc_from_pool(&found, bytes, device->async_alloc->pool, stream),
                         "an allocation of %zu bytes from its memory pool", bytes);
@@ -155,7 +148,7 @@ void cuda_free_on(void *handle, void *address, size_t bytes, void *object)
     const cu_address begin = (cu_address)(uintptr_t)address;
     if (cuda_forked(device) || cuda_enter(device) != CTRT_OK)
         return;
-    if (!captured(device, queue)) {
+    if (!cuda_queue_captured(queue)) {
         free_now(device, begin, queue->stream);
         return;
     }
@@ -182,7 +175,7 @@ void cuda_async_alloc_trim(void *handle)
     cuda_async_alloc_flush(device, NULL);
     for (struct cuda_queue *queue = cuda_queue_from(device, 0); queue != NULL;
          queue = cuda_queue_from(device, queue->number + 1))
-        if (!captured(device, queue))
+        if (!cuda_queue_captured(queue))
             (void)cuda_driver.stream_synchronize(queue->stream);        /* synchronize() or error() reports a failure */
     if (cuda_check(device, cuda_driver.pool_trim(device->async_alloc->pool, 0), "trimming its memory pool")
         != CTRT_OK)

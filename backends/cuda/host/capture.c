@@ -3,8 +3,9 @@
  *
  * The capture mode is relaxed, so that memory may be allocated from the driver during a capture; the core keeps that
  * memory for the lifetime of the graph. Components whose first use may synchronize (fat binaries, cuBLASLt) are loaded
- * before the capture begins. cuDNN is not: only the first convolution opens it, because opening it takes long and uses
- * much memory.
+ * before the capture begins. cuDNN is not, because opening it takes long and uses much memory: the first convolution
+ * opens it, but not while the device has a capture. Opening it may wait for all work of the context, which would
+ * invalidate the capture.
  *
  * A captured kernel cannot report a failure in the error record of a queue, because the graph can be replayed on any
  * queue. Therefore each graph has an error record of its own, and a list of the queues whose replays may not have
@@ -14,6 +15,7 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "libs/library.h"
 #include "ops/product.h"
 
 #define GRAPH_QUEUES 8
@@ -172,6 +174,7 @@ static ctrt_status begin(void *handle, void *object)
         return status;
     get_ready(device);
     atomic_fetch_add(&device->captures, 1);
+    cuda_library_wait(CUDA_LIBRARY_DNN);    /* for a thread that has found no capture and is opening cuDNN */
     status = cuda_check(device, cuda_driver.capture_begin(queue->stream, CU_CAPTURE_RELAXED),
                         "beginning a capture on queue %d", queue->number);
     if (status != CTRT_OK) {

@@ -161,6 +161,10 @@ static inline bool cuda_queue_failed(const struct cuda_queue *queue)
            || __atomic_load_n(&queue->failed, __ATOMIC_RELAXED) != CTRT_OK;
 }
 
+/* Returns true if the queue's stream is being captured. It must not be waited for or queried then: the driver would
+ * invalidate the capture. */
+bool cuda_queue_captured(const struct cuda_queue *queue);
+
 ctrt_status cuda_event_create(void *device, void **event, bool timing);
 void cuda_event_destroy(void *device, void *event);
 ctrt_status cuda_event_record(void *device, void *event, void *queue);

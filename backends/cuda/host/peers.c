@@ -140,10 +140,8 @@ ctrt_status cuda_copy_peer(void *to_handle, void *target, void *from_handle, con
     if (to == from)
         return cuda_check(to, cuda_driver.copy_on_device(here, there, bytes, queue->stream), "a copy of %zu bytes",
                           bytes);
-    int state = 0;
     const bool known = atomic_load_explicit(&to->peers_checked, memory_order_acquire) & (uint64_t)1 << from->index;
-    if (__builtin_expect((!known || !direct(to, from)) && atomic_load(&to->captures) > 0, 0)
-        && cuda_driver.capture_state(queue->stream, &state) == CU_OK && state != 0)
+    if (__builtin_expect(!known || !direct(to, from), 0) && cuda_queue_captured(queue))
         return cuda_host->fail(
             CTRT_ERR_STATE, "a copy from %s to %s %s, which cannot be captured: %s", from->name, to->name,
             known ? "goes through the host's memory" : "is the first over that link, which must be tested first",

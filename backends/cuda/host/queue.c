@@ -215,6 +215,13 @@ static ctrt_status outcome(struct cuda_queue *queue, cu_result result, const cha
 
 /* ---- waiting ---- */
 
+bool cuda_queue_captured(const struct cuda_queue *queue)
+{
+    int state = 0;
+    return __builtin_expect(atomic_load(&queue->device->captures) > 0, 0)
+           && cuda_driver.capture_state(queue->stream, &state) == CU_OK && state != 0;
+}
+
 struct cuda_queue *cuda_queue_from(struct cuda_device *device, int number)
 {
     struct cuda_queue *found = NULL;
@@ -226,23 +233,25 @@ struct cuda_queue *cuda_queue_from(struct cuda_device *device, int number)
     return found;
 }
 
+static ctrt_status synchronize_one(struct cuda_queue *queue)
+{
+    const cu_result result = cuda_driver.stream_synchronize(queue->stream);
+    if (result == CU_OK)
+        cuda_graphs_finished(queue);
+    return outcome(queue, result, "waiting for");
+}
+
+/* cuCtxSynchronize is not used, because it invalidates the captures of other threads. */
 static ctrt_status synchronize(void *handle, void *object)
 {
     struct cuda_device *device = handle;
-    struct cuda_queue *queue = object;
     ctrt_status status = cuda_enter(device);
-    if (status != CTRT_OK)
-        return status;
-    if (queue != NULL) {
-        const cu_result result = cuda_driver.stream_synchronize(queue->stream);
-        if (result == CU_OK)
-            cuda_graphs_finished(queue);
-        return outcome(queue, result, "waiting for");
-    }
-    status = cuda_check(device, cuda_driver.context_synchronize(), "waiting for all work");
-    for (struct cuda_queue *q = cuda_queue_from(device, 0); q != NULL && status == CTRT_OK;
+    if (status == CTRT_OK && object != NULL)
+        return synchronize_one(object);
+    for (struct cuda_queue *q = status == CTRT_OK ? cuda_queue_from(device, 0) : NULL; q != NULL && status == CTRT_OK;
          q = cuda_queue_from(device, q->number + 1))
-        status = failure_of(q, NULL);
+        if (!cuda_queue_captured(q))
+            status = synchronize_one(q);
     return status;
 }
 
@@ -255,6 +264,8 @@ static ctrt_status query(void *handle, void *object, bool *idle)
         return status;
     for (struct cuda_queue *q = object != NULL ? object : cuda_queue_from(device, 0); q != NULL && status == CTRT_OK;
          q = object != NULL ? NULL : cuda_queue_from(device, q->number + 1)) {
+        if (object == NULL && cuda_queue_captured(q))
+            continue;
         const cu_result result = cuda_driver.stream_query(q->stream);
         if (result == CU_NOT_READY)
             *idle = false;

@@ -78,14 +78,20 @@ static bool is_out_of_memory(dnn_status status)
     return status == DNN_NO_HOST_MEMORY || status == DNN_NO_DEVICE_MEMORY;
 }
 
-/* Opens the library. Returns &no_library or &not_while_captured if that is impossible, or NULL after a temporary
- * failure, after which the next convolution tries again. */
+/* Opens the library. Returns &no_library if that is impossible, &not_while_captured while work of the device is
+ * captured (see host/capture.c), or NULL after a temporary failure, after which the next convolution tries again. */
 static void *open_dnn(struct cuda_device *device)
 {
     static struct dnn_library library;
     static bool warned;
     struct cuda_library_failure why = { 0 };
     struct dnn *dnn = NULL;
+    if (atomic_load(&device->captures) > 0) {
+        cuda_host->log(CTRT_LOG_WARNING, "cuda",
+                       "%s: the first convolution is in a captured step, in which cuDNN cannot be opened, so the captured "
+                       "convolutions use slower kernels; run the step once before its capture", device->name);
+        return &not_while_captured;
+    }
     const bool open = library.file != NULL || open_library(&library, &why);
     if (open && (dnn = cuda_host->alloc(sizeof *dnn)) == NULL)
         why = (struct cuda_library_failure){ "no host memory", true };
@@ -111,14 +117,6 @@ static void *open_dnn(struct cuda_device *device)
         why.transient = is_out_of_memory(status);
         cuda_host->free(dnn);
     }
-    if (library.file != NULL && atomic_load(&device->captures) > 0) {
-        cuda_host->log(
-            CTRT_LOG_WARNING, "cuda",
-            "%s: cuDNN cannot be opened while work is captured, so the captured convolutions use slower kernels; "
-            "run the step once before its capture: %s",
-            device->name, why.text);
-        return &not_while_captured;
-    }
     if (why.transient) {
         if (!warned)
             cuda_host->log(
@@ -136,15 +134,14 @@ static void *open_dnn(struct cuda_device *device)
     return &no_library;
 }
 
-/* Returns true if opening the library should be tried. A failure during a capture is not permanent. */
+/* Returns true if opening the library should be tried. */
 static bool to_open(const struct cuda_device *device, const struct dnn *dnn)
 {
     return dnn == NULL || (dnn == &not_while_captured && atomic_load(&device->captures) == 0);
 }
 
 /* Returns the device's state, or NULL if the library is not available. The device's context must be current. The first
- * convolution of a device opens the library, even during a capture: the capture mode is relaxed, which allows the
- * driver calls of cudnnCreate. */
+ * convolution of a device outside of captures opens the library. */
 static struct dnn *dnn_of(struct cuda_device *device)
 {
     struct dnn *dnn = cuda_library_slot_read(device, CUDA_LIBRARY_DNN);

@@ -172,6 +172,12 @@ void *cuda_library_fill_slot(struct cuda_device *device, enum cuda_library_slot 
     return content;
 }
 
+void cuda_library_wait(enum cuda_library_slot slot)
+{
+    pthread_mutex_lock(&opening[slot]);
+    pthread_mutex_unlock(&opening[slot]);
+}
+
 /* ---- caches ---- */
 
 static size_t bucket_of(const struct cuda_cache *cache, const void *key)

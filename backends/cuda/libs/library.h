@@ -43,6 +43,8 @@ void *cuda_library_open(void *table, const char *name, enum cuda_library_place p
  * failure. Each slot has a lock, which is held meanwhile. */
 void *cuda_library_fill_slot(struct cuda_device *device, enum cuda_library_slot slot, const void *old,
                              void *(*open)(struct cuda_device *device));
+/* Waits until no thread is opening the library of this slot. */
+void cuda_library_wait(enum cuda_library_slot slot);
 static inline void *cuda_library_slot_read(struct cuda_device *device, enum cuda_library_slot slot)
 {
     return __atomic_load_n(&device->libraries[slot], __ATOMIC_ACQUIRE);
