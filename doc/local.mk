@@ -14,6 +14,7 @@ doc/ctrt-ops.7: doc/ops.awk include/ctrt/ops.def
 # The reference of the API from the headers' comments; needs doxygen.
 doc: doc/Doxyfile
 	@command -v doxygen >/dev/null 2>&1 || { echo 'make doc needs doxygen (Debian: apt-get install doxygen)' >&2; exit 1; }
-	$(MKDIR_P) doc/api && doxygen doc/Doxyfile && echo 'see doc/api/html/index.html'
+	$(MKDIR_P) doc/api && $(AWK) -v form=header -f $(srcdir)/doc/ops.awk $(srcdir)/include/ctrt/ops.def >doc/api/elementwise.h
+	doxygen doc/Doxyfile && echo 'see doc/api/html/index.html'
 .PHONY: doc
 

@@ -68,7 +68,7 @@ typedef struct ctrt_csv_options {
 
 /* A text file of numbers, one sample per line, which is read into memory. Fields: "x", f32 (columns without the
  * label), and, if a label was chosen, "y", i64 () or f32 (). Numbers are as strtod reads them in the C locale, may be
- * quoted and surrounded by spaces. Lines end in \n or \r\n; empty lines are skipped. `options` NULL: the defaults. */
+ * quoted and surrounded by spaces. Lines end in LF or CR LF; empty lines are skipped. `options` NULL: the defaults. */
 CTRT_API ctrt_status ctrt_csv_dataset(ctrt_dataset **out, const char *path, const ctrt_csv_options *options);
 
 /* Arrays of numpy.save, mapped into memory: file k is field names[k]. Sample i is row i of each array, so the arrays
