@@ -13,15 +13,25 @@ static __thread ctrt_status made_status;
 
 /* ---- creation, references, destruction ---- */
 
+/* Forward pass of a module that only contains others. */
+static ctrt_status forward_of_container(ctrt_tensor **y, ctrt_module *self, ctrt_tensor *const *inputs, int count)
+{
+    (void)y, (void)inputs, (void)count;
+    return ctrt_fail(CTRT_ERR_NOT_SUPPORTED, "forward: the class %s has no forward function; call those of the modules "
+                     "in it", self->class_of->kind);
+}
+
 ctrt_status ctrt_module_new(ctrt_module **out, const ctrt_module_class *class_of)
 {
     if (out == NULL)
         return fail_null("module_new", "out");
     if (class_of == NULL)
         return fail_null("module_new", "class_of");
-    if (!CTRT_SLOT(class_of, kind) || !CTRT_SLOT(class_of, forward))
+    if (class_of->size < offsetof(ctrt_module_class, kind) + sizeof class_of->kind)
         return ctrt_fail(CTRT_ERR_INVALID_ARGUMENT,
-                         "module_new: the class lacks its size, kind or forward function");
+                         "module_new: class_of->size is %zu; it must be sizeof(ctrt_module_class)", class_of->size);
+    if (class_of->kind == NULL)
+        return fail_null("module_new", "class_of->kind");
     if (class_of->state_bytes > PTRDIFF_MAX - sizeof(ctrt_module))
         return ctrt_fail(CTRT_ERR_OVERFLOW, "module_new: state_bytes %zu of %s is too large", class_of->state_bytes,
                          class_of->kind);
@@ -33,6 +43,7 @@ ctrt_status ctrt_module_new(ctrt_module **out, const ctrt_module_class *class_of
     atomic_init(&module->refs, 1);
     module->training = true;
     module->class_of = class_of;
+    module->forward = CTRT_SLOT(class_of, forward) ? class_of->forward : forward_of_container;
     if (CTRT_SLOT(class_of, event))
         atomic_fetch_add(&module_event_classes, 1);
     module_give(out, &module);
@@ -309,13 +320,13 @@ static void place(struct running *self, const ctrt_module *module)
 static ctrt_status forward(ctrt_tensor **result, ctrt_module *module, ctrt_tensor *const *inputs, int count)
 {
     if (likely(!atomic_load_explicit(&label_wanted, memory_order_relaxed)))
-        return module->class_of->forward(result, module, inputs, count);
+        return module->forward(result, module, inputs, count);
     struct running self;
     struct memory_label label;
     place(&self, module);
     running = &self;
     label_enter(&label, self.base, *self.path ? self.path : module->class_of->kind);
-    ctrt_status status = module->class_of->forward(result, module, inputs, count);
+    ctrt_status status = module->forward(result, module, inputs, count);
     label_leave(&label);
     running = self.outer;
     return status;

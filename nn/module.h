@@ -44,6 +44,7 @@ struct ctrt_module {
     atomic_int refs;
     bool training;
     const ctrt_module_class *class_of;
+    ctrt_status (*forward)(ctrt_tensor **y, ctrt_module *self, ctrt_tensor *const *inputs, int count);  /* never NULL */
     struct module_tensors parameters, buffers;
     struct module_children children;
     struct walk walks[WALK_KINDS];

@@ -433,6 +433,8 @@ fail_rank_LDFLAGS = $(NO_WRAPPER)
 # Python: the example of doc/bindings.md, DLPack, and random cases against an installed PyTorch.
 PLAIN_TESTS += tests/integration/python.sh
 EXTRA_DIST  += tests/integration/dlpack.py tests/integration/python.sh
+TESTS       += tests/integration/cxx.sh
+EXTRA_DIST  += tests/integration/cxx.sh tests/integration/cxx-program.cc
 
 # Runs the examples.
 check_PROGRAMS += example-digits example-ensemble example-gpt example-hogwild example-multi example-resnet

@@ -40,6 +40,19 @@ CTRT_API ctrt_status ctrt_context(ctrt_status status, const char *format, ...) C
  * CTRT_AUTO(tensor) x = NULL, y = NULL; declares two ctrt_tensor *. Works for every type with a ctrt_TYPE_release.
  * Requires GCC or Clang. */
 #define CTRT_AUTO(type) __attribute__((cleanup(ctrt_##type##_release))) __typeof__(ctrt_##type *)
+/* CTRT_AUTO_ARRAY(tensor, layers, 3); declares an array of 3 references that are NULL, and releases its elements at the
+ * end of the block, the last one first. `count` is a constant expression. For the types tensor, module and stream. */
+#define CTRT_AUTO_ARRAY(type, name, count)                                                                        \
+    __typeof__(ctrt_##type *) name[count] = { NULL };                                                             \
+    __attribute__((cleanup(ctrt_##type##_array_release_), unused)) struct ctrt_##type##_array_ name##_array_      \
+        = { name, count }
+#define CTRT_ARRAY_RELEASE_(type)                                                                                 \
+    struct ctrt_##type##_array_ { ctrt_##type **items; size_t count; };                                           \
+    static inline void ctrt_##type##_array_release_(struct ctrt_##type##_array_ *array)                           \
+    {                                                                                                             \
+        while (array->count > 0)                                                                                  \
+            ctrt_##type##_release(&array->items[--array->count]);                                                 \
+    }
 
 /* ---- options ----
  *

@@ -18,6 +18,7 @@ typedef struct ctrt_module ctrt_module;
 CTRT_API ctrt_module *ctrt_module_retain(ctrt_module *module);
 /* Releases the reference in *module and sets *module to NULL. */
 CTRT_API void ctrt_module_release(ctrt_module **module);
+CTRT_ARRAY_RELEASE_(module)
 
 /* Computes y = module(x), by the assignment rule, so ctrt_forward(&h, layer, h) is allowed. Error messages name the
  * module in which the error occurred. CTRT_ERR_STATE for modules nested so deep that the thread's stack is
@@ -98,16 +99,30 @@ CTRT_API ctrt_status ctrt_sequential_add(ctrt_module *sequential, ctrt_module *m
  * CTRT_NEW(linear, 64, 10, true, device) is a module created by ctrt_linear_new, for functions that take ownership
  * of a module's reference. CTRT_MAKE(block_new, device) is the same for a constructor of the program. If the
  * constructor fails, the value is NULL, and the function that receives the NULL returns the constructor's status and
- * message. In C, with GCC or Clang:
+ * message. With GCC or Clang:
  *
  *     ctrt_sequential_new(&net, CTRT_MODULES(CTRT_NEW(linear, 64, 32, true, device), CTRT_NEW(relu),
  *                                            CTRT_NEW(linear, 32, 10, true, device))); */
-#if defined(__GNUC__) && !defined(__cplusplus)
+#ifdef __GNUC__
 #define CTRT_NEW(...)  CTRT_PICK_(CTRT_NEW_, __VA_ARGS__, CTRT_MANY_, 0)(__VA_ARGS__)
 #define CTRT_MAKE(...) CTRT_PICK_(CTRT_MAKE_, __VA_ARGS__, CTRT_MANY_, 0)(__VA_ARGS__)
+#ifndef __cplusplus
 #define CTRT_MODULES(...)                                                                           \
     ctrt_modules_of((ctrt_module *const[]){__VA_ARGS__},                                            \
                     (int)(sizeof((ctrt_module *const[]){__VA_ARGS__}) / sizeof(ctrt_module *)))
+#else
+extern "C++" {
+template <int n> struct ctrt_modules_array_ {
+    ctrt_module *modules[n];
+    operator ctrt_module_list() const { return ctrt_modules_of(modules, n); }
+};
+template <typename... module> ctrt_modules_array_<int(sizeof...(module))> ctrt_modules_array_of_(module... modules)
+{
+    return { { modules... } };
+}
+}
+#define CTRT_MODULES(...) ctrt_modules_array_of_(__VA_ARGS__)
+#endif
 /* Expands to PREFIX0_ for one argument, and to PREFIXN_ for two to 32. */
 #define CTRT_MANY_                                                                                  \
     N_, N_, N_, N_, N_, N_, N_, N_, N_, N_, N_, N_, N_, N_, N_, N_,                                 \
@@ -253,6 +268,7 @@ typedef struct ctrt_module_class {
     size_t size;                        /* sizeof(ctrt_module_class) */
     const char *kind;
     size_t state_bytes;                 /* size of the zeroed memory that ctrt_module_state returns */
+    /* Optional: without it the module only contains others, and its forward pass is CTRT_ERR_NOT_SUPPORTED. */
     ctrt_status (*forward)(ctrt_tensor **y, ctrt_module *self, ctrt_tensor *const *inputs, int count);
     void (*destroy)(ctrt_module *self); /* optional: frees what state holds besides registered tensors and modules */
     void (*train)(ctrt_module *self, bool training);        /* optional: called when the mode changes */

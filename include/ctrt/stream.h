@@ -39,6 +39,7 @@ CTRT_API ctrt_status ctrt_stream_new(ctrt_stream **out, ctrt_device *device, int
 CTRT_API ctrt_stream *ctrt_stream_retain(ctrt_stream *stream);
 /* Releases the reference in *stream and sets *stream to NULL. Work on the stream continues; the call does not wait. */
 CTRT_API void ctrt_stream_release(ctrt_stream **stream);
+CTRT_ARRAY_RELEASE_(stream)
 
 /* Writes the default stream of `device` (NULL: the default device). On success *out owns one reference. */
 CTRT_API ctrt_status ctrt_stream_default(ctrt_stream **out, ctrt_device *device);

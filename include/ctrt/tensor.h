@@ -17,9 +17,9 @@ CTRT_BEGIN_DECLS
 
 typedef struct ctrt_tensor ctrt_tensor;
 
-/* A list of sizes or dimensions, passed by value; the array is read during the call only. In C, CTRT_SHAPE(2, 3) and
- * CTRT_DIMS(0, -1) create a list in place. CTRT_SCALAR_SHAPE has no dimensions. CTRT_ALL_DIMS, for reductions, means
- * all dimensions. */
+/* A list of sizes or dimensions, passed by value; the array is read during the call only. CTRT_SHAPE(2, 3) and
+ * CTRT_DIMS(0, -1) create a list in place; in C++ it is valid until the end of the expression. CTRT_SCALAR_SHAPE has
+ * no dimensions. CTRT_ALL_DIMS, for reductions, means all dimensions. */
 typedef struct ctrt_ints {
     const int64_t *values;
     int count;                          /* -1: CTRT_ALL_DIMS */
@@ -35,8 +35,20 @@ static inline ctrt_ints ctrt_ints_of(const int64_t *values, int count)
 #ifndef __cplusplus
 #define CTRT_SHAPE(...)                                                                                           \
     ctrt_ints_of((const int64_t[]){__VA_ARGS__}, (int)(sizeof((const int64_t[]){__VA_ARGS__}) / sizeof(int64_t)))
-#define CTRT_DIMS CTRT_SHAPE
+#else
+extern "C++" {
+template <int n> struct ctrt_ints_array_ {
+    int64_t values[n];
+    operator ctrt_ints() const { return ctrt_ints_of(values, n); }
+};
+template <typename... number> ctrt_ints_array_<int(sizeof...(number))> ctrt_ints_array_of_(number... values)
+{
+    return { { static_cast<int64_t>(values)... } };
+}
+}
+#define CTRT_SHAPE(...) ctrt_ints_array_of_(__VA_ARGS__)
 #endif
+#define CTRT_DIMS CTRT_SHAPE
 #define CTRT_SCALAR_SHAPE ctrt_ints_of(NULL, 0)
 #define CTRT_ALL_DIMS     ctrt_ints_of(NULL, -1)
 
@@ -52,6 +64,7 @@ CTRT_API ctrt_tensor *ctrt_tensor_retain(ctrt_tensor *tensor);
 /* Releases the reference in *tensor and sets *tensor to NULL. Releasing the last reference to a storage frees it
  * immediately. NULL is allowed. */
 CTRT_API void ctrt_tensor_release(ctrt_tensor **tensor);
+CTRT_ARRAY_RELEASE_(tensor)
 /* Stores another reference to `tensor` in *out, by the assignment rule; like `out = tensor` in Python. */
 CTRT_API void ctrt_tensor_assign(ctrt_tensor **out, ctrt_tensor *tensor);
 

@@ -50,10 +50,10 @@ TEST(classes, "module classes are validated, and the last release destroys a mod
 {
     ctrt_module *module = NULL;
     ctrt_module_class bad = probe_class;
-    bad.forward = NULL;
-    CHECK_FAILS(ctrt_module_new(&module, &bad), CTRT_ERR_INVALID_ARGUMENT, "forward");
+    bad.kind = NULL;
+    CHECK_FAILS(ctrt_module_new(&module, &bad), CTRT_ERR_INVALID_ARGUMENT, "kind is NULL");
     bad = probe_class, bad.size = 8;
-    CHECK_FAILS(ctrt_module_new(&module, &bad), CTRT_ERR_INVALID_ARGUMENT, "size");
+    CHECK_FAILS(ctrt_module_new(&module, &bad), CTRT_ERR_INVALID_ARGUMENT, "size is 8; it must be sizeof");
     bad = probe_class, bad.state_bytes = SIZE_MAX;
     CHECK_FAILS(ctrt_module_new(&module, &bad), CTRT_ERR_OVERFLOW, "state_bytes");
     CHECK(module == NULL, "a failed constructor set its variable");
@@ -73,6 +73,18 @@ TEST(classes, "module classes are validated, and the last release destroys a mod
     ctrt_module_release(&second);
     CHECK_EQ(probes_destroyed, 1);
     ctrt_module_release(&second);
+}
+
+TEST(container, "a module without forward function contains modules, but has no forward pass of its own")
+{
+    static const ctrt_module_class pair_class = { .size = sizeof pair_class, .kind = "Pair" };
+    CTRT_AUTO(module) pair = NULL;
+    CTRT_AUTO_ARRAY(tensor, one, 2);
+    one[0] = ones(3);
+    CHECK_OK(ctrt_module_new(&pair, &pair_class));
+    CHECK_OK(ctrt_module_add_module(pair, "first", CTRT_NEW(linear, 3, 2, true, cpu)));
+    CHECK_EQ(ctrt_module_parameter_count(pair), 2);
+    CHECK_FAILS(ctrt_forward(&one[1], pair, one[0]), CTRT_ERR_NOT_SUPPORTED, "Pair has no forward function");
 }
 
 TEST(names, "invalid and duplicate names are rejected")
