@@ -65,7 +65,10 @@ cuda_fatbins             = $(cuda_kernels:.cu=.fatbin)
 CLEANFILES              += $(cuda_fatbins) backends/cuda/kernels/fatbins-made.h
 $(cuda_fatbins): $(cuda_kernel_headers)
 # fatbin.c includes this header, so that fatbin.c is compiled again when a fat binary has changed.
-backends/cuda/host/backend_cuda_la-fatbin.lo: backends/cuda/kernels/fatbins-made.h
+# The object is named by a variable, because automake would replace its own rule by one with a literal target.
+cuda_fatbin_source       = backends/cuda/host/backend_cuda_la-fatbin.c
+cuda_fatbin_object       = $(cuda_fatbin_source:.c=.lo)
+$(cuda_fatbin_object): backends/cuda/kernels/fatbins-made.h
 backends/cuda/kernels/fatbins-made.h: $(cuda_fatbins)
 	$(AM_V_at)echo '/* made by make, after the fat binaries */' >$@
 NVCCFLAGS = -O3 -std=c++17 -Wno-deprecated-gpu-targets -diag-suppress 177
