@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* bench/comm_nccl.c: all_reduce of the engine nccl with one rank, and ncclAllReduce called directly.
  *
- *     bench-comm-nccl [ROUNDS]
+ *     bench-comm-nccl [DEVICE [ROUNDS]]
  *
- * For each size the program measures the two in turns, ROUNDS times (default 9), and prints medians in microseconds per
- * call: the time until all calls are enqueued ("host"), and the time until they are complete ("all"). Exits with 77
- * without a GPU or NCCL. */
+ * First it checks the results of collectives with one rank. Then, for each size, it measures the two in turns, ROUNDS
+ * times (default 9), and prints medians in microseconds per call: the time until all calls are enqueued ("host"), and
+ * the time until they are complete ("all"). Exits with 77 without a GPU or NCCL. */
 #ifndef _GNU_SOURCE
 #define _GNU_SOURCE
 #endif
@@ -70,17 +70,42 @@ static void measure(size_t bytes, int rounds)
            all[1][rounds / 2]);
 }
 
+/* With one rank, each collective returns its operand. */
+static void check(void)
+{
+    static const ctrt_dtype dtypes[] = { CTRT_F32, CTRT_BF16, CTRT_I64 };
+    for (size_t d = 0; d < sizeof dtypes / sizeof dtypes[0]; d++) {
+        CTRT_AUTO(tensor) x = NULL, y = NULL;
+        double sum = 0;
+        must(ctrt_full(&x, CTRT_SHAPE(1000), ctrt_int(3), dtypes[d], ctrt_comm_device(comm)) == CTRT_OK, "ctrt_full");
+        must(ctrt_empty_like(&y, x, CTRT_DTYPE_DEFAULT, NULL) == CTRT_OK, "ctrt_empty_like");
+        must(ctrt_comm_all_reduce(NULL, comm, x, CTRT_COMM_SUM) == CTRT_OK, "all_reduce");
+        must(ctrt_comm_broadcast(NULL, comm, x, 0) == CTRT_OK, "broadcast");
+        must(ctrt_comm_all_gather(NULL, comm, y, x) == CTRT_OK, "all_gather");
+        must(ctrt_comm_reduce_scatter(NULL, comm, x, y, CTRT_COMM_SUM) == CTRT_OK, "reduce_scatter");
+        must(ctrt_to_dtype(&x, x, CTRT_F64) == CTRT_OK && ctrt_sum(&x, x, CTRT_ALL_DIMS) == CTRT_OK
+             && ctrt_item(&sum, x) == CTRT_OK, "the sum");
+        if (sum == 3000)
+            continue;
+        fprintf(stderr, "bench-comm-nccl: FAILED: the sum of 1000 times 3 in %s is %g\n", ctrt_dtype_name(dtypes[d]),
+                sum);
+        exit(1);
+    }
+    printf("collectives with one rank passed\n");
+}
+
 int main(int argc, char **argv)
 {
     static const size_t sizes[] = { 4, 4096, 1 << 20, 25 << 20 };
-    const int asked = argc > 1 ? atoi(argv[1]) : 9, rounds = asked < 1 ? 9 : asked > 99 ? 99 : asked;
+    const int asked = argc > 2 ? atoi(argv[2]) : 9, rounds = asked < 1 ? 9 : asked > 99 ? 99 : asked;
     ctrt_device *device = NULL;
     unique_id id;
-    if (ctrt_device_get(&device, "cuda:0") != CTRT_OK
+    if (ctrt_device_get(&device, argc > 1 ? argv[1] : "cuda:0") != CTRT_OK
         || ctrt_comm_new_local(&comm, &device, 1, &(ctrt_comm_options){ .engine = "nccl" }) != CTRT_OK) {
         printf("bench-comm-nccl: skipped: %s\n", ctrt_error_message());
         return 77;
     }
+    check();
     void *library = dlopen("libnccl.so.2", RTLD_NOW | RTLD_NOLOAD);         /* the engine has loaded it */
     must(library != NULL, "libnccl.so.2");
     *(void **)&unique = dlsym(library, "ncclGetUniqueId");

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* bench/gpu.c: measures one GPU. Prints "NAME NANOSECONDS [BYTES]" lines; peers/gpu_torch.py prints the same names for
- * PyTorch, and gpu.sh runs both. The lines cublas_* and driver_* measure direct calls of those libraries, for
- * comparison; PyTorch has no overlap_* lines.
+/* bench/gpu.c: measures one GPU. Prints "NAME NANOSECONDS [BYTES]" lines, and for steps "memory_NAME BYTES" lines;
+ * peers/gpu_torch.py prints the same names for PyTorch, and gpu.sh runs both. The lines cublas_* and driver_* measure
+ * direct calls of those libraries, for comparison; PyTorch has no overlap_* lines.
  *
  *     bench-gpu [DEVICE] [SECTION...] [only=PATTERN] [small] [trace=FILE]
  *

@@ -12,15 +12,17 @@
 #
 #   bench/gpu.sh facts                  prints the machine's hardware and software.
 #
-#   PHASE 1  facts, smoke test, conformance, captured steps, training reference, then measurements of ctrt
+#   PHASE 1  facts, smoke test, conformance, comparison of all elementwise and row kernels with the cpu, captured steps,
+#            training reference, then measurements of ctrt
 #         2  PyTorch's measurements, each followed by a second one of ctrt
 #         3  conformance with other settings (cuda-fp16, built-in products, driver pools, expandable segments) and
 #            measurements with other settings
 #         4  compute-sanitizer and Nsight Compute (each only if a probe of it works), torch.compile
 #
-# Each step has a timeout and its own output file; a failed step does not end the phase. After every step, these are
-# updated:
-#   OUT/summary.txt        one line per step: ok, FAILED, TIMEOUT or not started, and the duration
+# Each phase begins with the smoke test, and ends there if it fails, because everything else would fail too. Each step
+# has a timeout and its own output file; other failed steps do not end the phase. A step that exits with 77 is skipped;
+# the last line of its output says why. After every step, these are updated:
+#   OUT/summary.txt        one line per step: ok, skipped, FAILED, TIMEOUT or not started, and the duration
 #   OUT/measured.txt       "ours|theirs NAME NANOSECONDS [BYTES]", for bench/gpu_goals.sh
 #   OUT/results.tar.gz     all results, with the output of each step as STEP.txt
 #   OUT/running.txt        "# SIDE STEP", then the output of the running step; if a phase is killed, the next phase with
@@ -30,7 +32,7 @@
 # Environment: GPU_SECONDS: time limit of a phase (540). GPU_DEVICE: the device (cuda:0). GPU_PACKAGE: the package's
 # folder. GPU_PYTHON: a Python with PyTorch (python3). Exit status: 0 if every step that started passed.
 set -u
-usage() { sed -n '2,32s/^# \{0,1\}//p' "$0" >&2; exit 2; }
+usage() { sed -n '2,35s/^# \{0,1\}//p' "$0" >&2; exit 2; }
 [ $# -ge 1 ] || usage
 here=$(cd "$(dirname "$0")" && pwd)
 top=$(cd "$here/.." && pwd)
@@ -53,12 +55,14 @@ make_package() {
     [ "$(cat .arch 2>/dev/null)" = "$1" ] ||
         { ../../configure --prefix="$package" --with-cuda-arch="$1" && echo "$1" >.arch; } || return 1
     make -j "$(nproc)" all || return 1        # a separate call; one call with both goals builds the library twice
-    make -j "$(nproc)" test-train-reference test-capture bench-gpu || return 1
+    programs='test-train-reference test-capture run-public bench-gpu bench-comm-nccl'
+    make -j "$(nproc)" $programs || return 1
     rm -rf "$package"
     make install || return 1
-    for program in test-train-reference test-capture bench-gpu; do
+    for program in $programs; do
         ./libtool --mode=install cp $program "$package/bin/" || return 1
     done
+    cat backends/cuda/kernels/*.fatbin | wc -c >"$package/kernel-bytes"
     mkdir -p "$package/tests/reference" && cp "$top"/tests/reference/train_*.txt "$package/tests/reference/"
 }
 
@@ -70,18 +74,27 @@ fi
 
 # ---- facts of the machine ----
 
+cuda_plugin() {
+    find "$package/lib/ctrt" -name backend-cuda.so | head -n 1
+}
+
 if [ "$1" = facts ]; then
     nvidia-smi --format=csv \
         --query-gpu=index,name,driver_version,memory.total,compute_cap,pcie.link.gen.max,pcie.link.width.max
     uname -srm
     nproc
     ldd --version | head -n 1
-    ldd "$package"/lib/ctrt/*/backend-cuda.so
+    ldd "$(cuda_plugin)"
     ldconfig -p | grep -E 'libcuda|libcublas|libcudnn|libnvidia-ml|libnccl'
     "$python" -c 'import torch; print("PyTorch", torch.__version__, torch.cuda.is_available())'
     "$package/bin/ctrt" info
     "$package/bin/ctrt" info --params
     "$package/bin/ctrt" plugins
+    kernels=$(cat "$package/kernel-bytes") bytes=$(wc -c <"$(cuda_plugin)")
+    echo "the cuda plugin has $bytes bytes, of which $kernels are kernels"
+    # A fat binary of all kernels for one architecture has several MB.
+    [ "$kernels" -gt 1000000 ] && [ "$bytes" -gt "$kernels" ] ||
+        { echo "FAILED: the cuda plugin does not contain the kernels"; exit 1; }
     exit 0
 fi
 
@@ -133,6 +146,7 @@ step() {
     side=$1 name=$phase-$2 limit=$3
     shift 3
     left=$((deadline - $(date +%s) - 3))
+    status=1
     if [ "$left" -lt 5 ]; then
         say "$name: not started, the phase's time is over"
         return
@@ -147,6 +161,7 @@ step() {
     child=
     case $status in
     0) word=ok ;;
+    77) word="skipped: $(tail -n 1 "$out/running.txt")" ;;
     124|137) word="TIMEOUT" failed=yes ;;
     *) word="FAILED (status $status)" failed=yes ;;
     esac
@@ -154,7 +169,7 @@ step() {
     checks=$(grep -c '^ok ' "$out/running.txt")
     line="$name: $word, $(($(date +%s) - begin)) s"
     [ "$checks" -eq 0 ] || line="$line, $checks checks passed, $(grep -c '^not ok ' "$out/running.txt") failed"
-    [ "$status" -eq 0 ] || line="$line
+    [ "$status" -eq 0 ] || [ "$status" -eq 77 ] || line="$line
 $(grep -E '^not ok |failed|FAILED|rror:' "$out/running.txt" | head -n 5 | sed 's/^/    /')"
     keep "$name.txt" "$line"
 }
@@ -166,11 +181,18 @@ conforms() {
     step ours "$name_" "$seconds_" env "$@" ctrt check --device "$device" ${small:+--op add}
 }
 bench() { name_=$1 seconds_=$2; shift 2; step ours "$name_" "$seconds_" bench-gpu "$device" "$@" ${small:+small}; }
+# compares NAME SECONDS TEST [ARGUMENT...]: a test of tests/unit, which compares results of the device with the cpu's.
+compares() {
+    name_=$1 seconds_=$2 test_=$3
+    shift 3
+    step ours "$name_" "$seconds_" env CTRT_TEST_GPU=yes run-public "$test_" "$device" "$@"
+}
 peer() { name_=$1 seconds_=$2; shift 2; step theirs "$name_" "$seconds_" "$python" "$here/peers/gpu_torch.py" "$@"; }
 
 # ---- the phases ----
 
 models='step_mlp step_cnn step_transformer'
+kinds='small_f32 small_bf16 small_amp large_f32 large_bf16 large_amp'
 sections='launches products attention convolution index softmax norms cross-entropy optimizers bandwidth transfers'
 seconds_of() {
     case $1 in
@@ -181,9 +203,9 @@ seconds_of() {
 }
 
 phase_1() {
-    step ours facts 30 "$here/gpu.sh" facts
-    bench smoke 40 smoke
     conforms conformance 180
+    compares elementwise 60 test-cuda-elementwise
+    compares rows 90 test-cuda-rows
     if [ -z "$small" ]; then
         step ours captures 60 test-capture "$device"
         step ours training-reference 60 test-train-reference "$device"
@@ -192,10 +214,11 @@ phase_1() {
         bench "$section" "$(seconds_of "$section")" "$section"
     done
     for model in $models; do
-        for kind in small_f32 small_bf16 large_f32 large_bf16; do
+        for kind in $kinds; do
             bench "${model}_$kind" 30 steps "only=${model}_$kind*"
         done
     done
+    step ours nccl 30 bench-comm-nccl "$device"
     bench overlap 20 overlap "trace=$work/results/overlap.json"
     bench tf32 40 tf32
 }
@@ -206,7 +229,7 @@ phase_2() {
         bench "$section" "$(seconds_of "$section")" "$section"
     done
     for model in $models; do
-        for kind in small_f32 small_bf16 large_f32 large_bf16; do
+        for kind in $kinds; do
             peer "torch-${model}_$kind" 40 steps "only=${model}_$kind*"
             bench "${model}_$kind" 30 steps "only=${model}_$kind*"
         done
@@ -226,6 +249,7 @@ phase_3() {
     step ours captures-fp16 60 test-capture "$fp16"
     conforms conformance-builtin 120 CTRT_CUDA_GEMM=builtin CTRT_CUDA_CONV=builtin
     conforms conformance-composite 90 CTRT_CUDA_ATTENTION=composite
+    step ours rows-sorted 60 env CTRT_TEST_GPU=yes CTRT_CUDA_SCATTER=sort run-public test-cuda-rows "$device" sorted
     conforms conformance-pool 120 CTRT_CUDA_POOL=yes CTRT_MEMORY=direct
     conforms conformance-expandable 90 CTRT_MEMORY=caching:expandable=true
     step ours captures-pool 60 env CTRT_CUDA_POOL=yes CTRT_MEMORY=direct test-capture "$device"
@@ -290,7 +314,13 @@ if ! version=$(ctrt --version 2>&1); then
     exit 1
 fi
 say "$version"
-phase_"$phase"
+[ "$phase" -ne 1 ] || step ours facts 30 "$here/gpu.sh" facts
+bench smoke 40 smoke
+if [ "$status" -eq 0 ]; then
+    phase_"$phase"
+else
+    say "phase $phase ends: the smoke test failed, so the other steps would fail too"
+fi
 "$here/gpu_goals.sh" "$out/measured.txt" >"$out/goals.txt" 2>&1
 say "$(tail -n 1 "$out/goals.txt")"
 cp "$out/goals.txt" "$work/results/"

@@ -3,7 +3,7 @@
 # Compares the output of bench-gpu and of its PyTorch counterpart with ctrt's performance goals on a GPU.
 #
 #   bench/gpu_goals.sh FILE...      lines "ours|theirs NAME NANOSECONDS [BYTES]" of all rounds; gpu.sh writes them to
-#                                   measured.txt
+#                                   measured.txt. In lines of memory_NAME the number is bytes.
 #
 # Prints a line for each goal, "met" or "MISSED", and counts both; the exit status is 1 if one is missed. The goals,
 # in speed:
@@ -14,10 +14,11 @@
 #   cached allocation           at most 100 ns
 #   small training steps        1.5 times PyTorch's eager steps; captured, 3 times
 #   large training steps        PyTorch's
+#   peak memory of steps        PyTorch's
 #   copies from pinned memory   0.95 of direct calls of the driver
 #   copies with products        together at most 1.1 times the longer one's time
 set -eu
-[ $# -ge 1 ] || { sed -n '2,19s/^# \{0,1\}//p' "$0" >&2; exit 2; }
+[ $# -ge 1 ] || { sed -n '2,20s/^# \{0,1\}//p' "$0" >&2; exit 2; }
 cat "$@" | sort -k2,2 -k1,1 -k3,3g | awk '
     function flush() { if (key != "") median[key] = n % 2 ? v[(n + 1) / 2] : (v[n / 2] + v[n / 2 + 1]) / 2 }
     # The goal is met if ratio >= least. Cases that were not measured have no goal.
@@ -61,6 +62,8 @@ cat "$@" | sort -k2,2 -k1,1 -k3,3g | awk '
                 longer = ours("overlap_copies")
                 if (ours("overlap_products") > longer) longer = ours("overlap_products")
                 goal(name, "longer one divided by both together", longer / o, 0.91)
+            } else if (name ~ /^memory_/) {
+                if (t != "") goal(name, "of the peak memory of PyTorch", t / o, 1)
             } else if (name ~ /^step_.*_captured$/) {
                 eager = name; sub(/_captured$/, "", eager)
                 if (name ~ /_small_/ && theirs(eager) != "") goal(name, "of PyTorch, eager", theirs(eager) / o, 3)

@@ -36,12 +36,13 @@ static ctrt_ints shape_of(int64_t out[RANK], const int64_t *sizes, int most)
     return ctrt_ints_of(out, rank);
 }
 
-static ctrt_status op_make(struct op *o, const struct op_case *c, ctrt_dtype dtype)
+static ctrt_status op_make(struct op *o, const struct op_case *c, ctrt_dtype dtype, ctrt_memory_format format)
 {
     int64_t shape[RANK];
     *o = (struct op){ .c = c };
     for (; o->count < OPERANDS && c->shapes[o->count][0] != 0; o->count++) {
         CTRT_TRY(ctrt_randn(&o->x[o->count], shape_of(shape, c->shapes[o->count], RANK), dtype, gpu));
+        CTRT_TRY(ctrt_contiguous(&o->x[o->count], o->x[o->count], format));
         CTRT_TRY(ctrt_tensor_require_grad(o->x[o->count], true));
     }
     if (c->below != 0)
@@ -79,25 +80,26 @@ static ctrt_status forward_backward(void *argument)
     return ctrt_grad(o->dx, o->y, o->x, o->count, o->dy, false, false, false);
 }
 
-static void measure(const struct op_case *cases, size_t count)
+static void measure(const struct op_case *cases, size_t count, ctrt_memory_format format)
 {
     static const ctrt_dtype dtypes[] = { CTRT_F32, CTRT_BF16 };
     for (size_t i = 0; i < count; i++)
         for (size_t k = 0; k < sizeof dtypes / sizeof dtypes[0]; k++) {
             struct op o = { 0 };
             char name[96], train[104];
-            snprintf(name, sizeof name, "%s_%s", cases[i].name, ctrt_dtype_name(dtypes[k]));
+            snprintf(name, sizeof name, "%s%s_%s", cases[i].name, format == CTRT_CHANNELS_LAST ? "_nhwc" : "",
+                     ctrt_dtype_name(dtypes[k]));
             snprintf(train, sizeof train, "%s_train", name);
             if (!gpu_wanted(name) && !gpu_wanted(train))
                 continue;
-            if (gpu_case(name, op_make(&o, &cases[i], dtypes[k]))) {
+            if (gpu_case(name, op_make(&o, &cases[i], dtypes[k], format))) {
                 gpu_measure(name, forward, &o, 0);
                 gpu_measure(train, forward_backward, &o, 0);
             }
             op_free(&o);
         }
 }
-#define MEASURE(cases) measure(cases, sizeof cases / sizeof cases[0])
+#define MEASURE(cases, format) measure(cases, sizeof cases / sizeof cases[0], format)
 
 /* ---- attention: [batch, heads, rows, columns] ---- */
 
@@ -119,8 +121,11 @@ void gpu_attention(void)
                                                       { 4, 16, 4096, 128 } }, { 0 }, 0 },
         { "attention_full_16x12x1024x64", full, { { 16, 12, 1024, 64 }, { 16, 12, 1024, 64 }, { 16, 12, 1024, 64 } },
           { 0 }, 0 },
+        /* one row, as when a model generates one token after the other */
+        { "attention_row_32x16x4096x128", full, { { 32, 16, 1, 128 }, { 32, 16, 4096, 128 }, { 32, 16, 4096, 128 } },
+          { 0 }, 0 },
     };
-    MEASURE(cases);
+    MEASURE(cases, CTRT_CONTIGUOUS_FORMAT);
 }
 
 /* ---- convolution: layers of a ResNet-50 ---- */
@@ -145,7 +150,8 @@ void gpu_convolution(void)
         { "conv_1x1_64to256_56", conv, { { 64, 64, 56, 56 }, { 256, 64, 1, 1 } }, { 0 }, 0 },
         { "conv_3x3_256to256_14", conv, { { 64, 256, 14, 14 }, { 256, 256, 3, 3 } }, { 0 }, 0 },
     };
-    MEASURE(cases);
+    MEASURE(cases, CTRT_CONTIGUOUS_FORMAT);
+    MEASURE(cases, CTRT_CHANNELS_LAST);
 }
 
 /* ---- index: indices repeat, so the backward passes accumulate rows ---- */
@@ -162,7 +168,7 @@ void gpu_index(void)
         { "gather_65536x256", gather, { { 65536, 256 } }, { 65536, 256 }, 65536 },
         { "gather_16777216", gather, { { 16777216 } }, { 1048576 }, 16777216 },
     };
-    MEASURE(cases);
+    MEASURE(cases, CTRT_CONTIGUOUS_FORMAT);
 }
 
 /* ---- softmax, norms, cross entropy ---- */
@@ -177,7 +183,7 @@ void gpu_softmax(void)
         { "softmax_4096x50304", softmax, { { 4096, 50304 } }, { 0 }, 0 },
         { "log_softmax_65536x1024", log_softmax, { { 65536, 1024 } }, { 0 }, 0 },
     };
-    MEASURE(cases);
+    MEASURE(cases, CTRT_CONTIGUOUS_FORMAT);
 }
 
 static ctrt_status layer_norm(struct op *o)
@@ -196,7 +202,7 @@ void gpu_norms(void)
         { "layer_norm_8192x8192", layer_norm, { { 8192, 8192 }, { 8192 }, { 8192 } }, { 0 }, 0 },
         { "batch_norm_64x256x56x56", batch_norm, { { 64, 256, 56, 56 }, { 256 }, { 256 } }, { 0 }, 0 },
     };
-    MEASURE(cases);
+    MEASURE(cases, CTRT_CONTIGUOUS_FORMAT);
 }
 
 static ctrt_status cross_entropy(struct op *o) { return ctrt_cross_entropy(&o->y, o->x[0], o->index, NULL); }
@@ -207,7 +213,7 @@ void gpu_cross_entropy(void)
         { "cross_entropy_16384x50304", cross_entropy, { { 16384, 50304 } }, { 16384 }, 50304 },
         { "cross_entropy_65536x1000", cross_entropy, { { 65536, 1000 } }, { 65536 }, 1000 },
     };
-    MEASURE(cases);
+    MEASURE(cases, CTRT_CONTIGUOUS_FORMAT);
 }
 
 /* ---- optimizers: one step of 64 tensors of 2^20 elements ---- */

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* bench/gpu_steps.c: training steps of an MLP, a CNN on 28x28, and a transformer (d = 512, 8 layers, T = 512), with
- * AdamW; eager and captured. */
+ * AdamW; eager and captured, in f32, in bf16, and in f32 with autocast to f16 and a gradient scaler ("amp"). Also prints
+ * the peak of the memory that a step allocates, as "memory_NAME BYTES". */
 #include "gpu.h"
 #include "transformer.h"
 
@@ -16,18 +17,35 @@ static struct sizes sizes_of(void)
 struct training {
     ctrt_module *model;
     ctrt_optimizer *optimizer;
+    ctrt_grad_scaler *scaler;               /* NULL: without autocast */
     ctrt_tensor *x, *y, *loss;
     ctrt_graph *graph;
 };
 
-static ctrt_status step(struct training *t)
+static ctrt_status forward(struct training *t)
 {
     CTRT_AUTO(tensor) h = NULL;
-    CTRT_TRY(ctrt_optimizer_zero_grad(t->optimizer, true));
     CTRT_TRY(ctrt_forward(&h, t->model, t->x));
-    CTRT_TRY(ctrt_cross_entropy(&t->loss, h, t->y, NULL));
-    CTRT_TRY(ctrt_backward(t->loss));
-    return ctrt_optimizer_step(t->optimizer);
+    return ctrt_cross_entropy(&t->loss, h, t->y, NULL);
+}
+
+static ctrt_status step(struct training *t)
+{
+    CTRT_AUTO(tensor) scaled = NULL;
+    CTRT_TRY(ctrt_optimizer_zero_grad(t->optimizer, true));
+    if (t->scaler == NULL) {
+        CTRT_TRY(forward(t));
+        CTRT_TRY(ctrt_backward(t->loss));
+        return ctrt_optimizer_step(t->optimizer);
+    }
+    CTRT_TRY(ctrt_autocast_push(NULL, &(ctrt_autocast_options){ .dtype = CTRT_F16 }));
+    const ctrt_status status = forward(t);
+    CTRT_TRY(ctrt_autocast_pop());
+    CTRT_TRY(status);
+    CTRT_TRY(ctrt_grad_scaler_scale(&scaled, t->scaler, t->loss));
+    CTRT_TRY(ctrt_backward(scaled));
+    CTRT_TRY(ctrt_grad_scaler_step(t->scaler, t->optimizer));
+    return ctrt_grad_scaler_update(t->scaler, 0);
 }
 
 static ctrt_status eager(void *argument)
@@ -47,6 +65,16 @@ static ctrt_status capture(struct training *t)
     return ctrt_capture_end(&t->graph, gpu);
 }
 
+/* Prints the peak of the memory of one step, without the caches of the memory policy. */
+static ctrt_status peak(const char *name, struct training *t)
+{
+    ctrt_memory_reset_peak(gpu);
+    CTRT_TRY(step(t));
+    CTRT_TRY(ctrt_device_synchronize(gpu));
+    printf("memory_%s %llu\n", name, (unsigned long long)ctrt_memory_max_allocated(gpu));
+    return CTRT_OK;
+}
+
 static ctrt_status train(const char *name, struct training *t, int64_t outputs, int64_t classes, ctrt_dtype dtype)
 {
     double before = 0, after = 0;
@@ -58,6 +86,7 @@ static ctrt_status train(const char *name, struct training *t, int64_t outputs, 
     CTRT_TRY(ctrt_adamw_new(&t->optimizer, t->model, &(ctrt_adamw_options){ .lr = 1e-4, .weight_decay = 0.01 }));
     CTRT_TRY(step(t));
     CTRT_TRY(ctrt_item(&before, t->loss));
+    CTRT_TRY(peak(name, t));
     gpu_measure(name, eager, t, 0);
     CTRT_TRY(ctrt_item(&after, t->loss));
     if (!(after < 1e6))                     /* also true for NaN */
@@ -127,23 +156,28 @@ void gpu_steps(void)
     } models[] = {
         { "mlp", mlp, 32, 4096 }, { "cnn", cnn, 32, 4096 }, { "transformer", transformer, 1, 32 },
     };
-    static const ctrt_dtype dtypes[] = { CTRT_F32, CTRT_BF16 };
+    static const struct { const char *name; ctrt_dtype dtype; bool scaled; } kinds[] = {
+        { "f32", CTRT_F32, false }, { "bf16", CTRT_BF16, false }, { "amp", CTRT_F32, true },
+    };
     for (size_t m = 0; m < sizeof models / sizeof models[0]; m++)
-        for (size_t k = 0; k < sizeof dtypes / sizeof dtypes[0]; k++)
+        for (size_t k = 0; k < sizeof kinds / sizeof kinds[0]; k++)
             for (int large = 0; large < 2; large++) {
                 const int64_t batch = large ? models[m].large : models[m].small;
                 struct training t = { 0 };
                 char name[64];
                 snprintf(name, sizeof name, "step_%s_%s_%s", models[m].name, large ? "large" : "small",
-                         ctrt_dtype_name(dtypes[k]));
+                         kinds[k].name);
                 if (!gpu_wanted(name))
                     continue;
-                gpu_case(name, run(name, models[m].make, &t, gpu_small ? (batch + 63) / 64 : batch, dtypes[k]));
+                if (!kinds[k].scaled || gpu_case(name, ctrt_grad_scaler_new(&t.scaler, NULL)))
+                    gpu_case(name, run(name, models[m].make, &t, gpu_small ? (batch + 63) / 64 : batch,
+                                       kinds[k].dtype));
                 ctrt_graph_release(&t.graph);
                 ctrt_tensor_release(&t.x);
                 ctrt_tensor_release(&t.y);
                 ctrt_tensor_release(&t.loss);
                 ctrt_optimizer_release(&t.optimizer);
+                ctrt_grad_scaler_release(&t.scaler);
                 ctrt_module_release(&t.model);
                 gpu_case("ctrt_memory_empty_cache", ctrt_memory_empty_cache(gpu));
             }

@@ -34,10 +34,10 @@ EXTRA_PROGRAMS        += bench-comm-mpi
 bench_comm_mpi_SOURCES = bench/comm_mpi.c bench/timing.h
 bench_comm_mpi_LDADD   = libctrt.la -ldl
 CLEANFILES            += bench-comm-mpi
-EXTRA_PROGRAMS         += bench-comm-nccl
+# tests/integration/gpu-script.sh also runs this program.
+check_PROGRAMS         += bench-comm-nccl
 bench_comm_nccl_SOURCES = bench/comm_nccl.c bench/timing.h
 bench_comm_nccl_LDADD   = libctrt.la -ldl
-CLEANFILES             += bench-comm-nccl
 EXTRA_PROGRAMS            += bench-distributed
 bench_distributed_SOURCES  = bench/distributed.c bench/timing.h
 bench_distributed_LDADD    = libctrt.la

@@ -165,14 +165,15 @@ def transformer():
                          nn.Linear(512, 1000), nn.Flatten(0, 1))
 
 
-def op(name, f, shapes, index=None, below=0):
+def op(name, f, shapes, index=None, below=0, layout=torch.contiguous_format):
     """Measures one op, forward and forward with backward. The cases below are those of bench/gpu_ops.c."""
     for dtype in (torch.float32, torch.bfloat16):
         full = f"{name}_{names[dtype]}"
         if not wanted(full) and not wanted(f"{full}_train"):
             continue
         try:
-            x = [torch.randn(shape, dtype=dtype, device=device, requires_grad=True) for shape in shapes]
+            x = [torch.randn(shape, dtype=dtype, device=device).to(memory_format=layout).requires_grad_()
+                 for shape in shapes]
             more = [torch.randint(0, below, index, device=device)] if index else []
             dy = torch.ones_like(f(*x, *more))
 
@@ -193,14 +194,18 @@ def attention():
     op("attention_causal_32x8x512x64", lambda q, k, v: sdpa(q, k, v, is_causal=True), [(32, 8, 512, 64)] * 3)
     op("attention_causal_4x16x4096x128", lambda q, k, v: sdpa(q, k, v, is_causal=True), [(4, 16, 4096, 128)] * 3)
     op("attention_full_16x12x1024x64", sdpa, [(16, 12, 1024, 64)] * 3)
+    op("attention_row_32x16x4096x128", sdpa, [(32, 16, 1, 128)] + [(32, 16, 4096, 128)] * 2)
 
 
 def convolution():
-    op("conv_7x7_stride2_3to64_224", lambda x, w: F.conv2d(x, w, stride=2, padding=3),
-       [(64, 3, 224, 224), (64, 3, 7, 7)])
-    op("conv_3x3_64to64_56", lambda x, w: F.conv2d(x, w, padding=1), [(64, 64, 56, 56), (64, 64, 3, 3)])
-    op("conv_1x1_64to256_56", F.conv2d, [(64, 64, 56, 56), (256, 64, 1, 1)])
-    op("conv_3x3_256to256_14", lambda x, w: F.conv2d(x, w, padding=1), [(64, 256, 14, 14), (256, 256, 3, 3)])
+    for more, layout in ("", torch.contiguous_format), ("_nhwc", torch.channels_last):
+        op("conv_7x7_stride2_3to64_224" + more, lambda x, w: F.conv2d(x, w, stride=2, padding=3),
+           [(64, 3, 224, 224), (64, 3, 7, 7)], layout=layout)
+        op("conv_3x3_64to64_56" + more, lambda x, w: F.conv2d(x, w, padding=1), [(64, 64, 56, 56), (64, 64, 3, 3)],
+           layout=layout)
+        op("conv_1x1_64to256_56" + more, F.conv2d, [(64, 64, 56, 56), (256, 64, 1, 1)], layout=layout)
+        op("conv_3x3_256to256_14" + more, lambda x, w: F.conv2d(x, w, padding=1),
+           [(64, 256, 14, 14), (256, 256, 3, 3)], layout=layout)
 
 
 def index():
@@ -257,8 +262,33 @@ def step_of(model, x, y, **more):
     return step, optimizer
 
 
+def scaled_step_of(model, x, y):
+    optimizer, scaler = torch.optim.AdamW(model.parameters(), lr=1e-4, weight_decay=0.01), torch.amp.GradScaler("cuda")
+
+    def step():
+        optimizer.zero_grad(set_to_none=True)
+        with torch.autocast("cuda", torch.float16):
+            loss = F.cross_entropy(model(x), y)
+        scaler.scale(loss).backward()
+        scaler.step(optimizer)
+        scaler.update()
+
+    return step
+
+
+def eager(name, step):
+    step()
+    torch.cuda.reset_peak_memory_stats()
+    step()
+    torch.cuda.synchronize()
+    print(f"memory_{name} {torch.cuda.max_memory_allocated()}", flush=True)
+    measure(name, step)
+
+
 def eager_and_captured(name, make, x, y, dtype):
-    measure(name, step_of(make().to(device, dtype), x, y)[0])
+    if name.endswith("_amp"):
+        return eager(name, scaled_step_of(make().to(device), x, y))
+    eager(name, step_of(make().to(device, dtype), x, y)[0])
     step, optimizer = step_of(make().to(device, dtype), x, y, capturable=True)
     side = torch.cuda.Stream()
     side.wait_stream(torch.cuda.current_stream())
@@ -274,15 +304,17 @@ def eager_and_captured(name, make, x, y, dtype):
 
 
 def compiled(name, make, x, y, dtype):
+    if name.endswith("_amp"):
+        return
     measure(f"{name}_compiled", step_of(torch.compile(make().to(device, dtype)), x, y)[0])
 
 
 def training(run):
     models = ("mlp", mlp, 32, 4096), ("cnn", cnn, 32, 4096), ("transformer", transformer, 1, 32)
     for model, make, small, large in models:
-        for dtype in (torch.float32, torch.bfloat16):
+        for kind, dtype in (("f32", torch.float32), ("bf16", torch.bfloat16), ("amp", torch.float32)):
             for size, batch in (("small", small), ("large", large)):
-                name = f"step_{model}_{size}_{names[dtype]}"
+                name = f"step_{model}_{size}_{kind}"
                 if not wanted(name):
                     continue
                 if model == "transformer":

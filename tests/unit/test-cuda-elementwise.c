@@ -2,7 +2,9 @@
 /* Elementwise kernels of the cuda backend: the launches that the conformance suite's small shapes do not reach (vectors
  * along rows of strided operands, repeated elements, tiles of transposing copies), conversions of values out of range,
  * short powers, quotients, and random numbers at unaligned addresses and beyond 32 bits. Results must have the cpu's
- * bits, except for functions whose last digits differ between math libraries. */
+ * bits, except for functions whose last digits differ between math libraries.
+ *
+ *     run-public test-cuda-elementwise [DEVICE] */
 #include "cuda_compare.h"
 
 /* Rows of whole vectors in every dtype; rows that are not; the largest for transposing copies, whose tiles have 64
@@ -236,7 +238,7 @@ TEST_MAIN
 {
     soft_begin(argv);
     group("the devices open");
-    if (!soft_open("cuda:0"))
+    if (!soft_open(argc > 1 ? argv[1] : "cuda:0"))
         return done();
     return run_tests();
 }
