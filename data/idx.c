@@ -10,7 +10,7 @@
 
 bool array_bytes(size_t *out, const struct array_header *header)
 {
-    size_t bytes = dtype_bytes(header->dtype);
+    size_t bytes = header->element;
     for (int d = 0; d < header->ndim; d++)
         if (__builtin_mul_overflow(bytes, (size_t)header->shape[d], &bytes) || bytes > (size_t)1 << 62)
             return false;
@@ -48,6 +48,8 @@ ctrt_status idx_parse(struct array_header *out, const void *bytes, size_t size)
                          b[2]);
     if (header.ndim < 1 || header.ndim > CTRT_MAX_DIMS)
         return ctrt_fail(CTRT_ERR_NOT_SUPPORTED, "%d dimensions, expected 1 to %d", header.ndim, CTRT_MAX_DIMS);
+    header.element = dtype_bytes(header.dtype);
+    header.big_endian = header.element > 1;
     header.begin = 4 + 4 * (size_t)header.ndim;
     if (size < header.begin)
         return ctrt_fail(CTRT_ERR_FORMAT, "truncated: the header of %d dimensions has %zu bytes, the file %zu",

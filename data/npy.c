@@ -70,30 +70,33 @@ static ctrt_status read_shape(struct array_header *header, struct npy_reader *r)
     return CTRT_OK;
 }
 
-static ctrt_status read_descr(ctrt_dtype *out, struct npy_reader *r)
+/* Reads a type: the order of bytes (numpy writes '|' for values of one byte), a letter and the number of bytes. */
+static ctrt_status read_descr(struct array_header *header, struct npy_reader *r)
 {
-    static const struct { const char *descr; ctrt_dtype dtype; } types[] = {
-        { "<f4", CTRT_F32 }, { "<f8", CTRT_F64 }, { "<f2", CTRT_F16 }, { "|i1", CTRT_I8 },   { "|u1", CTRT_U8 },
-        { "<i2", CTRT_I16 }, { "<i4", CTRT_I32 }, { "<i8", CTRT_I64 }, { "|b1", CTRT_BOOL },
+    static const struct { const char *descr; ctrt_dtype dtype; size_t bytes; } types[] = {
+        { "f2", CTRT_F16, 2 }, { "f4", CTRT_F32, 4 }, { "f8", CTRT_F64, 8 }, { "b1", CTRT_BOOL, 1 },
+        { "i1", CTRT_I8, 1 },  { "i2", CTRT_I16, 2 }, { "i4", CTRT_I32, 4 }, { "i8", CTRT_I64, 8 },
+        { "u1", CTRT_U8, 1 },  { "u2", 0, 2 },        { "u4", 0, 4 },        { "u8", 0, 8 },
     };
     char descr[40] = "";
     if (!read_string(descr, sizeof descr, r))
         return ctrt_fail(CTRT_ERR_NOT_SUPPORTED, "the type is no string of a simple type; structured arrays cannot be "
                          "used");
-    for (size_t i = 0; i < COUNT_OF(types); i++)
-        if (strcmp(types[i].descr, descr) == 0) {
-            *out = types[i].dtype;
+    for (size_t i = 0; descr[0] != '\0' && strchr("<>|", descr[0]) != NULL && i < COUNT_OF(types); i++)
+        if (strcmp(types[i].descr, descr + 1) == 0 && (descr[0] != '|' || types[i].bytes == 1)) {
+            header->dtype = types[i].dtype;
+            header->element = types[i].bytes;
+            header->big_endian = descr[0] == '>' && types[i].bytes > 1;
             return CTRT_OK;
         }
     return ctrt_fail(CTRT_ERR_NOT_SUPPORTED, "type '%s'; convert the array with astype to one of f2, f4, f8, i1, i2, "
-                     "i4, i8, u1, b1 in little-endian order", descr);
+                     "i4, i8, u1, b1", descr);
 }
 
 /* Reads the dictionary; its keys may be in any order. */
 static ctrt_status read_header(struct array_header *header, struct npy_reader *r)
 {
     unsigned seen = 0;
-    bool fortran = false;
     if (!skip_text(r, "{"))
         return ctrt_fail(CTRT_ERR_FORMAT, "malformed header: expected '{'");
     while (!skip_text(r, "}")) {
@@ -102,11 +105,11 @@ static ctrt_status read_header(struct array_header *header, struct npy_reader *r
         if (!read_string(key, sizeof key, r) || !skip_text(r, ":"))
             return ctrt_fail(CTRT_ERR_FORMAT, "malformed header: expected a key and ':'");
         if (strcmp(key, "descr") == 0) {
-            CTRT_TRY(read_descr(&header->dtype, r));
+            CTRT_TRY(read_descr(header, r));
             bit = 1;
         } else if (strcmp(key, "fortran_order") == 0) {
-            fortran = skip_text(r, "True");
-            bit = fortran || skip_text(r, "False") ? 2 : 0;
+            header->fortran = skip_text(r, "True");
+            bit = header->fortran || skip_text(r, "False") ? 2 : 0;
         } else if (strcmp(key, "shape") == 0 && (seen & 4) == 0) {
             CTRT_TRY(read_shape(header, r));
             bit = 4;
@@ -119,8 +122,6 @@ static ctrt_status read_header(struct array_header *header, struct npy_reader *r
     }
     if (seen != 7)
         return ctrt_fail(CTRT_ERR_FORMAT, "malformed header: expected the keys descr, fortran_order and shape");
-    if (fortran && header->ndim > 1)
-        return ctrt_fail(CTRT_ERR_NOT_SUPPORTED, "the array is in Fortran order; save numpy.ascontiguousarray(a)");
     return CTRT_OK;
 }
 
@@ -146,7 +147,8 @@ ctrt_status npy_parse(struct array_header *out, const void *bytes, size_t size)
     const bool fits = array_bytes(&header.bytes, &header);
     if (!fits || header.bytes > size - header.begin)
         return ctrt_fail(CTRT_ERR_FORMAT, "truncated: %s of shape %s needs %s%zu bytes after the header, the file has "
-                         "%zu", ctrt_dtype_name(header.dtype), shape_text(shape, header.shape, header.ndim),
+                         "%zu", header.dtype != 0 ? ctrt_dtype_name(header.dtype) : "unsigned integers",
+                         shape_text(shape, header.shape, header.ndim),
                          fits ? "" : "more than ", fits ? header.bytes : (size_t)1 << 62, size - header.begin);
     *out = header;
     return CTRT_OK;
@@ -162,6 +164,9 @@ static ctrt_status npy_open(struct rows *rows, const char *const *names, const c
         CTRT_TRY(mapped_file_open(&rows->files[k], paths[k]));
         rows->file_count++;
         CTRT_TRY(ctrt_context(npy_parse(&header, rows->files[k].bytes, rows->files[k].size), "%.500s", paths[k]));
+        if (header.dtype == 0)
+            return ctrt_fail(CTRT_ERR_NOT_SUPPORTED, "%.500s: unsigned integers of %zu bytes, which ctrt does not "
+                             "have; convert the array with astype to i4 or i8", paths[k], header.element);
         CTRT_TRY(rows_add(rows, names[k], &header, &rows->files[k]));
     }
     return CTRT_OK;

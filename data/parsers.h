@@ -6,18 +6,25 @@
 
 #include "ctrt/datasets.h"
 
-/* The header of a file with one array, row by row from byte `begin` to the end of the array inside the file. */
+/* The header of a file with one array, whose values are from byte `begin` to the end of the array inside the file. */
 struct array_header {
-    ctrt_dtype dtype;
+    ctrt_dtype dtype;                   /* 0: unsigned integers of 2 bytes or more, which ctrt lacks */
+    bool big_endian;                    /* false for values of one byte */
+    bool fortran;                       /* the first index varies fastest; false: the last */
     int ndim;
     int64_t shape[CTRT_MAX_DIMS];
+    size_t element;                     /* bytes of a value */
     size_t begin, bytes;                /* of the values */
 };
 
 /* IDX: the values are big-endian, and the file ends after them. */
 ctrt_status idx_parse(struct array_header *out, const void *bytes, size_t size);
-/* numpy.save: little-endian and in C order. */
+/* numpy.save. */
 ctrt_status npy_parse(struct array_header *out, const void *bytes, size_t size);
+
+/* Files of tokens. The header of `out` is that of an array of integers; `bytes` is a multiple of `element`.
+ * `element`: of the tokens of a file without header; 0: 2, or as the header says. `raw`: the file has no header. */
+ctrt_status tokens_parse(struct array_header *out, const void *bytes, size_t size, size_t element, bool raw);
 
 /* CSV: the numbers of a file. */
 struct csv_table {
@@ -28,7 +35,7 @@ struct csv_table {
 /* On success the caller frees x and y with host_free. */
 ctrt_status csv_parse(struct csv_table *out, const void *bytes, size_t size, const ctrt_csv_options *options);
 
-/* Multiplies the sizes of a shape and the bytes of an element. Returns false if the product is above 2^62. */
+/* Multiplies the sizes of the shape and the bytes of an element. Returns false if the product is above 2^62. */
 bool array_bytes(size_t *out, const struct array_header *header);
 
 #endif

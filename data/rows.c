@@ -22,6 +22,7 @@ ctrt_status rows_add(struct rows *rows, const char *name, const struct array_hea
     *field = (ctrt_field){ .name = name, .dtype = header->dtype, .ndim = header->ndim - 1 };
     memcpy(field->shape, header->shape + 1, (size_t)field->ndim * sizeof field->shape[0]);
     rows->length = header->shape[0];
+    rows->arrays[k] = *header;
     rows->begin[k] = file->bytes + header->begin;
     rows->bytes[k] = ctrt_field_bytes(field);
     rows->count++;
@@ -33,20 +34,52 @@ static int64_t rows_length(void *state)
     return ((struct rows *)state)->length;
 }
 
+/* Copies row `index` of an array in Fortran order, whose dimension d has the stride shape[0] * ... * shape[d-1]. */
+static void copy_fortran_row(unsigned char *to, const unsigned char *begin, const struct array_header *array,
+                             int64_t index)
+{
+    int64_t at[CTRT_MAX_DIMS] = { 0 }, stride[CTRT_MAX_DIMS] = { 1 }, offset = index, count = 1;
+    for (int d = 1; d < array->ndim; d++) {
+        stride[d] = stride[d - 1] * array->shape[d - 1];
+        count *= array->shape[d];
+    }
+    for (; count > 0; count--, to += array->element) {
+        memcpy(to, begin + (size_t)offset * array->element, array->element);
+        for (int d = array->ndim - 1; d > 0; d--) {
+            offset += stride[d];
+            if (++at[d] < array->shape[d])
+                break;
+            offset -= stride[d] * at[d];
+            at[d] = 0;
+        }
+    }
+}
+
+static void copy_row(unsigned char *to, const struct rows *rows, int k, int64_t index)
+{
+    const struct array_header *array = &rows->arrays[k];
+    const size_t bytes = rows->bytes[k], element = array->element;
+    if (array->fortran && array->ndim > 1)
+        copy_fortran_row(to, rows->begin[k], array, index);
+    else
+        ctrt_sample_copy(to, rows->begin[k] + (size_t)index * bytes, bytes);
+    for (size_t i = 0; array->big_endian && i < bytes; i += element)
+        for (size_t b = 0; b < element / 2; b++) {
+            const unsigned char first = to[i + b];
+            to[i + b] = to[i + element - 1 - b];
+            to[i + element - 1 - b] = first;
+        }
+    for (size_t i = 0; array->dtype == CTRT_BOOL && i < bytes; i++)
+        to[i] = to[i] != 0;                     /* a file may contain bool bytes other than 0 and 1 */
+}
+
 static ctrt_status rows_item(ctrt_sample *sample, void *state)
 {
     const struct rows *rows = state;
     for (int k = 0; k < rows->file_count; k++)
         CTRT_TRY(mapped_file_check(&rows->files[k]));
-    for (int k = 0; k < rows->count; k++) {
-        unsigned char *to = sample->out[k];
-        const unsigned char *from = rows->begin[k] + (size_t)sample->index * rows->bytes[k];
-        if (rows->fields[k].dtype != CTRT_BOOL)
-            ctrt_sample_copy(to, from, rows->bytes[k]);
-        else
-            for (size_t i = 0; i < rows->bytes[k]; i++)
-                to[i] = from[i] != 0;               /* a file may contain bool bytes other than 0 and 1 */
-    }
+    for (int k = 0; k < rows->count; k++)
+        copy_row(sample->out[k], rows, k, sample->index);
     return CTRT_OK;
 }
 

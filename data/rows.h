@@ -10,7 +10,8 @@ struct rows {
     int64_t length;
     int count, file_count;
     ctrt_field fields[CTRT_MAX_FIELDS];         /* their names are borrowed until rows_dataset */
-    const unsigned char *begin[CTRT_MAX_FIELDS];
+    struct array_header arrays[CTRT_MAX_FIELDS];
+    const unsigned char *begin[CTRT_MAX_FIELDS];        /* of the values */
     size_t bytes[CTRT_MAX_FIELDS];              /* of a row */
     struct mapped_file files[CTRT_MAX_FIELDS];
 };

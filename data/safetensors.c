@@ -4,6 +4,7 @@
 #include "base/host_alloc.h"
 #include "data/rows.h"
 #include "nn/safetensors.h"
+#include "tensor/shape.h"
 
 static ctrt_status parse(struct safetensors_header *header, const struct mapped_file *file)
 {
@@ -16,8 +17,8 @@ static ctrt_status parse(struct safetensors_header *header, const struct mapped_
 
 static ctrt_status add_tensor(struct rows *rows, const struct safetensors_entry *entry)
 {
-    struct array_header array = { .dtype = entry->dtype, .ndim = entry->ndim, .begin = entry->begin,
-                                  .bytes = entry->end - entry->begin };
+    struct array_header array = { .dtype = entry->dtype, .element = dtype_bytes(entry->dtype), .ndim = entry->ndim,
+                                  .begin = entry->begin, .bytes = entry->end - entry->begin };
     memcpy(array.shape, entry->shape, sizeof array.shape);
     return rows_add(rows, entry->name, &array, &rows->files[0]);
 }

@@ -72,7 +72,8 @@ typedef struct ctrt_csv_options {
 CTRT_API ctrt_status ctrt_csv_dataset(ctrt_dataset **out, const char *path, const ctrt_csv_options *options);
 
 /* Arrays of numpy.save, mapped into memory: file k is field names[k]. Sample i is row i of each array, so the arrays
- * have the same first size. CTRT_ERR_NOT_SUPPORTED for Fortran order, big-endian numbers and types that ctrt lacks. */
+ * have the same first size. Rows of arrays in Fortran order and of big-endian numbers are converted when they are read.
+ * CTRT_ERR_NOT_SUPPORTED for types that ctrt lacks. */
 CTRT_API ctrt_status ctrt_npy_dataset(ctrt_dataset **out, const char *const *names, const char *const *paths,
                                       int count);
 
@@ -84,17 +85,21 @@ CTRT_API ctrt_status ctrt_safetensors_dataset(ctrt_dataset **out, const char *pa
 /* ---- text -------------------------------------------------------------------------------------------------------- */
 
 typedef struct ctrt_tokens_options {
-    int bytes;                          /* of a token: 2 or 4, unsigned, little-endian; 0: 2 */
+    int bytes;                          /* of a token: 2 or 4, unsigned, little-endian; 0: as the header says, else 2 */
     int64_t length;                     /* tokens of a window; required */
     bool random;                        /* windows at random positions */
+    bool raw;                           /* the file has no header, whatever its first bytes are */
     int64_t stride;                     /* between windows that are not random; 0: `length` */
     int64_t samples;                    /* random windows of an epoch; 0: as many as fit side by side */
     int64_t vocabulary;                 /* tokens must be less than this; 0: not checked */
     int64_t reserved[4];                /* 0 */
 } ctrt_tokens_options;
 
-/* A file of tokens, mapped into memory. Fields: "x" and "y", i64 (length): a window of the file, and the same window
- * one token later. CTRT_ERR_FORMAT if the file has no window or a token is not in the vocabulary. */
+/* A file of tokens, mapped into memory: without header, with that of llm.c (GPT-2 and Llama 3), or an array of integers
+ * of numpy.save. Fields: "x" and "y", i64 (length): a window of the file, and the same window one token later.
+ *
+ * CTRT_ERR_FORMAT if the file has no window, if a token is negative or not in the vocabulary, or if the file begins as
+ * text, as another known format or with an unknown header of llm.c's kind. With options->raw nothing is recognized. */
 CTRT_API ctrt_status ctrt_tokens_dataset(ctrt_dataset **out, const char *path, const ctrt_tokens_options *options);
 
 CTRT_END_DECLS

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The parsers of data files: IDX, numpy.save, CSV, PPM and PGM. Accepted files must meet the contract of parsers.h. '`'
- * in the input stands for a zero byte, so that the examples can be strings. */
+/* The parsers of data files: IDX, numpy.save, tokens, CSV, PPM and PGM. Accepted files must meet the contract of
+ * parsers.h. '`' in the input stands for a zero byte, so that the examples can be strings. */
 #include "base/host_alloc.h"
 #include "data/image.h"
 #include "data/parsers.h"
@@ -12,6 +12,8 @@ static const char *const fuzz_examples[] = {
     "\x93NUMPY\1`:`{'descr': '<f4', 'fortran_order': False, 'shape': (2, 1), }abcdefgh",
     "\x93NUMPY\2`9```{'shape':(), 'descr':\"|u1\",'fortran_order':True} \n                   \n\n\n\nx",
     "1,2,3\n4,5,6\n", "a;b\r\n\n\"1.5\";-2e-3", "\xef\xbb\xbf" "7\t8", "nan,inf\n0x1p4,1e999",
+    "\x93NUMPY\1`;`{'descr': '>u2', 'fortran_order': False, 'shape': (2, 1), }abcdefgh",
+    "\x88\xd8\x34\1\1```\2```",
     "P5 2 1 255\nab", "P6\n# c\n1 1 15\nabc", NULL,
 };
 static const char *const fuzz_words[] = {
@@ -22,7 +24,8 @@ static const char *const fuzz_words[] = {
 static void check_array(const struct array_header *header, size_t size)
 {
     size_t bytes;
-    PROMISE(header->ndim >= 0 && header->ndim <= CTRT_MAX_DIMS && dtype_bytes(header->dtype) > 0);
+    PROMISE(header->ndim >= 0 && header->ndim <= CTRT_MAX_DIMS && header->element > 0 && header->element <= 8);
+    PROMISE(header->dtype == 0 || dtype_bytes(header->dtype) == header->element);
     PROMISE(array_bytes(&bytes, header) && bytes == header->bytes);
     PROMISE(header->begin <= size && header->bytes <= size - header->begin);
 }
@@ -69,6 +72,10 @@ static int fuzz_one(const uint8_t *data, size_t size)
     }
     if (npy_parse(&header, copy, size) == CTRT_OK)
         check_array(&header, size);
+    if (tokens_parse(&header, copy, size, size % 3 * 2, size % 5 == 4) == CTRT_OK) {
+        check_array(&header, size);
+        PROMISE(header.bytes % header.element == 0);
+    }
     try_csv(copy, size);
     try_pnm(copy, size);
     free(copy);

@@ -250,6 +250,22 @@ TEST(npy, "numpy.save: files of numpy, several fields, malformed")
     CHECK_FAILS(ctrt_npy_dataset(&d, fields, both, 2), CTRT_ERR_FORMAT, "\"mask\" of shape [3, 2, 2] has 3 rows, but "
                 "\"x\" has 2");
 #define NPY(header) "\x93NUMPY\1\0\x46\0" header
+    static const char swapped[] = NPY("{'descr': '>i2', 'fortran_order': False, 'shape': (1, 3), }          \n")
+                                  "\0\1\xff\xfe\x12\x34";
+    both[0] = file_of("swapped", swapped, sizeof swapped - 1);
+    CHECK_OK(ctrt_npy_dataset(&d, fields, both, 1));
+    CHECK_FIELD(d, 0, 0, 1, -2, 0x1234);
+    static const char fortran[] = NPY("{'descr': '>f4', 'fortran_order': True, 'shape': (2, 3, 2), }        \n");
+    float values[12];
+    for (uint32_t i = 0; i < 12; i++)           /* value i is at the place of the transposed array */
+        ((uint32_t *)values)[i] = __builtin_bswap32(((union { float f; uint32_t u; }){ .f = (float)i }).u);
+    char both_orders[sizeof fortran - 1 + sizeof values];
+    memcpy(both_orders, fortran, sizeof fortran - 1);
+    memcpy(both_orders + sizeof fortran - 1, values, sizeof values);
+    both[0] = file_of("fortran", both_orders, sizeof both_orders);
+    CHECK_OK(ctrt_npy_dataset(&d, fields, both, 1));
+    CHECK_FIELD(d, 0, 0, 0, 6, 2, 8, 4, 10);
+    CHECK_FIELD(d, 1, 0, 1, 7, 3, 9, 5, 11);
     static const struct bad cases[] = {
         BAD("", FORMAT, "not a file of numpy.save"),
         BAD("\x93NUMPX\1\0\0\0", FORMAT, "not a file of numpy.save"),
@@ -258,10 +274,12 @@ TEST(npy, "numpy.save: files of numpy, several fields, malformed")
         BAD("\x93NUMPY\2\0\1\0\0\xff{", FORMAT, "truncated: the header has"),
         BAD("\x93NUMPY\1\0\2\0{}", FORMAT, "expected the keys descr"),
         BAD("\x93NUMPY\1\0\0\0", FORMAT, "expected '{'"),
-        BAD(NPY("{'descr': '>f4', 'fortran_order': False, 'shape': (2,), }            \n"), NOT_SUPPORTED, "'>f4'"),
+        BAD(NPY("{'descr': '<c8', 'fortran_order': False, 'shape': (2,), }            \n"), NOT_SUPPORTED, "'<c8'"),
+        BAD(NPY("{'descr': '|f4', 'fortran_order': False, 'shape': (2,), }            \n"), NOT_SUPPORTED, "'|f4'"),
+        BAD(NPY("{'descr': '>u4', 'fortran_order': False, 'shape': (0,), }            \n"), NOT_SUPPORTED,
+            "unsigned integers of 4 bytes"),
         BAD(NPY("{'descr': [('a', '<f4')], 'fortran_order': False, 'shape': (2,), }   \n"), NOT_SUPPORTED,
             "structured arrays"),
-        BAD(NPY("{'descr': '<f4', 'fortran_order': True, 'shape': (1, 2), }           \n"), NOT_SUPPORTED, "Fortran"),
         BAD(NPY("{'descr': '<f4', 'fortran_order': Maybe, 'shape': (1,), }            \n"), FORMAT, "'fortran_order'"),
         BAD(NPY("{'descr': '<f4', 'fortran_order': False, 'shape': (1 2), }           \n"), FORMAT, "in the shape"),
         BAD(NPY("{'descr': '<f4', 'fortran_order': False, 'shape': (-1,), }           \n"), FORMAT, "a size"),
@@ -306,6 +324,77 @@ TEST(safetensors, "safetensors: chosen tensors and all, malformed")
 
 /* ---- tokens ---- */
 
+/* The header of llm.c before some tokens. */
+static const char *llmc_file(uint32_t magic, uint32_t version, uint32_t count, const void *tokens, size_t bytes)
+{
+    char text[1024 + 64] = "";
+    memcpy(text, (uint32_t[]){ magic, version, count }, 12);
+    memcpy(text + 1024, tokens, bytes);
+    return file_of("llmc", text, 1024 + bytes);
+}
+
+TEST(token_headers, "tokens: headers of llm.c and numpy.save, other files, raw")
+{
+    static const uint16_t narrow[] = { 50256, 11, 12 };
+    static const uint32_t wide[] = { 128000, 70000, 3 };
+    const ctrt_tokens_options two = { .length = 2 };
+    CTRT_AUTO(dataset) d = NULL;
+    CHECK_OK(ctrt_tokens_dataset(&d, llmc_file(20240520, 1, 3, narrow, 6), &two));
+    CHECK_EQ(ctrt_dataset_length(d), 1);
+    CHECK_FIELD(d, 0, 0, 50256, 11);
+    CHECK_FIELD(d, 0, 1, 11, 12);
+    CHECK_OK(ctrt_tokens_dataset(&d, llmc_file(20240801, 7, 3, wide, 12), &two));
+    CHECK_FIELD(d, 0, 0, 128000, 70000);
+    CHECK_FAILS(ctrt_tokens_dataset(&d, llmc_file(20240801, 7, 3, wide, 12),
+                                    &(ctrt_tokens_options){ .length = 2, .bytes = 2 }),
+                CTRT_ERR_FORMAT, "the header says tokens of 4 bytes, options.bytes is 2");
+    CHECK_FAILS(ctrt_tokens_dataset(&d, llmc_file(20240520, 1, 4, narrow, 6), &two), CTRT_ERR_FORMAT,
+                "truncated: the header of llm.c says 4 tokens of 2 bytes, the file has 6 bytes");
+    CHECK_FAILS(ctrt_tokens_dataset(&d, llmc_file(20240520, 2, 3, narrow, 6), &two), CTRT_ERR_FORMAT,
+                "version (2)");
+    CHECK_FAILS(ctrt_tokens_dataset(&d, llmc_file(20250211, 1, 3, narrow, 6), &two), CTRT_ERR_FORMAT,
+                "number 20250211");
+    CHECK_FAILS(ctrt_tokens_dataset(&d, llmc_file(4711, 1, 3, narrow, 6), &two), CTRT_ERR_FORMAT, "set options.raw");
+    CHECK_OK(ctrt_tokens_dataset(&d, llmc_file(4711, 1, 3, narrow, 6),
+                                 &(ctrt_tokens_options){ .length = 2, .raw = true }));
+    CHECK_FIELD(d, 0, 0, 4711, 0);
+
+    static const struct { const char *descr, *bytes; size_t size; double x[2]; } arrays[] = {
+        { "<u2", "\x50\xc4\1\0\2\0", 6, { 50256, 1 } },
+        { ">u2", "\xc4\x50\0\1\0\2", 6, { 50256, 1 } },
+        { "<u4", "\0\xf4\1\0\1\0\0\0\0\0\0\0", 12, { 128000, 1 } },
+        { "<i4", "\0\xf4\1\0\1\0\0\0\0\0\0\0", 12, { 128000, 1 } },
+        { "|u1", "\xff\1\2", 3, { 255, 1 } },
+    };
+    EACH(c, arrays) {
+        char file[200];
+        const int length = snprintf(file, sizeof file, "\x93NUMPY\1%cF%c{'descr': '%s', 'fortran_order': False, "
+                                    "'shape': (3,), }%*s", 0, 0, c->descr, 13, "\n");
+        memcpy(file + length, c->bytes, c->size);
+        if (CHECK_OK(ctrt_tokens_dataset(&d, file_of("array", file, (size_t)length + c->size), &two)))
+            check_field(d, 0, 0, c->x, 2);
+    }
+    static const struct bad cases[] = {
+        BAD(NPY("{'descr': '<f4', 'fortran_order': False, 'shape': (1,), }            \n") "abcd", FORMAT,
+            "an array of f32; tokens are integers"),
+        BAD(NPY("{'descr': '<i2', 'fortran_order': True, 'shape': (1, 2), }           \n") "abcd", NOT_SUPPORTED,
+            "Fortran order"),
+        BAD("\x1f\x8b\x08\0", FORMAT, "compressed by gzip"),
+        BAD("PK\3\4 ", FORMAT, "ZIP file (also .npz"),
+        BAD("\x10\0\0\0\0\0\0\0{\"tokens\":", FORMAT, "a safetensors file"),
+        BAD("To be, or not to be, that is the question: whether it is nobler in the mind", FORMAT, "like text"),
+    };
+    CHECK_BAD(cases, ctrt_tokens_dataset(out, bad_path, &(ctrt_tokens_options){ .length = 1 }));
+    static const struct bad negative[] = {
+        BAD(NPY("{'descr': '<i2', 'fortran_order': False, 'shape': (2,), }            \n") "\1\0\xff\xff", FORMAT,
+            "token 1 is -1"),
+    };
+    CHECK_OK(ctrt_tokens_dataset(&d, file_of("negative", negative->bytes, negative->size),
+                                 &(ctrt_tokens_options){ .length = 1 }));
+    ctrt_tensor *fields[2] = { NULL };
+    CHECK_FAILS(ctrt_dataset_get(fields, d, 0, 1, 0), negative->status, negative->words);
+}
+
 TEST(tokens, "tokens: windows side by side, with a stride and at random, malformed")
 {
     uint16_t tokens[11];
@@ -324,7 +413,7 @@ TEST(tokens, "tokens: windows side by side, with a stride and at random, malform
     CHECK_OK(ctrt_tokens_dataset(&d, file_of("wide", wide, 12), &(ctrt_tokens_options){ .length = 2, .bytes = 4 }));
     CHECK_FIELD(d, 0, 1, 70000, 0xffffffff);
     CHECK_FAILS(ctrt_tokens_dataset(&d, file_of("odd", tokens, 6), &(ctrt_tokens_options){ .length = 1, .bytes = 4 }),
-                CTRT_ERR_FORMAT, "has 6 bytes, no multiple of 4");
+                CTRT_ERR_FORMAT, "odd: 6 bytes, no multiple of 4");
     FAILS(FORMAT, (ctrt_tokens_dataset(&d, path, &(ctrt_tokens_options){ .length = 11 }), "has 11 tokens; a window and "
                    "the token after it are 12"));
     FAILS(INVALID_ARGUMENT, (ctrt_tokens_dataset(&d, path, &(ctrt_tokens_options){ .length = 0 }), "length 0"),
@@ -345,7 +434,7 @@ TEST(tokens, "tokens: windows side by side, with a stride and at random, malform
         CHECK(seen[i] > 8 && seen[i] < 50, "position %d was chosen %d times of 200, expected about 25", i, seen[i]);
     CHECK_OK(ctrt_tokens_dataset(&d, path, &(ctrt_tokens_options){ .length = 10, .vocabulary = 1010 }));
     ctrt_tensor *fields[2] = { NULL };
-    CHECK_FAILS(ctrt_dataset_get(fields, d, 0, 1, 0), CTRT_ERR_FORMAT, "token 10 is 1010, expected less than 1010");
+    CHECK_FAILS(ctrt_dataset_get(fields, d, 0, 1, 0), CTRT_ERR_FORMAT, "token 10 is 1010, expected 0 to 1009");
 }
 
 /* ---- a folder of images ---- */
