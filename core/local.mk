@@ -2,7 +2,8 @@
 
 # base: status and messages, log, parameters, containers
 libctrt_core_la_SOURCES += core/base/array.c core/base/array.h core/base/base.h core/base/bindings.c core/base/clock.h \
-    core/base/constants.def core/base/file_writer.c core/base/file_writer.h core/base/intern.c core/base/intern.h \
+    core/base/constants.def core/base/descriptor.c core/base/descriptor.h core/base/file_writer.c \
+    core/base/file_writer.h core/base/intern.c core/base/intern.h \
     core/base/json.c core/base/json.h core/base/lock.c core/base/lock.h core/base/log.c \
     core/base/hash.h core/base/host_alloc.c core/base/host_alloc.h core/base/edit_distance.c core/base/option.c \
     core/base/param.c \

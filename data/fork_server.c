@@ -24,6 +24,7 @@
 
 #include "base/array.h"
 #include "base/base.h"
+#include "base/descriptor.h"
 #include "base/host_alloc.h"
 #include "base/lock.h"
 #include "data/worker.h"
@@ -140,7 +141,7 @@ static bool receive(struct request *request, int fds[2], int control)
     if (got <= 0 || header == NULL || header->cmsg_len != CMSG_LEN(2 * sizeof(int)))
         return false;
     memcpy(fds, CMSG_DATA(header), 2 * sizeof(int));
-    return true;
+    return fds_above_stdio(0, fds) == 0;
 }
 
 static _Noreturn void serve(int control)
@@ -154,7 +155,7 @@ static _Noreturn void serve(int control)
     sigemptyset(&child);
     sigaddset(&child, SIGCHLD);
     sigprocmask(SIG_SETMASK, &child, NULL);
-    const int signals = signalfd(-1, &child, SFD_CLOEXEC | SFD_NONBLOCK);
+    const int signals = fd_above_stdio(signalfd(-1, &child, SFD_CLOEXEC | SFD_NONBLOCK));
     for (;;) {
         struct pollfd wait[2] = { { .fd = control, .events = POLLIN }, { .fd = signals, .events = POLLIN } };
         struct signalfd_siginfo signal_info;
@@ -196,7 +197,7 @@ bool fork_server_alive(void)
 static int thread_count(void)
 {
     int count = 0;
-    DIR *folder = opendir("/proc/self/task");
+    DIR *folder = opendir_above_stdio("/proc/self/task");
     for (const struct dirent *entry; folder != NULL && (entry = readdir(folder)) != NULL;)
         count += entry->d_name[0] != '.';
     if (folder != NULL)
@@ -211,7 +212,7 @@ static ctrt_status start_server(void)
     if (threads > 1)
         return ctrt_fail(CTRT_ERR_STATE, "fork_server_start: the program has %d threads; call it first in main, before "
                          "a device is opened", threads);
-    if (socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, sockets) != 0)
+    if (fds_above_stdio(socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, sockets), sockets) != 0)
         return ctrt_fail(CTRT_ERR_IO, "fork_server_start: cannot create a socket: %s", strerror(errno));
     const int pid = fork();
     if (pid == 0) {

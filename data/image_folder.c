@@ -8,6 +8,7 @@
 
 #include "base/array.h"
 #include "base/base.h"
+#include "base/descriptor.h"
 #include "base/host_alloc.h"
 #include "data/dataset.h"
 #include "data/image.h"
@@ -82,7 +83,7 @@ static ctrt_status join(char out[PATH_MAX], const char *folder, const char *name
 /* Adds the names of the folder's sub-folders and of its images, sorted. `folders` or `images` may be NULL. */
 static ctrt_status list_folder(struct names *folders, struct names *images, const char *folder)
 {
-    DIR *dir = opendir(folder);
+    DIR *dir = opendir_above_stdio(folder);
     ctrt_status status = CTRT_OK;
     struct dirent *entry;
     if (dir == NULL)

@@ -9,6 +9,7 @@
 #include <unistd.h>
 
 #include "base/base.h"
+#include "base/descriptor.h"
 #include "base/host_alloc.h"
 
 static ctrt_status map(struct mapped_file *file, const char *path)
@@ -35,7 +36,7 @@ ctrt_status mapped_file_open(struct mapped_file *out, const char *path)
 {
     struct mapped_file file = { .fd = -1 };
     do
-        file.fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);    /* O_NONBLOCK: open of a pipe must not wait */
+        file.fd = fd_above_stdio(open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK));    /* does not wait for a pipe */
     while (file.fd < 0 && errno == EINTR);
     if (file.fd < 0)
         return ctrt_fail(CTRT_ERR_IO, "%.500s: cannot open: %s", path, strerror(errno));

@@ -18,6 +18,7 @@
 #include <unistd.h>
 
 #include "base/base.h"
+#include "base/descriptor.h"
 #include "base/host_alloc.h"
 #include "base/strbuf.h"
 #include "memory/shared.h"
@@ -95,7 +96,7 @@ static void advise(const struct ring *ring)
 static ctrt_status map(struct ring *ring, const struct ring_header *layout, bool shared)
 {
     if (shared) {
-        ring->fd = memfd_create("ctrt-loader", MFD_CLOEXEC);
+        ring->fd = fd_above_stdio(memfd_create("ctrt-loader", MFD_CLOEXEC));
         if (ring->fd < 0)
             return ctrt_fail(CTRT_ERR_IO, "loader: cannot create memory that processes share: %s", strerror(errno));
         CTRT_TRY(allocate(ring->fd, layout));

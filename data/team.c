@@ -17,6 +17,7 @@
 #include <unistd.h>
 
 #include "base/base.h"
+#include "base/descriptor.h"
 #include "base/host_alloc.h"
 #include "base/strbuf.h"
 #include "data/fork_server.h"
@@ -118,7 +119,7 @@ static ctrt_status start_process(struct team *team, int id)
 {
     struct member *member = &team->members[id];
     int errors[2];
-    if (pipe2(errors, O_CLOEXEC) != 0)
+    if (fds_above_stdio(pipe2(errors, O_CLOEXEC), errors) != 0)
         return fail_start(team, id, "create a pipe for");
     fcntl(errors[0], F_SETFL, O_NONBLOCK);
     atomic_store(&ring_worker(team->ring->header, id)->exit, 0);

@@ -9,6 +9,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "base/descriptor.h"
 #include "base/hash.h"
 #include "nn/module.h"
 
@@ -118,7 +119,7 @@ static ctrt_status permissions_copy(const struct parts_save *p, const char *path
 {
     if (p->mode == 0)
         return CTRT_OK;
-    const int fd = open(path, O_CREAT | O_WRONLY | O_CLOEXEC | O_NOFOLLOW, 0600);
+    const int fd = fd_above_stdio(open(path, O_CREAT | O_WRONLY | O_CLOEXEC | O_NOFOLLOW, 0600));
     const bool failed = fd < 0 || fchmod(fd, p->mode) != 0;
     const int error = errno;
     if (fd >= 0)

@@ -9,6 +9,7 @@
 #include <unistd.h>
 
 #include "base/base.h"
+#include "base/descriptor.h"
 #include "base/host_alloc.h"
 #include "base/thread.h"
 #include "memory/pool.h"
@@ -83,7 +84,7 @@ ctrt_status tensor_file_open_one(ctrt_tensor_file **out, const char *path)
     if (file == NULL)
         return out_of_memory(sizeof(ctrt_tensor_file), "an open file");
     do
-        file->fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);   /* O_NONBLOCK: open of a pipe must not wait */
+        file->fd = fd_above_stdio(open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK));   /* does not wait for a pipe */
     while (file->fd < 0 && errno == EINTR);
     if (file->fd < 0)
         return ctrt_fail(CTRT_ERR_IO, "cannot open %.500s: %s", path, strerror(errno));

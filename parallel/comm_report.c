@@ -6,6 +6,7 @@
 #include <stdlib.h>
 #include <unistd.h>
 
+#include "base/descriptor.h"
 #include "base/param.h"
 #include "base/strbuf.h"
 #include "parallel/comm_failure.h"
@@ -192,7 +193,7 @@ void comm_write_report(const ctrt_comm *comm, const char *report)
     if (strbuf_finish(&name, &path, "a path") != CTRT_OK)
         return;
     const size_t length = strlen(report);
-    int file = open(name, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0644);
+    int file = fd_above_stdio(open(name, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0644));
     if (file < 0 || write(file, report, length) != (ssize_t)length)
         log_message(CTRT_LOG_WARNING, "comm", "cannot write the report to %s: %s", name, strerror(errno));
     if (file >= 0)

@@ -10,6 +10,7 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "base/descriptor.h"
 #include "parallel/store.h"
 
 /* Writes the numeric form. False: not an address that other machines can use. */
@@ -60,7 +61,7 @@ static bool find_route(char out[OWN_ADDRESS_BYTES])
 {
     struct sockaddr_in other = { .sin_family = AF_INET, .sin_port = htons(9) }, own;
     socklen_t bytes = sizeof own;
-    const int fd = socket(AF_INET, SOCK_DGRAM | SOCK_CLOEXEC, 0);
+    const int fd = fd_above_stdio(socket(AF_INET, SOCK_DGRAM | SOCK_CLOEXEC, 0));
     inet_pton(AF_INET, "192.0.2.1", &other.sin_addr);           /* RFC 5737: an address that no host has */
     const bool found = fd >= 0 && connect(fd, (struct sockaddr *)&other, sizeof other) == 0
                        && getsockname(fd, (struct sockaddr *)&own, &bytes) == 0

@@ -15,6 +15,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "base/descriptor.h"
 #include "base/host_alloc.h"
 #include "parallel/store.h"
 #include "parallel/store_map.h"
@@ -244,7 +245,7 @@ static ctrt_status open_file(struct file_store *store)
 {
     struct stat status;
     const int create = store->serves ? O_CREAT : 0;
-    store->fd = open(store->path, O_RDWR | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK | create, 0600);
+    store->fd = fd_above_stdio(open(store->path, O_RDWR | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK | create, 0600));
     if (store->fd < 0)
         return fail_file(store, "open");
     if (fstat(store->fd, &status) != 0)

@@ -24,6 +24,7 @@
 #include <unistd.h>
 
 #include "base/array.h"
+#include "base/descriptor.h"
 #include "parallel/store.h"
 #include "parallel/store_clients.h"
 
@@ -184,7 +185,7 @@ static void client_add(struct store_server *server, int fd)
 static void accept_clients(struct store_server *server)
 {
     for (int i = 0; i < 64; i++) {
-        const int fd = accept4(server->listener, NULL, NULL, SOCK_NONBLOCK | SOCK_CLOEXEC);
+        const int fd = fd_above_stdio(accept4(server->listener, NULL, NULL, SOCK_NONBLOCK | SOCK_CLOEXEC));
         if (fd < 0 && (errno == EINTR || errno == ECONNABORTED))
             continue;
         const bool full = fd >= 0 ? server->client_count >= MOST_CLIENTS || server->pending >= MOST_PENDING
@@ -310,7 +311,7 @@ static ctrt_status listen_on(struct store_server *server, const char *host, int 
         return ctrt_fail(CTRT_ERR_COMM, "the host %s cannot be resolved: %s", host, gai_strerror(error));
     int failure = 0;
     for (struct addrinfo *at = list; at != NULL && server->listener < 0; at = at->ai_next) {
-        const int fd = socket(at->ai_family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
+        const int fd = fd_above_stdio(socket(at->ai_family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0));
         struct sockaddr_storage name;
         socklen_t length = sizeof name;
         /* SO_REUSEADDR: connections of an earlier server that are still being closed do not occupy the port. */
@@ -368,7 +369,7 @@ ctrt_status store_server_start(struct store_server **out, const char *host, int 
     server->secret = secret;
     pthread_mutex_init(&server->lock, NULL);
     store_map_init(&server->map);
-    server->wake = eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC);
+    server->wake = fd_above_stdio(eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC));
     ctrt_status status = server->wake >= 0 ? CTRT_OK : ctrt_fail(CTRT_ERR_COMM, "eventfd: %s", strerror(errno));
     if (status == CTRT_OK)
         status = ARRAY_RESERVE(server->polls, server->poll_capacity, 2, "a store's server");

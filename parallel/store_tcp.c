@@ -11,6 +11,7 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
+#include "base/descriptor.h"
 #include "base/host_alloc.h"
 #include "parallel/store.h"
 #include "parallel/store_auth.h"
@@ -341,7 +342,7 @@ static int connect_to(const struct addrinfo *address, int64_t deadline)
 {
     int error = 0;
     socklen_t length = sizeof error;
-    const int fd = socket(address->ai_family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
+    const int fd = fd_above_stdio(socket(address->ai_family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0));
     if (fd < 0)
         return -1;
     store_socket_options(fd);
@@ -452,7 +453,7 @@ static ctrt_status tcp_start(struct tcp_store *store, const char *host, int port
         return out_of_memory(bytes + SMALL_INPUT, "a store");
     store->capacity = SMALL_INPUT;
     snprintf(store->base.address, bytes, "tcp://%s%s%s:%d", brackets ? "[" : "", host, brackets ? "]" : "", port);
-    store->wake = eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC);
+    store->wake = fd_above_stdio(eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC));
     if (store->wake < 0)
         return ctrt_fail(CTRT_ERR_COMM, "eventfd: %s", strerror(errno));
     return connect_until(&store->fd, host, port, secret, deadline);

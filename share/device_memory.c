@@ -7,6 +7,7 @@
 #include <sys/random.h>
 #include <unistd.h>
 
+#include "base/descriptor.h"
 #include "base/host_alloc.h"
 #include "base/lock.h"
 #include "memory/hazard.h"
@@ -125,8 +126,11 @@ ctrt_status device_export(struct segment_name *name, uint64_t *place, int *memor
     name->index = device->ordinal;
     CTRT_TRY(finish(tensor->storage));
     CTRT_TRY(lease_get(lease, tensor->storage));
-    return device->backend->memory->export_memory(device->handle, (void *)(uintptr_t)name->address,
-                                                  (size_t)name->bytes, memory);
+    CTRT_TRY(device->backend->memory->export_memory(device->handle, (void *)(uintptr_t)name->address,
+                                                    (size_t)name->bytes, memory));
+    if ((*memory = fd_above_stdio(*memory)) < 0)
+        return ctrt_fail(CTRT_ERR_IO, "cannot keep a descriptor: %s", strerror(errno));
+    return CTRT_OK;
 }
 
 /* ---- import ---- */
@@ -228,7 +232,7 @@ ctrt_status device_import(ctrt_tensor **out, const struct segment_name *name, ui
     if (memchr(name->type, '\0', sizeof name->type) == NULL || memchr(name->uuid, '\0', sizeof name->uuid) == NULL
         || place > name->bytes || bytes > name->bytes - place)
         return ctrt_fail(CTRT_ERR_FORMAT, "a wrong segment of a device");
-    const int copy = fcntl(lease, F_DUPFD_CLOEXEC, 0);
+    const int copy = fcntl(lease, F_DUPFD_CLOEXEC, STDERR_FILENO + 1);
     if (copy < 0)
         return ctrt_fail(CTRT_ERR_IO, "cannot keep a descriptor: %s", strerror(errno));
     CTRT_TRY(lease_open(&use, copy));

@@ -10,6 +10,7 @@
 #include <unistd.h>
 
 #include "base/array.h"
+#include "base/descriptor.h"
 #include "base/lock.h"
 
 /* What a receiver sends to the owner. */
@@ -66,7 +67,7 @@ __attribute__((constructor)) static void lease_start(void)
 /* Whether the process has ended completely. An ID that belongs to another process by now delays the answer. */
 static bool process_gone(int32_t process)
 {
-    const int fd = (int)syscall(SYS_pidfd_open, process, 0);
+    const int fd = fd_above_stdio((int)syscall(SYS_pidfd_open, process, 0));
     if (fd < 0)                             /* without pidfds (before Linux 5.3), also wait for the parent's wait() */
         return errno == ESRCH || (kill(process, 0) != 0 && errno == ESRCH);
     struct pollfd ended = { .fd = fd, .events = POLLIN };
@@ -195,7 +196,7 @@ static ctrt_status lease_new(struct storage *storage)
     struct lease *lease = host_calloc(sizeof *lease);
     if (lease == NULL)
         return out_of_memory(sizeof *lease, "a lease");
-    if (socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, ends) != 0) {
+    if (fds_above_stdio(socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, ends), ends) != 0) {
         host_free(lease);
         return ctrt_fail(CTRT_ERR_IO, "cannot create a socket: %s", strerror(errno));
     }

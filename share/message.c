@@ -3,11 +3,14 @@
 #include "share/message.h"
 
 #include <errno.h>
+#include <poll.h>
+#include <sys/ioctl.h>
 #include <sys/resource.h>
 #include <sys/socket.h>
 #include <sys/uio.h>
 #include <unistd.h>
 
+#include "base/descriptor.h"
 #include "ctrt/autograd.h"
 #include "device/device.h"
 #include "tensor/create.h"
@@ -125,19 +128,33 @@ static ctrt_status fail_format(const char *what)
     return ctrt_fail(CTRT_ERR_FORMAT, "queue_get: %s in a message; was it put by another version of ctrt?", what);
 }
 
-/* Copies the descriptors that arrived, moves the bytes behind `count` records to their place, and checks the sizes. */
+/* Takes over the descriptors that arrived, which message_close closes. Returns their number. A descriptor that cannot
+ * be moved above 2 is lost, as if the limit of open files had been reached before. */
+static uint32_t take_files(struct message *message, struct msghdr *header)
+{
+    uint32_t files = 0;
+    for (struct cmsghdr *part = CMSG_FIRSTHDR(header); part != NULL; part = CMSG_NXTHDR(header, part)) {
+        const bool rights = part->cmsg_level == SOL_SOCKET && part->cmsg_type == SCM_RIGHTS;
+        const uint32_t arrived = rights ? (uint32_t)((part->cmsg_len - CMSG_LEN(0)) / sizeof(int)) : 0;
+        for (uint32_t i = 0; i < arrived; i++) {
+            int fd;
+            memcpy(&fd, CMSG_DATA(part) + i * sizeof fd, sizeof fd);
+            if ((fd = fd_above_stdio(fd)) >= 0)
+                message->files[files++] = fd;
+            else
+                header->msg_flags |= MSG_CTRUNC;
+        }
+    }
+    memset(message->borrowed, 0, sizeof message->borrowed);
+    return files;
+}
+
+/* Takes over the descriptors, moves the bytes behind `count` records to their place, and checks the sizes. */
 static ctrt_status parse(struct message *message, struct msghdr *header, size_t received)
 {
     const struct message_head sent = message->head;
     struct rlimit limit = { 0 };
-    uint32_t files = 0;
-    for (struct cmsghdr *part = CMSG_FIRSTHDR(header); part != NULL; part = CMSG_NXTHDR(header, part))
-        if (part->cmsg_level == SOL_SOCKET && part->cmsg_type == SCM_RIGHTS) {
-            files = (uint32_t)((part->cmsg_len - CMSG_LEN(0)) / sizeof(int));
-            memcpy(message->files, CMSG_DATA(part), files * sizeof(int));
-        }
-    message->head.files = files;
-    memset(message->borrowed, 0, sizeof message->borrowed);
+    const uint32_t files = message->head.files = take_files(message, header);
     if (received < sizeof sent || sent.magic != MAGIC || sent.count > CTRT_QUEUE_MAX_TENSORS
         || sent.size > CTRT_QUEUE_MAX_BYTES
         || received != sizeof sent + sent.count * sizeof(struct record) + sent.size)
@@ -153,6 +170,15 @@ static ctrt_status parse(struct message *message, struct msghdr *header, size_t 
     return CTRT_OK;
 }
 
+/* Whether a receive of 0 bytes means that no process can send any more. A packet of a peer may have 0 bytes too. */
+static bool at_end(int socket, const struct msghdr *header)
+{
+    struct pollfd wanted = { .fd = socket };
+    int waiting = 0;
+    return header->msg_controllen == 0 && poll(&wanted, 1, 0) > 0 && (wanted.revents & POLLHUP)
+           && ioctl(socket, FIONREAD, &waiting) == 0 && waiting == 0;
+}
+
 ctrt_status message_receive(struct message *message, int *error, int socket)
 {
     union control control;
@@ -161,7 +187,7 @@ ctrt_status message_receive(struct message *message, int *error, int socket)
                              .msg_controllen = sizeof control };
     message->head = (struct message_head){ 0 };
     const ssize_t received = recvmsg(socket, &header, MSG_DONTWAIT | MSG_CMSG_CLOEXEC);
-    *error = received < 0 ? errno : received == 0 ? EPIPE : 0;
+    *error = received < 0 ? errno : received == 0 && at_end(socket, &header) ? EPIPE : 0;
     if (*error != 0) {
         message->head.files = 0;
         return CTRT_OK;

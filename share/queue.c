@@ -20,6 +20,7 @@
 #include <unistd.h>
 
 #include "base/clock.h"
+#include "base/descriptor.h"
 #include "base/host_alloc.h"
 #include "device/device.h"
 #include "share/message.h"
@@ -83,7 +84,7 @@ ctrt_status ctrt_queue_new(ctrt_queue **out, int capacity)
     state->magic = STATE_MAGIC;
     state->capacity = (uint32_t)capacity;
     ctrt_status status = CTRT_OK;
-    if (socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, ends) != 0)
+    if (fds_above_stdio(socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, ends), ends) != 0)
         status = ctrt_fail(CTRT_ERR_IO, "queue_new: cannot create a socket: %s", strerror(errno));
     if (status == CTRT_OK) {
         /* Without the right to exceed it, the system's limit applies. */
@@ -112,7 +113,8 @@ ctrt_status ctrt_queue_from_descriptors(ctrt_queue **out, const int descriptors[
                                      || type != SOCK_SEQPACKET))
             return ctrt_fail(CTRT_ERR_FORMAT, "queue_from_descriptors: %d is not a socket of a queue", descriptors[i]);
     }
-    const int copy = fcntl(descriptors[STATE], F_DUPFD_CLOEXEC, 0);     /* a failed call must not close it */
+    /* A failed call must not close the descriptor of the program. */
+    const int copy = fcntl(descriptors[STATE], F_DUPFD_CLOEXEC, STDERR_FILENO + 1);
     if (copy < 0)
         return ctrt_fail(CTRT_ERR_FORMAT, "queue_from_descriptors: %d: %s", descriptors[STATE], strerror(errno));
     CTRT_TRY(ctrt_context(shared_segment_open(&segment, copy), "queue_from_descriptors"));

@@ -41,9 +41,10 @@ TSAN_TESTS     =
 
 # --- the tree itself -------------------------------------------------------------------------------------------------
 
-TREE_TESTS += tests/headers.sh tests/layers.sh tests/macros.sh tests/exports.sh tests/abi/abidiff.sh
-EXTRA_DIST += tests/headers.sh tests/layers.sh tests/macros.sh tests/exports.sh tests/installed.c tests/installed.sh \
-              tests/lib.sh tests/lsan.supp tests/run.sh tests/tsan.supp
+TREE_TESTS += tests/descriptors.sh tests/headers.sh tests/layers.sh tests/macros.sh tests/exports.sh \
+              tests/abi/abidiff.sh
+EXTRA_DIST += tests/descriptors.sh tests/headers.sh tests/layers.sh tests/macros.sh tests/exports.sh \
+              tests/installed.c tests/installed.sh tests/lib.sh tests/lsan.supp tests/run.sh tests/tsan.supp
 
 # Reference data, and the scripts that create it.
 EXTRA_DIST += \
@@ -133,8 +134,11 @@ TSAN_TESTS   += tests/unit/test-cpu-threads.c
 public_tests += tests/unit/test-share.c tests/unit/test-share-kill.c
 TSAN_TESTS   += tests/unit/test-share.c
 
-# Loading data.
+# Loading data; a program without stdin, stdout and stderr.
 public_tests += tests/unit/test-data.c
+if PLUGIN_COMM_HOST
+public_tests += tests/unit/test-descriptors.c
+endif
 
 if PLUGIN_SIM
 # Simulated devices, streams, dry runs.

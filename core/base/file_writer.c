@@ -12,6 +12,7 @@
 #include <unistd.h>
 
 #include "base/base.h"
+#include "base/descriptor.h"
 
 #define MAX_LINKS 40                    /* the limit of the Linux kernel */
 
@@ -90,7 +91,7 @@ static int path_resolve(char *target, struct stat *about, const char *path)
         if (descriptor_of(target) >= 0)
             return 0;
         /* Owner and content are read through one descriptor, because the path could be replaced between two calls. */
-        const int fd = open(target, O_PATH | O_NOFOLLOW | O_CLOEXEC);
+        const int fd = fd_above_stdio(open(target, O_PATH | O_NOFOLLOW | O_CLOEXEC));
         if (fd < 0) {
             *about = (struct stat){ 0 };
             return errno == ENOENT ? 0 : errno;
@@ -113,7 +114,7 @@ static ctrt_status open_in_place(struct file_writer *writer, const char *target)
 {
     struct stat about;
     do /* open of a pipe waits for a reader */
-        writer->fd = open(target, O_WRONLY | O_CLOEXEC | O_NOCTTY | O_NOFOLLOW);
+        writer->fd = fd_above_stdio(open(target, O_WRONLY | O_CLOEXEC | O_NOCTTY | O_NOFOLLOW));
     while (writer->fd < 0 && errno == EINTR);
     if (writer->fd < 0)
         return failed("open", writer->path, errno);
@@ -164,8 +165,8 @@ static int folder_open(const char *target)
 {
     char buffer[PATH_MAX];
     const char *folder = folder_of(buffer, target);
-    const int fd = open(folder, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-    return fd < 0 && errno == EACCES ? open(folder, O_PATH | O_DIRECTORY | O_CLOEXEC) : fd;
+    const int fd = fd_above_stdio(open(folder, O_RDONLY | O_DIRECTORY | O_CLOEXEC));
+    return fd < 0 && errno == EACCES ? fd_above_stdio(open(folder, O_PATH | O_DIRECTORY | O_CLOEXEC)) : fd;
 }
 
 /* Creates and opens the temporary file. Its name is the target's name, truncated to NAME_MAX, plus ".tmp-PID-N".
@@ -177,8 +178,8 @@ static int temporary_create(struct file_writer *writer, mode_t mode)
     do {
         snprintf(writer->temporary, sizeof writer->temporary, "%.*s.tmp-%ld-%u", kept, writer->name, (long)getpid(),
                  atomic_fetch_add(&counter, 1));
-        writer->fd = openat(writer->folder, writer->temporary, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC | O_NOFOLLOW,
-                            mode);
+        writer->fd = fd_above_stdio(openat(writer->folder, writer->temporary,
+                                           O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC | O_NOFOLLOW, mode));
     } while (writer->fd < 0 && (errno == EEXIST || errno == EINTR));
     return writer->fd < 0 ? errno : 0;
 }

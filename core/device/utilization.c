@@ -8,6 +8,7 @@
 #include <time.h>
 
 #include "base/base.h"
+#include "base/descriptor.h"
 #include "base/host_alloc.h"
 #include "base/strbuf.h"
 #include "base/thread.h"
@@ -86,7 +87,7 @@ static void program_name(char *text, size_t bytes, int64_t pid)
     char path[48];
     text[0] = '\0';
     snprintf(path, sizeof path, "/proc/%lld/comm", (long long)pid);
-    FILE *file = fopen(path, "re");
+    FILE *file = fopen_above_stdio(path);
     if (file == NULL)
         return;
     if (fgets(text, (int)bytes, file) == NULL)

@@ -25,6 +25,7 @@
 #include <unistd.h>
 
 #include "base/base.h"
+#include "base/descriptor.h"
 #include "base/param.h"
 #include "base/thread.h"
 #include "ctrt/memory.h"
@@ -112,7 +113,7 @@ static bool is_kernel_file(int fd)
 static int watch(const char *path, const char *trigger)
 {
     struct stat facts;
-    int fd = open(path, O_RDWR | O_NONBLOCK | O_CLOEXEC), why = 0;
+    int fd = fd_above_stdio(open(path, O_RDWR | O_NONBLOCK | O_CLOEXEC)), why = 0;
     if (fd < 0)
         return errno;
     bool fifo = fstat(fd, &facts) == 0 && S_ISFIFO(facts.st_mode);
@@ -134,7 +135,7 @@ static bool group_file(char *path, size_t bytes)
 {
     char line[1024];
     bool found = false;
-    FILE *file = fopen("/proc/self/cgroup", "re");
+    FILE *file = fopen_above_stdio("/proc/self/cgroup");
     while (file != NULL && !found && fgets(line, sizeof line, file) != NULL)
         found = strncmp(line, "0::/", 4) == 0;
     if (file != NULL)
@@ -291,7 +292,7 @@ static void after_fork_in_child(void)
 static bool start_thread(void)
 {
     sigset_t all, before;
-    watcher.wake = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
+    watcher.wake = fd_above_stdio(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
     if (watcher.wake < 0)
         return false;
     sigfillset(&all);                       /* leave signals to the program's threads */

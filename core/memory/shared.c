@@ -12,6 +12,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "base/descriptor.h"
 #include "base/host_alloc.h"
 #include "base/lock.h"
 
@@ -74,7 +75,7 @@ static ctrt_status segment_add(struct shared_segment **out, int fd, size_t bytes
 ctrt_status shared_segment_new(struct shared_segment **out, size_t bytes)
 {
     struct stat file;
-    const int fd = memfd_create("ctrt-share", MFD_CLOEXEC | MFD_ALLOW_SEALING);
+    const int fd = fd_above_stdio(memfd_create("ctrt-share", MFD_CLOEXEC | MFD_ALLOW_SEALING));
     if (fd < 0)
         return fail_errno("cannot create", bytes, errno);
     int error = bytes > PTRDIFF_MAX ? EFBIG : shared_file_allocate(fd, bytes);

@@ -25,6 +25,7 @@
 #include <unistd.h>
 
 #include "base/base.h"
+#include "base/descriptor.h"
 
 #define MAX_LINKS 40
 
@@ -113,7 +114,7 @@ static int enter(struct walk *w, int fd, const struct stat *facts)
 static int enter_root(struct walk *w)
 {
     struct stat facts;
-    int fd = open("/", O_PATH | O_DIRECTORY | O_CLOEXEC);
+    int fd = fd_above_stdio(open("/", O_PATH | O_DIRECTORY | O_CLOEXEC));
     w->shown[0] = '\0';
     if (fd < 0 || fstat(fd, &facts) != 0) {
         const int error = errno;
@@ -145,7 +146,7 @@ static int follow(struct walk *w, int fd, const char *path)
 static int open_file(struct walk *w, int *out, const char *name, const char *path)
 {
     struct stat facts;
-    int fd = openat(w->at, name, O_RDONLY | O_NOFOLLOW | O_NONBLOCK | O_NOCTTY | O_CLOEXEC);
+    int fd = fd_above_stdio(openat(w->at, name, O_RDONLY | O_NOFOLLOW | O_NONBLOCK | O_NOCTTY | O_CLOEXEC));
     if (fd < 0 || fstat(fd, &facts) != 0) {
         const int error = errno;
         if (fd >= 0)
@@ -193,7 +194,7 @@ static int walk_on(struct walk *w, int *file)
         if (!append(path, sizeof path, w->shown, name))
             return validate_errno(ENAMETOOLONG, "folder", shown(w), w->reason, w->bytes);
         memmove(w->rest, from + length, strlen(from + length) + 1);
-        const int fd = openat(w->at, name, O_PATH | O_NOFOLLOW | O_CLOEXEC);
+        const int fd = fd_above_stdio(openat(w->at, name, O_PATH | O_NOFOLLOW | O_CLOEXEC));
         if (fd < 0 || fstat(fd, &facts) != 0) {
             const int error = errno;
             if (fd >= 0)
@@ -256,7 +257,7 @@ int open_checked(struct checked_file *out, const char *path, bool strict, uid_t 
 {
     out->file = out->folder = -1;
     if (!strict) {
-        out->file = open(path, O_RDONLY | O_NONBLOCK | O_NOCTTY | O_CLOEXEC);
+        out->file = fd_above_stdio(open(path, O_RDONLY | O_NONBLOCK | O_NOCTTY | O_CLOEXEC));
         return out->file >= 0 ? VALIDATE_OK : validate_errno(errno, "file", path, reason, bytes);
     }
     if (path[0] != '/' || strlen(path) >= PATH_MAX)

@@ -4,6 +4,7 @@
 #include <dlfcn.h>
 
 #include "base/base.h"
+#include "base/descriptor.h"
 #include "base/intern.h"
 #include "base/lock.h"
 #include "base/host_alloc.h"
@@ -56,4 +57,5 @@ const ctrt_host registry_host = {
     .message = ctrt_error_message,
     .describe = host_describe,
     .at_fork = lock_at_fork,
+    .descriptor = fd_above_stdio,
 };

@@ -319,7 +319,17 @@ typedef struct ctrt_host {
      * the library has taken its own locks, which is the usual lock order; the other two run before the library releases
      * them. */
     ctrt_status (*at_fork)(void (*before)(void), void (*in_parent)(void), void (*in_child)(void));
+    /* Pass every new descriptor through this function: descriptors of the library are never 0, 1 or 2, even in a
+     * program that was started with one of them closed. Returns `fd` if it is above 2 or negative; otherwise closes it
+     * and returns a duplicate with FD_CLOEXEC, or -1 with errno. */
+    int (*descriptor)(int fd);
 } ctrt_host;
+
+/* The same. Returns `fd` before init, where a probe has no host table. */
+static inline int ctrt_plugin_descriptor(const ctrt_host *host, int fd)
+{
+    return CTRT_SLOT(host, descriptor) ? host->descriptor(fd) : fd;
+}
 
 /* ---- backends --------------------------------------------------------------------------------------------------- */
 

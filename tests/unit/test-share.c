@@ -398,6 +398,24 @@ TEST(test_hostile, "messages with changed bytes or missing ends give errors, or 
     }
     CHECK(refused > FEWER_SANITIZED(4000) / 4, "only %d messages were refused", refused);
     CHECK_EQ(open_files(), files);
+    ctrt_queue_release(&queue);
+    OK(ctrt_queue_new(&queue, 1), ctrt_queue_descriptors(ends, queue));
+    for (int with_files = 0; with_files < 2; with_files++) {        /* 0 bytes are not the end of the queue */
+        bad = good;
+        bad.size = 0;
+        bad.control_bytes = with_files ? good.control_bytes : 0;
+        raw_call(&bad, ends[0], raw_send);
+        FAILS(FORMAT, (ctrt_queue_get(NULL, NULL, NULL, NULL, queue, 0), "wrong sizes in a message"));
+        CHECK_EQ(open_files(), files);
+        OK(ctrt_queue_put(queue, NULL, 0, NULL, 0, 0), ctrt_queue_get(NULL, NULL, NULL, NULL, queue, 0));
+    }
+    bad.size = 0;
+    bad.control_bytes = 0;
+    raw_call(&bad, ends[0], raw_send);              /* before a message and the end */
+    OK(ctrt_queue_put(queue, NULL, 0, NULL, 0, 0), ctrt_queue_close_put(queue));
+    FAILS(FORMAT, (ctrt_queue_get(NULL, NULL, NULL, NULL, queue, 0), "wrong sizes in a message"));
+    OK(ctrt_queue_get(NULL, NULL, NULL, NULL, queue, 0));
+    FAILS(STATE, (ctrt_queue_get(NULL, NULL, NULL, NULL, queue, 0), "no process can put messages any more"));
 }
 
 TEST(test_lost, "a message that a killed process took and did not count does not fill the queue")

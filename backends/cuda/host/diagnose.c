@@ -44,13 +44,25 @@ bool cuda_read_file(const char *path, char *text, size_t bytes)
 {
     char full[PATH_MAX];
     text[0] = '\0';
-    const int fd = place(full, "%s", path) ? open(full, O_RDONLY | O_CLOEXEC) : -1;
+    const int fd = place(full, "%s", path) ? ctrt_plugin_descriptor(cuda_host, open(full, O_RDONLY | O_CLOEXEC)) : -1;
     if (fd < 0)
         return false;
     const ssize_t got = read(fd, text, bytes - 1);
     close(fd);
     text[got > 0 ? got : 0] = '\0';
     return got > 0;
+}
+
+/* Opens a folder below cuda_root. Returns NULL if it cannot be read. */
+static DIR *open_folder(const char *path)
+{
+    char full[PATH_MAX];
+    const int fd = place(full, "%s", path)
+                       ? ctrt_plugin_descriptor(cuda_host, open(full, O_RDONLY | O_DIRECTORY | O_CLOEXEC)) : -1;
+    DIR *folder = fd >= 0 ? fdopendir(fd) : NULL;
+    if (folder == NULL && fd >= 0)
+        close(fd);
+    return folder;
 }
 
 static bool exists(const char *path)
@@ -92,7 +104,7 @@ static void look_at_module(struct machine *m)
         find_version(m->version, text);
     if (m->version[0] == '\0' && cuda_read_file("/sys/module/nvidia/version", text, sizeof text))
         find_version(m->version, text);
-    DIR *folder = place(path, "/proc/driver/nvidia/gpus") ? opendir(path) : NULL;
+    DIR *folder = open_folder("/proc/driver/nvidia/gpus");
     for (struct dirent *entry; folder != NULL && m->gpus < CUDA_DEVICES && (entry = readdir(folder)) != NULL;) {
         char file[300];
         if (entry->d_name[0] == '.')
@@ -109,7 +121,7 @@ static void look_at_module(struct machine *m)
 static void look_at_bus(struct machine *m)
 {
     char path[PATH_MAX], file[300], text[64];
-    DIR *folder = place(path, "/sys/bus/pci/devices") ? opendir(path) : NULL;
+    DIR *folder = open_folder("/sys/bus/pci/devices");
     if (folder == NULL) {
         m->cards = -1;
         return;
@@ -165,7 +177,7 @@ static int open_node(const char *path)
     char full[PATH_MAX];
     if (!place(full, "%s", path))
         return ENOENT;
-    const int fd = open(full, O_RDWR | O_CLOEXEC | O_NONBLOCK);
+    const int fd = ctrt_plugin_descriptor(cuda_host, open(full, O_RDWR | O_CLOEXEC | O_NONBLOCK));
     if (fd < 0)
         return errno;
     close(fd);

@@ -26,6 +26,7 @@ struct arena_name {
 
 static pthread_mutex_t arenas_lock = PTHREAD_MUTEX_INITIALIZER;
 static struct host_arena *arenas;           /* of this process */
+static const ctrt_host *library;
 
 /* ---- fork: the child can use no group of its parent, but it can create new ones ---- */
 
@@ -38,6 +39,7 @@ static void after_fork_in_child(void)
 void host_arena_init(const ctrt_host *host)
 {
     static bool done;
+    library = host;
     if (!done && CTRT_SLOT(host, at_fork))
         done = host->at_fork(NULL, NULL, after_fork_in_child) == CTRT_OK;
 }
@@ -102,7 +104,7 @@ static void *map_shared(int fd, size_t bytes)
 
 ctrt_status host_map_new(void **out, int *fd, size_t bytes)
 {
-    *fd = memfd_create("ctrt-comm", MFD_CLOEXEC);
+    *fd = ctrt_plugin_descriptor(library, memfd_create("ctrt-comm", MFD_CLOEXEC));
     void *memory = MAP_FAILED;
     if (*fd >= 0 && ftruncate(*fd, (off_t)bytes) == 0)
         memory = map_shared(*fd, bytes);
@@ -122,7 +124,7 @@ static ctrt_status map_file(void **out, size_t bytes, const char *path, uint64_t
 {
     struct stat file;
     ctrt_status status = CTRT_OK;
-    const int fd = open(path, O_RDWR | O_CLOEXEC);
+    const int fd = ctrt_plugin_descriptor(library, open(path, O_RDWR | O_CLOEXEC));
     if (fd < 0)
         return ctrt_fail(CTRT_ERR_COMM, "cannot open the memory of rank 0, %s: %s; the ranks must be processes of one "
                          "user that see each other in /proc", path, strerror(errno));

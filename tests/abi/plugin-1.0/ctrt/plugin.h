@@ -145,7 +145,12 @@ typedef struct ctrt_host {
     const char *(*message)(void);
     bool (*describe)(char *text, size_t bytes, const void *address);
     ctrt_status (*at_fork)(void (*before)(void), void (*in_parent)(void), void (*in_child)(void));
+    int (*descriptor)(int fd);
 } ctrt_host;
+static inline int ctrt_plugin_descriptor(const ctrt_host *host, int fd)
+{
+    return CTRT_SLOT(host, descriptor) ? host->descriptor(fd) : fd;
+}
 enum {
     CTRT_DEVICE_HOST_MEMORY = 1,
     CTRT_DEVICE_ASYNCHRONOUS = 2
