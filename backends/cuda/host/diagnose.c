@@ -98,7 +98,7 @@ static void find_version(char version[32], const char *text)
 
 static void look_at_module(struct machine *m)
 {
-    char text[512], path[PATH_MAX];
+    char text[512];
     m->module = exists("/proc/driver/nvidia/version") || exists("/sys/module/nvidia");
     if (cuda_read_file("/proc/driver/nvidia/version", text, sizeof text))
         find_version(m->version, text);
