@@ -35,12 +35,14 @@ function declare(name, op_form, in_place, text) {
     printf "/** %s. */\nctrt_status %s(ctrt_tensor **out, %s);\n", text, name,
         unary ? "ctrt_tensor *x" : "ctrt_tensor *a, ctrt_tensor *b"
     if (!unary)
-        printf "/** %s, with a number as b. */\nctrt_status %s_scalar(ctrt_tensor **out, ctrt_tensor *a, ctrt_scalar b);\n", text, name
+        printf "/** %s, with a number as b. */\nctrt_status %s_scalar(%s);\n", text, name,
+            "ctrt_tensor **out, ctrt_tensor *a, ctrt_scalar b"
     if (in_place == "yes")
         printf "/** %s, in place. */\nctrt_status %s_(ctrt_tensor *self%s);\n", text, name,
             unary ? "" : ", ctrt_tensor *other"
     if (in_place == "yes" && !unary)
-        printf "/** %s, in place, with a number as b. */\nctrt_status %s_scalar_(ctrt_tensor *self, ctrt_scalar other);\n", text, name
+        printf "/** %s, in place, with a number as b. */\nctrt_status %s_scalar_(%s);\n", text, name,
+            "ctrt_tensor *self, ctrt_scalar other"
 }
 
 function table(form) {

@@ -2,7 +2,9 @@
 /* nn/module.c: modules: creation and destruction, registration of tensors and child modules, forward. */
 #include "nn/module.h"
 
+#include "base/intern.h"
 #include "base/stack.h"
+#include "memory_stats/block_table.h"
 #include "memory_stats/label.h"
 #include "tensor/scope.h"
 
@@ -230,6 +232,20 @@ static ctrt_status children_add(ctrt_module *module, const char *name, ctrt_modu
     return CTRT_OK;
 }
 
+/* Gives the memory of the child's tensors their paths as labels: "1.0.weight" when a child "1" is added. */
+static void label_tensors(ctrt_module *child, const char *name)
+{
+    const struct walk *walk;
+    const char *base = label_here(), *slash = base[0] != '\0' ? "/" : "";
+    for (int kind = 0; kind < WALK_KINDS; kind++)
+        for (size_t i = 0; module_walk(&walk, child, kind) == CTRT_OK && i < walk->count; i++) {
+            const struct storage *storage = walk->entries[i].tensor->storage;
+            const char *label = intern_format("%s%s%s.%s", base, slash, name, walk->entries[i].name);
+            if (label != NULL)
+                block_table_label(storage->device->memory, storage->block.address, label);
+        }
+}
+
 ctrt_status ctrt_module_add_module(ctrt_module *module, const char *name, ctrt_module *child)
 {
     if (child == NULL)
@@ -240,6 +256,8 @@ ctrt_status ctrt_module_add_module(ctrt_module *module, const char *name, ctrt_m
         status = children_add(module, name, child);
     if (status)
         ctrt_module_release(&child);
+    else if (unlikely(atomic_load_explicit(&label_wanted, memory_order_relaxed)))
+        label_tensors(child, name);
     return status;
 }
 

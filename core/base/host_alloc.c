@@ -140,6 +140,11 @@ static void free_lists_drop(struct thread_state *state)
     }
 }
 
+void free_lists_release(void)
+{
+    free_lists_drop(&thread_state);
+}
+
 void free_list_overflow(enum free_list_id id, void *object)
 {
     /* The first object that a thread frees registers the thread, so that its lists are freed when the thread exits.

@@ -59,6 +59,8 @@ static inline void *free_list_take(enum free_list_id id, size_t bytes)
 
 /* Slow path of free_list_put: frees `object`. */
 void free_list_overflow(enum free_list_id id, void *object);
+/* Frees the objects in the calling thread's free lists. */
+void free_lists_release(void);
 /* Calls `visit` for the memory of every tensor. Objects in free lists, and objects that other threads take or put
  * meanwhile, have unspecified contents; objects that were never taken are zero. `visit` must not allocate or free
  * tensors. Thread-safe. */

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* memory/shutdown.c: ctrt_memory_release_all and ctrt_shutdown. */
+#include "base/host_alloc.h"
 #include "base/base.h"
 #include "base/strbuf.h"
 #include "device/close.h"
@@ -104,5 +105,6 @@ ctrt_status ctrt_shutdown(void)
                 snprintf(message, sizeof message, "%s", ctrt_error_message());
             }
         }
+    free_lists_release();
     return first != CTRT_OK ? ctrt_fail(first, "%s", message) : CTRT_OK;
 }

@@ -186,8 +186,8 @@ void block_table_segment(struct device_memory *memory, enum history_action actio
     history_note(memory, &event);
 }
 
-/* Sets `op` for the block at `address`, if the block has none. */
-static void name_block(struct device_memory *memory, const void *address, const char *op)
+/* Sets `op` (NULL: none) for the block at `address`, if the block has none, and `label` (NULL: unchanged). */
+static void name_block(struct device_memory *memory, const void *address, const char *op, const char *label)
 {
     uint64_t number = 0;
     int shard = shard_of(address);
@@ -195,13 +195,19 @@ static void name_block(struct device_memory *memory, const void *address, const 
         return;
     shard_lock(shard);
     struct block_entry *place = ptr_map_find(&memory->blocks->shards[shard], address, sizeof *place);
-    if (place != NULL && place->op == NULL) {
-        place->op = op;
+    if (place != NULL && (place->op == NULL || label != NULL)) {
+        place->op = place->op == NULL ? op : place->op;
+        place->label = label != NULL ? label : place->label;
         number = place->number;
     }
     shard_unlock(shard);
     if (number != 0)
-        history_name(memory, number, op);
+        history_name(memory, number, op, label);
+}
+
+void block_table_label(struct device_memory *memory, const void *address, const char *label)
+{
+    name_block(memory, address, NULL, label);
 }
 
 void block_table_name_outputs(struct device_memory *memory, const ctrt_view *const *outputs, int n_outputs,
@@ -212,7 +218,7 @@ void block_table_name_outputs(struct device_memory *memory, const ctrt_view *con
         for (int i = 0; i < n_inputs && fresh; i++)
             fresh = inputs[i] == NULL || inputs[i]->data != outputs[o]->data;
         if (fresh)
-            name_block(memory, outputs[o]->data, op);
+            name_block(memory, outputs[o]->data, op, NULL);
     }
 }
 

@@ -37,6 +37,10 @@ struct block_entry {
 void block_table_name_outputs(struct device_memory *memory, const ctrt_view *const *outputs, int n_outputs,
                               const ctrt_view *const *inputs, int n_inputs, const char *op);
 
+/* Sets the label (an interned string) of the block at `address` and of the event of its allocation. No effect for an
+ * address that is not in the table. */
+void block_table_label(struct device_memory *memory, const void *address, const char *label);
+
 /* Copies all entries, sorted by address, to a new array that the caller frees. No entries: NULL and 0. Returns false if
  * memory runs out. */
 bool block_table_list(struct block_entry **out, size_t *count, struct device_memory *memory);

@@ -72,12 +72,15 @@ __attribute__((noinline)) void history_note(struct device_memory *memory, struct
     pthread_mutex_unlock(&history_lock);
 }
 
-void history_name(struct device_memory *memory, uint64_t number, const char *op)
+void history_name(struct device_memory *memory, uint64_t number, const char *op, const char *label)
 {
     pthread_mutex_lock(&history_lock);
     struct history *ring = memory->history;
-    if (ring != NULL && ring->events[number % ring->capacity].number == number)
-        ring->events[number % ring->capacity].op = op;
+    struct history_event *event = ring != NULL ? &ring->events[number % ring->capacity] : NULL;
+    if (event != NULL && event->number == number) {
+        event->op = op != NULL ? op : event->op;
+        event->label = label != NULL ? label : event->label;
+    }
     pthread_mutex_unlock(&history_lock);
 }
 

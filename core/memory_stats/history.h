@@ -12,8 +12,8 @@ uint64_t history_now(void);
 /* Like history_now, with a resolution of some milliseconds, at a fifth of the cost. Used for the time of an allocation
  * when no history is recorded. */
 uint64_t history_about_now(void);
-/* Sets the op of event `number`, if the ring still contains it. */
-void history_name(struct device_memory *memory, uint64_t number, const char *op);
+/* Sets op and label of event `number`, if the ring still contains it. NULL: unchanged. */
+void history_name(struct device_memory *memory, uint64_t number, const char *op, const char *label);
 /* Replaces the ring by an empty one of that many entries; 0: no ring. CTRT_ERR_OUT_OF_MEMORY leaves the old ring. */
 ctrt_status history_resize(struct device_memory *memory, size_t entries);
 
