@@ -4,6 +4,7 @@
 
 #include "base/base.h"
 #include "base/param.h"
+#include "base/thread.h"
 #include "device/launcher.h"
 #include "graph/capture.h"
 #include "memory/pool.h"
@@ -131,11 +132,13 @@ static ctrt_status parallel_forward(ctrt_tensor **y, ctrt_module *self, ctrt_ten
 static void parallel_destroy(ctrt_module *self)
 {
     struct parallel *state = ctrt_module_state(self);
+    struct error_text *error = error_set_aside();       /* a program releases the net before it reads the message */
     if (state->config.module != NULL && self->children.count > 0)
         module_set_stand_in(state->config.module, NULL, self);
     if (state->table != NULL)
         state->table->destroy(state->strategy);
     ctrt_comm_release(&state->comm);
+    error_put_back(error);
     auto_free(state->choice);
     host_free(state->devices);
     host_free(state->description);

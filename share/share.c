@@ -24,6 +24,7 @@ bool ctrt_tensor_is_shared(const ctrt_tensor *tensor)
 ctrt_status tensor_share(const char *who, ctrt_tensor *tensor)
 {
     struct shared_segment *segment = NULL;
+    CTRT_TRY(ctrt_context(storage_present(tensor->storage), "%s", who));
     if (tensor_shared(tensor))
         return CTRT_OK;
     CTRT_TRY(tensor_share_check(who, tensor));

@@ -53,6 +53,19 @@ static void error_drop(struct thread_state *state)
     state->error = NULL;
 }
 
+struct error_text *error_set_aside(void)
+{
+    struct error_text *error = thread_state.error;
+    thread_state.error = NULL;
+    return error;
+}
+
+void error_put_back(struct error_text *error)
+{
+    error_drop(&thread_state);
+    thread_state.error = error;
+}
+
 /* Returns the calling thread's message buffer for writing, or NULL if it cannot be allocated. Uses malloc instead of
  * host_alloc, so that injected allocation failures do not affect error messages. */
 static struct error_text *error_writable(void)

@@ -52,6 +52,11 @@ void thread_register(void);
  * which do not run. */
 void thread_on_exit(void (*cleaner)(struct thread_state *state));
 
+/* status.c: sets the calling thread's error message aside, for functions that release objects, which must not change
+ * the message; error_put_back restores it and drops the message that was set in between. */
+struct error_text *error_set_aside(void);
+void error_put_back(struct error_text *error);
+
 /* Disables cancellation of the calling thread (pthread_cancel) until the matching cancel_restore. Pairs can nest.
  *
  * A thread that holds a lock of lock.h has cancellation disabled. Code that does I/O or waits without such a lock must

@@ -160,8 +160,10 @@ ctrt_status hazard_before(ctrt_stream *stream, const ctrt_view *view, bool write
 #ifdef CTRT_WITHOUT_ORDER                   /* bench/bookkeeping.sh */
     return CTRT_OK;
 #endif
-    if (storage == NULL || !storage->ordered)
+    if (storage == NULL)
         return CTRT_OK;
+    if (!storage->ordered)
+        return storage_present(storage);
     if (unlikely(stream_captured(stream))) {
         struct capture *capture = atomic_load(&stream->capture);
         capture->ops->use(capture, storage, writes);
@@ -360,8 +362,10 @@ void hazard_note(const ctrt_view *view, timepoint point)
 ctrt_status hazard_host(const ctrt_view *view, bool writes)
 {
     struct storage *storage = view->owner;
-    if (storage == NULL || !storage->ordered)
+    if (storage == NULL)
         return CTRT_OK;
+    if (!storage->ordered)
+        return storage_present(storage);
     struct storage_uses *uses = &storage->uses;
     timepoint points[HAZARD_READERS + 1];
     uses_lock(uses);

@@ -92,3 +92,16 @@ void storage_destroy(struct storage *self)
         pool_free(self->device->memory, &self->block, self->bytes, NULL);
     }
 }
+
+void storage_absent_release(struct storage *self)
+{
+    (void)self;
+}
+
+ctrt_status storage_absent_fail(const struct storage *self)
+{
+    absent_use *used;
+    memcpy(&used, &self->user[0], sizeof used);
+    const ctrt_status status = used(self->user[1]);
+    return status != CTRT_OK ? status : ctrt_fail(CTRT_ERR_STATE, "the tensor has no elements at present");
+}

@@ -94,6 +94,18 @@ static inline void storage_order(struct storage *self, ctrt_stream *stream, time
 /* Frees the data. The struct itself is freed by its owner. */
 void storage_destroy(struct storage *self);
 
+/* The `release` of a storage without elements, whose `ordered` is false. user[0] points to an absent_use function,
+ * user[1] is its argument (ctrt_tensor_new_absent). */
+typedef ctrt_status absent_use(void *user);
+void storage_absent_release(struct storage *self);
+/* Fails with the error of the absent_use function. */
+ctrt_status storage_absent_fail(const struct storage *self);
+/* Fails if the storage has no elements. Call before elements are accessed without one of the functions of hazard.h. */
+static inline ctrt_status storage_present(const struct storage *self)
+{
+    return likely(self->release != storage_absent_release) ? CTRT_OK : storage_absent_fail(self);
+}
+
 /* Drops one reference; the last one frees the data and the struct. Used once tensors besides the creating one may hold
  * references. */
 static inline void storage_release(struct storage *self)

@@ -44,6 +44,7 @@ static ctrt_status complete(ctrt_operand *operand, const ctrt_op_call *call, con
     if (tensor->device != call->device)
         return ctrt_fail(CTRT_ERR_DEVICE, "%s: %s %d is on %s, expected %s", call->op, role, index,
                          tensor->device->name, call->device->name);
+    CTRT_TRY(ctrt_context(storage_present(tensor->storage), "%s: %s %d", call->op, role, index));
     view->data = (char *)tensor->view.data + operand->offset;
     view->owner = tensor->storage;
     if (!within(view, tensor->storage))

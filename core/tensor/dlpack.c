@@ -51,6 +51,7 @@ ctrt_status ctrt_to_dlpack(struct DLManagedTensorVersioned **out, ctrt_tensor *t
                          "to_dlpack: the memory policy %s of %s moves tensors, so another library cannot use their "
                          "addresses; copy the tensor with ctrt_cpu first", tensor->device->memory->policy_name,
                          tensor->device->name);
+    CTRT_TRY(ctrt_context(storage_present(tensor->storage), "to_dlpack"));
     CTRT_TRY(ctrt_context(ctrt_device_synchronize(tensor->device), "to_dlpack"));
 
     struct exported *exported = host_calloc(sizeof *exported);

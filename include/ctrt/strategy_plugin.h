@@ -131,9 +131,18 @@ CTRT_API void ctrt_sync_layers_abort(ctrt_module *module, const char *reason);
 
 /* Makes `tensor` use the elements, shape, strides and device of `source`, whose dtype must be the same
  * (CTRT_ERR_DTYPE). History, hooks and requires_grad of `tensor` stay. `tensor` must not be the result of an op
- * (CTRT_ERR_AUTOGRAD), and must have no gradient if shape or device changes (CTRT_ERR_STATE). Graphs that have saved
+ * (CTRT_ERR_AUTOGRAD), and its gradient, if any, must fit the source (CTRT_ERR_STATE). Graphs that have saved
  * `tensor` compute their gradients with the new elements if its shape and version are then those from before. */
 CTRT_API ctrt_status ctrt_tensor_set_data(ctrt_tensor *tensor, ctrt_tensor *source);
+/* Creates a tensor without elements and memory, for a parameter whose elements the strategy has freed. Ops, copies and
+ * collectives that would access an element, also of a view of it, call used(user) and fail with the status that it
+ * returns, which names the parameter. ctrt_tensor_data returns NULL. ctrt_tensor_set_data with such a source keeps the
+ * gradient of `tensor`, whatever its shape, and a later call replaces the source by elements that fit the gradient.
+ *
+ * On success *out owns one reference. `used` may be called as long as the tensor or a view of it exists, in any thread
+ * that uses it. Errors: those of ctrt_empty, CTRT_ERR_INVALID_ARGUMENT for NULL. */
+CTRT_API ctrt_status ctrt_tensor_new_absent(ctrt_tensor **out, ctrt_ints shape, ctrt_dtype dtype, ctrt_device *device,
+                                            ctrt_status (*used)(void *user), void *user);
 /* Sets the version of the tensor's storage (ctrt_tensor_version). Two tensors of the same elements that take turns in a
  * parameter have the same version. */
 CTRT_API void ctrt_tensor_set_version(ctrt_tensor *tensor, uint32_t version);

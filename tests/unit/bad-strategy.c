@@ -32,6 +32,12 @@ static void bad_sum_trees(void)
     FINE((ctrt_sum_tree_release(&tree), ctrt_sum_tree_release(&other), ctrt_sum_tree_release(NULL), tree == NULL));
 }
 
+static ctrt_status no_elements(void *user)
+{
+    (void)user;
+    return ctrt_fail(CTRT_ERR_NOT_FOUND, "there are no elements");
+}
+
 static void bad_data(void)
 {
     CTRT_AUTO(tensor) result = NULL;
@@ -46,6 +52,13 @@ static void bad_data(void)
     FINE(ctrt_tensor_set_grad(parameter, NULL) == CTRT_OK);
     ctrt_tensor_release(&grad);
     FINE((ctrt_tensor_set_version(NULL, 1), true));
+    CTRT_AUTO(tensor) absent = NULL;
+    BAD(INVALID_ARGUMENT, ctrt_tensor_new_absent(NULL, CTRT_SHAPE(2), CTRT_F32, p.cpu, no_elements, NULL),
+        ctrt_tensor_new_absent(&absent, CTRT_SHAPE(2), CTRT_F32, NULL, no_elements, NULL),
+        ctrt_tensor_new_absent(&absent, CTRT_SHAPE(2), CTRT_F32, p.cpu, NULL, NULL));
+    BAD(SHAPE, ctrt_tensor_new_absent(&absent, CTRT_SHAPE(-1), CTRT_F32, p.cpu, no_elements, NULL));
+    FINE(ctrt_tensor_new_absent(&absent, CTRT_SHAPE(2), CTRT_F32, p.cpu, no_elements, NULL) == CTRT_OK);
+    BAD(NOT_FOUND, ctrt_exp(&result, absent), ctrt_zero_(absent), ctrt_tensor_share_(absent));
 }
 
 void bad_strategy(void)
