@@ -78,8 +78,8 @@ EXTRA_DIST += \
     tests/unit/fake_pool.h tests/unit/file_tree.h tests/unit/folder.h tests/unit/forbid.h tests/unit/log_kept.h \
     tests/unit/memory_checks.h tests/unit/memory_host.h tests/unit/multi_block.h tests/unit/multi_check.h \
     tests/unit/nccl_job.h tests/unit/parallel_check.h tests/unit/pipeline_check.h tests/unit/rank_check.h \
-    tests/unit/share_check.h tests/unit/sims.h tests/unit/small_net.h tests/unit/soft_begin.h tests/unit/spill_check.h \
-    tests/unit/store_check.h tests/unit/strategy_check.h tests/unit/tap.h tests/unit/tensors.h
+    tests/unit/share_check.h tests/unit/sharded_check.h tests/unit/sims.h tests/unit/small_net.h \
+    tests/unit/soft_begin.h tests/unit/spill_check.h tests/unit/store_check.h tests/unit/strategy_check.h tests/unit/tap.h tests/unit/tensors.h
 
 # Tensors, ops, autograd, modules.
 public_tests += \
@@ -187,7 +187,7 @@ comm_tests   += tests/unit/test-comm-traffic.c
 endif
 if PLUGIN_STRATEGY_SINGLE
 if PLUGIN_STRATEGY_SHARDED
-comm_tests   += tests/unit/test-sharded.c
+comm_tests   += tests/unit/test-sharded.c tests/unit/test-sharded-uses.c
 public_tests += tests/unit/test-sharded-costs.c
 endif
 if PLUGIN_STRATEGY_DISTRIBUTED

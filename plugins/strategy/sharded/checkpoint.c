@@ -33,16 +33,15 @@ static ctrt_status save_begin(struct sharded *s)
         CTRT_TRY(status);
     }
     for (size_t i = 0; i < s->slot_count; i++)
-        CTRT_TRY(slot_show(&s->slots[i], s->slots[i].host));
+        CTRT_TRY(slot_set(&s->slots[i], SLOT_WHOLE, s->slots[i].host));
     return CTRT_OK;
 }
 
 static void hosts_end(struct sharded *s)
 {
-    for (size_t i = 0; i < s->slot_count; i++) {
-        slot_restore(&s->slots[i]);
+    slots_shard(s);
+    for (size_t i = 0; i < s->slot_count; i++)
         ctrt_tensor_release(&s->slots[i].host);
-    }
 }
 
 /* ---- optimizers ---- */

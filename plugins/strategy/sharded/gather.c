@@ -132,7 +132,6 @@ ctrt_status sequence_begin(struct sharded *s, bool backward)
     }
     for (size_t g = 0; g < s->group_count; g++) {
         struct group *group = &s->groups[g];
-        group->ended = false;
         group->first_call = group->last_call = 0;
     }
     return CTRT_OK;

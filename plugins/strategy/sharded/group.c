@@ -36,11 +36,29 @@ static ctrt_status modules_add(struct division *d, ctrt_module *module)
     return CTRT_OK;
 }
 
+/* Gives the parameters of `module` to group g, or to group 0 if another group has them as well. `own`: only those that
+ * are registered in the module itself, whose names have no dots. */
+static void owners_set(struct division *d, ctrt_module *module, size_t g, bool own)
+{
+    const struct ranks *r = &d->s->r;
+    ctrt_tensor *tensor = NULL;
+    const char *name = NULL;
+    for (size_t i = 0; ctrt_module_parameter(&name, &tensor, module, i) == CTRT_OK; i++) {
+        size_t p = 0;
+        while (p < r->parameters && r->tensors[p] != tensor)
+            p++;
+        if (p < r->parameters && (!own || strchr(name, '.') == NULL))
+            d->owner[p] = d->owner[p] == SIZE_MAX ? g : 0;
+    }
+}
+
 /* Each child of a module is a group. A Sequential only calls its children, so these are groups instead of the
- * Sequential. The children of a MultiheadAttention are not, because it reads their parameters itself. */
+ * Sequential. The children of a MultiheadAttention are not, because it reads their parameters itself. Parameters of the
+ * module itself and of a Sequential belong to group 0, also those that a child has as well. */
 static ctrt_status modules_find(struct division *d, ctrt_module *module)
 {
     ctrt_module *child = NULL;
+    owners_set(d, module, 0, true);
     if (strcmp(ctrt_module_kind(module), "MultiheadAttention") == 0)
         return CTRT_OK;
     for (size_t i = 0; ctrt_module_child(NULL, &child, module, i) == CTRT_OK; i++) {
@@ -56,23 +74,13 @@ static ctrt_status modules_find(struct division *d, ctrt_module *module)
 
 /* Finds the group of each parameter. The module itself is group 0, which also gets parameters that several groups
  * share. */
-static ctrt_status owners_find(struct division *d)
+static void owners_find(struct division *d)
 {
-    const struct ranks *r = &d->s->r;
-    for (size_t g = 1; g < d->count; g++) {
-        ctrt_tensor *tensor = NULL;
-        for (size_t i = 0; ctrt_module_parameter(NULL, &tensor, d->modules[g], i) == CTRT_OK; i++) {
-            size_t p = 0;
-            while (p < r->parameters && r->tensors[p] != tensor)
-                p++;
-            if (p < r->parameters)
-                d->owner[p] = d->owner[p] == SIZE_MAX ? g : 0;
-        }
-    }
-    for (size_t p = 0; p < r->parameters; p++)
+    for (size_t g = 1; g < d->count; g++)
+        owners_set(d, d->modules[g], g, false);
+    for (size_t p = 0; p < d->s->r.parameters; p++)
         if (d->owner[p] == SIZE_MAX)
             d->owner[p] = 0;
-    return CTRT_OK;
 }
 
 static void slot_make(struct sharded *s, struct slot *slot, size_t parameter, size_t group)
@@ -153,7 +161,7 @@ ctrt_status groups_make(struct sharded *s)
     if (status == CTRT_OK)
         status = modules_find(&d, s->r.module);
     if (status == CTRT_OK)
-        status = owners_find(&d);
+        owners_find(&d);
     if (status == CTRT_OK)
         status = division_apply(s, &d);
     free(d.owner);
@@ -166,6 +174,7 @@ void groups_free(struct sharded *s)
     for (size_t i = 0; i < s->slot_count; i++) {
         ctrt_tensor_release(&s->slots[i].tensor);
         ctrt_tensor_release(&s->slots[i].shard);
+        ctrt_tensor_release(&s->slots[i].away);
         ctrt_tensor_release(&s->slots[i].aside);
         ctrt_tensor_release(&s->slots[i].fresh);
         ctrt_tensor_release(&s->slots[i].whole);
@@ -216,6 +225,7 @@ static ctrt_status slot_shard(struct sharded *s, struct slot *slot, struct part 
     CTRT_TRY(rows_cut(&rows, slot, slot->tensor, s->r.device));
     if (slot->own > 0)
         CTRT_TRY(ctrt_copy_(slot->shard, rows));
+    CTRT_TRY(slot_away_new(slot));
     if (ctrt_tensor_grad(slot->tensor) != NULL)
         CTRT_TRY(rows_cut(&slot->aside, slot, ctrt_tensor_grad(slot->tensor), s->r.device));
     return CTRT_OK;
@@ -246,33 +256,43 @@ ctrt_status shards_make(struct sharded *s)
 
 void shards_show(struct sharded *s)
 {
-    for (size_t i = 0; i < s->slot_count; i++) {
-        s->slots[i].shown = true;               /* until now the tensor is the whole parameter */
-        slot_restore(&s->slots[i]);
-    }
+    for (size_t i = 0; i < s->slot_count; i++)
+        s->slots[i].state = SLOT_WHOLE;         /* until now the tensor is the whole parameter */
+    slots_shard(s);
     s->divided = true;
 }
 
-/* ---- exchange with the gathered parameters ---- */
+/* ---- states ---- */
 
-ctrt_status slot_show(struct slot *slot, ctrt_tensor *data)
+ctrt_status slot_set(struct slot *slot, enum slot_state state, ctrt_tensor *data)
 {
-    if (!slot->shown)
-        slot->aside = ctrt_tensor_retain(ctrt_tensor_grad(slot->tensor));
-    slot->shown = true;
+    if (slot->state == state && state != SLOT_WHOLE)
+        return CTRT_OK;
+    if (slot->state == SLOT_WHOLE) {
+        (void)ctrt_tensor_set_grad(slot->tensor, NULL);
+        (void)ctrt_tensor_set_data(slot->tensor, slot->shard);
+        (void)ctrt_tensor_set_grad(slot->tensor, slot->aside);
+        ctrt_tensor_release(&slot->aside);
+    }
+    slot->state = state;
+    if (state != SLOT_WHOLE)
+        return ctrt_tensor_set_data(slot->tensor, state == SLOT_AWAY ? slot->away : slot->shard);
+    slot->aside = ctrt_tensor_retain(ctrt_tensor_grad(slot->tensor));
     CTRT_TRY(ctrt_tensor_set_grad(slot->tensor, NULL));
     return ctrt_tensor_set_data(slot->tensor, data);
 }
 
-void slot_restore(struct slot *slot)
+void slots_away(struct sharded *s)
 {
-    if (!slot->shown)
-        return;
-    slot->shown = false;
-    (void)ctrt_tensor_set_grad(slot->tensor, NULL);
-    (void)ctrt_tensor_set_data(slot->tensor, slot->shard);
-    (void)ctrt_tensor_set_grad(slot->tensor, slot->aside);
-    ctrt_tensor_release(&slot->aside);
+    for (size_t i = 0; i < s->slot_count; i++)
+        if (s->slots[i].state != SLOT_WHOLE)
+            (void)slot_set(&s->slots[i], SLOT_AWAY, NULL);
+}
+
+void slots_shard(struct sharded *s)
+{
+    for (size_t i = 0; i < s->slot_count; i++)
+        (void)slot_set(&s->slots[i], SLOT_SHARD, NULL);
 }
 
 ctrt_status group_open(struct sharded *s, struct group *group)
@@ -281,14 +301,14 @@ ctrt_status group_open(struct sharded *s, struct group *group)
         return CTRT_OK;
     group->open = true;
     for (size_t i = group->first; i < group->first + group->count; i++)
-        CTRT_TRY(slot_show(&s->slots[i], s->slots[i].full));
+        CTRT_TRY(slot_set(&s->slots[i], SLOT_WHOLE, s->slots[i].full));
     return CTRT_OK;
 }
 
 void group_close(struct sharded *s, struct group *group)
 {
     for (size_t i = group->first; group->open && i < group->first + group->count; i++)
-        slot_restore(&s->slots[i]);
+        (void)slot_set(&s->slots[i], SLOT_AWAY, NULL);
     group->open = false;
 }
 

@@ -5,6 +5,7 @@
  * a hook lives as long as the graph, which may outlive the strategy. Its `user` is therefore not a pointer but the
  * numbers of the instance, of the pass and of the group. */
 #include <pthread.h>
+#include <stdlib.h>
 
 #include "sharded.h"
 
@@ -88,29 +89,66 @@ static void *numbers_pack(const struct sharded *s, size_t group)
     return (void *)(uintptr_t)((uint64_t)s->serial << 40 | (uint64_t)(s->pass & 0xffffff) << 16 | group);
 }
 
+/* ---- use of a parameter that is not gathered ---- */
+
+/* `argument`: the serial number of the instance, and the index of the slot. */
+static ctrt_status on_use_away(void *argument)
+{
+    const uint64_t numbers = (uintptr_t)argument;
+    const struct sharded *s = instance_find((uint32_t)(numbers >> 40));
+    const char *name = "";
+    ctrt_tensor *tensor = NULL;
+    if (s == NULL)
+        return ctrt_fail(CTRT_ERR_STATE, "a parameter that the strategy sharded has freed is used after the release of "
+                         "its net");
+    const struct slot *slot = &s->slots[numbers & 0xffffffffff];
+    const char *owner = ctrt_module_kind(s->groups[slot->group].module);
+    const char *user = s->running != NULL && !s->forward_ended ? ctrt_module_kind(s->running->module) : NULL;
+    (void)ctrt_module_parameter(&name, &tensor, s->r.module, slot->parameter);
+    if (user != NULL)
+        return ctrt_fail(CTRT_ERR_STATE, "%s uses the parameter \"%s\" of %s, which the strategy sharded gathers only "
+                         "while %s runs; before ctrt_parallel_new, register it in %s as well "
+                         "(ctrt_module_add_parameter), then it stays gathered", user, name, owner, owner, user);
+    return ctrt_fail(CTRT_ERR_STATE, "the parameter \"%s\" of %s is used between the forward and the backward pass, when "
+                     "the strategy sharded does not gather it; use it within the forward function of the module that "
+                     "is passed to ctrt_parallel_new", name, owner);
+}
+
+ctrt_status slot_away_new(struct slot *slot)
+{
+    struct sharded *s = slot->s;
+    const uint64_t numbers = (uint64_t)s->serial << 40 | (uint64_t)(slot - s->slots);
+    return ctrt_tensor_new_absent(&slot->away, ctrt_ints_of(slot->shape, slot->ndim), ctrt_tensor_dtype(slot->tensor),
+                                  s->r.device, on_use_away, (void *)(uintptr_t)numbers);
+}
+
 /* ---- backward ---- */
 
-/* Nodes run in the reverse order of their recording. So when the gradient of a group's output is computed, groups whose
- * modules began to run later have completed their backward pass. */
-static ctrt_status later_groups_end(struct sharded *s, const struct group *group)
+/* Nodes run in the reverse order of their recording. So when the gradient of a group's output in `pass` is computed,
+ * the nodes of later passes have run, and groups of the last pass whose modules began to run later have completed their
+ * backward pass. */
+static ctrt_status later_groups_end(struct sharded *s, const struct group *group, uint32_t pass)
 {
     for (size_t g = 1; g < s->group_count; g++) {
         struct group *other = &s->groups[g];
-        if (!other->open || other == group || other->first_call <= group->last_call)
+        const bool other_pass = other->pass != pass;
+        if (!other->open || other == group
+            || (!other_pass && (pass != s->pass || other->first_call <= group->last_call)))
             continue;
         if (s->mode == STEP)
             CTRT_TRY(reduce_complete(s, other));
-        if (s->mode == STEP || other->waiting == 0)
+        if (s->mode == STEP || other_pass || other->waiting == 0)
             group_forget(s, other);
     }
     return CTRT_OK;
 }
 
-static ctrt_status backward_begins(struct sharded *s, struct group *group)
+static ctrt_status backward_begins(struct sharded *s, struct group *group, uint32_t pass)
 {
-    if (s->all_open || group->open)
+    if (s->all_open || (group->open && group->pass == pass))
         return CTRT_OK;
-    CTRT_TRY(later_groups_end(s, group));
+    CTRT_TRY(later_groups_end(s, group, pass));
+    group->pass = pass;
     return sequence_open(s, group, true);
 }
 
@@ -122,11 +160,13 @@ static ctrt_status on_output_gradient(void *user, ctrt_tensor **grad)
     if (s == NULL)
         return ctrt_fail(CTRT_ERR_STATE, "sharded: the net of this backward pass has been released, so its parameters "
                          "cannot be gathered");
-    if ((numbers >> 16 & 0xffffff) != (s->pass & 0xffffff) || (s->mode != STEP && s->mode != FORWARD))
-        return ctrt_fail(CTRT_ERR_STATE, "sharded: another pass has begun after the forward pass of this backward "
-                         "pass; run the backward pass before the next forward pass");
+    const uint32_t before = (s->pass - (uint32_t)(numbers >> 16)) & 0xffffff;
+    if (before > s->joined || (s->mode != STEP && s->mode != FORWARD))
+        return ctrt_fail(CTRT_ERR_STATE, "sharded: the forward pass of this backward pass has ended, because a "
+                         "backward pass, a step or a checkpoint of the net came after it; add up the losses of several "
+                         "forward passes, or run the backward pass of each before the next one");
     const bool was = ctrt_set_streams_ordered(true);
-    const ctrt_status status = backward_begins(s, &s->groups[numbers & 0xffff]);
+    const ctrt_status status = backward_begins(s, &s->groups[numbers & 0xffff], s->pass - before);
     ctrt_set_streams_ordered(was);
     return ctrt_context(status, "sharded");
 }
@@ -141,15 +181,19 @@ static struct group *group_of(struct sharded *s, const ctrt_module *module)
     return NULL;
 }
 
+/* Also of modules below that of a group. */
 static ctrt_status before_forward(void *user, ctrt_module *module)
 {
     struct sharded *s = user;
     struct group *group = group_of(s, module);
-    if (s->mode == IDLE || group == NULL || (s->forward_ended && !s->all_open))
+    if (s->mode == IDLE || (s->forward_ended && !s->all_open))
         return ctrt_fail(CTRT_ERR_STATE, "the parameters of this module are distributed by the strategy sharded; run "
                          "it by ctrt_forward or ctrt_parallel_step with the net of ctrt_parallel_new");
-    if (s->all_open)
+    if (s->all_open || group == NULL)
         return CTRT_OK;
+    group->outer = s->running;
+    group->pass = s->pass;
+    s->running = group;
     if (group->first_call == 0 && !s->ordered && s->seen_count < s->group_count)
         s->seen[s->seen_count++] = (size_t)(group - s->groups);
     if (group->first_call == 0)
@@ -171,19 +215,53 @@ static ctrt_status after_forward(void *user, ctrt_module *module, ctrt_tensor *o
     if (s->all_open || group == NULL)
         return CTRT_OK;
     group->last_call = ++s->calls;
-    group->ended = true;
+    s->running = group->outer;
     if (s->mode != EVALUATE && ctrt_grad_enabled() && ctrt_tensor_requires_grad(output))
         CTRT_TRY(ctrt_tensor_add_hook(output, on_output_gradient, numbers_pack(s, (size_t)(group - s->groups)), NULL));
-    if (group->keep && s->mode != EVALUATE)
-        group_close(s, group);
-    else
-        group_forget(s, group);
+    if (module != s->r.module || s->mode != STEP) {         /* a loss function may use the parameters of group 0 */
+        if (group->keep && s->mode != EVALUATE)
+            group_close(s, group);
+        else
+            group_forget(s, group);
+    }
     return module == s->r.module ? forward_ends(s) : CTRT_OK;
 }
 
 static const ctrt_forward_hooks forward_hooks = {
     .size = sizeof(ctrt_forward_hooks), .before = before_forward, .after = after_forward,
 };
+
+static const ctrt_forward_hooks inner_hooks = { .size = sizeof(ctrt_forward_hooks), .before = before_forward };
+
+static bool has_hooks(struct sharded *s, const ctrt_module *module)
+{
+    bool found = group_of(s, module) != NULL;
+    for (size_t i = 0; i < s->inner_count && !found; i++)
+        found = s->inner[i].module == module;
+    return found;
+}
+
+/* Adds hooks to the modules below `module` that have parameters and no hooks yet. */
+static ctrt_status inner_add(struct sharded *s, ctrt_module *module)
+{
+    ctrt_module *child = NULL;
+    for (size_t i = 0; ctrt_module_child(NULL, &child, module, i) == CTRT_OK; i++) {
+        if (ctrt_module_parameter_count(child) == 0)
+            continue;
+        if (!has_hooks(s, child)) {
+            struct inner *grown = realloc(s->inner, (s->inner_count + 1) * sizeof *grown), *inner;
+            if (grown == NULL)
+                return no_memory();
+            s->inner = grown;
+            inner = &s->inner[s->inner_count];
+            CTRT_TRY(ctrt_module_add_forward_hooks(child, &inner_hooks, s, &inner->hooks));
+            inner->module = ctrt_module_retain(child);
+            s->inner_count++;
+        }
+        CTRT_TRY(inner_add(s, child));
+    }
+    return CTRT_OK;
+}
 
 ctrt_status hooks_add(struct sharded *s)
 {
@@ -192,11 +270,18 @@ ctrt_status hooks_add(struct sharded *s)
         CTRT_TRY(ctrt_module_add_forward_hooks(group->module, &forward_hooks, s, &group->hooks));
         group->hooked = true;
     }
-    return CTRT_OK;
+    return inner_add(s, s->r.module);
 }
 
 void hooks_remove(struct sharded *s)
 {
+    while (s->inner_count > 0) {
+        struct inner *inner = &s->inner[--s->inner_count];
+        (void)ctrt_module_remove_forward_hooks(inner->module, inner->hooks);
+        ctrt_module_release(&inner->module);
+    }
+    free(s->inner);
+    s->inner = NULL;
     for (size_t g = 0; s->groups != NULL && g < s->group_count; g++)
         if (s->groups[g].hooked)
             (void)ctrt_module_remove_forward_hooks(s->groups[g].module, s->groups[g].hooks);

@@ -295,6 +295,7 @@ static ctrt_status group_complete(struct sharded *s, struct group *group)
     CTRT_TRY(reductions_wait(s));
     for (size_t g = 0; g < s->group_count; g++)
         group_forget(s, &s->groups[g]);
+    slots_shard(s);
     CTRT_TRY(reduced(s, NULL));
     s->all_open = false;
     s->mode = IDLE;
@@ -410,6 +411,7 @@ static ctrt_status finish(struct sharded *s, ctrt_tensor **mean, ctrt_tensor *lo
     CTRT_TRY(reductions_wait(s));
     for (size_t g = 0; g < s->group_count; g++)
         group_forget(s, &s->groups[g]);
+    slots_shard(s);
     return reduced(s, used);
 }
 

@@ -29,6 +29,7 @@ void pass_close(struct sharded *s)
 {
     for (size_t g = 0; s->groups != NULL && g < s->group_count; g++)
         group_forget(s, &s->groups[g]);
+    slots_shard(s);
     reduce_cancel(s);
     s->all_open = s->started = false;
     s->mode = IDLE;
@@ -61,7 +62,8 @@ static ctrt_status module_check(struct sharded *s)
         const struct slot *slot = &s->slots[i];
         const char *name = "";
         ctrt_tensor *tensor = NULL;
-        const bool divided = slot->shown || ctrt_tensor_shares_storage(slot->tensor, slot->shard);
+        const bool divided = ctrt_tensor_shares_storage(slot->tensor, slot->state == SLOT_AWAY ? slot->away
+                                                                                              : slot->shard);
         if (divided && ctrt_tensor_requires_grad(slot->tensor) == slot->trains)
             continue;
         (void)ctrt_module_parameter(&name, &tensor, s->r.module, slot->parameter);
@@ -71,18 +73,24 @@ static ctrt_status module_check(struct sharded *s)
     return CTRT_OK;
 }
 
-/* Begins a pass. All ranks call it. */
-static ctrt_status pass_begin(struct sharded *s, enum mode mode)
+/* Begins a pass. All ranks call it. `joins`: the pass continues one in the mode FORWARD, so that one backward pass can
+ * run through both. */
+static ctrt_status pass_begin(struct sharded *s, enum mode mode, bool joins)
 {
     s->pass++;
+    s->joined = joins ? s->joined + 1 : 0;
     s->calls = 0;
     s->forward_ended = false;
-    s->local = s->no_sync && mode != CANONICAL;
+    s->running = NULL;
     CTRT_TRY(sequence_begin(s, mode == STEP || mode == FORWARD));
-    if (mode != EVALUATE && s->r.broadcast_buffers && ctrt_module_is_training(s->r.module))
+    if (!joins && mode != EVALUATE && s->r.broadcast_buffers && ctrt_module_is_training(s->r.module))
         CTRT_TRY(ranks_buffers(&s->r));
-    reduce_begin(s);
+    if (!joins)
+        reduce_begin(s);
+    if (!joins || mode == FORWARD)
+        s->local = s->no_sync && mode != CANONICAL;
     s->mode = mode;
+    slots_away(s);
     return CTRT_OK;
 }
 
@@ -107,11 +115,15 @@ static ctrt_status forward_run(struct sharded *s, ctrt_tensor **y, ctrt_tensor *
 static ctrt_status sharded_forward(void *self, ctrt_tensor **y, ctrt_tensor *const *inputs, int count)
 {
     struct sharded *s = self;
+    const bool joins = s->mode == FORWARD && !s->started && s->r.canonical == 0;
     CTRT_TRY(fail_all(s, module_check(s)));
-    CTRT_TRY(fail_all(s, pass_check(s)));
-    CTRT_TRY(fail_all(s, pass_begin(s, ctrt_grad_enabled() ? FORWARD : EVALUATE)));
+    if (!joins)
+        CTRT_TRY(fail_all(s, pass_check(s)));
+    CTRT_TRY(fail_all(s, pass_begin(s, ctrt_grad_enabled() ? FORWARD : EVALUATE, joins)));
     const ctrt_status status = fail_all(s, forward_run(s, y, inputs, count));
-    if (s->mode == EVALUATE)
+    if (s->mode == EVALUATE && joins)
+        s->mode = FORWARD;
+    else if (s->mode == EVALUATE)
         pass_close(s);
     return status;
 }
@@ -149,6 +161,7 @@ static ctrt_status step_canonical(struct sharded *s, ctrt_tensor **loss, const c
         status = ctrt_gradients_take(s->r.grads, s->r.module);
     for (size_t g = 0; g < s->group_count; g++)
         group_forget(s, &s->groups[g]);
+    slots_shard(s);
     if (status == CTRT_OK)
         ctrt_no_grad status = reduce_cut(s);
     ctrt_gradients_release(s->r.grads, s->r.parameters + 1);
@@ -169,7 +182,7 @@ static ctrt_status sharded_step(void *self, ctrt_tensor **loss, const ctrt_strat
     if (status == CTRT_OK)
         status = pass_check(s);
     if (status == CTRT_OK)
-        status = pass_begin(s, s->r.canonical > 0 ? CANONICAL : STEP);
+        status = pass_begin(s, s->r.canonical > 0 ? CANONICAL : STEP, false);
     if (status == CTRT_OK)
         status = step_run(s, loss, batch);
     if (status != CTRT_OK)

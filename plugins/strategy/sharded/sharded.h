@@ -21,6 +21,15 @@
 
 struct sharded;
 
+/* The elements of a parameter's handle, the module's tensor. slot_set changes from each state to each other.
+ *
+ *   SHARD   this rank's rows, with their gradient: between passes
+ *   AWAY    none: in a pass, while no module runs that has the parameter. The handle has the shape of the whole
+ *           parameter and the shard's gradient (so that zero_grad works between forward and backward). Its use is an
+ *           error that names the parameter.
+ *   WHOLE   the whole parameter, with the gradient of the pass; the shard's gradient is in `aside` */
+enum slot_state { SLOT_SHARD, SLOT_AWAY, SLOT_WHOLE };
+
 /* A parameter. */
 struct slot {
     struct sharded *s;
@@ -35,11 +44,12 @@ struct slot {
     bool trains;                            /* requires grad */
     ctrt_tensor *shard;                     /* a slice of the part's shard; owned */
     ctrt_tensor *full;                      /* the gathered parameter; owned; NULL: not gathered */
-    ctrt_tensor *aside;                     /* the shard's gradient while `shown` is true; owned */
+    ctrt_tensor *away;                      /* without elements, in the shape of the whole parameter; owned */
+    ctrt_tensor *aside;                     /* the shard's gradient in the state SLOT_WHOLE; owned */
     ctrt_tensor *fresh;                     /* whole gradient of a pass without reduction; owned */
     ctrt_tensor *whole;                     /* sum of the whole gradients of passes without reduction; owned */
     ctrt_tensor *host;                      /* whole parameter on the cpu while a file is written; owned */
-    bool shown;                             /* the module's tensor has other elements than the shard */
+    enum slot_state state;
     bool arrived;                           /* the backward pass has computed its gradient */
     bool used;                              /* it has got a gradient since the last reduction */
     uint64_t hook;
@@ -71,12 +81,19 @@ struct group {
     bool pending;                           /* its gather is issued, and not received yet */
     bool gathered;                          /* slots have `full` */
     bool open;                              /* tensors are the whole parameters */
-    bool ended;                             /* its forward pass has run */
     bool launched;                          /* its reduction within the row has begun */
     bool column;                            /* its reduction over the column has begun */
     size_t waiting;                         /* gradients that the backward pass has not computed yet */
+    uint32_t pass;                          /* the pass for which it is open */
+    struct group *outer;                    /* while its forward pass runs: the group whose module called it */
     uint64_t first_call, last_call;         /* in a forward pass: numbers of its first begin and its last end */
     size_t place, back;                     /* indices in the sequence: forward, and backward (SIZE_MAX: none) */
+};
+
+/* A module below that of a group, which must not run between passes. */
+struct inner {
+    ctrt_module *module;                    /* owned */
+    uint64_t hooks;
 };
 
 enum mode {
@@ -109,6 +126,8 @@ struct sharded {
     size_t part_count;
     struct group *groups;                   /* group 0: of the module itself */
     size_t group_count;
+    struct inner *inner;
+    size_t inner_count;
     size_t *order;                          /* groups in the order of the forward pass */
     size_t *seen, seen_count;               /* groups in the order in which their modules first ran */
     bool ordered;                           /* `order` is that of rank 0 */
@@ -120,6 +139,8 @@ struct sharded {
     bool all_open;                          /* canonical mode: hooks have no effect */
     bool forward_ended, started;            /* started: a gradient has arrived */
     uint32_t pass;                          /* number of the pass */
+    uint32_t joined;                        /* earlier passes whose backward pass runs together with that of this one */
+    struct group *running;                  /* the innermost one whose forward pass runs */
     uint64_t calls;
     size_t *sequence, sequence_count, forward_count, issued;    /* groups to gather */
     const struct group *again;              /* gathered again outside of the sequence, because its module ran again */
@@ -146,13 +167,15 @@ void shards_show(struct sharded *s);
 /* Writes to *out a new tensor on `device` with this rank's rows of `whole`, which has the shape of the whole
  * parameter. */
 ctrt_status rows_cut(ctrt_tensor **out, const struct slot *slot, ctrt_tensor *whole, ctrt_device *device);
-/* group_open: the tensors of the group become the gathered parameters. group_close: they become the shards again. */
+/* group_open: the tensors of the group become the gathered parameters. group_close: they have no elements. */
 ctrt_status group_open(struct sharded *s, struct group *group);
 void group_close(struct sharded *s, struct group *group);
-/* slot_show: the slot's tensor uses the elements of `data`, which has the shape of the whole parameter; its gradient is
- * kept in `aside`. slot_restore: the tensor is the shard again, with its gradient. */
-ctrt_status slot_show(struct slot *slot, ctrt_tensor *data);
-void slot_restore(struct slot *slot);
+/* Changes the state of a slot. `data`: for SLOT_WHOLE, the elements of the whole parameter. Can fail only for
+ * SLOT_WHOLE. */
+ctrt_status slot_set(struct slot *slot, enum slot_state state, ctrt_tensor *data);
+/* Sets the slots that are not SLOT_WHOLE, or all, to SLOT_AWAY at the beginning of a pass, to SLOT_SHARD at its end. */
+void slots_away(struct sharded *s);
+void slots_shard(struct sharded *s);
 /* Frees the gathered parameters, and waits for a gather that runs. */
 void group_forget(struct sharded *s, struct group *group);
 
@@ -198,7 +221,9 @@ ctrt_status hooks_add(struct sharded *s);
 void hooks_remove(struct sharded *s);
 /* Fails with CTRT_ERR_STATE if another instance in this process divides one of the parameters. */
 ctrt_status instance_check(const struct sharded *s);
-/* Registers this instance, so that hooks of graphs can find it, and sets its serial number. */
+/* Creates the tensor of a slot in the state SLOT_AWAY. */
+ctrt_status slot_away_new(struct slot *slot);
+/* Registers this instance, so that hooks of graphs and tensors can find it, and sets its serial number. */
 ctrt_status instance_add(struct sharded *s);
 void instance_remove(const struct sharded *s);
 
