@@ -109,9 +109,9 @@ static ctrt_status on_use_away(void *argument)
         return ctrt_fail(CTRT_ERR_STATE, "%s uses the parameter \"%s\" of %s, which the strategy sharded gathers only "
                          "while %s runs; before ctrt_parallel_new, register it in %s as well "
                          "(ctrt_module_add_parameter), then it stays gathered", user, name, owner, owner, user);
-    return ctrt_fail(CTRT_ERR_STATE, "the parameter \"%s\" of %s is used between the forward and the backward pass, when "
-                     "the strategy sharded does not gather it; use it within the forward function of the module that "
-                     "is passed to ctrt_parallel_new", name, owner);
+    return ctrt_fail(CTRT_ERR_STATE, "the parameter \"%s\" of %s is used between the forward and the backward pass, "
+                     "when the strategy sharded does not gather it; use it within the forward function of the module "
+                     "that is passed to ctrt_parallel_new", name, owner);
 }
 
 ctrt_status slot_away_new(struct slot *slot)
