@@ -347,11 +347,25 @@ static void creation(struct rank *rank)
     (void)step_rows(net, rank, 0, 0, 2);
 }
 
+/* Environment variables whose values the strategy refuses. */
+static const struct bad {
+    const char *name, *value;
+    ctrt_status status;
+    const char *words;
+} bad[] = {
+    { "CTRT_SHARDED_STAGE", "4", CTRT_ERR_INVALID_ARGUMENT, "CTRT_SHARDED_STAGE=4: expected 1, 2 or 3" },
+    { "CTRT_SHARDED_MESH", "2x2", CTRT_ERR_INVALID_ARGUMENT,
+      "CTRT_SHARDED_MESH=2x2: expected ROWSxCOLUMNS whose product is the number of ranks, 2" },
+    { "CTRT_SHARDED_MESH", "2by1", CTRT_ERR_INVALID_ARGUMENT, "CTRT_SHARDED_MESH=2by1" },
+    { "CTRT_ON_FAILURE", "shrink", CTRT_ERR_NOT_SUPPORTED,
+      "CTRT_ON_FAILURE=shrink: a lost rank takes its part of the parameters along" },
+};
+
 static void bad_params(struct rank *rank)
 {
+    const struct bad *row = rank->argument;
     CTRT_AUTO(module) module = new_net(mlp_new, rank), net = NULL;
-    CHECK_FAILS(ctrt_parallel_new_comm(&net, module, "sharded", rank->comm), CTRT_ERR_INVALID_ARGUMENT,
-                rank->argument);
+    CHECK_FAILS(ctrt_parallel_new_comm(&net, module, "sharded", rank->comm), row->status, row->words);
 }
 
 /* ---- canonical mode ---- */
@@ -395,14 +409,6 @@ static const struct body bodies[] = {
     { "canonical mode", canonical, false, "1", NULL },
 };
 
-static const struct bad {
-    const char *stage, *mesh, *words;
-} bad[] = {
-    { "4", "", "CTRT_SHARDED_STAGE=4: expected 1, 2 or 3" },
-    { "3", "2x2", "CTRT_SHARDED_MESH=2x2: expected ROWSxCOLUMNS whose product is the number of ranks, 2" },
-    { "3", "2by1", "CTRT_SHARDED_MESH=2by1" },
-};
-
 TEST_MAIN
 {
     for (size_t c = FIRST_CONFIG; c < COUNT(configs); c += CONFIG_STEP) {
@@ -418,10 +424,9 @@ TEST_MAIN
     group("bad parameters");
     EACH(row, bad)
         IN_CHILD("CTRT_SIM=devices=4", "CTRT_NUM_THREADS=1") {
-            setenv("CTRT_SHARDED_STAGE", row->stage, 1);
-            setenv("CTRT_SHARDED_MESH", row->mesh, 1);
+            setenv(row->name, row->value, 1);
             CHECK_OK(ctrt_device_get(&cpu, "cpu"));
-            run_quiet(ON_SIM, 2, 20, bad_params, row->words, -1);
+            run_quiet(ON_SIM, 2, 20, bad_params, row, -1);
         }
     return done();
 }

@@ -21,6 +21,11 @@ static const ctrt_param checkpoint_param = {
     .help = "sharded: how ctrt_save and ctrt_optimizer_save write: `whole`: one file with whole tensors; `parts`: a "
             "file per rank with its shards",
 };
+static const ctrt_param failure_param = {
+    .size = sizeof(ctrt_param), .name = "CTRT_ON_FAILURE", .type = CTRT_PARAM_ENUM, .fallback = "stop",
+    .words = "stop|shrink",
+    .help = "what the strategy distributed does when a rank is lost: stop, or go on with the ranks that are left",
+};
 static const ctrt_host *host;
 
 /* ---- passes ---- */
@@ -261,7 +266,12 @@ static ctrt_status mesh_read(struct sharded *s)
 
 static ctrt_status params_read(struct sharded *s)
 {
-    ctrt_param_value stage, checkpoint;
+    ctrt_param_value stage, checkpoint, failure;
+    CTRT_TRY(host->param(&failure, &failure_param));
+    if (failure.integer != 0)
+        return ctrt_fail(CTRT_ERR_NOT_SUPPORTED, "CTRT_ON_FAILURE=shrink: a lost rank takes its part of the parameters "
+                         "along, so the other ranks cannot go on; unset it, save checkpoints and start again from the "
+                         "last one, with any number of ranks, or use the strategy distributed");
     CTRT_TRY(host->param(&stage, &stage_param));
     CTRT_TRY(host->param(&checkpoint, &checkpoint_param));
     s->save_parts = checkpoint.integer != 0;
@@ -361,6 +371,7 @@ static ctrt_status init(const ctrt_host *the_host)
 {
     ctrt_param_value value;
     host = the_host;
+    CTRT_TRY(host->param(&value, &failure_param));
     CTRT_TRY(host->param(&value, &stage_param));
     CTRT_TRY(host->param(&value, &checkpoint_param));
     return host->param(&value, &mesh_param);
