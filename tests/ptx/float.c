@@ -53,9 +53,15 @@ static float divide_approximately(float a, float b)
     return nudge(a / b, bits_of(b));
 }
 
+/* Powers of two with integral exponents are exact on GPUs, and CUDA's expm1f scales by them. */
+static float exp2_approximately(float a)
+{
+    return a == rintf(a) ? exp2f(a) : nudge(exp2f(a), bits_of(a));
+}
+
 #define APPROXIMATE1(X)                                                                                              \
-    X(ex2_approx_f32, nudge(exp2f(a), bits_of(a)))                                                                   \
-    X(ex2_approx_ftz_f32, flush(nudge(exp2f(flush(a)), bits_of(a))))                                                 \
+    X(ex2_approx_f32, exp2_approximately(a))                                                                         \
+    X(ex2_approx_ftz_f32, flush(exp2_approximately(flush(a))))                                                       \
     X(lg2_approx_f32, nudge(log2f(a), bits_of(a)))                                                                   \
     X(lg2_approx_ftz_f32, nudge(log2f(flush(a)), bits_of(a)))                                                        \
     X(rcp_approx_f32, nudge(1 / a, bits_of(a)))                                                                      \
