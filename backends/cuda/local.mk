@@ -44,6 +44,7 @@ cuda_kernels = backends/cuda/kernels/unary.cu backends/cuda/kernels/binary.cu ba
     backends/cuda/kernels/norm.cu backends/cuda/kernels/batch_norm.cu backends/cuda/kernels/pool.cu \
     backends/cuda/kernels/index.cu backends/cuda/kernels/index_sort.cu backends/cuda/kernels/optim.cu
 cuda_kernel_headers = backends/cuda/kernels/attention.cuh backends/cuda/kernels/attention_args.h \
+    backends/cuda/kernels/attention_forward.cuh \
     backends/cuda/kernels/conv.cuh backends/cuda/kernels/conv_args.h backends/cuda/kernels/copy_args.h \
     backends/cuda/kernels/divide_args.h backends/cuda/kernels/elementwise.cuh backends/cuda/kernels/elementwise_args.h \
     backends/cuda/kernels/fast_div.h backends/cuda/kernels/functions.cuh backends/cuda/kernels/gemm.cuh \

@@ -146,6 +146,39 @@ static void check_loss(void)
         }
 }
 
+/* n[0]: causal; n[1]: the scale in thousandths */
+CALL(attention, ctrt_scaled_dot_product_attention(out, in[0], in[1], in[2], NULL, 0, n[0] != 0, (double)n[1] / 1000))
+
+static void check_attention(void)
+{
+    /* With LOGITS the largest score of a row grows from tile to tile. */
+    static const struct {
+        const char *what;
+        int64_t rows, keys, width, values, causal, scale;
+        enum values kind;
+    } cases[] = {
+        { "several tiles", 140, 150, 64, 64, 0, 125, SMOOTH }, { "causal", 260, 260, 64, 64, 1, 125, SMOOTH },
+        { "causal, growing scores", 140, 140, 64, 64, 1, 125, LOGITS },
+        { "growing scores, a negative scale", 40, 230, 64, 64, 0, -125, LOGITS },
+        { "wide, growing scores", 135, 135, 128, 128, 1, 88, LOGITS },
+        { "wide, a negative scale", 40, 70, 128, 120, 0, -88, SMOOTH },
+        { "wider values", 130, 66, 24, 48, 0, 200, SMOOTH }, { "narrow", 130, 130, 32, 32, 1, 177, LOGITS },
+        { "one row", 1, 300, 64, 64, 0, 125, SMOOTH }, { "one row, wide", 1, 300, 128, 128, 0, 88, LOGITS },
+        { "causal, more keys", 70, 200, 32, 40, 1, 177, SMOOTH },
+    };
+    group("attention");
+    EACH(c, cases)
+        for (int d = 0; d < FLOATING; d++) {
+            const bool smooth = c->kind == SMOOTH;
+            /* f32 and f64: scores of up to 4000 have errors of hundreds of epsilons. */
+            compare((struct trial){ c->what, { numbers(CTRT_SHAPE(c->rows, c->width), all_dtypes[d], c->kind),
+                                               numbers(CTRT_SHAPE(c->keys, c->width), all_dtypes[d], c->kind),
+                                               numbers(CTRT_SHAPE(c->keys, c->values), all_dtypes[d], SMOOTH) },
+                                    { smooth, smooth, smooth }, attention, { c->causal, c->scale },
+                                    d < 2 ? 512 : 16, OTHERS }, true);
+        }
+}
+
 /* ---- norms ---- */
 
 CALL(layer_norm, ctrt_layer_norm(out, in[0], CTRT_SHAPE(n[0]), in[1], in[2], 1e-5))
@@ -331,7 +364,7 @@ TEST_MAIN
         return done();
     }
     const uint64_t before = ctrt_fallback_count(NULL);
-    RUN_ALL(check_reductions, check_softmax, check_loss, check_norms, check_index);
+    RUN_ALL(check_reductions, check_softmax, check_loss, check_attention, check_norms, check_index);
     group("the gradient of gather is sorted where tiles would read too many indices");
     const int64_t sorts = run_sorted(gather_trial("one sort", 1, 1 << 22, 1, 140000, true, CTRT_F32));
     CHECK(sorts < 0 || sorts == 1, "%lld sorts, expected 1", (long long)sorts);

@@ -3,14 +3,15 @@
  * 2023) with an online softmax (Milakov and Gimelshein 2018).
  *
  * A block keeps OWN queries and loops over the keys. For each row it keeps the largest score so far and the sum of the
- * exponentials relative to it; the sums are rescaled when a larger score appears. Flops: 2 L S (E + V), about half when
- * causal, because tiles that are entirely masked are skipped. Bytes: q and y once; k and v once per OWN queries, which
- * concurrent blocks read from the L2 cache; 4 (f64: 8) bytes per row for logsumexp. The composite formula reads and
- * writes the L S scores several times. v is loaded while the scores are computed, and the next k while they are used.
+ * exponentials relative to it; the sums are rescaled when a larger score appears. attention_forward.cuh has the kernels
+ * of f16 and bf16. Flops: 2 L S (E + V), about half when causal, because tiles that are entirely masked are skipped.
+ * Bytes: q and y once; k and v once per OWN queries, which concurrent blocks read from the L2 cache; 4 (f64: 8) bytes
+ * per row for logsumexp. The composite formula reads and writes the L S scores several times. v is loaded while the
+ * scores are computed, and the next k while they are used.
  *
  * A row whose scores are all -inf gives 0/0 = NaN, as softmax does. The result of a row does not depend on the timing
  * of blocks, so results are bitwise reproducible. */
-#include "attention.cuh"
+#include "attention_forward.cuh"
 
 template <typename T, int WIDTH> DEVICE void forward(const attention_args &a)
 {
@@ -93,8 +94,12 @@ template <typename T, int WIDTH> DEVICE void forward(const attention_args &a)
     KERNEL_BOUNDS(attention_##type##_32, attention_args, ATTENTION_THREADS(sizeof(T))) { forward<T, 32>(a); }       \
     KERNEL_BOUNDS(attention_##type##_64, attention_args, ATTENTION_THREADS(sizeof(T))) { forward<T, 64>(a); }       \
     KERNEL_BOUNDS(attention_##type##_128, attention_args, ATTENTION_THREADS(sizeof(T))) { forward<T, 128>(a); }
+#define TENSOR_KERNELS(type, T)                                                                                     \
+    KERNEL_BLOCKS(attention_##type##_32, attention_args, ATTENTION_THREADS(2), 2) { forward_tensor<T, 32>(a); }     \
+    KERNEL_BLOCKS(attention_##type##_64, attention_args, ATTENTION_THREADS(2), 2) { forward_tensor<T, 64>(a); }     \
+    KERNEL_BLOCKS(attention_##type##_128, attention_args, ATTENTION_THREADS(2), 2) { forward_tensor<T, 128>(a); }
 
 KERNELS(f32, float)
 KERNELS(f64, double)
-KERNELS(f16, f16)
-KERNELS(bf16, bf16)
+TENSOR_KERNELS(f16, f16)
+TENSOR_KERNELS(bf16, bf16)

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* backends/cuda/kernels/attention.cuh: tiles and thread layouts of attention, for the forward and backward kernels.
+/* backends/cuda/kernels/attention.cuh: tiles and thread layouts of attention, for the backward kernels and for the
+ * forward kernels of f32 and f64.
  *
  * A block keeps OWN rows of one side (queries or keys) and loops over the rows of the other side in steps of STEP. A
  * `team` defines how the threads of a block share the matrix products. Both teams have the same interface:
@@ -60,16 +61,25 @@ template <typename T, int ROWS, int WIDTH>
 DEVICE void load_tile(T *tile, const T *from, int64_t step, int count, int width, bool vectors)
 {
     constexpr int K = 16 / (int)sizeof(T), PITCH = ATTENTION_PITCH((int)sizeof(T), WIDTH),
-        THREADS = ATTENTION_THREADS((int)sizeof(T));
+        THREADS = ATTENTION_THREADS((int)sizeof(T)), ACROSS = WIDTH / K, DOWN = THREADS / ACROSS;
+    static_assert(THREADS % ACROSS == 0 && ROWS % DOWN == 0, "the threads load whole rows");
     if (vectors) {
-#pragma unroll 4
-        for (int v = (int)threadIdx.x; v < ROWS * WIDTH / K; v += THREADS) {
-            const int row = v / (WIDTH / K), column = v % (WIDTH / K) * K;
-            const bool inside = row < count && column < width;
-            copy_async(tile + row * PITCH + column, inside ? from + row * step + column : from, inside);
+        const int row = (int)threadIdx.x / ACROSS, column = (int)threadIdx.x % ACROSS * K;
+        const T *const at = from + row * step + column;
+        T *const to = tile + row * PITCH + column;
+        if (count >= ROWS) {
+#pragma unroll
+            for (int r = 0; r < ROWS; r += DOWN)
+                copy_async(to + r * PITCH, at + r * step, column < width);
+        } else {
+#pragma unroll 1
+            for (int r = 0; r < ROWS; r += DOWN) {
+                const bool inside = row + r < count && column < width;
+                copy_async(to + r * PITCH, inside ? at + r * step : from, inside);
+            }
         }
     } else {
-#pragma unroll 4
+#pragma unroll 1
         for (int v = (int)threadIdx.x; v < ROWS * WIDTH; v += THREADS) {
             const int row = v / WIDTH, column = v % WIDTH;
             tile[row * PITCH + column] = row < count && column < width ? from[row * step + column] : T(0);
@@ -291,6 +301,28 @@ DEVICE void store_tile(T *to, int64_t step, int count, int width, bool vectors, 
                         line[column + w] = out.at[w];
             }
         }
+    }
+}
+
+/* Stores rows [0, count) of a tile, `width` columns each, by one warp. `step`: distance between rows of `to`. */
+template <typename T, int WIDTH>
+DEVICE void store_rows(T *to, int64_t step, const T *tile, int count, int width, bool vectors, int lane)
+{
+    constexpr int K = 16 / (int)sizeof(T), PITCH = ATTENTION_PITCH((int)sizeof(T), WIDTH), ACROSS = WIDTH / K,
+        DOWN = WARP / ACROSS;
+    static_assert(WARP % ACROSS == 0, "the lanes store whole rows");
+    if (vectors) {
+        const int column = lane % ACROSS * K;
+#pragma unroll 4
+        for (int row = lane / ACROSS; row < count; row += DOWN)
+            if (column < width)
+                *reinterpret_cast<vec<T> *>(to + row * step + column) =
+                    *reinterpret_cast<const vec<T> *>(tile + row * PITCH + column);
+    } else {
+#pragma unroll 1
+        for (int i = lane; i < count * WIDTH; i += WARP)
+            if (i % WIDTH < width)
+                to[i / WIDTH * step + i % WIDTH] = tile[i / WIDTH * PITCH + i % WIDTH];
     }
 }
 

@@ -26,14 +26,15 @@ struct attention_args {
 
 /* Tile sizes, by bytes per element and by the width to which the rows of the operands are padded with zeros. A block
  * keeps `own` rows and loops over the rows of the other side in steps of `step`. Threads per block: for 2-byte types 4
- * warps of 16 rows each, else 256. */
+ * warps, of 32 rows each or, backward, of 16 rows each; else 256. */
 #define ATTENTION_WIDTHS 3
 #define ATTENTION_WIDTH(i) (32 << (i))
 #define ATTENTION_THREADS(bytes) ((bytes) == 2 ? 128 : 256)
 
-#define ATTENTION_OWN(bytes, width, backward) ((bytes) == 8 || ((bytes) == 4 && (backward) && (width) == 128) ? 32 : 64)
+#define ATTENTION_OWN(bytes, width, backward)                                                                       \
+    ((bytes) == 2 ? ((backward) ? 64 : 128) : (bytes) == 8 || ((backward) && (width) == 128) ? 32 : 64)
 #define ATTENTION_STEP(bytes, width, backward)                                                                      \
-    ((bytes) == 2 ? ((backward) && (width) == 128 ? 32 : 64)                                                        \
+    ((bytes) == 2 ? ((width) == 128 ? 32 : 64)                                                                      \
      : (bytes) == 4 ? ((width) == 128 || ((backward) && (width) == 64) ? 32 : 64)                                   \
                     : ((width) == 128 || ((backward) && (width) == 64) ? 16 : 32))
 
