@@ -20,15 +20,22 @@ static ctrt_status squares(ctrt_tensor **out, ctrt_tensor *grad, ctrt_device *de
 }
 
 /* Adds the squares of the gradients of walk[] whose group is `group` to *sum, a 0-dim tensor on the device of the first
- * gradient. *sum stays NULL if there are none. */
-static ctrt_status squares_add(ctrt_tensor **sum, const struct walk *walk, const size_t *groups, size_t group)
+ * gradient. *sum stays NULL if there are none. `listener`: NULL, or the group's, which may have parts of gradients. */
+static ctrt_status squares_add(ctrt_tensor **sum, const struct walk *walk, const size_t *groups, size_t group,
+                               ctrt_module *listener)
 {
     CTRT_AUTO(tensor) one = NULL;
     for (size_t i = 0; i < walk->count; i++) {
-        ctrt_tensor *grad = groups[i] == group ? ctrt_tensor_grad(walk->entries[i].tensor) : NULL;
+        ctrt_module_gradient gradient = { .parameter = walk->entries[i].tensor };
+        ctrt_tensor *grad = groups[i] == group ? ctrt_tensor_grad(gradient.parameter) : NULL;
         if (grad == NULL)
             continue;
-        CTRT_TRY(squares(&one, grad, *sum ? ctrt_tensor_device(*sum) : ctrt_tensor_device(grad)));
+        if (listener != NULL)
+            CTRT_TRY(listener->class_of->event(listener, CTRT_MODULE_GRAD_WHOLE, &gradient));
+        const ctrt_status status = squares(&one, gradient.whole != NULL ? gradient.whole : grad,
+                                           *sum ? ctrt_tensor_device(*sum) : ctrt_tensor_device(grad));
+        ctrt_tensor_release(&gradient.whole);
+        CTRT_TRY(status);
         if (*sum == NULL)
             ctrt_tensor_assign(sum, one);
         else
@@ -62,7 +69,7 @@ static ctrt_status listener_squares(ctrt_tensor **sum, const struct walk *walk, 
                                     ctrt_module *listener)
 {
     ctrt_device *device = NULL;
-    CTRT_TRY(squares_add(sum, walk, groups, group));
+    CTRT_TRY(squares_add(sum, walk, groups, group, listener));
     if (*sum == NULL && ctrt_module_device(&device, listener) != CTRT_OK)
         return CTRT_OK;
     if (*sum == NULL)
@@ -86,7 +93,7 @@ static ctrt_status total_norm(ctrt_tensor **norm, const struct walk *walk, ctrt_
             CTRT_TRY(ctrt_add(norm, *norm, sum));
         }
     }
-    CTRT_TRY(squares_add(norm, walk, groups, 0));
+    CTRT_TRY(squares_add(norm, walk, groups, 0, NULL));
     return *norm ? ctrt_sqrt(norm, *norm) : CTRT_OK;
 }
 

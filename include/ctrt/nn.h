@@ -227,11 +227,21 @@ typedef enum ctrt_module_event {
                                          * the class sets `count`, these are not sent, and each process saves what it
                                          * has. A class with an error sets `count` as well, so that AGREE reports it */
     CTRT_MODULE_AGREE,                  /* `argument`: ctrt_module_agreement; three times during a save in parts */
-    CTRT_MODULE_FOUND_INF               /* ctrt_grad_scaler_unscale_; `argument`: a 0-dim f32 ctrt_tensor, not 0 if a
+    CTRT_MODULE_FOUND_INF,              /* ctrt_grad_scaler_unscale_; `argument`: a 0-dim f32 ctrt_tensor, not 0 if a
                                          * gradient of an optimizer of the module is inf or NaN. A class whose
                                          * parameters are parts of whole ones sets it, in place, to the greatest value
                                          * of all processes. There is no END */
+    CTRT_MODULE_GRAD_WHOLE              /* ctrt_clip_grad_norm_, before GRAD_NORM, for each parameter that has a gradient;
+                                         * `argument`: ctrt_module_gradient. A class whose gradients are parts of whole
+                                         * ones and whose results must not depend on the parts sets `whole` for each of
+                                         * them. Then GRAD_NORM gets the sum for all processes. There is no END */
 } ctrt_module_event;
+
+typedef struct ctrt_module_gradient {
+    ctrt_tensor *parameter;             /* borrowed; has a gradient */
+    ctrt_tensor *whole;                 /* NULL on entry; the whole gradient, on the same device, which the caller
+                                         * releases */
+} ctrt_module_gradient;
 
 /* The place of a tensor in a whole one. */
 typedef struct ctrt_module_place {

@@ -370,10 +370,18 @@ static void bad_params(struct rank *rank)
 
 /* ---- canonical mode ---- */
 
+/* With parameters of several thousand elements, whose sum of squares depends on the order of the additions. */
+static ctrt_status wide_new(ctrt_module **out, ctrt_device *device)
+{
+    return ctrt_sequential_new(out, CTRT_MODULES(CTRT_NEW(linear, FEATURES, 400, true, device), CTRT_NEW(tanh),
+                                                 CTRT_NEW(layer_norm, CTRT_SHAPE(400), 0, true, device),
+                                                 CTRT_NEW(linear, 400, 13, true, device)));
+}
+
 static void canonical(struct rank *rank)
 {
     char ours[65], theirs[65];
-    struct pair p = pair_new(mlp_new, "sharded", rank);
+    struct pair p = pair_new(wide_new, "sharded", rank);
     CTRT_AUTO(optimizer) a = NULL, b = NULL;
     CHECK_OK(optimizer_new(&a, p.net, true));
     CHECK_OK(optimizer_new(&b, p.one, true));
@@ -383,6 +391,10 @@ static void canonical(struct rank *rank)
         CHECK_OK(ctrt_optimizer_zero_grad(b, i % 2 == 0));
         const double loss = step_rows(p.net, rank, i, rows * rank->number, rows);
         CHECK_TRUE(loss == step_rows(p.one, rank, i, 0, 12));
+        double norm = 0, want = 0;              /* the norm of the gradients, by which they are multiplied */
+        CHECK_OK(ctrt_clip_grad_norm_(&norm, p.net, 0.05));
+        CHECK_OK(ctrt_clip_grad_norm_(&want, p.one, 0.05));
+        CHECK(norm == want && norm > 0.05, "norm %.17g, expected %.17g", norm, want);
         CHECK_OK(ctrt_optimizer_step(a));
         CHECK_OK(ctrt_optimizer_step(b));
     }
@@ -420,6 +432,12 @@ TEST_MAIN
                   *config->mesh != '\0' ? config->mesh : "of one row");
             run_config(config, &bodies[b]);
         }
+    }
+    static const struct config more[] = { { "3", "", 6, 6 }, { "2", "2x3", 6, 3 }, { "3", "", 12, 12 } };
+    EACH(config, more) {
+        static const struct body body = { "canonical mode", canonical, false, "1", NULL };
+        group("canonical mode: stage %s, %d ranks", config->stage, config->ranks);
+        run_config(config, &body);
     }
     group("bad parameters");
     EACH(row, bad)

@@ -107,29 +107,54 @@ static void swaps_end(struct sharded *s)
     s->swaps = NULL;
 }
 
+/* Writes to *whole a new tensor with the rows of all ranks, of which this rank has `rows`. All ranks call it. */
+static ctrt_status rows_gather(ctrt_tensor **whole, struct sharded *s, const struct slot *slot, ctrt_tensor *rows)
+{
+    CTRT_AUTO(tensor) flat = NULL, own = NULL, all = NULL;
+    const int64_t chunk = slot->chunk * slot->row, numel = slot->own * slot->row;
+    const ctrt_dtype dtype = ctrt_tensor_dtype(rows);
+    CTRT_TRY(ctrt_zeros(&flat, CTRT_SHAPE(chunk), dtype, s->r.device));
+    CTRT_TRY(ctrt_narrow(&own, flat, 0, 0, numel));
+    CTRT_TRY(ctrt_view_as(&own, own, ctrt_ints_of(ctrt_tensor_shape(rows), ctrt_tensor_ndim(rows))));
+    if (numel > 0)
+        CTRT_TRY(ctrt_copy_(own, rows));
+    CTRT_TRY(ctrt_empty(&all, CTRT_SHAPE(s->mesh_columns * chunk), dtype, s->r.device));
+    if (chunk > 0)
+        CTRT_TRY(ctrt_comm_all_gather(NULL, s->gathers, all, flat));
+    CTRT_TRY(ctrt_narrow(whole, all, 0, 0, slot->rows * slot->row));
+    return ctrt_view_as(whole, *whole, ctrt_ints_of(slot->shape, slot->ndim));
+}
+
 /* Gathers a state in host memory; swaps_end makes it the shard again. All ranks call it. */
 static ctrt_status state_gather(struct sharded *s, struct slot *slot, ctrt_tensor *state)
 {
-    CTRT_AUTO(tensor) flat = NULL, own = NULL, all = NULL, whole = NULL;
-    const int64_t chunk = slot->chunk * slot->row, numel = slot->own * slot->row;
-    const ctrt_dtype dtype = ctrt_tensor_dtype(state);
+    CTRT_AUTO(tensor) whole = NULL;
     ctrt_device *cpu;
     CTRT_TRY(state_cut(s, slot, state));                    /* if it is whole, before the optimizer's first step */
-    if (chunk == 0)
+    if (slot->chunk * slot->row == 0)
         return CTRT_OK;
     CTRT_TRY(host_device(&cpu));
-    CTRT_TRY(ctrt_zeros(&flat, CTRT_SHAPE(chunk), dtype, s->r.device));
-    CTRT_TRY(ctrt_narrow(&own, flat, 0, 0, numel));
-    CTRT_TRY(ctrt_view_as(&own, own, ctrt_ints_of(ctrt_tensor_shape(state), ctrt_tensor_ndim(state))));
-    if (numel > 0)
-        CTRT_TRY(ctrt_copy_(own, state));
-    CTRT_TRY(ctrt_empty(&all, CTRT_SHAPE(s->mesh_columns * chunk), dtype, s->r.device));
-    CTRT_TRY(ctrt_comm_all_gather(NULL, s->gathers, all, flat));
-    CTRT_TRY(ctrt_narrow(&whole, all, 0, 0, slot->rows * slot->row));
-    CTRT_TRY(ctrt_view_as(&whole, whole, ctrt_ints_of(slot->shape, slot->ndim)));
+    CTRT_TRY(rows_gather(&whole, s, slot, state));
     CTRT_TRY(ctrt_to_device(&whole, whole, cpu));
     CTRT_TRY(swap_add(s, state));
     return ctrt_tensor_set_data(state, whole);
+}
+
+/* ---- the norm of the gradients ---- */
+
+/* In canonical mode the norm is computed from whole gradients, because the order of the additions in a sum depends on
+ * the number of elements. */
+static bool norm_of_whole(const struct sharded *s)
+{
+    return s->r.canonical > 0 || s->mesh_columns == 1;
+}
+
+static ctrt_status gradient_gather(struct sharded *s, ctrt_module_gradient *gradient)
+{
+    const struct slot *slot = slot_of(s, gradient->parameter);
+    if (slot == NULL || s->r.canonical == 0 || s->mesh_columns == 1)
+        return CTRT_OK;
+    return rows_gather(&gradient->whole, s, slot, ctrt_tensor_grad(gradient->parameter));
 }
 
 /* ---- parts ---- */
@@ -219,7 +244,9 @@ static ctrt_status event_run(struct sharded *s, ctrt_module_event event, void *a
     case CTRT_MODULE_AGREE:
         return parts_agree(s, argument);
     case CTRT_MODULE_GRAD_NORM:
-        return s->mesh_columns > 1 ? ctrt_comm_all_reduce(NULL, s->gathers, argument, CTRT_COMM_SUM) : CTRT_OK;
+        return norm_of_whole(s) ? CTRT_OK : ctrt_comm_all_reduce(NULL, s->gathers, argument, CTRT_COMM_SUM);
+    case CTRT_MODULE_GRAD_WHOLE:
+        return gradient_gather(s, argument);
     case CTRT_MODULE_FOUND_INF:
         return s->mesh_columns > 1 ? ctrt_comm_all_reduce(NULL, s->gathers, argument, CTRT_COMM_MAX) : CTRT_OK;
     case CTRT_MODULE_OPTIMIZER_END:
