@@ -15,11 +15,17 @@ ctrt_status image_check_pair(const char *function, const ctrt_image *out, const 
 
 /* ---- image_file.c: decoding ---- */
 
-/* Reads and decodes the file: u8, three channels, pixel by pixel. On success the caller frees out->pixels with
- * host_free. Messages begin with the path. */
-ctrt_status image_file_read(ctrt_image *out, const char *path);
-/* Writes the size of the image in a PPM or PGM file (pnm.c) and, if `rgb` is not NULL, its pixels. */
-ctrt_status pnm_decode(unsigned char *rgb, int64_t *height, int64_t *width, const void *file, size_t bytes);
+/* Reads and decodes the file: u8, three channels, pixel by pixel. Of the options only reduce_depth and exif_orientation
+ * are used. On success the caller frees out->pixels with host_free. Messages begin with the path. */
+ctrt_status image_file_read(ctrt_image *out, const char *path, const ctrt_image_options *options);
+/* Writes into `name` the format of the file whose decoder is missing, or "" if the file can be decoded, as far as its
+ * first bytes and `extension` (".png") tell. The file is only read if there is no decoder for `extension`. */
+ctrt_status image_file_lacks_decoder(const char **name, const char *path, const char *extension);
+/* Writes the size of the image in a PPM or PGM file (pnm.c), the bits of its values (8 or 16) and, if `rgb` is not
+ * NULL, its pixels with 8 bits. */
+ctrt_status pnm_decode(unsigned char *rgb, int64_t *height, int64_t *width, int *bits, const void *file, size_t bytes);
+/* Returns the orientation by the Exif data of a JPEG or PNG file: 1 to 8, 1 if there is none (exif.c). */
+int exif_orientation(const void *file, size_t size);
 
 /* ---- image_sample.c: samples of datasets of images ---- */
 

@@ -152,6 +152,27 @@ static ctrt_status add_class(struct names *paths, const char *folder)
     return status;
 }
 
+/* Fails if there is no decoder for some of the files, and names the first ones. */
+static ctrt_status check_decoders(const struct names *paths)
+{
+    enum { NAMED = 3 };
+    const char *missing = "", *first[NAMED] = { "", "", "" };
+    int count = 0;
+    for (size_t i = 0; i < paths->count && count < NAMED; i++) {
+        const char *name, *path = paths->items[i], *extension = strrchr(path, '.');
+        CTRT_TRY(image_file_lacks_decoder(&name, path, extension != NULL ? extension : ""));
+        if (name[0] == '\0')
+            continue;
+        missing = count == 0 ? name : missing;
+        first[count++] = path;
+    }
+    return count == 0 ? CTRT_OK
+                      : ctrt_fail(CTRT_ERR_NOT_FOUND, "no decoder for %.300s%s%.300s%s%.300s: the format %s needs the "
+                                  "plugin image-%s; install it (`ctrt plugins`), or remove or convert the files",
+                                  first[0], count > 1 ? ", " : "", first[1], count > 2 ? ", " : "", first[2], missing,
+                                  missing);
+}
+
 static ctrt_status folder_open(struct folder_state *s)
 {
     CTRT_TRY(image_options_check(&s->options, "image_folder_dataset", 0, 0, 0));
@@ -170,7 +191,7 @@ static ctrt_status folder_open(struct folder_state *s)
             return ctrt_fail(CTRT_ERR_NOT_FOUND, "%.500s has no image; expected files .jpg .jpeg .png .ppm .bmp .pgm "
                              ".tif .tiff .webp", path);
     }
-    return CTRT_OK;
+    return check_decoders(&s->paths);
 }
 
 /* ---- the dataset ---- */
@@ -199,7 +220,7 @@ static ctrt_status folder_item(ctrt_sample *sample, void *state)
     const struct folder_state *s = state;
     const char *path = s->paths.items[sample->index];
     ctrt_image image = { 0 };
-    CTRT_TRY(image_file_read(&image, path));
+    CTRT_TRY(image_file_read(&image, path, &s->options));
     *(int64_t *)sample->out[1] = class_of(s, sample->index);
     ctrt_status status = CTRT_OK;
     if (s->options.channels == 1) {             /* in place: no pixel is written before it was read */

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* data/pnm.c: PPM (P6) and PGM (P5) files: three numbers as text, then one byte per value. */
+/* data/pnm.c: PPM (P6) and PGM (P5) files: three numbers as text, then the values, of one byte each, or of two
+ * (big-endian) if the largest is above 255. */
 #include <math.h>
 
 #include "base/base.h"
@@ -28,7 +29,12 @@ static int64_t read_number(struct reader *r)
     return number;
 }
 
-ctrt_status pnm_decode(unsigned char *rgb, int64_t *height, int64_t *width, const void *file, size_t bytes)
+static unsigned char scale(int64_t value, int64_t most)
+{
+    return (unsigned char)lrint((double)MIN(value, most) * 255 / (double)most);
+}
+
+ctrt_status pnm_decode(unsigned char *rgb, int64_t *height, int64_t *width, int *bits, const void *file, size_t bytes)
 {
     struct reader r = { .bytes = file, .size = bytes, .at = 2 };
     if (bytes < 2 || r.bytes[0] != 'P' || (r.bytes[1] != '5' && r.bytes[1] != '6'))
@@ -38,25 +44,29 @@ ctrt_status pnm_decode(unsigned char *rgb, int64_t *height, int64_t *width, cons
     *width = read_number(&r);
     *height = read_number(&r);
     const int64_t most = read_number(&r);
-    if (*width < 1 || *height < 1 || most < 1 || *width * *height > IMAGE_MAX_PIXELS)
-        return ctrt_fail(CTRT_ERR_FORMAT, "malformed %s header: expected width, height and largest value", format);
-    if (most > 255)
-        return ctrt_fail(CTRT_ERR_NOT_SUPPORTED, "a %s file with values up to %lld; the largest is 255", format,
-                         (long long)most);
+    if (*width < 1 || *height < 1 || most < 1 || most > 65535)
+        return ctrt_fail(CTRT_ERR_FORMAT, "malformed %s header: expected width and height, 1 to %d, and the largest "
+                         "value, 1 to 65535", format, IMAGE_MAX_SIDE);
+    if (*width * *height > IMAGE_MAX_PIXELS)
+        return ctrt_fail(CTRT_ERR_FORMAT, "an image of %lldx%lld (width x height); the largest has %lld pixels",
+                         (long long)*width, (long long)*height, (long long)IMAGE_MAX_PIXELS);
+    *bits = most > 255 ? 16 : 8;
     r.at++;                                         /* one white-space character ends the header */
-    const int64_t count = *width * *height;
-    if (r.at > r.size || (uint64_t)(count * channels) > r.size - r.at)
+    const int64_t count = *width * *height, value = *bits / 8;
+    if (r.at > r.size || (uint64_t)(count * channels * value) > r.size - r.at)
         return ctrt_fail(CTRT_ERR_FORMAT, "truncated: a %s image of %lldx%lld (width x height) needs %lld bytes after "
                          "the header, the file has %zu", format, (long long)*width, (long long)*height,
-                         (long long)(count * channels), r.at > r.size ? 0 : r.size - r.at);
+                         (long long)(count * channels * value), r.at > r.size ? 0 : r.size - r.at);
     if (rgb == NULL)
         return CTRT_OK;
     unsigned char scaled[256];
     for (int v = 0; v < 256; v++)
-        scaled[v] = (unsigned char)lrint(MIN(v, (double)most) * 255 / (double)most);
+        scaled[v] = scale(v, most);
     const unsigned char *from = r.bytes + r.at;
     for (int64_t i = 0; i < count; i++)
-        for (int c = 0; c < 3; c++)
-            rgb[3 * i + c] = scaled[from[channels == 3 ? 3 * i + c : i]];
+        for (int c = 0; c < 3; c++) {
+            const unsigned char *at = from + (channels == 3 ? 3 * i + c : i) * value;
+            rgb[3 * i + c] = value == 1 ? scaled[at[0]] : scale(at[0] << 8 | at[1], most);
+        }
     return CTRT_OK;
 }

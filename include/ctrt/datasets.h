@@ -29,8 +29,15 @@ typedef struct ctrt_image_options {
      * function of the program, mean and std are not used. */
     ctrt_image_function transform;
     void *user;                         /* its last argument; must stay valid as long as the dataset, also in workers */
-    int64_t reserved[4];                /* 0 */
+    /* Of image files. reduce_depth: values of 16 bits are read with 8; without it they are CTRT_ERR_NOT_SUPPORTED.
+     * exif_orientation: images are turned upright by the Exif data of JPEG and PNG files. */
+    bool reduce_depth, exif_orientation;
+    int64_t reserved[3];                /* 0 */
 } ctrt_image_options;
+
+/* ctrt_read_image (ctrt/transforms.h) with options: channels, reduce_depth and exif_orientation; the others must be
+ * 0. */
+CTRT_API ctrt_status ctrt_read_image_with(ctrt_tensor **out, const char *path, const ctrt_image_options *options);
 
 /* IDX files, the format of MNIST and Fashion-MNIST: images u8 (N, H, W), labels u8 (N). `labels` NULL: without the
  * field "label". `options` NULL: the defaults. The files must not be compressed. */
@@ -48,7 +55,8 @@ CTRT_API ctrt_status ctrt_cifar_dataset(ctrt_dataset **out, const char *const *p
  * .bmp .pgm .tif .tiff .webp, in any case), in sorted order. Symbolic links are followed. Formats: ctrt_read_image.
  *
  * options->height and width are required. With a transform of the program they are the size of its result, and it gets
- * the image as decoded: u8, pixel by pixel. CTRT_ERR_NOT_FOUND if there is no class, or a class has no image. */
+ * the image as decoded: u8, pixel by pixel. CTRT_ERR_NOT_FOUND if there is no class, if a class has no image, or if
+ * there is no decoder for some files, which the message names. */
 CTRT_API ctrt_status ctrt_image_folder_dataset(ctrt_dataset **out, const char *folder,
                                                const ctrt_image_options *options);
 /* Return the name of class `label` of a folder of images, valid as long as the dataset, and the file of a sample; NULL

@@ -15,6 +15,7 @@ CTRT_BEGIN_DECLS
 typedef struct ctrt_image_info {
     size_t size;                        /* set by the caller */
     int64_t height, width;
+    int32_t bits;                       /* of a value: 8 or 16; set to 8 by the caller. `decode` reduces 16 to 8 */
 } ctrt_image_info;
 
 typedef struct ctrt_image_codec {

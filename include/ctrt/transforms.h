@@ -97,10 +97,11 @@ CTRT_API ctrt_status ctrt_image_to_gray(const ctrt_image *out, const ctrt_image 
 
 /* Reads an image file into a tensor u8 (channels, H, W) of the cpu, as torchvision.io.read_image. `channels`: 3 or 1.
  *
- * Formats: PPM and PGM (binary, at most 8 bits); JPEG and PNG by the plugins image-jpeg and image-png; others by
+ * Formats: PPM and PGM (binary); JPEG and PNG by the plugins image-jpeg and image-png; others by
  * plugins of the program (ctrt/image_plugin.h). The format is recognized by the first bytes, not by the name. Errors:
- * CTRT_ERR_IO, CTRT_ERR_FORMAT (malformed or truncated), CTRT_ERR_NOT_SUPPORTED (PPM or PGM with more than 8 bits),
- * CTRT_ERR_NOT_FOUND (no plugin for the format), each with the name of the file. */
+ * CTRT_ERR_IO, CTRT_ERR_FORMAT (malformed or truncated), CTRT_ERR_NOT_SUPPORTED (values of 16 bits, which
+ * ctrt_read_image_with can read with 8), CTRT_ERR_NOT_FOUND (no plugin for the format), each with the name of the
+ * file. */
 CTRT_API ctrt_status ctrt_read_image(ctrt_tensor **out, const char *path, int channels);
 
 CTRT_END_DECLS

@@ -8,6 +8,8 @@
 #include "config.h"
 #include "ctrt/image_plugin.h"
 
+#define IHDR_DEPTH 24                   /* place of the bits of a value, in the first chunk (PNG, 11.2.1) */
+
 static const ctrt_host *host;
 
 /* The functions of the library. */
@@ -42,6 +44,8 @@ static ctrt_status describe(ctrt_image_info *info, const void *file, size_t byte
     if (!png.begin(&image, file, bytes))
         return fail(&image);
     info->height = image.height, info->width = image.width;
+    if (info->size >= sizeof *info && ((const unsigned char *)file)[IHDR_DEPTH] == 16)
+        info->bits = 16;
     png.free(&image);
     return CTRT_OK;
 }

@@ -14,7 +14,9 @@ static const char *const fuzz_examples[] = {
     "1,2,3\n4,5,6\n", "a;b\r\n\n\"1.5\";-2e-3", "\xef\xbb\xbf" "7\t8", "nan,inf\n0x1p4,1e999",
     "\x93NUMPY\1`;`{'descr': '>u2', 'fortran_order': False, 'shape': (2, 1), }abcdefgh",
     "\x88\xd8\x34\1\1```\2```",
-    "P5 2 1 255\nab", "P6\n# c\n1 1 15\nabc", NULL,
+    "P5 2 1 255\nab", "P6\n# c\n1 1 15\nabc", "P5 1 2 65535\nabcd",
+    "\xff\xd8\xff\xe1`\x1e" "Exif``II*`\x08```\1`\x12\1\3`\1```\6```\xff\xda",
+    "\x89PNG\r\n\x1a\n```\x14" "eXIfMM`*```\x08`\1\1\x12`\3```\1`\6``abcd", NULL,
 };
 static const char *const fuzz_words[] = {
     "`", "\xff\xff\xff\xff", "'shape'", "'descr'", "'<f8'", "(1, )", "4611686018427387904", ",", "\n", "\"", "1e5",
@@ -50,11 +52,15 @@ static void try_csv(const uint8_t *data, size_t size)
 static void try_pnm(const uint8_t *data, size_t size)
 {
     int64_t height, width, again[2];
-    if (pnm_decode(NULL, &height, &width, data, size) != CTRT_OK)
+    int bits;
+    const int orientation = exif_orientation(data, size);
+    PROMISE(orientation >= 1 && orientation <= 8);
+    if (pnm_decode(NULL, &height, &width, &bits, data, size) != CTRT_OK)
         return;
+    PROMISE(bits == 8 || bits == 16);
     PROMISE(height >= 1 && width >= 1 && (size_t)(height * width) <= size);
     unsigned char *rgb = malloc((size_t)(height * width * 3));
-    PROMISE(rgb != NULL && pnm_decode(rgb, &again[0], &again[1], data, size) == CTRT_OK);
+    PROMISE(rgb != NULL && pnm_decode(rgb, &again[0], &again[1], &bits, data, size) == CTRT_OK);
     PROMISE(again[0] == height && again[1] == width);
     free(rgb);
 }

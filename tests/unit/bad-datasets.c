@@ -8,7 +8,7 @@ void bad_datasets(void)
     static const char *const names[] = { "a", NULL };
     static const char path[] = "/nowhere/file";
     const char *const paths[] = { path, NULL };
-    const ctrt_image_options options = { .height = 1, .width = 1 };
+    const ctrt_image_options options = { .height = 1, .width = 1 }, decode = { .channels = 1 };
     const ctrt_tokens_options tokens = { .length = 1 };
     ctrt_dataset *d = NULL;
     NULL_IN2(ctrt_idx_dataset, &d, path, NULL, NULL);
@@ -19,6 +19,8 @@ void bad_datasets(void)
     NULL_IN2(ctrt_safetensors_dataset, &d, path, NULL, 0);
     NULL_IN3(ctrt_tokens_dataset, &d, path, &tokens);
     NULLS1(ctrt_read_image, path, 3);
+    NULL_IN3(ctrt_read_image_with, &out, path, &decode);
+    BAD(INVALID_ARGUMENT, ctrt_read_image_with(&out, path, &options));
     BAD(IO, ctrt_idx_dataset(&d, path, NULL, NULL), ctrt_cifar_dataset(&d, paths, 1, CTRT_CIFAR10, NULL),
         ctrt_image_folder_dataset(&d, path, &options), ctrt_csv_dataset(&d, path, NULL),
         ctrt_npy_dataset(&d, names, paths, 1), ctrt_safetensors_dataset(&d, path, NULL, 0),

@@ -502,6 +502,15 @@ TEST(image_folder, "a folder of images: classes and files in the order of torchv
           (ctrt_image_folder_dataset(&d, root, &(ctrt_image_options){ .height = 3, .width = 3, .channels = 2 }),
            "2 channels"));
     FAILS(IO, (ctrt_image_folder_dataset(&d, "/nowhere", &options), "/nowhere: cannot open the folder"));
+    make_image("root/cat/1.pgm", 1);
+    make_image("root/cat/3.tif", 1);                /* a PGM image: the first bytes count */
+    CHECK_OK(ctrt_image_folder_dataset(&d, root, &options));
+    FILE_OF("root/cat/4.webp", "RIFF\1\2\3\4WEBP");
+    FILE_OF("root/cat/6.bmp", "BM");
+    CHECK_FAILS(ctrt_image_folder_dataset(&d, root, &options), CTRT_ERR_NOT_FOUND, "cat/6.bmp: the format webp needs "
+                "the plugin image-webp");
+    CHECK_HAS(ctrt_error_message(), "no decoder for ");
+    CHECK_HAS(ctrt_error_message(), "/root/cat/4.webp, ");
     REQUIRE_TRUE(symlink(".", folder_join(folder, "root/b/link")) == 0);
     CHECK_FAILS(ctrt_image_folder_dataset(&d, root, &options), CTRT_ERR_IO, "do symbolic links form a circle?");
 }
@@ -550,8 +559,10 @@ TEST(bad_images, "image files: malformed")
         BAD("P5", FORMAT, "malformed PGM header"),
         BAD("P5 1 0 255\n", FORMAT, "malformed PGM header"),
         BAD("P5 99999999 9999 255\n", FORMAT, "malformed PGM header"),
-        BAD("P5 16000000 16000000 255\n", FORMAT, "malformed PGM header"),
-        BAD("P5 1 1 65535\nab", NOT_SUPPORTED, "values up to 65535"),
+        BAD("P5 16000000 16000000 255\n", FORMAT, "16000000x16000000 (width x height); the largest has"),
+        BAD("P5 1 1 65536\nab", FORMAT, "the largest value, 1 to 65535"),
+        BAD("P5 1 1 65535\na", FORMAT, "needs 2 bytes"),
+        BAD("P5 1 1 65535\nab", NOT_SUPPORTED, "values of 16 bits; images have 8. Set options.reduce_depth"),
         BAD("BM but no plugin", NOT_FOUND, "the format bmp needs the plugin image-bmp"),
     };
     CTRT_AUTO(tensor) image = NULL;
@@ -576,6 +587,68 @@ TEST(bad_images, "image files: malformed")
             CHECK(status == CTRT_ERR_FORMAT, "%s, %lld bytes: %s", c->name, (long long)size,
                   ctrt_status_string(status));
         }
+    }
+}
+
+/* The file name.jpg of the reference with Exif data, in either order of bytes. */
+static const char *with_orientation(const char *name, int orientation, bool little)
+{
+    unsigned char bytes[4096], out[4096 + 40];
+    static const unsigned char exif[2][36] = {
+        "\xff\xe1\0\x22" "Exif\0\0MM\0*\0\0\0\x08\0\1\1\x12\0\3\0\0\0\1\0\0\0\0\0\0\0",
+        "\xff\xe1\0\x22" "Exif\0\0II*\0\x08\0\0\0\1\0\x12\1\3\0\1\0\0\0\0\0\0\0\0\0\0",
+    };
+    const size_t size = folder_read(bytes, sizeof bytes, reference_file(name));
+    memcpy(out, bytes, 2);
+    memcpy(out + 2, exif[little], 36);
+    out[2 + (little ? 28 : 29)] = (unsigned char)orientation;
+    memcpy(out + 38, bytes + 2, size - 2);
+    return file_of("turned.jpg", out, size + 36);
+}
+
+TEST(image_options, "image files: 16 bits reduced to 8, orientation by Exif data")
+{
+    static const char png[] =
+        "\x89PNG\r\n\x1a\n\0\0\0\x0dIHDR\0\0\0\3\0\0\0\1\x10\0\0\0\0\x6e\x1b\x97\x2b\0\0\0\x0f"
+        "IDAT\x78\x9c\x63\x60\x60\x68\x68\xf8\xff\x1f\0\x06\x84\x02\xff\x46\x60\xde\xb6\0\0\0\0IEND\xae\x42\x60\x82";
+    CTRT_AUTO(tensor) image = NULL;
+    const ctrt_image_options reduce = { .channels = 1, .reduce_depth = true };
+    OK(ctrt_read_image_with(&image, FILE_OF("deep.pgm", "P5 3 1 65535\n\0\0\x80\x80\xff\xff"), &reduce));
+    check_values_within("pgm", __LINE__, image, (double[]){ 0, 128, 255 }, 3, 0);
+    if (access(built_path("image-png"), F_OK) == 0) {
+        const char *path = file_of("deep.png", png, sizeof png - 1);
+        CHECK_FAILS(ctrt_read_image(&image, path, 1), CTRT_ERR_NOT_SUPPORTED, "Set options.reduce_depth");
+        OK(ctrt_read_image_with(&image, path, &reduce));
+        check_values_within("png", __LINE__, image, (double[]){ 0, 128, 255 }, 3, 0);
+    }
+    if (access(built_path("image-jpeg"), F_OK) != 0)
+        return;
+    enum { H = 9, W = 11 };
+    unsigned char upright[H * W], got[H * W];
+    OK(ctrt_read_image(&image, reference_file("gray.jpg"), 1), ctrt_to_host(upright, sizeof upright, image, CTRT_U8));
+    REQUIRE_TRUE(ctrt_tensor_size(image, 1) == H && ctrt_tensor_size(image, 2) == W);
+    for (int o = 0; o <= 9; o++) {
+        const char *path = with_orientation("gray.jpg", o, o % 2 == 0);
+        const bool turned = o >= 2 && o <= 8, columns = o >= 5 && o <= 8;
+        OK(ctrt_read_image(&image, path, 1), ctrt_to_host(got, sizeof got, image, CTRT_U8));
+        CHECK(memcmp(got, upright, sizeof got) == 0, "orientation %d without the option", o);
+        OK(ctrt_read_image_with(&image, path, &(ctrt_image_options){ .channels = 1, .exif_orientation = true }),
+           ctrt_to_host(got, sizeof got, image, CTRT_U8));
+        CHECK_EQ(ctrt_tensor_size(image, 1), columns ? W : H);
+        /* Where the first row and the first column of the file are (Exif 2.32, 4.6.4). */
+        static const struct { bool bottom, right; } first[] = {
+            [2] = { false, true }, [3] = { true, true }, [4] = { true, false }, [5] = { false, false },
+            [6] = { false, true }, [7] = { true, true }, [8] = { true, false }, [9] = { false, false },
+        };
+        for (int y = 0; y < H; y++)
+            for (int x = 0; x < W; x++) {
+                const int rows = columns ? W : H, width = columns ? H : W;
+                int row = columns ? x : y, column = columns ? y : x;
+                row = turned && first[o].bottom ? rows - 1 - row : row;
+                column = turned && first[o].right ? width - 1 - column : column;
+                if (!CHECK(got[row * width + column] == upright[y * W + x], "orientation %d, pixel %d, %d", o, y, x))
+                    y = H, x = W;
+            }
     }
 }
 
