@@ -17,6 +17,7 @@ static ctrt_status parse(struct safetensors_header *header, const struct mapped_
 
 static ctrt_status add_tensor(struct rows *rows, const struct safetensors_entry *entry)
 {
+    CTRT_TRY(ctrt_context(safetensors_readable(entry), "%.500s", rows->files[0].path));
     struct array_header array = { .dtype = entry->dtype, .element = dtype_bytes(entry->dtype), .ndim = entry->ndim,
                                   .begin = entry->begin, .bytes = entry->end - entry->begin };
     memcpy(array.shape, entry->shape, sizeof array.shape);

@@ -66,7 +66,7 @@ static ctrt_status module_places(struct items *list, ctrt_module *module)
 
 /* The module's classes gather what other processes have, and the whole tensors are saved. */
 static ctrt_status save_whole(struct items *list, ctrt_module *module, const char *path,
-                              const struct safetensors_pair *metadata, size_t metadata_count)
+                              const ctrt_metadata *metadata, size_t metadata_count)
 {
     bool write = true;
     CTRT_TRY(module_event(module, CTRT_MODULE_SAVE_BEGIN, &write));
@@ -80,7 +80,7 @@ ctrt_status ctrt_save(ctrt_module *module, const char *path)
 {
     CANCEL_DISABLED;
     /* "format" is the framework whose names and layouts the file uses (PyTorch). Some readers require this key. */
-    static const struct safetensors_pair metadata[] = { { "format", "pt" } };
+    static const ctrt_metadata metadata[] = { { "format", "pt" } };
     struct items list = { 0 };
     if (module == NULL)
         return fail_null("save", "module");
@@ -141,7 +141,8 @@ static ctrt_status items_check(const struct safetensors_entry **entries, const s
             name_list_add(&missing, "%s", item->name);
         else if (!place_fits(entry, &list->places[i]) || entry->dtype != ctrt_tensor_dtype(item->tensor))
             name_list_add(&unfit, "%s is %s%s in the file and %s%s in the module", item->name,
-                          ctrt_dtype_name(entry->dtype), shape_text(theirs, entry->shape, entry->ndim),
+                          entry->dtype != 0 ? ctrt_dtype_name(entry->dtype) : entry->format_dtype,
+                          shape_text(theirs, entry->shape, entry->ndim),
                           ctrt_dtype_name(ctrt_tensor_dtype(item->tensor)),
                           shape_text(ours, list->places[i].shape, list->places[i].ndim));
     }
@@ -151,8 +152,10 @@ static ctrt_status items_check(const struct safetensors_entry **entries, const s
         return CTRT_OK;
     return ctrt_fail(CTRT_ERR_STATE, "the file does not match the module:%s%s%s%s%s%s",
                      missing.total ? " missing in the file: " : "", name_list_end(&missing),
-                     surplus.total ? " not in the module: " : "", name_list_end(&surplus),
-                     unfit.total ? " different: " : "", name_list_end(&unfit));
+                     surplus.total ? missing.total ? "; not in the module: " : " not in the module: " : "",
+                     name_list_end(&surplus),
+                     unfit.total ? missing.total + surplus.total ? "; different: " : " different: " : "",
+                     name_list_end(&unfit));
 }
 
 /* Returns the offset of the next item's values in the staging buffer if those of `item` begin at offset `at`. The
@@ -258,6 +261,12 @@ ctrt_status ctrt_load(ctrt_module *module, const char *path)
 
 ctrt_status ctrt_save_tensors(const char *path, const char *const *names, ctrt_tensor *const *tensors, size_t count)
 {
+    return ctrt_save_tensors_with_metadata(path, names, tensors, count, NULL, 0);
+}
+
+ctrt_status ctrt_save_tensors_with_metadata(const char *path, const char *const *names, ctrt_tensor *const *tensors,
+                                            size_t count, const ctrt_metadata *metadata, size_t metadata_count)
+{
     CANCEL_DISABLED;
     struct items list = { 0 };
     ctrt_status status = CTRT_OK;
@@ -267,10 +276,12 @@ ctrt_status ctrt_save_tensors(const char *path, const char *const *names, ctrt_t
         return fail_null("save_tensors", "names");
     if (tensors == NULL && count > 0)
         return fail_null("save_tensors", "tensors");
+    if (metadata == NULL && metadata_count > 0)
+        return fail_null("save_tensors", "metadata");
     for (size_t i = 0; i < count && status == CTRT_OK; i++)
         status = items_add(&list, names[i], tensors[i]);
     if (status == CTRT_OK)
-        status = safetensors_write(path, list.items, list.count, NULL, 0);
+        status = safetensors_write(path, list.items, list.count, metadata, metadata_count);
     items_free(&list);
     return ctrt_context(status, "saving %.500s", path);
 }

@@ -117,7 +117,7 @@ static ctrt_status optimizer_items(struct state_items *list, ctrt_optimizer *opt
 
 /* The classes of the optimizer's module gather what other processes have, and the whole states are saved. */
 static ctrt_status save_whole(struct state_items *list, ctrt_optimizer *optimizer, const char *path,
-                              const ctrt_module_place *places, const struct safetensors_pair *metadata)
+                              const ctrt_module_place *places, const ctrt_metadata *metadata)
 {
     CTRT_TRY(module_event(optimizer->module, CTRT_MODULE_OPTIMIZER_SAVE_BEGIN, optimizer));
     ctrt_status status = optimizer_items(list, optimizer, places);
@@ -136,7 +136,7 @@ ctrt_status ctrt_optimizer_save(ctrt_optimizer *optimizer, const char *path)
         return fail_null("optimizer_save", "optimizer");
     if (path == NULL)
         return fail_null("optimizer_save", "path");
-    const struct safetensors_pair metadata = { KIND_KEY, optimizer->kind->name };
+    const ctrt_metadata metadata = { KIND_KEY, optimizer->kind->name };
     ctrt_module_place *places = NULL;
     struct parts_save parts;
     ctrt_status status = parts_begin(&parts, optimizer->module, optimizer, path);

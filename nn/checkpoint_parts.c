@@ -79,11 +79,11 @@ static bool writes_index(const struct parts_save *p)
 /* Writes those of the items that are divided, or those that are not, with the numbers of the save as metadata. The rows
  * of a tensor without dimensions are one element, which the process that has it writes to the index. */
 static ctrt_status items_write(const struct parts_save *p, const char *path, int part,
-                               const struct safetensors_item *items, size_t count, const struct safetensors_pair *more,
+                               const struct safetensors_item *items, size_t count, const ctrt_metadata *more,
                                size_t more_count)
 {
     char texts[3][24];
-    struct safetensors_pair metadata[MOST_METADATA] = {
+    ctrt_metadata metadata[MOST_METADATA] = {
         { PARTS_KEY, texts[0] }, { SAVE_KEY, texts[1] }, { PART_KEY, texts[2] },
     };
     size_t pairs = part < 0 ? 2 : 3, n = 0;
@@ -160,7 +160,7 @@ static ctrt_status agree(const struct parts_save *p, ctrt_status status, uint64_
 }
 
 ctrt_status parts_write(struct parts_save *p, ctrt_status status, const struct safetensors_item *items, size_t count,
-                        const struct safetensors_pair *metadata, size_t metadata_count)
+                        const ctrt_metadata *metadata, size_t metadata_count)
 {
     char path[PATH_MAX] = "";
     uint64_t first[2];

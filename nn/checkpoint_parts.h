@@ -26,7 +26,7 @@ ctrt_status parts_begin(struct parts_save *p, ctrt_module *module, ctrt_optimize
  * checkpoint from before is intact; if it fails with CTRT_ERR_COMM or the error of the index, the new one may be
  * complete. Collective. */
 ctrt_status parts_write(struct parts_save *p, ctrt_status status, const struct safetensors_item *items, size_t count,
-                        const struct safetensors_pair *metadata, size_t metadata_count);
+                        const ctrt_metadata *metadata, size_t metadata_count);
 
 /* Writes the places of the tensors places[count].tensor: those of undivided ones are at 0 of the same shape. */
 ctrt_status places_find(ctrt_module *module, ctrt_module_place *places, size_t count);

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* nn/safetensors_read.c: parses and validates the header of a safetensors file.
  *
- * The file may come from an attacker. Therefore the parser accepts only the JSON that this header may contain: no
- * other nested values, no fractions, no booleans. The parser does not recurse, and copies every string that it stores.
- * The library depends only on libc, so it cannot use a JSON library. */
+ * The file may come from an attacker. Therefore the parser accepts only the JSON that this header may contain; values
+ * of unknown keys of a tensor are skipped. The parser does not recurse, and copies every string that it stores. The
+ * library depends only on libc, so it cannot use a JSON library. */
 #include "nn/safetensors.h"
 
 #include <limits.h>
@@ -181,35 +181,118 @@ static ctrt_status string(struct parser *p, const char **out)
     return CTRT_OK;
 }
 
+/* Skips the text if it comes next. */
+static bool take_text(struct parser *p, const char *text)
+{
+    const size_t length = strlen(text);
+    if ((size_t)(p->end - p->at) < length || memcmp(p->at, text, length) != 0)
+        return false;
+    p->at += length;
+    return true;
+}
+
+static bool take_digits(struct parser *p)
+{
+    const unsigned char *begin = p->at;
+    while (p->at < p->end && *p->at >= '0' && *p->at <= '9')
+        p->at++;
+    return p->at > begin;
+}
+
+/* Skips a number, true, false or null. */
+static ctrt_status skip_scalar(struct parser *p)
+{
+    if (take_text(p, "true") || take_text(p, "false") || take_text(p, "null"))
+        return CTRT_OK;
+    (void)take_text(p, "-");
+    if (!take_text(p, "0") && !take_digits(p))
+        return malformed(p, "expected a value");
+    if (take_text(p, ".") && !take_digits(p))
+        return malformed(p, "expected digits after '.'");
+    if (take_text(p, "e") || take_text(p, "E")) {
+        if (!take_text(p, "+"))
+            (void)take_text(p, "-");
+        if (!take_digits(p))
+            return malformed(p, "expected an exponent");
+    }
+    return CTRT_OK;
+}
+
+#define DEEPEST 127                     /* the limit of the reference implementation */
+
+/* Skips a value of any kind. `open`: the brackets around the present place. */
+static ctrt_status skip_value(struct parser *p)
+{
+    char open[DEEPEST];
+    int depth = 0;
+    const char *ignored;
+    char *text = p->text;
+    do {
+        bool more = true;
+        skip_space(p);
+        const char bracket = p->at < p->end && (*p->at == '{' || *p->at == '[') ? (char)*p->at : '\0';
+        if (bracket != '\0') {
+            if (depth == DEEPEST)
+                return malformed(p, "values are nested too deeply");
+            p->at++;
+            open[depth] = bracket == '{' ? '}' : ']';
+            more = !take(p, open[depth]);
+            depth += more;
+        } else if (p->at < p->end && *p->at == '"') {
+            CTRT_TRY(string(p, &ignored));
+            more = false;
+        } else {
+            CTRT_TRY(skip_scalar(p));
+            more = false;
+        }
+        while (!more && depth > 0) {
+            CTRT_TRY(list_next(p, open[depth - 1], &more));
+            depth -= !more;
+        }
+        if (depth > 0 && open[depth - 1] == '}') {
+            CTRT_TRY(string(p, &ignored));
+            CTRT_TRY(expect(p, ':'));
+        }
+        p->text = text;
+    } while (depth > 0);
+    return CTRT_OK;
+}
+
 /* ---- one tensor ---- */
+
+/* The dtypes of the format that ctrt lacks. */
+static const struct { const char *name; int bits; } other_dtypes[] = {
+    { "F4", 4 },       { "F6_E2M3", 6 },  { "F6_E3M2", 6 },     { "F8_E4M3", 8 },     { "F8_E5M2", 8 },
+    { "F8_E8M0", 8 },  { "U16", 16 },     { "F8_E4M3FNUZ", 8 }, { "F8_E5M2FNUZ", 8 }, { "U32", 32 },
+    { "U64", 64 },     { "C64", 64 },
+};
 
 static ctrt_status parse_dtype(struct parser *p, struct safetensors_entry *entry)
 {
-    const char *name;
-    CTRT_TRY(string(p, &name));
-    for (int dtype = 1; dtype < CTRT_DTYPE_COUNT; dtype++) {
-        if (strcmp(dtype_table[dtype].safetensors_name, name) == 0) {
+    CTRT_TRY(string(p, &entry->format_dtype));
+    for (int dtype = 1; dtype < CTRT_DTYPE_COUNT; dtype++)
+        if (strcmp(dtype_table[dtype].safetensors_name, entry->format_dtype) == 0)
             entry->dtype = (ctrt_dtype)dtype;
-            return CTRT_OK;
-        }
-    }
-    return ctrt_fail(CTRT_ERR_NOT_SUPPORTED, "tensor \"%.200s\" has dtype \"%.40s\", which ctrt does not have",
-                     entry->name, name);
+    return CTRT_OK;
 }
 
+/* Reads the sizes, and computes their product, -1 if it is beyond 64 bits. */
 static ctrt_status parse_shape(struct parser *p, struct safetensors_entry *entry)
 {
-    bool more = true;
+    bool more = true, overflow = false, empty = false;
+    int64_t numel = 1;
     CTRT_TRY(expect(p, '['));
-    if (take(p, ']'))
-        return CTRT_OK;
-    while (more) {
-        if (entry->ndim == CTRT_MAX_DIMS)
-            return ctrt_fail(CTRT_ERR_NOT_SUPPORTED, "tensor \"%.200s\" has more than %d dimensions", entry->name,
-                             CTRT_MAX_DIMS);
-        CTRT_TRY(number(p, &entry->shape[entry->ndim++]));
+    for (more = !take(p, ']'); more;) {
+        int64_t size;
+        CTRT_TRY(number(p, &size));
         CTRT_TRY(list_next(p, ']', &more));
+        if (entry->ndim < CTRT_MAX_DIMS)
+            entry->shape[entry->ndim++] = size;
+        entry->dimensions++;
+        empty |= size == 0;
+        overflow |= size != 0 && __builtin_mul_overflow(numel, size, &numel);
     }
+    entry->numel = empty ? 0 : overflow ? -1 : numel;
     return CTRT_OK;
 }
 
@@ -230,22 +313,34 @@ static ctrt_status parse_offsets(struct parser *p, struct safetensors_entry *ent
     return CTRT_OK;
 }
 
+ctrt_status safetensors_readable(const struct safetensors_entry *entry)
+{
+    if (entry->dtype != CTRT_DTYPE_DEFAULT)
+        return CTRT_OK;
+    if (entry->dimensions > CTRT_MAX_DIMS)
+        return ctrt_fail(CTRT_ERR_NOT_SUPPORTED, "tensor \"%.200s\" has %zu dimensions, more than %d", entry->name,
+                         entry->dimensions, CTRT_MAX_DIMS);
+    return ctrt_fail(CTRT_ERR_NOT_SUPPORTED, "tensor \"%.200s\" has dtype \"%.40s\", which ctrt does not have",
+                     entry->name, entry->format_dtype);
+}
+
 static ctrt_status check_bytes(struct safetensors_entry *entry)
 {
-    int64_t numel = 1, bytes;
-    bool overflow = false, empty = false;
-    for (int i = 0; i < entry->ndim; i++)
-        empty |= entry->shape[i] == 0;
-    for (int i = 0; i < entry->ndim && !empty; i++)
-        overflow |= __builtin_mul_overflow(numel, entry->shape[i], &numel);
-    entry->numel = empty ? 0 : numel;
-    overflow |= __builtin_mul_overflow(entry->numel, (int64_t)dtype_bytes(entry->dtype), &bytes);
-    if (overflow)
+    int bits = 8 * (int)dtype_bytes(entry->dtype);
+    int64_t all;
+    for (size_t i = 0; entry->dtype == CTRT_DTYPE_DEFAULT && i < COUNT_OF(other_dtypes); i++)
+        if (strcmp(other_dtypes[i].name, entry->format_dtype) == 0)
+            bits = other_dtypes[i].bits;
+    if (entry->numel < 0 || __builtin_mul_overflow(entry->numel, (bits + 7) / 8, &all))
         return ctrt_fail(CTRT_ERR_FORMAT, "tensor \"%.200s\": its shape has more than 2^63 bytes", entry->name);
-    if ((uint64_t)bytes != entry->end - entry->begin)
+    if (bits > 0 && bits < 8)
+        all = (entry->numel / 8) * bits + (entry->numel % 8 * bits + 7) / 8;
+    if (bits > 0 && (uint64_t)all != entry->end - entry->begin)
         return ctrt_fail(CTRT_ERR_FORMAT,
                          "tensor \"%.200s\": shape and dtype %s take %lld bytes, data_offsets span %zu", entry->name,
-                         dtype_table[entry->dtype].name, (long long)bytes, entry->end - entry->begin);
+                         entry->format_dtype, (long long)all, entry->end - entry->begin);
+    if (entry->dimensions > CTRT_MAX_DIMS)
+        entry->dtype = CTRT_DTYPE_DEFAULT;
     return CTRT_OK;
 }
 
@@ -267,12 +362,15 @@ static ctrt_status parse_entry(struct parser *p, const char *name)
         CTRT_TRY(string(p, &key));
         while (field < COUNT_OF(fields) && strcmp(fields[field].key, key) != 0)
             field++;
-        if (field == COUNT_OF(fields) || seen & 1u << field)
-            return ctrt_fail(CTRT_ERR_FORMAT, "tensor \"%.200s\": %s key \"%.40s\"", name,
-                             field == COUNT_OF(fields) ? "unknown" : "repeated", key);
-        seen |= 1u << field;
+        if (field < COUNT_OF(fields) && (seen & 1u << field))
+            return ctrt_fail(CTRT_ERR_FORMAT, "tensor \"%.200s\": repeated key \"%.40s\"", name, key);
         CTRT_TRY(expect(p, ':'));
-        CTRT_TRY(fields[field].parse(p, &entry));
+        if (field < COUNT_OF(fields)) {
+            seen |= 1u << field;
+            CTRT_TRY(fields[field].parse(p, &entry));
+        } else {
+            CTRT_TRY(skip_value(p));
+        }
         CTRT_TRY(list_next(p, '}', &more));
     }
     if (seen != (1u << COUNT_OF(fields)) - 1)
@@ -289,11 +387,14 @@ static ctrt_status parse_metadata(struct parser *p)
 {
     struct safetensors_header *header = p->header;
     bool more = true;
+    skip_space(p);
+    if (take_text(p, "null"))
+        return CTRT_OK;
     CTRT_TRY(expect(p, '{'));
     if (take(p, '}'))
         return CTRT_OK;
     while (more) {
-        struct safetensors_pair pair;
+        ctrt_metadata pair;
         CTRT_TRY(string(p, &pair.key));
         CTRT_TRY(expect(p, ':'));
         CTRT_TRY(string(p, &pair.value));
@@ -336,7 +437,7 @@ static int compare_names(const void *a, const void *b)
 
 static int compare_keys(const void *a, const void *b)
 {
-    return strcmp(((const struct safetensors_pair *)a)->key, ((const struct safetensors_pair *)b)->key);
+    return strcmp(((const ctrt_metadata *)a)->key, ((const ctrt_metadata *)b)->key);
 }
 
 /* Compares by offset, then by end, so that an empty tensor precedes the tensor at the same offset. */
@@ -479,8 +580,8 @@ const struct safetensors_entry *safetensors_find(const struct safetensors_header
 
 const char *safetensors_metadata(const struct safetensors_header *header, const char *key)
 {
-    const struct safetensors_pair wanted = { .key = key };
-    const struct safetensors_pair *found = header->metadata_count == 0
+    const ctrt_metadata wanted = { .key = key };
+    const ctrt_metadata *found = header->metadata_count == 0
         ? NULL : bsearch(&wanted, header->metadata, header->metadata_count, sizeof wanted, compare_keys);
     return found ? found->value : NULL;
 }

@@ -34,7 +34,7 @@ static void put_entry(struct json *json, const struct safetensors_item *item, si
 
 /* Writes the header length and the JSON header, padded with spaces so that the data begins at a multiple of 8 bytes. */
 static ctrt_status put_header(struct strbuf *text, const struct safetensors_item *const *sorted, size_t count,
-                              const struct safetensors_pair *metadata, size_t metadata_count)
+                              const ctrt_metadata *metadata, size_t metadata_count)
 {
     size_t begin = 0;
     strbuf_add_repeated(text, '\0', 8);
@@ -98,16 +98,38 @@ static ctrt_status write_file(const char *path, const struct strbuf *header,
 
 /* ---- validation of the items ---- */
 
+static ctrt_status utf8_check(const char *text, const char *what)
+{
+    size_t length = strlen(text), at = 0;
+    while (at < length) {
+        size_t step = utf8_sequence_length((const unsigned char *)text + at, length - at);
+        if (step == 0)
+            return ctrt_fail(CTRT_ERR_INVALID_ARGUMENT, "%s is not UTF-8 at byte %zu", what, at);
+        at += step;
+    }
+    return CTRT_OK;
+}
+
 static ctrt_status name_check(const char *name)
 {
-    size_t length = strlen(name), at = 0;
     if (strcmp(name, "__metadata__") == 0)
         return ctrt_fail(CTRT_ERR_INVALID_ARGUMENT, "a tensor cannot be named \"__metadata__\"");
-    while (at < length) {
-        size_t step = utf8_sequence_length((const unsigned char *)name + at, length - at);
-        if (step == 0)
-            return ctrt_fail(CTRT_ERR_INVALID_ARGUMENT, "a tensor's name is not UTF-8 at byte %zu", at);
-        at += step;
+    return utf8_check(name, "a tensor's name");
+}
+
+/* Metadata is a few pairs, so every key is compared with every other one. */
+static ctrt_status check_metadata(const ctrt_metadata *metadata, size_t count)
+{
+    for (size_t i = 0; i < count; i++) {
+        if (metadata[i].key == NULL || metadata[i].value == NULL)
+            return ctrt_fail(CTRT_ERR_INVALID_ARGUMENT, "the %s of metadata %zu is NULL",
+                             metadata[i].key ? "value" : "key", i);
+        CTRT_TRY(utf8_check(metadata[i].key, "a key of the metadata"));
+        CTRT_TRY(utf8_check(metadata[i].value, "a value of the metadata"));
+        for (size_t k = 0; k < i; k++)
+            if (strcmp(metadata[k].key, metadata[i].key) == 0)
+                return ctrt_fail(CTRT_ERR_INVALID_ARGUMENT, "the metadata has the key \"%.200s\" twice",
+                                 metadata[i].key);
     }
     return CTRT_OK;
 }
@@ -147,13 +169,15 @@ static ctrt_status check_items(const struct safetensors_item **sorted, const str
 }
 
 ctrt_status safetensors_write(const char *path, const struct safetensors_item *items, size_t count,
-                              const struct safetensors_pair *metadata, size_t metadata_count)
+                              const ctrt_metadata *metadata, size_t metadata_count)
 {
     struct strbuf header = { 0 };
     const struct safetensors_item **sorted = host_alloc(count * sizeof *sorted + 1);
     if (sorted == NULL)
         return out_of_memory(count * sizeof *sorted, "a list of tensors");
     ctrt_status status = check_items(sorted, items, count);
+    if (status == CTRT_OK)
+        status = check_metadata(metadata, metadata_count);
     if (status == CTRT_OK)
         status = put_header(&header, sorted, count, metadata, metadata_count);
     if (status == CTRT_OK)

@@ -120,6 +120,16 @@ const char *ctrt_tensor_file_name(const ctrt_tensor_file *file, size_t index)
     return file && index < file->header.count ? file->header.entries[index].name : NULL;
 }
 
+const char *ctrt_tensor_file_dtype(const ctrt_tensor_file *file, size_t index)
+{
+    return file && index < file->header.count ? file->header.entries[index].format_dtype : NULL;
+}
+
+const char *ctrt_tensor_file_metadata_key(const ctrt_tensor_file *file, size_t index)
+{
+    return file && index < file->header.metadata_count ? file->header.metadata[index].key : NULL;
+}
+
 const char *ctrt_tensor_file_metadata(const ctrt_tensor_file *file, const char *key)
 {
     return file && key ? safetensors_metadata(&file->header, key) : NULL;
@@ -212,6 +222,8 @@ ctrt_status ctrt_tensor_file_read(ctrt_tensor **out, ctrt_tensor_file *file, con
     if (name == NULL)
         return fail_null("tensor_file_read", "name");
     const struct safetensors_entry *entry = safetensors_find(&file->header, name);
+    if (entry)
+        CTRT_TRY(ctrt_context(safetensors_readable(entry), "tensor_file_read"));
     if (entry)
         return ctrt_context(tensor_file_part(out, file, entry, 0, ctrt_ints_of(entry->shape, entry->ndim), device),
                             "reading \"%s\"", name);

@@ -15,7 +15,8 @@
  * part is missing (CTRT_ERR_IO), truncated or of another save (CTRT_ERR_FORMAT), the message names it.
  *
  * Every field of a file's header is validated before use. Errors: CTRT_ERR_IO (also if another process truncates the
- * file while it is read), CTRT_ERR_FORMAT (malformed file), CTRT_ERR_NOT_SUPPORTED (a dtype that ctrt lacks). */
+ * file while it is read), CTRT_ERR_FORMAT (malformed file). A tensor whose dtype or number of dimensions ctrt lacks
+ * does not prevent the use of the others; reading it is CTRT_ERR_NOT_SUPPORTED. */
 #ifndef CTRT_CHECKPOINT_H
 #define CTRT_CHECKPOINT_H
 
@@ -48,6 +49,13 @@ CTRT_API ctrt_status ctrt_optimizer_load(ctrt_optimizer *optimizer, const char *
 /* Saves `count` named tensors. The names must be UTF-8 and unique. */
 CTRT_API ctrt_status ctrt_save_tensors(const char *path, const char *const *names, ctrt_tensor *const *tensors,
                                        size_t count);
+/* The same with `metadata_count` pairs of strings, the file's __metadata__. They must be UTF-8, the keys unique. */
+typedef struct ctrt_metadata {
+    const char *key, *value;
+} ctrt_metadata;
+CTRT_API ctrt_status ctrt_save_tensors_with_metadata(const char *path, const char *const *names,
+                                                     ctrt_tensor *const *tensors, size_t count,
+                                                     const ctrt_metadata *metadata, size_t metadata_count);
 
 /* An open file, for reading tensor by tensor; uses one file descriptor, and one per part. Several threads may read
  * from it at the same time. */
@@ -59,10 +67,17 @@ CTRT_API void ctrt_tensor_file_release(ctrt_tensor_file **file);
 CTRT_API size_t ctrt_tensor_file_count(const ctrt_tensor_file *file);
 /* Returns the name of the `index`-th tensor, valid as long as the file is open; NULL past the last one. */
 CTRT_API const char *ctrt_tensor_file_name(const ctrt_tensor_file *file, size_t index);
+/* Returns its dtype in the words of the format ("F32", "F8_E4M3"), valid as long as the file is open; NULL past the
+ * last one. */
+CTRT_API const char *ctrt_tensor_file_dtype(const ctrt_tensor_file *file, size_t index);
 /* Returns the value of `key` in the file's __metadata__, valid as long as the file is open; NULL if there is none. */
 CTRT_API const char *ctrt_tensor_file_metadata(const ctrt_tensor_file *file, const char *key);
+/* Returns the `index`-th key of __metadata__, in sorted order, valid as long as the file is open; NULL past the last
+ * one. */
+CTRT_API const char *ctrt_tensor_file_metadata_key(const ctrt_tensor_file *file, size_t index);
 /* Creates a tensor on `device` (NULL: the default device) with the values of the tensor `name` in the file.
- * CTRT_ERR_NOT_FOUND, with the nearest name in the message, if there is none of that name. */
+ * CTRT_ERR_NOT_FOUND, with the nearest name in the message, if there is none of that name; CTRT_ERR_NOT_SUPPORTED if
+ * ctrt lacks its dtype or it has more than CTRT_MAX_DIMS dimensions. */
 CTRT_API ctrt_status ctrt_tensor_file_read(ctrt_tensor **out, ctrt_tensor_file *file, const char *name,
                                            ctrt_device *device);
 

@@ -17,11 +17,14 @@ static const char *const fuzz_examples[] = {
     "{\"e\":{\"dtype\":\"F16\",\"shape\":[0,7],\"data_offsets\":[0,0]},"
     "\"\\u00e9\":{\"dtype\":\"U8\",\"shape\":[64],\"data_offsets\":[0,64]}}   ",
     "{}",
+    "{\"__metadata__\":null,\"a\":{\"dtype\":\"F8_E4M3\",\"shape\":[64],\"data_offsets\":[0,64],"
+    "\"more\":{\"x\":[1,-2.5e3,true,null,\"s\",[[],{}]],\"y\":0.1}}}",
+    "{\"a\":{\"dtype\":\"F4\",\"shape\":[1,1,1,1,1,1,1,1,128],\"data_offsets\":[0,64]}}",
     NULL,
 };
 static const char *const fuzz_words[] = {
     "\"dtype\":", "\"shape\":", "\"data_offsets\":", "[0,64]", "[", "]", "{", "}", ",", "\"", "\\ud83d\\ude00", "\\",
-    "18446744073709551615", "F64", "__metadata__", "-1", "1e3", NULL,
+    "18446744073709551615", "F64", "__metadata__", "-1", "1e3", "null", "[[[[", "F6_E2M3", NULL,
 };
 
 /* Parses a file image and checks the contract if it is accepted. */
@@ -38,7 +41,10 @@ static void try_image(const uint8_t *data, size_t size)
         const struct safetensors_entry *entry = &header.entries[i];
         size_t span = entry->end - entry->begin, length = strlen(entry->name);
         PROMISE(entry->begin <= entry->end && entry->end <= size && entry->begin >= 8 + header_length);
-        PROMISE(span == (size_t)entry->numel * dtype_bytes(entry->dtype));
+        PROMISE(entry->dtype == 0 || span == (size_t)entry->numel * dtype_bytes(entry->dtype));
+        PROMISE((safetensors_readable(entry) == CTRT_OK) == (entry->dtype != 0));
+        PROMISE(entry->format_dtype != NULL && entry->ndim >= 0 && entry->ndim <= CTRT_MAX_DIMS);
+        PROMISE(entry->dtype == 0 || entry->dimensions == (size_t)entry->ndim);
         PROMISE(safetensors_find(&header, entry->name) == entry);
         for (size_t at = 0; at < length; ) {
             size_t step = utf8_sequence_length((const unsigned char *)entry->name + at, length - at);
