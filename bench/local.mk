@@ -82,6 +82,7 @@ CLEANFILES += bench-memory bench-memory-trace bench-overhead bench-startup bench
 CLEANFILES += bench-smallstep
 EXTRA_DIST += bench/bookkeeping.sh bench/compare.sh bench/instructions.sh bench/peers/build.sh
 EXTRA_DIST += bench/peers/overhead_torch.cpp bench/peers/train_torch.cpp
+EXTRA_DIST += bench/competitors.sh bench/results/2026-11-competitors.md
 EXTRA_DIST += bench/results/2026-11-bf16.md bench/results/2026-11-first.md bench/results/2026-11-memory.md \
               bench/results/2026-11-mpi.md bench/results/2026-11-streams.md
 CLEANFILES += bench-hostmem

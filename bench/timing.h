@@ -28,15 +28,30 @@ static int timing_compare(const void *a, const void *b)
 /* Runs `body` in batches of at least 5 ms and prints the median time of one run.
  *
  * TIMING_CASE=NAME runs only that case. TIMING_CALLS=N calls `body` N times and prints nothing; instructions.sh counts
- * the instructions of such runs. */
+ * the instructions of such runs. TIMING_SECONDS=S prints the mean time of S seconds instead, for competitors.sh: a
+ * median would hide the time in which other programs run. */
 static inline void timing_report(const char *name, void (*body)(void *), void *argument)
 {
-    const char *only = getenv("TIMING_CASE"), *calls = getenv("TIMING_CALLS");
+    const char *only = getenv("TIMING_CASE"), *calls = getenv("TIMING_CALLS"),
+               *seconds = getenv("TIMING_SECONDS");
     if (only && strcmp(only, name) != 0)
         return;
     if (calls) {
         for (long i = strtol(calls, NULL, 10); i > 0; i--)
             body(argument);
+        return;
+    }
+    if (seconds) {
+        const double least = strtod(seconds, NULL);
+        double begin = timing_now(), time;
+        long done = 0;
+        for (; (time = timing_now() - begin) < least; done++) {
+            body(argument);
+            if (time < least / 8)                       /* a warm-up, which starts the threads of all programs */
+                done = -1;
+        }
+        printf("%s %.2f\n", name, time * 7 / 8 / (double)(done > 0 ? done : 1) * 1e9);
+        fflush(stdout);
         return;
     }
     long batch = 1;

@@ -3,10 +3,11 @@
 backend_cpu_sources = backends/cpu/host/cgroup.c backends/cpu/host/cpu.h backends/cpu/host/device.c \
     backends/cpu/host/internal.h backends/cpu/host/isa.c backends/cpu/host/limits.c backends/cpu/host/memory.c \
     backends/cpu/host/numa.c backends/cpu/host/numa.h backends/cpu/host/pages.c backends/cpu/host/pinned.c \
-    backends/cpu/host/plugin.c backends/cpu/host/scratch.c backends/cpu/host/scratch.h backends/cpu/host/threads.c
+    backends/cpu/host/plugin.c backends/cpu/host/scratch.c backends/cpu/host/scratch.h backends/cpu/host/team.c \
+    backends/cpu/host/team.h backends/cpu/host/threads.c
 backend_cpu_sources += backends/cpu/libs/blas.c backends/cpu/libs/gemm_path.c backends/cpu/libs/onednn.c \
     backends/cpu/libs/onednn.h backends/cpu/libs/onednn_api.h backends/cpu/libs/onednn_conv.c \
-    backends/cpu/libs/onednn_product.c
+    backends/cpu/libs/onednn_product.c backends/cpu/libs/openmp.c backends/cpu/libs/openmp.h
 backend_cpu_sources += backends/cpu/kernels/conv.c backends/cpu/kernels/conv.h backends/cpu/kernels/conv_body.h \
     backends/cpu/kernels/conv_builtin.c backends/cpu/kernels/families.def backends/cpu/kernels/gemm.h \
     backends/cpu/kernels/gemm_builtin.c backends/cpu/kernels/gemm_builtin_body.h backends/cpu/kernels/half_select.c \
@@ -37,7 +38,7 @@ if PLUGIN_CPU
 plugin_LTLIBRARIES += backend-cpu.la
 backend_cpu_la_SOURCES  = $(backend_cpu_sources)
 backend_cpu_la_CPPFLAGS = $(CPU_CPPFLAGS) $(ONEDNN_CPPFLAGS)
-backend_cpu_la_CFLAGS   = $(PLUGIN_CFLAGS) $(OPENMP_CFLAGS) $(CPU_KERNEL_CFLAGS)
+backend_cpu_la_CFLAGS   = $(PLUGIN_CFLAGS) $(CPU_KERNEL_CFLAGS)
 backend_cpu_la_LDFLAGS  = $(PLUGIN_LDFLAGS)
 backend_cpu_la_LIBADD   = libcpu-baseline.la
 

@@ -17,6 +17,7 @@ static void after_fork_in_child(void)
     sim_process = getpid();
     pthread_mutex_init(&lock, NULL);
     memset(devices, 0, sizeof devices);
+    sim_worker_forked();
 }
 
 __attribute__((constructor)) static void device_start(void)

@@ -149,6 +149,9 @@ static ctrt_status kernel_run(struct sim_queue *queue, struct sim_work *base)
             return kernel_fails(queue, work, CTRT_ERR_BACKEND, why);
         }
     }
+    /* Otherwise a kernel would start a thread per processor in each worker. */
+    if (CTRT_SLOT(cpu_table, single_thread))
+        cpu_table->single_thread(true);
     ctrt_status status = work->kernel->cpu->run(call);
     /* The kernel may have loaded a library whose exit handler frees resources that kernels use. All work must be
      * complete before that. Exit handlers run in reverse order of registration, so this one is registered after the
@@ -290,14 +293,4 @@ ctrt_status sim_kernels_ready(void)
         return status;
     return sim_host->fail(CTRT_ERR_NOT_SUPPORTED,
                           "sim: simulated devices run the cpu's kernels, and the backend cpu cannot be used");
-}
-
-/* Without this limit, a cpu kernel would start a thread per processor in each worker. The limit is set through OpenMP,
- * which the cpu backend and the libraries that it uses respect. */
-void sim_in_one_thread(void (*function)(void *argument), void *argument)
-{
-#ifdef _OPENMP
-#pragma omp teams num_teams(1) thread_limit(1)
-#endif
-    function(argument);
 }

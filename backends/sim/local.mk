@@ -8,6 +8,6 @@ if PLUGIN_SIM
 plugin_LTLIBRARIES += backend-sim.la
 backend_sim_la_SOURCES  = $(backend_sim_sources)
 backend_sim_la_CPPFLAGS = $(PLUGIN_CPPFLAGS)
-backend_sim_la_CFLAGS   = $(PLUGIN_CFLAGS) $(OPENMP_CFLAGS)
+backend_sim_la_CFLAGS   = $(PLUGIN_CFLAGS)
 backend_sim_la_LDFLAGS  = $(PLUGIN_LDFLAGS)
 endif

@@ -323,12 +323,12 @@ ctrt_status sim_kernels_init(void);
 ctrt_status sim_kernels_ready(void);
 size_t sim_kernel_count(void);
 const char *sim_kernel_op(size_t i);
-/* Calls function(argument) with OpenMP limited to one thread, independent of CTRT_NUM_THREADS. */
-void sim_in_one_thread(void (*function)(void *argument), void *argument);
 
 extern const sim_control sim_control_table;
 
 /* worker.c: an atexit handler. Waits for running work and prevents further work from starting. */
 void sim_stop_at_exit(void);
+/* Called in the child of a fork, in which the parent's workers do not exist: their work does not run. */
+void sim_worker_forked(void);
 
 #endif

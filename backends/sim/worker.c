@@ -72,6 +72,11 @@ static _Atomic int running;
 #define EXIT_WAIT 5000000000                /* nanoseconds */
 static _Atomic bool exiting;
 
+void sim_worker_forked(void)
+{
+    atomic_store(&running, 0);
+}
+
 void sim_stop_at_exit(void)
 {
     const int64_t give_up = sim_now() + EXIT_WAIT;
@@ -127,7 +132,7 @@ static void work_free(struct sim_work *work)
     sim_host->free(work);
 }
 
-static void serve(void *argument)
+void *sim_worker(void *argument)
 {
     struct sim_queue *queue = argument;
     pthread_mutex_lock(&queue->lock);
@@ -155,10 +160,5 @@ static void serve(void *argument)
     }
     queue->ended = true;
     pthread_mutex_unlock(&queue->lock);
-}
-
-void *sim_worker(void *queue)
-{
-    sim_in_one_thread(serve, queue);
     return NULL;
 }

@@ -487,6 +487,9 @@ typedef struct ctrt_kernel_table {      /* optional; without it every op needs t
     size_t stride;                      /* sizeof(ctrt_kernel) at the plugin's compile time */
     /* Optional: called before the first kernel runs, to load libraries or select code for the CPU. */
     ctrt_status (*prepare)(void *device);
+    /* Optional: `on` makes kernels that the calling thread runs use no other threads; false ends that. For callers
+     * that have several threads of their own. */
+    void (*single_thread)(bool on);
 } ctrt_kernel_table;
 
 /* Not used: communicators are components of their own, CTRT_COMPONENT_COMM. Keeps the table's place in ctrt_backend. */

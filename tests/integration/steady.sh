@@ -1,7 +1,7 @@
 #!/bin/sh
 # SPDX-License-Identifier: Apache-2.0
 # In steady state a training loop on the cpu makes no system calls, so 20 and 60 steps make the same number. Uses one
-# thread, because idle OpenMP threads sleep and wake.
+# thread, because idle threads sleep and wake.
 . "$srcdir/tests/lib.sh"
 name="40 more training steps make no system call"
 # Not libtool's wrapper, whose shell reads pipes with a varying number of system calls.

@@ -525,6 +525,35 @@ SIM_TEST(fork_beside_work, "fork with work enqueued: the child gets CTRT_ERR_FOR
     queues->destroy(handle, queue);
 }
 
+static atomic_bool told, let_go;
+
+static void wait_to_be_let_go(void *argument)
+{
+    (void)argument;
+    told = true;
+    while (!let_go)
+        usleep(1000);
+}
+
+/* In the child, no work runs for which exit() would have to wait. */
+SIM_TEST(exit_beside_work, "a child that calls exit() does not wait for work that runs in the parent",
+         "CTRT_SIM=devices=1")
+{
+    void *queue = NULL;
+    CTRT_AUTO(tensor) x = full(0, 1, device);           /* a kernel, whose first run registers the handler for exit */
+    OK(ctrt_add_scalar_(x, ctrt_float(1)), ctrt_device_synchronize(device), queues->create(handle, &queue, 0),
+       queues->host_call(handle, queue, wait_to_be_let_go, NULL));
+    while (!told)
+        usleep(1000);
+    const double before = clock_seconds();
+    CHILD_LOOP(child, ((const char *const[]){ NULL }), exit)
+        continue;
+    CHECK(clock_seconds() - before < 3, "exit took %.1f s", clock_seconds() - before);
+    let_go = true;
+    CHECK_OK(queues->synchronize(handle, queue));
+    queues->destroy(handle, queue);
+}
+
 /* ---- failing host allocations, and release at close ---- */
 
 static ctrt_status open_and_use(void)

@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* backends/cpu/host/cpu.h: declarations that the files of the CPU backend share.
  *
- * Each op family is a file that ends in a table of kernels; kernels.c joins the tables. Only cpu_parallel_for starts
- * parallel work. There is one OpenMP pool. Only threads.c handles the number of threads, the affinity mask and fork. */
+ * Each op family is a file that ends in a table of kernels; kernels.c joins the tables. cpu_parallel_for and oneDNN (by
+ * libs/openmp.c) start parallel work, with the threads of host/team.c. Only threads.c handles the number of threads and
+ * the affinity mask. */
 #ifndef CTRT_CPU_H
 #define CTRT_CPU_H
 
@@ -41,10 +42,8 @@ int cpu_thread_count(void);
 /* Returns true if fewer threads can be started than cpu_parallel_for may use. Do not call libraries that start their
  * own threads in that case, because they end the process when a thread cannot be started. */
 bool cpu_threads_limited(void);
-/* Call these around a call of a library that opens OpenMP parallel regions of its own (oneDNN, BLAS). enter makes the
- * library use cpu_thread_count() threads and returns the previous setting; leave restores it. */
-int cpu_threads_enter(void);
-void cpu_threads_leave(int before);
+/* Makes kernels that the calling thread runs use only this thread, or ends that. */
+void cpu_threads_single(bool on);
 
 /* Instruction sets for which kernels are compiled, in increasing order of preference. cpu_isa() returns the one that
  * the plugin's init selected: the best that the processor and the build have, or a lower one set by CTRT_CPU_ISA. */

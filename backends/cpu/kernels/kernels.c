@@ -28,6 +28,7 @@ static const struct family families[] = {
 ctrt_kernel_table cpu_kernel_table = {
     .size = sizeof(ctrt_kernel_table),
     .stride = sizeof(ctrt_kernel),
+    .single_thread = cpu_threads_single,
 };
 
 /* Appends `kernels` to `to` and returns their number. If `to` is NULL, only returns the number. */

@@ -18,6 +18,7 @@
 #include <sys/mman.h>
 
 #include "onednn_api.h"
+#include "openmp.h"
 #include "host/scratch.h"
 
 /* ---- the library ---- */
@@ -90,8 +91,7 @@ static enum library_state open_library(char *text, size_t bytes)
                  version ? version()->major : 0, CTRT_ONEDNN_MAJOR);
         return UNUSABLE;
     }
-    /* The library must use OpenMP threads, which cpu_threads_enter limits, because two thread pools would compete for
-     * the processors. */
+    /* Another thread pool would compete with the backend's for the processors. */
     if (version()->cpu_runtime != DNNL_RUNTIME_OMP && version()->cpu_runtime != DNNL_RUNTIME_SEQ) {
         snprintf(text, bytes, "%s has its own thread pool", CTRT_ONEDNN_SONAME);
         return UNUSABLE;
@@ -105,7 +105,9 @@ static enum library_state open_library(char *text, size_t bytes)
     const dnnl_status_t made = missing ? dnnl_unimplemented : library.dnnl_engine_create(&library.engine, dnnl_cpu, 0);
     if (made == dnnl_out_of_memory)
         return UNDECIDED;
-    if (made != dnnl_success) {
+    if (made == dnnl_success)
+        cpu_openmp_adopt(object, library.dnnl_engine_create);
+    else {
         snprintf(text, bytes, "%s lacks %s", CTRT_ONEDNN_SONAME, missing ? missing : "an engine for this processor");
         return UNUSABLE;
     }
@@ -364,7 +366,7 @@ bool onednn_run(struct onednn_entry *e, void *const *addresses)
         return false;
     dnnl_exec_arg_t arguments[ONEDNN_OPERANDS + 1];
     bool good = true;
-    const int before = cpu_threads_enter();
+    cpu_openmp_enter();
     for (int i = 0; i < e->count && good; i++) {
         struct onednn_operand *o = &e->operands[i];
         good = library.dnnl_memory_set_data_handle(o->user, addresses[i]) == dnnl_success;
@@ -386,7 +388,7 @@ bool onednn_run(struct onednn_entry *e, void *const *addresses)
     for (int i = 0; i < e->count && good; i++)
         if (e->operands[i].reorder && e->operands[i].output)
             good = move(cache, &e->operands[i]);
-    cpu_threads_leave(before);
+    cpu_openmp_leave();
     e->has_run |= good;
     return good;
 }

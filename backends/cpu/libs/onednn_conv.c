@@ -16,6 +16,7 @@
 #include "onednn.h"
 
 #include "onednn_api.h"
+#include "openmp.h"
 
 struct shapes {
     int weight_dims;                    /* 4, or 5 with groups */
@@ -171,7 +172,7 @@ bool cpu_onednn_conv(const struct cpu_conv *v)
     struct onednn_key key = { {
         2, v->pass, v->dtype, v->channels_last, v->bias != NULL, v->n, v->c, v->h, v->w, v->o, v->kh, v->kw,
         v->oh, v->ow, v->groups, v->stride[0], v->stride[1], v->padding[0], v->padding[1], v->dilation[0],
-        v->dilation[1], cpu_thread_count()
+        v->dilation[1], cpu_openmp_threads()
     } };
     bool fresh;
     struct onednn_entry *entry = onednn_find(&key, &fresh);
@@ -179,9 +180,9 @@ bool cpu_onednn_conv(const struct cpu_conv *v)
         return false;
     if (fresh) {
         /* A primitive is created for a certain number of threads. */
-        const int before = cpu_threads_enter();
+        cpu_openmp_enter();
         make(entry, v, v->dtype == CTRT_F32 ? dnnl_f32 : v->dtype == CTRT_BF16 ? dnnl_bf16 : dnnl_f16);
-        cpu_threads_leave(before);
+        cpu_openmp_leave();
     }
     void *const addresses[] = { v->x, v->weight, v->y, (void *)(uintptr_t)v->bias };
     return entry->primitive && onednn_run(entry, addresses);

@@ -10,6 +10,7 @@
 #include "onednn.h"
 
 #include "onednn_api.h"
+#include "openmp.h"
 
 /* Adjusts the strides of one matrix to oneDNN's rules: one stride must be 1, and the other at least the length of the
  * lines that it separates. The stride of a dimension of size 1 is arbitrary, so it is set to a valid value. Returns
@@ -115,7 +116,7 @@ bool cpu_onednn_product(const struct cpu_product *p)
     struct onednn_key key = { {
         1, p->dtype, p->batch, p->m, p->n, p->k, p->bias != NULL, a_batch, b_batch, of[0].strides[0],
         of[0].strides[1], of[0].strides[2], of[1].strides[0], of[1].strides[1], of[1].strides[2],
-        cpu_thread_count()
+        cpu_openmp_threads()
     } };
     bool fresh;
     struct onednn_entry *entry = onednn_find(&key, &fresh);
@@ -123,9 +124,9 @@ bool cpu_onednn_product(const struct cpu_product *p)
         return false;
     if (fresh) {
         /* A primitive is created for a certain number of threads. */
-        const int before = cpu_threads_enter();
+        cpu_openmp_enter();
         make(entry, type, p->batch == 1 ? 2 : 3, of, p->bias != NULL);
-        cpu_threads_leave(before);
+        cpu_openmp_leave();
     }
     void *const addresses[] = { (void *)(uintptr_t)p->a, (void *)(uintptr_t)p->b, p->c,
                                 (void *)(uintptr_t)p->bias };

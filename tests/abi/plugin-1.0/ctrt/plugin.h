@@ -255,6 +255,7 @@ typedef struct ctrt_kernel_table {
     size_t count;
     size_t stride;
     ctrt_status (*prepare)(void *device);
+    void (*single_thread)(bool on);
 } ctrt_kernel_table;
 typedef struct ctrt_comm_table { size_t size; } ctrt_comm_table;
 typedef struct ctrt_capture_table {
