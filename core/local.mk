@@ -62,6 +62,7 @@ libctrt_core_la_SOURCES += core/ops/amp.c core/ops/amp.h core/ops/attention.c co
     core/ops/composite.c core/ops/conv.c core/ops/copy.c core/ops/create.c core/ops/dispatch.c core/ops/dispatch.h \
     core/ops/elementwise.c core/ops/elementwise.h core/ops/fallback.c core/ops/format.c core/ops/op_common.c \
     core/ops/op_common.h core/ops/index.c core/ops/inplace.c core/ops/inplace.h core/ops/launch.c core/ops/launch.h core/ops/layout.c \
+    core/ops/loss_parts.h \
     core/ops/matmul.c core/ops/norm.c core/ops/op.h core/ops/op_run.c core/ops/peers.c core/ops/peers.h \
     core/ops/pinned.c core/ops/pool.c core/ops/random.c core/ops/reduce.c \
     core/ops/softmax.c core/ops/copy_engine.c core/ops/view.c

@@ -130,6 +130,7 @@ ctrt_status ctrt_grad_scaler_scale(ctrt_tensor **out, ctrt_grad_scaler *scaler, 
     if (scale == scaler->scale)
         ctrt_no_grad status = ctrt_clone(&scale, scale);
     CTRT_TRY(ctrt_context(status, who));
+    scale->flags |= TENSOR_LOSS_FACTOR;
     return ctrt_context(ctrt_mul(out, loss, scale), who);
 }
 

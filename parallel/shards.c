@@ -5,6 +5,7 @@
 #include "ctrt/strategy_plugin.h"
 #include "nn/module.h"
 #include "ops/op_common.h"
+#include "parallel/loss.h"
 
 #define MOST_INPUTS 64
 
@@ -128,42 +129,42 @@ static ctrt_status part_cut(struct part *part, ctrt_device *device, ctrt_tensor 
     return CTRT_OK;
 }
 
-static ctrt_status loss_check(const ctrt_tensor *loss)
-{
-    if (loss == NULL)
-        return ctrt_fail(CTRT_ERR_STATE, "the loss function succeeded without a result");
-    if (ctrt_tensor_numel(loss) != 1)
-        return ctrt_fail(CTRT_ERR_SHAPE, "the loss has %lld elements, expected 1; take the mean over rows",
-                         (long long)ctrt_tensor_numel(loss));
-    return CTRT_OK;
-}
+struct pass {                               /* forward and backward over the rows from..from+rows-1 */
+    int64_t from, rows;
+    double weight;
+    bool own;                               /* copies of the inputs, see part_cut */
+    ctrt_part_ready ready;
+    void *user;
+};
 
-static ctrt_status part_backward(ctrt_tensor **loss, ctrt_module *module, const struct part *part,
-                                 const ctrt_strategy_batch *batch, double weight)
+static ctrt_status part_backward(ctrt_tensor **loss, ctrt_loss_part *kind, ctrt_module *module, const struct part *part,
+                                 const ctrt_strategy_batch *batch, const struct pass *pass)
 {
+    double weight = pass->weight;
     CTRT_AUTO(tensor) output = NULL, value = NULL;
     CTRT_TRY(ctrt_forward(&output, module, part->inputs[0]));
-    CTRT_TRY(ctrt_context(batch->loss(&value, output, part->inputs, part->count, batch->user), "loss"));
-    CTRT_TRY(loss_check(value));
+    CTRT_TRY(ctrt_part_loss(&value, kind, output, part->inputs, batch, pass->rows));
     ctrt_tensor_release(&output);           /* its memory may be free during the backward pass */
+    if (pass->ready != NULL)
+        CTRT_TRY(pass->ready(pass->user, kind, &weight));
     if (weight != 1)
         CTRT_TRY(ctrt_mul_scalar(&value, value, ctrt_float(weight)));
     CTRT_TRY(ctrt_backward(value));
     return ctrt_detach(loss, value);
 }
 
-static ctrt_status shard_backward(ctrt_tensor **loss, ctrt_module *module, ctrt_device *device,
-                                  const ctrt_strategy_batch *batch, int64_t from, int64_t rows, double weight, bool own)
+static ctrt_status shard_backward(ctrt_tensor **loss, ctrt_loss_part *kind, ctrt_module *module, ctrt_device *device,
+                                  const ctrt_strategy_batch *batch, const struct pass *pass)
 {
     struct part part = { .count = 0 };
     bool was = ctrt_set_grad_enabled(false);
-    ctrt_status status = part_cut(&part, device, batch->inputs, batch->count, from, rows, own);
+    ctrt_status status = part_cut(&part, device, batch->inputs, batch->count, pass->from, pass->rows, pass->own);
     for (int i = 0; i < part.count && status == CTRT_OK; i++)
         if (part.inputs[i] != NULL)
             status = ctrt_detach(&part.inputs[i], part.inputs[i]);
     ctrt_set_grad_enabled(true);
     if (status == CTRT_OK)
-        status = part_backward(loss, module, &part, batch, weight);
+        status = part_backward(loss, kind, module, &part, batch, pass);
     ctrt_set_grad_enabled(was);
     part_release(&part);
     return status;
@@ -178,15 +179,48 @@ static ctrt_status batch_check(const char *who, const ctrt_strategy_batch *batch
     return CTRT_OK;
 }
 
+ctrt_status ctrt_part_backward(ctrt_tensor **loss, ctrt_loss_part *part, ctrt_module *module, ctrt_device *device,
+                               const ctrt_strategy_batch *batch, int64_t from, int64_t rows, double weight,
+                               ctrt_part_ready ready, void *user)
+{
+    const struct pass pass = { from, rows, weight, false, ready, user };
+    if (loss == NULL || part == NULL)
+        return fail_null("part_backward", loss == NULL ? "loss" : "part");
+    if (module == NULL || device == NULL)
+        return fail_null("part_backward", module == NULL ? "module" : "device");
+    CTRT_TRY(batch_check("part_backward", batch));
+    return shard_backward(loss, part, module, device, batch, &pass);
+}
+
+/* Fails for a loss whose weight the strategy does not add up. */
+static ctrt_status means_only(const ctrt_loss_part *part)
+{
+    if (part->kind == CTRT_LOSS_MEAN)
+        return CTRT_OK;
+    return ctrt_fail(CTRT_ERR_NOT_SUPPORTED, "the strategy combines losses of parts of a batch only if they are means "
+                     "over the rows, but the loss function returns %s; use another strategy (its author: "
+                     "ctrt_part_backward)", part->kind == CTRT_LOSS_SUM
+                     ? "a sum" : "a fraction or cross entropy, whose divisor depends on the data");
+}
+
 ctrt_status ctrt_shard_backward(ctrt_tensor **loss, ctrt_module *module, ctrt_device *device,
                                 const ctrt_strategy_batch *batch, int64_t from, int64_t rows, double weight)
 {
+    CTRT_AUTO(tensor) value = NULL;
+    ctrt_loss_part part = { .parts = 0 };
+    const struct pass pass = { .from = from, .rows = rows, .weight = weight };
     if (loss == NULL)
         return fail_null("shard_backward", "loss");
     if (module == NULL || device == NULL)
         return fail_null("shard_backward", module == NULL ? "module" : "device");
     CTRT_TRY(batch_check("shard_backward", batch));
-    return shard_backward(loss, module, device, batch, from, rows, weight, false);
+    ctrt_status status = shard_backward(&value, &part, module, device, batch, &pass);
+    if (status == CTRT_OK)
+        status = means_only(&part);
+    if (status == CTRT_OK)
+        ctrt_tensor_assign(loss, value);
+    ctrt_loss_part_release(&part);
+    return status;
 }
 
 /* ---- buffers: every shard begins with the same values ---- */
@@ -314,13 +348,23 @@ static ctrt_status range_check(const char *who, ctrt_module *module, ctrt_device
     return CTRT_OK;
 }
 
-/* Runs one shard and adds its gradients and loss to the sum. */
-static ctrt_status shard_add(ctrt_sum_tree *sum, ctrt_tensor **tensors, size_t parameters, ctrt_module *module,
-                             ctrt_device *device, const ctrt_strategy_batch *batch, int64_t shard, int64_t from,
-                             int64_t rows)
+/* Runs one shard and adds its gradients, loss and weight to the sum. */
+static ctrt_status shard_add(ctrt_sum_tree *sum, ctrt_tensor **tensors, size_t parameters, ctrt_loss_part *total,
+                             ctrt_module *module, ctrt_device *device, const ctrt_strategy_batch *batch, int64_t shard,
+                             int64_t from, int64_t rows)
 {
-    const double weight = (double)rows / (double)batch->rows;
-    CTRT_TRY(shard_backward(&tensors[parameters], module, device, batch, from, rows, weight, true));
+    const struct pass pass = {
+        .from = from, .rows = rows, .weight = (double)rows / (double)batch->rows, .own = true,
+    };
+    ctrt_loss_part part = { .parts = 0 };
+    ctrt_status status = shard_backward(&tensors[parameters], &part, module, device, batch, &pass);
+    if (status == CTRT_OK && sum_tree_tensors(sum) < parameters + 2)
+        status = means_only(&part);
+    tensors[parameters + 1] = part.weight;
+    part.weight = NULL;
+    if (status == CTRT_OK)
+        status = ctrt_loss_part_add(total, &part);
+    CTRT_TRY(status);
     CTRT_TRY(ctrt_gradients_take(tensors, module));
     return ctrt_sum_tree_add(sum, shard, tensors);
 }
@@ -339,14 +383,15 @@ ctrt_status ctrt_shards_backward(ctrt_sum_tree *sum, ctrt_module *module, ctrt_d
     CTRT_TRY(numbers_begin(&numbers, device, range));
     CTRT_TRY(module_walk(&walk, module, WALK_PARAMETERS));
     const size_t parameters = walk->count;
-    ctrt_tensor **tensors = host_calloc((parameters + 1) * sizeof *tensors);
+    ctrt_loss_part total = { .parts = 0 };
+    ctrt_tensor **tensors = host_calloc((parameters + 2) * sizeof *tensors);
     if (tensors == NULL)
-        return out_of_memory((parameters + 1) * sizeof *tensors, "gradients");
+        return out_of_memory((parameters + 2) * sizeof *tensors, "gradients");
     ctrt_status status = buffers_begin(&buffers, module);
     for (int64_t shard = range->first; shard < range->first + range->count && status == CTRT_OK; shard++) {
         status = numbers_shard(device, range, shard);
         if (status == CTRT_OK)
-            status = ctrt_context(shard_add(sum, tensors, parameters, module, device, batch, shard, from,
+            status = ctrt_context(shard_add(sum, tensors, parameters, &total, module, device, batch, shard, from,
                                             range->sizes[shard]), "shard %lld", (long long)shard);
         from += range->sizes[shard];
         if (status == CTRT_OK)
@@ -356,8 +401,11 @@ ctrt_status ctrt_shards_backward(ctrt_sum_tree *sum, ctrt_module *module, ctrt_d
     }
     status = buffers_end(&buffers, status);
     numbers_end(&numbers, device, range);
-    ctrt_gradients_release(tensors, parameters + 1);
+    ctrt_gradients_release(tensors, parameters + 2);
     host_free(tensors);
+    range->kind = total.kind;
+    range->parts = total.parts;
+    range->per_row = total.per_row;
     return status;
 }
 

@@ -140,6 +140,7 @@ static void parallel_destroy(ctrt_module *self)
     ctrt_comm_release(&state->comm);
     error_put_back(error);
     auto_free(state->choice);
+    loss_group_clear(&state->group);
     host_free(state->devices);
     host_free(state->description);
 }
@@ -433,7 +434,10 @@ static ctrt_status rows_of(int64_t *rows, ctrt_tensor *const *inputs, int count,
 
 ctrt_status strategy_step(struct parallel *p, ctrt_tensor **loss, const ctrt_strategy_batch *batch)
 {
-    return ctrt_context(p->table->step(p->strategy, loss, batch), "%s", p->name);
+    loss_group_enter(&p->group);
+    const ctrt_status status = p->table->step(p->strategy, loss, batch);
+    loss_group_enter(NULL);
+    return ctrt_context(status, "%s", p->name);
 }
 
 ctrt_status ctrt_parallel_step(ctrt_tensor **loss, ctrt_module *net, ctrt_tensor *const *inputs, int count,
@@ -456,6 +460,8 @@ ctrt_status ctrt_parallel_step(ctrt_tensor **loss, ctrt_module *net, ctrt_tensor
         return fail_null("parallel_step", "loss_function");
     ctrt_strategy_batch batch = {
         .size = sizeof batch, .inputs = inputs, .count = count, .loss = loss_function, .user = user,
+        .partial = (state->comm != NULL && ctrt_comm_size(state->comm) > 1 ? CTRT_PARTIAL_RANKS : 0)
+                   | (state->group.no_sync || state->group.steps > 0 ? CTRT_PARTIAL_STEPS : 0),
     };
     CTRT_TRY(ctrt_context(rows_of(&batch.rows, inputs, count, state->comm != NULL), "parallel_step"));
     CTRT_TRY(ctrt_context(modes_check(state), "parallel_step: %s", state->name));
@@ -466,7 +472,7 @@ ctrt_status ctrt_parallel_step(ctrt_tensor **loss, ctrt_module *net, ctrt_tensor
     if (result == NULL)
         return ctrt_fail(CTRT_ERR_PLUGIN, "parallel_step: %s: the step succeeded without a loss", state->name);
     ctrt_tensor_assign(loss, result);
-    state->steps += !state->no_sync;
+    state->steps += !state->group.no_sync;
     return CTRT_OK;
 }
 
@@ -477,7 +483,7 @@ ctrt_status ctrt_parallel_no_sync(ctrt_module *net, bool on)
         return not_parallel("parallel_no_sync", net);
     if (CTRT_SLOT(state->table, no_sync))
         CTRT_TRY(ctrt_context(state->table->no_sync(state->strategy, on), "parallel_no_sync: %s", state->name));
-    state->no_sync = on;
+    state->group.no_sync = on;
     return CTRT_OK;
 }
 

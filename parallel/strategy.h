@@ -4,6 +4,7 @@
 #define PARALLEL_STRATEGY_H
 
 #include "ctrt/strategy_plugin.h"
+#include "parallel/loss.h"
 #include "registry/registry.h"
 
 struct choice;
@@ -17,7 +18,7 @@ struct parallel {
     ctrt_strategy_config config;
     struct choice *choice;                  /* of `auto`; NULL: the program or the environment named the strategy */
     int64_t steps;                          /* that succeeded, without no_sync */
-    bool no_sync;                           /* the last value of ctrt_parallel_no_sync */
+    struct loss_group group;                /* steps since the last one without no_sync */
     char *description;                      /* owned; DESCRIPTION_BYTES, at the first ctrt_parallel_describe */
 };
 

@@ -108,6 +108,7 @@ static ctrt_status batch_predict(uint64_t *bytes, bool *fits, const struct paral
     CTRT_AUTO(tensor) loss = NULL;
     CTRT_AUTO(dry_run) run = NULL;
     ctrt_memory_prediction found = { .fits = true };
+    ctrt_loss_part part = { .parts = 0 };
     const struct walk *walk;
     ctrt_module *module = p->config.module;
     uint64_t own = 0;
@@ -120,8 +121,10 @@ static ctrt_status batch_predict(uint64_t *bytes, bool *fits, const struct paral
     if (status == CTRT_OK) {
         status = ctrt_dry_run_begin(&run, p->config.devices[0]);
         if (status == CTRT_OK)
-            status = ctrt_shard_backward(&loss, module, p->config.devices[0], batch, 0, rows, 1);
+            status = ctrt_part_backward(&loss, &part, module, p->config.devices[0], batch, 0, rows, 1, NULL,
+                                        NULL);
         ctrt_tensor_release(&loss);
+        ctrt_loss_part_release(&part);
         if (ctrt_gradients_take(grads, module) == CTRT_OK) {
             for (size_t i = 0; i < count; i++)
                 own += grads[i] != NULL ? tensor_bytes(grads[i]) : 0;
@@ -424,9 +427,9 @@ ctrt_status auto_step(struct parallel *p, ctrt_tensor **loss, const ctrt_strateg
     struct choice *choice = p->choice;
     if (choice->settled)
         return strategy_step(p, loss, batch);
-    if (p->no_sync || strategy_dry(p) || capture_here(p->config.devices[0]) != NULL) {
+    if (p->group.no_sync || strategy_dry(p) || capture_here(p->config.devices[0]) != NULL) {
         CTRT_TRY(strategy_step(p, loss, batch));
-        choice->pending = choice->pending || (choice->trial && p->no_sync);
+        choice->pending = choice->pending || (choice->trial && p->group.no_sync);
         return CTRT_OK;
     }
     if (!choice->predicted && !choice->pending)         /* another strategy would not have the pending gradients */

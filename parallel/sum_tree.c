@@ -5,6 +5,7 @@
 #include "ctrt/strategy_plugin.h"
 #include "ops/op_common.h"
 #include "parallel/devices.h"
+#include "parallel/loss.h"
 
 /* Node `index` of `level`: the sum of the leaves index << level to ((index + 1) << level) - 1. */
 struct node {
@@ -47,6 +48,11 @@ ctrt_status ctrt_sum_tree_new(ctrt_sum_tree **out, int64_t leaves, size_t count,
     ctrt_sum_tree_release(out);
     *out = tree;
     return CTRT_OK;
+}
+
+size_t sum_tree_tensors(const ctrt_sum_tree *tree)
+{
+    return tree->count;
 }
 
 void ctrt_sum_tree_release(ctrt_sum_tree **tree)

@@ -114,7 +114,8 @@ strategy_data_parallel_sources = \
 # Of the strategies with one part of the batch per rank.
 strategy_ranks_sources = \
     plugins/strategy/ranks/canonical.c plugins/strategy/ranks/exchange.c plugins/strategy/ranks/ranks.c \
-    plugins/strategy/ranks/ranks.h plugins/strategy/ranks/verify.c
+    plugins/strategy/ranks/ranks.h plugins/strategy/ranks/verify.c \
+    plugins/strategy/ranks/weights.c
 strategy_distributed_sources = \
     plugins/strategy/distributed/buckets.c plugins/strategy/distributed/buckets.h \
     plugins/strategy/distributed/capture.c plugins/strategy/distributed/distributed.c \

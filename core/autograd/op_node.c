@@ -180,6 +180,35 @@ ctrt_status autograd_record(enum op op, ctrt_tensor **results, int n_results, ct
     return status;
 }
 
+void *autograd_history(ctrt_tensor *tensor)
+{
+    if (tensor->grad == NULL || grad_refresh(tensor) != CTRT_OK || tensor->grad->node == NULL)
+        return NULL;
+    node_retain(tensor->grad->node);
+    return tensor->grad->node;
+}
+
+void autograd_history_release(void *history)
+{
+    if (history != NULL)
+        node_release(history);
+}
+
+int64_t autograd_sum_terms(ctrt_tensor *tensor)
+{
+    const struct grad_node *node = tensor->grad != NULL ? tensor->grad->node : NULL;
+    while (node != NULL && node->class == &op_node_class && node->n_in == 1 && node->edges[0].to != NULL) {
+        const enum op op = ((const struct op_node *)node)->op;
+        const struct grad_want input = edge_want(&node->edges[0]);
+        if (op == OP_sum)
+            return shape_numel(input.shape, input.ndim);
+        if ((op != OP_to && op != OP_view) || edge_is_leaf(&node->edges[0]))
+            return 0;
+        node = edge_node(&node->edges[0]);
+    }
+    return 0;
+}
+
 /* ---- running ---- */
 
 ctrt_status saved_changed(const char *what, int position, const ctrt_tensor *tensor, uint32_t saved_version)

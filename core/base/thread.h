@@ -23,6 +23,8 @@ struct counter_table;               /* memory/counters.h */
 struct memory_label;                /* memory_stats/label.h */
 struct stream_thread;               /* stream/stream.h */
 struct autocast_region;             /* ops/autocast.c */
+struct loss_group;                  /* parallel/loss.h */
+struct loss_parts;                  /* ops/loss_parts.h */
 
 struct thread_state {
     bool grad_disabled;             /* autograd recording is off; negated so that zero-initialised means enabled */
@@ -38,6 +40,8 @@ struct thread_state {
     struct memory_label *label;     /* memory_stats/label.h: label of the memory that the thread allocates */
     struct autocast_region *autocast;           /* ops/autocast.h: the settings of ops; NULL: no autocast */
     struct autocast_region *autocast_regions;   /* the innermost region of the thread */
+    struct loss_parts *loss_parts;  /* ops/loss_parts.h: the loss of a part of a batch is computed; NULL: no */
+    struct loss_group *loss_group;  /* parallel/loss.h: the steps without synchronisation of the net that runs */
     struct scope *scope;            /* tensor/scope.h: scope that new tensors belong to; NULL: none */
     int cancel_depth, cancel_before; /* nesting of cancel_disable; cancellation state before the outermost call */
     const char *stack_limit;        /* base/stack.h: lowest address that recursion may reach; NULL: not known yet */

@@ -98,6 +98,11 @@ ctrt_status autograd_inplace_end(struct inplace_token *token, ctrt_tensor *self,
 /* Records a view op and stores the base in the view, for later writes through views. Must be called for every view op,
  * outside grad mode too. */
 ctrt_status autograd_view(enum op op, ctrt_tensor *result, ctrt_tensor *base, const union op_attributes *attributes);
+/* Returns the history of a tensor with a reference, which autograd_history_release releases; NULL: it has none. */
+void *autograd_history(ctrt_tensor *tensor);
+void autograd_history_release(void *history);
+/* Returns the number of terms if the tensor is the result of ctrt_sum, else 0. */
+int64_t autograd_sum_terms(ctrt_tensor *tensor);
 /* Marks a view that an op returned together with other views: autograd rejects changes of it in place (VIEW_CHUNK). */
 void autograd_view_of_several(ctrt_tensor *view);
 

@@ -2,6 +2,7 @@
 /* ops/softmax.c: softmax, log_softmax and cross entropy. */
 #include "ops/autocast.h"
 #include "ops/backward.h"
+#include "ops/loss_parts.h"
 #include "ops/op_common.h"
 
 /* Returns a view of the contiguous x as [outer, n, inner], where n is the size of `dim`. */
@@ -249,7 +250,15 @@ static ctrt_status reduce_losses(ctrt_tensor **out, ctrt_tensor *losses, ctrt_te
         status = ctrt_reshape(&loss, loss, ctrt_ints_of(target->view.shape, target->view.ndim));
     } else {
         status = ctrt_sum(&loss, loss, CTRT_ALL_DIMS);
-        if (status == CTRT_OK && options->reduction == CTRT_REDUCE_MEAN) {
+        const bool part = thread_state.loss_parts != NULL && op_needs_grad(&loss, 1);
+        if (status == CTRT_OK && options->reduction == CTRT_REDUCE_MEAN && part) {
+            const bool was = op_pause_recording(true);
+            status = mean_divisor(&divisor, flat, options->weight, ignore_index, CTRT_F64);
+            op_pause_recording(was);
+            if (status == CTRT_OK)
+                status = loss_fraction(&loss, loss, divisor, target, flat->view.numel,
+                                       options->weight == NULL && !options->has_ignore_index);
+        } else if (status == CTRT_OK && options->reduction == CTRT_REDUCE_MEAN) {
             const bool was = op_pause_recording(true);
             status = mean_divisor(&divisor, flat, options->weight, ignore_index, tensor_dtype(loss));
             op_pause_recording(was);

@@ -19,8 +19,9 @@ enum {                                      /* ctrt_tensor.flags */
     TENSOR_IS_VIEW = 2,                     /* created by a view op; the base is known unless a derivative rule created
                                              * the view */
     TENSOR_SCOPED = 4,                      /* scope.h */
-    TENSOR_EXPORTED = 8                     /* another library has the address (dlpack.c), so the storage must not
+    TENSOR_EXPORTED = 8,                    /* another library has the address (dlpack.c), so the storage must not
                                              * move */
+    TENSOR_LOSS_FACTOR = 16                 /* the scale of a gradient scaler: the same for all parts of a batch */
 };
 
 struct ctrt_tensor {

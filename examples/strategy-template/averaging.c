@@ -119,8 +119,10 @@ static ctrt_status averaging_forward(void *self, ctrt_tensor **y, ctrt_tensor *c
     return ctrt_forward_n(y, a->module, inputs, count);
 }
 
-/* ctrt_parallel_step: forward, loss and backward of this rank's rows; *loss is the mean over these. A rank may have no
- * rows. If the step fails, the gradients must be those from before, so they are put aside first. */
+/* ctrt_parallel_step: forward, loss and backward of this rank's rows; *loss is that of these. A rank may have no rows.
+ * If the step fails, the gradients must be those from before, so they are put aside first. ctrt_step_finish adds to
+ * them. The loss may be of any kind, because no other rank contributes to what it is divided by. A strategy that adds
+ * up gradients of several parts leaves `partial` as it is, and adds the parts up too (ctrt_loss_part_add). */
 static ctrt_status averaging_step(void *self, ctrt_tensor **loss, const ctrt_strategy_batch *batch)
 {
     struct averaging *a = self;
@@ -129,11 +131,15 @@ static ctrt_status averaging_step(void *self, ctrt_tensor **loss, const ctrt_str
     if (ctrt_module_parameter_count(a->module) != a->parameters)
         return ctrt_fail(CTRT_ERR_STATE, "the module's parameters are not those of ctrt_parallel_new; call it again");
     CTRT_TRY(ctrt_gradients_take(a->before, a->module));
-    ctrt_status status = ctrt_shard_backward(loss, a->module, a->device, batch, 0, batch->rows, 1);
+    ctrt_strategy_batch own = *batch;
+    ctrt_loss_part part = { .parts = 0 };
+    own.partial &= ~CTRT_PARTIAL_RANKS;
+    ctrt_status status = ctrt_part_backward(loss, &part, a->module, a->device, &own, 0, own.rows, 1, NULL, NULL);
     if (status == CTRT_OK)
         status = ctrt_gradients_take(a->grads, a->module);
     if (status == CTRT_OK)
-        return ctrt_gradients_add(a->module, a->before, a->grads);
+        return ctrt_step_finish(loss, a->module, a->before, a->grads, &part, &own);
+    ctrt_loss_part_release(&part);
     (void)ctrt_gradients_restore(a->module, a->before);
     return status;
 }

@@ -208,6 +208,17 @@ typedef struct ctrt_cross_entropy_options {
 } ctrt_cross_entropy_options;
 CTRT_API ctrt_status ctrt_cross_entropy(ctrt_tensor **out, ctrt_tensor *logits, ctrt_tensor *target,
                                         const ctrt_cross_entropy_options *options);
+/* sum / weight, for losses whose divisor depends on the data: a masked loss, a mean over tokens that are not padding.
+ * Both have one element; `weight` has any dtype and no gradient. NULL: the result is `sum`, a loss that is not divided.
+ * If `weight` is 0 the result is NaN and its gradient 0.
+ *
+ * In the loss function of ctrt_parallel_step, sums and weights are added over all parts of the batch, and divided once
+ * (doc/parallel.md, Losses). There the result is not divided by `weight` but by a number, so use it only in what the
+ * loss function returns. ctrt_cross_entropy with CTRT_REDUCE_MEAN does the same with its own divisor.
+ *
+ * Errors: CTRT_ERR_SHAPE, CTRT_ERR_DTYPE (`sum` is not floating), CTRT_ERR_DEVICE, CTRT_ERR_AUTOGRAD for a weight that
+ * requires grad. */
+CTRT_API ctrt_status ctrt_loss_fraction(ctrt_tensor **out, ctrt_tensor *sum, ctrt_tensor *weight);
 /* Squared difference of x and target, reduced. CTRT_ERR_SHAPE unless their shapes are equal. */
 CTRT_API ctrt_status ctrt_mse_loss(ctrt_tensor **out, ctrt_tensor *x, ctrt_tensor *target, ctrt_reduction reduction);
 

@@ -233,14 +233,19 @@ CTRT_API int64_t ctrt_parallel_steps(ctrt_module *net);
 CTRT_API ctrt_status ctrt_parallel_barrier(ctrt_module *net);
 
 /* Computes the loss from the output of the module for inputs[0], and from all inputs, whose rows correspond to those of
- * the output: the mean over rows. `inputs` are on the output's device; those that were NULL in ctrt_parallel_step are
- * NULL. It is called for parts of the batch, in several threads at the same time. *loss is NULL on entry. */
+ * the output. `inputs` are on the output's device; those that were NULL in ctrt_parallel_step are NULL. It is called
+ * for parts of the batch, in several threads at the same time. *loss is NULL on entry.
+ *
+ * The loss of the batch is put together from those of the parts. So the result is a mean or a sum over the rows, or a
+ * fraction whose divisor depends on the data (ctrt_cross_entropy, ctrt_loss_fraction), times numbers. If a step has
+ * more than one part, other losses are CTRT_ERR_NOT_SUPPORTED, and the message names the op (doc/parallel.md,
+ * Losses). */
 typedef ctrt_status (*ctrt_loss_function)(ctrt_tensor **loss, ctrt_tensor *output, ctrt_tensor *const *inputs,
                                           int count, void *user);
 /* Runs forward, loss and backward for a batch: inputs[count], at most 64, all with the same number of rows (size of
  * dimension 0), of which the first goes to the module. Each device computes the loss of its rows, so none gathers the
- * outputs of all. The gradients of the mean over all rows are added to those of the parameters, as by ctrt_backward;
- * none flow to the inputs. *loss is that mean, detached, on the first device.
+ * outputs of all. The gradients of the loss of all rows are added to those of the parameters, as by ctrt_backward; none
+ * flow to the inputs. *loss is that loss, detached, on the first device.
  *
  * If the step fails on one device, it fails, with an error that names the device, and the gradients are those from
  * before. `net` was created by ctrt_parallel_new, else CTRT_ERR_INVALID_ARGUMENT. CTRT_ERR_SHAPE for inputs without
@@ -248,7 +253,7 @@ typedef ctrt_status (*ctrt_loss_function)(ctrt_tensor **loss, ctrt_tensor *outpu
  * several devices, and CTRT_ERR_STATE if `distributed` has made less than two steps; in a dry run, CTRT_ERR_STATE
  * unless all devices of the strategy are in one, CTRT_ERR_NOT_SUPPORTED for strategies with a communicator.
  *
- * With `distributed` the inputs are this rank's part of the batch, which may have 0 rows, and the means are over the
+ * With `distributed` the inputs are this rank's part of the batch, which may have 0 rows, and the loss is that of the
  * rows of all ranks. If the step fails on one rank, it fails on all, and the communicator cannot be used any more. A
  * call that is refused because of its arguments does not inform the others: they wait until this rank calls again or
  * ends, or until the time limit. */
@@ -256,7 +261,8 @@ CTRT_API ctrt_status ctrt_parallel_step(ctrt_tensor **loss, ctrt_module *net, ct
                                         ctrt_loss_function loss_function, void *user);
 /* With `on`, the next steps keep their gradients where they were computed, and the first step after it was turned off
  * adds them all up: gradient accumulation with one reduction. The parameters' gradients are incomplete in between. In
- * canonical mode, and for strategies without reductions, each step is complete. */
+ * canonical mode, and for strategies without reductions, each step is complete if its loss is a mean. Sums and
+ * fractions of the steps up to that one are divided once, by every strategy (doc/parallel.md, Losses). */
 CTRT_API ctrt_status ctrt_parallel_no_sync(ctrt_module *net, bool on);
 /* A bucket: the gradients that `distributed` reduces together. The pointers are valid during the call of the hook; the
  * tensors are the same in all stages. */

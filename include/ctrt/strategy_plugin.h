@@ -32,12 +32,15 @@ typedef struct ctrt_strategy_config {
     void *net;
 } ctrt_strategy_config;
 
+/* RANKS: other ranks have rows of the same batch. STEPS: the step belongs to a group (ctrt_parallel_no_sync). */
+enum { CTRT_PARTIAL_RANKS = 1, CTRT_PARTIAL_STEPS = 2 };
 /* The arguments of ctrt_parallel_step, checked: no pointer is NULL except inputs[1] and following. */
 typedef struct ctrt_strategy_batch {
     size_t size;
     ctrt_tensor *const *inputs;
     int32_t count;                      /* number of inputs, at least 1 */
-    int32_t reserved;
+    int32_t partial;                    /* set of CTRT_PARTIAL_...: who else contributes to the number by which the loss
+                                         * is divided. A strategy whose ranks train alone sets it to 0 in its copy */
     int64_t rows;                       /* size of dimension 0 of each input that is not NULL; at least 1, or 0 for
                                          * strategies with CTRT_STRATEGY_RANKS */
     ctrt_loss_function loss;
@@ -193,11 +196,59 @@ CTRT_API ctrt_status ctrt_sum_tree_put(ctrt_sum_tree *tree, int level, int64_t i
  * CTRT_ERR_STATE if leaves are missing. */
 CTRT_API ctrt_status ctrt_sum_tree_result(ctrt_tensor **out, ctrt_sum_tree *tree);
 
+/* ---- losses ------------------------------------------------------------------------------------------------------
+ *
+ * The loss function returns the loss of the rows that it gets. How the losses of several parts combine depends on their
+ * kind, which the library finds in the graph of the loss:
+ *
+ *     mean        of all rows: the means of the parts, each times its fraction of the rows
+ *     sum         of all rows: the sum of the sums
+ *     fraction    S / W (ctrt_loss_fraction, ctrt_cross_entropy): the sum of the S, divided by the sum of the W
+ *
+ * A strategy treats every loss as a mean: it multiplies the loss or the gradients of each part by the part's fraction
+ * of the rows, and adds up. So that this works, the library gives the loss of a part as S / (per_row * rows of the
+ * part), and W beside it. At the end, ctrt_step_finish multiplies the gradients and the loss by
+ * per_row * (all rows) / W, once. For means it multiplies nothing. Any other loss of several parts fails with
+ * CTRT_ERR_NOT_SUPPORTED. */
+typedef enum ctrt_loss_kind { CTRT_LOSS_MEAN, CTRT_LOSS_SUM, CTRT_LOSS_FRACTION } ctrt_loss_kind;
+
+/* What the library has to know of one part, or of several. Initialise it with zeros. */
+typedef struct ctrt_loss_part {
+    size_t size;
+    int32_t kind;                       /* ctrt_loss_kind */
+    int32_t parts;                      /* number of parts; 0: none */
+    double per_row;                     /* number of terms of S per row; 1 for sums */
+    ctrt_tensor *weight;                /* W of a fraction, f64 without dimensions, else NULL; owned */
+} ctrt_loss_part;
+CTRT_API void ctrt_loss_part_release(ctrt_loss_part *part);
+/* Adds *part to *total; *part is empty afterwards. CTRT_ERR_STATE if the loss function has returned losses of different
+ * kinds. */
+CTRT_API ctrt_status ctrt_loss_part_add(ctrt_loss_part *total, ctrt_loss_part *part);
+
+/* Calls the loss function of `batch` for `rows` of its rows, and writes how the result enters the loss of the batch to
+ * *part. With all rows of a batch that is not `partial` the result is the loss itself, of whatever kind.
+ * CTRT_ERR_SHAPE if it has more than one element, CTRT_ERR_NOT_SUPPORTED if it is no mean, sum or fraction. */
+CTRT_API ctrt_status ctrt_part_loss(ctrt_tensor **loss, ctrt_loss_part *part, ctrt_tensor *output,
+                                    ctrt_tensor *const *inputs, const ctrt_strategy_batch *batch, int64_t rows);
+/* Called between the loss and its backward pass. May change *weight. */
+typedef ctrt_status (*ctrt_part_ready)(void *user, const ctrt_loss_part *part, double *weight);
+/* Runs the rows from..from+rows-1 of the inputs forward and backward: *loss is the loss of ctrt_part_loss multiplied by
+ * `weight`, detached. Inputs on other devices are copied to `device`; no gradient flows to them. The gradients are
+ * added to those of the module's parameters. `ready` may be NULL; `user` is its first argument. */
+CTRT_API ctrt_status ctrt_part_backward(ctrt_tensor **loss, ctrt_loss_part *part, ctrt_module *module,
+                                        ctrt_device *device, const ctrt_strategy_batch *batch, int64_t from,
+                                        int64_t rows, double weight, ctrt_part_ready ready, void *user);
+/* Ends a step. `grads` and *loss are sums over the parts, each with the weight (rows of the part) / batch->rows;
+ * `total` the sum of the parts, which becomes empty. Divides, and adds the gradients to `before` as ctrt_gradients_add
+ * does. In a group of steps (ctrt_parallel_no_sync) the gradients of sums and fractions are kept by the library until
+ * the last step of the group; then they are divided once. On failure the gradients are those in `before`. */
+CTRT_API ctrt_status ctrt_step_finish(ctrt_tensor **loss, ctrt_module *module, ctrt_tensor **before,
+                                      ctrt_tensor **grads, ctrt_loss_part *total, const ctrt_strategy_batch *batch);
+
 /* ---- shards ------------------------------------------------------------------------------------------------------ */
 
-/* Runs the rows from..from+rows-1 of the inputs forward and backward: *loss is the loss function's result multiplied by
- * `weight`, detached. Inputs on other devices are copied to `device`; no gradient flows to them. The gradients are
- * added to those of the module's parameters. CTRT_ERR_SHAPE if the loss has more than one element. */
+/* As ctrt_part_backward, for strategies that know means only: CTRT_ERR_NOT_SUPPORTED for another loss, unless the rows
+ * are the whole batch. */
 CTRT_API ctrt_status ctrt_shard_backward(ctrt_tensor **loss, ctrt_module *module, ctrt_device *device,
                                          const ctrt_strategy_batch *batch, int64_t from, int64_t rows, double weight);
 
@@ -218,13 +269,15 @@ typedef struct ctrt_shard_range {
                                          * in the list of devices */
     bool random;                        /* written: whether a shard has used random numbers. If so, the strategy sets
                                          * the first device's generator to offset + (total + 1) * 2^32 */
-    uint64_t reserved[2];               /* 0 */
+    int32_t kind, parts;                /* written: as in ctrt_loss_part, of the shards of the range */
+    double per_row;
 } ctrt_shard_range;
 
 /* Runs each shard of the range forward and backward by itself and adds its gradients, followed by its loss multiplied
- * by its fraction of all rows, as leaf to `sum`, a tree of range->total leaves and parameter_count + 1 tensors. The
- * inputs of `batch` begin with the first row of the range, batch->rows is that of the whole batch. The module has no
- * gradients before and afterwards.
+ * by its fraction of all rows, as leaf to `sum`, a tree of range->total leaves and parameter_count + 2 tensors. The
+ * last tensor is the weight of a fraction; in a tree without it, losses that are no means are CTRT_ERR_NOT_SUPPORTED.
+ * The inputs of `batch` begin with the first row of the range, batch->rows is that of the whole batch. The module has
+ * no gradients before and afterwards.
  *
  * Every shard begins with the values that the buffers had before the call. Afterwards the buffers have the values that
  * the first shard of the range left. */

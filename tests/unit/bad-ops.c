@@ -208,6 +208,7 @@ static void networks(void)
         ctrt_max_pool2d(&out, &index, p.image, (pool.stride[1] = 1, pool.kernel[1] = above, &pool)));
     FINE(index == NULL);
     NULLS1(ctrt_softmax, p.x, 0), NULLS1(ctrt_log_softmax, p.x, 0), NULLS2(ctrt_cross_entropy, p.x, p.whole, NULL);
+    NULLS1(ctrt_loss_fraction, p.number, NULL);
     NULLS2(ctrt_mse_loss, p.x, p.x, CTRT_REDUCE_MEAN), NULLS1(ctrt_layer_norm, p.x, CTRT_SHAPE(3), NULL, NULL, 1e-5);
     NULLS1(ctrt_batch_norm, p.x, NULL, NULL, NULL, NULL, true, 0.1, 1e-5);
     NULLS3(ctrt_scaled_dot_product_attention, p.x, p.x, p.x, NULL, 0, false, 0), NULLS1(ctrt_dropout, p.x, 0.5, true);
@@ -218,7 +219,8 @@ static void networks(void)
     BAD(SHAPE, ctrt_softmax(&out, p.x, 2), ctrt_log_softmax(&out, p.x, -3),
         ctrt_cross_entropy(&out, p.wide, p.whole, NULL),
         ctrt_cross_entropy(&out, p.x, p.whole, &(ctrt_cross_entropy_options){ .weight = p.x }),
-        ctrt_mse_loss(&out, p.x, p.wide, CTRT_REDUCE_MEAN),
+        ctrt_mse_loss(&out, p.x, p.wide, CTRT_REDUCE_MEAN), ctrt_loss_fraction(&out, p.x, NULL),
+        ctrt_loss_fraction(&out, p.number, p.x),
         ctrt_batch_norm(&out, p.number, NULL, NULL, NULL, NULL, true, 0.1, 1e-5),
         ctrt_batch_norm(&out, p.x, p.x, NULL, NULL, NULL, true, 0.1, 1e-5),
         ctrt_scaled_dot_product_attention(&out, p.number, p.x, p.x, NULL, 0, false, 0));

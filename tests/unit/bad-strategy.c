@@ -61,6 +61,32 @@ static void bad_data(void)
     BAD(NOT_FOUND, ctrt_exp(&result, absent), ctrt_zero_(absent), ctrt_tensor_share_(absent));
 }
 
+static void bad_losses(const ctrt_strategy_batch *batch, const ctrt_strategy_batch *hollow)
+{
+    ctrt_loss_part part = { .parts = 0 }, mean = { .parts = 1 }, sum = { .kind = CTRT_LOSS_SUM, .parts = 1 };
+    ctrt_tensor *none[2] = { NULL }, *loss = NULL;
+    BAD(INVALID_ARGUMENT, ctrt_part_loss(NULL, &part, p.x, batch->inputs, batch, 2),
+        ctrt_part_loss(&out, NULL, p.x, batch->inputs, batch, 2),
+        ctrt_part_loss(&out, &part, NULL, batch->inputs, batch, 2), ctrt_part_loss(&out, &part, p.x, NULL, batch, 2),
+        ctrt_part_loss(&out, &part, p.x, batch->inputs, NULL, 2));
+    NULL_IN3(ctrt_part_backward, &out, &part, p.linear, p.cpu, batch, 0, 2, 1, NULL, NULL);
+    BAD(INVALID_ARGUMENT, ctrt_part_backward(&out, &part, p.linear, NULL, batch, 0, 2, 1, NULL, NULL),
+        ctrt_part_backward(&out, &part, p.linear, p.cpu, NULL, 0, 2, 1, NULL, NULL),
+        ctrt_part_backward(&out, &part, p.linear, p.cpu, hollow, 0, 2, 1, NULL, NULL));
+    BAD(INVALID_ARGUMENT, ctrt_loss_part_add(NULL, &mean), ctrt_loss_part_add(&mean, NULL));
+    BAD(STATE, ctrt_loss_part_add(&mean, &sum));
+    FINE((ctrt_loss_part_release(NULL), ctrt_loss_part_release(&part), part.weight == NULL));
+    BAD(INVALID_ARGUMENT, ctrt_step_finish(NULL, p.linear, none, none, &part, batch),
+        ctrt_step_finish(&loss, p.linear, none, none, &part, batch));
+    FINE(ctrt_ones(&loss, CTRT_SCALAR_SHAPE, CTRT_F32, p.cpu) == CTRT_OK);
+    BAD(INVALID_ARGUMENT, ctrt_step_finish(&loss, NULL, none, none, &part, batch),
+        ctrt_step_finish(&loss, p.linear, NULL, none, &part, batch),
+        ctrt_step_finish(&loss, p.linear, none, NULL, &part, batch),
+        ctrt_step_finish(&loss, p.linear, none, none, NULL, batch),
+        ctrt_step_finish(&loss, p.linear, none, none, &part, NULL));
+    ctrt_tensor_release(&loss);
+}
+
 void bad_strategy(void)
 {
     ctrt_tensor *none[4] = { NULL };
@@ -78,6 +104,7 @@ void bad_strategy(void)
                                      .sizes = sizes, .total = 2 }, unsized = { .count = 1, .total = 1 };
     bad_sum_trees();
     bad_data();
+    bad_losses(&batch, &hollow);
     NULL_IN2(ctrt_parallel_new, &net, p.linear, "single", &p.cpu, 1);
     BAD(INVALID_ARGUMENT, ctrt_parallel_new(&net, p.linear, "single", hole, 2),
         ctrt_parallel_new(&net, p.linear, "single", NULL, 2), ctrt_parallel_new(&net, p.linear, "single", &p.cpu, 0),

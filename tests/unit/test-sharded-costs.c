@@ -65,7 +65,7 @@ static uint64_t all_reduce_bytes(int64_t n, int size, int r, uint64_t element)
 
 /* With P bytes of parameters and C columns: two all_gathers (one, if parameters stay gathered between the passes) and
  * one reduce_scatter of P within the row, (C - 1) / C P each; the all_reduce of P / C over the column; and those of
- * rows, loss, use and the hash of modules that ran again by all ranks. */
+ * weights, loss, use and the hash of modules that ran again by all ranks. */
 static uint64_t step_bytes(const struct mesh *mesh, int rank, int width)
 {
     const int64_t elements = (int64_t)LAYERS * width * width, shard = elements / mesh->columns;
@@ -74,7 +74,7 @@ static uint64_t step_bytes(const struct mesh *mesh, int rank, int width)
     uint64_t bytes = passes * (uint64_t)(shard * (mesh->columns - 1)) * 4;
     for (int layer = 0; layer < LAYERS && rows > 1; layer++)
         bytes += all_reduce_bytes(shard / LAYERS, rows, rank / mesh->columns, 4);
-    return bytes + all_reduce_bytes(2, mesh->ranks, rank, 8) + all_reduce_bytes(LAYERS + 3, mesh->ranks, rank, 8);
+    return bytes + all_reduce_bytes(6, mesh->ranks, rank, 8) + all_reduce_bytes(LAYERS + 3, mesh->ranks, rank, 8);
 }
 
 static void links(struct rank *rank)

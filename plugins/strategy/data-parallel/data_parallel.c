@@ -219,6 +219,7 @@ struct step {
     struct plan *plan;
     const ctrt_strategy_batch *batch;
     ctrt_sum_tree **sums;                   /* canonical: of gradients and loss; else of the loss; one per replica */
+    ctrt_loss_part *parts;                  /* of the losses; one per replica, then the sum */
 };
 
 static ctrt_status rows_run(struct step *s, int index)
@@ -228,8 +229,8 @@ static ctrt_status rows_run(struct step *s, int index)
     ctrt_tensor *loss = NULL;
     const double weight = (double)plan->sizes[index] / (double)plan->rows;
     CTRT_TRY(ctrt_sum_tree_new(&s->sums[index], plan->count, 1, dp->devices[index]));
-    CTRT_TRY(ctrt_shard_backward(&loss, dp->replicas[index].module, dp->devices[index], s->batch, plan->first[index],
-                                 plan->sizes[index], weight));
+    CTRT_TRY(ctrt_part_backward(&loss, &s->parts[index], dp->replicas[index].module, dp->devices[index], s->batch,
+                                plan->first[index], plan->sizes[index], weight, NULL, NULL));
     return ctrt_sum_tree_add(s->sums[index], index, &loss);
 }
 
@@ -252,11 +253,12 @@ static ctrt_status shards_run(struct step *s, int index, ctrt_tensor **inputs)
     }
     batch.inputs = inputs;
     if (status == CTRT_OK)
-        status = ctrt_sum_tree_new(&s->sums[index], plan->shards, dp->parameters + 1, dp->devices[index]);
+        status = ctrt_sum_tree_new(&s->sums[index], plan->shards, dp->parameters + 2, dp->devices[index]);
     if (status == CTRT_OK)
         status = ctrt_shards_backward(s->sums[index], dp->replicas[index].module, dp->devices[index], &batch, &range);
     if (range.random)
         atomic_store(&plan->random, true);
+    s->parts[index] = (ctrt_loss_part){ .kind = range.kind, .parts = range.parts, .per_row = range.per_row };
     return status;
 }
 
@@ -278,12 +280,16 @@ static ctrt_status step_one(void *user, int index)
 static ctrt_status sums_finish(struct step *s, ctrt_tensor **loss)
 {
     struct data_parallel *dp = s->dp;
+    ctrt_loss_part *total = &s->parts[s->plan->count];
     CTRT_TRY(trees_merge(s->sums, s->plan->count));
+    for (int r = 0; r < s->plan->count; r++)
+        CTRT_TRY(ctrt_loss_part_add(total, &s->parts[r]));
     if (s->plan->shards == 0)
         return ctrt_sum_tree_result(loss, s->sums[0]);
     CTRT_TRY(ctrt_sum_tree_result(dp->grads, s->sums[0]));
     *loss = dp->grads[dp->parameters];
-    dp->grads[dp->parameters] = NULL;
+    total->weight = dp->grads[dp->parameters + 1];
+    dp->grads[dp->parameters] = dp->grads[dp->parameters + 1] = NULL;
     return CTRT_OK;
 }
 
@@ -304,10 +310,14 @@ static ctrt_status grads_keep(struct data_parallel *dp, int r)
 }
 
 /* Adds the gradients of all replicas to those of the module. */
-static ctrt_status grads_finish(struct step *s)
+static ctrt_status grads_finish(struct step *s, ctrt_tensor **loss)
 {
     struct data_parallel *dp = s->dp;
+    ctrt_loss_part *total = &s->parts[s->plan->count];
     const int count = dp->pending ? dp->n : s->plan->count;
+    if (dp->pending && total->kind != CTRT_LOSS_MEAN)
+        return ctrt_fail(CTRT_ERR_STATE, "the losses of the steps since ctrt_parallel_no_sync(net, true) were means, "
+                         "which cannot be divided together with this one");
     for (int r = 1; dp->pending && r < dp->n; r++)
         if (dp->replicas[r].module != NULL)
             CTRT_TRY(grads_keep(dp, r));
@@ -317,7 +327,7 @@ static ctrt_status grads_finish(struct step *s)
         CTRT_TRY(reduce_rest(dp, count));
     CTRT_TRY(streams_join(dp, s->plan->count));
     dp->replicas[0].taken = false;
-    CTRT_TRY(ctrt_gradients_add(dp->module, dp->replicas[0].before, dp->grads));
+    CTRT_TRY(ctrt_step_finish(loss, dp->module, dp->replicas[0].before, dp->grads, total, s->batch));
     dp->pending = false;
     return CTRT_OK;
 }
@@ -332,8 +342,8 @@ static ctrt_status step_run(struct step *s, ctrt_tensor **loss)
     ctrt_status status;
     ctrt_no_grad status = sums_finish(s, loss);
     CTRT_TRY(status);
-    if (!keep)
-        return grads_finish(s);
+    if (!keep || s->parts[s->plan->count].kind != CTRT_LOSS_MEAN)   /* others are added up in each step of a group */
+        return grads_finish(s, loss);
     CTRT_TRY(streams_join(dp, s->plan->count));
     for (int r = 0; r < dp->n; r++)
         if (dp->replicas[r].module != NULL)
@@ -350,7 +360,7 @@ static void step_undo(struct data_parallel *dp)
             (void)ctrt_gradients_restore(dp->replicas[r].module, dp->replicas[r].before);
             dp->replicas[r].taken = false;
         }
-    ctrt_gradients_release(dp->grads, dp->parameters + 1);
+    ctrt_gradients_release(dp->grads, dp->parameters + 2);
 }
 
 static ctrt_status step_planned(struct data_parallel *dp, ctrt_tensor **loss, const ctrt_strategy_batch *batch,
@@ -359,9 +369,8 @@ static ctrt_status step_planned(struct data_parallel *dp, ctrt_tensor **loss, co
     struct step s = { .dp = dp, .plan = plan, .batch = batch };
     CTRT_TRY(replicas_update(dp, plan->count));
     s.sums = calloc((size_t)plan->count, sizeof *s.sums);
-    if (s.sums == NULL)
-        return no_memory();
-    ctrt_status status = CTRT_OK;
+    s.parts = calloc((size_t)plan->count + 1, sizeof *s.parts);
+    ctrt_status status = s.sums != NULL && s.parts != NULL ? CTRT_OK : no_memory();
     for (int r = 0; r < dp->n && status == CTRT_OK; r++)
         if (dp->replicas[r].module != NULL) {
             status = ctrt_gradients_take(dp->replicas[r].before, dp->replicas[r].module);
@@ -372,9 +381,12 @@ static ctrt_status step_planned(struct data_parallel *dp, ctrt_tensor **loss, co
     if (status != CTRT_OK)
         step_undo(dp);
     reduce_end(dp, status != CTRT_OK);
-    for (int r = 0; r < plan->count; r++)
+    for (int r = 0; s.sums != NULL && r < plan->count; r++)
         ctrt_sum_tree_release(&s.sums[r]);
+    for (int r = 0; s.parts != NULL && r <= plan->count; r++)
+        ctrt_loss_part_release(&s.parts[r]);
     free(s.sums);
+    free(s.parts);
     return status;
 }
 

@@ -153,7 +153,7 @@ struct data_parallel {
     ctrt_tensor **tensors;                  /* the module's parameters, then buffers; owned */
     size_t parameters, count;               /* number of parameters; of all tensors */
 
-    ctrt_tensor **grads;                    /* sums of a step; parameters + 1 */
+    ctrt_tensor **grads;                    /* sums of a step; parameters + 2 */
     int64_t *offsets;                       /* of each parameter's gradient in its bucket's memory, in elements */
     struct bucket *buckets;
     size_t bucket_count;

@@ -70,7 +70,7 @@ static ctrt_status list(struct data_parallel *dp)
         return ctrt_fail(CTRT_ERR_STATE, "the module has changed, but replicas have gradients of steps with no_sync");
     replicas_free(dp);
     dp->tensors = calloc(count + 1, sizeof *dp->tensors);
-    dp->grads = calloc(parameters + 1, sizeof *dp->grads);
+    dp->grads = calloc(parameters + 2, sizeof *dp->grads);
     if (dp->tensors == NULL || dp->grads == NULL) {
         replicas_free(dp);
         return no_memory();

@@ -11,8 +11,9 @@
 /* The argument of a recorded call. */
 struct record {
     struct distributed *d;                  /* borrowed: the graph owns a reference to the net */
-    int64_t rows;
-    ctrt_tensor *totals, *own;              /* see struct distributed; owned */
+    struct weights_step step;
+    double number;                          /* of the loss, see struct weights */
+    ctrt_tensor *totals, *own;              /* see struct weights; owned */
     size_t *used, used_count;               /* slots that get a gradient in a pass without reduction; owned */
 };
 
@@ -25,13 +26,14 @@ static void record_free(void *user)
     free(record);
 }
 
-static ctrt_status record_new(struct record **out, struct distributed *d, int64_t rows)
+static ctrt_status record_new(struct record **out, struct distributed *d)
 {
     *out = calloc(1, sizeof **out);
     if (*out == NULL)
         return no_memory();
     (*out)->d = d;
-    (*out)->rows = rows;
+    (*out)->step = weights_step(&d->weights);
+    (*out)->number = d->weights.number;
     return CTRT_OK;
 }
 
@@ -81,27 +83,44 @@ ctrt_status capture_step(struct distributed *d)
     return ctrt_capture_call(d->r.device, count_step, d, NULL);
 }
 
+/* The numbers of a replay are those of the captured step, plus those of the steps since the last reduction. */
+static ctrt_status group_check(const struct weights *w, const struct record *record)
+{
+    if (!record->step.known || !w->begun
+        || (w->kind == record->step.kind && (w->kind == CTRT_LOSS_MEAN || w->unit == record->number)))
+        return CTRT_OK;
+    return ctrt_fail(CTRT_ERR_STATE, "the captured step has another kind of loss, or other numbers of rows, than the "
+                     "steps since the last reduction (ctrt_parallel_no_sync)");
+}
+
 static ctrt_status fill_weights(void *user)
 {
     const struct record *record = user;
-    struct distributed *d = record->d;
-    CTRT_AUTO(tensor) step = NULL, all = NULL;
-    d->rows += record->rows;
-    CTRT_TRY(ctrt_select(&step, record->totals, 0, 0));
-    CTRT_TRY(ctrt_select(&all, record->totals, 0, 1));
-    CTRT_TRY(ctrt_fill_(step, ctrt_float((double)record->rows)));
-    CTRT_TRY(ctrt_fill_(all, ctrt_float((double)d->rows)));
-    return ctrt_fill_(record->own, ctrt_float((double)d->rows));
+    struct weights *w = &record->d->weights;
+    double numbers[WEIGHTS_TOTALS];
+    CTRT_TRY(group_check(w, record));
+    w->part = (ctrt_loss_part){ .kind = record->step.kind, .parts = record->step.known };
+    w->number = record->number;
+    weights_numbers(w, numbers, 0);
+    const double own = weights_own(w);
+    w->part = (ctrt_loss_part){ .parts = 0 };
+    for (int i = 0; i < WEIGHTS_TOTALS; i++) {
+        CTRT_AUTO(tensor) place = NULL;
+        CTRT_TRY(ctrt_select(&place, record->totals, 0, i));
+        CTRT_TRY(ctrt_fill_(place, ctrt_float(numbers[i])));
+    }
+    return ctrt_fill_(record->own, ctrt_float(own));
 }
 
-ctrt_status capture_weights(struct distributed *d, int64_t rows)
+ctrt_status capture_weights(struct distributed *d)
 {
     struct record *record = NULL;
-    CTRT_TRY(ctrt_empty(&d->totals, CTRT_SHAPE(2), CTRT_F64, d->r.device));
-    CTRT_TRY(ctrt_empty(&d->own, CTRT_SCALAR_SHAPE, CTRT_F64, d->r.device));
-    CTRT_TRY(record_new(&record, d, rows));
-    record->totals = ctrt_tensor_retain(d->totals);
-    record->own = ctrt_tensor_retain(d->own);
+    struct weights *w = &d->weights;
+    CTRT_TRY(ctrt_empty(&w->totals, CTRT_SHAPE(WEIGHTS_TOTALS), CTRT_F64, d->r.device));
+    CTRT_TRY(ctrt_empty(&w->own, CTRT_SCALAR_SHAPE, CTRT_F64, d->r.device));
+    CTRT_TRY(record_new(&record, d));
+    record->totals = ctrt_tensor_retain(w->totals);
+    record->own = ctrt_tensor_retain(w->own);
     return ctrt_capture_call(d->r.device, fill_weights, record, record_free);
 }
 
@@ -112,7 +131,7 @@ static ctrt_status end_reduction(void *user)
     struct distributed *d = user;
     for (size_t s = 0; s < d->slot_count; s++)
         d->slots[s].used = false;
-    d->rows = 0;
+    weights_reset(&d->weights);
     return CTRT_OK;
 }
 
@@ -124,16 +143,17 @@ ctrt_status capture_reduced(struct distributed *d)
 static ctrt_status end_local(void *user)
 {
     const struct record *record = user;
+    CTRT_TRY(group_check(&record->d->weights, record));
     for (size_t i = 0; i < record->used_count; i++)
         record->d->slots[record->used[i]].used = true;
-    record->d->rows += record->rows;
+    weights_count(&record->d->weights, &record->step);
     return CTRT_OK;
 }
 
-ctrt_status capture_local(struct distributed *d, int64_t rows)
+ctrt_status capture_local(struct distributed *d)
 {
     struct record *record = NULL;
-    CTRT_TRY(record_new(&record, d, rows));
+    CTRT_TRY(record_new(&record, d));
     record->used = calloc(d->slot_count, sizeof *record->used);
     if (record->used == NULL) {
         record_free(record);

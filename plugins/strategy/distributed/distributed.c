@@ -101,28 +101,99 @@ static ctrt_status dist_forward(void *self, ctrt_tensor **y, ctrt_tensor *const 
     return d->r.sync_active && d->r.canonical == 0 ? fail_all(d, status) : status;
 }
 
+/* This rank's loss is known, and the backward pass follows. */
+static ctrt_status part_ready(void *user, const ctrt_loss_part *part, double *factor)
+{
+    struct distributed *d = user;
+    ctrt_status status;
+    ctrt_no_grad {
+        status = weights_part(&d->weights, part, part != NULL ? d->step_rows : 0, d->r.sync_active, factor);
+        if (status == CTRT_OK && d->mode == STEP)
+            status = reduce_weights(d);
+    }
+    return status;
+}
+
+static ctrt_status backward(struct distributed *d, ctrt_tensor **loss, const ctrt_strategy_batch *batch)
+{
+    d->step_rows = batch->rows;
+    return ranks_backward(&d->r, loss, batch, &d->weights, part_ready, d);
+}
+
 static ctrt_status step_synced(struct distributed *d, ctrt_tensor **loss, const ctrt_strategy_batch *batch)
 {
     CTRT_AUTO(tensor) own = NULL;
     CTRT_TRY(reduce_begin(d, STEP));
-    CTRT_TRY(reduce_weights(d, batch->rows));
-    CTRT_TRY(ranks_backward(&d->r, &own, batch));
-    return reduce_finish(d, loss, own, batch->rows);
+    CTRT_TRY(backward(d, &own, batch));
+    return reduce_finish(d, loss, own);
+}
+
+/* The gradients of the group, which are those of the module, are divided. Only one rank is left. */
+static ctrt_status group_divide(struct distributed *d)
+{
+    if (d->captured)
+        return ctrt_fail(CTRT_ERR_NOT_SUPPORTED, "with one rank, the last step of a group (ctrt_parallel_no_sync) "
+                         "whose losses are no means cannot be captured");
+    CTRT_TRY(weights_reduce(&d->weights, d->r.comm, 0));
+    CTRT_TRY(weights_find(&d->weights));
+    CTRT_TRY(ctrt_gradients_take(d->r.grads, d->r.module));
+    for (size_t i = 0; i < d->r.parameters; i++)
+        if (d->r.grads[i] != NULL)
+            CTRT_TRY(ctrt_mul_(d->r.grads[i], d->weights.weight));
+    base_move(d, true);
+    CTRT_TRY(ctrt_gradients_add(d->r.module, d->r.before, d->r.grads));
+    return weights_clear(&d->weights);
+}
+
+/* Keeps the step for the next reduction. */
+static ctrt_status group_add(struct distributed *d)
+{
+    const struct weights_step step = weights_step(&d->weights);
+    CTRT_TRY(weights_add(&d->weights));
+    if (d->captured)
+        return capture_local(d);
+    weights_count(&d->weights, &step);
+    return CTRT_OK;
+}
+
+/* A replay would not set gradients aside. */
+static ctrt_status refuse_before(const struct distributed *d)
+{
+    for (size_t i = 0; i < d->r.parameters; i++)
+        if (d->r.before[i] != NULL)
+            return ctrt_fail(CTRT_ERR_NOT_SUPPORTED, "there are gradients from before the captured step, and the loss "
+                             "is no mean; release them first (ctrt_optimizer_zero_grad(optimizer, true))");
+    return CTRT_OK;
+}
+
+static ctrt_status local_end(struct distributed *d, ctrt_tensor **loss)
+{
+    const bool divided = d->weights.part.parts > 0 && d->weights.part.kind != CTRT_LOSS_MEAN;
+    CTRT_TRY(ctrt_gradients_take(d->r.grads, d->r.module));
+    if (divided && !d->weights.begun && d->captured)
+        CTRT_TRY(refuse_before(d));
+    if (divided && !d->weights.begun)
+        base_move(d, false);
+    CTRT_TRY(weights_local_loss(loss, &d->weights));
+    CTRT_TRY(ctrt_gradients_add(d->r.module, d->r.before, d->r.grads));
+    if (d->captured && !d->no_sync)
+        CTRT_TRY(capture_step(d));
+    if (d->no_sync)
+        return group_add(d);
+    if (weights_known(&d->weights) && weights_kind(&d->weights) != CTRT_LOSS_MEAN)
+        CTRT_TRY(group_divide(d));
+    weights_reset(&d->weights);
+    return CTRT_OK;
 }
 
 static ctrt_status step_local(struct distributed *d, ctrt_tensor **loss, const ctrt_strategy_batch *batch)
 {
-    CTRT_TRY(ranks_backward(&d->r, loss, batch));
-    if (*loss == NULL)
-        CTRT_TRY(ctrt_full(loss, CTRT_SCALAR_SHAPE, ctrt_float(NAN), CTRT_F32, d->r.device));
-    CTRT_TRY(ctrt_gradients_take(d->r.grads, d->r.module));
-    CTRT_TRY(ctrt_gradients_add(d->r.module, d->r.before, d->r.grads));
-    if (d->captured && !d->no_sync)
-        CTRT_TRY(capture_step(d));
-    if (d->captured)
-        return capture_local(d, batch->rows);
-    d->rows += batch->rows;
-    return CTRT_OK;
+    CTRT_TRY(backward(d, loss, batch));
+    ctrt_status status;
+    ctrt_no_grad status = local_end(d, loss);
+    if (status == CTRT_OK)
+        weights_end(&d->weights);
+    return status;
 }
 
 ctrt_status step_once(struct distributed *d, ctrt_tensor **loss, const ctrt_strategy_batch *batch)
@@ -150,7 +221,10 @@ ctrt_status step_once(struct distributed *d, ctrt_tensor **loss, const ctrt_stra
         status = fail_all(d, status);
     if (status != CTRT_OK) {
         d->mode = IDLE;
-        ctrt_gradients_release(d->r.grads, d->r.parameters + 1);
+        weights_end(&d->weights);
+        ctrt_gradients_release(d->r.grads, d->r.parameters + 2);
+        if (!d->weights.begun)
+            base_move(d, true);             /* of this step */
         (void)ctrt_gradients_restore(d->r.module, d->r.before);
     }
     return status;

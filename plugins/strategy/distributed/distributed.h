@@ -63,7 +63,7 @@ struct survive {
     void (*set_comm)(void *net, ctrt_comm *comm);
     void *net;
     int64_t completed;                      /* steps before the one that runs */
-    int64_t rows;                           /* values from before the step, see struct distributed */
+    struct weights weights;                 /* values from before the step, see struct distributed; `sum` is a copy */
     bool *used;                             /* [slot_count] */
     ctrt_tensor **buffers;                  /* copies of the buffers; owned */
     bool joining, joining_now;              /* a rank waits to join: after the last step, after this one */
@@ -102,12 +102,11 @@ struct distributed {
     enum mode mode;
     bool captured;                          /* the pass that runs, or the last one, is being captured */
     bool started;                           /* a gradient has arrived since the forward pass */
-    int64_t rows;                           /* of this rank, since the last reduction */
-    ctrt_tensor *totals;                    /* rows of all ranks: of this step, and since the last reduction; outside
-                                             * of captures, number of ranks that wait to join */
-    ctrt_tensor *own;                       /* in a capture: rows of this rank since the last reduction */
-    ctrt_work *totals_work;
-    ctrt_tensor *weight;                    /* of this rank's gradients; NULL: 1 / size */
+    struct weights weights;                 /* of the ranks' losses in steps */
+    int64_t step_rows;                      /* of this rank in the step that runs */
+    /* Gradients from before a step, or from before the steps since the last reduction, to which the sums of losses that
+     * are no means are added; [parameters], owned. */
+    ctrt_tensor **base;
 };
 
 /* ---- reduce.c ---- */
@@ -120,11 +119,14 @@ void reduce_free(struct distributed *d);
 /* Called before the first gradient of a pass; rebuilds the buckets if that is due (collective). */
 ctrt_status reduce_rebuild(struct distributed *d);
 ctrt_status reduce_begin(struct distributed *d, enum mode mode);
-/* Starts to add up the rows of all ranks, which give the weights of a step. */
-ctrt_status reduce_weights(struct distributed *d, int64_t rows);
+/* Called when this rank's loss of a step is known (d->weights.part): starts to add up what gives the weights of the
+ * ranks, and puts gradients from before aside if the buckets must not contain them. */
+ctrt_status reduce_weights(struct distributed *d);
+/* Moves the gradients in d->r.before to d->base, or back. */
+void base_move(struct distributed *d, bool back);
 /* Ends a step: reduces the other buckets, decides which parameters are unused on all ranks, writes the gradients
- * back. `loss`: this rank's, NULL without rows; *mean receives the mean over all rows. */
-ctrt_status reduce_finish(struct distributed *d, ctrt_tensor **mean, ctrt_tensor *loss, int64_t rows);
+ * back. `loss`: this rank's, NULL without rows; *mean receives the loss of all rows. */
+ctrt_status reduce_finish(struct distributed *d, ctrt_tensor **mean, ctrt_tensor *loss);
 /* Gives up a reduction. */
 void reduce_cancel(struct distributed *d);
 /* CTRT_ERR_STATE, naming the parameters without gradient, if a backward pass has begun and not computed all. */
@@ -141,10 +143,10 @@ void capture_end(struct distributed *d);
 ctrt_status capture_join(struct distributed *d);
 /* Let each replay count a step, and begin the weights of a step: creates d->totals and d->own. */
 ctrt_status capture_step(struct distributed *d);
-ctrt_status capture_weights(struct distributed *d, int64_t rows);
+ctrt_status capture_weights(struct distributed *d);
 /* Let each replay count the end of a reduction, or of a step without. */
 ctrt_status capture_reduced(struct distributed *d);
-ctrt_status capture_local(struct distributed *d, int64_t rows);
+ctrt_status capture_local(struct distributed *d);
 /* *stats: 0, then 1 for each slot that this rank uses. used[s + 1]: whether slot s is reduced. The counts of all ranks
  * cannot be read in a capture, so a slot that this rank does not use is reduced if the last step did that. */
 ctrt_status capture_stats(struct distributed *d, ctrt_tensor **stats, double *used);

@@ -149,33 +149,29 @@ ctrt_status reduce_begin(struct distributed *d, enum mode mode)
     return capture_join(d);
 }
 
-ctrt_status reduce_weights(struct distributed *d, int64_t rows)
+void base_move(struct distributed *d, bool back)
 {
-    if (d->captured) {
-        CTRT_TRY(capture_weights(d, rows));
-    } else {
-        int joining = 0;
-        if (d->survive.on && ctrt_comm_joining(&joining, d->r.comm) != CTRT_OK)
-            joining = 0;                    /* the store does not answer; the watching thread reports that */
-        const double own[3] = { (double)rows, (double)(d->rows + rows), joining };
-        CTRT_TRY(ctrt_from_data(&d->totals, own, 3, CTRT_SHAPE(3), CTRT_F64, d->r.device));
-        d->rows += rows;
+    for (size_t i = 0; i < d->r.parameters; i++) {
+        ctrt_tensor **from = back ? &d->base[i] : &d->r.before[i], **to = back ? &d->r.before[i] : &d->base[i];
+        if (*from == NULL)
+            continue;
+        ctrt_tensor_assign(to, *from);
+        ctrt_tensor_release(from);
     }
-    return ctrt_comm_all_reduce(&d->totals_work, d->r.comm, d->totals, CTRT_COMM_SUM);
 }
 
-/* The rows of this rank divided by those of all ranks, without waiting for the device. */
-static ctrt_status weight_find(struct distributed *d)
+ctrt_status reduce_weights(struct distributed *d)
 {
-    CTRT_AUTO(tensor) total = NULL, own = NULL;
-    if (d->totals_work == NULL)
-        return CTRT_OK;
-    CTRT_TRY(ctrt_work_wait(d->totals_work));
-    ctrt_work_release(&d->totals_work);
-    CTRT_TRY(ctrt_select(&total, d->totals, 0, 1));
-    if (!d->captured)
-        CTRT_TRY(ctrt_full(&own, CTRT_SCALAR_SHAPE, ctrt_float((double)d->rows), CTRT_F64, d->r.device));
-    return ctrt_div(&d->weight, d->captured ? d->own : own, total);
+    struct weights *w = &d->weights;
+    int joining = 0;
+    if (weights_known(w) && weights_kind(w) != CTRT_LOSS_MEAN && !w->begun)
+        base_move(d, false);
+    if (d->captured)
+        CTRT_TRY(capture_weights(d));
+    else if (d->survive.on && ctrt_comm_joining(&joining, d->r.comm) != CTRT_OK)
+        joining = 0;                        /* the store does not answer; the watching thread reports that */
+    CTRT_TRY(weights_reduce(w, d->r.comm, joining));
+    return d->reduced || d->captured ? CTRT_OK : weights_verify(w);
 }
 
 /* Calls the hook for the next stage. It has finished the bucket if it returns without work. */
@@ -199,9 +195,9 @@ static ctrt_status hook_call(struct distributed *d, struct bucket *bucket)
 
 static ctrt_status bucket_launch(struct distributed *d, struct bucket *bucket)
 {
-    CTRT_TRY(weight_find(d));
-    if (d->weight != NULL)
-        CTRT_TRY(ctrt_mul_(bucket->flat, d->weight));
+    CTRT_TRY(weights_find(&d->weights));
+    if (d->weights.weight != NULL)
+        CTRT_TRY(ctrt_mul_(bucket->flat, d->weights.weight));
     else if (d->r.size > 1)
         CTRT_TRY(ctrt_mul_scalar_(bucket->flat, ctrt_float(1.0 / d->r.size)));
     bucket->stage = 0;
@@ -293,12 +289,9 @@ static void reduce_end(struct distributed *d)
     if (d->captured)
         capture_end(d);
     else
-        d->rows = 0;
+        weights_reset(&d->weights);
     memory_release(d);
-    ctrt_tensor_release(&d->own);
-    ctrt_work_release(&d->totals_work);
-    ctrt_tensor_release(&d->totals);
-    ctrt_tensor_release(&d->weight);
+    weights_end(&d->weights);
 }
 
 /* ---- the end of a backward pass of the program ---- */
@@ -359,9 +352,8 @@ static ctrt_status on_gradient(void *user, ctrt_tensor *leaf)
 
 /* ---- the end of a step ---- */
 
-/* Adds up the loss, weighted by rows, and, for each slot, the number of ranks that use it. */
-static ctrt_status stats_reduce(struct distributed *d, ctrt_tensor **stats, double *used, ctrt_tensor *loss,
-                                int64_t rows)
+/* Adds up the loss, times its number, and, for each slot, the number of ranks that use it. */
+static ctrt_status stats_reduce(struct distributed *d, ctrt_tensor **stats, double *used, ctrt_tensor *loss)
 {
     const int64_t n = (int64_t)d->slot_count + 1;
     CTRT_AUTO(tensor) first = NULL, value = NULL;
@@ -378,7 +370,7 @@ static ctrt_status stats_reduce(struct distributed *d, ctrt_tensor **stats, doub
     if (loss != NULL) {
         CTRT_TRY(ctrt_narrow(&first, *stats, 0, 0, 1));
         CTRT_TRY(ctrt_to_dtype(&value, loss, CTRT_F64));
-        CTRT_TRY(ctrt_mul_scalar(&value, value, ctrt_float((double)rows)));
+        CTRT_TRY(ctrt_mul_scalar(&value, value, ctrt_float(d->weights.number)));
         CTRT_TRY(ctrt_view_as(&value, value, CTRT_SHAPE(1)));
         CTRT_TRY(ctrt_copy_(first, value));
     }
@@ -387,33 +379,38 @@ static ctrt_status stats_reduce(struct distributed *d, ctrt_tensor **stats, doub
     return complete || d->captured ? CTRT_OK : ctrt_to_host(used, (size_t)n * sizeof *used, *stats, CTRT_F64);
 }
 
-static ctrt_status loss_mean(struct distributed *d, ctrt_tensor **mean, ctrt_tensor *stats, const ctrt_tensor *loss)
-{
-    CTRT_AUTO(tensor) sum = NULL, total = NULL;
-    CTRT_TRY(ctrt_select(&sum, stats, 0, 0));
-    CTRT_TRY(ctrt_select(&total, d->totals, 0, 0));
-    CTRT_TRY(ctrt_div(&sum, sum, total));
-    return ctrt_to_dtype(mean, sum, loss != NULL ? ctrt_tensor_dtype(loss) : CTRT_F32);
-}
-
 /* Makes the sum the gradient, in the tensor from before the step if there is one. d->r.before receives it. */
 static ctrt_status slot_finish(struct distributed *d, struct slot *slot, bool used)
 {
-    ctrt_tensor **target = &d->r.before[slot->parameter];
+    ctrt_tensor **target = &d->r.before[slot->parameter], **base = &d->base[slot->parameter];
+    if (*base != NULL) {
+        if (used)
+            CTRT_TRY(ctrt_add_(*base, slot->view));
+        ctrt_tensor_assign(target, *base);
+        ctrt_tensor_release(base);
+        return CTRT_OK;
+    }
     if (!used)
         return CTRT_OK;
+    if (*target != NULL && !weights_known(&d->weights)) {       /* the sum may or may not contain *target */
+        CTRT_AUTO(tensor) keeps = NULL;
+        CTRT_TRY(weights_keeps(&keeps, &d->weights));
+        CTRT_TRY(ctrt_mul_(*target, keeps));
+        return ctrt_add_(*target, slot->view);
+    }
     if (*target != NULL)
         return ctrt_copy_(*target, slot->view);
     *target = ctrt_tensor_retain(slot->view);
     return CTRT_OK;
 }
 
-static ctrt_status stats_finish(struct distributed *d, ctrt_tensor **mean, ctrt_tensor *loss, int64_t rows,
-                                double *used)
+static ctrt_status stats_finish(struct distributed *d, ctrt_tensor **mean, ctrt_tensor *loss, double *used)
 {
-    CTRT_AUTO(tensor) stats = NULL;
-    CTRT_TRY(stats_reduce(d, &stats, used, loss, rows));
-    return loss_mean(d, mean, stats, loss);
+    CTRT_AUTO(tensor) stats = NULL, sum = NULL;
+    CTRT_TRY(weights_find(&d->weights));                        /* the totals are there also without buckets */
+    CTRT_TRY(stats_reduce(d, &stats, used, loss));
+    CTRT_TRY(ctrt_select(&sum, stats, 0, 0));
+    return weights_loss(mean, &d->weights, sum, loss != NULL ? ctrt_tensor_dtype(loss) : CTRT_F32);
 }
 
 /* Makes the program's stream wait for the loss. */
@@ -424,7 +421,7 @@ static ctrt_status stream_join(struct distributed *d)
     return ctrt_stream_wait(current, d->stream);
 }
 
-static ctrt_status finish(struct distributed *d, ctrt_tensor **mean, ctrt_tensor *loss, int64_t rows, double *used)
+static ctrt_status finish(struct distributed *d, ctrt_tensor **mean, ctrt_tensor *loss, double *used)
 {
     ctrt_status status = CTRT_OK;
     for (size_t k = 0; k < d->slot_count; k++) {
@@ -432,7 +429,7 @@ static ctrt_status finish(struct distributed *d, ctrt_tensor **mean, ctrt_tensor
         if (slot->view == NULL)
             CTRT_TRY(slot_ready(d, slot, NULL));
     }
-    ON_STREAM(d, status, stats_finish(d, mean, loss, rows, used));      /* beside the last bucket's reduction */
+    ON_STREAM(d, status, stats_finish(d, mean, loss, used));      /* beside the last bucket's reduction */
     CTRT_TRY(status);
     CTRT_TRY(buckets_wait(d));
     if (d->stream != NULL)
@@ -444,6 +441,7 @@ static ctrt_status finish(struct distributed *d, ctrt_tensor **mean, ctrt_tensor
         CTRT_TRY(slot_finish(d, &d->slots[s], d->slots[s].anywhere));
     }
     CTRT_TRY(ctrt_gradients_restore(d->r.module, d->r.before));
+    CTRT_TRY(weights_clear(&d->weights));
     if (d->captured)
         CTRT_TRY(capture_reduced(d));
     d->reduced = true;
@@ -451,13 +449,13 @@ static ctrt_status finish(struct distributed *d, ctrt_tensor **mean, ctrt_tensor
     return CTRT_OK;
 }
 
-ctrt_status reduce_finish(struct distributed *d, ctrt_tensor **mean, ctrt_tensor *loss, int64_t rows)
+ctrt_status reduce_finish(struct distributed *d, ctrt_tensor **mean, ctrt_tensor *loss)
 {
     ctrt_status status;
     double *used = calloc(d->slot_count + 1, sizeof *used);
     if (used == NULL)
         return no_memory();
-    ctrt_no_grad status = finish(d, mean, loss, rows, used);
+    ctrt_no_grad status = finish(d, mean, loss, used);
     free(used);
     return status;
 }
@@ -496,8 +494,10 @@ ctrt_status reduce_new(struct distributed *d)
     }
     d->slots = calloc(d->r.parameters + 1, sizeof *d->slots);
     d->seen = calloc(d->r.parameters + 1, sizeof *d->seen);
-    if (d->slots == NULL || d->seen == NULL)
+    d->base = calloc(d->r.parameters + 1, sizeof *d->base);
+    if (d->slots == NULL || d->seen == NULL || d->base == NULL)
         return no_memory();
+    CTRT_TRY(weights_new(&d->weights, d->r.device));
     for (size_t i = 0; i < d->r.parameters; i++)
         if (ctrt_tensor_requires_grad(d->r.tensors[i]))
             d->slots[d->slot_count++] = (struct slot){
@@ -526,10 +526,10 @@ void reduce_free(struct distributed *d)
             (void)ctrt_tensor_remove_hook(d->slots[s].tensor, d->slots[s].hook);
         ctrt_tensor_release(&d->slots[s].tensor);
     }
-    ctrt_work_release(&d->totals_work);
-    ctrt_tensor_release(&d->totals);
-    ctrt_tensor_release(&d->own);
-    ctrt_tensor_release(&d->weight);
+    if (d->base != NULL)
+        ctrt_gradients_release(d->base, d->r.parameters);
+    free(d->base);
+    weights_free(&d->weights);
     ctrt_stream_release(&d->stream);
     free(d->slots);
     free(d->seen);

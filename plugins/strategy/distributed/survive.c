@@ -76,6 +76,7 @@ void survive_end(struct distributed *d)
     buffers_release(d);
     for (int i = 0; i < MOST_OPTIMIZERS; i++)
         image_free(&s->pending[i]);
+    ctrt_tensor_release(&s->weights.sum);
     free(s->buffers);
     free(s->used);
     s->buffers = NULL;
@@ -150,10 +151,16 @@ static ctrt_status save(struct distributed *d)
     ctrt_status status;
     s->own = s->skipped = s->joining_now = false;
     s->completed = d->steps;
-    s->rows = d->rows;
+    ctrt_tensor *sum = s->weights.sum;
+    s->weights = d->weights;
+    s->weights.sum = sum;
     for (size_t i = 0; i < d->slot_count; i++)
         s->used[i] = d->slots[i].used;
-    ctrt_no_grad status = buffers_copy(d, true);
+    ctrt_no_grad {
+        status = buffers_copy(d, true);
+        if (status == CTRT_OK)
+            status = ctrt_clone(&s->weights.sum, d->weights.sum);
+    }
     return status;
 }
 
@@ -174,7 +181,9 @@ static void restore_counters(struct distributed *d)
     d->mode = IDLE;
     d->started = false;
     d->steps = s->completed;
-    d->rows = s->rows;
+    ctrt_tensor *sum = d->weights.sum;
+    d->weights = s->weights;                /* of the step there is nothing, neither now nor then */
+    d->weights.sum = sum;
     for (size_t i = 0; i < d->slot_count; i++)
         d->slots[i].used = s->used[i];
 }
@@ -182,7 +191,11 @@ static void restore_counters(struct distributed *d)
 static ctrt_status restore_buffers(struct distributed *d)
 {
     ctrt_status status;
-    ctrt_no_grad status = buffers_copy(d, false);
+    ctrt_no_grad {
+        status = buffers_copy(d, false);
+        if (status == CTRT_OK && d->survive.weights.sum != NULL)
+            status = ctrt_copy_(d->weights.sum, d->survive.weights.sum);
+    }
     return status;
 }
 
@@ -276,12 +289,12 @@ ctrt_status survive_rebuild(struct distributed *d, ctrt_status status)
 ctrt_status survive_settle(struct distributed *d, ctrt_tensor *mean)
 {
     struct survive *s = &d->survive;
-    double totals[3] = { 0 };
+    double totals[WEIGHTS_TOTALS] = { 0 };
     if (d->stream != NULL)
         CTRT_TRY(ctrt_device_synchronize(d->r.device));
     CTRT_TRY(ctrt_comm_error(d->r.comm));
-    CTRT_TRY(ctrt_to_host(totals, sizeof totals, d->totals, CTRT_F64));
-    s->joining_now = totals[2] > 0;
+    CTRT_TRY(ctrt_to_host(totals, sizeof totals, d->weights.totals, CTRT_F64));
+    s->joining_now = totals[WEIGHTS_JOINING] > 0;
     s->loss_dtype = ctrt_tensor_dtype(mean);
     return ctrt_item(&s->loss_now, mean);
 }
@@ -302,7 +315,7 @@ static ctrt_status admit(struct distributed *d)
 static ctrt_status skipped(struct distributed *d, ctrt_tensor **loss)
 {
     struct survive *s = &d->survive;
-    d->rows = 0;
+    weights_reset(&d->weights);
     for (size_t i = 0; i < d->slot_count; i++)
         d->slots[i].used = false;
     return ctrt_full(loss, CTRT_SCALAR_SHAPE, ctrt_float(s->loss), s->loss_dtype, d->r.device);
@@ -312,8 +325,6 @@ static ctrt_status completed(struct distributed *d)
 {
     struct survive *s = &d->survive;
     d->steps = s->completed + 1;
-    if (d->r.size == 1)
-        d->rows = 0;                        /* with one rank, gradients need no reduction */
     s->joining = s->joining_now;
     s->loss = s->loss_now;
     buffers_release(d);

@@ -81,12 +81,12 @@ static ctrt_status child_forward(struct probe *probe, size_t c, ctrt_tensor **h)
     struct pipeline *p = &probe->whole;
     ctrt_device *device = probe->stage.device;
     CTRT_AUTO(memory_scope) scope = NULL;
-    CTRT_AUTO(tensor) y = NULL;
+    CTRT_AUTO(tensor) y = NULL, weight = NULL;
     ctrt_memory_peaks peaks;
     const int64_t input = (int64_t)tensor_bytes(*h);
     CTRT_TRY(ctrt_memory_scope_begin(&scope, device));
     CTRT_TRY(c < p->child_count ? ctrt_context(ctrt_forward(&y, p->children[c], *h), "child %zu", c)
-                                : loss_run(&y, &probe->run, 0, *h));
+                                : loss_run(&y, &weight, &probe->run, 0, *h));
     CTRT_TRY(ctrt_memory_scope_end(&peaks, &scope));
     const int64_t before = (int64_t)peaks.allocated_before, full = (int64_t)ctrt_memory_allocated(device);
     ctrt_tensor_assign(h, y);

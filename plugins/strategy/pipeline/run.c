@@ -54,6 +54,7 @@ void run_free(struct run *run)
     for (size_t s = 0; run->sums != NULL && s < stages; s++)
         ctrt_sum_tree_release(&run->sums[s]);
     ctrt_sum_tree_release(&run->loss);
+    ctrt_loss_part_release(&run->total);
     ctrt_tensor_release(&run->seed);
     ctrt_tensor_release(&run->x);
     if (run->batch != NULL)

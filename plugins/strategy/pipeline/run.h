@@ -35,7 +35,8 @@ struct run {
     bool random;                            /* a micro-batch has used random numbers */
     struct buffer *buffers;                 /* canonical mode: of all buffers */
     ctrt_sum_tree **sums;                   /* canonical mode: of the gradients of each stage */
-    ctrt_sum_tree *loss;
+    ctrt_sum_tree *loss;                    /* of the losses and their weights */
+    ctrt_loss_part total;                   /* of the losses, without the weights */
     ctrt_tensor *seed;                      /* the gradient of the loss of `seed_rows` rows; NULL: not created yet */
     int64_t seed_rows;
     ctrt_tensor **leaves;                   /* scratch: the gradients of one micro-batch */
@@ -78,8 +79,9 @@ ctrt_status stage_run(ctrt_tensor **y, struct run *run, int s, int64_t m, ctrt_t
 /* Enqueue one pass of a step and the copy of its result to the next device. The stage's device is the current one. */
 ctrt_status stage_forward(struct run *run, int s, int64_t m);
 ctrt_status stage_backward(struct run *run, int s, int64_t m);
-/* Computes the loss of a micro-batch, and its backward pass. The last stage's device is the current one. */
-ctrt_status loss_run(ctrt_tensor **loss, struct run *run, int64_t m, ctrt_tensor *output);
+/* Computes the loss of a micro-batch with its weight (NULL: no fraction), and its backward pass. The last stage's
+ * device is the current one. */
+ctrt_status loss_run(ctrt_tensor **loss, ctrt_tensor **weight, struct run *run, int64_t m, ctrt_tensor *output);
 ctrt_status loss_backward(struct run *run, ctrt_tensor *loss, int64_t m);
 
 /* ---- step.c ---- */

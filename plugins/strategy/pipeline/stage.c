@@ -70,26 +70,27 @@ static ctrt_status loss_input(ctrt_tensor **out, struct run *run, int i, int64_t
     return i > 0 || last->device == run->p->stages[0].device ? CTRT_OK : send(out, *out, last, &last->activations);
 }
 
-ctrt_status loss_run(ctrt_tensor **loss, struct run *run, int64_t m, ctrt_tensor *output)
+ctrt_status loss_run(ctrt_tensor **loss, ctrt_tensor **weight, struct run *run, int64_t m, ctrt_tensor *output)
 {
     const ctrt_strategy_batch *batch = run->batch;
+    ctrt_loss_part part = { .parts = 0 };
     CTRT_AUTO(tensor) value = NULL;
     ctrt_tensor **inputs = calloc((size_t)batch->count, sizeof *inputs);
     ctrt_status status = inputs != NULL ? CTRT_OK : no_memory();
     for (int i = 0; i < batch->count && status == CTRT_OK; i++)
         ctrt_no_grad status = loss_input(&inputs[i], run, i, m);
     if (status == CTRT_OK)
-        status = ctrt_context(batch->loss(&value, output, inputs, batch->count, batch->user), "loss");
+        status = ctrt_part_loss(&value, &part, output, inputs, batch, run->sizes[m]);
     ctrt_gradients_release(inputs, inputs != NULL ? (size_t)batch->count : 0);
     free(inputs);
-    CTRT_TRY(status);
-    if (value == NULL)
-        return ctrt_fail(CTRT_ERR_STATE, "the loss function succeeded without a result");
-    if (ctrt_tensor_numel(value) != 1)
-        return ctrt_fail(CTRT_ERR_SHAPE, "the loss has %lld elements, expected 1; take the mean over rows",
-                         (long long)ctrt_tensor_numel(value));
-    ctrt_tensor_assign(loss, value);
-    return CTRT_OK;
+    if (status == CTRT_OK) {
+        ctrt_tensor_assign(loss, value);
+        ctrt_tensor_assign(weight, part.weight);
+        ctrt_tensor_release(&part.weight);      /* the sum tree adds the weights up */
+        status = ctrt_loss_part_add(&run->total, &part);
+    }
+    ctrt_loss_part_release(&part);
+    return status;
 }
 
 /* Passes the output of stage s on: it becomes a leaf of the next stage. */
@@ -111,11 +112,16 @@ static ctrt_scalar weight_of(const struct run *run, int64_t m)
     return ctrt_float((double)run->sizes[m] / (double)run->rows);
 }
 
-static ctrt_status loss_keep(struct run *run, int64_t m)
+/* `weight`: of a fraction. */
+static ctrt_status loss_keep(struct run *run, int64_t m, ctrt_tensor *weight)
 {
-    CTRT_AUTO(tensor) value = NULL;
-    CTRT_TRY(ctrt_mul_scalar(&value, slot_of(run, run->p->stage_count - 1, m)->output, weight_of(run, m)));
-    return ctrt_sum_tree_add(run->loss, m, &value);
+    ctrt_tensor *values[2] = { NULL, ctrt_tensor_retain(weight) };
+    const ctrt_status status = ctrt_mul_scalar(&values[0], slot_of(run, run->p->stage_count - 1, m)->output,
+                                               weight_of(run, m));
+    if (status == CTRT_OK)
+        return ctrt_sum_tree_add(run->loss, m, values);
+    ctrt_tensor_release(&values[1]);
+    return status;
 }
 
 /* The weight is the gradient with which the backward pass begins. Most micro-batches have the same. */
@@ -144,9 +150,10 @@ ctrt_status stage_forward(struct run *run, int s, int64_t m)
         ctrt_tensor_assign(&slot->output, output);
         CTRT_TRY(output_send(run, s, m));
     } else {
+        CTRT_AUTO(tensor) weight = NULL;
         struct generator *numbers = &run->numbers[m];
-        CTRT_TRY(loss_run(&slot->output, run, m, output));
-        ctrt_no_grad status = loss_keep(run, m);
+        CTRT_TRY(loss_run(&slot->output, &weight, run, m, output));
+        ctrt_no_grad status = loss_keep(run, m, weight);
         CTRT_TRY(status);
         CTRT_TRY(ctrt_generator_get(run->p->stages[s].device, &numbers->seed, &numbers->offset));
         run->random = run->random || numbers->offset != numbers_first(run, m);

@@ -79,7 +79,7 @@ ctrt_status batch_copy(struct run *run)
 static ctrt_status sums_begin(struct run *run)
 {
     const struct pipeline *p = run->p;
-    CTRT_TRY(ctrt_sum_tree_new(&run->loss, run->micro, 1, p->stages[p->stage_count - 1].device));
+    CTRT_TRY(ctrt_sum_tree_new(&run->loss, run->micro, 2, p->stages[p->stage_count - 1].device));
     for (int s = 0; p->canonical > 0 && s < p->stage_count; s++)
         CTRT_TRY(ctrt_sum_tree_new(&run->sums[s], run->micro, p->stages[s].parameter_count, p->stages[s].device));
     return CTRT_OK;
@@ -90,8 +90,12 @@ static ctrt_status sums_finish(struct run *run, ctrt_tensor **loss)
 {
     struct pipeline *p = run->p;
     CTRT_AUTO(tensor) value = NULL;
-    CTRT_TRY(ctrt_sum_tree_result(&value, run->loss));
-    CTRT_TRY(ctrt_to_device(&value, value, p->stages[0].device));
+    ctrt_tensor *values[2] = { NULL };
+    CTRT_TRY(ctrt_sum_tree_result(values, run->loss));
+    run->total.weight = values[1];
+    const ctrt_status status = ctrt_to_device(&value, values[0], p->stages[0].device);
+    ctrt_tensor_release(&values[0]);
+    CTRT_TRY(status);
     if (p->canonical == 0)
         CTRT_TRY(ctrt_gradients_take(p->grads, p->module));
     for (int s = 0; p->canonical > 0 && s < p->stage_count; s++) {
@@ -145,7 +149,7 @@ ctrt_status pipeline_step(void *self, ctrt_tensor **loss, const ctrt_strategy_ba
     if (status == CTRT_OK) {
         status = step_numbered(&run, loss);
         if (status == CTRT_OK)
-            status = ctrt_gradients_add(p->module, p->before, p->grads);
+            status = ctrt_step_finish(loss, p->module, p->before, p->grads, &run.total, batch);
         else
             (void)ctrt_gradients_restore(p->module, p->before);
     }

@@ -8,19 +8,21 @@
 #include "ranks.h"
 
 enum { ROWS, SEED, OFFSET, FIELDS };        /* numbers that the ranks exchange before a step */
-enum { LEVEL, INDEX, RANDOM, LOSS_DTYPE, LOSS_DIMS, HEADER };   /* in front of the flags of tensors that are not NULL */
+/* In front of the flags of tensors that are not NULL: gradients, loss, weight of the loss. */
+enum { LEVEL, INDEX, RANDOM, LOSS_DTYPE, LOSS_DIMS, LOSS_KIND, LOSS_PARTS, LOSS_PER_ROW, HEADER };
 
 struct plan {
     int64_t *ranks;                         /* FIELDS per rank */
     int64_t *sizes;                         /* rows of each shard */
     int64_t rows;                           /* of the whole batch */
     ctrt_shard_range range;                 /* of this rank */
-    int64_t *header;                        /* HEADER + parameters + 1 */
+    ctrt_loss_part total;                   /* of the shards so far, without the weight */
+    int64_t *header;                        /* HEADER + parameters + 2 */
 };
 
 static size_t header_count(const struct ranks *r)
 {
-    return HEADER + r->parameters + 1;
+    return HEADER + r->parameters + 2;
 }
 
 /* ---- which rank computes which shards ---- */
@@ -95,7 +97,10 @@ static void header_write(const struct ranks *r, struct plan *plan, ctrt_tensor *
     const ctrt_tensor *loss = tensors[r->parameters];
     plan->header[LOSS_DTYPE] = loss != NULL ? (int64_t)ctrt_tensor_dtype(loss) : 0;
     plan->header[LOSS_DIMS] = loss != NULL ? ctrt_tensor_ndim(loss) : 0;
-    for (size_t i = 0; i <= r->parameters; i++)
+    plan->header[LOSS_KIND] = plan->total.kind;
+    plan->header[LOSS_PARTS] = plan->total.parts;
+    plan->header[LOSS_PER_ROW] = (int64_t)plan->total.per_row;
+    for (size_t i = 0; i <= r->parameters + 1; i++)
         plan->header[HEADER + i] = tensors[i] != NULL;
 }
 
@@ -103,18 +108,22 @@ static void header_write(const struct ranks *r, struct plan *plan, ctrt_tensor *
 static ctrt_status header_read(const struct ranks *r, const struct plan *plan, ctrt_tensor **tensors)
 {
     static const int64_t ones[CTRT_MAX_DIMS] = { 1, 1, 1, 1, 1, 1, 1, 1 };
-    for (size_t i = 0; i <= r->parameters; i++) {
-        const bool loss = i == r->parameters;
+    for (size_t i = 0; i <= r->parameters + 1; i++) {
+        const bool loss = i == r->parameters, weight = i > r->parameters;
         ctrt_tensor_release(&tensors[i]);
         if (plan->header[HEADER + i] == 0)
             continue;
         if (loss && (plan->header[LOSS_DIMS] < 0 || plan->header[LOSS_DIMS] > CTRT_MAX_DIMS))
             return ctrt_fail(CTRT_ERR_STATE, "another rank has sent a loss with %lld dimensions",
                              (long long)plan->header[LOSS_DIMS]);
-        const int ndim = loss ? (int)plan->header[LOSS_DIMS] : ctrt_tensor_ndim(r->tensors[i]);
-        const ctrt_dtype dtype = loss ? (ctrt_dtype)plan->header[LOSS_DTYPE] : ctrt_tensor_dtype(r->tensors[i]);
-        CTRT_TRY(ctrt_empty(&tensors[i], ctrt_ints_of(loss ? ones : ctrt_tensor_shape(r->tensors[i]), ndim), dtype,
-                            r->device));
+        if (loss || weight) {
+            CTRT_TRY(ctrt_empty(&tensors[i], ctrt_ints_of(ones, loss ? (int)plan->header[LOSS_DIMS] : 0),
+                                loss ? (ctrt_dtype)plan->header[LOSS_DTYPE] : CTRT_F64, r->device));
+            continue;
+        }
+        const ctrt_tensor *like = r->tensors[i];
+        CTRT_TRY(ctrt_empty(&tensors[i], ctrt_ints_of(ctrt_tensor_shape(like), ctrt_tensor_ndim(like)),
+                            ctrt_tensor_dtype(like), r->device));
     }
     return CTRT_OK;
 }
@@ -133,9 +142,17 @@ static ctrt_status sums_send(struct ranks *r, struct plan *plan, ctrt_sum_tree *
         CTRT_TRY(exchange_numbers(r, EXCHANGE_SEND, plan->header, header_count(r), 0));
         if (level < 0)
             return CTRT_OK;
-        CTRT_TRY(exchange(r, EXCHANGE_SEND, tensors, r->parameters + 1, 0));
-        ctrt_gradients_release(tensors, r->parameters + 1);
+        CTRT_TRY(exchange(r, EXCHANGE_SEND, tensors, r->parameters + 2, 0));
+        ctrt_gradients_release(tensors, r->parameters + 2);
     }
+}
+
+/* The last header of a rank has the kind of its losses. */
+static ctrt_status total_add(struct plan *plan)
+{
+    ctrt_loss_part part = { .kind = (int32_t)plan->header[LOSS_KIND], .parts = (int32_t)plan->header[LOSS_PARTS],
+                            .per_row = (double)plan->header[LOSS_PER_ROW] };
+    return plan->header[LEVEL] < 0 ? ctrt_loss_part_add(&plan->total, &part) : CTRT_OK;
 }
 
 static ctrt_status sums_receive(struct ranks *r, struct plan *plan, ctrt_sum_tree *sum, ctrt_tensor **tensors,
@@ -144,15 +161,16 @@ static ctrt_status sums_receive(struct ranks *r, struct plan *plan, ctrt_sum_tre
     for (;;) {
         CTRT_TRY(exchange_numbers(r, EXCHANGE_RECV, plan->header, header_count(r), rank));
         plan->range.random = plan->range.random || plan->header[RANDOM] != 0;
+        CTRT_TRY(total_add(plan));
         if (plan->header[LEVEL] < 0)
             return CTRT_OK;
         CTRT_TRY(header_read(r, plan, tensors));
-        CTRT_TRY(exchange(r, EXCHANGE_RECV, tensors, r->parameters + 1, rank));
+        CTRT_TRY(exchange(r, EXCHANGE_RECV, tensors, r->parameters + 2, rank));
         CTRT_TRY(ctrt_sum_tree_put(sum, (int)plan->header[LEVEL], plan->header[INDEX], tensors));
     }
 }
 
-/* Combines the sums on rank 0 and broadcasts the result to tensors[parameters + 1]. */
+/* Combines the sums on rank 0 and broadcasts the result to tensors[parameters + 2]. */
 static ctrt_status sums_combine(struct ranks *r, struct plan *plan, ctrt_sum_tree *sum, ctrt_tensor **tensors)
 {
     if (r->rank > 0) {
@@ -167,7 +185,7 @@ static ctrt_status sums_combine(struct ranks *r, struct plan *plan, ctrt_sum_tre
     CTRT_TRY(exchange_numbers(r, EXCHANGE_BROADCAST, plan->header, header_count(r), 0));
     if (r->rank > 0)
         CTRT_TRY(header_read(r, plan, tensors));
-    return exchange(r, EXCHANGE_BROADCAST, tensors, r->parameters + 1, 0);
+    return exchange(r, EXCHANGE_BROADCAST, tensors, r->parameters + 2, 0);
 }
 
 /* ---- steps ---- */
@@ -191,13 +209,18 @@ static ctrt_status step_planned(struct ranks *r, struct plan *plan, ctrt_tensor 
 {
     ctrt_strategy_batch whole = *batch;
     whole.rows = plan->rows;
+    whole.partial = batch->partial & CTRT_PARTIAL_STEPS;        /* the rows are those of all ranks */
     if (plan->range.count > 0)
         CTRT_TRY(ctrt_shards_backward(sum, r->module, r->device, &whole, &plan->range));
+    plan->total = (ctrt_loss_part){ .kind = plan->range.kind, .parts = plan->range.parts,
+                                    .per_row = plan->range.per_row };
     CTRT_TRY(sums_combine(r, plan, sum, r->grads));
     CTRT_TRY(state_end(r, plan));
+    ctrt_loss_part total = { .kind = (int32_t)plan->header[LOSS_KIND], .parts = 1,
+                             .per_row = (double)plan->header[LOSS_PER_ROW], .weight = r->grads[r->parameters + 1] };
     *loss = r->grads[r->parameters];
-    r->grads[r->parameters] = NULL;
-    return ctrt_gradients_add(r->module, r->before, r->grads);
+    r->grads[r->parameters] = r->grads[r->parameters + 1] = NULL;
+    return ctrt_step_finish(loss, r->module, r->before, r->grads, &total, &whole);
 }
 
 ctrt_status canonical_step(struct ranks *r, ctrt_tensor **loss, const ctrt_strategy_batch *batch)
@@ -206,11 +229,11 @@ ctrt_status canonical_step(struct ranks *r, ctrt_tensor **loss, const ctrt_strat
     ctrt_sum_tree *sum = NULL;
     ctrt_status status = plan_make(r, &plan, batch->rows);
     if (status == CTRT_OK)
-        status = ctrt_sum_tree_new(&sum, plan.range.total, r->parameters + 1, r->device);
+        status = ctrt_sum_tree_new(&sum, plan.range.total, r->parameters + 2, r->device);
     if (status == CTRT_OK)
         status = step_planned(r, &plan, loss, sum, batch);
     ctrt_sum_tree_release(&sum);
-    ctrt_gradients_release(r->grads, r->parameters + 1);
+    ctrt_gradients_release(r->grads, r->parameters + 2);
     plan_free(&plan);
     return status;
 }

@@ -65,7 +65,7 @@ ctrt_status ranks_find(struct ranks *r)
     r->parameters = ctrt_module_parameter_count(r->module);
     const size_t count = r->parameters + ctrt_module_buffer_count(r->module);
     r->tensors = calloc(count + 1, sizeof *r->tensors);
-    r->grads = calloc(r->parameters + 1, sizeof *r->grads);
+    r->grads = calloc(r->parameters + 2, sizeof *r->grads);
     r->before = calloc(r->parameters + 1, sizeof *r->before);
     if (r->tensors == NULL || r->grads == NULL || r->before == NULL)
         return no_memory();
@@ -187,17 +187,23 @@ static ctrt_status empty_loss(ctrt_tensor **loss, ctrt_tensor *output, ctrt_tens
     return ctrt_sum(loss, output, CTRT_ALL_DIMS);
 }
 
-ctrt_status ranks_backward(struct ranks *r, ctrt_tensor **loss, const ctrt_strategy_batch *batch)
+ctrt_status ranks_backward(struct ranks *r, ctrt_tensor **loss, const ctrt_strategy_batch *batch,
+                           const struct weights *weights, ctrt_part_ready ready, void *user)
 {
     ctrt_strategy_batch own = *batch;
+    ctrt_loss_part part = { .parts = 0 };
+    double none = 1;
+    own.partial = batch->partial != 0 || weights->steps > 0;
     if (batch->rows == 0 && !r->sync_active)
-        return CTRT_OK;
+        return ready(user, NULL, &none);
     if (batch->rows == 0)
         own.loss = empty_loss;
-    ctrt_batch_ranks ranks = { r->sync, batch->rows > 0 ? (double)batch->rows : 1 };
+    ctrt_batch_ranks ranks = { r->sync, weights_rows(weights, batch->rows) };
     ctrt_swap_batch_ranks(&ranks);
-    const ctrt_status status = ctrt_shard_backward(loss, r->module, r->device, &own, 0, batch->rows, 1);
+    const ctrt_status status = ctrt_part_backward(loss, &part, r->module, r->device, &own, 0, batch->rows, 1, ready,
+                                                  user);
     ctrt_swap_batch_ranks(&ranks);
+    ctrt_loss_part_release(&part);
     if (batch->rows == 0)
         ctrt_tensor_release(loss);
     return status;

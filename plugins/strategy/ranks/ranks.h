@@ -26,10 +26,75 @@ struct ranks {
 
     ctrt_tensor **tensors;                  /* the module's parameters, then buffers; owned */
     size_t parameters, count;               /* number of parameters, and of all tensors */
-    ctrt_tensor **grads, **before;          /* parameters + 1; scratch of a step */
+    ctrt_tensor **grads, **before;          /* parameters + 2, parameters + 1; scratch of a step */
 };
 
 ctrt_status no_memory(void);
+
+/* ---- weights.c: the weights of the ranks' losses ---- */
+
+enum { WEIGHTS_JOINING = 5, WEIGHTS_TOTALS };       /* place in `totals`: ranks that wait to join; number of places */
+
+struct weights {
+    ctrt_device *device;
+    /* Since the last reduction: */
+    int64_t steps;                          /* without reduction */
+    bool begun;                             /* this rank had rows; then: */
+    int32_t kind;                           /* of the losses */
+    int64_t rows, first_rows;               /* of this rank: all, and in the first such step */
+    double unit;                            /* gradients of sums S are those of S / unit; of means 0 */
+    ctrt_tensor *sum;                       /* of the weights of fractions; f64, owned, changed in place */
+    /* Of the step that runs: */
+    ctrt_loss_part part;                    /* of this rank; parts 0: it has no rows */
+    int64_t part_rows;
+    double number;                          /* the loss, times this number, is what the ranks add up */
+    ctrt_tensor *totals;                    /* owned */
+    ctrt_tensor *own;                       /* in a capture: weights_own; owned */
+    ctrt_work *work;
+    ctrt_tensor *weight;                    /* of this rank's gradients; owned; NULL: not known yet */
+};
+struct weights_step {                       /* what a step adds to the numbers since the last reduction */
+    bool known;                             /* this rank has rows */
+    int32_t kind;
+    int64_t rows;
+    double number;
+};
+
+ctrt_status weights_new(struct weights *w, ctrt_device *device);
+void weights_free(struct weights *w);
+/* Begins a step: the loss of this rank's rows. `part` NULL or no rows: none. Multiplies *factor, that of the gradient.
+ * `equal_rows`: gradients are proportional to the rows of the ranks, as SyncBatchNorm layers expect. */
+ctrt_status weights_part(struct weights *w, const ctrt_loss_part *part, int64_t rows, bool equal_rows, double *factor);
+/* Starts to add up the totals. `joining`: see WEIGHTS_JOINING. */
+ctrt_status weights_reduce(struct weights *w, ctrt_comm *comm, int joining);
+/* Sets w->weight, if weights_reduce was called. The host does not wait for the device. */
+ctrt_status weights_find(struct weights *w);
+/* Waits for the device. CTRT_ERR_STATE if the kind of the loss is another one on other ranks. */
+ctrt_status weights_verify(struct weights *w);
+/* Whether this rank knows the kind, because it has rows now or had some since the last reduction; the kind. */
+bool weights_known(const struct weights *w);
+int32_t weights_kind(const struct weights *w);
+/* The weight of ctrt_batch_ranks. */
+double weights_rows(const struct weights *w, int64_t rows);
+/* For captures: the totals before the weights of fractions, the dividend of the weight. */
+void weights_numbers(const struct weights *w, double numbers[WEIGHTS_TOTALS], int joining);
+double weights_own(const struct weights *w);
+/* *mean: the loss of all rows, from the sum over the ranks of the losses times w->number. */
+ctrt_status weights_loss(ctrt_tensor **mean, const struct weights *w, ctrt_tensor *sum, ctrt_dtype dtype);
+/* *loss: the loss of this rank's rows alone, from that of its backward pass; NULL on entry without rows. */
+ctrt_status weights_local_loss(ctrt_tensor **loss, const struct weights *w);
+/* For a rank that does not know the kind. *keeps: 1 if the sums over the ranks are without the gradients from before
+ * the step, as for losses that are no means; 0 if they are with them. */
+ctrt_status weights_keeps(ctrt_tensor **keeps, const struct weights *w);
+/* The end of a step without reduction: weights_count changes the numbers, weights_add the sum on the device. */
+struct weights_step weights_step(const struct weights *w);
+void weights_count(struct weights *w, const struct weights_step *step);
+ctrt_status weights_add(struct weights *w);
+/* The end of a reduction: weights_reset changes the numbers, weights_clear, which is first, the sum on the device. */
+void weights_reset(struct weights *w);
+ctrt_status weights_clear(struct weights *w);
+/* Ends a step, complete or not. */
+void weights_end(struct weights *w);
 
 /* ---- ranks.c ---- */
 
@@ -51,9 +116,11 @@ ctrt_status ranks_tensor(const char **name, ctrt_tensor **tensor, const struct r
 ctrt_status ranks_buffers(struct ranks *r);
 /* Runs a forward pass of the inputs. */
 ctrt_status ranks_forward(struct ranks *r, ctrt_tensor **y, ctrt_tensor *const *inputs, int count);
-/* Runs forward pass, loss and backward pass of this rank's rows. A rank without rows runs the passes only if
- * SyncBatchNorm layers need its collectives; *loss stays NULL. */
-ctrt_status ranks_backward(struct ranks *r, ctrt_tensor **loss, const ctrt_strategy_batch *batch);
+/* Runs forward pass, loss and backward pass of this rank's rows, with `ready` between loss and backward pass, also
+ * without rows, then perhaps with `part` NULL. A rank without rows runs the passes only if SyncBatchNorm layers need
+ * its collectives; *loss stays NULL. */
+ctrt_status ranks_backward(struct ranks *r, ctrt_tensor **loss, const ctrt_strategy_batch *batch,
+                           const struct weights *weights, ctrt_part_ready ready, void *user);
 /* Collects the parameters that got no gradient in a backward pass of the program. Initialise it with 0. */
 struct missing {
     char names[512];

@@ -10,29 +10,6 @@
 
 #include "sharded.h"
 
-/* ---- weights ---- */
-
-ctrt_status reduce_weights(struct sharded *s, int64_t rows)
-{
-    const double own[2] = { (double)rows, (double)(s->rows + rows) };
-    CTRT_TRY(ctrt_from_data(&s->totals, own, 2, CTRT_SHAPE(2), CTRT_F64, s->r.device));
-    s->rows += rows;
-    return ctrt_comm_all_reduce(&s->totals_work, s->r.comm, s->totals, CTRT_COMM_SUM);
-}
-
-/* Sets s->weight to this rank's rows divided by the rows of all ranks. The host does not wait for the device. */
-static ctrt_status weight_find(struct sharded *s)
-{
-    CTRT_AUTO(tensor) total = NULL, own = NULL;
-    if (s->totals_work == NULL)
-        return CTRT_OK;
-    CTRT_TRY(ctrt_work_wait(s->totals_work));
-    ctrt_work_release(&s->totals_work);
-    CTRT_TRY(ctrt_select(&total, s->totals, 0, 1));
-    CTRT_TRY(ctrt_full(&own, CTRT_SCALAR_SHAPE, ctrt_float((double)s->rows), CTRT_F64, s->r.device));
-    return ctrt_div(&s->weight, own, total);
-}
-
 /* ---- parts ---- */
 
 /* The slot's elements in part->sent: one chunk per rank of the row. */
@@ -129,9 +106,9 @@ static ctrt_status part_launch(struct sharded *s, struct part *part)
 {
     if (part->grad_numel == 0 || part->sent == NULL)
         return CTRT_OK;
-    CTRT_TRY(weight_find(s));
-    if (s->weight != NULL)
-        CTRT_TRY(ctrt_mul_(part->sent, s->weight));
+    CTRT_TRY(weights_find(&s->weights));
+    if (s->weights.weight != NULL)
+        CTRT_TRY(ctrt_mul_(part->sent, s->weights.weight));
     else if (s->r.size > 1)
         CTRT_TRY(ctrt_mul_scalar_(part->sent, ctrt_float(1.0 / s->r.size)));
     if (s->mesh_columns == 1) {
@@ -209,11 +186,7 @@ static void reduce_end(struct sharded *s)
     }
     for (size_t i = 0; i < s->slot_count; i++)
         ctrt_tensor_release(&s->slots[i].fresh);
-    if (s->totals_work != NULL)
-        (void)ctrt_work_wait(s->totals_work);
-    ctrt_work_release(&s->totals_work);
-    ctrt_tensor_release(&s->totals);
-    ctrt_tensor_release(&s->weight);
+    weights_end(&s->weights);
 }
 
 void reduce_cancel(struct sharded *s)
@@ -256,7 +229,8 @@ static ctrt_status reduced(struct sharded *s, const double *used)
         s->slots[i].used = false;
         ctrt_tensor_release(&s->slots[i].whole);
     }
-    s->rows = 0;
+    CTRT_TRY(weights_clear(&s->weights));
+    weights_reset(&s->weights);
     reduce_end(s);
     return CTRT_OK;
 }
@@ -367,12 +341,12 @@ static ctrt_status again_check(const struct sharded *s, const double sums[2])
                      ctrt_module_kind(s->again->module));
 }
 
-/* Sums over the ranks the loss, weighted by rows, for each slot whether a rank uses it, and the hash of the modules
+/* Sums over the ranks the loss, times its number, for each slot whether a rank uses it, and the hash of the modules
  * that ran again and its square. */
-static ctrt_status stats_reduce(struct sharded *s, ctrt_tensor **mean, ctrt_tensor *loss, int64_t rows, double *used)
+static ctrt_status stats_reduce(struct sharded *s, ctrt_tensor **mean, ctrt_tensor *loss, double *used)
 {
     const int64_t n = (int64_t)s->slot_count + 3;
-    CTRT_AUTO(tensor) stats = NULL, first = NULL, value = NULL, total = NULL;
+    CTRT_AUTO(tensor) stats = NULL, first = NULL, value = NULL;
     bool complete = true;
     used[0] = 0;
     for (size_t i = 0; i < s->slot_count; i++) {
@@ -385,15 +359,13 @@ static ctrt_status stats_reduce(struct sharded *s, ctrt_tensor **mean, ctrt_tens
     if (loss != NULL) {
         CTRT_TRY(ctrt_narrow(&first, stats, 0, 0, 1));
         CTRT_TRY(ctrt_to_dtype(&value, loss, CTRT_F64));
-        CTRT_TRY(ctrt_mul_scalar(&value, value, ctrt_float((double)rows)));
+        CTRT_TRY(ctrt_mul_scalar(&value, value, ctrt_float(s->weights.number)));
         CTRT_TRY(ctrt_view_as(&value, value, CTRT_SHAPE(1)));
         CTRT_TRY(ctrt_copy_(first, value));
     }
     CTRT_TRY(ctrt_comm_all_reduce(NULL, s->r.comm, stats, CTRT_COMM_SUM));
     CTRT_TRY(ctrt_select(&value, stats, 0, 0));
-    CTRT_TRY(ctrt_select(&total, s->totals, 0, 0));
-    CTRT_TRY(ctrt_div(&value, value, total));
-    CTRT_TRY(ctrt_to_dtype(mean, value, loss != NULL ? ctrt_tensor_dtype(loss) : CTRT_F32));
+    CTRT_TRY(weights_loss(mean, &s->weights, value, loss != NULL ? ctrt_tensor_dtype(loss) : CTRT_F32));
     /* Each parameter that this rank uses gets a gradient, so a rank that uses all parameters needs no counts. */
     if (complete && s->again == NULL)
         return CTRT_OK;
@@ -401,13 +373,13 @@ static ctrt_status stats_reduce(struct sharded *s, ctrt_tensor **mean, ctrt_tens
     return s->again != NULL ? again_check(s, &used[n - 2]) : CTRT_OK;
 }
 
-static ctrt_status finish(struct sharded *s, ctrt_tensor **mean, ctrt_tensor *loss, int64_t rows, double *used)
+static ctrt_status finish(struct sharded *s, ctrt_tensor **mean, ctrt_tensor *loss, double *used)
 {
     for (size_t k = s->group_count; k-- > 0;)
         CTRT_TRY(reduce_complete(s, &s->groups[s->order[k]]));
     CTRT_TRY(launch(s));
-    CTRT_TRY(weight_find(s));
-    CTRT_TRY(stats_reduce(s, mean, loss, rows, used));
+    CTRT_TRY(weights_find(&s->weights));
+    CTRT_TRY(stats_reduce(s, mean, loss, used));
     CTRT_TRY(reductions_wait(s));
     for (size_t g = 0; g < s->group_count; g++)
         group_forget(s, &s->groups[g]);
@@ -415,20 +387,26 @@ static ctrt_status finish(struct sharded *s, ctrt_tensor **mean, ctrt_tensor *lo
     return reduced(s, used);
 }
 
-ctrt_status reduce_finish(struct sharded *s, ctrt_tensor **mean, ctrt_tensor *loss, int64_t rows)
+ctrt_status reduce_finish(struct sharded *s, ctrt_tensor **mean, ctrt_tensor *loss)
 {
     ctrt_status status;
     double *used = calloc(s->slot_count + 3, sizeof *used);
     if (used == NULL)
         return no_memory();
-    ctrt_no_grad status = finish(s, mean, loss, rows, used);
+    ctrt_no_grad status = finish(s, mean, loss, used);
     free(used);
     return status;
 }
 
-ctrt_status reduce_local(struct sharded *s, int64_t rows)
+ctrt_status reduce_local(struct sharded *s, ctrt_tensor **loss)
 {
-    ctrt_status status = CTRT_OK;
+    const struct weights_step step = weights_step(&s->weights);
+    ctrt_status status;
+    ctrt_no_grad {
+        status = weights_local_loss(loss, &s->weights);
+        if (status == CTRT_OK)
+            status = weights_add(&s->weights);
+    }
     for (size_t i = 0; i < s->slot_count && status == CTRT_OK; i++) {
         struct slot *slot = &s->slots[i];
         if (slot->fresh == NULL)
@@ -439,7 +417,8 @@ ctrt_status reduce_local(struct sharded *s, int64_t rows)
             ctrt_no_grad status = ctrt_add_(slot->whole, slot->fresh);
         ctrt_tensor_release(&slot->fresh);
     }
-    s->rows += rows;
+    if (status == CTRT_OK)
+        weights_count(&s->weights, &step);
     return status;
 }
 
@@ -462,6 +441,7 @@ ctrt_status reduce_new(struct sharded *s)
     CTRT_TRY(ctrt_device_get_properties(&properties, ctrt_device_name(s->r.device)));
     if (properties.asynchronous)
         CTRT_TRY(ctrt_stream_new(&s->stream, s->r.device, 0));
+    CTRT_TRY(weights_new(&s->weights, s->r.device));
     for (size_t i = 0; i < s->slot_count; i++) {
         struct slot *slot = &s->slots[i];
         if (!slot->trains)
@@ -479,5 +459,6 @@ void reduce_free(struct sharded *s)
     for (size_t i = 0; s->slots != NULL && i < s->slot_count; i++)
         if (s->slots[i].hooked)
             (void)ctrt_tensor_remove_hook(s->slots[i].tensor, s->slots[i].hook);
+    weights_free(&s->weights);
     ctrt_stream_release(&s->stream);
 }

@@ -135,24 +135,43 @@ static ctrt_status sharded_forward(void *self, ctrt_tensor **y, ctrt_tensor *con
 
 /* ---- steps ---- */
 
+/* This rank's loss is known, and the backward pass follows. In the first step, waits for the weights of all ranks. */
+static ctrt_status part_ready(void *user, const ctrt_loss_part *part, double *factor)
+{
+    struct sharded *s = user;
+    ctrt_status status;
+    ctrt_no_grad {
+        status = weights_part(&s->weights, part, part != NULL ? s->step_rows : 0, s->r.sync_active, factor);
+        if (status == CTRT_OK && !s->local)
+            status = weights_reduce(&s->weights, s->r.comm, 0);
+        if (status == CTRT_OK && !s->local && !s->verified)
+            status = weights_verify(&s->weights);
+    }
+    s->verified = s->verified || (status == CTRT_OK && !s->local);
+    return status;
+}
+
+static ctrt_status backward(struct sharded *s, ctrt_tensor **loss, const ctrt_strategy_batch *batch)
+{
+    s->step_rows = batch->rows;
+    return ranks_backward(&s->r, loss, batch, &s->weights, part_ready, s);
+}
+
 static ctrt_status step_synced(struct sharded *s, ctrt_tensor **loss, const ctrt_strategy_batch *batch)
 {
     CTRT_AUTO(tensor) own = NULL;
-    CTRT_TRY(reduce_weights(s, batch->rows));
-    CTRT_TRY(ranks_backward(&s->r, &own, batch));
+    CTRT_TRY(backward(s, &own, batch));
     CTRT_TRY(sequence_end(s, false));
     CTRT_TRY(sequence_end(s, true));
-    return reduce_finish(s, loss, own, batch->rows);
+    return reduce_finish(s, loss, own);
 }
 
 static ctrt_status step_local(struct sharded *s, ctrt_tensor **loss, const ctrt_strategy_batch *batch)
 {
-    CTRT_TRY(ranks_backward(&s->r, loss, batch));
-    if (*loss == NULL)
-        CTRT_TRY(ctrt_full(loss, CTRT_SCALAR_SHAPE, ctrt_float(NAN), CTRT_F32, s->r.device));
+    CTRT_TRY(backward(s, loss, batch));
     CTRT_TRY(sequence_end(s, false));
     CTRT_TRY(sequence_end(s, true));
-    return reduce_local(s, batch->rows);
+    return reduce_local(s, loss);
 }
 
 /* canonical_step gives every rank the gradients of the whole batch, with the same bits. Each rank keeps its own
@@ -169,7 +188,7 @@ static ctrt_status step_canonical(struct sharded *s, ctrt_tensor **loss, const c
     slots_shard(s);
     if (status == CTRT_OK)
         ctrt_no_grad status = reduce_cut(s);
-    ctrt_gradients_release(s->r.grads, s->r.parameters + 1);
+    ctrt_gradients_release(s->r.grads, s->r.parameters + 2);
     return status;
 }
 

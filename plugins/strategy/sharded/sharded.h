@@ -146,10 +146,9 @@ struct sharded {
     const struct group *again;              /* gathered again outside of the sequence, because its module ran again */
     uint32_t again_hash;                    /* of these groups in their order, 20 bits; 0: none */
     size_t next;                            /* index of the next group in the order of reductions */
-    int64_t rows;                           /* of this rank since the last reduction */
-    ctrt_tensor *totals;                    /* rows of all ranks: of this step, and since the last reduction */
-    ctrt_work *totals_work;
-    ctrt_tensor *weight;                    /* factor of this rank's gradients; NULL: 1 / size */
+    struct weights weights;                 /* of the ranks' losses in steps */
+    bool verified;                          /* the kinds of the losses were compared, in the first reduction */
+    int64_t step_rows;                      /* of this rank in the step that runs */
 
     struct swap *swaps;
     size_t swap_count;
@@ -198,14 +197,12 @@ ctrt_status sequence_turn(struct sharded *s);
 ctrt_status reduce_new(struct sharded *s);
 void reduce_free(struct sharded *s);
 void reduce_begin(struct sharded *s);
-/* Starts the sum of the ranks' rows, from which the weights of the gradients are computed. */
-ctrt_status reduce_weights(struct sharded *s, int64_t rows);
 /* Marks the group as complete in the backward pass; gradients that were not computed count as zero. */
 ctrt_status reduce_complete(struct sharded *s, struct group *group);
-/* Ends a step. `loss`: this rank's loss, or NULL without rows. *mean receives the mean loss over all rows; owned. */
-ctrt_status reduce_finish(struct sharded *s, ctrt_tensor **mean, ctrt_tensor *loss, int64_t rows);
+/* Ends a step. `loss`: this rank's loss, or NULL without rows. *mean receives the loss of all rows; owned. */
+ctrt_status reduce_finish(struct sharded *s, ctrt_tensor **mean, ctrt_tensor *loss);
 /* Ends a step without reduction. */
-ctrt_status reduce_local(struct sharded *s, int64_t rows);
+ctrt_status reduce_local(struct sharded *s, ctrt_tensor **loss);
 /* Adds whole gradients r.grads[], of which all ranks have the same bits, to the gradients of the shards. */
 ctrt_status reduce_cut(struct sharded *s);
 /* Waits for reductions that run, and drops their results. */

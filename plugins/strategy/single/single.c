@@ -12,7 +12,8 @@ struct single {
     ctrt_device *device;
     int32_t canonical;                      /* number of shards; 0: off */
     size_t parameters;                      /* length of the lists below */
-    ctrt_tensor **before, **grads;          /* gradients from before a step, and of the step with its loss; scratch */
+    ctrt_tensor **before, **grads;          /* gradients from before a step, and of the step with its loss and the
+                                             * loss's weight; scratch */
     int64_t *sizes;                         /* rows of each shard */
 };
 
@@ -78,7 +79,7 @@ static ctrt_status refresh(struct single *single)
     free(single->grads);
     single->parameters = count;
     single->before = calloc(count + 1, sizeof *single->before);
-    single->grads = calloc(count + 1, sizeof *single->grads);
+    single->grads = calloc(count + 2, sizeof *single->grads);
     return single->before != NULL && single->grads != NULL ? CTRT_OK : no_memory();
 }
 
@@ -113,18 +114,21 @@ static ctrt_status single_forward(void *self, ctrt_tensor **y, ctrt_tensor *cons
     return generator_end(ctrt_shards_forward(y, single->module, single->device, inputs, count, &range), single, &range);
 }
 
-static ctrt_status backward_whole(struct single *single, ctrt_tensor **loss, const ctrt_strategy_batch *batch)
+static ctrt_status backward_whole(struct single *single, ctrt_tensor **loss, ctrt_loss_part *total,
+                                  const ctrt_strategy_batch *batch)
 {
-    CTRT_TRY(ctrt_shard_backward(loss, single->module, single->device, batch, 0, batch->rows, 1));
+    CTRT_TRY(ctrt_part_backward(loss, total, single->module, single->device, batch, 0, batch->rows, 1,
+                                NULL, NULL));
     return ctrt_gradients_take(single->grads, single->module);
 }
 
-static ctrt_status backward_shards(struct single *single, ctrt_tensor **loss, const ctrt_strategy_batch *batch)
+static ctrt_status backward_shards(struct single *single, ctrt_tensor **loss, ctrt_loss_part *total,
+                                   const ctrt_strategy_batch *batch)
 {
     ctrt_sum_tree *sum = NULL;
     ctrt_shard_range range;
     CTRT_TRY(shards(&range, single, batch->rows));
-    ctrt_status status = ctrt_sum_tree_new(&sum, range.total, single->parameters + 1, single->device);
+    ctrt_status status = ctrt_sum_tree_new(&sum, range.total, single->parameters + 2, single->device);
     if (status == CTRT_OK)
         status = ctrt_shards_backward(sum, single->module, single->device, batch, &range);
     if (status == CTRT_OK)
@@ -132,7 +136,9 @@ static ctrt_status backward_shards(struct single *single, ctrt_tensor **loss, co
     ctrt_sum_tree_release(&sum);
     if (status == CTRT_OK) {
         *loss = single->grads[single->parameters];
-        single->grads[single->parameters] = NULL;
+        *total = (ctrt_loss_part){ sizeof *total, range.kind, range.parts, range.per_row,
+                                   single->grads[single->parameters + 1] };
+        single->grads[single->parameters] = single->grads[single->parameters + 1] = NULL;
     }
     return generator_end(status, single, &range);
 }
@@ -140,14 +146,16 @@ static ctrt_status backward_shards(struct single *single, ctrt_tensor **loss, co
 static ctrt_status single_step(void *self, ctrt_tensor **loss, const ctrt_strategy_batch *batch)
 {
     struct single *single = self;
+    ctrt_loss_part total = { .parts = 0 };
     CTRT_TRY(refresh(single));
     CTRT_TRY(ctrt_gradients_take(single->before, single->module));
-    ctrt_status status = single->canonical > 0 ? backward_shards(single, loss, batch)
-                                               : backward_whole(single, loss, batch);
+    ctrt_status status = single->canonical > 0 ? backward_shards(single, loss, &total, batch)
+                                               : backward_whole(single, loss, &total, batch);
     if (status == CTRT_OK)
-        return ctrt_gradients_add(single->module, single->before, single->grads);
+        return ctrt_step_finish(loss, single->module, single->before, single->grads, &total, batch);
+    ctrt_loss_part_release(&total);
     (void)ctrt_gradients_restore(single->module, single->before);
-    ctrt_gradients_release(single->grads, single->parameters + 1);
+    ctrt_gradients_release(single->grads, single->parameters + 2);
     return status;
 }
 

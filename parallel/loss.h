@@ -1,0 +1,33 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* parallel/loss.h: how the losses of parts of a batch combine (loss.c), and groups of steps without synchronisation
+ * (loss_group.c). */
+#ifndef PARALLEL_LOSS_H
+#define PARALLEL_LOSS_H
+
+#include "ctrt/strategy_plugin.h"
+#include "ops/loss_parts.h"
+
+/* loss.c: finds out how `value`, the loss of a part, depends on the rows, and what the strategy has to do with it.
+ * `mark`: number of the thread's newest graph node before the loss function ran. `output`: of the module. *value is
+ * replaced where that is needed. */
+ctrt_status loss_classify(ctrt_tensor **value, ctrt_loss_part *part, ctrt_tensor *output,
+                          const struct loss_parts *parts, uint64_t mark);
+
+/* The steps since the last one without no_sync, of a net whose strategy has whole gradients (ctrt_step_finish). */
+struct loss_group {
+    bool no_sync;                           /* the step that runs is followed by others of the group */
+    int64_t steps;                          /* complete steps */
+    int32_t kind;                           /* of these, ctrt_loss_kind */
+    double unit;                            /* `pending` are the gradients of the sums divided by this number */
+    ctrt_tensor *weight;                    /* sum of the weights; NULL: the kind has none; owned */
+    ctrt_tensor **pending;                  /* `count` gradients; owned; NULL for means */
+    size_t count;
+};
+void loss_group_clear(struct loss_group *group);
+/* Sets the group of the step that the calling thread runs. */
+void loss_group_enter(struct loss_group *group);
+
+/* sum_tree.c: number of tensors of a leaf. */
+size_t sum_tree_tensors(const ctrt_sum_tree *tree);
+
+#endif
