@@ -112,13 +112,14 @@ template <typename How> DEVICE float sigmoid_of(float x)
     return (x < 0 ? e : 1.0f) * How::inverse(1.0f + e);
 }
 
-/* Returns x e^x / (1 + e^x). It multiplies by the square root of e^x twice, because e^x itself may be subnormal and
- * imprecise. */
+/* Returns x e^x / (1 + e^x). Below -64, e^x is computed as e^(x + 64) e^-64, because e^x itself may be subnormal and
+ * imprecise; x + 64 is exact, and 1 + e^x is 1. */
 template <typename How> DEVICE float silu_of(float x)
 {
-    const float root = How::exp(-0.5f * fabsf(x)), e = root * root;
-    const float y = (x < 0 ? x * root * root : x) * How::inverse(1.0f + e);
-    return x < -110.0f ? x * 0 : y;                 /* for -infinity: NaN, as in PyTorch */
+    const bool far = x < -64.0f;
+    const float e = How::exp(far ? x + 64.0f : -fabsf(x));
+    const float y = (x < 0 ? x * e : x) * How::inverse(1.0f + (far ? 0.0f : e));
+    return x < -110.0f ? x * 0 : far ? y * 1.60381089e-28f : y;     /* for -infinity: NaN, as in PyTorch */
 }
 
 template <typename How> DEVICE float silu_slope(float x)
