@@ -54,7 +54,7 @@ template <typename T> DEVICE void loss_rows(const loss_args &a)
     __shared__ W scratch[WARP];
     rows_of(a, [&](int64_t row, int lane, int team) {
         const T *const x = static_cast<const T *>(a.x) + row * a.classes;
-        exponentials<W> e;
+        exponentials<T> e;
         e.begin();
         along<K, 1>(head_of(x, a.classes, 0), a.classes, lane, team, &x, [&](auto step, int64_t, const auto *in) {
             constexpr int N = decltype(step)::count;
@@ -112,19 +112,32 @@ template <typename T> DEVICE void gradient_rows(const loss_args &a)
         const W hard = target >= 0 ? dloss * (1 - smoothing) * weight_of<T>(a, target) : 0,
             soft = dloss * smoothing / (W)a.classes;
         const W factor = (soft != 0 ? hard + soft * all : hard) / statistics[1];
+        const bool ignored = target < 0;    /* then the gradient is 0, also for logits of infinity and NaN */
         along<K, 1>(head_of(x, a.classes, apart(x, dx)), a.classes, lane, team, &x,
                     [&](auto step, int64_t c, const auto *in) {
             constexpr int N = decltype(step)::count;
             vec<T, N> out;
+            W d[N];
 #pragma unroll
-            for (int k = 0; k < N; k++) {
-                W d = exp_of((W)in[0].at[k] - largest) * factor;
-                if (soft != 0)
-                    d -= soft * weight_of<T>(a, c + k);
-                if (c + k == target)
-                    d -= hard;
-                out.at[k] = (T)(target >= 0 ? d : 0);
-            }
+            for (int k = 0; k < N; k++)
+                d[k] = exp_for<T>((W)in[0].at[k] - largest) * factor;
+            /* These branches are taken by all threads, or rarely. */
+            if (soft != 0)
+#pragma unroll
+                for (int k = 0; k < N; k++)
+                    d[k] -= soft * weight_of<T>(a, c + k);
+            const uint64_t place = (uint64_t)(target - c);
+            if (place < (uint64_t)N)
+#pragma unroll
+                for (int k = 0; k < N; k++)
+                    d[k] -= k == (int)place ? hard : W(0);
+            if (ignored)
+#pragma unroll
+                for (int k = 0; k < N; k++)
+                    d[k] = 0;
+#pragma unroll
+            for (int k = 0; k < N; k++)
+                out.at[k] = (T)d[k];
             put_numbers<N>(dx, c, out);
         });
     });

@@ -18,14 +18,14 @@ template <typename T, int K, int R> DEVICE void forward_kept(const norm_args &a)
     typedef work<T> W;
     __shared__ W scratch[WARP];
     KERNEL_DYNAMIC_SHARED(W, memory);
-    const int64_t vectors = a.n / K;
+    const int vectors = (int)(a.n / K);
     each_row<R == 0>(a.rows, [&](int64_t row) {
         const vec<T, K> *const x[1] = { reinterpret_cast<const vec<T, K> *>(static_cast<const T *>(a.x) + row * a.n) };
         vec<T, K> *const y = reinterpret_cast<vec<T, K> *>(static_cast<T *>(a.out) + row * a.n);
         held<kept<T, R>, K, R> keep;
         keep.open(memory, 0, 0);
         W sum = 0, squares = 0;
-        loaded_rounds<R>(vectors, x, [&](int r, int64_t, const vec<T, K> (&in)[1]) {
+        loaded_rounds<R>(vectors, x, [&](int r, int, const vec<T, K> (&in)[1]) {
 #pragma unroll
             for (int k = 0; k < K; k++) {
                 keep.at(r, k) = in[0].at[k];
@@ -33,7 +33,7 @@ template <typename T, int K, int R> DEVICE void forward_kept(const norm_args &a)
             }
         });
         const W mean = team_of<R == 0>(sum, W(0), fold_sum(), scratch) / (W)a.n;
-        rounds<R>(vectors, [&](int r, int64_t) {
+        rounds<R>(vectors, [&](int r, int) {
 #pragma unroll
             for (int k = 0; k < K; k++) {
                 const W d = (W)keep.at(r, k) - mean;
@@ -46,7 +46,7 @@ template <typename T, int K, int R> DEVICE void forward_kept(const norm_args &a)
             static_cast<W *>(a.mean)[row] = mean;
             static_cast<W *>(a.rstd)[row] = rstd;
         }
-        rounds<R>(vectors, [&](int r, int64_t v) {
+        rounds<R>(vectors, [&](int r, int v) {
             W weight[K], bias[K];
             vec<T, K> out;
             parameters<T, K>(weight, a.weight, a.wide & NORM_WEIGHT, v, 1);
@@ -115,7 +115,7 @@ template <typename T, int K, int R> DEVICE void backward_kept(const norm_args &a
     typedef work<T> W;
     __shared__ W scratch[WARP];
     KERNEL_DYNAMIC_SHARED(W, memory);
-    const int64_t vectors = a.n / K;
+    const int vectors = (int)(a.n / K);
     each_row<R == 0>(a.rows, [&](int64_t row) {
         const vec<T, K> *const from[2] = {
             reinterpret_cast<const vec<T, K> *>(static_cast<const T *>(a.x) + row * a.n),
@@ -128,7 +128,7 @@ template <typename T, int K, int R> DEVICE void backward_kept(const norm_args &a
         g.open(memory, 0, 0);
         x.open(memory, 1, a.row_pitch);
         W sum = 0, with_x = 0;
-        loaded_rounds<R>(vectors, from, [&](int r, int64_t v, const vec<T, K> (&in)[2]) {
+        loaded_rounds<R>(vectors, from, [&](int r, int v, const vec<T, K> (&in)[2]) {
             W weight[K];
             parameters<T, K>(weight, a.weight, a.wide & NORM_WEIGHT, v, 1);
 #pragma unroll
@@ -142,7 +142,7 @@ template <typename T, int K, int R> DEVICE void backward_kept(const norm_args &a
         });
         const W shift = team_of<R == 0>(sum, W(0), fold_sum(), scratch) / (W)a.n;
         const W slope = team_of<R == 0>(with_x, W(0), fold_sum(), scratch) / (W)a.n * rstd * rstd;
-        rounds<R>(vectors, [&](int r, int64_t v) {
+        rounds<R>(vectors, [&](int r, int v) {
             vec<T, K> out;
 #pragma unroll
             for (int k = 0; k < K; k++)

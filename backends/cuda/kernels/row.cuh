@@ -7,7 +7,7 @@
 #ifndef CUDA_ROW_CUH
 #define CUDA_ROW_CUH
 
-#include "kernel.h"
+#include "functions.cuh"
 #include "row_args.h"
 
 template <typename N, int K, int R> struct held {
@@ -25,7 +25,7 @@ template <typename N, int K, int R> struct held {
         if constexpr (R > 0)
             return x[round * K + k];
         else
-            return shared[(int64_t)(round * K + k) * blockDim.x + threadIdx.x];
+            return shared[(round * K + k) * (int)blockDim.x + (int)threadIdx.x];
     }
 };
 
@@ -35,8 +35,8 @@ template <typename T, int R> struct kept_of { using type = T; };
 template <typename T> struct kept_of<T, 0> { using type = work<T>; };
 template <typename T, int R> using kept = typename kept_of<T, R>::type;
 
-/* Calls f(round, vector) for each of the thread's vectors. */
-template <int R, typename F> DEVICE void rounds(int64_t vectors, F f)
+/* Calls f(round, vector) for each of the thread's vectors. A row that is kept has few. */
+template <int R, typename F> DEVICE void rounds(int vectors, F f)
 {
     if constexpr (R > 0) {
         const int lane = threadIdx.x % WARP;
@@ -45,12 +45,12 @@ template <int R, typename F> DEVICE void rounds(int64_t vectors, F f)
             if (r * WARP >= vectors)
                 break;
             if (r * WARP + lane < vectors)
-                f(r, (int64_t)(r * WARP + lane));
+                f(r, r * WARP + lane);
         }
     } else {
         int r = 0;
 #pragma unroll 4
-        for (int64_t v = threadIdx.x; v < vectors; v += blockDim.x)
+        for (int v = (int)threadIdx.x; v < vectors; v += (int)blockDim.x)
             f(r++, v);
     }
 }
@@ -58,7 +58,7 @@ template <int R, typename F> DEVICE void rounds(int64_t vectors, F f)
 /* Calls f(round, vector, the vectors of the N rows) for each of the thread's vectors. Several vectors are loaded before
  * the first is used, because a load takes hundreds of cycles. */
 template <int R, typename V, int N, typename F>
-DEVICE void loaded_rounds(int64_t vectors, const V *const (&rows)[N], F f)
+DEVICE void loaded_rounds(int vectors, const V *const (&rows)[N], F f)
 {
     constexpr int most = (sizeof(V) < 16 ? 16 : R > 0 ? 8 : 4) / N, unroll = R > 0 && R < most ? R : most;
     V in[unroll][N];
@@ -77,22 +77,22 @@ DEVICE void loaded_rounds(int64_t vectors, const V *const (&rows)[N], F f)
 #pragma unroll
             for (int t = 0; t < unroll; t++)
                 if ((first + t) * WARP + lane < vectors)
-                    f(first + t, (int64_t)((first + t) * WARP + lane), in[t]);
+                    f(first + t, (first + t) * WARP + lane, in[t]);
         }
     } else {
-        int r = 0;
-        int64_t v = threadIdx.x;
-        for (; v + (unroll - 1) * blockDim.x < vectors; v += unroll * blockDim.x, r += unroll) {
+        const int team = (int)blockDim.x;
+        int r = 0, v = (int)threadIdx.x;
+        for (; v + (unroll - 1) * team < vectors; v += unroll * team, r += unroll) {
 #pragma unroll
             for (int t = 0; t < unroll; t++)
 #pragma unroll
                 for (int i = 0; i < N; i++)
-                    in[t][i] = rows[i][v + t * blockDim.x];
+                    in[t][i] = rows[i][v + t * team];
 #pragma unroll
             for (int t = 0; t < unroll; t++)
-                f(r + t, v + t * blockDim.x, in[t]);
+                f(r + t, v + t * team, in[t]);
         }
-        for (; v < vectors; v += blockDim.x) {
+        for (; v < vectors; v += team) {
 #pragma unroll
             for (int i = 0; i < N; i++)
                 in[0][i] = rows[i][v];
@@ -205,8 +205,20 @@ DEVICE double exp_of(double x) { return exp(x); }
 DEVICE float log_of(float x) { return logf(x); }
 DEVICE double log_of(double x) { return log(x); }
 
-/* The sum of e^(x - largest), computed in one pass: the sum is rescaled when a larger x appears. */
-template <typename W> struct exponentials {
+/* Returns e^x, x <= 0, for operands of type T: for 2-byte types, 2 instructions with an error of 2^-17, because the 9 of
+ * expf would make the kernels compute-bound. */
+template <typename T> DEVICE work<T> exp_for(work<T> x) { return exp_of(x); }
+template <> DEVICE float exp_for<f16>(float x) { return quick_exp2(x * 1.44269504f); }
+template <> DEVICE float exp_for<bf16>(float x) { return quick_exp2(x * 1.44269504f); }
+
+/* The larger number; `a` if `b` is NaN. */
+DEVICE float larger_of(float a, float b) { return fmaxf(a, b); }
+DEVICE double larger_of(double a, double b) { return b > a ? b : a; }
+
+/* The sum of e^(x - largest) over numbers of type T, computed in one pass: the sum is rescaled when a larger x appears.
+ * NaN makes the sum NaN. */
+template <typename T> struct exponentials {
+    using W = work<T>;
     W largest, sum;
 
     DEVICE void begin()
@@ -216,21 +228,19 @@ template <typename W> struct exponentials {
     }
     template <int K> DEVICE void add(const W (&x)[K])
     {
-        W top = largest;
+        W top = largest, more = 0;
 #pragma unroll
         for (int k = 0; k < K; k++)
-            top = fold_max()(top, x[k]);
-        if (top == -infinity<W>())
-            return;
-        W more = 0;
+            top = larger_of(top, x[k]);
+        const W shift = top == -infinity<W>() ? W(0) : top;         /* e^(-infinity - 0) is 0 */
 #pragma unroll
         for (int k = 0; k < K; k++)
-            more += exp_of(x[k] - top);
-        sum = sum * exp_of(largest - top) + more;
+            more += exp_for<T>(x[k] - shift);
+        sum = sum * exp_for<T>(largest - shift) + more;
         largest = top;
     }
     /* Returns the sum relative to a larger maximum, to be added to other sums. */
-    DEVICE W scaled(W top) const { return largest == top ? sum : sum * exp_of(largest - top); }
+    DEVICE W scaled(W top) const { return largest == top ? sum : sum * exp_for<T>(largest - top); }
     DEVICE void merge(const exponentials &other)
     {
         const W top = fold_max()(largest, other.largest);

@@ -2,8 +2,8 @@
 /* backends/cuda/kernels/softmax.cu: softmax, log_softmax and their gradients over the middle dimension of [outer, n,
  * inner].
  *
- * Forward moves 2 operands and backward 3, and the kernels are memory-bound. For f16 rows, exponentials take almost as
- * long as memory accesses, so softmax computes each exponential once and keeps it. inner 1: a row of up to 1024
+ * Forward moves 2 operands and backward 3, and the kernels are memory-bound. For 2-byte rows, instructions take almost
+ * as long as memory accesses, so softmax computes each exponential once and keeps it. inner 1: a row of up to 1024
  * elements is kept in a warp's registers (NAME_w in vectors, NAME_v for rows that are not whole vectors), a longer one
  * in a block's shared memory (NAME_b). A row that does not fit there, or a long row that is not made of whole vectors,
  * is read twice, the second time mostly from the L2 cache (NAME_l, which processes vectors between the unaligned ends).
@@ -24,25 +24,25 @@ template <typename T, int K, int R, bool Log> DEVICE void forward_kept(const sof
     typedef work<T> W;
     __shared__ W scratch[WARP];
     KERNEL_DYNAMIC_SHARED(W, memory);
-    const int64_t vectors = a.n / K;
+    const int vectors = (int)(a.n / K);
     each_row<R == 0>(a.outer, [&](int64_t row) {
         const vec<T, K> *const from[1] = { reinterpret_cast<const vec<T, K> *>(row_of<T>(a.a, a, row)) };
         vec<T, K> *const y = reinterpret_cast<vec<T, K> *>(static_cast<T *>(a.out) + row * a.n);
         held<W, K, R> keep;
         keep.open(memory, 0, 0);
         W largest = -infinity<W>(), sum = 0;
-        loaded_rounds<R>(vectors, from, [&](int r, int64_t, const vec<T, K> (&in)[1]) {
+        loaded_rounds<R>(vectors, from, [&](int r, int, const vec<T, K> (&in)[1]) {
 #pragma unroll
             for (int k = 0; k < K; k++) {
                 keep.at(r, k) = (W)in[0].at[k];
-                largest = fold_max()(largest, (W)in[0].at[k]);
+                largest = larger_of(largest, (W)in[0].at[k]);       /* NaN makes the sum NaN */
             }
         });
         largest = team_of<R == 0>(largest, -infinity<W>(), fold_max(), scratch);
-        rounds<R>(vectors, [&](int r, int64_t) {
+        rounds<R>(vectors, [&](int r, int) {
 #pragma unroll
             for (int k = 0; k < K; k++) {
-                const W e = exp_of(keep.at(r, k) - largest);
+                const W e = exp_for<T>(keep.at(r, k) - largest);
                 if (!Log)
                     keep.at(r, k) = e;
                 sum += e;
@@ -50,7 +50,7 @@ template <typename T, int K, int R, bool Log> DEVICE void forward_kept(const sof
         });
         sum = team_of<R == 0>(sum, W(0), fold_sum(), scratch);
         const W last = Log ? log_of(sum) : 1 / sum;
-        rounds<R>(vectors, [&](int r, int64_t v) {
+        rounds<R>(vectors, [&](int r, int v) {
             vec<T, K> out;
 #pragma unroll
             for (int k = 0; k < K; k++)
@@ -65,7 +65,7 @@ template <typename T, int K, int R, bool Log> DEVICE void backward_kept(const so
     typedef work<T> W;
     __shared__ W scratch[WARP];
     KERNEL_DYNAMIC_SHARED(W, memory);
-    const int64_t vectors = a.n / K;
+    const int vectors = (int)(a.n / K);
     each_row<R == 0>(a.outer, [&](int64_t row) {
         /* dy and y */
         const vec<T, K> *const from[2] = { reinterpret_cast<const vec<T, K> *>(row_of<T>(a.a, a, row)),
@@ -75,7 +75,7 @@ template <typename T, int K, int R, bool Log> DEVICE void backward_kept(const so
         g.open(memory, 0, 0);
         s.open(memory, 1, a.row_pitch);
         W sum = 0;
-        loaded_rounds<R>(vectors, from, [&](int r, int64_t, const vec<T, K> (&in)[2]) {
+        loaded_rounds<R>(vectors, from, [&](int r, int, const vec<T, K> (&in)[2]) {
 #pragma unroll
             for (int k = 0; k < K; k++) {
                 g.at(r, k) = in[0].at[k];
@@ -84,11 +84,11 @@ template <typename T, int K, int R, bool Log> DEVICE void backward_kept(const so
             }
         });
         sum = team_of<R == 0>(sum, W(0), fold_sum(), scratch);
-        rounds<R>(vectors, [&](int r, int64_t v) {
+        rounds<R>(vectors, [&](int r, int v) {
             vec<T, K> out;
 #pragma unroll
             for (int k = 0; k < K; k++)
-                out.at[k] = (T)(Log ? (W)g.at(r, k) - exp_of((W)s.at(r, k)) * sum
+                out.at[k] = (T)(Log ? (W)g.at(r, k) - exp_for<T>((W)s.at(r, k)) * sum
                                 : (W)s.at(r, k) * ((W)g.at(r, k) - sum));
             dx[v] = out;
         });
@@ -105,7 +105,7 @@ template <typename T, bool Log> DEVICE void forward_long(const softmax_args &a)
     for (int64_t row = blockIdx.x; row < a.outer; row += gridDim.x) {
         const T *const x = row_of<T>(a.a, a, row);
         T *const y = static_cast<T *>(a.out) + row * a.n;
-        exponentials<W> e;
+        exponentials<T> e;
         e.begin();
         along<K, 1>(head_of(x, a.n, 0), a.n, threadIdx.x, blockDim.x, &x, [&](auto step, int64_t, const auto *in) {
             constexpr int N = decltype(step)::count;
@@ -123,7 +123,7 @@ template <typename T, bool Log> DEVICE void forward_long(const softmax_args &a)
             vec<T, N> out;
 #pragma unroll
             for (int k = 0; k < N; k++)
-                out.at[k] = (T)(Log ? (W)in[0].at[k] - largest - last : exp_of((W)in[0].at[k] - largest) * last);
+                out.at[k] = (T)(Log ? (W)in[0].at[k] - largest - last : exp_for<T>((W)in[0].at[k] - largest) * last);
             put_numbers<N>(y, i, out);
         });
     }
@@ -154,7 +154,7 @@ template <typename T, bool Log> DEVICE void backward_long(const softmax_args &a)
 #pragma unroll
             for (int k = 0; k < N; k++) {
                 const W g = (W)in[0].at[k], o = (W)in[1].at[k];
-                gradient.at[k] = (T)(Log ? g - exp_of(o) * sum : o * (g - sum));
+                gradient.at[k] = (T)(Log ? g - exp_for<T>(o) * sum : o * (g - sum));
             }
             put_numbers<N>(dx, i, gradient);
         });
@@ -177,13 +177,13 @@ template <typename F> DEVICE void each_column(const softmax_args &a, F f)
 template <typename T, bool Log> DEVICE void forward_columns(const softmax_args &a)
 {
     typedef work<T> W;
-    __shared__ exponentials<W> scratch[ROW_THREADS];
+    __shared__ exponentials<T> scratch[ROW_THREADS];
     const int x = threadIdx.x % a.team, y = threadIdx.x / a.team, height = ROW_THREADS / a.team;
     const auto place = [&](int64_t i) { return i * a.inner; };
     each_column(a, [&](int64_t at, bool inside) {
         const T *const from = static_cast<const T *>(a.a) + at;
         T *const to = static_cast<T *>(a.out) + at;
-        exponentials<W> e;
+        exponentials<T> e;
         e.begin();
         int64_t i = inside ? y : a.n;
         for (; i + 3 * height < a.n; i += 4 * height) {
@@ -210,7 +210,7 @@ template <typename T, bool Log> DEVICE void forward_columns(const softmax_args &
         loaded_steps<1, 1, together<T>>(inside ? a.n : 0, y, height, &from, place,
                                         [&](int64_t i, const vec<T, 1> *numbers) {
             const W in = (W)numbers[0].at[0];
-            to[i] = (T)(Log ? in - e.largest - last : exp_of(in - e.largest) * last);
+            to[i] = (T)(Log ? in - e.largest - last : exp_for<T>(in - e.largest) * last);
         });
     });
 }
@@ -242,7 +242,7 @@ template <typename T, bool Log> DEVICE void backward_columns(const softmax_args 
         sum = scratch[x];
         loaded_steps<1, 2, together<T>>(inside ? a.n : 0, y, height, from, place, [&](int64_t i, const vec<T, 1> *in) {
             const W g = (W)in[0].at[0], o = (W)in[1].at[0];
-            dx[i] = (T)(Log ? g - exp_of(o) * sum : o * (g - sum));
+            dx[i] = (T)(Log ? g - exp_for<T>(o) * sum : o * (g - sum));
         });
     });
 }
