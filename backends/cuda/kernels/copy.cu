@@ -70,46 +70,53 @@ template <typename T> DEVICE void transpose(const transpose_args &a)
 #pragma unroll 1
     for (int64_t t = blockIdx.x; t < a.tiles; t += gridDim.x) {
         /* Neighbouring blocks write neighbouring columns. */
-        int64_t rest = t / a.tiles_across;
-        const int64_t column = (t - rest * a.tiles_across) * SIDE, down = rest / a.tiles_down,
-            row = (rest - down * a.tiles_down) * SIDE;
-        const T *in = static_cast<const T *>(a.in);
-        T *out = static_cast<T *>(a.out);
-        rest = down;
+        int64_t rest = t;
+        const int64_t column = split_off(rest, a.tiles_across) * SIDE, row = split_off(rest, a.tiles_down) * SIDE;
+        const T *in = static_cast<const T *>(a.in) + (column + line) * a.in_column + row + lane;
+        T *out = static_cast<T *>(a.out) + (row + line) * a.out_row + column + lane;
 #pragma unroll 1
         for (int d = a.ndim - 1; d >= 0; d--) {
-            const int64_t above = rest / a.shape[d], place = rest - above * a.shape[d];
+            const int64_t place = split_off(rest, a.shape[d]);
             in += place * a.in_strides[d];
             out += place * a.out_strides[d];
-            rest = above;
         }
+        const int rows = a.rows - row < SIDE ? (int)(a.rows - row) : SIDE,
+            columns = a.columns - column < SIDE ? (int)(a.columns - column) : SIDE;
         /* tile[c][r] = in[r, c], with the lanes along r. */
-        T x[UNROLL][ACROSS];
+        const auto load = [&](int lines, int lanes) {
+            T x[UNROLL][ACROSS];
 #pragma unroll
-        for (int u = 0; u < UNROLL; u++)
+            for (int u = 0; u < UNROLL; u++)
 #pragma unroll
-            for (int v = 0; v < ACROSS; v++) {
-                const int64_t r = row + v * 32 + lane, c = column + u * LINES + line;
-                if (r < a.rows && c < a.columns)
-                    x[u][v] = in[c * a.in_column + r];
-            }
+                for (int v = 0; v < ACROSS; v++)
+                    if (u * LINES < lines && v * 32 < lanes)
+                        x[u][v] = in[u * LINES * a.in_column + v * 32];
 #pragma unroll
-        for (int u = 0; u < UNROLL; u++)
+            for (int u = 0; u < UNROLL; u++)
 #pragma unroll
-            for (int v = 0; v < ACROSS; v++) {
-                const int64_t r = row + v * 32 + lane, c = column + u * LINES + line;
-                if (r < a.rows && c < a.columns)
-                    tile[(u * LINES + line) * PITCH + v * 32 + lane] = x[u][v];
-            }
+                for (int v = 0; v < ACROSS; v++)
+                    if (u * LINES < lines && v * 32 < lanes)
+                        tile[(u * LINES + line) * PITCH + v * 32 + lane] = x[u][v];
+        };
+        const auto store = [&](int lines, int lanes) {
+#pragma unroll
+            for (int u = 0; u < UNROLL; u++)
+#pragma unroll
+                for (int v = 0; v < ACROSS; v++)
+                    if (u * LINES < lines && v * 32 < lanes)
+                        out[u * LINES * a.out_row + v * 32] = tile[(v * 32 + lane) * PITCH + u * LINES + line];
+        };
+        /* With constants, the compiler omits the comparisons. */
+        const bool whole = rows == SIDE && columns == SIDE;
+        if (whole)
+            load(SIDE, SIDE);
+        else
+            load(columns - line, rows - lane);
         __syncthreads();
-#pragma unroll
-        for (int u = 0; u < UNROLL; u++)
-#pragma unroll
-            for (int v = 0; v < ACROSS; v++) {
-                const int64_t r = row + u * LINES + line, c = column + v * 32 + lane;
-                if (r < a.rows && c < a.columns)
-                    out[r * a.out_row + c] = tile[(v * 32 + lane) * PITCH + u * LINES + line];
-            }
+        if (whole)
+            store(SIDE, SIDE);
+        else
+            store(rows - line, columns - lane);
         __syncthreads();
     }
 }

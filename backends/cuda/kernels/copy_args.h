@@ -3,7 +3,7 @@
 #ifndef CUDA_COPY_ARGS_H
 #define CUDA_COPY_ARGS_H
 
-#include <stdint.h>
+#include "fast_div.h"
 
 #define TRANSPOSE_DIMS 6                    /* dimensions besides r and c */
 #define TRANSPOSE_THREADS 256
@@ -15,9 +15,11 @@ struct transpose_args {
     const void *in;
     int64_t rows, columns;                  /* sizes of r and c */
     int64_t out_row, in_column;             /* stride of out along r, stride of in along c; in elements */
-    int64_t tiles_down, tiles_across, tiles;        /* number of tiles along r, along c, in total */
+    struct fast_div tiles_down, tiles_across;       /* number of tiles along r and along c */
+    int64_t tiles;                          /* in total */
     int32_t ndim, reserved;                 /* the other dimensions; dimension 0 is the slowest */
-    int64_t shape[TRANSPOSE_DIMS], out_strides[TRANSPOSE_DIMS], in_strides[TRANSPOSE_DIMS];
+    struct fast_div shape[TRANSPOSE_DIMS];
+    int64_t out_strides[TRANSPOSE_DIMS], in_strides[TRANSPOSE_DIMS];
 };
 
 #endif

@@ -67,12 +67,12 @@ static ctrt_status copy_transpose(const ctrt_call *call, ctrt_dtype bits, int di
         .out = out->data, .in = in->data, .rows = out->shape[dim], .columns = out->shape[last],
         .out_row = out->strides[dim], .in_column = in->strides[last],
     };
-    args.tiles_down = (args.rows + side - 1) / side;
-    args.tiles_across = (args.columns + side - 1) / side;
-    args.tiles = args.tiles_down * args.tiles_across;
+    args.tiles_down = fast_div_of((args.rows + side - 1) / side);
+    args.tiles_across = fast_div_of((args.columns + side - 1) / side);
+    args.tiles = args.tiles_down.size * args.tiles_across.size;
     for (int d = 0; d < last; d++)
         if (d != dim) {
-            args.shape[args.ndim] = out->shape[d];
+            args.shape[args.ndim] = fast_div_of(out->shape[d]);
             args.out_strides[args.ndim] = out->strides[d];
             args.in_strides[args.ndim++] = in->strides[d];
             args.tiles *= out->shape[d];
