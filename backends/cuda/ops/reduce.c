@@ -5,8 +5,14 @@
 #include "elementwise.h"
 #include "kernels/reduce_args.h"
 
-#define ENOUGH_BLOCKS 1024                  /* for any device; a constant, so that all devices give the same results */
+/* Constants for any device, so that all devices give the same results. A device runs up to about 1000 blocks at a time.
+ * With few more blocks than that, part of the device would have no work at the end, so large reductions have several
+ * times as many. */
+#define ENOUGH_BLOCKS 1024
+#define MANY_BLOCKS   8192
 #define LEAST_PIECE   4096                  /* minimum number of elements per block */
+#define LARGE_PIECE   32768                 /* the same, for more than ENOUGH_BLOCKS blocks */
+#define MANY_PIECES   128                   /* most pieces then, because one warp joins the pieces of an accumulator */
 
 enum reduction { SUM, MEAN, EXTREME, PLACE, TRUTH }; /* cuda_kernel.code */
 
@@ -93,12 +99,20 @@ static int power_of_two(int64_t least, int most)
     return n;
 }
 
-/* Divides each accumulator's elements into pieces, so that there are about ENOUGH_BLOCKS blocks. A piece has at least
- * `least` elements and a multiple of `grain`. */
-static void cut(struct reduce_args *a, int64_t blocks, int64_t least, int64_t grain)
+static int64_t least_of(int64_t a, int64_t b)
 {
-    int64_t pieces = ENOUGH_BLOCKS / (blocks > 0 ? blocks : 1);
-    pieces = pieces < a->count / least ? pieces : a->count / least;
+    return a < b ? a : b;
+}
+
+/* Divides each accumulator's elements into pieces, so that there are about ENOUGH_BLOCKS blocks, or MANY_BLOCKS of
+ * pieces of LARGE_PIECE elements. `blocks`: their number with one piece, each of `columns` accumulators. A piece has a
+ * multiple of `grain` elements. */
+static void cut(struct reduce_args *a, int64_t blocks, int64_t columns, int64_t grain)
+{
+    blocks = blocks > 0 ? blocks : 1;
+    const int64_t enough = least_of(ENOUGH_BLOCKS / blocks, a->count / (LEAST_PIECE / columns)),
+                  many = least_of(least_of(MANY_BLOCKS / blocks, MANY_PIECES), a->count / (LARGE_PIECE / columns)),
+                  pieces = enough > many ? enough : many;
     if (pieces < 2) {
         a->pieces = fast_div_of(1);
         a->piece = a->count;
@@ -128,7 +142,7 @@ static void plan_columns(struct plan *p, int bytes, bool whole)
     a->team = power_of_two(up(inner->n.size, width), 32);
     a->tiles = fast_div_of(up(inner->n.size, (int64_t)a->team * width));
     const int64_t blocks = a->outputs / inner->n.size * a->tiles.size;
-    cut(a, blocks, LEAST_PIECE / a->team, 8 * REDUCE_THREADS / a->team);
+    cut(a, blocks, a->team, 8 * REDUCE_THREADS / a->team);
     p->shape.grid[0] = (unsigned)(blocks * a->pieces.size < INT32_MAX ? blocks * a->pieces.size : INT32_MAX);
 }
 
@@ -139,7 +153,7 @@ static void plan_rows(struct plan *p, int bytes)
     const int64_t share = a->runs ? 64 / bytes : 4;             /* elements per thread, to hide memory latency */
     if (a->count > 1024 || (a->count > 128 && a->outputs < ENOUGH_BLOCKS)) {
         a->team = REDUCE_THREADS;
-        cut(a, a->outputs, LEAST_PIECE, 1024);
+        cut(a, a->outputs, 1, 1024);
     } else {
         a->team = power_of_two(up(a->count, share), 32);
         a->pieces = fast_div_of(1);
