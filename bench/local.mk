@@ -71,7 +71,7 @@ check_PROGRAMS    += bench-gpu
 bench_gpu_SOURCES  = bench/gpu.c bench/gpu.h bench/gpu_direct.c bench/gpu_ops.c bench/gpu_overlap.c bench/gpu_smoke.c \
                      bench/gpu_steps.c bench/timing.h bench/transformer.h
 bench_gpu_LDADD    = libctrt.la -ldl
-EXTRA_DIST        += bench/gpu.sh bench/gpu_goals.sh bench/peers/gpu_torch.py
+EXTRA_DIST        += bench/gpu.sh bench/gpu_goals.sh bench/peers/gpu_torch.py bench/results/2026-11-kernels.md
 
 bench: all bench-block-layouts bench-comm bench-comm-growth bench-comm-mpi bench-comm-nccl bench-data \
        bench-distributed bench-gpu bench-hostmem bench-layouts bench-memory bench-memory-trace bench-overhead \
