@@ -131,16 +131,24 @@ static int64_t batched_largest(void *state)
     return MIN(b->batch_size, MAX(1, ctrt_sampler_length(b->sampler)));
 }
 
+static ctrt_status order_of_batches(int64_t *indices, const struct batched *b, uint64_t seed, uint64_t epoch)
+{
+    const ctrt_sampler_functions *functions = &b->sampler->functions;
+    if (functions->order_of_batches == NULL)
+        return ctrt_sampler_order(indices, NULL, b->sampler, seed, epoch);
+    return functions->order_of_batches(indices, b->batch_size, seed, epoch, b->sampler->state);
+}
+
 static ctrt_status batched_order(int64_t *indices, uint64_t seed, uint64_t epoch, void *state)
 {
     const struct batched *b = state;
     const int64_t length = ctrt_sampler_length(b->sampler), kept = batched_length(state);
     if (length == kept)
-        return ctrt_sampler_order(indices, NULL, b->sampler, seed, epoch);
+        return order_of_batches(indices, b, seed, epoch);
     int64_t *all = host_alloc((size_t)length * sizeof *all);
     if (all == NULL)
         return out_of_memory((size_t)length * sizeof *all, "the order of an epoch");
-    ctrt_status status = ctrt_sampler_order(all, NULL, b->sampler, seed, epoch);
+    ctrt_status status = order_of_batches(all, b, seed, epoch);
     if (status == CTRT_OK && kept > 0)
         memcpy(indices, all, (size_t)kept * sizeof *all);
     host_free(all);

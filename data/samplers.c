@@ -7,11 +7,13 @@
 #include "base/base.h"
 #include "base/host_alloc.h"
 #include "data/sampler.h"
+#include "parallel/strategy.h"
 
 struct order {
     int64_t length, count;              /* of the dataset; of an epoch */
     bool replacement, shuffle;
     int rank, world;
+    int64_t block;                      /* distributed */
     double weights[];                   /* weighted: with replacement, their running sums */
 };
 
@@ -199,9 +201,17 @@ ctrt_status ctrt_sampler_weighted(ctrt_sampler **out, const double *weights, int
 
 /* ---- distributed ---- */
 
-static ctrt_status distributed_order(int64_t *indices, uint64_t seed, uint64_t epoch, void *state)
+/* Of the list of all ranks, block number b of each rank together is one part, in the order of the ranks. */
+static int64_t place_in_all(const struct order *o, int64_t i, int64_t block)
+{
+    const int64_t begin = i - i % block, size = MIN(block, o->count - begin);
+    return (begin * o->world + o->rank * size + i % block) % o->length;
+}
+
+static ctrt_status distributed_blocks(int64_t *indices, int64_t batch_size, uint64_t seed, uint64_t epoch, void *state)
 {
     const struct order *o = state;
+    const int64_t block = o->block > 0 ? o->block : batch_size;
     if (o->count == 0)
         return CTRT_OK;
     int64_t *all = NULL;
@@ -213,19 +223,44 @@ static ctrt_status distributed_order(int64_t *indices, uint64_t seed, uint64_t e
         write_permutation(all, o->length, o->length, &random);
     }
     for (int64_t i = 0; i < o->count; i++) {
-        const int64_t at = (i * o->world + o->rank) % o->length;
+        const int64_t at = place_in_all(o, i, block);
         indices[i] = all == NULL ? at : all[at];
     }
     host_free(all);
     return CTRT_OK;
 }
 
+static ctrt_status distributed_order(int64_t *indices, uint64_t seed, uint64_t epoch, void *state)
+{
+    return distributed_blocks(indices, MAX(1, ((const struct order *)state)->count), seed, epoch, state);
+}
+
+static ctrt_status distributed_new(ctrt_sampler **out, const char *name, struct order order, bool drop_last)
+{
+    if (order.world < 1 || order.rank < 0 || order.rank >= order.world)
+        return ctrt_fail(CTRT_ERR_INVALID_ARGUMENT, "%s: rank %d of %d ranks", name, order.rank, order.world);
+    if (order.block < 0)
+        return ctrt_fail(CTRT_ERR_INVALID_ARGUMENT, "%s: a block of %" PRId64 "; expected 0 or more", name,
+                         order.block);
+    order.count = order.length < 0 ? order.length
+                                   : order.length / order.world + (!drop_last && order.length % order.world != 0);
+    CTRT_TRY(order_new(out, name, order, 0, NULL, distributed_order));
+    (*out)->functions.order_of_batches = distributed_blocks;
+    return CTRT_OK;
+}
+
 ctrt_status ctrt_sampler_distributed(ctrt_sampler **out, int64_t length, int rank, int world, bool shuffle,
                                      bool drop_last)
 {
-    if (world < 1 || rank < 0 || rank >= world)
-        return ctrt_fail(CTRT_ERR_INVALID_ARGUMENT, "sampler_distributed: rank %d of %d ranks", rank, world);
-    const int64_t each = length / world + (!drop_last && length % world != 0);
-    return order_new(out, "sampler_distributed", (struct order){ .length = length, .count = length < 0 ? length : each,
-                     .shuffle = shuffle, .rank = rank, .world = world }, 0, NULL, distributed_order);
+    int32_t shards = 0;
+    CTRT_TRY(ctrt_context(strategy_canonical(&shards), "sampler_distributed"));
+    return distributed_new(out, "sampler_distributed", (struct order){ .length = length, .shuffle = shuffle,
+                           .rank = rank, .world = world, .block = shards > 0 ? 0 : 1 }, drop_last);
+}
+
+ctrt_status ctrt_sampler_distributed_blocks(ctrt_sampler **out, int64_t length, int rank, int world, bool shuffle,
+                                            bool drop_last, int64_t block)
+{
+    return distributed_new(out, "sampler_distributed_blocks", (struct order){ .length = length, .shuffle = shuffle,
+                           .rank = rank, .world = world, .block = block }, drop_last);
 }

@@ -231,7 +231,7 @@ static ctrt_status devices_choose(struct parallel *state, ctrt_module *module, c
     return CTRT_OK;
 }
 
-static ctrt_status canonical_read(int32_t *shards)
+ctrt_status strategy_canonical(int32_t *shards)
 {
     ctrt_param_value value;
     CTRT_TRY(param_read(&value, &canonical_param, "core"));
@@ -320,7 +320,7 @@ static ctrt_status create(ctrt_module *net, ctrt_module *module, const struct co
     state->name = component->name;
     state->config.size = sizeof state->config;
     state->config.module = module;
-    CTRT_TRY(canonical_read(&state->config.canonical));
+    CTRT_TRY(strategy_canonical(&state->config.canonical));
     CTRT_TRY(devices_find(state, module, component->table, wanted));
     state->config.devices = state->devices;
     state->config.set_comm = set_comm;

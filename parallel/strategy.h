@@ -34,6 +34,9 @@ void strategy_describe(const struct parallel *p, char *text);
 /* strategy.c: returns whether a dry run is active on a device that the strategy uses. */
 bool strategy_dry(const struct parallel *p);
 
+/* strategy.c: writes the number of shards of canonical mode (CTRT_CANONICAL), 0 if it is off. */
+ctrt_status strategy_canonical(int32_t *shards);
+
 /* ---- auto (strategy_auto.c) ----
  *
  * When the module is created, auto_begin_with and auto_begin choose the strategy if the launcher, the devices and the

@@ -199,8 +199,8 @@ comm_tests   += tests/unit/test-comm-hooks.c tests/unit/test-distributed.c tests
 if PLUGIN_STRATEGY_DATA_PARALLEL
 if PLUGIN_STRATEGY_PIPELINE
 if PLUGIN_STRATEGY_SHARDED
-comm_tests   += tests/unit/test-batch-norm-dtypes.c tests/unit/test-grad-scaler-ranks.c \
-                tests/unit/test-sync-batch-norm.c
+comm_tests   += tests/unit/test-batch-norm-dtypes.c tests/unit/test-canonical-data.c \
+                tests/unit/test-grad-scaler-ranks.c tests/unit/test-sync-batch-norm.c
 # Without ThreadSanitizer: numbers and files, by code whose threads the tests above cover.
 public_tests += tests/unit/test-parallel-checkpoint.c tests/unit/test-parallel-reference.c \
                 tests/unit/test-sharded-checkpoint.c

@@ -176,6 +176,9 @@ typedef struct ctrt_sampler_functions {
     /* Batch samplers: writes the sizes of the batches, whose sum is the length. Called after `order`. */
     ctrt_status (*batches)(int64_t *sizes, uint64_t seed, uint64_t epoch, void *state);
     void (*free)(void *state);          /* optional: releases the state with the last reference to the sampler */
+    /* Optional, for samplers that form no batches: as `order`, for a loader or batch sampler that makes batches of
+     * `batch_size` of the indices. */
+    ctrt_status (*order_of_batches)(int64_t *indices, int64_t batch_size, uint64_t seed, uint64_t epoch, void *state);
 } ctrt_sampler_functions;
 
 /* Creates a sampler of the program, the owner of `state` if the call succeeds. */
@@ -191,9 +194,16 @@ CTRT_API ctrt_status ctrt_sampler_weighted(ctrt_sampler **out, const double *wei
                                            bool replacement);
 /* The part of rank `rank` of `world` ranks: of 0 to length-1, or with `shuffle` of a permutation that all ranks with
  * the same seed share, the indices rank, rank+world, ... All ranks have the same number: the list is extended with
- * indices from its beginning, or with drop_last its end is left out (torch.utils.data.DistributedSampler). */
+ * indices from its beginning, or with drop_last its end is left out (torch.utils.data.DistributedSampler). In canonical
+ * mode (CTRT_CANONICAL) it is ctrt_sampler_distributed_blocks with a block of 0. */
 CTRT_API ctrt_status ctrt_sampler_distributed(ctrt_sampler **out, int64_t length, int rank, int world, bool shuffle,
                                               bool drop_last);
+/* The same, but a rank gets blocks of `block` successive indices: rank 0 the first block, rank 1 the second, ... 1: as
+ * ctrt_sampler_distributed. 0: the batch size of the loader or batch sampler that uses the sampler, so that the batches
+ * of all ranks, one after the other, are the batch of one process with `world` times the batch size; without batches,
+ * each rank gets one block. If the number of a rank's indices is no multiple, all last blocks are equally smaller. */
+CTRT_API ctrt_status ctrt_sampler_distributed_blocks(ctrt_sampler **out, int64_t length, int rank, int world,
+                                                     bool shuffle, bool drop_last, int64_t block);
 /* A batch sampler that takes `batch_size` indices of `sampler` for each batch. `drop_last`: leaves out the last batch
  * if it is smaller. The sampler is retained. */
 CTRT_API ctrt_status ctrt_sampler_batch(ctrt_sampler **out, ctrt_sampler *sampler, int64_t batch_size, bool drop_last);

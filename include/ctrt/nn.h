@@ -231,7 +231,7 @@ typedef enum ctrt_module_event {
                                          * gradient of an optimizer of the module is inf or NaN. A class whose
                                          * parameters are parts of whole ones sets it, in place, to the greatest value
                                          * of all processes. There is no END */
-    CTRT_MODULE_GRAD_WHOLE              /* ctrt_clip_grad_norm_, before GRAD_NORM, for each parameter that has a gradient;
+    CTRT_MODULE_GRAD_WHOLE              /* ctrt_clip_grad_norm_, before GRAD_NORM, for each parameter with a gradient;
                                          * `argument`: ctrt_module_gradient. A class whose gradients are parts of whole
                                          * ones and whose results must not depend on the parts sets `whole` for each of
                                          * them. Then GRAD_NORM gets the sum for all processes. There is no END */

@@ -49,7 +49,9 @@ static void samplers(void)
         ctrt_sampler_random(&sampler, 0, false, 1), ctrt_sampler_random(&sampler, 1, false, -1),
         ctrt_sampler_distributed(NULL, 1, 0, 1, false, false),
         ctrt_sampler_distributed(&sampler, -1, 0, 1, false, false),
-        ctrt_sampler_distributed(&sampler, 1, 0, 0, false, false));
+        ctrt_sampler_distributed(&sampler, 1, 0, 0, false, false),
+        ctrt_sampler_distributed_blocks(NULL, 1, 0, 1, false, false, 0),
+        ctrt_sampler_distributed_blocks(&sampler, 1, 0, 1, false, false, -1));
     NULL_IN2(ctrt_sampler_weighted, &sampler, &weight, 1, 1, true);
     BAD(INVALID_ARGUMENT, ctrt_sampler_weighted(&sampler, &weight, 0, 1, true),
         ctrt_sampler_weighted(&sampler, &weight, 1, 0, true), ctrt_sampler_order(&index, NULL, NULL, 0, 0));

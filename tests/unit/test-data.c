@@ -235,6 +235,48 @@ TEST(sampler_distributed, "samplers: parts of ranks, as torch.utils.data.Distrib
     CHECK_FAILS(ctrt_sampler_distributed(&sampler, 4, 2, 2, false, false), CTRT_ERR_INVALID_ARGUMENT, "rank 2 of 2");
 }
 
+/* The indices of the ranks in batches of `batch` (0: without batches). */
+static const struct block_case {
+    int64_t length, block, batch;
+    int world;
+    bool drop_last;
+    const char *ranks[4];
+} block_cases[] = {
+    { 8, 2, 0, 2, false, { "0145", "2367" } },
+    { 8, 0, 0, 2, false, { "0123", "4567" } },
+    { 8, 0, 2, 2, false, { "0145", "2367" } },
+    { 8, 1, 2, 2, false, { "0246", "1357" } },
+    { 9, 0, 2, 3, false, { "016", "237", "458" } },        /* the last batches have one sample */
+    { 7, 0, 2, 2, false, { "0145", "2360" } },             /* extended from the beginning */
+    { 7, 0, 2, 2, true,  { "014", "235" } },
+    { 2, 0, 4, 4, false, { "0", "1", "0", "1" } },
+};
+
+static void check_blocks(const struct block_case *c, int rank)
+{
+    CTRT_AUTO(sampler) sampler = NULL;
+    int64_t indices[MOST];
+    char text[MOST] = "";
+    CHECK_OK(ctrt_sampler_distributed_blocks(&sampler, c->length, rank, c->world, false, c->drop_last, c->block));
+    if (c->batch > 0)
+        CHECK_OK(ctrt_sampler_batch(&sampler, sampler, c->batch, false));
+    CHECK_OK(ctrt_sampler_order(indices, NULL, sampler, 9, 1));
+    for (int i = 0; i < ctrt_sampler_length(sampler); i++)
+        text[i] = (char)('0' + indices[i]);
+    CHECK_STR(text, c->ranks[rank]);
+}
+
+/* test-canonical-data.c tests that this is the default in canonical mode. */
+TEST(sampler_blocks, "samplers: contiguous parts of ranks")
+{
+    CTRT_AUTO(sampler) sampler = NULL;
+    EACH(c, block_cases)
+        for (int rank = 0; rank < c->world; rank++)
+            check_blocks(c, rank);
+    CHECK_FAILS(ctrt_sampler_distributed_blocks(&sampler, 4, 0, 2, false, false, -1), CTRT_ERR_INVALID_ARGUMENT,
+                "a block of -1");
+}
+
 TEST(sampler_batch, "samplers: batches")
 {
     CTRT_AUTO(sampler) sequence = NULL, batches = NULL;
