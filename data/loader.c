@@ -172,7 +172,7 @@ static ctrt_status make_ring(struct ctrt_loader *loader, uint64_t seed)
         CTRT_TRY(ctrt_device_memory_info(cpu, &budget, &unused));
     }
     const bool processes = o->workers > 0 && o->worker_kind != CTRT_WORKERS_THREADS;
-    CTRT_TRY(ring_new(&loader->ring, &config, loader->dataset, processes, budget));
+    CTRT_TRY(ring_new(&loader->ring, &config, loader->dataset, processes, budget, o->memory_budget != 0));
     if (o->worker_kind != CTRT_WORKERS_SERVER)
         ring_close(loader->ring);       /* fork() passes the mapping on */
     CTRT_TRY(pin(loader));

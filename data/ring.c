@@ -114,7 +114,7 @@ static ctrt_status map(struct ring *ring, const struct ring_header *layout, bool
 }
 
 ctrt_status ring_new(struct ring **out, const struct ring_header *config, const ctrt_dataset *dataset, bool shared,
-                     uint64_t budget)
+                     uint64_t budget, bool budget_set)
 {
     struct ring_header header = *config;
     if (!layout(&header, dataset))
@@ -122,7 +122,8 @@ ctrt_status ring_new(struct ring **out, const struct ring_header *config, const 
                          "space", header.slots, header.largest_batch, dataset->functions.name);
     if (header.bytes > budget) {
         char why[80], limit[32];
-        snprintf(why, sizeof why, "the budget (memory_budget) is %s", format_bytes(limit, budget));
+        snprintf(why, sizeof why, budget_set ? "the budget (memory_budget) is %s" : "%s are free",
+                 format_bytes(limit, budget));
         return fail_memory(&header, why);
     }
     struct ring *ring = host_calloc(sizeof *ring);

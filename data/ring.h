@@ -85,7 +85,7 @@ struct ring {
  * and with atomic members of 0. `shared`: for worker processes. CTRT_ERR_OUT_OF_MEMORY if it exceeds `budget` or cannot
  * be allocated. */
 ctrt_status ring_new(struct ring **out, const struct ring_header *config, const ctrt_dataset *dataset, bool shared,
-                     uint64_t budget);
+                     uint64_t budget, bool budget_set);
 /* Pins the memory for copies to `device`. Later uses of slots are in `fences`. */
 ctrt_status ring_pin(struct ring *ring, ctrt_device *device);
 /* Returns whether the slot is free, and no device copies it. Only for the loader's thread. */

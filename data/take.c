@@ -9,8 +9,10 @@
 #include "memory/hazard.h"
 #include "tensor/pinned.h"
 
-/* A waiting loader checks the workers and their stderr this often. */
-#define SLICE_NS 10000000
+/* A waiting loader checks the workers and their stderr this often; more often while they write much to stderr, because a
+ * worker whose pipe is full waits for the loader. */
+#define SLICE_NS      10000000
+#define BUSY_SLICE_NS 200000
 
 /* ---- tensors ---- */
 
@@ -154,16 +156,17 @@ static ctrt_status wait_for_batch(struct ctrt_loader *loader)
     struct ring_header *header = loader->ring->header;
     ctrt_status status = CTRT_OK;
     const double start = loader->options.timeout > 0 ? seconds_now() : 0;
+    long slice = SLICE_NS;
     atomic_store(&header->waiting, 1);
     for (;;) {
         const uint32_t completed = atomic_load(&header->completed);
         if (is_done(loader, next_place(loader)))
             break;
-        ring_wait(&header->completed, completed, SLICE_NS);
+        ring_wait(&header->completed, completed, slice);
         if (is_done(loader, next_place(loader)))
             break;
         if (team_of_processes(&loader->team)) {
-            team_read_errors(&loader->team);
+            slice = team_read_errors(&loader->team) ? BUSY_SLICE_NS : SLICE_NS;
             if ((status = check_workers(loader)) != CTRT_OK)
                 break;
         }

@@ -42,6 +42,8 @@ ctrt_status team_new(struct team *team, struct ring *ring, ctrt_dataset *dataset
 
 /* ---- stderr ---- */
 
+#define ERRORS_AT_ONCE (1 << 20)        /* bytes; also the size of the pipe, the usual limit of the system */
+
 static void keep_tail(struct member *member, const char *text, size_t length)
 {
     if (length >= MEMBER_TAIL) {
@@ -54,28 +56,35 @@ static void keep_tail(struct member *member, const char *text, size_t length)
     member->tail_length = kept + length;
 }
 
-static void read_errors(const struct team *team, struct member *member)
+/* Returns whether something was read. A worker that never stops writing must not hold the loader here, so at most
+ * ERRORS_AT_ONCE bytes are read. */
+static bool read_errors(const struct team *team, struct member *member)
 {
-    char text[4096];
-    ssize_t got;
-    while (member->error >= 0 && ((got = read(member->error, text, sizeof text)) > 0 || (got < 0 && errno == EINTR))) {
+    char text[16384];
+    ssize_t got, all = 0;
+    while (member->error >= 0 && all < ERRORS_AT_ONCE
+           && ((got = read(member->error, text, sizeof text)) > 0 || (got < 0 && errno == EINTR))) {
         if (got < 0)
             continue;
+        all += got;
         keep_tail(member, text, (size_t)got);
         for (ssize_t done = 0, n = 0; !team->quiet && done < got && n >= 0; done += n)
             n = write(STDERR_FILENO, text + done, (size_t)(got - done));
     }
+    return all > 0;
 }
 
-void team_read_errors(struct team *team)
+bool team_read_errors(struct team *team)
 {
+    bool any = false;
     for (int id = 0; id < team->count; id++)
-        read_errors(team, &team->members[id]);
+        any = read_errors(team, &team->members[id]) || any;
+    return any;
 }
 
 static void close_errors(struct team *team, struct member *member)
 {
-    read_errors(team, member);
+    (void)read_errors(team, member);
     if (member->error >= 0)
         close(member->error);
     member->error = -1;
@@ -122,6 +131,7 @@ static ctrt_status start_process(struct team *team, int id)
     if (fds_above_stdio(pipe2(errors, O_CLOEXEC), errors) != 0)
         return fail_start(team, id, "create a pipe for");
     fcntl(errors[0], F_SETFL, O_NONBLOCK);
+    (void)fcntl(errors[0], F_SETPIPE_SZ, ERRORS_AT_ONCE);       /* refused if the user has too many large pipes */
     atomic_store(&ring_worker(team->ring->header, id)->exit, 0);
     ctrt_status status = CTRT_OK;
     if (team->kind == CTRT_WORKERS_SERVER) {
@@ -301,7 +311,7 @@ ctrt_status team_fail(struct team *team, int id, const struct ring_slot *slot, d
     struct strbuf text = { 0 };
     char *message = NULL;
     int length = 0;
-    read_errors(team, member);
+    (void)read_errors(team, member);
     strbuf_add(&text, "loader: worker %d ", id);
     if (member->pid != 0)
         strbuf_add(&text, "(process %d) ", member->pid);

@@ -55,8 +55,9 @@ static inline bool team_of_processes(const struct team *team)
     return team->kind != CTRT_WORKERS_THREADS;
 }
 
-/* Reads what the workers have written to stderr, and writes it to the stderr of this process unless they are quiet. */
-void team_read_errors(struct team *team);
+/* Reads what the workers have written to stderr, and writes it to the stderr of this process unless they are quiet.
+ * Returns whether there was something. */
+bool team_read_errors(struct team *team);
 /* Returns whether the process of worker `id` has ended. */
 bool team_has_ended(struct team *team, int id);
 /* Sets the error message about a worker that has ended, or one that has exceeded the timeout (`seconds` > 0) and works

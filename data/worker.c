@@ -180,15 +180,19 @@ void worker_fill(struct worker *worker, struct ring_slot *slot)
         data[f] = ring_data(header, number, f);
     slot->ended = slot->cancelled = false;
     slot->status = worker->init_status;
+    struct error_text *before = error_set_aside();      /* a status without a message must not get an older one */
     if (slot->status == CTRT_OK) {
         slot->status = read_samples(worker, slot, data, &failed);
         if (slot->status == CTRT_OK && slot->count > 0 && !slot->cancelled)
             slot->status = collate(worker, slot, data);
         if (slot->status != CTRT_OK)
-            snprintf(slot->message, sizeof slot->message, "%s", ctrt_error_message());
+            snprintf(slot->message, sizeof slot->message, "%s", ctrt_error_message()[0] != '\0'
+                                                                    ? ctrt_error_message()
+                                                                    : ctrt_status_string(slot->status));
     } else {
         memcpy(slot->message, worker->init_message, sizeof slot->message);
     }
+    error_put_back(before);
     slot->failed = failed;
     atomic_store_explicit(&ring_worker(header, worker->id)->sample, -1, memory_order_relaxed);
     atomic_store_explicit(&slot->state, SLOT_DONE, memory_order_release);

@@ -166,16 +166,63 @@ static size_t staged_after(size_t at, const struct safetensors_item *item)
     return (at + bytes + 15) & ~(size_t)15;
 }
 
+/* Writes a view of `tensor` without the elements that share memory with others in `expanded`, a tensor of the same shape
+ * with expanded dimensions. */
+static ctrt_status first_elements(ctrt_tensor **out, ctrt_tensor *tensor, const ctrt_tensor *expanded)
+{
+    CTRT_AUTO(tensor) first = NULL;
+    CTRT_TRY(ctrt_detach(&first, tensor));
+    for (int d = 0; d < ctrt_tensor_ndim(expanded); d++)
+        if (ctrt_tensor_strides(expanded)[d] == 0)
+            CTRT_TRY(ctrt_narrow(&first, first, d, 0, MIN(ctrt_tensor_size(expanded, d), 1)));
+    ctrt_tensor_assign(out, first);
+    return CTRT_OK;
+}
+
+/* If elements of the tensor share memory, checks that their values in host memory are equal, and moves those that are to
+ * be written, one for each element in memory, to the beginning of `staged`. */
+static ctrt_status stage_expanded(char *staged, ctrt_tensor *tensor)
+{
+    const ctrt_ints shape = ctrt_ints_of(ctrt_tensor_shape(tensor), ctrt_tensor_ndim(tensor));
+    const ctrt_dtype dtype = ctrt_tensor_dtype(tensor);
+    const size_t each = ctrt_dtype_size(dtype), bytes = (size_t)ctrt_tensor_numel(tensor) * each;
+    CTRT_AUTO(tensor) whole = NULL, first = NULL, again = NULL;
+    ctrt_device *cpu = NULL;
+    if (inplace_check("load", tensor) == CTRT_OK)
+        return CTRT_OK;
+    CTRT_TRY(ctrt_device_get(&cpu, "cpu"));
+    CTRT_TRY(ctrt_from_data(&whole, staged, ctrt_tensor_numel(tensor), shape, dtype, cpu));
+    CTRT_TRY(first_elements(&first, whole, tensor));
+    CTRT_TRY(ctrt_expand(&again, first, shape));
+    CTRT_TRY(ctrt_contiguous(&again, again, CTRT_CONTIGUOUS_FORMAT));
+    if (memcmp(ctrt_tensor_data(again), staged, bytes) != 0)
+        return ctrt_fail(CTRT_ERR_STATE, "the tensor of the module is expanded, so its elements share memory, but the "
+                         "file has different values for them; register a ctrt_clone of it");
+    return ctrt_to_host(staged, bytes, first, dtype);
+}
+
 /* Writes values from host memory into a tensor. If that fails with CTRT_ERR_OUT_OF_MEMORY, waits for all work on the
  * device and tries again, because a copy to an asynchronous device may need backend memory that is freed only when
  * earlier work has finished. */
+static ctrt_status values_write(ctrt_tensor *tensor, const void *values)
+{
+    ctrt_status status = ctrt_from_host_(tensor, values, ctrt_tensor_numel(tensor), ctrt_tensor_dtype(tensor));
+    if (status == CTRT_ERR_OUT_OF_MEMORY && ctrt_device_synchronize(ctrt_tensor_device(tensor)) == CTRT_OK)
+        status = ctrt_from_host_(tensor, values, ctrt_tensor_numel(tensor), ctrt_tensor_dtype(tensor));
+    return status;
+}
+
+/* Writes staged values into a tensor, whose elements may share memory. */
 static ctrt_status item_write(ctrt_tensor *tensor, const void *values)
 {
+    CTRT_AUTO(tensor) target = NULL;
     ctrt_status status;
     ctrt_no_grad {
-        status = ctrt_from_host_(tensor, values, ctrt_tensor_numel(tensor), ctrt_tensor_dtype(tensor));
-        if (status == CTRT_ERR_OUT_OF_MEMORY && ctrt_device_synchronize(ctrt_tensor_device(tensor)) == CTRT_OK)
-            status = ctrt_from_host_(tensor, values, ctrt_tensor_numel(tensor), ctrt_tensor_dtype(tensor));
+        status = CTRT_OK;
+        if (inplace_check("load", tensor) != CTRT_OK)
+            status = first_elements(&target, tensor, tensor);
+        if (status == CTRT_OK)
+            status = values_write(target != NULL ? target : tensor, values);
     }
     return status;
 }
@@ -192,8 +239,9 @@ static ctrt_status items_fill(const struct items *list, const ctrt_tensor_file *
         CTRT_TRY(tensor_file_values(staged + at, file, entries[i], list->places[i].first,
                                     ctrt_tensor_numel(list->items[i].tensor)));
     }
-    for (size_t i = 0; i < list->count; i++)
-        CTRT_TRY(ctrt_context(inplace_check("load", list->items[i].tensor), "\"%s\"", list->items[i].name));
+    at = 0;
+    for (size_t i = 0; i < list->count; at = staged_after(at, &list->items[i]), i++)
+        CTRT_TRY(ctrt_context(stage_expanded(staged + at, list->items[i].tensor), "\"%s\"", list->items[i].name));
     at = 0;
     for (size_t i = 0; i < list->count && status == CTRT_OK; at = staged_after(at, &list->items[i]), i++)
         status = ctrt_context(item_write(list->items[i].tensor, staged + at), "%s\"%s\"",

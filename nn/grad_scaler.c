@@ -36,8 +36,8 @@ ctrt_status ctrt_grad_scaler_new(ctrt_grad_scaler **out, const ctrt_grad_scaler_
     o.min_scale = option_value(o.min_scale, 0);
     CTRT_TRY(scaler_state_check(&(ctrt_grad_scaler_state){ o.init_scale, o.growth_factor, o.backoff_factor,
                                                            o.growth_interval, 0 }, who, CTRT_ERR_INVALID_ARGUMENT));
-    if (o.init_scale == 0)
-        return ctrt_fail(CTRT_ERR_INVALID_ARGUMENT, "%s: init_scale is 0, expected above 0", who);
+    if ((float)o.init_scale == 0)
+        return ctrt_fail(CTRT_ERR_INVALID_ARGUMENT, "%s: init_scale is %g, expected above 0 in f32", who, o.init_scale);
     if (!(o.min_scale >= 0 && o.min_scale < INFINITY) || o.max_skips < 0)
         return ctrt_fail(CTRT_ERR_INVALID_ARGUMENT, "%s: min_scale is %g and max_skips %lld, expected finite numbers "
                          "of at least 0", who, o.min_scale, (long long)o.max_skips);

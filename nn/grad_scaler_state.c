@@ -2,6 +2,7 @@
 /* nn/grad_scaler_state.c: the state of a gradient scaler, its file, and reports of gradients that are inf or NaN. */
 #include "nn/grad_scaler.h"
 
+#include <float.h>
 #include <math.h>
 
 #include "base/base.h"
@@ -10,8 +11,9 @@
 
 ctrt_status scaler_state_check(const ctrt_grad_scaler_state *state, const char *who, ctrt_status refusal)
 {
-    if (!(state->scale >= 0 && state->scale < INFINITY))          /* backoff can reach 0 */
-        return ctrt_fail(refusal, "%s: the scale is %g, expected a finite number of at least 0", who, state->scale);
+    if (!(state->scale >= 0 && state->scale <= (double)FLT_MAX))  /* backoff can reach 0 */
+        return ctrt_fail(refusal, "%s: the scale is %g, expected 0 to %g, the range of f32", who, state->scale,
+                         (double)FLT_MAX);
     if (!(state->growth_factor > 1 && state->growth_factor < INFINITY))
         return ctrt_fail(refusal, "%s: The growth factor must be > 1.0. It is %g", who, state->growth_factor);
     if (!(state->backoff_factor >= 0 && state->backoff_factor < 1))
@@ -19,9 +21,9 @@ ctrt_status scaler_state_check(const ctrt_grad_scaler_state *state, const char *
     if (state->growth_interval < 1 || state->growth_interval > INT32_MAX)
         return ctrt_fail(refusal, "%s: growth_interval is %lld, expected 1 to 2^31 - 1", who,
                          (long long)state->growth_interval);
-    if (state->growth_tracker < 0 || state->growth_tracker > INT32_MAX)
-        return ctrt_fail(refusal, "%s: growth_tracker is %lld, expected 0 to 2^31 - 1", who,
-                         (long long)state->growth_tracker);
+    if (state->growth_tracker < 0 || state->growth_tracker >= state->growth_interval)
+        return ctrt_fail(refusal, "%s: growth_tracker is %lld, expected 0 to %lld, one less than growth_interval", who,
+                         (long long)state->growth_tracker, (long long)state->growth_interval - 1);
     return CTRT_OK;
 }
 

@@ -294,7 +294,9 @@ static ctrt_status check_function(const ctrt_function *function, ctrt_tensor **o
     OP_CHECK("function_apply", out);
     if (!CTRT_SLOT(function, name) || !CTRT_SLOT(function, forward) || !CTRT_SLOT(function, backward))
         return ctrt_fail(CTRT_ERR_INVALID_ARGUMENT,
-                         "function_apply: the function lacks name, forward or backward (size %zu)", function->size);
+                         "function_apply: the function has no %s (its size is %zu)",
+                         !CTRT_SLOT(function, name) ? "name" : !CTRT_SLOT(function, forward) ? "forward" : "backward",
+                         function->size);
     const ctrt_dtype dtype = own_dtype(function);
     if (dtype != CTRT_DTYPE_DEFAULT && !ctrt_dtype_is_floating(dtype))
         return ctrt_fail(CTRT_ERR_DTYPE, "function_apply, %s: autocast_dtype is %s, expected a floating type",

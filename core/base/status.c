@@ -124,7 +124,8 @@ ctrt_status ctrt_context(ctrt_status status, const char *format, ...)
     /* Both a kernel and the op function that calls it add the op's name; do not add the same prefix twice. */
     if (strncmp(error->text, text, (size_t)length) == 0 && strncmp(error->text + length, ": ", 2) == 0)
         return status;
-    int more = snprintf(text + length, sizeof text - (size_t)length, ": %s", error->text);
+    int more = snprintf(text + length, sizeof text - (size_t)length, ": %s",
+                        error->text[0] != '\0' ? error->text : ctrt_status_string(status));
     mark_cut(text, length + more);
     memcpy(error->text, text, strlen(text) + 1);
     return status;

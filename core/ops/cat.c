@@ -18,7 +18,7 @@ static ctrt_status operands_check(const char *who, ctrt_tensor *const *tensors, 
         return ctrt_fail(CTRT_ERR_INVALID_ARGUMENT, "%s: a list of %d tensors; expected at least one", who, count);
     for (int i = 0; i < count; i++)
         if (unlikely(tensors[i] == NULL))
-            return ctrt_fail(CTRT_ERR_INVALID_ARGUMENT, "%s: tensor %d of %d is NULL", who, i + 1, count);
+            return ctrt_fail(CTRT_ERR_INVALID_ARGUMENT, "%s: tensor %d of %d is NULL", who, i, count);
     return CTRT_OK;
 }
 
@@ -39,7 +39,7 @@ static ctrt_status shape_of_result(int64_t *shape, int *dim, ctrt_tensor *const 
         if (unlikely(!fits)) {
             char a[SHAPE_TEXT_BYTES], b[SHAPE_TEXT_BYTES];
             return ctrt_fail(CTRT_ERR_SHAPE,
-                             "cat: tensor %d has shape %s, which differs from %s in more than dimension %d", i + 1,
+                             "cat: tensor %d has shape %s, which differs from %s in more than dimension %d", i,
                              shape_text(a, view->shape, view->ndim), shape_text(b, first->view.shape, ndim), *dim);
         }
         if (unlikely(__builtin_add_overflow(shape[*dim], view->shape[*dim], &shape[*dim])))
@@ -86,7 +86,7 @@ static ctrt_status cat(ctrt_tensor **out, ctrt_tensor *const *tensors, int count
     for (int i = 0; i < count; i++) {
         if (unlikely(tensors[i]->view.ndim == 0))
             return ctrt_fail(CTRT_ERR_SHAPE, "cat: tensor %d of %d has no dimension; ctrt_stack joins such tensors",
-                             i + 1, count);
+                             i, count);
         if (skipped(first))
             first = tensors[i];
     }

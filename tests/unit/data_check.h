@@ -14,7 +14,8 @@
 
 /* A dataset whose sample i is x = i + 10 k + a random number, f32 (3), and y = i, i64 (). As a stream it has the same
  * samples. What sample `bad` does is in `how`. */
-enum plain_bad { PLAIN_GOOD, PLAIN_FAIL, PLAIN_KILL, PLAIN_ABORT, PLAIN_EXIT, PLAIN_STALL };
+enum plain_bad { PLAIN_GOOD, PLAIN_FAIL, PLAIN_KILL, PLAIN_ABORT, PLAIN_EXIT, PLAIN_STALL,
+                 PLAIN_SILENT, PLAIN_FLOOD };
 
 struct plain {
     int64_t length, bad;
@@ -23,8 +24,23 @@ struct plain {
     int64_t position;                   /* of a stream */
 };
 
+/* Writes 17 MB to stderr. */
+static inline ctrt_status plain_flood(void)
+{
+    char line[1000];
+    memset(line, 'x', sizeof line);
+    for (int i = 0; i < 17000; i++)
+        for (ssize_t n = 0, done = 0; done < (ssize_t)sizeof line && n >= 0; done += n)
+            n = write(STDERR_FILENO, line, sizeof line - (size_t)done);
+    return CTRT_OK;
+}
+
 static inline ctrt_status plain_misbehave(const struct plain *plain)
 {
+    if (plain->how == PLAIN_SILENT)
+        return CTRT_ERR_IO;
+    if (plain->how == PLAIN_FLOOD)
+        return plain_flood();
     fprintf(stderr, "one line\nbefore sample %d\n", (int)plain->bad);
     if (plain->how == PLAIN_KILL)
         kill(getpid(), SIGKILL);

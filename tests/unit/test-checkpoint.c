@@ -412,6 +412,31 @@ static void load_optimizer(bool adamw)
     }
 }
 
+TEST(expanded, "a buffer whose elements share memory is saved and loaded; a file with different values is an error")
+{
+    CTRT_AUTO(module) net = NULL;
+    CTRT_AUTO(tensor) row = NULL, expanded = NULL, other = NULL;
+    const char *path = in_folder("expanded.safetensors");
+    static const float values[] = { 1, 2, 3 };
+    OK(ctrt_linear_new(&net, 3, 2, true, cpu), ctrt_from_data(&row, values, 3, CTRT_SHAPE(3, 1), CTRT_F32, cpu),
+       ctrt_expand(&expanded, row, CTRT_SHAPE(4, 3, 2)), ctrt_module_add_buffer(net, "mask", expanded, true));
+    OK(ctrt_save(net, path), ctrt_fill_(row, ctrt_int(7)), ctrt_load(net, path));
+    VALUES_ARE(row, 1, 2, 3);
+
+    const char *const names[] = { "weight", "bias", "mask" };
+    ctrt_tensor *list[3] = { NULL, NULL, NULL };
+    OK(ctrt_module_tensor(&list[0], net, "weight"), ctrt_module_tensor(&list[1], net, "bias"),
+       ctrt_arange(&other, ctrt_int(0), ctrt_int(24), ctrt_int(1), CTRT_F32, cpu),
+       ctrt_reshape(&other, other, CTRT_SHAPE(4, 3, 2)));
+    list[2] = other;
+    OK(ctrt_save_tensors(path, names, list, 3));
+    ctrt_no_grad
+        CHECK_OK(ctrt_fill_(list[1], ctrt_int(5)));
+    FAILS(STATE, (ctrt_load(net, path), "\"mask\": the tensor of the module is expanded"));
+    VALUES_ARE(row, 1, 2, 3);
+    VALUES_ARE(list[1], 5, 5);
+}
+
 TEST(optimizers, "files of optimizers without state, of other kinds and of other parameters")
 {
     load_optimizer(false);

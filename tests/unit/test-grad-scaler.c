@@ -477,7 +477,8 @@ TEST(messages, "messages")
     state_is(s.scaler, 8, 0, "a new scale");
 
     static const struct { ctrt_grad_scaler_options options; const char *part; } bad[] = {
-        { { .init_scale = -1 }, "the scale is -1" }, { { .init_scale = CTRT_ZERO }, "init_scale is 0" },
+        { { .init_scale = -1 }, "the scale is -1" }, { { .init_scale = 1e39 }, "expected 0 to 3.40282e+38" },
+        { { .init_scale = 1e-60 }, "init_scale is 1e-60" }, { { .init_scale = CTRT_ZERO }, "init_scale is 0" },
         { { .growth_factor = 1 }, "The growth factor must be > 1.0." }, { { .max_skips = -1 }, "max_skips" },
         { { .backoff_factor = 1 }, "The backoff factor must be < 1.0." }, { { .min_scale = NAN }, "min_scale" },
         { { .growth_interval = -1 }, "growth_interval" },
@@ -546,6 +547,9 @@ TEST(files, "files")
         state.backoff_factor = 0.5;
         state.growth_tracker = -1;
         CHECK_FAILS(ctrt_grad_scaler_set_state(b.scaler, &state), CTRT_ERR_INVALID_ARGUMENT, "growth_tracker is -1");
+        state.growth_tracker = 3;
+        CHECK_FAILS(ctrt_grad_scaler_set_state(b.scaler, &state), CTRT_ERR_INVALID_ARGUMENT,
+                    "growth_tracker is 3, expected 0 to 2, one less than growth_interval");
         CHECK_FAILS(ctrt_grad_scaler_load(b.scaler, optimizer), CTRT_ERR_NOT_FOUND, "scale");
         CTRT_AUTO(tensor) narrow = tensor_of((const float[]){ 2 }, 1);
         CHECK_OK(ctrt_save_tensors(scaler, (const char *[]){ "scale" }, &narrow, 1));

@@ -130,6 +130,30 @@ TEST(item_fails, "a sample that fails: the batch is left out, and the next call 
     }
 }
 
+TEST(silent_item, "a sample that fails without a message: the status is named, and no older message")
+{
+    CTRT_AUTO(dataset) dataset = plain_dataset((struct plain){ .length = 4, .how = PLAIN_SILENT, .once = -1 });
+    ctrt_tensor *fields[2] = { NULL, NULL };
+    bool more = true;
+    for (int workers = 0; workers < 2; workers++) {
+        CTRT_AUTO(loader) loader = new_loader(dataset, OPTIONS(.workers = workers));
+        (void)ctrt_fail(CTRT_ERR_STATE, "an older message");
+        CHECK_FAILS(ctrt_loader_next(fields, &more, loader), CTRT_ERR_IO, ctrt_status_string(CTRT_ERR_IO));
+        CHECK(strstr(ctrt_error_message(), "older") == NULL, "%s", ctrt_error_message());
+    }
+}
+
+TEST(flood, "a worker that writes 17 MB to stderr finishes its batch")
+{
+    CTRT_AUTO(dataset) dataset = plain_dataset((struct plain){ .length = 4, .bad = 1, .how = PLAIN_FLOOD, .once = -1 });
+    CTRT_AUTO(loader) loader = new_loader(dataset, OPTIONS(.workers = 1));
+    int batches = 0;
+    const double start = clock_seconds();
+    hash_batches(&batches, loader, 100);
+    CHECK_EQ(batches, 1);
+    printf("# %.3f s\n", clock_seconds() - start);
+}
+
 static ctrt_status bad_init(int worker, void *user)
 {
     (void)user;
