@@ -173,6 +173,19 @@ static ctrt_status start(struct sim_queue *queue)
     return CTRT_OK;
 }
 
+/* A worker does not wait, because the work before may depend on the rest of its own queue. Other work depends only on
+ * what was enqueued before it, so the queue progresses. The caller holds the queue's lock. */
+static void wait_for_room(struct sim_queue *queue)
+{
+    int cancel;
+    if (queue->put - queue->completed < SIM_QUEUE_LIMIT || sim_in_worker)
+        return;
+    pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, &cancel);
+    while (queue->put - queue->completed >= SIM_QUEUE_LIMIT)
+        pthread_cond_wait(&queue->done, &queue->lock);
+    pthread_setcancelstate(cancel, NULL);
+}
+
 ctrt_status sim_enqueue(struct sim_queue *queue, struct sim_work *work)
 {
     ctrt_status status = CTRT_OK;
@@ -182,6 +195,7 @@ ctrt_status sim_enqueue(struct sim_queue *queue, struct sim_work *work)
     if (!queue->started)
         status = start(queue);
     if (!status) {
+        wait_for_room(queue);
         *queue->last = work;
         queue->last = &work->next;
         queue->put++;

@@ -275,7 +275,9 @@ static inline struct sim_queue *sim_queue_of(struct sim_device *device, void *qu
 ctrt_status sim_queue_new(struct sim_queue **out, struct sim_device *device, int32_t priority);
 /* Completes all work, ends all worker threads and frees all queues of the device. */
 void sim_queues_close(struct sim_device *device);
-/* Enqueues work and takes ownership of it, also on failure. */
+/* Enqueues work and takes ownership of it, also on failure. Blocks while the queue holds SIM_QUEUE_LIMIT pieces of
+ * work, as a GPU does whose launch queue is full. */
+#define SIM_QUEUE_LIMIT 1024
 ctrt_status sim_enqueue(struct sim_queue *queue, struct sim_work *work);
 /* Blocks until all work that is on the queue at this moment is complete. */
 void sim_queue_finish(struct sim_queue *queue);
@@ -292,6 +294,7 @@ void sim_work_check(struct sim_device *device, struct sim_work *work);
 
 /* worker.c */
 void *sim_worker(void *queue);
+extern __thread bool sim_in_worker;             /* the calling thread is the worker of a queue */
 int64_t sim_now(void);
 void sim_sleep_until(int64_t time);
 /* Returns a random number in [0, limit). */

@@ -132,9 +132,12 @@ static void work_free(struct sim_work *work)
     sim_host->free(work);
 }
 
+__thread bool sim_in_worker;
+
 void *sim_worker(void *argument)
 {
     struct sim_queue *queue = argument;
+    sim_in_worker = true;
     pthread_mutex_lock(&queue->lock);
     for (;;) {
         struct sim_work *work = queue->first;

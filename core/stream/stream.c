@@ -274,9 +274,7 @@ static void queue_drop(ctrt_stream *stream)
     stream->queue = NULL;
     atomic_store_explicit(&stream->done, atomic_load_explicit(&stream->put, memory_order_relaxed),
                           memory_order_release);
-    host_free(stream->error_text);
-    stream->error_text = NULL;
-    host_free(atomic_exchange(&stream->given, NULL));
+    atomic_store_explicit(&stream->given.state, GIVEN_NONE, memory_order_release);
     stream->error = CTRT_OK;
     atomic_store_explicit(&stream->failed, false, memory_order_release);
     stream->error_at = stream->broke_at = 0;

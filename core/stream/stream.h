@@ -30,6 +30,7 @@
 #define STREAM_FAILURES 8                   /* number of reset failures remembered for each stream */
 #define STREAM_SITES 256                    /* number of label changes remembered for each stream */
 #define STREAM_WORKS 1024                   /* number of last pieces of work whose name and backtrace are kept */
+#define STREAM_ERROR_BYTES 1024
 
 struct backtrace;                           /* memory_stats/backtrace.h */
 
@@ -38,10 +39,7 @@ struct clock {
     uint32_t count;
 };
 
-struct stream_given {
-    ctrt_status status;
-    char text[1024];
-};
+enum stream_given { GIVEN_NONE, GIVEN_WRITING, GIVEN_ERROR };
 
 struct ctrt_stream {
     atomic_int refs;                        /* number of handles; 0: released, can be reused */
@@ -59,8 +57,9 @@ struct ctrt_stream {
     atomic_bool failed;                     /* copy of `error != CTRT_OK` that can be read without the lock */
     uint64_t error_at;                      /* number of the first work that the error may affect */
     uint64_t good;                          /* the host has waited for all work up to this number without an error */
-    char *error_text;
-    _Atomic(struct stream_given *) given;   /* set by stream_fail, without the lock; becomes the error */
+    char error_text[STREAM_ERROR_BYTES];    /* not allocated, because memory may be what is missing */
+    /* set by stream_fail, without the lock; becomes the error */
+    struct { _Atomic(enum stream_given) state; ctrt_status status; char text[STREAM_ERROR_BYTES]; } given;
     uint64_t broke_at;                      /* number of the first work that the queue dropped, as far as known; 0: none
                                              * since the last reset */
     uint64_t resets;                        /* number of resets after such failures; the last STREAM_FAILURES of them

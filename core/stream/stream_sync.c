@@ -64,16 +64,14 @@ static void keep_error(ctrt_stream *stream, ctrt_status status, uint64_t at)
     atomic_store_explicit(&stream->failed, true, memory_order_release);
     stream->error_at = at > 0 ? at : stream->good + 1;
     stream->failure = atomic_fetch_add(&last_failure, 1) + 1;
-    stream->error_text = host_strdup(ctrt_error_message());      /* NULL: the status string is used instead */
+    snprintf(stream->error_text, sizeof stream->error_text, "%s", ctrt_error_message());
 }
 
 static ctrt_status fail_kept(const ctrt_stream *stream)
 {
-    char text[1024];
-    snprintf(text, sizeof text, "%s",
-             stream->error_text != NULL ? stream->error_text : ctrt_status_string(stream->error));
-    return ctrt_fail(stream->error, "stream %llu of %s: %s", (unsigned long long)ctrt_stream_id(stream),
-                     stream->device->name, text);
+    return ctrt_fail(stream->error, "stream %llu of %s: %s%s", (unsigned long long)ctrt_stream_id(stream),
+                     stream->device->name, stream->error_text,
+                     stream->error == CTRT_ERR_DEVICE_LOST ? "" : " (its work is dropped until ctrt_stream_reset)");
 }
 
 /* Appends to the thread's message where the failed work was enqueued. `at` 0: the work is one of those not yet known to
@@ -96,14 +94,11 @@ static ctrt_status add_site(const ctrt_stream *stream, ctrt_status status, uint6
 /* Makes the error of stream_fail the stream's error. Requires the stream's lock. */
 static void take_given(ctrt_stream *stream)
 {
-    if (likely(atomic_load_explicit(&stream->given, memory_order_relaxed) == NULL))
+    if (likely(atomic_load_explicit(&stream->given.state, memory_order_acquire) != GIVEN_ERROR))
         return;
-    struct stream_given *given = atomic_exchange(&stream->given, NULL);
-    if (given == NULL)
-        return;
-    (void)ctrt_fail(given->status, "%s", given->text);
-    keep_error(stream, given->status, 0);
-    host_free(given);
+    (void)ctrt_fail(stream->given.status, "%s", stream->given.text);
+    keep_error(stream, stream->given.status, 0);
+    atomic_store_explicit(&stream->given.state, GIVEN_NONE, memory_order_release);
 }
 
 /* Queries the backend for a failure. Requires the stream's lock. */
@@ -147,8 +142,8 @@ static void inherit_errors(ctrt_stream *stream)
         if (stream->error == CTRT_OK && seen > 0) {
             look_for_error(other);
             if (other->error != CTRT_OK && seen >= other->error_at && other->failure > stream->forgiven) {
-                fail_kept(other);
-                ctrt_context(other->error, "depends on");
+                (void)ctrt_fail(other->error, "depends on stream %llu of %s: %s",
+                                (unsigned long long)ctrt_stream_id(other), other->device->name, other->error_text);
                 keep_error(stream, other->error, 0);
             }
         }
@@ -492,13 +487,12 @@ ctrt_status ctrt_stream_native(void **handle, ctrt_stream *stream)
 
 void stream_fail(ctrt_stream *stream, ctrt_status status)
 {
-    struct stream_given *given = host_calloc(sizeof *given), *none = NULL;
-    if (given == NULL)
-        return;
-    given->status = status;
-    snprintf(given->text, sizeof given->text, "%s", ctrt_error_message());
-    if (!atomic_compare_exchange_strong(&stream->given, &none, given))
-        host_free(given);
+    enum stream_given none = GIVEN_NONE;
+    if (!atomic_compare_exchange_strong(&stream->given.state, &none, GIVEN_WRITING))
+        return;                                             /* the first failure is kept */
+    stream->given.status = status;
+    snprintf(stream->given.text, sizeof stream->given.text, "%s", ctrt_error_message());
+    atomic_store_explicit(&stream->given.state, GIVEN_ERROR, memory_order_release);
 }
 
 ctrt_status ctrt_stream_reset(ctrt_stream *stream)
@@ -536,8 +530,6 @@ ctrt_status ctrt_stream_reset(ctrt_stream *stream)
         stream->broke_at = 0;
     }
     if (status == CTRT_OK) {
-        host_free(stream->error_text);
-        stream->error_text = NULL;
         stream->error = CTRT_OK;
         atomic_store_explicit(&stream->failed, false, memory_order_release);
         stream->error_at = 0;

@@ -236,7 +236,7 @@ CTRT_API ctrt_status ctrt_batch_norm(ctrt_tensor **out, ctrt_tensor *x, ctrt_ten
  * dimensions broadcast. `mask`: bool (true: the position takes part) or floating (added), broadcast to [..., L, S],
  * or NULL. `causal`: row i attends to columns up to i. `scale` 0: 1/sqrt(E); CTRT_ZERO: 0. `dropout_p`: probability
  * of dropping a weight. A row in which `mask` (false or -inf) and `causal` exclude every position is 0, and its
- * gradients are 0. A row whose scores are all -inf for another reason, such as infinite operands, is NaN, as in softmax.
+ * gradients are 0. A row whose scores are all -inf for another reason, such as infinite operands, is NaN.
  *
  * If the device has a kernel for it (cuda: without mask and dropout, operands of one floating dtype, E and V up to
  * 128), the L x S scores are never stored, in forward or in backward, and half precision rounds only the weights; a

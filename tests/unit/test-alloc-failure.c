@@ -220,6 +220,27 @@ static ctrt_status trains_sharded(UNUSED struct training *none)
     return ctrt_optimizer_load(optimizer, OPTIMIZER_PATH);
 }
 
+static ctrt_status sum_loss(ctrt_tensor **loss, ctrt_tensor *output, UNUSED ctrt_tensor *const *inputs,
+                            UNUSED int count, UNUSED void *user)
+{
+    return ctrt_sum(loss, output, CTRT_ALL_DIMS);
+}
+
+/* Runs a step by a strategy without ranks. The module gets its parameters after ctrt_parallel_new. */
+static ctrt_status step_by(const char *strategy)
+{
+    CTRT_AUTO(module) module = NULL, net = NULL, linear = NULL;
+    CTRT_AUTO(tensor) x = NULL, loss = NULL;
+    ctrt_tensor *weight = NULL;
+    TRY(ctrt_sequential_new(&module, CTRT_NO_MODULES), ctrt_linear_new(&linear, 3, 2, true, device),
+        ctrt_parallel_new(&net, module, strategy, (ctrt_device *[]){ device, second }, 2),
+        ctrt_sequential_add(module, ctrt_module_retain(linear)), ctrt_ones(&x, CTRT_SHAPE(2, 3), CTRT_F32, device),
+        ctrt_parallel_step(&loss, net, &x, 1, sum_loss, NULL), ctrt_module_parameter(NULL, &weight, linear, 0));
+    return ctrt_tensor_grad(weight) != NULL ? CTRT_OK : ctrt_fail(CTRT_ERR_INTERNAL, "%s: no gradient", strategy);
+}
+static ctrt_status step_single(UNUSED struct training *none) { return step_by("single"); }
+static ctrt_status step_data_parallel(UNUSED struct training *none) { return step_by("data-parallel"); }
+
 static ctrt_status not_found(ctrt_status status)
 {
     return status == CTRT_ERR_NOT_FOUND ? CTRT_OK : status;
@@ -410,6 +431,10 @@ TEST_MAIN
         OK(ctrt_device_get(&device, "sim:0"), ctrt_device_get(&second, "sim:1"));
         fail_each(loads, NULL, false);
         fail_each(named, NULL, false);
+        fail_each(step_single, NULL, false);
+        fail_each(step_single, NULL, true);
+        fail_each(step_data_parallel, NULL, false);
+        fail_each(step_data_parallel, NULL, true);
         test_steps();
         all_or_nothing("ctrt_load", load_new, load_old, false);
     }

@@ -17,6 +17,7 @@
 #include "ctrt/device.h"
 #include "folder.h"
 #include "memory_checks.h"
+#include "registry/registry.h"
 
 enum { OPEN, READ, ALLOCATE };
 
@@ -156,6 +157,17 @@ static void translate_loader(void)
     bindtextdomain("libc", folder);
 }
 
+/* This program contains the objects of the library and does not export their functions. */
+static void other_library(bool loaded)
+{
+    const struct component *component = NULL;
+    IN_CHILD(folder_path(FOLDER_OF("strategy-single"), NULL), "CTRT_LOG=error") {
+        CHECK(!loaded || dlopen(built_path("libctrt"), RTLD_NOW) != NULL, "%s", dlerror());
+        CHECK_FAILS(registry_use(&component, CTRT_COMPONENT_STRATEGY, "single"), CTRT_ERR_NOT_FOUND,
+                    "not with libctrt.a");
+    }
+}
+
 TEST_MAIN
 {
     static const struct { const char *name; int function, error; bool harmless; } cases[] = {
@@ -186,5 +198,8 @@ TEST_MAIN
         raise_limit(RLIMIT_AS, address_space(), 32768);
     }
 #endif
+    group("a plugin linked with libctrt.so is refused in a program with the static library");
+    other_library(false);
+    other_library(true);
     return done();
 }

@@ -322,6 +322,32 @@ SIM_TEST(host_calls, "host calls run in order on the queue", "CTRT_SIM=devices=1
     queues->destroy(handle, queue);
 }
 
+static void *enqueue_many(void *count)
+{
+    static atomic_bool called;
+    for (int i = 0; i < 3000; i++)
+        if (queues->host_call(handle, NULL, set_true, &called) == CTRT_OK)
+            atomic_fetch_add((atomic_int *)count, 1);
+    return NULL;
+}
+
+SIM_TEST(full_queue, "enqueueing waits while a queue holds 1024 pieces of work", "CTRT_SIM=devices=1")
+{
+    atomic_bool go = false;
+    atomic_int enqueued = 0;
+    pthread_t thread;
+    CHECK_OK(queues->host_call(handle, NULL, wait_for, &go));
+    pthread_create(&thread, NULL, enqueue_many, &enqueued);
+    for (int i = 0; i < 5000 && atomic_load(&enqueued) < 1023; i++)
+        usleep(1000);
+    usleep(20000);
+    CHECK_EQ(atomic_load(&enqueued), 1023);
+    atomic_store(&go, true);
+    pthread_join(thread, NULL);
+    CHECK_EQ(atomic_load(&enqueued), 3000);
+    CHECK_OK(queues->synchronize(handle, NULL));
+}
+
 SIM_TEST(allocations_fail, "the selected allocations and events of one device fail",
          "CTRT_SIM=devices=2,memory=8m,peers=none", "CTRT_SIM_FAULT=1.alloc:2")
 {

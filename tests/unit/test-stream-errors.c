@@ -112,6 +112,50 @@ SIM_TEST(blocking, "CTRT_LAUNCH_BLOCKING=1: the failing call returns the error",
     OK(ctrt_stream_reset(first), ctrt_exp(&y, x));
 }
 
+/* Ops of x [100] or [1, 100] and the i64 tensor n, whose value is not valid. */
+#define DATA_ERROR(name, call)                                                                          \
+    static ctrt_status name##_of(ctrt_tensor **y, __attribute__((unused)) ctrt_tensor *x, ctrt_tensor *n)   \
+    {                                                                                                   \
+        return call;                                                                                    \
+    }
+DATA_ERROR(floor_divide, ctrt_floor_divide(y, n, n))
+DATA_ERROR(remainder, ctrt_remainder(y, n, n))
+DATA_ERROR(fmod, ctrt_fmod(y, n, n))
+DATA_ERROR(index_select, ctrt_index_select(y, x, 0, n))
+DATA_ERROR(gather, ctrt_gather(y, x, 0, n))
+DATA_ERROR(embedding, ctrt_embedding(y, x, n, -1))
+DATA_ERROR(cross_entropy, ctrt_cross_entropy(y, x, n, NULL))
+
+static const struct data_error {
+    const char *words;
+    int64_t wrong;
+    bool matrix;
+    ctrt_status (*call)(ctrt_tensor **y, ctrt_tensor *x, ctrt_tensor *n);
+} wrong_data[] = {
+    { "floor_divide", 0, false, floor_divide_of }, { "remainder", 0, false, remainder_of },
+    { "fmod", 0, false, fmod_of }, { "index 100", N, false, index_select_of }, { "index 100", N, false, gather_of },
+    { "index 1 ", 1, true, embedding_of }, { "target[0] is 100", N, true, cross_entropy_of },
+};
+
+SIM_TEST(data_errors, "errors in the data of ops: the call returns them on the cpu, else the stream until its reset",
+         "CTRT_SIM=devices=1")
+{
+    CTRT_AUTO(stream) first = default_stream(device);
+    EACH(c, wrong_data) {
+        CTRT_AUTO(tensor) x = full(1, N, device), here = full(1, N, cpu), n = NULL, n_here = NULL, y = NULL;
+        OK(ctrt_full(&n, CTRT_SHAPE(1), ctrt_int(c->wrong), CTRT_I64, device), ctrt_cpu(&n_here, n));
+        if (c->matrix)
+            OK(ctrt_unsqueeze(&x, x, 0), ctrt_unsqueeze(&here, here, 0));
+        CHECK_FAILS(c->call(&y, here, n_here), CTRT_ERR_INVALID_ARGUMENT, c->words);
+        CHECK_OK(c->call(&y, x, n));
+        CHECK_FAILS(ctrt_device_synchronize(device), CTRT_ERR_INVALID_ARGUMENT, c->words);
+        CHECK_HAS(ctrt_error_message(), "until ctrt_stream_reset");
+        CTRT_AUTO(tensor) other = full(1, 1 << 20, device);             /* an allocation does not report it */
+        CHECK_FAILS(ctrt_device_synchronize(device), CTRT_ERR_INVALID_ARGUMENT, c->words);
+        OK(ctrt_stream_reset(first), ctrt_neg(&y, x), ctrt_device_synchronize(device));
+    }
+}
+
 SIM_TEST(kernel, "an error that a kernel finds is reported with the kernel's status and message", "CTRT_SIM=devices=1")
 {
     CTRT_AUTO(tensor) x = full(1, N, device), index = NULL, y = NULL;

@@ -3,6 +3,7 @@
  * and multiplies it by the weights (Chellapilla et al. 2006). f16 and bf16 are converted to f32. */
 #include "conv.h"
 
+#include <stdlib.h>
 #include <string.h>
 
 #include "gemm.h"
@@ -48,7 +49,7 @@ static ctrt_status conv_half(const struct cpu_conv *v)
     float *wide[4] = { NULL };
     ctrt_status status = CTRT_OK;
     for (int i = 0; i < 4 && !status; i++) {
-        wide[i] = cpu_host->alloc((size_t)(counts[i] + 1) * sizeof(float));
+        wide[i] = malloc((size_t)(counts[i] + 1) * sizeof(float));
         if (!wide[i])
             status = cpu_no_scratch(v->op, (size_t)counts[i] * sizeof(float));
         else if (i != out)
@@ -62,8 +63,7 @@ static ctrt_status conv_half(const struct cpu_conv *v)
     if (!status)
         half->narrow((void *)(uintptr_t)from[out], wide[out], counts[out]);
     for (int i = 0; i < 4; i++)
-        if (wide[i])
-            cpu_host->free(wide[i]);
+        free(wide[i]);
     return status;
 }
 

@@ -1,5 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* backends/cpu/kernels/reduce.c: iterates over the reduced elements in memory order (see reduce.h). */
+#include <stdlib.h>
+
 #include "reduce.h"
 
 #define BUFFER  1024        /* elements gathered at a time */
@@ -266,7 +268,7 @@ ctrt_status cpu_reduce(const ctrt_call *call, const struct cpu_reducer *reducer,
     w.pieces = w.count > w.piece ? up(w.count, w.piece) : 1;
 
     if (w.pieces > 1) {
-        w.partial = cpu_host->alloc((size_t)(w.pieces * w.outputs) * reducer->acc_bytes);
+        w.partial = malloc((size_t)(w.pieces * w.outputs) * reducer->acc_bytes);
         if (!w.partial)
             return cpu_host->fail(CTRT_ERR_OUT_OF_MEMORY, "%s: no memory for %lld partial results", op,
                                   (long long)(w.pieces * w.outputs));
@@ -276,7 +278,7 @@ ctrt_status cpu_reduce(const ctrt_call *call, const struct cpu_reducer *reducer,
     cpu_parallel_for(items, work > CPU_GRAIN ? 1 : CPU_GRAIN / work, w.columns ? columns_part : runs_part, &w);
     if (w.partial) {
         cpu_parallel_for(w.outputs, 1 + CPU_GRAIN / w.pieces, join_part, &w);
-        cpu_host->free(w.partial);
+        free(w.partial);
     }
     return CTRT_OK;
 }
