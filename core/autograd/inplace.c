@@ -25,6 +25,26 @@ int64_t geometry_end(const struct geometry *g)
     return end;
 }
 
+/* Visits all elements. `set`: sets their marks; else sets *missing if an element has no mark. `first`: the storage
+ * index of marks[0]. */
+static void geometry_mark(bool *missing, bool *marks, const struct geometry *g, int64_t first, bool set)
+{
+    int64_t at[CTRT_MAX_DIMS] = { 0 }, place = g->offset - first;
+    for (int64_t i = shape_numel(g->shape, g->ndim); i > 0; i--) {
+        if (set)
+            marks[place] = true;
+        else
+            *missing |= !marks[place];
+        for (int d = g->ndim - 1; d >= 0; d--) {
+            place += g->strides[d];
+            if (++at[d] < g->shape[d])
+                break;
+            place -= g->shape[d] * g->strides[d];
+            at[d] = 0;
+        }
+    }
+}
+
 /* With the dimensions sorted by stride, each stride must be larger than the extent of the dimensions before it. */
 bool geometry_disjoint(const struct geometry *g)
 {
@@ -40,6 +60,25 @@ bool geometry_disjoint(const struct geometry *g)
     return true;
 }
 
+/* Returns in *outside whether `part` has an element that is not in `whole`. */
+static ctrt_status geometry_outside(bool *outside, const struct geometry *part, const struct geometry *whole)
+{
+    const int64_t first = whole->offset, end = geometry_end(whole), count = end - first;
+    *outside = part->offset < first || geometry_end(part) > end;
+    if (shape_numel(part->shape, part->ndim) == 0)
+        *outside = false;
+    if (*outside || (geometry_disjoint(whole) && shape_numel(whole->shape, whole->ndim) == count))
+        return CTRT_OK;
+    bool *marks = host_calloc((size_t)MAX(count, 1));
+    if (marks == NULL)
+        return out_of_memory((size_t)count, "the elements of a view");
+    geometry_mark(outside, marks, whole, first, true);
+    *outside = false;
+    geometry_mark(outside, marks, part, first, false);
+    host_free(marks);
+    return CTRT_OK;
+}
+
 /* ---- views ---- */
 
 /* How a view was created, for messages. */
@@ -49,17 +88,41 @@ static const char *const view_origin[] = {
     [VIEW_FUNCTION] = "made by a function of ctrt_function_apply",
 };
 
+/* Selects the tensor of which as_strided of the view `of` is recorded: the base of `of` if the result has elements that
+ * `of` does not have. Elements of storages have no history of their own, so otherwise their gradient would be lost. */
+static ctrt_status strided_source(ctrt_tensor **source, const ctrt_tensor *result, ctrt_tensor *of)
+{
+    const struct autograd_meta *meta = of->grad;
+    struct geometry part, whole;
+    bool outside;
+    if (!tensor_requires_grad(meta->base) || meta->view_kind == VIEW_NO_GRAD)
+        return CTRT_OK;
+    geometry_of(&part, result);
+    geometry_of(&whole, of);
+    CTRT_TRY(geometry_outside(&outside, &part, &whole));
+    if (outside && meta->view_kind == VIEW_FUNCTION)
+        return ctrt_fail(CTRT_ERR_AUTOGRAD,
+                         "as_strided: the result has elements that the operand, a view %s, does not have, so their "
+                         "gradient is unknown", view_origin[VIEW_FUNCTION]);
+    if (outside)
+        *source = meta->base;
+    return CTRT_OK;
+}
+
 /* Records the base also outside grad mode, because the base may require grad now or later, and the view may be changed
  * in grad mode later. A view created by a derivative records no base, because otherwise the base would share the
  * storage of a gradient, which could not be accumulated without a copy. */
 ctrt_status autograd_view(enum op op, ctrt_tensor *result, ctrt_tensor *base, const union op_attributes *attributes)
 {
     const bool recording = !thread_state.grad_disabled;
+    ctrt_tensor *source = base;
     result->flags |= TENSOR_IS_VIEW;
     if (!dtype_floating(tensor_dtype(base)) || (!recording && autograd_thread.running))
         return CTRT_OK;
-    if (recording && tensor_requires_grad(base))
-        CTRT_TRY(autograd_record(op, &result, 1, &base, 1, attributes));
+    if (op == OP_as_strided && recording && base->grad != NULL && base->grad->base != NULL)
+        CTRT_TRY(strided_source(&source, result, base));
+    if (recording && tensor_requires_grad(source))
+        CTRT_TRY(autograd_record(op, &result, 1, &source, 1, attributes));
     return grad_note_view(result, base, recording ? VIEW_PLAIN : VIEW_NO_GRAD);
 }
 

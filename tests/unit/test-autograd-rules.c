@@ -60,7 +60,16 @@ F(strided_expanded,
   CTRT_AUTO(tensor) t = NULL;
   CTRT_TRY(ctrt_expand(&t, in[0], CTRT_SHAPE(5, 3, 4)));
   return ctrt_as_strided(out, t, CTRT_SHAPE(4, 2), CTRT_SHAPE(3, 1), 1);)
+/* Elements 2 to 9 of a tensor of 12, made from a view that has the elements 4 to 11. */
+F(strided_outside,
+  CTRT_AUTO(tensor) t = NULL;
+  TRY(ctrt_slice(&t, in[0], 0, 1, 3, 1), ctrt_as_strided(out, t, CTRT_SHAPE(2, 4), CTRT_SHAPE(4, 1), 2));
+  return ctrt_mul(out, *out, t);)
 F(cat, return ctrt_cat(out, in, 3, 1);)
+F(strided_between,                      /* the elements between those of a column */
+  CTRT_AUTO(tensor) t = NULL;
+  TRY(ctrt_slice(&t, in[0], 1, 0, 4, 2), ctrt_as_strided(out, t, CTRT_SHAPE(3, 2), CTRT_SHAPE(4, 1), 0));
+  return ctrt_mul(out, *out, t);)
 F(cat_many,
   ctrt_tensor *many[12];
   for (int i = 0; i < 12; i++)
@@ -88,6 +97,13 @@ IN_PLACE(fill_row_,
          CTRT_AUTO(tensor) row = NULL;
          TRY(ctrt_select(&row, y, 0, 1), ctrt_fill_(row, ctrt_float(2)));
          return ctrt_mul(out, y, in[0]);)
+#define OUTSIDE_IN_PLACE(op)                                                                                        \
+    IN_PLACE(outside_##op,                                                                                          \
+             CTRT_AUTO(tensor) a = NULL, b = NULL;                                                                  \
+             TRY(ctrt_slice(&a, y, 0, 1, 3, 1), ctrt_as_strided(&b, a, CTRT_SHAPE(2, 4), CTRT_SHAPE(4, 1), 2),      \
+                 ctrt_##op(b, b), ctrt_##op(b, a));                                                                 \
+             return ctrt_mul(out, y, y);)
+OUTSIDE_IN_PLACE(add_) OUTSIDE_IN_PLACE(sub_) OUTSIDE_IN_PLACE(mul_) OUTSIDE_IN_PLACE(div_)
 /* Changes the views a and b of y. b is selected from c, a view created before y was changed. */
 IN_PLACE(views_,
          CTRT_AUTO(tensor) a = NULL, b = NULL, c = NULL, product = NULL;
@@ -134,6 +150,12 @@ static const struct rule_case {
     { "as_strided with overlap", strided_overlap, 1, { IN(ANY, 3, 4) } },
     { "as_strided of a view", strided_view, 1, { IN(ANY, 3, 4) } },
     { "as_strided of an expanded tensor", strided_expanded, 1, { IN(ANY, 3, 4) } },
+    { "as_strided beyond a view", strided_outside, 1, { IN(ANY, 3, 4) } },
+    { "as_strided between the elements of a view", strided_between, 1, { IN(ANY, 3, 4) } },
+    { "add_ to a view of a view", outside_add_, 1, { IN(POSITIVE, 3, 4) } },
+    { "sub_ from a view of a view", outside_sub_, 1, { IN(POSITIVE, 3, 4) } },
+    { "mul_ of a view of a view", outside_mul_, 1, { IN(POSITIVE, 3, 4) } },
+    { "div_ of a view of a view", outside_div_, 1, { IN(POSITIVE, 3, 4) } },
     { "cat, one constant", cat, 2, { IN(ANY, 2, 3), IN(ANY, 2, 1), IN(ANY, 2, 2) } },
     { "cat of many", cat_many, 2, { IN(ANY, 2, 2), IN(ANY, 1, 2) } },
     { "clamp_", clamp_, 1, { IN(ANY, 3, 4) } },
