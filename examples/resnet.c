@@ -152,12 +152,12 @@ static ctrt_status compute(ctrt_tensor **logits, ctrt_tensor **loss, ctrt_module
                            const struct settings *settings)
 {
     const char *type = ctrt_device_type(ctrt_tensor_device(batch[0]));
-    CTRT_TRY(ctrt_autocast_push(type, &(ctrt_autocast_options){ .dtype = CTRT_BF16, .disabled = settings->f32 }));
-    ctrt_status status = ctrt_forward(logits, net, batch[0]);
-    if (status == CTRT_OK && loss != NULL)
-        status = ctrt_cross_entropy(loss, *logits, batch[1], NULL);
-    CTRT_TRY(ctrt_autocast_pop());
-    return status;
+    ctrt_autocast(type, &(ctrt_autocast_options){ .dtype = CTRT_BF16, .disabled = settings->f32 }) {
+        CTRT_TRY(ctrt_forward(logits, net, batch[0]));
+        if (loss != NULL)
+            CTRT_TRY(ctrt_cross_entropy(loss, *logits, batch[1], NULL));
+    }
+    return CTRT_OK;
 }
 
 static ctrt_status train(ctrt_module *net, ctrt_loader *loader, const struct settings *settings)

@@ -6,12 +6,10 @@
  * layer norm and sums) run in f32; all others run in the dtypes of their operands. Parameters and gradients stay f32.
  * doc/mixed-precision.md has the list of ops. The semantics are those of torch.autocast.
  *
- *     CTRT_TRY(ctrt_autocast_push("cuda", NULL));
- *     ctrt_status status = ctrt_forward(&y, module, x);
- *     if (status == CTRT_OK)
- *         status = ctrt_cross_entropy(&loss, y, labels, NULL);
- *     CTRT_TRY(ctrt_autocast_pop());
- *     CTRT_TRY(status);
+ *     ctrt_autocast("cuda", NULL) {
+ *         CTRT_TRY(ctrt_forward(&y, module, x));
+ *         CTRT_TRY(ctrt_cross_entropy(&loss, y, labels, NULL));
+ *     }
  *     CTRT_TRY(ctrt_backward(loss));              outside of the region; inside it gives the same result
  *
  * The settings belong to the calling thread and to a type of device. Ops on devices of other types are not affected.
@@ -42,6 +40,10 @@ typedef struct ctrt_autocast_options {
  * without a matching push. */
 CTRT_API ctrt_status ctrt_autocast_push(const char *device_type, const ctrt_autocast_options *options);
 CTRT_API ctrt_status ctrt_autocast_pop(void);
+/* Runs the following statement or block in such a region and ends the region wherever the block is left:
+ * ctrt_autocast(device_type, options) { ... }. If the push fails, the enclosing function returns its status (ctrt/base.h). */
+CTRT_BLOCK_LEAVE_(ctrt_autocast_leave_, ctrt_autocast_pop())
+#define ctrt_autocast(...) CTRT_BLOCK_TRY_(ctrt_autocast_leave_, ctrt_autocast_push(__VA_ARGS__))
 
 /* Return whether ops of the calling thread on devices of the type select their dtypes, and the dtype of matrix
  * products: the one of the innermost region, or the default. NULL: the type of the default device. */

@@ -52,19 +52,14 @@ CTRT_API ctrt_status ctrt_grad(ctrt_tensor **out, ctrt_tensor *output, ctrt_tens
  * ctrt_set_grad_enabled(false); ... ctrt_set_grad_enabled(was); */
 CTRT_API bool ctrt_set_grad_enabled(bool enabled);
 CTRT_API bool ctrt_grad_enabled(void);
-/* Runs the following statement or block without recording: ctrt_no_grad { ... }. Do not leave the block by return,
- * break or goto.
+/* Runs the following statement or block without recording: ctrt_no_grad { ... }. The previous grad mode is restored
+ * wherever the block is left, also by CTRT_TRY (ctrt/base.h).
  *
  * A view that is created without recording has no history, so no gradient passes through it. It requires grad if its
  * base does, and keeps its base alive. Outside of such a block it can neither be changed in place nor be used after
  * its elements were changed. ctrt_detach creates a tensor over the same elements that has neither history nor base. */
-#ifndef __cplusplus
-#define CTRT_NO_GRAD_BY_(was, once)                                                                        \
-    for (int was = ctrt_set_grad_enabled(false), once = 1; once; ctrt_set_grad_enabled(was != 0), once = 0)
-#define CTRT_NO_GRAD_AT_(line) CTRT_NO_GRAD_BY_(ctrt_was_##line, ctrt_once_##line)  /* unique names when nested */
-#define CTRT_NO_GRAD_(line)    CTRT_NO_GRAD_AT_(line)
-#define ctrt_no_grad           CTRT_NO_GRAD_(__LINE__)
-#endif
+CTRT_BLOCK_LEAVE_(ctrt_no_grad_leave_, ctrt_set_grad_enabled(block->was))
+#define ctrt_no_grad CTRT_BLOCK_(ctrt_no_grad_leave_, ctrt_set_grad_enabled(false))
 
 /* ---- hooks ---- */
 

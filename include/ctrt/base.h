@@ -54,6 +54,21 @@ CTRT_API ctrt_status ctrt_context(ctrt_status status, const char *format, ...) C
             ctrt_##type##_release(&array->items[--array->count]);                                                 \
     }
 
+/* The blocks of the library: ctrt_no_grad { ... } and ctrt_scope { ... }; with arguments, ctrt_autocast(type, options),
+ * ctrt_on_device(device), ctrt_on_stream(stream) and ctrt_labeled(label). Each begins what its name says for the
+ * statement or block that follows, and ends it wherever that is left: at its end, by continue, break, return, goto,
+ * CTRT_TRY or, in C++, an exception. If a block with arguments or a scope cannot begin, the enclosing function returns
+ * the status, as by CTRT_TRY. Blocks nest. Requires GCC or Clang. */
+struct ctrt_block_ { bool was, once; };
+#define CTRT_BLOCK_BY_(name, leave, begin) \
+    for (struct ctrt_block_ name __attribute__((cleanup(leave))) = { begin, true }; name.once; name.once = false)
+#define CTRT_BLOCK_AT_(line, leave, begin) CTRT_BLOCK_BY_(leave##line, leave, begin)    /* own names when nested */
+#define CTRT_BLOCK_IN_(line, leave, begin) CTRT_BLOCK_AT_(line, leave, begin)
+#define CTRT_BLOCK_(leave, begin)          CTRT_BLOCK_IN_(__LINE__, leave, begin)
+#define CTRT_BLOCK_TRY_(leave, call)       CTRT_BLOCK_(leave, __extension__({ CTRT_TRY(call); false; }))
+#define CTRT_BLOCK_LEAVE_(leave, call) \
+    static inline void leave(struct ctrt_block_ *block) { (void)block; (void)(call); }
+
 /* ---- options ----
  *
  * An option struct whose bytes are all 0 selects all defaults. Where a comment documents a default for 0 ("0:

@@ -107,6 +107,9 @@ CTRT_API ctrt_status ctrt_device_get_current(ctrt_device **out, const char *type
 CTRT_API ctrt_status ctrt_device_push(ctrt_device *device);
 /* Restores the current device that the matching push saved. CTRT_ERR_STATE without a matching push. */
 CTRT_API ctrt_status ctrt_device_pop(void);
+/* ctrt_on_device(device) { ... } makes `device` current in the following statement or block (ctrt/base.h). */
+CTRT_BLOCK_LEAVE_(ctrt_on_device_leave_, ctrt_device_pop())
+#define ctrt_on_device(device) CTRT_BLOCK_TRY_(ctrt_on_device_leave_, ctrt_device_push(device))
 
 /* Sets the process-wide default device, on which tensors are created when a function's `device` is NULL. It is
  * initially the device of ctrt_device_auto. Existing tensors stay where they are. */

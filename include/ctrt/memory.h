@@ -127,6 +127,9 @@ CTRT_API uint64_t ctrt_memory_limit(ctrt_device *device);
 CTRT_API ctrt_status ctrt_memory_label_push(const char *label);
 /* Pops the label of the matching push. CTRT_ERR_STATE without one. */
 CTRT_API ctrt_status ctrt_memory_label_pop(void);
+/* ctrt_labeled(label) { ... } pushes the label for the following statement or block (ctrt/base.h). */
+CTRT_BLOCK_LEAVE_(ctrt_labeled_leave_, ctrt_memory_label_pop())
+#define ctrt_labeled(label) CTRT_BLOCK_TRY_(ctrt_labeled_leave_, ctrt_memory_label_push(label))
 /* Returns the calling thread's labels, joined by '/'; "" if there are none. The string is valid until the process
  * ends. */
 CTRT_API const char *ctrt_memory_label(void);

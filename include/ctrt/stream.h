@@ -53,6 +53,9 @@ CTRT_API ctrt_status ctrt_stream_set_current(ctrt_stream *stream);
 CTRT_API ctrt_status ctrt_stream_push(ctrt_stream *stream);
 /* Restores what the matching ctrt_stream_push replaced. CTRT_ERR_STATE without a matching push. */
 CTRT_API ctrt_status ctrt_stream_pop(void);
+/* ctrt_on_stream(stream) { ... } makes `stream` current in the following statement or block (ctrt/base.h). */
+CTRT_BLOCK_LEAVE_(ctrt_on_stream_leave_, ctrt_stream_pop())
+#define ctrt_on_stream(stream) CTRT_BLOCK_TRY_(ctrt_on_stream_leave_, ctrt_stream_push(stream))
 
 /* Makes work enqueued on `stream` from now on wait for all work that is on `other` at this moment. Does not block
  * the caller. The streams may belong to different devices. */

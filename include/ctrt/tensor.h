@@ -203,10 +203,10 @@ CTRT_API ctrt_status ctrt_from_host_(ctrt_tensor *tensor, const void *buffer, in
  * A scope's end releases all tensors that the thread created in it and did not export, even if variables still refer
  * to them:
  *
- *     CTRT_TRY(ctrt_scope_begin());
- *     status = step(&loss, ...);                       // any number of intermediate tensors
- *     ctrt_scope_export(loss);
- *     CTRT_TRY(ctrt_scope_end());
+ *     ctrt_scope {
+ *         CTRT_TRY(step(&loss, ...));                  // any number of intermediate tensors
+ *         CTRT_TRY(ctrt_scope_export(loss));
+ *     }
  *
  * A handle to a tensor that was released in this way stays valid: it has a shape and a dtype, but no memory. Using
  * it is CTRT_ERR_STATE (or, together with other tensors, CTRT_ERR_DEVICE) with a message that says so; release it as
@@ -224,6 +224,9 @@ CTRT_API ctrt_status ctrt_scope_begin(void);
 CTRT_API ctrt_status ctrt_scope_export(ctrt_tensor *tensor);
 /* Ends the scope that the calling thread began last. CTRT_ERR_STATE without one. */
 CTRT_API ctrt_status ctrt_scope_end(void);
+/* ctrt_scope { ... } is a scope of the following statement or block (ctrt/base.h). */
+CTRT_BLOCK_LEAVE_(ctrt_scope_leave_, ctrt_scope_end())
+#define ctrt_scope CTRT_BLOCK_TRY_(ctrt_scope_leave_, ctrt_scope_begin())
 
 /* ---- printing ---- */
 

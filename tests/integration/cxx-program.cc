@@ -23,8 +23,36 @@ static ctrt_status train(double *loss, ctrt_device *cpu)
     return ctrt_item(loss, y);
 }
 
+// Each block ends when it is left, by CTRT_TRY or by an exception.
+static ctrt_status leave_blocks(bool by_exception)
+{
+    ctrt_no_grad ctrt_autocast("cpu", nullptr) ctrt_scope ctrt_labeled("block") ctrt_on_device(nullptr) {
+        if (ctrt_grad_enabled() || !ctrt_autocast_enabled("cpu"))
+            std::puts("a block has not begun");
+        if (by_exception)
+            throw 1;
+        CTRT_TRY(ctrt_fail(CTRT_ERR_STATE, "left"));
+    }
+    return CTRT_OK;
+}
+
+static void check_blocks()
+{
+    for (int by_exception = 0; by_exception < 2; by_exception++) {
+        try {
+            if (leave_blocks(by_exception != 0) != CTRT_ERR_STATE)
+                std::puts("CTRT_TRY has not returned");
+        } catch (int) {
+        }
+        if (!ctrt_grad_enabled() || ctrt_autocast_enabled("cpu") || ctrt_scope_end() != CTRT_ERR_STATE
+            || ctrt_memory_label_pop() != CTRT_ERR_STATE || ctrt_device_pop() != CTRT_ERR_STATE)
+            std::puts("a block has not ended");
+    }
+}
+
 int main()
 {
+    check_blocks();
     double loss = 1;
     ctrt_device *cpu = nullptr;
     if (ctrt_device_get(&cpu, "cpu") || train(&loss, cpu))

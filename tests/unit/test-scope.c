@@ -308,6 +308,66 @@ TEST(test_many, "random tensors and scopes")
     CHECK(ended > 50 && ended < count - 50, "%d of %d ended", ended, count);
 }
 
+/* ---- blocks ---- */
+
+enum way { TO_THE_END, BY_TRY, BY_BREAK, BY_CONTINUE, BY_GOTO, WAYS };
+
+/* Leaves all blocks of ctrt/base.h in one way. */
+static ctrt_status leave(enum way way, ctrt_stream *stream)
+{
+    CTRT_AUTO(tensor) x = NULL;
+    const char *type = ctrt_device_type(device);
+    ctrt_no_grad
+        ctrt_autocast(type, &(ctrt_autocast_options){ .dtype = CTRT_BF16, .no_cache = true })
+            ctrt_labeled("block")
+                ctrt_on_device(device)
+                    ctrt_on_stream(stream)
+                        ctrt_scope {
+        CHECK_OK(ctrt_ones(&x, CTRT_SHAPE(3), CTRT_F32, device));
+        EQUALS((ctrt_grad_enabled(), false), (ctrt_autocast_enabled(type), true));
+        CHECK_STR(ctrt_memory_label(), "block");
+        if (way == BY_TRY)
+            CTRT_TRY(ctrt_fail(CTRT_ERR_IO, "left"));
+        if (way == BY_BREAK)
+            break;
+        if (way == BY_CONTINUE)
+            continue;
+        if (way == BY_GOTO)
+            goto out;
+    }
+out:
+    CHECK(has_ended(x), "way %d: the scope has not ended", (int)way);
+    return CTRT_OK;
+}
+
+TEST(blocks, "a block ends wherever it is left")
+{
+    CTRT_AUTO(stream) stream = NULL;
+    CHECK_OK(ctrt_stream_default(&stream, device));
+    for (enum way way = TO_THE_END; way < WAYS; way++) {
+        CHECK_EQ(leave(way, stream), way == BY_TRY ? CTRT_ERR_IO : CTRT_OK);
+        EQUALS((ctrt_grad_enabled(), true), (ctrt_autocast_enabled(ctrt_device_type(device)), false),
+               (ctrt_scope_end(), CTRT_ERR_STATE), (ctrt_memory_label_pop(), CTRT_ERR_STATE),
+               (ctrt_device_pop(), CTRT_ERR_STATE), (ctrt_stream_pop(), CTRT_ERR_STATE));
+    }
+}
+
+static ctrt_status begin_bad(int kind)
+{
+    if (kind == 0)
+        ctrt_autocast("no-such-type", NULL) CHECK(false, "a region of an unknown type has begun");
+    if (kind == 1)
+        ctrt_labeled("") CHECK(false, "an empty label has been pushed");
+    return CTRT_OK;
+}
+
+TEST(bad_blocks, "a block that cannot begin returns the error from the function and has nothing to end")
+{
+    CHECK_FAILS(begin_bad(0), CTRT_ERR_NOT_FOUND, "no-such-type");
+    CHECK_FAILS(begin_bad(1), CTRT_ERR_INVALID_ARGUMENT, "label");
+    EQUALS((ctrt_autocast_pop(), CTRT_ERR_STATE), (ctrt_memory_label_pop(), CTRT_ERR_STATE));
+}
+
 TEST_MAIN
 {
     static const char *const names[] = { "cpu", "sim:0" };
