@@ -232,8 +232,8 @@ static ctrt_status bootstrap_store(ctrt_comm *comm)
 }
 
 /* Opens the store that the environment names. Without one, the processes of the engine's job find each other by its
- * bootstrap function. */
-static ctrt_status open_store(ctrt_comm *comm)
+ * bootstrap function. `rank`: as in environment_open_store. */
+static ctrt_status open_store(ctrt_comm *comm, int rank)
 {
     char address[ENVIRONMENT_STORE_BYTES];
     CTRT_TRY(environment_store(address));
@@ -245,7 +245,7 @@ static ctrt_status open_store(ctrt_comm *comm)
         return ctrt_fail(CTRT_ERR_INVALID_ARGUMENT,
                          "%d ranks need a store: set CTRT_STORE, or MASTER_ADDR and MASTER_PORT, or start them with "
                          "`ctrt run`", comm->size);
-    return environment_open_store(&comm->store, address, comm->rank, comm->timeout);
+    return environment_open_store(&comm->store, address, rank, comm->timeout);
 }
 
 ctrt_status ctrt_comm_new(ctrt_comm **out, const ctrt_comm_options *options)
@@ -281,7 +281,7 @@ ctrt_status ctrt_comm_new(ctrt_comm **out, const ctrt_comm_options *options)
     if (status == CTRT_OK && given->store != NULL)
         comm->store = ctrt_store_retain(given->store);
     else if (status == CTRT_OK)
-        status = open_store(comm);
+        status = open_store(comm, joins ? -1 : rank);
     if (status == CTRT_OK) {
         comm->elastic = elastic;
         status = joins ? comm_join(&comm) : join(comm);

@@ -122,7 +122,7 @@ struct ctrt_comm {
     atomic_bool closing;                    /* ends the watching thread */
     bool listed, watched;                   /* in the list; has a watching thread */
     bool local;                             /* all ranks are in this process */
-    bool counted;                           /* among the ranks that do not watch any more */
+    atomic_bool counted;                    /* among the ranks that do not watch any more */
     pthread_t watcher;
     ctrt_comm *next;                        /* list of this process's communicators */
 };

@@ -1,8 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* parallel/comm_watch.c: the thread that watches for failures and departures of other ranks. */
+#define _GNU_SOURCE
 #include <errno.h>
+#include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <time.h>
 
 #include "base/lock.h"
 #include "base/thread.h"
@@ -106,10 +109,13 @@ bool comm_read(void *out, size_t bytes, ctrt_comm *comm, const char *what, int r
 
 /* ---- watching ---- */
 
-static void count_unwatched(const ctrt_comm *comm)
+/* Counts this rank among those that do not watch any more, once. */
+static void count_unwatched(ctrt_comm *comm)
 {
     char key[COMM_KEY];
     int64_t count = 0;
+    if (comm->rank == 0 || atomic_exchange(&comm->counted, true))
+        return;
     if (store_add_within(comm->store, comm_key(key, comm, "unwatched", -1), 1, &count, STORE_SECONDS) == CTRT_OK
         && count == comm->size - 1)
         (void)store_set_within(comm->store, comm_key(key, comm, "unwatched", 0), "", 0, STORE_SECONDS);
@@ -192,7 +198,6 @@ static void *watch(void *argument)
             find_departures(comm);
         if (left) {
             count_unwatched(comm);
-            comm->counted = true;
             break;
         }
         /* No alarm in this slice, or no answer, which may come later. A connection that has ended fails at once. The
@@ -238,6 +243,8 @@ ctrt_status comm_watch(ctrt_comm *comm)
     return CTRT_OK;
 }
 
+/* Rank 0 leaves: the others stop to watch. If this process serves the store, it waits for that, because its end would
+ * be a failure for a rank that watches. */
 static void announce_end(ctrt_comm *comm)
 {
     char key[COMM_KEY];
@@ -245,7 +252,7 @@ static void announce_end(ctrt_comm *comm)
     size_t bytes;
     if (store_compare_set_within(comm->store, comm_key(key, comm, "alarm", -1), NULL, 0, "0 L ", 4, &value, &bytes,
                                  STORE_SECONDS) == CTRT_OK && value != NULL && strcmp(value, "0 L ") == 0
-        && comm->size > 1)
+        && comm->size > 1 && comm->store->serves)
         (void)ctrt_store_get(comm->store, comm_key(key, comm, "unwatched", 0), NULL, NULL, UNWATCH_SECONDS);
     free(value);
 }
@@ -282,28 +289,34 @@ static bool publish_departure(ctrt_comm *comm, struct departure *departure, doub
                                                seconds) == CTRT_OK);
 }
 
+/* Leaves the group: tells the other ranks how many collectives this rank has called, and that its end is no failure.
+ * False: the store does not answer. */
+static bool leave(ctrt_comm *comm, struct departure *departure, double seconds)
+{
+    char key[COMM_KEY];
+    if (!publish_departure(comm, departure, seconds))
+        return false;
+    if (comm->local)
+        return true;
+    (void)store_set_at_disconnect(&(bool){ false }, comm->store, comm_key(key, comm, "alarm", -1), NULL, 0);
+    (void)store_set_at_disconnect(&(bool){ false }, comm->store, comm_key(key, comm, "ended", comm->rank), NULL, 0);
+    if (comm->rank == 0)
+        announce_end(comm);
+    else
+        count_unwatched(comm);
+    return true;
+}
+
 /* Ends this rank's part in the group. Other ranks of this process learn of it directly. */
 static void announce_departure(ctrt_comm *comm)
 {
-    char key[COMM_KEY];
     struct departure departure = { .collectives = comm->sequence, .state = comm_own_state(comm) };
-    if (!publish_departure(comm, &departure, STORE_SECONDS))
-        return;
-    if (!comm->local) {
-        (void)store_set_at_disconnect(&(bool){ false }, comm->store, comm_key(key, comm, "alarm", -1), NULL, 0);
-        (void)store_set_at_disconnect(&(bool){ false }, comm->store, comm_key(key, comm, "ended", comm->rank), NULL, 0);
-    }
     pthread_mutex_lock(&comms_lock);
     for (ctrt_comm *other = comms; other != NULL; other = other->next)
         if (strcmp(other->id, comm->id) == 0 && other->store == comm->store)
             note_departure(other, comm->rank, &departure, comm->messages);
     pthread_mutex_unlock(&comms_lock);
-    if (comm->local)
-        return;
-    if (comm->rank == 0)
-        announce_end(comm);
-    else if (!comm->counted)
-        count_unwatched(comm);
+    (void)leave(comm, &departure, STORE_SECONDS);
 }
 
 /* Ends this rank's part in a group that has failed: the others need not wait for it to agree on the next epoch. */
@@ -322,11 +335,27 @@ static void leave_failed(ctrt_comm *comm)
                                       comm_key(key, comm, "lost", comm_lost_number(comm->was[comm->rank])), NULL, 0);
 }
 
+/* Ends the watching thread, which waits for a key of the store. Repeated, because the thread may begin to wait just
+ * after an interruption. */
+static void end_watcher(ctrt_comm *comm)
+{
+    char key[COMM_KEY];
+    atomic_store(&comm->closing, true);
+    comm_key(key, comm, "alarm", -1);
+    for (bool ended = !comm->watched; !ended;) {
+        struct timespec limit;
+        store_interrupt(comm->store, key);
+        clock_gettime(CLOCK_REALTIME, &limit);
+        limit.tv_nsec += 5000000;
+        limit.tv_sec += limit.tv_nsec / 1000000000;
+        limit.tv_nsec %= 1000000000;
+        ended = pthread_timedjoin_np(comm->watcher, NULL, &limit) == 0;
+    }
+}
+
 void comm_unwatch(ctrt_comm *comm)
 {
-    atomic_store(&comm->closing, true);
-    if (comm->watched)
-        pthread_join(comm->watcher, NULL);
+    end_watcher(comm);
     if (!comm->listed)
         return;
     pthread_mutex_lock(&comms_lock);
@@ -345,7 +374,8 @@ void comm_unwatch(ctrt_comm *comm)
 
 /* ---- the end of the process ---- */
 
-/* A collective that still runs will not be completed. */
+/* The end of the process is a departure, not a failure, also if the program has not released its communicators. A
+ * collective that still runs will not be completed. */
 static void leave_all(void)
 {
     pthread_mutex_lock(&comms_lock);
@@ -356,8 +386,10 @@ static void leave_all(void)
         pthread_mutex_lock(&comm->lock);
         departure.collectives = comm->completed;
         pthread_mutex_unlock(&comm->lock);
-        if (comm->watched && !atomic_load(&comm->failed))
-            answers = publish_departure(comm, &departure, EXIT_SECONDS);
+        if (!comm->watched || atomic_load(&comm->failed))
+            continue;
+        atomic_store(&comm->closing, true);
+        answers = leave(comm, &departure, EXIT_SECONDS);
     }
     pthread_mutex_unlock(&comms_lock);
 }

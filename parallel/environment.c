@@ -12,6 +12,8 @@
 #include "base/param.h"
 #include "base/thread.h"
 #include "device/launcher.h"
+#include "parallel/store.h"
+#include "parallel/store_job.h"
 
 static const ctrt_param store_param = {
     sizeof store_param, "CTRT_STORE", CTRT_PARAM_STRING, NULL, NULL,
@@ -65,10 +67,42 @@ __attribute__((constructor)) static void environment_start(void)
     (void)lock_at_fork(NULL, NULL, after_fork_in_child);
 }
 
+/* How long rank 0 waits for a store whose address it cannot use itself. */
+static const double OTHER_SERVER_SECONDS = 10;
+
+/* Opens a store that another process serves. */
+static ctrt_status join_store(ctrt_store **out, const char *address, const struct job *job, bool replaces_server,
+                              double seconds)
+{
+    CTRT_AUTO(store) store = NULL;
+    CTRT_TRY(store_open(&store, address, false, seconds));
+    CTRT_TRY(ctrt_context(store_job_join(store, job, replaces_server, seconds), "%s", address));
+    ctrt_store_release(out);
+    *out = store;
+    store = NULL;
+    return CTRT_OK;
+}
+
 static ctrt_status serve_or_join(ctrt_store **out, const char *address, int rank, double seconds)
 {
-    const ctrt_status status = rank == 0 ? ctrt_store_open(out, address, true, seconds) : CTRT_ERR_STATE;
-    return status == CTRT_ERR_STATE ? ctrt_store_open(out, address, false, seconds) : status;
+    struct job job;
+    CTRT_AUTO(store) store = NULL;
+    CTRT_TRY(job_read(&job));
+    if (rank < 0)                       /* it joins a group, with another number */
+        job.rank = -1;
+    if (rank != 0)
+        return join_store(out, address, &job, false, seconds);
+    const ctrt_status status = store_open(&store, address, true, seconds);
+    if (status == CTRT_ERR_STATE)       /* in use: by the launcher, or by another job or program */
+        return ctrt_context(join_store(out, address, &job, job.rank <= 0, MIN(seconds, OTHER_SERVER_SECONDS)),
+                            "rank 0 cannot serve the store, because its address is in use, and the process there does "
+                            "not serve this job");
+    CTRT_TRY(status);
+    CTRT_TRY(store_job_serve(store, &job));
+    ctrt_store_release(out);
+    *out = store;
+    store = NULL;
+    return CTRT_OK;
 }
 
 ctrt_status environment_open_store(ctrt_store **out, const char *address, int rank, double seconds)

@@ -12,5 +12,5 @@ libctrt_core_la_SOURCES += \
 libctrt_core_la_SOURCES += \
     parallel/environment.c parallel/environment.h parallel/own_address.c parallel/own_address.h parallel/store.c \
     parallel/store.h parallel/store_auth.c parallel/store_auth.h parallel/store_clients.c parallel/store_clients.h \
-    parallel/store_file.c parallel/store_local.c parallel/store_map.c parallel/store_map.h parallel/store_message.c \
+    parallel/store_file.c parallel/store_job.c parallel/store_job.h parallel/store_local.c parallel/store_map.c parallel/store_map.h parallel/store_message.c \
     parallel/store_message.h parallel/store_server.c parallel/store_server.h parallel/store_tcp.c

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* parallel/store.c: the public functions of key-value stores: arguments, results, references, fork. */
 #include "parallel/store.h"
+#include "parallel/store_job.h"
 
 #include <math.h>
 #include <poll.h>
@@ -128,7 +129,7 @@ static ctrt_status fail_address(const char *address, const char *why)
                      "store_open: \"%s\": %s; expected tcp://HOST:PORT, file://PATH or local://NAME", address, why);
 }
 
-ctrt_status ctrt_store_open(ctrt_store **out, const char *address, bool serve, double seconds)
+ctrt_status store_open(ctrt_store **out, const char *address, bool serve, double seconds)
 {
     if (out == NULL || address == NULL)
         return fail_null("store_open", out == NULL ? "out" : "address");
@@ -159,6 +160,20 @@ ctrt_status ctrt_store_open(ctrt_store **out, const char *address, bool serve, d
     return fail_address(address, "unknown kind of store");
 }
 
+ctrt_status ctrt_store_open(ctrt_store **out, const char *address, bool serve, double seconds)
+{
+    CTRT_AUTO(store) store = NULL;
+    if (out == NULL)
+        return fail_null("store_open", "out");
+    CTRT_TRY(store_open(&store, address, serve, seconds));
+    if (serve)
+        CTRT_TRY(store_job_serve(store, NULL));
+    ctrt_store_release(out);
+    *out = store;
+    store = NULL;
+    return CTRT_OK;
+}
+
 ctrt_store *ctrt_store_retain(ctrt_store *store)
 {
     if (store != NULL)
@@ -175,6 +190,8 @@ void ctrt_store_release(ctrt_store **store)
     if (atomic_fetch_sub_explicit(&mine->references, 1, memory_order_acq_rel) > 1)
         return;
     CANCEL_DISABLED;
+    if (!mine->forked)
+        store_job_leave(mine);
     stores_remove(mine);
     /* After a fork, threads of the parent may have left the store's members in the middle of a change. The child does
      * not free them. */
@@ -342,6 +359,12 @@ ctrt_status ctrt_store_get(ctrt_store *store, const char *key, void **value, siz
         return ctrt_fail(CTRT_ERR_COMM, "store_get: key %s was not set in %s within %g s", key, store->address,
                          seconds > CTRT_ZERO ? seconds : 0);
     return CTRT_OK;
+}
+
+void store_interrupt(ctrt_store *store, const char *key)
+{
+    if (store->kind->interrupt != NULL && !store->forked)
+        store->kind->interrupt(store, key);
 }
 
 ctrt_status store_add_within(ctrt_store *store, const char *key, int64_t amount, int64_t *sum, double seconds)

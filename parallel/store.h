@@ -37,6 +37,11 @@ struct store_kind {
     void (*before_fork)(ctrt_store *store);
     void (*after_fork)(ctrt_store *store);
     bool detects_disconnect;            /* STORE_AT_DISCONNECT is supported */
+    /* Ends the waits of this process for the key. NULL if waits cannot be long. */
+    void (*interrupt)(ctrt_store *store, const char *key);
+    /* Reserves a number from 0 until the store is closed or the process ends. False: another process has it. NULL if
+     * STORE_AT_DISCONNECT is supported, or all users are in this process. */
+    bool (*reserve)(ctrt_store *store, int number);
 };
 
 extern const struct store_kind store_local_kind, store_file_kind, store_tcp_kind;
@@ -48,9 +53,13 @@ struct ctrt_store {
     char *address;                      /* host_alloc; set by `open` */
     double seconds;                     /* time limit of requests without their own */
     bool serves;                        /* this process serves the store; set by store.c */
+    int claimed;                        /* the rank that this store has claimed, plus 1; 0: none; set by store_job.c */
     atomic_bool ended;                  /* the process that serves the store has ended; set by store_tcp.c */
     ctrt_store *previous, *next;        /* list of all stores of the process */
 };
+
+/* ctrt_store_open for a job: does not say to clients which jobs the store is for (store_job.h). */
+ctrt_status store_open(ctrt_store **out, const char *address, bool serve, double seconds);
 
 /* Asks the store to set `key` when this process ends without releasing the store, or its connection breaks. A later
  * call with the same key replaces the value; `value` NULL: the key is not set any more. One ctrt_store can have 512
@@ -70,6 +79,9 @@ ctrt_status store_compare_set_within(ctrt_store *store, const char *key, const v
  * CTRT_OK and sets *unset. `patience`: seconds that the store may take to say so, in addition to `seconds`. */
 ctrt_status store_get_within(bool *unset, void **value, size_t *bytes, ctrt_store *store, const char *key,
                              double seconds, double patience);
+
+/* Ends the store_get_within of other threads of this process that wait for the key now: they find it unset. */
+void store_interrupt(ctrt_store *store, const char *key);
 
 /* How long a busy store may take, in addition to a STORE_GET's own time, to say that the key is not set. */
 #define STORE_ANSWER_TIME INT64_C(5000000000)

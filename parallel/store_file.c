@@ -6,7 +6,7 @@
  * a key reads the length of the file every few milliseconds, because inotify does not report changes by other hosts.
  *
  * Locks are those of open file descriptions (F_OFD_SETLK) on bytes of the file, because flock() locks whole files, and
- * two locks are needed. ACCESS is held during a request. The process that serves holds ALIVE as long as it has the
+ * several locks are needed. ACCESS is held during a request. The process that serves holds ALIVE as long as it has the
  * store open. Therefore the others notice when it ends, and that a file is left over from an earlier run. */
 #define _GNU_SOURCE
 #include <errno.h>
@@ -16,11 +16,12 @@
 #include <unistd.h>
 
 #include "base/descriptor.h"
+#include "base/hash.h"
 #include "base/host_alloc.h"
 #include "parallel/store.h"
 #include "parallel/store_map.h"
 
-enum lock_byte { ALIVE, ACCESS };
+enum lock_byte { ALIVE, ACCESS, RESERVED };          /* RESERVED + i: number i */
 
 static const char magic[16] = "ctrt store 1\n";
 
@@ -31,6 +32,8 @@ struct file_store {
     bool serves;
     off_t end;                          /* position in the file up to which the map is */
     struct store_map map;
+    atomic_uint interruptions;
+    _Atomic uint64_t interrupted;       /* hash of the key for whose waits the last interruption is */
     unsigned char *buffer;              /* for reading and writing messages */
     size_t capacity;
     char path[];
@@ -42,7 +45,7 @@ static ctrt_status fail_file(const struct file_store *store, const char *what)
 }
 
 /* Sets, tests or removes a lock without waiting. Returns whether that succeeded, for F_OFD_GETLK whether it is free. */
-static bool lock_byte(const struct file_store *store, int command, short type, enum lock_byte byte)
+static bool lock_byte(const struct file_store *store, int command, short type, int byte)
 {
     struct flock lock = { .l_type = type, .l_whence = SEEK_SET, .l_start = (off_t)byte, .l_len = 1 };
     return fcntl(store->fd, command, &lock) == 0 && (command != F_OFD_GETLK || lock.l_type == F_UNLCK);
@@ -212,11 +215,24 @@ static ctrt_status check_alive(const struct file_store *store)
     return ctrt_fail(CTRT_ERR_COMM, "%s: the process that created the store has ended or released it", store->path);
 }
 
+static uint64_t key_hash(const char *key, size_t bytes)
+{
+    return hash_bytes(HASH_START, key, bytes);
+}
+
+static void file_interrupt(ctrt_store *base, const char *key)
+{
+    struct file_store *store = (struct file_store *)base;
+    atomic_store(&store->interrupted, key_hash(key, strlen(key)));
+    atomic_fetch_add(&store->interruptions, 1);
+}
+
 static ctrt_status file_request(enum store_result *result, struct store_value **value, ctrt_store *base,
                                 const struct store_message *message, int64_t deadline, int64_t patience)
 {
     struct file_store *store = (struct file_store *)base;
     int64_t pause = 100000;
+    const unsigned interruptions = atomic_load(&store->interruptions);
     for (off_t seen = -1;;) {
         off_t size = 0;
         pthread_mutex_lock(&store->lock);
@@ -233,6 +249,8 @@ static ctrt_status file_request(enum store_result *result, struct store_value **
         }
         pthread_mutex_unlock(&store->lock);
         if (status != CTRT_OK || message->op != STORE_GET || *result != STORE_UNSET
+            || (atomic_load(&store->interruptions) != interruptions
+                && atomic_load(&store->interrupted) == key_hash(message->key, message->key_bytes))
             || !store_sleep(&pause, 5000000, deadline))
             return status;
     }
@@ -364,7 +382,12 @@ static void file_leave(ctrt_store *base)
     file_close(base);
 }
 
-/* The lock ALIVE belongs to the open file description, which the child has inherited. */
+static bool file_reserve(ctrt_store *base, int number)
+{
+    return lock_byte((struct file_store *)base, F_OFD_SETLK, F_WRLCK, RESERVED + number);
+}
+
+/* The locks belong to the open file description, which the child has inherited. */
 static void file_forked(ctrt_store *base)
 {
     close(((struct file_store *)base)->fd);
@@ -372,4 +395,5 @@ static void file_forked(ctrt_store *base)
 
 const struct store_kind store_file_kind = {
     .scheme = "file", .open = file_open, .request = file_request, .close = file_leave, .forked = file_forked,
+    .interrupt = file_interrupt, .reserve = file_reserve,
 };

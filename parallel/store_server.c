@@ -326,6 +326,9 @@ static ctrt_status listen_on(struct store_server *server, const char *host, int 
         failure = errno;
         if (fd >= 0)
             close(fd);
+        /* Clients try the addresses in this order, so they would reach the other server first. */
+        if (failure == EADDRINUSE)
+            break;
     }
     freeaddrinfo(list);
     if (server->listener >= 0)

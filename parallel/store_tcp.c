@@ -293,6 +293,21 @@ static ctrt_status tcp_request(enum store_result *result, struct store_value **v
     return status;
 }
 
+static void tcp_interrupt(ctrt_store *base, const char *key)
+{
+    struct tcp_store *store = (struct tcp_store *)base;
+    const size_t length = strlen(key);
+    pthread_mutex_lock(&store->lock);
+    for (const struct call *call = store->calls; call != NULL && store->failure[0] == '\0'; call = call->next) {
+        struct store_header header;
+        memcpy(&header, call->frame, sizeof header);
+        if (header.op == STORE_GET && !call->done && !call->abandoned && header.key_bytes == length
+            && memcmp(call->frame + sizeof header, key, length) == 0)
+            (void)cancel(store, call->id);
+    }
+    pthread_mutex_unlock(&store->lock);
+}
+
 /* ---- connect ---- */
 
 /* Waits until the socket is ready. Sets errno. */
@@ -517,5 +532,6 @@ static void tcp_forked(ctrt_store *base)
 
 const struct store_kind store_tcp_kind = {
     .scheme = "tcp", .open = tcp_open, .request = tcp_request, .close = tcp_close, .forked = tcp_forked,
-    .before_fork = tcp_before_fork, .after_fork = tcp_after_fork, .detects_disconnect = true,
+    .before_fork = tcp_before_fork, .after_fork = tcp_after_fork, .interrupt = tcp_interrupt,
+    .detects_disconnect = true,
 };

@@ -333,14 +333,14 @@ static ctrt_status create(ctrt_module *net, ctrt_module *module, const struct co
     return CTRT_OK;
 }
 
-/* Neither the program nor CTRT_STRATEGY has chosen `single`. */
-static void warn_single(void)
+/* Warns if this process is one of several ranks, which the strategy does not connect. */
+static void warn_alone(const char *strategy, bool by_default)
 {
     struct rank_environment ranks = { .size = 1 };
     if (launcher_read(&ranks) == CTRT_OK && ranks.size > 1)
-        log_message(CTRT_LOG_WARNING, "parallel", "rank %d of %d: the strategy is `single` by default, so every rank "
-                    "trains alone; set CTRT_STRATEGY=distributed, or =single if this is intended", ranks.rank,
-                    ranks.size);
+        log_message(CTRT_LOG_WARNING, "parallel", "rank %d of %d: the strategy is %s%s, which does not connect ranks, "
+                    "so every rank trains alone and writes the same files; set CTRT_STRATEGY=distributed, or =single "
+                    "if this is intended", ranks.rank, ranks.size, strategy, by_default ? " by default" : "");
 }
 
 static ctrt_status parallel_new(ctrt_module **out, ctrt_module *module, const char *strategy,
@@ -349,7 +349,7 @@ static ctrt_status parallel_new(ctrt_module **out, ctrt_module *module, const ch
     CANCEL_DISABLED;
     CTRT_AUTO(module) net = NULL;
     const struct component *component;
-    ctrt_param_value value;
+    ctrt_param_value value = { .is_set = true };
     if (out == NULL)
         return fail_null("parallel_new", "out");
     if (module == NULL)
@@ -357,16 +357,17 @@ static ctrt_status parallel_new(ctrt_module **out, ctrt_module *module, const ch
     CTRT_TRY(refuse_nested(module));
     if (strategy == NULL) {
         CTRT_TRY(param_read(&value, &strategy_param, "core"));
+        if (value.text == NULL || value.text[0] == '\0')
+            value = (ctrt_param_value){ .text = strategy_param.fallback };
         strategy = value.text;
-        if (strategy == NULL || strategy[0] == '\0') {
-            strategy = "single";
-            warn_single();
-        }
     }
     wanted.automatic = strcmp(strategy, "auto") == 0;
     if (wanted.automatic)
         CTRT_TRY(ctrt_context(auto_begin_with(&strategy, wanted.comm), "parallel_new: auto"));
     CTRT_TRY(ctrt_context(registry_use(&component, CTRT_COMPONENT_STRATEGY, strategy), "parallel_new"));
+    const bool connects = ((const ctrt_strategy *)component->table)->flags & CTRT_STRATEGY_RANKS;
+    if (!connects && !wanted.automatic && (!value.is_set || strcmp(strategy, "single") != 0))
+        warn_alone(strategy, !value.is_set);
     const bool listens = wanted.automatic || CTRT_SLOT((const ctrt_strategy *)component->table, event);
     CTRT_TRY(ctrt_module_new(&net, &classes[listens]));
     net->training = ctrt_module_is_training(module);

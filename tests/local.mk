@@ -423,16 +423,19 @@ run_rank_LDFLAGS = $(NO_WRAPPER)
 if PLUGIN_CPU
 if PLUGIN_COMM_HOST
 if PLUGIN_STRATEGY_DISTRIBUTED
-check_PROGRAMS   += fail-rank survive-rank
-TESTS            += tests/integration/failures.sh tests/integration/survive.sh
+check_PROGRAMS   += fail-rank job-rank survive-rank
+TESTS            += tests/integration/failures.sh tests/integration/jobs.sh tests/integration/survive.sh
 LONG_TESTS       += tests/integration/survive-long.sh
 endif
 endif
 endif
-EXTRA_DIST       += tests/integration/failures.sh tests/integration/survive.sh tests/integration/survive-long.sh
+EXTRA_DIST       += tests/integration/failures.sh tests/integration/jobs.sh tests/integration/survive.sh tests/integration/survive-long.sh
 survive_rank_SOURCES = tests/integration/survive-rank.c
 survive_rank_LDADD   = libctrt.la
 survive_rank_LDFLAGS = $(NO_WRAPPER)
+job_rank_SOURCES = tests/integration/job-rank.c
+job_rank_LDADD   = libctrt.la
+job_rank_LDFLAGS = $(NO_WRAPPER)
 fail_rank_SOURCES = tests/integration/fail-rank.c
 fail_rank_LDADD   = libctrt.la
 fail_rank_LDFLAGS = $(NO_WRAPPER)

@@ -23,8 +23,8 @@
 static const char usage[] =
     "usage: ctrt run [OPTION...] PROGRAM [ARGUMENT...]\n"
     "Starts PROGRAM as several ranks on this machine, each with RANK, WORLD_SIZE, LOCAL_RANK, LOCAL_WORLD_SIZE,\n"
-    "MASTER_ADDR, MASTER_PORT, CTRT_STORE and CTRT_STORE_SECRET, and serves their store. If a rank fails, the others\n"
-    "are ended. Exit status: 0, or that of the first rank that failed (128 + signal if it was killed).\n"
+    "MASTER_ADDR, MASTER_PORT, CTRT_STORE, CTRT_STORE_SECRET and CTRT_JOB, and serves their store. If a rank fails,\n"
+    "the others are ended. Exit status: 0, or that of the first rank that failed (128 + signal if it was killed).\n"
     "  -n, --ranks N      ranks on this machine; default: the number of devices of CTRT_DEVICE's type, for the cpu 1\n"
     "  --prefix           begins each line of output with \"[RANK] \"; default if there are several ranks\n"
     "  --no-prefix        does not\n"
@@ -154,17 +154,44 @@ void run_set_number(const char *name, int value)
     setenv(name, text, 1);
 }
 
-static bool make_secret(void)
+/* Sets the variable to a random text, which begins with `prefix`. */
+static bool set_random(const char *variable, const char *prefix)
 {
     unsigned char bytes[32];
-    char text[2 * sizeof bytes + 1];
+    char text[32 + 2 * sizeof bytes];
     if (getrandom(bytes, sizeof bytes, 0) != sizeof bytes) {
         perror("ctrt run: getrandom");
         return false;
     }
+    int length = snprintf(text, 32, "%s", prefix);
     for (size_t i = 0; i < sizeof bytes; i++)
-        snprintf(text + 2 * i, 3, "%02x", bytes[i]);
-    return setenv("CTRT_STORE_SECRET", text, 1) == 0;
+        length += snprintf(text + length, 3, "%02x", bytes[i]);
+    return setenv(variable, text, 1) == 0;
+}
+
+/* Gives the job an identity, which its store and its ranks compare. Node 0 chooses it; the other nodes read it from the
+ * store and compare it with their CTRT_JOB. */
+static bool choose_job(bool serves)
+{
+    const char *given = getenv("CTRT_JOB");
+    return !serves || (given != NULL && given[0] != '\0') || set_random("CTRT_JOB", "ctrt-run-");
+}
+
+static bool follow_job(ctrt_store *store, const char *address)
+{
+    const char *given = getenv("CTRT_JOB");
+    void *value = NULL;
+    if (ctrt_store_get(store, "ctrt-job/id", &value, NULL, 0) != CTRT_OK) {
+        fprintf(stderr, "ctrt run: %s\n", ctrt_error_message());
+        return false;
+    }
+    const bool same = given == NULL || given[0] == '\0' || strcmp(given, value) == 0;
+    if (!same)
+        fprintf(stderr, "ctrt run: the store %s belongs to another job (%.127s; CTRT_JOB here: %.127s)\n", address,
+                (const char *)value, given);
+    const bool done = same && setenv("CTRT_JOB", value, 1) == 0;
+    free(value);
+    return done;
 }
 
 /* Returns a port that is free now, for programs that serve a store of their own on MASTER_PORT, such as PyTorch's. */
@@ -208,7 +235,10 @@ static ctrt_store *prepare(const struct run_options *options)
 {
     ctrt_store *store = NULL;
     const char *secret = getenv("CTRT_STORE_SECRET");
-    if (options->store == NULL && !make_secret())
+    /* A launcher with a store of its own starts a job of its own, also within another job. */
+    if (options->store == NULL)
+        unsetenv("CTRT_JOB");
+    if ((options->store == NULL && !set_random("CTRT_STORE_SECRET", "")) || !choose_job(options->node == 0))
         return NULL;
     if (options->nodes > 1 && (secret == NULL || secret[0] == '\0'))
         fprintf(stderr, "ctrt run: CTRT_STORE_SECRET is not set, so any host that reaches %s can use the store\n",
@@ -224,7 +254,8 @@ static ctrt_store *prepare(const struct run_options *options)
     char name[256];
     snprintf(name, sizeof name, "%.*s", (int)(colon - host) - 2 * brackets, host + brackets);
     int port = free_port();
-    if (options->nodes > 1 && !nodes_join(store, options->node, options->nodes, options->ranks, &port)) {
+    if (!follow_job(store, address)
+        || (options->nodes > 1 && !nodes_join(store, options->node, options->nodes, options->ranks, &port))) {
         ctrt_store_release(&store);
         return NULL;
     }

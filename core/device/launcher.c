@@ -3,6 +3,7 @@
 #define _GNU_SOURCE
 #include "device/launcher.h"
 
+#include <stdio.h>
 #include <stdlib.h>
 
 #include "base/base.h"
@@ -16,13 +17,17 @@ static const struct launcher {
     const char *name;
     bool both;
     const char *variables[VARIABLES][2];
+    const char *job[2];                 /* variables that together number the job */
+    const char *unnumbered;             /* value of job[0] that several jobs can have */
 } launchers[] = {
-    { "torchrun", false, { { "RANK" }, { "WORLD_SIZE" }, { "LOCAL_RANK" }, { "LOCAL_WORLD_SIZE" } } },
+    { "torchrun", false, { { "RANK" }, { "WORLD_SIZE" }, { "LOCAL_RANK" }, { "LOCAL_WORLD_SIZE" } },
+      { "TORCHELASTIC_RUN_ID" }, "none" },
     { "Open MPI", false, { { "OMPI_COMM_WORLD_RANK" }, { "OMPI_COMM_WORLD_SIZE" }, { "OMPI_COMM_WORLD_LOCAL_RANK" },
-                           { "OMPI_COMM_WORLD_LOCAL_SIZE" } } },
+                           { "OMPI_COMM_WORLD_LOCAL_SIZE" } }, { "PMIX_NAMESPACE" }, NULL },
     { "MPICH", false, { { "PMI_RANK" }, { "PMI_SIZE" }, { "MPI_LOCALRANKID", "PMI_LOCAL_RANK" },
-                        { "MPI_LOCALNRANKS", "PMI_LOCAL_SIZE" } } },
-    { "Slurm", true, { { "SLURM_PROCID" }, { "SLURM_STEP_NUM_TASKS" }, { "SLURM_LOCALID" }, { NULL } } },
+                        { "MPI_LOCALNRANKS", "PMI_LOCAL_SIZE" } }, { "PMIX_NAMESPACE" }, NULL },
+    { "Slurm", true, { { "SLURM_PROCID" }, { "SLURM_STEP_NUM_TASKS" }, { "SLURM_LOCALID" }, { NULL } },
+      { "SLURM_JOB_ID", "SLURM_STEP_ID" }, NULL },
 };
 
 const char *launcher_variable(const char *name)
@@ -136,4 +141,22 @@ ctrt_status launcher_read(struct rank_environment *out)
     }
     *out = (struct rank_environment) { .size = 1, .local_size = 1 };
     return CTRT_OK;
+}
+
+bool launcher_job(char *out, const struct rank_environment *environment)
+{
+    const struct launcher *launcher = launchers;
+    while (launcher < launchers + COUNT_OF(launchers) && environment->launcher != launcher->name)
+        launcher++;
+    const bool known = launcher < launchers + COUNT_OF(launchers);
+    const char *first = launcher_variable(known ? launcher->job[0] : NULL);
+    const char *second = launcher_variable(known ? launcher->job[1] : NULL);
+    const bool numbered = first != NULL && (launcher->unnumbered == NULL || strcmp(first, launcher->unnumbered) != 0)
+                          && (launcher->job[1] == NULL || second != NULL);
+    if (numbered)
+        snprintf(out, LAUNCHER_JOB_BYTES, "%.60s%s%.20s of %s", first, second != NULL ? "." : "",
+                 second != NULL ? second : "", launcher->name);
+    else
+        snprintf(out, LAUNCHER_JOB_BYTES, "%d ranks without the number of a job", environment->size);
+    return numbered;
 }

@@ -18,6 +18,11 @@ struct rank_environment {
  * while another thread changes the environment. */
 ctrt_status launcher_read(struct rank_environment *out);
 
+/* Writes an identity of the job, which is the same for all of its ranks, to out[LAUNCHER_JOB_BYTES]: the launcher's
+ * number of the job. Returns false if the launcher gives it none; then jobs of the same size have the same identity. */
+#define LAUNCHER_JOB_BYTES 128
+bool launcher_job(char *out, const struct rank_environment *environment);
+
 /* Returns the value of a variable, or NULL if the variable is not set or empty. */
 const char *launcher_variable(const char *name);
 /* Reads a number of 1 to 9 decimal digits at *rest, and advances *rest to the text after all digits. Returns false if

@@ -65,7 +65,7 @@ typedef struct ctrt_store ctrt_store;
  *                     (ctrt_store_address). Clients retry until the server answers. With a shared secret
  *                     (parameter CTRT_STORE_SECRET), server and clients authenticate each other, and others are
  *                     rejected; the data is not encrypted. Without a secret any process that can connect can use the
- *                     store.
+ *                     store. ctrt_comm_new checks in addition that the store is that of its job.
  *   file://PATH       a file on a file system that all ranks share and that supports locks. The process with `serve`
  *                     creates it, and removes it when it releases the store; others wait for that. It must not exist
  *                     before, or be empty.
@@ -116,8 +116,9 @@ typedef struct ctrt_comm_options {
  * and size are then those that its ranks have decided when they admitted it (ctrt_comm_shrink).
  *
  * Errors: CTRT_ERR_COMM if ranks are missing after the timeout, with their numbers; CTRT_ERR_STATE if another process
- * has joined with this rank; CTRT_ERR_NOT_FOUND for an engine that does not exist; CTRT_ERR_INVALID_ARGUMENT for
- * malformed variables, which the message names. */
+ * has joined with this rank, if the store belongs to another job (CTRT_JOB), or if its address is in use;
+ * CTRT_ERR_NOT_FOUND for an engine that does not exist; CTRT_ERR_INVALID_ARGUMENT for malformed variables, which the
+ * message names. */
 CTRT_API ctrt_status ctrt_comm_new(ctrt_comm **out, const ctrt_comm_options *options);
 /* Creates a group of `n` ranks in this process, one per element of `devices`, and writes their communicators to out[n].
  * Use each in a thread of its own. Of `options` only engine [host], timeout and name are used. */

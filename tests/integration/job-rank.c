@@ -1,0 +1,105 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* job-rank.c MODE [ARGUMENT...]: one rank of the jobs that jobs.sh starts. Prints "rank R: RESULT" or
+ * "rank R: error: MESSAGE", with exit status 1.
+ *
+ *   sum VALUE COUNT MILLISECONDS [LINGER]
+ *                  COUNT all_reduces of VALUE, with pauses. RESULT is the last sum. Returns from main without releasing
+ *                  the communicator, LINGER * R milliseconds later, or, if LINGER is negative, -LINGER * (N - R)
+ *   release COUNT  joins and releases COUNT communicators. RESULT is the median time of a release in milliseconds
+ *   parallel       creates the module of a strategy that the environment names. RESULT is 0
+ *   listen PORT    listens on a port of 127.0.0.1 and never answers */
+#include <arpa/inet.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "ctrt/ctrt.h"
+
+static double milliseconds(void)
+{
+    struct timespec now;
+    clock_gettime(CLOCK_MONOTONIC, &now);
+    return 1e3 * (double)now.tv_sec + 1e-6 * (double)now.tv_nsec;
+}
+
+static int compare(const void *a, const void *b)
+{
+    const double x = *(const double *)a, y = *(const double *)b;
+    return (x > y) - (x < y);
+}
+
+static ctrt_status release(double *out, int count)
+{
+    double times[100];
+    count = count > 100 ? 100 : count;
+    for (int i = 0; i < count; i++) {
+        ctrt_comm *comm = NULL;
+        CTRT_TRY(ctrt_comm_new(&comm, NULL));
+        CTRT_TRY(ctrt_comm_barrier(comm));
+        const double begin = milliseconds();
+        ctrt_comm_release(&comm);
+        times[i] = milliseconds() - begin;
+    }
+    qsort(times, (size_t)count, sizeof *times, compare);
+    *out = times[count / 2];
+    return CTRT_OK;
+}
+
+static ctrt_status sum(int *rank, double *out, char **argv)
+{
+    static ctrt_comm *comm;             /* not released */
+    CTRT_TRY(ctrt_comm_new(&comm, NULL));
+    *rank = ctrt_comm_rank(comm);
+    for (int i = 0; i < atoi(argv[1]); i++) {
+        CTRT_AUTO(tensor) x = NULL;
+        CTRT_TRY(ctrt_full(&x, CTRT_SHAPE(1), ctrt_float(atof(argv[0])), CTRT_F32, ctrt_comm_device(comm)));
+        CTRT_TRY(ctrt_comm_all_reduce(NULL, comm, x, CTRT_COMM_SUM));
+        CTRT_TRY(ctrt_item(out, x));
+        if (i == 0)
+            fprintf(stderr, "rank %d has joined\n", *rank);
+        usleep((useconds_t)(1000 * atoi(argv[2])));
+    }
+    const int linger = argv[3] != NULL ? atoi(argv[3]) : 0;
+    usleep((useconds_t)(1000 * (linger < 0 ? -linger * (ctrt_comm_size(comm) - *rank) : linger * *rank)));
+    return CTRT_OK;
+}
+
+static ctrt_status parallel(void)
+{
+    CTRT_AUTO(module) module = NULL, net = NULL;
+    CTRT_TRY(ctrt_linear_new(&module, 2, 2, true, NULL));
+    return ctrt_parallel_new(&net, module, NULL, NULL, 0);
+}
+
+static int listen_only(int port)
+{
+    const struct sockaddr_in address = {
+        .sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK), .sin_port = htons((uint16_t)port),
+    };
+    const int fd = socket(AF_INET, SOCK_STREAM, 0);
+    if (bind(fd, (const struct sockaddr *)&address, sizeof address) != 0 || listen(fd, 10) != 0)
+        return 1;
+    fprintf(stderr, "listens\n");
+    return pause();
+}
+
+int main(int argc, char **argv)
+{
+    int rank = -1;
+    double result = 0;
+    if (argc == 3 && strcmp(argv[1], "listen") == 0)
+        return listen_only(atoi(argv[2]));
+    const char *mode = argc > 1 ? argv[1] : "";
+    const bool sums = argc >= 5 && strcmp(mode, "sum") == 0, releases = argc == 3 && strcmp(mode, "release") == 0;
+    if (!sums && !releases && strcmp(mode, "parallel") != 0)
+        return 2;
+    (void)ctrt_comm_environment(&rank, NULL, NULL, NULL);
+    if ((sums ? sum(&rank, &result, argv + 2) : releases ? release(&result, atoi(argv[2])) : parallel()) != CTRT_OK) {
+        printf("rank %d: error: %s\n", rank, ctrt_error_message());
+        return 1;
+    }
+    printf("rank %d: %g\n", rank, result);
+    return 0;
+}

@@ -1,0 +1,206 @@
+#!/bin/sh
+# SPDX-License-Identifier: Apache-2.0
+# Two jobs with one address of the store: they never train together, whoever starts them, and the second one does not
+# disturb the first. REPEAT: how often each job is started (2).
+srcdir=${srcdir:-$(cd "$(dirname "$0")/../.." && pwd)}
+builddir=$(cd "${builddir:-.}" && pwd)
+. "$srcdir/tests/lib.sh"
+ctrt=$builddir/ctrt
+rank=$builddir/job-rank
+work=$(mktemp -d) || exit 1
+trap 'rm -rf "$work"' EXIT
+unset CTRT_COMM CTRT_STORE CTRT_STORE_SECRET CTRT_JOB RANK WORLD_SIZE LOCAL_RANK LOCAL_WORLD_SIZE MASTER_ADDR \
+    MASTER_PORT
+export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1 OMPI_MCA_rmaps_base_oversubscribe=1
+export CTRT_NUM_THREADS=1 CTRT_COMM_TIMEOUT=20
+repeat=${REPEAT:-2}
+
+# by_hand NAME VARIABLE=VALUE... COMMAND...: two ranks, each with the variables, as a script starts them. The output
+# goes to $work/NAME.R.
+by_hand() {
+    name=$1
+    shift
+    for number in 0 1; do
+        if [ "${slurm:-}" ]; then variables="SLURM_PROCID=$number SLURM_STEP_NUM_TASKS=2"
+        else variables="RANK=$number WORLD_SIZE=2"
+        fi
+        # shellcheck disable=SC2086
+        env $variables "$@" >"$work/$name.$number" 2>"$work/$name.$number.err" &
+    done
+}
+
+# joined NAME: waits until the job has made its first collective.
+joined() {
+    tries=0
+    until grep -q 'has joined' "$work/$1".*err 2>/dev/null; do
+        tries=$((tries + 1))
+        [ $tries -lt 500 ] || { echo "$1 has not joined"; return; }
+        sleep 0.02
+    done
+}
+
+# results NAME: what the ranks have printed, in one line; an error without its text.
+results() {
+    cat "$work/$1".? "$work/$1.out" 2>/dev/null | sort | sed 's/error: .*/error/' | tr '\n' ' '
+}
+
+# two_jobs DESCRIPTION REFUSED SETTINGS_A SETTINGS_B: the second job starts while the first one runs. The first one
+# has the right results, and both ranks of the second one fail with the words REFUSED.
+two_jobs() {
+    wrong=
+    for turn in $(seq "$repeat"); do
+        port=$("$builddir/run-rank" port)
+        rm -f "$work"/*
+        # shellcheck disable=SC2086
+        by_hand a MASTER_ADDR=localhost MASTER_PORT="$port" $3 "$rank" sum 1 150 10
+        joined a
+        # shellcheck disable=SC2086
+        by_hand b MASTER_ADDR=localhost MASTER_PORT="$port" $4 "$rank" sum 100 150 10
+        wait
+        [ "$(results a)$(results b)" = "rank 0: 2 rank 1: 2 rank 0: error rank 1: error " ] &&
+            [ "$(cat "$work"/b.? | grep -c "$2")" = 2 ] || wrong="$wrong turn $turn: $(cat "$work"/[ab].?)"
+    done
+    check "$1" "$wrong"
+}
+
+two_jobs "two jobs that a script has started" 'MASTER_PORT' TEST=a TEST=b
+two_jobs "two jobs with CTRT_JOB" 'belongs to another job (a; this process: b)' CTRT_JOB=a CTRT_JOB=b
+two_jobs "two jobs of torchrun" 'belongs to another job' TORCHELASTIC_RUN_ID=4711 TORCHELASTIC_RUN_ID=4712
+two_jobs "two jobs with a file" 'MASTER_PORT' "CTRT_STORE=file://$work/store" "CTRT_STORE=file://$work/store"
+two_jobs "two jobs with one secret" 'MASTER_PORT' CTRT_STORE_SECRET=s CTRT_STORE_SECRET=s
+slurm=yes
+two_jobs "two jobs of Slurm" 'belongs to another job' "CTRT_COMM=host SLURM_JOB_ID=7 SLURM_STEP_ID=0" \
+    "CTRT_COMM=host SLURM_JOB_ID=7 SLURM_STEP_ID=1"
+slurm=
+
+# A strategy that does not connect the ranks, unless it is `single` by choice.
+wrong=
+for strategy in - single data-parallel distributed auto; do
+    rm -f "$work"/*
+    by_hand a MASTER_ADDR=localhost MASTER_PORT="$("$builddir/run-rank" port)" \
+        "$([ $strategy = - ] && echo TEST=a || echo "CTRT_STRATEGY=$strategy")" "$rank" parallel
+    wait
+    case $strategy in - | data-parallel) want=2 ;; *) want=0 ;; esac
+    [ "$(cat "$work"/a.*.err | grep -c 'every rank trains alone')" = "$want" ] &&
+        [ "$(results a)" = "rank 0: 0 rank 1: 0 " ] || wrong="$wrong $strategy: $(cat "$work"/a.*)"
+done
+check "a strategy that does not connect the ranks is a warning" "$wrong"
+
+# The end of a process is not a failure, if it returns from main or calls exit without releasing its communicator.
+# by_hand: rank 0 serves the store.
+orderly() {
+    wrong=
+    for turn in $(seq "$repeat"); do
+        for linger in 0 150 -150; do
+            rm -f "$work"/*
+            if [ "$1" = by_hand ]; then
+                by_hand a MASTER_ADDR=localhost MASTER_PORT="$("$builddir/run-rank" port)" \
+                    CTRT_COMM_REPORT="$work/report-%r" "$rank" sum 1 3 1 $linger
+                wait
+            else
+                MASTER_PORT=${MASTER_ADDR:+$("$builddir/run-rank" port)} CTRT_COMM_REPORT="$work/report-%r" \
+                    timeout 60 "$@" "$rank" sum 1 3 1 $linger >"$work/a.out" 2>"$work/a.0.err"
+                echo "exit status $?" >"$work/a.status"
+            fi
+            [ "$(cat "$work"/a.? "$work/a.out" 2>/dev/null | grep -c '^rank .: [234]$')" -ge 2 ] &&
+                ! grep -q 'status [^0]' "$work/a.status" 2>/dev/null &&
+                ! cat "$work"/report-* "$work"/a.*err | grep -v 'has joined' ||
+                wrong="$wrong turn $turn: $(cat "$work"/*)"
+        done
+    done 2>/dev/null >&2
+    echo "$wrong"
+}
+check "ranks that return from main: started by a script" "$(orderly by_hand)"
+check "ranks that return from main: ctrt run" "$(orderly "$ctrt" run -n 4 --no-prefix)"
+check "ranks that return from main: a file" "$(CTRT_STORE="file://$work/store" orderly by_hand)"
+check "ranks that return from main: ctrt run --on-failure shrink" \
+    "$(orderly "$ctrt" run -n 4 --on-failure shrink --no-prefix)"
+
+for store in tcp file; do
+    rm -f "$work"/*
+    [ $store = tcp ] || export CTRT_STORE="file://$work/store"
+    by_hand a MASTER_ADDR=localhost MASTER_PORT="$("$builddir/run-rank" port)" "$rank" release 15
+    wait
+    unset CTRT_STORE
+    check "a communicator is released without a pause ($store)" "$(awk '!/rank .: [0-9.]+$/ || $3 > 30' "$work"/a.?)"
+done
+
+# Both start at the same time, so either can be the first one.
+wrong=
+for turn in $(seq "$repeat"); do
+    port=$("$builddir/run-rank" port)
+    rm -f "$work"/*
+    by_hand a MASTER_ADDR=localhost MASTER_PORT="$port" CTRT_JOB=a "$rank" sum 1 60 5
+    by_hand b MASTER_ADDR=localhost MASTER_PORT="$port" CTRT_JOB=b "$rank" sum 100 60 5
+    wait
+    case "$(results a)$(results b)" in
+        'rank 0: 2 rank 1: 2 rank 0: error rank 1: error ' | 'rank 0: error rank 1: error rank 0: 200 rank 1: 200 ') ;;
+        *) wrong="$wrong turn $turn: $(cat "$work"/[ab].?)" ;;
+    esac
+done
+check "two jobs that start at the same time" "$wrong"
+
+# The address belongs to another program.
+port=$("$builddir/run-rank" port)
+rm -f "$work"/*
+"$rank" listen "$port" 2>"$work/listen" &
+listener=$!
+while [ ! -s "$work/listen" ]; do sleep 0.02; done
+CTRT_COMM_TIMEOUT=4
+by_hand a MASTER_ADDR=127.0.0.1 MASTER_PORT="$port" "$rank" sum 1 1 0
+tries=0
+while [ "$(results a)" != "rank 0: error rank 1: error " ] && [ $tries -lt 300 ]; do
+    tries=$((tries + 1))
+    sleep 0.05
+done
+kill "$listener"
+wait
+check "an address that another program uses" "$(grep -q 'address is in use' "$work/a.0" || cat "$work"/a.?)"
+CTRT_COMM_TIMEOUT=20
+
+mpirun=$(command -v mpirun.openmpi || command -v mpirun)
+if [ -z "$mpirun" ] || ! "$mpirun" --version 2>&1 | grep -q 'Open MPI\|OpenRTE\|PRTE\|MPICH\|HYDRA'; then
+    skip "two jobs of mpirun" "no mpirun"
+else
+    wrong=
+    for turn in $(seq "$repeat"); do
+        port=$("$builddir/run-rank" port)
+        rm -f "$work"/*
+        for job in a b; do
+            mkdir -p "$work/tmp.$job"
+            TMPDIR=$work/tmp.$job MASTER_ADDR=localhost MASTER_PORT=$port CTRT_COMM=host timeout 60 "$mpirun" -n 2 \
+                "$rank" sum "$([ $job = a ] && echo 1 || echo 100)" 150 10 >"$work/$job.out" 2>"$work/$job.0.err" &
+            [ "$job" = b ] || joined a
+        done
+        wait
+        [ "$(results a)" = "rank 0: 2 rank 1: 2 " ] && ! grep -q 'rank .: [0-9]' "$work/b.out" &&
+            grep -q 'belongs to another job' "$work/b.out" || wrong="$wrong turn $turn: $(cat "$work"/[ab].out)"
+        rm -rf "$work"/tmp.*
+    done
+    check "two jobs of mpirun" "$wrong"
+    # The launcher's own messages about the output of ranks are not errors.
+    check "ranks that return from main: mpirun" "$(orderly "$mpirun" -n 3)"
+    check "ranks that return from main: mpirun, through shared memory" \
+        "$(export MASTER_ADDR=localhost; CTRT_COMM=host orderly "$mpirun" -n 2)"
+fi
+
+# `ctrt run`: the second launcher cannot serve, and its other node is refused.
+wrong=
+for turn in $(seq "$repeat"); do
+    port=$("$builddir/run-rank" port)
+    rm -f "$work"/*
+    for job in a b; do
+        for node in 0 1; do
+            CTRT_JOB=$job timeout 60 "$ctrt" run -n 1 --nodes 2 --node $node --store "tcp://localhost:$port" --no-prefix \
+                "$rank" sum "$([ $job = a ] && echo 1 || echo 100)" 150 10 \
+                >"$work/$job.$node" 2>"$work/$job.$node.err" </dev/null &
+        done
+        [ "$job" = b ] || joined a
+    done
+    wait
+    [ "$(results a)$(results b)" = "rank 0: 2 rank 1: 2 " ] && grep -q 'in use' "$work/b.0.err" &&
+        grep -q 'belongs to another job' "$work/b.1.err" || wrong="$wrong turn $turn: $(cat "$work"/[ab].?*)"
+done
+check "two jobs of ctrt run on two nodes" "$wrong"
+
+finish
