@@ -21,7 +21,7 @@ libctrt_core_la_SOURCES += \
 # device: opening and choosing devices, current devices
 libctrt_core_la_SOURCES += core/device/auto.c core/device/close.c core/device/close.h core/device/current.c \
     core/device/current.h core/device/device.h core/device/internal.h core/device/launcher.c core/device/launcher.h \
-    core/device/open.c core/device/parse.c \
+    core/device/open.c core/device/parse.c core/device/processor_share.c \
     core/device/properties.c core/device/types.c core/device/utilization.c core/device/visible.c \
     core/device/visible.h
 

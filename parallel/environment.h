@@ -13,10 +13,10 @@ ctrt_status environment_store(char *out);
 
 /* Opens the store at `address` for the job of this process. Rank 0 serves it; if the address is in use, it must be by a
  * store of this job (store_job.h). `rank` -1: this process will get its number later. CTRT_ERR_STATE if another job
- * uses the store, or if another process is this rank. `seconds`: as in ctrt_store_open. The first store stays open until
- * the process ends, so that several groups can use it one after the other: if the server ended with one group, ranks
- * that have already joined the next group would lose their connections. A store at another address, of a later call, is
- * closed when its last reference is released. */
+ * uses the store, or if another process is this rank. `seconds`: as in ctrt_store_open. The first store stays open
+ * until the process ends, so that several groups can use it one after the other: if the server ended with one group,
+ * ranks that have already joined the next group would lose their connections. A store at another address, of a later
+ * call, is closed when its last reference is released. */
 ctrt_status environment_open_store(ctrt_store **out, const char *address, int rank, double seconds);
 
 #endif

@@ -49,7 +49,7 @@ comm_host_sources = plugins/comm/host/arena.c plugins/comm/host/devices.c plugin
                     plugins/comm/host/wait.c
 comm_mpi_sources = plugins/comm/mpi/abi.def plugins/comm/mpi/abi.h plugins/comm/mpi/abi_calls.h \
                    plugins/comm/mpi/abi_mpich.c plugins/comm/mpi/abi_mpich.def plugins/comm/mpi/abi_openmpi.c \
-                   plugins/comm/mpi/abi_openmpi.def plugins/comm/mpi/collective.c \
+                   plugins/comm/mpi/abi_openmpi.def plugins/comm/mpi/bounded.c plugins/comm/mpi/collective.c \
                    plugins/comm/mpi/engine.c plugins/comm/mpi/engine.h plugins/comm/mpi/library.c \
                    plugins/comm/mpi/machines.c plugins/comm/mpi/message.c plugins/comm/mpi/opening.c plugins/comm/mpi/rebuild.c \
                    plugins/comm/mpi/wait.c plugins/comm/mpi/window.c

@@ -207,27 +207,21 @@ static int free_port(void)
     return bound ? ntohs(address.sin_port) : 29500;
 }
 
-/* The cpu backend reads CTRT_NUM_THREADS, BLAS and other libraries OMP_NUM_THREADS. */
+/* Sets OMP_NUM_THREADS, which BLAS and other libraries read. The cpu backend divides the processors itself. */
 static void share_processors(int local)
 {
     ctrt_device_properties properties;
     cpu_set_t set;
     const char *level = getenv("CTRT_LOG");
-    const bool log = level != NULL && (strcmp(level, "info") == 0 || strcmp(level, "debug") == 0);
-    if (local == 1)
+    if (local == 1 || getenv("OMP_NUM_THREADS") != NULL)
         return;
     int processors = sched_getaffinity(0, sizeof set, &set) == 0 ? CPU_COUNT(&set) : 1;
     if (ctrt_device_get_properties(&properties, "cpu") == CTRT_OK && properties.processors > 0)
         processors = properties.processors;
-    static const char *const names[] = { "CTRT_NUM_THREADS", "OMP_NUM_THREADS" };
-    for (size_t i = 0; i < 2; i++) {
-        if (getenv(names[i]) != NULL)
-            continue;
-        run_set_number(names[i], processors / local > 1 ? processors / local : 1);
-        if (log)
-            fprintf(stderr, "ctrt run: %s=%s: %d processors for %d ranks\n", names[i], getenv(names[i]), processors,
-                    local);
-    }
+    run_set_number("OMP_NUM_THREADS", processors / local > 1 ? processors / local : 1);
+    if (level != NULL && (strcmp(level, "info") == 0 || strcmp(level, "debug") == 0))
+        fprintf(stderr, "ctrt run: OMP_NUM_THREADS=%s: %d processors for %d ranks\n", getenv("OMP_NUM_THREADS"),
+                processors, local);
 }
 
 /* Opens the store and sets the variables that are the same for all ranks. Returns NULL after a message. */

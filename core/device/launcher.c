@@ -127,7 +127,7 @@ static ctrt_status read_launcher(struct rank_environment *out, const struct laun
     if (names[LOCAL_RANK] != NULL)
         CTRT_TRY(check_range(names[LOCAL_RANK], values[LOCAL_RANK], names[LOCAL_SIZE], values[LOCAL_SIZE]));
     *out = (struct rank_environment) { values[RANK], values[SIZE], values[LOCAL_RANK], values[LOCAL_SIZE],
-                                       launcher->name };
+                                       launcher->name, launcher->variables[RANK][0] };
     return CTRT_OK;
 }
 

@@ -10,6 +10,7 @@
 struct rank_environment {
     int rank, size, local_rank, local_size;
     const char *launcher;               /* "torchrun", "Open MPI", "MPICH", "Slurm"; NULL: no launcher, rank 0 of 1 */
+    const char *rank_variable;          /* "RANK"; NULL: no launcher */
 };
 
 /* Reads the rank and size from the environment. If variables of several launchers are set, the first launcher in the

@@ -24,9 +24,14 @@ static const char *owner_of(const ctrt_param *param)
     return intern_format("%s", stem);
 }
 
+void (*registry_param_default)(ctrt_param_value *out, const char *name);
+
 static ctrt_status host_param(ctrt_param_value *out, const ctrt_param *param)
 {
-    return param_read(out, param, owner_of(param));
+    CTRT_TRY(param_read(out, param, owner_of(param)));
+    if (out->text == NULL && registry_param_default != NULL)
+        registry_param_default(out, param->name);
+    return CTRT_OK;
 }
 
 static const struct ctrt_backend *host_backend(const char *name)

@@ -76,5 +76,7 @@ bool registry_name_valid(const char *name);
 
 /* The function that host->describe calls. Set by the memory layer; NULL: not set. */
 extern bool (*registry_describe)(char *text, size_t bytes, const void *address);
+/* Computes the value of a plugin's parameter that is not set and has no default; set by device/processor_share.c. */
+extern void (*registry_param_default)(ctrt_param_value *out, const char *name);
 
 #endif

@@ -6,6 +6,7 @@
  *                  COUNT all_reduces of VALUE, with pauses. RESULT is the last sum. Returns from main without releasing
  *                  the communicator, LINGER * R milliseconds later, or, if LINGER is negative, -LINGER * (N - R)
  *   release COUNT  joins and releases COUNT communicators. RESULT is the median time of a release in milliseconds
+ *   processors     RESULT is the number of processors that the cpu backend uses
  *   parallel       creates the module of a strategy that the environment names. RESULT is 0
  *   listen PORT    listens on a port of 127.0.0.1 and never answers */
 #include <arpa/inet.h>
@@ -73,6 +74,28 @@ static ctrt_status parallel(void)
     return ctrt_parallel_new(&net, module, NULL, NULL, 0);
 }
 
+static ctrt_status processors(double *out)
+{
+    ctrt_device_properties properties;
+    CTRT_TRY(ctrt_device_get_properties(&properties, "cpu"));
+    *out = properties.processors;
+    return CTRT_OK;
+}
+
+/* The result of a mode with `count` arguments. */
+static ctrt_status result_of(int *rank, double *out, const char *mode, char **arguments, int count)
+{
+    if (strcmp(mode, "sum") == 0 && count >= 3)
+        return sum(rank, out, arguments);
+    if (strcmp(mode, "release") == 0 && count == 1)
+        return release(out, atoi(arguments[0]));
+    if (strcmp(mode, "processors") == 0)
+        return processors(out);
+    if (strcmp(mode, "parallel") == 0)
+        return parallel();
+    return ctrt_fail(CTRT_ERR_INVALID_ARGUMENT, "no mode \"%s\" with %d arguments", mode, count);
+}
+
 static int listen_only(int port)
 {
     const struct sockaddr_in address = {
@@ -91,12 +114,8 @@ int main(int argc, char **argv)
     double result = 0;
     if (argc == 3 && strcmp(argv[1], "listen") == 0)
         return listen_only(atoi(argv[2]));
-    const char *mode = argc > 1 ? argv[1] : "";
-    const bool sums = argc >= 5 && strcmp(mode, "sum") == 0, releases = argc == 3 && strcmp(mode, "release") == 0;
-    if (!sums && !releases && strcmp(mode, "parallel") != 0)
-        return 2;
     (void)ctrt_comm_environment(&rank, NULL, NULL, NULL);
-    if ((sums ? sum(&rank, &result, argv + 2) : releases ? release(&result, atoi(argv[2])) : parallel()) != CTRT_OK) {
+    if (result_of(&rank, &result, argc > 1 ? argv[1] : "", argv + 2, argc - 2) != CTRT_OK) {
         printf("rank %d: error: %s\n", rank, ctrt_error_message());
         return 1;
     }

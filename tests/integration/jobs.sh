@@ -116,6 +116,28 @@ check "ranks that return from main: a file" "$(CTRT_STORE="file://$work/store" o
 check "ranks that return from main: ctrt run --on-failure shrink" \
     "$(orderly "$ctrt" run -n 4 --on-failure shrink --no-prefix)"
 
+# The ranks of one machine divide the processors, whoever starts them. A shell between the launcher and the rank, which
+# has the variables of the rank, is not the launcher.
+two=$(($(nproc) > 1 ? $(nproc) / 2 : 1))
+shared_by_two() {
+    unset CTRT_NUM_THREADS
+    "$@" >"$work/shared" 2>&1
+    wait
+    [ "$(cat "$work"/a.? "$work/shared" 2>/dev/null | sort | grep '^rank .: ' | tr '\n' ' ')" = \
+        "rank 0: $two rank 1: $two " ] || cat "$work"/a.? "$work/shared"
+}
+rm -f "$work"/*
+check "processors of ranks: started by a script" \
+    "$(shared_by_two by_hand a LOCAL_WORLD_SIZE=2 LOCAL_RANK=0 "$rank" processors)"
+rm -f "$work"/*
+check "processors of ranks: ctrt run" "$(shared_by_two "$ctrt" run -n 2 --no-prefix "$rank" processors)"
+check "processors of ranks: ctrt run with a shell" \
+    "$(shared_by_two "$ctrt" run -n 2 --no-prefix sh -c '"$1" processors; true' sh "$rank")"
+check "processors of a single rank" "$(
+    unset CTRT_NUM_THREADS
+    result=$("$ctrt" run -n 1 "$rank" processors)
+    [ "$result" = "rank 0: $("$rank" processors | sed 's/.*: //')" ] || echo "$result")"
+
 for store in tcp file; do
     rm -f "$work"/*
     [ $store = tcp ] || export CTRT_STORE="file://$work/store"
@@ -178,6 +200,29 @@ else
         rm -rf "$work"/tmp.*
     done
     check "two jobs of mpirun" "$wrong"
+    # A rank that does not call MPI_Init, or that stops at its start: the others fail after the time limit of 2 s.
+    for fault in sleep stop; do
+        wrong=
+        for turn in $(seq "$repeat"); do
+            begin=$(date +%s)
+            # shellcheck disable=SC2016
+            CTRT_COMM_TIMEOUT=2 timeout 60 "$mpirun" -n 3 sh -c 'r=${OMPI_COMM_WORLD_RANK:-$PMI_RANK}
+                if [ "$r" = 2 ] && [ "$2" = sleep ]; then exec sleep 50; fi
+                if [ "$r" = 2 ]; then (sleep 0.'"$turn"'; kill -STOP $$; sleep 20; kill -KILL $$) & fi
+                exec "$1" sum 1 100000 1' sh "$rank" $fault >"$work/a.out" 2>"$work/a.err" </dev/null
+            time=$(($(date +%s) - begin))
+            [ $time -le 9 ] && grep -q 'rank [01]: error: .*did not\|rank [01]: error: .*within 2 s' "$work/a.out" ||
+                wrong="$wrong turn $turn: $time s: $(cat "$work/a.out" "$work/a.err")"
+        done
+        check "mpirun: a rank that does not start ($fault)" "$wrong"
+    done
+    rm -f "$work"/*
+    # By default Open MPI binds two ranks to a core each; then these are not divided again.
+    check "processors of ranks: mpirun" "$(shared_by_two "$mpirun" -n 2 --bind-to none "$rank" processors)"
+    one=$two two=1
+    check "processors of ranks: mpirun, bound to cores" \
+        "$(shared_by_two "$mpirun" -n 2 --bind-to core "$rank" processors)"
+    two=$one
     # The launcher's own messages about the output of ranks are not errors.
     check "ranks that return from main: mpirun" "$(orderly "$mpirun" -n 3)"
     check "ranks that return from main: mpirun, through shared memory" \
@@ -191,8 +236,8 @@ for turn in $(seq "$repeat"); do
     rm -f "$work"/*
     for job in a b; do
         for node in 0 1; do
-            CTRT_JOB=$job timeout 60 "$ctrt" run -n 1 --nodes 2 --node $node --store "tcp://localhost:$port" --no-prefix \
-                "$rank" sum "$([ $job = a ] && echo 1 || echo 100)" 150 10 \
+            CTRT_JOB=$job timeout 60 "$ctrt" run -n 1 --nodes 2 --node $node --store "tcp://localhost:$port" \
+                --no-prefix "$rank" sum "$([ $job = a ] && echo 1 || echo 100)" 150 10 \
                 >"$work/$job.$node" 2>"$work/$job.$node.err" </dev/null &
         done
         [ "$job" = b ] || joined a

@@ -92,9 +92,9 @@ check "the store counts 4 ranks" "$(
 check "another secret is refused" "$(
     runs 1 -n 1 env CTRT_STORE_SECRET=other "$rank" store; prints err "CTRT_STORE_SECRET is another one")"
 check "the ranks share the processors" "$(
-    CTRT_LOG=info runs 0 -n 40 --no-prefix sh -c '[ $RANK != 9 ] || echo $CTRT_NUM_THREADS $OMP_NUM_THREADS'
-    has_line out "1 1"; prints err "CTRT_NUM_THREADS=1"
-    CTRT_NUM_THREADS=7 runs 0 -n 2 sh -c 'echo $CTRT_NUM_THREADS'; has_line out "[1] 7")"
+    CTRT_LOG=info runs 0 -n 40 --no-prefix sh -c '[ $RANK != 9 ] || echo $OMP_NUM_THREADS'
+    has_line out "1"; prints err "OMP_NUM_THREADS=1"
+    OMP_NUM_THREADS=7 runs 0 -n 2 sh -c 'echo $OMP_NUM_THREADS'; has_line out "[1] 7")"
 check "CTRT_DEVICE=cpu starts one rank" "$(
     CTRT_DEVICE=cpu runs 0 sh -c 'echo $RANK of $WORLD_SIZE'; has_line out "0 of 1")"
 if [ -f "$builddir/plugins-built/backend-sim.so" ]; then

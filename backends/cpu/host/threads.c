@@ -36,10 +36,17 @@ static int affinity_count(void)
 
 int cpu_allowed_processors(void)
 {
+    static const ctrt_param param = {
+        .size = sizeof(ctrt_param), .name = "CTRT_LOCAL_RANKS", .type = CTRT_PARAM_INT,
+        .help = "ranks that divide the processors of this process; unset: as the launcher's variables say",
+    };
+    ctrt_param_value ranks;
     int count = affinity_count();
     double quota = cpu_cgroup_cpus();
     if (quota > 0 && quota < count)
         count = (int)quota + (quota > (int)quota);      /* one processor of 1.5 would leave a third unused */
+    if (cpu_host->param(&ranks, &param) == CTRT_OK && ranks.integer > 1)
+        count /= ranks.integer < count ? (int)ranks.integer : count;
     return count > 0 ? count : 1;
 }
 

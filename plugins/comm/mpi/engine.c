@@ -111,9 +111,36 @@ static int tag_of(const char *name, const char *kind)
     return (int)(hash % 32749);
 }
 
+struct create_group {
+    mpi_handle handle;
+    int world, tag;
+    int ranks[];
+};
+
+static int create_group(void *data)
+{
+    struct create_group *create = data;
+    return mpi->create_group(&create->handle, create->world, create->ranks, create->tag);
+}
+
+/* MPI_Comm_create_group waits for all ranks of the group. */
 ctrt_status mpi_create_group(struct mpi_comm *comm, const int *ranks, const char *kind)
 {
-    int error = mpi->create_group(&comm->handle, comm->world, ranks, tag_of(comm->config->name, kind));
+    const ctrt_comm_config *config = comm->config;
+    const size_t bytes = (size_t)comm->world * sizeof *ranks;
+    struct create_group *create = calloc(1, sizeof *create + bytes);
+    bool returned;
+    int error = 0;
+    if (create == NULL)
+        return ctrt_fail(CTRT_ERR_OUT_OF_MEMORY, "no memory for a group");
+    create->world = comm->world;
+    create->tag = tag_of(config->name, kind);
+    memcpy(create->ranks, ranks, bytes);
+    CTRT_TRY(mpi_bounded(&returned, &error, create_group, create, config->timeout, config));
+    if (!returned)
+        return ctrt_fail(CTRT_ERR_COMM, "MPI_Comm_create_group did not complete within %g s", config->timeout);
+    comm->handle = create->handle;
+    free(create);
     if (error != 0)
         return mpi_failed("MPI_Comm_create_group", error);
     error = mpi->return_errors(comm->handle);
@@ -210,7 +237,7 @@ static void mpi_destroy(void *state)
 static ctrt_status mpi_create(void **out, const ctrt_comm_config *config)
 {
     struct mpi_comm *comm = NULL;
-    CTRT_TRY(mpi_start());
+    CTRT_TRY(mpi_start(config->timeout));
     struct mpi_place *places = calloc((size_t)config->world, sizeof *places);
     int *ranks = calloc((size_t)config->world, sizeof *ranks);
     ctrt_status status = places && ranks ? comm_alloc(&comm, config)
@@ -311,21 +338,47 @@ static void mpi_free(void *state, void *address)
 
 /* ---- before there is a group ---- */
 
-static ctrt_status mpi_bootstrap(int32_t *rank, int32_t *size, void *data, size_t bytes)
+/* Waits for the request. Of a broadcast whose root does not come, the receiver's memory must remain valid. */
+static ctrt_status bootstrap_wait(bool *complete, mpi_handle request, double seconds)
 {
     struct mpi_pause pause = { 0 };
-    mpi_handle request;
-    int at, n, done = 0;
-    CTRT_TRY(mpi_start());
-    int error = mpi->rank_size(mpi->world(), &at, &n);
-    if (error == 0)
-        error = mpi->ibcast(data, (int)bytes, 0, mpi->world(), &request);
+    int done = 0, error = 0;
     while (error == 0 && !done) {
         error = mpi->test(&request, &done);
         (void)mpi_pause(&pause, NULL, NULL);
+        if (error == 0 && !done && mpi_paused(&pause) > seconds) {
+            mpi_give_up();
+            return ctrt_fail(CTRT_ERR_COMM, "rank 0 has not sent the address of the store within %g s", seconds);
+        }
     }
-    if (error != 0)
-        return mpi_failed("MPI_Ibcast", error);
+    *complete = true;
+    return error == 0 ? CTRT_OK : mpi_failed("MPI_Ibcast", error);
+}
+
+static ctrt_status mpi_bootstrap(int32_t *rank, int32_t *size, void *data, size_t bytes)
+{
+    mpi_handle request;
+    int at, n;
+    bool complete = false;
+    const double limit = mpi_timeout();
+    CTRT_TRY(mpi_start(limit));
+    char *copy = malloc(bytes);
+    if (copy == NULL)
+        return ctrt_fail(CTRT_ERR_OUT_OF_MEMORY, "no memory for the address of a store");
+    memcpy(copy, data, bytes);
+    int error = mpi->rank_size(mpi->world(), &at, &n);
+    if (error == 0)
+        error = mpi->ibcast(copy, (int)bytes, 0, mpi->world(), &request);
+    ctrt_status status = CTRT_OK;
+    if (error == 0)
+        status = bootstrap_wait(&complete, request, limit);
+    else
+        status = mpi_failed("MPI_Ibcast", error);
+    if (status == CTRT_OK)
+        memcpy(data, copy, bytes);
+    if (complete || error != 0)
+        free(copy);
+    CTRT_TRY(status);
     *rank = at;
     *size = n;
     return CTRT_OK;

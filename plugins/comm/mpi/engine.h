@@ -105,8 +105,11 @@ struct mpi_batch {
 extern const struct mpi_abi *mpi;       /* set by mpi_start */
 
 int32_t mpi_probe(char *reason, size_t bytes);
-/* Loads MPI and initialises it unless the program has done so. Waits for the job's other processes without a limit. */
-ctrt_status mpi_start(void);
+/* Loads MPI and initialises it unless the program has done so. Waits for the job's other processes, up to `seconds`; 0:
+ * the parameter CTRT_COMM_TIMEOUT. After that MPI cannot be used in this process. */
+ctrt_status mpi_start(double seconds);
+/* Returns the value of CTRT_COMM_TIMEOUT. */
+double mpi_timeout(void);
 /* MPI must not be finalised at exit, because requests are incomplete. */
 void mpi_give_up(void);
 /* Nor after the loss of a process. */
@@ -152,6 +155,8 @@ struct mpi_pause {
     bool data;
 };
 ctrt_status mpi_pause(struct mpi_pause *pause, ctrt_status (*poll)(void *state), void *state);
+/* Returns the seconds since the first pause. */
+double mpi_paused(const struct mpi_pause *pause);
 
 /* ---- opening.c ---- */
 
@@ -192,6 +197,14 @@ void mpi_window_taken(struct mpi_comm *comm, const ctrt_comm_call *call);
 /* In an epoch after a loss, before groups are created: lets MPI go on without the lost processes.
  * CTRT_ERR_NOT_SUPPORTED if it cannot. */
 ctrt_status mpi_rebuild(const ctrt_comm_config *config);
+
+/* ---- bounded.c ---- */
+
+/* Runs call(data), which may wait for other processes, and waits for its result *error up to `seconds`; also calls
+ * poll of `config`, unless it is NULL. *returned false: it still runs, and the status is that of poll, or CTRT_OK after
+ * the time limit; then MPI is not finalised. `data`: memory of malloc, or NULL; the caller frees it if *returned. */
+ctrt_status mpi_bounded(bool *returned, int *error, int (*call)(void *data), void *data, double seconds,
+                        const ctrt_comm_config *config);
 
 /* ---- engine.c ---- */
 

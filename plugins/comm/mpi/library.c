@@ -30,6 +30,7 @@ static pthread_mutex_t start_lock = PTHREAD_MUTEX_INITIALIZER;      /* guards th
 static pthread_mutex_t call_lock = PTHREAD_MUTEX_INITIALIZER;
 static bool serialized;                 /* MPI calls need call_lock */
 static bool started;                    /* MPI is initialised */
+static bool stuck;                      /* a thread waits in MPI_Init */
 static bool forked;                     /* this process is a child of the one that initialised it */
 static atomic_bool gave_up;
 static atomic_bool rebuilt;             /* processes were lost, for which MPI_Finalize could wait */
@@ -202,6 +203,12 @@ int32_t mpi_probe(char *reason, size_t bytes)
 
 /* ---- initialising and finalising ---- */
 
+double mpi_timeout(void)
+{
+    ctrt_param_value timeout;
+    return mpi_host->param(&timeout, &timeout_param) == CTRT_OK && timeout.integer > 0 ? (double)timeout.integer : 600;
+}
+
 /* Seconds for which a process waits at its end for the others, if it ends early. */
 enum { GRACE = 2 };
 
@@ -212,7 +219,6 @@ enum { GRACE = 2 };
  * may be waiting for it in a collective, and find out about its end only when it ends. */
 static void finalize(void)
 {
-    ctrt_param_value timeout;
     struct mpi_pause pause = { 0 };
     struct timespec now;
     mpi_handle request;
@@ -225,7 +231,7 @@ static void finalize(void)
         return;
     clock_gettime(CLOCK_MONOTONIC, &now);
     const time_t begin = now.tv_sec;
-    const int64_t limit = mpi_host->param(&timeout, &timeout_param) == CTRT_OK ? timeout.integer : 600;
+    const time_t limit = (time_t)mpi_timeout();
     while (mpi->test(&request, &done) == 0 && !done) {
         (void)mpi_pause(&pause, NULL, NULL);
         clock_gettime(CLOCK_MONOTONIC, &now);
@@ -246,17 +252,40 @@ static void log_version(void)
     mpi_host->log(CTRT_LOG_INFO, "mpi", "%s, with the ABI of %s", text, mpi->name);
 }
 
-static ctrt_status initialize(void)
+static int init_call(void *level)
 {
-    int flag = 0, level = 0, error;
+    return mpi->init(level);
+}
+
+/* MPI_Init returns when all processes of the job have called it, so it never returns if one of them is missing. */
+static ctrt_status init_bounded(int *out, double seconds)
+{
+    int error = 0, *level = calloc(1, sizeof *level);
+    bool returned;
+    if (level == NULL)
+        return mpi_host->fail(CTRT_ERR_OUT_OF_MEMORY, "no memory for MPI_Init");
+    CTRT_TRY(mpi_bounded(&returned, &error, init_call, level, seconds, NULL));
+    stuck = !returned;
+    if (stuck)
+        return mpi_host->fail(CTRT_ERR_COMM, "MPI_Init did not complete within %g s: a process of the job has not "
+                              "called it, because it does not create a communicator, is stopped, or has not started",
+                              seconds);
+    *out = *level;
+    free(level);
+    return error == 0 ? CTRT_OK : mpi_host->fail(CTRT_ERR_COMM, "MPI_Init_thread: error %d", error);
+}
+
+static ctrt_status initialize(double seconds)
+{
+    int flag = 0, level = 0;
+    if (stuck)
+        return mpi_host->fail(CTRT_ERR_COMM, "MPI_Init still waits for other processes since an earlier call");
     CTRT_TRY(load());
     if (mpi->finalized(&flag) == 0 && flag)
         return mpi_host->fail(CTRT_ERR_STATE, "the program has called MPI_Finalize; MPI cannot be used any more");
     (void)mpi->initialized(&flag);
     if (!flag) {
-        error = mpi->init(&level);
-        if (error != 0)
-            return mpi_host->fail(CTRT_ERR_COMM, "MPI_Init_thread: error %d", error);
+        CTRT_TRY(init_bounded(&level, seconds > 0 ? seconds : mpi_timeout()));
         (void)mpi->return_errors(mpi->world());
         atexit(finalize);
     } else {
@@ -271,10 +300,10 @@ static ctrt_status initialize(void)
     return CTRT_OK;
 }
 
-ctrt_status mpi_start(void)
+ctrt_status mpi_start(double seconds)
 {
     pthread_mutex_lock(&start_lock);
-    ctrt_status status = started ? CTRT_OK : initialize();
+    ctrt_status status = started ? CTRT_OK : initialize(seconds);
     pthread_mutex_unlock(&start_lock);
     if (status == CTRT_OK && forked)
         return mpi_host->fail(CTRT_ERR_STATE, "MPI cannot be used after fork");

@@ -54,6 +54,11 @@ ctrt_status mpi_pause(struct mpi_pause *pause, ctrt_status (*poll)(void *state),
     return CTRT_OK;
 }
 
+double mpi_paused(const struct mpi_pause *pause)
+{
+    return pause->begin > 0 ? 1e-9 * (double)(clock_now() - pause->begin) : 0;
+}
+
 static ctrt_status wait_for(struct mpi_comm *comm, const ctrt_comm_call *call, mpi_handle *requests, int count,
                             bool data)
 {
