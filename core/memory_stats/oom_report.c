@@ -83,15 +83,18 @@ static void look_around(struct finding *f, struct device_memory *memory, size_t 
         f->owner_count = 0;
 }
 
-/* Returns the option of the lowest policy that reduces fragmentation. NULL: there is none, or it is in use. */
+/* Returns the option of the lowest policy under which the free memory would suffice. NULL: there is none, or it is in
+ * use. Segments that grow consist of pages, so cached memory and free memory of the device are used together. */
 static const char *fragmentation_option(const struct finding *f)
 {
+    const uint64_t allowed = f->limit > f->reserved ? f->limit - f->reserved : 0;
+    const bool grows = CTRT_SLOT(f->memory->device->backend->memory, map);
     const char *upper = strrchr(f->memory->policy_name, '+'),
                *lowest = upper != NULL ? upper + 1 : f->memory->policy_name;
-    if (strcmp(lowest, "caching") != 0 || f->expandable)
+    if (strcmp(lowest, "caching") != 0 || f->expandable || !f->largest_known || f->largest >= f->requested
+        || f->cached + (grows ? MIN(f->free_bytes, allowed) : 0) < f->requested)
         return NULL;
-    return CTRT_SLOT(f->memory->device->backend->memory, map) ? "expandable=true makes segments grow instead"
-                                                              : "max_split=64m does not split large segments";
+    return grows ? "expandable=true makes segments grow instead" : "max_split=64m does not split large segments";
 }
 
 /* Chooses the most effective remedy. */
@@ -114,9 +117,10 @@ static void advise(char advice[256], const struct finding *f)
     else if (f->total > 0 && f->requested > f->total)
         snprintf(advice, 256,
                  "The block is larger than the device: split the tensor, or use a device with more memory");
-    else if (f->largest_known && f->cached >= f->requested && f->largest < f->requested && gaps != NULL)
-        snprintf(advice, 256, "Free memory is fragmented, the largest free block is %s: CTRT_MEMORY=%s:%s",
-                 format_bytes(a, f->largest), memory->policy_name, gaps);
+    else if (gaps != NULL)
+        snprintf(advice, 256, "%s is free, but no block is larger than %s: CTRT_MEMORY=%s:%s",
+                 format_bytes(a, f->cached + f->free_bytes), format_bytes(b, MAX(f->largest, f->free_bytes)),
+                 memory->policy_name, gaps);
     else if (f->total > 0 && f->others > f->total / 2)
         snprintf(advice, 256, "Other processes hold %s of the device's %s: use another device, or end them",
                  format_bytes(a, f->others), format_bytes(b, f->total));

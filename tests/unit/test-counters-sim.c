@@ -102,6 +102,15 @@ TEST(advice, "the advice in an out-of-memory message fits the policy")
                 for (int k = 0; k < 15; k += 2)
                     ctrt_tensor_release(&parts[k]);
                 empty_fails(3 << 20, device, c->gaps);
+                /* 12 MiB in a segment of 56, and 8 MiB of the device are in no segment. */
+                tensors_release(parts, 15);
+                OK(ctrt_memory_empty_cache(device), ctrt_empty(&one, CTRT_SHAPE(14 << 20), CTRT_F32, device));
+                ctrt_tensor_release(&one);
+                CHECK_OK(ctrt_empty(&one, CTRT_SHAPE(3 << 20), CTRT_F32, device));
+                empty_fails(12 << 20, device, c->gaps);
+                empty_fails(13 << 20, device, c->gaps);
+                empty_fails(14 << 20, device, c->full);
+                ctrt_tensor_release(&one);
             }
             tensors_release(parts, 15);
         }
