@@ -4,8 +4,7 @@
 #include "base/base.h"
 #include "base/host_alloc.h"
 #include "data/image.h"
-#include "data/mapped_file.h"
-#include "data/parsers.h"
+#include "data/rows.h"
 #include "tensor/shape.h"
 
 bool array_bytes(size_t *out, const struct array_header *header)
@@ -73,6 +72,7 @@ ctrt_status idx_parse(struct array_header *out, const void *bytes, size_t size)
 struct idx_state {
     struct mapped_file images, labels;
     const unsigned char *pixels, *label;        /* the values; label NULL: no labels */
+    struct array_header label_array;
     int64_t count, height, width;
     ctrt_image_options options;
 };
@@ -82,13 +82,25 @@ static int64_t idx_length(void *state)
     return ((struct idx_state *)state)->count;
 }
 
+/* Labels are big-endian integers of 1, 2 or 4 bytes. */
+static int64_t label_at(const struct idx_state *s, int64_t index)
+{
+    const size_t bytes = s->label_array.element;
+    const unsigned char *at = s->label + (size_t)index * bytes;
+    uint64_t value = 0;
+    for (size_t i = 0; i < bytes; i++)
+        value = value << 8 | at[i];
+    const int unused = s->label_array.dtype != CTRT_U8 ? 64 - 8 * (int)bytes : 0;
+    return (int64_t)(value << unused) >> unused;            /* extends the sign */
+}
+
 static ctrt_status idx_item(ctrt_sample *sample, void *state)
 {
     struct idx_state *s = state;
     CTRT_TRY(mapped_file_check(&s->images));
     if (s->label != NULL) {
         CTRT_TRY(mapped_file_check(&s->labels));
-        *(int64_t *)sample->out[1] = s->label[sample->index];
+        *(int64_t *)sample->out[1] = label_at(s, sample->index);
     }
     const unsigned char *pixels = s->pixels + sample->index * s->height * s->width;
     const ctrt_image image = ctrt_image_chw((void *)(uintptr_t)pixels, CTRT_U8, 1, s->height, s->width);
@@ -103,16 +115,19 @@ static void idx_free(void *state)
     host_free(s);
 }
 
-/* Maps the file, which must have u8 values and `ndim` dimensions. */
+/* Maps the file, which must have `ndim` dimensions, for images u8 values, for labels integers. */
 static ctrt_status open_idx(struct mapped_file *file, struct array_header *header, const char *path, int ndim)
 {
+    const bool labels = ndim == 1;
     char shape[SHAPE_TEXT_BYTES];
     CTRT_TRY(mapped_file_open(file, path));
     CTRT_TRY(ctrt_context(idx_parse(header, file->bytes, file->size), "%.500s", path));
-    if (header->dtype != CTRT_U8 || header->ndim != ndim)
-        return ctrt_fail(CTRT_ERR_FORMAT, "%.500s: %s of shape %s, expected u8 with %d dimension%s", path,
-                         ctrt_dtype_name(header->dtype), shape_text(shape, header->shape, header->ndim), ndim,
-                         ndim == 1 ? " (labels)" : "s (images)");
+    const bool fits = labels ? !ctrt_dtype_is_floating(header->dtype) : header->dtype == CTRT_U8;
+    if (!fits || header->ndim != ndim)
+        return ctrt_fail(CTRT_ERR_FORMAT, "%.500s: %s of shape %s, expected %s; ctrt_idx_arrays_dataset reads other "
+                         "arrays", path, ctrt_dtype_name(header->dtype),
+                         shape_text(shape, header->shape, header->ndim),
+                         labels ? "integers with 1 dimension (labels)" : "u8 with 3 dimensions (images)");
     return CTRT_OK;
 }
 
@@ -129,6 +144,7 @@ static ctrt_status idx_open(struct idx_state *s, const char *images, const char 
     if (labels == NULL)
         return CTRT_OK;
     CTRT_TRY(open_idx(&s->labels, &header, labels, 1));
+    s->label_array = header;
     s->label = s->labels.bytes + header.begin;
     if (header.shape[0] == s->count)
         return CTRT_OK;
@@ -155,4 +171,9 @@ ctrt_status ctrt_idx_dataset(ctrt_dataset **out, const char *images, const char 
     if (status != CTRT_OK)
         idx_free(s);
     return status;
+}
+
+ctrt_status ctrt_idx_arrays_dataset(ctrt_dataset **out, const char *const *names, const char *const *paths, int count)
+{
+    return rows_of_files(out, "idx_arrays_dataset", idx_parse, names, paths, count);
 }

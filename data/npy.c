@@ -3,7 +3,6 @@
  * 32 bits), the header, which is a Python dictionary with descr, fortran_order and shape, and the values
  * (numpy.lib.format). */
 #include "base/base.h"
-#include "base/host_alloc.h"
 #include "data/rows.h"
 #include "tensor/shape.h"
 
@@ -154,32 +153,7 @@ ctrt_status npy_parse(struct array_header *out, const void *bytes, size_t size)
     return CTRT_OK;
 }
 
-static ctrt_status npy_open(struct rows *rows, const char *const *names, const char *const *paths, int count)
-{
-    for (int k = 0; k < count; k++) {
-        struct array_header header;
-        if (names[k] == NULL || paths[k] == NULL)
-            return ctrt_fail(CTRT_ERR_INVALID_ARGUMENT, "npy_dataset: %s[%d] is NULL",
-                             names[k] == NULL ? "names" : "paths", k);
-        CTRT_TRY(mapped_file_open(&rows->files[k], paths[k]));
-        rows->file_count++;
-        CTRT_TRY(ctrt_context(npy_parse(&header, rows->files[k].bytes, rows->files[k].size), "%.500s", paths[k]));
-        if (header.dtype == 0)
-            return ctrt_fail(CTRT_ERR_NOT_SUPPORTED, "%.500s: unsigned integers of %zu bytes, which ctrt does not "
-                             "have; convert the array with astype to i4 or i8", paths[k], header.element);
-        CTRT_TRY(rows_add(rows, names[k], &header, &rows->files[k]));
-    }
-    return CTRT_OK;
-}
-
 ctrt_status ctrt_npy_dataset(ctrt_dataset **out, const char *const *names, const char *const *paths, int count)
 {
-    if (out == NULL || names == NULL || paths == NULL)
-        return fail_null("npy_dataset", out == NULL ? "out" : names == NULL ? "names" : "paths");
-    if (count < 1 || count > CTRT_MAX_FIELDS)
-        return ctrt_fail(CTRT_ERR_INVALID_ARGUMENT, "npy_dataset: %d files, expected 1 to %d", count, CTRT_MAX_FIELDS);
-    struct rows *rows = host_calloc(sizeof *rows);
-    if (rows == NULL)
-        return out_of_memory(sizeof *rows, "a dataset");
-    return rows_dataset(out, rows, "npy", npy_open(rows, names, paths, count));
+    return rows_of_files(out, "npy_dataset", npy_parse, names, paths, count);
 }

@@ -31,9 +31,16 @@ struct csv_table {
     int64_t rows, columns;              /* columns: without the label */
     float *x;                           /* [rows, columns] */
     void *y;                            /* [rows], i64 or f32; NULL: no label */
+    char **classes;                     /* with options->label_classes: the names, sorted */
+    int64_t class_count;
 };
-/* On success the caller frees x and y with host_free. */
+/* On success the caller frees the table with csv_free. */
 ctrt_status csv_parse(struct csv_table *out, const void *bytes, size_t size, const ctrt_csv_options *options);
+void csv_free(struct csv_table *table);
+
+/* gzip.c: decompresses a file with zlib, which is loaded when the function is called first. On success the caller frees
+ * *out with host_free. CTRT_ERR_NOT_FOUND: zlib is not installed; CTRT_ERR_FORMAT: a malformed or truncated file. */
+ctrt_status gzip_read(void **out, size_t *bytes, int fd);
 
 /* Multiplies the sizes of the shape and the bytes of an element. Returns false if the product is above 2^62. */
 bool array_bytes(size_t *out, const struct array_header *header);

@@ -101,3 +101,39 @@ ctrt_status rows_dataset(ctrt_dataset **out, struct rows *rows, const char *name
         rows_free(rows);
     return status;
 }
+
+static ctrt_status open_file(struct rows *rows, const char *function,
+                             ctrt_status (*parse)(struct array_header *out, const void *bytes, size_t size),
+                             const char *name, const char *path)
+{
+    struct array_header header;
+    struct mapped_file *file = &rows->files[rows->file_count];
+    if (name == NULL || path == NULL)
+        return ctrt_fail(CTRT_ERR_INVALID_ARGUMENT, "%s: %s[%d] is NULL", function, name == NULL ? "names" : "paths",
+                         rows->file_count);
+    CTRT_TRY(mapped_file_open(file, path));
+    rows->file_count++;
+    CTRT_TRY(ctrt_context(parse(&header, file->bytes, file->size), "%.500s", path));
+    if (header.dtype == CTRT_DTYPE_DEFAULT)
+        return ctrt_fail(CTRT_ERR_NOT_SUPPORTED, "%.500s: unsigned integers of %zu bytes, which ctrt does not have; "
+                         "convert the array with astype to i4 or i8", path, header.element);
+    return rows_add(rows, name, &header, file);
+}
+
+ctrt_status rows_of_files(ctrt_dataset **out, const char *function,
+                          ctrt_status (*parse)(struct array_header *out, const void *bytes, size_t size),
+                          const char *const *names, const char *const *paths, int count)
+{
+    ctrt_status status = CTRT_OK;
+    if (out == NULL || names == NULL || paths == NULL)
+        return fail_null(function, out == NULL ? "out" : names == NULL ? "names" : "paths");
+    if (count < 1 || count > CTRT_MAX_FIELDS)
+        return ctrt_fail(CTRT_ERR_INVALID_ARGUMENT, "%s: %d files, expected 1 to %d", function, count,
+                         CTRT_MAX_FIELDS);
+    struct rows *rows = host_calloc(sizeof *rows);
+    if (rows == NULL)
+        return out_of_memory(sizeof *rows, "a dataset");
+    for (int k = 0; k < count && status == CTRT_OK; k++)
+        status = open_file(rows, function, parse, names[k], paths[k]);
+    return rows_dataset(out, rows, function, status);
+}

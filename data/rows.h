@@ -22,5 +22,10 @@ ctrt_status rows_add(struct rows *rows, const char *name, const struct array_hea
                      const struct mapped_file *file);
 /* Creates the dataset, which owns `rows`. If `status` or the result is an error, frees `rows` and returns the error. */
 ctrt_status rows_dataset(ctrt_dataset **out, struct rows *rows, const char *name, ctrt_status status);
+/* Creates a dataset whose field names[k] is the array of file paths[k], which `parse` reads. `function`: for
+ * messages. */
+ctrt_status rows_of_files(ctrt_dataset **out, const char *function,
+                          ctrt_status (*parse)(struct array_header *out, const void *bytes, size_t size),
+                          const char *const *names, const char *const *paths, int count);
 
 #endif

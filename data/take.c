@@ -9,8 +9,8 @@
 #include "memory/hazard.h"
 #include "tensor/pinned.h"
 
-/* A waiting loader checks the workers and their stderr this often; more often while they write much to stderr, because a
- * worker whose pipe is full waits for the loader. */
+/* A waiting loader checks the workers and their stderr this often; more often while they write much to stderr, because
+ * a worker whose pipe is full waits for the loader. */
 #define SLICE_NS      10000000
 #define BUSY_SLICE_NS 200000
 

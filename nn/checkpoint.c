@@ -166,8 +166,8 @@ static size_t staged_after(size_t at, const struct safetensors_item *item)
     return (at + bytes + 15) & ~(size_t)15;
 }
 
-/* Writes a view of `tensor` without the elements that share memory with others in `expanded`, a tensor of the same shape
- * with expanded dimensions. */
+/* Writes a view of `tensor` without the elements that share memory with others in `expanded`, a tensor of the same
+ * shape with expanded dimensions. */
 static ctrt_status first_elements(ctrt_tensor **out, ctrt_tensor *tensor, const ctrt_tensor *expanded)
 {
     CTRT_AUTO(tensor) first = NULL;
@@ -179,8 +179,8 @@ static ctrt_status first_elements(ctrt_tensor **out, ctrt_tensor *tensor, const 
     return CTRT_OK;
 }
 
-/* If elements of the tensor share memory, checks that their values in host memory are equal, and moves those that are to
- * be written, one for each element in memory, to the beginning of `staged`. */
+/* If elements of the tensor share memory, checks that their values in host memory are equal, and moves those that are
+ * to be written, one for each element in memory, to the beginning of `staged`. */
 static ctrt_status stage_expanded(char *staged, ctrt_tensor *tensor)
 {
     const ctrt_ints shape = ctrt_ints_of(ctrt_tensor_shape(tensor), ctrt_tensor_ndim(tensor));

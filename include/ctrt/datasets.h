@@ -39,8 +39,8 @@ typedef struct ctrt_image_options {
  * 0. */
 CTRT_API ctrt_status ctrt_read_image_with(ctrt_tensor **out, const char *path, const ctrt_image_options *options);
 
-/* IDX files, the format of MNIST and Fashion-MNIST: images u8 (N, H, W), labels u8 (N). `labels` NULL: without the
- * field "label". `options` NULL: the defaults. The files must not be compressed. */
+/* IDX files, the format of MNIST and Fashion-MNIST: images u8 (N, H, W), labels of integers (N). `labels` NULL: without
+ * the field "label". `options` NULL: the defaults. The files must not be compressed. */
 CTRT_API ctrt_status ctrt_idx_dataset(ctrt_dataset **out, const char *images, const char *labels,
                                       const ctrt_image_options *options);
 
@@ -71,19 +71,30 @@ typedef struct ctrt_csv_options {
     bool header;                        /* the first line has names, and is skipped */
     int label;                          /* the column with the label: 1 is the first, -1 the last; 0: none */
     bool label_float;                   /* the label is f32 instead of i64 */
+    bool label_classes;                 /* labels are texts; "y" is the place of the label among all of them, sorted */
+    bool missing_nan;                   /* empty cells and NA, N/A, NULL, null, None, ? are NaN; else they are errors */
     int64_t reserved[4];                /* 0 */
 } ctrt_csv_options;
 
 /* A text file of numbers, one sample per line, which is read into memory. Fields: "x", f32 (columns without the
- * label), and, if a label was chosen, "y", i64 () or f32 (). Numbers are as strtod reads them in the C locale, may be
- * quoted and surrounded by spaces. Lines end in LF or CR LF; empty lines are skipped. `options` NULL: the defaults. */
+ * label), and, if a label was chosen, "y", i64 () or f32 (). Numbers are as strtod reads them in the C locale. Cells
+ * may be in quotes (a quote inside is written twice) and surrounded by spaces, also inside the quotes. Lines end in LF
+ * or CR LF; empty lines are skipped. A file compressed by gzip is read with zlib (libz.so.1). `options` NULL: the
+ * defaults. */
 CTRT_API ctrt_status ctrt_csv_dataset(ctrt_dataset **out, const char *path, const ctrt_csv_options *options);
+/* Returns the text of class `label` of a table with label_classes, valid as long as the dataset; NULL if there is none,
+ * or for another dataset. */
+CTRT_API const char *ctrt_csv_class(const ctrt_dataset *dataset, int64_t label);
 
 /* Arrays of numpy.save, mapped into memory: file k is field names[k]. Sample i is row i of each array, so the arrays
  * have the same first size. Rows of arrays in Fortran order and of big-endian numbers are converted when they are read.
  * CTRT_ERR_NOT_SUPPORTED for types that ctrt lacks. */
 CTRT_API ctrt_status ctrt_npy_dataset(ctrt_dataset **out, const char *const *names, const char *const *paths,
                                       int count);
+
+/* The same for IDX files of any type: u8, i8, i16, i32, f32, f64, whose numbers are big-endian. */
+CTRT_API ctrt_status ctrt_idx_arrays_dataset(ctrt_dataset **out, const char *const *names, const char *const *paths,
+                                             int count);
 
 /* Tensors of a safetensors file, mapped into memory: each is a field. `names`: which of them, and in which order; NULL
  * (with count 0): all, sorted by name. Sample i is row i of each tensor. CTRT_ERR_NOT_FOUND for an unknown name. */

@@ -12,6 +12,8 @@ static const char *const fuzz_examples[] = {
     "\x93NUMPY\1`:`{'descr': '<f4', 'fortran_order': False, 'shape': (2, 1), }abcdefgh",
     "\x93NUMPY\2`9```{'shape':(), 'descr':\"|u1\",'fortran_order':True} \n                   \n\n\n\nx",
     "1,2,3\n4,5,6\n", "a;b\r\n\n\"1.5\";-2e-3", "\xef\xbb\xbf" "7\t8", "nan,inf\n0x1p4,1e999",
+    "\" cat, x\",1\n dog ,2\n\"a\"\"b\", 3",
+    "1,NA\n,2\n?,null",
     "\x93NUMPY\1`;`{'descr': '>u2', 'fortran_order': False, 'shape': (2, 1), }abcdefgh",
     "\x88\xd8\x34\1\1```\2```",
     "P5 2 1 255\nab", "P6\n# c\n1 1 15\nabc", "P5 1 2 65535\nabcd",
@@ -36,16 +38,18 @@ static void try_csv(const uint8_t *data, size_t size)
 {
     static const ctrt_csv_options options[] = {
         { .separator = ',' }, { .separator = ';', .header = true }, { .separator = '\t', .label = -1 },
-        { .separator = ',', .label = 2, .label_float = true },
+        { .separator = ',', .label = 2, .label_float = true }, { .separator = ' ', .missing_nan = true },
+        { .separator = ',', .label = 1, .label_classes = true },
     };
-    for (int k = 0; k < 4; k++) {
+    for (int k = 0; k < 6; k++) {
         struct csv_table table;
         if (csv_parse(&table, data, size, &options[k]) != CTRT_OK)
             continue;
-        PROMISE(table.rows >= 1 && table.columns >= 1 && (size_t)(table.rows * table.columns) <= size);
+        PROMISE(table.rows >= 1 && table.columns >= 1 && (size_t)(table.rows * table.columns) <= size + 1);
         PROMISE((table.y != NULL) == (options[k].label != 0));
-        host_free(table.x);
-        host_free(table.y);
+        for (int64_t i = 0; i < table.rows && options[k].label_classes; i++)
+            PROMISE(((int64_t *)table.y)[i] >= 0 && ((int64_t *)table.y)[i] < table.class_count);
+        csv_free(&table);
     }
 }
 

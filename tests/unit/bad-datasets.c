@@ -18,6 +18,7 @@ void bad_datasets(void)
     NULL_IN3(ctrt_npy_dataset, &d, names, paths, 1);
     NULL_IN2(ctrt_safetensors_dataset, &d, path, NULL, 0);
     NULL_IN3(ctrt_tokens_dataset, &d, path, &tokens);
+    NULL_IN3(ctrt_idx_arrays_dataset, &d, names, paths, 1);
     NULLS1(ctrt_read_image, path, 3);
     NULL_IN3(ctrt_read_image_with, &out, path, &decode);
     BAD(INVALID_ARGUMENT, ctrt_read_image_with(&out, path, &options));
@@ -29,7 +30,7 @@ void bad_datasets(void)
         ctrt_cifar_dataset(&d, paths, 1, (ctrt_cifar_kind)7, NULL), ctrt_npy_dataset(&d, names, paths, 99),
         ctrt_npy_dataset(&d, names + 1, paths, 1), ctrt_safetensors_dataset(&d, path, names, -1),
         ctrt_safetensors_dataset(&d, path, NULL, 1), ctrt_read_image(&out, path, 2));
-    FINE(d == NULL, ctrt_image_folder_class(NULL, 0) == NULL, ctrt_image_folder_path(NULL, 0) == NULL);
+    FINE(d == NULL, ctrt_csv_class(NULL, 0) == NULL, ctrt_image_folder_class(NULL, 0) == NULL, ctrt_image_folder_path(NULL, 0) == NULL);
 }
 
 void bad_transforms(void)

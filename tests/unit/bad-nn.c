@@ -261,11 +261,13 @@ static void checkpoints(void)
     NULL_IN2(ctrt_save, p.linear, nowhere), NULL_IN2(ctrt_load, p.linear, nowhere);
     NULL_IN2(ctrt_optimizer_save, p.sgd, nowhere), NULL_IN2(ctrt_optimizer_load, p.sgd, nowhere);
     NULL_IN3(ctrt_save_tensors, nowhere, names, pair, 2);
+    BAD(INVALID_ARGUMENT, ctrt_save_tensors_with_metadata(nowhere, names, pair, 2, NULL, 1));
     BAD(INVALID_ARGUMENT, ctrt_save_tensors(nowhere, names, hole, 2));
     NULL_IN2(ctrt_tensor_file_open, &file, nowhere);
     FINE((ctrt_tensor_file_release(&file), ctrt_tensor_file_release(NULL), file == NULL),
         ctrt_tensor_file_count(NULL) == 0 && ctrt_tensor_file_name(NULL, 0) == NULL
-             && ctrt_tensor_file_metadata(NULL, "a") == NULL);
+             && ctrt_tensor_file_metadata(NULL, "a") == NULL,
+         ctrt_tensor_file_dtype(NULL, 0) == NULL && ctrt_tensor_file_metadata_key(NULL, 0) == NULL);
     BAD(INVALID_ARGUMENT, ctrt_tensor_file_read(&out, NULL, "a", NULL));
 }
 

@@ -115,7 +115,8 @@ TEST(idx, "IDX: images and labels, resized, normalised, malformed")
             "truncated: u8 of shape [1, 1, 2] needs 2 bytes after the header, the file has 1"),
         BAD("\0\0\x08\3\0\0\0\1\0\0\0\1\0\0\0\1xyz", FORMAT, "too long: u8 of shape [1, 1, 1] needs 1 bytes"),
         BAD("\0\0\x0e\3\xff\xff\xff\xff\xff\xff\xff\xff\xff\xff\xff\xff", FORMAT, "needs more than"),
-        BAD("\0\0\x08\1\0\0\0\1x", FORMAT, "u8 of shape [1], expected u8 with 3 dimensions (images)"),
+        BAD("\0\0\x08\1\0\0\0\1x", FORMAT, "u8 of shape [1], expected u8 with 3 dimensions (images); "
+            "ctrt_idx_arrays_dataset reads other arrays"),
         BAD("\0\0\x0c\3\0\0\0\0\0\0\0\1\0\0\0\1", FORMAT, "i32 of shape [0, 1, 1], expected u8"),
         BAD("\0\0\x08\3\0\0\0\1\0\0\0\0\0\0\0\2", FORMAT, "images of 2x0 (width x height)"),
         BAD("\0\0\x08\3\0\0\0\1\0\0\0\2\0\0\0\0", FORMAT, "images of 0x2 (width x height)"),
@@ -123,9 +124,19 @@ TEST(idx, "IDX: images and labels, resized, normalised, malformed")
     CHECK_BAD(cases, ctrt_idx_dataset(out, bad_path, NULL, NULL));
     static const struct bad labels_cases[] = {
         BAD("\0\0\x08\1\0\0\0\1x", FORMAT, "has 1 labels for the 2 images"),
-        BAD(IDX_IMAGES, FORMAT, "expected u8 with 1 dimension (labels)"),
+        BAD(IDX_IMAGES, FORMAT, "expected integers with 1 dimension (labels)"),
+        BAD("\0\0\x0d\1\0\0\0\1abcd", FORMAT, "f32 of shape [1], expected integers"),
     };
     CHECK_BAD(labels_cases, ctrt_idx_dataset(out, images, bad_path, NULL));
+    const char *wide = FILE_OF("wide", "\0\0\x0c\1\0\0\0\2\0\1\0\2\xff\xff\xff\xfe");
+    const char *real = FILE_OF("real", "\0\0\x0d\2\0\0\0\2\0\0\0\1\x3f\xc0\0\0\xc0\0\0\0");
+    CHECK_OK(ctrt_idx_dataset(&d, images, wide, NULL));
+    CHECK_FIELD(d, 0, 1, 65538);
+    CHECK_FIELD(d, 1, 1, -2);
+    CHECK_OK(ctrt_idx_arrays_dataset(&d, (const char *[]){ "x", "y" }, (const char *[]){ real, wide }, 2));
+    CHECK_FIELD(d, 0, 0, 1.5);
+    CHECK_FIELD(d, 1, 0, -2);
+    CHECK_FIELD(d, 1, 1, -2);
     CHECK_OK(ctrt_idx_dataset(&d, images, labels, NULL));
     REQUIRE_TRUE(truncate(images, 20) == 0);
     ctrt_tensor *fields[2] = { NULL };
@@ -182,6 +193,9 @@ TEST(csv, "CSV: separators, quotes, labels, headers, malformed")
         { "\xef\xbb\xbf" "a;b\n\n 1.5 ; -2e-3\n \n", { .separator = ';', .header = true }, 1, { 1.5, -2e-3f }, 2, 0 },
         { "\"7\"\t\"0.25\"\n", { .separator = '\t', .label = 2, .label_float = true }, 1, { 7 }, 1, 0.25 },
         { "1 2 -3\n", { .separator = ' ' }, 1, { 1, 2, -3 }, 3, 0 },
+        { "\" 7 \" , \"\t8\"\n", { 0 }, 1, { 7, 8 }, 2, 0 },
+        { "\"a,b\",\"c\"\"d\"\n1,2\n", { .header = true }, 1, { 1, 2 }, 2, 0 },
+        { "1,,N/A,\"\"\n", { .missing_nan = true }, 1, { 1, NAN, NAN, NAN }, 4, 0 },
     };
     EACH(c, cases) {
         CTRT_AUTO(dataset) d = NULL;
@@ -206,21 +220,49 @@ TEST(csv, "CSV: separators, quotes, labels, headers, malformed")
         BAD("\n \n", FORMAT, "no numbers"),
         BAD("1,2\n3,x4\n", FORMAT, "line 2, column 2: expected a number, found \"x4\""),
         BAD("1,2\n\n3\n", FORMAT, "line 3 has 1 columns, expected 2 as in the first line"),
-        BAD("1,,2\n", FORMAT, "line 1, column 2 is empty"),
+        BAD("1,,2\n", FORMAT, "line 1, column 2 is empty, expected a number; with options.missing_nan"),
+        BAD("1,2\n1,NA\n", FORMAT, "found \"NA\"; with options.missing_nan it is NaN"),
+        BAD("width,height\n1,2\n", FORMAT, "found \"width\"; if this line has names, set options.header"),
+        BAD("1,\"2\n", FORMAT, "line 1, column 2: expected a number, found \"\"2\""),
+        BAD("\x1f\x8b\x08", FORMAT, "truncated"),
+        BAD("\x1f\x8b\x08\0\0\0\0\0\2\3\xff\xff\xff\xff\xff\xff\xff\xff\xff\xff\xff", FORMAT, "malformed"),
         BAD("1,2\n3,4\0\n", FORMAT, "line 2, column 2: expected a number"),
     };
     CHECK_BAD(bad, ctrt_csv_dataset(out, bad_path, NULL));
     static const struct bad tabs[] = { BAD("1\t2\n \n\t\n", FORMAT, "line 3, column 1 is empty") };
     CHECK_BAD(tabs, ctrt_csv_dataset(out, bad_path, (&(ctrt_csv_options){ .separator = '\t' })));
     static const struct bad labels[] = {
-        BAD("1,0.5\n", FORMAT, "line 1, column 2: the label 0.5 is not an integer"),
+        BAD("1,0.5\n", FORMAT, "line 1, column 2: the label 0.5 is not an integer; with options.label_float"),
+        BAD("1,cat\n", FORMAT, "found \"cat\"; if labels are texts, set options.label_classes"),
         BAD("1\n", FORMAT, "no column except the label"),
     };
     CHECK_BAD(labels, ctrt_csv_dataset(out, bad_path, (&(ctrt_csv_options){ .label = -1 })));
     CTRT_AUTO(dataset) d = NULL;
     const char *path = FILE_OF("table", "1,2\n");
     FAILS(INVALID_ARGUMENT, (ctrt_csv_dataset(&d, path, &(ctrt_csv_options){ .label = 3 }), "column 3"),
-          (ctrt_csv_dataset(&d, path, &(ctrt_csv_options){ .separator = '.' }), "cannot separate"));
+          (ctrt_csv_dataset(&d, path, &(ctrt_csv_options){ .separator = '.' }), "cannot separate"),
+          (ctrt_csv_dataset(&d, path, &(ctrt_csv_options){ .label_classes = true }), "label 0"),
+          (ctrt_csv_dataset(&d, path, &(ctrt_csv_options){ .label = 1, .label_classes = true, .label_float = true }),
+           "label_float"));
+
+    const ctrt_csv_options classes = { .label = 2, .label_classes = true };
+    path = FILE_OF("classes", "1,\"the \"\"dog\"\"\"\n2, cat\n3,\" ant, red \"\n4,cat\n");
+    CHECK_OK(ctrt_csv_dataset(&d, path, &classes));
+    static const int64_t labels_want[] = { 2, 1, 0, 1 };
+    for (int64_t i = 0; i < 4; i++)
+        check_field(d, i, 1, (const double[]){ (double)labels_want[i] }, 1);
+    CHECK_STR(ctrt_csv_class(d, 0), "ant, red");
+    CHECK_STR(ctrt_csv_class(d, 1), "cat");
+    CHECK_STR(ctrt_csv_class(d, 2), "the \"dog\"");
+    CHECK_TRUE(ctrt_csv_class(d, 3) == NULL && ctrt_csv_class(d, -1) == NULL && ctrt_csv_class(NULL, 0) == NULL);
+    CHECK_FAILS(ctrt_csv_dataset(&d, FILE_OF("classes", "1,a\n2,\n"), &classes), CTRT_ERR_FORMAT,
+                "line 2, column 2: the label is empty");
+    static const char compressed[] = "\x1f\x8b\x08\0\0\0\0\0\2\3\x33\xd4\x31\xe2\x32\xd6\x31\xe1\2\0"
+                                     "\x47\x93\x6c\xaf\x08\0\0";
+    path = file_of("table.csv.gz", compressed, sizeof compressed);      /* the last 0 is in it */
+    CHECK_OK(ctrt_csv_dataset(&d, path, NULL));
+    CHECK_FIELD(d, 1, 0, 3, 4);
+    CHECK_FAILS(ctrt_csv_dataset(&d, file_of("table.csv.gz", compressed, 20), NULL), CTRT_ERR_FORMAT, "truncated");
 }
 
 /* ---- numpy and safetensors ---- */
