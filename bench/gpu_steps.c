@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* bench/gpu_steps.c: training steps of an MLP, a CNN on 28x28, and a transformer (d = 512, 8 layers, T = 512), with
- * AdamW; eager and captured, in f32, in bf16, and in f32 with autocast to f16 and a gradient scaler ("amp"). Also prints
- * the peak of the memory that a step allocates, as "memory_NAME BYTES". */
+ * AdamW; eager and captured; in f32, in bf16, and in f32 with autocast to f16 and a gradient scaler ("amp"). It also
+ * prints the peak of the memory that a step allocates, as "memory_NAME BYTES". */
 #include "gpu.h"
 #include "transformer.h"
 

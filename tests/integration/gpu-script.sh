@@ -66,7 +66,8 @@ done
 # With a driver that cannot launch kernels, only the facts, which need no kernel, and the smoke test run.
 SOFTCUDA=devices=1,memory=1m GPU_SECONDS=60 "$srcdir/bench/gpu.sh" 1 "$work/broken" small >/dev/null 2>&1
 check "a phase ends after a failed smoke test" "$({
-    grep -q '^1-smoke: FAILED' "$work/broken/summary.txt" && grep -q 'the smoke test failed' "$work/broken/summary.txt" &&
+    grep -q '^1-smoke: FAILED' "$work/broken/summary.txt" &&
+    grep -q 'the smoke test failed' "$work/broken/summary.txt" &&
     ! grep -q '^1-conformance' "$work/broken/summary.txt"; } || cat "$work/broken/summary.txt")"
 head -c 1100000 /dev/zero >"$work/package/lib/ctrt/1/backend-cuda.so"
 echo 4000000 >"$work/package/kernel-bytes"

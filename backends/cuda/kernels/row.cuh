@@ -205,8 +205,8 @@ DEVICE double exp_of(double x) { return exp(x); }
 DEVICE float log_of(float x) { return logf(x); }
 DEVICE double log_of(double x) { return log(x); }
 
-/* Returns e^x, x <= 0, for operands of type T: for 2-byte types, 2 instructions with an error of 2^-17, because the 9 of
- * expf would make the kernels compute-bound. */
+/* Returns e^x, x <= 0, for operands of type T. For 2-byte types it has 2 instructions and an error of 2^-17; the 9
+ * instructions of expf would make the kernels compute-bound. */
 template <typename T> DEVICE work<T> exp_for(work<T> x) { return exp_of(x); }
 template <> DEVICE float exp_for<f16>(float x) { return quick_exp2(x * 1.44269504f); }
 template <> DEVICE float exp_for<bf16>(float x) { return quick_exp2(x * 1.44269504f); }

@@ -88,8 +88,8 @@ static void *open_dnn(struct cuda_device *device)
     struct dnn *dnn = NULL;
     if (atomic_load(&device->captures) > 0) {
         cuda_host->log(CTRT_LOG_WARNING, "cuda",
-                       "%s: the first convolution is in a captured step, in which cuDNN cannot be opened, so the captured "
-                       "convolutions use slower kernels; run the step once before its capture", device->name);
+                       "%s: the first convolution is in a captured step, in which cuDNN cannot be opened, so the "
+                       "captured convolutions use slower kernels; run the step once before its capture", device->name);
         return &not_while_captured;
     }
     const bool open = library.file != NULL || open_library(&library, &why);
