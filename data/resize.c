@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* data/resize.c: bilinear resizing, one direction after the other.
+/* data/resize.c: bilinear resizing, first across and then down, four rows and four channels at a time (pixels.h).
  *
  * Each result is a weighted mean of a range of pixels, by a triangle around its position in the source (align_corners
  * false: centres of pixels are at 0.5, 1.5, ...). The triangle reaches one source pixel to each side, or with
@@ -11,6 +11,7 @@
 #include "base/base.h"
 #include "base/host_alloc.h"
 #include "data/image.h"
+#include "data/pixels.h"
 
 /* The weights of the results along one direction: result i is the sum of weights[i * most + k] * source[first[i] + k]
  * for k < count[i]. */
@@ -25,6 +26,13 @@ static int64_t most_taps(double scale, bool antialias)
     return (int64_t)ceil(antialias && scale > 1 ? scale : 1) * 2 + 1;
 }
 
+/* The triangle: 1 at its middle, 0 from a distance of 1. */
+static double triangle(double distance)
+{
+    const double weight = 1 - fabs(distance);
+    return weight > 0 ? weight : 0;
+}
+
 static void taps_compute(struct taps *taps, int64_t from, int64_t to, bool antialias)
 {
     const double scale = (double)from / (double)to, support = antialias && scale > 1 ? scale : 1;
@@ -37,80 +45,144 @@ static void taps_compute(struct taps *taps, int64_t from, int64_t to, bool antia
         taps->first[i] = first;
         taps->count[i] = MIN(end - first, taps->most);
         for (int64_t k = 0; k < taps->count[i]; k++)
-            sum += fmax(0, 1 - fabs(((double)(first + k) - centre + 0.5) / support));
+            sum += triangle(((double)(first + k) - centre + 0.5) / support);
         for (int64_t k = 0; k < taps->count[i]; k++)
-            weights[k] = (float)(fmax(0, 1 - fabs(((double)(first + k) - centre + 0.5) / support)) / sum);
+            weights[k] = (float)(triangle(((double)(first + k) - centre + 0.5) / support) / sum);
     }
 }
 
-/* Resizes the rows of `image` into rows[channel][y][x] of the new width. */
-static void resize_rows(float *rows, const ctrt_image *image, const struct taps *taps, int64_t width)
+/* Gives all results the same number of taps, by weights of 0, which saves mispredicted branches. */
+static void taps_equalize(struct taps *taps, int64_t n)
 {
-    for (int64_t c = 0; c < image->channels; c++)
-        for (int64_t y = 0; y < image->height; y++, rows += width) {
-            const int64_t start = c * image->channel_stride + y * image->row_stride, step = image->column_stride;
-            for (int64_t x = 0; x < width; x++) {
-                const float *weights = taps->weights + x * taps->most;
-                const int64_t at = start + taps->first[x] * step;
-                float sum = 0;
-                if (image->dtype == CTRT_U8)
-                    for (int64_t k = 0; k < taps->count[x]; k++)
-                        sum += weights[k] * (float)((const unsigned char *)image->pixels)[at + k * step];
-                else
-                    for (int64_t k = 0; k < taps->count[x]; k++)
-                        sum += weights[k] * ((const float *)image->pixels)[at + k * step];
-                rows[x] = sum;
-            }
+    int64_t most = 0;
+    for (int64_t i = 0; i < n; i++)
+        most = MAX(most, taps->count[i]);
+    for (int64_t i = 0; i < n; i++) {
+        for (int64_t k = taps->count[i]; k < most; k++)
+            taps->weights[i * taps->most + k] = 0;
+        taps->count[i] = most;
+    }
+}
+
+/* The state of one resizing: the taps of both directions, and buffers. */
+struct resizing {
+    const ctrt_image *out, *image;
+    struct taps across, down;
+    float *cells;               /* [image->width + across.most][CELL]; the last have weights of 0 */
+    float *ring;                /* [slots][stride]: rows of the new width, of 4 channels; row y is in slot y % slots */
+    int64_t slots, stride;      /* slots: a multiple of CELL_ROWS */
+    const float **rows;         /* [down.most] */
+    void *line;                 /* [stride] floats or bytes */
+};
+
+/* Converts channels `c` to `c` + `channels` - 1 of row `y` to floats, as row `r` of the cells. */
+static void widen_row(const struct resizing *z, int64_t c, int channels, int64_t y, int r)
+{
+    const ctrt_image *image = z->image;
+    const int64_t start = c * image->channel_stride + y * image->row_stride, step = image->column_stride,
+                  width = image->width, next = image->channel_stride;
+    float *cells = z->cells + r * CELL_CHANNELS;
+    if (image->dtype == CTRT_U8 && next == 1 && channels >= 3) {
+        pixels_widen(cells, (const unsigned char *)image->pixels + start, step, channels, width);
+        return;
+    }
+    for (int k = 0; k < channels; k++, cells++)
+        if (image->dtype == CTRT_U8) {
+            const unsigned char *from = (const unsigned char *)image->pixels + start + k * next;
+            for (int64_t x = 0; x < width; x++)
+                cells[x * CELL] = (float)from[x * step];
+        } else {
+            const float *from = (const float *)image->pixels + start + k * next;
+            for (int64_t x = 0; x < width; x++)
+                cells[x * CELL] = from[x * step];
         }
 }
 
-/* Combines rows of the new width into the result. `line`: a buffer of one row. */
-static void resize_columns(const ctrt_image *out, const float *rows, float *line, const struct taps *taps,
-                           int64_t height)
+/* Computes rows `y` to `y` + 3 of the ring. */
+static void resize_rows(const struct resizing *z, int64_t c, int channels, int64_t y)
 {
-    const int64_t width = out->width;
-    for (int64_t c = 0; c < out->channels; c++, rows += height * width)
-        for (int64_t y = 0; y < out->height; y++) {
-            const int64_t to = c * out->channel_stride + y * out->row_stride;
-            memset(line, 0, (size_t)width * sizeof *line);
-            for (int64_t k = 0; k < taps->count[y]; k++) {
-                const float weight = taps->weights[y * taps->most + k], *row = rows + (taps->first[y] + k) * width;
+    float *rows[CELL_ROWS];
+    for (int r = 0; r < CELL_ROWS; r++) {
+        widen_row(z, c, channels, MIN(y + r, z->image->height - 1), r);
+        rows[r] = z->ring + (y + r) % z->slots * z->stride;
+    }
+    pixels_across(rows, z->cells, z->across.first, z->across.count, z->across.weights, z->across.most, z->out->width);
+}
+
+static void write_line(const struct resizing *z, int64_t c, int channels, int64_t y)
+{
+    const ctrt_image *out = z->out;
+    const int64_t width = out->width, step = out->column_stride;
+    for (int k = 0; k < channels; k++) {
+        const int64_t to = (c + k) * out->channel_stride + y * out->row_stride;
+        if (out->dtype == CTRT_U8) {
+            unsigned char *restrict bytes = (unsigned char *)out->pixels + to;
+            const unsigned char *restrict line = (const unsigned char *)z->line + k;
+            if (step == 1)
+                pixels_plane4(bytes, line, width);
+            else
                 for (int64_t x = 0; x < width; x++)
-                    line[x] += weight * row[x];
-            }
+                    bytes[x * step] = line[x * CELL_CHANNELS];
+        } else {
+            float *restrict floats = (float *)out->pixels + to;
+            const float *restrict line = (const float *)z->line + k;
             for (int64_t x = 0; x < width; x++)
-                if (out->dtype == CTRT_U8)      /* the weights are positive with sum 1, apart from rounding */
-                    ((unsigned char *)out->pixels)[to + x * out->column_stride]
-                        = (unsigned char)lrintf(fminf(line[x], 255));
-                else
-                    ((float *)out->pixels)[to + x * out->column_stride] = line[x];
+                floats[x * step] = line[x * CELL_CHANNELS];
         }
+    }
+}
+
+static void resize_channels(const struct resizing *z, int64_t c, int channels)
+{
+    int64_t next = 0;                   /* the first row that was not computed; a multiple of CELL_ROWS */
+    for (int64_t y = 0; y < z->out->height; y++) {
+        const int64_t first = z->down.first[y], count = z->down.count[y];
+        for (next = MAX(next, first / CELL_ROWS * CELL_ROWS); next < first + count; next += CELL_ROWS)
+            resize_rows(z, c, channels, next);
+        for (int64_t k = 0; k < count; k++)
+            z->rows[k] = z->ring + (first + k) % z->slots * z->stride;
+        pixels_down(z->line, z->rows, z->down.weights + y * z->down.most, count, z->stride, z->out->dtype == CTRT_U8);
+        write_line(z, c, channels, y);
+    }
 }
 
 ctrt_status ctrt_image_resize(const ctrt_image *out, const ctrt_image *image, bool antialias)
 {
     CTRT_TRY(image_check_pair("image_resize", out, image));
-    struct taps across = { .most = most_taps((double)image->width / (double)out->width, antialias) };
-    struct taps down = { .most = most_taps((double)image->height / (double)out->height, antialias) };
+    struct resizing z = {
+        .out = out, .image = image,
+        .across.most = most_taps((double)image->width / (double)out->width, antialias),
+        .down.most = most_taps((double)image->height / (double)out->height, antialias),
+    };
+    z.slots = (z.down.most + 2 * CELL_ROWS - 1) / CELL_ROWS * CELL_ROWS;
+    z.stride = (out->width * CELL_CHANNELS + 7) / 8 * 8;
     /* Sides are below 2^24, but products of three of them may not fit. */
-    const double bytes = 8.0 * 2 * (double)(out->width + out->height)
-                         + 4.0 * ((double)(across.most + 1) * (double)out->width
-                                  + (double)down.most * (double)out->height
-                                  + (double)image->channels * (double)image->height * (double)out->width);
+    const double bytes = 8.0 * 2 * (double)(out->width + out->height) + 8.0 * (double)z.down.most
+                         + 4.0 * ((double)z.across.most * (double)out->width
+                                  + (double)z.down.most * (double)out->height
+                                  + CELL * ((double)image->width + (double)z.across.most)
+                                  + ((double)z.slots + 1) * (double)z.stride);
     char *memory = bytes < (double)PTRDIFF_MAX ? host_alloc((size_t)bytes) : NULL;
     if (memory == NULL)
         return out_of_memory(bytes < (double)SIZE_MAX ? (size_t)bytes : SIZE_MAX, "resizing an image");
-    across.first = (int64_t *)(void *)memory;
-    across.count = across.first + out->width;
-    down.first = across.count + out->width;
-    down.count = down.first + out->height;
-    across.weights = (float *)(void *)(down.count + out->height);
-    down.weights = across.weights + across.most * out->width;
-    float *line = down.weights + down.most * out->height, *rows = line + out->width;
-    taps_compute(&across, image->width, out->width, antialias);
-    taps_compute(&down, image->height, out->height, antialias);
-    resize_rows(rows, image, &across, out->width);
-    resize_columns(out, rows, line, &down, image->height);
+    z.across.first = (int64_t *)(void *)memory;
+    z.across.count = z.across.first + out->width;
+    z.down.first = z.across.count + out->width;
+    z.down.count = z.down.first + out->height;
+    z.rows = (const float **)(void *)(z.down.count + out->height);
+    z.cells = (float *)(void *)(z.rows + z.down.most);
+    z.ring = z.cells + CELL * (image->width + z.across.most);
+    z.line = z.ring + z.slots * z.stride;
+    z.across.weights = (float *)z.line + z.stride;
+    z.down.weights = z.across.weights + z.across.most * out->width;
+    taps_compute(&z.across, image->width, out->width, antialias);
+    taps_compute(&z.down, image->height, out->height, antialias);
+    if (image->dtype == CTRT_U8)                /* floats may be infinite */
+        taps_equalize(&z.across, out->width);
+    /* Channels that a group lacks, and the end of a row of the ring, are computed and not used. */
+    memset(z.cells, 0, (size_t)(z.ring + z.slots * z.stride - z.cells) * sizeof(float));
+    for (int64_t c = 0; c < image->channels; c += CELL_CHANNELS)
+        resize_channels(&z, c, (int)MIN(image->channels - c, CELL_CHANNELS));
     host_free(memory);
     return CTRT_OK;
 }

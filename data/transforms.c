@@ -4,6 +4,7 @@
 
 #include "base/base.h"
 #include "data/image.h"
+#include "data/pixels.h"
 
 static ctrt_image image_of(void *pixels, ctrt_dtype dtype, int64_t channels, int64_t height, int64_t width)
 {
@@ -217,21 +218,50 @@ static void fill_all(const ctrt_image *out, double value)
         }
 }
 
+/* Copies `n` elements, `to_step` and `from_step` elements apart. */
+static void copy_elements(void *to, int64_t to_step, const void *from, int64_t from_step, int64_t n, ctrt_dtype dtype)
+{
+    if (to_step == 1 && from_step == 1) {
+        memcpy(to, from, (size_t)n * ctrt_dtype_size(dtype));
+    } else if (dtype == CTRT_U8) {
+        unsigned char *restrict bytes = to;
+        const unsigned char *restrict source = from;
+        for (int64_t i = 0; i < n; i++)
+            bytes[i * to_step] = source[i * from_step];
+    } else {
+        float *restrict floats = to;
+        const float *restrict source = from;
+        for (int64_t i = 0; i < n; i++)
+            floats[i * to_step] = source[i * from_step];
+    }
+}
+
+/* The channels of a pixel are adjacent, and the pixels of a row too. */
+static bool interleaved(const ctrt_image *image)
+{
+    return image->channel_stride == 1 && image->column_stride == image->channels;
+}
+
 /* Copies an image of the same size. */
 static void copy_all(const ctrt_image *out, const ctrt_image *image)
 {
-    for (int64_t c = 0; c < out->channels; c++)
-        for (int64_t y = 0; y < out->height; y++) {
-            const int64_t to = c * out->channel_stride + y * out->row_stride,
-                          from = c * image->channel_stride + y * image->row_stride;
-            for (int64_t x = 0; x < out->width; x++)
-                if (out->dtype == CTRT_U8)
-                    ((unsigned char *)out->pixels)[to + x * out->column_stride]
-                        = ((const unsigned char *)image->pixels)[from + x * image->column_stride];
-                else
-                    ((float *)out->pixels)[to + x * out->column_stride]
-                        = ((const float *)image->pixels)[from + x * image->column_stride];
-        }
+    const int64_t bytes = (int64_t)ctrt_dtype_size(out->dtype), next = out->channel_stride * bytes;
+    const bool rows = interleaved(out) && interleaved(image);
+    const bool split = out->dtype == CTRT_U8 && out->channels == 3 && out->column_stride == 1
+                       && image->channel_stride == 1 && (image->column_stride == 3 || image->column_stride == -3);
+    for (int64_t y = 0; y < out->height; y++) {
+        unsigned char *to = (unsigned char *)out->pixels + y * out->row_stride * bytes;
+        const unsigned char *from = (const unsigned char *)image->pixels + y * image->row_stride * bytes;
+        if (rows)
+            copy_elements(to, 1, from, 1, out->width * out->channels, out->dtype);
+        else if (split)
+            pixels_split3((unsigned char *const[]){ to, to + next, to + 2 * next }, from, out->width,
+                          image->column_stride < 0);
+        else
+            for (int64_t c = 0; c < out->channels; c++)
+                copy_elements(to + c * next, out->column_stride, from + c * image->channel_stride * bytes,
+                              image->column_stride, out->width, out->dtype);
+    }
 }
 
 ctrt_status ctrt_image_copy(const ctrt_image *out, const ctrt_image *image, int64_t top, int64_t left, double fill)
@@ -273,6 +303,37 @@ ctrt_status ctrt_image_random_crop(const ctrt_image *out, const ctrt_image *imag
     return ctrt_context(ctrt_image_copy(out, image, top, left, fill), "image_random_crop");
 }
 
+/* Converts one channel: (value - mean) / std. Each of the 256 values of a byte is computed once. */
+static void to_float_u8(const ctrt_image *out, const ctrt_image *image, int64_t c, float mean, float std)
+{
+    float of_byte[256];
+    for (int i = 0; i < 256; i++)
+        of_byte[i] = ((float)i / 255 - mean) / std;
+    for (int64_t y = 0; y < out->height; y++) {
+        float *restrict to = (float *)out->pixels + c * out->channel_stride + y * out->row_stride;
+        const unsigned char *restrict from
+            = (const unsigned char *)image->pixels + c * image->channel_stride + y * image->row_stride;
+        const int64_t step = out->column_stride, from_step = image->column_stride;
+        if (step == 1)
+            for (int64_t x = 0; x < out->width; x++)
+                to[x] = of_byte[from[x * from_step]];
+        else
+            for (int64_t x = 0; x < out->width; x++)
+                to[x * step] = of_byte[from[x * from_step]];
+    }
+}
+
+static void to_float_f32(const ctrt_image *out, const ctrt_image *image, int64_t c, float mean, float std)
+{
+    for (int64_t y = 0; y < out->height; y++) {
+        float *to = (float *)out->pixels + c * out->channel_stride + y * out->row_stride;
+        const float *from = (const float *)image->pixels + c * image->channel_stride + y * image->row_stride;
+        const int64_t step = out->column_stride, from_step = image->column_stride;
+        for (int64_t x = 0; x < out->width; x++)
+            to[x * step] = (from[x * from_step] - mean) / std;
+    }
+}
+
 ctrt_status ctrt_image_to_float(const ctrt_image *out, const ctrt_image *image, const float *mean, const float *std)
 {
     CTRT_TRY(image_check("image_to_float", "out", out));
@@ -287,17 +348,7 @@ ctrt_status ctrt_image_to_float(const ctrt_image *out, const ctrt_image *image, 
         const float m = normalise ? mean[c] : 0, s = normalise ? std[c] : 1;
         if (s == 0)
             return ctrt_fail(CTRT_ERR_INVALID_ARGUMENT, "image_to_float: std[%lld] is 0", (long long)c);
-        for (int64_t y = 0; y < out->height; y++) {
-            float *to = (float *)out->pixels + c * out->channel_stride + y * out->row_stride;
-            const int64_t from = c * image->channel_stride + y * image->row_stride;
-            for (int64_t x = 0; x < out->width; x++) {
-                const int64_t at = from + x * image->column_stride;
-                const float value = image->dtype == CTRT_U8
-                                        ? (float)((const unsigned char *)image->pixels)[at] / 255
-                                        : ((const float *)image->pixels)[at];
-                to[x * out->column_stride] = (value - m) / s;
-            }
-        }
+        (image->dtype == CTRT_U8 ? to_float_u8 : to_float_f32)(out, image, c, m, s);
     }
     return CTRT_OK;
 }

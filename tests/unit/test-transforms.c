@@ -1,5 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Transforms of images: torchvision's results (tests/reference/data.txt), views, random parts, bad arguments. */
+#include <math.h>
+
 #include "calls.h"
 #include "reference/ref.h"
 #include "tensors.h"
@@ -49,6 +51,45 @@ TEST(resize, "resize: the results of torchvision, in f32, u8 and both layouts")
             CHECK_NEAR(mirrored[i % plane * C + i / plane], want->f[i], 0.5 + 1e-4);
         }
     }
+}
+
+/* Wider images than that of the reference, for the loops that process several pixels at a time: all layouts and
+ * directions give the values of the plain loops below. */
+TEST(wide, "copies and resizes of wide images in all layouts and directions")
+{
+    enum { HEIGHT = 37, WIDTH = 71, MOST = 4 * HEIGHT * WIDTH };
+    static unsigned char from[MOST], to[MOST];
+    static float planes[MOST], want[MOST];
+    for (int i = 0; i < MOST; i++)
+        from[i] = (unsigned char)((unsigned)i * 2654435761u >> 23);
+    for (int channels = 1; channels <= 4; channels++)
+        for (int layout = 0; layout < 16; layout++)
+            for (int width = 1; width <= WIDTH; width += width < 20 ? 1 : 17) {
+                const bool small = (layout & 8) != 0;
+                const int64_t n = small ? (width + 2) / 3 : width, rows = small ? 13 : HEIGHT;
+                ctrt_image in = layout & 1 ? ctrt_image_chw(from, CTRT_U8, channels, HEIGHT, width)
+                                           : ctrt_image_hwc(from, CTRT_U8, HEIGHT, width, channels);
+                const ctrt_image out = layout & 2 ? ctrt_image_chw(to, CTRT_U8, channels, rows, n)
+                                                  : ctrt_image_hwc(to, CTRT_U8, rows, n, channels);
+                const ctrt_image wide = ctrt_image_chw(planes, CTRT_F32, channels, HEIGHT, width),
+                                 expected = ctrt_image_chw(want, CTRT_F32, channels, rows, n);
+                if (layout & 4)
+                    CHECK_OK(ctrt_image_hflip(&in, &in));
+                for (int64_t c = 0; c < channels; c++)
+                    for (int64_t y = 0; y < HEIGHT; y++)
+                        for (int64_t x = 0; x < width; x++)
+                            planes[(c * HEIGHT + y) * width + x] = ((unsigned char *)in.pixels)[
+                                c * in.channel_stride + y * in.row_stride + x * in.column_stride];
+                OK(small ? ctrt_image_resize(&out, &in, true) : ctrt_image_copy(&out, &in, 0, 0, 0),
+                   small ? ctrt_image_resize(&expected, &wide, true) : ctrt_image_copy(&expected, &wide, 0, 0, 0));
+                int wrong = 0;
+                for (int64_t c = 0; c < channels; c++)
+                    for (int64_t y = 0; y < rows; y++)
+                        for (int64_t x = 0; x < n; x++)
+                            wrong += to[c * out.channel_stride + y * out.row_stride + x * out.column_stride]
+                                     != (unsigned char)lrintf(want[(c * rows + y) * n + x]);
+                CHECK(wrong == 0, "%d channels, layout %d, width %d: %d wrong", channels, layout, width, wrong);
+            }
 }
 
 /* Copies a view to `out` and returns whether it has the values of the reference. */
