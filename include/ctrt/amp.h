@@ -41,7 +41,8 @@ typedef struct ctrt_autocast_options {
 CTRT_API ctrt_status ctrt_autocast_push(const char *device_type, const ctrt_autocast_options *options);
 CTRT_API ctrt_status ctrt_autocast_pop(void);
 /* Runs the following statement or block in such a region and ends the region wherever the block is left:
- * ctrt_autocast(device_type, options) { ... }. If the push fails, the enclosing function returns its status (ctrt/base.h). */
+ * ctrt_autocast(device_type, options) { ... }. If the push fails, the enclosing function returns its status
+ * (ctrt/base.h). */
 CTRT_BLOCK_LEAVE_(ctrt_autocast_leave_, ctrt_autocast_pop())
 #define ctrt_autocast(...) CTRT_BLOCK_TRY_(ctrt_autocast_leave_, ctrt_autocast_push(__VA_ARGS__))
 
