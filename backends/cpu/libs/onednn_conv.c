@@ -4,7 +4,11 @@
  * oneDNN's fast kernels require channels-last or blocked images. Channels-last tensors are used as they are. For
  * contiguous tensors, the primitive chooses its layout and the data is reordered, which costs less than its kernels for
  * plain layouts (except 1x1 kernels, where plain layouts are as fast). Weights always use the primitive's layout,
- * because they are small. */
+ * because they are small.
+ *
+ * oneDNN has no bf16 kernels for the gradient of weights with fewer than 16 channels, and then multiplies matrices that
+ * it copies from the images, which takes six times as long as its f32 kernels. In that case the operands are converted
+ * to f32. */
 #ifdef HAVE_CONFIG_H
 #include "config.h"
 #endif
@@ -110,7 +114,17 @@ static dnnl_status_t describe(dnnl_primitive_desc_t *pd, const struct cpu_conv *
 #endif
 }
 
-static void make(struct onednn_entry *entry, const struct cpu_conv *v, dnnl_data_type_t type)
+/* Returns whether the implementation multiplies matrices that are copied from the images. */
+static bool by_gemm(dnnl_primitive_desc_t pd)
+{
+    const char *how = NULL;
+    return cpu_onednn()->dnnl_primitive_desc_query(pd, dnnl_query_impl_info_str, 0, &how) == dnnl_success && how
+           && strstr(how, "gemm") != NULL;
+}
+
+/* Creates the primitive for tensors of `type` that computes in `inner`. Returns false, without a primitive, if it
+ * should compute in f32. */
+static bool make_in(struct onednn_entry *entry, const struct cpu_conv *v, dnnl_data_type_t type, dnnl_data_type_t inner)
 {
     const struct onednn *l = cpu_onednn();
     const struct shapes s = shapes_of(v);
@@ -122,6 +136,7 @@ static void make(struct onednn_entry *entry, const struct cpu_conv *v, dnnl_data
     bool made_user[4] = { false }, made_want[4] = { false };
     dnnl_primitive_attr_t attr = NULL;
     dnnl_primitive_desc_t pd = NULL;
+    bool good = true;
     const bool pointwise = v->kh == 1 && v->kw == 1 && v->stride[0] == 1 && v->stride[1] == 1
                            && v->padding[0] == 0 && v->padding[1] == 0;
     const bool as_it_lies = v->channels_last || (pointwise && v->groups == 1);
@@ -129,8 +144,8 @@ static void make(struct onednn_entry *entry, const struct cpu_conv *v, dnnl_data
         made_user[i] =
             onednn_succeeded(entry, onednn_strided(&users[i], ndims[i], dims[i], type, strides[i]));
         made_want[i] = onednn_succeeded(entry, i == BIAS || (i != WEIGHT && as_it_lies)
-                                                   ? onednn_strided(&wants[i], ndims[i], dims[i], type, strides[i])
-                                                   : onednn_any(&wants[i], ndims[i], dims[i], type));
+                                                   ? onednn_strided(&wants[i], ndims[i], dims[i], inner, strides[i])
+                                                   : onednn_any(&wants[i], ndims[i], dims[i], inner));
         if (!made_user[i] || !made_want[i])
             goto done;
     }
@@ -143,6 +158,11 @@ static void make(struct onednn_entry *entry, const struct cpu_conv *v, dnnl_data
                                      count > 3 ? ONEDNN_REF(users[3]) : NULL };
     if (!onednn_succeeded(entry, describe(&pd, v, want_refs, attr)))
         goto done;
+    good = inner == dnnl_f32 || as_it_lies || v->pass != CPU_CONV_WEIGHT_GRAD || !by_gemm(pd);
+    if (!good) {
+        l->dnnl_primitive_desc_destroy(pd);
+        goto done;
+    }
     const bool outputs[4] = { v->pass == CPU_CONV_INPUT_GRAD, v->pass == CPU_CONV_WEIGHT_GRAD,
                               v->pass == CPU_CONV_FORWARD, false };
     const int arguments[4] = { outputs[X] ? DNNL_ARG_DIFF_SRC : DNNL_ARG_SRC,
@@ -161,6 +181,13 @@ done:
         onednn_drop(&users[i], made_user[i]);
         onednn_drop(&wants[i], made_want[i]);
     }
+    return good;
+}
+
+static void make(struct onednn_entry *entry, const struct cpu_conv *v, dnnl_data_type_t type)
+{
+    if (!make_in(entry, v, type, type))
+        make_in(entry, v, type, dnnl_f32);
     onednn_settle(entry);
 }
 
