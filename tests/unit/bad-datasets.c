@@ -30,7 +30,8 @@ void bad_datasets(void)
         ctrt_cifar_dataset(&d, paths, 1, (ctrt_cifar_kind)7, NULL), ctrt_npy_dataset(&d, names, paths, 99),
         ctrt_npy_dataset(&d, names + 1, paths, 1), ctrt_safetensors_dataset(&d, path, names, -1),
         ctrt_safetensors_dataset(&d, path, NULL, 1), ctrt_read_image(&out, path, 2));
-    FINE(d == NULL, ctrt_csv_class(NULL, 0) == NULL, ctrt_image_folder_class(NULL, 0) == NULL, ctrt_image_folder_path(NULL, 0) == NULL);
+    FINE(d == NULL, ctrt_csv_class(NULL, 0) == NULL, ctrt_image_folder_class(NULL, 0) == NULL,
+         ctrt_image_folder_path(NULL, 0) == NULL);
 }
 
 void bad_transforms(void)
