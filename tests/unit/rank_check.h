@@ -126,6 +126,59 @@ static inline ctrt_tensor *batch_of(ctrt_device *device, ctrt_dtype dtype, int t
     return x;
 }
 
+/* All ranks have the bits of rank 0's buffers, so all would write the same file. */
+static inline void same_buffers(ctrt_module *module, struct rank *rank)
+{
+    ctrt_tensor *buffer = NULL;
+    const char *name = NULL;
+    for (size_t i = 0; ctrt_module_buffer(&name, &buffer, module, i) == CTRT_OK; i++) {
+        CTRT_AUTO(tensor) first = NULL;
+        double ours[MOST_ROWS] = { 0 }, theirs[MOST_ROWS] = { 0 };
+        ctrt_no_grad CHECK_OK(ctrt_clone(&first, buffer));
+        ctrt_no_grad CHECK_OK(ctrt_comm_broadcast(NULL, rank->comm, first, 0));
+        CHECK_OK(ctrt_to_host(ours, sizeof ours, buffer, CTRT_F64));
+        CHECK_OK(ctrt_to_host(theirs, sizeof theirs, first, CTRT_F64));
+        CHECK(memcmp(ours, theirs, sizeof ours) == 0, "rank %d has another buffer \"%s\"", rank->number, name);
+    }
+}
+
+/* Passes of different rows, after which the running statistics of all ranks are those of rank 0's rows. */
+static inline void buffers_of_rank_0(const char *strategy, struct rank *rank, bool no_sync)
+{
+    CTRT_AUTO(module) module = NULL, net = NULL, alone = NULL;
+    CTRT_AUTO(tensor) y = NULL, loss = NULL;
+    ctrt_tensor *mean = NULL, *want = NULL;
+    module = new_net(plain_norm_new, rank);
+    CHECK_OK(ctrt_module_copy(&alone, module, rank->device));
+    net = net_of_ranks(module, strategy, rank);
+    for (int i = 0; i < 4; i++) {
+        CTRT_AUTO(tensor) x = batch_of(rank->device, CTRT_F32, i, 4 * rank->number, 4),
+                          first = batch_of(rank->device, CTRT_F32, i, 0, 4);
+        CHECK_OK(ctrt_parallel_no_sync(net, no_sync && i == 1));
+        if (i < 3) {
+            CHECK_OK(ctrt_parallel_step(&loss, net, &x, 1, square_loss, NULL));
+        } else {
+            CHECK_OK(ctrt_forward(&y, net, x));
+            CHECK_OK(square_loss(&loss, y, NULL, 0, NULL));
+            CHECK_OK(ctrt_backward(loss));
+        }
+        ctrt_no_grad CHECK_OK(ctrt_forward(&y, alone, first));
+        same_buffers(module, rank);
+        if (rank->number > 0)
+            continue;
+        CHECK_OK(ctrt_module_tensor(&mean, module, "1.running_mean"));
+        CHECK_OK(ctrt_module_tensor(&want, alone, "1.running_mean"));
+        NEAR(mean, want, 1e-6);
+    }
+    for (int i = 0; i < 4; i++) {
+        const int rows = i == 2 && rank->number == 1 ? 0 : 4;
+        CTRT_AUTO(tensor) x = batch_of(rank->device, CTRT_F32, i, 4 * rank->number, rows);
+        CHECK_OK(ctrt_parallel_no_sync(net, no_sync && i == 3));
+        CHECK_OK(ctrt_parallel_step(&loss, net, &x, 1, square_loss, NULL));
+        same_buffers(module, rank);
+    }
+}
+
 /* A step with rows of batch_of, without an optimizer; returns the loss. */
 static inline double step_rows(ctrt_module *net, struct rank *rank, int turn, int from, int rows)
 {

@@ -106,6 +106,11 @@ static void missing(struct rank *rank)
 
 /* ---- unused parameters and buffers ---- */
 
+static void buffers(struct rank *rank)
+{
+    buffers_of_rank_0("distributed", rank, false);
+}
+
 static void unused(struct rank *rank)
 {
     CTRT_AUTO(module) module = new_net(branch_new, rank), net = net_of_ranks(module, "distributed", rank),
@@ -305,6 +310,7 @@ TEST_MAIN
             run_quiet(kind, 3, 10, accumulate, NULL, -1);
             run_quiet(kind, 2, 10, forward_alone, NULL, -1);
             run_quiet(kind, 3, 10, unused, NULL, -1);
+            run_quiet(kind, 3, 10, buffers, NULL, -1);
             run_quiet(kind, 2, 10, missing, NULL, -1);
             run_quiet(kind, 3, 10, mismatch, NULL, -1);
             run_quiet(kind, 3, 10, failing, NULL, -1);

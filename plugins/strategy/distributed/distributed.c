@@ -47,8 +47,7 @@ static ctrt_status pass_begin(struct distributed *d)
 {
     CTRT_TRY(capture_check(d));
     CTRT_TRY(reduce_rebuild(d));
-    if (d->r.broadcast_buffers && ctrt_module_is_training(d->r.module))
-        CTRT_TRY(ranks_buffers(&d->r));
+    CTRT_TRY(ranks_buffers(&d->r));
     if (d->captured)
         return capture_step(d);
     if (d->audit > 0 && d->steps > 0 && d->steps % d->audit == 0)

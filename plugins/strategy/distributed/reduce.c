@@ -299,6 +299,7 @@ static void reduce_end(struct distributed *d)
 static ctrt_status forward_finish(struct distributed *d)
 {
     CTRT_TRY(buckets_wait(d));
+    CTRT_TRY(ranks_buffers(&d->r));
     for (size_t s = 0; s < d->slot_count; s++) {
         d->slots[s].anywhere = true;
         CTRT_TRY(ctrt_copy_(ctrt_tensor_grad(d->slots[s].tensor), d->slots[s].view));
@@ -432,6 +433,7 @@ static ctrt_status finish(struct distributed *d, ctrt_tensor **mean, ctrt_tensor
     ON_STREAM(d, status, stats_finish(d, mean, loss, used));      /* beside the last bucket's reduction */
     CTRT_TRY(status);
     CTRT_TRY(buckets_wait(d));
+    CTRT_TRY(ranks_buffers(&d->r));
     if (d->stream != NULL)
         CTRT_TRY(stream_join(d));
     if (d->survive.on && !d->captured)

@@ -123,6 +123,8 @@ ctrt_status ranks_join(struct ranks *r, ctrt_status status, const char *options)
 
 ctrt_status ranks_buffers(struct ranks *r)
 {
+    if (!r->broadcast_buffers || !ctrt_module_is_training(r->module))
+        return CTRT_OK;
     return ctrt_context(exchange(r, EXCHANGE_BROADCAST, r->tensors + r->parameters, r->count - r->parameters, 0),
                         "buffers of rank 0");
 }

@@ -112,7 +112,8 @@ ctrt_status ranks_check(struct ranks *r);
 ctrt_status ranks_join(struct ranks *r, ctrt_status status, const char *options);
 /* Writes the `index`-th of all tensors and its name, both borrowed. */
 ctrt_status ranks_tensor(const char **name, ctrt_tensor **tensor, const struct ranks *r, size_t index);
-/* Broadcasts rank 0's buffers. */
+/* Broadcasts rank 0's buffers if broadcast_buffers is set and the module is in training mode. Passes that reduce
+ * gradients begin and end with it, so that after them all ranks have the same buffers to save. */
 ctrt_status ranks_buffers(struct ranks *r);
 /* Runs a forward pass of the inputs. */
 ctrt_status ranks_forward(struct ranks *r, ctrt_tensor **y, ctrt_tensor *const *inputs, int count);

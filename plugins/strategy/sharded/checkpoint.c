@@ -26,6 +26,7 @@ static ctrt_status group_to_host(struct sharded *s, struct group *group, ctrt_de
 static ctrt_status save_begin(struct sharded *s)
 {
     ctrt_device *cpu;
+    CTRT_TRY(ranks_buffers(&s->r));
     CTRT_TRY(host_device(&cpu));
     for (size_t g = 0; g < s->group_count; g++) {
         const ctrt_status status = group_to_host(s, &s->groups[g], cpu);

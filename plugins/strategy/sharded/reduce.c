@@ -267,6 +267,7 @@ static ctrt_status group_complete(struct sharded *s, struct group *group)
         return CTRT_OK;
     CTRT_TRY(launch(s));
     CTRT_TRY(reductions_wait(s));
+    CTRT_TRY(ranks_buffers(&s->r));
     for (size_t g = 0; g < s->group_count; g++)
         group_forget(s, &s->groups[g]);
     slots_shard(s);
@@ -381,6 +382,7 @@ static ctrt_status finish(struct sharded *s, ctrt_tensor **mean, ctrt_tensor *lo
     CTRT_TRY(weights_find(&s->weights));
     CTRT_TRY(stats_reduce(s, mean, loss, used));
     CTRT_TRY(reductions_wait(s));
+    CTRT_TRY(ranks_buffers(&s->r));
     for (size_t g = 0; g < s->group_count; g++)
         group_forget(s, &s->groups[g]);
     slots_shard(s);

@@ -88,7 +88,7 @@ static ctrt_status pass_begin(struct sharded *s, enum mode mode, bool joins)
     s->forward_ended = false;
     s->running = NULL;
     CTRT_TRY(sequence_begin(s, mode == STEP || mode == FORWARD));
-    if (!joins && mode != EVALUATE && s->r.broadcast_buffers && ctrt_module_is_training(s->r.module))
+    if (!joins && mode != EVALUATE)
         CTRT_TRY(ranks_buffers(&s->r));
     if (!joins)
         reduce_begin(s);
@@ -171,6 +171,7 @@ static ctrt_status step_local(struct sharded *s, ctrt_tensor **loss, const ctrt_
     CTRT_TRY(backward(s, loss, batch));
     CTRT_TRY(sequence_end(s, false));
     CTRT_TRY(sequence_end(s, true));
+    CTRT_TRY(ranks_buffers(&s->r));
     return reduce_local(s, loss);
 }
 
