@@ -175,6 +175,9 @@ ctrt_status dispatch_table(struct dispatch_entry **out, ctrt_device *device)
     if (entries == NULL) {
         if (CTRT_SLOT(device->backend, kernels) && CTRT_SLOT(device->backend->kernels, prepare))
             status = device->backend->kernels->prepare(device->handle);
+        for (size_t i = 0; i < COUNT_OF(device->overlays) && device->overlays[i] != NULL && status == CTRT_OK; i++)
+            if (CTRT_SLOT(device->overlays[i], prepare))
+                status = device->overlays[i]->prepare(device->handle);
         if (status == CTRT_OK)
             status = table_build(&entries, device);
         if (status == CTRT_OK)

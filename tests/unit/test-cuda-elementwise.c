@@ -125,6 +125,27 @@ TEST(copies, "conversions between all dtypes, also of values out of range")
                                     .n = { (*order)[0], (*order)[1], (*order)[2], (*order)[3] } }, false);
 }
 
+static const struct {
+    const char *name;
+    ctrt_status (*run)(ctrt_tensor **out, ctrt_tensor *x);
+} activations[] = { { "relu", ctrt_relu }, { "sigmoid", ctrt_sigmoid }, { "tanh", ctrt_tanh }, { "silu", ctrt_silu },
+                    { "gelu", NULL }, { "gelu tanh", NULL } };
+
+static ctrt_status activate(ctrt_tensor **out, ctrt_tensor *const *in, const int64_t *n)
+{
+    CTRT_TRY(view_of(out, in[0], (enum layout)n[1], 1, sizes[2]));
+    CTRT_TRY(activations[n[0]].run != NULL ? activations[n[0]].run(out, *out) : ctrt_gelu(out, *out, n[0] == 5));
+    return ctrt_transpose(out, *out, 0, 1);                 /* so that the gradient of the activation is strided, too */
+}
+
+TEST(gradients, "gradients of activations whose operands are strided")
+{
+    for (size_t i = 0; i < COUNT(activations); i++)
+        for (int d = 0; d < FLOATING; d++)
+            compare((struct trial){ activations[i].name, { base_of(STEPPED, 1, sizes[2], all_dtypes[d], LOGITS) },
+                                    { true }, activate, { (int64_t)i, STEPPED }, 8, SMOOTH }, false);
+}
+
 enum { POWER, CLAMP, TRIL, TRIU };
 
 static const struct { const char *name; int op; double value, near; } attributes[] = {

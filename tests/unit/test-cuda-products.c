@@ -2,7 +2,9 @@
 /* Compares matrix products and convolutions of the cuda backend with the cpu backend, computed by the built-in
  * kernels and by cuBLASLt and cuDNN (software versions in tests/softcuda). Operands are small integers, so every sum
  * is exact and results must be equal bit for bit. Also tests what the choice of an algorithm depends on: timing, the
- * tuning file, workspace limits, determinism, and missing or failing libraries; and when the libraries are opened. */
+ * tuning file, workspace limits, determinism, and missing or failing libraries; and when the libraries are opened.
+ *
+ * `run-public test-cuda-products DEVICE` only compares, on a device of any driver. */
 #include <errno.h>
 #include <sys/resource.h>
 #include <sys/stat.h>
@@ -413,6 +415,23 @@ TEST(implementations, "products by the built-in kernels")
                 CHECK_EQ(calls("cublasLtMatmul") > 5, !builtin);
             }
 
+    group("CTRT_CUDA_FP16=bf16 multiplies in bf16, another word is an error");
+    for (int known = 0; known < 2; known++)
+        IN_CHILD(known ? "CTRT_CUDA_FP16=bf16" : "CTRT_CUDA_FP16=bf17", "CTRT_CUDA_GEMM=builtin") {
+            CTRT_AUTO(tensor) a = NULL, y = NULL;
+            if (!soft_open("cuda-fp16:0"))
+                continue;
+            CHECK_OK(ctrt_ones(&a, CTRT_SHAPE(8, 8), CTRT_F32, cpu));
+            if (known) {
+                OK(ctrt_to_device(&a, a, gpu), ctrt_matmul(&y, a, a));
+                CHECK_EQ(total(y), 512);
+            } else {
+                CHECK_FAILS(ctrt_to_device(&a, a, gpu) == CTRT_OK ? ctrt_matmul(&y, a, a) : CTRT_ERR_INVALID_ARGUMENT,
+                            CTRT_ERR_INVALID_ARGUMENT, "CTRT_CUDA_FP16");
+            }
+            launched("matmul_bf16_small_f32", known);
+        }
+
     static const struct { const char *name, *settings[2], *kernels[2]; int64_t products; } convolving[] = {
         { "the built-in kernels", { "CTRT_CUDA_CONV=builtin" },
           { "conv2d_parts_f32", "conv2d_weight_grad_f32_few_last" }, 0 },
@@ -545,8 +564,27 @@ TEST(transient, "libraries that could not be opened for lack of file descriptors
     }
 }
 
+/* Compares all products and convolutions of a device. Needs no software driver. */
+static int compare_all(const char *device)
+{
+    group("%s opens", device);
+    if (!soft_open(device))
+        return done();
+    group("products and convolutions of %s", device);
+    if (strncmp(device, "cuda-fp16", 9) == 0) {
+        wide_products();
+        mixed_product();
+    } else {
+        products(COUNT(all_dtypes) - 1);
+        convolutions(true);
+    }
+    return done();
+}
+
 TEST_MAIN
 {
+    if (argc > 1)
+        return compare_all(argv[1]);
     unsetenv("CTRT_TEST_GPU");          /* use only the software driver */
     soft_begin(argv);
     return run_tests();
