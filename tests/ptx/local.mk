@@ -1,7 +1,7 @@
 # ptx: an interpreter of PTX with a CUDA driver, which runs the cuda plugin as nvcc built it; not installed. See
 # README.md.
 #
-# `make ptx` builds tests/ptx/libcuda.so.1 of the build tree. `make check-ptx PTX_PLUGIN=FILE` runs PTX_TESTS with the
+# `make ptx` builds tests/ptx/libcuda.so.1 of the build tree. `PTX_PLUGIN=FILE make check-ptx` runs PTX_TESTS with the
 # plugin of that file, by default this tree's.
 
 ptx_sources = \
@@ -10,8 +10,9 @@ ptx_sources = \
     tests/ptx/operands.c tests/ptx/run.c tests/ptx/special.c tests/ptx/stream.c tests/ptx/warp.c
 ptx_headers = tests/ptx/decode.h tests/ptx/driver.h tests/ptx/half.h tests/ptx/machine.h
 ptx_objects = $(ptx_sources:.c=.ptx.o)
-PTX_TESTS   = tests/ptx/conformance.sh
-EXTRA_DIST += $(ptx_sources) $(ptx_headers) $(PTX_TESTS) tests/ptx/README.md tests/ptx/ptx_lib.sh
+PTX_TESTS   = tests/ptx/conformance.sh tests/ptx/mutations.sh tests/ptx/orders.sh
+EXTRA_DIST += $(ptx_sources) $(ptx_headers) $(PTX_TESTS) tests/ptx/README.md tests/ptx/ptx_lib.sh \
+    tests/ptx/unused.txt
 CLEANFILES += $(ptx_objects) tests/ptx/libcuda.so.1
 
 # For the processor of this machine, whatever CFLAGS are: speed matters, and the file is used here only. Every operation
@@ -26,8 +27,7 @@ tests/ptx/libcuda.so.1: $(ptx_objects)
 	$(AM_V_CCLD)$(CC) -shared -Wl,-soname,libcuda.so.1 -Wl,-z,defs -o $@ $(ptx_objects) -lm -lpthread
 ptx: tests/ptx/libcuda.so.1
 
-PTX_PLUGIN = $(abs_builddir)/.libs/backend-cuda.so
-check-ptx: all tests/ptx/libcuda.so.1
-	PTX_PLUGIN='$(PTX_PLUGIN)' $(MAKE) $(AM_MAKEFLAGS) check TESTS='$(PTX_TESTS)' check_DATA= check_LTLIBRARIES= \
-	    check_PROGRAMS='run-public test-train-reference'
+check-ptx: all tests/ptx/libcuda.so.1 backend-cuda-fp16.la
+	PTX_PLUGIN="$${PTX_PLUGIN:-$(abs_builddir)/.libs/backend-cuda.so}" $(MAKE) $(AM_MAKEFLAGS) check \
+	    TESTS='$(PTX_TESTS)' check_DATA= check_LTLIBRARIES= check_PROGRAMS='run-public test-train-reference'
 .PHONY: ptx check-ptx
