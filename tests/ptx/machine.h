@@ -151,6 +151,13 @@ struct async_copy {
 
 struct range_cache { uint64_t begin, end; };
 
+/* Who accessed two bytes of shared memory since the block's last barrier: 1 + number of the warp. */
+struct access_record {
+    uint32_t written_at, read_at;           /* the block's epoch */
+    uint8_t writer, reader;                 /* reader ANY_WARP: several */
+};
+#define ANY_WARP 255
+
 struct warp {
     unsigned char *base[3];
     struct block *block;
@@ -180,6 +187,8 @@ struct block {
     unsigned warp_count, warp_room;
     unsigned char *shared;
     uint32_t shared_bytes, shared_room;
+    struct access_record *records;          /* one per two bytes of shared memory, with the option races */
+    uint32_t epoch;                         /* increases at every barrier of all threads */
     unsigned char *memory;                  /* frames and local memory of all warps */
     size_t memory_room;
     struct range_cache ranges[RANGE_CACHE];

@@ -1,7 +1,7 @@
 #!/bin/sh
 # SPDX-License-Identifier: Apache-2.0
-# The suite on the interpreter of PTX detects errors that the software driver cannot see or that a GPU shows only now and
-# then: the PTX in the plugin is changed, and checks that pass with the unchanged plugin must fail.
+# The suite on the interpreter of PTX detects errors that the software driver cannot see or that a GPU shows only now
+# and then: the PTX in the plugin is changed, and checks that pass with the unchanged plugin must fail.
 . "$srcdir/tests/lib.sh"
 . "$srcdir/tests/ptx/ptx_lib.sh"
 CTRT_LOG=error
@@ -29,6 +29,20 @@ detects "a missing wait of cp.async" 's/cp\.async\.wait_all;/                 ;/
 for op in softmax matmul attention; do
     detects "a missing barrier in $op" 's/bar\.sync 0;/          ;/' suite cuda:0 --op $op --tags f32
 done
+PTX=races
+export PTX
+# In a kernel one barrier after another is removed. All of them are needed.
+for kernel in attention_f16_64; do
+    barriers=$(sed -n "/\.entry $kernel(/,/^}/p" "$PTX_PLUGIN" | grep -ac 'bar\.sync 0;')
+    [ "$barriers" -gt 0 ] || not_ok "$kernel has barriers"
+    for n in $(seq "$barriers"); do
+        dtype=${kernel#*_}
+        detects "without barrier $n of $barriers in $kernel, a race" \
+            "/\.entry $kernel(/,/^}/{/bar\.sync 0;/{x;s/^/+/;/^+\{$n\}\$/{x;s/bar\.sync 0;/          ;/;x};x}}" \
+            suite cuda:0 --op "${kernel%%_*}" --tags "${dtype%%_*}"
+    done
+done
+unset PTX
 detects "a shuffle whose mask lacks a lane" 's/\(mov\.u32 %r[0-9]*\), -1;/\1, -2;/' suite cuda:0 --op sum --tags f32
 detects "an address behind an allocation" 's/mul\.wide\.s32 \(.*\), 4;/mul.wide.s32 \1, 8;/' \
     env CTRT_MEMORY=direct "$builddir/ctrt" check --device cuda:0 --op add --tags f32

@@ -5,7 +5,7 @@
 # kernels that communicate through shared memory, shuffles and atomics, in the sizes of the comparisons with the cpu.
 . "$srcdir/tests/lib.sh"
 . "$srcdir/tests/ptx/ptx_lib.sh"
-for with in reverse single; do
+for with in reverse,races single; do
     PTX=$with
     export PTX
     passes "rows, compared with the cpu" "$builddir/run-public" test-cuda-rows cuda:0

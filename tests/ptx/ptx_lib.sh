@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-# Sourced after tests/lib.sh: sets up the cuda backend of $PTX_PLUGIN, which nvcc has built, with the interpreter of PTX.
+# Sourced after tests/lib.sh: sets up the cuda backend of $PTX_PLUGIN, which nvcc has built, with the interpreter of
+# PTX.
 
 build=$(cd "$builddir" && pwd)
 work=$(mktemp -d) || exit 1

@@ -359,6 +359,7 @@ static bool release_barriers(struct block *b)
         if (arrived == 0 || arrived != (expected > 0 ? expected : live))
             continue;
         released = true;
+        b->epoch += expected == 0;
         for (unsigned n = 0; n < b->warp_count; n++) {
             struct warp *w = &b->warps[n];
             const struct split *first = NULL;
@@ -447,6 +448,8 @@ static void prepare(struct block *b, struct launch *launch)
         free(b->shared);
         b->shared_room = (b->shared_bytes + 4095) / 4096 * 4096;
         b->shared = must(aligned_alloc(64, b->shared_room));
+        free(b->records);
+        b->records = ptx_options.races ? must(calloc(b->shared_room / 2, sizeof *b->records)) : NULL;
     }
     const size_t special = SPECIAL_COUNT * SPECIAL_BYTES, local = ((size_t)f->local_depth * LANES + 63) / 64 * 64;
     const size_t each = special + f->frame_bytes + local;
@@ -478,6 +481,7 @@ static void run_block(struct block *b, unsigned long long index)
         b->ranges_epoch = atomic_load(&ptx_ranges_epoch);
         memset(b->ranges, 0, sizeof b->ranges);
     }
+    b->epoch++;
     memset(b->shared, 0xff, b->shared_bytes);       /* NaN: what a kernel has not written, it must not read */
     for (unsigned n = 0; n < b->warp_count; n++) {
         struct warp *w = &b->warps[n];
