@@ -4,6 +4,7 @@
 #                      run every cuda kernel
 #   make check-long    LONG_TESTS: mutants, second devices, more seeds and policies; in the plain tree
 #   make check-all     LONG_TESTS, then TESTS, in one run
+#   make check-ptx     the cuda plugin as nvcc built it, on an interpreter of PTX (tests/ptx)
 #   make check-tsan    TSAN_TESTS, in a tree with the thread sanitizer
 #   make check-programs, make check-tsan-programs
 #                      build the programs of `make check` and `make check-tsan`
