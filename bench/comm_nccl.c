@@ -5,7 +5,10 @@
  *
  * First it checks the results of collectives with one rank. Then, for each size, it measures the two in turns, ROUNDS
  * times (default 9), and prints medians in microseconds per call: the time until all calls are enqueued ("host"), and
- * the time until they are complete ("all"). Exits with 77 without a GPU or NCCL. */
+ * the time until they are complete ("all"). Exits with 77 without a GPU or NCCL.
+ *
+ * With --model it measures only the engine, also with NCCL in software, which with SOFTCUDA_NCCL=threads=1 creates a
+ * thread for each call on a non-blocking communicator, as NCCL does (bench/results/2026-11-nccl-host.md). */
 #ifndef _GNU_SOURCE
 #define _GNU_SOURCE
 #endif
@@ -32,6 +35,7 @@ static void must(bool good, const char *what)
 static ctrt_comm *comm;
 static ctrt_stream *stream;
 static void *nccl_comm, *native;
+static bool model;
 
 static void calls(bool direct, ctrt_tensor *x, int count)
 {
@@ -51,7 +55,7 @@ static void measure(size_t bytes, int rounds)
     CTRT_AUTO(tensor) x = NULL;
     must(ctrt_zeros(&x, CTRT_SHAPE((int64_t)(bytes / 4)), CTRT_F32, ctrt_comm_device(comm)) == CTRT_OK, "ctrt_zeros");
     for (int round = -1; round < rounds; round++)
-        for (int direct = 0; direct < 2; direct++) {
+        for (int direct = 0; direct < 2 - model; direct++) {
             must(ctrt_stream_synchronize(stream) == CTRT_OK, "ctrt_stream_synchronize");
             const double begin = timing_now();
             calls(direct, x, CALLS);
@@ -62,12 +66,15 @@ static void measure(size_t bytes, int rounds)
                 all[direct][round] = (timing_now() - begin) / CALLS * 1e6;
             }
         }
-    for (int direct = 0; direct < 2; direct++) {
+    for (int direct = 0; direct < 2 - model; direct++) {
         qsort(host[direct], (size_t)rounds, sizeof(double), timing_compare);
         qsort(all[direct], (size_t)rounds, sizeof(double), timing_compare);
     }
-    printf("%10zu %12.2f %12.2f %12.2f %12.2f\n", bytes, host[0][rounds / 2], host[1][rounds / 2], all[0][rounds / 2],
-           all[1][rounds / 2]);
+    if (model)
+        printf("%10zu %12.2f %12.2f\n", bytes, host[0][rounds / 2], all[0][rounds / 2]);
+    else
+        printf("%10zu %12.2f %12.2f %12.2f %12.2f\n", bytes, host[0][rounds / 2], host[1][rounds / 2],
+               all[0][rounds / 2], all[1][rounds / 2]);
 }
 
 /* With one rank, each collective returns its operand. */
@@ -97,6 +104,9 @@ static void check(void)
 int main(int argc, char **argv)
 {
     static const size_t sizes[] = { 4, 4096, 1 << 20, 25 << 20 };
+    model = argc > 1 && strcmp(argv[1], "--model") == 0;
+    argc -= model;
+    argv += model;
     const int asked = argc > 2 ? atoi(argv[2]) : 9, rounds = asked < 1 ? 9 : asked > 99 ? 99 : asked;
     ctrt_device *device = NULL;
     unique_id id;
@@ -106,6 +116,13 @@ int main(int argc, char **argv)
         return 77;
     }
     check();
+    if (model) {
+        must(ctrt_stream_default(&stream, device) == CTRT_OK, "a stream");
+        printf("     bytes    host ctrt     all ctrt, us per call\n");
+        for (size_t i = 0; i < 2; i++)
+            measure(sizes[i], rounds);
+        return 0;
+    }
     void *library = dlopen("libnccl.so.2", RTLD_NOW | RTLD_NOLOAD);         /* the engine has loaded it */
     must(library != NULL, "libnccl.so.2");
     *(void **)&unique = dlsym(library, "ncclGetUniqueId");

@@ -29,6 +29,7 @@ EXTRA_PROGRAMS           += bench-comm-growth
 bench_comm_growth_SOURCES = bench/comm_growth.c bench/timing.h
 bench_comm_growth_LDADD   = libctrt.la
 CLEANFILES               += bench-comm-growth
+EXTRA_DIST               += bench/results/2026-11-nccl-host.md
 EXTRA_DIST               += bench/comm_growth.py bench/results/2026-11-comm.md bench/results/2026-11-comm-growth.txt
 EXTRA_PROGRAMS        += bench-comm-mpi
 bench_comm_mpi_SOURCES = bench/comm_mpi.c bench/timing.h

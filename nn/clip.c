@@ -2,6 +2,7 @@
 /* nn/clip.c: clips gradients by their total norm (Pascanu et al. 2013), with 1e-6 in the denominator as in PyTorch. */
 #include "base/host_alloc.h"
 #include "base/ptr_map.h"
+#include "ctrt/layout.h"
 #include "ctrt/optim.h"
 #include "nn/module.h"
 
@@ -19,12 +20,23 @@ static ctrt_status squares(ctrt_tensor **out, ctrt_tensor *grad, ctrt_device *de
     return ctrt_to_device(out, *out, device);
 }
 
+static ctrt_status add_to(ctrt_tensor **sum, ctrt_tensor *one)
+{
+    if (*sum != NULL)
+        return ctrt_add(sum, *sum, one);
+    ctrt_tensor_assign(sum, one);
+    return CTRT_OK;
+}
+
 /* Adds the squares of the gradients of walk[] whose group is `group` to *sum, a 0-dim tensor on the device of the first
  * gradient. *sum stays NULL if there are none. `listener`: NULL, or the group's, which may have parts of gradients. */
 static ctrt_status squares_add(ctrt_tensor **sum, const struct walk *walk, const size_t *groups, size_t group,
                                ctrt_module *listener)
 {
-    CTRT_AUTO(tensor) one = NULL;
+    /* On a device with members, sums of sharded gradients are partial. Added to another sum, each would need an
+     * all_reduce. */
+    CTRT_AUTO(tensor) one = NULL, partial = NULL;
+    ctrt_device *device = *sum != NULL ? ctrt_tensor_device(*sum) : NULL;
     for (size_t i = 0; i < walk->count; i++) {
         ctrt_module_gradient gradient = { .parameter = walk->entries[i].tensor };
         ctrt_tensor *grad = groups[i] == group ? ctrt_tensor_grad(gradient.parameter) : NULL;
@@ -32,16 +44,15 @@ static ctrt_status squares_add(ctrt_tensor **sum, const struct walk *walk, const
             continue;
         if (listener != NULL)
             CTRT_TRY(listener->class_of->event(listener, CTRT_MODULE_GRAD_WHOLE, &gradient));
-        const ctrt_status status = squares(&one, gradient.whole != NULL ? gradient.whole : grad,
-                                           *sum ? ctrt_tensor_device(*sum) : ctrt_tensor_device(grad));
+        device = device != NULL ? device : ctrt_tensor_device(grad);
+        const ctrt_status status = squares(&one, gradient.whole != NULL ? gradient.whole : grad, device);
         ctrt_tensor_release(&gradient.whole);
         CTRT_TRY(status);
-        if (*sum == NULL)
-            ctrt_tensor_assign(sum, one);
-        else
-            CTRT_TRY(ctrt_add(sum, *sum, one));
+        ctrt_layout layout;
+        CTRT_TRY(ctrt_tensor_layout(&layout, one));
+        CTRT_TRY(add_to(layout.kind == CTRT_LAYOUT_PARTIAL ? &partial : sum, one));
     }
-    return CTRT_OK;
+    return partial != NULL ? add_to(sum, partial) : CTRT_OK;
 }
 
 /* groups[i]: 1 + the index of the listener that has parameter i of `walk`, or 0. */

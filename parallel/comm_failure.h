@@ -70,6 +70,8 @@ bool comm_read(void *out, size_t bytes, ctrt_comm *comm, const char *what, int r
 /* How long this rank waits for the store, in seconds: briefly if the store has not answered the watching thread. */
 double comm_store_patience(const ctrt_comm *comm);
 struct state comm_own_state(ctrt_comm *comm);
+/* Returns the other rank of the message that this rank waits for; -1: none, or a collective. */
+int comm_pending_peer(ctrt_comm *comm);
 void comm_publish_state(ctrt_comm *comm);
 /* Makes the other ranks of this process fail too. `publish`: publishes their states. */
 void comm_alarm_siblings(const ctrt_comm *comm, bool publish);

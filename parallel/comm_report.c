@@ -88,10 +88,20 @@ static bool on_other_host(const ctrt_comm *comm, int rank)
     return strcmp(comm->members->list[rank].host, comm->members->list[comm->rank].host) != 0;
 }
 
-/* Adds "rank 2 (host, process 7, cuda:2) did not arrive, it last completed all_reduce 56 (sum, 1000 f32)" for every
- * rank that did not arrive. Returns whether it is unknown of one of them what it last completed. */
-static bool describe_ranks(struct strbuf *text, const ctrt_comm *comm, const struct rank_state *ranks)
+/* Whether the rank can be the cause of the failure. `ended`: the cause is the end of a process, not ranks that have not
+ * come to the call yet. `peer`: the other rank of the message that has failed; -1: a collective. */
+static bool can_be_cause(const struct rank_state *state, int rank, bool ended, int peer)
 {
+    if (state->kind == RANK_ENDED)
+        return true;
+    return !(ended && state->kind == RANK_BEHIND) && (peer < 0 || rank == peer);
+}
+
+/* Adds "rank 2 (host, process 7, cuda:2) did not arrive, it last completed all_reduce 56 (sum, 1000 f32)" for every
+ * rank that can be the cause. Returns whether it is unknown of one of them what it last completed. */
+static bool describe_ranks(struct strbuf *text, ctrt_comm *comm, const struct rank_state *ranks, bool ended)
+{
+    const int peer = comm_pending_peer(comm);
     static const char *const words[] = {
         [RANK_SILENT] = "does not answer (stopped, or not reachable)", [RANK_ENDED] = "has ended",
         [RANK_UNKNOWN] = "cannot be reached", [RANK_LEFT] = "has left the group", [RANK_BEHIND] = "did not arrive",
@@ -103,7 +113,7 @@ static bool describe_ranks(struct strbuf *text, const ctrt_comm *comm, const str
         const struct comm_member *member = &comm->members->list[rank];
         const struct rank_state *state = &ranks[rank];
         /* If the store does not answer, the ranks of this machine are not those that cannot be reached. */
-        if (state->kind == RANK_ARRIVED || rank == comm->rank
+        if (state->kind == RANK_ARRIVED || rank == comm->rank || !can_be_cause(state, rank, ended, peer)
             || (state->kind == RANK_UNKNOWN && !on_other_host(comm, rank)))
             continue;
         if (listed++ == 8) {
@@ -230,7 +240,7 @@ ctrt_status comm_compose(char **message, char **report, ctrt_comm *comm, ctrt_st
         status = CTRT_ERR_STATE;
     else if (ranks != NULL && status == CTRT_ERR_COMM && alarm->kind != 'A'
              && (ended || alarm->cause == NULL || own.pending.sequence > 0)
-             && describe_ranks(&text, comm, ranks) && own.done.sequence > 0)
+             && describe_ranks(&text, comm, ranks, ended) && own.done.sequence > 0)
         strbuf_add(&text, "; rank %d last completed %s", comm->rank, flight_text(call, &own.done));
     (void)strbuf_finish(message, &text, "a message");
     (void)compose_json(report, comm, *message, ranks);

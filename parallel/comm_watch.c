@@ -68,6 +68,15 @@ struct state comm_own_state(ctrt_comm *comm)
     return state;
 }
 
+int comm_pending_peer(ctrt_comm *comm)
+{
+    pthread_mutex_lock(&comm->lock);
+    const struct flight *pending = flight_pending(comm->record);
+    const int peer = pending != NULL ? pending->peer : -1;
+    pthread_mutex_unlock(&comm->lock);
+    return peer;
+}
+
 double comm_store_patience(const ctrt_comm *comm)
 {
     return atomic_load(&comm->unanswered) >= 2 ? SILENT_STORE_SECONDS : STORE_SECONDS;

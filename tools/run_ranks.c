@@ -21,12 +21,14 @@
 
 #define KILL_TIME     INT64_C(3000000000)       /* ns from SIGTERM to SIGKILL */
 #define LOOK_TIME     INT64_C(500000000)        /* ns between two looks for ranks that were excluded */
+#define STOPPED_TIME  INT64_C(5000000000)       /* ns after which a stopped rank is lost, if the others have ended */
 #define LEFTOVER_TIME INT64_C(3000000000)       /* ns that the output of processes that ranks left behind is read */
 
 static struct rank {
     pid_t pid;
     bool running;
     bool in_group;                      /* in the launcher's process group, see start_rank */
+    int64_t stopped;                    /* since when it is known to be stopped by a signal; 0: it is not */
 } *ranks;
 static int rank_count, first_rank, running;
 static bool failed, stopped;            /* stopped: a signal asked the launcher to end after the ends of all ranks */
@@ -104,7 +106,7 @@ static int start_rank(int local, const struct run_options *options, bool piped, 
     } else {
         if (!start.in_group)
             setpgid(pid, pid);
-        ranks[local] = (struct rank) { pid, true, start.in_group };
+        ranks[local] = (struct rank) { pid, true, start.in_group, 0 };
         running++;
     }
     close(report[1]);
@@ -279,7 +281,26 @@ static void escalate(const struct run_options *options)
     }
 }
 
-/* When the others have ended, a rank that they have excluded, because it is stopped or does not come, is ended too. */
+/* Whether a rank has been stopped by a signal for STOPPED_TIME. */
+static bool long_stopped(struct rank *rank)
+{
+    char path[32], text[512];
+    snprintf(path, sizeof path, "/proc/%d/stat", (int)rank->pid);
+    const int fd = open(path, O_RDONLY | O_CLOEXEC);
+    const ssize_t n = fd >= 0 ? read(fd, text, sizeof text - 1) : -1;
+    if (fd >= 0)
+        close(fd);
+    text[n > 0 ? n : 0] = '\0';
+    const char *end = strrchr(text, ')');                   /* of the name, before the state */
+    if (end == NULL || strlen(end) < 3 || end[2] != 'T')
+        rank->stopped = 0;
+    else if (rank->stopped == 0)
+        rank->stopped = run_now();
+    return rank->stopped != 0 && run_now() - rank->stopped >= STOPPED_TIME;
+}
+
+/* When the others have ended, a rank that they have excluded, because it is stopped or does not come, is ended too. So
+ * is a rank that was stopped after its last collective, which the others have not noticed. */
 static void end_excluded(const struct run_options *options)
 {
     char host[65] = "", key[160];
@@ -291,10 +312,10 @@ static void end_excluded(const struct run_options *options)
         if (!ranks[i].running)
             continue;
         snprintf(key, sizeof key, "ctrt-run/excluded/%s/%d", host, (int)ranks[i].pid);
-        if (ctrt_store_get(options->served, key, NULL, NULL, CTRT_ZERO) != CTRT_OK)
+        if (ctrt_store_get(options->served, key, NULL, NULL, CTRT_ZERO) != CTRT_OK && !long_stopped(&ranks[i]))
             return;
     }
-    output_say("%s been excluded by the ranks that have ended; sending SIGTERM", list_running(key));
+    output_say("%s been stopped, or excluded by the ranks that have ended; sending SIGTERM", list_running(key));
     enter(TERMINATED, KILL_TIME / 1e9);
     send_all(SIGTERM, false);
     send_all(SIGCONT, false);

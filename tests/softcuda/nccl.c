@@ -16,7 +16,8 @@
  *   - memory that is freed before it is deregistered, or that is registered but not of ncclMemAlloc; collectives whose
  *     memory only some ranks have registered, or with different offsets.
  *
- * Every third call on a non-blocking communicator returns ncclInProgress, and completes 0.2 ms later.
+ * Every third call on a non-blocking communicator returns ncclInProgress, and completes 0.2 ms later. "threads=1" in
+ * SOFTCUDA_NCCL: every call, and it completes when a thread that is created for it has run, as in NCCL.
  *
  * The variable SOFTCUDA_NCCL contains settings. "version=N" sets the version. "rank=R,hang=N": operation N of rank R
  * (from 1, in each communicator) does not end until the communicator is aborted. "rank=R,error=N": the same, and

@@ -55,7 +55,8 @@ int nccl_begin_call(struct ncclComm *comm)
 static void *progress(void *argument)
 {
     struct ncclComm *comm = argument;
-    usleep(200);
+    if (nccl_option("threads") <= 0)
+        usleep(200);
     atomic_store(&comm->state, OK);
     return NULL;
 }
@@ -85,7 +86,8 @@ static int in_background(struct ncclComm *comm, void *(*function)(void *))
 int nccl_end_call(struct ncclComm *comm, int result)
 {
     atomic_fetch_sub(&comm->users, 1);
-    return result == OK && !comm->blocking && ++comm->calls % 3 == 0 ? in_background(comm, progress) : result;
+    const bool late = ++comm->calls % 3 == 0 || nccl_option("threads") > 0;
+    return result == OK && !comm->blocking && late ? in_background(comm, progress) : result;
 }
 
 /* ---- creation ---- */

@@ -213,6 +213,10 @@ static void train(ctrt_module *net, ctrt_device *device, bool shard_batch, bool 
         if (counts)
             check_counts("backward", &before, 2);
         before = multi_counts();
+        CHECK_OK(ctrt_clip_grad_norm_(NULL, net, 0.5));
+        if (counts)
+            check_counts("clip_grad_norm_", &before, 1);
+        before = multi_counts();
         CHECK_OK(ctrt_optimizer_step(optimizer));
         if (counts)
             check_counts("step", &before, 0);

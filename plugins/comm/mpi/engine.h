@@ -105,8 +105,8 @@ struct mpi_batch {
 extern const struct mpi_abi *mpi;       /* set by mpi_start */
 
 int32_t mpi_probe(char *reason, size_t bytes);
-/* Loads MPI and initialises it unless the program has done so. Waits for the job's other processes, up to `seconds`; 0:
- * the parameter CTRT_COMM_TIMEOUT. After that MPI cannot be used in this process. */
+/* Loads MPI and initialises it unless the program has done so. Waits for the job's other processes, up to `seconds`,
+ * but at least 10. After that MPI cannot be used in this process. */
 ctrt_status mpi_start(double seconds);
 /* Returns the value of CTRT_COMM_TIMEOUT. */
 double mpi_timeout(void);

@@ -252,6 +252,9 @@ static void log_version(void)
     mpi_host->log(CTRT_LOG_INFO, "mpi", "%s, with the ABI of %s", text, mpi->name);
 }
 
+/* MPI_Init may take as long, also if the time limit of collectives is less: the processes start in it. */
+static const double INIT_SECONDS = 10;
+
 static int init_call(void *level)
 {
     return mpi->init(level);
@@ -285,7 +288,7 @@ static ctrt_status initialize(double seconds)
         return mpi_host->fail(CTRT_ERR_STATE, "the program has called MPI_Finalize; MPI cannot be used any more");
     (void)mpi->initialized(&flag);
     if (!flag) {
-        CTRT_TRY(init_bounded(&level, seconds > 0 ? seconds : mpi_timeout()));
+        CTRT_TRY(init_bounded(&level, seconds > INIT_SECONDS ? seconds : INIT_SECONDS));
         (void)mpi->return_errors(mpi->world());
         atexit(finalize);
     } else {
