@@ -42,7 +42,8 @@ else
 fi
 # For bindings: every inline function of a header for programs is also a symbol (plugin.h is for plugins, which do not
 # need libctrt), and ctrt_constant_get has every constant.
-inline=$(sed -n 's/^static inline .*[ *]\(ctrt_[a-z_0-9]*\)(.*/\1/p' $(ls "$srcdir"/include/ctrt/*.h | grep -v '/plugin\.h$'))
+inline=$(sed -n 's/^static inline .*[ *]\(ctrt_[a-z_0-9]*\)(.*/\1/p' \
+    $(ls "$srcdir"/include/ctrt/*.h | grep -v '/plugin\.h$'))
 [ -n "$inline" ] || not_ok "public headers have inline functions" "none was found"
 check "libctrt exports the inline functions of its headers" "$(
     for name in $inline; do
