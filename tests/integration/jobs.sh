@@ -223,7 +223,8 @@ else
                 if [ "$r" = 2 ]; then (sleep 0.'"$turn"'; kill -STOP $$; sleep 40; kill -KILL $$) & fi
                 exec "$1" sum 1 100000 1' sh "$rank" $fault >"$work/a.out" 2>"$work/a.err" </dev/null
             time=$(($(date +%s) - begin))
-            [ $time -le 25 ] && grep -q 'rank [01]: error: .*did not\|rank [01]: error: .*within [0-9]* s' "$work/a.out" ||
+            [ $time -le 25 ] &&
+                grep -q 'rank [01]: error: .*did not\|rank [01]: error: .*within [0-9]* s' "$work/a.out" ||
                 wrong="$wrong turn $turn: $time s: $(cat "$work/a.out" "$work/a.err")"
         done
         check "mpirun: a rank that does not start ($fault)" "$wrong"
