@@ -16,7 +16,7 @@ violations() {
     calls="$calls|eventfd|timerfd_create|signalfd|inotify_init|inotify_init1|dup|fopen|fopen64|freopen|opendir|tmpfile"
     calls="$calls|mkstemp|mkostemp|shm_open|popen|userfaultfd|fanotify_init"
     numbers='SYS_(pidfd_open|pidfd_getfd|perf_event_open|io_uring_setup)'
-    safe='fds?_above_stdio|ctrt_plugin_descriptor|F_DUPFD_CLOEXEC, (3|STDERR_FILENO [+] 1)|[^a-z_]open[(](&|device)'
+    safe='fds?_above_stdio|CTRT_PLUGIN_DESCRIPTOR|F_DUPFD_CLOEXEC, (3|STDERR_FILENO [+] 1)|[^a-z_]open[(](&|device)'
     find "$@" -type f \( -name '*.c' -o -name '*.h' \) ! -path 'core/base/descriptor.c' | sort |
         xargs grep -HnE '[(]|F_DUPFD' | grep -vE '^[^:]*:[0-9]+: *[*]' | sed 's@/[*].*@@' |
         grep -E "(^|[^A-Za-z0-9_>.\"])($calls)[(]|F_DUPFD|$numbers" | grep -vE "$safe"

@@ -75,6 +75,7 @@ EXTRA_DIST += \
     tests/unit/autograd_check.h tests/unit/block_module.h tests/unit/caching_reference.h tests/unit/calls.h \
     tests/unit/capture_check.h tests/unit/child.h tests/unit/comm_bodies.h tests/unit/comm_job.h \
     tests/unit/comm_values.h tests/unit/cuda_compare.h tests/unit/cuda_discovery.h tests/unit/data_check.h \
+    tests/unit/dataset_files.h \
     tests/unit/dryrun_models.h \
     tests/unit/fake_pool.h tests/unit/file_tree.h tests/unit/folder.h tests/unit/forbid.h tests/unit/log_kept.h \
     tests/unit/memory_checks.h tests/unit/memory_host.h tests/unit/multi_block.h tests/unit/multi_check.h \
@@ -98,7 +99,7 @@ internal_tests += \
 TSAN_TESTS += tests/unit/test-autocast.c tests/unit/test-autograd-threads.c
 
 # Ready datasets and transforms.
-public_tests += tests/unit/test-datasets.c tests/unit/test-transforms.c
+public_tests += tests/unit/test-datasets.c tests/unit/test-image-files.c tests/unit/test-transforms.c
 
 # Process groups.
 internal_tests += tests/unit/test-rank-environment.c tests/unit/test-store.c tests/unit/test-store-clients.c

@@ -57,7 +57,7 @@ ctrt_status sim_space_open(struct sim_device *device)
                               "%s: no addresses for %llu bytes of simulated memory (ulimit -v?)", device->name,
                               (unsigned long long)device->memory);
     device->delta = worker - device->guard;
-    device->fd = ctrt_plugin_descriptor(sim_host, memfd_create(device->name, MFD_CLOEXEC));
+    device->fd = CTRT_PLUGIN_DESCRIPTOR(sim_host, memfd_create(device->name, MFD_CLOEXEC));
     if (device->fd < 0 || ftruncate(device->fd, (off_t)places) != 0
         || mmap(worker, places, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_FIXED, device->fd, 0) == MAP_FAILED
         || !sim_blocks_init(&device->physical, 0, device->holes ? device->memory : places, device->memory, SIM_ALIGN)

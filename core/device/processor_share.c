@@ -14,6 +14,7 @@
 #include <unistd.h>
 
 #include "base/base.h"
+#include "base/descriptor.h"
 #include "base/host_alloc.h"
 #include "device/launcher.h"
 #include "registry/registry.h"
@@ -26,7 +27,7 @@ static ssize_t read_proc(char *out, size_t bytes, pid_t pid, const char *name)
 {
     char path[64];
     snprintf(path, sizeof path, "/proc/%d/%s", (int)pid, name);
-    const int fd = open(path, O_RDONLY | O_CLOEXEC);
+    const int fd = fd_above_stdio(open(path, O_RDONLY | O_CLOEXEC));
     size_t length = 0;
     for (ssize_t n = 1; fd >= 0 && n > 0 && length + 1 < bytes; length += n > 0 ? (size_t)n : 0)
         n = read(fd, out + length, bytes - 1 - length);

@@ -325,11 +325,8 @@ typedef struct ctrt_host {
     int (*descriptor)(int fd);
 } ctrt_host;
 
-/* The same. Returns `fd` before init, where a probe has no host table. */
-static inline int ctrt_plugin_descriptor(const ctrt_host *host, int fd)
-{
-    return CTRT_SLOT(host, descriptor) ? host->descriptor(fd) : fd;
-}
+/* The same; `fd` before init, where a probe has no host table. `fd` is evaluated once. */
+#define CTRT_PLUGIN_DESCRIPTOR(host, fd) (CTRT_SLOT(host, descriptor) ? (host)->descriptor(fd) : (fd))
 
 /* ---- backends --------------------------------------------------------------------------------------------------- */
 

@@ -23,7 +23,7 @@ bool cpu_read_file(const char *path, char *buffer, size_t bytes)
     int cancel;
     pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, &cancel);
     size_t used = 0;
-    int fd = ctrt_plugin_descriptor(cpu_host, open(full, O_RDONLY | O_CLOEXEC));
+    int fd = CTRT_PLUGIN_DESCRIPTOR(cpu_host, open(full, O_RDONLY | O_CLOEXEC));
     if (fd < 0)
         goto done;
     while (used < bytes - 1) {

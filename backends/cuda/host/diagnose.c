@@ -44,7 +44,7 @@ bool cuda_read_file(const char *path, char *text, size_t bytes)
 {
     char full[PATH_MAX];
     text[0] = '\0';
-    const int fd = place(full, "%s", path) ? ctrt_plugin_descriptor(cuda_host, open(full, O_RDONLY | O_CLOEXEC)) : -1;
+    const int fd = place(full, "%s", path) ? CTRT_PLUGIN_DESCRIPTOR(cuda_host, open(full, O_RDONLY | O_CLOEXEC)) : -1;
     if (fd < 0)
         return false;
     const ssize_t got = read(fd, text, bytes - 1);
@@ -58,7 +58,7 @@ static DIR *open_folder(const char *path)
 {
     char full[PATH_MAX];
     const int fd = place(full, "%s", path)
-                       ? ctrt_plugin_descriptor(cuda_host, open(full, O_RDONLY | O_DIRECTORY | O_CLOEXEC)) : -1;
+                       ? CTRT_PLUGIN_DESCRIPTOR(cuda_host, open(full, O_RDONLY | O_DIRECTORY | O_CLOEXEC)) : -1;
     DIR *folder = fd >= 0 ? fdopendir(fd) : NULL;
     if (folder == NULL && fd >= 0)
         close(fd);
@@ -177,7 +177,7 @@ static int open_node(const char *path)
     char full[PATH_MAX];
     if (!place(full, "%s", path))
         return ENOENT;
-    const int fd = ctrt_plugin_descriptor(cuda_host, open(full, O_RDWR | O_CLOEXEC | O_NONBLOCK));
+    const int fd = CTRT_PLUGIN_DESCRIPTOR(cuda_host, open(full, O_RDWR | O_CLOEXEC | O_NONBLOCK));
     if (fd < 0)
         return errno;
     close(fd);

@@ -50,7 +50,7 @@ static void append_loader(struct cuda_library_failure *why, const char *name)
  * to open its cache (ld.so.cache), ignores the cache permanently. */
 static bool can_open(struct cuda_library_failure *why)
 {
-    const int file = ctrt_plugin_descriptor(cuda_host, open("/", O_PATH | O_CLOEXEC));
+    const int file = CTRT_PLUGIN_DESCRIPTOR(cuda_host, open("/", O_PATH | O_CLOEXEC));
     if (file < 0) {
         append(why, "no file can be opened: %s", strerror(errno));
         why->transient = true;

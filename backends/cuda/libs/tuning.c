@@ -43,7 +43,7 @@ static char *read_file(const char *path)
     char *text = NULL;
     struct stat facts;
     /* O_NONBLOCK: does not wait for a pipe. */
-    const int file = ctrt_plugin_descriptor(cuda_host, open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK));
+    const int file = CTRT_PLUGIN_DESCRIPTOR(cuda_host, open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK));
     if (file < 0) {
         refused = errno != ENOENT;          /* a file that cannot be read is not replaced */
         if (refused)
@@ -105,7 +105,7 @@ static int open_beside(char *beside, size_t bytes, const char *path, bool exists
             errno = ENAMETOOLONG;
             return -1;
         }
-        file = ctrt_plugin_descriptor(cuda_host, open(beside, O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC,
+        file = CTRT_PLUGIN_DESCRIPTOR(cuda_host, open(beside, O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC,
                                           exists ? 0600 : 0666));
     } while (file < 0 && (errno == EEXIST || errno == EINTR));
     return file;

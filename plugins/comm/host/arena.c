@@ -104,7 +104,7 @@ static void *map_shared(int fd, size_t bytes)
 
 ctrt_status host_map_new(void **out, int *fd, size_t bytes)
 {
-    *fd = ctrt_plugin_descriptor(library, memfd_create("ctrt-comm", MFD_CLOEXEC));
+    *fd = CTRT_PLUGIN_DESCRIPTOR(library, memfd_create("ctrt-comm", MFD_CLOEXEC));
     void *memory = MAP_FAILED;
     if (*fd >= 0 && ftruncate(*fd, (off_t)bytes) == 0)
         memory = map_shared(*fd, bytes);
@@ -124,7 +124,7 @@ static ctrt_status map_file(void **out, size_t bytes, const char *path, uint64_t
 {
     struct stat file;
     ctrt_status status = CTRT_OK;
-    const int fd = ctrt_plugin_descriptor(library, open(path, O_RDWR | O_CLOEXEC));
+    const int fd = CTRT_PLUGIN_DESCRIPTOR(library, open(path, O_RDWR | O_CLOEXEC));
     if (fd < 0)
         return ctrt_fail(CTRT_ERR_COMM, "cannot open the memory of rank 0, %s: %s; the ranks must be processes of one "
                          "user that see each other in /proc", path, strerror(errno));

@@ -147,10 +147,7 @@ typedef struct ctrt_host {
     ctrt_status (*at_fork)(void (*before)(void), void (*in_parent)(void), void (*in_child)(void));
     int (*descriptor)(int fd);
 } ctrt_host;
-static inline int ctrt_plugin_descriptor(const ctrt_host *host, int fd)
-{
-    return CTRT_SLOT(host, descriptor) ? host->descriptor(fd) : fd;
-}
+#define CTRT_PLUGIN_DESCRIPTOR(host,fd) (CTRT_SLOT(host, descriptor) ? (host)->descriptor(fd) : (fd))
 enum {
     CTRT_DEVICE_HOST_MEMORY = 1,
     CTRT_DEVICE_ASYNCHRONOUS = 2
