@@ -142,7 +142,7 @@ static ctrt_status part_backward(ctrt_tensor **loss, ctrt_loss_part *kind, ctrt_
 {
     double weight = pass->weight;
     CTRT_AUTO(tensor) output = NULL, value = NULL;
-    CTRT_TRY(ctrt_forward(&output, module, part->inputs[0]));
+    CTRT_TRY(ctrt_forward_n(&output, module, part->inputs, MAX(batch->module_inputs, 1)));
     CTRT_TRY(ctrt_part_loss(&value, kind, output, part->inputs, batch, pass->rows));
     ctrt_tensor_release(&output);           /* its memory may be free during the backward pass */
     if (pass->ready != NULL)

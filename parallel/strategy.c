@@ -444,6 +444,12 @@ ctrt_status strategy_step(struct parallel *p, ctrt_tensor **loss, const ctrt_str
 ctrt_status ctrt_parallel_step(ctrt_tensor **loss, ctrt_module *net, ctrt_tensor *const *inputs, int count,
                                ctrt_loss_function loss_function, void *user)
 {
+    return ctrt_parallel_step_n(loss, net, inputs, count, 1, loss_function, user);
+}
+
+ctrt_status ctrt_parallel_step_n(ctrt_tensor **loss, ctrt_module *net, ctrt_tensor *const *inputs, int count,
+                                 int module_inputs, ctrt_loss_function loss_function, void *user)
+{
     CANCEL_DISABLED;
     STREAMS_ORDERED;
     CTRT_AUTO(tensor) result = NULL;
@@ -457,12 +463,16 @@ ctrt_status ctrt_parallel_step(ctrt_tensor **loss, ctrt_module *net, ctrt_tensor
     if (count > MOST_INPUTS)
         return ctrt_fail(CTRT_ERR_INVALID_ARGUMENT, "parallel_step: %d inputs, expected at most %d", count,
                          MOST_INPUTS);
+    if (module_inputs < 1 || module_inputs > count)
+        return ctrt_fail(CTRT_ERR_INVALID_ARGUMENT, "parallel_step: %d of %d inputs for the module, expected 1 to %d",
+                         module_inputs, count, count);
     if (loss_function == NULL)
         return fail_null("parallel_step", "loss_function");
     ctrt_strategy_batch batch = {
         .size = sizeof batch, .inputs = inputs, .count = count, .loss = loss_function, .user = user,
-        .partial = (state->comm != NULL && ctrt_comm_size(state->comm) > 1 ? CTRT_PARTIAL_RANKS : 0)
-                   | (state->group.no_sync || state->group.steps > 0 ? CTRT_PARTIAL_STEPS : 0),
+        .module_inputs = (int16_t)module_inputs,
+        .partial = (int16_t)((state->comm != NULL && ctrt_comm_size(state->comm) > 1 ? CTRT_PARTIAL_RANKS : 0)
+                             | (state->group.no_sync || state->group.steps > 0 ? CTRT_PARTIAL_STEPS : 0)),
     };
     CTRT_TRY(ctrt_context(rows_of(&batch.rows, inputs, count, state->comm != NULL), "parallel_step"));
     CTRT_TRY(ctrt_context(modes_check(state), "parallel_step: %s", state->name));

@@ -133,7 +133,7 @@ static ctrt_status averaging_step(void *self, ctrt_tensor **loss, const ctrt_str
     CTRT_TRY(ctrt_gradients_take(a->before, a->module));
     ctrt_strategy_batch own = *batch;
     ctrt_loss_part part = { .parts = 0 };
-    own.partial &= ~CTRT_PARTIAL_RANKS;
+    own.partial = (int16_t)(own.partial & ~CTRT_PARTIAL_RANKS);
     ctrt_status status = ctrt_part_backward(loss, &part, a->module, a->device, &own, 0, own.rows, 1, NULL, NULL);
     if (status == CTRT_OK)
         status = ctrt_gradients_take(a->grads, a->module);

@@ -259,6 +259,12 @@ typedef ctrt_status (*ctrt_loss_function)(ctrt_tensor **loss, ctrt_tensor *outpu
  * ends, or until the time limit. */
 CTRT_API ctrt_status ctrt_parallel_step(ctrt_tensor **loss, ctrt_module *net, ctrt_tensor *const *inputs, int count,
                                         ctrt_loss_function loss_function, void *user);
+/* The same for a module of several inputs, for example tokens and a padding mask: inputs[0..module_inputs-1] go to the
+ * module, as by ctrt_forward_n, and all of them to the loss function. All have the rows of the batch; what is the same
+ * for all rows belongs in the module (a buffer). CTRT_ERR_NOT_SUPPORTED under `pipeline` for more than one, because a
+ * Sequential has one input. */
+CTRT_API ctrt_status ctrt_parallel_step_n(ctrt_tensor **loss, ctrt_module *net, ctrt_tensor *const *inputs, int count,
+                                          int module_inputs, ctrt_loss_function loss_function, void *user);
 /* With `on`, the next steps keep their gradients where they were computed, and the first step after it was turned off
  * adds them all up: gradient accumulation with one reduction. The parameters' gradients are incomplete in between. In
  * canonical mode, and for strategies without reductions, each step is complete if its loss is a mean. Sums and

@@ -39,7 +39,8 @@ typedef struct ctrt_strategy_batch {
     size_t size;
     ctrt_tensor *const *inputs;
     int32_t count;                      /* number of inputs, at least 1 */
-    int32_t partial;                    /* set of CTRT_PARTIAL_...: who else contributes to the number by which the loss
+    int16_t module_inputs;              /* of these, the first so many go to the module */
+    int16_t partial;                    /* set of CTRT_PARTIAL_...: who else contributes to the number by which the loss
                                          * is divided. A strategy whose ranks train alone sets it to 0 in its copy */
     int64_t rows;                       /* size of dimension 0 of each input that is not NULL; at least 1, or 0 for
                                          * strategies with CTRT_STRATEGY_RANKS */

@@ -97,7 +97,8 @@ void bad_strategy(void)
     uint64_t bytes = 0;
     ctrt_sync_layers layers = { .layers = 0 };
     char text[65];
-    const ctrt_strategy_batch batch = { sizeof batch, inputs, 1, 0, 2, no_loss, NULL },
+    const ctrt_strategy_batch batch = { .size = sizeof batch, .inputs = inputs, .count = 1, .rows = 2,
+                                        .loss = no_loss },
                               hollow = { .size = sizeof hollow };
     const int64_t sizes[2] = { 1, 1 };
     ctrt_shard_range range = { .count = 2, .sizes = sizes, .total = 2 }, far = { .first = 1, .count = 2,
@@ -124,6 +125,9 @@ void bad_strategy(void)
     BAD(INVALID_ARGUMENT, ctrt_parallel_step(&out, net, inputs, 0, no_loss, NULL),
         ctrt_parallel_step(&out, net, inputs, 65, no_loss, NULL), ctrt_parallel_step(&out, net, none, 1, no_loss, NULL),
         ctrt_parallel_step(&out, net, inputs, 1, NULL, NULL));
+    NULL_IN3(ctrt_parallel_step_n, &out, net, inputs, 1, 1, no_loss, NULL);
+    BAD(INVALID_ARGUMENT, ctrt_parallel_step_n(&out, net, inputs, 1, 0, no_loss, NULL),
+        ctrt_parallel_step_n(&out, net, inputs, 1, 2, no_loss, NULL));
     BAD(SHAPE, ctrt_parallel_step(&out, net, &p.number, 1, no_loss, NULL),
         ctrt_parallel_step(&out, net, &p.none, 1, no_loss, NULL));
     FINE((ctrt_module_release(&net), net == NULL));

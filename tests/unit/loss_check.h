@@ -162,6 +162,28 @@ static const struct refused_loss {
     { loss_unlike, "divided by different numbers (a fraction or cross entropy, a mean)" }, { loss_centred, "\"sub\"" },
 };
 
+/* ---- a module of two inputs ---- */
+
+/* y = x w mask, with a mask per row, or without. */
+static inline ctrt_status padded_forward(ctrt_tensor **y, ctrt_module *self, ctrt_tensor *const *inputs, int count)
+{
+    ctrt_tensor *weight = NULL;
+    CTRT_TRY(ctrt_module_tensor(&weight, self, "weight"));
+    CTRT_TRY(ctrt_matmul(y, inputs[0], weight));
+    return count > 1 ? ctrt_mul(y, *y, inputs[1]) : CTRT_OK;
+}
+
+static const ctrt_module_class padded_class = {
+    .size = sizeof(ctrt_module_class), .kind = "Padded", .forward = padded_forward,
+};
+
+static inline ctrt_status padded_new(ctrt_module **out, ctrt_device *device)
+{
+    CTRT_AUTO(tensor) weight = ramp(CTRT_SHAPE(FEATURES, CLASSES), 0.05, device);
+    CTRT_TRY(ctrt_module_new(out, &padded_class));
+    return ctrt_module_add_parameter(*out, "weight", weight);
+}
+
 /* ---- batches ---- */
 
 /* Rows from..from+rows-1 of a batch: features, labels, mask. Rows 3 to 5 are ignored; with turn 99 all are. */
@@ -190,6 +212,19 @@ static inline double loss_step(ctrt_module *net, ctrt_device *device, ctrt_loss_
     double value = INFINITY;
     loss_batch(inputs, device, turn, from, rows);
     if (CHECK_OK(ctrt_parallel_step(&loss, net, inputs, LOSS_INPUTS, function, user)))
+        CHECK_OK(ctrt_item(&value, loss));
+    tensors_release(inputs, LOSS_INPUTS);
+    return value;
+}
+
+/* A step in which the module gets the mask of its rows. */
+static inline double padded_step(ctrt_module *net, ctrt_device *device, int from, int rows)
+{
+    ctrt_tensor *inputs[LOSS_INPUTS] = { NULL };
+    CTRT_AUTO(tensor) loss = NULL;
+    double value = INFINITY;
+    loss_batch(inputs, device, 1, from, rows);
+    if (CHECK_OK(ctrt_parallel_step_n(&loss, net, (ctrt_tensor *[]){ inputs[0], inputs[MASK] }, 2, 2, loss_mean, NULL)))
         CHECK_OK(ctrt_item(&value, loss));
     tensors_release(inputs, LOSS_INPUTS);
     return value;

@@ -89,6 +89,25 @@ static void devices_refused(void)
     }
 }
 
+/* The module gets two inputs. */
+static void devices_inputs(void)
+{
+    ctrt_device *devices[MOST];
+    four(devices);
+    CTRT_AUTO(module) many = original(padded_new, devices[0]), one = original(padded_new, devices[0]),
+                      sequence = original(mlp_new, devices[0]);
+    CTRT_AUTO(module) net = parallel(many, "data-parallel", devices, 3), single = parallel(one, "single", devices, 1),
+                      stages = parallel(sequence, "pipeline", devices, 2);
+    ctrt_tensor *inputs[LOSS_INPUTS] = { NULL };
+    CTRT_AUTO(tensor) loss = NULL;
+    same_loss("two inputs", padded_step(net, cpu, 0, 7), padded_step(single, cpu, 0, 7));
+    same_grads(many, one, 2e-6);
+    loss_batch(inputs, cpu, 1, 0, 6);
+    CHECK_FAILS(ctrt_parallel_step_n(&loss, stages, inputs, LOSS_INPUTS, 2, loss_mean, NULL), CTRT_ERR_NOT_SUPPORTED,
+                "2 inputs for the module");
+    tensors_release(inputs, LOSS_INPUTS);
+}
+
 static ctrt_status scaled_ignore(ctrt_tensor **loss, ctrt_tensor *output, ctrt_tensor *const *inputs, int count,
                                  void *user)
 {
@@ -122,6 +141,7 @@ static void data_parallel(void)
 {
     strategy = "data-parallel";
     devices_all();
+    devices_inputs();
 }
 
 static void pipeline(void)
@@ -205,6 +225,11 @@ static void ranks_kinds(struct rank *rank)
         }
         pair_free(&p);
     }
+    struct pair padded = pair_new(padded_new, strategy, rank);
+    same_loss("two inputs", padded_step(padded.net, rank->device, 2 * rank->number, 2),
+              padded_step(padded.one, rank->device, 0, 2 * rank->size));
+    same_sharded(&padded, rank, 2e-6);
+    pair_free(&padded);
     struct pair p = pair_new(mlp_new, strategy, rank);
     CHECK_TRUE(isnan(loss_step(p.net, rank->device, loss_ignore, NULL, 99, 2 * rank->number, 2)));
     (void)loss_step(p.one, rank->device, loss_ignore, NULL, 99, 0, 2 * rank->size);

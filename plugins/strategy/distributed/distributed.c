@@ -79,6 +79,26 @@ static ctrt_status unfinished_check(struct distributed *d)
     return fail_all(d, reduce_check(d));
 }
 
+/* The weights of the ranks in the backward pass of the program: their rows. */
+static ctrt_status forward_weights(struct distributed *d, int64_t rows)
+{
+    ctrt_status status = CTRT_OK;
+    ctrt_no_grad {
+        if (d->captured) {
+            const ctrt_loss_part mean = { .kind = CTRT_LOSS_MEAN, .parts = 1, .per_row = 1 };
+            double factor = 1;
+            status = weights_part(&d->weights, &mean, rows, false, &factor);
+            if (status == CTRT_OK)
+                status = capture_weights(d);
+            if (status == CTRT_OK)
+                status = weights_reduce(&d->weights, d->r.comm, 0);
+        } else {
+            status = weights_forward(&d->weights, rows, d->r.comm, !d->no_sync);
+        }
+    }
+    return status;
+}
+
 static ctrt_status dist_forward(void *self, ctrt_tensor **y, ctrt_tensor *const *inputs, int count)
 {
     struct distributed *d = self;
@@ -96,6 +116,8 @@ static ctrt_status dist_forward(void *self, ctrt_tensor **y, ctrt_tensor *const 
         CTRT_TRY(pass_begin(d));
         CTRT_TRY(reduce_begin(d, FORWARD));
     }
+    if (ctrt_grad_enabled() && d->r.canonical == 0 && d->r.size > 1)
+        CTRT_TRY(forward_weights(d, ranks_rows(inputs)));
     const ctrt_status status = ranks_forward(&d->r, y, inputs, count);
     return d->r.sync_active && d->r.canonical == 0 ? fail_all(d, status) : status;
 }

@@ -141,6 +141,9 @@ ctrt_status pipeline_step(void *self, ctrt_tensor **loss, const ctrt_strategy_ba
 {
     struct pipeline *p = self;
     struct run run = { .p = p, .batch = batch, .rows = batch->rows };
+    if (batch->module_inputs > 1)
+        return ctrt_fail(CTRT_ERR_NOT_SUPPORTED, "%d inputs for the module, but the first child of a Sequential gets "
+                         "one; pack them in one tensor, or use another strategy", batch->module_inputs);
     CTRT_TRY(pipeline_refresh(p));
     CTRT_TRY(pipeline_place_batch(p, batch));
     ctrt_status status = run_begin(&run);

@@ -209,7 +209,7 @@ static ctrt_status step_planned(struct ranks *r, struct plan *plan, ctrt_tensor 
 {
     ctrt_strategy_batch whole = *batch;
     whole.rows = plan->rows;
-    whole.partial = batch->partial & CTRT_PARTIAL_STEPS;        /* the rows are those of all ranks */
+    whole.partial = (int16_t)(batch->partial & CTRT_PARTIAL_STEPS);        /* the rows are those of all ranks */
     if (plan->range.count > 0)
         CTRT_TRY(ctrt_shards_backward(sum, r->module, r->device, &whole, &plan->range));
     plan->total = (ctrt_loss_part){ .kind = plan->range.kind, .parts = plan->range.parts,

@@ -169,11 +169,17 @@ ctrt_status missing_check(const struct missing *missing)
 
 /* ---- passes ---- */
 
+int64_t ranks_rows(ctrt_tensor *const *inputs)
+{
+    return ctrt_tensor_ndim(inputs[0]) > 0 ? ctrt_tensor_size(inputs[0], 0) : 1;
+}
+
 ctrt_status ranks_forward(struct ranks *r, ctrt_tensor **y, ctrt_tensor *const *inputs, int count)
 {
     if (r->canonical > 0)
         return canonical_forward(r, y, inputs, count);
-    ctrt_batch_ranks ranks = { r->sync, 1 };
+    const int64_t rows = ranks_rows(inputs);
+    ctrt_batch_ranks ranks = { r->sync, rows > 0 ? (double)rows : 1 };
     ctrt_swap_batch_ranks(&ranks);
     const ctrt_status status = ctrt_shard_forward(y, r->module, r->device, inputs, count, 0, -1);
     ctrt_swap_batch_ranks(&ranks);

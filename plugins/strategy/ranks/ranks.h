@@ -65,6 +65,8 @@ void weights_free(struct weights *w);
 /* Begins a step: the loss of this rank's rows. `part` NULL or no rows: none. Multiplies *factor, that of the gradient.
  * `equal_rows`: gradients are proportional to the rows of the ranks, as SyncBatchNorm layers expect. */
 ctrt_status weights_part(struct weights *w, const ctrt_loss_part *part, int64_t rows, bool equal_rows, double *factor);
+/* The same for a forward pass whose loss, a mean, the program computes. `rows`: of this rank. */
+ctrt_status weights_forward(struct weights *w, int64_t rows, ctrt_comm *comm, bool reduces);
 /* Starts to add up the totals. `joining`: see WEIGHTS_JOINING. */
 ctrt_status weights_reduce(struct weights *w, ctrt_comm *comm, int joining);
 /* Sets w->weight, if weights_reduce was called. The host does not wait for the device. */
@@ -115,6 +117,8 @@ ctrt_status ranks_tensor(const char **name, ctrt_tensor **tensor, const struct r
 /* Broadcasts rank 0's buffers if broadcast_buffers is set and the module is in training mode. Passes that reduce
  * gradients begin and end with it, so that after them all ranks have the same buffers to save. */
 ctrt_status ranks_buffers(struct ranks *r);
+/* Number of rows of the inputs of a forward pass. */
+int64_t ranks_rows(ctrt_tensor *const *inputs);
 /* Runs a forward pass of the inputs. */
 ctrt_status ranks_forward(struct ranks *r, ctrt_tensor **y, ctrt_tensor *const *inputs, int count);
 /* Runs forward pass, loss and backward pass of this rank's rows, with `ready` between loss and backward pass, also

@@ -79,6 +79,19 @@ ctrt_status weights_part(struct weights *w, const ctrt_loss_part *part, int64_t 
     return CTRT_OK;
 }
 
+ctrt_status weights_forward(struct weights *w, int64_t rows, ctrt_comm *comm, bool reduces)
+{
+    const ctrt_loss_part mean = { .kind = CTRT_LOSS_MEAN, .parts = 1, .per_row = 1 };
+    double factor = 1;
+    CTRT_TRY(weights_part(w, &mean, rows, false, &factor));
+    if (reduces)
+        return weights_reduce(w, comm, 0);
+    const struct weights_step step = weights_step(w);
+    weights_count(w, &step);
+    weights_end(w);
+    return CTRT_OK;
+}
+
 double weights_rows(const struct weights *w, int64_t rows)
 {
     return w->begun && w->kind != CTRT_LOSS_MEAN ? (double)w->first_rows : rows > 0 ? (double)rows : 1;

@@ -125,6 +125,11 @@ static ctrt_status sharded_forward(void *self, ctrt_tensor **y, ctrt_tensor *con
     if (!joins)
         CTRT_TRY(fail_all(s, pass_check(s)));
     CTRT_TRY(fail_all(s, pass_begin(s, ctrt_grad_enabled() ? FORWARD : EVALUATE, joins)));
+    if (s->mode == FORWARD && !joins && s->r.canonical == 0) {
+        ctrt_status weighted;
+        ctrt_no_grad weighted = weights_forward(&s->weights, ranks_rows(inputs), s->r.comm, !s->local);
+        CTRT_TRY(fail_all(s, weighted));
+    }
     const ctrt_status status = fail_all(s, forward_run(s, y, inputs, count));
     if (s->mode == EVALUATE && joins)
         s->mode = FORWARD;
