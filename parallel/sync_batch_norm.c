@@ -383,10 +383,12 @@ static void convert(void *user, ctrt_module *module)
 {
     ctrt_comm *comm = user;
     struct batch_norm *norm = ctrt_module_state(module);
-    if (batch_norm_is(module))
+    if (batch_norm_is(module)) {
         module->class_of = &sync_batch_norm_class;
-    else if (module->class_of != &sync_batch_norm_class)
+        module->forward = sync_batch_norm_class.forward;
+    } else if (module->class_of != &sync_batch_norm_class) {
         return;
+    }
     (void)ctrt_comm_retain(comm);
     ctrt_comm_release(&norm->comm);
     norm->comm = comm;
