@@ -47,9 +47,11 @@ typedef struct ctrt_split_result {
 } ctrt_split_result;
 
 /* Runs the rows from..to-1 of the batch forward and backward, with the loss multiplied by `weight`. `weight` is
- * (to - from) / batch, which is right for losses that are means over rows; ignore it if the loss is a sum. `from` is 0
- * at the start of an attempt; in that call, reset the program's own sums. Release everything that the function creates
- * before it returns, also if it fails. */
+ * (to - from) / batch, which is right for losses that are means over rows; ignore it if the loss is a sum. If it is a
+ * fraction S / W whose W depends on the data (cross entropy with ignored targets or class weights, a masked loss), take
+ * the sum S and divide it by the W of the whole batch, computed before the step. `from` is 0 at the start of an
+ * attempt; in that call, reset the program's own sums. Release everything that the function creates before it returns,
+ * also if it fails. */
 typedef ctrt_status (*ctrt_split_function)(void *user, int64_t from, int64_t to, double weight);
 
 /* Creates a split for steps of `module`, and retains a reference to `module`. `options` NULL: all zeros. On success
