@@ -347,9 +347,15 @@ static void team_end(void *argument)
     team_free(team);
 }
 
-/* The workers do not exist in the child, which starts its own when it needs them. */
+static bool threads_possible = true;
+
+/* The workers do not exist in the child, which starts its own when it needs them. ThreadSanitizer ends a process that
+ * starts threads after a fork of a process with several. */
 static void after_fork_in_child(void)
 {
+#ifdef __SANITIZE_THREAD__
+    threads_possible = false;
+#endif
     if (self.own == NULL)
         return;
     pthread_setspecific(at_exit, NULL);
@@ -435,7 +441,7 @@ int cpu_team_limit(void)
 
 int cpu_team_grow(int wanted)
 {
-    if (wanted <= cpu_team_size())
+    if (wanted <= cpu_team_size() || !threads_possible)
         return cpu_team_size();
     struct team *team = team_of_thread();
     if (team == NULL)
