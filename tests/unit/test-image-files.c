@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Image files and folders of images: the pixels of PIL, options, malformed and damaged files, plugins of the program. */
+/* Image files and folders of images: the pixels of PIL, options, malformed and damaged files, plugins. */
 #include "dataset_files.h"
 
 /* ---- plugins, first because their test needs a process that has not used the library ---- */
