@@ -150,7 +150,7 @@ static void tied_case(struct rank *rank)
 
 static void tied(struct rank *rank)
 {
-    EACH(use, uses)
+    for (const struct use_case *use = uses; use < uses + COUNT(uses); use++)    /* EACH is not for threads */
         for (enum tie tie = TIED; tie <= TIED_TWICE; tie++)
             for (int frozen = 0; frozen < 2; frozen++) {
                 if (use->use == LOSS && frozen)
@@ -248,7 +248,8 @@ static void ops(struct rank *rank)
         CHECK_FAILS(ctrt_to_host(values, sizeof values, weight, CTRT_F32), CTRT_ERR_STATE, words);
         CHECK_FAILS(ctrt_item(&value, view), CTRT_ERR_STATE, words);
         CHECK_FAILS(ctrt_mul(&z, same, view), CTRT_ERR_STATE, words);
-        CHECK_FAILS(ctrt_comm_all_reduce(NULL, rank->comm, plain, CTRT_COMM_SUM), CTRT_ERR_STATE, words);
+        const ctrt_status status = ctrt_comm_all_reduce(NULL, rank->comm, plain, CTRT_COMM_SUM);
+        CHECK_TRUE(status == CTRT_ERR_STATE || status == CTRT_ERR_COMM);        /* another rank may fail first */
         CHECK_TRUE(ctrt_tensor_data(weight) == NULL);
         ctrt_tensor_release(&plain);
     }
