@@ -284,12 +284,13 @@ TEST(errors, "kernels report integer divisions by zero, the largest of no elemen
           (KERNEL(argmin, CTRT_F32, (&at->view), (&none->view), &columns), "argmin"));
 
     group("a reduction without memory for partial results is an error");
-    CTRT_AUTO(tensor) sum = full_of(CTRT_SHAPE(1), CTRT_F32, 0);
-    static const ctrt_reduce_attributes all = { sizeof all, 1 };
-    alloc_fail_at(1, true);
-    const ctrt_status status = KERNEL(sum, CTRT_F32, (&sum->view), (&x->view), &all);
-    alloc_fail_at(0, false);
-    CHECK_EQ(status, CTRT_ERR_OUT_OF_MEMORY);
+#ifndef __SANITIZE_ADDRESS__            /* which ends the process instead of returning NULL */
+    ctrt_view rows = x->view, sums = out->view;         /* 2^42 sums, whose partial results exceed all addresses */
+    rows.ndim = 2, rows.shape[0] = (int64_t)1 << 42, rows.shape[1] = x->view.numel;
+    rows.strides[0] = 0, rows.strides[1] = 1, rows.numel = rows.shape[0] * rows.shape[1];
+    sums.ndim = 1, sums.shape[0] = sums.numel = rows.shape[0], sums.strides[0] = 0;
+    CHECK_FAILS(KERNEL(sum, CTRT_F32, (&sums), (&rows), &columns), CTRT_ERR_OUT_OF_MEMORY, "partial results");
+#endif
 
     group("the backend has no second device");
     void *device = NULL;
