@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* memory/shutdown.c: ctrt_memory_release_all and ctrt_shutdown. */
-#include "base/host_alloc.h"
 #include "base/base.h"
+#include "base/host_alloc.h"
 #include "base/strbuf.h"
 #include "device/close.h"
 #include "memory/events.h"

@@ -3,8 +3,8 @@
  * page. A page fault takes more than a microsecond on many machines, longer than a small matrix product. Buffers only
  * grow, and are freed when the thread ends.
  *
- * The memory does not come from the host table, whose allocations tests let fail: a simulated device runs these kernels
- * in its own threads, after the call has returned, and a failure there ends the queue of the device. */
+ * The memory comes from malloc and not from the host table: a simulated device runs these kernels in its own threads,
+ * after the call has returned, where a failed allocation is an error of the stream and not of the call. */
 #include "scratch.h"
 
 #include <pthread.h>
