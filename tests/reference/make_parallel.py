@@ -22,21 +22,21 @@ from ref_format import RefFile, here, setup, versions
 STEPS, MOST_RANKS, LIMIT = 6, 4, 2e-6
 HYPER = {"sgd": {"lr": 0.05, "momentum": 0.9, "weight_decay": 0.01},
          "adamw": {"lr": 0.005, "betas": (0.9, 0.999), "eps": 1e-8, "weight_decay": 0.01}}
-# Network, optimizer, rows of a batch, micro-batches of a step (all but the last one under no_sync), which mean, which
-# ranks use the parameter `gate` in even steps (the others, and all in odd steps, do not).
+# Network, optimizer, rows of a batch, micro-batches of a step (all but the last one under no_sync), which ranks use the
+# parameter `gate` in even steps (the others, and all in odd steps, do not).
 #
-# The mean "rows" weights all rows of all ranks equally: the loss of a rank is multiplied by its share of the rows times
-# the number of ranks. The mean "ranks" is DistributedDataParallel's own: it differs if the rows do not divide evenly.
+# All rows of all ranks have the same weight: the loss of a rank is multiplied by its share of the rows times the number
+# of ranks.
 CASES = {
-    "mlp-sgd": ("mlp", "sgd", 24, 1, "rows", ""),
-    "mlp-uneven": ("mlp", "adamw", 22, 1, "rows", ""),
-    "mlp-ranks": ("mlp", "sgd", 22, 1, "ranks", ""),
-    "mlp-accumulate": ("mlp", "adamw", 24, 3, "rows", ""),
-    "norm-sgd": ("norm", "sgd", 24, 1, "rows", ""),
-    "norm-uneven": ("norm", "adamw", 22, 1, "rows", ""),
-    "block-all": ("block", "sgd", 24, 1, "rows", "all"),
-    "block-adamw": ("block", "adamw", 22, 1, "rows", "all"),
-    "block-last": ("block", "sgd", 24, 1, "rows", "last"),
+    "mlp-sgd": ("mlp", "sgd", 24, 1, ""),
+    "mlp-uneven": ("mlp", "adamw", 22, 1, ""),
+    "mlp-alone": ("mlp", "sgd", 22, 1, ""),
+    "mlp-accumulate": ("mlp", "adamw", 24, 3, ""),
+    "norm-sgd": ("norm", "sgd", 24, 1, ""),
+    "norm-uneven": ("norm", "adamw", 22, 1, ""),
+    "block-all": ("block", "sgd", 24, 1, "all"),
+    "block-adamw": ("block", "adamw", 22, 1, "all"),
+    "block-last": ("block", "sgd", 24, 1, "last"),
 }
 
 
@@ -95,12 +95,12 @@ def digits():
 
 def train(case, rank, world, dtype, images, labels):
     """Returns the losses of all ranks together and the sums of this rank's final parameters and buffers."""
-    kind, optimizer, rows, micro, mean, gate = CASES[case]
+    kind, optimizer, rows, micro, gate = CASES[case]
     net = network(kind).to(dtype)
     ddp = DistributedDataParallel(net, find_unused_parameters=kind == "block")
     opt = (torch.optim.SGD if optimizer == "sgd" else torch.optim.AdamW)(net.parameters(), **HYPER[optimizer])
     sizes = [rows // world + (r < rows % world) for r in range(world)]
-    share = sizes[rank] / rows if mean == "rows" else 1 / world
+    share = sizes[rank] / rows
     losses = []
     for step in range(STEPS):
         opt.zero_grad()

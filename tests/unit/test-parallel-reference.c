@@ -17,12 +17,12 @@ static const struct training {
     const char *name, *net;
     bool adamw;
     int rows, micro;
-    bool equal_ranks;                       /* the mean of the ranks' losses instead of that of all rows */
+    bool alone;                             /* forward passes and backward passes of the program, without steps */
     enum { NOBODY, ALL, LAST } gate;
 } trainings[] = {
     { "mlp-sgd",        "mlp",   false, 24, 1, false, NOBODY },
     { "mlp-uneven",     "mlp",   true,  22, 1, false, NOBODY },
-    { "mlp-ranks",      "mlp",   false, 22, 1, true,  NOBODY },
+    { "mlp-alone",      "mlp",   false, 22, 1, true,  NOBODY },
     { "mlp-accumulate", "mlp",   true,  24, 3, false, NOBODY },
     { "norm-sgd",       "norm",  false, 24, 1, false, NOBODY },
     { "norm-uneven",    "norm",  true,  22, 1, false, NOBODY },
@@ -169,15 +169,17 @@ static ctrt_status loss_of(ctrt_tensor **loss, ctrt_tensor *output, ctrt_tensor 
     return ctrt_cross_entropy(loss, output, inputs[1], NULL);
 }
 
-/* A forward pass and the program's own backward pass weight all ranks equally, as DistributedDataParallel. */
-static ctrt_status pass_alone(ctrt_tensor **loss, ctrt_module *net, ctrt_tensor *const *batch)
+/* The program's own backward pass after a forward pass weights the ranks by their rows, as a step does. `share`: of the
+ * rows of all ranks that this rank has. */
+static ctrt_status pass_alone(ctrt_tensor **loss, ctrt_module *net, ctrt_tensor *const *batch, double share)
 {
     ctrt_comm *comm = ctrt_parallel_comm(net);
     CTRT_TRY(ctrt_forward(loss, net, batch[0]));
     CTRT_TRY(ctrt_cross_entropy(loss, *loss, batch[1], NULL));
     CTRT_TRY(ctrt_backward(*loss));
     CTRT_TRY(ctrt_detach(loss, *loss));
-    return comm != NULL ? ctrt_comm_all_reduce(NULL, comm, *loss, CTRT_COMM_AVERAGE) : CTRT_OK;
+    CTRT_TRY(ctrt_mul_scalar(loss, *loss, ctrt_float(share)));
+    return comm != NULL ? ctrt_comm_all_reduce(NULL, comm, *loss, CTRT_COMM_SUM) : CTRT_OK;
 }
 
 static ctrt_status reference_optimizer(ctrt_optimizer **out, ctrt_module *net, bool adamw)
@@ -212,8 +214,8 @@ static void train_as(ctrt_module *net, const struct training *t, bool *uses_gate
         for (int m = 0; m < t->micro; m++) {
             images_of(batch, (step * t->micro + m) * t->rows + first, rows, device);
             CHECK_OK(ctrt_parallel_no_sync(net, m < t->micro - 1));
-            CHECK_OK(t->equal_ranks ? pass_alone(&loss, net, batch)
-                                    : ctrt_parallel_step(&loss, net, batch, 2, loss_of, NULL));
+            CHECK_OK(t->alone ? pass_alone(&loss, net, batch, (double)rows / t->rows)
+                              : ctrt_parallel_step(&loss, net, batch, 2, loss_of, NULL));
         }
         CHECK_OK(ctrt_optimizer_step(optimizer));
         if (CHECK_OK(ctrt_item(&value, loss)))
@@ -226,7 +228,7 @@ static void train_as(ctrt_module *net, const struct training *t, bool *uses_gate
  * and no part of a batch has a rank. */
 static bool agrees(const struct training *t, bool ranks, int parts)
 {
-    return ranks || parts == 1 || (!t->equal_ranks && t->gate != LAST);
+    return ranks || parts == 1 || (!t->alone && t->gate != LAST);
 }
 
 /* `comm`: of this rank, NULL: that of the environment or none. `parts`: parts of a batch that are computed alone. */
