@@ -16,7 +16,7 @@ libctrt_core_la_SOURCES += core/base/array.c core/base/array.h core/base/base.h 
 libctrt_core_la_SOURCES += \
     core/registry/dl.c core/registry/elf.c core/registry/host.c core/registry/internal.h core/registry/validate.c \
     core/registry/load.c core/registry/registry.c core/registry/registry.h core/registry/search.c \
-    core/registry/select.c core/registry/file_permissions.c
+    core/registry/select.c core/registry/file_permissions.c core/registry/whole.c
 
 # device: opening and choosing devices, current devices
 libctrt_core_la_SOURCES += core/device/auto.c core/device/close.c core/device/close.h core/device/current.c \

@@ -292,11 +292,13 @@ run_public_CFLAGS   = $(TEST_CFLAGS)
 run_public_LDFLAGS  = $(NO_WRAPPER)
 run_public_LDADD    = $(PUBLIC_LIBS)
 # test-block-table expects its own functions in backtraces. Plugins that are linked with libctrt.so call the functions
-# that this program exports; the loader looks for libctrt.so in an RPATH of the program, not in a RUNPATH.
+# that this program exports, so it has all objects of the library; the loader looks for libctrt.so in an RPATH of the
+# program, not in a RUNPATH.
 run_internal_SOURCES  = $(TEST_RUNNER) $(internal_tests) tests/fuzz/driver.c tests/fuzz/fuzz.h
 run_internal_CPPFLAGS = $(INTERNAL_CPPFLAGS)
 run_internal_CFLAGS   = $(TEST_CFLAGS)
-run_internal_LDFLAGS  = $(NO_WRAPPER) -export-dynamic -Wl,--disable-new-dtags
+run_internal_LDFLAGS  = $(NO_WRAPPER) -export-dynamic -Wl,--disable-new-dtags \
+    -Wl,--whole-archive,.libs/libctrt-core.a,--no-whole-archive
 run_internal_LDADD    = $(INTERNAL_LIBS)
 if PLUGIN_CPU
 check_PROGRAMS += test-cpu-threads

@@ -15,6 +15,9 @@
 /* The end of the reason for which a plugin that is linked with libctrt.so is refused in a program with libctrt.a. */
 #define OTHER_LIBRARY "This program contains another copy of ctrt: link it with the shared library, not with libctrt.a"
 
+/* whole.c. Refer to it by its name only (dlsym). */
+CTRT_API extern const char ctrt_library_whole;
+
 struct plugin_file {
     const char *path, *folder;
     const char *stem;               /* "backend-cpu" */

@@ -61,9 +61,9 @@ static ctrt_plugin_entry entry_of(void *handle, char *reason, size_t bytes)
 static bool uses_other_library(void *handle)
 {
     Dl_info own, theirs;
-    void *symbol = dlsym(RTLD_DEFAULT, "ctrt_error_message");   /* the program's, if the program exports it */
+    void *symbol = dlsym(RTLD_DEFAULT, "ctrt_library_whole");   /* the program's, if it exports the whole library */
     if (symbol == NULL)
-        symbol = dlsym(handle, "ctrt_error_message");           /* of the plugin or a library that it needs */
+        symbol = dlsym(handle, "ctrt_library_whole");           /* of the plugin or a library that it needs */
     return symbol != NULL && dladdr((void *)(uintptr_t)uses_other_library, &own) != 0 && dladdr(symbol, &theirs) != 0
            && own.dli_fbase != theirs.dli_fbase;
 }
