@@ -324,8 +324,9 @@ static ctrt_status terms_apply(ctrt_tensor **value, ctrt_loss_part *part, const 
         return status;
     }
     return ctrt_fail(CTRT_ERR_NOT_SUPPORTED, "the loss adds terms that are divided by different numbers (%s%s%s%s), "
-                     "which is not supported for parts of a batch; give them one divisor (ctrt_loss_fraction with the "
-                     "same weight), take sums and multiply them by numbers that are known before the step, or use the "
+                     "which is not supported for parts of a batch; give them one divisor, by ctrt_loss_fraction with "
+                     "the same weight (multiply a term that does not depend on the rows by this weight and add it to "
+                     "the sum), take sums and multiply them by numbers that are known before the step, or use the "
                      "strategy single",
                      count == 0 ? "" : count == 1 ? "a fraction or cross entropy"
                                                   : "several fractions or cross entropies",

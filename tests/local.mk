@@ -79,7 +79,8 @@ EXTRA_DIST += \
     tests/unit/dryrun_models.h \
     tests/unit/fake_pool.h tests/unit/file_tree.h tests/unit/folder.h tests/unit/forbid.h tests/unit/log_kept.h \
     tests/unit/memory_checks.h tests/unit/memory_host.h tests/unit/multi_block.h tests/unit/multi_check.h \
-    tests/unit/loss_check.h tests/unit/nccl_job.h tests/unit/parallel_check.h tests/unit/pipeline_check.h tests/unit/rank_check.h \
+    tests/unit/loss_check.h tests/unit/loss_train.h tests/unit/nccl_job.h tests/unit/parallel_check.h \
+    tests/unit/pipeline_check.h tests/unit/rank_check.h \
     tests/unit/share_check.h tests/unit/sharded_check.h tests/unit/sims.h tests/unit/small_net.h \
     tests/unit/soft_begin.h tests/unit/spill_check.h tests/unit/store_check.h tests/unit/strategy_check.h tests/unit/tap.h tests/unit/tensors.h
 
@@ -158,7 +159,7 @@ public_tests   += tests/unit/test-pipeline-placement.c tests/unit/test-strategy-
 if PLUGIN_STRATEGY_DISTRIBUTED
 parallel_tests += tests/unit/test-parallel-costs.c
 if PLUGIN_STRATEGY_SHARDED
-parallel_tests += tests/unit/test-strategy-losses.c
+parallel_tests += tests/unit/test-loss-captures.c tests/unit/test-loss-modes.c tests/unit/test-strategy-losses.c
 endif
 LONG_TESTS     += tests/integration/delays-long.sh
 endif

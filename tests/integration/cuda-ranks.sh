@@ -9,6 +9,7 @@ CTRT_TEST_DEVICES=cuda
 export CTRT_TEST_DEVICES
 passes "collectives in graphs" "$builddir/run-public" test-comm-capture
 passes "captured steps of distributed" "$builddir/run-public" test-distributed-capture
+passes "captured steps of losses that are no means" "$builddir/run-public" test-loss-captures
 passes "batch norm of all dtypes" "$builddir/run-public" test-batch-norm-dtypes
 passes "gradient scalers of ranks" "$builddir/run-public" test-grad-scaler-ranks
 finish

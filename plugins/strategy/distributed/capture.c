@@ -13,6 +13,7 @@ struct record {
     struct distributed *d;                  /* borrowed: the graph owns a reference to the net */
     struct weights_step step;
     double number;                          /* of the loss, see struct weights */
+    int64_t earlier;                        /* captured steps of the group before this one */
     ctrt_tensor *totals, *own;              /* see struct weights; owned */
     size_t *used, used_count;               /* slots that get a gradient in a pass without reduction; owned */
 };
@@ -34,6 +35,7 @@ static ctrt_status record_new(struct record **out, struct distributed *d)
     (*out)->d = d;
     (*out)->step = weights_step(&d->weights);
     (*out)->number = d->weights.number;
+    (*out)->earlier = d->group_steps;
     return CTRT_OK;
 }
 
@@ -49,6 +51,10 @@ ctrt_status capture_check(struct distributed *d)
 void capture_begin(struct distributed *d)
 {
     d->captured = ctrt_capture_running(d->r.device);
+    if (!d->captured) {
+        d->group_open = false;
+        d->group_steps = 0;
+    }
     for (size_t s = 0; d->captured && s < d->slot_count; s++)
         d->slots[s].used_before = d->slots[s].used;
 }
@@ -86,6 +92,13 @@ ctrt_status capture_step(struct distributed *d)
 /* The numbers of a replay are those of the captured step, plus those of the steps since the last reduction. */
 static ctrt_status group_check(const struct weights *w, const struct record *record)
 {
+    const int32_t kind = record->step.known ? record->step.kind : weights_kind(w);
+    if (kind != CTRT_LOSS_MEAN && w->steps != record->earlier)          /* steps outside of graphs move gradients */
+        return ctrt_fail(CTRT_ERR_STATE, "%s (ctrt_parallel_no_sync); if the loss is no mean, capture all steps of a "
+                         "group in their order, the first one without gradients, and replay each once",
+                         w->steps < record->earlier ? "the captured step continues a group of steps that has not begun"
+                                                    : "the captured step does not add to the gradients of the steps "
+                                                      "since the last reduction");
     if (!record->step.known || !w->begun
         || (w->kind == record->step.kind && (w->kind == CTRT_LOSS_MEAN || w->unit == record->number)))
         return CTRT_OK;
@@ -137,6 +150,8 @@ static ctrt_status end_reduction(void *user)
 
 ctrt_status capture_reduced(struct distributed *d)
 {
+    d->group_open = false;
+    d->group_steps = 0;
     return ctrt_capture_call(d->r.device, end_reduction, d, NULL);
 }
 

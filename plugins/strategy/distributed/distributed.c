@@ -171,8 +171,12 @@ static ctrt_status group_add(struct distributed *d)
 {
     const struct weights_step step = weights_step(&d->weights);
     CTRT_TRY(weights_add(&d->weights));
-    if (d->captured)
-        return capture_local(d);
+    if (d->captured) {
+        CTRT_TRY(capture_local(d));
+        d->group_steps++;
+        d->group_open = d->group_open || (step.known && step.kind != CTRT_LOSS_MEAN);
+        return CTRT_OK;
+    }
     weights_count(&d->weights, &step);
     return CTRT_OK;
 }
@@ -191,9 +195,10 @@ static ctrt_status local_end(struct distributed *d, ctrt_tensor **loss)
 {
     const bool divided = d->weights.part.parts > 0 && d->weights.part.kind != CTRT_LOSS_MEAN;
     CTRT_TRY(ctrt_gradients_take(d->r.grads, d->r.module));
-    if (divided && !d->weights.begun && d->captured)
+    const bool first = divided && !d->weights.begun && !d->group_open;
+    if (first && d->captured)
         CTRT_TRY(refuse_before(d));
-    if (divided && !d->weights.begun)
+    if (first)
         base_move(d, false);
     CTRT_TRY(weights_local_loss(loss, &d->weights));
     CTRT_TRY(ctrt_gradients_add(d->r.module, d->r.before, d->r.grads));

@@ -101,6 +101,8 @@ struct distributed {
 
     enum mode mode;
     bool captured;                          /* the pass that runs, or the last one, is being captured */
+    bool group_open;                        /* captured steps whose losses are no means wait for the reducing one */
+    int64_t group_steps;                    /* captured steps since the last captured reduction */
     bool started;                           /* a gradient has arrived since the forward pass */
     struct weights weights;                 /* of the ranks' losses in steps */
     int64_t step_rows;                      /* of this rank in the step that runs */

@@ -164,7 +164,10 @@ ctrt_status reduce_weights(struct distributed *d)
 {
     struct weights *w = &d->weights;
     int joining = 0;
-    if (weights_known(w) && weights_kind(w) != CTRT_LOSS_MEAN && !w->begun)
+    if (d->group_open && !weights_known(w))
+        return ctrt_fail(CTRT_ERR_NOT_SUPPORTED, "the last step of a captured group (ctrt_parallel_no_sync) whose loss "
+                         "is no mean has no rows on this rank");
+    if (weights_known(w) && weights_kind(w) != CTRT_LOSS_MEAN && !w->begun && !d->group_open)
         base_move(d, false);
     if (d->captured)
         CTRT_TRY(capture_weights(d));

@@ -1,0 +1,161 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Tests captured steps, and captured groups of steps, whose losses are no means. Needs CTRT_TEST_DEVICES=cuda
+ * (tests/integration/cuda-ranks.sh). */
+#include "loss_train.h"
+
+enum { ALL_IGNORED = 99 };
+
+static void capture_plan(struct training *t, struct training *one, struct pair *p, struct rank *rank)
+{
+    const struct plan *plan = rank->argument;
+    const bool single = strcmp(plan->strategy, "single") == 0;
+    *p = pair_new(mlp_new, "distributed", rank);
+    if (single) {
+        ctrt_module_release(&p->net);
+        ctrt_module_release(&p->module);
+        CHECK_OK(ctrt_module_copy(&p->module, p->reference, rank->device));
+        p->net = parallel(p->module, "single", &rank->device, 1);
+    }
+    training_new(t, p->net, rank->device, plan->function, single ? 0 : PART * rank->number,
+                 single ? PART * rank->size : PART);
+    training_new(one, p->one, rank->device, plan->function, 0, PART * rank->size);
+}
+
+/* The number of ignored targets changes between replays; in one replay all are ignored. */
+static void captured(struct rank *rank)
+{
+    const struct plan *plan = rank->argument;
+    CTRT_AUTO(graph) graph = NULL;
+    struct training t, one;
+    struct pair p;
+    capture_plan(&t, &one, &p, rank);
+    for (int turn = 0; turn < TURNS; turn++) {
+        const int of = turn == 5 ? ALL_IGNORED : turn;
+        fill(&t, of);
+        fill(&one, of);
+        if (turn < 3 || turn == TURNS - 1)
+            CHECK_OK(train_step(&t));
+        if (turn == 3)
+            OK(ctrt_capture_begin(rank->device), train_step(&t), ctrt_capture_end(&graph, rank->device));
+        if (turn >= 3 && turn < TURNS - 1)
+            CHECK_OK(ctrt_capture_replay(graph));
+        CHECK_OK(train_step(&one));
+        close_loss(plan->strategy, turn, &t, &one, 1e-5);
+    }
+    same_parameters(p.net, p.one, 1e-5);
+    training_free(&t);
+    training_free(&one);
+    pair_free(&p);
+}
+
+/* A graph of a group: `locals` steps without reduction and one with it, of the same rows. */
+static ctrt_status group_step(struct training *t, int locals)
+{
+    TRY(ctrt_optimizer_zero_grad(t->optimizer, true), ctrt_parallel_no_sync(t->net, true));
+    for (int i = 0; i < locals; i++)
+        CTRT_TRY(gradients(t));
+    TRY(ctrt_parallel_no_sync(t->net, false), gradients(t));
+    return ctrt_optimizer_step(t->optimizer);
+}
+
+static void captured_groups(struct rank *rank)
+{
+    for (int locals = 1; locals <= 2; locals++) {
+        CTRT_AUTO(graph) graph = NULL;
+        struct training t, one;
+        struct pair p;
+        capture_plan(&t, &one, &p, rank);
+        for (int turn = 0; turn < TURNS; turn++) {
+            fill(&t, turn);
+            fill(&one, turn);
+            if (turn < 3)
+                CHECK_OK(group_step(&t, locals));
+            if (turn == 3)
+                OK(ctrt_capture_begin(rank->device), group_step(&t, locals), ctrt_capture_end(&graph, rank->device));
+            if (turn >= 3)
+                CHECK_OK(ctrt_capture_replay(graph));
+            CHECK_OK(group_step(&one, locals));
+            close_loss("groups", turn, &t, &one, 1e-5);
+            same_parameters(p.net, p.one, 1e-5);
+        }
+        training_free(&t);
+        training_free(&one);
+        pair_free(&p);
+    }
+}
+
+/* The steps of a group have graphs of their own, which are replayed in their order. */
+static void captured_apart(struct rank *rank)
+{
+    CTRT_AUTO(graph) local = NULL, reduced = NULL;
+    struct training t, one;
+    struct pair p;
+    capture_plan(&t, &one, &p, rank);
+    for (int i = 0; i < 3; i++)
+        OK(train_step(&t), train_step(&one));
+    OK(ctrt_optimizer_zero_grad(t.optimizer, true), ctrt_capture_begin(rank->device),
+       ctrt_parallel_no_sync(t.net, true), gradients(&t), ctrt_parallel_no_sync(t.net, false),
+       ctrt_capture_end(&local, rank->device));
+    OK(ctrt_capture_begin(rank->device), gradients(&t), ctrt_optimizer_step(t.optimizer),
+       ctrt_capture_end(&reduced, rank->device));
+    for (int turn = 0; turn < 4; turn++) {
+        CHECK_FAILS(ctrt_capture_replay(reduced), CTRT_ERR_STATE, "has not begun");
+        OK(ctrt_optimizer_zero_grad(one.optimizer, true));
+        for (int last = 0; last < 2; last++) {
+            fill(&t, 2 * turn + last);
+            fill(&one, 2 * turn + last);
+            OK(ctrt_parallel_no_sync(one.net, !last), gradients(&one), ctrt_capture_replay(last ? reduced : local));
+        }
+        CHECK_OK(ctrt_optimizer_step(one.optimizer));
+        close_loss("graphs of a group", turn, &t, &one, 1e-5);
+        same_parameters(p.net, p.one, 1e-5);
+    }
+    CHECK_OK(ctrt_capture_replay(local));
+    CHECK_FAILS(ctrt_capture_replay(local), CTRT_ERR_STATE, "does not add to the gradients");
+    training_free(&t);
+    training_free(&one);
+    pair_free(&p);
+}
+
+/* Steps that are not captured move gradients, which graphs do not see. */
+static void captured_mixed(struct rank *rank)
+{
+    CTRT_AUTO(graph) local = NULL, reduced = NULL;
+    struct training t, one;
+    struct pair p;
+    capture_plan(&t, &one, &p, rank);
+    for (int i = 0; i < 3; i++)
+        CHECK_OK(train_step(&t));
+    OK(ctrt_optimizer_zero_grad(t.optimizer, true), ctrt_capture_begin(rank->device),
+       ctrt_parallel_no_sync(t.net, true), gradients(&t), ctrt_parallel_no_sync(t.net, false),
+       ctrt_capture_end(&local, rank->device));
+    OK(ctrt_capture_begin(rank->device), gradients(&t), ctrt_capture_end(&reduced, rank->device));
+    OK(ctrt_capture_replay(local), ctrt_parallel_no_sync(t.net, true), gradients(&t),
+       ctrt_parallel_no_sync(t.net, false));
+    CHECK_FAILS(ctrt_capture_replay(reduced), CTRT_ERR_STATE, "does not add to the gradients");
+    training_free(&t);
+    training_free(&one);
+    pair_free(&p);
+}
+
+TEST_MAIN
+{
+    static const struct plan plans[] = {
+        { "single", loss_ignore }, { "distributed", loss_ignore }, { "distributed", loss_masked },
+        { "distributed", loss_columns }, { "distributed", loss_several },
+    };
+    static const char *const settings[] = { NULL };
+    if (!has_captures())
+        return done();
+    EACH(plan, plans)
+        run_captures(plan->strategy, captured, plan, 1, settings);
+    EACH(plan, plans)
+        if (plan > plans) {
+            run_captures("a group of steps", captured_groups, plan, 3, settings);
+            if (plan->function == loss_several)             /* a mean */
+                continue;
+            run_captures("a graph for each step of a group", captured_apart, plan, 3, settings);
+            run_captures("a group with a step that is not captured", captured_mixed, plan, 3, settings);
+        }
+    return done();
+}
