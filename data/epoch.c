@@ -192,6 +192,16 @@ void loader_leave_epoch(struct ctrt_loader *loader)
     loader->restarts = 0;
 }
 
+static uint64_t fields_hash(uint64_t hash, const ctrt_dataset *dataset)
+{
+    for (int f = 0; f < dataset->functions.field_count; f++) {
+        const ctrt_field *field = &dataset->functions.fields[f];
+        hash = hash_bytes(hash, &field->dtype, sizeof field->dtype);
+        hash = hash_bytes(hash, field->shape, (size_t)field->ndim * sizeof *field->shape);
+    }
+    return hash;
+}
+
 uint64_t loader_fingerprint(const struct ctrt_loader *loader)
 {
     const ctrt_dataset *dataset = loader->dataset;
@@ -199,11 +209,11 @@ uint64_t loader_fingerprint(const struct ctrt_loader *loader)
         dataset->length, dataset->functions.field_count, loader->ring->header->largest_batch,
         ctrt_sampler_length(loader->sampler), ctrt_sampler_batches(loader->sampler)
     };
-    uint64_t hash = hash_bytes(HASH_START, numbers, sizeof numbers);
-    for (int f = 0; f < dataset->functions.field_count; f++) {
-        const ctrt_field *field = &dataset->functions.fields[f];
-        hash = hash_bytes(hash, &field->dtype, sizeof field->dtype);
-        hash = hash_bytes(hash, field->shape, (size_t)field->ndim * sizeof *field->shape);
-    }
-    return hash;
+    return fields_hash(hash_bytes(HASH_START, numbers, sizeof numbers), dataset);
+}
+
+uint64_t dataset_fingerprint(const ctrt_dataset *dataset)
+{
+    const int64_t numbers[] = { dataset->length, dataset->functions.field_count };
+    return fields_hash(hash_bytes(HASH_START, numbers, sizeof numbers), dataset);
 }

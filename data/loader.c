@@ -267,7 +267,7 @@ void ctrt_loader_release(ctrt_loader **loader)
 
 /* ---- batches ---- */
 
-static ctrt_status check_usable(const struct ctrt_loader *loader, const char *function)
+ctrt_status loader_usable(const struct ctrt_loader *loader, const char *function)
 {
     if (loader == NULL)
         return fail_null(function, "loader");
@@ -358,7 +358,7 @@ ctrt_status ctrt_loader_next(ctrt_tensor **fields, bool *more, ctrt_loader *load
 {
     if (fields == NULL || more == NULL)
         return fail_null("loader_next", fields == NULL ? "fields" : "more");
-    CTRT_TRY(check_usable(loader, "loader_next"));
+    CTRT_TRY(loader_usable(loader, "loader_next"));
     CANCEL_DISABLED;
     ctrt_tensor *made[CTRT_MAX_FIELDS] = { NULL };
     bool found = false;
@@ -392,7 +392,7 @@ static int64_t returned(const struct ctrt_loader *loader)
 
 ctrt_status ctrt_loader_set_epoch(ctrt_loader *loader, uint64_t epoch)
 {
-    CTRT_TRY(check_usable(loader, "loader_set_epoch"));
+    CTRT_TRY(loader_usable(loader, "loader_set_epoch"));
     CANCEL_DISABLED;
     if (loader->epoch == epoch && returned(loader) == 0 && loader->failure == CTRT_OK)
         return CTRT_OK;                 /* its batches may be read ahead already */
@@ -406,7 +406,7 @@ ctrt_status ctrt_loader_get_state(ctrt_loader_state *out, ctrt_loader *loader)
 {
     if (out == NULL)
         return fail_null("loader_get_state", "out");
-    CTRT_TRY(check_usable(loader, "loader_get_state"));
+    CTRT_TRY(loader_usable(loader, "loader_get_state"));
     if (loader->options.any_order && returned(loader) > 0)
         return ctrt_fail(CTRT_ERR_NOT_SUPPORTED, "loader_get_state: with any_order the place in an epoch is not a "
                          "number of batches; call it between epochs");
@@ -419,7 +419,7 @@ ctrt_status ctrt_loader_restore(ctrt_loader *loader, const ctrt_loader_state *st
 {
     if (state == NULL)
         return fail_null("loader_restore", "state");
-    CTRT_TRY(check_usable(loader, "loader_restore"));
+    CTRT_TRY(loader_usable(loader, "loader_restore"));
     if (state->size != sizeof *state)
         return ctrt_fail(CTRT_ERR_INVALID_ARGUMENT, "loader_restore: state.size is %zu; expected %zu", state->size,
                          sizeof *state);

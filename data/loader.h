@@ -42,6 +42,9 @@ struct ctrt_loader {
     bool has_host, has_ahead;
 };
 
+/* Fails if the loader is NULL or of another process. */
+ctrt_status loader_usable(const struct ctrt_loader *loader, const char *function);
+
 /* epoch.c: computes the order, starts the workers and posts the first batches. */
 ctrt_status loader_begin_epoch(struct ctrt_loader *loader);
 /* Posts batches while workers and slots are free. Does not block. */
@@ -49,6 +52,7 @@ void loader_post(struct ctrt_loader *loader);
 /* Drops all batches that were not returned; the workers leave them. Forgets a failure. */
 void loader_leave_epoch(struct ctrt_loader *loader);
 uint64_t loader_fingerprint(const struct ctrt_loader *loader);
+uint64_t dataset_fingerprint(const ctrt_dataset *dataset);     /* of its length and fields */
 
 /* Releases the batches in `host` and `ahead`. */
 void loader_drop_copies(struct ctrt_loader *loader);

@@ -191,8 +191,12 @@ ctrt_status ctrt_sampler_batch(ctrt_sampler **out, ctrt_sampler *sampler, int64_
     if (b == NULL)
         return out_of_memory(sizeof *b, "a sampler");
     *b = (struct batched){ .sampler = ctrt_sampler_retain(sampler), .batch_size = batch_size, .drop_last = drop_last };
+    struct sampler_share share = sampler->share;
     ctrt_status status = ctrt_sampler_new(out, &functions, b);
+    share.batch_size = batch_size;
     if (status != CTRT_OK)
         batched_free(b);
+    else
+        (*out)->share = share;
     return status;
 }

@@ -75,8 +75,10 @@ static ctrt_status sequential_order(int64_t *indices, uint64_t seed, uint64_t ep
 
 ctrt_status ctrt_sampler_sequential(ctrt_sampler **out, int64_t length)
 {
-    return order_new(out, "sampler_sequential", (struct order){ .length = length, .count = length }, 0, NULL,
-                     sequential_order);
+    CTRT_TRY(order_new(out, "sampler_sequential", (struct order){ .length = length, .count = length }, 0, NULL,
+                       sequential_order));
+    (*out)->share = (struct sampler_share){ ORDER_SEQUENTIAL, 1, 1, 0 };
+    return CTRT_OK;
 }
 
 static ctrt_status random_order(int64_t *indices, uint64_t seed, uint64_t epoch, void *state)
@@ -107,8 +109,11 @@ ctrt_status ctrt_sampler_random(ctrt_sampler **out, int64_t length, bool replace
 {
     if (length == 0 && count > 0)
         return ctrt_fail(CTRT_ERR_INVALID_ARGUMENT, "sampler_random: %" PRId64 " of 0 indices", count);
-    return order_new(out, "sampler_random", (struct order){ .length = length, .count = count == 0 ? length : count,
-                     .replacement = replacement }, 0, NULL, random_order);
+    CTRT_TRY(order_new(out, "sampler_random", (struct order){ .length = length, .count = count == 0 ? length : count,
+                       .replacement = replacement }, 0, NULL, random_order));
+    if (!replacement && (count == 0 || count == length))
+        (*out)->share = (struct sampler_share){ ORDER_SHUFFLED, 1, 1, 0 };
+    return CTRT_OK;
 }
 
 /* ---- weighted ---- */
@@ -246,6 +251,8 @@ static ctrt_status distributed_new(ctrt_sampler **out, const char *name, struct 
                                    : order.length / order.world + (!drop_last && order.length % order.world != 0);
     CTRT_TRY(order_new(out, name, order, 0, NULL, distributed_order));
     (*out)->functions.order_of_batches = distributed_blocks;
+    (*out)->share = (struct sampler_share){ order.shuffle ? ORDER_SHUFFLED : ORDER_SEQUENTIAL, order.world,
+                                            order.block, 0 };
     return CTRT_OK;
 }
 

@@ -29,5 +29,6 @@ pkginclude_HEADERS += \
     include/ctrt/strategy_plugin.h \
     include/ctrt/stream.h \
     include/ctrt/tensor.h \
+    include/ctrt/training.h \
     include/ctrt/transforms.h \
     include/ctrt/types.h

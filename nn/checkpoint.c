@@ -8,6 +8,7 @@
 #include <unistd.h>
 
 #include "base/thread.h"
+#include "nn/checkpoint.h"
 #include "nn/checkpoint_parts.h"
 #include "nn/module.h"
 #include "nn/optim.h"
@@ -16,19 +17,16 @@
 
 /* ---- contents of a module's file ---- */
 
-struct items {
-    struct safetensors_item *items;
-    size_t count, capacity;
-    ctrt_module_place *places;          /* of the items */
-};
-
-static void items_free(struct items *list)
+void module_load_free(struct module_load *list)
 {
     host_free(list->items);
     host_free(list->places);
+    host_free(list->entries);
+    host_free(list->staged);
+    *list = (struct module_load){ 0 };
 }
 
-static ctrt_status items_add(struct items *list, const char *name, ctrt_tensor *tensor)
+static ctrt_status items_add(struct module_load *list, const char *name, ctrt_tensor *tensor)
 {
     CTRT_TRY(ARRAY_RESERVE(list->items, list->capacity, list->count, "a list of tensors"));
     list->items[list->count++] = (struct safetensors_item){ name, tensor, NULL };
@@ -36,7 +34,7 @@ static ctrt_status items_add(struct items *list, const char *name, ctrt_tensor *
 }
 
 /* Lists the parameters and persistent buffers of a module. The list borrows names and tensors from the module. */
-static ctrt_status module_items(struct items *list, ctrt_module *module)
+static ctrt_status module_items(struct module_load *list, ctrt_module *module)
 {
     for (int kind = 0; kind < WALK_KINDS; kind++) {
         const struct walk *walk;
@@ -49,7 +47,7 @@ static ctrt_status module_items(struct items *list, ctrt_module *module)
 }
 
 /* The same, with the places of divided parameters. */
-static ctrt_status module_places(struct items *list, ctrt_module *module)
+static ctrt_status module_places(struct module_load *list, ctrt_module *module)
 {
     CTRT_TRY(module_items(list, module));
     const size_t bytes = (list->count + 1) * sizeof *list->places;
@@ -64,8 +62,18 @@ static ctrt_status module_places(struct items *list, ctrt_module *module)
     return CTRT_OK;
 }
 
+ctrt_status module_collect(struct state_items *out, const char *prefix, ctrt_module *module)
+{
+    struct module_load list = { 0 };
+    ctrt_status status = module_items(&list, module);
+    for (size_t i = 0; i < list.count && status == CTRT_OK; i++)
+        status = state_add(out, prefix, list.items[i].name, list.items[i].tensor, NULL);
+    module_load_free(&list);
+    return status;
+}
+
 /* The module's classes gather what other processes have, and the whole tensors are saved. */
-static ctrt_status save_whole(struct items *list, ctrt_module *module, const char *path,
+static ctrt_status save_whole(struct module_load *list, ctrt_module *module, const char *path,
                               const ctrt_metadata *metadata, size_t metadata_count)
 {
     bool write = true;
@@ -81,7 +89,7 @@ ctrt_status ctrt_save(ctrt_module *module, const char *path)
     CANCEL_DISABLED;
     /* "format" is the framework whose names and layouts the file uses (PyTorch). Some readers require this key. */
     static const ctrt_metadata metadata[] = { { "format", "pt" } };
-    struct items list = { 0 };
+    struct module_load list = { 0 };
     if (module == NULL)
         return fail_null("save", "module");
     if (path == NULL)
@@ -95,7 +103,7 @@ ctrt_status ctrt_save(ctrt_module *module, const char *path)
     } else if (status == CTRT_OK) {
         status = save_whole(&list, module, path, metadata, COUNT_OF(metadata));
     }
-    items_free(&list);
+    module_load_free(&list);
     return ctrt_context(status, "saving %.500s", path);
 }
 
@@ -125,7 +133,7 @@ static void surplus_add(struct name_list *surplus, const ctrt_tensor_file *file,
 
 /* Compares names, shapes and dtypes of the file and the items, and reports all differences in one error. On CTRT_OK
  * entries[i] is the file's entry for items[i]. */
-static ctrt_status items_check(const struct safetensors_entry **entries, const struct items *list,
+static ctrt_status items_check(const struct safetensors_entry **entries, const struct module_load *list,
                                const ctrt_tensor_file *file)
 {
     struct name_list missing = { 0 }, surplus = { 0 }, unfit = { 0 };
@@ -227,26 +235,27 @@ static ctrt_status item_write(ctrt_tensor *tensor, const void *values)
     return status;
 }
 
-/* Reads the values of all items into `staged` and then writes them into the tensors. `entries`: the file's entry for
- * each item. All values are read before the first tensor is written, so that an error of the file or of host memory
- * leaves the module unchanged. */
-static ctrt_status items_fill(const struct items *list, const ctrt_tensor_file *file,
-                              const struct safetensors_entry *const *entries, char *staged)
+/* Reads the values of all items into list->staged. */
+static ctrt_status items_read(const struct module_load *list, const ctrt_tensor_file *file)
 {
     size_t at = 0;
-    ctrt_status status = CTRT_OK;
-    for (size_t i = 0; i < list->count; at = staged_after(at, &list->items[i]), i++) {
-        CTRT_TRY(tensor_file_values(staged + at, file, entries[i], list->places[i].first,
+    for (size_t i = 0; i < list->count; at = staged_after(at, &list->items[i]), i++)
+        CTRT_TRY(tensor_file_values(list->staged + at, file, list->entries[i], list->places[i].first,
                                     ctrt_tensor_numel(list->items[i].tensor)));
-    }
     at = 0;
     for (size_t i = 0; i < list->count; at = staged_after(at, &list->items[i]), i++)
-        CTRT_TRY(ctrt_context(stage_expanded(staged + at, list->items[i].tensor), "\"%s\"", list->items[i].name));
-    at = 0;
-    for (size_t i = 0; i < list->count && status == CTRT_OK; at = staged_after(at, &list->items[i]), i++)
-        status = ctrt_context(item_write(list->items[i].tensor, staged + at), "%s\"%s\"",
-                              i > 0 ? "the module is partly loaded, up to " : "writing ", list->items[i].name);
-    return status;
+        CTRT_TRY(ctrt_context(stage_expanded(list->staged + at, list->items[i].tensor), "\"%s\"",
+                              list->items[i].name));
+    return CTRT_OK;
+}
+
+ctrt_status module_load_give(const struct module_load *list)
+{
+    size_t at = 0;
+    for (size_t i = 0; i < list->count; at = staged_after(at, &list->items[i]), i++)
+        CTRT_TRY(ctrt_context(item_write(list->items[i].tensor, list->staged + at), "%s\"%s\"",
+                              i > 0 ? "the module is partly loaded, up to " : "writing ", list->items[i].name));
+    return CTRT_OK;
 }
 
 /* Maps the pages of a buffer that will be written completely. One system call is several times faster than a page fault
@@ -263,45 +272,44 @@ static void populate(char *bytes, size_t size)
 #endif
 }
 
-static ctrt_status items_load(const struct items *list, const char *path)
+ctrt_status module_load_read(struct module_load *list, ctrt_module *module, const ctrt_tensor_file *file)
+{
+    size_t bytes = 0;
+    CTRT_TRY(module_places(list, module));
+    const size_t list_bytes = (list->count + 1) * sizeof *list->entries;
+    if ((list->entries = host_alloc(list_bytes)) == NULL)
+        return out_of_memory(list_bytes, "a list of tensors");
+    CTRT_TRY(items_check(list->entries, list, file));
+    for (size_t i = 0; i < list->count; i++)
+        bytes = staged_after(bytes, &list->items[i]);
+    if ((list->staged = host_alloc(bytes + 1)) == NULL)
+        return out_of_memory(bytes, "a checkpoint's values");
+    populate(list->staged, bytes);
+    return items_read(list, file);
+}
+
+static ctrt_status items_load(struct module_load *list, ctrt_module *module, const char *path)
 {
     CTRT_AUTO(tensor_file) file = NULL;
-    size_t bytes = 0;
     CTRT_TRY(ctrt_tensor_file_open(&file, path));
-    const size_t list_bytes = (list->count + 1) * sizeof(struct safetensors_entry *);
-    const struct safetensors_entry **entries = host_alloc(list_bytes);
-    if (entries == NULL)
-        return out_of_memory(list_bytes, "a list of tensors");
-    ctrt_status status = items_check(entries, list, file);
-    for (size_t i = 0; i < list->count && status == CTRT_OK; i++)
-        bytes = staged_after(bytes, &list->items[i]);
-    char *staged = status == CTRT_OK ? host_alloc(bytes + 1) : NULL;
-    if (staged != NULL)
-        populate(staged, bytes);
-    if (status == CTRT_OK)
-        status =
-            staged != NULL ? items_fill(list, file, entries, staged) : out_of_memory(bytes, "a checkpoint's values");
-    host_free(staged);
-    host_free(entries);
-    return status;
+    CTRT_TRY(module_load_read(list, module, file));
+    return module_load_give(list);
 }
 
 ctrt_status ctrt_load(ctrt_module *module, const char *path)
 {
     CANCEL_DISABLED;
-    struct items list = { 0 };
+    struct module_load list = { 0 };
     if (module == NULL)
         return fail_null("load", "module");
     if (path == NULL)
         return fail_null("load", "path");
     ctrt_status status = module_event(module, CTRT_MODULE_LOAD_BEGIN, NULL);
     if (status == CTRT_OK) {
-        status = module_places(&list, module);
-        if (status == CTRT_OK)
-            status = items_load(&list, path);
+        status = items_load(&list, module, path);
         status = module_event_end(status, module, CTRT_MODULE_LOAD_END, NULL);
     }
-    items_free(&list);
+    module_load_free(&list);
     return ctrt_context(status, "loading %.500s", path);
 }
 
@@ -316,7 +324,7 @@ ctrt_status ctrt_save_tensors_with_metadata(const char *path, const char *const 
                                             size_t count, const ctrt_metadata *metadata, size_t metadata_count)
 {
     CANCEL_DISABLED;
-    struct items list = { 0 };
+    struct module_load list = { 0 };
     ctrt_status status = CTRT_OK;
     if (path == NULL)
         return fail_null("save_tensors", "path");
@@ -330,6 +338,6 @@ ctrt_status ctrt_save_tensors_with_metadata(const char *path, const char *const 
         status = items_add(&list, names[i], tensors[i]);
     if (status == CTRT_OK)
         status = safetensors_write(path, list.items, list.count, metadata, metadata_count);
-    items_free(&list);
+    module_load_free(&list);
     return ctrt_context(status, "saving %.500s", path);
 }

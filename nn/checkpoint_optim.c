@@ -12,12 +12,13 @@
 #include <stdlib.h>
 
 #include "base/thread.h"
+#include "nn/checkpoint.h"
 #include "nn/checkpoint_parts.h"
 #include "nn/module.h"
 #include "nn/optim.h"
 #include "tensor/shape.h"
 
-#define KIND_KEY "optimizer"
+#define KIND_KEY OPTIMIZER_KIND_KEY
 #define MAX_STEPS ((int64_t)1 << 53)    /* exact as a double; further steps cannot overflow int64_t */
 
 /* Writes the place of each parameter, in a list that the caller frees. The states of a divided parameter have its
@@ -35,14 +36,8 @@ static ctrt_status slot_places(ctrt_module_place **out, ctrt_optimizer *optimize
 
 /* ---- saving ---- */
 
-struct state_items {
-    struct safetensors_item *items;
-    size_t count, capacity;
-};
-
-/* Adds a tensor with the name "NAME.WHAT". The list owns a copy of the name and a reference to the tensor. */
-static ctrt_status state_add(struct state_items *list, const char *name, const char *what, ctrt_tensor *tensor,
-                             const ctrt_module_place *place)
+ctrt_status state_add(struct state_items *list, const char *name, const char *what, ctrt_tensor *tensor,
+                      const ctrt_module_place *place)
 {
     size_t bytes = strlen(name) + strlen(what) + 2;
     CTRT_TRY(ARRAY_RESERVE(list->items, list->capacity, list->count, "a list of tensors"));
@@ -54,17 +49,18 @@ static ctrt_status state_add(struct state_items *list, const char *name, const c
     return CTRT_OK;
 }
 
-static void state_free(struct state_items *list)
+void state_free(struct state_items *list)
 {
     for (size_t i = 0; i < list->count; i++) {
         host_free((char *)list->items[i].name);
         ctrt_tensor_release(&list->items[i].tensor);
     }
     host_free(list->items);
+    *list = (struct state_items){ 0 };
 }
 
-static ctrt_status number_save(struct state_items *list, const char *name, const char *what, ctrt_scalar value,
-                               ctrt_dtype dtype)
+ctrt_status state_add_number(struct state_items *list, const char *name, const char *what, ctrt_scalar value,
+                             ctrt_dtype dtype)
 {
     CTRT_AUTO(tensor) tensor = NULL;
     ctrt_device *cpu = NULL;
@@ -77,9 +73,9 @@ static ctrt_status slot_save(struct state_items *list, const ctrt_optimizer *opt
                              const ctrt_module_place *place)
 {
     const unsigned needs = optimizer->kind->needs(optim_slot_options(optimizer, slot));
-    CTRT_TRY(number_save(list, slot->name, "step", ctrt_int(slot->steps), CTRT_I64));
+    CTRT_TRY(state_add_number(list, slot->name, "step", ctrt_int(slot->steps), CTRT_I64));
     if (slot->group > 0)
-        CTRT_TRY(number_save(list, slot->name, "group", ctrt_int((int64_t)slot->group), CTRT_I64));
+        CTRT_TRY(state_add_number(list, slot->name, "group", ctrt_int((int64_t)slot->group), CTRT_I64));
     for (int i = 0; i < OPTIM_STATES; i++)
         if ((needs >> i & 1) && slot->state[i])
             CTRT_TRY(state_add(list, slot->name, optimizer->kind->states[i].name, slot->state[i],
@@ -107,12 +103,26 @@ static ctrt_status optimizer_items(struct state_items *list, ctrt_optimizer *opt
         const struct group_prefix prefix = group_prefix(group);
         for (const struct optim_option *option = kind->options; option->name != NULL; option++) {
             const double value = optim_option_get(&optimizer->groups[group].options, option);
-            CTRT_TRY(number_save(list, prefix.text, option->name, ctrt_float(value), CTRT_F64));
+            CTRT_TRY(state_add_number(list, prefix.text, option->name, ctrt_float(value), CTRT_F64));
         }
     }
     for (size_t i = 0; i < optimizer->count; i++)
         CTRT_TRY(slot_save(list, optimizer, &optimizer->slots[i], &places[i]));
     return CTRT_OK;
+}
+
+ctrt_status optimizer_collect(struct state_items *out, const char *prefix, ctrt_optimizer *optimizer)
+{
+    struct state_items list = { 0 };
+    ctrt_module_place *places = NULL;
+    ctrt_status status = slot_places(&places, optimizer);
+    if (status == CTRT_OK)
+        status = optimizer_items(&list, optimizer, places);
+    for (size_t i = 0; i < list.count && status == CTRT_OK; i++)
+        status = state_add(out, prefix, list.items[i].name, list.items[i].tensor, NULL);
+    state_free(&list);
+    host_free(places);
+    return status;
 }
 
 /* The classes of the optimizer's module gather what other processes have, and the whole states are saved. */
@@ -300,45 +310,53 @@ static ctrt_status state_replace(ctrt_optimizer *optimizer, ctrt_tensor **state,
     return ctrt_copy_(*state, fresh);
 }
 
-/* Replaces options and state of the optimizer by those that were read. */
-static ctrt_status optimizer_give(ctrt_optimizer *optimizer, const struct optim_group *groups,
-                                  struct optim_slot *fresh)
+ctrt_status optimizer_load_give(const struct optimizer_load *load)
 {
+    ctrt_optimizer *optimizer = load->optimizer;
     ctrt_status status = optim_settle(optimizer);
     for (size_t i = 0; i < optimizer->count; i++)
         for (int s = 0; s < OPTIM_STATES && status == CTRT_OK; s++)
-            ctrt_no_grad status = state_replace(optimizer, &optimizer->slots[i].state[s], fresh[i].state[s]);
+            ctrt_no_grad status = state_replace(optimizer, &optimizer->slots[i].state[s], load->fresh[i].state[s]);
     CTRT_TRY(status);
     for (size_t i = 0; i < optimizer->count; i++)
-        optimizer->slots[i].steps = fresh[i].steps;
-    memcpy(optimizer->groups, groups, optimizer->group_count * sizeof *groups);
+        optimizer->slots[i].steps = load->fresh[i].steps;
+    memcpy(optimizer->groups, load->groups, optimizer->group_count * sizeof *load->groups);
     return CTRT_OK;
+}
+
+ctrt_status optimizer_load_read(struct optimizer_load *load, ctrt_optimizer *optimizer, ctrt_tensor_file *file)
+{
+    size_t found = 0;                   /* tensors of the file that belong to the optimizer */
+    const size_t group_bytes = optimizer->group_count * sizeof(struct optim_group);
+    const size_t bytes = group_bytes + optimizer->count * sizeof(struct optim_slot);
+    if ((load->groups = host_calloc(bytes)) == NULL)
+        return out_of_memory(bytes, "an optimizer's state");
+    load->optimizer = optimizer;
+    load->fresh = (struct optim_slot *)(load->groups + optimizer->group_count);
+    CTRT_TRY(groups_load(load->groups, optimizer, file, &found));
+    CTRT_TRY(slot_places(&load->places, optimizer));
+    return slots_load(load->fresh, found, optimizer, load->places, load->groups, file);
+}
+
+void optimizer_load_free(struct optimizer_load *load)
+{
+    for (size_t i = 0; load->groups != NULL && i < load->optimizer->count; i++)
+        for (int s = 0; s < OPTIM_STATES; s++)
+            ctrt_tensor_release(&load->fresh[i].state[s]);
+    host_free(load->places);
+    host_free(load->groups);
+    *load = (struct optimizer_load){ 0 };
 }
 
 static ctrt_status optimizer_read(ctrt_optimizer *optimizer, const char *path)
 {
     CTRT_AUTO(tensor_file) file = NULL;
-    size_t found = 0;                   /* tensors of the file that belong to the optimizer */
+    struct optimizer_load load = { 0 };
     CTRT_TRY(ctrt_tensor_file_open(&file, path));
-    const size_t group_bytes = optimizer->group_count * sizeof(struct optim_group);
-    const size_t bytes = group_bytes + optimizer->count * sizeof(struct optim_slot);
-    struct optim_group *groups = host_calloc(bytes);
-    if (groups == NULL)
-        return out_of_memory(bytes, "an optimizer's state");
-    struct optim_slot *fresh = (struct optim_slot *)(groups + optimizer->group_count);
-    ctrt_module_place *places = NULL;
-    ctrt_status status = groups_load(groups, optimizer, file, &found);
+    ctrt_status status = optimizer_load_read(&load, optimizer, file);
     if (status == CTRT_OK)
-        status = slot_places(&places, optimizer);
-    if (status == CTRT_OK)
-        status = slots_load(fresh, found, optimizer, places, groups, file);
-    if (status == CTRT_OK)
-        status = optimizer_give(optimizer, groups, fresh);
-    for (size_t i = 0; i < optimizer->count; i++)
-        for (int s = 0; s < OPTIM_STATES; s++)
-            ctrt_tensor_release(&fresh[i].state[s]);
-    host_free(places);
-    host_free(groups);
+        status = optimizer_load_give(&load);
+    optimizer_load_free(&load);
     return status;
 }
 

@@ -7,6 +7,7 @@
 
 #include "base/base.h"
 #include "ctrt/checkpoint.h"
+#include "nn/checkpoint.h"
 #include "nn/optim.h"
 
 ctrt_status scaler_state_check(const ctrt_grad_scaler_state *state, const char *who, ctrt_status refusal)
@@ -90,6 +91,20 @@ static ctrt_status key_tensor(ctrt_tensor **out, const struct state_key *key, co
                                                           : ctrt_float(*(const double *)value), key->dtype, cpu);
 }
 
+ctrt_status scaler_collect(struct state_items *list, const char *prefix, ctrt_grad_scaler *scaler)
+{
+    ctrt_grad_scaler_state state;
+    ctrt_device *cpu = NULL;
+    CTRT_TRY(ctrt_grad_scaler_get_state(&state, scaler));
+    CTRT_TRY(ctrt_device_get(&cpu, "cpu"));
+    for (size_t i = 0; i < COUNT_OF(keys); i++) {
+        CTRT_AUTO(tensor) tensor = NULL;
+        CTRT_TRY(key_tensor(&tensor, &keys[i], &state, cpu));
+        CTRT_TRY(state_add(list, prefix, keys[i].name, tensor, NULL));
+    }
+    return CTRT_OK;
+}
+
 ctrt_status ctrt_grad_scaler_save(ctrt_grad_scaler *scaler, const char *path)
 {
     const char *names[COUNT_OF(keys)];
@@ -112,12 +127,10 @@ ctrt_status ctrt_grad_scaler_save(ctrt_grad_scaler *scaler, const char *path)
     return status;
 }
 
-static ctrt_status state_read(ctrt_grad_scaler_state *state, const char *path)
+ctrt_status scaler_state_read(ctrt_grad_scaler_state *state, ctrt_tensor_file *file)
 {
-    CTRT_AUTO(tensor_file) file = NULL;
     ctrt_device *cpu = NULL;
     CTRT_TRY(ctrt_device_get(&cpu, "cpu"));
-    CTRT_TRY(ctrt_tensor_file_open(&file, path));
     for (size_t i = 0; i < COUNT_OF(keys); i++) {
         CTRT_AUTO(tensor) tensor = NULL;
         char *value = (char *)state + keys[i].offset;
@@ -130,6 +143,13 @@ static ctrt_status state_read(ctrt_grad_scaler_state *state, const char *path)
                                            : ctrt_item((double *)value, tensor));
     }
     return scaler_state_check(state, "the file", CTRT_ERR_FORMAT);
+}
+
+static ctrt_status state_read(ctrt_grad_scaler_state *state, const char *path)
+{
+    CTRT_AUTO(tensor_file) file = NULL;
+    CTRT_TRY(ctrt_tensor_file_open(&file, path));
+    return scaler_state_read(state, file);
 }
 
 ctrt_status ctrt_grad_scaler_load(ctrt_grad_scaler *scaler, const char *path)

@@ -110,6 +110,35 @@ ctrt_status ctrt_tensor_file_open(ctrt_tensor_file **out, const char *path)
     return CTRT_OK;
 }
 
+ctrt_status tensor_file_section(ctrt_tensor_file **out, const ctrt_tensor_file *file, const char *prefix)
+{
+    const struct safetensors_header *from = &file->header;
+    const size_t length = strlen(prefix), metadata_bytes = from->metadata_count * sizeof *from->metadata;
+    CTRT_AUTO(tensor_file) section = host_calloc(sizeof *section);
+    if (section == NULL)
+        return out_of_memory(sizeof(ctrt_tensor_file), "an open file");
+    struct safetensors_header *to = &section->header;
+    section->fd = fcntl(file->fd, F_DUPFD_CLOEXEC, STDERR_FILENO + 1);
+    if (section->fd < 0)
+        return ctrt_fail(CTRT_ERR_IO, "cannot copy a file descriptor: %s", strerror(errno));
+    to->entries = host_alloc((from->count + 1) * sizeof *to->entries);
+    to->metadata = host_alloc(metadata_bytes + 1);
+    if (to->entries == NULL || to->metadata == NULL)
+        return out_of_memory(from->count * sizeof *to->entries + metadata_bytes, "a list of tensors");
+    if (metadata_bytes > 0)
+        memcpy(to->metadata, from->metadata, metadata_bytes);
+    to->metadata_count = from->metadata_count;
+    for (size_t i = 0; i < from->count; i++)
+        if (strncmp(from->entries[i].name, prefix, length) == 0 && from->entries[i].name[length] == '.') {
+            to->entries[to->count] = from->entries[i];
+            to->entries[to->count++].name += length + 1;
+        }
+    CTRT_TRY(safetensors_sort(to));
+    *out = section;
+    section = NULL;
+    return CTRT_OK;
+}
+
 size_t ctrt_tensor_file_count(const ctrt_tensor_file *file)
 {
     return file ? file->header.count : 0;

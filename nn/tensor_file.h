@@ -18,6 +18,10 @@ struct ctrt_tensor_file {
 /* Opens one file and reads its header, without its parts. */
 ctrt_status tensor_file_open_one(ctrt_tensor_file **out, const char *path);
 
+/* Opens the tensors of `file`, which has no parts, whose names begin with `prefix` and a dot, as a file in which they
+ * have the names without these. Uses strings of `file`, so release it first. */
+ctrt_status tensor_file_section(ctrt_tensor_file **out, const ctrt_tensor_file *file, const char *prefix);
+
 /* A list of names for a message: "a, b and 3 more". Zero-initialise it. */
 struct name_list {
     char text[400];

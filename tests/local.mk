@@ -206,7 +206,7 @@ comm_tests   += tests/unit/test-batch-norm-dtypes.c tests/unit/test-canonical-da
                 tests/unit/test-grad-scaler-ranks.c tests/unit/test-sync-batch-norm.c
 # Without ThreadSanitizer: numbers and files, by code whose threads the tests above cover.
 public_tests += tests/unit/test-parallel-checkpoint.c tests/unit/test-parallel-reference.c \
-                tests/unit/test-sharded-checkpoint.c
+                tests/unit/test-sharded-checkpoint.c tests/unit/test-training-checkpoint.c
 endif
 endif
 endif

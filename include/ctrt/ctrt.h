@@ -23,6 +23,7 @@
 #include "ctrt/split.h"
 #include "ctrt/stream.h"
 #include "ctrt/tensor.h"
+#include "ctrt/training.h"
 #include "ctrt/transforms.h"
 
 #endif

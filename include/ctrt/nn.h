@@ -211,7 +211,8 @@ typedef enum ctrt_module_event {
                                          * `argument`: the ctrt_optimizer */
     CTRT_MODULE_STEP_END,
     /* ctrt_optimizer_save and ctrt_optimizer_load of such an optimizer; `argument`: the ctrt_optimizer. The file has
-     * the parameters and states as they are between BEGIN and END. */
+     * the parameters and states as they are between BEGIN and END. ctrt_training_save and ctrt_training_load send
+     * SAVE_BEGIN and SAVE_END, or LOAD_BEGIN and LOAD_END, between these. */
     CTRT_MODULE_OPTIMIZER_SAVE_BEGIN, CTRT_MODULE_OPTIMIZER_SAVE_END,
     CTRT_MODULE_OPTIMIZER_LOAD_BEGIN, CTRT_MODULE_OPTIMIZER_LOAD_END,
     CTRT_MODULE_GRAD_NORM,              /* ctrt_clip_grad_norm_; `argument`: a 0-dim ctrt_tensor, the sum of the squares

@@ -96,7 +96,22 @@ static void loaders(void)
     ctrt_dataset_release(&dataset);
 }
 
+static void runs(void)
+{
+    static const char *const nowhere = "/nonexistent/folder/file.safetensors";
+    ctrt_training_state run = { .size = sizeof run, .module = p.linear, .optimizer = p.sgd }, bad = run;
+    NULL_IN2(ctrt_training_save, nowhere, &run);
+    NULL_IN2(ctrt_training_load, &run, nowhere);
+    BAD(IO, ctrt_training_save(nowhere, &run), ctrt_training_load(&run, nowhere));
+    bad.size = 8;
+    BAD(INVALID_ARGUMENT, ctrt_training_save(nowhere, &bad), ctrt_training_load(&bad, nowhere));
+    bad = (ctrt_training_state){ .size = sizeof run, .optimizer = p.sgd };
+    BAD(INVALID_ARGUMENT, ctrt_training_save(nowhere, &bad), ctrt_training_load(&bad, nowhere));
+    run.step = -1;
+    BAD(INVALID_ARGUMENT, ctrt_training_save(nowhere, &run));
+}
+
 void bad_loading(void)
 {
-    RUN_ALL(randoms, datasets, samplers, loaders);
+    RUN_ALL(randoms, datasets, samplers, loaders, runs);
 }

@@ -1,0 +1,57 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* ctrt/training.h: saves and loads the state of a training run as one file.
+ *
+ *     ctrt_training_state run = { sizeof run, net, optimizer, scaler, loader, step };
+ *     ctrt_training_save("run.safetensors", &run);
+ *     ...
+ *     ctrt_training_load(&run, "run.safetensors");         in a new process, whose objects are in `run`
+ *
+ * The file is written as all checkpoints (ctrt/checkpoint.h): complete under a temporary name and then renamed, so that
+ * all of its contents are of one save. It is a safetensors file with the names of ctrt_save, ctrt_optimizer_save and
+ * ctrt_grad_scaler_save behind "module.", "optimizer." and "scaler.", and i64 numbers "training.step" and "loader.seed"
+ * and so on. */
+#ifndef CTRT_TRAINING_H
+#define CTRT_TRAINING_H
+
+#include "ctrt/amp.h"
+#include "ctrt/data.h"
+#include "ctrt/optim.h"
+
+CTRT_BEGIN_DECLS
+
+/* The objects of a training run; borrowed. All but the module may be NULL. */
+typedef struct ctrt_training_state {
+    size_t size;                        /* sizeof(ctrt_training_state) */
+    ctrt_module *module;                /* the net of ctrt_parallel_new or its module */
+    ctrt_optimizer *optimizer;
+    ctrt_grad_scaler *scaler;
+    ctrt_loader *loader;
+    int64_t step;                       /* a number of the program, 0 or more */
+} ctrt_training_state;
+
+/* Writes the objects to `path`. A failed or interrupted save leaves the old file intact. Under a strategy with ranks
+ * every rank calls it between the same two steps; each writes the same bytes, so the path may be the same or one of
+ * its own.
+ *
+ * The states of random generators are not in the file (ctrt_generator_get), nor are gradients. Errors: those of
+ * ctrt_save and ctrt_loader_get_state; CTRT_ERR_INVALID_ARGUMENT for a negative step; CTRT_ERR_NOT_SUPPORTED with
+ * CTRT_SHARDED_CHECKPOINT=parts, which writes several files. Not for objects that another thread uses. */
+CTRT_API ctrt_status ctrt_training_save(const char *path, const ctrt_training_state *state);
+
+/* Reads the file into the objects of *state, and writes state->step. What is in the file for a member that is NULL is
+ * left out. Every rank calls it.
+ *
+ * All is read and checked before anything is changed: a file that does not match (CTRT_ERR_STATE: other parameters,
+ * another kind of optimizer, no scaler, another dataset, ...) or is damaged (CTRT_ERR_FORMAT, CTRT_ERR_IO) leaves all
+ * objects and *state as they are. An error of a device while values are copied to it can leave the module or the
+ * optimizer partly loaded, as in ctrt_load.
+ *
+ * The number of ranks may be another one than that of the save. The loader continues at the place that it had, if its
+ * sampler is sequential, random without replacement, or distributed, and the samples that all ranks had got are a
+ * number of whole batches of the new ranks; then the ranks together get the samples that follow, in the same order. If
+ * they are not, or with another sampler and another number of batches, it is CTRT_ERR_STATE. */
+CTRT_API ctrt_status ctrt_training_load(ctrt_training_state *state, const char *path);
+
+CTRT_END_DECLS
+
+#endif
