@@ -63,6 +63,12 @@ static void collect_states(struct rank_state *ranks, ctrt_comm *comm, const ctrt
             && pending->collective == failed->collective)
             ranks[rank].kind = RANK_ARRIVED;
     }
+    /* Processes may end together: one that has answered may have ended since, which the store notices a little later. */
+    const int64_t noticed = clock_after(ended >= 0 ? ANSWER_SECONDS / 10 : 0);
+    for (int rank = 0; rank < comm->size; rank++)
+        if (ranks[rank].kind == RANK_BEHIND
+            && comm_read(NULL, 0, comm, "ended", rank, clock_after(0) < noticed ? ANSWER_SECONDS / 10 : 0))
+            ranks[rank].kind = RANK_ENDED;
 }
 
 /* Fills `ranks` without the store: with the ranks that this process has seen leave, and the one that serves it. */
