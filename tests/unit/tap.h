@@ -48,7 +48,7 @@ static struct {
     char name[160];
     bool open;
     int groups, failed_groups;
-    int row;                            /* of the EACH that runs, from 1; failed checks print it */
+    _Atomic int row;                            /* of the EACH that runs, from 1; failed checks print it */
     const char *skipped;                /* reason why the open group is skipped, or NULL */
     atomic_long checks, failed;         /* atomic because threads of a test may also check */
 } tap_state;

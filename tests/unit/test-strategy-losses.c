@@ -5,7 +5,7 @@
 
 /* ---- devices in one process ---- */
 
-static const char *strategy;                /* under test */
+static _Thread_local const char *strategy;  /* under test */
 static const int row_counts[] = { 8, 7, 5, 2 };
 
 static struct pair devices_pair(int n)
