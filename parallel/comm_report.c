@@ -63,7 +63,7 @@ static void collect_states(struct rank_state *ranks, ctrt_comm *comm, const ctrt
             && pending->collective == failed->collective)
             ranks[rank].kind = RANK_ARRIVED;
     }
-    /* Processes may end together: one that has answered may have ended since, which the store notices a little later. */
+    /* Processes may end together: one that has answered may have ended since, and the store notices that later. */
     const int64_t noticed = clock_after(ended >= 0 ? ANSWER_SECONDS / 10 : 0);
     for (int rank = 0; rank < comm->size; rank++)
         if (ranks[rank].kind == RANK_BEHIND
