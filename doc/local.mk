@@ -1,12 +1,12 @@
 # Manual pages go into dist_man7_MANS, other documents into dist_doc_DATA (installed) or EXTRA_DIST (not installed).
 dist_doc_DATA  += README.md doc/bindings.md doc/communicators.md doc/cuda.md doc/data.md doc/datasets.md \
     doc/design.md doc/faults.md doc/memory.md doc/mixed-precision.md doc/parallel.md doc/sharing.md doc/sim.md \
-    doc/streams.md doc/block-layouts.svg doc/comm-growth.svg
+    doc/streams.md doc/block-layouts.svg doc/comm-growth.svg doc/layers.svg
 dist_man1_MANS  = doc/ctrt.1
 dist_man7_MANS += doc/ctrt.7
 man7_MANS       = doc/ctrt-ops.7
 CLEANFILES     += doc/ctrt-ops.7
-EXTRA_DIST     += doc/ops.awk
+EXTRA_DIST     += doc/ops.awk doc/layers.py
 
 doc/ctrt-ops.7: doc/ops.awk include/ctrt/ops.def
 	$(AM_V_GEN)$(MKDIR_P) doc && $(AWK) -f $(srcdir)/doc/ops.awk $(srcdir)/include/ctrt/ops.def >$@.new && mv $@.new $@

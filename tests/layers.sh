@@ -152,6 +152,13 @@ echo "# $(cat "$work/counted")"
 check "lines have at most 120 columns" \
     "$(wide_lines include core nn share parallel data backends plugins tools tests bench examples)"
 
+if command -v python3 >/dev/null 2>&1; then
+    check "doc/layers.svg shows the includes" \
+        "$(python3 doc/layers.py | cmp -s - doc/layers.svg || echo "it is old; run: doc/layers.py >doc/layers.svg")"
+else
+    skip "doc/layers.svg shows the includes" "python3 is not installed"
+fi
+
 # The checks must be able to fail: a small tree in which each rule is violated once.
 mkdir -p "$work/tree" && cd "$work/tree" || exit 1
 broken() {
