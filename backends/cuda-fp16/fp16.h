@@ -6,6 +6,7 @@
 #include "ctrt/plugin.h"
 
 extern const ctrt_host *fp16_host;
+extern ctrt_dtype fp16_matrix_dtype;        /* the dtype to which operands are rounded; set by init */
 extern const ctrt_kernel_table fp16_kernel_table;
 
 #endif

@@ -17,14 +17,6 @@
 #define OPERANDS (INPUTS + OUTPUTS)
 #define ALIGNED  256u
 
-static const ctrt_param type_param = {
-    sizeof type_param, "CTRT_CUDA_FP16", CTRT_PARAM_ENUM, "f16", "f16|bf16",
-    "the type in which cuda-fp16 devices multiply matrices of f32",
-};
-
-/* The dtype to which operands are rounded. Set by prepare, before the first kernel runs. */
-static ctrt_dtype half = CTRT_F16;
-
 /* ---- cuda's kernels ---- */
 
 static const ctrt_kernel *kernel_at(const ctrt_kernel_table *table, size_t i)
@@ -133,14 +125,14 @@ static int64_t dense(const ctrt_view *view)
     return span == count ? count : 0;
 }
 
-/* Makes `out` a view of the same elements in `half`, with the same layout if the view is dense, else row-major. Returns
- * the number of distinct elements. */
+/* Makes `out` a view of the same elements in the dtype of the products, with the same layout if the view is dense, else
+ * row-major. Returns the number of distinct elements. */
 static int64_t stand_in(ctrt_view *out, const ctrt_view *view)
 {
     int64_t count = dense(view);
     *out = *view;
     out->data = NULL;                       /* NULL counts as aligned; workspace offsets are multiples of ALIGNED */
-    out->dtype = (uint8_t)half;
+    out->dtype = (uint8_t)fp16_matrix_dtype;
     out->owner = NULL;
     if (count > 0)
         return count;
@@ -203,7 +195,7 @@ static ctrt_status lower(struct lowered *l, const ctrt_call *call)
         l->inputs[i] = place(l, call, call->inputs[i], i);
     for (uint32_t i = 0; i < call->n_outputs; i++)
         l->outputs[i] = place(l, call, call->outputs[i], INPUTS + i);
-    return find(call->kernel->op, half, &l->call) != NULL ? CTRT_OK : fail_missing(call);
+    return find(call->kernel->op, fp16_matrix_dtype, &l->call) != NULL ? CTRT_OK : fail_missing(call);
 }
 
 static ctrt_status workspace(const ctrt_call *call, size_t *bytes)
@@ -275,12 +267,7 @@ static ctrt_status run(const ctrt_call *call)
 
 static ctrt_status prepare(void *device)
 {
-    ctrt_param_value value;
     const ctrt_backend *cuda = fp16_host->backend("cuda");
-    ctrt_status status = fp16_host->param(&value, &type_param);
-    if (status != CTRT_OK)
-        return status;
-    half = value.integer == 1 ? CTRT_BF16 : CTRT_F16;
     return cuda != NULL && CTRT_SLOT(cuda, kernels) && CTRT_SLOT(cuda->kernels, prepare)
            ? cuda->kernels->prepare(device) : CTRT_OK;
 }

@@ -11,13 +11,18 @@
 #include "config.h"
 
 const ctrt_host *fp16_host;
+ctrt_dtype fp16_matrix_dtype;
 
-static const ctrt_backend backend = {
+static const ctrt_param type_param = {
+    sizeof type_param, "CTRT_CUDA_FP16", CTRT_PARAM_ENUM, "f16", "f16|bf16",
+    "the type in which cuda-fp16 devices multiply matrices of f32",
+};
+
+static ctrt_backend backend = {             /* init sets matrix_dtype */
     .size = sizeof(ctrt_backend),
     .kernels = &fp16_kernel_table,
     .base = "cuda",
     .float_default = CTRT_F16,
-    .matrix_dtype = CTRT_F16,
 };
 
 /* Because the score is negative, "auto" never selects a device with reduced precision. */
@@ -28,7 +33,13 @@ static const ctrt_component components[] = {
 
 static ctrt_status init(const ctrt_host *host)
 {
+    ctrt_param_value type;
     fp16_host = host;
+    const ctrt_status status = host->param(&type, &type_param);
+    if (status != CTRT_OK)
+        return status;
+    fp16_matrix_dtype = type.integer == 1 ? CTRT_BF16 : CTRT_F16;
+    backend.matrix_dtype = fp16_matrix_dtype;
     return CTRT_OK;
 }
 

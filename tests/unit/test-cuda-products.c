@@ -419,17 +419,18 @@ TEST(implementations, "products by the built-in kernels")
     for (int known = 0; known < 2; known++)
         IN_CHILD(known ? "CTRT_CUDA_FP16=bf16" : "CTRT_CUDA_FP16=bf17", "CTRT_CUDA_GEMM=builtin") {
             CTRT_AUTO(tensor) a = NULL, y = NULL;
+            ctrt_device_properties properties;
+            if (!known) {
+                CHECK_FAILS(ctrt_device_get(&gpu, "cuda-fp16:0"), CTRT_ERR_NO_DEVICE, "CTRT_CUDA_FP16=bf17");
+                continue;
+            }
             if (!soft_open("cuda-fp16:0"))
                 continue;
-            CHECK_OK(ctrt_ones(&a, CTRT_SHAPE(8, 8), CTRT_F32, cpu));
-            if (known) {
-                OK(ctrt_to_device(&a, a, gpu), ctrt_matmul(&y, a, a));
-                CHECK_EQ(total(y), 512);
-            } else {
-                CHECK_FAILS(ctrt_to_device(&a, a, gpu) == CTRT_OK ? ctrt_matmul(&y, a, a) : CTRT_ERR_INVALID_ARGUMENT,
-                            CTRT_ERR_INVALID_ARGUMENT, "CTRT_CUDA_FP16");
-            }
-            launched("matmul_bf16_small_f32", known);
+            OK(ctrt_device_get_properties(&properties, "cuda-fp16:0"));
+            CHECK_EQ(properties.matrix_dtype, CTRT_BF16);
+            OK(ctrt_ones(&a, CTRT_SHAPE(8, 8), CTRT_F32, gpu), ctrt_matmul(&y, a, a));
+            CHECK_EQ(total(y), 512);
+            launched("matmul_bf16_small_f32", true);
         }
 
     static const struct { const char *name, *settings[2], *kernels[2]; int64_t products; } convolving[] = {
