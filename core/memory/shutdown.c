@@ -88,6 +88,12 @@ static ctrt_status shut(ctrt_device *device)
     return worked != CTRT_OK ? ctrt_fail(worked, "%s", message) : CTRT_OK;
 }
 
+static void end_threads(const ctrt_device *device)
+{
+    if (CTRT_SLOT(device->backend, kernels) && CTRT_SLOT(device->backend->kernels, end_threads))
+        device->backend->kernels->end_threads();
+}
+
 ctrt_status ctrt_shutdown(void)
 {
     struct releasing releasing = { .count = 0 };
@@ -105,6 +111,8 @@ ctrt_status ctrt_shutdown(void)
                 snprintf(message, sizeof message, "%s", ctrt_error_message());
             }
         }
+    for (size_t i = 0; i < releasing.count; i++)
+        end_threads(releasing.devices[i]);
     free_lists_release();
     return first != CTRT_OK ? ctrt_fail(first, "%s", message) : CTRT_OK;
 }

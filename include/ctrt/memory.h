@@ -196,7 +196,8 @@ CTRT_API ctrt_status ctrt_memory_release_all(ctrt_device *device);
  * context. Devices in host memory stay open. A device whose tensors, streams, events, graphs or dry runs are alive
  * also stays open, and the message of CTRT_ERR_STATE contains their number. A failure of work that has not been
  * reported yet is returned as the error, and the device is closed. All devices are processed; the first error is
- * returned. Structures that the calling thread keeps for reuse are freed.
+ * returned. Structures that the calling thread keeps for reuse are freed, and the threads that compute on the CPU for
+ * it are ended (those of another thread end with that thread).
  *
  * ctrt_device_get opens a closed device again under the same handle; before that, using the handle is
  * CTRT_ERR_STATE. Statistics and limits are kept. While this function runs, no other thread may use the devices. */

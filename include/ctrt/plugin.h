@@ -487,6 +487,9 @@ typedef struct ctrt_kernel_table {      /* optional; without it every op needs t
     /* Optional: `on` makes kernels that the calling thread runs use no other threads; false ends that. For callers
      * that have several threads of their own. */
     void (*single_thread)(bool on);
+    /* Optional: ends and joins the threads that kernels started for the calling thread. Kernels that it runs later
+     * start new ones. ctrt_shutdown calls this. */
+    void (*end_threads)(void);
 } ctrt_kernel_table;
 
 /* Not used: communicators are components of their own, CTRT_COMPONENT_COMM. Keeps the table's place in ctrt_backend. */

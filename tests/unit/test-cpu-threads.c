@@ -160,6 +160,61 @@ PROCESS_TEST(recovers, "ops run without threads when none can be started, and us
     CHECK_EQ(thread_count(), before + 2);
 }
 
+/* Waits until the process has `count` threads. The kernel lists a thread for some microseconds after it is joined. */
+static bool threads_become(int count)
+{
+    for (int i = 0; i < 10000 && thread_count() != count; i++)
+        usleep(100);
+    return CHECK_EQ(thread_count(), count);
+}
+
+static void shuts_down(int workers)
+{
+#ifdef __SANITIZE_THREAD__              /* it starts threads of its own */
+    (void)workers;
+    OK(ctrt_shutdown());
+#else
+    const int before = thread_count();
+    OK(ctrt_shutdown());
+    threads_become(before - workers);
+#endif
+}
+
+static void does_work(void) { CHECK_TRUE(work()); }
+static void shuts_down_in_child(void) { shuts_down(0); }
+
+static bool works_and_shuts_down(void) { return work() && CHECK_OK(ctrt_shutdown()) && work(); }
+
+PROCESS_TEST(shutdown_ends_threads, "ctrt_shutdown ends the calling thread's workers, and later ops start new ones",
+             NULL, "CTRT_NUM_THREADS=3")
+{
+    cpu_device();
+    shuts_down(0);                                      /* before the first parallel work */
+    for (int i = 0; i < 20; i++) {
+        CHECK_TRUE(i % 2 ? work() : multiply() && little_work());
+        if (i % 4 == 0)
+            usleep(5000);                               /* the workers sleep instead of spinning */
+        if (i == 10)
+            in_child(shuts_down_in_child);              /* which has no workers */
+        shuts_down(2);
+    }
+    shuts_down(0);                                      /* after the end of the workers */
+    in_child(does_work);
+}
+
+PROCESS_TEST(shutdown_in_a_thread, "ctrt_shutdown in a thread keeps the workers of another, idle thread", NULL,
+             "CTRT_NUM_THREADS=2")
+{
+    struct caller caller;
+    cpu_device();
+    for (int i = 0; i < 10; i++) {
+        CHECK_TRUE(work());
+        caller_start(&caller, works_and_shuts_down, false);
+        caller_join(&caller);
+    }
+    shuts_down(1);
+}
+
 /* ---- fork ---- */
 
 static void works_in_child(void)
@@ -169,8 +224,6 @@ static void works_in_child(void)
 #endif
     CHECK_TRUE(work());
 }
-
-static void does_work(void) { CHECK_TRUE(work()); }
 
 static void works_in_grandchild(void)
 {

@@ -333,10 +333,12 @@ static void team_free(struct team *team)
     free(team);
 }
 
-/* Ends the workers of a thread that ends. */
+/* Ends the calling thread's workers. pthread_join is a cancellation point, so cancellation is disabled. */
 static void team_end(void *argument)
 {
     struct team *team = argument;
+    int cancel;
+    pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, &cancel);
     self.own = NULL;
     team->ends = true;
     for (int i = 0; i < team->size - 1; i++)
@@ -345,6 +347,16 @@ static void team_end(void *argument)
     for (int i = 0; i < team->size - 1; i++)
         pthread_join(team->workers[i]->thread, NULL);
     team_free(team);
+    pthread_setcancelstate(cancel, NULL);
+}
+
+void cpu_team_end(void)
+{
+    struct team *team = self.own;
+    if (team == NULL || self.count > 0)
+        return;
+    pthread_setspecific(at_exit, NULL);
+    team_end(team);
 }
 
 static bool threads_possible = true;

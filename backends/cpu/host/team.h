@@ -18,6 +18,8 @@ bool cpu_team_init(bool crowded);
 /* Starts workers until the calling thread's team has `wanted` threads, itself included. Returns its number of threads,
  * which is smaller if a thread cannot be started, and larger if it was larger before. Do not call inside a region. */
 int cpu_team_grow(int wanted);
+/* Ends the calling thread's workers; cpu_team_grow starts new ones. Does nothing inside a region. */
+void cpu_team_end(void);
 /* Returns the number of threads of the calling thread's team, itself included; at least 1. */
 int cpu_team_size(void);
 /* Returns how many threads the calling thread's team can have: cpu_team_size() if the last attempt to start workers

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* backends/cpu/kernels/kernels.c: joins the families' kernel tables into the backend's single table. */
 #include "host/internal.h"
+#include "host/team.h"
 
 #include <string.h>
 
@@ -29,6 +30,7 @@ ctrt_kernel_table cpu_kernel_table = {
     .size = sizeof(ctrt_kernel_table),
     .stride = sizeof(ctrt_kernel),
     .single_thread = cpu_threads_single,
+    .end_threads = cpu_team_end,
 };
 
 /* Appends `kernels` to `to` and returns their number. If `to` is NULL, only returns the number. */

@@ -253,6 +253,7 @@ typedef struct ctrt_kernel_table {
     size_t stride;
     ctrt_status (*prepare)(void *device);
     void (*single_thread)(bool on);
+    void (*end_threads)(void);
 } ctrt_kernel_table;
 typedef struct ctrt_comm_table { size_t size; } ctrt_comm_table;
 typedef struct ctrt_capture_table {
