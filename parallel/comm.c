@@ -30,6 +30,9 @@ static const ctrt_param timeout_param = {
 };
 CORE_PARAM(timeout_param);
 
+/* How long ranks that have joined may take to connect, at least. */
+static const double CONNECT_SECONDS = 2;
+
 /* ---- creation ---- */
 
 static ctrt_status read_timeout(double *out, double given)
@@ -117,10 +120,12 @@ void ctrt_comm_release(ctrt_comm **comm)
         ctrt_store_release(&gone->store);
         return;
     }
+    struct error_text *error = error_set_aside();       /* the caller's, which the store's errors would replace */
     comm_lanes_end(gone);
     comm_enqueued_end(gone);
     comm_unwatch(gone);
     comm_drop(gone);
+    error_put_back(error);
 }
 
 /* ---- joining ---- */
@@ -157,6 +162,17 @@ static ctrt_status choose_id(ctrt_comm *comm)
     return comm->id ? CTRT_OK : out_of_memory(strlen(id), "a group's name");
 }
 
+/* Sets the deadline of connecting: that of ctrt_comm_new, so that its parts do not take the time limit each. Ranks that
+ * have joined late have CONNECT_SECONDS. */
+static void begin_connecting(ctrt_comm *comm)
+{
+    struct comm_lane *lane = &comm->lanes[LANE_COLLECTIVES];
+    const int64_t least = clock_after(MIN(comm->timeout, CONNECT_SECONDS));
+    comm_lane_begin(lane);
+    if (comm->join_deadline != 0)
+        atomic_store(&lane->deadline, MAX(comm->join_deadline, least));
+}
+
 ctrt_status comm_connect(ctrt_comm *comm, const ctrt_comm *parent, const int32_t *ranks, int color)
 {
     CTRT_TRY(comm_members_check(comm));
@@ -166,14 +182,15 @@ ctrt_status comm_connect(ctrt_comm *comm, const ctrt_comm *parent, const int32_t
         .state = &comm->lanes[LANE_COLLECTIVES], .poll = comm_poll, .mismatch = comm_mismatch,
         .epoch = comm->epoch, .elastic = comm->elastic,
     };
-    comm_lane_begin(&comm->lanes[LANE_COLLECTIVES]);
+    begin_connecting(comm);
     /* Before `create`, so that a rank that ends while the others connect is noticed. */
     CTRT_TRY(comm_watch(comm));
     void *handle = NULL;
-    if (parent != NULL && CTRT_SLOT(comm->engine, derive))
-        CTRT_TRY(comm->engine->derive(&handle, &comm->config, parent->handle, ranks, color));
-    else
-        CTRT_TRY(comm->engine->create(&handle, &comm->config));
+    const ctrt_status status = parent != NULL && CTRT_SLOT(comm->engine, derive)
+                                   ? comm->engine->derive(&handle, &comm->config, parent->handle, ranks, color)
+                                   : comm->engine->create(&handle, &comm->config);
+    if (status != CTRT_OK)                  /* the group has failed on all ranks, so none waits for another to leave */
+        return comm->local ? status : comm_fail(comm, status, ctrt_error_message());
     pthread_mutex_lock(&comm->lock);
     comm->handle = handle;
     pthread_mutex_unlock(&comm->lock);
@@ -272,8 +289,10 @@ ctrt_status ctrt_comm_new(ctrt_comm **out, const ctrt_comm_options *options)
     const int size = joins ? 2 : given->size > 0 ? given->size : environment.size;
     const int rank = joins ? 1 : given->size > 0 ? given->rank : environment.rank;
     ctrt_status status = comm_alloc(&comm, rank, size, given->name ? given->name : "world", timeout);
-    if (status == CTRT_OK)
+    if (status == CTRT_OK) {
+        comm->join_deadline = clock_after(timeout);
         status = use_engine(comm, name);
+    }
     if (status == CTRT_OK && given->device != NULL)
         comm->device = given->device;
     else if (status == CTRT_OK)

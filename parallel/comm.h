@@ -80,6 +80,8 @@ struct ctrt_comm {
     int64_t next_look;                      /* ctrt_comm_joining: time of the next look at the store */
     int32_t joining;                        /* its result */
     double timeout;                         /* seconds */
+    int64_t join_deadline;                  /* of ctrt_comm_new, in nanoseconds of CLOCK_MONOTONIC; 0: another function
+                                             * creates the group */
     struct comm_members *members;
     const char *engine_name;
     const ctrt_comm_engine *engine;

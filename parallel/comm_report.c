@@ -44,11 +44,21 @@ static bool read_state(struct rank_state *out, ctrt_comm *comm, int rank, double
     return out->kind != RANK_SILENT;
 }
 
+/* Whether the engine has not connected the ranks yet. */
+static bool connecting(ctrt_comm *comm)
+{
+    pthread_mutex_lock(&comm->lock);
+    const bool connects = comm->handle == NULL;
+    pthread_mutex_unlock(&comm->lock);
+    return connects;
+}
+
 /* Collects the states of all ranks. `failed`: the call that this rank was in, or NULL. `ended`: a rank whose process
  * has ended, or -1. */
 static void collect_states(struct rank_state *ranks, ctrt_comm *comm, const ctrt_comm_signature *failed, int ended)
 {
     const int64_t deadline = clock_after(ANSWER_SECONDS);
+    const bool all_came = connecting(comm);         /* ranks that answer have joined, and connect now */
     for (int rank = 0; rank < comm->size; rank++) {
         const ctrt_comm_signature *pending = &ranks[rank].state.pending;
         if (deadline < clock_after(-1))
@@ -59,8 +69,9 @@ static void collect_states(struct rank_state *ranks, ctrt_comm *comm, const ctrt
         for (double wait = 0; rank != ended && !read_state(&ranks[rank], comm, rank, wait); wait = ANSWER_SECONDS / 10)
             if (clock_after(0) >= deadline)
                 break;
-        if (ranks[rank].kind == RANK_BEHIND && failed != NULL && pending->sequence == failed->sequence
-            && pending->collective == failed->collective)
+        if (ranks[rank].kind == RANK_BEHIND
+            && (all_came || (failed != NULL && pending->sequence == failed->sequence
+                             && pending->collective == failed->collective)))
             ranks[rank].kind = RANK_ARRIVED;
     }
     /* Processes may end together: one that has answered may have ended since, and the store notices that later. */
@@ -245,7 +256,7 @@ ctrt_status comm_compose(char **message, char **report, ctrt_comm *comm, ctrt_st
     if (alarm->kind == 'M')
         status = CTRT_ERR_STATE;
     else if (ranks != NULL && status == CTRT_ERR_COMM && alarm->kind != 'A'
-             && (ended || alarm->cause == NULL || own.pending.sequence > 0)
+             && (ended || alarm->cause == NULL || own.pending.sequence > 0 || connecting(comm))
              && describe_ranks(&text, comm, ranks, ended) && own.done.sequence > 0)
         strbuf_add(&text, "; rank %d last completed %s", comm->rank, flight_text(call, &own.done));
     (void)strbuf_finish(message, &text, "a message");

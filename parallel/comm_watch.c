@@ -19,8 +19,9 @@ static const double STORE_SECONDS = 5, SILENT_STORE_SECONDS = 0.3;
 /* How long the watching thread waits for an answer after the time of a request. Not longer, because the thread must end
  * soon. */
 static const double WATCH_PATIENCE = 0.4;
-/* How long rank 0 waits for the threads of the others to end when it leaves. */
-static const double UNWATCH_SECONDS = 2;
+/* How long rank 0 waits for the threads of the others to end when it leaves; and if it has waited in vain in another
+ * group of this store. */
+static const double UNWATCH_SECONDS = 2, UNWATCH_AGAIN_SECONDS = 0.2;
 /* How long a process that ends waits for the store. */
 static const double EXIT_SECONDS = 1;
 
@@ -262,7 +263,8 @@ static void announce_end(ctrt_comm *comm)
     if (store_compare_set_within(comm->store, comm_key(key, comm, "alarm", -1), NULL, 0, "0 L ", 4, &value, &bytes,
                                  STORE_SECONDS) == CTRT_OK && value != NULL && strcmp(value, "0 L ") == 0
         && comm->size > 1 && comm->store->serves)
-        (void)ctrt_store_get(comm->store, comm_key(key, comm, "unwatched", 0), NULL, NULL, UNWATCH_SECONDS);
+        comm->store->deserted = !comm_read(NULL, 0, comm, "unwatched", 0,
+                                           comm->store->deserted ? UNWATCH_AGAIN_SECONDS : UNWATCH_SECONDS);
     free(value);
 }
 

@@ -13,6 +13,9 @@
 
 static const struct store_kind *const kinds[] = { &store_tcp_kind, &store_file_kind, &store_local_kind };
 
+/* How long a server may take, in addition to the time limit of ctrt_store_get, to say that the key is not set. */
+static const double GET_PATIENCE = 1;
+
 /* ---- all stores of the process, for fork ---- */
 
 static pthread_mutex_t stores_lock = PTHREAD_MUTEX_INITIALIZER;
@@ -354,7 +357,7 @@ ctrt_status ctrt_store_get(ctrt_store *store, const char *key, void **value, siz
 {
     bool unset = false;
     CTRT_TRY(read_seconds(&seconds, "store_get", seconds, 300));
-    CTRT_TRY(store_get_within(&unset, value, bytes, store, key, seconds, STORE_ANSWER_TIME / 1e9));
+    CTRT_TRY(store_get_within(&unset, value, bytes, store, key, seconds, GET_PATIENCE));
     if (unset)
         return ctrt_fail(CTRT_ERR_COMM, "store_get: key %s was not set in %s within %g s", key, store->address,
                          seconds > CTRT_ZERO ? seconds : 0);

@@ -53,6 +53,7 @@ struct ctrt_store {
     char *address;                      /* host_alloc; set by `open` */
     double seconds;                     /* time limit of requests without their own */
     bool serves;                        /* this process serves the store; set by store.c */
+    atomic_bool deserted;               /* ranks of the last group that has ended still watch it; comm_watch.c */
     int claimed;                        /* the rank that this store has claimed, plus 1; 0: none; set by store_job.c */
     atomic_bool ended;                  /* the process that serves the store has ended; set by store_tcp.c */
     ctrt_store *previous, *next;        /* list of all stores of the process */

@@ -18,6 +18,10 @@
 #include "parallel/store_server.h"
 
 #define ATTEMPT_TIME INT64_C(5000000000)        /* ns that one address gets to answer */
+/* A server that has not answered requests for SILENT_TIME gets SILENT_PATIENCE for each further one, so that the waits
+ * of several requests do not add up. In ns. */
+#define SILENT_TIME     INT64_C(2000000000)
+#define SILENT_PATIENCE INT64_C(300000000)
 #define SMALL_INPUT  ((size_t)4096)             /* size of the input buffer between large values */
 
 struct call {
@@ -42,6 +46,8 @@ struct tcp_store {
     struct call *calls;                 /* in order of sending */
     unsigned char *input;
     size_t used, capacity;
+    int64_t unanswered;                 /* when the first request began that was not answered in time; 0: there is none
+                                         * since the last reply */
     char failure[160];                  /* why the connection has ended; empty: it works */
 };
 
@@ -132,6 +138,7 @@ static void send_calls(struct tcp_store *store)
 static void finish_call(struct tcp_store *store, const struct store_message *reply)
 {
     struct call *call = store->calls;
+    store->unanswered = 0;
     while (call != NULL && (call->id != reply->id || call->abandoned || call->done || call->sent < call->bytes))
         call = call->next;
     if (call == NULL)
@@ -249,12 +256,21 @@ static ctrt_status cancel(struct tcp_store *store, uint32_t id)
 static ctrt_status wait_for(struct tcp_store *store, struct call *call, enum store_op op, int64_t deadline,
                             int64_t patience)
 {
+    const int64_t begin = store_now();
     bool cancelled = false;
+    if (store->unanswered != 0 && begin - store->unanswered >= SILENT_TIME) {
+        patience = MIN(patience, SILENT_PATIENCE);
+        if (op != STORE_GET)
+            deadline = MIN(deadline, begin + SILENT_PATIENCE);
+    }
     send_or_wake(store);
     for (bool late = false; !call->done && store->failure[0] == '\0'; late = store_now() >= deadline) {
         const struct timespec limit = store_timespec(deadline);
-        if (late && (op != STORE_GET || cancelled))
+        if (late && (op != STORE_GET || cancelled)) {
+            if (store->unanswered == 0)
+                store->unanswered = begin;
             return ctrt_fail(CTRT_ERR_COMM, "the server of %s does not answer", store->base.address);
+        }
         if (late) {
             CTRT_TRY(cancel(store, call->id));
             cancelled = true;

@@ -8,8 +8,11 @@
  *   release COUNT  joins and releases COUNT communicators. RESULT is the median time of a release in milliseconds
  *   processors     RESULT is the number of processors that the cpu backend uses
  *   parallel       creates the module of a strategy that the environment names. RESULT is 0
+ *   halt KEY       the same, but rank 1 stops as soon as KEY is set in the store
  *   listen PORT    listens on a port of 127.0.0.1 and never answers */
 #include <arpa/inet.h>
+#include <pthread.h>
+#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -74,6 +77,29 @@ static ctrt_status parallel(void)
     return ctrt_parallel_new(&net, module, NULL, NULL, 0);
 }
 
+/* Stops the process when the key is set. */
+static void *halt_at(void *key)
+{
+    CTRT_AUTO(store) store = NULL;
+    const char *address = getenv("CTRT_STORE");
+    if (ctrt_store_open(&store, address != NULL ? address : "", false, 30) == CTRT_OK
+        && ctrt_store_get(store, key, NULL, NULL, 30) == CTRT_OK)
+        kill(getpid(), SIGSTOP);
+    else
+        fprintf(stderr, "%s\n", ctrt_error_message());
+    return NULL;
+}
+
+static ctrt_status halt(int rank, char *key)
+{
+    pthread_t thread;
+    if (rank == 1 && pthread_create(&thread, NULL, halt_at, key) != 0)
+        return ctrt_fail(CTRT_ERR_OUT_OF_MEMORY, "no thread");
+    if (rank == 1)
+        pthread_detach(thread);
+    return parallel();
+}
+
 static ctrt_status processors(double *out)
 {
     ctrt_device_properties properties;
@@ -93,6 +119,8 @@ static ctrt_status result_of(int *rank, double *out, const char *mode, char **ar
         return processors(out);
     if (strcmp(mode, "parallel") == 0)
         return parallel();
+    if (strcmp(mode, "halt") == 0 && count == 1)
+        return halt(*rank, arguments[0]);
     return ctrt_fail(CTRT_ERR_INVALID_ARGUMENT, "no mode \"%s\" with %d arguments", mode, count);
 }
 

@@ -86,6 +86,35 @@ for strategy in - single data-parallel distributed auto; do
 done
 check "a strategy that does not connect the ranks is a warning" "$wrong"
 
+# halted NAME KEY: rank 1 stops during the start, as soon as KEY is set in the store. The time limit is for the whole
+# start, also on rank 0, which serves the store and releases the groups that are connected already.
+halted() {
+    begin=$(date +%s%N)
+    pids=
+    port=$("$builddir/run-rank" port)
+    for number in 0 1; do
+        env RANK=$number WORLD_SIZE=2 CTRT_STORE="tcp://localhost:$port" CTRT_STRATEGY=sharded CTRT_COMM_TIMEOUT=2 \
+            "$rank" halt "$2" >"$work/$1.$number" 2>"$work/$1.$number.err" &
+        pids="$pids $!"
+    done
+    wait "${pids% *}"
+    awk -v ns=$(($(date +%s%N) - begin)) -v processors="$(nproc)" '{
+        if (ns / 1e9 > ($1 > processors ? 6 : 4)) print "rank 0 has ended after " ns / 1e9 " s" }' /proc/loadavg
+    grep -q '^rank 0: error: .*: rank 1 (.*) does not answer\|^rank 0: .*rank 1 did not join\|^rank 0: 0$' \
+        "$work/$1.0" || cat "$work/$1".*
+    kill -KILL "${pids##* }"
+}
+rm -f "$work"/*
+keys="member/1 host-arena split-1-0/host-arena split-2-0/host-arena"
+for key in $keys; do
+    name=$(echo $key | tr / .)
+    halted "$name" "world/0/$key" >"$work/$name.result" 2>&1 &
+done
+wait
+for key in $keys; do
+    check "a rank that is stopped during the start ($key)" "$(cat "$work/$(echo $key | tr / .).result")"
+done
+
 # The end of a process is not a failure, if it returns from main or calls exit without releasing its communicator.
 # by_hand: rank 0 serves the store.
 orderly() {

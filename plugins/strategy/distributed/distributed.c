@@ -377,6 +377,8 @@ static ctrt_status dist_create(void **out, const ctrt_strategy_config *config)
     ranks_init(&d->r, config);
     d->hook_name = "";
     ctrt_status status = setup(d, config);
+    if (status == CTRT_ERR_COMM)            /* other ranks may have succeeded */
+        status = fail_all(d, status);
     if (status == CTRT_OK)
         *out = d;
     else

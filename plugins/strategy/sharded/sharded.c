@@ -360,6 +360,8 @@ static ctrt_status sharded_create(void **out, const ctrt_strategy_config *config
     ranks_init(&s->r, config);
     s->r.from_cpu = s->r.broadcast_buffers = true;
     ctrt_status status = setup(s);
+    if (status == CTRT_ERR_COMM)            /* other ranks may have succeeded */
+        status = fail_all(s, status);
     if (status == CTRT_OK)
         *out = s;
     else
