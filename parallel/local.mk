@@ -5,7 +5,7 @@ libctrt_core_la_SOURCES += parallel/comm.c parallel/comm.h parallel/comm_capture
     parallel/flight_record.c parallel/flight_record.h
 libctrt_core_la_SOURCES += \
     parallel/apply.c parallel/balance.c parallel/chunk.c parallel/coalesce.c parallel/devices.h parallel/gather.c \
-    parallel/loss.c parallel/loss.h parallel/loss_group.c \
+    parallel/loss.c parallel/loss.h parallel/loss_group.c parallel/loss_parameter.c \
     parallel/replicate.c parallel/scatter.c parallel/shards.c parallel/strategy.c parallel/strategy.h \
     parallel/strategy_auto.c parallel/sum_tree.c parallel/sync_batch_norm.c parallel/tensor_data.c parallel/tree.c \
     parallel/tree.h

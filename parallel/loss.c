@@ -174,8 +174,9 @@ static ctrt_status edge_state(struct state *out, struct search *search, const st
         return CTRT_OK;
     if (!edge_is_leaf(edge))
         return node_state(out, search, edge_node(edge));
-    if (edge_leaf(edge) == search->output)
-        *out = (struct state){ .rows = true };
+    if (edge_leaf(edge) != search->output)
+        return loss_leaf_check(edge_leaf(edge));
+    *out = (struct state){ .rows = true };
     return CTRT_OK;
 }
 
@@ -219,6 +220,7 @@ static ctrt_status node_state(struct state *out, struct search *search, struct g
     }
     for (int k = 0; k < search->parts->count; k++)
         if (search->parts->list[k].node == node) {
+            CTRT_TRY(operands_state(out, search, node));        /* checks the leaves */
             *out = (struct state){ .terms = TERM_FRACTION << k };
             return CTRT_OK;
         }
@@ -376,12 +378,16 @@ ctrt_status ctrt_part_loss(ctrt_tensor **loss, ctrt_loss_part *part, ctrt_tensor
     if (batch == NULL || inputs == NULL)
         return fail_null("part_loss", batch == NULL ? "batch" : "inputs");
     struct loss_parts parts = { .rows = rows }, *before = thread_state.loss_parts;
+    ctrt_device *outer = thread_state.loss_device;
     const bool alone = rows == batch->rows && batch->partial == 0;
     const uint64_t mark = autograd_here()->sequence;
     ctrt_tensor_release(&part->weight);
     *part = (ctrt_loss_part){ .size = sizeof *part, .kind = CTRT_LOSS_MEAN, .parts = 1, .per_row = 1 };
     thread_state.loss_parts = alone ? NULL : &parts;
-    ctrt_status status = ctrt_context(batch->loss(&value, output, inputs, batch->count, batch->user), "loss");
+    thread_state.loss_device = output->device;
+    ctrt_status status = batch->loss(&value, output, inputs, batch->count, batch->user);
+    status = ctrt_context(loss_remedy(status), "loss");
+    thread_state.loss_device = outer;
     thread_state.loss_parts = before;
     if (status == CTRT_OK)
         status = loss_check(value);

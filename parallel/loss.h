@@ -1,11 +1,18 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* parallel/loss.h: how the losses of parts of a batch combine (loss.c), and groups of steps without synchronisation
- * (loss_group.c). */
+/* parallel/loss.h: how the losses of parts of a batch combine (loss.c), parameters of the module in loss functions
+ * (loss_parameter.c), and groups of steps without synchronisation (loss_group.c). */
 #ifndef PARALLEL_LOSS_H
 #define PARALLEL_LOSS_H
 
 #include "ctrt/strategy_plugin.h"
 #include "ops/loss_parts.h"
+
+/* loss_parameter.c: adds the remedy to the message of a loss function that fails with CTRT_ERR_DEVICE if a parameter of
+ * the module is on another device than the output. Returns `status`. */
+ctrt_status loss_remedy(ctrt_status status);
+/* Checks a tensor to which a gradient of the loss flows: CTRT_ERR_NOT_SUPPORTED for a parameter of the original if a
+ * copy of the module has computed the output, and for a tensor that is no parameter of the module. */
+ctrt_status loss_leaf_check(const ctrt_tensor *leaf);
 
 /* loss.c: finds out how `value`, the loss of a part, depends on the rows, and what the strategy has to do with it.
  * `mark`: number of the thread's newest graph node before the loss function ran. `output`: of the module. *value is

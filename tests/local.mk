@@ -159,7 +159,8 @@ public_tests   += tests/unit/test-pipeline-placement.c tests/unit/test-strategy-
 if PLUGIN_STRATEGY_DISTRIBUTED
 parallel_tests += tests/unit/test-parallel-costs.c
 if PLUGIN_STRATEGY_SHARDED
-parallel_tests += tests/unit/test-loss-captures.c tests/unit/test-loss-modes.c tests/unit/test-strategy-losses.c
+parallel_tests += tests/unit/test-loss-captures.c tests/unit/test-loss-modes.c tests/unit/test-loss-parameters.c \
+    tests/unit/test-strategy-losses.c
 endif
 LONG_TESTS     += tests/integration/delays-long.sh
 endif

@@ -41,6 +41,8 @@ struct thread_state {
     struct autocast_region *autocast;           /* ops/autocast.h: the settings of ops; NULL: no autocast */
     struct autocast_region *autocast_regions;   /* the innermost region of the thread */
     struct loss_parts *loss_parts;  /* ops/loss_parts.h: the loss of a part of a batch is computed; NULL: no */
+    struct ctrt_device *loss_device;            /* of the output while a loss function runs; else NULL */
+    const struct ctrt_part_module *part_module; /* ctrt_set_part_module */
     struct loss_group *loss_group;  /* parallel/loss.h: the steps without synchronisation of the net that runs */
     struct scope *scope;            /* tensor/scope.h: scope that new tensors belong to; NULL: none */
     int cancel_depth, cancel_before; /* nesting of cancel_disable; cancellation state before the outermost call */

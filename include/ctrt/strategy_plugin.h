@@ -226,6 +226,17 @@ CTRT_API void ctrt_loss_part_release(ctrt_loss_part *part);
  * kinds. */
 CTRT_API ctrt_status ctrt_loss_part_add(ctrt_loss_part *total, ctrt_loss_part *part);
 
+/* The module that computes parts of the batch in the calling thread, for loss functions that use its parameters
+ * (ctrt_loss_parameter). A strategy that runs copies of the original sets it, so that the gradients of the loss flow to
+ * the copy; one that has parameters on several devices sets it to get better error messages. */
+typedef struct ctrt_part_module {
+    ctrt_module *module;                /* the original or a copy; no other thread uses it meanwhile */
+    ctrt_tensor *const *originals;      /* parameters, then buffers of the original, in their order in `module` */
+} ctrt_part_module;
+/* Sets the module of the calling thread, NULL for none, and returns the one from before. `part` is borrowed until it is
+ * set back. */
+CTRT_API const ctrt_part_module *ctrt_set_part_module(const ctrt_part_module *part);
+
 /* Calls the loss function of `batch` for `rows` of its rows, and writes how the result enters the loss of the batch to
  * *part. With all rows of a batch that is not `partial` the result is the loss itself, of whatever kind.
  * CTRT_ERR_SHAPE if it has more than one element, CTRT_ERR_NOT_SUPPORTED if it is no mean, sum or fraction. */

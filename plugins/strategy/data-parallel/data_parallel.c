@@ -262,9 +262,8 @@ static ctrt_status shards_run(struct step *s, int index, ctrt_tensor **inputs)
     return status;
 }
 
-static ctrt_status step_one(void *user, int index)
+static ctrt_status part_run(struct step *s, int index)
 {
-    struct step *s = user;
     if (s->plan->shards == 0)
         return rows_run(s, index);
     ctrt_tensor **inputs = calloc((size_t)s->batch->count, sizeof *inputs);
@@ -273,6 +272,16 @@ static ctrt_status step_one(void *user, int index)
     ctrt_status status = shards_run(s, index, inputs);
     ctrt_gradients_release(inputs, (size_t)s->batch->count);
     free(inputs);
+    return status;
+}
+
+static ctrt_status step_one(void *user, int index)
+{
+    struct step *s = user;
+    const ctrt_part_module part = { s->dp->replicas[index].module, s->dp->tensors };
+    const ctrt_part_module *before = ctrt_set_part_module(&part);
+    const ctrt_status status = part_run(s, index);
+    (void)ctrt_set_part_module(before);
     return status;
 }
 

@@ -177,7 +177,11 @@ static void copies_read(uint64_t copies[2], const struct pipeline *p, const ctrt
 ctrt_status pipeline_measure(struct child_memory *memory, int64_t *micro, uint64_t copies[2], const struct pipeline *p,
                              const ctrt_strategy_batch *batch)
 {
-    struct probe probe = { .run = { .p = &probe.whole, .batch = batch, .rows = batch->rows }, .memory = memory };
+    ctrt_strategy_batch part = *batch;
+    struct probe probe = {
+        .run = { .p = &probe.whole, .batch = &part, .originals = p->tensors, .rows = batch->rows }, .memory = memory,
+    };
+    part.partial |= CTRT_PARTIAL_STEPS;     /* else the loss of one micro-batch would not be checked */
     ctrt_module *copy = NULL;
     const size_t count = p->child_count + 1;
     ctrt_dry_run **runs = calloc((size_t)p->stage_count, sizeof(ctrt_dry_run *));
@@ -189,6 +193,8 @@ ctrt_status pipeline_measure(struct child_memory *memory, int64_t *micro, uint64
     for (int s = 0; s < p->stage_count && status == CTRT_OK; s++)
         if (!ctrt_dry_run_active(p->stages[s].device))
             status = ctrt_dry_run_begin(&runs[s], p->stages[s].device);
+    /* A loss function may use parameters of the module itself. Their gradients of the dry run have no memory. */
+    const bool taken = status == CTRT_OK && ctrt_gradients_take(p->before, p->module) == CTRT_OK;
     if (status == CTRT_OK)
         status = ctrt_device_push(p->stages[0].device);
     if (status == CTRT_OK) {
@@ -201,6 +207,8 @@ ctrt_status pipeline_measure(struct child_memory *memory, int64_t *micro, uint64
         free(probe.whole.children);
         streams_free(&probe.whole);
     }
+    if (taken)
+        (void)ctrt_gradients_restore(p->module, p->before);
     for (int s = 0; runs != NULL && s < p->stage_count; s++)
         ctrt_dry_run_release(&runs[s]);
     free(runs);

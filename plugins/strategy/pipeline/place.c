@@ -316,9 +316,9 @@ ctrt_status pipeline_place_batch(struct pipeline *p, const ctrt_strategy_batch *
         return no_memory();
     ctrt_status status = pipeline_measure(memory, &demand.micro, demand.copies, p, batch);
     if (status != CTRT_OK) {
-        /* A module that cannot be copied is not measured again. After another error the step may also fail, and the
-         * next step measures again. */
-        p->settled = status == CTRT_ERR_NOT_SUPPORTED;
+        /* A module that cannot be copied, and a loss function that uses its parameters without ctrt_loss_parameter, are
+         * not measured again. After another error the step may also fail, and the next step measures again. */
+        p->settled = status == CTRT_ERR_NOT_SUPPORTED || status == CTRT_ERR_DEVICE;
         snprintf(text, sizeof text, "pipeline: the memory of a step is unknown, so the stages remain as they are: %s",
                  ctrt_error_message());
         pipeline_log(p->settled ? CTRT_LOG_INFO : CTRT_LOG_DEBUG, text);

@@ -61,6 +61,9 @@ void run_free(struct run *run)
         ctrt_gradients_release(run->inputs, (size_t)run->batch->count);
     if (run->leaves != NULL)
         ctrt_gradients_release(run->leaves, p->parameters);
+    if (run->early != NULL)
+        ctrt_gradients_release(run->early, (size_t)run->micro * p->parameters);
+    free(run->early);
     free(run->inputs);
     free(run->sizes);
     free(run->firsts);

@@ -24,6 +24,7 @@ struct buffer {
 struct run {
     struct pipeline *p;
     const ctrt_strategy_batch *batch;       /* NULL: forward only */
+    ctrt_tensor *const *originals;          /* of the module of the program: parameters, then buffers */
     int64_t rows, micro;                    /* number of micro-batches */
     int64_t *sizes, *firsts;                /* rows of each */
     ctrt_tensor *x;                         /* the whole batch on the first device */
@@ -40,6 +41,9 @@ struct run {
     ctrt_tensor *seed;                      /* the gradient of the loss of `seed_rows` rows; NULL: not created yet */
     int64_t seed_rows;
     ctrt_tensor **leaves;                   /* scratch: the gradients of one micro-batch */
+    /* Canonical mode: gradients of parameters of other stages that the loss function uses, until the stage's backward
+     * pass; early[m * parameters + i]; owned; NULL: none so far. */
+    ctrt_tensor **early;
 };
 
 static inline struct slot *slot_of(const struct run *run, int s, int64_t m)

@@ -79,8 +79,11 @@ ctrt_status loss_run(ctrt_tensor **loss, ctrt_tensor **weight, struct run *run, 
     ctrt_status status = inputs != NULL ? CTRT_OK : no_memory();
     for (int i = 0; i < batch->count && status == CTRT_OK; i++)
         ctrt_no_grad status = loss_input(&inputs[i], run, i, m);
+    const ctrt_part_module module = { run->p->module, run->originals };
+    const ctrt_part_module *before = ctrt_set_part_module(&module);
     if (status == CTRT_OK)
         status = ctrt_part_loss(&value, &part, output, inputs, batch, run->sizes[m]);
+    (void)ctrt_set_part_module(before);
     ctrt_gradients_release(inputs, inputs != NULL ? (size_t)batch->count : 0);
     free(inputs);
     if (status == CTRT_OK) {
@@ -163,6 +166,43 @@ ctrt_status stage_forward(struct run *run, int s, int64_t m)
     return CTRT_OK;
 }
 
+/* In canonical mode, sets aside the gradients that the loss of micro-batch m has given to parameters of other stages:
+ * these stages may run backward passes of other micro-batches before that of m. */
+static ctrt_status early_take(struct run *run, int s, int64_t m)
+{
+    const struct pipeline *p = run->p;
+    const struct stage *stage = &p->stages[s];
+    size_t own = 0;                         /* the stage's parameters are in the order of the module's */
+    for (size_t i = 0; p->canonical > 0 && i < p->parameters; i++) {
+        ctrt_tensor *gradient = ctrt_tensor_grad(p->tensors[i]);
+        const bool ours = own < stage->parameter_count && stage->parameters[own] == i;
+        own += ours;
+        if (gradient == NULL || ours)
+            continue;
+        if (run->early == NULL)
+            run->early = calloc((size_t)run->micro * p->parameters, sizeof *run->early);
+        if (run->early == NULL)
+            return no_memory();
+        ctrt_tensor_assign(&run->early[(size_t)m * p->parameters + i], gradient);
+        CTRT_TRY(ctrt_tensor_set_grad(p->tensors[i], NULL));
+    }
+    return CTRT_OK;
+}
+
+/* The backward pass of the stage adds to these gradients. */
+static ctrt_status early_return(struct run *run, const struct stage *stage, int64_t m)
+{
+    const struct pipeline *p = run->p;
+    for (size_t k = 0; run->early != NULL && k < stage->parameter_count; k++) {
+        const size_t i = stage->parameters[k];
+        ctrt_tensor **gradient = &run->early[(size_t)m * p->parameters + i];
+        if (*gradient != NULL)
+            CTRT_TRY(ctrt_tensor_set_grad(p->tensors[i], *gradient));
+        ctrt_tensor_release(gradient);
+    }
+    return CTRT_OK;
+}
+
 /* In canonical mode, moves the gradients of micro-batch m to the sum of the stage. */
 static ctrt_status gradients_sum(struct run *run, int s, int64_t m)
 {
@@ -190,8 +230,10 @@ static void crossing_release(struct run *run, int s, int64_t m)
 ctrt_status stage_backward(struct run *run, int s, int64_t m)
 {
     struct slot *slot = slot_of(run, s, m);
+    CTRT_TRY(early_return(run, &run->p->stages[s], m));
     if (s + 1 == run->p->stage_count) {
         CTRT_TRY(loss_backward(run, slot->output, m));
+        CTRT_TRY(early_take(run, s, m));
     } else if (slot->output != NULL && slot->gradient != NULL) {
         CTRT_TRY(ctrt_backward_with(slot->output, slot->gradient, false, false));
     }

@@ -85,6 +85,23 @@ static ctrt_status sums_begin(struct run *run)
     return CTRT_OK;
 }
 
+/* Parameters of the Sequential itself belong to no stage. */
+static ctrt_status early_check(const struct run *run)
+{
+    const size_t parameters = run->p->parameters;
+    const char *name = "";
+    const size_t count = run->early != NULL ? (size_t)run->micro * parameters : 0;
+    size_t i = 0;
+    while (i < count && run->early[i] == NULL)
+        i++;
+    if (i == count)
+        return CTRT_OK;
+    (void)ctrt_module_parameter(&name, NULL, run->p->module, i % parameters);
+    return ctrt_fail(CTRT_ERR_NOT_SUPPORTED, "the loss function uses the parameter \"%s\", which no child of the "
+                     "Sequential has, so no stage adds its gradients in the order of canonical mode; register it in a "
+                     "child (ctrt_module_add_parameter)", name);
+}
+
 /* Moves the gradients of the step to p->grads, and the loss to the first device. */
 static ctrt_status sums_finish(struct run *run, ctrt_tensor **loss)
 {
@@ -96,6 +113,7 @@ static ctrt_status sums_finish(struct run *run, ctrt_tensor **loss)
     const ctrt_status status = ctrt_to_device(&value, values[0], p->stages[0].device);
     ctrt_tensor_release(&values[0]);
     CTRT_TRY(status);
+    CTRT_TRY(early_check(run));
     if (p->canonical == 0)
         CTRT_TRY(ctrt_gradients_take(p->grads, p->module));
     for (int s = 0; p->canonical > 0 && s < p->stage_count; s++) {
@@ -146,6 +164,7 @@ ctrt_status pipeline_step(void *self, ctrt_tensor **loss, const ctrt_strategy_ba
                          "one; pack them in one tensor, or use another strategy", batch->module_inputs);
     CTRT_TRY(pipeline_refresh(p));
     CTRT_TRY(pipeline_place_batch(p, batch));
+    run.originals = p->tensors;
     ctrt_status status = run_begin(&run);
     if (status == CTRT_OK)
         status = ctrt_gradients_take(p->before, p->module);
