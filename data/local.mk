@@ -9,5 +9,5 @@ libctrt_core_la_SOURCES += \
 libctrt_core_la_SOURCES += \
     data/cifar.c data/csv.c data/exif.c data/gzip.c data/idx.c data/image.h data/image_file.c data/image_folder.c \
     data/image_sample.c data/mapped_file.c data/mapped_file.h data/npy.c data/parsers.h data/pixels.c \
-    data/pixels.h data/pnm.c data/resize.c data/rows.c data/rows.h \
-    data/safetensors.c data/tokens.c data/transforms.c
+    data/pixels.h data/pixels_avx512.c data/pnm.c data/resize.c data/rows.c data/rows.h data/safetensors.c \
+    data/tokens.c data/transforms.c

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* data/pixels.c: the inner loops of image transforms, in vector types of the compiler. On x86-64 they are compiled for
- * the baseline and for AVX2. FMA is not used, so both compute the same bits. */
+ * the baseline and for AVX2, those of resizing also for AVX-512. FMA is not used, so all compute the same bits. */
 #include "data/pixels.h"
 
 #include <stdbool.h>
@@ -25,25 +25,35 @@ typedef unsigned char v16b __attribute__((vector_size(16)));
 
 #define BODY static inline __attribute__((always_inline)) void
 
+enum pixels_isa pixels_isa_limit = PIXELS_AVX512;
+
 #ifdef __x86_64__
-#define VARIANTS(name, parameters, ...)                                                                       \
+#define HAVE_AVX2    (pixels_isa_limit >= PIXELS_AVX2 && __builtin_cpu_supports("avx2"))
+#define HAVE_AVX512  (pixels_isa_limit >= PIXELS_AVX512 && __builtin_cpu_supports("avx512bw"))
+/* VARIANTS_512: with a function name_avx512 of pixels_avx512.c. */
+#define VARIANTS_IF(first, name, parameters, ...)                                                             \
     __attribute__((target("avx2"))) static void name##_avx2 parameters                                        \
     {                                                                                                         \
         name##_body(__VA_ARGS__);                                                                             \
     }                                                                                                         \
     void name parameters                                                                                      \
     {                                                                                                         \
-        if (__builtin_cpu_supports("avx2"))                                                                   \
+        first                                                                                                 \
+        if (HAVE_AVX2)                                                                                        \
             name##_avx2(__VA_ARGS__);                                                                         \
         else                                                                                                  \
             name##_body(__VA_ARGS__);                                                                         \
     }
+#define VARIANTS(name, parameters, ...) VARIANTS_IF(, name, parameters, __VA_ARGS__)
+#define VARIANTS_512(name, parameters, ...)                                                                   \
+    VARIANTS_IF(if (HAVE_AVX512) { name##_avx512(__VA_ARGS__); return; }, name, parameters, __VA_ARGS__)
 #else
 #define VARIANTS(name, parameters, ...)                                                                       \
     void name parameters                                                                                      \
     {                                                                                                         \
         name##_body(__VA_ARGS__);                                                                             \
     }
+#define VARIANTS_512 VARIANTS
 #endif
 
 /* ---- resizing ---- */
@@ -67,7 +77,7 @@ BODY widen_pixels(float *cells, const unsigned char *row, int64_t step, int chan
             cells[x * CELL + c] = row[x * step + c];
 }
 
-BODY pixels_widen_body(float *cells, const unsigned char *row, int64_t step, int channels, int64_t width)
+BODY widen_row(float *cells, const unsigned char *row, int64_t step, int channels, int64_t width)
 {
     const v16b zero = { 0 };
     int64_t x = 0;
@@ -92,6 +102,13 @@ BODY pixels_widen_body(float *cells, const unsigned char *row, int64_t step, int
         }
     }
     widen_pixels(cells, row, step, channels, x, width);
+}
+
+BODY pixels_widen_body(float *cells, const unsigned char *const rows[CELL_ROWS], int64_t step, int channels,
+                       int64_t width)
+{
+    for (int r = 0; r < CELL_ROWS; r++)
+        widen_row(cells + r * CELL_CHANNELS, rows[r], step, channels, width);
 }
 
 BODY pixels_across_body(float *const rows[CELL_ROWS], const float *cells, const int64_t *first, const int64_t *count,
@@ -167,13 +184,13 @@ BODY pixels_down_body(void *line, const float *const *rows, const float *weights
     }
 }
 
-VARIANTS(pixels_widen, (float *cells, const unsigned char *row, int64_t step, int channels, int64_t width), cells, row,
-         step, channels, width)
-VARIANTS(pixels_across, (float *const rows[CELL_ROWS], const float *cells, const int64_t *first, const int64_t *count,
-                         const float *weights, int64_t most, int64_t width), rows, cells, first, count, weights, most,
-         width)
-VARIANTS(pixels_down, (void *line, const float *const *rows, const float *weights, int64_t count, int64_t n, int bytes),
-         line, rows, weights, count, n, bytes)
+VARIANTS_512(pixels_widen, (float *cells, const unsigned char *const rows[CELL_ROWS], int64_t step, int channels,
+                            int64_t width), cells, rows, step, channels, width)
+VARIANTS_512(pixels_across, (float *const rows[CELL_ROWS], const float *cells, const int64_t *first,
+                             const int64_t *count, const float *weights, int64_t most, int64_t width), rows, cells,
+             first, count, weights, most, width)
+VARIANTS_512(pixels_down, (void *line, const float *const *rows, const float *weights, int64_t count, int64_t n,
+                           int bytes), line, rows, weights, count, n, bytes)
 
 /* ---- splitting ---- */
 

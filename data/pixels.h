@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* data/pixels.h: the inner loops of image transforms, compiled for several instruction sets. All compute the same. */
+/* data/pixels.h: the inner loops of image transforms, for several instruction sets, which all compute the same bits. */
 #ifndef DATA_PIXELS_H
 #define DATA_PIXELS_H
 
@@ -11,9 +11,9 @@
 #define CELL_CHANNELS 4
 #define CELL          (CELL_ROWS * CELL_CHANNELS)
 
-/* Converts pixels of 3 or 4 bytes to floats: of pixel x, row[x * step + c] to cells[x * CELL + c]. The channel that a
- * pixel of 3 bytes lacks gets an undefined value. */
-void pixels_widen(float *cells, const unsigned char *row, int64_t step, int channels, int64_t width);
+/* Converts pixels of 3 or 4 bytes to floats: of pixel x of row r, rows[r][x * step + c] to cells[x * CELL + r * 4 + c].
+ * The channel that a pixel of 3 bytes lacks gets an undefined value. */
+void pixels_widen(float *cells, const unsigned char *const rows[CELL_ROWS], int64_t step, int channels, int64_t width);
 
 /* rows[r][x * 4 + c] is the sum of weights[x * most + k] * cells[(first[x] + k) * CELL + r * 4 + c] over k from 0 to
  * count[x] - 1. */
@@ -29,5 +29,18 @@ void pixels_plane4(unsigned char *plane, const unsigned char *row, int64_t width
 
 /* Splits pixels of 3 bytes: planes[c][x] = row[3 * x + c], or with `reverse` planes[c][x] = row[-3 * x + c]. */
 void pixels_split3(unsigned char *const planes[3], const unsigned char *row, int64_t width, int reverse);
+
+#ifdef __x86_64__                       /* pixels_avx512.c: require AVX512F and AVX512BW */
+void pixels_widen_avx512(float *cells, const unsigned char *const rows[CELL_ROWS], int64_t step, int channels,
+                         int64_t width);
+void pixels_across_avx512(float *const rows[CELL_ROWS], const float *cells, const int64_t *first, const int64_t *count,
+                          const float *weights, int64_t most, int64_t width);
+void pixels_down_avx512(void *line, const float *const *rows, const float *weights, int64_t count, int64_t n,
+                        int bytes);
+#endif
+
+/* The best instruction set that may be used; tests lower it. */
+enum pixels_isa { PIXELS_BASELINE, PIXELS_AVX2, PIXELS_AVX512 };
+extern enum pixels_isa pixels_isa_limit;
 
 #endif

@@ -64,6 +64,9 @@ static void taps_equalize(struct taps *taps, int64_t n)
     }
 }
 
+/* In bytes, of cells and rows of the ring: the size of a cell, so that none lies in two cache lines. */
+#define ALIGNMENT (CELL * sizeof(float))
+
 /* The state of one resizing: the taps of both directions, and buffers. */
 struct resizing {
     const ctrt_image *out, *image;
@@ -82,10 +85,6 @@ static void widen_row(const struct resizing *z, int64_t c, int channels, int64_t
     const int64_t start = c * image->channel_stride + y * image->row_stride, step = image->column_stride,
                   width = image->width, next = image->channel_stride;
     float *cells = z->cells + r * CELL_CHANNELS;
-    if (image->dtype == CTRT_U8 && next == 1 && channels >= 3) {
-        pixels_widen(cells, (const unsigned char *)image->pixels + start, step, channels, width);
-        return;
-    }
     for (int k = 0; k < channels; k++, cells++)
         if (image->dtype == CTRT_U8) {
             const unsigned char *from = (const unsigned char *)image->pixels + start + k * next;
@@ -101,11 +100,20 @@ static void widen_row(const struct resizing *z, int64_t c, int channels, int64_t
 /* Computes rows `y` to `y` + 3 of the ring. */
 static void resize_rows(const struct resizing *z, int64_t c, int channels, int64_t y)
 {
+    const ctrt_image *image = z->image;
+    const bool whole = image->dtype == CTRT_U8 && image->channel_stride == 1 && channels >= 3;
+    const unsigned char *bytes[CELL_ROWS];
     float *rows[CELL_ROWS];
     for (int r = 0; r < CELL_ROWS; r++) {
-        widen_row(z, c, channels, MIN(y + r, z->image->height - 1), r);
+        const int64_t from = MIN(y + r, image->height - 1);
+        if (whole)
+            bytes[r] = (const unsigned char *)image->pixels + c + from * image->row_stride;
+        else
+            widen_row(z, c, channels, from, r);
         rows[r] = z->ring + (y + r) % z->slots * z->stride;
     }
+    if (whole)
+        pixels_widen(z->cells, bytes, image->column_stride, channels, image->width);
     pixels_across(rows, z->cells, z->across.first, z->across.count, z->across.weights, z->across.most, z->out->width);
 }
 
@@ -155,9 +163,9 @@ ctrt_status ctrt_image_resize(const ctrt_image *out, const ctrt_image *image, bo
         .down.most = most_taps((double)image->height / (double)out->height, antialias),
     };
     z.slots = (z.down.most + 2 * CELL_ROWS - 1) / CELL_ROWS * CELL_ROWS;
-    z.stride = (out->width * CELL_CHANNELS + 7) / 8 * 8;
+    z.stride = (out->width * CELL_CHANNELS + CELL - 1) / CELL * CELL;
     /* Sides are below 2^24, but products of three of them may not fit. */
-    const double bytes = 8.0 * 2 * (double)(out->width + out->height) + 8.0 * (double)z.down.most
+    const double bytes = ALIGNMENT + 8.0 * 2 * (double)(out->width + out->height) + 8.0 * (double)z.down.most
                          + 4.0 * ((double)z.across.most * (double)out->width
                                   + (double)z.down.most * (double)out->height
                                   + CELL * ((double)image->width + (double)z.across.most)
@@ -165,15 +173,15 @@ ctrt_status ctrt_image_resize(const ctrt_image *out, const ctrt_image *image, bo
     char *memory = bytes < (double)PTRDIFF_MAX ? host_alloc((size_t)bytes) : NULL;
     if (memory == NULL)
         return out_of_memory(bytes < (double)SIZE_MAX ? (size_t)bytes : SIZE_MAX, "resizing an image");
-    z.across.first = (int64_t *)(void *)memory;
+    z.cells = (float *)(void *)(memory + (ALIGNMENT - (uintptr_t)memory % ALIGNMENT));
+    z.ring = z.cells + CELL * (image->width + z.across.most);
+    z.line = z.ring + z.slots * z.stride;
+    z.across.first = (int64_t *)(void *)((float *)z.line + z.stride);
     z.across.count = z.across.first + out->width;
     z.down.first = z.across.count + out->width;
     z.down.count = z.down.first + out->height;
     z.rows = (const float **)(void *)(z.down.count + out->height);
-    z.cells = (float *)(void *)(z.rows + z.down.most);
-    z.ring = z.cells + CELL * (image->width + z.across.most);
-    z.line = z.ring + z.slots * z.stride;
-    z.across.weights = (float *)z.line + z.stride;
+    z.across.weights = (float *)(void *)(z.rows + z.down.most);
     z.down.weights = z.across.weights + z.across.most * out->width;
     taps_compute(&z.across, image->width, out->width, antialias);
     taps_compute(&z.down, image->height, out->height, antialias);

@@ -100,7 +100,8 @@ internal_tests += \
 TSAN_TESTS += tests/unit/test-autocast.c tests/unit/test-autograd-threads.c
 
 # Ready datasets and transforms.
-public_tests += tests/unit/test-datasets.c tests/unit/test-image-files.c tests/unit/test-transforms.c
+public_tests   += tests/unit/test-datasets.c tests/unit/test-image-files.c tests/unit/test-transforms.c
+internal_tests += tests/unit/test-pixels.c
 
 # Process groups.
 internal_tests += tests/unit/test-rank-environment.c tests/unit/test-store.c tests/unit/test-store-clients.c
