@@ -68,8 +68,8 @@ libctrt_core_la_SOURCES += core/ops/amp.c core/ops/amp.h core/ops/attention.c co
     core/ops/softmax.c core/ops/copy_engine.c core/ops/view.c
 
 # dryrun: predicting memory without running kernels
-libctrt_core_la_SOURCES += core/dryrun/kernels.c core/dryrun/memory.c core/dryrun/memory.h core/dryrun/source.c \
-    core/dryrun/source.h
+libctrt_core_la_SOURCES += core/dryrun/blocks.c core/dryrun/blocks.h core/dryrun/cleanup.c core/dryrun/cleanup.h \
+    core/dryrun/kernels.c core/dryrun/memory.c core/dryrun/memory.h core/dryrun/source.c core/dryrun/source.h
 
 # autograd: tape, engine, the derivatives of each family
 libctrt_core_la_SOURCES += core/autograd/accumulate.c core/autograd/attention.c core/autograd/conv.c \

@@ -10,7 +10,7 @@
 #include <math.h>
 
 #include "base/array.h"
-#include "dryrun/memory.h"
+#include "dryrun/cleanup.h"
 #include "graph/capture.h"
 #include "nn/checkpoint_parts.h"
 #include "nn/optim.h"
@@ -63,6 +63,7 @@ void ctrt_grad_scaler_release(ctrt_grad_scaler **scaler)
         return;
     ctrt_grad_scaler *gone = *scaler;
     *scaler = NULL;
+    dryrun_cleanup_remove(gone->cleanup);
     optimizers_forget(gone);
     ctrt_tensor_release(&gone->scale);
     ctrt_tensor_release(&gone->tracker);
@@ -81,19 +82,24 @@ bool ctrt_grad_scaler_enabled(const ctrt_grad_scaler *scaler)
 
 /* ---- the loss ---- */
 
-bool scaler_scale_exists(const ctrt_grad_scaler *scaler)
+static void scaler_cleanup(void *object)
 {
-    return scaler->scale != NULL && !dryrun_left(scaler->scale);
+    ctrt_grad_scaler *scaler = object;
+    dryrun_drop(&scaler->scale);
+    dryrun_drop(&scaler->tracker);
+    dryrun_drop(&scaler->skips);
 }
 
 /* Creates the scale on `device` if there is none. */
 static ctrt_status scale_ready(ctrt_grad_scaler *scaler, ctrt_device *device)
 {
     CTRT_AUTO(tensor) scale = NULL, tracker = NULL, skips = NULL;
-    if (likely(scaler_scale_exists(scaler)))
+    if (likely(scaler->scale != NULL))
         return CTRT_OK;
     CTRT_TRY(capture_refuse(device, "the scale does not exist yet, so every replay would initialise it again; scale a "
                                     "loss before the capture"));
+    if (dry_run_on(device))
+        CTRT_TRY(dryrun_cleanup_add(&scaler->cleanup, scaler_cleanup, scaler));
     CTRT_TRY(ctrt_full(&scale, CTRT_SCALAR_SHAPE, ctrt_float(scaler->options.init_scale), CTRT_F32, device));
     CTRT_TRY(ctrt_full(&tracker, CTRT_SCALAR_SHAPE, ctrt_int(scaler->init_tracker), CTRT_I32, device));
     CTRT_TRY(ctrt_zeros(&skips, CTRT_SHAPE(2), CTRT_I32, device));
@@ -306,7 +312,7 @@ static ctrt_status arguments_check(const ctrt_grad_scaler *scaler, const ctrt_op
         return fail_null(who, "scaler");
     if (optimizer == NULL)
         return fail_null(who, "optimizer");
-    if (!scaler->options.disabled && !scaler_scale_exists(scaler))
+    if (!scaler->options.disabled && scaler->scale == NULL)
         return ctrt_fail(CTRT_ERR_STATE, "%s: Attempted %s but the scale does not exist yet; scale a loss with "
                          "ctrt_grad_scaler_scale first", who, who + strlen("grad_scaler_"));
     return CTRT_OK;
@@ -472,7 +478,7 @@ ctrt_status ctrt_grad_scaler_update(ctrt_grad_scaler *scaler, double new_scale)
     if (!(new_scale >= 0 && new_scale < INFINITY))
         return ctrt_fail(CTRT_ERR_INVALID_ARGUMENT, "%s: new_scale is %g, expected a finite number of at least 0", who,
                          new_scale);
-    if (!scaler_scale_exists(scaler))
+    if (scaler->scale == NULL)
         return ctrt_fail(CTRT_ERR_STATE, "%s: Attempted update but the scale does not exist yet; scale a loss with "
                          "ctrt_grad_scaler_scale first", who);
     struct scope *scope = scope_pause();

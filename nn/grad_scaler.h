@@ -24,6 +24,7 @@ struct ctrt_grad_scaler {
     pthread_mutex_t lock;               /* held while the scale is created: several threads may scale losses */
     ctrt_tensor *scale, *tracker;       /* f32 and i32, 0-dim; NULL before the first loss */
     ctrt_tensor *skips;                 /* i32 [2], on the same device: skipped steps in a row, and all */
+    struct dryrun_cleanup *cleanup;     /* NULL: these three have never been created in a dry run */
     struct scaled_optimizer *optimizers;
     size_t count, capacity;
     /* With max_skips on an asynchronous device: an asynchronous copy of `skips` to the host. */
@@ -32,8 +33,6 @@ struct ctrt_grad_scaler {
     bool copying;
 };
 
-/* Returns whether the scale, the tracker and `skips` exist. Those of a dry run that has ended do not. */
-bool scaler_scale_exists(const ctrt_grad_scaler *scaler);
 /* Checks the ranges of a state. Fails with `refusal` and a message that begins with `who`. */
 ctrt_status scaler_state_check(const ctrt_grad_scaler_state *state, const char *who, ctrt_status refusal);
 /* Fails if `in_a_row` reaches max_skips. */

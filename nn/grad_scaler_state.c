@@ -38,7 +38,7 @@ ctrt_status ctrt_grad_scaler_get_state(ctrt_grad_scaler_state *out, ctrt_grad_sc
     const ctrt_grad_scaler_options *o = &scaler->options;
     ctrt_grad_scaler_state state = { o->init_scale, o->growth_factor, o->backoff_factor, o->growth_interval,
                                      scaler->init_tracker };
-    if (scaler_scale_exists(scaler)) {
+    if (scaler->scale != NULL) {
         CTRT_TRY(ctrt_item(&state.scale, scaler->scale));
         CTRT_TRY(ctrt_item_int(&state.growth_tracker, scaler->tracker));
     }
@@ -57,7 +57,7 @@ ctrt_status ctrt_grad_scaler_set_state(ctrt_grad_scaler *scaler, const ctrt_grad
     if (scaler->options.disabled)
         return CTRT_OK;
     CTRT_TRY(scaler_state_check(state, who, CTRT_ERR_INVALID_ARGUMENT));
-    if (scaler_scale_exists(scaler))
+    if (scaler->scale != NULL)
         ctrt_no_grad {
             status = ctrt_fill_(scaler->scale, ctrt_float(state->scale));
             if (status == CTRT_OK)
@@ -175,7 +175,7 @@ ctrt_status ctrt_grad_scaler_skips(int64_t *all, int64_t *in_a_row, ctrt_grad_sc
     if (scaler == NULL)
         return fail_null(who, "scaler");
     int64_t counts[2] = { 0, 0 };
-    for (int i = 0; i < 2 && scaler_scale_exists(scaler); i++) {
+    for (int i = 0; i < 2 && scaler->scale != NULL; i++) {
         CTRT_AUTO(tensor) one = NULL;
         CTRT_TRY(ctrt_select(&one, scaler->skips, 0, i));
         CTRT_TRY(ctrt_item_int(&counts[i], one));

@@ -7,7 +7,7 @@
 
 #include "base/array.h"
 #include "ctrt/amp.h"
-#include "dryrun/memory.h"
+#include "dryrun/cleanup.h"
 #include "nn/module.h"
 #include "tensor/scope.h"
 
@@ -25,15 +25,26 @@ struct ctrt_inf_watch {
     struct watched **list;              /* list[0]: the module of ctrt_inf_watch_new */
     size_t count, capacity;
     uint64_t checks;                    /* number of checks in this pass */
+    struct dryrun_cleanup *cleanup;     /* NULL: no result was made in a dry run */
 };
 
 /* ---- hooks ---- */
+
+static void watch_cleanup(void *object)
+{
+    ctrt_inf_watch *watch = object;
+    for (size_t i = 0; i < watch->count; i++)
+        for (int which = 0; which < RESULTS; which++)
+            dryrun_drop(&watch->list[i]->failed[which]);
+}
 
 static ctrt_status finite_note(struct watched *w, int which, ctrt_tensor *x)
 {
     CTRT_AUTO(tensor) result = NULL;
     if (!ctrt_dtype_is_floating(ctrt_tensor_dtype(x)))
         return CTRT_OK;
+    if (dry_run_on(x->device))
+        CTRT_TRY(dryrun_cleanup_add(&w->watch->cleanup, watch_cleanup, w->watch));
     CTRT_TRY(ctrt_isfinite(&result, x));
     CTRT_TRY(ctrt_all(&result, result, CTRT_ALL_DIMS, false));
     CTRT_TRY(ctrt_logical_not(&result, result));
@@ -107,6 +118,7 @@ void ctrt_inf_watch_release(ctrt_inf_watch **watch)
         return;
     ctrt_inf_watch *gone = *watch;
     *watch = NULL;
+    dryrun_cleanup_remove(gone->cleanup);
     for (size_t i = 0; i < gone->count; i++)
         watched_free(gone->list[i]);
     host_free(gone->list);
@@ -174,7 +186,7 @@ static ctrt_status first_find(const struct watched **out, const ctrt_inf_watch *
     for (size_t i = 0; i < watch->count; i++) {
         const struct watched *w = watch->list[i];
         double number = INFINITY;
-        if (w->failed[which] != NULL && !dryrun_left(w->failed[which]))
+        if (w->failed[which] != NULL)
             CTRT_TRY(ctrt_item(&number, w->failed[which]));
         if (number < least) {
             least = number;

@@ -5,6 +5,7 @@
 #include <math.h>
 
 #include "base/array.h"
+#include "dryrun/cleanup.h"
 
 /* ---- options ---- */
 
@@ -102,8 +103,10 @@ static void slots_cut(ctrt_optimizer *optimizer, size_t count)
     while (optimizer->count > count) {
         struct optim_slot *slot = &optimizer->slots[--optimizer->count];
         ctrt_tensor_release(&slot->parameter);
-        for (int i = 0; i < OPTIM_STATES; i++)
+        for (int i = 0; i < OPTIM_STATES; i++) {
             ctrt_tensor_release(&slot->state[i]);
+            ctrt_tensor_release(&slot->before[i]);
+        }
         host_free(slot->name);
     }
 }
@@ -133,6 +136,7 @@ void ctrt_optimizer_release(ctrt_optimizer **optimizer)
     *optimizer = NULL;
     if (atomic_fetch_sub(&gone->refs, 1) > 1)
         return;
+    dryrun_cleanup_remove(gone->cleanup);
     (void)module_event(gone->module, CTRT_MODULE_OPTIMIZER_END, gone);
     slots_cut(gone, 0);
     ctrt_module_release(&gone->module);

@@ -129,6 +129,8 @@ struct optim_slot {
     size_t group;
     /* NULL before the first step. Contiguous, with the dtype optim_state_dtype. */
     ctrt_tensor *state[OPTIM_STATES];
+    /* The state before a dry run in which it was converted to another device or dtype; NULL: it was not. */
+    ctrt_tensor *before[OPTIM_STATES];
     int64_t steps;                      /* number of steps of this parameter */
     /* During a step: gradient and parameter, or contiguous copies. NULL if the slot has no gradient or is done. */
     ctrt_tensor *grad, *target;
@@ -142,7 +144,8 @@ struct optim_group {
 /* State of guarded steps, one per device (optim_skip.c). */
 struct optim_place {
     ctrt_device *device;
-    ctrt_tensor *found;                 /* f32, 0-dim: not 0 if a gradient is inf or NaN */
+    ctrt_tensor *found;                 /* f32, 0-dim: not 0 if a gradient is inf or NaN; NULL after a dry run that
+                                         * has created it, and then so is `skipped` */
     ctrt_tensor *skipped;               /* f64, 0-dim: minus the number of skipped steps that slots have counted */
     ctrt_tensor *inf;                   /* during a step: bool, found != 0; NULL: not computed yet */
     bool used;                          /* `found` belongs to the present gradients */
@@ -161,6 +164,7 @@ struct ctrt_optimizer {
     size_t group_count, group_capacity;
     struct optim_slot *slots;
     size_t count, capacity;
+    struct dryrun_cleanup *cleanup;     /* NULL: no dry run has created or converted a state */
     struct optim_slot **batch;          /* scratch: the slots of one kernel call */
     const ctrt_view **views;            /* scratch: views of (2 + OPTIM_STATES) * count inputs, as many outputs, and
                                          * OPTIM_GUARDS inputs */
@@ -219,6 +223,12 @@ static inline struct optim_place *optim_slot_place(const ctrt_optimizer *optimiz
     return optimizer->guarded ? optim_place_of(optimizer, slot->target->device) : NULL;
 }
 
+/* Call before tensors that the optimizer keeps are created on `device`. In a dry run there, they are released at its
+ * end. */
+ctrt_status optim_prepare(ctrt_optimizer *optimizer, const ctrt_device *device);
+/* Converts state i to the parameter's device and the dtype optim_state_dtype. In a dry run the old state is kept until
+ * its end, so the predicted peak contains both. */
+ctrt_status optim_convert(ctrt_optimizer *optimizer, struct optim_slot *slot, int i);
 /* Ensures that the slot's state tensors exist on the parameter's device with the dtype optim_state_dtype. */
 ctrt_status optim_state_ready(ctrt_optimizer *optimizer, struct optim_slot *slot);
 

@@ -12,7 +12,6 @@
 #include <math.h>
 
 #include "base/array.h"
-#include "dryrun/memory.h"
 #include "graph/capture.h"
 #include "tensor/tensor.h"
 
@@ -34,12 +33,13 @@ struct optim_place *optim_place_of(const ctrt_optimizer *optimizer, const ctrt_d
 ctrt_status optim_place_find(struct optim_place **out, ctrt_optimizer *optimizer, ctrt_device *device)
 {
     struct optim_place *place = optim_place_of(optimizer, device);
-    if (likely(place != NULL && !dryrun_left(place->found))) {
+    if (likely(place != NULL && place->found != NULL)) {
         *out = place;
         return CTRT_OK;
     }
     CTRT_TRY(capture_refuse(device, "this is the optimizer's first step with a gradient scaler; take a step before the "
                                     "capture"));
+    CTRT_TRY(optim_prepare(optimizer, device));
     CTRT_TRY(ARRAY_RESERVE(optimizer->places, optimizer->place_capacity, optimizer->place_count, "an optimizer"));
     CTRT_AUTO(tensor) found = NULL, skipped = NULL;
     CTRT_TRY(ctrt_zeros(&found, CTRT_SCALAR_SHAPE, CTRT_F32, device));
@@ -74,7 +74,7 @@ ctrt_status optim_settle(ctrt_optimizer *optimizer)
             dry = true;
             continue;
         }
-        if (dryrun_left(place->found))
+        if (place->found == NULL)
             continue;
         CTRT_TRY(ctrt_context(ctrt_item(&skipped, place->skipped), "%s: the number of skipped steps",
                               optimizer->kind->name));

@@ -9,7 +9,6 @@
 #include "nn/optim.h"
 
 #include "graph/capture.h"
-#include "dryrun/memory.h"
 #include "memory_stats/label.h"
 #include "tensor/tensor.h"
 #include "tensor/scope.h"
@@ -70,6 +69,7 @@ static ctrt_status state_new(ctrt_tensor **out, ctrt_optimizer *optimizer, const
     CTRT_TRY(capture_refuse(device,
                             "the optimizer has no state yet, so every replay would initialise it again; take a step "
                             "before the capture"));
+    CTRT_TRY(optim_prepare(optimizer, device));
     if (value == 0)
         return ctrt_zeros(out, shape, optim_state_dtype(parameter), device);
     return ctrt_full(out, shape, ctrt_float(value), optim_state_dtype(parameter), device);
@@ -96,15 +96,12 @@ ctrt_status optim_state_ready(ctrt_optimizer *optimizer, struct optim_slot *slot
         ctrt_tensor **state = &slot->state[i];
         if (!(needs >> i & 1))
             continue;
-        if (*state != NULL && unlikely(dryrun_left(*state)))
-            ctrt_tensor_release(state);
         if (*state == NULL)
             CTRT_TRY(state_new(state, optimizer, slot, i));
         CTRT_TRY(state_shape_check(slot, i, optimizer->kind));
         if (unlikely(ctrt_tensor_device(*state) != ctrt_tensor_device(parameter)
                           || ctrt_tensor_dtype(*state) != optim_state_dtype(parameter)))
-            CTRT_TRY(ctrt_to(state, *state, ctrt_tensor_device(parameter), optim_state_dtype(parameter), false,
-                             CTRT_CONTIGUOUS_FORMAT));
+            CTRT_TRY(optim_convert(optimizer, slot, i));
     }
     return CTRT_OK;
 }

@@ -96,6 +96,7 @@ ctrt_status leaf_accumulate(struct grad_leaf *leaf, ctrt_tensor **grad, bool cre
         if (*grad == NULL)
             return CTRT_OK;
     }
+    CTRT_TRY(grad_prepare(meta));
     /* Other threads may accumulate into the same leaf, from this graph or from others. */
     while (atomic_exchange_explicit(&leaf->locked, true, memory_order_acquire))
         sched_yield();

@@ -2,6 +2,7 @@
 /* autograd/autograd_meta.c: the autograd metadata of a tensor and its public accessors. */
 #include "autograd/hooks.h"
 #include "autograd/autograd_meta.h"
+#include "dryrun/cleanup.h"
 #include "ops/op_common.h"
 #include "tensor/scope.h"
 
@@ -29,6 +30,8 @@ void autograd_meta_free(ctrt_tensor *tensor)
     struct grad_node *node = meta->node;
     if (unlikely(meta->hooks != NULL))
         hooks_free(meta->hooks);
+    if (unlikely(meta->cleanup != NULL))
+        dryrun_cleanup_remove(meta->cleanup);
     free_list_put(FREE_META, meta);
     if (node)
         node_release(node);
@@ -36,6 +39,17 @@ void autograd_meta_free(ctrt_tensor *tensor)
         scope_release_tensor(base);
     tensor_release(base);
     tensor_release(grad);
+}
+
+static void gradient_cleanup(void *object)
+{
+    struct autograd_meta *meta = object;
+    dryrun_drop(&meta->grad);
+}
+
+ctrt_status grad_set_in_dry_run(struct autograd_meta *meta)
+{
+    return dryrun_cleanup_add(&meta->cleanup, gradient_cleanup, meta);
 }
 
 bool grad_is_parameter(const ctrt_tensor *tensor)
@@ -149,6 +163,7 @@ ctrt_status ctrt_tensor_set_grad(ctrt_tensor *tensor, ctrt_tensor *grad)
                          grad->device->name, tensor->device->name);
     struct autograd_meta *meta = NULL;
     CTRT_TRY(autograd_meta_get(&meta, tensor));
+    CTRT_TRY(grad_prepare(meta));
     scope_keep(grad);
     tensor_retain(grad);
     tensor_move(&meta->grad, grad);

@@ -5,6 +5,7 @@
 
 #include "autograd/node.h"
 
+struct dryrun_cleanup;
 struct grad_hook;
 
 /* How a view was created. Only a VIEW_PLAIN may be changed in place in grad mode. A plain view of a view of another
@@ -24,12 +25,21 @@ struct autograd_meta {
     ctrt_tensor *base;                  /* of a view: the tensor at the root of the chain of views, owned */
     struct grad_hook *hooks;            /* hooks.c; leaf: the hooks to run; others: a list for removal by id */
     struct grad_leaf leaf;
+    struct dryrun_cleanup *cleanup;     /* NULL: no gradient was set in a dry run */
     bool retain_grad;
     uint8_t view_kind;                  /* enum view_kind, of a view with a base */
 };
 
 /* Returns the tensor's metadata, allocating it if the tensor has none. */
 ctrt_status autograd_meta_get(struct autograd_meta **out, ctrt_tensor *tensor);
+
+/* Call before a gradient is set. In a dry run on the tensor's device, releases the gradient at the end of the dry run
+ * if it is made there. */
+ctrt_status grad_set_in_dry_run(struct autograd_meta *meta);
+static inline ctrt_status grad_prepare(struct autograd_meta *meta)
+{
+    return likely(!dry_run_on(meta->leaf.tensor->device)) ? CTRT_OK : grad_set_in_dry_run(meta);
+}
 
 /* inplace.c: marks `view` as a view of `of` and records its base, the root of `of`'s chain of views. */
 ctrt_status grad_note_view(ctrt_tensor *view, ctrt_tensor *of, enum view_kind kind);

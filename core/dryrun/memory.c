@@ -1,29 +1,18 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* dryrun/memory.c: dry runs: blocks, statistics, beginning and end. */
+/* dryrun/memory.c: dry runs: layers, statistics, beginning and end. */
 #include "dryrun/memory.h"
-
-#include <sys/mman.h>
 
 #include "base/base.h"
 #include "base/lock.h"
 #include "base/host_alloc.h"
-#include "base/ptr_map.h"
 #include "base/strbuf.h"
 #include "stream/fence.h"
+#include "dryrun/blocks.h"
+#include "dryrun/cleanup.h"
 #include "dryrun/source.h"
 #include "memory/policy.h"
 #include "memory_stats/label.h"
 #include "tensor/tensor.h"
-
-/* A block of a dry run. ctrt_block.cookie points to it. */
-struct dryrun_block {
-    uint64_t number;                        /* number of the dry run */
-    ctrt_block inner;                       /* as the cloned policy returned it */
-    size_t requested;
-    void *queue;
-    void *address;
-    size_t mapped;
-};
 
 /* Where in the program the peak or the first failure occurred. */
 struct dryrun_place {
@@ -50,38 +39,15 @@ struct dryrun {
     struct memory_layer left;               /* in the device's own memory: serves the blocks of ended dry runs */
     struct device_memory *real, *memory;    /* the device's own memory, and that of dry runs */
     struct dryrun_source source;            /* of `memory` */
-    bool running, copied;                   /* copied: the policies are clones and contain the blocks from before */
+    bool running, ending;                   /* ending: cleanup functions are running */
+    bool copied;                            /* the policies are clones and contain the blocks from before */
     uint64_t number;                        /* dry runs so far */
-    struct ptr_map blocks;                  /* items: pointers to the blocks */
-    _Atomic size_t count;
+    struct dryrun_blocks blocks;
     /* The state of the current dry run. */
     int64_t live, requested, peak;          /* bytes */
     struct dryrun_place at_peak, at_failure;
     ctrt_memory_prediction so_far;
 };
-
-/* ---- table of blocks; the caller holds the lock ---- */
-
-/* Returns the item of the block. NULL: the block does not belong to a dry run. */
-static struct dryrun_block **find(const struct dryrun *dryrun, const ctrt_block *block)
-{
-    struct dryrun_block **at = block->cookie != NULL ? ptr_map_find(&dryrun->blocks, block->cookie, sizeof *at) : NULL;
-    return at != NULL && (*at)->address == block->address ? at : NULL;
-}
-
-static void block_free(struct dryrun_block *entry)
-{
-    munmap(entry->address, entry->mapped);
-    host_free(entry);
-}
-
-static void drop(struct dryrun *dryrun, struct dryrun_block **at)
-{
-    struct dryrun_block *entry = *at;
-    ptr_map_remove(&dryrun->blocks, at, sizeof *at);
-    dryrun->count--;
-    block_free(entry);
-}
 
 /* ---- blocks ---- */
 
@@ -117,14 +83,6 @@ static ctrt_status alloc_inner(struct dryrun *dryrun, ctrt_block *inner, size_t 
     return policy_check_address(status, inner->address, layer->name, bytes);
 }
 
-/* Reserves addresses for a block. Host memory can be accessed, and pages are allocated when it is written. */
-static void *place_new(const struct dryrun *dryrun, size_t bytes)
-{
-    const int access = device_host_memory(dryrun->real->device) ? PROT_READ | PROT_WRITE : PROT_NONE;
-    void *place = mmap(NULL, bytes, access, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
-    return place != MAP_FAILED ? place : NULL;
-}
-
 static void count_block(struct dryrun *dryrun, const struct dryrun_block *entry)
 {
     dryrun->so_far.allocations++;
@@ -142,34 +100,22 @@ static void count_block(struct dryrun *dryrun, const struct dryrun_block *entry)
 
 static ctrt_status alloc_locked(struct dryrun *dryrun, ctrt_block *block, size_t bytes, void *queue)
 {
-    struct dryrun_block *entry = host_calloc(sizeof *entry);
-    if (entry == NULL)
-        return out_of_memory(sizeof *entry, "a block of a dry run");
-    ctrt_status status = alloc_inner(dryrun, &entry->inner, bytes, queue);
+    struct dryrun_block *entry = NULL;
+    ctrt_block inner = { 0 };
+    CTRT_TRY(alloc_inner(dryrun, &inner, bytes, queue));
+    if (inner.fence != NULL) {              /* a dry run does not wait for work */
+        fence_free(inner.fence);
+        inner.fence = NULL;
+    }
+    ctrt_status status = dryrun_block_add(&entry, &dryrun->blocks, &inner, bytes, dryrun->real->device);
     if (status != CTRT_OK) {
-        host_free(entry);
+        top(dryrun)->policy->free(top(dryrun)->state, &inner, queue);
         return status;
     }
-    if (entry->inner.fence != NULL) {       /* a dry run does not wait for work */
-        fence_free(entry->inner.fence);
-        entry->inner.fence = NULL;
-    }
-    entry->mapped = (bytes + 4095) / 4096 * 4096;
-    entry->address = place_new(dryrun, entry->mapped);
-    if (entry->address == NULL || ptr_map_add(&dryrun->blocks, entry, sizeof entry) == NULL) {
-        top(dryrun)->policy->free(top(dryrun)->state, &entry->inner, queue);
-        if (entry->address != NULL)
-            block_free(entry);
-        else
-            host_free(entry);
-        return out_of_memory(bytes, "addresses for a dry run");
-    }
     entry->number = dryrun->number;
-    entry->requested = bytes;
     entry->queue = queue;
-    dryrun->count++;
     count_block(dryrun, entry);
-    *block = (ctrt_block){ .address = entry->address, .bytes = entry->inner.bytes, .cookie = entry };
+    *block = (ctrt_block){ .address = entry->address, .bytes = inner.bytes, .cookie = entry };
     return CTRT_OK;
 }
 
@@ -182,9 +128,10 @@ static ctrt_status dryrun_alloc(void *state, ctrt_block *block, size_t bytes, vo
     return status;
 }
 
-/* Frees a block from before the dry run. *requested: its requested size, computed from the decrease of the counters'
- * sum, which counters_free has just updated. */
-static void free_older(struct dryrun *dryrun, const ctrt_block *block, void *queue, size_t *requested)
+/* Frees a block from before the dry run. `entry`: of a counted block of an earlier dry run, else NULL. *requested: its
+ * requested size, computed from the decrease of the counters' sum, which counters_free has just updated. */
+static void free_older(struct dryrun *dryrun, const ctrt_block *block, const struct dryrun_block *entry, void *queue,
+                       size_t *requested)
 {
     const int64_t left = (int64_t)counters_current(&dryrun->memory->counters, COUNTER_REQUESTED);
     *requested = (size_t)(dryrun->requested - left);
@@ -192,7 +139,9 @@ static void free_older(struct dryrun *dryrun, const ctrt_block *block, void *que
     dryrun->live -= (int64_t)block->bytes;
     ctrt_block plain = *block;
     plain.fence = NULL;
-    if (dryrun->copied)
+    if (entry != NULL)
+        dryrun_source_return(&dryrun->source, entry->mapped);
+    else if (dryrun->copied)
         top(dryrun)->policy->free(top(dryrun)->state, &plain, queue);
     else
         dryrun_source_return(&dryrun->source, block->bytes); /* a policy that cannot be cloned is assumed to cache
@@ -203,21 +152,23 @@ static void dryrun_free(void *state, const ctrt_block *block, void *queue)
 {
     struct dryrun *dryrun = state;
     size_t requested = 0;
+    bool older = false;
     dryrun_enter();
-    struct dryrun_block **at = find(dryrun, block);
-    if (at != NULL && (*at)->number == dryrun->number) {
+    struct dryrun_block *entry = dryrun_block_find(&dryrun->blocks, block);
+    if (entry != NULL && entry->number == dryrun->number) {
         dryrun->live -= (int64_t)block->bytes;
-        dryrun->requested -= (int64_t)(*at)->requested;
-        top(dryrun)->policy->free(top(dryrun)->state, &(*at)->inner, queue);
-        drop(dryrun, at);
-    } else if (at != NULL) {
-        counters_undo_free(&dryrun->memory->counters, block->bytes, (*at)->requested);
-        drop(dryrun, at);
+        dryrun->requested -= (int64_t)entry->requested;
+        top(dryrun)->policy->free(top(dryrun)->state, &entry->inner, queue);
+        dryrun_block_drop(&dryrun->blocks, entry);
+    } else if (entry != NULL && !entry->counted) {
+        dryrun_block_uncount(dryrun->memory, entry);
+        dryrun_block_drop(&dryrun->blocks, entry);
     } else {
-        free_older(dryrun, block, queue, &requested);
+        older = true;
+        free_older(dryrun, block, entry, queue, &requested);
     }
     dryrun_leave();
-    if (at == NULL)
+    if (older)
         (device_usable(dryrun->real->device) ? pool_free : pool_forget)(dryrun->real, block, requested, queue);
     else
         fence_free(block->fence);
@@ -243,10 +194,10 @@ static bool policy_moves(const struct dryrun *dryrun)
 /* Returns the block under which the cloned policy allocated it. NULL: it is not a block of the cloned policy. */
 static const ctrt_block *inner_of(const struct dryrun *dryrun, const ctrt_block *block)
 {
-    struct dryrun_block **at = find(dryrun, block);
-    if (at == NULL)
+    const struct dryrun_block *entry = dryrun_block_find(&dryrun->blocks, block);
+    if (entry == NULL)
         return dryrun->copied ? block : NULL;
-    return (*at)->number == dryrun->number ? &(*at)->inner : NULL;
+    return entry->number == dryrun->number ? &entry->inner : NULL;
 }
 
 static ctrt_status dryrun_use(struct memory_layer *layer, const ctrt_block *block, void *queue, void **address,
@@ -316,17 +267,18 @@ static ctrt_status left_alloc(void *state, ctrt_block *block, size_t bytes, void
 static void left_free(void *state, const ctrt_block *block, void *queue)
 {
     struct dryrun *dryrun = state;
-    struct dryrun_block **at = NULL;
-    if (dryrun->count > 0) {
+    bool left = false;
+    if (dryrun->blocks.count > 0) {
         dryrun_enter();
-        at = find(dryrun, block);
-        if (at != NULL) {
-            counters_undo_free(&dryrun->real->counters, block->bytes, (*at)->requested);
-            drop(dryrun, at);
+        struct dryrun_block *entry = dryrun_block_find(&dryrun->blocks, block);
+        left = entry != NULL;
+        if (left) {
+            dryrun_block_uncount(dryrun->real, entry);
+            dryrun_block_drop(&dryrun->blocks, entry);
         }
         dryrun_leave();
     }
-    if (at == NULL)
+    if (!left)
         below_left(dryrun)->ops.free(below_left(dryrun)->state, block, queue);
     else
         fence_free(block->fence);
@@ -335,11 +287,11 @@ static void left_free(void *state, const ctrt_block *block, void *queue)
 static bool is_left(const struct memory_layer *layer, const ctrt_block *block)
 {
     const struct dryrun *dryrun = layer->state;
-    if (dryrun->count == 0)
+    if (dryrun->blocks.count == 0)
         return false;
     dryrun_enter();
-    struct dryrun_block **at = find(dryrun, block);
-    const bool left = at != NULL && !(dryrun->running && (*at)->number == dryrun->number);
+    const struct dryrun_block *entry = dryrun_block_find(&dryrun->blocks, block);
+    const bool left = entry != NULL && !(dryrun->running && entry->number == dryrun->number);
     dryrun_leave();
     return left;
 }
@@ -357,15 +309,13 @@ static ctrt_status left_use(struct memory_layer *layer, const ctrt_block *block,
 static const char *left_busy(const struct memory_layer *layer)
 {
     const struct dryrun *dryrun = layer->state;
-    return dryrun->count > 0 ? "tensors made in a dry run still exist" : NULL;
+    return dryrun->blocks.count > 0 ? "tensors made in a dry run still exist" : NULL;
 }
 
 static void left_destroy(struct memory_layer *layer)
 {
     struct dryrun *dryrun = layer->state;
-    for (struct dryrun_block **at = NULL; (at = ptr_map_next(&dryrun->blocks, at, sizeof *at)) != NULL;)
-        block_free(*at);
-    ptr_map_free(&dryrun->blocks);
+    dryrun_blocks_free(&dryrun->blocks);
     pool_destroy(dryrun->memory);
     host_free(dryrun);
 }
@@ -377,7 +327,7 @@ static const struct memory_ops left_ops_idle = { .imaginary = is_left, .busy = l
 
 static void left_update(struct dryrun *dryrun)
 {
-    dryrun->left.ops = dryrun->count > 0 ? left_ops : left_ops_idle;
+    dryrun->left.ops = dryrun->blocks.count > 0 ? left_ops : left_ops_idle;
     memory_layers_changed(dryrun->real);
 }
 
@@ -390,22 +340,29 @@ static struct memory_layer *left_layer(const struct device_memory *memory)
     return layer;
 }
 
-bool dryrun_left(const ctrt_tensor *tensor)
-{
-    const struct memory_layer *layer = left_layer(tensor->device->memory);
-    return layer != NULL && is_left(layer, &tensor->storage->block);
-}
-
 /* ---- creation and end ---- */
 
-/* Counts the blocks that the dry run has not freed, and frees them to the cloned policies, which are destroyed next. */
+bool dryrun_ending_made(const ctrt_tensor *tensor)
+{
+    if (!dry_run_on(tensor->device))
+        return false;
+    const struct dryrun *dryrun = dryrun_running_on(tensor->device);
+    const struct dryrun_block *entry =
+        dryrun->ending ? dryrun_block_find(&dryrun->blocks, &tensor->storage->block) : NULL;
+    return entry != NULL && entry->number == dryrun->number;
+}
+
+/* Counts the blocks that the dry run has not freed, and frees them to the cloned policies, which are destroyed next. In
+ * host memory, the blocks remain. */
 static void count_left(struct dryrun *dryrun)
 {
-    for (struct dryrun_block **at = NULL; (at = ptr_map_next(&dryrun->blocks, at, sizeof *at)) != NULL;)
-        if ((*at)->number == dryrun->number) {
+    for (struct dryrun_block *entry = NULL; (entry = dryrun_block_next(&dryrun->blocks, entry)) != NULL;)
+        if (entry->number == dryrun->number) {
             dryrun->so_far.left_blocks++;
-            dryrun->so_far.left_bytes += (*at)->inner.bytes;
-            top(dryrun)->policy->free(top(dryrun)->state, &(*at)->inner, (*at)->queue);
+            dryrun->so_far.left_bytes += entry->inner.bytes;
+            top(dryrun)->policy->free(top(dryrun)->state, &entry->inner, entry->queue);
+            if (device_host_memory(dryrun->real->device))
+                dryrun_block_count(dryrun->real, entry);
         }
 }
 
@@ -535,6 +492,9 @@ void dryrun_memory_end(ctrt_memory_prediction *out, struct dryrun *dryrun)
     found->peak_label = dryrun->at_peak.label != NULL ? dryrun->at_peak.label : "";
     found->failed_op = dryrun->at_failure.op != NULL ? dryrun->at_failure.op : "";
     found->failed_label = dryrun->at_failure.label != NULL ? dryrun->at_failure.label : "";
+    dryrun->ending = true;
+    dryrun_cleanup_run();
+    dryrun->ending = false;
     count_left(dryrun);
     dryrun->running = false;
     set_memory(dryrun->real->device, dryrun->real);

@@ -38,7 +38,7 @@ bool dryrun_memory_fits(struct dryrun *dryrun);
  * failure, if it was recorded for this address without one. */
 void dryrun_memory_name(struct dryrun *dryrun, const void *address, const char *op);
 
-/* Returns whether the tensor was allocated in a dry run that has ended. Such a tensor has no memory. */
-bool dryrun_left(const ctrt_tensor *tensor);
+/* For cleanup functions (cleanup.h): returns whether the tensor was made in the dry run that is ending. */
+bool dryrun_ending_made(const ctrt_tensor *tensor);
 
 #endif

@@ -160,6 +160,11 @@ ctrt_status quota_check(struct device_memory *memory, size_t bytes)
     return all <= limit ? CTRT_OK : too_much(memory, limit, all - bytes, bytes);
 }
 
+void quota_count(struct device_memory *memory, size_t bytes)
+{
+    atomic_fetch_add_explicit(&memory->reserved, bytes, memory_order_relaxed);
+}
+
 void quota_give(struct device_memory *memory, size_t bytes)
 {
     atomic_fetch_sub_explicit(&memory->reserved, bytes, memory_order_relaxed);

@@ -17,7 +17,9 @@ ctrt_status quota_take(struct device_memory *memory, size_t bytes);
 /* Checks whether all memory, including the `bytes` that were added to the pinned memory just now, is within the
  * limit. */
 ctrt_status quota_check(struct device_memory *memory, size_t bytes);
-/* Reverts quota_take, after the memory was freed or the allocation failed. */
+/* Counts `bytes` that exist already, also beyond the limit. */
+void quota_count(struct device_memory *memory, size_t bytes);
+/* Reverts quota_take or quota_count, after the memory was freed or the allocation failed. */
 void quota_give(struct device_memory *memory, size_t bytes);
 
 static inline bool quota_limited(const struct device_memory *memory)

@@ -218,10 +218,24 @@ CTRT_API ctrt_status ctrt_shutdown(void);
  *
  * Where the real step would run out of memory, the dry run records that and continues as if the device were larger.
  * Results of the step read as 0. Tensors that existed before keep their values, and their memory is freed
- * permanently if the step releases them. After the dry run, the device's random generator continues where it was
- * before; ctrt_optimizer_step does not count the step. Release the tensors that are created in the dry run before its
- * end, gradients too (ctrt_optimizer_zero_grad): afterwards, work on such a tensor fails with CTRT_ERR_STATE on an
- * asynchronous device; in host memory the tensor contains zeros and its memory is not counted.
+ * permanently if the step releases them. At the end of the dry run:
+ *
+ *   - Gradients that were made in it are released, so their tensors have no gradient. A gradient from before to which
+ *     the step added keeps its values.
+ *   - Optimizers and gradient scalers continue as if the dry run had not been: steps, states, the scale and the count
+ *     of skipped steps. States that it created are released; the next step creates them again. States that it
+ *     converted, because the parameter is on another device or of another dtype than at the last step, are the old
+ *     ones again.
+ *   - Buffers of modules (batch_norm's statistics) keep their values. An inf watch has no result of the pass.
+ *   - The device's random generator continues where it was before.
+ *   - Autocast has kept no copies of parameters, a backend no packed weights, and `data-parallel` drops replicas that
+ *     were created in it (doc/parallel.md has what other strategies do).
+ *   - What the program changed on the host stays: learning rates that it set, its own counters, the place of a loader.
+ *
+ * The program releases all other tensors that it created in the dry run, best before its end; `left_bytes` counts those
+ * that are alive then. Afterwards, work on such a tensor fails with CTRT_ERR_STATE on an asynchronous device, where it
+ * has no memory. In host memory the tensor contains zeros, and its memory is counted as that of other tensors
+ * (statistics, limit, owners) until it is freed.
  *
  * Other threads must not use the device during a dry run. A step over several devices needs a dry run for each. Memory
  * that depends on values is predicted for zeros. On synchronous devices the peaks are those of a single thread. In
@@ -232,7 +246,7 @@ typedef struct ctrt_memory_prediction {
     uint64_t peak_allocated, peak_requested, peak_reserved;     /* as ctrt_memory_max_allocated and _max_reserved
                                                                  * after the step */
     uint64_t allocated_before, allocated_after, reserved_before, reserved_after;
-    uint64_t left_bytes, left_blocks;   /* created in the dry run and still alive at its end */
+    uint64_t left_bytes, left_blocks;   /* created in the dry run and still alive after its end */
     uint64_t allocations, largest_request;
     const char *peak_op, *peak_label;   /* op and label of the allocation that set the peak; "" if unknown; valid
                                          * until the process ends */
