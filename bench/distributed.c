@@ -153,7 +153,9 @@ static void measure(const struct bench *bench, bool distributed)
     must(bench->module(&module));
     must(distributed ? ctrt_parallel_new_comm(&net, module, "distributed", comm)
                      : ctrt_parallel_new(&net, module, "single", &cpu, 1));
-    must(ctrt_adamw_new(&optimizer, net, &(ctrt_adamw_options){ .lr = 1e-4, .weight_decay = 0.01 }));
+    ctrt_adamw_options adamw = CTRT_ADAMW_OPTIONS;
+    adamw.lr = 1e-4;
+    must(ctrt_adamw_new(&optimizer, net, &adamw));
     must(bench->batch(&batch[0], &batch[1], bench->rows / ctrt_comm_size(comm)));
     for (int s = -1; s < SAMPLES; s++) {        /* the first one is not measured */
         must(ctrt_comm_barrier(comm));

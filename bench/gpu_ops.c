@@ -228,10 +228,11 @@ static ctrt_status optimizer_step(void *argument)
 static ctrt_status optimizer_make(ctrt_optimizer **out, const char *kind, ctrt_dtype dtype)
 {
     const int64_t side = gpu_small ? 16 : 1024;
-    if (strcmp(kind, "adamw") == 0)
-        CTRT_TRY(ctrt_adamw_new(out, NULL, &(ctrt_adamw_options){ .lr = 1e-4, .weight_decay = 0.01 }));
-    else
-        CTRT_TRY(ctrt_sgd_new(out, NULL, &(ctrt_sgd_options){ .lr = 1e-4, .momentum = 0.9 }));
+    ctrt_adamw_options adamw = CTRT_ADAMW_OPTIONS;
+    ctrt_sgd_options sgd = CTRT_SGD_OPTIONS;
+    adamw.lr = sgd.lr = 1e-4;
+    sgd.momentum = 0.9;
+    CTRT_TRY(strcmp(kind, "adamw") == 0 ? ctrt_adamw_new(out, NULL, &adamw) : ctrt_sgd_new(out, NULL, &sgd));
     for (int i = 0; i < TENSORS; i++) {
         CTRT_AUTO(tensor) p = NULL, g = NULL;
         CTRT_TRY(ctrt_randn(&p, CTRT_SHAPE(side, side), dtype, gpu));

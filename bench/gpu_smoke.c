@@ -87,12 +87,14 @@ static ctrt_status training(struct smoke *s, bool captured)
 {
     CTRT_AUTO(tensor) x = NULL, w = NULL, y = NULL;
     ctrt_optimizer *optimizer = NULL;
+    ctrt_adamw_options adamw = CTRT_ADAMW_OPTIONS;
+    adamw.lr = 0.1;
     ctrt_graph *graph = NULL;
     ctrt_status status = ctrt_randn(&x, CTRT_SHAPE(32, 24), CTRT_F32, s->device);
     if (status == CTRT_OK)
         status = inputs(&w, 1, CTRT_SHAPE(24, 16), CTRT_F32, s->device);
     if (status == CTRT_OK)
-        status = ctrt_adamw_new(&optimizer, NULL, &(ctrt_adamw_options){ .lr = 0.1 });
+        status = ctrt_adamw_new(&optimizer, NULL, &adamw);
     if (status == CTRT_OK)
         status = ctrt_optimizer_add(optimizer, &w, 1);
     for (int i = 0; i < 3 && status == CTRT_OK; i++) {

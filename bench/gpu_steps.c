@@ -83,7 +83,9 @@ static ctrt_status train(const char *name, struct training *t, int64_t outputs, 
     if (ctrt_tensor_dtype(t->x) != CTRT_I64)
         CTRT_TRY(ctrt_to_dtype(&t->x, t->x, dtype));
     CTRT_TRY(ctrt_randint(&t->y, 0, classes, CTRT_SHAPE(outputs), CTRT_I64, gpu));
-    CTRT_TRY(ctrt_adamw_new(&t->optimizer, t->model, &(ctrt_adamw_options){ .lr = 1e-4, .weight_decay = 0.01 }));
+    ctrt_adamw_options adamw = CTRT_ADAMW_OPTIONS;
+    adamw.lr = 1e-4;
+    CTRT_TRY(ctrt_adamw_new(&t->optimizer, t->model, &adamw));
     CTRT_TRY(step(t));
     CTRT_TRY(ctrt_item(&before, t->loss));
     CTRT_TRY(peak(name, t));

@@ -99,7 +99,10 @@ static void report_step(const char *name, int layers, int weight)
     for (size_t i = 0; ctrt_module_parameter(&parameter, &x, net, i) == CTRT_OK; i++)
         shard(ctrt_tensor_ndim(x) == 2 ? x : NULL, weight);
     x = NULL;
-    check(ctrt_sgd_new(&o.optimizer, net, &(ctrt_sgd_options){ .lr = 1e-6, .momentum = 0.9 }));
+    ctrt_sgd_options sgd = CTRT_SGD_OPTIONS;
+    sgd.lr = 1e-6;
+    sgd.momentum = 0.9;
+    check(ctrt_sgd_new(&o.optimizer, net, &sgd));
     check(ctrt_ones(&x, CTRT_SHAPE(4, 8), CTRT_F32, NULL));
     check(ctrt_forward(&y, net, x));
     check(ctrt_mean(&y, y, CTRT_ALL_DIMS));

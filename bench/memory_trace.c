@@ -98,7 +98,9 @@ static void record(struct trace *trace, const struct recipe *recipe)
     check(ctrt_memory_set_watch(CTRT_MEMORY_WATCH_ALL, 1 << 20));
     ctrt_module *model = recipe->make();
     ctrt_optimizer *optimizer = NULL;
-    check(ctrt_adamw_new(&optimizer, model, &(ctrt_adamw_options){ .lr = 1e-3 }));
+    ctrt_adamw_options adamw = CTRT_ADAMW_OPTIONS;
+    adamw.lr = 1e-3;
+    check(ctrt_adamw_new(&optimizer, model, &adamw));
     for (int i = 0; i < 6; i++)
         step(recipe, model, optimizer, i % 3 == 1 ? recipe->shape[0] * 5 / 8 : recipe->shape[0]);
     check(ctrt_memory_snapshot(&snapshot, NULL));

@@ -152,7 +152,9 @@ static void training_begin(struct training *t, const char *strategy, int layers,
     must(ctrt_randn(&t->x, CTRT_SHAPE(rows, WIDTH), CTRT_F32, t->devices[0]));
     must(comm != NULL ? ctrt_parallel_new_comm(&t->net, t->module, strategy, comm)
                       : ctrt_parallel_new(&t->net, t->module, strategy, t->devices, t->n));
-    must(ctrt_sgd_new(&t->optimizer, t->net, &(ctrt_sgd_options){ .lr = 1e-3 }));
+    ctrt_sgd_options sgd = CTRT_SGD_OPTIONS;
+    sgd.lr = 1e-3;
+    must(ctrt_sgd_new(&t->optimizer, t->net, &sgd));
 }
 
 static void training_end(struct training *t)

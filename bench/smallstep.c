@@ -37,7 +37,9 @@ int main(void)
     check(ctrt_sequential_new(&t.model, CTRT_MODULES(
         CTRT_NEW(linear, 8, 16, true, NULL), CTRT_NEW(layer_norm, CTRT_SHAPE(16), 0, true, NULL), CTRT_NEW(tanh),
         CTRT_NEW(linear, 16, 16, true, NULL), CTRT_NEW(relu), CTRT_NEW(linear, 16, 4, true, NULL))));
-    check(ctrt_sgd_new(&t.optimizer, t.model, &(ctrt_sgd_options){ .lr = 0.01 }));
+    ctrt_sgd_options sgd = CTRT_SGD_OPTIONS;
+    sgd.lr = 0.01;
+    check(ctrt_sgd_new(&t.optimizer, t.model, &sgd));
     check(ctrt_randn(&t.x, CTRT_SHAPE(4, 8), CTRT_F32, NULL));
     check(ctrt_randint(&t.y, 0, 4, CTRT_SHAPE(4), CTRT_I64, NULL));
     timing_report(ctrt_device_name(t.device), step, &t);

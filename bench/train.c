@@ -88,10 +88,12 @@ int main(void)
         char name[64];
         snprintf(name, sizeof name, "%s%s", cases[i / 2].name, t.bf16 ? "_bf16" : "");
         cases[i / 2].make(&t);
-        if (cases[i / 2].adam)
-            check(ctrt_adamw_new(&t.optimizer, t.model, &(ctrt_adamw_options){ .lr = 1e-4, .weight_decay = 0.01 }));
-        else
-            check(ctrt_sgd_new(&t.optimizer, t.model, &(ctrt_sgd_options){ .lr = 0.01 }));
+        ctrt_adamw_options adamw = CTRT_ADAMW_OPTIONS;
+        ctrt_sgd_options sgd = CTRT_SGD_OPTIONS;
+        adamw.lr = 1e-4;
+        sgd.lr = 0.01;
+        check(cases[i / 2].adam ? ctrt_adamw_new(&t.optimizer, t.model, &adamw)
+                                : ctrt_sgd_new(&t.optimizer, t.model, &sgd));
         timing_report(name, step, &t);
         ctrt_tensor_release(&t.x);
         ctrt_tensor_release(&t.y);

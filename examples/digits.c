@@ -154,7 +154,9 @@ static ctrt_status train(ctrt_module *net, const struct model *model, const stru
 
     /* Label smoothing improves the accuracy with so few images. */
     const ctrt_cross_entropy_options softened = { .label_smoothing = 0.1 };
-    const ctrt_adamw_options options = { .lr = model->lr, .weight_decay = model->weight_decay };
+    ctrt_adamw_options options = CTRT_ADAMW_OPTIONS;
+    options.lr = model->lr;
+    options.weight_decay = model->weight_decay;
     CTRT_TRY(ctrt_adamw_new(&optimizer, net, &options));
     ctrt_module_train(net, true);
     for (int64_t step = 0; step < progress.steps; step++) {

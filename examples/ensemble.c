@@ -118,7 +118,9 @@ static ctrt_status member_run(void *user, int index)
     CTRT_AUTO(tensor) x = NULL, y = NULL, loss = NULL;
     CTRT_AUTO(optimizer) optimizer = NULL;
     int64_t batches = ctrt_tensor_size(m->labels, 0) / BATCH;
-    CTRT_TRY(ctrt_adamw_new(&optimizer, m->net, &(ctrt_adamw_options){ .lr = 4e-3 }));
+    ctrt_adamw_options adamw = CTRT_ADAMW_OPTIONS;
+    adamw.lr = 4e-3;
+    CTRT_TRY(ctrt_adamw_new(&optimizer, m->net, &adamw));
     for (int64_t step = 0; step < all->epochs * batches; step++) {
         CTRT_TRY(ctrt_narrow(&x, m->images, 0, step % batches * BATCH, BATCH));
         CTRT_TRY(ctrt_narrow(&y, m->labels, 0, step % batches * BATCH, BATCH));

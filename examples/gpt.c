@@ -150,7 +150,9 @@ static ctrt_status train(ctrt_module *net, int steps, ctrt_device *device)
     double value;
     if (ctrt_parallel_comm(net) != NULL)                                /* each rank trains with pieces of its own */
         srand48(ctrt_comm_rank(ctrt_parallel_comm(net)) + 1);
-    CTRT_TRY(ctrt_adamw_new(&optimizer, net, &(ctrt_adamw_options){ .lr = 1e-3, .weight_decay = 0.01 }));
+    ctrt_adamw_options adamw = CTRT_ADAMW_OPTIONS;
+    adamw.lr = 1e-3;
+    CTRT_TRY(ctrt_adamw_new(&optimizer, net, &adamw));
     clock_gettime(CLOCK_MONOTONIC, &start);
     for (int step = 1; step <= steps; step++) {
         CTRT_TRY(text_batch(&x, &y, device));

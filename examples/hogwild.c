@@ -61,7 +61,10 @@ static ctrt_status train(ctrt_module *net, const struct data *data, int epochs, 
     CTRT_AUTO(tensor) order = NULL, rows = NULL, x = NULL, y = NULL, loss = NULL;
     const int64_t n = ctrt_tensor_size(data->labels, 0);
     ctrt_manual_seed(seed);
-    CTRT_TRY(ctrt_sgd_new(&optimizer, net, &(ctrt_sgd_options){ .lr = 0.05, .momentum = 0.5 }));
+    ctrt_sgd_options sgd = CTRT_SGD_OPTIONS;
+    sgd.lr = 0.05;
+    sgd.momentum = 0.5;
+    CTRT_TRY(ctrt_sgd_new(&optimizer, net, &sgd));
     for (int epoch = 0; epoch < epochs; epoch++) {
         CTRT_TRY(ctrt_randperm(&order, n, ctrt_tensor_device(data->labels)));
         for (int64_t row = 0; row + BATCH <= n; row += BATCH) {

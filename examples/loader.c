@@ -87,7 +87,9 @@ static ctrt_status run(int workers)
     CTRT_TRY(ctrt_sequential_new(&net, CTRT_MODULES(
         CTRT_NEW(linear, 2, 64, true, device), CTRT_NEW(relu),
         CTRT_NEW(linear, 64, 64, true, device), CTRT_NEW(relu), CTRT_NEW(linear, 64, 2, true, device))));
-    CTRT_TRY(ctrt_adamw_new(&optimizer, net, &(ctrt_adamw_options){ .lr = 0.01 }));
+    ctrt_adamw_options adamw = CTRT_ADAMW_OPTIONS;
+    adamw.lr = 0.01;
+    CTRT_TRY(ctrt_adamw_new(&optimizer, net, &adamw));
     CTRT_TRY(ctrt_dataset_open(&dataset, ring_open, NULL, 0));
     const ctrt_loader_options options = {
         .batch_size = BATCH, .shuffle = true, .workers = workers, .persistent_workers = workers > 0, .device = device

@@ -153,7 +153,8 @@ static ctrt_status run(const struct data *data, int epochs, int64_t rows, ctrt_d
     CTRT_AUTO(optimizer) optimizer = NULL;
     CTRT_AUTO(tensor) order = NULL;
     ctrt_device *device = NULL;
-    const ctrt_adamw_options options = { .lr = 2e-3, .weight_decay = 0.01 };
+    ctrt_adamw_options options = CTRT_ADAMW_OPTIONS;
+    options.lr = 2e-3;
     char hash[65];
     CTRT_TRY(ctrt_default_device(&device));
     CTRT_TRY(network_new(&module, cpu));

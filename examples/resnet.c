@@ -172,7 +172,9 @@ static ctrt_status train(ctrt_module *net, ctrt_loader *loader, const struct set
     double value;
     if (batches == 0)
         return ctrt_fail(CTRT_ERR_INVALID_ARGUMENT, "there are fewer images than --batch %d", settings->batch);
-    CTRT_TRY(ctrt_adamw_new(&optimizer, net, &(ctrt_adamw_options){ .lr = rate, .weight_decay = 0.01 }));
+    ctrt_adamw_options adamw = CTRT_ADAMW_OPTIONS;
+    adamw.lr = rate;
+    CTRT_TRY(ctrt_adamw_new(&optimizer, net, &adamw));
     CTRT_TRY(ctrt_progress_new(&bar, steps, &(ctrt_progress_options){
         .name = "train", .unit = "images", .scale = settings->batch }));
     ctrt_module_train(net, true);

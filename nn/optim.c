@@ -53,16 +53,12 @@ ctrt_status optim_options_check(const struct optim_kind *kind, const union optim
     return kind->check == NULL ? CTRT_OK : kind->check(options, who, refusal);
 }
 
-/* Sets *out to the program's options (NULL: all defaults) with defaults filled in, and checks them. */
+/* Sets *out to the program's options (NULL: all defaults), and checks them. */
 static ctrt_status options_read(union optim_options *out, const struct optim_kind *kind, const void *given,
                                 const char *who)
 {
-    memset(out, 0, sizeof *out);
-    if (given != NULL)
-        memcpy(out, given, kind->options_bytes);
-    for (const struct optim_option *option = kind->options; option->name != NULL; option++)
-        if (option->range != OPTIM_FLAG)
-            optim_option_set(out, option, option_value(optim_option_get(out, option), option->otherwise));
+    *out = kind->defaults;
+    CTRT_TRY(struct_read(out, kind->options_bytes, given, who, "options"));
     return optim_options_check(kind, out, who, CTRT_ERR_INVALID_ARGUMENT);
 }
 
@@ -289,7 +285,6 @@ double ctrt_optimizer_lr(const ctrt_optimizer *optimizer)
 
 ctrt_status ctrt_optimizer_set_group_lr(ctrt_optimizer *optimizer, size_t group, double lr)
 {
-    lr = option_value(lr, 0);
     CTRT_TRY(group_check(optimizer, group, "optimizer_set_group_lr"));
     CTRT_TRY(option_check(optimizer->kind->options, lr, "optimizer_set_group_lr", CTRT_ERR_INVALID_ARGUMENT));
     *group_lr(optimizer, group) = lr;
@@ -298,7 +293,6 @@ ctrt_status ctrt_optimizer_set_group_lr(ctrt_optimizer *optimizer, size_t group,
 
 ctrt_status ctrt_optimizer_set_lr(ctrt_optimizer *optimizer, double lr)
 {
-    lr = option_value(lr, 0);
     CTRT_TRY(group_check(optimizer, 0, "optimizer_set_lr"));
     CTRT_TRY(option_check(optimizer->kind->options, lr, "optimizer_set_lr", CTRT_ERR_INVALID_ARGUMENT));
     for (size_t group = 0; group < optimizer->group_count; group++)

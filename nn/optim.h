@@ -36,9 +36,8 @@ struct optim_option {
     const char *name;
     size_t offset;                      /* in union optim_options */
     enum optim_range range;
-    double otherwise;                   /* the value that 0 stands for; unused for flags */
 };
-#define OPTIM_OPTION(type, member, range, otherwise) { #member, offsetof(type, member), range, otherwise }
+#define OPTIM_OPTION(type, member, range) { #member, offsetof(type, member), range }
 
 /* A value that depends on the learning rate or the number of steps. A step that is being captured has it in device
  * memory as a 0-dim tensor, so that a replay computes with the value of that time; else `tensor` is NULL. */
@@ -68,6 +67,7 @@ struct optim_kind {
     const char *name;
     const struct optim_option *options; /* all members of the struct of options, lr first; ends with a NULL name */
     size_t options_bytes;
+    union optim_options defaults;
     /* Checks conditions on several options, for an error `refusal` whose message begins with `who`. May be NULL. */
     ctrt_status (*check)(const union optim_options *options, const char *who, ctrt_status refusal);
 

@@ -4,13 +4,13 @@
 #include "nn/optim.h"
 
 static const struct optim_option options[] = {
-    OPTIM_OPTION(ctrt_adagrad_options, lr, OPTIM_AT_LEAST_0, 1e-2),
-    OPTIM_OPTION(ctrt_adagrad_options, lr_decay, OPTIM_AT_LEAST_0, 0),
-    OPTIM_OPTION(ctrt_adagrad_options, weight_decay, OPTIM_AT_LEAST_0, 0),
-    OPTIM_OPTION(ctrt_adagrad_options, initial_accumulator_value, OPTIM_AT_LEAST_0, 0),
-    OPTIM_OPTION(ctrt_adagrad_options, epsilon, OPTIM_AT_LEAST_0, 1e-10),
-    OPTIM_OPTION(ctrt_adagrad_options, maximize, OPTIM_FLAG, 0),
-    { NULL, 0, 0, 0 },
+    OPTIM_OPTION(ctrt_adagrad_options, lr, OPTIM_AT_LEAST_0),
+    OPTIM_OPTION(ctrt_adagrad_options, lr_decay, OPTIM_AT_LEAST_0),
+    OPTIM_OPTION(ctrt_adagrad_options, weight_decay, OPTIM_AT_LEAST_0),
+    OPTIM_OPTION(ctrt_adagrad_options, initial_accumulator_value, OPTIM_AT_LEAST_0),
+    OPTIM_OPTION(ctrt_adagrad_options, epsilon, OPTIM_AT_LEAST_0),
+    OPTIM_OPTION(ctrt_adagrad_options, maximize, OPTIM_FLAG),
+    { NULL, 0, 0 },
 };
 
 static unsigned needs(const union optim_options *options)
@@ -58,6 +58,7 @@ static ctrt_status update(struct optim_update *u)
 
 const struct optim_kind optim_adagrad = {
     .name = "Adagrad", .options = options, .options_bytes = sizeof(ctrt_adagrad_options),
+    .defaults = { .adagrad = CTRT_ADAGRAD_OPTIONS },
     .states = { { .name = "sum" } }, .needs = needs, .initial = initial,
     .coefficient_count = 1, .coefficients = coefficients, .by_step = true,
     .coefficients_at = coefficients_at, .update = update,

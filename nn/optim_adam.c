@@ -11,14 +11,14 @@ _Static_assert(sizeof(ctrt_adam_options) == sizeof(ctrt_adamw_options)
                "the options of both have the same members");
 
 static const struct optim_option options[] = {
-    OPTIM_OPTION(ctrt_adam_options, lr, OPTIM_AT_LEAST_0, 1e-3),
-    OPTIM_OPTION(ctrt_adam_options, beta1, OPTIM_BELOW_1, 0.9),
-    OPTIM_OPTION(ctrt_adam_options, beta2, OPTIM_BELOW_1, 0.999),
-    OPTIM_OPTION(ctrt_adam_options, epsilon, OPTIM_AT_LEAST_0, 1e-8),
-    OPTIM_OPTION(ctrt_adam_options, weight_decay, OPTIM_AT_LEAST_0, 0),
-    OPTIM_OPTION(ctrt_adam_options, maximize, OPTIM_FLAG, 0),
-    OPTIM_OPTION(ctrt_adam_options, amsgrad, OPTIM_FLAG, 0),
-    { NULL, 0, 0, 0 },
+    OPTIM_OPTION(ctrt_adam_options, lr, OPTIM_AT_LEAST_0),
+    OPTIM_OPTION(ctrt_adam_options, beta1, OPTIM_BELOW_1),
+    OPTIM_OPTION(ctrt_adam_options, beta2, OPTIM_BELOW_1),
+    OPTIM_OPTION(ctrt_adam_options, epsilon, OPTIM_AT_LEAST_0),
+    OPTIM_OPTION(ctrt_adam_options, weight_decay, OPTIM_AT_LEAST_0),
+    OPTIM_OPTION(ctrt_adam_options, maximize, OPTIM_FLAG),
+    OPTIM_OPTION(ctrt_adam_options, amsgrad, OPTIM_FLAG),
+    { NULL, 0, 0 },
 };
 
 enum { MEAN, SQUARE, LARGEST };                             /* states */
@@ -112,13 +112,14 @@ static bool adamw_fused(union optim_attributes *out, const union optim_options *
     return fused_attributes(out, options, step, replayed, true);
 }
 
-#define ADAM(id, text)                                                                                              \
+#define ADAM(id, ID, text)                                                                                          \
     const struct optim_kind optim_##id = {                                                                          \
         .name = text, .options = options, .options_bytes = sizeof(ctrt_##id##_options),                             \
+        .defaults = { .id = CTRT_##ID##_OPTIONS },                                                                  \
         .states = { { .name = "exp_avg" }, { .name = "exp_avg_sq" }, { .name = "max_exp_avg_sq" } },                \
         .needs = needs, .coefficient_count = COEFFICIENTS, .coefficients = id##_coefficients, .by_step = true,      \
-        .coefficients_at = coefficients_at, .update = id##_update, .fused = OP_adam_step,                         \
+        .coefficients_at = coefficients_at, .update = id##_update, .fused = OP_adam_step,                           \
         .fused_attributes = id##_fused,                                                                             \
     }
-ADAM(adam, "Adam");
-ADAM(adamw, "AdamW");
+ADAM(adam, ADAM, "Adam");
+ADAM(adamw, ADAMW, "AdamW");

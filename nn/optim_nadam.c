@@ -5,15 +5,15 @@
 #include <math.h>
 
 static const struct optim_option options[] = {
-    OPTIM_OPTION(ctrt_nadam_options, lr, OPTIM_AT_LEAST_0, 2e-3),
-    OPTIM_OPTION(ctrt_nadam_options, beta1, OPTIM_BELOW_1, 0.9),
-    OPTIM_OPTION(ctrt_nadam_options, beta2, OPTIM_BELOW_1, 0.999),
-    OPTIM_OPTION(ctrt_nadam_options, epsilon, OPTIM_AT_LEAST_0, 1e-8),
-    OPTIM_OPTION(ctrt_nadam_options, weight_decay, OPTIM_AT_LEAST_0, 0),
-    OPTIM_OPTION(ctrt_nadam_options, momentum_decay, OPTIM_AT_LEAST_0, 4e-3),
-    OPTIM_OPTION(ctrt_nadam_options, decoupled_weight_decay, OPTIM_FLAG, 0),
-    OPTIM_OPTION(ctrt_nadam_options, maximize, OPTIM_FLAG, 0),
-    { NULL, 0, 0, 0 },
+    OPTIM_OPTION(ctrt_nadam_options, lr, OPTIM_AT_LEAST_0),
+    OPTIM_OPTION(ctrt_nadam_options, beta1, OPTIM_BELOW_1),
+    OPTIM_OPTION(ctrt_nadam_options, beta2, OPTIM_BELOW_1),
+    OPTIM_OPTION(ctrt_nadam_options, epsilon, OPTIM_AT_LEAST_0),
+    OPTIM_OPTION(ctrt_nadam_options, weight_decay, OPTIM_AT_LEAST_0),
+    OPTIM_OPTION(ctrt_nadam_options, momentum_decay, OPTIM_AT_LEAST_0),
+    OPTIM_OPTION(ctrt_nadam_options, decoupled_weight_decay, OPTIM_FLAG),
+    OPTIM_OPTION(ctrt_nadam_options, maximize, OPTIM_FLAG),
+    { NULL, 0, 0 },
 };
 
 enum { MEAN, SQUARE, PRODUCT };                             /* states; PRODUCT: of the momentums of all steps */
@@ -111,6 +111,7 @@ static ctrt_status update(struct optim_update *u)
 
 const struct optim_kind optim_nadam = {
     .name = "NAdam", .options = options, .options_bytes = sizeof(ctrt_nadam_options),
+    .defaults = { .nadam = CTRT_NADAM_OPTIONS },
     .states = { { .name = "exp_avg" }, { .name = "exp_avg_sq" }, { .name = "mu_product", .scalar = true } },
     .needs = needs, .initial = initial,
     .coefficient_count = COEFFICIENTS, .coefficients = coefficients, .by_step = true,

@@ -4,14 +4,14 @@
 #include "nn/optim.h"
 
 static const struct optim_option options[] = {
-    OPTIM_OPTION(ctrt_rmsprop_options, lr, OPTIM_AT_LEAST_0, 1e-2),
-    OPTIM_OPTION(ctrt_rmsprop_options, alpha, OPTIM_AT_LEAST_0, 0.99),
-    OPTIM_OPTION(ctrt_rmsprop_options, epsilon, OPTIM_AT_LEAST_0, 1e-8),
-    OPTIM_OPTION(ctrt_rmsprop_options, weight_decay, OPTIM_AT_LEAST_0, 0),
-    OPTIM_OPTION(ctrt_rmsprop_options, momentum, OPTIM_AT_LEAST_0, 0),
-    OPTIM_OPTION(ctrt_rmsprop_options, centered, OPTIM_FLAG, 0),
-    OPTIM_OPTION(ctrt_rmsprop_options, maximize, OPTIM_FLAG, 0),
-    { NULL, 0, 0, 0 },
+    OPTIM_OPTION(ctrt_rmsprop_options, lr, OPTIM_AT_LEAST_0),
+    OPTIM_OPTION(ctrt_rmsprop_options, alpha, OPTIM_AT_LEAST_0),
+    OPTIM_OPTION(ctrt_rmsprop_options, epsilon, OPTIM_AT_LEAST_0),
+    OPTIM_OPTION(ctrt_rmsprop_options, weight_decay, OPTIM_AT_LEAST_0),
+    OPTIM_OPTION(ctrt_rmsprop_options, momentum, OPTIM_AT_LEAST_0),
+    OPTIM_OPTION(ctrt_rmsprop_options, centered, OPTIM_FLAG),
+    OPTIM_OPTION(ctrt_rmsprop_options, maximize, OPTIM_FLAG),
+    { NULL, 0, 0 },
 };
 
 enum { SQUARE, BUFFER, MEAN };                              /* states */
@@ -55,6 +55,7 @@ static ctrt_status update(struct optim_update *u)
 
 const struct optim_kind optim_rmsprop = {
     .name = "RMSprop", .options = options, .options_bytes = sizeof(ctrt_rmsprop_options),
+    .defaults = { .rmsprop = CTRT_RMSPROP_OPTIONS },
     .states = { { .name = "square_avg" }, { .name = "momentum_buffer" }, { .name = "grad_avg" } }, .needs = needs,
     .coefficient_count = 1, .coefficients = coefficients, .update = update,
 };

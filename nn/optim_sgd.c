@@ -4,13 +4,13 @@
 #include "nn/optim.h"
 
 static const struct optim_option options[] = {
-    OPTIM_OPTION(ctrt_sgd_options, lr, OPTIM_AT_LEAST_0, 1e-3),
-    OPTIM_OPTION(ctrt_sgd_options, momentum, OPTIM_AT_LEAST_0, 0),
-    OPTIM_OPTION(ctrt_sgd_options, dampening, OPTIM_FINITE, 0),
-    OPTIM_OPTION(ctrt_sgd_options, weight_decay, OPTIM_AT_LEAST_0, 0),
-    OPTIM_OPTION(ctrt_sgd_options, nesterov, OPTIM_FLAG, 0),
-    OPTIM_OPTION(ctrt_sgd_options, maximize, OPTIM_FLAG, 0),
-    { NULL, 0, 0, 0 },
+    OPTIM_OPTION(ctrt_sgd_options, lr, OPTIM_AT_LEAST_0),
+    OPTIM_OPTION(ctrt_sgd_options, momentum, OPTIM_AT_LEAST_0),
+    OPTIM_OPTION(ctrt_sgd_options, dampening, OPTIM_FINITE),
+    OPTIM_OPTION(ctrt_sgd_options, weight_decay, OPTIM_AT_LEAST_0),
+    OPTIM_OPTION(ctrt_sgd_options, nesterov, OPTIM_FLAG),
+    OPTIM_OPTION(ctrt_sgd_options, maximize, OPTIM_FLAG),
+    { NULL, 0, 0 },
 };
 
 static ctrt_status check(const union optim_options *options, const char *who, ctrt_status refusal)
@@ -72,7 +72,8 @@ static bool fused_attributes(union optim_attributes *out, const union optim_opti
 }
 
 const struct optim_kind optim_sgd = {
-    .name = "SGD", .options = options, .options_bytes = sizeof(ctrt_sgd_options), .check = check,
+    .name = "SGD", .options = options, .options_bytes = sizeof(ctrt_sgd_options),
+    .defaults = { .sgd = CTRT_SGD_OPTIONS }, .check = check,
     .states = { { .name = "momentum_buffer" } }, .needs = needs,
     .coefficient_count = 1, .coefficients = coefficients, .first_differs = first_differs, .update = update,
     .fused = OP_sgd_step, .fused_attributes = fused_attributes,

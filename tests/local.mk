@@ -44,7 +44,7 @@ TSAN_TESTS     =
 
 TREE_TESTS += tests/descriptors.sh tests/headers.sh tests/layers.sh tests/macros.sh tests/exports.sh \
               tests/abi/abidiff.sh
-EXTRA_DIST += tests/descriptors.sh tests/headers.sh tests/layers.sh tests/macros.sh tests/exports.sh \
+EXTRA_DIST += tests/options.h tests/descriptors.sh tests/headers.sh tests/layers.sh tests/macros.sh tests/exports.sh \
               tests/installed.c tests/installed.sh tests/lib.sh tests/lsan.supp tests/run.sh tests/tsan.supp
 
 # Reference data, and the scripts that create it.

@@ -25,6 +25,15 @@ static inline double option_value(double given, double otherwise)
     return given == 0 ? otherwise : given == CTRT_ZERO ? 0 : given;
 }
 
+/* struct_size.c: structs that can grow, whose first member is their size (see ctrt/base.h). `own`, of `bytes` bytes,
+ * has the type that this library was compiled with.
+ *
+ * struct_read copies the members that `given` has over `own`, which has the defaults; NULL: none. `argument` names it
+ * in messages. struct_write copies `own` to the members that `out` has, and sets the others to 0; `out` NULL is
+ * CTRT_ERR_INVALID_ARGUMENT. Both return CTRT_ERR_INVALID_ARGUMENT for a struct without a size. */
+ctrt_status struct_read(void *own, size_t bytes, const void *given, const char *who, const char *argument);
+ctrt_status struct_write(void *out, const void *own, size_t bytes, const char *who, const char *argument);
+
 /* Returns CTRT_ERR_INVALID_ARGUMENT with the message "FUNCTION: ARGUMENT is NULL". */
 ctrt_status fail_null(const char *function, const char *argument);
 

@@ -13,7 +13,10 @@ static ctrt_status train(ctrt_module **model, ctrt_optimizer **optimizer, ctrt_t
     CTRT_TRY(ctrt_device_get(&device, "template:0"));
     CTRT_TRY(ctrt_sequential_new(model, CTRT_MODULES(CTRT_NEW(linear, 16, 32, true, device), CTRT_NEW(relu),
                                                      CTRT_NEW(linear, 32, 4, true, device))));
-    CTRT_TRY(ctrt_sgd_new(optimizer, *model, &(ctrt_sgd_options){ .lr = 0.1, .momentum = 0.9 }));
+    ctrt_sgd_options sgd = CTRT_SGD_OPTIONS;
+    sgd.lr = 0.1;
+    sgd.momentum = 0.9;
+    CTRT_TRY(ctrt_sgd_new(optimizer, *model, &sgd));
     CTRT_TRY(ctrt_randn(x, CTRT_SHAPE(64, 16), CTRT_F32, device));
     CTRT_TRY(ctrt_argmax(y, *x, CTRT_DIMS(1), false));          /* task: the quarter that contains the largest number */
     CTRT_TRY(ctrt_floor_divide_scalar(y, *y, ctrt_int(4)));

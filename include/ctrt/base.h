@@ -69,7 +69,20 @@ struct ctrt_block_ { bool was, once; };
 #define CTRT_BLOCK_LEAVE_(leave, call) \
     static inline void leave(struct ctrt_block_ *block) { (void)block; (void)(call); }
 
-/* ---- options ----
+/* ---- structs that can grow ----
+ *
+ * Later versions append members to structs of options, states and statistics. Therefore these structs begin with their
+ * size in the program's header, `size`, and the library reads and writes no more than that. A macro that has the type's
+ * name in capitals initializes such a struct with its size and all defaults:
+ *
+ *     ctrt_sgd_options options = CTRT_SGD_OPTIONS;
+ *     options.momentum = 0.9;
+ *
+ * Members that the program's header lacks have their defaults. A member that this library lacks has to be 0, else the
+ * call returns CTRT_ERR_NOT_SUPPORTED. A struct whose size was not set is CTRT_ERR_INVALID_ARGUMENT. In these structs 0
+ * means 0, unless 0 is not a possible value.
+ *
+ * ---- options without a size ----
  *
  * An option struct whose bytes are all 0 selects all defaults. Where a comment documents a default for 0 ("0:
  * 1e-3"), of a struct member or of an argument, 0 selects that default, and CTRT_ZERO stands for the number 0. For

@@ -13,10 +13,14 @@ typedef struct ctrt_optimizer ctrt_optimizer;
 
 /* ---- options -----------------------------------------------------------------------------------------------------
  *
- * Names, meanings and defaults are PyTorch's, with one exception: ctrt_adamw_options.weight_decay. 0 selects the
- * default in the comment; members without such a comment are 0 by default. CTRT_ZERO stands for the number 0 where
- * there is a default. Numbers are finite and at least 0; beta1 and beta2 are below 1; dampening may be negative. Other
- * values are CTRT_ERR_INVALID_ARGUMENT, with a message that names the option and its range.
+ * Names, meanings and defaults are PyTorch's. A struct of options is initialized with all defaults by the macro with
+ * its name in capitals (see "structs that can grow" in ctrt/base.h); then members are changed:
+ *
+ *     ctrt_adamw_options options = CTRT_ADAMW_OPTIONS;
+ *     options.lr = 3e-4;
+ *
+ * Numbers are finite and at least 0; beta1 and beta2 are below 1; dampening may be negative. Other values are
+ * CTRT_ERR_INVALID_ARGUMENT, with a message that names the option and its range.
  *
  * weight_decay is an L2 penalty, added to the gradient as weight_decay * parameter, unless the text says decoupled:
  * the parameter is then multiplied by 1 - lr * weight_decay (Loshchilov and Hutter 2019). `maximize` negates the
@@ -24,60 +28,72 @@ typedef struct ctrt_optimizer ctrt_optimizer;
 
 /* Stochastic gradient descent, with momentum as Sutskever et al. (2013) describe it. */
 typedef struct ctrt_sgd_options {
-    double lr;                          /* 0: 1e-3 */
+    size_t size;
+    double lr;                          /* 1e-3 */
     double momentum, dampening, weight_decay;
     bool nesterov;                      /* requires momentum > 0 and dampening 0 */
     bool maximize;
 } ctrt_sgd_options;
+#define CTRT_SGD_OPTIONS { sizeof(ctrt_sgd_options), 1e-3, 0, 0, 0, false, false }
 
 /* Adam (Kingma and Ba 2015). */
 typedef struct ctrt_adam_options {
-    double lr;                          /* 0: 1e-3 */
-    double beta1, beta2;                /* 0: 0.9, 0.999 */
-    double epsilon;                     /* 0: 1e-8 */
+    size_t size;
+    double lr;                          /* 1e-3 */
+    double beta1, beta2;                /* 0.9, 0.999 */
+    double epsilon;                     /* 1e-8 */
     double weight_decay;
     bool maximize;
     bool amsgrad;                       /* divides by the largest second moment so far (Reddi et al. 2018) */
 } ctrt_adam_options;
+#define CTRT_ADAM_OPTIONS { sizeof(ctrt_adam_options), 1e-3, 0.9, 0.999, 1e-8, 0, false, false }
 
 /* AdamW (Loshchilov and Hutter 2019): Adam with decoupled weight decay. */
 typedef struct ctrt_adamw_options {
-    double lr;                          /* 0: 1e-3 */
-    double beta1, beta2;                /* 0: 0.9, 0.999 */
-    double epsilon;                     /* 0: 1e-8 */
-    double weight_decay;                /* decoupled; default 0, unlike PyTorch's 0.01 */
+    size_t size;
+    double lr;                          /* 1e-3 */
+    double beta1, beta2;                /* 0.9, 0.999 */
+    double epsilon;                     /* 1e-8 */
+    double weight_decay;                /* 0.01, decoupled */
     bool maximize;
     bool amsgrad;
 } ctrt_adamw_options;
+#define CTRT_ADAMW_OPTIONS { sizeof(ctrt_adamw_options), 1e-3, 0.9, 0.999, 1e-8, 0.01, false, false }
 
 /* RMSprop (Tieleman and Hinton 2012); `centered` divides by the estimated standard deviation (Graves 2013). */
 typedef struct ctrt_rmsprop_options {
-    double lr;                          /* 0: 1e-2 */
-    double alpha;                       /* 0: 0.99 */
-    double epsilon;                     /* 0: 1e-8 */
+    size_t size;
+    double lr;                          /* 1e-2 */
+    double alpha;                       /* 0.99 */
+    double epsilon;                     /* 1e-8 */
     double weight_decay, momentum;
     bool centered, maximize;
 } ctrt_rmsprop_options;
+#define CTRT_RMSPROP_OPTIONS { sizeof(ctrt_rmsprop_options), 1e-2, 0.99, 1e-8, 0, 0, false, false }
 
 /* Adagrad (Duchi et al. 2011). The rate of step t is lr / (1 + (t - 1) lr_decay). */
 typedef struct ctrt_adagrad_options {
-    double lr;                          /* 0: 1e-2 */
+    size_t size;
+    double lr;                          /* 1e-2 */
     double lr_decay, weight_decay;
     double initial_accumulator_value;   /* the sum of squares before the first step */
-    double epsilon;                     /* 0: 1e-10 */
+    double epsilon;                     /* 1e-10 */
     bool maximize;
 } ctrt_adagrad_options;
+#define CTRT_ADAGRAD_OPTIONS { sizeof(ctrt_adagrad_options), 1e-2, 0, 0, 0, 1e-10, false }
 
 /* NAdam (Dozat 2016): Adam with Nesterov momentum. */
 typedef struct ctrt_nadam_options {
-    double lr;                          /* 0: 2e-3 */
-    double beta1, beta2;                /* 0: 0.9, 0.999 */
-    double epsilon;                     /* 0: 1e-8 */
+    size_t size;
+    double lr;                          /* 2e-3 */
+    double beta1, beta2;                /* 0.9, 0.999 */
+    double epsilon;                     /* 1e-8 */
     double weight_decay;
-    double momentum_decay;              /* 0: 4e-3 */
+    double momentum_decay;              /* 4e-3 */
     bool decoupled_weight_decay;        /* weight_decay is decoupled */
     bool maximize;
 } ctrt_nadam_options;
+#define CTRT_NADAM_OPTIONS { sizeof(ctrt_nadam_options), 2e-3, 0.9, 0.999, 1e-8, 0, 4e-3, false, false }
 
 /* ---- creation ---------------------------------------------------------------------------------------------------- */
 
@@ -99,8 +115,7 @@ CTRT_API void ctrt_optimizer_release(ctrt_optimizer **optimizer);
 /* ---- groups: parameters with options of their own ---------------------------------------------------------------- */
 
 /* Add a group with leaf tensors as ctrt_optimizer_add does, at any time. Its number is the previous count of groups.
- * `options` are those of a constructor, so 0 selects the default and not the value of group 0; NULL: the options that
- * group 0 has now. CTRT_ERR_STATE if another constructor created the optimizer. */
+ * `options` NULL: those that group 0 has now. CTRT_ERR_STATE if another constructor created the optimizer. */
 CTRT_API ctrt_status ctrt_sgd_add_group(ctrt_optimizer *optimizer, ctrt_tensor *const *parameters, int count,
                                         const ctrt_sgd_options *options);
 CTRT_API ctrt_status ctrt_adam_add_group(ctrt_optimizer *optimizer, ctrt_tensor *const *parameters, int count,

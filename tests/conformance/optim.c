@@ -14,23 +14,31 @@ struct recipe {
     ctrt_adamw_options adamw;
 };
 
+#define SGD .size = sizeof(ctrt_sgd_options)
+#define ADAMW(rate, negated)                                                                                \
+    { .size = sizeof(ctrt_adamw_options), .lr = rate, .beta1 = 0.9, .beta2 = 0.999, .epsilon = 1e-8,        \
+      .maximize = negated }
+
 static const struct recipe recipes[] = {
-    { .name = "plain", .sgd = { .lr = 0.1 } },
-    { .name = "momentum", .sgd = { .lr = 0.1, .momentum = 0.9 } },
+    { .name = "plain", .sgd = { SGD, .lr = 0.1 } },
+    { .name = "momentum", .sgd = { SGD, .lr = 0.1, .momentum = 0.9 } },
     { .name = "dampening, decay",
-      .sgd = { .lr = 0.1, .momentum = 0.9, .dampening = 0.5, .weight_decay = 0.05 } },
-    { .name = "nesterov", .sgd = { .lr = 0.1, .momentum = 0.9, .weight_decay = 0.05, .nesterov = true } },
-    { .name = "maximize", .sgd = { .lr = 0.1, .momentum = 0.5, .maximize = true } },
-    { .name = "adamw", .adam = true, .adamw = { .lr = 0.01 } },
+      .sgd = { SGD, .lr = 0.1, .momentum = 0.9, .dampening = 0.5, .weight_decay = 0.05 } },
+    { .name = "nesterov", .sgd = { SGD, .lr = 0.1, .momentum = 0.9, .weight_decay = 0.05, .nesterov = true } },
+    { .name = "maximize", .sgd = { SGD, .lr = 0.1, .momentum = 0.5, .maximize = true } },
+    { .name = "adamw", .adam = true, .adamw = ADAMW(0.01, false) },
     { .name = "adamw, decay",
       .adam = true,
-      .adamw = { .lr = 0.01, .beta1 = 0.8, .beta2 = 0.95, .epsilon = 1e-3, .weight_decay = 0.1 } },
+      .adamw = { .size = sizeof(ctrt_adamw_options), .lr = 0.01, .beta1 = 0.8, .beta2 = 0.95, .epsilon = 1e-3,
+                 .weight_decay = 0.1 } },
     /* Gradients whose squares underflow in f16. */
-    { .name = "adamw, small gradients", .adam = true, .gradient = 1.0 / 2048, .adamw = { .lr = 0.01 } },
-    { .name = "momentum, small gradients", .gradient = 1.0 / 2048, .sgd = { .lr = 100, .momentum = 0.9 } },
-    { .name = "adamw, maximize", .adam = true, .adamw = { .lr = 0.01, .maximize = true } },
+    { .name = "adamw, small gradients", .adam = true,
+      .gradient = 1.0 / 2048, .adamw = ADAMW(0.01, false) },
+    { .name = "momentum, small gradients", .gradient = 1.0 / 2048, .sgd = { SGD, .lr = 100, .momentum = 0.9 } },
+    { .name = "adamw, maximize", .adam = true, .adamw = ADAMW(0.01, true) },
 };
-static const struct recipe scaled = { .name = "scaled steps", .adam = true, .scaled = true, .adamw = { .lr = 0.01 } };
+static const struct recipe scaled = { .name = "scaled steps", .adam = true, .scaled = true,
+                                      .adamw = ADAMW(0.01, false) };
 
 static void sgd_reference(const ctrt_sgd_options *o, int step, double *p, double g, double *buffer)
 {
@@ -44,13 +52,11 @@ static void sgd_reference(const ctrt_sgd_options *o, int step, double *p, double
 
 static void adamw_reference(const ctrt_adamw_options *o, int step, double *p, double g, double *m, double *v)
 {
-    double beta1 = o->beta1 != 0 ? o->beta1 : 0.9, beta2 = o->beta2 != 0 ? o->beta2 : 0.999,
-           epsilon = o->epsilon != 0 ? o->epsilon : 1e-8;
     g = o->maximize ? -g : g;
     *p *= 1 - o->lr * o->weight_decay;
-    *m = beta1 * *m + (1 - beta1) * g;
-    *v = beta2 * *v + (1 - beta2) * g * g;
-    *p -= o->lr * (*m / (1 - pow(beta1, step))) / (sqrt(*v / (1 - pow(beta2, step))) + epsilon);
+    *m = o->beta1 * *m + (1 - o->beta1) * g;
+    *v = o->beta2 * *v + (1 - o->beta2) * g * g;
+    *p -= o->lr * (*m / (1 - pow(o->beta1, step))) / (sqrt(*v / (1 - pow(o->beta2, step))) + o->epsilon);
 }
 
 /* A step of the scaler, which must have this scale and these counts of skipped steps afterwards. */

@@ -25,6 +25,8 @@
 #include <time.h>
 #include <unistd.h>
 
+#include "../options.h"
+
 enum { FEATURES = 16, ROWS = 4, FAULT_STEP = 5 };
 
 static double seconds(void)
@@ -110,7 +112,7 @@ static ctrt_status train(bool *ends, double *since, const char *fault, int rank_
     CTRT_TRY(ctrt_device_get(&cpu, "cpu"));
     CTRT_TRY(ctrt_linear_new(&module, FEATURES, FEATURES, true, cpu));
     CTRT_TRY(ctrt_parallel_new(&net, module, "distributed", NULL, 0));
-    CTRT_TRY(ctrt_sgd_new(&optimizer, net, &(ctrt_sgd_options){ .lr = 0.01 }));
+    CTRT_TRY(ctrt_sgd_new(&optimizer, net, SGD(.lr = 0.01)));
     CTRT_TRY(ctrt_randn(&batch[0], CTRT_SHAPE(ROWS, FEATURES), CTRT_F32, cpu));
     CTRT_TRY(ctrt_randn(&batch[1], CTRT_SHAPE(ROWS, FEATURES), CTRT_F32, cpu));
     const bool mine = ctrt_comm_rank(ctrt_parallel_comm(net)) == rank_of_fault;

@@ -23,6 +23,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include "../options.h"
 #include "../unit/folder.h"
 
 enum { FEATURES = 6, HIDDEN = 12, ROWS = 8, TEST_ROWS = 256 };
@@ -242,7 +243,7 @@ static ctrt_status train(int64_t steps, char **faults)
     CTRT_TRY(ctrt_device_get(&cpu, "cpu"));
     CTRT_TRY(network_new(&module, cpu));
     CTRT_TRY(ctrt_parallel_new(&net, module, "distributed", NULL, 0));
-    CTRT_TRY(ctrt_adamw_new(&optimizer, net, &(ctrt_adamw_options){ .lr = 0.003, .weight_decay = 0.01 }));
+    CTRT_TRY(ctrt_adamw_new(&optimizer, net, ADAMW(.lr = 0.003, .weight_decay = 0.01)));
     CTRT_TRY(ctrt_comm_environment(&rank, NULL, NULL, NULL));
     if (joins == NULL)
         find_fault(&fault, faults, rank);

@@ -10,6 +10,7 @@
 
 #include <ctrt/ctrt.h>
 
+#include "../options.h"
 #include "../reference/ref.h"
 #include "../unit/block_module.h"
 #include "../unit/tap.h"
@@ -124,11 +125,11 @@ static void fill(ctrt_module *net, const struct ref_file *ref, ctrt_device *devi
 static ctrt_status optimizer_new(ctrt_optimizer **out, ctrt_module *net, const struct ref_file *ref, const char *kind)
 {
     if (strcmp(kind, "sgd") == 0)
-        return ctrt_sgd_new(out, net, &(ctrt_sgd_options){ .lr = hyper(ref, "lr"), .momentum = hyper(ref, "momentum"),
-                                                           .weight_decay = hyper(ref, "weight_decay") });
-    return ctrt_adamw_new(out, net, &(ctrt_adamw_options){ .lr = hyper(ref, "lr"), .beta1 = hyper(ref, "beta1"),
-                                                           .beta2 = hyper(ref, "beta2"), .epsilon = hyper(ref, "eps"),
-                                                           .weight_decay = hyper(ref, "weight_decay") });
+        return ctrt_sgd_new(out, net, SGD(.lr = hyper(ref, "lr"), .momentum = hyper(ref, "momentum"),
+                                          .weight_decay = hyper(ref, "weight_decay")));
+    return ctrt_adamw_new(out, net, ADAMW(.lr = hyper(ref, "lr"), .beta1 = hyper(ref, "beta1"),
+                                          .beta2 = hyper(ref, "beta2"), .epsilon = hyper(ref, "eps"),
+                                          .weight_decay = hyper(ref, "weight_decay")));
 }
 
 static void check_gradient_norms(ctrt_module *net, const struct ref_file *ref, int step)

@@ -33,19 +33,19 @@ KINDS = {
         ("decoupled_weight_decay", "maximize"),
     ),
 }
-# 0 is used only for options whose default is 0, because in ctrt 0 selects the default.
+# Values of each option, also 0.
 VALUES = {
-    "lr": (0.001, 0.01, 0.1),
+    "lr": (0.001, 0.01, 0.1, 0.0),
     "momentum": (0.0, 0.5, 0.9),
     "dampening": (0.0, 0.0, 0.3),
     "weight_decay": (0.0, 0.01, 0.1),
-    "beta1": (0.9, 0.5),
+    "beta1": (0.9, 0.5, 0.0),
     "beta2": (0.999, 0.9),
     "epsilon": (1e-8, 1e-3),
-    "alpha": (0.99, 0.75),
+    "alpha": (0.99, 0.75, 0.0),
     "lr_decay": (0.0, 0.5),
     "initial_accumulator_value": (0.0, 0.25),
-    "momentum_decay": (4e-3, 0.5),
+    "momentum_decay": (4e-3, 0.5, 0.0),
 }
 
 
@@ -57,8 +57,10 @@ def make(r):
     given.update({flag: r.random() < 0.3 for flag in flags})
     if name == "sgd" and not (given["momentum"] > 0 and given["dampening"] == 0):
         given["nesterov"] = False
-    fields = [(number, c.c_double) for number in numbers] + [(flag, c.c_bool) for flag in flags]
-    options = type("Options", (c.Structure,), {"_fields_": fields})(**given)
+    fields = ([("size", c.c_size_t)] + [(number, c.c_double) for number in numbers] +
+              [(flag, c.c_bool) for flag in flags])
+    of = type("Options", (c.Structure,), {"_fields_": fields})
+    options = of(size=c.sizeof(of), **given)
     arguments = dict(given, foreach=False)
     if "beta1" in arguments:
         arguments["betas"] = (arguments.pop("beta1"), arguments.pop("beta2"))

@@ -5,6 +5,7 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "../options.h"
 #include "bad-input.h"
 
 /* ---- autograd ---- */
@@ -176,14 +177,14 @@ static void optimizers(void)
     ctrt_tensor *pair[2] = { p.leaf, NULL }, *borrowed = NULL;
     double norm = 0;
     NULL_IN2(ctrt_sgd_add_group, p.sgd, pair, 1, NULL);
-    BAD(INVALID_ARGUMENT, ctrt_sgd_new(NULL, p.linear, &(ctrt_sgd_options){ .lr = 0.1 }),
-        ctrt_sgd_new(&optimizer, p.linear, &(ctrt_sgd_options){ .lr = 0.1, .nesterov = true }),
-        ctrt_sgd_new(&optimizer, NULL, &(ctrt_sgd_options){ .nesterov = true, .momentum = 0.9, .dampening = 0.1 }),
-        ctrt_sgd_new(&optimizer, NULL, &(ctrt_sgd_options){ .nesterov = true, .momentum = CTRT_ZERO }),
+    BAD(INVALID_ARGUMENT, ctrt_sgd_new(NULL, p.linear, SGD(.lr = 0.1)),
+        ctrt_sgd_new(&optimizer, p.linear, SGD(.lr = 0.1, .nesterov = true)),
+        ctrt_sgd_new(&optimizer, NULL, SGD(.nesterov = true, .momentum = 0.9, .dampening = 0.1)),
+        ctrt_sgd_new(&optimizer, NULL, SGD(.nesterov = true, .momentum = 0)),
         ctrt_adamw_new(NULL, p.linear, NULL), ctrt_adam_new(NULL, p.linear, NULL),
         ctrt_rmsprop_new(NULL, p.linear, NULL), ctrt_adagrad_new(NULL, p.linear, NULL),
         ctrt_nadam_new(NULL, p.linear, NULL),
-        ctrt_sgd_add_group(p.sgd, pair, 1, &(ctrt_sgd_options){ .nesterov = true }));
+        ctrt_sgd_add_group(p.sgd, pair, 1, SGD(.nesterov = true)));
     BAD(STATE, ctrt_adam_add_group(p.sgd, pair, 1, NULL), ctrt_adamw_add_group(p.sgd, pair, 1, NULL),
         ctrt_rmsprop_add_group(p.sgd, pair, 1, NULL), ctrt_adagrad_add_group(p.sgd, pair, 1, NULL),
         ctrt_nadam_add_group(p.sgd, pair, 1, NULL));

@@ -3,6 +3,7 @@
 #ifndef CTRT_TESTS_CAPTURE_CHECK_H
 #define CTRT_TESTS_CAPTURE_CHECK_H
 
+#include "../options.h"
 #include "calls.h"
 #include "rank_check.h"
 
@@ -34,7 +35,7 @@ struct training {
  * are copied; NULL: `make` creates a module. */
 static inline void training_new(struct training *t, struct rank *rank, net_function make, ctrt_module *like)
 {
-    const ctrt_adamw_options options = { .lr = 0.02, .weight_decay = 0.01 };
+    const ctrt_adamw_options options = *ADAMW(.lr = 0.02, .weight_decay = 0.01);
     *t = (struct training){ 0 };
     if (!CHECK_OK(like != NULL ? ctrt_module_copy(&t->module, like, rank->device) : make(&t->module, rank->device))
         || !CHECK_OK(ctrt_parallel_new_comm(&t->net, t->module, "distributed", rank->comm)))

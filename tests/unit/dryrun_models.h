@@ -3,6 +3,7 @@
 #ifndef CTRT_TESTS_DRYRUN_MODELS_H
 #define CTRT_TESTS_DRYRUN_MODELS_H
 
+#include "../options.h"
 #include "calls.h"
 #include "ctrt/ctrt.h"
 
@@ -72,14 +73,14 @@ struct training {
 
 static inline ctrt_status training_optimizer(ctrt_optimizer **out, ctrt_module *net, enum optimizer_kind kind)
 {
-    const ctrt_sgd_options sgd = { .lr = 0.01, .momentum = kind == MOMENTUM ? 0.9 : 0 };
+    const ctrt_sgd_options sgd = *SGD(.lr = 0.01, .momentum = kind == MOMENTUM ? 0.9 : 0);
     switch (kind) {
     case ADAMW:   return ctrt_adamw_new(out, net, NULL);
-    case AMSGRAD: return ctrt_adamw_new(out, net, &(ctrt_adamw_options){ .weight_decay = 0.01, .amsgrad = true });
-    case RMSPROP: return ctrt_rmsprop_new(out, net, &(ctrt_rmsprop_options){ .momentum = 0.5, .centered = true });
-    case ADAGRAD: return ctrt_adagrad_new(out, net, &(ctrt_adagrad_options){ .lr_decay = 0.25 });
+    case AMSGRAD: return ctrt_adamw_new(out, net, ADAMW(.weight_decay = 0.01, .amsgrad = true));
+    case RMSPROP: return ctrt_rmsprop_new(out, net, RMSPROP(.momentum = 0.5, .centered = true));
+    case ADAGRAD: return ctrt_adagrad_new(out, net, ADAGRAD(.lr_decay = 0.25));
     case NADAM:
-        return ctrt_nadam_new(out, net, &(ctrt_nadam_options){ .weight_decay = 0.01, .decoupled_weight_decay = true });
+        return ctrt_nadam_new(out, net, NADAM(.weight_decay = 0.01, .decoupled_weight_decay = true));
     default:      return ctrt_sgd_new(out, net, &sgd);
     }
 }

@@ -3,6 +3,7 @@
 #ifndef CTRT_TESTS_LOSS_TRAIN_H
 #define CTRT_TESTS_LOSS_TRAIN_H
 
+#include "../options.h"
 #include "calls.h"
 #include "loss_check.h"
 
@@ -23,7 +24,7 @@ static inline void training_new(struct training *t, ctrt_module *net, ctrt_devic
 {
     *t = (struct training){ .net = net, .function = function, .from = from, .rows = rows };
     loss_batch(t->inputs, device, 0, from, rows);
-    CHECK_OK(ctrt_sgd_new(&t->optimizer, net, &(ctrt_sgd_options){ .lr = 0.01, .momentum = 0.9 }));
+    CHECK_OK(ctrt_sgd_new(&t->optimizer, net, SGD(.lr = 0.01, .momentum = 0.9)));
 }
 
 static inline void training_free(struct training *t)

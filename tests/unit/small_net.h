@@ -5,6 +5,7 @@
 
 #include <math.h>
 
+#include "../options.h"
 #include "calls.h"
 #include "tensors.h"
 
@@ -18,8 +19,8 @@ static inline ctrt_status small_net_new(ctrt_module **out)
 static inline ctrt_status small_net_optimizer(ctrt_optimizer **out, ctrt_module *net, bool adamw)
 {
     if (adamw)
-        return ctrt_adamw_new(out, net, &(ctrt_adamw_options){ .lr = 0.1, .weight_decay = 0.1 });
-    return ctrt_sgd_new(out, net, &(ctrt_sgd_options){ .lr = 0.1, .momentum = 0.9, .dampening = 0.5 });
+        return ctrt_adamw_new(out, net, ADAMW(.lr = 0.1, .weight_decay = 0.1));
+    return ctrt_sgd_new(out, net, SGD(.lr = 0.1, .momentum = 0.9, .dampening = 0.5));
 }
 
 /* Makes training step number `turn` with an input that depends on it, in the dtype of the network. */

@@ -3,6 +3,7 @@
 #ifndef CTRT_TESTS_STRATEGY_CHECK_H
 #define CTRT_TESTS_STRATEGY_CHECK_H
 
+#include "../options.h"
 #include "ctrt/strategy_plugin.h"
 #include "parallel_check.h"
 
@@ -145,8 +146,8 @@ static inline double step(ctrt_module *net, int64_t rows, int turn)
 
 static inline ctrt_status optimizer_new(ctrt_optimizer **out, ctrt_module *net, bool adam)
 {
-    const ctrt_sgd_options sgd = { .lr = 0.05, .momentum = 0.9 };
-    const ctrt_adamw_options adamw = { .lr = 0.01, .weight_decay = 0.01 };
+    const ctrt_sgd_options sgd = *SGD(.lr = 0.05, .momentum = 0.9);
+    const ctrt_adamw_options adamw = *ADAMW(.lr = 0.01, .weight_decay = 0.01);
     return adam ? ctrt_adamw_new(out, net, &adamw) : ctrt_sgd_new(out, net, &sgd);
 }
 

@@ -2,6 +2,7 @@
 /* Automatic mixed precision (ctrt/amp.h): dtypes of results against PyTorch's (tests/reference/autocast.txt), regions,
  * converted parameters, backward passes, functions of the program, threads and dry runs. Captured steps are in
  * tests/integration/test-capture.c. */
+#include "../options.h"
 #include "comm_job.h"
 #include "ctrt/strategy_plugin.h"
 #include "reference/ref.h"
@@ -189,7 +190,7 @@ static double second_loss(const char *strategy, ctrt_comm *comm, ctrt_device *de
         CHECK_OK(ctrt_parallel_new_comm(&net, module, strategy, comm));
     else
         CHECK_OK(ctrt_parallel_new(&net, module, strategy, (ctrt_device *[]){ device, device_named("sim:1") }, 2));
-    CHECK_OK(ctrt_sgd_new(&optimizer, net, &(ctrt_sgd_options){ .lr = 0.5 }));
+    CHECK_OK(ctrt_sgd_new(&optimizer, net, SGD(.lr = 0.5)));
     CHECK_OK(ctrt_autocast_push("sim", NULL));
     for (int i = 0; i < 2; i++) {
         CHECK_OK(ctrt_optimizer_zero_grad(optimizer, true));

@@ -4,6 +4,7 @@
  *
  * The test reads the functions' names from the headers in include/ctrt, and a function that no call names is a
  * failure. */
+#include "../options.h"
 #include "bad-input.h"
 #include "folder.h"
 #include "tap.h"
@@ -139,7 +140,7 @@ static ctrt_status objects_make(void)
         ctrt_ones(&p.leaf, CTRT_SHAPE(2, 3), CTRT_F32, p.cpu), ctrt_tensor_require_grad(p.leaf, true),
         ctrt_ones(&p.image, CTRT_SHAPE(1, 2, 4, 4), CTRT_F32, p.cpu),
         ctrt_ones(&p.filter, CTRT_SHAPE(3, 2, 3, 3), CTRT_F32, p.cpu), ctrt_linear_new(&p.linear, 3, 4, true, p.cpu));
-    CTRT_TRY(ctrt_sgd_new(&p.sgd, p.linear, &(ctrt_sgd_options){ .lr = 0.1 }));
+    CTRT_TRY(ctrt_sgd_new(&p.sgd, p.linear, SGD(.lr = 0.1)));
     /* The device of a test plugin whose memory the host cannot read. */
     CTRT_TRY(ctrt_device_get(&p.other, "fake:0"));
     return ctrt_empty(&p.away, CTRT_SHAPE(2, 3), CTRT_F32, p.other);

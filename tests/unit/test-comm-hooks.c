@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Tests the communication hooks of the strategy `distributed`: f16, bf16 and PowerSGD against PyTorch's
  * (tests/reference/hooks.txt), hooks of the program, and what is sent. */
+#include "../options.h"
 #include "rank_check.h"
 #include "reference/ref.h"
 
@@ -25,7 +26,7 @@ static const struct ref_record *record(struct ref_file *file, const char *prefix
 static void begin(ctrt_module **net, ctrt_optimizer **optimizer, struct rank *rank, struct ref_file *file)
 {
     CTRT_AUTO(module) module = NULL;
-    const ctrt_sgd_options options = { .lr = 0.5 };
+    const ctrt_sgd_options options = *SGD(.lr = 0.5);
     REQUIRE_TRUE(net_new(&module, rank->device) == CTRT_OK);
     for (int i = 0; i < 4; i++) {
         CTRT_AUTO(tensor) value = NULL;
@@ -136,7 +137,7 @@ static void not_compressed(struct rank *rank)
     struct ref_file *file = ref_load("hooks.txt");
     CTRT_AUTO(module) net = NULL, half = NULL, module = NULL;
     CTRT_AUTO(optimizer) optimizer = NULL, of_half = NULL;
-    const ctrt_sgd_options options = { .lr = 0.5 };
+    const ctrt_sgd_options options = *SGD(.lr = 0.5);
     REQUIRE_TRUE(file != NULL);
     REQUIRE_TRUE(net_new(&module, rank->device) == CTRT_OK);
     CHECK_OK(ctrt_module_to(module, NULL, CTRT_F16));
@@ -165,7 +166,7 @@ static void converges(struct rank *rank)
     CTRT_AUTO(module) module = NULL, net = NULL;
     CTRT_AUTO(optimizer) optimizer = NULL;
     CTRT_AUTO(tensor) x = NULL;
-    const ctrt_sgd_options options = { .lr = 20 };
+    const ctrt_sgd_options options = *SGD(.lr = 20);
     const int rows = rank->number == 0 ? 8 : rank->number == 1 ? 4 : 0;
     float values[8 * INPUTS] = { 0 };
     double loss_value = 1;

@@ -7,6 +7,7 @@
  *     run-public test-cuda-rows [DEVICE [sorted]]
  *
  * sorted: only sums by index; used with CTRT_CUDA_SCATTER=sort. */
+#include "../options.h"
 #include "cuda_compare.h"
 
 static const ctrt_dtype some_dtypes[] = { CTRT_F32, CTRT_F64, CTRT_F16, CTRT_I8, CTRT_I64 };
@@ -317,8 +318,8 @@ static void check_errors(void)
 static void steps(ctrt_tensor **p, int count, ctrt_device *device, ctrt_dtype dtype, bool adam)
 {
     ctrt_optimizer *optimizer = NULL;
-    const ctrt_sgd_options sgd = { .lr = 0.1, .momentum = 0.9, .weight_decay = 0.01, .nesterov = true };
-    const ctrt_adamw_options adamw = { .lr = 0.01, .weight_decay = 0.1 };
+    const ctrt_sgd_options sgd = *SGD(.lr = 0.1, .momentum = 0.9, .weight_decay = 0.01, .nesterov = true);
+    const ctrt_adamw_options adamw = *ADAMW(.lr = 0.01, .weight_decay = 0.1);
     for (int k = 0; k < count; k++) {
         p[k] = numbers(CTRT_SHAPE(k == 57 ? 9001 : 1 + k * 37 % 301), dtype, SMOOTH);
         OK(ctrt_to_device(&p[k], p[k], device), ctrt_tensor_require_grad(p[k], true));

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Gradient scalers under parallel strategies: an inf that only one rank sees, in the gradients of only one rank's part
  * of the parameters, skips the step on all of them. */
+#include "../options.h"
 #include "calls.h"
 #include "rank_check.h"
 
@@ -78,7 +79,7 @@ static void two_devices(void)
     ctrt_tensor *parameters[2] = { NULL }, *states[CTRT_OPTIMIZER_STATES];
     int64_t steps = 0, all = 0, row = 0;
     CHECK_OK(ctrt_grad_scaler_new(&scaler, NULL));
-    CHECK_OK(ctrt_adam_new(&optimizer, NULL, &(ctrt_adam_options){ .lr = 0.05 }));
+    CHECK_OK(ctrt_adam_new(&optimizer, NULL, ADAM(.lr = 0.05)));
     for (int i = 0; i < 2; i++) {
         ctrt_device *device = NULL;
         CHECK_OK(ctrt_device_get(&device, names[i]));

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Gradient scalers (ctrt/amp.h): scale and tracker against PyTorch's (tests/reference/scaler.txt), skipped steps of
  * each optimizer on synchronous and asynchronous devices, messages, limits, files. */
+#include "../options.h"
 #include "calls.h"
 #include "folder.h"
 #include "reference/ref.h"
@@ -56,25 +57,25 @@ static struct scaled scaled_new(const ctrt_grad_scaler_options *options, const f
 
 static ctrt_status sgd(ctrt_optimizer **out)
 {
-    return ctrt_sgd_new(out, NULL, &(ctrt_sgd_options){ .lr = 0.1, .momentum = 0.9, .dampening = 0.5 });
+    return ctrt_sgd_new(out, NULL, SGD(.lr = 0.1, .momentum = 0.9, .dampening = 0.5));
 }
-static ctrt_status sgd_plain(ctrt_optimizer **out) { return ctrt_sgd_new(out, NULL, &(ctrt_sgd_options){ .lr = 0.1 }); }
-static ctrt_status adam(ctrt_optimizer **out) { return ctrt_adam_new(out, NULL, &(ctrt_adam_options){ .lr = 0.05 }); }
+static ctrt_status sgd_plain(ctrt_optimizer **out) { return ctrt_sgd_new(out, NULL, SGD(.lr = 0.1)); }
+static ctrt_status adam(ctrt_optimizer **out) { return ctrt_adam_new(out, NULL, ADAM(.lr = 0.05)); }
 static ctrt_status adamw(ctrt_optimizer **out)
 {
-    return ctrt_adamw_new(out, NULL, &(ctrt_adamw_options){ .lr = 0.05, .weight_decay = 0.1, .amsgrad = true });
+    return ctrt_adamw_new(out, NULL, ADAMW(.lr = 0.05, .weight_decay = 0.1, .amsgrad = true));
 }
 static ctrt_status rmsprop(ctrt_optimizer **out)
 {
-    return ctrt_rmsprop_new(out, NULL, &(ctrt_rmsprop_options){ .lr = 0.02, .momentum = 0.5 });
+    return ctrt_rmsprop_new(out, NULL, RMSPROP(.lr = 0.02, .momentum = 0.5));
 }
 static ctrt_status adagrad(ctrt_optimizer **out)
 {
-    return ctrt_adagrad_new(out, NULL, &(ctrt_adagrad_options){ .lr = 0.1, .lr_decay = 0.05 });
+    return ctrt_adagrad_new(out, NULL, ADAGRAD(.lr = 0.1, .lr_decay = 0.05));
 }
 static ctrt_status nadam(ctrt_optimizer **out)
 {
-    return ctrt_nadam_new(out, NULL, &(ctrt_nadam_options){ .lr = 0.05 });
+    return ctrt_nadam_new(out, NULL, NADAM(.lr = 0.05));
 }
 
 static const struct { const char *name; ctrt_status (*create)(ctrt_optimizer **); } kinds[] = {

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Tests layouts on sim-multi:0, a device with several simulated members: distributing tensors, the layouts that ops
  * choose, the number of redistributions, the members' memory, and errors. test-multi-ops.c tests values. */
+#include "../options.h"
 #include "multi_block.h"
 #include "run.h"
 
@@ -195,7 +196,7 @@ static void check_counts(const char *what, const ctrt_layout_counts *before, int
 static void train(ctrt_module *net, ctrt_device *device, bool shard_batch, bool counts)
 {
     CTRT_AUTO(optimizer) optimizer = NULL;
-    CHECK_OK(ctrt_sgd_new(&optimizer, net, &(ctrt_sgd_options){ .lr = 0.05, .momentum = 0.9 }));
+    CHECK_OK(ctrt_sgd_new(&optimizer, net, SGD(.lr = 0.05, .momentum = 0.9)));
     for (int step = 0; step < 3; step++) {
         CTRT_AUTO(tensor) x = quarters(CTRT_SHAPE(4, 6, WIDTH), step, device), y = NULL, loss = NULL;
         if (shard_batch)
@@ -262,8 +263,8 @@ enum { SGD, ADAMW, OPTIMIZERS };
 static ctrt_status optimizer_new(ctrt_optimizer **out, int kind, ctrt_module *module)
 {
     if (kind == SGD)
-        return ctrt_sgd_new(out, module, &(ctrt_sgd_options){ .lr = 0.1, .momentum = 0.9, .weight_decay = 0.1 });
-    return ctrt_adamw_new(out, module, &(ctrt_adamw_options){ .lr = 0.1, .weight_decay = 0.1 });
+        return ctrt_sgd_new(out, module, SGD(.lr = 0.1, .momentum = 0.9, .weight_decay = 0.1));
+    return ctrt_adamw_new(out, module, ADAMW(.lr = 0.1, .weight_decay = 0.1));
 }
 
 /* A gradient that is replicated (0), sharded in dimension 0 or 1 (1, 2), or partial (3). */

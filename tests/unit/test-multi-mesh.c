@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Tests several logical devices of sim-multi: the list of their members, copies between them, copies of modules, and
  * training with data parallelism over the devices and tensor parallelism within them. */
+#include "../options.h"
 #include "multi_block.h"
 #include "run.h"
 
@@ -254,7 +255,7 @@ static ctrt_status mean_square(ctrt_tensor **loss, ctrt_tensor *output, ctrt_ten
 static void take_steps(double *losses, ctrt_module *net, ctrt_device *device, int64_t first, int64_t rows)
 {
     CTRT_AUTO(optimizer) optimizer = NULL;
-    CHECK_OK(ctrt_sgd_new(&optimizer, net, &(ctrt_sgd_options){ .lr = 0.05, .momentum = 0.9 }));
+    CHECK_OK(ctrt_sgd_new(&optimizer, net, SGD(.lr = 0.05, .momentum = 0.9)));
     for (int step = 0; step < STEPS; step++) {
         CTRT_AUTO(tensor) x = quarters(CTRT_SHAPE(ROWS, 6, WIDTH), step, device), loss = NULL;
         CHECK_OK(ctrt_narrow(&x, x, 0, first, rows));

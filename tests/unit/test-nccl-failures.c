@@ -3,6 +3,7 @@
  * call different collectives, collectives that do not end, and groups that go on without the lost ranks. */
 #include <math.h>
 
+#include "../options.h"
 #include "nccl_job.h"
 
 /* ---- failures ---- */
@@ -327,7 +328,7 @@ static void survived(struct rank *rank)
     CHECK_OK(ctrt_sequential_new(&module, CTRT_MODULES(CTRT_NEW(linear, COLUMNS, 4, true, rank->device),
                                                        CTRT_NEW(tanh), CTRT_NEW(linear, 4, 2, false, rank->device))));
     CHECK_OK(ctrt_parallel_new_comm(&net, module, "distributed", rank->comm));
-    CHECK_OK(ctrt_sgd_new(&optimizer, net, &(ctrt_sgd_options){ .lr = 0.05, .momentum = 0.9 }));
+    CHECK_OK(ctrt_sgd_new(&optimizer, net, SGD(.lr = 0.05, .momentum = 0.9)));
     for (int turn = 0; turn < 2 * STEPS; turn++) {
         CTRT_AUTO(tensor) x = NULL, loss = NULL;
         float values[ROWS * COLUMNS];

@@ -3,6 +3,7 @@
  * search for the library. test-nccl-failures.c has the failures. */
 #include <math.h>
 
+#include "../options.h"
 #include "nccl_job.h"
 
 /* The memory policy moves tensors. The group has one rank, because a rank of a larger group may get the failure of
@@ -180,7 +181,7 @@ static void replay_interrupted(struct rank *rank)
 static void train(double losses[STEPS], ctrt_module *net, ctrt_device *device, int first, int rows)
 {
     ctrt_optimizer *optimizer = NULL;
-    CHECK_OK(ctrt_sgd_new(&optimizer, net, &(ctrt_sgd_options){ .lr = 0.05, .momentum = 0.9 }));
+    CHECK_OK(ctrt_sgd_new(&optimizer, net, SGD(.lr = 0.05, .momentum = 0.9)));
     for (int turn = 0; turn < STEPS; turn++) {
         CTRT_AUTO(tensor) x = NULL, loss = NULL;
         float values[ROWS * COLUMNS];

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Tests modules: registration, names, traversal, forward and moves to another dtype. Layers are tested in
  * test-nn-layers.c. */
+#include "../options.h"
 #include "calls.h"
 #include "small_net.h"
 
@@ -272,7 +273,7 @@ TEST(moving, "ctrt_module_to converts parameters, gradients and optimizer state 
     double before[12], after[12];
     if (!CHECK_OK(small_net_new(&net)))
         return;
-    OK(ctrt_sgd_new(&optimizer, net, &(ctrt_sgd_options){ .lr = 0.5, .momentum = 0.9 }),
+    OK(ctrt_sgd_new(&optimizer, net, SGD(.lr = 0.5, .momentum = 0.9)),
        ctrt_module_tensor(&weight, net, "0.weight"), ctrt_module_tensor(&mean, net, "1.running_mean"),
        ctrt_module_tensor(&batches, net, "1.num_batches_tracked"), ctrt_module_device(&device, net));
     CHECK_STR(ctrt_device_name(device), "cpu");

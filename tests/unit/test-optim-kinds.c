@@ -7,6 +7,7 @@
 #include <math.h>
 #include <unistd.h>
 
+#include "../options.h"
 #include "calls.h"
 #include "../reference/ref.h"
 #include "base/host_alloc.h"
@@ -90,11 +91,12 @@ static const struct optim_option *option_named(const struct optim_kind *kind, co
  * all of its state tensors. */
 static union optim_options full_options(const struct optim_kind *kind)
 {
-    union optim_options options;
-    memset(&options, 0, sizeof options);
-    for (const struct optim_option *option = kind->options; option->name != NULL; option++)
+    union optim_options options = kind->defaults;
+    for (const struct optim_option *option = kind->options; option->name != NULL; option++) {
+        const double otherwise = optim_option_get(&options, option);
         optim_option_set(&options, option, option->range == OPTIM_FLAG ? 1 : option->range == OPTIM_FINITE ? 0
-                         : option->otherwise > 0 ? option->otherwise * 0.75 : 0.0625);
+                         : otherwise > 0 ? otherwise * 0.75 : 0.0625);
+    }
     optim_option_set(&options, kind->options, 0.03125);
     return options;
 }
@@ -107,7 +109,7 @@ static void reference_options(union optim_options *options, const struct optim_k
 {
     char prefix[80];
     const size_t length = (size_t)snprintf(prefix, sizeof prefix, "%s/attr/", test);
-    memset(options, 0, sizeof *options);
+    *options = kind->defaults;
     for (size_t i = 0; i < ref->count; i++) {
         const struct ref_record *record = &ref->records[i];
         if (strncmp(record->name, prefix, length) != 0)
@@ -119,7 +121,7 @@ static void reference_options(union optim_options *options, const struct optim_k
             const struct optim_option *option = option_named(kind, ours);
             const double value = record->i ? (double)record->i[k] : record->f[k];
             if (CHECK(option != NULL, "%s has no option %s", kind->name, ours))
-                optim_option_set(options, option, option->range == OPTIM_FLAG ? value : ctrt_exact(value));
+                optim_option_set(options, option, value);
         }
     }
 }
@@ -260,15 +262,15 @@ static void bad_options(const struct entry *entry)
         { OPTIM_FINITE, -INFINITY, "is -inf, expected a finite number" },
     };
     static const double mark = 0.4242, zero = 0;
-    group("%s: defaults, CTRT_ZERO, and options that are rejected in calls and in files", entry->kind->name);
+    group("%s: defaults, numbers of 0, and options that are rejected in calls and in files", entry->kind->name);
     CTRT_AUTO(optimizer) optimizer = NULL, good = NULL, saved = NULL;
     double value;
     CHECK_OK(entry->make(&good, NULL, NULL));
     for (const struct optim_option *option = entry->kind->options; option->name != NULL; option++) {
-        union optim_options options = { .sgd = { .lr = 0 } };
+        union optim_options options = entry->kind->defaults;
         CHECK_OK(ctrt_optimizer_option(&value, good, 0, option->name));
-        CHECK(value == option->otherwise, "the default of %s is %g, unlike in its struct optim_option", option->name,
-              value);
+        CHECK(value == optim_option_get(&options, option), "the default of %s is %g, unlike in its macro",
+              option->name, value);
         if (option->range == OPTIM_FLAG)
             continue;
         optim_option_set(&options, option, mark);
@@ -284,18 +286,28 @@ static void bad_options(const struct entry *entry)
             CHECK_FAILS(entry->add_group(good, NULL, 0, &options), CTRT_ERR_INVALID_ARGUMENT, words);
             CHECK_FAILS(load_spoiled(saved, &mark, &c->value), CTRT_ERR_FORMAT, words);
         }
-        optim_option_set(&options, option, CTRT_ZERO);
+        optim_option_set(&options, option, 0);
         OK(entry->make(&optimizer, NULL, &options), ctrt_optimizer_option(&value, optimizer, 0, option->name));
-        CHECK(value == 0, "CTRT_ZERO for %s gives %g", option->name, value);
+        CHECK(value == 0, "0 for %s gives %g", option->name, value);
         ctrt_optimizer_release(&optimizer);
         const double least = option->range == OPTIM_FINITE ? -1 : 0;
         OK(load_spoiled(saved, &mark, &least), ctrt_optimizer_option(&value, saved, 0, option->name));
         CHECK(value == least, "%g for %s in a file gives %g", least, option->name, value);
     }
     if (option_named(entry->kind, "nesterov") != NULL) {
-        CHECK_OK(ctrt_sgd_new(&saved, NULL, &(ctrt_sgd_options){ .momentum = mark, .nesterov = true }));
+        CHECK_OK(ctrt_sgd_new(&saved, NULL, SGD(.momentum = mark, .nesterov = true)));
         CHECK_FAILS(load_spoiled(saved, &mark, &zero), CTRT_ERR_FORMAT, "nesterov");
     }
+    /* Structs of programs that were compiled with other headers. */
+    struct { union optim_options known; double later[2]; } larger = { entry->kind->defaults, { 0, 0 } };
+    size_t *const size = (size_t *)&larger;
+    CHECK_OK((*size = sizeof larger, entry->make(&saved, NULL, &larger)));
+    CHECK_FAILS((larger.later[1] = 1, entry->make(&optimizer, NULL, &larger)), CTRT_ERR_NOT_SUPPORTED, "does not know");
+    CHECK_FAILS((*size = 0, entry->make(&optimizer, NULL, &larger)), CTRT_ERR_INVALID_ARGUMENT, "options.size is 0");
+    optim_option_set(&larger.known, entry->kind->options, 0.5);
+    memset((char *)&larger + 2 * sizeof(double), 0xff, sizeof larger - 2 * sizeof(double));
+    OK((*size = 2 * sizeof(double), entry->make(&saved, NULL, &larger)), ctrt_optimizer_option(&value, saved, 0, "lr"));
+    CHECK_EQ(value, 0.5);
     CHECK(optimizer == NULL && ctrt_optimizer_group_count(good) == 1,
           "a failed call made an optimizer or added a group");
     CHECK_FAILS(ctrt_optimizer_option(&value, good, 0, "nonsense"), CTRT_ERR_NOT_FOUND, "nonsense");
@@ -427,12 +439,14 @@ static void late(const struct entry *entry, ctrt_device *device)
 static void files(const struct entry *entry, ctrt_device *device)
 {
     const union optim_options options = full_options(entry->kind);
+    union optim_options faster = entry->kind->defaults;
+    optim_option_set(&faster, entry->kind->options, 0.5);
     CTRT_AUTO(optimizer) first = NULL, second = NULL, wrong = NULL;
     ctrt_tensor *p[3], *q[3] = { NULL };
     for (int i = 0; i < 3; i++)
         p[i] = parameter(i, device);
     OK(entry->make(&first, NULL, &options), ctrt_optimizer_add(first, p, 1),
-       entry->add_group(first, &p[1], 1, &(union optim_options){ .sgd = { .lr = 0.5 } }),
+       entry->add_group(first, &p[1], 1, &faster),
        entry->add_group(first, &p[2], 1, &options), ctrt_optimizer_set_group_lr(first, 2, 0.1 / 3));
     for (int step = 0; step < 3; step++)
         step_with(first, p, 3, step);

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Tests checkpoints of modules and optimizers that are written under one strategy and loaded under another: training
  * continues as if it had not been interrupted. */
+#include "../options.h"
 #include "calls.h"
 #include "rank_check.h"
 
@@ -61,7 +62,7 @@ static bool trainer_new(struct trainer *t, const struct runner *runner, struct r
     return CHECK_OK(module_new(&t->module, t->device))
            && CHECK_OK(rank != NULL ? ctrt_parallel_new_comm(&t->net, t->module, runner->strategy, rank->comm)
                                     : ctrt_parallel_new(&t->net, t->module, runner->strategy, devices, runner->devices))
-           && CHECK_OK(ctrt_adamw_new(&t->optimizer, t->net, &(ctrt_adamw_options){ .lr = 0.02, .weight_decay = 0.1 }));
+           && CHECK_OK(ctrt_adamw_new(&t->optimizer, t->net, ADAMW(.lr = 0.02, .weight_decay = 0.1)));
 }
 
 static void trainer_free(struct trainer *t)

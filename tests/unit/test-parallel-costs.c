@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Tests what the strategies cost on simulated devices: bytes on the links and peaks of memory against their
  * formulas; and that delays do not change results. */
+#include "../options.h"
 #include "comm_job.h"
 #include "strategy_check.h"
 
@@ -47,7 +48,7 @@ static void test_links(void)
         CTRT_AUTO(optimizer) optimizer = NULL;
         CTRT_AUTO(tensor) x = batch(3 * n + 1, 10, 0, devices[0]);      /* the first device has one row more */
         CHECK_OK(ctrt_parallel_new(&net, module, "data-parallel", devices, n));
-        CHECK_OK(ctrt_sgd_new(&optimizer, net, &(ctrt_sgd_options){ .lr = 0.1, .momentum = 0.9 }));
+        CHECK_OK(ctrt_sgd_new(&optimizer, net, SGD(.lr = 0.1, .momentum = 0.9)));
         step_with(net, optimizer, x);                                        /* creates the replicas */
         const uint64_t parameters = 3 * (10 * 10 + 10) * 4, gradients = 3 * (448 + 64);
         for (int turn = 0; turn < 2; turn++) {

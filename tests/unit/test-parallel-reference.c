@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Compares training under every strategy, the buckets of gradients and the cutting of batches with PyTorch's
  * (tests/reference/make_parallel.py). */
+#include "../options.h"
 #include "../reference/ref.h"
 #include "rank_check.h"
 #include "plugins/strategy/distributed/buckets.c"
@@ -184,8 +185,8 @@ static ctrt_status pass_alone(ctrt_tensor **loss, ctrt_module *net, ctrt_tensor 
 
 static ctrt_status reference_optimizer(ctrt_optimizer **out, ctrt_module *net, bool adamw)
 {
-    return adamw ? ctrt_adamw_new(out, net, &(ctrt_adamw_options){ .lr = 0.005, .weight_decay = 0.01 })
-                 : ctrt_sgd_new(out, net, &(ctrt_sgd_options){ .lr = 0.05, .momentum = 0.9, .weight_decay = 0.01 });
+    return adamw ? ctrt_adamw_new(out, net, ADAMW(.lr = 0.005, .weight_decay = 0.01))
+                 : ctrt_sgd_new(out, net, SGD(.lr = 0.05, .momentum = 0.9, .weight_decay = 0.01));
 }
 
 /* The parts of a batch have the sizes of rank r of n: rows / n, one more for the first rows % n. */

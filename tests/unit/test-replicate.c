@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Tests copies of modules and training with replicas on several devices. */
+#include "../options.h"
 #include "strategy_check.h"
 
 /* ---- modules of the program ---- */
@@ -226,7 +227,7 @@ static void test_training(void)
                 CTRT_AUTO(module) one = NULL, many = NULL;
                 CTRT_AUTO(optimizer) one_sgd = NULL, many_sgd = NULL;
                 CTRT_AUTO(tensor) x = ramp(CTRT_SHAPE(5, 6), 0.03, cpu);
-                const ctrt_sgd_options options = { .lr = 0.1, .momentum = 0.9 };
+                const ctrt_sgd_options options = *SGD(.lr = 0.1, .momentum = 0.9);
                 CHECK_OK(nets[k].make(&one, cpu));
                 CHECK_OK(ctrt_module_copy(&many, one, devices[0]));
                 CHECK_OK(ctrt_sgd_new(&one_sgd, one, &options));
@@ -500,7 +501,7 @@ static void test_manual_order(void)
         CTRT_AUTO(tensor) x = ramp(CTRT_SHAPE(8, 6), 0.03, devices[0]);
         CTRT_AUTO(stream) stream = new_stream(devices[1]);
         CHECK_OK(plain_norm_new(&net, devices[0]));
-        CHECK_OK(ctrt_sgd_new(&sgd, net, &(ctrt_sgd_options){ .lr = 0.1 }));
+        CHECK_OK(ctrt_sgd_new(&sgd, net, SGD(.lr = 0.1)));
         CHECK_OK(ctrt_stream_push(stream));
         for (int step = 0; step < 3; step++) {
             CHECK_OK(ctrt_optimizer_zero_grad(sgd, true));

@@ -4,6 +4,7 @@
 #include <signal.h>
 #include <sys/resource.h>
 
+#include "../options.h"
 #include "calls.h"
 #include "comm_job.h"
 #include "folder.h"
@@ -61,7 +62,7 @@ static void trainer_new(struct trainer *t, struct rank *rank, const char *strate
     OK(ctrt_generator_set(t->device, 3, 0), module_new(&t->module, t->device),
        rank != NULL ? ctrt_parallel_new_comm(&t->net, t->module, strategy, rank->comm)
                     : ctrt_parallel_new(&t->net, t->module, strategy, &t->device, 1),
-       ctrt_nadam_new(&t->optimizer, t->net, &(ctrt_nadam_options){ .lr = 0.02 }));
+       ctrt_nadam_new(&t->optimizer, t->net, NADAM(.lr = 0.02)));
 }
 
 static void trainer_free(struct trainer *t)

@@ -3,6 +3,7 @@
  * links and peaks of memory. Tests when `auto` chooses it because of its memory. */
 #include <math.h>
 
+#include "../options.h"
 #include "comm_job.h"
 #include "strategy_check.h"
 
@@ -27,7 +28,7 @@ static void trained_new(struct trained *t, struct rank *rank, int width)
 {
     CHECK_OK(layers_new(&t->module, LAYERS, width, false, rank->device));
     CHECK_OK(ctrt_parallel_new_comm(&t->net, t->module, "sharded", rank->comm));
-    CHECK_OK(ctrt_sgd_new(&t->optimizer, t->net, &(ctrt_sgd_options){ .lr = 1e-4 }));
+    CHECK_OK(ctrt_sgd_new(&t->optimizer, t->net, SGD(.lr = 1e-4)));
     CHECK_OK(ctrt_randn(&t->x, CTRT_SHAPE(ROWS, width), CTRT_F32, rank->device));
 }
 

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Compares the strategy `sharded`, with threads and with processes as ranks, with `single` on the whole batch, for all
  * stages and several meshes. test-sharded-costs.c tests memory and bytes. */
+#include "../options.h"
 #include "sharded_check.h"
 
 enum { MOST_STEPS = 8 };
@@ -226,11 +227,11 @@ static void optimizers(struct rank *rank)
     CHECK_OK(ctrt_optimizer_step(b));
     same_shards(&p, rank, false);
 
-    CHECK_OK(ctrt_sgd_new(&first, NULL, &(ctrt_sgd_options){ .lr = 0.1 }));
-    CHECK_OK(ctrt_sgd_new(&second, NULL, &(ctrt_sgd_options){ .lr = 0.2, .momentum = 0.5 }));
+    CHECK_OK(ctrt_sgd_new(&first, NULL, SGD(.lr = 0.1)));
+    CHECK_OK(ctrt_sgd_new(&second, NULL, SGD(.lr = 0.2, .momentum = 0.5)));
     CTRT_AUTO(optimizer) one = NULL, two = NULL;
-    CHECK_OK(ctrt_sgd_new(&one, NULL, &(ctrt_sgd_options){ .lr = 0.1 }));
-    CHECK_OK(ctrt_sgd_new(&two, NULL, &(ctrt_sgd_options){ .lr = 0.2, .momentum = 0.5 }));
+    CHECK_OK(ctrt_sgd_new(&one, NULL, SGD(.lr = 0.1)));
+    CHECK_OK(ctrt_sgd_new(&two, NULL, SGD(.lr = 0.2, .momentum = 0.5)));
     for (size_t i = 0; i < ctrt_module_parameter_count(p.net); i++) {
         ctrt_tensor *ours = parameter(p.net, i), *theirs = parameter(p.one, i);
         CHECK_OK(ctrt_optimizer_add(i % 2 ? first : second, &ours, 1));
@@ -254,7 +255,7 @@ static void optimizers(struct rank *rank)
     CTRT_AUTO(optimizer) loose = NULL;
     CTRT_AUTO(tensor) x = batch_of(rank->device, CTRT_F32, 0, 0, 4);
     ctrt_tensor *weight = parameter(late, 0);
-    CHECK_OK(ctrt_sgd_new(&loose, NULL, &(ctrt_sgd_options){ .lr = 0.1, .momentum = 0.5 }));
+    CHECK_OK(ctrt_sgd_new(&loose, NULL, SGD(.lr = 0.1, .momentum = 0.5)));
     CHECK_OK(ctrt_optimizer_add(loose, &weight, 1));
     CHECK_OK(ctrt_forward(&x, late, x));
     CHECK_OK(square_loss(&loss, x, NULL, 0, NULL));

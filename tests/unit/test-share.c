@@ -9,6 +9,7 @@
 #include <sys/stat.h>
 #include <sys/wait.h>
 
+#include "../options.h"
 #include "calls.h"
 #include "child.h"
 #include "core/tensor/dlpack.h"
@@ -496,7 +497,7 @@ static double loss_of(ctrt_module *net)
 static void hogwild(ctrt_module *net)
 {
     CTRT_AUTO(optimizer) optimizer = NULL;
-    CHECK_OK(ctrt_sgd_new(&optimizer, net, &(ctrt_sgd_options){ .lr = 0.01 }));
+    CHECK_OK(ctrt_sgd_new(&optimizer, net, SGD(.lr = 0.01)));
     for (int step = 0; step < 1000; step++) {
         CTRT_AUTO(tensor) x = COUNTING(8, 3), y = NULL;
         OK(ctrt_mul_scalar(&x, x, ctrt_float(0.1)), ctrt_forward(&y, net, x), ctrt_sub_scalar(&y, y, ctrt_float(1)),

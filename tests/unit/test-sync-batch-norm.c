@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Tests SyncBatchNorm against batch norm of the joined batch in float64: ranks with communicators of their own, and the
  * strategies. */
+#include "../options.h"
 #include "rank_check.h"
 
 enum { C = 3, SPACE = 2 };
@@ -156,7 +157,7 @@ struct nets {
 
 static void nets_new(struct nets *p, const char *strategy, ctrt_device *const *devices, int n, ctrt_comm *comm)
 {
-    const ctrt_sgd_options options = { .lr = 0.05, .momentum = 0.9 };
+    const ctrt_sgd_options options = *SGD(.lr = 0.05, .momentum = 0.9);
     *p = (struct nets){ .net = NULL };
     REQUIRE_TRUE(net_new(&p->reference, devices[0]) == CTRT_OK);
     CHECK_OK(ctrt_module_to(p->reference, NULL, CTRT_F64));

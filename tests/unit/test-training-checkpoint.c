@@ -5,6 +5,7 @@
 #include <signal.h>
 #include <sys/resource.h>
 
+#include "../options.h"
 #include "calls.h"
 #include "rank_check.h"
 
@@ -106,7 +107,7 @@ static bool trainer_new(struct trainer *t, const struct runner *runner, struct r
                            ? ctrt_parallel_new_comm(&t->run.module, t->module, runner->strategy, rank->comm)
                            : ctrt_parallel_new(&t->run.module, t->module, runner->strategy, &t->device, 1))
            && CHECK_OK(ctrt_adamw_new(&t->run.optimizer, t->run.module,
-                                      &(ctrt_adamw_options){ .lr = 0.02, .weight_decay = 0.1 }))
+                                      ADAMW(.lr = 0.02, .weight_decay = 0.1)))
            && CHECK_OK(ctrt_grad_scaler_new(&t->run.scaler, NULL));
 }
 
