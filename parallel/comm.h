@@ -35,6 +35,7 @@ struct comm_lane {
     ctrt_comm *comm;
     struct ctrt_work *first, *last;         /* queue of calls; guarded by comm->lock, as all members below */
     bool busy;                              /* a call runs */
+    bool failing;                           /* it has failed, and waits for the report */
     bool stop;
     bool has_thread;
     pthread_t thread;

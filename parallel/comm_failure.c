@@ -11,6 +11,8 @@
 
 /* A pause between two polls, in nanoseconds, that does not count as time of the collective. */
 static const int64_t STOPPED_NS = 1000000000;
+/* How long the first failure waits for running calls. */
+static const long SETTLE_NS = 200000000;
 /* A call that takes longer makes the watching thread look for ranks that have left. */
 static const double DEPARTURE_SECONDS = 0.05;
 
@@ -85,11 +87,29 @@ static void set_failed(ctrt_comm *comm, ctrt_status status, char *error, char *r
         comm->engine->abort(handle);
 }
 
+/* Waits until the running calls have ended or failed, because a call that still completes must not be reported as the
+ * one in which this rank waits. Calls end at their next comm_poll. */
+static void settle(ctrt_comm *comm)
+{
+    struct timespec limit;
+    clock_gettime(CLOCK_REALTIME, &limit);
+    limit.tv_nsec += SETTLE_NS;
+    limit.tv_sec += limit.tv_nsec / 1000000000;
+    limit.tv_nsec %= 1000000000;
+    bool waits = true;
+    pthread_mutex_lock(&comm->lock);
+    for (int lane = 0; lane < LANES; lane++)
+        while (waits && comm->lanes[lane].number != 0 && !comm->lanes[lane].failing)
+            waits = pthread_cond_timedwait(&comm->changed, &comm->lock, &limit) == 0;
+    pthread_mutex_unlock(&comm->lock);
+}
+
 static void fail_first(ctrt_comm *comm, ctrt_status status, char kind, const char *error)
 {
     char *message = NULL, *report = NULL;
     const struct alarm alarm = raise_alarm(comm, kind, error);
     comm->cut = alarm.kind == 0;
+    settle(comm);
     if (alarm.kind != 0)
         comm_publish_state(comm);
     comm_alarm_siblings(comm, alarm.kind != 0);
@@ -108,6 +128,7 @@ static ctrt_status fail(ctrt_comm *comm, ctrt_status status, char kind, const ch
         pthread_cond_wait(&comm->changed, &comm->lock);
     pthread_mutex_unlock(&comm->lock);
     if (first) {
+        atomic_store(&comm->alarmed, true);         /* no call begins now */
         struct strbuf copy = { 0 };
         char *words = NULL;
         strbuf_add_string(&copy, error);

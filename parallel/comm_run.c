@@ -192,9 +192,13 @@ static ctrt_status lane_run(bool *tracked, struct comm_lane *lane, ctrt_comm_cal
         status = comm_enqueued_add(tracked, lane, number, call->peer, work);
     if (likely(status == CTRT_OK))
         return CTRT_OK;
-    /* In a capture nothing has been sent, so only the capture fails. */
-    return capture_here(lane->comm->device) != NULL ? capture_abandon(lane->comm->device, status)
-                                                    : comm_fail(lane->comm, status, ctrt_error_message());
+    if (capture_here(lane->comm->device) != NULL)   /* nothing has been sent, so only the capture fails */
+        return capture_abandon(lane->comm->device, status);
+    pthread_mutex_lock(&lane->comm->lock);
+    lane->failing = true;
+    pthread_cond_broadcast(&lane->comm->changed);
+    pthread_mutex_unlock(&lane->comm->lock);
+    return comm_fail(lane->comm, status, ctrt_error_message());
 }
 
 void comm_count(ctrt_comm *comm, int peer, bool receives)
@@ -216,7 +220,7 @@ static void lane_end(struct comm_lane *lane, const ctrt_comm_call *call, uint64_
     if (!tracked && status == CTRT_OK)
         comm_count(comm, call->peer, lane == &comm->lanes[LANE_RECEIVES]);
     lane->number = 0;
-    lane->busy = false;
+    lane->busy = lane->failing = false;
     pthread_cond_broadcast(&comm->changed);
     pthread_mutex_unlock(&comm->lock);
 }

@@ -185,8 +185,8 @@ TSAN_TESTS     += $(stream_tests) $(parallel_tests) tests/unit/test-pinned.c tes
                   tests/unit/test-shutdown.c tests/unit/test-sim.c tests/unit/test-sim-fork.c
 
 if PLUGIN_COMM_HOST
-comm_tests    = tests/unit/test-comm.c tests/unit/test-comm-failure.c tests/unit/test-comm-random.c \
-    tests/unit/test-comm-capture.c tests/unit/test-comm-shrink.c
+comm_tests    = tests/unit/test-comm.c tests/unit/test-comm-failure.c tests/unit/test-comm-report.c \
+    tests/unit/test-comm-random.c tests/unit/test-comm-capture.c tests/unit/test-comm-shrink.c
 public_tests += tests/unit/test-comm-pull.c     # without ThreadSanitizer, because all ranks are processes
 LONG_TESTS   += tests/integration/comm-random-long.sh
 EXTRA_DIST   += tests/integration/comm-random-long.sh

@@ -128,7 +128,7 @@ void host_begin(struct host_comm *comm, const ctrt_comm_call *call)
     const size_t parts = call->signature.collective == CTRT_COLLECTIVE_ALL_GATHER
                                  || call->signature.collective == CTRT_COLLECTIVE_GATHER
                                  || call->signature.collective == CTRT_COLLECTIVE_ALL_TO_ALL ? (size_t)comm->world : 1;
-    const bool small = give_bytes <= HOST_SMALL, wanted = !small && host_pull_wanted(comm, call);
+    const bool small = host_small(comm, call), wanted = !small && host_pull_wanted(comm, call);
     struct host_entry entry = {
         .signature = call->signature,
         .give = host_place_of(comm, host_given(comm, call), give_bytes),
@@ -144,7 +144,7 @@ void host_begin(struct host_comm *comm, const ctrt_comm_call *call)
 
 ctrt_status host_finish(struct host_comm *comm, const ctrt_comm_call *call)
 {
-    const bool small = (size_t)host_parts(comm, call) * call->bytes <= HOST_SMALL;
+    const bool small = host_small(comm, call);
     bool late = false, pulls = true;
     if (call->bytes == 0)
         return CTRT_OK;

@@ -270,6 +270,12 @@ static inline int host_parts(const struct host_comm *comm, const ctrt_comm_call 
                    || collective == CTRT_COLLECTIVE_ALL_TO_ALL ? comm->world : 1;
 }
 
+/* Whether the data of a rank is small enough to be in the arena before the first barrier. The same on all ranks. */
+static inline bool host_small(const struct host_comm *comm, const ctrt_comm_call *call)
+{
+    return (size_t)host_parts(comm, call) * call->bytes <= HOST_SMALL;
+}
+
 /* The data that this rank contributes; NULL: none. */
 static inline const void *host_given(const struct host_comm *comm, const ctrt_comm_call *call)
 {

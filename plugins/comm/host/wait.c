@@ -76,7 +76,7 @@ ctrt_status host_wait(struct host_comm *comm, void *state, struct host_word *wor
         ctrt_status status = comm->config->poll(state);
         if (status == CTRT_OK)
             status = host_poll_joining(comm);
-        if (status != CTRT_OK)
+        if (status != CTRT_OK && atomic_load_explicit(&word->value, memory_order_acquire) == old)
             return host_dead(comm, status);
     }
 }
@@ -153,8 +153,9 @@ ctrt_status host_arrive(struct host_comm *comm, const ctrt_comm_call *call)
     for (int rank = 1; rank < comm->world; rank++)
         if (memcmp(&host_entry(comm, rank)->signature, first, sizeof *first) != 0)
             return report_mismatch(comm, call->state);
-    /* Last, because a rank that has seen a mismatch marks the group as dead. */
-    return check_alive(comm);
+    /* All ranks have called this collective. If its data is in the arena, it completes, also if another rank has failed
+     * since. Last, because a rank that has seen a mismatch marks the group as dead. */
+    return host_small(comm, call) && comm->mode != HOST_DEVICES ? CTRT_OK : check_alive(comm);
 }
 
 ctrt_status host_use_begin(struct host_comm *comm)
