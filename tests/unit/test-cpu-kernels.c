@@ -343,6 +343,39 @@ TEST(relu, "relu and its gradient of all f16 and bf16 numbers are those in f32")
     }
 }
 
+TEST(batch_norm, "batch_norm of f16 and bf16 is that in f32, rounded, whether converted images are kept or not")
+{
+    /* 65,536 elements each: 8192, 2048, 65536, 16384 and 65536 of a task */
+    static const int64_t shapes[][3] = {
+        { 16, 8, 512 }, { 128, 32, 16 }, { 2, 1, 32768 }, { 256, 256, 1 }, { 1024, 64, 1 }
+    };
+    static const ctrt_dtype dtypes[] = { CTRT_F16, CTRT_BF16 };
+    EACH(shape, shapes)
+        for (int k = 0; k < 4; k++) {
+            const ctrt_norm_attributes a = { .size = sizeof a, .epsilon = 1e-5, .momentum = -1, .training = k < 2 };
+            const ctrt_dtype dtype = dtypes[k % 2];
+            const ctrt_ints sizes = { *shape, 3 }, channels = CTRT_SHAPE((*shape)[1]);
+            CTRT_AUTO(tensor) x = random_of(sizes, dtype, -2, 4), dy = random_of(sizes, dtype, -1, 1),
+                              mean = random_of(channels, CTRT_F32, -1, 1), rstd = full_of(channels, CTRT_F32, 2);
+            CTRT_AUTO(tensor) y = full_of(sizes, dtype, 7), wide_y = full_of(sizes, CTRT_F32, 7), wide_x = NULL,
+                              wide_dy = NULL, m = full_of(channels, CTRT_F32, 7), r = full_of(channels, CTRT_F32, 7);
+            OK(ctrt_to_dtype(&wide_x, x, CTRT_F32), ctrt_to_dtype(&wide_dy, dy, CTRT_F32),
+               KERNEL(batch_norm, dtype, (&y->view, &m->view, &r->view),
+                      (&x->view, NULL, NULL, &mean->view, &rstd->view), &a),
+               KERNEL(batch_norm, CTRT_F32, (&wide_y->view, &m->view, &r->view),
+                      (&wide_x->view, NULL, NULL, &mean->view, &rstd->view), &a),
+               ctrt_to_dtype(&wide_y, wide_y, dtype));
+            check_floats("batch_norm", y, wide_y);
+            OK(ctrt_to_dtype(&wide_y, wide_y, CTRT_F32),
+               KERNEL(batch_norm_backward, dtype, (&y->view, NULL, NULL),
+                      (&dy->view, &x->view, NULL, &mean->view, &rstd->view), &a),
+               KERNEL(batch_norm_backward, CTRT_F32, (&wide_y->view, NULL, NULL),
+                      (&wide_dy->view, &wide_x->view, NULL, &mean->view, &rstd->view), &a),
+               ctrt_to_dtype(&wide_y, wide_y, dtype));
+            check_floats("batch_norm_backward", y, wide_y);
+        }
+}
+
 TEST(nothing, "kernels without elements write nothing, and zeros to the gradients of an empty batch")
 {
     static const ctrt_reduce_attributes last = { sizeof last, 2 };

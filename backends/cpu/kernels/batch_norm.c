@@ -14,6 +14,9 @@
 #define GRAIN 8192
 /* Channels per task if S is 1. */
 #define CHANNELS 64
+/* Maximum number of converted elements per task and input that are kept: 128 KiB, a fraction of the second-level
+ * cache. */
+#define KEPT (32 << 10)
 
 struct job {
     const ctrt_call *call;
@@ -59,7 +62,7 @@ static ctrt_status run(const ctrt_call *call, const char *op, const ctrt_view *x
     const int64_t tasks = columns ? (job.channels + CHANNELS - 1) / CHANNELS : job.channels;
     cpu_parallel_for(tasks, GRAIN / (job.n * (columns ? CHANNELS : job.size) + 1) + 1,
                      x->dtype == CTRT_F64 ? f64 : f32, &job);
-    return job.failed ? cpu_no_scratch(op, (size_t)(2 * job.size) * sizeof(double)) : CTRT_OK;
+    return job.failed ? cpu_no_scratch(op, (size_t)(2 * (job.size + KEPT)) * sizeof(float)) : CTRT_OK;
 }
 
 static ctrt_status batch_norm(const ctrt_call *call)

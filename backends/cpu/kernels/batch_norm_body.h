@@ -6,7 +6,10 @@ struct NAME(channels) {
     int64_t first, count, width;        /* first channel and number of channels; elements per run */
     T mean[CHANNELS], rstd[CHANNELS], scale[CHANNELS], shift[CHANNELS];
     double sum[CHANNELS], other[CHANNELS];
-    T *wide;                            /* space for two runs if elements are converted, otherwise NULL */
+    /* If elements are converted: space for `runs` runs of both inputs, otherwise NULL. `runs` is 1, or the number of
+     * images if all converted runs stay in the cache, so that each is converted once. */
+    T *wide;
+    int64_t runs;
 };
 
 /* Returns element i of a parameter of shape [C] as T, or `otherwise` if `view` is NULL. */
@@ -38,23 +41,28 @@ static bool NAME(begin)(struct job *job, struct NAME(channels) *c, int64_t task)
     c->count = job->size > 1 ? 1 : job->channels - c->first < CHANNELS ? job->channels - c->first : CHANNELS;
     c->width = job->size == 1 ? c->count : job->size;
     c->wide = NULL;
+    c->runs = 1;
     if (job->half) {
-        c->wide = cpu_scratch(SCRATCH_ROW, (size_t)(2 * c->width) * sizeof(T));
+        if (job->n * c->width <= KEPT)
+            c->runs = job->n;
+        c->wide = cpu_scratch(SCRATCH_ROW, (size_t)(2 * c->runs * c->width) * sizeof(T));
         if (!c->wide)
             __atomic_store_n(&job->failed, true, __ATOMIC_RELAXED);
     }
     return !job->half || c->wide;
 }
 
-/* Returns the task's run of image n, converted into half `slot` of the scratch memory if necessary. */
-static const T *NAME(run_of)(const struct job *job, const struct NAME(channels) * c, const ctrt_view *view,
-                             int64_t n, int slot)
+/* Returns the task's run of image n of `view`, which is large input 0 or 1 of the kernel. Elements are converted in the
+ * first pass over the images, or in each pass if the converted runs are not kept. */
+static T *NAME(run_of)(const struct job *job, const struct NAME(channels) * c, const ctrt_view *view, int64_t n,
+                       int input, bool first)
 {
     const int64_t at = n * job->step + c->first * job->size;
     if (!job->half)
-        return (const T *)view->data + at;
-    T *wide = c->wide + slot * c->width;
-    job->half->widen((float *)wide, (const uint16_t *)view->data + at, c->width);
+        return (T *)view->data + at;
+    T *wide = c->wide + (input * c->runs + (c->runs > 1 ? n : 0)) * c->width;
+    if (first || c->runs == 1)
+        job->half->widen((float *)wide, (const uint16_t *)view->data + at, c->width);
     return wide;
 }
 
@@ -65,7 +73,7 @@ static void NAME(statistics)(struct job *job, struct NAME(channels) *c)
     for (int64_t j = 0; j < c->count; j++)
         c->sum[j] = c->other[j] = 0;
     for (int64_t n = 0; n < job->n; n++) {
-        const T *run = NAME(run_of)(job, c, x, n, 0);
+        const T *run = NAME(run_of)(job, c, x, n, 0, true);
         if (job->size == 1)
             for (int64_t j = 0; j < c->count; j++)
                 c->sum[j] += (double)run[j];
@@ -75,7 +83,7 @@ static void NAME(statistics)(struct job *job, struct NAME(channels) *c)
     for (int64_t j = 0; j < c->count; j++)
         c->mean[j] = (T)(c->sum[j] / count);
     for (int64_t n = 0; n < job->n; n++) {
-        const T *run = NAME(run_of)(job, c, x, n, 0);
+        const T *run = NAME(run_of)(job, c, x, n, 0, false);
         if (job->size == 1)
             for (int64_t j = 0; j < c->count; j++) {
                 const double d = (double)run[j] - (double)c->mean[j];
@@ -124,8 +132,8 @@ static void NAME(forward)(void *argument, int64_t begin, int64_t end)
         }
         for (int64_t n = 0; n < job->n; n++) {
             const int64_t at = n * job->step + c.first * job->size;
-            const T *x = NAME(run_of)(job, &c, in[0], n, 0);
-            T *y = job->half ? c.wide : (T *)y_view->data + at;
+            T *x = NAME(run_of)(job, &c, in[0], n, 0, !job->a->training),
+              *y = job->half ? x : (T *)y_view->data + at;
             if (job->size == 1)
                 for (int64_t j = 0; j < c.count; j++)
                     y[j] = (x[j] - c.mean[j]) * c.scale[j] + c.shift[j];
@@ -135,7 +143,7 @@ static void NAME(forward)(void *argument, int64_t begin, int64_t end)
                     y[i] = (x[i] - mean) * scale + shift;
             }
             if (job->half)
-                job->half->narrow((uint16_t *)y_view->data + at, (const float *)c.wide, c.width);
+                job->half->narrow((uint16_t *)y_view->data + at, (const float *)y, c.width);
         }
     }
 }
@@ -158,7 +166,7 @@ static void NAME(backward)(void *argument, int64_t begin, int64_t end)
             c.sum[j] = c.other[j] = 0;
         }
         for (int64_t n = 0; n < job->n; n++) {
-            const T *dy = NAME(run_of)(job, &c, in[0], n, 0), *x = NAME(run_of)(job, &c, in[1], n, 1);
+            const T *dy = NAME(run_of)(job, &c, in[0], n, 0, true), *x = NAME(run_of)(job, &c, in[1], n, 1, true);
             if (job->size == 1)
                 for (int64_t j = 0; j < c.count; j++) {
                     c.sum[j] += (double)dy[j];
@@ -186,8 +194,8 @@ static void NAME(backward)(void *argument, int64_t begin, int64_t end)
             continue;
         for (int64_t n = 0; n < job->n; n++) {
             const int64_t at = n * job->step + c.first * job->size;
-            const T *dy = NAME(run_of)(job, &c, in[0], n, 0), *x = NAME(run_of)(job, &c, in[1], n, 1);
-            T *dx = job->half ? c.wide : (T *)out[0]->data + at;
+            T *dy = NAME(run_of)(job, &c, in[0], n, 0, false), *dx = job->half ? dy : (T *)out[0]->data + at;
+            const T *x = NAME(run_of)(job, &c, in[1], n, 1, false);
             if (job->size == 1)
                 for (int64_t j = 0; j < c.count; j++)
                     dx[j] = factor[j] * (dy[j] - c.shift[j] - (x[j] - c.mean[j]) * c.scale[j]);
@@ -197,7 +205,7 @@ static void NAME(backward)(void *argument, int64_t begin, int64_t end)
                     dx[i] = f * (dy[i] - shift - (x[i] - mean) * slope);
             }
             if (job->half)
-                job->half->narrow((uint16_t *)out[0]->data + at, (const float *)c.wide, c.width);
+                job->half->narrow((uint16_t *)out[0]->data + at, (const float *)dx, c.width);
         }
     }
 }
