@@ -4,7 +4,8 @@
  * grow, and are freed when the thread ends.
  *
  * The memory comes from malloc and not from the host table: a simulated device runs these kernels in its own threads,
- * after the call has returned, where a failed allocation is an error of the stream and not of the call. */
+ * after the call has returned, where a failed allocation is an error of the stream and not of the call. Failures that
+ * are injected into the host table are to be errors of calls; tests/faults makes malloc itself fail, here too. */
 #include "scratch.h"
 
 #include <pthread.h>
