@@ -43,18 +43,14 @@ FUNCTION(do_where,
    CTRT_AUTO(tensor) large = NULL;
    CTRT_TRY(ctrt_gt_scalar(&large, x, ctrt_int(1)));
    return ctrt_where(out, large, x, w);)
-FUNCTION(do_linear,
-   CTRT_AUTO(tensor) bias = NULL;
-   CTRT_TRY(ctrt_select(&bias, w, 0, 0));
-   return ctrt_linear(out, x, w, bias);)
-FUNCTION(do_layer_norm,
-   CTRT_AUTO(tensor) bias = NULL;
-   CTRT_TRY(ctrt_select(&bias, w, 0, 0));
-   return ctrt_layer_norm(out, x, CTRT_SHAPE(4), bias, bias, 1e-5);)
-FUNCTION(do_batch_norm,
-   CTRT_AUTO(tensor) bias = NULL;
-   CTRT_TRY(ctrt_select(&bias, w, 0, 0));
-   return ctrt_batch_norm(out, x, NULL, NULL, bias, bias, false, 0.1, 1e-5);)
+#define BIASED(op, call)                                                                                            \
+    FUNCTION(do_##op,                                                                                               \
+       CTRT_AUTO(tensor) bias = NULL;                                                                               \
+       CTRT_TRY(ctrt_select(&bias, w, 0, 0));                                                                       \
+       return call;)
+BIASED(linear, ctrt_linear(out, x, w, bias))
+BIASED(layer_norm, ctrt_layer_norm(out, x, CTRT_SHAPE(4), bias, bias, 1e-5))
+BIASED(batch_norm, ctrt_batch_norm(out, x, NULL, NULL, bias, bias, false, 0.1, 1e-5))
 FUNCTION(do_cross_entropy,
    CTRT_AUTO(tensor) labels = NULL;
    CTRT_TRY(ctrt_arange(&labels, ctrt_int(0), ctrt_int(4), ctrt_int(1), CTRT_I64, ctrt_tensor_device(x)));
@@ -70,23 +66,15 @@ INDEX(embedding, return ctrt_embedding(out, x, index, -1);)
 INDEX(index_select, return ctrt_index_select(out, x, 0, index);)
 INDEX(gather, CTRT_TRY(ctrt_unsqueeze(&index, index, 0)); return ctrt_gather(out, x, 0, index);)
 
-static ctrt_status planes(ctrt_tensor **a, ctrt_tensor **b, ctrt_tensor *x, ctrt_tensor *w)
-{
-    CTRT_TRY(ctrt_reshape(a, x, CTRT_SHAPE(1, 1, 4, 4)));
-    return ctrt_reshape(b, w, CTRT_SHAPE(1, 1, 4, 4));
-}
-FUNCTION(do_conv2d,
-   CTRT_AUTO(tensor) a = NULL, b = NULL;
-   CTRT_TRY(planes(&a, &b, x, w));
-   return ctrt_conv2d(out, a, b, NULL, NULL);)
-FUNCTION(do_attention,
-   CTRT_AUTO(tensor) a = NULL, b = NULL;
-   CTRT_TRY(planes(&a, &b, x, w));
-   return ctrt_scaled_dot_product_attention(out, a, b, b, NULL, 0, false, 0);)
-FUNCTION(do_max_pool2d,
-   CTRT_AUTO(tensor) a = NULL, b = NULL;
-   CTRT_TRY(planes(&a, &b, x, w));
-   return ctrt_max_pool2d(out, NULL, a, &(ctrt_pool2d_options){ .kernel = { 2, 2 } });)
+#define PLANES(op, call)                                                                                            \
+    FUNCTION(do_##op,                                                                                               \
+       CTRT_AUTO(tensor) a = NULL, b = NULL;                                                                        \
+       CTRT_TRY(ctrt_reshape(&a, x, CTRT_SHAPE(1, 1, 4, 4)));                                                       \
+       CTRT_TRY(ctrt_reshape(&b, w, CTRT_SHAPE(1, 1, 4, 4)));                                                       \
+       return call;)
+PLANES(conv2d, ctrt_conv2d(out, a, b, NULL, NULL))
+PLANES(attention, ctrt_scaled_dot_product_attention(out, a, b, b, NULL, 0, false, 0))
+PLANES(max_pool2d, ctrt_max_pool2d(out, NULL, a, &(ctrt_pool2d_options){ .kernel = { 2, 2 } }))
 
 static const struct {
     const char *name;
@@ -255,16 +243,16 @@ TEST(threads, "threads of ctrt_parallel_apply and steps of all strategies have t
         CHECK_EQ(found[0], CTRT_BF16);
         CHECK_EQ(found[1], CTRT_BF16);
         check_thread_regions(devices);
-        ctrt_manual_seed(3);
-        single_loss = second_loss("single", NULL, devices[0]);
-        ctrt_manual_seed(3);
-        CHECK_NEAR(second_loss("data-parallel", NULL, devices[0]), single_loss, 2e-3);
-        ctrt_manual_seed(3);
-        CHECK_NEAR(second_loss("pipeline", NULL, devices[0]), single_loss, 2e-3);
-        ctrt_manual_seed(3);
-        run_quiet(ON_SIM, 2, 20, rank_steps, "distributed", -1);
-        ctrt_manual_seed(3);
-        run_quiet(ON_SIM, 2, 20, rank_steps, "sharded", -1);
+        static const char *const strategies[] = { "single", "data-parallel", "pipeline", "distributed", "sharded" };
+        for (size_t s = 0; s < COUNT(strategies); s++) {
+            ctrt_manual_seed(3);
+            if (s == 0)
+                single_loss = second_loss(strategies[s], NULL, devices[0]);
+            else if (s < 3)
+                CHECK_NEAR(second_loss(strategies[s], NULL, devices[0]), single_loss, 2e-3);
+            else
+                run_quiet(ON_SIM, 2, 20, rank_steps, strategies[s], -1);
+        }
     }
 }
 

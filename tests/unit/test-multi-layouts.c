@@ -5,6 +5,15 @@
 #include "multi_block.h"
 #include "run.h"
 
+/* A tensor of quarters, which on `multi` is sharded in dimension `dim`; -1: it is replicated. */
+static ctrt_tensor *sharded(ctrt_ints shape, int n, int dim, ctrt_device *device)
+{
+    ctrt_tensor *x = quarters(shape, n, device);
+    if (device == multi && dim >= 0)
+        CHECK_OK(ctrt_tensor_distribute(x, SHARDED(dim)));
+    return x;
+}
+
 /* ---- distributing ---- */
 
 static const struct distribute_case {
@@ -48,9 +57,8 @@ static void distribute(const struct distribute_case *c, ctrt_dtype dtype)
 /* Writes to a tensor whose layout the program has set. The tensor must keep the layout. */
 static void write_distributed(void)
 {
-    CTRT_AUTO(tensor) x = quarters(CTRT_SHAPE(7, 4), 2, multi), want = quarters(CTRT_SHAPE(7, 4), 3, one);
+    CTRT_AUTO(tensor) x = sharded(CTRT_SHAPE(7, 4), 2, 0, multi), want = quarters(CTRT_SHAPE(7, 4), 3, one);
     float values[28], three = 3;
-    CHECK_OK(ctrt_tensor_distribute(x, SHARDED(0)));
     CHECK_OK(ctrt_to_host(values, sizeof values, want, CTRT_F32));
     CHECK_OK(ctrt_from_host_(x, values, 28, CTRT_F32));
     SAME(x, want);
@@ -124,11 +132,8 @@ static const struct rule_case rules[] = {
 
 static void check_rule(const struct rule_case *c)
 {
-    CTRT_AUTO(tensor) a = quarters(CTRT_SHAPE(8, 8), 1, multi), b = quarters(CTRT_SHAPE(8, 8), 2, multi), y = NULL;
-    if (c->a >= 0)
-        CHECK_OK(ctrt_tensor_distribute(a, SHARDED(c->a)));
-    if (c->b >= 0)
-        CHECK_OK(ctrt_tensor_distribute(b, SHARDED(c->b)));
+    CTRT_AUTO(tensor) a = sharded(CTRT_SHAPE(8, 8), 1, c->a, multi), b = sharded(CTRT_SHAPE(8, 8), 2, c->b, multi),
+                      y = NULL;
     const ctrt_layout_counts before = multi_counts();
     CHECK_OK(c->run(&y, a, b));
     const ctrt_layout_counts after = multi_counts();
@@ -145,9 +150,8 @@ static void check_rule(const struct rule_case *c)
  * all_reduce. */
 static void partial_sums(void)
 {
-    CTRT_AUTO(tensor) a = quarters(CTRT_SHAPE(8, 8), 1, multi), w = quarters(CTRT_SHAPE(8, 8), 2, multi),
+    CTRT_AUTO(tensor) a = quarters(CTRT_SHAPE(8, 8), 1, multi), w = sharded(CTRT_SHAPE(8, 8), 2, 0, multi),
                       y = NULL, z = NULL;
-    CHECK_OK(ctrt_tensor_distribute(w, SHARDED(0)));
     CHECK_OK(ctrt_matmul(&y, a, w));
     CHECK_OK(ctrt_mul_scalar(&z, y, ctrt_float(2)));
     CHECK_OK(ctrt_add_(y, z));
@@ -192,35 +196,31 @@ static void check_counts(const char *what, const ctrt_layout_counts *before, int
     CHECK(others == 0, "%s: %lld other collectives, expected none", what, others);
 }
 
-/* Trains a block. With `patterns` the parameters are distributed; with `shard_batch` the input. */
+/* Makes a call and, if `counts` is set, checks its collectives. */
+#define COUNTED(call, all_reduces)                                      \
+    do {                                                                \
+        const ctrt_layout_counts before_ = multi_counts();              \
+        CHECK_OK(call);                                                 \
+        if (counts)                                                     \
+            check_counts(#call, &before_, all_reduces);                 \
+    } while (0)
+
+/* Trains a block; with `shard_batch` the input is distributed. */
 static void train(ctrt_module *net, ctrt_device *device, bool shard_batch, bool counts)
 {
     CTRT_AUTO(optimizer) optimizer = NULL;
     CHECK_OK(ctrt_sgd_new(&optimizer, net, SGD(.lr = 0.05, .momentum = 0.9)));
     for (int step = 0; step < 3; step++) {
-        CTRT_AUTO(tensor) x = quarters(CTRT_SHAPE(4, 6, WIDTH), step, device), y = NULL, loss = NULL;
-        if (shard_batch)
-            CHECK_OK(ctrt_tensor_distribute(x, SHARDED(0)));
+        CTRT_AUTO(tensor) x = sharded(CTRT_SHAPE(4, 6, WIDTH), step, shard_batch ? 0 : -1, device), y = NULL,
+                          loss = NULL;
         CHECK_OK(ctrt_tensor_require_grad(x, true));
-        ctrt_layout_counts before = multi_counts();
-        CHECK_OK(ctrt_forward(&y, net, x));
-        if (counts)
-            check_counts("forward", &before, 2);
+        COUNTED(ctrt_forward(&y, net, x), 2);
         CHECK_OK(ctrt_square(&loss, y));
         CHECK_OK(ctrt_mean(&loss, loss, CTRT_ALL_DIMS));
         CHECK_OK(ctrt_optimizer_zero_grad(optimizer, true));
-        before = multi_counts();
-        CHECK_OK(ctrt_backward(loss));
-        if (counts)
-            check_counts("backward", &before, 2);
-        before = multi_counts();
-        CHECK_OK(ctrt_clip_grad_norm_(NULL, net, 0.5));
-        if (counts)
-            check_counts("clip_grad_norm_", &before, 1);
-        before = multi_counts();
-        CHECK_OK(ctrt_optimizer_step(optimizer));
-        if (counts)
-            check_counts("step", &before, 0);
+        COUNTED(ctrt_backward(loss), 2);
+        COUNTED(ctrt_clip_grad_norm_(NULL, net, 0.5), 1);
+        COUNTED(ctrt_optimizer_step(optimizer), 0);
     }
 }
 
@@ -270,9 +270,7 @@ static ctrt_status optimizer_new(ctrt_optimizer **out, int kind, ctrt_module *mo
 /* A gradient that is replicated (0), sharded in dimension 0 or 1 (1, 2), or partial (3). */
 static ctrt_tensor *gradient(int layout, int step, ctrt_device *device)
 {
-    ctrt_tensor *grad = quarters(CTRT_SHAPE(6, 8), step + 2, device);
-    if (device == multi && (layout == 1 || layout == 2))
-        CHECK_OK(ctrt_tensor_distribute(grad, SHARDED(layout - 1)));
+    ctrt_tensor *grad = sharded(CTRT_SHAPE(6, 8), step + 2, layout < 3 ? layout - 1 : -1, device);
     if (device != multi || layout != 3)
         return grad;
     CTRT_AUTO(tensor) both = NULL, zeros = OP(zeros_like, grad, CTRT_DTYPE_DEFAULT, NULL);
@@ -283,17 +281,24 @@ static ctrt_tensor *gradient(int layout, int step, ctrt_device *device)
     return grad;
 }
 
-static ctrt_module *trained(int kind, int parameter_layout, int gradient_layout, ctrt_device *device)
+/* A module with the parameter p and, if it is not NULL, q. */
+static ctrt_module *module_of(ctrt_tensor *p, ctrt_tensor *q)
 {
-    static const ctrt_module_class class = { .size = sizeof(ctrt_module_class), .kind = "One",
+    static const ctrt_module_class class = { .size = sizeof(ctrt_module_class), .kind = "Parameters",
                                              .state_bytes = sizeof(struct block), .forward = block_forward };
     ctrt_module *module = NULL;
-    CTRT_AUTO(optimizer) optimizer = NULL;
-    CTRT_AUTO(tensor) p = quarters(CTRT_SHAPE(6, 8), 1, device);
     CHECK_OK(ctrt_module_new(&module, &class));
     CHECK_OK(ctrt_module_add_parameter(module, "p", p));
-    if (device == multi && parameter_layout > 0)
-        CHECK_OK(ctrt_tensor_distribute(p, SHARDED(parameter_layout - 1)));
+    if (q != NULL)
+        CHECK_OK(ctrt_module_add_parameter(module, "q", q));
+    return module;
+}
+
+static ctrt_module *trained(int kind, int parameter_layout, int gradient_layout, ctrt_device *device)
+{
+    CTRT_AUTO(optimizer) optimizer = NULL;
+    CTRT_AUTO(tensor) p = sharded(CTRT_SHAPE(6, 8), 1, parameter_layout - 1, device);
+    ctrt_module *module = module_of(p, NULL);
     CHECK_OK(optimizer_new(&optimizer, kind, module));
     for (int step = 0; step < 3; step++) {
         CTRT_AUTO(tensor) grad = gradient(gradient_layout, step, device);
@@ -307,21 +312,12 @@ static ctrt_module *trained(int kind, int parameter_layout, int gradient_layout,
  * another layout than the first one, which is sharded. */
 static ctrt_module *trained_with_views(int kind, ctrt_device *device)
 {
-    static const ctrt_module_class class = { .size = sizeof(ctrt_module_class), .kind = "Two",
-                                             .state_bytes = sizeof(struct block), .forward = block_forward };
-    ctrt_module *module = NULL;
     CTRT_AUTO(optimizer) optimizer = NULL;
-    CTRT_AUTO(tensor) p = quarters(CTRT_SHAPE(8, 8), 1, device), q = quarters(CTRT_SHAPE(4, 8), 2, device);
-    CHECK_OK(ctrt_module_new(&module, &class));
-    CHECK_OK(ctrt_module_add_parameter(module, "p", p));
-    CHECK_OK(ctrt_module_add_parameter(module, "q", q));
-    if (device == multi)
-        CHECK_OK(ctrt_tensor_distribute(p, SHARDED(0)));
+    CTRT_AUTO(tensor) p = sharded(CTRT_SHAPE(8, 8), 1, 0, device), q = quarters(CTRT_SHAPE(4, 8), 2, device);
+    ctrt_module *module = module_of(p, q);
     CHECK_OK(optimizer_new(&optimizer, kind, module));
     for (int step = 0; step < 3; step++) {
-        CTRT_AUTO(tensor) grad = quarters(CTRT_SHAPE(8, 8), step, device), part = NULL;
-        if (device == multi)
-            CHECK_OK(ctrt_tensor_distribute(grad, SHARDED(0)));
+        CTRT_AUTO(tensor) grad = sharded(CTRT_SHAPE(8, 8), step, 0, device), part = NULL;
         CHECK_OK(ctrt_mul_scalar(&grad, grad, ctrt_float(0.5)));
         CHECK_OK(ctrt_narrow(&part, grad, 0, 1, 4));
         CHECK_OK(ctrt_tensor_set_grad(p, grad));
@@ -395,11 +391,19 @@ static const struct fault_case { const char *fault; int member; ctrt_status stat
     { "lost:1", 2, CTRT_ERR_DEVICE_LOST },
 };
 
+/* Ends the faults of a member and resets the device's stream, which has failed. */
+static void faults_end(int member)
+{
+    CTRT_AUTO(stream) stream = NULL;
+    CHECK_OK(sim->clear(member));
+    CHECK_OK(ctrt_stream_default(&stream, multi));
+    CHECK_OK(ctrt_stream_reset(stream));
+}
+
 static void check_fault(const struct fault_case *c)
 {
     char name[32];
     double values[24];
-    ctrt_stream *stream = NULL;
     snprintf(name, sizeof name, "member %d (sim:%d)", c->member, c->member);
     CTRT_AUTO(tensor) x = quarters(CTRT_SHAPE(4, 6), 1, multi), y = NULL;
     CHECK_OK(ctrt_device_synchronize(multi));
@@ -408,11 +412,8 @@ static void check_fault(const struct fault_case *c)
     if (status == CTRT_OK)
         status = ctrt_device_synchronize(multi);
     CHECK_FAILS(status, c->status, name);
-    CHECK_OK(sim->clear(c->member));
+    faults_end(c->member);
     ctrt_tensor_release(&y);
-    CHECK_OK(ctrt_stream_default(&stream, multi));
-    CHECK_OK(ctrt_stream_reset(stream));
-    ctrt_stream_release(&stream);
     /* after the reset, ops and collectives of the device work again */
     CHECK_OK(ctrt_tensor_distribute(x, SHARDED(0)));
     CHECK_OK(ctrt_softmax(&y, x, 0));
@@ -423,12 +424,10 @@ static void check_fault(const struct fault_case *c)
  * lost: a second all_reduce of the memory could add a sum twice. Returns whether the call has failed. */
 static bool all_reduce_fails(const char *kind, int n, int *lost)
 {
-    CTRT_AUTO(tensor) a = quarters(CTRT_SHAPE(4, 8), 1, multi), w = quarters(CTRT_SHAPE(8, 4), 2, multi), x = NULL,
+    CTRT_AUTO(tensor) a = quarters(CTRT_SHAPE(4, 8), 1, multi), w = sharded(CTRT_SHAPE(8, 4), 2, 0, multi), x = NULL,
                       y = NULL, want_a = quarters(CTRT_SHAPE(4, 8), 1, one), want = quarters(CTRT_SHAPE(8, 4), 2, one);
-    ctrt_stream *stream = NULL;
     char fault[32];
     double values[16];
-    CHECK_OK(ctrt_tensor_distribute(w, SHARDED(0)));
     CHECK_OK(ctrt_matmul(&x, a, w));
     CHECK_OK(ctrt_matmul(&want, want_a, want));
     CHECK_STR(layout_text(multi_layout(x)), "partial");
@@ -436,10 +435,7 @@ static bool all_reduce_fails(const char *kind, int n, int *lost)
     snprintf(fault, sizeof fault, "%s:%d+", kind, n);
     CHECK_OK(sim->inject(1, fault));
     const ctrt_status status = ctrt_relu(&y, x), finished = ctrt_device_synchronize(multi);
-    CHECK_OK(sim->clear(1));
-    CHECK_OK(ctrt_stream_default(&stream, multi));
-    CHECK_OK(ctrt_stream_reset(stream));
-    ctrt_stream_release(&stream);
+    faults_end(1);
     if (status != CTRT_OK && ctrt_to_host(values, sizeof values, x, CTRT_F64) != CTRT_OK) {
         ++*lost;
         CHECK_FAILS(ctrt_relu(&y, x), CTRT_ERR_STATE, "was lost when its all_reduce failed");
@@ -516,8 +512,7 @@ static void several_threads(void)
 {
     pthread_t threads[4];
     double sums[4] = { 0 };
-    read_by_all = quarters(CTRT_SHAPE(8, 4), 1, multi);
-    CHECK_OK(ctrt_tensor_distribute(read_by_all, SHARDED(0)));
+    read_by_all = sharded(CTRT_SHAPE(8, 4), 1, 0, multi);
     for (int i = 0; i < 4; i++)
         CHECK_EQ(pthread_create(&threads[i], NULL, reader, &sums[i]), 0);
     for (int i = 0; i < 4; i++)
@@ -525,6 +520,24 @@ static void several_threads(void)
     for (int i = 0; i < 4; i++)
         CHECK_NEAR(sums[i], 4, 1e-5);
     ctrt_tensor_release(&read_by_all);
+}
+
+static void results(void)
+{
+    EACH(c, rules)
+        check_rule(c);
+    partial_sums();
+    memory_of_members();
+}
+
+static void on_four_members(const char *what, void (*test)(void))
+{
+    group("%s", what);
+    IN_CHILD(FOUR_SIMS) {
+        multi_open();
+        test();
+        multi_close();
+    }
 }
 
 TEST_MAIN
@@ -542,15 +555,7 @@ TEST_MAIN
             multi_close();
         }
     }
-    group("layouts of results");
-    IN_CHILD(FOUR_SIMS) {
-        multi_open();
-        EACH(c, rules)
-            check_rule(c);
-        partial_sums();
-        memory_of_members();
-        multi_close();
-    }
+    on_four_members("layouts of results", results);
     for (int n = 2; n <= 4; n += 2) {
         group("training on %d members", n);
         IN_CHILD(FOUR_SIMS, members[n - 1]) {
@@ -560,12 +565,7 @@ TEST_MAIN
             multi_close();
         }
     }
-    group("bad input");
-    IN_CHILD(FOUR_SIMS) {
-        multi_open();
-        bad_input();
-        multi_close();
-    }
+    on_four_members("bad input", bad_input);
     group("failures of members");
     IN_CHILD(FOUR_SIMS, "CTRT_MEMORY=direct") {
         sim_open("sim:0");
@@ -581,18 +581,12 @@ TEST_MAIN
         CHECK(lost > 0, "no all_reduce failed");
         multi_close();
     }
-    group("several threads");
-    IN_CHILD(FOUR_SIMS) {
-        multi_open();
-        several_threads();
-        multi_close();
-    }
+    on_four_members("several threads", several_threads);
     group("shutdown");
     IN_CHILD(FOUR_SIMS) {
         for (int round = 0; round < 2; round++) {
             multi_open();
-            CTRT_AUTO(tensor) x = quarters(CTRT_SHAPE(4, 4), 1, multi), want = quarters(CTRT_SHAPE(4, 4), 1, one);
-            CHECK_OK(ctrt_tensor_distribute(x, SHARDED(0)));
+            CTRT_AUTO(tensor) x = sharded(CTRT_SHAPE(4, 4), 1, 0, multi), want = quarters(CTRT_SHAPE(4, 4), 1, one);
             CHECK_OK(ctrt_softmax(&x, x, 0));
             CHECK_OK(ctrt_softmax(&want, want, 0));
             NEAR(x, want, 1e-6);
