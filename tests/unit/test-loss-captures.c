@@ -138,6 +138,97 @@ static void captured_mixed(struct rank *rank)
     pair_free(&p);
 }
 
+/* ---- groups in which a graph does not add to the gradients of the other steps ---- */
+
+/* A step without reduction, which is not captured. */
+static void local_step(struct training *t)
+{
+    OK(ctrt_parallel_no_sync(t->net, true), gradients(t), ctrt_parallel_no_sync(t->net, false));
+}
+
+static void release_gradients(struct training *t)
+{
+    OK(ctrt_optimizer_zero_grad(t->optimizer, true));
+}
+
+/* The next steps are those of `single` again. */
+static void goes_on(struct training *t, struct training *one, struct pair *p)
+{
+    for (int turn = 0; turn < 2; turn++) {
+        fill(t, turn);
+        fill(one, turn);
+        OK(train_step(t), train_step(one));
+        close_loss("after an error", turn, t, one, 1e-5);
+        same_parameters(p->net, p->one, 1e-5);
+    }
+}
+
+static void captured_strange(struct rank *rank)
+{
+    const struct plan *plan = rank->argument;
+    const bool mean = plan->function == loss_several;
+    CTRT_AUTO(graph) whole = NULL, local = NULL, reduced = NULL;
+    struct training t, one;
+    struct pair p;
+    capture_plan(&t, &one, &p, rank);
+    for (int i = 0; i < 3; i++)
+        OK(train_step(&t), train_step(&one));
+    release_gradients(&t);
+    OK(ctrt_capture_begin(rank->device), gradients(&t), ctrt_capture_end(&whole, rank->device));
+    release_gradients(&t);
+    OK(ctrt_capture_begin(rank->device), ctrt_parallel_no_sync(t.net, true), gradients(&t),
+       ctrt_parallel_no_sync(t.net, false), ctrt_capture_end(&local, rank->device));
+    OK(ctrt_capture_begin(rank->device), gradients(&t), ctrt_capture_end(&reduced, rank->device));
+
+    /* A graph that overwrites, after another step. */
+    release_gradients(&t);
+    fill(&t, ALL_IGNORED);
+    local_step(&t);
+    CHECK_FAILS(ctrt_capture_replay(whole), CTRT_ERR_STATE, mean ? "in different tensors" : "does not add");
+    goes_on(&t, &one, &p);
+
+    /* Another step in place of a captured one. */
+    release_gradients(&t);
+    fill(&t, ALL_IGNORED);
+    local_step(&t);
+    CHECK_FAILS(ctrt_capture_replay(reduced), CTRT_ERR_STATE, "in different tensors");
+    goes_on(&t, &one, &p);
+
+    /* The gradients of the graph are released. */
+    CHECK_OK(ctrt_capture_replay(local));
+    release_gradients(&t);
+    CHECK_FAILS(gradients(&t), CTRT_ERR_STATE, "in different tensors");
+    training_free(&t);
+    training_free(&one);
+    pair_free(&p);
+}
+
+/* A captured step without reduction, whose gradients the parameters keep, and another step with it. */
+static void captured_first(struct rank *rank)
+{
+    CTRT_AUTO(graph) local = NULL;
+    struct training t, one;
+    struct pair p;
+    capture_plan(&t, &one, &p, rank);
+    for (int i = 0; i < 3; i++)
+        OK(train_step(&t), train_step(&one));
+    release_gradients(&t);
+    OK(ctrt_capture_begin(rank->device), ctrt_parallel_no_sync(t.net, true), gradients(&t),
+       ctrt_parallel_no_sync(t.net, false), ctrt_capture_end(&local, rank->device));
+    for (int turn = 0; turn < 3; turn++) {
+        fill(&t, turn);
+        fill(&one, turn);
+        release_gradients(&one);
+        local_step(&one);
+        OK(ctrt_capture_replay(local), gradients(&t), gradients(&one));
+        OK(ctrt_optimizer_step(t.optimizer), ctrt_optimizer_step(one.optimizer));
+        same_parameters(p.net, p.one, 1e-5);
+    }
+    training_free(&t);
+    training_free(&one);
+    pair_free(&p);
+}
+
 TEST_MAIN
 {
     static const struct plan plans[] = {
@@ -152,6 +243,8 @@ TEST_MAIN
     EACH(plan, plans)
         if (plan > plans) {
             run_captures("a group of steps", captured_groups, plan, 3, settings);
+            run_captures("graphs that do not add to the gradients", captured_strange, plan, 3, settings);
+            run_captures("a captured step and one that is not", captured_first, plan, 3, settings);
             if (plan->function == loss_several)             /* a mean */
                 continue;
             run_captures("a graph for each step of a group", captured_apart, plan, 3, settings);

@@ -16,6 +16,9 @@ struct record {
     int64_t earlier;                        /* captured steps of the group before this one */
     ctrt_tensor *totals, *own;              /* see struct weights; owned */
     size_t *used, used_count;               /* slots that get a gradient in a pass without reduction; owned */
+    ctrt_tensor **before, **after;          /* of each slot: its gradient before the pass and, if the pass is without
+                                             * reduction, after it; owned; two halves of one list */
+    size_t slot_count;
 };
 
 static void record_free(void *user)
@@ -23,6 +26,9 @@ static void record_free(void *user)
     struct record *record = user;
     ctrt_tensor_release(&record->totals);
     ctrt_tensor_release(&record->own);
+    if (record->before != NULL)
+        ctrt_gradients_release(record->before, 2 * record->slot_count);
+    free(record->before);
     free(record->used);
     free(record);
 }
@@ -36,6 +42,15 @@ static ctrt_status record_new(struct record **out, struct distributed *d)
     (*out)->step = weights_step(&d->weights);
     (*out)->number = d->weights.number;
     (*out)->earlier = d->group_steps;
+    (*out)->before = calloc(2 * d->slot_count + 1, sizeof *(*out)->before);
+    if ((*out)->before == NULL) {
+        record_free(*out);
+        return no_memory();
+    }
+    (*out)->slot_count = d->slot_count;
+    (*out)->after = (*out)->before + d->slot_count;
+    for (size_t s = 0; s < d->slot_count; s++)
+        (*out)->before[s] = ctrt_tensor_retain(d->slots[s].before);
     return CTRT_OK;
 }
 
@@ -55,8 +70,10 @@ void capture_begin(struct distributed *d)
         d->group_open = false;
         d->group_steps = 0;
     }
-    for (size_t s = 0; d->captured && s < d->slot_count; s++)
+    for (size_t s = 0; d->captured && s < d->slot_count; s++) {
         d->slots[s].used_before = d->slots[s].used;
+        ctrt_tensor_assign(&d->slots[s].before, ctrt_tensor_grad(d->slots[s].tensor));
+    }
 }
 
 ctrt_status capture_join(struct distributed *d)
@@ -70,8 +87,83 @@ ctrt_status capture_join(struct distributed *d)
 
 void capture_end(struct distributed *d)
 {
-    for (size_t s = 0; s < d->slot_count; s++)
+    for (size_t s = 0; s < d->slot_count; s++) {
         d->slots[s].used = d->slots[s].used_before;
+        ctrt_tensor_release(&d->slots[s].before);
+    }
+}
+
+/* ---- groups of captured and other steps ---- */
+
+/* The group begins anew: its gradients are lost. */
+static void group_drop(struct distributed *d)
+{
+    for (size_t s = 0; s < d->slot_count; s++) {
+        d->slots[s].used = false;
+        ctrt_tensor_release(&d->slots[s].replayed);
+    }
+    ctrt_no_grad (void)ctrt_zero_(d->weights.sum);
+    weights_reset(&d->weights);
+}
+
+/* Fails, and drops the group, unless the slot's gradient of the steps since the last reduction is in `expected`. */
+static ctrt_status gradient_check(struct distributed *d, const struct slot *slot, const ctrt_tensor *expected)
+{
+    const char *name = "";
+    ctrt_tensor *here = slot->replayed != NULL ? slot->replayed : ctrt_tensor_grad(slot->tensor);
+    if (here == expected)
+        return CTRT_OK;
+    (void)ctrt_module_parameter(&name, NULL, d->r.module, slot->parameter);
+    group_drop(d);
+    return ctrt_fail(CTRT_ERR_STATE, "a captured step and another step of one group (ctrt_parallel_no_sync) have the "
+                     "gradient of \"%s\" in different tensors, so the sum would lack steps; capture all steps of a "
+                     "group, or capture when the parameters have gradients and keep these "
+                     "(ctrt_optimizer_zero_grad(optimizer, false)); the gradients of the group are lost", name);
+}
+
+ctrt_status capture_mixed(struct distributed *d)
+{
+    for (size_t s = 0; s < d->slot_count; s++) {
+        struct slot *slot = &d->slots[s];
+        if (slot->replayed != NULL)
+            CTRT_TRY(gradient_check(d, slot, ctrt_tensor_grad(slot->tensor)));
+    }
+    for (size_t s = 0; s < d->slot_count; s++)
+        ctrt_tensor_release(&d->slots[s].replayed);
+    return CTRT_OK;
+}
+
+/* The numbers of a replay are those of the captured step, plus those of the steps since the last reduction. */
+static ctrt_status group_check(const struct weights *w, const struct record *record)
+{
+    const int32_t kind = record->step.known ? record->step.kind : weights_kind(w);
+    if (kind != CTRT_LOSS_MEAN && w->steps != record->earlier)          /* steps outside of graphs move gradients */
+        return ctrt_fail(CTRT_ERR_STATE, "%s (ctrt_parallel_no_sync); if the loss is no mean, capture all steps of a "
+                         "group in their order, the first one without gradients, and replay each once; the gradients "
+                         "of the group are lost",
+                         w->steps < record->earlier ? "the captured step continues a group of steps that has not begun"
+                                                    : "the captured step does not add to the gradients of the steps "
+                                                      "since the last reduction");
+    if (!record->step.known || !w->begun
+        || (w->kind == record->step.kind && (w->kind == CTRT_LOSS_MEAN || w->unit == record->number)))
+        return CTRT_OK;
+    return ctrt_fail(CTRT_ERR_STATE, "the captured step has another kind of loss, or other numbers of rows, than the "
+                     "steps since the last reduction (ctrt_parallel_no_sync); the gradients of the group are lost");
+}
+
+/* Called by each replay. After a failure the group begins anew. A replay adds to the gradients that the parameters had
+ * at the capture, and overwrites if they had none. */
+static ctrt_status replay_check(const struct record *record)
+{
+    struct distributed *d = record->d;
+    const ctrt_status status = group_check(&d->weights, record);
+    if (status != CTRT_OK)
+        group_drop(d);
+    CTRT_TRY(status);
+    for (size_t s = 0; s < d->slot_count && d->weights.steps > 0; s++)
+        if (d->slots[s].used)
+            CTRT_TRY(gradient_check(d, &d->slots[s], record->before[s]));
+    return CTRT_OK;
 }
 
 /* ---- the beginning of a pass ---- */
@@ -89,29 +181,12 @@ ctrt_status capture_step(struct distributed *d)
     return ctrt_capture_call(d->r.device, count_step, d, NULL);
 }
 
-/* The numbers of a replay are those of the captured step, plus those of the steps since the last reduction. */
-static ctrt_status group_check(const struct weights *w, const struct record *record)
-{
-    const int32_t kind = record->step.known ? record->step.kind : weights_kind(w);
-    if (kind != CTRT_LOSS_MEAN && w->steps != record->earlier)          /* steps outside of graphs move gradients */
-        return ctrt_fail(CTRT_ERR_STATE, "%s (ctrt_parallel_no_sync); if the loss is no mean, capture all steps of a "
-                         "group in their order, the first one without gradients, and replay each once",
-                         w->steps < record->earlier ? "the captured step continues a group of steps that has not begun"
-                                                    : "the captured step does not add to the gradients of the steps "
-                                                      "since the last reduction");
-    if (!record->step.known || !w->begun
-        || (w->kind == record->step.kind && (w->kind == CTRT_LOSS_MEAN || w->unit == record->number)))
-        return CTRT_OK;
-    return ctrt_fail(CTRT_ERR_STATE, "the captured step has another kind of loss, or other numbers of rows, than the "
-                     "steps since the last reduction (ctrt_parallel_no_sync)");
-}
-
 static ctrt_status fill_weights(void *user)
 {
     const struct record *record = user;
     struct weights *w = &record->d->weights;
     double numbers[WEIGHTS_TOTALS];
-    CTRT_TRY(group_check(w, record));
+    CTRT_TRY(replay_check(record));
     w->part = (ctrt_loss_part){ .kind = record->step.kind, .parts = record->step.known };
     w->number = record->number;
     weights_numbers(w, numbers, 0);
@@ -142,10 +217,27 @@ ctrt_status capture_weights(struct distributed *d)
 static ctrt_status end_reduction(void *user)
 {
     struct distributed *d = user;
-    for (size_t s = 0; s < d->slot_count; s++)
+    for (size_t s = 0; s < d->slot_count; s++) {
         d->slots[s].used = false;
+        ctrt_tensor_release(&d->slots[s].replayed);
+    }
     weights_reset(&d->weights);
     return CTRT_OK;
+}
+
+static ctrt_status end_alone(void *user)
+{
+    const struct record *record = user;
+    CTRT_TRY(replay_check(record));
+    CTRT_TRY(count_step(record->d));
+    return end_reduction(record->d);
+}
+
+ctrt_status capture_alone(struct distributed *d)
+{
+    struct record *record = NULL;
+    CTRT_TRY(record_new(&record, d));
+    return ctrt_capture_call(d->r.device, end_alone, record, record_free);
 }
 
 ctrt_status capture_reduced(struct distributed *d)
@@ -158,9 +250,12 @@ ctrt_status capture_reduced(struct distributed *d)
 static ctrt_status end_local(void *user)
 {
     const struct record *record = user;
-    CTRT_TRY(group_check(&record->d->weights, record));
-    for (size_t i = 0; i < record->used_count; i++)
-        record->d->slots[record->used[i]].used = true;
+    CTRT_TRY(replay_check(record));
+    for (size_t i = 0; i < record->used_count; i++) {
+        struct slot *slot = &record->d->slots[record->used[i]];
+        slot->used = true;
+        ctrt_tensor_assign(&slot->replayed, record->after[record->used[i]]);
+    }
     weights_count(&record->d->weights, &record->step);
     return CTRT_OK;
 }
@@ -175,8 +270,10 @@ ctrt_status capture_local(struct distributed *d)
         return no_memory();
     }
     for (size_t s = 0; s < d->slot_count; s++)
-        if (d->slots[s].used)
+        if (d->slots[s].used) {
             record->used[record->used_count++] = s;
+            ctrt_tensor_assign(&record->after[s], ctrt_tensor_grad(d->slots[s].tensor));
+        }
     return ctrt_capture_call(d->r.device, end_local, record, record_free);
 }
 

@@ -112,6 +112,8 @@ static ctrt_status dist_forward(void *self, ctrt_tensor **y, ctrt_tensor *const 
         return ctrt_fail(CTRT_ERR_NOT_SUPPORTED, "a capture is running on %s, and gradients of a loss of the program "
                          "cannot be added up there without communication; use ctrt_parallel_step",
                          ctrt_device_name(d->r.device));
+    if (ctrt_grad_enabled() && !d->captured)
+        CTRT_TRY(capture_mixed(d));
     if (ctrt_grad_enabled() && !d->no_sync) {
         CTRT_TRY(pass_begin(d));
         CTRT_TRY(reduce_begin(d, FORWARD));
@@ -203,7 +205,7 @@ static ctrt_status local_end(struct distributed *d, ctrt_tensor **loss)
     CTRT_TRY(weights_local_loss(loss, &d->weights));
     CTRT_TRY(ctrt_gradients_add(d->r.module, d->r.before, d->r.grads));
     if (d->captured && !d->no_sync)
-        CTRT_TRY(capture_step(d));
+        CTRT_TRY(capture_alone(d));
     if (d->no_sync)
         return group_add(d);
     if (weights_known(&d->weights) && weights_kind(&d->weights) != CTRT_LOSS_MEAN)
@@ -229,6 +231,8 @@ ctrt_status step_once(struct distributed *d, ctrt_tensor **loss, const ctrt_stra
     ctrt_status status = module_check(d);
     if (status == CTRT_OK)
         status = unfinished_check(d);
+    if (status == CTRT_OK && !d->captured)
+        status = capture_mixed(d);
     if (status == CTRT_OK && !local)
         status = pass_begin(d);
     if (status == CTRT_OK)

@@ -30,6 +30,8 @@ struct slot {
     bool used;                              /* it got a gradient since the last reduction */
     bool used_before;                       /* that, before the pass that is being captured */
     bool anywhere;                          /* a rank used it in the last reduction */
+    ctrt_tensor *before;                    /* its gradient before the pass that is being captured; owned; NULL: none */
+    ctrt_tensor *replayed;                  /* its gradient in the group, if a replay has written the last one; owned */
 };
 
 struct bucket {
@@ -143,6 +145,11 @@ void capture_begin(struct distributed *d);
 void capture_end(struct distributed *d);
 /* Lets d->stream join the capture. */
 ctrt_status capture_join(struct distributed *d);
+/* Called at the beginning of a pass with gradients that is not captured: CTRT_ERR_STATE if the gradients of replayed
+ * steps of the group are not those of the parameters. The group is dropped then. */
+ctrt_status capture_mixed(struct distributed *d);
+/* Lets each replay of a complete step of one rank count it. */
+ctrt_status capture_alone(struct distributed *d);
 /* Let each replay count a step, and begin the weights of a step: creates d->totals and d->own. */
 ctrt_status capture_step(struct distributed *d);
 ctrt_status capture_weights(struct distributed *d);

@@ -530,6 +530,8 @@ void reduce_free(struct distributed *d)
         if (d->slots[s].hooked)
             (void)ctrt_tensor_remove_hook(d->slots[s].tensor, d->slots[s].hook);
         ctrt_tensor_release(&d->slots[s].tensor);
+        ctrt_tensor_release(&d->slots[s].before);
+        ctrt_tensor_release(&d->slots[s].replayed);
     }
     if (d->base != NULL)
         ctrt_gradients_release(d->base, d->r.parameters);
