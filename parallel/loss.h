@@ -5,6 +5,7 @@
 #define PARALLEL_LOSS_H
 
 #include "ctrt/strategy_plugin.h"
+#include "graph/capture.h"
 #include "ops/loss_parts.h"
 
 /* loss_parameter.c: adds the remedy to the message of a loss function that fails with CTRT_ERR_DEVICE if a parameter of
@@ -31,6 +32,10 @@ struct loss_group {
     size_t count;
 };
 void loss_group_clear(struct loss_group *group);
+/* Lets each replay of the capture, in which the first step of a group of `net` begins, fail if steps of an open group
+ * are in other gradients than those that the graph changes. `module`: of the net. */
+ctrt_status loss_group_capture(struct capture *capture, struct loss_group *group, ctrt_module *net,
+                               ctrt_module *module);
 /* Sets the group of the step that the calling thread runs. */
 void loss_group_enter(struct loss_group *group);
 

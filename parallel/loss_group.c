@@ -5,6 +5,7 @@
 
 #include "base/base.h"
 #include "ctrt/capture.h"
+#include "graph/capture.h"
 #include "nn/module.h"
 #include "ops/op_common.h"
 #include "parallel/loss.h"
@@ -21,6 +22,67 @@ void loss_group_clear(struct loss_group *group)
 void loss_group_enter(struct loss_group *group)
 {
     thread_state.loss_group = group;
+}
+
+/* ---- captures ---- */
+
+struct replay {                             /* the state of a recorded call */
+    struct loss_group *group;
+    ctrt_module *net, *module;              /* owned; the group belongs to the net */
+    bool ends;                              /* the captured step is the last one of a group */
+    size_t count;
+    ctrt_tensor *grads[];                   /* of the parameters at the capture; owned; NULL: none */
+};
+
+/* Steps outside of the graph keep sums and fractions aside; means are in the gradients of the parameters. */
+static ctrt_status replay_check(void *state)
+{
+    struct replay *replay = state;
+    const struct walk *walk;
+    if (replay->group->steps == 0)
+        return CTRT_OK;
+    CTRT_TRY(module_walk(&walk, replay->module, WALK_PARAMETERS));
+    bool same = replay->group->kind == CTRT_LOSS_MEAN && walk->count == replay->count;
+    for (size_t i = 0; same && i < replay->count; i++)
+        same = ctrt_tensor_grad(walk->entries[i].tensor) == replay->grads[i];
+    if (same && replay->ends)
+        replay->group->steps = 0;
+    if (same)
+        return CTRT_OK;
+    return ctrt_fail(CTRT_ERR_STATE, "the captured step does not add to the gradients of the steps since "
+                     "ctrt_parallel_no_sync(net, true); end the group by a step that is not captured; if the loss is a "
+                     "mean, you can also capture when the parameters have gradients, and keep these "
+                     "(ctrt_optimizer_zero_grad(optimizer, false))");
+}
+
+static void replay_release(void *state)
+{
+    struct replay *replay = state;
+    ctrt_gradients_release(replay->grads, replay->count);
+    ctrt_module_release(&replay->module);
+    ctrt_module_release(&replay->net);
+    host_free(replay);
+}
+
+ctrt_status loss_group_capture(struct capture *capture, struct loss_group *group, ctrt_module *net,
+                               ctrt_module *module)
+{
+    static const struct graph_call call = { .run = replay_check, .release = replay_release };
+    const struct walk *walk;
+    if (group->steps > 0)
+        return CTRT_OK;
+    CTRT_TRY(module_walk(&walk, module, WALK_PARAMETERS));
+    const size_t bytes = sizeof(struct replay) + walk->count * sizeof(ctrt_tensor *);
+    struct replay *replay = host_calloc(bytes);
+    if (replay == NULL)
+        return out_of_memory(bytes, "gradients of a captured step");
+    replay->group = group;
+    replay->ends = !group->no_sync;
+    replay->net = ctrt_module_retain(net);
+    replay->module = ctrt_module_retain(module);
+    for (replay->count = 0; replay->count < walk->count; replay->count++)
+        replay->grads[replay->count] = ctrt_tensor_retain(ctrt_tensor_grad(walk->entries[replay->count].tensor));
+    return capture_call(capture, &call, replay);
 }
 
 /* ---- factors ---- */
@@ -162,10 +224,11 @@ static ctrt_device *device_of(ctrt_tensor *const *grads, size_t count)
 static ctrt_status finish(struct loss_group *group, ctrt_tensor **loss, ctrt_tensor **grads, size_t count,
                           const ctrt_loss_part *total, int64_t rows)
 {
+    ctrt_device *device = device_of(grads, count);
     if (group != NULL && (group->no_sync || group->steps > 0))
-        CTRT_TRY(group_check(group, total, device_of(grads, count)));
+        CTRT_TRY(group_check(group, total, device));
     if (total->kind == CTRT_LOSS_MEAN) {
-        if (group != NULL) {
+        if (group != NULL && !(device != NULL && ctrt_capture_running(device))) {   /* a capture makes no step */
             group->kind = CTRT_LOSS_MEAN;
             group->steps = group->no_sync ? group->steps + 1 : 0;
         }

@@ -96,13 +96,16 @@ static void release_net(void *net)
     ctrt_module_release(&module);
 }
 
-/* In a capture, the graph gets a reference to the net, because replays may call functions of the strategy. */
-static ctrt_status captured_keep(const struct parallel *state, ctrt_module *net)
+/* In a capture, the graph gets a reference to the net, because replays may call functions of the strategy, or find a
+ * group of steps. */
+static ctrt_status captured_keep(struct parallel *state, ctrt_module *net, bool step)
 {
     static const struct graph_call call = { .release = release_net };
     struct capture *capture = capture_here(state->devices[0]);
-    if (likely(capture == NULL) || !(state->table->flags & CTRT_STRATEGY_CAPTURE))
+    if (likely(capture == NULL))
         return CTRT_OK;
+    if (!(state->table->flags & CTRT_STRATEGY_CAPTURE))
+        return step ? loss_group_capture(capture, &state->group, net, state->config.module) : CTRT_OK;
     return capture_call(capture, &call, ctrt_module_retain(net));
 }
 
@@ -125,7 +128,7 @@ static ctrt_status parallel_forward(ctrt_tensor **y, ctrt_module *self, ctrt_ten
         return fail_null("forward", "x");
     CTRT_TRY(ctrt_context(modes_check(state), "%s", state->name));
     CTRT_TRY(tensors_list(state));
-    CTRT_TRY(captured_keep(state, self));
+    CTRT_TRY(captured_keep(state, self, false));
     return ctrt_context(state->table->forward(state->strategy, y, inputs, count), "%s", state->name);
 }
 
@@ -477,7 +480,7 @@ ctrt_status ctrt_parallel_step_n(ctrt_tensor **loss, ctrt_module *net, ctrt_tens
     CTRT_TRY(ctrt_context(rows_of(&batch.rows, inputs, count, state->comm != NULL), "parallel_step"));
     CTRT_TRY(ctrt_context(modes_check(state), "parallel_step: %s", state->name));
     CTRT_TRY(ctrt_context(tensors_list(state), "parallel_step"));
-    CTRT_TRY(ctrt_context(captured_keep(state, net), "parallel_step"));
+    CTRT_TRY(ctrt_context(captured_keep(state, net, true), "parallel_step"));
     CTRT_TRY(ctrt_context(state->choice != NULL ? auto_step(state, &result, &batch)
                                                 : strategy_step(state, &result, &batch), "parallel_step"));
     if (result == NULL)

@@ -229,17 +229,62 @@ static void captured_first(struct rank *rank)
     pair_free(&p);
 }
 
+/* Under `single`. */
+static void captured_single(struct rank *rank)
+{
+    const struct plan *plan = rank->argument;
+    const bool mean = plan->function == loss_several;
+    CTRT_AUTO(graph) fresh = NULL, kept = NULL, group = NULL;
+    struct training t, one;
+    struct pair p;
+    capture_plan(&t, &one, &p, rank);
+    for (int i = 0; i < 3; i++)
+        OK(train_step(&t), train_step(&one));
+    release_gradients(&t);
+    OK(ctrt_capture_begin(rank->device), gradients(&t), ctrt_capture_end(&fresh, rank->device));
+    release_gradients(&t);
+    fill(&t, ALL_IGNORED);
+    local_step(&t);
+    CHECK_FAILS(ctrt_capture_replay(fresh), CTRT_ERR_STATE, "does not add to the gradients");
+    CHECK_OK(gradients(&t));                                /* ends the group */
+    goes_on(&t, &one, &p);
+    release_gradients(&t);
+    CHECK_OK(ctrt_capture_replay(fresh));
+    if (mean) {                                             /* with gradients that stay */
+        OK(gradients(&t), ctrt_capture_begin(rank->device), gradients(&t), ctrt_capture_end(&kept, rank->device));
+        OK(ctrt_optimizer_zero_grad(t.optimizer, false), ctrt_optimizer_zero_grad(one.optimizer, true));
+        local_step(&t);
+        local_step(&one);
+        OK(ctrt_capture_replay(kept), gradients(&one));
+        OK(ctrt_optimizer_step(t.optimizer), ctrt_optimizer_step(one.optimizer));
+        same_parameters(p.net, p.one, 1e-5);
+        release_gradients(&t);
+        CHECK_OK(ctrt_capture_replay(fresh));               /* `kept` has ended the group */
+        release_gradients(&t);
+        OK(ctrt_capture_begin(rank->device), group_step(&t, 2), ctrt_capture_end(&group, rank->device));
+        for (int i = 0; i < 2; i++)
+            OK(ctrt_capture_replay(group), group_step(&one, 2));
+        same_parameters(p.net, p.one, 1e-5);
+    }
+    training_free(&t);
+    training_free(&one);
+    pair_free(&p);
+}
+
 TEST_MAIN
 {
     static const struct plan plans[] = {
         { "single", loss_ignore }, { "distributed", loss_ignore }, { "distributed", loss_masked },
         { "distributed", loss_columns }, { "distributed", loss_several },
     };
+    static const struct plan singles[] = { { "single", loss_masked }, { "single", loss_several } };
     static const char *const settings[] = { NULL };
     if (!has_captures())
         return done();
     EACH(plan, plans)
         run_captures(plan->strategy, captured, plan, 1, settings);
+    EACH(plan, singles)
+        run_captures("single: groups", captured_single, plan, 3, settings);
     EACH(plan, plans)
         if (plan > plans) {
             run_captures("a group of steps", captured_groups, plan, 3, settings);
