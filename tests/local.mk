@@ -127,8 +127,8 @@ stranger_la_LDFLAGS = $(PLUGIN_LDFLAGS) -rpath /nowhere
 
 if PLUGIN_CPU
 public_tests   += tests/unit/test-bad-input.c tests/unit/test-cpu-math.c
-internal_tests += tests/unit/test-alloc-failure.c tests/unit/test-cpu-kernels.c tests/unit/test-cpu-limits.c \
-                  tests/unit/test-cpu-memory.c tests/unit/test-pressure.c
+internal_tests += tests/unit/test-alloc-failure.c tests/unit/test-cpu-blocked.c tests/unit/test-cpu-kernels.c \
+                  tests/unit/test-cpu-limits.c tests/unit/test-cpu-memory.c tests/unit/test-pressure.c
 TSAN_TESTS     += tests/unit/test-cpu-memory.c tests/unit/test-pressure.c
 
 single_tests += tests/unit/test-cpu-threads.c
@@ -305,9 +305,11 @@ run_internal_LDFLAGS  = $(NO_WRAPPER) -export-dynamic -Wl,--disable-new-dtags \
 run_internal_LDADD    = $(INTERNAL_LIBS)
 if PLUGIN_CPU
 check_PROGRAMS += test-cpu-threads
-# test-cpu-limits tests the code that reads /proc and /sys, with recorded files.
+# test-cpu-limits tests the code that reads /proc and /sys, with recorded files; test-cpu-blocked tests blocked.c.
+run_internal_CPPFLAGS += -I$(top_srcdir)/backends/cpu
 run_internal_SOURCES += \
-    backends/cpu/host/cgroup.c backends/cpu/host/limits.c backends/cpu/host/numa.c backends/cpu/host/pages.c
+    backends/cpu/host/cgroup.c backends/cpu/host/limits.c backends/cpu/host/numa.c backends/cpu/host/pages.c \
+    backends/cpu/libs/blocked.c
 endif
 test_cpu_threads_SOURCES  = $(TEST_RUNNER) tests/unit/test-cpu-threads.c
 test_cpu_threads_CPPFLAGS = $(INTERNAL_CPPFLAGS)

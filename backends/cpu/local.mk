@@ -5,8 +5,8 @@ backend_cpu_sources = backends/cpu/host/cgroup.c backends/cpu/host/cpu.h backend
     backends/cpu/host/numa.c backends/cpu/host/numa.h backends/cpu/host/pages.c backends/cpu/host/pinned.c \
     backends/cpu/host/plugin.c backends/cpu/host/scratch.c backends/cpu/host/scratch.h backends/cpu/host/team.c \
     backends/cpu/host/team.h backends/cpu/host/threads.c
-backend_cpu_sources += backends/cpu/libs/blas.c backends/cpu/libs/gemm_path.c backends/cpu/libs/onednn.c \
-    backends/cpu/libs/onednn.h backends/cpu/libs/onednn_api.h backends/cpu/libs/onednn_conv.c \
+backend_cpu_sources += backends/cpu/libs/blas.c backends/cpu/libs/blocked.c backends/cpu/libs/blocked.h \
+    backends/cpu/libs/gemm_path.c backends/cpu/libs/onednn.c backends/cpu/libs/onednn.h backends/cpu/libs/onednn_api.h backends/cpu/libs/onednn_conv.c \
     backends/cpu/libs/onednn_product.c backends/cpu/libs/openmp.c backends/cpu/libs/openmp.h
 backend_cpu_sources += backends/cpu/kernels/conv.c backends/cpu/kernels/conv.h backends/cpu/kernels/conv_body.h \
     backends/cpu/kernels/conv_builtin.c backends/cpu/kernels/families.def backends/cpu/kernels/gemm.h \

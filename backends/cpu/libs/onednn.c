@@ -152,15 +152,16 @@ dnnl_status_t onednn_strided(onednn_desc *desc, int ndims, const int64_t *dims, 
 #endif
 }
 
-dnnl_status_t onednn_any(onednn_desc *desc, int ndims, const int64_t *dims, dnnl_data_type_t type)
+dnnl_status_t onednn_tagged(onednn_desc *desc, int ndims, const int64_t *dims, dnnl_data_type_t type,
+                            dnnl_format_tag_t tag)
 {
     dnnl_dims_t d;
     for (int i = 0; i < ndims; i++)
         d[i] = dims[i];
 #if CTRT_ONEDNN_MAJOR == 2
-    return library.dnnl_memory_desc_init_by_tag(desc, ndims, d, type, dnnl_format_tag_any);
+    return library.dnnl_memory_desc_init_by_tag(desc, ndims, d, type, tag);
 #else
-    return library.dnnl_memory_desc_create_with_tag(desc, ndims, d, type, dnnl_format_tag_any);
+    return library.dnnl_memory_desc_create_with_tag(desc, ndims, d, type, tag);
 #endif
 }
 
@@ -288,9 +289,31 @@ static size_t aligned(size_t bytes)
     return (bytes + 63) & ~(size_t)63;
 }
 
+/* Describes the copy if `wanted` is a blocked layout that blocked.c supports. */
+static struct cpu_blocked blocked_of(const struct onednn_images *images, bool output, onednn_desc_ref wanted)
+{
+    static const struct { int64_t block; dnnl_format_tag_t tag; } layouts[] = {
+        { 16, dnnl_nChw16c }, { 8, dnnl_nChw8c }
+    };
+    struct cpu_blocked b = { .block = 0 };
+    if (images == NULL || images->dims == NULL || images->from == dnnl_f32
+        || (images->to != images->from && (images->from != dnnl_bf16 || output)))
+        return b;
+    for (size_t i = 0; i < sizeof layouts / sizeof layouts[0] && b.block == 0; i++) {
+        onednn_desc desc;
+        if (onednn_tagged(&desc, 4, images->dims, images->to, layouts[i].tag) != dnnl_success)
+            continue;
+        if (library.dnnl_memory_desc_equal(ONEDNN_REF(desc), wanted))
+            b = (struct cpu_blocked){ images->dims[0], images->dims[1], images->dims[2] * images->dims[3],
+                                      layouts[i].block, images->to != images->from };
+        onednn_drop(&desc, true);
+    }
+    return b;
+}
+
 /* Adds one operand: the tensor's memory and, if the layouts differ, a copy and the reorder primitive. */
 static bool add_operand(struct onednn_entry *e, int argument, bool output, onednn_desc_ref user,
-                        onednn_desc_ref wanted)
+                        onednn_desc_ref wanted, const struct onednn_images *images)
 {
     struct onednn_operand *o = &e->operands[e->count++];
     o->argument = argument;
@@ -305,6 +328,9 @@ static bool add_operand(struct onednn_entry *e, int argument, bool output, onedn
         return false;
     o->offset = e->scratch_bytes;
     e->scratch_bytes += aligned(library.dnnl_memory_desc_get_size(wanted));
+    o->blocked = blocked_of(images, output, wanted);
+    if (o->blocked.block != 0)
+        return true;
     dnnl_primitive_desc_t pd = NULL;
     if (!onednn_succeeded(e, library.dnnl_reorder_primitive_desc_create(
                                  &pd, output ? wanted : user, library.engine, output ? user : wanted, library.engine,
@@ -317,7 +343,7 @@ static bool add_operand(struct onednn_entry *e, int argument, bool output, onedn
 
 void onednn_fill(struct onednn_entry *e, dnnl_primitive_desc_t pd, int count, const int *arguments,
                  const bool *outputs, const onednn_desc_ref *users, const dnnl_query_t *queries,
-                 const int *indices)
+                 const int *indices, const struct onednn_images *images)
 {
     const char *how = NULL;
     bool good = library.dnnl_primitive_desc_query(pd, dnnl_query_impl_info_str, 0, &how) == dnnl_success
@@ -331,7 +357,8 @@ void onednn_fill(struct onednn_entry *e, dnnl_primitive_desc_t pd, int count, co
     }
     for (int i = 0; i < count && good; i++)
         good = add_operand(e, arguments[i], outputs[i], users[i],
-                           library.dnnl_primitive_desc_query_md(pd, queries[i], indices[i]));
+                           library.dnnl_primitive_desc_query_md(pd, queries[i], indices[i]),
+                           images != NULL ? &images[i] : NULL);
     if (good && !onednn_succeeded(e, library.dnnl_primitive_create(&e->primitive, pd)))
         e->primitive = NULL;
     library.dnnl_primitive_desc_destroy(pd);
@@ -349,8 +376,16 @@ void onednn_settle(struct onednn_entry *e)
         e->key = key, e->used = true, e->last_use = last_use;
 }
 
-static bool move(struct cache *cache, const struct onednn_operand *o)
+/* Copies the tensor at `address` to `copy`, or back if it is an output. */
+static bool move(struct cache *cache, const struct onednn_operand *o, void *address, void *copy)
 {
+    if (o->blocked.block != 0) {
+        if (o->output)
+            cpu_blocked_to_images(&o->blocked, address, copy);
+        else
+            cpu_blocked_from_images(&o->blocked, copy, address);
+        return true;
+    }
     const dnnl_exec_arg_t arguments[2] = { { DNNL_ARG_FROM, o->output ? o->memory : o->user },
                                            { DNNL_ARG_TO, o->output ? o->user : o->memory } };
     return library.dnnl_primitive_execute(o->reorder, cache->stream, 2, arguments) == dnnl_success;
@@ -370,10 +405,10 @@ bool onednn_run(struct onednn_entry *e, void *const *addresses)
     for (int i = 0; i < e->count && good; i++) {
         struct onednn_operand *o = &e->operands[i];
         good = library.dnnl_memory_set_data_handle(o->user, addresses[i]) == dnnl_success;
-        if (good && o->reorder) {
+        if (good && o->memory != o->user) {
             good = library.dnnl_memory_set_data_handle(o->memory, scratch + o->offset) == dnnl_success;
             if (good && !o->output)
-                good = move(cache, o);
+                good = move(cache, o, addresses[i], scratch + o->offset);
         }
         arguments[i].arg = o->argument;
         arguments[i].memory = o->memory;
@@ -385,9 +420,11 @@ bool onednn_run(struct onednn_entry *e, void *const *addresses)
         arguments[count++].memory = e->scratchpad;
     }
     good = good && library.dnnl_primitive_execute(e->primitive, cache->stream, count, arguments) == dnnl_success;
-    for (int i = 0; i < e->count && good; i++)
-        if (e->operands[i].reorder && e->operands[i].output)
-            good = move(cache, &e->operands[i]);
+    for (int i = 0; i < e->count && good; i++) {
+        const struct onednn_operand *o = &e->operands[i];
+        if (o->memory != o->user && o->output)
+            good = move(cache, o, addresses[i], scratch + o->offset);
+    }
     cpu_openmp_leave();
     e->has_run |= good;
     return good;

@@ -3,8 +3,8 @@
  *
  * The library is opened at first use. Each thread caches primitives with their memory objects by a key (op, dtype,
  * shape, strides), so that the next call with the same key only sets addresses and executes. Where the primitive
- * requires a layout that the tensor does not have, the entry also has a reorder primitive, and the copy is in the
- * thread's scratch memory. */
+ * requires a layout that the tensor does not have, the entry also has a reorder primitive, or describes a copy by
+ * blocked.c; the copy is in the thread's scratch memory. */
 #ifndef CTRT_CPU_ONEDNN_H
 #define CTRT_CPU_ONEDNN_H
 

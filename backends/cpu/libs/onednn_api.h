@@ -9,6 +9,8 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#include "blocked.h"
+
 #define ONEDNN_COMMON(F)                                                                                          \
     F(dnnl_engine_create) F(dnnl_stream_create) F(dnnl_stream_destroy) F(dnnl_memory_create)                      \
     F(dnnl_memory_destroy) F(dnnl_memory_set_data_handle) F(dnnl_memory_desc_get_size) F(dnnl_memory_desc_equal)  \
@@ -51,8 +53,9 @@ const struct onednn *cpu_onednn(void);
 
 dnnl_status_t onednn_strided(onednn_desc *desc, int ndims, const int64_t *dims, dnnl_data_type_t type,
                              const int64_t *strides);
-/* Creates a descriptor whose layout the primitive chooses (dnnl_format_tag_any). */
-dnnl_status_t onednn_any(onednn_desc *desc, int ndims, const int64_t *dims, dnnl_data_type_t type);
+/* `tag`: a layout, or dnnl_format_tag_any, for which the primitive chooses one. */
+dnnl_status_t onednn_tagged(onednn_desc *desc, int ndims, const int64_t *dims, dnnl_data_type_t type,
+                            dnnl_format_tag_t tag);
 void onednn_drop(onednn_desc *desc, bool made);
 
 /* ---- primitive cache ---- */
@@ -70,6 +73,7 @@ struct onednn_operand {
     dnnl_memory_t user;                 /* the tensor's own memory and layout */
     dnnl_memory_t memory;               /* memory in the primitive's layout: `user`, or a copy in scratch memory */
     dnnl_primitive_t reorder;           /* between `user` and `memory`, or NULL */
+    struct cpu_blocked blocked;         /* if block is not 0, how to copy without a reorder primitive */
     size_t offset;                      /* of the copy in scratch memory */
 };
 
@@ -95,10 +99,16 @@ static inline bool onednn_succeeded(struct onednn_entry *entry, dnnl_status_t st
     entry->no_memory |= status == dnnl_out_of_memory;
     return status == dnnl_success;
 }
-/* Creates the primitive of `pd` and destroys `pd` in all cases. users[i] is the layout of operand i's tensor. */
+/* A contiguous tensor [N,C,H,W] of f16 or bf16 for which the primitive may require blocks of channels, of type `to`. */
+struct onednn_images {
+    const int64_t *dims;                /* NULL: another tensor */
+    dnnl_data_type_t from, to;
+};
+/* Creates the primitive of `pd` and destroys `pd` in all cases. users[i] is the layout of operand i's tensor. `images`:
+ * for each operand, or NULL. */
 void onednn_fill(struct onednn_entry *entry, dnnl_primitive_desc_t pd, int count, const int *arguments,
                  const bool *outputs, const onednn_desc_ref *users, const dnnl_query_t *queries,
-                 const int *indices);
+                 const int *indices, const struct onednn_images *images);
 /* If the entry has no primitive, makes it declined, or removes it if the reason was lack of memory, so that the next
  * call tries again. */
 void onednn_settle(struct onednn_entry *entry);

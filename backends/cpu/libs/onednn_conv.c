@@ -145,7 +145,8 @@ static bool make_in(struct onednn_entry *entry, const struct cpu_conv *v, dnnl_d
             onednn_succeeded(entry, onednn_strided(&users[i], ndims[i], dims[i], type, strides[i]));
         made_want[i] = onednn_succeeded(entry, i == BIAS || (i != WEIGHT && as_it_lies)
                                                    ? onednn_strided(&wants[i], ndims[i], dims[i], inner, strides[i])
-                                                   : onednn_any(&wants[i], ndims[i], dims[i], inner));
+                                                   : onednn_tagged(&wants[i], ndims[i], dims[i], inner,
+                                                                   dnnl_format_tag_any));
         if (!made_user[i] || !made_want[i])
             goto done;
     }
@@ -173,7 +174,9 @@ static bool make_in(struct onednn_entry *entry, const struct cpu_conv *v, dnnl_d
                                       v->pass == CPU_CONV_FORWARD ? dnnl_query_dst_md : dnnl_query_diff_dst_md,
                                       dnnl_query_weights_md };
     static const int indices[4] = { 0, 0, 0, 1 };
-    onednn_fill(entry, pd, count, arguments, outputs, user_refs, queries, indices);
+    const struct onednn_images images[4] = { [X] = { as_it_lies ? NULL : s.x, type, inner },
+                                             [Y] = { as_it_lies ? NULL : s.y, type, inner } };
+    onednn_fill(entry, pd, count, arguments, outputs, user_refs, queries, indices, images);
 done:
     if (attr)
         l->dnnl_primitive_attr_destroy(attr);

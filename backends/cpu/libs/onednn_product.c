@@ -82,7 +82,7 @@ static void make(struct onednn_entry *entry, dnnl_data_type_t type, int ndims, c
     static const dnnl_query_t queries[] = { dnnl_query_src_md, dnnl_query_weights_md, dnnl_query_dst_md,
                                             dnnl_query_weights_md };
     static const int indices[] = { 0, 0, 0, 1 };
-    onednn_fill(entry, pd, biased ? 4 : 3, arguments, outputs, refs, queries, indices);
+    onednn_fill(entry, pd, biased ? 4 : 3, arguments, outputs, refs, queries, indices, NULL);
 done:
     if (attr)
         l->dnnl_primitive_attr_destroy(attr);
