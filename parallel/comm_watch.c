@@ -157,18 +157,19 @@ static bool knows_departure(ctrt_comm *comm, int rank)
     return known;
 }
 
-/* Looks for ranks that have left the group since the last time. */
-static void find_departures(ctrt_comm *comm)
+/* Looks for ranks that have left the group since the last time. False: it has to look again. */
+static bool find_departures(ctrt_comm *comm)
 {
     char key[COMM_KEY];
     int64_t count = 0;
-    if (store_add_within(comm->store, comm_key(key, comm, "departed", -1), 0, &count, WATCH_PATIENCE) != CTRT_OK
-        || count == comm->departed)
-        return;
+    if (store_add_within(comm->store, comm_key(key, comm, "departed", -1), 0, &count, WATCH_PATIENCE) != CTRT_OK)
+        return false;
+    if (count == comm->departed)
+        return true;
     const size_t bytes = 2 * (size_t)comm->size * sizeof(uint64_t);
     uint64_t *messages = host_alloc(bytes);
     if (messages == NULL)
-        return;                             /* tried again at the next look */
+        return false;
     bool answers = true;
     for (int rank = 0; rank < comm->size; rank++) {
         struct departure departure;
@@ -180,9 +181,10 @@ static void find_departures(ctrt_comm *comm)
         else
             answers = false;
     }
-    if (answers)                            /* otherwise the next look reads them again */
+    if (answers)
         comm->departed = count;
     host_free(messages);
+    return answers;
 }
 
 /* Waits for the alarm, which another rank or the store's server sets. In slices, so that the thread can be ended. */
@@ -190,7 +192,9 @@ static void *watch(void *argument)
 {
     ctrt_comm *comm = argument;
     const double slice = watch_slice(comm);
+    const struct timespec pause = { .tv_nsec = 10000000 };
     char key[COMM_KEY];
+    bool left = false;                      /* rank 0 has left */
     cancel_disable();
     comm_key(key, comm, "alarm", -1);
     while (!atomic_load(&comm->closing)) {
@@ -201,14 +205,17 @@ static void *watch(void *argument)
         const int64_t begin = clock_after(0);
         ctrt_status status = store_get_within(&unset, &value, &bytes, comm->store, key, slice, WATCH_PATIENCE);
         atomic_store(&comm->unanswered, status == CTRT_OK ? 0 : atomic_load(&comm->unanswered) + 1);
-        const bool left = status == CTRT_OK && !unset && comm_parse_alarm(&alarm, comm, value) && alarm.kind == 'L';
+        left |= status == CTRT_OK && !unset && comm_parse_alarm(&alarm, comm, value) && alarm.kind == 'L';
         free(value);
         free(alarm.cause);
-        if (left || (unset && atomic_exchange(&comm->waits, false)))
-            find_departures(comm);
-        if (left) {
+        const bool found = (left || (unset && atomic_exchange(&comm->waits, false))) && find_departures(comm);
+        if (left && (found || status != CTRT_OK)) {
             count_unwatched(comm);
             break;
+        }
+        if (left) {                         /* the alarm remains set, so the next request does not wait */
+            nanosleep(&pause, NULL);
+            continue;
         }
         /* No alarm in this slice, or no answer, which may come later. A connection that has ended fails at once. The
          * requests are counted, because the time may include one during which this process was stopped. */

@@ -183,7 +183,7 @@ static ctrt_status take_shares(struct host_comm *comm, const ctrt_comm_call *cal
 /* Runs `step` on tensors of other ranks. */
 #define WITH_OTHERS(comm, step)                                                                                 \
     do {                                                                                                        \
-        CTRT_TRY(host_use_begin(comm));                                                                         \
+        CTRT_TRY(host_use_begin(comm, call->state));                                                            \
         ctrt_status status_ = follow(comm);                                                                     \
         if (status_ == CTRT_OK)                                                                                 \
             status_ = (step);                                                                                   \

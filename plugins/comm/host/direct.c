@@ -38,7 +38,7 @@ void host_reduce_range(const struct host_comm *comm, const ctrt_comm_call *call,
 
 ctrt_status host_run_direct(struct host_comm *comm, const ctrt_comm_call *call)
 {
-    CTRT_TRY(host_use_begin(comm));
+    CTRT_TRY(host_use_begin(comm, call->state));
     if (host_shares(call))
         host_reduce_range(comm, call, host_share(comm, comm->rank, call->bytes), comm->to, comm->world);
     else

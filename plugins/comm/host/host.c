@@ -185,8 +185,7 @@ void host_keep_tensors(const ctrt_comm_call *call)
 static ctrt_status host_run(void *state, const ctrt_comm_call *call)
 {
     struct host_comm *comm = state;
-    if (atomic_load(&comm->header->dead))
-        return host_dead(comm, ctrt_fail(CTRT_ERR_COMM, "another rank has failed"));
+    CTRT_TRY(host_check_alive(comm, call->state));
     if (call->peer >= 0)
         return call->receive_tensor != NULL ? host_recv(comm, call) : host_send(comm, call);
     if (comm->mode == HOST_DEVICES)

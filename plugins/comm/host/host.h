@@ -206,9 +206,11 @@ ctrt_status host_arrive(struct host_comm *comm, const ctrt_comm_call *call);
 /* The entry of a rank in the collective that this rank has arrived at. */
 const struct host_entry *host_entry(const struct host_comm *comm, int rank);
 
+/* Fails if a rank has marked the group as dead. */
+ctrt_status host_check_alive(struct host_comm *comm, void *state);
 /* Between the two calls the thread may use memory and handles of other ranks of this process. Fails if the group is
  * dead. */
-ctrt_status host_use_begin(struct host_comm *comm);
+ctrt_status host_use_begin(struct host_comm *comm, void *state);
 void host_use_end(struct host_comm *comm);
 /* Marks the group as dead and waits until no thread of this process uses the memory of other ranks, and until no other
  * process writes to this rank's memory, because the caller's memory may be freed when run() returns. If a process

@@ -108,7 +108,7 @@ static ctrt_status receive(struct host_comm *comm, const ctrt_comm_call *call, s
 {
     if (comm->mode == HOST_PROCESSES)
         return receive_pieces(comm, call, box);
-    CTRT_TRY(host_use_begin(comm));
+    CTRT_TRY(host_use_begin(comm, call->state));
     ctrt_status status = CTRT_OK;
     if (comm->mode == HOST_DEVICES)
         status = receive_tensor(comm, call, box);

@@ -109,18 +109,26 @@ static ctrt_status barrier(struct host_comm *comm, void *state)
     return CTRT_OK;
 }
 
-static ctrt_status check_alive(struct host_comm *comm)
+/* A rank marks the group as dead up to half a second before it raises the alarm. */
+#define ALARM_NS 1000000000
+
+/* Waits until the library knows of the failure of the other rank, because an alarm of this rank would not have its
+ * cause. */
+ctrt_status host_check_alive(struct host_comm *comm, void *state)
 {
     if (!atomic_load(&comm->header->dead))
         return CTRT_OK;
-    return host_dead(comm, ctrt_fail(CTRT_ERR_COMM, "another rank has failed"));
+    ctrt_status status = CTRT_OK;
+    for (const int64_t end = now() + ALARM_NS; status == CTRT_OK && now() < end; usleep(1000))
+        status = comm->config->poll(state);
+    return host_dead(comm, status != CTRT_OK ? status : ctrt_fail(CTRT_ERR_COMM, "another rank has failed"));
 }
 
 ctrt_status host_barrier(struct host_comm *comm, void *state)
 {
     CTRT_TRY(barrier(comm, state));
     /* A rank that joins late may find that the others have failed already: its first call reports that. */
-    return comm->joining ? CTRT_OK : check_alive(comm);
+    return comm->joining ? CTRT_OK : host_check_alive(comm, state);
 }
 
 const struct host_entry *host_entry(const struct host_comm *comm, int rank)
@@ -155,16 +163,16 @@ ctrt_status host_arrive(struct host_comm *comm, const ctrt_comm_call *call)
             return report_mismatch(comm, call->state);
     /* All ranks have called this collective. If its data is in the arena, it completes, also if another rank has failed
      * since. Last, because a rank that has seen a mismatch marks the group as dead. */
-    return host_small(comm, call) && comm->mode != HOST_DEVICES ? CTRT_OK : check_alive(comm);
+    return host_small(comm, call) && comm->mode != HOST_DEVICES ? CTRT_OK : host_check_alive(comm, call->state);
 }
 
-ctrt_status host_use_begin(struct host_comm *comm)
+ctrt_status host_use_begin(struct host_comm *comm, void *state)
 {
     atomic_fetch_add(&comm->arena->users, 1);
     if (!atomic_load(&comm->header->dead))
         return CTRT_OK;
     host_use_end(comm);
-    return check_alive(comm);
+    return host_check_alive(comm, state);
 }
 
 void host_use_end(struct host_comm *comm)
