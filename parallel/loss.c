@@ -34,6 +34,7 @@ struct search {
     const struct loss_parts *parts;
     const ctrt_tensor *output;
     uint64_t mark;
+    int64_t elements;                       /* of the newest sum over the rows */
     struct ptr_map seen;
 };
 
@@ -112,8 +113,8 @@ static struct state rows_state(const struct grad_node *node, uint32_t i, int dim
     case OP_batch_norm:
         return op->attributes.norm.training ? refused("batch_norm") : (struct state){ .rows = true, .dim = dim };
     case OP_matmul: case OP_linear:
-        if (dim >= 0 && dim == from.ndim - 1 && (from.ndim > 1 || to->ndim == 0) && i == 0)
-            return refused(op_table[op->op].name);
+        if (dim >= 0 && dim == (i == 1 && op->op == OP_matmul && from.ndim > 1 ? from.ndim - 2 : from.ndim - 1))
+            return refused(op_table[op->op].name);      /* a sum over the rows */
         next.dim = dim;
         return next;
     case OP_cross_entropy:
@@ -163,6 +164,27 @@ static struct state terms_state(const struct grad_node *node, uint32_t terms, in
     }
 }
 
+/* A sum times a number is a sum. Warns if the number is the size of this part, because it would be another number with
+ * other parts. */
+static void divisor_check(const struct search *search, const struct grad_node *node, const struct state *state)
+{
+    static atomic_flag warned = ATOMIC_FLAG_INIT;
+    const struct op_node *op = as_op(node);
+    if (state->rows || !(state->terms & TERM_SUM) || !op->has_attributes || (op->op != OP_div && op->op != OP_mul))
+        return;
+    const ctrt_scalar value = op->attributes.scalar.value;
+    const double number = value.kind == CTRT_SCALAR_FLOAT ? value.f : (double)value.i;
+    const double divisor = op->op == OP_div ? number : 1 / number, rows = (double)search->parts->rows;
+    const bool is_size = fabs(divisor - rows) < 1e-6 * rows
+                         || fabs(divisor - (double)search->elements) < 1e-6 * (double)search->elements;
+    if (rows < 2 || !is_size || atomic_flag_test_and_set(&warned))
+        return;
+    log_message(CTRT_LOG_WARNING, "parallel", "the loss of a part of the batch is a sum divided by %.9g, the number of "
+                "%s of this part; if the loss function reads this number from a shape, the loss of the batch is the "
+                "sum of the means of the parts, not the mean: use ctrt_mean, or ctrt_loss_fraction", divisor,
+                fabs(divisor - rows) < 1e-6 * rows ? "rows" : "elements");
+}
+
 /* ---- the search ---- */
 
 static ctrt_status node_state(struct state *out, struct search *search, struct grad_node *node);
@@ -180,11 +202,45 @@ static ctrt_status edge_state(struct state *out, struct search *search, const st
     return CTRT_OK;
 }
 
+/* The operands of a node that have values of rows. */
+struct row_operands {
+    int count;
+    uint32_t first;                         /* an operand whose dimension is known, if there is one */
+    int dim, from_end;                      /* its dimension of the rows; that minus its number of dimensions */
+    bool apart;                             /* another one has its rows elsewhere */
+};
+
+static void row_operand_add(struct row_operands *rows, const struct grad_node *node, uint32_t i, int dim)
+{
+    const int from_end = dim - edge_want(&node->edges[i]).ndim;
+    if (rows->count > 0 && rows->dim >= 0 && dim >= 0 && from_end != rows->from_end)
+        rows->apart = true;
+    if (rows->count == 0 || rows->dim < 0) {
+        rows->first = i;
+        rows->dim = dim;
+        rows->from_end = from_end;
+    }
+    rows->count++;
+}
+
+/* Whether each row of the result depends on one row only, if the op computes its rows one by one. */
+static bool row_by_row(const struct grad_node *node, const struct row_operands *rows)
+{
+    const struct op_node *op = as_op(node);
+    if (rows->apart)                        /* for example differences of each row and each other one */
+        return false;
+    if (op == NULL)
+        return true;
+    if ((op->op == OP_matmul || op->op == OP_linear) && rows->count > 1)
+        return rows->dim >= 0 && rows->from_end < -2;   /* the rows are batches of matrices */
+    return op->op != OP_cat || op->attributes.dim.dim != rows->dim || rows->count == (int)node->n_in;
+}
+
 static ctrt_status operands_state(struct state *out, struct search *search, struct grad_node *node)
 {
-    uint32_t terms = 0, row_operand = 0;
-    int dependent = 0, dim = -1;
-    bool rows = false;
+    struct row_operands rows = { .dim = -1 };
+    uint32_t terms = 0;
+    int dependent = 0;
     for (uint32_t i = 0; i < node->n_in; i++) {
         struct state here;
         if (node->edges[i].to == NULL)
@@ -194,20 +250,21 @@ static ctrt_status operands_state(struct state *out, struct search *search, stru
             *out = here;
             return CTRT_OK;
         }
-        if (here.rows && (!rows || dim < 0)) {
-            row_operand = i;
-            dim = here.dim;
-        }
-        rows = rows || here.rows;
+        if (here.rows)
+            row_operand_add(&rows, node, i, here.dim);
         terms |= here.terms;
         dependent += here.rows || here.terms != TERM_FIXED;
     }
     if (dependent == 0)
         *out = fixed;
-    else if (rows && terms & ~(uint32_t)TERM_FIXED)
+    else if (rows.count > 0 && (terms & ~(uint32_t)TERM_FIXED || !row_by_row(node, &rows)))
         *out = refused(node->class->name(node));
     else
-        *out = rows ? rows_state(node, row_operand, dim) : terms_state(node, terms, dependent);
+        *out = rows.count > 0 ? rows_state(node, rows.first, rows.dim) : terms_state(node, terms, dependent);
+    if (rows.count > 0 && out->terms == TERM_SUM) {
+        const struct grad_want from = edge_want(&node->edges[rows.first]);
+        search->elements = shape_numel(from.shape, from.ndim);
+    }
     return CTRT_OK;
 }
 
@@ -230,6 +287,7 @@ static ctrt_status node_state(struct state *out, struct search *search, struct g
         return CTRT_OK;
     }
     CTRT_TRY(operands_state(out, search, node));
+    divisor_check(search, node, out);
     visit = ptr_map_add(&search->seen, node, sizeof *visit);
     if (visit == NULL)
         return out_of_memory(sizeof *visit, "the search of a loss");
@@ -363,6 +421,9 @@ static ctrt_status loss_check(const ctrt_tensor *loss)
 {
     if (loss == NULL)
         return ctrt_fail(CTRT_ERR_STATE, "the loss function succeeded without a result");
+    if (!dtype_floating(tensor_dtype(loss)))
+        return ctrt_fail(CTRT_ERR_DTYPE, "the loss has dtype %s, expected a floating type, because integers have no "
+                         "gradient", ctrt_dtype_name(tensor_dtype(loss)));
     if (ctrt_tensor_numel(loss) != 1)
         return ctrt_fail(CTRT_ERR_SHAPE, "the loss has %lld elements, expected 1; take the mean over rows",
                          (long long)ctrt_tensor_numel(loss));

@@ -161,7 +161,7 @@ if PLUGIN_STRATEGY_DISTRIBUTED
 parallel_tests += tests/unit/test-parallel-costs.c
 if PLUGIN_STRATEGY_SHARDED
 parallel_tests += tests/unit/test-loss-captures.c tests/unit/test-loss-modes.c tests/unit/test-loss-parameters.c \
-    tests/unit/test-strategy-losses.c
+    tests/unit/test-loss-rows.c tests/unit/test-strategy-losses.c
 endif
 LONG_TESTS     += tests/integration/delays-long.sh
 endif
