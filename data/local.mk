@@ -2,8 +2,8 @@
 libctrt_core_la_SOURCES += \
     data/collate.c data/dataset.c data/dataset.h data/epoch.c data/fork_server.c data/fork_server.h data/loader.c \
     data/loader.h data/random.c data/ring.c data/ring.h data/sample_copy.c data/sampler.c data/sampler.h \
-    data/samplers.c data/take.c data/team.c data/team.h data/training_checkpoint.c data/worker.c \
-    data/worker.h
+    data/samplers.c data/take.c data/team.c data/team.h data/training_checkpoint.c \
+    data/training_generators.c data/training_generators.h data/worker.c data/worker.h
 
 # Ready datasets, images, transforms.
 libctrt_core_la_SOURCES += \

@@ -10,6 +10,7 @@
 #include "base/base.h"
 #include "base/thread.h"
 #include "data/loader.h"
+#include "data/training_generators.h"
 #include "nn/checkpoint.h"
 #include "nn/checkpoint_parts.h"
 #include "nn/module.h"
@@ -128,7 +129,7 @@ static ctrt_status place_collect(struct state_items *list, ctrt_loader *loader)
     return CTRT_OK;
 }
 
-static ctrt_status state_collect(struct state_items *list, const ctrt_training_state *state)
+static ctrt_status state_collect(struct state_items *list, const ctrt_training_state *state, ctrt_tensor *generators)
 {
     CTRT_TRY(module_collect(list, "module", state->module));
     if (state->optimizer != NULL)
@@ -137,18 +138,19 @@ static ctrt_status state_collect(struct state_items *list, const ctrt_training_s
         CTRT_TRY(scaler_collect(list, "scaler", state->scaler));
     if (state->loader != NULL)
         CTRT_TRY(place_collect(list, state->loader));
+    CTRT_TRY(state_add(list, GENERATORS_SECTION, GENERATORS_NAME, generators, NULL));
     return state_add_number(list, "training", "step", ctrt_int(state->step), CTRT_I64);
 }
 
 /* Between the events of module and optimizer. */
-static ctrt_status state_write(const char *path, const ctrt_training_state *state, bool write)
+static ctrt_status state_write(const char *path, const ctrt_training_state *state, ctrt_tensor *generators, bool write)
 {
     const ctrt_metadata metadata[] = {
         { TRAINING_KEY, "1" },
         { OPTIMIZER_KIND_KEY, state->optimizer != NULL ? state->optimizer->kind->name : "" },
     };
     struct state_items list = { 0 };
-    ctrt_status status = state_collect(&list, state);
+    ctrt_status status = state_collect(&list, state, generators);
     if (status == CTRT_OK && write)
         status = safetensors_write(path, list.items, list.count, metadata, state->optimizer != NULL ? 2 : 1);
     state_free(&list);
@@ -169,12 +171,14 @@ static ctrt_status whole_check(ctrt_module *module)
 static ctrt_status training_save(const char *path, const ctrt_training_state *state)
 {
     ctrt_module *owner = state->optimizer != NULL ? state->optimizer->module : NULL;
+    CTRT_AUTO(tensor) generators = NULL;
     bool write = true;
     CTRT_TRY(whole_check(state->module));
+    CTRT_TRY(generators_get(&generators, state->module));
     CTRT_TRY(module_event(owner, CTRT_MODULE_OPTIMIZER_SAVE_BEGIN, state->optimizer));
     ctrt_status status = module_event(state->module, CTRT_MODULE_SAVE_BEGIN, &write);
     if (status == CTRT_OK) {
-        status = state_write(path, state, write);
+        status = state_write(path, state, generators, write);
         status = module_event_end(status, state->module, CTRT_MODULE_SAVE_END, NULL);
     }
     return module_event_end(status, owner, CTRT_MODULE_OPTIMIZER_SAVE_END, state->optimizer);
@@ -201,6 +205,7 @@ struct loaded {
     struct optimizer_load optimizer;
     ctrt_grad_scaler_state scaler;
     ctrt_loader_state loader;
+    ctrt_tensor *generators;            /* NULL: they stay as they are */
     int64_t step;
 };
 
@@ -256,6 +261,7 @@ static ctrt_status state_read(struct loaded *l, const ctrt_training_state *state
         CTRT_TRY(section_open(&l->sections[3], l, "optimizer"));
         CTRT_TRY(ctrt_context(optimizer_load_read(&l->optimizer, state->optimizer, l->sections[3]), "optimizer"));
     }
+    CTRT_TRY(generators_read(&l->generators, l->file, state->module));
     CTRT_AUTO(tensor_file) module = NULL;       /* without parameters and buffers there is no section */
     CTRT_TRY(tensor_file_section(&module, l->file, "module"));
     return module_load_read(&l->module, state->module, module);
@@ -270,6 +276,7 @@ static ctrt_status state_give(const struct loaded *l, ctrt_training_state *state
         CTRT_TRY(ctrt_grad_scaler_set_state(state->scaler, &l->scaler));
     if (state->loader != NULL)
         CTRT_TRY(ctrt_loader_restore(state->loader, &l->loader));
+    CTRT_TRY(generators_set(l->generators, state->module));
     state->step = l->step;
     return CTRT_OK;
 }
@@ -278,6 +285,7 @@ static void loaded_free(struct loaded *l)
 {
     module_load_free(&l->module);
     optimizer_load_free(&l->optimizer);
+    ctrt_tensor_release(&l->generators);
     for (size_t i = 0; i < COUNT_OF(l->sections); i++)
         ctrt_tensor_file_release(&l->sections[i]);
     ctrt_tensor_file_release(&l->file);

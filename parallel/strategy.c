@@ -171,6 +171,12 @@ static struct parallel *state_of(ctrt_module *net)
     return ours ? ctrt_module_state(net) : NULL;
 }
 
+const struct parallel *parallel_of(const ctrt_module *module)
+{
+    const struct parallel *own = state_of((ctrt_module *)module);
+    return own != NULL ? own : state_of(module->stand_in);
+}
+
 static ctrt_status not_parallel(const char *who, const ctrt_module *net)
 {
     if (net == NULL)

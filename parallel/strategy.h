@@ -24,6 +24,10 @@ struct parallel {
 
 #define DESCRIPTION_BYTES 1024
 
+/* strategy.c: returns the strategy of `module`, which is a net of ctrt_parallel_new or, for strategies with `event`,
+ * the module that one runs; NULL: there is none. */
+const struct parallel *parallel_of(const ctrt_module *module);
+
 /* strategy.c: creates the strategy for the module and the devices of p->config, and destroys the present one. If it
  * cannot be created, the present one stays. */
 ctrt_status strategy_use(struct parallel *p, const struct component *component);

@@ -9,7 +9,9 @@
  * The file is written as all checkpoints (ctrt/checkpoint.h): complete under a temporary name and then renamed, so that
  * all of its contents are of one save. It is a safetensors file with the names of ctrt_save, ctrt_optimizer_save and
  * ctrt_grad_scaler_save behind "module.", "optimizer." and "scaler.", and i64 numbers "training.step" and "loader.seed"
- * and so on. */
+ * and so on. "generator.states" is an i64 tensor [ranks, generators, 2]: the seed and the offset (ctrt_generator_get)
+ * of the generator of the cpu and of those of the devices of the training, for each rank. These devices are those of
+ * the strategy, in the order of its list, or, without a strategy, those of the module's parameters and buffers. */
 #ifndef CTRT_TRAINING_H
 #define CTRT_TRAINING_H
 
@@ -22,7 +24,8 @@ CTRT_BEGIN_DECLS
 /* The objects of a training run; borrowed. All but the module may be NULL. */
 typedef struct ctrt_training_state {
     size_t size;                        /* sizeof(ctrt_training_state) */
-    ctrt_module *module;                /* the net of ctrt_parallel_new or its module */
+    ctrt_module *module;                /* the net of ctrt_parallel_new or its module; for `data-parallel` only the
+                                         * net has the generators of all devices */
     ctrt_optimizer *optimizer;
     ctrt_grad_scaler *scaler;
     ctrt_loader *loader;
@@ -30,11 +33,11 @@ typedef struct ctrt_training_state {
 } ctrt_training_state;
 
 /* Writes the objects to `path`. A failed or interrupted save leaves the old file intact. Under a strategy with ranks
- * every rank calls it between the same two steps; each writes the same bytes, so the path may be the same or one of
- * its own.
+ * every rank calls it between the same two steps, because the ranks exchange the states of their generators; each
+ * writes the same bytes, so the path may be the same or one of its own.
  *
- * The states of random generators are not in the file (ctrt_generator_get), nor are gradients. Errors: those of
- * ctrt_save and ctrt_loader_get_state; CTRT_ERR_INVALID_ARGUMENT for a negative step; CTRT_ERR_NOT_SUPPORTED with
+ * Gradients are not in the file. Errors: those of ctrt_save, ctrt_loader_get_state and, with ranks,
+ * ctrt_comm_all_gather; CTRT_ERR_INVALID_ARGUMENT for a negative step; CTRT_ERR_NOT_SUPPORTED with
  * CTRT_SHARDED_CHECKPOINT=parts, which writes several files. Not for objects that another thread uses. */
 CTRT_API ctrt_status ctrt_training_save(const char *path, const ctrt_training_state *state);
 
@@ -49,7 +52,12 @@ CTRT_API ctrt_status ctrt_training_save(const char *path, const ctrt_training_st
  * The number of ranks may be another one than that of the save. The loader continues at the place that it had, if its
  * sampler is sequential, random without replacement, or distributed, and the samples that all ranks had got are a
  * number of whole batches of the new ranks; then the ranks together get the samples that follow, in the same order. If
- * they are not, or with another sampler and another number of batches, it is CTRT_ERR_STATE. */
+ * they are not, or with another sampler and another number of batches, it is CTRT_ERR_STATE.
+ *
+ * With the number of ranks of the save, each rank's generators get their states from the file, so dropout continues
+ * with the random numbers that would have followed. Generators of more devices than the file has stay as they are. With
+ * another number of ranks, and from a file without generators, which earlier versions wrote, all generators stay as
+ * they are. */
 CTRT_API ctrt_status ctrt_training_load(ctrt_training_state *state, const char *path);
 
 CTRT_END_DECLS

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Tests checkpoints of whole training runs: a run continues from one file in the middle of an epoch, with another
- * strategy and another number of ranks, as if it had not been interrupted; and files that do not fit change nothing. */
+ * strategy and another number of ranks, as if it had not been interrupted; with dropout too, to the bit; and files that
+ * do not fit change nothing. */
 #include <errno.h>
 #include <signal.h>
 #include <sys/resource.h>
@@ -17,13 +18,20 @@ static const struct runner {
     int ranks;
     enum kind kind;                         /* of the ranks; KINDS: a program without ranks */
     bool writes;
+    int devices;                            /* of a program without ranks */
 } runners[] = {
-    { "single",        "single",      1, KINDS,         true },
-    { "distributed-2", "distributed", 2, ON_SIM,        true },
-    { "sharded-2",     "sharded",     2, ON_SIM,        true },
-    { "distributed-1", "distributed", 1, ON_SIM,        false },
-    { "distributed-4", "distributed", 4, SIM_PROCESSES, false },
-    { "sharded-4",     "sharded",     4, ON_SIM,        false },
+    { "single",        "single",      1, KINDS,         true,  1 },
+    { "distributed-2", "distributed", 2, ON_SIM,        true,  0 },
+    { "sharded-2",     "sharded",     2, ON_SIM,        true,  0 },
+    { "distributed-1", "distributed", 1, ON_SIM,        false, 0 },
+    { "distributed-4", "distributed", 4, SIM_PROCESSES, false, 0 },
+    { "sharded-4",     "sharded",     4, ON_SIM,        false, 0 },
+}, random_runners[] = {
+    { "single",        "single",        1, KINDS,         true, 1 },
+    { "data-parallel", "data-parallel", 1, KINDS,         true, 2 },
+    { "pipeline",      "pipeline",      1, KINDS,         true, 2 },
+    { "distributed-2", "distributed",   2, SIM_PROCESSES, true, 0 },
+    { "sharded-2",     "sharded",       2, ON_SIM,        true, 0 },
 };
 
 static struct uninterrupted {
@@ -31,7 +39,7 @@ static struct uninterrupted {
     char hashes[STEPS][65];                 /* of the module after each step */
 } *expected;
 
-static bool canonical;
+static bool canonical, random_module;
 static const char *folder;
 
 /* ---- training ---- */
@@ -80,12 +88,14 @@ static ctrt_loader *batches_new(int64_t count, int rank, int size, int64_t batch
     return loader;
 }
 
-/* In canonical mode with statistics of batches; without random numbers, because threads share the generator. */
+/* In canonical mode with statistics of batches. Random numbers are in a module of their own, because their sequence
+ * depends on the strategy and on the number of ranks. */
 static ctrt_status module_new(ctrt_module **out, ctrt_device *device)
 {
     return ctrt_sequential_new(out, CTRT_MODULES(
         CTRT_MAKE(shared_new, device),
-        canonical ? CTRT_NEW(batch_norm1d, FEATURES, 0, 0, true, device) : CTRT_NEW(tanh),
+        random_module ? CTRT_NEW(dropout, 0.5)
+                      : canonical ? CTRT_NEW(batch_norm1d, FEATURES, 0, 0, true, device) : CTRT_NEW(tanh),
         CTRT_MAKE(shared_new, device)));
 }
 
@@ -105,7 +115,8 @@ static bool trainer_new(struct trainer *t, const struct runner *runner, struct r
     return CHECK_OK(module_new(&t->module, t->device))
            && CHECK_OK(rank != NULL
                            ? ctrt_parallel_new_comm(&t->run.module, t->module, runner->strategy, rank->comm)
-                           : ctrt_parallel_new(&t->run.module, t->module, runner->strategy, &t->device, 1))
+                           : ctrt_parallel_new(&t->run.module, t->module, runner->strategy,
+                                               (ctrt_device *[]){ t->device, device_of(ON_SIM, 1) }, runner->devices))
            && CHECK_OK(ctrt_adamw_new(&t->run.optimizer, t->run.module,
                                       ADAMW(.lr = 0.02, .weight_decay = 0.1)))
            && CHECK_OK(ctrt_grad_scaler_new(&t->run.scaler, NULL));
@@ -346,6 +357,103 @@ static void refuse_parts(struct rank *rank)
     trainer_free(&t);
 }
 
+/* ---- random numbers ---- */
+
+/* The generators of the cpu, which all ranks that are threads share, and of the two devices or of the rank's device. */
+static void generators_set(const struct trainer *t, uint64_t seed)
+{
+    CHECK_OK(ctrt_generator_set(device_of(ON_CPU, 0), seed, 5));
+    for (int i = 0; i < t->runner->devices; i++)
+        CHECK_OK(ctrt_generator_set(device_of(ON_SIM, i), seed + (uint64_t)i, 3));
+    if (t->runner->devices == 0)
+        CHECK_OK(ctrt_generator_set(t->device, seed + 10 * (uint64_t)t->rank, 3));
+}
+
+static void check_generator(const char *name, ctrt_device *device, uint64_t seed)
+{
+    uint64_t now = 0, offset = 0;
+    CHECK_OK(ctrt_generator_get(device, &now, &offset));
+    CHECK(now == seed, "%s: the seed of %s is %d, expected %d", name, ctrt_device_name(device), (int)now, (int)seed);
+}
+
+/* Trains without and with an interruption. Every rank begins with another seed; in canonical mode, a step sets that of
+ * rank 0. With ranks, the net's module stands for the net in the save. */
+static void interrupt(struct rank *rank)
+{
+    double losses[STEPS];
+    char path[512], want[65], got[65];
+    const struct runner *runner = rank->argument;
+    struct rank *own = rank->comm != NULL ? rank : NULL;
+    struct trainer t, again;
+    path_of(path, runner->name, -2);
+    if (trainer_new(&t, runner, own, 5)) {
+        generators_set(&t, 40);
+        while (t.run.step < STEPS) {
+            ctrt_training_state inner = t.run;
+            inner.module = own != NULL ? t.module : t.run.module;
+            if (t.run.step == SAVED)
+                CHECK_OK(ctrt_training_save(path, &inner));
+            const int step = (int)t.run.step;
+            losses[step] = train_step(&t);
+        }
+        CHECK_OK(ctrt_module_sha256(want, t.module));
+    }
+    trainer_free(&t);
+    if (trainer_new(&again, runner, own, 99)) {
+        generators_set(&again, 70);
+        (void)train_step(&again);
+        CHECK_OK(ctrt_training_load(&again.run, path));
+        check_generator(runner->name, device_of(ON_CPU, 0), 40);
+        check_generator(runner->name, again.device, 40 + (canonical ? 0 : 10 * (uint64_t)again.rank));
+        while (again.run.step < STEPS) {
+            const int step = (int)again.run.step;
+            const double loss = train_step(&again);
+            CHECK(loss == losses[step], "%s: the loss of step %d is %.9g, expected %.9g", runner->name, step, loss,
+                  losses[step]);
+        }
+        CHECK_OK(ctrt_module_sha256(got, again.module));
+        CHECK_STR(got, want);
+    }
+    trainer_free(&again);
+}
+
+/* Writes the file `from` to `to` with one word replaced by another of the same length. */
+static void file_edit(const char *to, const char *from, const char *word, const char *by)
+{
+    static char bytes[1 << 16];
+    const size_t size = folder_read(bytes, sizeof bytes, from);
+    char *at = memmem(bytes, size, word, strlen(word));
+    REQUIRE(at != NULL, "%s has no %s", from, word);
+    memcpy(at, by, strlen(by));
+    FILE *file = fopen(to, "wb");
+    CHECK(file != NULL && fwrite(bytes, 1, size, file) == size && fclose(file) == 0, "cannot write %s", to);
+}
+
+/* Files without generators, of another number of ranks, of more devices, and with a wrong shape. */
+static void other_generators(void)
+{
+    char single[512], pair[512], ranks[512], edited[512];
+    struct trainer t;
+    ctrt_device *const cpu = device_of(ON_CPU, 0);
+    path_of(single, "single", -2), path_of(pair, "data-parallel", -2), path_of(ranks, "distributed-2", -2);
+    path_of(edited, "edited", 0);
+    if (trainer_new(&t, &random_runners[0], NULL, 5)) {
+        generators_set(&t, 70);
+        file_edit(edited, single, "\"generator.states\"", "\"xenerator.states\"");
+        CHECK_OK(ctrt_training_load(&t.run, edited));
+        check_generator("no generators", cpu, 70), check_generator("no generators", t.device, 70);
+        t.run.step = 0;
+        CHECK_OK(ctrt_training_load(&t.run, ranks));
+        CHECK_EQ(t.run.step, SAVED);
+        check_generator("two ranks", cpu, 70), check_generator("two ranks", t.device, 70);
+        file_edit(edited, single, "[1,2,2]", "[1,4,1]");
+        unchanged(&t.run, edited, CTRT_ERR_FORMAT, "no i64 tensor [ranks, generators, 2]");
+        CHECK_OK(ctrt_training_load(&t.run, pair));
+        check_generator("two devices", cpu, 40), check_generator("two devices", t.device, 40);
+    }
+    trainer_free(&t);
+}
+
 /* ---- the program ---- */
 
 TEST_MAIN
@@ -379,6 +487,16 @@ TEST_MAIN
         group("%s: files that do not fit change nothing", canonical ? "canonical" : "plain");
         IN_CHILD(NULL)
             misfits();
+        random_module = true;
+        EACH(runner, random_runners) {
+            group("%s: dropout with %s", canonical ? "canonical" : "plain", runner->name);
+            IN_CHILD(NULL)
+                run(runner, interrupt);
+        }
+        group("%s: files without generators or with other ones", canonical ? "canonical" : "plain");
+        IN_CHILD(NULL)
+            other_generators();
+        random_module = false;
     }
     const char *const parts[] = { "CTRT_SIM=devices=4,memory=32m", "CTRT_SHARDED_CHECKPOINT=parts", NULL };
     child_environment(parts);
