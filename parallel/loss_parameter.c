@@ -69,9 +69,10 @@ ctrt_status loss_remedy(ctrt_status status)
         return ctrt_fail(status, "%s", message);
     for (size_t i = 0; i < walk->count; i++)
         if (part->originals[i]->device != device)
-            return ctrt_fail(status, "%s; if the loss function uses a parameter of the module (%s), such as \"%s\", "
-                             "which is on %s, but the output on %s: " REMEDY, message, ctrt_module_kind(part->module),
-                             walk->entries[i].name, part->originals[i]->device->name, device->name);
+            return ctrt_fail(status, "%s; the output is on %s; if the loss function uses a tensor that is not among "
+                             "its inputs, such as \"%s\" of the module (%s), which is on %s, " REMEDY, message,
+                             device->name, walk->entries[i].name, ctrt_module_kind(part->module),
+                             part->originals[i]->device->name);
     return ctrt_fail(status, "%s", message);
 }
 

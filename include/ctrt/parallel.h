@@ -242,11 +242,12 @@ CTRT_API ctrt_status ctrt_parallel_barrier(ctrt_module *net);
  * Losses). */
 typedef ctrt_status (*ctrt_loss_function)(ctrt_tensor **loss, ctrt_tensor *output, ctrt_tensor *const *inputs,
                                           int count, void *user);
-/* For loss functions that use a parameter or a buffer of the module: a penalty, or an embedding that is also the last
- * layer. `tensor` belongs to the module of ctrt_parallel_new. *out is what this part of the batch uses in its place:
- * the tensor itself, under `data-parallel` that of the replica, or under `pipeline` a copy on the output's device, with
- * history, so that the gradient flows back to the stage of the parameter. *out is NULL or a tensor, by the assignment
- * rule of ctrt/base.h. Outside of a loss function *out is `tensor`.
+/* For loss functions that use a parameter or a buffer of the module: a penalty, class weights, or an embedding that is
+ * also the last layer. *out is what this part of the batch uses in place of `tensor`: under `data-parallel` the tensor
+ * of the replica, else `tensor` itself, or a copy on the output's device. The copy has history, so that under
+ * `pipeline` the gradient flows back to the stage of the parameter. A tensor that does not belong to the module of
+ * ctrt_parallel_new is copied as well. *out is NULL or a tensor, by the assignment rule of ctrt/base.h. Outside of a
+ * loss function *out is `tensor`.
  *
  * `sharded` gathers only parameters that the module itself has; others have no elements here, and an op that uses them
  * fails with CTRT_ERR_STATE. Errors: CTRT_ERR_INVALID_ARGUMENT for NULL, those of ctrt_to_device. Thread-safe. */

@@ -75,6 +75,15 @@ LOSS(loss_head_masked)
     return ctrt_loss_fraction(loss, sum, number);
 }
 
+/* Class weights: a buffer of the module, or a tensor of the program. */
+LOSS(loss_class_weights)
+{
+    CTRT_AUTO(tensor) weight = NULL;
+    (void)count;
+    CTRT_TRY(use(&weight, user));
+    return ctrt_cross_entropy(loss, output, inputs[LABELS], &(ctrt_cross_entropy_options){ .weight = weight });
+}
+
 static const struct loss_kind kinds[] = {
     { "weight decay", loss_decay }, { "tied head", loss_head }, { "tied head, sum", loss_head_sum },
     { "tied head and weight decay, fraction", loss_head_masked },
@@ -123,7 +132,7 @@ static void refused(int rows)
         plain = true;
         loss_batch(inputs, cpu, 1, 0, rows);
         CHECK_FAILS(ctrt_parallel_step(&value, p.net, inputs, LOSS_INPUTS, kind->function, weight), CTRT_ERR_DEVICE,
-                    "such as \"0.weight\", which is on ");
+                    "such as \"0.weight\" of the module (Sequential), which is on ");
         CHECK_HAS(ctrt_error_message(), "ctrt_loss_parameter");
         plain = false;
         for (size_t i = 0; i < ctrt_module_parameter_count(p.net); i++)
@@ -199,6 +208,33 @@ static void of_the_root(void)
     }
 }
 
+/* Buffers and tensors of the program that are on the first device. */
+static void class_weights(void)
+{
+    static const float values[CLASSES] = { 0.5F, 2, 3 };
+    for (int own = 0; own < 2; own++) {
+        ctrt_device *devices[MOST];
+        ctrt_tensor *inputs[LOSS_INPUTS] = { NULL };
+        CTRT_AUTO(tensor) weight = NULL, loss = NULL;
+        four(devices);
+        CTRT_AUTO(module) module = original(tied_new, devices[0]), reference = original(tied_new, devices[0]);
+        CHECK_OK(ctrt_from_data(&weight, values, CLASSES, CTRT_SHAPE(CLASSES), CTRT_F32, devices[0]));
+        if (own)
+            CHECK_OK(ctrt_module_add_buffer(module, "weights", weight, true));
+        CTRT_AUTO(module) net = parallel(module, strategy, devices, 3),
+                          one = parallel(reference, "single", devices, 1);
+        const double want = loss_step(one, cpu, loss_class_weights, weight, 1, 0, 8);
+        same_loss("class weights", loss_step(net, cpu, loss_class_weights, weight, 1, 0, 8), want);
+        same_grads(net, one, 1e-5);
+        plain = true;
+        loss_batch(inputs, cpu, 1, 0, 8);
+        CHECK_FAILS(ctrt_parallel_step(&loss, net, inputs, LOSS_INPUTS, loss_class_weights, weight), CTRT_ERR_DEVICE,
+                    "uses a tensor that is not among its inputs");
+        plain = false;
+        tensors_release(inputs, LOSS_INPUTS);
+    }
+}
+
 static void canonical_root(void)
 {
     ctrt_tensor *inputs[LOSS_INPUTS] = { NULL }, *scale = NULL;
@@ -238,6 +274,7 @@ static void data_parallel(void)
     devices();
     refused(8);
     foreign(8);
+    class_weights();
     of_the_root();
     one_device_twice();
 }
@@ -250,6 +287,7 @@ static void pipeline(void)
         refused(rows);
         foreign(rows);
     }
+    class_weights();
     of_the_root();
 }
 
