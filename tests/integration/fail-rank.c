@@ -13,11 +13,14 @@
  *   alarm, state, members
  *                   it replaces a key of the group in the store by garbage, and is then killed
  *
- * After an error a rank prints "rank R: T s after its last step: MESSAGE" and exits with 1; under mpirun half a second
- * later, because mpirun then ends the other ranks, which have to report first. */
+ * After an error a rank prints "rank R: T s after its last step, D s late: MESSAGE" and exits with 1; under mpirun half
+ * a second later, because mpirun then ends the other ranks, which have to report first. D is the sum of the delays of a
+ * thread that sleeps 10 ms at a time since the last step, so the time that the machine needed for other processes. */
 #include <ctrt/ctrt.h>
 
+#include <pthread.h>
 #include <signal.h>
+#include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -34,6 +37,20 @@ static double seconds(void)
     struct timespec time;
     clock_gettime(CLOCK_MONOTONIC, &time);
     return (double)time.tv_sec + (double)time.tv_nsec / 1e9;
+}
+
+/* How much longer all sleeps of the thread were than 10 ms, in ns. */
+static _Atomic int64_t late;
+
+static void *measure(void *unused)
+{
+    const double nap = 0.01;
+    for (;;) {
+        const double begin = seconds();
+        nanosleep(&(struct timespec){ .tv_nsec = (long)(nap * 1e9) }, NULL);
+        late += (int64_t)((seconds() - begin - nap) * 1e9);
+    }
+    return unused;
 }
 
 static ctrt_status loss_function(ctrt_tensor **loss, ctrt_tensor *output, ctrt_tensor *const *inputs, int count,
@@ -103,7 +120,7 @@ static ctrt_status fail(bool *ends, ctrt_module **net, ctrt_optimizer **optimize
     return CTRT_OK;
 }
 
-static ctrt_status train(bool *ends, double *since, const char *fault, int rank_of_fault)
+static ctrt_status train(bool *ends, double *since, int64_t *late_before, const char *fault, int rank_of_fault)
 {
     ctrt_module *module = NULL, *net = NULL;
     ctrt_optimizer *optimizer = NULL;
@@ -119,6 +136,7 @@ static ctrt_status train(bool *ends, double *since, const char *fault, int rank_
     const bool differs = strstr("op dtype count root", fault) != NULL;
     for (int step = 0;; step++) {
         *since = seconds();
+        *late_before = late;
         if (step == FAULT_STEP) {
             printf("training\n");
             fflush(stdout);
@@ -148,7 +166,9 @@ int main(int argc, char **argv)
 {
     bool ends = false;
     double since = seconds();
+    int64_t late_before = 0;
     int rank = -1;
+    pthread_t thread;
     if (argc != 3)
         return 2;
     (void)ctrt_comm_environment(&rank, NULL, NULL, NULL);
@@ -156,10 +176,12 @@ int main(int argc, char **argv)
     signal(SIGALRM, on_alarm);
     if (rank == atoi(argv[2]))
         setitimer(ITIMER_REAL, &time, NULL);
-    if (train(&ends, &since, argv[1], atoi(argv[2])) == CTRT_OK)
+    if (pthread_create(&thread, NULL, measure, NULL) != 0)
+        return 2;
+    if (train(&ends, &since, &late_before, argv[1], atoi(argv[2])) == CTRT_OK)
         return 0;
-    const double waited = seconds() - since;
-    printf("rank %d: %.2f s after its last step: %s\n", rank, waited, ctrt_error_message());
+    printf("rank %d: %.2f s after its last step, %.2f s late: %s\n", rank, seconds() - since,
+           1e-9 * (double)(late - late_before), ctrt_error_message());
     fflush(stdout);
     if (getenv("OMPI_COMM_WORLD_RANK") != NULL)
         usleep(500000);
