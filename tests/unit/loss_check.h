@@ -236,6 +236,25 @@ static inline void same_loss(const char *where, double got, double want)
           where, got, want);
 }
 
+/* The gradients of the rank's shards; of other strategies the whole gradients. */
+static inline void same_sharded(struct pair *p, struct rank *rank, double tolerance)
+{
+    for (size_t i = 0; i < ctrt_module_parameter_count(p->one); i++) {
+        ctrt_tensor *mine = ctrt_tensor_grad(parameter(p->net, i)), *want = ctrt_tensor_grad(parameter(p->one, i));
+        CTRT_AUTO(tensor) rows = NULL;
+        if (mine == NULL || want == NULL) {
+            CHECK_TRUE(!mine == !want);
+            continue;
+        }
+        const int64_t all = ctrt_tensor_size(want, 0), own = ctrt_tensor_size(mine, 0);
+        const int64_t chunk = (all + rank->size - 1) / rank->size, from = chunk * rank->number;
+        if (own > 0)
+            CHECK_OK(ctrt_narrow(&rows, want, 0, own == all ? 0 : from, own));
+        if (own > 0)
+            NEAR(mine, rows, tolerance);
+    }
+}
+
 static inline void loss_refused(ctrt_module *net, ctrt_device *device, const struct refused_loss *refused, int from,
                                 int rows)
 {

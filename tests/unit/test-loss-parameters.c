@@ -371,8 +371,7 @@ static void ranks(struct rank *rank)
                                           3 * rank->size);
             same_loss(where, loss_step(p.net, rank->device, kind->function, parameter(p.net, 0), 1, 3 * rank->number,
                                        3), want);
-            if (!sharded)
-                same_grads(p.net, p.one, 1e-5 * fmax(1, fabs(want)));
+            same_sharded(&p, rank, 1e-5 * fmax(1, fabs(want)));
             pair_free(&p);
         }
 }

@@ -185,25 +185,6 @@ static void canonical_devices(void)
 
 static const int rank_rows[][MOST_RANKS] = { { 3, 3, 3, 3 }, { 1, 4, 2, 5 }, { 5, 0, 3, 0 }, { 0, 2, 0, 3 } };
 
-/* The gradients of the rank's shards; of other strategies the whole gradients. */
-static void same_sharded(struct pair *p, struct rank *rank, double tolerance)
-{
-    for (size_t i = 0; i < ctrt_module_parameter_count(p->one); i++) {
-        ctrt_tensor *mine = ctrt_tensor_grad(parameter(p->net, i)), *want = ctrt_tensor_grad(parameter(p->one, i));
-        CTRT_AUTO(tensor) rows = NULL;
-        if (mine == NULL || want == NULL) {
-            CHECK_TRUE(!mine == !want);
-            continue;
-        }
-        const int64_t all = ctrt_tensor_size(want, 0), own = ctrt_tensor_size(mine, 0);
-        const int64_t chunk = (all + rank->size - 1) / rank->size, from = chunk * rank->number;
-        if (own > 0)
-            CHECK_OK(ctrt_narrow(&rows, want, 0, own == all ? 0 : from, own));
-        if (own > 0)
-            NEAR(mine, rows, tolerance);
-    }
-}
-
 static void ranks_kinds(struct rank *rank)
 {
     strategy = rank->argument;
