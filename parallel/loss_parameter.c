@@ -13,11 +13,17 @@ const ctrt_part_module *ctrt_set_part_module(const ctrt_part_module *part)
     return before;
 }
 
+static const ctrt_part_module *part_module(void)
+{
+    const ctrt_part_module *part = thread_state.part_module;
+    return part != NULL && part->module != NULL && part->originals != NULL ? part : NULL;
+}
+
 /* Finds the tensor of the thread's module that replaces `tensor`, and its name. *out is NULL if `tensor` is no
  * parameter or buffer of the original. */
 static ctrt_status replacement(ctrt_tensor **out, const char **name, const ctrt_tensor *tensor)
 {
-    const ctrt_part_module *part = thread_state.part_module;
+    const ctrt_part_module *part = part_module();
     const struct walk *walks[2];
     size_t index = 0;
     *out = NULL;
@@ -58,7 +64,7 @@ ctrt_status ctrt_loss_parameter(ctrt_tensor **out, ctrt_tensor *tensor)
 
 ctrt_status loss_remedy(ctrt_status status)
 {
-    const ctrt_part_module *part = thread_state.part_module;
+    const ctrt_part_module *part = part_module();
     const ctrt_device *device = thread_state.loss_device;
     char message[1024];
     const struct walk *walk;
@@ -89,7 +95,7 @@ static bool is_own(ctrt_module *module, const ctrt_tensor *leaf)
 
 ctrt_status loss_leaf_check(const ctrt_tensor *leaf)
 {
-    const ctrt_part_module *part = thread_state.part_module;
+    const ctrt_part_module *part = part_module();
     ctrt_tensor *here;
     const char *name;
     char shape[SHAPE_TEXT_BYTES];

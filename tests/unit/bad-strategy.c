@@ -74,6 +74,10 @@ static void bad_losses(const ctrt_strategy_batch *batch, const ctrt_strategy_bat
         ctrt_part_backward(&out, &part, p.linear, p.cpu, NULL, 0, 2, 1, NULL, NULL),
         ctrt_part_backward(&out, &part, p.linear, p.cpu, hollow, 0, 2, 1, NULL, NULL));
     BAD(INVALID_ARGUMENT, ctrt_loss_part_add(NULL, &mean), ctrt_loss_part_add(&mean, NULL));
+    BAD(INVALID_ARGUMENT, ctrt_loss_parameter(NULL, p.x), ctrt_loss_parameter(&out, NULL));
+    const ctrt_part_module *before = ctrt_set_part_module(&(ctrt_part_module){ .module = NULL });
+    BAD(ANY, ctrt_part_loss(&out, &part, p.x, batch->inputs, batch, 2));
+    FINE((ctrt_set_part_module(before), ctrt_set_part_module(NULL) == before));
     BAD(STATE, ctrt_loss_part_add(&mean, &sum));
     FINE((ctrt_loss_part_release(NULL), ctrt_loss_part_release(&part), part.weight == NULL));
     BAD(INVALID_ARGUMENT, ctrt_step_finish(NULL, p.linear, none, none, &part, batch),
