@@ -21,7 +21,7 @@
 
 #define KILL_TIME     INT64_C(3000000000)       /* ns from SIGTERM to SIGKILL */
 #define LOOK_TIME     INT64_C(500000000)        /* ns between two looks for ranks that were excluded */
-#define STOPPED_TIME  INT64_C(5000000000)       /* ns after which a stopped rank is lost, if the others have ended */
+#define STOPPED_TIME  INT64_C(5000000000)       /* see stopped_time */
 #define LEFTOVER_TIME INT64_C(3000000000)       /* ns that the output of processes that ranks left behind is read */
 
 static struct rank {
@@ -281,7 +281,16 @@ static void escalate(const struct run_options *options)
     }
 }
 
-/* Whether a rank has been stopped by a signal for STOPPED_TIME. */
+/* Time in ns after which a stopped rank is lost, if others have ended: the time limit of the ranks, at most
+ * STOPPED_TIME. */
+static int64_t stopped_time(void)
+{
+    const char *limit = getenv("CTRT_COMM_TIMEOUT");
+    const double seconds = limit != NULL ? atof(limit) : 0;
+    return seconds > 0 && seconds < STOPPED_TIME / 1e9 ? (int64_t)(seconds * 1e9) : STOPPED_TIME;
+}
+
+/* Whether a rank has been stopped by a signal for that time. */
 static bool long_stopped(struct rank *rank)
 {
     char path[32], text[512];
@@ -296,7 +305,7 @@ static bool long_stopped(struct rank *rank)
         rank->stopped = 0;
     else if (rank->stopped == 0)
         rank->stopped = run_now();
-    return rank->stopped != 0 && run_now() - rank->stopped >= STOPPED_TIME;
+    return rank->stopped != 0 && run_now() - rank->stopped >= stopped_time();
 }
 
 /* When the others have ended, a rank that they have excluded, because it is stopped or does not come, is ended too. So
@@ -304,6 +313,7 @@ static bool long_stopped(struct rank *rank)
 static void end_excluded(const struct run_options *options)
 {
     char host[65] = "", key[160];
+    bool all = true;
     if (!options->shrink || running == 0 || succeeded == 0 || phase != NORMAL || run_now() < next_look)
         return;
     next_look = run_now() + LOOK_TIME;
@@ -312,9 +322,11 @@ static void end_excluded(const struct run_options *options)
         if (!ranks[i].running)
             continue;
         snprintf(key, sizeof key, "ctrt-run/excluded/%s/%d", host, (int)ranks[i].pid);
-        if (ctrt_store_get(options->served, key, NULL, NULL, CTRT_ZERO) != CTRT_OK && !long_stopped(&ranks[i]))
-            return;
+        const bool lost_now = long_stopped(&ranks[i]);          /* for each rank, because its time begins at a look */
+        all &= lost_now || ctrt_store_get(options->served, key, NULL, NULL, CTRT_ZERO) == CTRT_OK;
     }
+    if (!all)
+        return;
     output_say("%s been stopped, or excluded by the ranks that have ended; sending SIGTERM", list_running(key));
     enter(TERMINATED, KILL_TIME / 1e9);
     send_all(SIGTERM, false);
