@@ -5,7 +5,7 @@
  *
  * First it checks the results of collectives with one rank. Then, for each size, it measures the two in turns, ROUNDS
  * times (default 9), and prints medians in microseconds per call: the time until all calls are enqueued ("host"), and
- * the time until they are complete ("all"). Exits with 77 without a GPU or NCCL.
+ * the time until they are complete ("all"). Exits with 77 without a GPU or NCCL, and with 1 if NCCL fails.
  *
  * With --model it measures only the engine, also with NCCL in software, which with SOFTCUDA_NCCL=threads=1 creates a
  * thread for each call on a non-blocking communicator, as NCCL does (bench/results/2026-11-nccl-host.md). */
@@ -110,11 +110,14 @@ int main(int argc, char **argv)
     const int asked = argc > 2 ? atoi(argv[2]) : 9, rounds = asked < 1 ? 9 : asked > 99 ? 99 : asked;
     ctrt_device *device = NULL;
     unique_id id;
-    if (ctrt_device_get(&device, argc > 1 ? argv[1] : "cuda:0") != CTRT_OK
-        || ctrt_comm_new_local(&comm, &device, 1, &(ctrt_comm_options){ .engine = "nccl" }) != CTRT_OK) {
+    ctrt_status status = ctrt_device_get(&device, argc > 1 ? argv[1] : "cuda:0");
+    if (status == CTRT_OK)
+        status = ctrt_comm_new_local(&comm, &device, 1, &(ctrt_comm_options){ .engine = "nccl" });
+    if (status == CTRT_ERR_NO_DEVICE || status == CTRT_ERR_NOT_FOUND) {
         printf("bench-comm-nccl: skipped: %s\n", ctrt_error_message());
         return 77;
     }
+    must(status == CTRT_OK, "a communicator of one rank");
     check();
     if (model) {
         must(ctrt_stream_default(&stream, device) == CTRT_OK, "a stream");

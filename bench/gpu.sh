@@ -4,16 +4,18 @@
 # important work first, and each result is saved as soon as it exists.
 #
 #   bench/gpu.sh package [ARCH]         builds for compute capability ARCH (default: this machine's GPU, else 90)
-#                                       into _build-gpu/package: programs, libraries, plugins, reference data. The
-#                                       package runs on any machine with the same or a newer C library.
+#                                       into _build-gpu/package: programs, libraries, plugins, reference data, this
+#                                       script. The package runs from any folder, without the source tree, on any
+#                                       machine with the same or a newer C library: PACKAGE/bench/gpu.sh PHASE OUT.
+#                                       Fails if it is larger than GPU_PACKAGE_MIB.
 #   bench/gpu.sh PHASE OUT [small]      runs a phase with that package (builds it first if none runs) and writes into
 #                                       the folder OUT. small: sizes for a software driver, without the suites that
 #                                       would take minutes on it.
 #
 #   bench/gpu.sh facts                  prints the machine's hardware and software.
 #
-#   PHASE 1  facts, smoke test, conformance, comparison of all elementwise and row kernels with the cpu, captured steps,
-#            training reference, then measurements of ctrt
+#   PHASE 1  facts, smoke test, conformance, comparison of elementwise, row and product kernels with the cpu, captured
+#            steps, training reference, then measurements of ctrt
 #         2  PyTorch's measurements, each followed by a second one of ctrt
 #         3  conformance with other settings (cuda-fp16, built-in products, driver pools, expandable segments) and
 #            measurements with other settings
@@ -30,13 +32,15 @@
 # A phase appends to the files that it finds in OUT.
 #
 # Environment: GPU_SECONDS: time limit of a phase (540). GPU_DEVICE: the device (cuda:0). GPU_PACKAGE: the package's
-# folder. GPU_PYTHON: a Python with PyTorch (python3). Exit status: 0 if every step that started passed.
+# folder. GPU_PACKAGE_MIB: its size at most (56). GPU_PYTHON: a Python with PyTorch (python3); without one, or if it
+# finds no GPU, PyTorch's steps are skipped. Exit status: 0 if every step that started passed.
 set -u
-usage() { sed -n '2,35s/^# \{0,1\}//p' "$0" >&2; exit 2; }
+usage() { sed -n '2,39s/^# \{0,1\}//p' "$0" >&2; exit 2; }
 [ $# -ge 1 ] || usage
 here=$(cd "$(dirname "$0")" && pwd)
 top=$(cd "$here/.." && pwd)
-package=${GPU_PACKAGE:-$top/_build-gpu/package}
+if [ -x "$top/bin/ctrt" ]; then package=$top; else package=$top/_build-gpu/package; fi
+package=${GPU_PACKAGE:-$package}
 device=${GPU_DEVICE:-cuda:0}
 python=${GPU_PYTHON:-python3}
 
@@ -63,7 +67,12 @@ make_package() {
         ./libtool --mode=install cp $program "$package/bin/" || return 1
     done
     cat backends/cuda/kernels/*.fatbin | wc -c >"$package/kernel-bytes"
-    mkdir -p "$package/tests/reference" && cp "$top"/tests/reference/train_*.txt "$package/tests/reference/"
+    mkdir -p "$package/tests/reference" "$package/bench/peers" &&
+        cp "$top"/tests/reference/train_*.txt "$package/tests/reference/" &&
+        cp "$here/gpu.sh" "$here/gpu_goals.sh" "$package/bench/" &&
+        cp "$here/peers/gpu_torch.py" "$package/bench/peers/" || return 1
+    mib=$(du -sm "$package" | cut -f 1)
+    [ "$mib" -le "${GPU_PACKAGE_MIB:-56}" ] || { echo "the package is too large: $mib MiB" >&2; return 1; }
 }
 
 if [ "$1" = package ]; then
@@ -78,6 +87,13 @@ cuda_plugin() {
     find "$package/lib/ctrt" -name backend-cuda.so | head -n 1
 }
 
+# Prints PyTorch's version, or why it cannot be measured.
+torch_state() {
+    "$python" -c 'import torch
+print(torch.__version__ if torch.cuda.is_available() else "version " + torch.__version__ + " finds no GPU")' 2>&1 |
+        tail -n 1 | grep . || echo "$python does not run"
+}
+
 if [ "$1" = facts ]; then
     nvidia-smi --format=csv \
         --query-gpu=index,name,driver_version,memory.total,compute_cap,pcie.link.gen.max,pcie.link.width.max
@@ -86,7 +102,7 @@ if [ "$1" = facts ]; then
     ldd --version | head -n 1
     ldd "$(cuda_plugin)"
     ldconfig -p | grep -E 'libcuda|libcublas|libcudnn|libnvidia-ml|libnccl'
-    "$python" -c 'import torch; print("PyTorch", torch.__version__, torch.cuda.is_available())'
+    echo "PyTorch: $(torch_state)"
     "$package/bin/ctrt" info
     "$package/bin/ctrt" info --params
     "$package/bin/ctrt" plugins
@@ -169,8 +185,11 @@ step() {
     checks=$(grep -c '^ok ' "$out/running.txt")
     line="$name: $word, $(($(date +%s) - begin)) s"
     [ "$checks" -eq 0 ] || line="$line, $checks checks passed, $(grep -c '^not ok ' "$out/running.txt") failed"
-    [ "$status" -eq 0 ] || [ "$status" -eq 77 ] || line="$line
-$(grep -E '^not ok |failed|FAILED|rror:' "$out/running.txt" | head -n 5 | sed 's/^/    /')"
+    if [ "$status" -ne 0 ] && [ "$status" -ne 77 ]; then
+        why=$(grep -E '^not ok |failed|FAILED|rror:' "$out/running.txt" | head -n 5 | sed 's/^/    /')
+        line="$line${why:+
+$why}"
+    fi
     keep "$name.txt" "$line"
 }
 
@@ -187,7 +206,15 @@ compares() {
     shift 3
     step ours "$name_" "$seconds_" env CTRT_TEST_GPU=yes run-public "$test_" "$device" "$@"
 }
-peer() { name_=$1 seconds_=$2; shift 2; step theirs "$name_" "$seconds_" "$python" "$here/peers/gpu_torch.py" "$@"; }
+# Skips the measurements of PyTorch if there is none.
+peer() {
+    name_=$1 seconds_=$2
+    shift 2
+    case $torch in
+    [0-9]*) step theirs "$name_" "$seconds_" "$python" "$here/peers/gpu_torch.py" "$@" ;;
+    *) say "$phase-$name_: skipped, no PyTorch" ;;
+    esac
+}
 
 # ---- the phases ----
 
@@ -206,6 +233,7 @@ phase_1() {
     conforms conformance 180
     compares elementwise 60 test-cuda-elementwise
     compares rows 90 test-cuda-rows
+    compares product-kernels 60 test-cuda-products
     if [ -z "$small" ]; then
         step ours captures 60 test-capture "$device"
         step ours training-reference 60 test-train-reference "$device"
@@ -249,6 +277,9 @@ phase_3() {
     step ours captures-fp16 60 test-capture "$fp16"
     conforms conformance-builtin 120 CTRT_CUDA_GEMM=builtin CTRT_CUDA_CONV=builtin
     conforms conformance-composite 90 CTRT_CUDA_ATTENTION=composite
+    step ours product-kernels-fp16 60 env CTRT_TEST_GPU=yes run-public test-cuda-products "$fp16"
+    step ours product-kernels-builtin 60 env CTRT_TEST_GPU=yes CTRT_CUDA_GEMM=builtin CTRT_CUDA_CONV=builtin \
+        run-public test-cuda-products "$device"
     step ours rows-sorted 60 env CTRT_TEST_GPU=yes CTRT_CUDA_SCATTER=sort run-public test-cuda-rows "$device" sorted
     conforms conformance-pool 120 CTRT_CUDA_POOL=yes CTRT_MEMORY=direct
     conforms conformance-expandable 90 CTRT_MEMORY=caching:expandable=true
@@ -314,6 +345,8 @@ if ! version=$(ctrt --version 2>&1); then
     exit 1
 fi
 say "$version"
+torch=$(torch_state)
+say "PyTorch: $torch"
 [ "$phase" -ne 1 ] || step ours facts 30 "$here/gpu.sh" facts
 bench smoke 40 smoke
 if [ "$status" -eq 0 ]; then

@@ -68,12 +68,12 @@ static int ready(void)
     if (d.state != 0)
         return d.state;
     void *driver = dlopen("libcuda.so.1", RTLD_NOW);
-    bool all = driver != NULL;
-#define X(name, arguments) all = all && find(driver, #name, &d.name);
+    const char *missing = driver == NULL ? "library" : NULL;
+#define X(name, arguments) missing = missing == NULL && !find(driver, #name, &d.name) ? #name : missing;
     DRIVER(X)
 #undef X
-    if (!all) {
-        fprintf(stderr, "bench-gpu: libcuda.so.1 could not be opened; direct calls are not measured\n");
+    if (missing != NULL) {
+        fprintf(stderr, "bench-gpu: libcuda.so.1: no %s; direct calls are not measured\n", missing);
         return d.state = -1;
     }
     MUST(d.cuDevicePrimaryCtxRetain(&context, 0));
@@ -84,7 +84,7 @@ static int ready(void)
     static const char *const names[] = { "libcublas.so.13", "libcublas.so.12" };
     for (int i = 0; i < 2 && blas == NULL; i++)
         blas = dlopen(names[i], RTLD_NOW);
-    all = blas != NULL;
+    bool all = blas != NULL;
 #define X(name, arguments) all = all && find(blas, #name, &d.name);
     BLAS(X)
 #undef X

@@ -172,7 +172,7 @@ void gpu_steps(void)
                 if (!gpu_wanted(name))
                     continue;
                 if (!kinds[k].scaled || gpu_case(name, ctrt_grad_scaler_new(&t.scaler, NULL)))
-                    gpu_case(name, run(name, models[m].make, &t, gpu_small ? (batch + 63) / 64 : batch,
+                    gpu_case(name, run(name, models[m].make, &t, gpu_small ? (batch + 511) / 512 : batch,
                                        kinds[k].dtype));
                 ctrt_graph_release(&t.graph);
                 ctrt_tensor_release(&t.x);
