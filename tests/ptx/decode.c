@@ -227,6 +227,21 @@ static void decode_body(struct decoder *d)
         d->code[k].op = d->operands + (uintptr_t)d->code[k].op;
 }
 
+/* The option without=KERNEL:N: the kernel's instruction N that orders accesses does nothing. */
+static void omit(struct function *f)
+{
+    long left = ptx_option_for(ptx_options.without, f->name);
+    for (uint32_t k = 0; k < f->length && left > 0; k++) {
+        struct insn *i = &f->code[k];
+        if (i->kind == BARRIER || i->run == ptx_async_wait || (i->kind == WARP_SYNC && i->class == CLASS_barrier))
+            left--;
+        if (left == 0) {
+            i->kind = PLAIN;
+            i->run = ptx_integer_find("membar_cta")->run;
+        }
+    }
+}
+
 static void finish(struct decoder *d)
 {
     struct function *f = d->function;
@@ -242,6 +257,7 @@ static void finish(struct decoder *d)
             ((uint32_t *)(void *)(f->constants + (size_t)k * CONSTANT_BYTES))[l] = (uint32_t)d->constants[k];
             ((uint64_t *)(void *)(f->constants + (size_t)k * CONSTANT_BYTES + 4 * LANES))[l] = d->constants[k];
         }
+    omit(f);
     ptx_find_joins(f);
 }
 

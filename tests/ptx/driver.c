@@ -39,11 +39,21 @@ void ptx_options_read(void)
             ptx_options.memory = (size_t)number << 20;
         else if (IS("counts"))
             ptx_options.counts = strndup(value, n - (size_t)(value - p));
+        else if (IS("without"))
+            ptx_options.without = strndup(value, n - (size_t)(value - p));
+        else if (IS("blocks"))
+            ptx_options.blocks = strndup(value, n - (size_t)(value - p));
         else
             fprintf(stderr, "ptx: unknown entry of PTX: %.*s (see tests/ptx/README.md)\n", (int)n, p);
 #undef IS
         p += n + (p[n] == ',');
     }
+}
+
+long ptx_option_for(const char *value, const char *kernel)
+{
+    const size_t n = strlen(kernel);
+    return value != NULL && strncmp(value, kernel, n) == 0 && value[n] == ':' ? strtol(value + n + 1, NULL, 10) : 0;
 }
 
 /* Appends to the file one line per kernel that was launched. */

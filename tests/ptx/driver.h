@@ -97,6 +97,11 @@ result context_synchronize(void);
 struct work *graph_append(struct graph *g, const struct work *work);
 void graph_release(struct graph *g);
 void graph_run(struct graph *g, void (*run)(struct work *));
+/* Held, until the end of the scope, by every access of stream.capture and of the graph there: several threads may use
+ * a stream. */
+#define CAPTURES_LOCKED __attribute__((cleanup(captures_leave), unused)) const int locked_ = captures_enter()
+int captures_enter(void);
+void captures_leave(const int *unused);
 bool capture_active(int least_mode);
 void capture_invalidate_all(void);
 struct graph *capture_find(unsigned long long id);

@@ -7,10 +7,21 @@
 
 enum { GLOBAL_MODE, THREAD_LOCAL, RELAXED };
 
-static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
+static pthread_mutex_t lock = PTHREAD_RECURSIVE_MUTEX_INITIALIZER_NP;
 static struct graph *captures[64];
 static unsigned capture_count;
 static unsigned long long last_id;
+
+int captures_enter(void)
+{
+    return pthread_mutex_lock(&lock);
+}
+
+void captures_leave(const int *unused)
+{
+    (void)unused;
+    pthread_mutex_unlock(&lock);
+}
 
 struct work *graph_append(struct graph *g, const struct work *work)
 {
@@ -48,71 +59,60 @@ void graph_run(struct graph *g, void (*run)(struct work *))
 /* Whether a capture of a mode that is at most RELAXED - 1 (0), or of any mode (-1), is in progress. */
 bool capture_active(int least)
 {
-    pthread_mutex_lock(&lock);
+    CAPTURES_LOCKED;
     bool active = false;
     for (unsigned k = 0; k < capture_count; k++)
         active |= least < 0 || captures[k]->mode != RELAXED;
-    pthread_mutex_unlock(&lock);
     return active;
 }
 
 void capture_invalidate_all(void)
 {
-    pthread_mutex_lock(&lock);
+    CAPTURES_LOCKED;
     for (unsigned k = 0; k < capture_count; k++)
         captures[k]->invalid = true;
-    pthread_mutex_unlock(&lock);
 }
 
 result capture_begin(struct stream *s, int mode)
 {
     if (s == NULL || mode < GLOBAL_MODE || mode > RELAXED)
         return INVALID_VALUE;
+    CAPTURES_LOCKED;
     if (s->capture != NULL)
         return CAPTURE_UNSUPPORTED;
-    struct graph *g = calloc(1, sizeof *g);
+    const bool full = capture_count == sizeof captures / sizeof captures[0];
+    struct graph *g = full ? NULL : calloc(1, sizeof *g);
     if (g == NULL)
         return OUT_OF_MEMORY;
     atomic_init(&g->references, 1);
     g->mode = mode;
     g->origin = s;
     g->last = &g->first;
-    pthread_mutex_lock(&lock);
-    const bool full = capture_count == sizeof captures / sizeof captures[0];
-    if (!full) {
-        g->id = ++last_id;
-        captures[capture_count++] = g;
-    }
-    pthread_mutex_unlock(&lock);
-    if (full) {
-        free(g);
-        return OUT_OF_MEMORY;
-    }
+    g->id = ++last_id;
+    captures[capture_count++] = g;
     s->capture = g;
     return OK;
 }
 
 struct graph *capture_find(unsigned long long id)
 {
+    CAPTURES_LOCKED;
     struct graph *found = NULL;
-    pthread_mutex_lock(&lock);
     for (unsigned k = 0; k < capture_count; k++)
         found = captures[k]->id == id ? captures[k] : found;
-    pthread_mutex_unlock(&lock);
     return found;
 }
 
 result capture_end(struct stream *s, struct graph **out)
 {
+    CAPTURES_LOCKED;
     *out = NULL;
     if (s == NULL || s->capture == NULL || s->capture->origin != s)
         return INVALID_VALUE;
     struct graph *g = s->capture;
-    pthread_mutex_lock(&lock);
     for (unsigned k = 0; k < capture_count; k++)
         if (captures[k] == g)
             captures[k--] = captures[--capture_count];
-    pthread_mutex_unlock(&lock);
     const bool unjoined = !stream_leave_capture(g);
     if (g->invalid || unjoined) {
         const result r = g->invalid ? CAPTURE_INVALIDATED : CAPTURE_UNJOINED;
@@ -127,6 +127,7 @@ result capture_state(struct stream *s, int *state)
 {
     if (s == NULL)
         return INVALID_HANDLE;
+    CAPTURES_LOCKED;
     *state = s->capture == NULL ? 0 : s->capture->invalid ? 2 : 1;
     return OK;
 }
@@ -136,6 +137,7 @@ result capture_info(struct stream *s, int *state, unsigned long long *id, struct
 {
     if (s == NULL)
         return INVALID_HANDLE;
+    CAPTURES_LOCKED;
     (void)capture_state(s, state);
     if (id != NULL && s->capture != NULL)
         *id = s->capture->id;

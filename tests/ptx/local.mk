@@ -7,7 +7,7 @@
 ptx_sources = \
     tests/ptx/allocate.c tests/ptx/convert.c tests/ptx/decode.c tests/ptx/driver.c tests/ptx/float.c \
     tests/ptx/flow.c tests/ptx/graph.c tests/ptx/integer.c tests/ptx/kernel.c tests/ptx/memory.c tests/ptx/module.c \
-    tests/ptx/operands.c tests/ptx/run.c tests/ptx/special.c tests/ptx/stream.c tests/ptx/warp.c
+    tests/ptx/operands.c tests/ptx/races.c tests/ptx/run.c tests/ptx/special.c tests/ptx/stream.c tests/ptx/warp.c
 ptx_headers = tests/ptx/decode.h tests/ptx/driver.h tests/ptx/half.h tests/ptx/machine.h
 ptx_objects = $(ptx_sources:.c=.ptx.o)
 PTX_TESTS   = tests/ptx/conformance.sh tests/ptx/mutations.sh tests/ptx/orders.sh

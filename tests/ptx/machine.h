@@ -151,13 +151,6 @@ struct async_copy {
 
 struct range_cache { uint64_t begin, end; };
 
-/* Who accessed two bytes of shared memory since the block's last barrier: 1 + number of the warp. */
-struct access_record {
-    uint32_t written_at, read_at;           /* the block's epoch */
-    uint8_t writer, reader;                 /* reader ANY_WARP: several */
-};
-#define ANY_WARP 255
-
 struct warp {
     unsigned char *base[3];
     struct block *block;
@@ -175,6 +168,7 @@ struct warp {
     unsigned async_count, async_room;
     uint32_t async_group[LANES];
     bool carry[LANES];                      /* the condition code of add.cc */
+    uint32_t syncs;                         /* executed bar.warp.sync */
     unsigned long long counts[CLASS_COUNT], lanes;
 };
 
@@ -187,8 +181,8 @@ struct block {
     unsigned warp_count, warp_room;
     unsigned char *shared;
     uint32_t shared_bytes, shared_room;
-    struct access_record *records;          /* one per two bytes of shared memory, with the option races */
-    uint32_t epoch;                         /* increases at every barrier of all threads */
+    struct access_record *records;          /* one per byte of shared memory, with the option races */
+    uint32_t epoch, first_epoch;            /* increases at every barrier of all threads; its value at the beginning */
     unsigned char *memory;                  /* frames and local memory of all warps */
     size_t memory_room;
     struct range_cache ranges[RANGE_CACHE];
@@ -212,10 +206,12 @@ struct launch {
 extern struct options {
     bool reverse, single, races;
     int threads, ulp, devices, clocked;
-    const char *counts;
+    const char *counts, *without, *blocks;
     size_t memory;
 } ptx_options;
 void ptx_options_read(void);
+/* The number N if the option has the value KERNEL:N for this kernel, else 0. */
+long ptx_option_for(const char *value, const char *kernel);
 
 /* ---- parse.c, flow.c ---- */
 
@@ -241,6 +237,15 @@ const struct opcode *ptx_float_find(const char *name);
 const struct opcode *ptx_convert_find(const char *name, uint8_t *flags);
 const struct opcode *ptx_warp_find(const char *name);
 const struct opcode *ptx_table_find(const struct opcode *table, size_t count, const char *name);
+
+/* ---- races.c ---- */
+
+enum shared_access { READS, WRITES, UPDATES, BEGINS_COPY, ENDS_COPY };     /* UPDATES: atomic; copies: by cp.async */
+struct access_record *ptx_records_new(size_t bytes);
+/* Records an access of shared memory, and fails if another thread's access is not ordered with it. Does nothing if the
+ * address is not in shared memory, or without the option races. */
+void ptx_record(struct warp *w, const struct insn *i, unsigned lane, const unsigned char *at, unsigned bytes,
+                enum shared_access access);
 
 /* ---- memory.c ---- */
 

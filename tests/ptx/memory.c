@@ -135,37 +135,11 @@ static inline unsigned char *place(struct warp *w, const struct insn *i, unsigne
     return resolve(w, i, lane, address_of(w, i, k, lane) + (uint64_t)i->imm, (unsigned)i->bytes * i->count, i->space);
 }
 
-/* With the option races: an access of shared memory that another warp has written, or a write of what another warp has
- * read, without a barrier between them. */
-static void record(struct warp *w, const struct insn *i, unsigned lane, const unsigned char *at, unsigned bytes,
-                   bool write)
-{
-    struct block *b = w->block;
-    if (b->records == NULL || at < b->shared || at >= b->shared + b->shared_bytes || bytes < 2)
-        return;
-    const uint8_t me = (uint8_t)(w->number + 1);
-    struct access_record *r = b->records + (at - b->shared) / 2;
-    for (unsigned k = 0; k < bytes / 2; k++, r++) {
-        const bool written = r->written_at == b->epoch && r->writer != me;
-        if (written || (write && r->read_at == b->epoch && r->reader != me))
-            ptx_fail(w, i, 719, "lane %u %s shared memory at %u, which another warp has %s since the last barrier",
-                     lane, write ? "writes" : "reads", (unsigned)(at - b->shared) + 2 * k,
-                     written ? "written" : "read");
-        if (write) {
-            r->written_at = b->epoch;
-            r->writer = me;
-        } else {
-            r->reader = r->read_at == b->epoch && r->reader != me ? ANY_WARP : me;
-            r->read_at = b->epoch;
-        }
-    }
-}
-
 /* Records the accesses of a load or store, before it is executed. */
-static void record_all(struct warp *w, const struct insn *i, uint32_t mask, unsigned k, bool write)
+static void record_all(struct warp *w, const struct insn *i, uint32_t mask, unsigned k, enum shared_access access)
 {
     if (w->block->records != NULL && (i->space == SHARED || i->space == GENERIC))
-        EACH_LANE(record(w, i, l, place(w, i, k, l), (unsigned)i->bytes * i->count, write));
+        EACH_LANE(ptx_record(w, i, l, place(w, i, k, l), (unsigned)i->bytes * i->count, access));
 }
 
 /* ---- ld, st ---- */
@@ -180,7 +154,7 @@ void ptx_load(struct warp *w, const struct insn *i, uint32_t mask)
     void *d[8];
     for (unsigned k = 0; k < n; k++)
         d[k] = operand(w, i, k);
-    record_all(w, i, mask, n, false);
+    record_all(w, i, mask, n, READS);
     switch (i->bytes + (i->is_signed ? 16 : 0) + (i->flags ? 32 : 0)) {
     case 1:  LOAD(uint8_t, uint32_t); break;
     case 2:  LOAD(uint16_t, uint32_t); break;
@@ -208,7 +182,7 @@ void ptx_store(struct warp *w, const struct insn *i, uint32_t mask)
     const void *s[8];
     for (unsigned k = 0; k < n; k++)
         s[k] = operand(w, i, k + 1);
-    record_all(w, i, mask, 0, true);
+    record_all(w, i, mask, 0, WRITES);
     switch (i->bytes) {
     case 1: STORE(uint8_t, uint32_t); break;
     case 2: STORE(uint16_t, uint32_t); break;
@@ -264,6 +238,7 @@ static uint64_t changed(const struct insn *i, uint64_t old, uint64_t b, uint64_t
 
 #define ATOMIC(T, S)                                                                                                 \
     EACH_LANE(T *at = (T *)(void *)resolve(w, i, l, address_of(w, i, 1, l) + (uint64_t)i->imm, sizeof(T), i->space); \
+              ptx_record(w, i, l, (unsigned char *)at, sizeof(T), UPDATES);                                          \
               const T b = (T)((const S *)operand(w, i, 2))[l], c = (T)((const S *)operand(w, i, 3))[l];              \
               T old = __atomic_load_n(at, __ATOMIC_SEQ_CST);                                                         \
               while (!__atomic_compare_exchange_n(at, &old, (T)changed(i, old, b, c), false, __ATOMIC_SEQ_CST,       \
@@ -294,7 +269,7 @@ void ptx_copy_async(struct warp *w, const struct insn *i, uint32_t mask)
         const uint64_t to = ((const uint32_t *)operand(w, i, 0))[l] + (uint64_t)i->imm;
         const uint64_t from = ((const uint64_t *)operand(w, i, 1))[l] + (uint64_t)(int32_t)i->target;
         const uint8_t source = size[l] < i->bytes ? (uint8_t)size[l] : i->bytes;
-        (void)resolve(w, i, l, to, i->bytes, SHARED);
+        ptx_record(w, i, l, resolve(w, i, l, to, i->bytes, SHARED), i->bytes, BEGINS_COPY);
         if (source > 0) {
             if (from % i->bytes != 0)
                 illegal(w, i, l, from, i->bytes, GLOBAL);
@@ -322,7 +297,7 @@ void ptx_async_wait(struct warp *w, const struct insn *i, uint32_t mask)
             continue;
         }
         unsigned char *to = w->block->shared + copy.to;
-        record(w, i, copy.lane, to, copy.bytes, true);
+        ptx_record(w, i, copy.lane, to, copy.bytes, ENDS_COPY);
         memcpy(to, (const void *)(uintptr_t)copy.from, copy.source_bytes);
         memset(to + copy.source_bytes, 0, (size_t)copy.bytes - copy.source_bytes);
     }
@@ -342,7 +317,7 @@ void ptx_ldmatrix(struct warp *w, const struct insn *i, uint32_t mask)
         d[k] = operand(w, i, k);
     for (unsigned l = 0; l < 8 * n; l++) {
         const unsigned char *row = resolve(w, i, l, address_of(w, i, n, l) + (uint64_t)i->imm, 16, i->space);
-        record(w, i, l, row, 16, false);
+        ptx_record(w, i, l, row, 16, READS);
         memcpy(rows[l], row, 16);
     }
     for (unsigned k = 0; k < n; k++)

@@ -32,7 +32,7 @@ done
 PTX=races
 export PTX
 # In a kernel one barrier after another is removed. All of them are needed.
-for kernel in attention_f16_64; do
+for kernel in attention_f16_64 matmul_f32_small; do
     barriers=$(sed -n "/\.entry $kernel(/,/^}/p" "$PTX_PLUGIN" | grep -ac 'bar\.sync 0;')
     [ "$barriers" -gt 0 ] || not_ok "$kernel has barriers"
     for n in $(seq "$barriers"); do

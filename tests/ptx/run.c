@@ -449,7 +449,7 @@ static void prepare(struct block *b, struct launch *launch)
         b->shared_room = (b->shared_bytes + 4095) / 4096 * 4096;
         b->shared = must(aligned_alloc(64, b->shared_room));
         free(b->records);
-        b->records = ptx_options.races ? must(calloc(b->shared_room / 2, sizeof *b->records)) : NULL;
+        b->records = ptx_options.races ? ptx_records_new(b->shared_room) : NULL;
     }
     const size_t special = SPECIAL_COUNT * SPECIAL_BYTES, local = ((size_t)f->local_depth * LANES + 63) / 64 * 64;
     const size_t each = special + f->frame_bytes + local;
@@ -472,6 +472,14 @@ static void prepare(struct block *b, struct launch *launch)
     }
 }
 
+/* A copy that arrives after the end of the block writes to shared memory of another one. */
+static void check_copies(struct block *b)
+{
+    for (unsigned n = 0; n < b->warp_count; n++)
+        if (b->warps[n].async_count > 0)
+            ptx_fail(&b->warps[n], NULL, 719, "a lane exits without waiting for its copies by cp.async");
+}
+
 static void run_block(struct block *b, unsigned long long index)
 {
     const struct launch *launch = b->launch;
@@ -481,7 +489,7 @@ static void run_block(struct block *b, unsigned long long index)
         b->ranges_epoch = atomic_load(&ptx_ranges_epoch);
         memset(b->ranges, 0, sizeof b->ranges);
     }
-    b->epoch++;
+    b->first_epoch = ++b->epoch;
     memset(b->shared, 0xff, b->shared_bytes);       /* NaN: what a kernel has not written, it must not read */
     for (unsigned n = 0; n < b->warp_count; n++) {
         struct warp *w = &b->warps[n];
@@ -504,8 +512,10 @@ static void run_block(struct block *b, unsigned long long index)
             progress |= run_warp(&b->warps[ptx_options.reverse ? b->warp_count - 1 - n : n]);
         for (unsigned n = 0; n < b->warp_count; n++)
             live |= b->warps[n].live != 0;
-        if (!live)
+        if (!live) {
+            check_copies(b);
             return;
+        }
         if (!release_barriers(b) && !progress)
             stuck(b);
     }
@@ -540,6 +550,9 @@ int ptx_run(struct launch *launch)
     enum { MOST_THREADS = 16 };
     static struct block *blocks[MOST_THREADS];      /* launches run one after another */
     pthread_t threads[MOST_THREADS];
+    const long most = ptx_option_for(ptx_options.blocks, launch->function->name);
+    if (most > 0 && launch->grid[0] > most)
+        launch->grid[0] = (unsigned)most;
     const unsigned long long count = (unsigned long long)launch->grid[0] * launch->grid[1] * launch->grid[2];
     int helpers = 0, wanted = ptx_options.reverse || count < 2 ? 1 : ptx_options.threads;
     wanted = wanted > MOST_THREADS ? MOST_THREADS : wanted;

@@ -105,6 +105,7 @@ result driver_enqueue(struct stream *s, const struct work *work)
         return INVALID_HANDLE;              /* the default stream is not provided */
     if (atomic_load(&context_error) != 0)
         return atomic_load(&context_error);
+    CAPTURES_LOCKED;
     if (s->capture != NULL) {
         if (s->capture->invalid)
             return CAPTURE_INVALIDATED;
@@ -215,25 +216,28 @@ bool stream_leave_capture(struct graph *g)
     return joined;
 }
 
+/* Returns true if the stream is being captured, and makes the capture invalid. */
+static bool invalidate(struct stream *s)
+{
+    CAPTURES_LOCKED;
+    if (s->capture != NULL)
+        s->capture->invalid = true;
+    return s->capture != NULL;
+}
+
 result stream_synchronize(struct stream *s)
 {
     if (s == NULL)
         return INVALID_HANDLE;
-    if (s->capture != NULL) {
-        s->capture->invalid = true;
-        return CAPTURE_UNSUPPORTED;
-    }
-    return driver_wait(s->ticket);
+    return invalidate(s) ? CAPTURE_UNSUPPORTED : driver_wait(s->ticket);
 }
 
 result stream_query(struct stream *s)
 {
     if (s == NULL)
         return INVALID_HANDLE;
-    if (s->capture != NULL) {
-        s->capture->invalid = true;
+    if (invalidate(s))
         return CAPTURE_UNSUPPORTED;
-    }
     return driver_error() != 0 ? driver_error() : driver_done(s->ticket) ? OK : NOT_READY;
 }
 
@@ -243,12 +247,9 @@ result stream_wait(struct stream *s, struct event *e, unsigned flags)
     (void)flags;
     if (s == NULL || e == NULL)
         return INVALID_HANDLE;
-    if (e->capture == 0) {
-        if (s->capture == NULL)
-            return driver_error();
-        s->capture->invalid = true;
-        return CAPTURE_ISOLATION;
-    }
+    CAPTURES_LOCKED;
+    if (e->capture == 0)
+        return invalidate(s) ? CAPTURE_ISOLATION : driver_error();
     struct graph *g = capture_find(e->capture);
     if (g == NULL)
         return CAPTURED_EVENT;
@@ -289,6 +290,7 @@ result event_record(struct event *e, struct stream *s)
 {
     if (e == NULL || s == NULL)
         return INVALID_HANDLE;
+    CAPTURES_LOCKED;
     e->capture = s->capture != NULL ? s->capture->id : 0;
     e->stream = s;
     if (s->capture != NULL) {

@@ -329,16 +329,17 @@ DEVICE void store_rows(T *to, int64_t step, const T *tile, int count, int width,
 /* The matrix and tile of a block. Consecutive blocks share a matrix, so that they read the other side from the L2
  * cache. */
 struct attention_place {
-    int64_t matrix, batch, head;
-    int tile;
+    int64_t matrix;
+    int batch, head, tile;
 };
 DEVICE attention_place place_of(const attention_args &a)
 {
     attention_place p;
     p.matrix = blockIdx.x;
     p.tile = (int)split_off(p.matrix, a.tiles);
-    p.batch = p.matrix;
-    p.head = split_off(p.batch, a.heads);
+    int64_t batch = p.matrix;
+    p.head = (int)split_off(batch, a.heads);
+    p.batch = (int)batch;
     return p;
 }
 

@@ -72,11 +72,11 @@ template <typename T, int WIDTH, bool KEYS> DEVICE void backward(const attention
         load_tile<T, STEP, WIDTH>(step_d, d + j * op_d.row, op_d.row, step_rows - j, a.values, vectors);
     };
 
-    load_tile<T, tile::OWN, WIDTH>(own_a, matrix_of<T>(op_a, p.batch, p.head) + first * op_a.row, op_a.row, count,
-                                   a.width, vectors);
-    load_tile<T, tile::OWN, WIDTH>(own_b, matrix_of<T>(op_b, p.batch, p.head) + first * op_b.row, op_b.row, count,
-                                   a.values, vectors);
-    if (begin < end) {
+    if (begin < end) {                      /* else every row of this tile is hidden from all columns */
+        load_tile<T, tile::OWN, WIDTH>(own_a, matrix_of<T>(op_a, p.batch, p.head) + first * op_a.row, op_a.row, count,
+                                       a.width, vectors);
+        load_tile<T, tile::OWN, WIDTH>(own_b, matrix_of<T>(op_b, p.batch, p.head) + first * op_b.row, op_b.row, count,
+                                       a.values, vectors);
         load_c(begin);
         load_d(begin);
     }
@@ -112,7 +112,6 @@ template <typename T, int WIDTH, bool KEYS> DEVICE void backward(const attention
         if (j + STEP < end)
             load_c(j + STEP);
     }
-    copies_wait();                          /* no asynchronous copy may outlive the block */
     const attention_operand &first_out = KEYS ? a.dk : a.dq;
     const W scale = (W)a.scale;
     store_tile<team>(matrix_of<T>(first_out, p.batch, p.head) + first * first_out.row, first_out.row, count, a.width,
@@ -140,18 +139,24 @@ template <typename T> DEVICE void row_products(const attention_args &a)
     });
 }
 
-#define KERNELS_OF(type, T, width)                                                                                  \
-    KERNEL_BOUNDS(attention_backward_##type##_k##width, attention_args, ATTENTION_THREADS(sizeof(T)))               \
-        { backward<T, width, true>(a); }                                                                            \
-    KERNEL_BOUNDS(attention_backward_##type##_q##width, attention_args, ATTENTION_THREADS(sizeof(T)))               \
-        { backward<T, width, false>(a); }
-#define KERNELS(type, T)                                                                                            \
-    KERNELS_OF(type, T, 32)                                                                                         \
-    KERNELS_OF(type, T, 64)                                                                                         \
-    KERNELS_OF(type, T, 128)                                                                                        \
+/* With TWO_BLOCKS, two blocks are resident, with up to 128 registers for each of 256 threads. Without this limit the
+ * compiler spills in some of these kernels, to reach the 80 registers of three blocks. */
+#define ANY(type, T, width, keys, name)                                                                             \
+    KERNEL_BOUNDS(attention_backward_##type##_##name##width, attention_args, ATTENTION_THREADS(sizeof(T)))          \
+        { backward<T, width, keys>(a); }
+#define TWO_BLOCKS(type, T, width, keys, name)                                                                      \
+    KERNEL_BLOCKS(attention_backward_##type##_##name##width, attention_args, ATTENTION_THREADS(sizeof(T)), 2)       \
+        { backward<T, width, keys>(a); }
+#define KERNELS(type, T, K32, K64, K128)                                                                            \
+    K32(type, T, 32, true, k)                                                                                       \
+    K64(type, T, 64, true, k)                                                                                       \
+    K128(type, T, 128, true, k)                                                                                     \
+    ANY(type, T, 32, false, q)                                                                                      \
+    ANY(type, T, 64, false, q)                                                                                      \
+    ANY(type, T, 128, false, q)                                                                                     \
     KERNEL_BOUNDS(attention_backward_##type##_d, attention_args, ROW_THREADS) { row_products<T>(a); }
 
-KERNELS(f32, float)
-KERNELS(f64, double)
-KERNELS(f16, f16)
-KERNELS(bf16, bf16)
+KERNELS(f32, float, TWO_BLOCKS, TWO_BLOCKS, TWO_BLOCKS)
+KERNELS(f64, double, TWO_BLOCKS, TWO_BLOCKS, ANY)
+KERNELS(f16, f16, ANY, ANY, ANY)
+KERNELS(bf16, bf16, ANY, ANY, ANY)

@@ -98,7 +98,7 @@ DEVICE void gemm_tile(const A &a, bool a_along_k, const B &b, bool b_along_k, in
             tile_b[half][sb.k + i * sb.k_step][sb.row + i * sb.row_step] = next_b[i];
     };
 
-    __syncthreads();                        /* the previous tile may still be in use */
+    /* A previous tile is no longer in use: its loop ended with a barrier. */
     if (begin < end) {
         load(begin);
         keep(0);
