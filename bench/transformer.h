@@ -25,6 +25,8 @@ static ctrt_status block_forward(ctrt_tensor **y, ctrt_module *self, ctrt_tensor
 
 static const ctrt_module_class block_class = {
     .size = sizeof(ctrt_module_class), .kind = "Block", .state_bytes = sizeof(struct block), .forward = block_forward,
+    .state_pointers = CTRT_STATE_POINTERS(offsetof(struct block, ln1), offsetof(struct block, attention),
+                                          offsetof(struct block, ln2), offsetof(struct block, mlp)),
 };
 
 static ctrt_status block_new(ctrt_module **out, int64_t width, int64_t heads)

@@ -41,6 +41,8 @@ static ctrt_status block_forward(ctrt_tensor **y, ctrt_module *self, ctrt_tensor
 
 static const ctrt_module_class block_class = {
     .size = sizeof(ctrt_module_class), .kind = "Block", .state_bytes = sizeof(struct block), .forward = block_forward,
+    .state_pointers = CTRT_STATE_POINTERS(offsetof(struct block, ln1), offsetof(struct block, attn),
+                                          offsetof(struct block, ln2), offsetof(struct block, mlp)),
 };
 
 static ctrt_status block_new(ctrt_module **out, ctrt_device *device)
@@ -75,6 +77,8 @@ static ctrt_status gpt_forward(ctrt_tensor **y, ctrt_module *self, ctrt_tensor *
 
 static const ctrt_module_class gpt_class = {
     .size = sizeof(ctrt_module_class), .kind = "GPT", .state_bytes = sizeof(struct gpt), .forward = gpt_forward,
+    .state_pointers = CTRT_STATE_POINTERS(offsetof(struct gpt, tokens), offsetof(struct gpt, body),
+                                          offsetof(struct gpt, positions)),
 };
 
 static ctrt_status gpt_new(ctrt_module **out, int vocabulary, ctrt_device *device)

@@ -43,6 +43,7 @@ static ctrt_status block_forward(ctrt_tensor **y, ctrt_module *self, ctrt_tensor
 
 static const ctrt_module_class block_class = {
     .size = sizeof(ctrt_module_class), .kind = "Block", .state_bytes = sizeof(struct block), .forward = block_forward,
+    .state_pointers = CTRT_STATE_POINTERS(offsetof(struct block, body), offsetof(struct block, shortcut)),
 };
 
 /* The first convolution has the stride; where the shape changes, the shortcut is a convolution with 1x1 filters. */

@@ -48,7 +48,7 @@ static ctrt_status flatten_forward(ctrt_tensor **y, ctrt_module *self, ctrt_tens
 #define ACTIVATION(name, word)                                                                      \
     static const ctrt_module_class name##_class = {                                                 \
         .size = sizeof(ctrt_module_class), .kind = word, .state_bytes = sizeof(struct activation),  \
-        .forward = name##_forward,                                                                  \
+        .forward = name##_forward, .state_pointers = CTRT_STATE_PLAIN,                              \
     }
 ACTIVATION(relu, "ReLU");
 ACTIVATION(gelu, "GELU");

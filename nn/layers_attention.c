@@ -99,6 +99,8 @@ static ctrt_status attention_forward(ctrt_tensor **y, ctrt_module *self, ctrt_te
 
 static const ctrt_module_class attention_class = {
     .size = sizeof(ctrt_module_class), .kind = "MultiheadAttention", .state_bytes = sizeof(struct attention),
+    .state_pointers = CTRT_STATE_POINTERS(offsetof(struct attention, in_weight), offsetof(struct attention, in_bias),
+                                          offsetof(struct attention, out_proj)),
     .forward = attention_forward,
 };
 

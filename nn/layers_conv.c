@@ -16,6 +16,7 @@ static ctrt_status conv2d_forward(ctrt_tensor **y, ctrt_module *self, ctrt_tenso
 
 static const ctrt_module_class conv2d_class = {
     .size = sizeof(ctrt_module_class), .kind = "Conv2d", .state_bytes = sizeof(struct conv2d),
+    .state_pointers = CTRT_STATE_POINTERS(offsetof(struct conv2d, weight), offsetof(struct conv2d, bias)),
     .forward = conv2d_forward,
 };
 

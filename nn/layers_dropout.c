@@ -10,6 +10,7 @@ static ctrt_status dropout_forward(ctrt_tensor **y, ctrt_module *self, ctrt_tens
 
 static const ctrt_module_class dropout_class = {
     .size = sizeof(ctrt_module_class), .kind = "Dropout", .state_bytes = sizeof(double), .forward = dropout_forward,
+    .state_pointers = CTRT_STATE_PLAIN,
 };
 
 ctrt_status ctrt_dropout_new(ctrt_module **out, double p)

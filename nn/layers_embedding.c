@@ -16,6 +16,7 @@ static ctrt_status embedding_forward(ctrt_tensor **y, ctrt_module *self, ctrt_te
 
 static const ctrt_module_class embedding_class = {
     .size = sizeof(ctrt_module_class), .kind = "Embedding", .state_bytes = sizeof(struct embedding),
+    .state_pointers = CTRT_STATE_POINTERS(offsetof(struct embedding, weight)),
     .forward = embedding_forward,
 };
 

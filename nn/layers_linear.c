@@ -30,6 +30,7 @@ static ctrt_status linear_forward(ctrt_tensor **y, ctrt_module *self, ctrt_tenso
 
 static const ctrt_module_class linear_class = {
     .size = sizeof(ctrt_module_class), .kind = "Linear", .state_bytes = sizeof(struct linear),
+    .state_pointers = CTRT_STATE_POINTERS(offsetof(struct linear, weight), offsetof(struct linear, bias)),
     .forward = linear_forward,
 };
 

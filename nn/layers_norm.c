@@ -54,13 +54,17 @@ static ctrt_status batch_norm2d_forward(ctrt_tensor **y, ctrt_module *self, ctrt
     return batch_norm_run(y, self, inputs[0]);
 }
 
+static const size_t batch_norm_pointers[] = {
+    offsetof(struct batch_norm, weight), offsetof(struct batch_norm, bias), offsetof(struct batch_norm, running_mean),
+    offsetof(struct batch_norm, running_var), offsetof(struct batch_norm, batches), CTRT_STATE_END,
+};
 static const ctrt_module_class batch_norm1d_class = {
     .size = sizeof(ctrt_module_class), .kind = "BatchNorm1d", .state_bytes = sizeof(struct batch_norm),
-    .forward = batch_norm1d_forward,
+    .forward = batch_norm1d_forward, .state_pointers = batch_norm_pointers,
 };
 static const ctrt_module_class batch_norm2d_class = {
     .size = sizeof(ctrt_module_class), .kind = "BatchNorm2d", .state_bytes = sizeof(struct batch_norm),
-    .forward = batch_norm2d_forward,
+    .forward = batch_norm2d_forward, .state_pointers = batch_norm_pointers,
 };
 
 bool batch_norm_is(const ctrt_module *module)
@@ -141,6 +145,7 @@ static ctrt_status layer_norm_forward(ctrt_tensor **y, ctrt_module *self, ctrt_t
 
 static const ctrt_module_class layer_norm_class = {
     .size = sizeof(ctrt_module_class), .kind = "LayerNorm", .state_bytes = sizeof(struct layer_norm),
+    .state_pointers = CTRT_STATE_POINTERS(offsetof(struct layer_norm, weight), offsetof(struct layer_norm, bias)),
     .forward = layer_norm_forward,
 };
 

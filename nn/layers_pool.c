@@ -10,6 +10,7 @@ static ctrt_status max_pool2d_forward(ctrt_tensor **y, ctrt_module *self, ctrt_t
 
 static const ctrt_module_class max_pool2d_class = {
     .size = sizeof(ctrt_module_class), .kind = "MaxPool2d", .state_bytes = sizeof(ctrt_pool2d_options),
+    .state_pointers = CTRT_STATE_PLAIN,
     .forward = max_pool2d_forward,
 };
 

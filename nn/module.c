@@ -23,6 +23,18 @@ static ctrt_status forward_of_container(ctrt_tensor **y, ctrt_module *self, ctrt
                      "in it", self->class_of->kind);
 }
 
+static ctrt_status check_pointers(const ctrt_module_class *class_of)
+{
+    const size_t bytes = class_of->state_bytes;
+    if (!CTRT_SLOT(class_of, state_pointers))
+        return CTRT_OK;
+    for (const size_t *at = class_of->state_pointers; *at != CTRT_STATE_END; at++)
+        if (bytes < sizeof(void *) || *at > bytes - sizeof(void *))
+            return ctrt_fail(CTRT_ERR_INVALID_ARGUMENT, "module_new: state_pointers of %s has offset %zu, where no "
+                             "pointer fits into state_bytes %zu", class_of->kind, *at, bytes);
+    return CTRT_OK;
+}
+
 ctrt_status ctrt_module_new(ctrt_module **out, const ctrt_module_class *class_of)
 {
     if (out == NULL)
@@ -37,6 +49,7 @@ ctrt_status ctrt_module_new(ctrt_module **out, const ctrt_module_class *class_of
     if (class_of->state_bytes > PTRDIFF_MAX - sizeof(ctrt_module))
         return ctrt_fail(CTRT_ERR_OVERFLOW, "module_new: state_bytes %zu of %s is too large", class_of->state_bytes,
                          class_of->kind);
+    CTRT_TRY(check_pointers(class_of));
 
     size_t bytes = sizeof(ctrt_module) + class_of->state_bytes;
     ctrt_module *module = host_calloc(bytes);

@@ -90,17 +90,24 @@ static void path_cut(struct copier *c, size_t length)
         c->path.bytes[length] = '\0';
 }
 
-/* Fails for a module whose state may own something that a copy of its bytes would also own. */
+/* Fails for a module whose state may own something that a copy of its bytes would also own, or may have pointers that
+ * the class does not list. */
 static ctrt_status check_class(const struct copier *c, const ctrt_module *module)
 {
     const ctrt_module_class *class_of = module->class_of;
-    if (!CTRT_SLOT(class_of, destroy) || CTRT_SLOT(class_of, replicate))
+    const char *reason;
+    if (CTRT_SLOT(class_of, replicate))
+        return CTRT_OK;
+    if (CTRT_SLOT(class_of, destroy))
+        reason = "`destroy` but no `replicate`";
+    else if (class_of->state_bytes > 0 && !CTRT_SLOT(class_of, state_pointers))
+        reason = "a state but neither `state_pointers` (CTRT_STATE_PLAIN for a state without pointers) nor `replicate`";
+    else
         return CTRT_OK;
     const size_t length = c->path.length > 0 ? c->path.length - 1 : 0;          /* without the last dot */
-    return ctrt_fail(CTRT_ERR_NOT_SUPPORTED,
-                     "%s: %s%.*s%s of class %s cannot be copied, because the class has `destroy` but no `replicate`",
+    return ctrt_fail(CTRT_ERR_NOT_SUPPORTED, "%s: %s%.*s%s of class %s cannot be copied, because the class has %s",
                      c->who, length > 0 ? "\"" : "the module", (int)length, length > 0 ? c->path.bytes : "",
-                     length > 0 ? "\"" : "", class_of->kind);
+                     length > 0 ? "\"" : "", class_of->kind, reason);
 }
 
 /* *out: a reference to the copy of `module`, which is made at the first visit. */
@@ -141,18 +148,27 @@ static ctrt_status copy_module(ctrt_module **out, struct copier *c, ctrt_module 
     return CTRT_OK;
 }
 
-/* Copies the bytes of the state, with pointers to originals replaced by pointers to their copies. */
-static void copy_state(const struct copier *c, ctrt_module *copy, const ctrt_module *original)
+/* Copies the bytes of the state, with the pointers that the class lists replaced by pointers to their copies. The
+ * pointers may be unaligned. */
+static ctrt_status copy_state(const struct copier *c, ctrt_module *copy, const ctrt_module *original)
 {
-    const size_t bytes = original->class_of->state_bytes;
-    memcpy(copy->state, original->state, bytes);
-    for (size_t at = 0; at + sizeof(void *) <= bytes; at += sizeof(void *)) {
+    const ctrt_module_class *class_of = original->class_of;
+    if (class_of->state_bytes == 0)
+        return CTRT_OK;
+    memcpy(copy->state, original->state, class_of->state_bytes);
+    for (const size_t *at = class_of->state_pointers; *at != CTRT_STATE_END; at++) {
         const void *pointer;
-        memcpy(&pointer, copy->state + at, sizeof pointer);
+        memcpy(&pointer, copy->state + *at, sizeof pointer);
+        if (pointer == NULL)
+            continue;
         void *twin = twin_of(c, pointer);
-        if (twin != NULL)
-            memcpy(copy->state + at, &twin, sizeof twin);
+        if (twin == NULL)
+            return ctrt_fail(CTRT_ERR_NOT_SUPPORTED, "the pointer at offset %zu of the state of a module of class %s "
+                             "is to no parameter, buffer or module of what is copied; such a class needs `replicate`",
+                             *at, class_of->kind);
+        memcpy(copy->state + *at, &twin, sizeof twin);
     }
+    return CTRT_OK;
 }
 
 static ctrt_status states_copy(const struct copier *c)
@@ -163,7 +179,7 @@ static ctrt_status states_copy(const struct copier *c)
             CTRT_TRY(ctrt_context(original->class_of->replicate(copy, original), "replicate of %s",
                                   original->class_of->kind));
         else
-            copy_state(c, copy, original);
+            CTRT_TRY(copy_state(c, copy, original));
     }
     return CTRT_OK;
 }

@@ -156,7 +156,8 @@ parallel_tests += tests/unit/test-parallel-strategies.c
 if PLUGIN_STRATEGY_PIPELINE
 parallel_tests += tests/unit/test-pipeline.c tests/unit/test-strategy-modes.c
 # Without ThreadSanitizer: predictions, by dry runs and steps whose threads the tests above cover.
-public_tests   += tests/unit/test-pipeline-placement.c tests/unit/test-strategy-auto.c
+public_tests   += \
+    tests/unit/test-module-states.c tests/unit/test-pipeline-placement.c tests/unit/test-strategy-auto.c
 if PLUGIN_STRATEGY_DISTRIBUTED
 parallel_tests += tests/unit/test-parallel-costs.c
 if PLUGIN_STRATEGY_SHARDED

@@ -193,10 +193,13 @@ CTRT_API ctrt_status ctrt_module_zero_grad(ctrt_module *module, bool set_to_none
  * copied parameters are leaves and require grad if the original's do. On success *out owns one reference.
  *
  * The state of a module (ctrt_module_state) is copied as follows. If its class has `replicate`, that function fills
- * the zeroed state of the copy. Otherwise the bytes are copied, and each pointer among them, at an aligned position,
- * to a tensor or module that is copied becomes a pointer to its copy. CTRT_ERR_NOT_SUPPORTED, naming the module, if
- * a class has `destroy` but no `replicate`, because the bytes could then own something. If copying fails, `destroy`
- * may be called for a copy whose state is still zero. */
+ * the zeroed state of the copy. Otherwise the bytes are copied, and the pointers that `state_pointers` of the class
+ * lists become pointers to the copies of their tensors and modules; NULL remains NULL.
+ *
+ * CTRT_ERR_NOT_SUPPORTED, naming the module or its class, if a class without `replicate` has `destroy`, because the
+ * bytes could then own something, or has a state but no `state_pointers`, or if a listed pointer is to something that
+ * is not a parameter, buffer or module of what is copied. If copying fails, `destroy` may be called for a copy whose
+ * state is still zero. */
 CTRT_API ctrt_status ctrt_module_copy(ctrt_module **out, ctrt_module *module, ctrt_device *device);
 
 /* ---- user-defined modules ---- */
@@ -273,6 +276,18 @@ typedef struct ctrt_module_agreement {
     uint64_t numbers[2];
 } ctrt_module_agreement;
 
+/* For `state_pointers` of ctrt_module_class, at file scope in C: the list of the offsets in the state of all pointers
+ * to tensors and modules, and the list of a state without such pointers.
+ *
+ *     .state_pointers = CTRT_STATE_POINTERS(offsetof(struct block, attn), offsetof(struct block, mlp)),
+ *
+ * Elsewhere and in C++: the name of a static array of size_t whose last item is CTRT_STATE_END. */
+#define CTRT_STATE_END ((size_t)-1)
+#ifndef __cplusplus
+#define CTRT_STATE_POINTERS(...) ((const size_t[]){ __VA_ARGS__, CTRT_STATE_END })
+#define CTRT_STATE_PLAIN         ((const size_t[]){ CTRT_STATE_END })
+#endif
+
 /* Implementation of a class of modules; must have static lifetime. `y` is NULL on entry to forward and owns the
  * result afterwards; `inputs` are borrowed. */
 typedef struct ctrt_module_class {
@@ -290,6 +305,9 @@ typedef struct ctrt_module_class {
      * norm of their gradients. If a BEGIN fails, the save, load or step fails with its error and has not begun. After a
      * BEGIN that succeeded the END follows, also if the save, load or step fails. */
     ctrt_status (*event)(ctrt_module *self, ctrt_module_event event, void *argument);
+    /* Where pointers to tensors and modules are in the state, at any alignment; ends with CTRT_STATE_END. Required for
+     * ctrt_module_copy and ctrt_replicate of a class that has a state but no `replicate`. */
+    const size_t *state_pointers;
 } ctrt_module_class;
 
 /* Functions that are called before and after each forward pass of a module (forward hooks of PyTorch). A failure of one
@@ -306,7 +324,8 @@ CTRT_API ctrt_status ctrt_module_add_forward_hooks(ctrt_module *module, const ct
 /* CTRT_ERR_NOT_FOUND if the module has no such hooks. Not from within a hook of this module. */
 CTRT_API ctrt_status ctrt_module_remove_forward_hooks(ctrt_module *module, uint64_t id);
 
-/* Creates a module of the class `class_of`. On success *out owns one reference. */
+/* Creates a module of the class `class_of`. On success *out owns one reference. CTRT_ERR_INVALID_ARGUMENT if its size
+ * is too small, `kind` is NULL, or an offset of `state_pointers` is outside of the state. */
 CTRT_API ctrt_status ctrt_module_new(ctrt_module **out, const ctrt_module_class *class_of);
 /* Returns the module's state memory (state_bytes of its class). */
 CTRT_API void *ctrt_module_state(ctrt_module *module);

@@ -36,9 +36,13 @@ static ctrt_status transformer_forward(ctrt_tensor **y, ctrt_module *self, ctrt_
     return ctrt_forward(y, t->head, x);
 }
 
-static const ctrt_module_class transformer_class = { .size = sizeof(ctrt_module_class), .kind = "Transformer",
-                                                     .state_bytes = sizeof(struct transformer),
-                                                     .forward = transformer_forward };
+static const ctrt_module_class transformer_class = {
+    .size = sizeof(ctrt_module_class), .kind = "Transformer", .state_bytes = sizeof(struct transformer),
+    .forward = transformer_forward,
+    .state_pointers = CTRT_STATE_POINTERS(offsetof(struct transformer, tok), offsetof(struct transformer, pos),
+                                          offsetof(struct transformer, blocks), offsetof(struct transformer, ln),
+                                          offsetof(struct transformer, head)),
+};
 
 static ctrt_status transformer_new(ctrt_module **out, ctrt_device *device)
 {

@@ -19,8 +19,11 @@ static inline ctrt_status block_forward(ctrt_tensor **y, ctrt_module *self, ctrt
     return ctrt_add(y, x, h);
 }
 
-static const ctrt_module_class block_class = { .size = sizeof(ctrt_module_class), .kind = "Block",
-                                               .state_bytes = sizeof(struct block), .forward = block_forward };
+static const ctrt_module_class block_class = {
+    .size = sizeof(ctrt_module_class), .kind = "Block", .state_bytes = sizeof(struct block), .forward = block_forward,
+    .state_pointers = CTRT_STATE_POINTERS(offsetof(struct block, ln1), offsetof(struct block, attn),
+                                          offsetof(struct block, ln2), offsetof(struct block, mlp)),
+};
 
 /* `hidden`: features between the linear layers. `gelu_tanh`: the form of GELU. */
 static inline ctrt_status block_new(ctrt_module **out, int64_t width, int64_t heads, int64_t hidden, bool gelu_tanh,

@@ -31,7 +31,7 @@ static inline ctrt_status branch_forward(ctrt_tensor **y, ctrt_module *self, ctr
 
 static const ctrt_module_class branch_class = {
     .size = sizeof(ctrt_module_class), .kind = "Branch", .state_bytes = sizeof(struct branch),
-    .forward = branch_forward,
+    .forward = branch_forward, .state_pointers = CTRT_STATE_PLAIN,
 };
 
 static inline ctrt_status branch_new(ctrt_module **out, ctrt_device *device)

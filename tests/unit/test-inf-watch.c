@@ -53,6 +53,7 @@ static ctrt_status factor_forward(ctrt_tensor **y, ctrt_module *self, ctrt_tenso
 }
 static const ctrt_module_class factor_class = {
     .size = sizeof factor_class, .kind = "Factor", .state_bytes = sizeof(int), .forward = factor_forward,
+    .state_pointers = CTRT_STATE_PLAIN,
 };
 
 /* Integers are not watched. */

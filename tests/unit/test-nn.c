@@ -57,6 +57,10 @@ TEST(classes, "module classes are validated, and the last release destroys a mod
     CHECK_FAILS(ctrt_module_new(&module, &bad), CTRT_ERR_INVALID_ARGUMENT, "size is 8; it must be sizeof");
     bad = probe_class, bad.state_bytes = SIZE_MAX;
     CHECK_FAILS(ctrt_module_new(&module, &bad), CTRT_ERR_OVERFLOW, "state_bytes");
+    bad = probe_class, bad.state_pointers = (const size_t[]){ 0, sizeof(struct probe) - 7, CTRT_STATE_END };
+    CHECK_FAILS(ctrt_module_new(&module, &bad), CTRT_ERR_INVALID_ARGUMENT, "state_pointers of Probe has offset 17");
+    bad = probe_class, bad.state_bytes = 4, bad.state_pointers = (const size_t[]){ 0, CTRT_STATE_END };
+    CHECK_FAILS(ctrt_module_new(&module, &bad), CTRT_ERR_INVALID_ARGUMENT, "fits into state_bytes 4");
     CHECK(module == NULL, "a failed constructor set its variable");
 
     /* A class of an older version, without `destroy`. */

@@ -51,8 +51,10 @@ static ctrt_status block_forward(ctrt_tensor **y, ctrt_module *self, ctrt_tensor
     return ctrt_add(y, inputs[0], h);
 }
 
-static const ctrt_module_class block_class = { .size = sizeof(ctrt_module_class), .kind = "Block",
-                                               .state_bytes = sizeof(struct block), .forward = block_forward };
+static const ctrt_module_class block_class = {
+    .size = sizeof(ctrt_module_class), .kind = "Block", .state_bytes = sizeof(struct block), .forward = block_forward,
+    .state_pointers = CTRT_STATE_PLAIN,
+};
 static ctrt_status block_new(ctrt_module **out, const bool *uses_gate, ctrt_device *device)
 {
     static const struct { const char *name; int64_t size; } vectors[] = { { "unused", 3 }, { "frozen", HIDDEN },

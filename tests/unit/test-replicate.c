@@ -28,6 +28,8 @@ static ctrt_status tied_forward(ctrt_tensor **y, ctrt_module *self, ctrt_tensor 
 
 static const ctrt_module_class tied_class = {
     .size = sizeof(ctrt_module_class), .kind = "Tied", .state_bytes = sizeof(struct tied), .forward = tied_forward,
+    .state_pointers = CTRT_STATE_POINTERS(offsetof(struct tied, weight), offsetof(struct tied, bias),
+                                          offsetof(struct tied, decoder)),
 };
 
 static ctrt_status tied_new(ctrt_module **out, ctrt_device *device)

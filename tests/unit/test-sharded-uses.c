@@ -50,11 +50,16 @@ static ctrt_status outer_forward(ctrt_tensor **y, ctrt_module *self, ctrt_tensor
     return user->use == AFTER || user->use == VIEW ? apply(y, user->used, user->use == VIEW) : CTRT_OK;
 }
 
+static const size_t user_pointers[] = {
+    offsetof(struct user, a), offsetof(struct user, b), offsetof(struct user, used), CTRT_STATE_END,
+};
 static const ctrt_module_class inner_class = {
     .size = sizeof(ctrt_module_class), .kind = "Inner", .state_bytes = sizeof(struct user), .forward = inner_forward,
+    .state_pointers = user_pointers,
 };
 static const ctrt_module_class outer_class = {
     .size = sizeof(ctrt_module_class), .kind = "Outer", .state_bytes = sizeof(struct user), .forward = outer_forward,
+    .state_pointers = user_pointers,
 };
 
 static const struct use_case {
