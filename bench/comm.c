@@ -133,7 +133,7 @@ static void *serve(void *argument)
 static void process(int number)
 {
     struct rank rank = { .way = PROCESSES, .number = number };
-    ctrt_comm_options options = { .rank = number, .size = ranks };
+    ctrt_comm_options options = CTRT_WITH(ctrt_comm_options, .rank = number, .world_size = ranks);
     while (!atomic_load(&board->ready))
         pause_ms(1);
     must(ctrt_device_get(&rank.device, "cpu"));

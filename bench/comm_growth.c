@@ -87,8 +87,9 @@ static void *serve(void *argument)
     CTRT_AUTO(tensor) x = NULL;
     if (uses_store) {
         must(ctrt_store_open(&store, address, false, 0));
-        const ctrt_comm_options options = { .engine = "host", .device = cpu, .store = store, .rank = rank->number,
-                                            .size = size };
+        const ctrt_comm_options options = CTRT_WITH(ctrt_comm_options, .engine = "host", .device = cpu,
+                                            .store = store, .rank = rank->number,
+                                            .world_size = size);
         must(ctrt_comm_new(&rank->comm, &options));
     }
     must(ctrt_ones(&x, CTRT_SHAPE(2), CTRT_F32, cpu));

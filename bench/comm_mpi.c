@@ -145,7 +145,7 @@ int main(int argc, char **argv)
 {
     static const size_t sizes[] = { 8, 1024, 4096, 16384, 65536, 1 << 20, 25 << 20 };
     const int asked = argc > 1 ? atoi(argv[1]) : 9, rounds = asked < 1 ? 9 : asked > 99 ? 99 : asked;
-    must(ctrt_comm_new(&comm, &(ctrt_comm_options){ .engine = "mpi" }));
+    must(ctrt_comm_new(&comm, &CTRT_WITH(ctrt_comm_options, .engine = "mpi")));
     rank = ctrt_comm_rank(comm);
     size = ctrt_comm_size(comm);
     find_mpi();

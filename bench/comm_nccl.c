@@ -112,7 +112,7 @@ int main(int argc, char **argv)
     unique_id id;
     ctrt_status status = ctrt_device_get(&device, argc > 1 ? argv[1] : "cuda:0");
     if (status == CTRT_OK)
-        status = ctrt_comm_new_local(&comm, &device, 1, &(ctrt_comm_options){ .engine = "nccl" });
+        status = ctrt_comm_new_local(&comm, &device, 1, &CTRT_WITH(ctrt_comm_options, .engine = "nccl"));
     if (status == CTRT_ERR_NO_DEVICE || status == CTRT_ERR_NOT_FOUND) {
         printf("bench-comm-nccl: skipped: %s\n", ctrt_error_message());
         return 77;

@@ -146,7 +146,7 @@ static void start(const char *name, ctrt_dataset *dataset, ctrt_worker_kind kind
         ctrt_tensor *fields[2] = { NULL, NULL };
         bool more = true;
         const double begin = timing_now();
-        check(ctrt_loader_new(&loader, dataset, &(ctrt_loader_options){ .workers = 4, .worker_kind = kind }));
+        check(ctrt_loader_new(&loader, dataset, &CTRT_WITH(ctrt_loader_options, .workers = 4, .worker_kind = kind)));
         check(ctrt_loader_next(fields, &more, loader));
         times[i] = (timing_now() - begin) * 1e3;
         ctrt_tensor_release(&fields[0]);
@@ -173,7 +173,7 @@ int main(int argc, char **argv)
     for (int workers = 0; workers <= 2; workers++)
         for (int threads = 0; threads <= (workers > 0); threads++) {
             char name[64];
-            ctrt_loader_options options = { .batch_size = 64, .workers = workers };
+            ctrt_loader_options options = CTRT_WITH(ctrt_loader_options, .batch_size = 64, .workers = workers);
             if (workers > 0)
                 options.worker_kind = threads ? CTRT_WORKERS_THREADS : CTRT_WORKERS_FORK;
             count = -64 * (int64_t)batches;

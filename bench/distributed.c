@@ -38,8 +38,8 @@ static ctrt_status mlp_new(ctrt_module **out)
 
 static ctrt_status cnn_new(ctrt_module **out)
 {
-    const ctrt_conv2d_options same = { .padding = { 1, 1 } };
-    const ctrt_pool2d_options pool = { .kernel = { 2, 2 } };
+    const ctrt_conv2d_options same = CTRT_WITH(ctrt_conv2d_options, .padding = { 1, 1 });
+    const ctrt_pool2d_options pool = CTRT_WITH(ctrt_pool2d_options, .kernel = { 2, 2 });
     return ctrt_sequential_new(out, CTRT_MODULES(
         CTRT_NEW(conv2d, 1, 16, 3, 3, &same, false, cpu), CTRT_NEW(batch_norm2d, 16, 0, 0, true, cpu), CTRT_NEW(relu),
         CTRT_NEW(max_pool2d, &pool),

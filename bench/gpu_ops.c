@@ -133,12 +133,14 @@ void gpu_attention(void)
 static ctrt_status conv(struct op *o)
 {
     const int64_t *kernel = &ctrt_tensor_shape(o->x[1])[2];
-    const ctrt_conv2d_options options = { .padding = { kernel[0] / 2, kernel[1] / 2 } };
+    const ctrt_conv2d_options options = CTRT_WITH(ctrt_conv2d_options, .padding = { kernel[0] / 2,
+                                                                                            kernel[1] / 2 });
     return ctrt_conv2d(&o->y, o->x[0], o->x[1], NULL, &options);
 }
 static ctrt_status conv_halving(struct op *o)
 {
-    const ctrt_conv2d_options options = { .stride = { 2, 2 }, .padding = { 3, 3 } };
+    const ctrt_conv2d_options options = CTRT_WITH(ctrt_conv2d_options, .stride = { 2, 2 }, .padding = { 3,
+                                                                                                                3 });
     return ctrt_conv2d(&o->y, o->x[0], o->x[1], NULL, &options);
 }
 

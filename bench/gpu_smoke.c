@@ -55,7 +55,7 @@ static ctrt_status conv(struct smoke *s)
     if (status == CTRT_OK)
         status = inputs(&x[1], 1, CTRT_SHAPE(16, 8, 3, 3), CTRT_F32, s->device);
     if (status == CTRT_OK)
-        status = ctrt_conv2d(&s->y[0], x[0], x[1], NULL, &(ctrt_conv2d_options){ .padding = { 1, 1 } });
+        status = ctrt_conv2d(&s->y[0], x[0], x[1], NULL, &CTRT_WITH(ctrt_conv2d_options, .padding = { 1, 1 }));
     if (status == CTRT_OK)
         status = gradient_like(&dy, s->y[0]);
     if (status == CTRT_OK)

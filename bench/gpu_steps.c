@@ -38,7 +38,7 @@ static ctrt_status step(struct training *t)
         CTRT_TRY(ctrt_backward(t->loss));
         return ctrt_optimizer_step(t->optimizer);
     }
-    CTRT_TRY(ctrt_autocast_push(NULL, &(ctrt_autocast_options){ .dtype = CTRT_F16 }));
+    CTRT_TRY(ctrt_autocast_push(NULL, &CTRT_WITH(ctrt_autocast_options, .dtype = CTRT_F16)));
     const ctrt_status status = forward(t);
     CTRT_TRY(ctrt_autocast_pop());
     CTRT_TRY(status);
@@ -116,8 +116,8 @@ static ctrt_status mlp(struct training *t, struct problem *p, int64_t batch)
 
 static ctrt_status cnn(struct training *t, struct problem *p, int64_t batch)
 {
-    const ctrt_conv2d_options same = { .padding = { 1, 1 } };
-    const ctrt_pool2d_options halve = { .kernel = { 2, 2 } };
+    const ctrt_conv2d_options same = CTRT_WITH(ctrt_conv2d_options, .padding = { 1, 1 });
+    const ctrt_pool2d_options halve = CTRT_WITH(ctrt_pool2d_options, .kernel = { 2, 2 });
     const int64_t wide = gpu_small ? 2 : 32;
     *p = (struct problem){ batch, 10 };
     CTRT_TRY(ctrt_sequential_new(&t->model, CTRT_MODULES(

@@ -293,8 +293,8 @@ static void replay(const struct trace *trace, const char *model, const char *how
         return model;                                           \
     }
 
-#define SAME &(ctrt_conv2d_options){ .padding = { 1, 1 } }
-#define HALF &(ctrt_pool2d_options){ .kernel = { 2, 2 } }
+#define SAME &CTRT_WITH(ctrt_conv2d_options, .padding = { 1, 1 })
+#define HALF &CTRT_WITH(ctrt_pool2d_options, .kernel = { 2, 2 })
 #define BLOCK CTRT_NEW(layer_norm, CTRT_SHAPE(128), 0, true, NULL),                                     \
               CTRT_NEW(multihead_attention, 128, 4, 0.1, true, true, NULL),                             \
               CTRT_NEW(linear, 128, 512, true, NULL), CTRT_NEW(gelu, true), CTRT_NEW(linear, 512, 128, true, NULL)

@@ -88,7 +88,9 @@ int main(int argc, char **argv)
     ctrt_device *cpu = NULL;
     check(ctrt_device_get(&cpu, "cpu"));
     check(ctrt_set_default_device(cpu));
-    check(ctrt_grad_scaler_new(&scaler, &(ctrt_grad_scaler_options){ .init_scale = 1 }));
+    ctrt_grad_scaler_options once = CTRT_GRAD_SCALER_OPTIONS;
+    once.init_scale = 1;
+    check(ctrt_grad_scaler_new(&scaler, &once));
     check(ctrt_ones(&loss, CTRT_SCALAR_SHAPE, CTRT_F32, NULL));
     check(ctrt_grad_scaler_scale(&loss, scaler, loss));
     ctrt_optimizer *one = optimizer_of(1), *many = optimizer_of(100);

@@ -57,7 +57,7 @@ static void large_mlp(struct training *t)
 
 static void cnn(struct training *t)
 {
-    const ctrt_pool2d_options halve = { .kernel = { 2, 2 } };
+    const ctrt_pool2d_options halve = CTRT_WITH(ctrt_pool2d_options, .kernel = { 2, 2 });
     check(ctrt_sequential_new(&t->model, CTRT_MODULES(
         CTRT_NEW(conv2d, 1, 32, 3, 3, NULL, true, NULL), CTRT_NEW(relu),
         CTRT_NEW(conv2d, 32, 64, 3, 3, NULL, true, NULL), CTRT_NEW(relu), CTRT_NEW(max_pool2d, &halve),

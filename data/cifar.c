@@ -94,12 +94,14 @@ ctrt_status ctrt_cifar_dataset(ctrt_dataset **out, const char *const *paths, int
     if (count < 1 || (unsigned)kind >= COUNT_OF(kinds))
         return ctrt_fail(CTRT_ERR_INVALID_ARGUMENT, "cifar_dataset: %d files of kind %d: expected at least one file "
                          "and a ctrt_cifar_kind", count, (int)kind);
+    ctrt_image_options own = CTRT_IMAGE_OPTIONS;
+    CTRT_TRY(struct_read(&own, sizeof own, options, "cifar_dataset", "options"));
     struct cifar_state *s = host_calloc(sizeof *s);
     if (s == NULL)
         return out_of_memory(sizeof *s, "a dataset");
     s->kind = &kinds[kind];
     s->count = count;
-    s->options = options != NULL ? *options : (ctrt_image_options){ 0 };
+    s->options = own;
     ctrt_field fields[2];
     ctrt_status status = cifar_open(s, paths);
     image_fields(fields, &s->options);

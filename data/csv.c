@@ -376,7 +376,8 @@ ctrt_status ctrt_csv_dataset(ctrt_dataset **out, const char *path, const ctrt_cs
 {
     if (out == NULL || path == NULL)
         return fail_null("csv_dataset", out == NULL ? "out" : "path");
-    ctrt_csv_options used = options != NULL ? *options : (ctrt_csv_options){ 0 };
+    ctrt_csv_options used = CTRT_CSV_OPTIONS;
+    CTRT_TRY(struct_read(&used, sizeof used, options, "csv_dataset", "options"));
     used.separator = used.separator != '\0' ? used.separator : ',';
     if (strchr("\"+-.0123456789\r\n", used.separator) != NULL)
         return ctrt_fail(CTRT_ERR_INVALID_ARGUMENT, "csv_dataset: '%c' (code %d) cannot separate numbers",

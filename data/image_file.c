@@ -164,13 +164,16 @@ ctrt_status ctrt_read_image(ctrt_tensor **out, const char *path, int channels)
 {
     if (channels != 1 && channels != 3)
         return ctrt_fail(CTRT_ERR_INVALID_ARGUMENT, "read_image: %d channels, expected 3 or 1", channels);
-    return ctrt_read_image_with(out, path, &(ctrt_image_options){ .channels = channels });
+    return ctrt_read_image_with(out, path, &CTRT_WITH(ctrt_image_options, .channels = channels));
 }
 
 ctrt_status ctrt_read_image_with(ctrt_tensor **out, const char *path, const ctrt_image_options *options)
 {
     if (out == NULL || path == NULL || options == NULL)
         return fail_null("read_image", out == NULL ? "out" : path == NULL ? "path" : "options");
+    ctrt_image_options own = CTRT_IMAGE_OPTIONS;
+    CTRT_TRY(struct_read(&own, sizeof own, options, "read_image", "options"));
+    options = &own;
     const int channels = options->channels != 0 ? options->channels : 3;
     if (channels != 1 && channels != 3)
         return ctrt_fail(CTRT_ERR_INVALID_ARGUMENT, "read_image: %d channels, expected 3 or 1", channels);

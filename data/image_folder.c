@@ -248,10 +248,12 @@ ctrt_status ctrt_image_folder_dataset(ctrt_dataset **out, const char *folder, co
 {
     if (out == NULL || folder == NULL || options == NULL)
         return fail_null("image_folder_dataset", out == NULL ? "out" : folder == NULL ? "folder" : "options");
+    ctrt_image_options own = CTRT_IMAGE_OPTIONS;
+    CTRT_TRY(struct_read(&own, sizeof own, options, "image_folder_dataset", "options"));
     struct folder_state *s = host_calloc(sizeof *s);
     if (s == NULL)
         return out_of_memory(sizeof *s, "a dataset");
-    s->options = *options;
+    s->options = own;
     s->folder = host_strdup(folder);
     ctrt_field fields[2];
     ctrt_status status = s->folder != NULL ? folder_open(s) : out_of_memory(strlen(folder) + 1, "a dataset");

@@ -216,14 +216,12 @@ static ctrt_status fill_in(struct ctrt_loader *loader, const ctrt_loader_options
 
 ctrt_status ctrt_loader_new(ctrt_loader **out, ctrt_dataset *dataset, const ctrt_loader_options *options)
 {
-    static const ctrt_loader_options defaults;
+    ctrt_loader_options own = CTRT_LOADER_OPTIONS;
     CANCEL_DISABLED;
-    const ctrt_loader_options *o = options == NULL ? &defaults : options;
+    const ctrt_loader_options *const o = &own;
     if (out == NULL || dataset == NULL)
         return fail_null("loader_new", out == NULL ? "out" : "dataset");
-    for (size_t i = 0; i < COUNT_OF(o->reserved); i++)
-        if (o->reserved[i] != 0)
-            return ctrt_fail(CTRT_ERR_INVALID_ARGUMENT, "loader_new: options.reserved is not 0");
+    CTRT_TRY(struct_read(&own, sizeof own, options, "loader_new", "options"));
     CTRT_TRY(check_conflicts(o, dataset));
     CTRT_TRY(check_numbers(o));
     CTRT_TRY(check_workers(o, dataset));

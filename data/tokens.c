@@ -202,13 +202,15 @@ ctrt_status ctrt_tokens_dataset(ctrt_dataset **out, const char *path, const ctrt
 {
     if (out == NULL || path == NULL || options == NULL)
         return fail_null("tokens_dataset", out == NULL ? "out" : path == NULL ? "path" : "options");
+    ctrt_tokens_options own = CTRT_TOKENS_OPTIONS;
+    CTRT_TRY(struct_read(&own, sizeof own, options, "tokens_dataset", "options"));
     struct tokens_state *s = host_calloc(sizeof *s);
     if (s == NULL)
         return out_of_memory(sizeof *s, "a dataset");
-    s->options = *options;
+    s->options = own;
     const ctrt_field fields[2] = {
-        { .name = "x", .dtype = CTRT_I64, .ndim = 1, .shape = { options->length } },
-        { .name = "y", .dtype = CTRT_I64, .ndim = 1, .shape = { options->length } },
+        { .name = "x", .dtype = CTRT_I64, .ndim = 1, .shape = { own.length } },
+        { .name = "y", .dtype = CTRT_I64, .ndim = 1, .shape = { own.length } },
     };
     ctrt_status status = tokens_open(s, path);
     if (status == CTRT_OK)

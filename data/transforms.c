@@ -179,10 +179,9 @@ static bool random_size(int64_t *height, int64_t *width, const ctrt_image *image
 ctrt_status ctrt_image_random_resized_crop(ctrt_image *view, const ctrt_image *image,
                                            const ctrt_random_crop_options *options, ctrt_sample_random *random)
 {
-    static const ctrt_random_crop_options none = { .scale = { 0 } };
-    options = options != NULL ? options : &none;
-    const double scale[2] = { option_value(options->scale[0], 0.08), option_value(options->scale[1], 1) };
-    const double ratio[2] = { option_value(options->ratio[0], 3.0 / 4), option_value(options->ratio[1], 4.0 / 3) };
+    ctrt_random_crop_options own = CTRT_RANDOM_CROP_OPTIONS;
+    CTRT_TRY(struct_read(&own, sizeof own, options, "image_random_resized_crop", "options"));
+    const double *const scale = own.scale, *const ratio = own.ratio;
     CTRT_TRY(check_view("image_random_resized_crop", view, image));
     if (random == NULL)
         return fail_null("image_random_resized_crop", "random");

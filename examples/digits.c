@@ -31,8 +31,8 @@ static ctrt_status mlp_new(ctrt_module **out, ctrt_device *device)
 
 static ctrt_status cnn_new(ctrt_module **out, ctrt_device *device)
 {
-    const ctrt_conv2d_options same = { .padding = { 1, 1 } };
-    const ctrt_pool2d_options halve = { .kernel = { 2, 2 } };
+    const ctrt_conv2d_options same = CTRT_WITH(ctrt_conv2d_options, .padding = { 1, 1 });
+    const ctrt_pool2d_options halve = CTRT_WITH(ctrt_pool2d_options, .kernel = { 2, 2 });
     return ctrt_sequential_new(out, CTRT_MODULES(
         CTRT_NEW(conv2d, 1, 32, 3, 3, &same, false, device),
         CTRT_NEW(batch_norm2d, 32, 0, 0, true, device), CTRT_NEW(relu),
@@ -153,7 +153,7 @@ static ctrt_status train(ctrt_module *net, const struct model *model, const stru
     struct progress progress = { .start = now(), .shown = now(), .steps = epochs * batches };
 
     /* Label smoothing improves the accuracy with so few images. */
-    const ctrt_cross_entropy_options softened = { .label_smoothing = 0.1 };
+    const ctrt_cross_entropy_options softened = CTRT_WITH(ctrt_cross_entropy_options, .label_smoothing = 0.1);
     ctrt_adamw_options options = CTRT_ADAMW_OPTIONS;
     options.lr = model->lr;
     options.weight_decay = model->weight_decay;

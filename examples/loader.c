@@ -91,9 +91,12 @@ static ctrt_status run(int workers)
     adamw.lr = 0.01;
     CTRT_TRY(ctrt_adamw_new(&optimizer, net, &adamw));
     CTRT_TRY(ctrt_dataset_open(&dataset, ring_open, NULL, 0));
-    const ctrt_loader_options options = {
-        .batch_size = BATCH, .shuffle = true, .workers = workers, .persistent_workers = workers > 0, .device = device
-    };
+    ctrt_loader_options options = CTRT_LOADER_OPTIONS;
+    options.batch_size = BATCH;
+    options.shuffle = true;
+    options.workers = workers;
+    options.persistent_workers = workers > 0;
+    options.device = device;
     CTRT_TRY(ctrt_loader_new(&loader, dataset, &options));
     for (int epoch = 0; epoch < EPOCHS; epoch++)
         CTRT_TRY(train_epoch(net, optimizer, loader));

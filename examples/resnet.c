@@ -49,8 +49,10 @@ static const ctrt_module_class block_class = {
 /* The first convolution has the stride; where the shape changes, the shortcut is a convolution with 1x1 filters. */
 static ctrt_status block_new(ctrt_module **out, int64_t in, int64_t channels, int64_t stride, ctrt_device *device)
 {
-    const ctrt_conv2d_options first = { .stride = { stride, stride }, .padding = { 1, 1 } };
-    const ctrt_conv2d_options second = { .padding = { 1, 1 } }, narrow = { .stride = { stride, stride } };
+    const ctrt_conv2d_options first = CTRT_WITH(ctrt_conv2d_options, .stride = { stride, stride },
+                                        .padding = { 1, 1 });
+    const ctrt_conv2d_options second = CTRT_WITH(ctrt_conv2d_options, .padding = { 1, 1 });
+    const ctrt_conv2d_options narrow = CTRT_WITH(ctrt_conv2d_options, .stride = { stride, stride });
     CTRT_TRY(ctrt_module_new(out, &block_class));
     struct block *b = ctrt_module_state(*out);
     b->body = CTRT_NEW(sequential, CTRT_MODULES(
@@ -86,7 +88,7 @@ static ctrt_status mean_new(ctrt_module **out)
 
 static ctrt_status resnet_new(ctrt_module **out, int64_t classes, ctrt_device *device)
 {
-    const ctrt_conv2d_options same = { .padding = { 1, 1 } };
+    const ctrt_conv2d_options same = CTRT_WITH(ctrt_conv2d_options, .padding = { 1, 1 });
     return ctrt_sequential_new(out, CTRT_MODULES(
         CTRT_NEW(conv2d, 3, 8, 3, 3, &same, false, device),
         CTRT_NEW(batch_norm2d, 8, 0, 0, true, device), CTRT_NEW(relu),
@@ -117,7 +119,8 @@ struct folder { char path[PATH_BYTES]; bool train; };
 static ctrt_status folder_open(ctrt_dataset **out, const void *arguments, size_t bytes)
 {
     const struct folder *folder = arguments;
-    ctrt_image_options options = { .height = SIZE, .width = SIZE, .transform = folder->train ? augment : NULL };
+    ctrt_image_options options = CTRT_WITH(ctrt_image_options, .height = SIZE, .width = SIZE,
+                                   .transform = folder->train ? augment : NULL);
     memcpy(options.mean, mean, sizeof mean);
     memcpy(options.std, deviation, sizeof deviation);
     (void)bytes;
@@ -139,10 +142,12 @@ static ctrt_status loader_open(ctrt_loader **out, const struct settings *setting
     if (snprintf(folder.path, sizeof folder.path, "%s/%s", settings->data, part) >= (int)sizeof folder.path)
         return ctrt_fail(CTRT_ERR_INVALID_ARGUMENT, "the name of the folder is too long");
     CTRT_TRY(ctrt_dataset_open(&dataset, folder_open, &folder, sizeof folder));
-    const ctrt_loader_options options = {
-        .batch_size = settings->batch, .shuffle = folder.train, .drop_last = folder.train, .workers = settings->workers,
-        .persistent_workers = settings->workers > 0 && folder.train, .device = device,
-    };
+    ctrt_loader_options options = CTRT_LOADER_OPTIONS;
+    options.batch_size = settings->batch;
+    options.shuffle = options.drop_last = folder.train;
+    options.workers = settings->workers;
+    options.persistent_workers = settings->workers > 0 && folder.train;
+    options.device = device;
     return ctrt_loader_new(out, dataset, &options);
 }
 
@@ -153,7 +158,7 @@ static ctrt_status compute(ctrt_tensor **logits, ctrt_tensor **loss, ctrt_module
                            const struct settings *settings)
 {
     const char *type = ctrt_device_type(ctrt_tensor_device(batch[0]));
-    ctrt_autocast(type, &(ctrt_autocast_options){ .dtype = CTRT_BF16, .disabled = settings->f32 }) {
+    ctrt_autocast(type, &CTRT_WITH(ctrt_autocast_options, .dtype = CTRT_BF16, .disabled = settings->f32)) {
         CTRT_TRY(ctrt_forward(logits, net, batch[0]));
         if (loss != NULL)
             CTRT_TRY(ctrt_cross_entropy(loss, *logits, batch[1], NULL));
@@ -176,8 +181,11 @@ static ctrt_status train(ctrt_module *net, ctrt_loader *loader, const struct set
     ctrt_adamw_options adamw = CTRT_ADAMW_OPTIONS;
     adamw.lr = rate;
     CTRT_TRY(ctrt_adamw_new(&optimizer, net, &adamw));
-    CTRT_TRY(ctrt_progress_new(&bar, steps, &(ctrt_progress_options){
-        .name = "train", .unit = "images", .scale = settings->batch }));
+    ctrt_progress_options progress = CTRT_PROGRESS_OPTIONS;
+    progress.name = "train";
+    progress.unit = "images";
+    progress.scale = settings->batch;
+    CTRT_TRY(ctrt_progress_new(&bar, steps, &progress));
     ctrt_module_train(net, true);
     for (int64_t step = 0; step < steps; ) {
         CTRT_TRY(ctrt_loader_next(batch, &more, loader));

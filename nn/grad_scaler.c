@@ -26,15 +26,10 @@ ctrt_status ctrt_grad_scaler_new(ctrt_grad_scaler **out, const ctrt_grad_scaler_
     static const char who[] = "grad_scaler_new";
     if (out == NULL)
         return fail_null(who, "out");
-    ctrt_grad_scaler_options o = { 0 };
-    if (options != NULL)
-        o = *options;
-    o.init_scale = option_value(o.init_scale, 65536);
-    o.growth_factor = option_value(o.growth_factor, 2);
-    o.backoff_factor = option_value(o.backoff_factor, 0.5);
-    o.growth_interval = o.growth_interval != 0 ? o.growth_interval : 2000;
-    o.min_scale = option_value(o.min_scale, 0);
-    CTRT_TRY(scaler_state_check(&(ctrt_grad_scaler_state){ o.init_scale, o.growth_factor, o.backoff_factor,
+    ctrt_grad_scaler_options o = CTRT_GRAD_SCALER_OPTIONS;
+    CTRT_TRY(struct_read(&o, sizeof o, options, who, "options"));
+    CTRT_TRY(scaler_state_check(&(ctrt_grad_scaler_state){ sizeof(ctrt_grad_scaler_state), o.init_scale,
+                                                           o.growth_factor, o.backoff_factor,
                                                            o.growth_interval, 0 }, who, CTRT_ERR_INVALID_ARGUMENT));
     if ((float)o.init_scale == 0)
         return ctrt_fail(CTRT_ERR_INVALID_ARGUMENT, "%s: init_scale is %g, expected above 0 in f32", who, o.init_scale);

@@ -36,14 +36,16 @@ ctrt_status ctrt_grad_scaler_get_state(ctrt_grad_scaler_state *out, ctrt_grad_sc
     if (scaler == NULL)
         return fail_null(who, "scaler");
     const ctrt_grad_scaler_options *o = &scaler->options;
-    ctrt_grad_scaler_state state = { o->init_scale, o->growth_factor, o->backoff_factor, o->growth_interval,
+    ctrt_grad_scaler_state state = { sizeof state, o->init_scale, o->growth_factor, o->backoff_factor,
+                                     o->growth_interval,
                                      scaler->init_tracker };
     if (scaler->scale != NULL) {
         CTRT_TRY(ctrt_item(&state.scale, scaler->scale));
         CTRT_TRY(ctrt_item_int(&state.growth_tracker, scaler->tracker));
     }
-    *out = o->disabled ? (ctrt_grad_scaler_state){ 0 } : state;
-    return CTRT_OK;
+    if (o->disabled)
+        memset(&state, 0, sizeof state);
+    return struct_write(out, &state, sizeof state, who, "out");
 }
 
 ctrt_status ctrt_grad_scaler_set_state(ctrt_grad_scaler *scaler, const ctrt_grad_scaler_state *state)
@@ -56,6 +58,9 @@ ctrt_status ctrt_grad_scaler_set_state(ctrt_grad_scaler *scaler, const ctrt_grad
         return fail_null(who, "state");
     if (scaler->options.disabled)
         return CTRT_OK;
+    ctrt_grad_scaler_state own = CTRT_GRAD_SCALER_STATE;
+    CTRT_TRY(struct_read(&own, sizeof own, state, who, "state"));
+    state = &own;
     CTRT_TRY(scaler_state_check(state, who, CTRT_ERR_INVALID_ARGUMENT));
     if (scaler->scale != NULL)
         ctrt_no_grad {
@@ -93,7 +98,7 @@ static ctrt_status key_tensor(ctrt_tensor **out, const struct state_key *key, co
 
 ctrt_status scaler_collect(struct state_items *list, const char *prefix, ctrt_grad_scaler *scaler)
 {
-    ctrt_grad_scaler_state state;
+    ctrt_grad_scaler_state state = CTRT_GRAD_SCALER_STATE;
     ctrt_device *cpu = NULL;
     CTRT_TRY(ctrt_grad_scaler_get_state(&state, scaler));
     CTRT_TRY(ctrt_device_get(&cpu, "cpu"));
@@ -109,7 +114,7 @@ ctrt_status ctrt_grad_scaler_save(ctrt_grad_scaler *scaler, const char *path)
 {
     const char *names[COUNT_OF(keys)];
     ctrt_tensor *tensors[COUNT_OF(keys)] = { NULL };
-    ctrt_grad_scaler_state state;
+    ctrt_grad_scaler_state state = CTRT_GRAD_SCALER_STATE;
     ctrt_device *cpu = NULL;
     if (path == NULL)
         return fail_null("grad_scaler_save", "path");
@@ -130,6 +135,7 @@ ctrt_status ctrt_grad_scaler_save(ctrt_grad_scaler *scaler, const char *path)
 ctrt_status scaler_state_read(ctrt_grad_scaler_state *state, ctrt_tensor_file *file)
 {
     ctrt_device *cpu = NULL;
+    *state = (ctrt_grad_scaler_state)CTRT_GRAD_SCALER_STATE;
     CTRT_TRY(ctrt_device_get(&cpu, "cpu"));
     for (size_t i = 0; i < COUNT_OF(keys); i++) {
         CTRT_AUTO(tensor) tensor = NULL;
@@ -154,7 +160,7 @@ static ctrt_status state_read(ctrt_grad_scaler_state *state, const char *path)
 
 ctrt_status ctrt_grad_scaler_load(ctrt_grad_scaler *scaler, const char *path)
 {
-    ctrt_grad_scaler_state state;
+    ctrt_grad_scaler_state state = CTRT_GRAD_SCALER_STATE;
     if (scaler == NULL)
         return fail_null("grad_scaler_load", "scaler");
     if (path == NULL)

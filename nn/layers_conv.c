@@ -46,12 +46,12 @@ static ctrt_status conv2d_check(int64_t in_channels, int64_t out_channels, int64
 ctrt_status ctrt_conv2d_new(ctrt_module **out, int64_t in_channels, int64_t out_channels, int64_t kernel_h,
                             int64_t kernel_w, const ctrt_conv2d_options *options, bool bias, ctrt_device *device)
 {
-    static const ctrt_conv2d_options defaults;
+    ctrt_conv2d_options own = CTRT_CONV2D_OPTIONS;
     CTRT_AUTO(module) self = NULL;
     if (out == NULL)
         return fail_null("conv2d_new", "out");
-    if (options == NULL)
-        options = &defaults;
+    CTRT_TRY(struct_read(&own, sizeof own, options, "conv2d_new", "options"));
+    options = &own;
     CTRT_TRY(conv2d_check(in_channels, out_channels, kernel_h, kernel_w, options));
     CTRT_TRY(ctrt_module_new(&self, &conv2d_class));
     struct conv2d *conv = ctrt_module_state(self);

@@ -19,6 +19,9 @@ ctrt_status ctrt_max_pool2d_new(ctrt_module **out, const ctrt_pool2d_options *op
     static const char who[] = "max_pool2d_new";
     if (options == NULL)
         return fail_null(who, "options");
+    ctrt_pool2d_options own = CTRT_POOL2D_OPTIONS;
+    CTRT_TRY(struct_read(&own, sizeof own, options, who, "options"));
+    options = &own;
     for (int i = 0; i < 2; i++) {
         CTRT_TRY(module_at_least(who, "kernel", options->kernel[i], 1));
         CTRT_TRY(module_at_least(who, "stride", options->stride[i], 0));

@@ -44,7 +44,8 @@ ctrt_status ctrt_split_new(ctrt_split **out, ctrt_module *module, const ctrt_spl
         return fail_null("split_new", "out");
     if (module == NULL)
         return fail_null("split_new", "module");
-    const ctrt_split_options wanted = options != NULL ? *options : (ctrt_split_options){ 0 };
+    ctrt_split_options wanted = CTRT_SPLIT_OPTIONS;
+    CTRT_TRY(struct_read(&wanted, sizeof wanted, options, "split_new", "options"));
     CTRT_TRY(module_at_least("split_new", "pieces", wanted.pieces, 0));
     CTRT_TRY(module_at_least("split_new", "most_pieces", wanted.most_pieces, 0));
     CTRT_TRY(module_at_least("split_new", "grow_after", wanted.grow_after, 0));
@@ -306,9 +307,8 @@ static ctrt_status run(ctrt_split *split, struct kept *kept, int64_t batch, ctrt
         pieces = next;
     }
     consider_growing(split, pieces, failures);
-    if (result != NULL)
-        *result = (ctrt_split_result){ .pieces = pieces, .failures = failures };
-    return CTRT_OK;
+    const ctrt_split_result own = { .pieces = pieces, .failures = failures };
+    return result != NULL ? struct_write(result, &own, sizeof own, "split_step", "result") : CTRT_OK;
 }
 
 ctrt_status ctrt_split_step(ctrt_split_result *result, ctrt_split *split, int64_t batch, ctrt_split_function function,
@@ -320,6 +320,7 @@ ctrt_status ctrt_split_step(ctrt_split_result *result, ctrt_split *split, int64_
     if (function == NULL)
         return fail_null("split_step", "function");
     CTRT_TRY(module_at_least("split_step", "batch", batch, 1));
+    CTRT_TRY(struct_check(result, "split_step", "result"));
     ctrt_status status = keep(&kept, split->module);
     if (status == CTRT_OK)
         status = run(split, &kept, batch, function, user, result);

@@ -37,7 +37,7 @@ bool ctrt_devices_imbalanced(ctrt_imbalance *out, ctrt_device *const *devices, i
     if (facts == NULL)
         return false;
     for (int i = 0; i < n; i++) {
-        ctrt_device_properties properties;
+        ctrt_device_properties properties = CTRT_DEVICE_PROPERTIES;
         if (devices[i] == NULL || ctrt_device_get_properties(&properties, devices[i]->name) != CTRT_OK)
             continue;
         facts[i] = (struct facts){ devices[i]->type, { (double)properties.total_memory, properties.processors } };

@@ -91,7 +91,10 @@ ctrt_status ctrt_chunk_sizes(int64_t *sizes, int *count, int64_t size, int n, co
         return fail_null("chunk_sizes", "count");
     if (size < 0 || n < 1)
         return ctrt_fail(CTRT_ERR_INVALID_ARGUMENT, "chunk_sizes: %lld elements into %d pieces", (long long)size, n);
-    const ctrt_chunk_rule rule = options != NULL ? options->rule : CTRT_CHUNK_CEIL;
+    ctrt_scatter_options own = CTRT_SCATTER_OPTIONS;
+    CTRT_TRY(struct_read(&own, sizeof own, options, "chunk_sizes", "options"));
+    options = &own;
+    const ctrt_chunk_rule rule = own.rule;
     if (rule != CTRT_CHUNK_CEIL && rule != CTRT_CHUNK_BALANCED)
         return ctrt_fail(CTRT_ERR_INVALID_ARGUMENT, "chunk_sizes: %d is not a rule", (int)rule);
     int64_t *fresh = host_calloc((size_t)n * sizeof *fresh);

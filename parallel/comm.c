@@ -267,8 +267,8 @@ static ctrt_status open_store(ctrt_comm *comm, int rank)
 
 ctrt_status ctrt_comm_new(ctrt_comm **out, const ctrt_comm_options *options)
 {
-    static const ctrt_comm_options defaults;
-    const ctrt_comm_options *given = options ? options : &defaults;
+    ctrt_comm_options own = CTRT_COMM_OPTIONS;
+    const ctrt_comm_options *const given = &own;
     struct rank_environment environment;
     ctrt_comm *comm = NULL;
     ctrt_param_value engine;
@@ -277,8 +277,9 @@ ctrt_status ctrt_comm_new(ctrt_comm **out, const ctrt_comm_options *options)
     CANCEL_DISABLED;
     if (out == NULL)
         return fail_null("comm_new", "out");
-    if (given->size < 0 || (given->size > 0 && (given->rank < 0 || given->rank >= given->size)))
-        return ctrt_fail(CTRT_ERR_INVALID_ARGUMENT, "comm_new: rank %d of %d", given->rank, given->size);
+    CTRT_TRY(struct_read(&own, sizeof own, options, "comm_new", "options"));
+    if (given->world_size < 0 || (given->world_size > 0 && (given->rank < 0 || given->rank >= given->world_size)))
+        return ctrt_fail(CTRT_ERR_INVALID_ARGUMENT, "comm_new: rank %d of %d", given->rank, given->world_size);
     CTRT_TRY(read_timeout(&timeout, given->timeout));
     CTRT_TRY(launcher_read(&environment));
     CTRT_TRY(param_read(&engine, &engine_param, "core"));
@@ -286,8 +287,8 @@ ctrt_status ctrt_comm_new(ctrt_comm **out, const ctrt_comm_options *options)
     const char *usual = under_mpi(&environment) ? "mpi" : "host";
     const char *name = given->engine ? given->engine : engine.text ? engine.text : usual;
     /* A rank that joins does not know its number yet, and does not serve the store. */
-    const int size = joins ? 2 : given->size > 0 ? given->size : environment.size;
-    const int rank = joins ? 1 : given->size > 0 ? given->rank : environment.rank;
+    const int size = joins ? 2 : given->world_size > 0 ? given->world_size : environment.size;
+    const int rank = joins ? 1 : given->world_size > 0 ? given->rank : environment.rank;
     ctrt_status status = comm_alloc(&comm, rank, size, given->name ? given->name : "world", timeout);
     if (status == CTRT_OK) {
         comm->join_deadline = clock_after(timeout);
@@ -398,7 +399,7 @@ static ctrt_status local_rank_new(struct local_join *joins, int rank, ctrt_devic
 ctrt_status ctrt_comm_new_local(ctrt_comm **out, ctrt_device *const *devices, int n, const ctrt_comm_options *options)
 {
     static atomic_uint groups;
-    ctrt_comm_options given = options ? *options : (ctrt_comm_options){ 0 };
+    ctrt_comm_options given = CTRT_COMM_OPTIONS;
     char id[64];
     CANCEL_DISABLED;
     if (out == NULL || devices == NULL)
@@ -408,6 +409,7 @@ ctrt_status ctrt_comm_new_local(ctrt_comm **out, ctrt_device *const *devices, in
     for (int i = 0; i < n; i++)
         if (devices[i] == NULL)
             return ctrt_fail(CTRT_ERR_INVALID_ARGUMENT, "comm_new_local: devices[%d] is NULL", i);
+    CTRT_TRY(struct_read(&given, sizeof given, options, "comm_new_local", "options"));
     CTRT_TRY(read_timeout(&given.timeout, given.timeout));
     struct local_join *joins = host_calloc((size_t)n * sizeof *joins);
     if (joins == NULL)

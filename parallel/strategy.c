@@ -267,7 +267,7 @@ static ctrt_status ranks_join(struct parallel *state, ctrt_device *const *device
     if (n > 1)
         return ctrt_fail(CTRT_ERR_INVALID_ARGUMENT, "parallel_new: %d devices, but each rank of %s has one", n,
                          state->name);
-    const ctrt_comm_options options = { .device = n == 1 ? devices[0] : NULL };
+    const ctrt_comm_options options = { .size = sizeof options, .device = n == 1 ? devices[0] : NULL };
     if (comm != NULL)
         state->comm = ctrt_comm_retain(comm);
     else

@@ -107,7 +107,7 @@ static ctrt_status batch_predict(uint64_t *bytes, bool *fits, const struct paral
 {
     CTRT_AUTO(tensor) loss = NULL;
     CTRT_AUTO(dry_run) run = NULL;
-    ctrt_memory_prediction found = { .fits = true };
+    ctrt_memory_prediction found = { .size = sizeof(ctrt_memory_prediction), .fits = true };
     ctrt_loss_part part = { .parts = 0 };
     const struct walk *walk;
     ctrt_module *module = p->config.module;

@@ -115,7 +115,7 @@ static ctrt_status finish(struct storage *storage)
 ctrt_status device_export(struct segment_name *name, uint64_t *place, int *memory, int *lease, ctrt_tensor *tensor)
 {
     ctrt_device *device = tensor->storage->device;
-    ctrt_device_properties properties;
+    ctrt_device_properties properties = CTRT_DEVICE_PROPERTIES;
     memset(name, 0, sizeof *name);
     CTRT_TRY(can_export(tensor));
     CTRT_TRY(find_segment(name, place, tensor->storage));
@@ -139,7 +139,7 @@ ctrt_status device_export(struct segment_name *name, uint64_t *place, int *memor
 static ctrt_status find_device(ctrt_device **out, const struct segment_name *name)
 {
     char device[64];
-    ctrt_device_properties properties;
+    ctrt_device_properties properties = CTRT_DEVICE_PROPERTIES;
     int index = name->index;
     if (name->uuid[0] != '\0') {
         const int count = ctrt_device_count(name->type);

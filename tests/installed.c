@@ -38,7 +38,7 @@ int main(int argc, char **argv)
     }
 
     int ready = 0;
-    ctrt_plugin_info info;
+    ctrt_plugin_info info = CTRT_PLUGIN_INFO;
     for (size_t i = 0; ctrt_plugin_list(&info, i) == CTRT_OK; i++) {
         if (strncmp(info.file, argv[1], strlen(argv[1])) != 0) {
             fprintf(stderr, "plugin %s is not from %s\n", info.file, argv[1]);

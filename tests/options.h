@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* tests/options.h: pointers to options of optimizers in one expression, SGD(.momentum = 0.9). */
+/* tests/options.h: pointers to options in one expression, SGD(.momentum = 0.9). */
 #ifndef TESTS_OPTIONS_H
 #define TESTS_OPTIONS_H
 
-#include <ctrt/optim.h>
+#include <ctrt/ctrt.h>
 
 /* Each member that is given is initialized twice, which is meant. */
 #ifdef __clang__
@@ -12,7 +12,7 @@
 #pragma GCC diagnostic ignored "-Woverride-init"
 #endif
 
-#define OPTIONS(type, ...) (&(type){ .size = sizeof(type), __VA_ARGS__ })
+#define OPTIONS(type, ...) (&(type){ .initialized = sizeof(type), __VA_ARGS__ })
 #define SGD(...)     OPTIONS(ctrt_sgd_options, .lr = 1e-3, __VA_ARGS__)
 #define ADAM(...)    OPTIONS(ctrt_adam_options, .lr = 1e-3, .beta1 = 0.9, .beta2 = 0.999, .epsilon = 1e-8, __VA_ARGS__)
 #define ADAMW(...)   OPTIONS(ctrt_adamw_options, .lr = 1e-3, .beta1 = 0.9, .beta2 = 0.999, .epsilon = 1e-8, \
@@ -21,5 +21,11 @@
 #define ADAGRAD(...) OPTIONS(ctrt_adagrad_options, .lr = 1e-2, .epsilon = 1e-10, __VA_ARGS__)
 #define NADAM(...)   OPTIONS(ctrt_nadam_options, .lr = 2e-3, .beta1 = 0.9, .beta2 = 0.999, .epsilon = 1e-8, \
                              .momentum_decay = 4e-3, __VA_ARGS__)
+#define SCALER(...)  OPTIONS(ctrt_grad_scaler_options, .init_scale = 65536, .growth_factor = 2, .backoff_factor = 0.5, \
+                             .growth_interval = 2000, __VA_ARGS__)
+#define PICK(...)    OPTIONS(ctrt_pick_options, .max_load = 0.5, .max_memory = 0.5, .attempts = 1, .interval = 900, \
+                             __VA_ARGS__)
+#define PROGRESS(...) OPTIONS(ctrt_progress_options, .scale = 1, .interval = -1, .fd = 2, __VA_ARGS__)
+#define CROP(...)    OPTIONS(ctrt_random_crop_options, .scale = { 0.08, 1 }, .ratio = { 3.0 / 4, 4.0 / 3 }, __VA_ARGS__)
 
 #endif

@@ -55,7 +55,7 @@ static bool same_file(const char *a, const char *b)
 static const char *device_of(const char *file)
 {
     char copy[PATH_MAX];
-    ctrt_plugin_info info;
+    ctrt_plugin_info info = CTRT_PLUGIN_INFO;
     const char *other = NULL;
     if (realpath(file, copy) == NULL) {
         perror(file);

@@ -92,7 +92,7 @@ static int show_devices(const struct choice *choice)
     int count = 0;
     for (size_t i = 0; ctrt_device_list(&spec, i) == CTRT_OK; i++) {
         char name[64];
-        ctrt_device_properties facts;
+        ctrt_device_properties facts = CTRT_DEVICE_PROPERTIES;
         if (ctrt_device_format(name, sizeof name, &spec) != CTRT_OK
             || ctrt_device_get_properties(&facts, name) != CTRT_OK) {
             if (!choice->json)
@@ -111,7 +111,7 @@ static int show_devices(const struct choice *choice)
  * "no" for direct copies, "NV4" for NVLink with 4 links. */
 static const char *link_word(char word[8], const char *name, const char *peer)
 {
-    ctrt_link link;
+    ctrt_link link = CTRT_LINK;
     if (strcmp(name, peer) == 0)
         return "-";
     if (ctrt_device_get_link(&link, name, peer) != CTRT_OK || link.direct < 0)
@@ -125,7 +125,7 @@ static const char *link_word(char word[8], const char *name, const char *peer)
 
 static void link_json(const char *name, const char *peer)
 {
-    ctrt_link link;
+    ctrt_link link = CTRT_LINK;
     if (strcmp(name, peer) == 0 || ctrt_device_get_link(&link, name, peer) != CTRT_OK)
         return;
     json_open(NULL, '{');
@@ -194,7 +194,7 @@ static void show_load(void)
 
 static void load_json(const char *name)
 {
-    ctrt_usage usage;
+    ctrt_usage usage = CTRT_USAGE;
     ctrt_process list[64];
     size_t count = 0;
     const bool known = ctrt_device_get_usage(&usage, name) == CTRT_OK;
@@ -217,7 +217,7 @@ static void load_json(const char *name)
 
 const char *tool_default_device(char *name, size_t bytes)
 {
-    ctrt_param_info info;
+    ctrt_param_info info = CTRT_PARAM_INFO;
     ctrt_device_spec spec;
     for (size_t i = 0; ctrt_param_get_info(&info, i) == CTRT_OK; i++)
         if (strcmp(info.name, "CTRT_DEVICE") == 0 && info.value != NULL && strcmp(info.value, "auto") != 0
@@ -234,7 +234,7 @@ const char *tool_default_device(char *name, size_t bytes)
 
 static void show_plugins(const struct choice *choice)
 {
-    ctrt_plugin_info info;
+    ctrt_plugin_info info = CTRT_PLUGIN_INFO;
     for (size_t i = 0; ctrt_plugin_list(&info, i) == CTRT_OK; i++) {
         if (choice->json) {
             json_open(NULL, '{');
@@ -269,8 +269,9 @@ static void show_params(const struct choice *choice)
 {
     static ctrt_param_info list[256];
     size_t count = 0;
-    while (count < sizeof list / sizeof list[0] && ctrt_param_get_info(&list[count], count) == CTRT_OK)
-        count++;
+    ctrt_param_info next = CTRT_PARAM_INFO;
+    while (count < sizeof list / sizeof list[0] && ctrt_param_get_info(&next, count) == CTRT_OK)
+        list[count++] = next;
     qsort(list, count, sizeof list[0], by_name);
     for (size_t i = 0; i < count; i++) {
         const ctrt_param_info *info = &list[i];

@@ -210,7 +210,7 @@ static int free_port(void)
 /* Sets OMP_NUM_THREADS, which BLAS and other libraries read. The cpu backend divides the processors itself. */
 static void share_processors(int local)
 {
-    ctrt_device_properties properties;
+    ctrt_device_properties properties = CTRT_DEVICE_PROPERTIES;
     cpu_set_t set;
     const char *level = getenv("CTRT_LOG");
     if (local == 1 || getenv("OMP_NUM_THREADS") != NULL)

@@ -66,7 +66,7 @@ static ctrt_status describe(int32_t index, ctrt_device_info *info)
     if (find_members(&members, index) != CTRT_OK)
         members.count = 0;
     for (int m = 0; m < members.count; m++) {
-        ctrt_device_properties member;
+        ctrt_device_properties member = CTRT_DEVICE_PROPERTIES;
         if (ctrt_device_get_properties(&member, members.names[m]) != CTRT_OK)
             continue;
         facts.total_memory += member.total_memory;
@@ -92,7 +92,7 @@ static ctrt_status open_device(void **handle, int32_t index)
     struct multi_members members;
     TRY(find_members(&members, index));
     for (int m = 0; m < members.count; m++) {
-        ctrt_device_properties unused;
+        ctrt_device_properties unused = CTRT_DEVICE_PROPERTIES;
         TRY(ctrt_device_get_properties(&unused, members.names[m]));
     }
     struct multi_device *device = multi_host->alloc(sizeof *device);
@@ -134,7 +134,7 @@ static ctrt_status memory_info(void *handle, uint64_t *free_bytes, uint64_t *tot
     const bool open = atomic_load_explicit(&device->open, memory_order_acquire);
     *free_bytes = *total_bytes = 0;
     for (int m = 0; m < device->count; m++) {
-        ctrt_device_properties properties = { .total_memory = 0 };
+        ctrt_device_properties properties = CTRT_DEVICE_PROPERTIES;
         uint64_t free_here = 0, total_here = 0;
         ctrt_status status = open ? ctrt_device_memory_info(device->members[m], &free_here, &total_here)
                                   : ctrt_device_get_properties(&properties, device->names[m]);

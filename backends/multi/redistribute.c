@@ -122,7 +122,7 @@ static ctrt_status comms_ready(struct multi_device *device)
 {
     if (device->workers != NULL)
         return CTRT_OK;
-    ctrt_comm_options options = { .engine = multi_kind.engine, .name = device->name };
+    ctrt_comm_options options = { .size = sizeof options, .engine = multi_kind.engine, .name = device->name };
     ctrt_status status = ctrt_comm_new_local(device->comms, device->members, device->count, &options);
     if (status == CTRT_ERR_NOT_FOUND && strcmp(multi_kind.engine, "host") != 0) {
         multi_host->log(CTRT_LOG_WARNING, device->name, "the engine host connects the members, because %s",

@@ -9,7 +9,7 @@
 static ctrt_status conv_of(ctrt_tensor **out, ctrt_tensor *x, ctrt_tensor *w, const ctrt_conv_attributes *a)
 {
     ctrt_conv2d_options options = {
-        .stride = {a->stride[0], a->stride[1]}, .padding = {a->padding[0], a->padding[1]},
+        .size = sizeof options, .stride = {a->stride[0], a->stride[1]}, .padding = {a->padding[0], a->padding[1]},
         .dilation = {a->dilation[0], a->dilation[1]}, .groups = a->groups,
     };
     return ctrt_conv2d(out, x, w, NULL, &options);

@@ -30,7 +30,9 @@ static inline double option_value(double given, double otherwise)
  *
  * struct_read copies the members that `given` has over `own`, which has the defaults; NULL: none. `argument` names it
  * in messages. struct_write copies `own` to the members that `out` has, and sets the others to 0; `out` NULL is
- * CTRT_ERR_INVALID_ARGUMENT. Both return CTRT_ERR_INVALID_ARGUMENT for a struct without a size. */
+ * CTRT_ERR_INVALID_ARGUMENT. Both return CTRT_ERR_INVALID_ARGUMENT for a struct without a size, as struct_check does,
+ * which does nothing else; NULL passes. */
+ctrt_status struct_check(const void *given, const char *who, const char *argument);
 ctrt_status struct_read(void *own, size_t bytes, const void *given, const char *who, const char *argument);
 ctrt_status struct_write(void *out, const void *own, size_t bytes, const char *who, const char *argument);
 

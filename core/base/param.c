@@ -349,6 +349,7 @@ ctrt_status ctrt_param_get_info(ctrt_param_info *info, size_t index)
 {
     static const char *const origins[] = { "default", "environment", "program" };
     static const char *const types[] = { "string", "int", "bool", "bytes", "enum" };
+    ctrt_param_info own = CTRT_PARAM_INFO;
     if (info == NULL)
         return fail_null("param_get_info", "info");
     if (index == 0 && param_declare_all != NULL)
@@ -363,19 +364,19 @@ ctrt_status ctrt_param_get_info(ctrt_param_info *info, size_t index)
     } else {
         /* Listing reads the environment without setting node->read, so that the value can still be set. */
         const char *environment = node->read ? NULL : intern_string(secure_getenv(node->name));
-        info->name = node->name;
-        info->value = shown(node, node->read      ? node->value.text
+        own.name = node->name;
+        own.value = shown(node, node->read      ? node->value.text
                                   : node->program ? node->program
                                   : environment   ? environment
                                                   : node->param->fallback);
-        info->origin = origins[node->read ? node->value.origin : node->program ? ORIGIN_PROGRAM
+        own.origin = origins[node->read ? node->value.origin : node->program ? ORIGIN_PROGRAM
                                : environment ? ORIGIN_ENVIRONMENT : ORIGIN_DEFAULT];
-        info->owner = node->owner != NULL ? node->owner : "";
-        info->help = node->param->help != NULL ? node->param->help : "";
-        info->type = (size_t)node->param->type < COUNT_OF(types) ? types[node->param->type] : "?";
+        own.owner = node->owner != NULL ? node->owner : "";
+        own.help = node->param->help != NULL ? node->param->help : "";
+        own.type = (size_t)node->param->type < COUNT_OF(types) ? types[node->param->type] : "?";
     }
     lock_leave(&param_lock);
-    return status;
+    return status != CTRT_OK ? status : struct_write(info, &own, sizeof own, "param_get_info", "info");
 }
 
 /* ---- misspelled variables ---- */

@@ -2,6 +2,7 @@
 /* base/progress.c: progress bars. */
 #include "base/progress.h"
 
+#include <math.h>
 #include <stdarg.h>
 #include <sys/ioctl.h>
 #include <unistd.h>
@@ -152,15 +153,17 @@ static void show(ctrt_progress *progress, double time, bool last)
 
 ctrt_status ctrt_progress_new(ctrt_progress **out, int64_t total, const ctrt_progress_options *options)
 {
-    static const ctrt_progress_options defaults = { 0 };
+    ctrt_progress_options own = CTRT_PROGRESS_OPTIONS;
     ctrt_param_value value = { 0 };
     if (out == NULL)
         return fail_null("progress_new", "out");
-    options = options != NULL ? options : &defaults;
-    if (total < 0 || options->scale < 0 || !(options->interval >= 0) || options->fd < 0)
-        return ctrt_fail(CTRT_ERR_INVALID_ARGUMENT, "progress_new: total %lld, scale %lld, interval %g, fd %d: none of "
-                         "these may be negative", (long long)total, (long long)options->scale, options->interval,
-                         options->fd);
+    CTRT_TRY(struct_read(&own, sizeof own, options, "progress_new", "options"));
+    options = &own;
+    if (total < 0 || own.scale < 1 || !(own.interval < INFINITY) || own.fd < 0)
+        return ctrt_fail(CTRT_ERR_INVALID_ARGUMENT,
+                         "progress_new: total %lld, scale %lld, interval %g, fd %d: expected "
+                         "at least 0, at least 1, a finite number, at least 0", (long long)total, (long long)own.scale,
+                         own.interval, own.fd);
     if (param_read(&value, &progress_param, "core") != CTRT_OK)
         log_message(CTRT_LOG_WARNING, "core", "%s", ctrt_error_message());
     ctrt_progress *progress = host_calloc(sizeof *progress);
@@ -168,13 +171,13 @@ ctrt_status ctrt_progress_new(ctrt_progress **out, int64_t total, const ctrt_pro
         return out_of_memory(sizeof *progress, "a progress bar");
     snprintf(progress->name, sizeof progress->name, "%s", options->name != NULL ? options->name : "");
     snprintf(progress->unit, sizeof progress->unit, "%s", options->unit != NULL ? options->unit : "it");
-    progress->fd = options->fd != 0 ? options->fd : STDERR_FILENO;
+    progress->fd = options->fd;
     progress->mode = options->silent ? MODE_NO : (enum mode)value.integer;
     if (progress->mode == MODE_AUTO)
         progress->mode = isatty(progress->fd) ? MODE_BAR : MODE_LINES;
-    progress->interval = option_value(options->interval, progress->mode == MODE_BAR ? 0.1 : 10);
+    progress->interval = own.interval >= 0 ? own.interval : progress->mode == MODE_BAR ? 0.1 : 10;
     progress->state = (struct progress_state){ .name = progress->name, .unit = progress->unit, .note = progress->note,
-                                               .total = total, .scale = (double)MAX(options->scale, 1) };
+                                               .total = total, .scale = (double)options->scale };
     progress->start = progress->shown = seconds_now();
     if (progress->mode == MODE_BAR)
         show(progress, progress->start, false);

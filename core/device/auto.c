@@ -55,7 +55,7 @@ static ctrt_status fail_no_backend(void)
 {
     char reasons[2048] = "";
     size_t used = 0;
-    ctrt_plugin_info info;
+    ctrt_plugin_info info = CTRT_PLUGIN_INFO;
     for (size_t i = 0; used < sizeof reasons && ctrt_plugin_list(&info, i) == CTRT_OK; i++)
         if (info.reason[0] != '\0')
             used += (size_t)snprintf(reasons + used, sizeof reasons - used, "%s%s: %s", used > 0 ? "; " : "",

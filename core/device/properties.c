@@ -83,8 +83,7 @@ ctrt_status ctrt_device_get_properties(ctrt_device_properties *out, const char *
     snprintf(facts.uuid, sizeof facts.uuid, "%.*s", (int)sizeof info.uuid, info.uuid);
     snprintf(facts.pci, sizeof facts.pci, "%.*s", (int)sizeof info.pci, info.pci);
     snprintf(facts.cpus, sizeof facts.cpus, "%.*s", (int)sizeof info.cpus, info.cpus);
-    *out = facts;
-    return CTRT_OK;
+    return struct_write(out, &facts, sizeof facts, "device_get_properties", "out");
 }
 
 const char *ctrt_device_name(const ctrt_device *device)

@@ -57,7 +57,7 @@ ctrt_status ctrt_device_get_usage(ctrt_usage *out, const char *name)
         return fail_null("device_get_usage", "out");
     CTRT_TRY(device_locate(&type, &index, name));
     CTRT_TRY(usage_of(&usage, type, index, NULL, 0));
-    *out = (ctrt_usage){
+    const ctrt_usage own = {
         .busy = usage.busy,
         .memory_busy = usage.memory_busy,
         .total_memory = usage.total_memory,
@@ -69,7 +69,7 @@ ctrt_status ctrt_device_get_usage(ctrt_usage *out, const char *name)
         .clock_khz = usage.clock_khz,
         .processes = usage.process_count,
     };
-    return CTRT_OK;
+    return struct_write(out, &own, sizeof own, "device_get_usage", "out");
 }
 
 /* ---- processes ---- */
@@ -429,28 +429,22 @@ static void sleep_for(double seconds)
 
 static ctrt_status read_options(ctrt_pick_options *o, const ctrt_pick_options *options)
 {
-    if (options != NULL)
-        *o = *options;
+    CTRT_TRY(struct_read(o, sizeof *o, options, "pick_devices", "options"));
     if ((unsigned)o->order >= COUNT_OF(orders))
         return ctrt_fail(CTRT_ERR_INVALID_ARGUMENT, "pick_devices: %d is not a ctrt_pick_order", (int)o->order);
     if (!(o->max_load >= 0) || !(o->max_memory >= 0) || !(o->interval >= 0) || o->interval > 1e9 || o->attempts < 0)
         return ctrt_fail(CTRT_ERR_INVALID_ARGUMENT,
                          "pick_devices: max_load %g, max_memory %g, %d attempts and %g seconds between them must not "
-                         "be "
-                         "negative", o->max_load, o->max_memory, o->attempts, o->interval);
+                         "be negative", o->max_load, o->max_memory, o->attempts, o->interval);
     if (o->exclude == NULL && o->exclude_count > 0)
         return fail_null("pick_devices", "exclude");
-    o->max_load = option_value(o->max_load, 0.5);
-    o->max_memory = option_value(o->max_memory, 0.5);
-    o->attempts = MAX(o->attempts, 1);
-    o->interval = option_value(o->interval, 900);
     return CTRT_OK;
 }
 
 ctrt_status ctrt_pick_devices(ctrt_device_spec *list, size_t *count, size_t capacity, const ctrt_pick_options *options)
 {
     CANCEL_DISABLED;
-    ctrt_pick_options o = { .type = NULL };
+    ctrt_pick_options o = CTRT_PICK_OPTIONS;
     struct device_type *type;
     size_t picked = 0;
     if (list == NULL)
@@ -505,7 +499,7 @@ ctrt_status ctrt_device_get_link(ctrt_link *out, const char *name, const char *p
     if (link.direct > 0 && from_device != NULL && to_device != NULL && from_device != to_device
         && device_usable(from_device) && device_usable(to_device) && !device_link_works(to_device, from_device))
         link.direct = 0;
-    *out = (ctrt_link){ .direct = link.direct, .links = link.links };
-    snprintf(out->kind, sizeof out->kind, "%s", (unsigned)link.kind < COUNT_OF(kinds) ? kinds[link.kind] : "");
-    return CTRT_OK;
+    ctrt_link own = { .direct = link.direct, .links = link.links };
+    snprintf(own.kind, sizeof own.kind, "%s", (unsigned)link.kind < COUNT_OF(kinds) ? kinds[link.kind] : "");
+    return struct_write(out, &own, sizeof own, "device_get_link", "out");
 }

@@ -298,6 +298,7 @@ ctrt_status ctrt_dry_run_end(ctrt_memory_prediction *out, ctrt_dry_run **dryrun)
 {
     if (dryrun == NULL || *dryrun == NULL)
         return fail_null("dry_run_end", "dryrun");
+    CTRT_TRY(struct_check(out, "dry_run_end", "out"));
     ctrt_dry_run *ended = *dryrun;
     *dryrun = NULL;
     dryrun_enter();

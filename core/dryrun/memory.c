@@ -502,7 +502,7 @@ void dryrun_memory_end(ctrt_memory_prediction *out, struct dryrun *dryrun)
     left_update(dryrun);
     dryrun_leave();
     if (out != NULL)
-        *out = *found;
+        (void)struct_write(out, found, sizeof *found, "dry_run_end", "out");    /* has been checked */
 }
 
 void dryrun_memory_abandon(struct dryrun *dryrun)

@@ -54,8 +54,10 @@ bool owners_of(ctrt_memory_owner **out, size_t *count, struct device_memory *mem
         return false;
     }
     for (size_t i = 0; i < n; i++) {
-        owners[i] = (ctrt_memory_owner){ blocks[i].label, blocks[i].op != NULL ? blocks[i].op : "", blocks[i].bytes,
-                                         blocks[i].requested, 1 };
+        owners[i] = (ctrt_memory_owner){
+            .label = blocks[i].label, .op = blocks[i].op != NULL ? blocks[i].op : "", .bytes = blocks[i].bytes,
+            .requested = blocks[i].requested, .blocks = 1,
+        };
         bytes += blocks[i].bytes;
         requested += blocks[i].requested;
     }
@@ -67,9 +69,11 @@ bool owners_of(ctrt_memory_owner **out, size_t *count, struct device_memory *mem
     uint64_t all_requested = counters_current(&memory->counters, COUNTER_REQUESTED);
     uint64_t all_blocks = counters_current(&memory->counters, COUNTER_COUNT);
     if (all > bytes)
-        owners[n++] = (ctrt_memory_owner){ OWNER_UNKNOWN, "", all - bytes,
-                                           all_requested > requested ? all_requested - requested : 0,
-                                           all_blocks > watched ? all_blocks - watched : 0 };
+        owners[n++] = (ctrt_memory_owner){
+            .label = OWNER_UNKNOWN, .op = "", .bytes = all - bytes,
+            .requested = all_requested > requested ? all_requested - requested : 0,
+            .blocks = all_blocks > watched ? all_blocks - watched : 0,
+        };
     qsort(owners, n, sizeof *owners, by_bytes);
     *out = owners;
     *count = n;

@@ -28,16 +28,17 @@ ctrt_status ctrt_memory_scope_begin(ctrt_memory_scope **out, ctrt_device *device
     return CTRT_OK;
 }
 
-static void peaks_of(ctrt_memory_peaks *out, const ctrt_memory_scope *scope)
+static ctrt_status peaks_write(ctrt_memory_peaks *out, const ctrt_memory_scope *scope, const char *who)
 {
     const int64_t *peaks = scope->window.peaks;
-    *out = (ctrt_memory_peaks){
+    const ctrt_memory_peaks own = {
         .allocated_bytes = (uint64_t)peaks[PEAK_OF(CTRT_POOL_ALL, COUNTER_BYTES)],
         .requested_bytes = (uint64_t)peaks[PEAK_OF(CTRT_POOL_ALL, COUNTER_REQUESTED)],
         .reserved_bytes = (uint64_t)peaks[PEAK_OF_RESERVED(CTRT_POOL_ALL, COUNTER_BYTES)],
         .allocations = (uint64_t)peaks[PEAK_OF(CTRT_POOL_ALL, COUNTER_COUNT)],
         .allocated_before = scope->before,
     };
+    return struct_write(out, &own, sizeof own, who, "out");
 }
 
 ctrt_status ctrt_memory_scope_read(ctrt_memory_peaks *out, ctrt_memory_scope *scope)
@@ -47,21 +48,20 @@ ctrt_status ctrt_memory_scope_read(ctrt_memory_peaks *out, ctrt_memory_scope *sc
     if (scope == NULL)
         return fail_null("memory_scope_read", "scope");
     peak_windows_update(&scope->memory->counters);
-    peaks_of(out, scope);
-    return CTRT_OK;
+    return peaks_write(out, scope, "memory_scope_read");
 }
 
 ctrt_status ctrt_memory_scope_end(ctrt_memory_peaks *out, ctrt_memory_scope **scope)
 {
     if (scope == NULL || *scope == NULL)
         return fail_null("memory_scope_end", "scope");
+    CTRT_TRY(struct_check(out, "memory_scope_end", "out"));
     ctrt_memory_scope *ended = *scope;
     *scope = NULL;
     peak_window_close(&ended->memory->counters, &ended->window);
-    if (out != NULL)
-        peaks_of(out, ended);
+    ctrt_status status = out != NULL ? peaks_write(out, ended, "memory_scope_end") : CTRT_OK;
     host_free(ended);
-    return CTRT_OK;
+    return status;
 }
 
 void ctrt_memory_scope_release(ctrt_memory_scope **scope)

@@ -184,8 +184,9 @@ ctrt_status ctrt_memory_get_stats(ctrt_memory_stats *out, ctrt_device *device)
     if (out == NULL)
         return fail_null("memory_get_stats", "out");
     CTRT_TRY(memory_get(&memory, device));
-    stats_read(out, memory);
-    return CTRT_OK;
+    ctrt_memory_stats stats;
+    stats_read(&stats, memory);
+    return struct_write(out, &stats, sizeof stats, "memory_get_stats", "out");
 }
 
 static ctrt_status unknown_key(const char *key)

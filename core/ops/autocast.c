@@ -137,12 +137,11 @@ ctrt_status ctrt_autocast_push_state(const ctrt_autocast_settings *settings)
 
 ctrt_status ctrt_autocast_push(const char *device_type, const ctrt_autocast_options *options)
 {
-    static const ctrt_autocast_options defaults = { 0 };
+    ctrt_autocast_options o = CTRT_AUTOCAST_OPTIONS;
     const char *name;
-    if (options == NULL)
-        options = &defaults;
+    CTRT_TRY(struct_read(&o, sizeof o, options, "autocast_push", "options"));
     CTRT_TRY(ctrt_context(type_name(&name, device_type), "autocast_push"));
-    const ctrt_dtype dtype = options->dtype != CTRT_DTYPE_DEFAULT ? options->dtype : default_dtype(name);
+    const ctrt_dtype dtype = o.dtype != CTRT_DTYPE_DEFAULT ? o.dtype : default_dtype(name);
     if (dtype != CTRT_F16 && dtype != CTRT_BF16)
         return ctrt_fail(CTRT_ERR_DTYPE, "autocast_push: dtype is %s, expected f16 or bf16", ctrt_dtype_name(dtype));
     const struct ctrt_autocast_settings *around = ctrt_autocast_state();
@@ -155,8 +154,8 @@ ctrt_status ctrt_autocast_push(const char *device_type, const ctrt_autocast_opti
         type = &settings->types[settings->count++];
     snprintf(type->device_type, sizeof type->device_type, "%s", name);
     type->dtype = dtype;
-    type->enabled = !options->disabled;
-    type->cache = !options->no_cache;
+    type->enabled = !o.disabled;
+    type->cache = !o.no_cache;
     return CTRT_OK;
 }
 

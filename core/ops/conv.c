@@ -18,11 +18,12 @@ static ctrt_status in_format(ctrt_tensor **out, ctrt_tensor *x, ctrt_memory_form
     return CTRT_OK;
 }
 
-static ctrt_status read_options(ctrt_conv_attributes *out, const ctrt_conv2d_options *options)
+static ctrt_status read_options(ctrt_conv_attributes *out, const ctrt_conv2d_options *given)
 {
+    ctrt_conv2d_options own = CTRT_CONV2D_OPTIONS;
+    const ctrt_conv2d_options *const options = &own;
     *out = (ctrt_conv_attributes){ sizeof *out, { 1, 1 }, { 0, 0 }, { 1, 1 }, 1 };
-    if (options == NULL)
-        return CTRT_OK;
+    CTRT_TRY(struct_read(&own, sizeof own, given, "conv2d", "options"));
     CTRT_TRY(op_check_window("conv2d", "stride", options->stride, 0));
     CTRT_TRY(op_check_window("conv2d", "padding", options->padding, 0));
     CTRT_TRY(op_check_window("conv2d", "dilation", options->dilation, 0));

@@ -3,8 +3,11 @@
 #include "ops/backward.h"
 #include "ops/op_common.h"
 
-static ctrt_status read_options(ctrt_pool_attributes *out, const ctrt_pool2d_options *options)
+static ctrt_status read_options(ctrt_pool_attributes *out, const ctrt_pool2d_options *given)
 {
+    ctrt_pool2d_options own = CTRT_POOL2D_OPTIONS;
+    const ctrt_pool2d_options *const options = &own;
+    CTRT_TRY(struct_read(&own, sizeof own, given, "max_pool2d", "options"));
     *out = (ctrt_pool_attributes){ .size = sizeof *out };
     CTRT_TRY(op_check_window("max_pool2d", "kernel", options->kernel, 1));
     CTRT_TRY(op_check_window("max_pool2d", "stride", options->stride, 0));

@@ -276,9 +276,9 @@ static ctrt_status reduce_losses(ctrt_tensor **out, ctrt_tensor *losses, ctrt_te
 ctrt_status ctrt_cross_entropy(ctrt_tensor **out, ctrt_tensor *logits, ctrt_tensor *target,
                                const ctrt_cross_entropy_options *options)
 {
-    static const ctrt_cross_entropy_options defaults = { 0 };
-    if (options == NULL)
-        options = &defaults;
+    ctrt_cross_entropy_options own = CTRT_CROSS_ENTROPY_OPTIONS;
+    CTRT_TRY(struct_read(&own, sizeof own, options, "cross_entropy", "options"));
+    options = &own;
     OP_CHECK("cross_entropy", out);
     OP_CHECK("cross_entropy", logits);
     OP_CHECK("cross_entropy", target);

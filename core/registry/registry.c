@@ -359,6 +359,7 @@ static void describe(ctrt_plugin_info *out, const struct plugin_file *file, cons
 
 ctrt_status ctrt_plugin_list(ctrt_plugin_info *out, size_t index)
 {
+    ctrt_plugin_info info = CTRT_PLUGIN_INFO;
     if (out == NULL)
         return fail_null("plugin_list", "out");
     registry_enter();
@@ -373,22 +374,22 @@ ctrt_status ctrt_plugin_list(ctrt_plugin_info *out, size_t index)
             if (usable(&file->components[i]))
                 settle(file->components[i].kind, file->components[i].name);
         if (index < rows) {
-            describe(out, file, file->count > 0 ? &file->components[index] : NULL);
+            describe(&info, file, file->count > 0 ? &file->components[index] : NULL);
             found = true;
         } else {
             index -= rows;
         }
     }
     if (status == CTRT_OK && !found && index < unknown_count) {
-        *out = (ctrt_plugin_info){
-            "", "", "", kind_word(unknown[index].kind), unknown[index].name, "absent", unknown[index].reason, 0
+        info = (ctrt_plugin_info){
+            0, "", "", "", kind_word(unknown[index].kind), unknown[index].name, "absent", unknown[index].reason, 0
         };
         found = true;
     }
     registry_leave();
     if (status == CTRT_OK && !found)
         status = ctrt_fail(CTRT_ERR_NOT_FOUND, "there is no plugin with that index");
-    return status;
+    return status != CTRT_OK ? status : struct_write(out, &info, sizeof info, "plugin_list", "out");
 }
 
 const char *ctrt_plugin_folder(size_t index)

@@ -23,10 +23,12 @@
 CTRT_BEGIN_DECLS
 
 typedef struct ctrt_autocast_options {
+    size_t size;
     ctrt_dtype dtype;                   /* CTRT_F16 or CTRT_BF16; 0: bf16 for the cpu, f16 for other devices */
     bool disabled;                      /* ops run as without autocast, in a part of an outer region */
     bool no_cache;                      /* converts a parameter again at each use, which needs less memory */
 } ctrt_autocast_options;
+#define CTRT_AUTOCAST_OPTIONS CTRT_SIZED_(ctrt_autocast_options)
 
 /* Begin and end a region in which ops of the calling thread on devices of the type `device_type` ("cuda"; NULL: the
  * type of the default device) select their dtypes. Regions nest: an inner region replaces the settings of its type
@@ -81,16 +83,19 @@ CTRT_API ctrt_status ctrt_autocast_push_state(const ctrt_autocast_settings *sett
 typedef struct ctrt_grad_scaler ctrt_grad_scaler;
 
 typedef struct ctrt_grad_scaler_options {
-    double init_scale;                  /* 0: 65536 */
-    double growth_factor;               /* above 1; 0: 2 */
-    double backoff_factor;              /* below 1; 0: 0.5 */
-    int64_t growth_interval;            /* 0: 2000 */
+    size_t initialized;                 /* the size; CTRT_GRAD_SCALER_OPTIONS sets it */
+    double init_scale;                  /* 65536 */
+    double growth_factor;               /* 2; above 1 */
+    double backoff_factor;              /* 0.5; below 1 */
+    int64_t growth_interval;            /* 2000 */
     bool disabled;                      /* scale returns the loss, step makes the step, other functions do nothing */
     /* Not in PyTorch: */
     bool allow_no_gradients;            /* a step of an optimizer without any gradient is no error and does nothing */
-    double min_scale;                   /* the scale is not decreased below this; 0: no limit */
+    double min_scale;                   /* 0; the scale is not decreased below this */
     int64_t max_skips;                  /* ctrt_grad_scaler_update fails after so many skips in a row; 0: never */
 } ctrt_grad_scaler_options;
+#define CTRT_GRAD_SCALER_OPTIONS \
+    { sizeof(ctrt_grad_scaler_options), 65536, 2, 0.5, 2000, false, false, 0, 0 }
 
 /* Creates a scaler. `options` NULL: the defaults. The scale is created on the device of the first scaled loss. On
  * success *out owns one reference. CTRT_ERR_INVALID_ARGUMENT for a value out of its range. */
@@ -140,9 +145,11 @@ CTRT_API ctrt_status ctrt_grad_scaler_report(char *text, size_t bytes, ctrt_opti
 
 /* The keys of PyTorch's GradScaler.state_dict. */
 typedef struct ctrt_grad_scaler_state {
+    size_t size;
     double scale, growth_factor, backoff_factor;
     int64_t growth_interval, growth_tracker;
 } ctrt_grad_scaler_state;
+#define CTRT_GRAD_SCALER_STATE CTRT_SIZED_(ctrt_grad_scaler_state)
 /* Read and replace the state. ctrt_grad_scaler_get_state waits for the device. Captured steps use the scale and the
  * tracker of ctrt_grad_scaler_set_state; factors and interval are those of the capture. A disabled scaler has zeros and
  * accepts any state. CTRT_ERR_INVALID_ARGUMENT for a value out of its range. */

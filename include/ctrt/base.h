@@ -80,9 +80,19 @@ struct ctrt_block_ { bool was, once; };
  *
  * Members that the program's header lacks have their defaults. A member that this library lacks has to be 0, else the
  * call returns CTRT_ERR_NOT_SUPPORTED. A struct whose size was not set is CTRT_ERR_INVALID_ARGUMENT. In these structs 0
- * means 0, unless 0 is not a possible value.
+ * means 0, unless 0 is not a possible value. Elements of arrays do not grow; they end in reserved members.
  *
- * ---- options without a size ----
+ * CTRT_SIZED_ initializes a struct whose defaults are all 0. In C, CTRT_WITH(type, ...) is such a struct in an
+ * expression: &CTRT_WITH(ctrt_conv2d_options, .padding = { 1, 1 }). In types with other defaults the size has the name
+ * `initialized`, so that CTRT_WITH does not compile with them. */
+#ifdef __cplusplus
+#define CTRT_SIZED_(type) ([] { type value_ = {}; value_.size = sizeof(type); return value_; }())
+#else
+#define CTRT_SIZED_(type)    { .size = sizeof(type) }
+#define CTRT_WITH(type, ...) ((type){ .size = sizeof(type), __VA_ARGS__ })
+#endif
+
+/* ---- options without a size ----
  *
  * An option struct whose bytes are all 0 selects all defaults. Where a comment documents a default for 0 ("0:
  * 1e-3"), of a struct member or of an argument, 0 selects that default, and CTRT_ZERO stands for the number 0. For
@@ -122,9 +132,11 @@ CTRT_API ctrt_status ctrt_param_set(const char *name, const char *value);
 
 /* One known parameter, for listings. The strings are valid until the process ends. */
 typedef struct ctrt_param_info {
+    size_t size;
     const char *name, *value, *origin;      /* "default", "environment" or "program"; value may be NULL */
     const char *owner, *help, *type;        /* "core" or the plugin that declared it */
 } ctrt_param_info;
+#define CTRT_PARAM_INFO CTRT_SIZED_(ctrt_param_info)
 
 /* Writes the `index`-th known parameter to *info. CTRT_ERR_NOT_FOUND past the last one. Thread-safe. */
 CTRT_API ctrt_status ctrt_param_get_info(ctrt_param_info *info, size_t index);

@@ -98,14 +98,16 @@ CTRT_API ctrt_status ctrt_store_delete(ctrt_store *store, const char *key, bool 
 
 /* 0 and NULL select the defaults in brackets. */
 typedef struct ctrt_comm_options {
+    size_t size;
     const char *engine;                 /* [parameter CTRT_COMM, else `mpi` under mpirun and srun, else `host`] */
     ctrt_device *device;                /* [the device of type CTRT_DEVICE whose index is the local rank, modulo their
                                          * number; a warning names ranks that share one, unless it is the cpu] */
     ctrt_store *store;                  /* [the store that the environment names, see ctrt_comm_new] */
-    int rank, size;                     /* size 0: [both from the environment] */
+    int rank, world_size;               /* world_size 0: [both from the environment] */
     double timeout;                     /* seconds for one collective [parameter CTRT_COMM_TIMEOUT, 600] */
     const char *name;                   /* of the group, for messages; the same on all ranks ["world"] */
 } ctrt_comm_options;
+#define CTRT_COMM_OPTIONS CTRT_SIZED_(ctrt_comm_options)
 
 /* Joins a group; waits until all ranks have joined. `options` NULL: all defaults. The environment gives rank, size,
  * local rank and local size in one of these forms: torchrun's (RANK, WORLD_SIZE, LOCAL_RANK, LOCAL_WORLD_SIZE, and

@@ -5,7 +5,8 @@
  * of an epoch. A loader reads the samples in that order, in this thread or in worker processes or threads, and returns
  * batches as tensors:
  *
- *     ctrt_loader_options options = { .batch_size = 64, .shuffle = true, .workers = 2, .device = device };
+ *     ctrt_loader_options options = CTRT_LOADER_OPTIONS;
+ *     options.batch_size = 64, options.shuffle = true, options.workers = 2, options.device = device;
  *     CTRT_TRY(ctrt_loader_new(&loader, dataset, &options));
  *     for (int epoch = 0; epoch < 10; epoch++)
  *         for (;;) {
@@ -260,6 +261,7 @@ CTRT_API ctrt_status ctrt_collate_pad(ctrt_collation *batch, void *user);
 /* The options of torch.utils.data.DataLoader under the same names, and others. All 0: the defaults. Copied; samplers
  * are retained. */
 typedef struct ctrt_loader_options {
+    size_t size;
     int64_t batch_size;                 /* 0: 1; CTRT_NO_BATCH */
     bool shuffle;                       /* a random permutation in each epoch */
     bool drop_last;                     /* leaves out the last batch if it is smaller */
@@ -283,8 +285,8 @@ typedef struct ctrt_loader_options {
     /* Runs in each worker before its first sample. */
     ctrt_status (*worker_init)(int worker, void *user);
     void *worker_init_user;
-    uint64_t reserved[8];               /* 0 */
 } ctrt_loader_options;
+#define CTRT_LOADER_OPTIONS CTRT_SIZED_(ctrt_loader_options)
 
 typedef struct ctrt_loader ctrt_loader;
 

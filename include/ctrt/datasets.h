@@ -21,6 +21,7 @@ CTRT_BEGIN_DECLS
 
 /* How the images of a dataset become samples. All 0: the file's size as f32 from 0 to 1. */
 typedef struct ctrt_image_options {
+    size_t size;
     int64_t height, width;              /* of the samples; 0: of the file (not for a folder of images) */
     int channels;                       /* a folder of images: 3, or 1 for grey; 0: 3. Others: 0 */
     ctrt_dtype dtype;                   /* CTRT_F32 or CTRT_U8; 0: f32 */
@@ -32,8 +33,8 @@ typedef struct ctrt_image_options {
     /* Of image files. reduce_depth: values of 16 bits are read with 8; without it they are CTRT_ERR_NOT_SUPPORTED.
      * exif_orientation: images are turned upright by the Exif data of JPEG and PNG files. */
     bool reduce_depth, exif_orientation;
-    int64_t reserved[3];                /* 0 */
 } ctrt_image_options;
+#define CTRT_IMAGE_OPTIONS CTRT_SIZED_(ctrt_image_options)
 
 /* ctrt_read_image (ctrt/transforms.h) with options: channels, reduce_depth and exif_orientation; the others must be
  * 0. */
@@ -67,14 +68,15 @@ CTRT_API const char *ctrt_image_folder_path(const ctrt_dataset *dataset, int64_t
 /* ---- tables and arrays ------------------------------------------------------------------------------------------- */
 
 typedef struct ctrt_csv_options {
+    size_t size;
     char separator;                     /* between columns; 0: ',' */
     bool header;                        /* the first line has names, and is skipped */
     int label;                          /* the column with the label: 1 is the first, -1 the last; 0: none */
     bool label_float;                   /* the label is f32 instead of i64 */
     bool label_classes;                 /* labels are texts; "y" is the place of the label among all of them, sorted */
     bool missing_nan;                   /* empty cells and NA, N/A, NULL, null, None, ? are NaN; else they are errors */
-    int64_t reserved[4];                /* 0 */
 } ctrt_csv_options;
+#define CTRT_CSV_OPTIONS CTRT_SIZED_(ctrt_csv_options)
 
 /* A text file of numbers, one sample per line, which is read into memory. Fields: "x", f32 (columns without the
  * label), and, if a label was chosen, "y", i64 () or f32 (). Numbers are as strtod reads them in the C locale. Cells
@@ -104,6 +106,7 @@ CTRT_API ctrt_status ctrt_safetensors_dataset(ctrt_dataset **out, const char *pa
 /* ---- text -------------------------------------------------------------------------------------------------------- */
 
 typedef struct ctrt_tokens_options {
+    size_t size;
     int bytes;                          /* of a token: 2 or 4, unsigned, little-endian; 0: as the header says, else 2 */
     int64_t length;                     /* tokens of a window; required */
     bool random;                        /* windows at random positions */
@@ -111,8 +114,8 @@ typedef struct ctrt_tokens_options {
     int64_t stride;                     /* between windows that are not random; 0: `length` */
     int64_t samples;                    /* random windows of an epoch; 0: as many as fit side by side */
     int64_t vocabulary;                 /* tokens must be less than this; 0: not checked */
-    int64_t reserved[4];                /* 0 */
 } ctrt_tokens_options;
+#define CTRT_TOKENS_OPTIONS CTRT_SIZED_(ctrt_tokens_options)
 
 /* A file of tokens, mapped into memory: without header, with that of llm.c (GPT-2 and Llama 3), or an array of integers
  * of numpy.save. Fields: "x" and "y", i64 (length): a window of the file, and the same window one token later.

@@ -55,6 +55,7 @@ CTRT_API ctrt_status ctrt_device_list(ctrt_device_spec *out, size_t index);
 
 /* Properties of a device. Unknown values are 0, -1 or "". */
 typedef struct ctrt_device_properties {
+    size_t size;
     char name[128], uuid[64], pci[32];
     uint64_t total_memory;              /* bytes */
     int compute_major, compute_minor;
@@ -70,6 +71,7 @@ typedef struct ctrt_device_properties {
     ctrt_dtype matrix_dtype;            /* Precision in which f32 matrix products and convolutions multiply:
                                          * CTRT_F32, or a lower one. */
 } ctrt_device_properties;
+#define CTRT_DEVICE_PROPERTIES CTRT_SIZED_(ctrt_device_properties)
 
 /* Writes the properties of device `name` without opening it. CTRT_ERR_NO_DEVICE if the index is out of range. */
 CTRT_API ctrt_status ctrt_device_get_properties(ctrt_device_properties *out, const char *name);
@@ -124,6 +126,7 @@ CTRT_API ctrt_status ctrt_default_device(ctrt_device **out);
 
 /* Utilization of a device. Unknown values are -1, or 0 for sizes in bytes. */
 typedef struct ctrt_usage {
+    size_t size;
     int busy, memory_busy;              /* percent of the last sampling period in which kernels ran, and in which
                                          * memory was read or written */
     uint64_t total_memory, used_memory, free_memory;
@@ -132,6 +135,7 @@ typedef struct ctrt_usage {
     int clock_khz;
     int processes;                      /* number of processes that have memory on the device */
 } ctrt_usage;
+#define CTRT_USAGE CTRT_SIZED_(ctrt_usage)
 
 /* Writes the utilization of device `name` ("cuda:1"), which need not be open. CTRT_ERR_NOT_SUPPORTED, with the
  * reason, if its backend does not report it. */
@@ -142,6 +146,7 @@ typedef struct ctrt_process {
     int64_t pid;                        /* in this process's PID namespace; in containers often the host's */
     uint64_t memory;                    /* bytes of the device; UINT64_MAX: unknown */
     char name[32];                      /* program name; "": unknown */
+    uint64_t reserved[3];               /* 0 */
 } ctrt_process;
 
 /* Writes the processes that have memory on device `name` to list[capacity], those with most memory first. *count
@@ -167,9 +172,10 @@ typedef enum ctrt_pick_order {          /* order of preference among the free de
     CTRT_PICK_MEMORY                    /* smallest fraction of its memory in use */
 } ctrt_pick_order;
 
-/* Criteria of ctrt_pick_devices. 0 selects the default in brackets; CTRT_ZERO stands for the number 0. */
+/* Criteria of ctrt_pick_devices; the defaults are in brackets. */
 typedef struct ctrt_pick_options {
-    const char *type;                   /* [the best accelerator's] */
+    size_t initialized;                 /* the size; CTRT_PICK_OPTIONS sets it */
+    const char *type;                   /* NULL: the best accelerator's */
     ctrt_pick_order order;
     double max_load, max_memory;        /* fractions; a device is free only below both [0.5] */
     uint64_t min_free;                  /* bytes of free memory required */
@@ -179,6 +185,7 @@ typedef struct ctrt_pick_options {
     int attempts;                       /* number of times that the devices are examined [1] */
     double interval;                    /* seconds between attempts [900] */
 } ctrt_pick_options;
+#define CTRT_PICK_OPTIONS { sizeof(ctrt_pick_options), 0, CTRT_PICK_FIRST, 0.5, 0.5, 0, false, 0, 0, 1, 900 }
 
 /* Selects up to `capacity` free devices and writes their names to `list` and their number to *count. `options` NULL:
  * all defaults. CTRT_ERR_NOT_FOUND, with the load of each device in the message, if none is free. Reserves nothing:
@@ -188,11 +195,13 @@ CTRT_API ctrt_status ctrt_pick_devices(ctrt_device_spec *list, size_t *count, si
 
 /* Interconnect between two devices of one type, as the first one reports it. Unknown values are -1 or "". */
 typedef struct ctrt_link {
+    size_t size;
     int direct;                         /* 1: peer-to-peer copies; 0: copies through host memory; -1: unknown, or of
                                          * different types */
     int links;                          /* NVLinks between the two; 0: none, or through switches */
     char kind[32];                      /* "NVLink", "PCI switch", "host bridge", "system", ... */
 } ctrt_link;
+#define CTRT_LINK CTRT_SIZED_(ctrt_link)
 
 /* Writes the link from device `name` to `peer`. Opens no device. If both devices are open and the backend reports a
  * direct link, the link is tested once by copying 4 KiB, as before the first copy between them; a link that corrupts
@@ -203,6 +212,7 @@ CTRT_API ctrt_status ctrt_device_get_link(ctrt_link *out, const char *name, cons
 
 /* State of one plugin file or component. The strings are valid until the process ends. */
 typedef struct ctrt_plugin_info {
+    size_t size;
     const char *file;                   /* path; "" for a name without a file */
     const char *plugin, *version;       /* from the plugin; "" if the file could not be queried */
     const char *kind, *component;       /* "backend", "cpu"; "" if the file was refused */
@@ -210,6 +220,7 @@ typedef struct ctrt_plugin_info {
     const char *reason;                 /* explanation; "" if there is no problem */
     int score;
 } ctrt_plugin_info;
+#define CTRT_PLUGIN_INFO CTRT_SIZED_(ctrt_plugin_info)
 
 /* Writes the `index`-th component or refused file of all plugin files. Opens every plugin file found, but
  * initialises none. CTRT_ERR_NOT_FOUND past the last one. */

@@ -52,6 +52,7 @@ typedef struct ctrt_host_memory_stats {
  * The policy maintains the per-pool peaks of segments and inactive_split. A third-party policy that cannot reset
  * them (ctrt_memory_policy.reset_peaks) keeps them. */
 typedef struct ctrt_memory_stats {
+    size_t size;
     ctrt_stat allocation[CTRT_POOLS], segment[CTRT_POOLS], active[CTRT_POOLS],
         inactive_split[CTRT_POOLS];
     ctrt_stat allocated_bytes[CTRT_POOLS], reserved_bytes[CTRT_POOLS],
@@ -69,6 +70,7 @@ typedef struct ctrt_memory_stats {
      * moved back, or freed there. */
     ctrt_stat spilled, spilled_bytes;
 } ctrt_memory_stats;
+#define CTRT_MEMORY_STATS CTRT_SIZED_(ctrt_memory_stats)
 /* Writes all statistics of `device` to *out. */
 CTRT_API ctrt_status ctrt_memory_get_stats(ctrt_memory_stats *out, ctrt_device *device);
 
@@ -91,9 +93,11 @@ CTRT_API ctrt_status ctrt_memory_summary_json(char **out, ctrt_device *device);
  * has its own exact peaks. Scopes add no cost to allocations. */
 typedef struct ctrt_memory_scope ctrt_memory_scope;
 typedef struct ctrt_memory_peaks {
+    size_t size;
     uint64_t allocated_bytes, requested_bytes, reserved_bytes, allocations;     /* peaks */
     uint64_t allocated_before;          /* bytes that were allocated when the scope began */
 } ctrt_memory_peaks;
+#define CTRT_MEMORY_PEAKS CTRT_SIZED_(ctrt_memory_peaks)
 /* Begins a scope on `device`. *out (NULL or a scope, which is then ended, by the assignment rule) becomes the new
  * scope. CTRT_ERR_OUT_OF_MEMORY if the host is out of memory. */
 CTRT_API ctrt_status ctrt_memory_scope_begin(ctrt_memory_scope **out, ctrt_device *device);
@@ -155,6 +159,7 @@ CTRT_API ctrt_status ctrt_memory_annotate(ctrt_device *device, const char *text)
 typedef struct ctrt_memory_owner {
     const char *label, *op;             /* "" if unknown; valid until the process ends */
     uint64_t bytes, requested, blocks;
+    uint64_t reserved[3];               /* 0 */
 } ctrt_memory_owner;
 /* Writes the owners, largest first, to a new array of *count elements, which the caller frees with free(). Their
  * bytes add up to ctrt_memory_allocated; blocks that were not recorded have the label "(not watched)". */
@@ -211,7 +216,7 @@ CTRT_API ctrt_status ctrt_shutdown(void);
  * peak of the real step, exact to the byte:
  *
  *     ctrt_dry_run *run = NULL;
- *     ctrt_memory_prediction found;
+ *     ctrt_memory_prediction found = CTRT_MEMORY_PREDICTION;
  *     CTRT_TRY(ctrt_dry_run_begin(&run, device));
  *     status = step(...);                              // forward, backward, optimizer: the same code
  *     CTRT_TRY(ctrt_dry_run_end(&found, &run));
@@ -243,6 +248,7 @@ CTRT_API ctrt_status ctrt_shutdown(void);
  * ctrt_dry_run_end returns CTRT_ERR_FORKED for them. */
 typedef struct ctrt_dry_run ctrt_dry_run;
 typedef struct ctrt_memory_prediction {
+    size_t size;
     uint64_t peak_allocated, peak_requested, peak_reserved;     /* as ctrt_memory_max_allocated and _max_reserved
                                                                  * after the step */
     uint64_t allocated_before, allocated_after, reserved_before, reserved_after;
@@ -254,6 +260,7 @@ typedef struct ctrt_memory_prediction {
     uint64_t failed_bytes;              /* the first request that does not fit, and its op and label */
     const char *failed_op, *failed_label;
 } ctrt_memory_prediction;
+#define CTRT_MEMORY_PREDICTION CTRT_SIZED_(ctrt_memory_prediction)
 /* Begins a dry run on `device`. *out (NULL, or a dry run, which is then ended, by the assignment rule) becomes the new
  * dry run. CTRT_ERR_STATE if a dry run or a capture runs on the device, CTRT_ERR_OUT_OF_MEMORY if the host is out of
  * memory. */

@@ -177,17 +177,21 @@ CTRT_API ctrt_status ctrt_linear(ctrt_tensor **out, ctrt_tensor *x, ctrt_tensor 
 /* Cross-correlation of x [N, C, H, W] with weight [O, C/groups, kh, kw], plus bias [O] (may be NULL). Pairs are
  * {vertical, horizontal}. `options` NULL: stride 1, padding 0, dilation 1, groups 1. */
 typedef struct ctrt_conv2d_options {
+    size_t size;
     int64_t stride[2], padding[2], dilation[2], groups;     /* 0: the default; stride, padding, dilation at most
                                                              * INT32_MAX */
 } ctrt_conv2d_options;
+#define CTRT_CONV2D_OPTIONS CTRT_SIZED_(ctrt_conv2d_options)
 CTRT_API ctrt_status ctrt_conv2d(ctrt_tensor **out, ctrt_tensor *x, ctrt_tensor *weight, ctrt_tensor *bias,
                                  const ctrt_conv2d_options *options);
 /* Maximum of each window; NaN if the window has a NaN. A stride of 0 means the kernel's size. `indices` (may be
  * NULL): i64, h*W+w of the input plane; -1, with the lowest value as maximum, for a window whose (dilated) elements
  * are all in the padding. */
 typedef struct ctrt_pool2d_options {
+    size_t size;
     int64_t kernel[2], stride[2], padding[2], dilation[2];  /* each at most INT32_MAX */
 } ctrt_pool2d_options;
+#define CTRT_POOL2D_OPTIONS CTRT_SIZED_(ctrt_pool2d_options)
 CTRT_API ctrt_status ctrt_max_pool2d(ctrt_tensor **out, ctrt_tensor **indices, ctrt_tensor *x,
                                      const ctrt_pool2d_options *options);
 
@@ -200,12 +204,14 @@ typedef enum ctrt_reduction { CTRT_REDUCE_MEAN, CTRT_REDUCE_SUM, CTRT_REDUCE_NON
 /* Cross entropy of logits [N, C] or [N, C, d1...] and class indices [N] or [N, d1...] (i64), as
  * torch.nn.functional.cross_entropy. */
 typedef struct ctrt_cross_entropy_options {
+    size_t size;
     ctrt_tensor *weight;                /* [C], or NULL */
     bool has_ignore_index;              /* false: ignore_index is -100 */
     int64_t ignore_index;
     double label_smoothing;
     ctrt_reduction reduction;
 } ctrt_cross_entropy_options;
+#define CTRT_CROSS_ENTROPY_OPTIONS CTRT_SIZED_(ctrt_cross_entropy_options)
 CTRT_API ctrt_status ctrt_cross_entropy(ctrt_tensor **out, ctrt_tensor *logits, ctrt_tensor *target,
                                         const ctrt_cross_entropy_options *options);
 /* sum / weight, for losses whose divisor depends on the data: a masked loss, a mean over tokens that are not padding.

@@ -28,7 +28,7 @@ typedef struct ctrt_optimizer ctrt_optimizer;
 
 /* Stochastic gradient descent, with momentum as Sutskever et al. (2013) describe it. */
 typedef struct ctrt_sgd_options {
-    size_t size;
+    size_t initialized;                 /* the size; CTRT_SGD_OPTIONS sets it */
     double lr;                          /* 1e-3 */
     double momentum, dampening, weight_decay;
     bool nesterov;                      /* requires momentum > 0 and dampening 0 */
@@ -38,7 +38,7 @@ typedef struct ctrt_sgd_options {
 
 /* Adam (Kingma and Ba 2015). */
 typedef struct ctrt_adam_options {
-    size_t size;
+    size_t initialized;                 /* the size; CTRT_ADAM_OPTIONS sets it */
     double lr;                          /* 1e-3 */
     double beta1, beta2;                /* 0.9, 0.999 */
     double epsilon;                     /* 1e-8 */
@@ -50,7 +50,7 @@ typedef struct ctrt_adam_options {
 
 /* AdamW (Loshchilov and Hutter 2019): Adam with decoupled weight decay. */
 typedef struct ctrt_adamw_options {
-    size_t size;
+    size_t initialized;                 /* the size; CTRT_ADAMW_OPTIONS sets it */
     double lr;                          /* 1e-3 */
     double beta1, beta2;                /* 0.9, 0.999 */
     double epsilon;                     /* 1e-8 */
@@ -62,7 +62,7 @@ typedef struct ctrt_adamw_options {
 
 /* RMSprop (Tieleman and Hinton 2012); `centered` divides by the estimated standard deviation (Graves 2013). */
 typedef struct ctrt_rmsprop_options {
-    size_t size;
+    size_t initialized;                 /* the size; CTRT_RMSPROP_OPTIONS sets it */
     double lr;                          /* 1e-2 */
     double alpha;                       /* 0.99 */
     double epsilon;                     /* 1e-8 */
@@ -73,7 +73,7 @@ typedef struct ctrt_rmsprop_options {
 
 /* Adagrad (Duchi et al. 2011). The rate of step t is lr / (1 + (t - 1) lr_decay). */
 typedef struct ctrt_adagrad_options {
-    size_t size;
+    size_t initialized;                 /* the size; CTRT_ADAGRAD_OPTIONS sets it */
     double lr;                          /* 1e-2 */
     double lr_decay, weight_decay;
     double initial_accumulator_value;   /* the sum of squares before the first step */
@@ -84,7 +84,7 @@ typedef struct ctrt_adagrad_options {
 
 /* NAdam (Dozat 2016): Adam with Nesterov momentum. */
 typedef struct ctrt_nadam_options {
-    size_t size;
+    size_t initialized;                 /* the size; CTRT_NADAM_OPTIONS sets it */
     double lr;                          /* 2e-3 */
     double beta1, beta2;                /* 0.9, 0.999 */
     double epsilon;                     /* 1e-8 */

@@ -67,11 +67,12 @@ typedef enum ctrt_chunk_rule {
 } ctrt_chunk_rule;
 
 typedef struct ctrt_scatter_options {
+    size_t size;
     ctrt_chunk_rule rule;
     const double *weights;              /* NULL, or n positive numbers: pieces are proportional to them (largest
                                          * remainders), so that a slower device gets less; `rule` is ignored */
-    uint64_t reserved[2];               /* 0 */
 } ctrt_scatter_options;
+#define CTRT_SCATTER_OPTIONS CTRT_SIZED_(ctrt_scatter_options)
 
 /* Writes the sizes of the pieces to sizes[n] and their number to *count. No piece is empty, so with size < n there are
  * `size` pieces, and with weights a device whose share rounds to 0 gets 1 from the largest piece; size 0 is one empty

@@ -2,7 +2,9 @@
 /* ctrt/progress.h: a progress bar for any loop.
  *
  *     CTRT_AUTO(progress) bar = NULL;
- *     CTRT_TRY(ctrt_progress_new(&bar, steps, &(ctrt_progress_options){ .name = "train", .unit = "images" }));
+ *     ctrt_progress_options options = CTRT_PROGRESS_OPTIONS;
+ *     options.unit = "images";
+ *     CTRT_TRY(ctrt_progress_new(&bar, steps, &options));
  *     for (int64_t step = 0; step < steps; step++) {
  *         ...
  *         ctrt_progress_note(bar, "loss %.4f", loss);
@@ -29,16 +31,16 @@ CTRT_BEGIN_DECLS
 
 typedef struct ctrt_progress ctrt_progress;
 
-/* All members may be 0. */
 typedef struct ctrt_progress_options {
+    size_t initialized;                 /* the size; CTRT_PROGRESS_OPTIONS sets it */
     const char *name;                   /* written before the bar; copied; NULL: nothing */
     const char *unit;                   /* what is counted, for the rate: "images"; copied; NULL: "it" */
-    int64_t scale;                      /* units per step, for the rate: the batch size if steps are batches; 0: 1 */
-    double interval;                    /* seconds between two writes; 0: 0.1 on a terminal, else 10; CTRT_ZERO: none */
-    int fd;                             /* file descriptor that is written to; 0: 2, the standard error output */
+    int64_t scale;                      /* units per step, for the rate: the batch size if steps are batches [1] */
+    double interval;                    /* seconds between two writes; negative [-1]: 0.1 on a terminal, else 10 */
+    int fd;                             /* file descriptor that is written to [2] */
     bool silent;                        /* writes nothing, for example on all ranks but the first */
-    int64_t reserved[4];                /* 0 */
 } ctrt_progress_options;
+#define CTRT_PROGRESS_OPTIONS { sizeof(ctrt_progress_options), 0, 0, 1, -1, 2, false }
 
 /* Creates a bar over `total` steps; 0: unknown, then it shows neither the bar itself nor the time left. The time begins
  * now. `options` NULL: the defaults. On success *out owns the bar (assignment rule of ctrt/base.h).

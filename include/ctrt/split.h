@@ -32,6 +32,7 @@ typedef struct ctrt_split ctrt_split;
 
 /* 0 selects the default in the comment. */
 typedef struct ctrt_split_options {
+    size_t size;
     int64_t pieces;                     /* number of pieces of the first step; 0: 1 */
     int64_t most_pieces;                /* fail if more pieces are needed; 0: as many as there are rows */
     int64_t grow_after;                 /* try half as many pieces after this many successful steps; each failed
@@ -40,11 +41,14 @@ typedef struct ctrt_split_options {
                                          * bits do not depend on the device's memory; no smaller pieces are tried;
                                          * 0: off */
 } ctrt_split_options;
+#define CTRT_SPLIT_OPTIONS CTRT_SIZED_(ctrt_split_options)
 
 typedef struct ctrt_split_result {
+    size_t size;
     int64_t pieces;                     /* number of pieces of the successful attempt */
     int64_t failures;                   /* attempts that ran out of memory */
 } ctrt_split_result;
+#define CTRT_SPLIT_RESULT CTRT_SIZED_(ctrt_split_result)
 
 /* Runs the rows from..to-1 of the batch forward and backward, with the loss multiplied by `weight`. `weight` is
  * (to - from) / batch, which is right for losses that are means over rows; ignore it if the loss is a sum. If it is a

@@ -58,11 +58,13 @@ CTRT_API ctrt_status ctrt_image_random_hflip(ctrt_image *view, const ctrt_image 
 CTRT_API ctrt_status ctrt_image_random_vflip(ctrt_image *view, const ctrt_image *image, double p,
                                              ctrt_sample_random *random);
 
-/* Limits of a random part of an image. 0: the default. */
+/* Limits of a random part of an image. */
 typedef struct ctrt_random_crop_options {
-    double scale[2];                    /* smallest and largest part of the area; default 0.08, 1 */
-    double ratio[2];                    /* smallest and largest ratio of width to height; default 3/4, 4/3 */
+    size_t initialized;                 /* the size; CTRT_RANDOM_CROP_OPTIONS sets it */
+    double scale[2];                    /* smallest and largest part of the area [0.08, 1] */
+    double ratio[2];                    /* smallest and largest ratio of width to height [3/4, 4/3] */
 } ctrt_random_crop_options;
+#define CTRT_RANDOM_CROP_OPTIONS { sizeof(ctrt_random_crop_options), { 0.08, 1 }, { 3.0 / 4, 4.0 / 3 } }
 
 /* Makes *view a part of random size, ratio and place: torchvision's RandomResizedCrop without its resize, which
  * ctrt_image_resize does. `options` NULL: the defaults. */

@@ -56,7 +56,8 @@ REFERENCE(conv)
 
 CALL(conv)
 {
-    ctrt_conv2d_options options = { { v->n[0], v->n[1] }, { v->n[2], v->n[3] }, { v->n[4], v->n[5] }, v->n[6] };
+    ctrt_conv2d_options options = { sizeof options, { v->n[0], v->n[1] }, { v->n[2], v->n[3] }, { v->n[4], v->n[5] },
+                                    v->n[6] };
     return ctrt_conv2d(out, in[0], in[1], in[2], &options);
 }
 
@@ -103,7 +104,8 @@ REFERENCE(pool)
 CALL(pool)
 {
     ctrt_pool2d_options options = {
-        { (int64_t)v->x[0], (int64_t)v->x[1] }, { v->n[0], v->n[1] }, { v->n[2], v->n[3] }, { v->n[4], v->n[5] }
+        sizeof options, { (int64_t)v->x[0], (int64_t)v->x[1] }, { v->n[0], v->n[1] }, { v->n[2], v->n[3] }, { v->n[4],
+                                                                                                              v->n[5] }
     };
     return ctrt_max_pool2d(&out[0], &out[1], in[0], &options);
 }

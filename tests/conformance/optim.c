@@ -14,9 +14,9 @@ struct recipe {
     ctrt_adamw_options adamw;
 };
 
-#define SGD .size = sizeof(ctrt_sgd_options)
+#define SGD .initialized = sizeof(ctrt_sgd_options)
 #define ADAMW(rate, negated)                                                                                \
-    { .size = sizeof(ctrt_adamw_options), .lr = rate, .beta1 = 0.9, .beta2 = 0.999, .epsilon = 1e-8,        \
+    { .initialized = sizeof(ctrt_adamw_options), .lr = rate, .beta1 = 0.9, .beta2 = 0.999, .epsilon = 1e-8,        \
       .maximize = negated }
 
 static const struct recipe recipes[] = {
@@ -29,7 +29,7 @@ static const struct recipe recipes[] = {
     { .name = "adamw", .adam = true, .adamw = ADAMW(0.01, false) },
     { .name = "adamw, decay",
       .adam = true,
-      .adamw = { .size = sizeof(ctrt_adamw_options), .lr = 0.01, .beta1 = 0.8, .beta2 = 0.95, .epsilon = 1e-3,
+      .adamw = { .initialized = sizeof(ctrt_adamw_options), .lr = 0.01, .beta1 = 0.8, .beta2 = 0.95, .epsilon = 1e-3,
                  .weight_decay = 0.1 } },
     /* Gradients whose squares underflow in f16. */
     { .name = "adamw, small gradients", .adam = true,
@@ -64,7 +64,7 @@ static bool scaled_step(struct run *run, ctrt_grad_scaler *scaler, ctrt_optimize
                         int row)
 {
     CTRT_AUTO(tensor) one = NULL;
-    ctrt_grad_scaler_state state;
+    ctrt_grad_scaler_state state = CTRT_GRAD_SCALER_STATE;
     int64_t skipped = 0, in_a_row = 0;
     if (!check_ok(run, ctrt_ones(&one, CTRT_SHAPE(1), CTRT_F32, run->device), "a loss")
         || !check_ok(run, ctrt_grad_scaler_scale(&one, scaler, one), "scale")
@@ -120,7 +120,7 @@ static bool take_steps(struct run *run, const struct recipe *recipe, ctrt_optimi
 /* The third parameter makes a list that no vector divides. */
 static void check_recipe(struct run *run, const struct recipe *recipe)
 {
-    static const ctrt_grad_scaler_options options = { .init_scale = 1024, .growth_factor = 4, .growth_interval = 2 };
+    static const ctrt_grad_scaler_options options = { sizeof options, 1024, 4, 0.5, 2, false, false, 0, 0 };
     CTRT_AUTO(optimizer) optimizer = NULL;
     CTRT_AUTO(grad_scaler) scaler = NULL;
     ctrt_tensor *p[PARAMETERS] = { NULL };

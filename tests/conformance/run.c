@@ -268,7 +268,7 @@ int conformance_run(const struct conformance_options *options, struct conformanc
         fprintf(stderr, "conformance: %s\n", ctrt_error_message());
         return 2;
     }
-    ctrt_device_properties properties;
+    ctrt_device_properties properties = CTRT_DEVICE_PROPERTIES;
     run.matrices = ctrt_device_get_properties(&properties, ctrt_device_name(run.device)) == CTRT_OK
     ? properties.matrix_dtype : CTRT_F32;
     if (!options->list)

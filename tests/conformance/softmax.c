@@ -130,7 +130,7 @@ REFERENCE(entropy)
 CALL(entropy)
 {
     ctrt_cross_entropy_options options = {
-        .weight = in[2],
+        .size = sizeof(ctrt_cross_entropy_options), .weight = in[2],
         .has_ignore_index = v->n[1] != 0,
         .ignore_index = v->n[1] - 1,
         .label_smoothing = v->x[0],
@@ -167,7 +167,8 @@ static void check_height(struct run *run)
             grad.f[row * h->classes + c] = (c ? 1 : rest) / exp(log_sum) - share;
         }
     }
-    const ctrt_cross_entropy_options options = { .label_smoothing = h->smoothing, .reduction = CTRT_REDUCE_SUM };
+    const ctrt_cross_entropy_options options = { .size = sizeof(ctrt_cross_entropy_options),
+                                                 .label_smoothing = h->smoothing, .reduction = CTRT_REDUCE_SUM };
     if (upload(run, &logits, &x, true) && upload(run, &index, &target, false)
         && check_call(run, ctrt_cross_entropy(&y, logits, index, &options), dtype, "the call")
         && check_ok(run, ctrt_grad(&dx, y, &logits, 1, NULL, false, false, false), "backward")) {

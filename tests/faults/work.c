@@ -26,7 +26,7 @@ static ctrt_status add_sum(double *result, ctrt_tensor *x)
 static ctrt_status devices(double *result)
 {
     ctrt_device *device = NULL;
-    ctrt_device_properties properties;
+    ctrt_device_properties properties = CTRT_DEVICE_PROPERTIES;
     uint64_t unused = 0, total = 0;
     TRY(ctrt_device_get(&device, NULL), ctrt_device_get_properties(&properties, ctrt_device_name(device)),
         ctrt_device_memory_info(device, &unused, &total));
@@ -36,7 +36,7 @@ static ctrt_status devices(double *result)
 
 static ctrt_status plugins(double *result)
 {
-    ctrt_plugin_info info;
+    ctrt_plugin_info info = CTRT_PLUGIN_INFO;
     size_t index = 0;
     ctrt_status status;
     while ((status = ctrt_plugin_list(&info, index)) == CTRT_OK)
@@ -88,7 +88,7 @@ static ctrt_status network(ctrt_module **out)
 {
     return ctrt_sequential_new(out, CTRT_MODULES(
         CTRT_NEW(conv2d, 1, 4, 3, 3, NULL, false, NULL), CTRT_NEW(batch_norm2d, 4, 0, 0, true, NULL), CTRT_NEW(relu),
-        CTRT_NEW(max_pool2d, &(ctrt_pool2d_options){ .kernel = { 2, 2 } }), CTRT_NEW(flatten, 1, -1),
+        CTRT_NEW(max_pool2d, &CTRT_WITH(ctrt_pool2d_options, .kernel = { 2, 2 })), CTRT_NEW(flatten, 1, -1),
         CTRT_NEW(linear, 36, 8, true, NULL), CTRT_NEW(layer_norm, CTRT_SHAPE(8), 0, true, NULL),
             CTRT_NEW(dropout, 0.25),
         CTRT_NEW(linear, 8, 3, true, NULL)));
@@ -195,7 +195,7 @@ static ctrt_status on_streams(double *result, ctrt_device *device, ctrt_stream *
 static ctrt_status streams(double *result)
 {
     ctrt_device *device = NULL;
-    ctrt_device_properties properties;
+    ctrt_device_properties properties = CTRT_DEVICE_PROPERTIES;
     CTRT_AUTO(stream) stream = NULL;
     TRY(ctrt_device_get(&device, NULL), ctrt_device_get_properties(&properties, ctrt_device_name(device)));
     if (!properties.asynchronous)

@@ -102,7 +102,7 @@ static ctrt_status halt(int rank, char *key)
 
 static ctrt_status processors(double *out)
 {
-    ctrt_device_properties properties;
+    ctrt_device_properties properties = CTRT_DEVICE_PROPERTIES;
     CTRT_TRY(ctrt_device_get_properties(&properties, "cpu"));
     *out = properties.processors;
     return CTRT_OK;

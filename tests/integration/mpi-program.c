@@ -379,7 +379,7 @@ int main(int argc, char **argv)
     void *library = strcmp(part->name, "own") == 0 ? own_mpi() : NULL;
     CHECK(part->forbidden == 0 || forbid(part->forbidden), "seccomp: %s", strerror(errno));
     exact_values = true;                /* reductions may be in any order */
-    REQUIRE(ctrt_comm_new(&comm, &(ctrt_comm_options){ .timeout = part->timeout }) == CTRT_OK, "%s",
+    REQUIRE(ctrt_comm_new(&comm, &CTRT_WITH(ctrt_comm_options, .timeout = part->timeout)) == CTRT_OK, "%s",
             ctrt_error_message());
     device = ctrt_comm_device(comm);
     CHECK_OK(ctrt_stream_new(&other, device, 0));

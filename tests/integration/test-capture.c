@@ -2,6 +2,7 @@
 /* test-capture DEVICE: graph capture and replay on a device: bitwise equal to eager steps, memory, errors, streams. */
 #include <math.h>
 
+#include "../options.h"
 #include "calls.h"
 #include "sims.h"
 #include "dryrun_models.h"
@@ -317,7 +318,7 @@ struct scaled {
 static struct scaled scaled_new(enum optimizer_kind kind)
 {
     struct scaled s = { NULL };
-    OK(ctrt_grad_scaler_new(&s.scaler, &(ctrt_grad_scaler_options){ .growth_interval = 3 }),
+    OK(ctrt_grad_scaler_new(&s.scaler, SCALER(.growth_interval = 3)),
        training_optimizer(&s.optimizer, NULL, kind), ctrt_full(&s.p, CTRT_SHAPE(3), ctrt_float(1), CTRT_F32, device),
        ctrt_zeros(&s.g, CTRT_SHAPE(3), CTRT_F32, device), ctrt_optimizer_add(s.optimizer, &s.p, 1));
     return s;
@@ -353,7 +354,7 @@ TEST(test_scaler, "the device skips replayed steps with inf; scale, parameters a
     EACH(kind, kinds) {
         struct scaled a = scaled_new(*kind), b = scaled_new(*kind);
         CTRT_AUTO(graph) graph = NULL;
-        ctrt_grad_scaler_state eager = { 0 }, replayed = { 0 };
+        ctrt_grad_scaler_state eager = CTRT_GRAD_SCALER_STATE, replayed = CTRT_GRAD_SCALER_STATE;
         ctrt_tensor *states[CTRT_OPTIMIZER_STATES];
         int64_t steps = 0;
         double want[3];

@@ -68,8 +68,9 @@ static ctrt_status mlp_new(ctrt_module **out, ctrt_device *device)
 
 static ctrt_status cnn_new(ctrt_module **out, ctrt_device *device)
 {
-    const ctrt_conv2d_options same = { .padding = { 1, 1 } }, halving = { .stride = { 2, 2 }, .padding = { 1, 1 } };
-    const ctrt_pool2d_options pool = { .kernel = { 2, 2 } };
+    const ctrt_conv2d_options same = CTRT_WITH(ctrt_conv2d_options, .padding = { 1, 1 });
+    const ctrt_conv2d_options halving = CTRT_WITH(ctrt_conv2d_options, .stride = { 2, 2 }, .padding = { 1, 1 });
+    const ctrt_pool2d_options pool = { .size = sizeof(ctrt_pool2d_options), .kernel = { 2, 2 } };
     return ctrt_sequential_new(out, CTRT_MODULES(
         CTRT_NEW(conv2d, 1, 8, 3, 3, &same, false, device), CTRT_NEW(batch_norm2d, 8, 0, 0, true, device),
             CTRT_NEW(relu),

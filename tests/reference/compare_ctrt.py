@@ -56,15 +56,24 @@ class Modules(c.Structure):
     _fields_ = [("modules", c.c_void_p), ("count", c.c_int)]
 
 
-class Conv2dOptions(c.Structure):
+class Options(c.Structure):
+    """A struct of options: its first member, which the subclasses do not list, is its size."""
+
+    _fields_ = [("size", c.c_size_t)]
+
+    def __init__(self, *members, **named):
+        super().__init__(c.sizeof(self), *members, **named)
+
+
+class Conv2dOptions(Options):
     _fields_ = [(name, c.c_int64 * 2) for name in ("stride", "padding", "dilation")] + [("groups", c.c_int64)]
 
 
-class Pool2dOptions(c.Structure):
+class Pool2dOptions(Options):
     _fields_ = [(name, c.c_int64 * 2) for name in ("kernel", "stride", "padding", "dilation")]
 
 
-class CrossEntropyOptions(c.Structure):
+class CrossEntropyOptions(Options):
     _fields_ = [
         ("weight", c.c_void_p),
         ("has_ignore_index", c.c_bool),

@@ -3,12 +3,13 @@
 #include <math.h>
 #include <string.h>
 
+#include "../options.h"
 #include "bad-input.h"
 
 static void base(void)
 {
     int64_t value = 0;
-    ctrt_param_info info;
+    ctrt_param_info info = CTRT_PARAM_INFO;
     /* test-base checks what these return. */
     FINE(ctrt_status_string((ctrt_status)12345) != NULL,
         ctrt_fail(CTRT_ERR_IO, "%s", "words") == CTRT_ERR_IO && ctrt_error_message() != NULL,
@@ -32,8 +33,8 @@ static void base(void)
 static void device(void)
 {
     ctrt_device_spec spec = { "", 0 };
-    ctrt_device_properties properties;
-    ctrt_plugin_info plugin;
+    ctrt_device_properties properties = CTRT_DEVICE_PROPERTIES;
+    ctrt_plugin_info plugin = CTRT_PLUGIN_INFO;
     ctrt_device *device = NULL;
     char buffer[64];
     char long_name[4000] = "";
@@ -58,7 +59,7 @@ static void device(void)
     BAD(NOT_FOUND, ctrt_device_list(&spec, SIZE_MAX));
     BAD(NO_DEVICE, ctrt_device_get_properties(&properties, "quantum"),
         ctrt_device_get_properties(&properties, "fake:99"));
-    ctrt_usage usage;
+    ctrt_usage usage = CTRT_USAGE;
     BAD(INVALID_ARGUMENT, ctrt_device_get_usage(NULL, "cpu"));
     BAD(NO_DEVICE, ctrt_device_get_usage(&usage, "quantum"));
     size_t count = 0;
@@ -69,15 +70,15 @@ static void device(void)
     BAD(NO_DEVICE, ctrt_show_utilization(&table, "quantum", false));
     BAD(INVALID_ARGUMENT, ctrt_show_utilization(NULL, "cpu", false), ctrt_show_utilization(&table, long_name, true));
     FINE(table == NULL);
-    ctrt_pick_options pick = { .type = "cpu", .max_load = (double)NAN };
+    ctrt_pick_options pick = *PICK(.type = "cpu", .max_load = (double)NAN);
     NULL_IN2(ctrt_pick_devices, &spec, &count, 1, NULL);
     BAD(INVALID_ARGUMENT, ctrt_pick_devices(&spec, &count, 1, &pick));
-    pick = (ctrt_pick_options){ .type = "cpu", .interval = (double)INFINITY };
+    pick = *PICK(.type = "cpu", .interval = (double)INFINITY);
     BAD(INVALID_ARGUMENT, ctrt_pick_devices(&spec, &count, 1, &pick));
-    pick = (ctrt_pick_options){ .type = "quantum" };
+    pick = *PICK(.type = "quantum");
     BAD(NO_DEVICE, ctrt_pick_devices(&spec, &count, 1, &pick));
     FINE(count == 0);
-    ctrt_link link;
+    ctrt_link link = CTRT_LINK;
     BAD(INVALID_ARGUMENT, ctrt_device_get_link(NULL, "cpu", "cpu"));
     BAD(NO_DEVICE, ctrt_device_get_link(&link, "cpu", "quantum"), ctrt_device_get_link(&link, "fake:99", "cpu"));
     FINE(!strcmp(ctrt_device_name(NULL), "(null)"), ctrt_device_type(NULL) != NULL, ctrt_device_index(NULL) < 0);
@@ -119,7 +120,7 @@ static void memory_stats(void)
 static void memory_scopes_and_limits(void)
 {
     ctrt_memory_scope *scope = NULL;
-    ctrt_memory_peaks peaks;
+    ctrt_memory_peaks peaks = CTRT_MEMORY_PEAKS;
     BAD(INVALID_ARGUMENT, ctrt_memory_scope_begin(NULL, NULL), ctrt_memory_scope_read(&peaks, NULL),
         ctrt_memory_scope_end(&peaks, NULL), ctrt_memory_scope_end(&peaks, &scope));
     FINE((ctrt_memory_scope_release(NULL), ctrt_memory_scope_release(&scope), true),
@@ -162,7 +163,7 @@ static void memory_owners(void)
 
 static void memory(void)
 {
-    ctrt_memory_stats stats;
+    ctrt_memory_stats stats = CTRT_MEMORY_STATS;
     FINE(ctrt_memory_allocated(NULL) == ctrt_memory_allocated(p.cpu));          /* NULL is the default device */
     FINE(ctrt_memory_max_allocated(NULL) >= ctrt_memory_allocated(NULL),
         ctrt_memory_reserved(NULL) >= ctrt_memory_allocated(NULL),

@@ -40,14 +40,15 @@ static void bad_groups(ctrt_comm **comm)
     int joining = 7;
     ctrt_device *const device = p.cpu, *const none = NULL;
     char *json = NULL;
-    BAD(INVALID_ARGUMENT, ctrt_comm_new(NULL, NULL), ctrt_comm_new(bad, &(ctrt_comm_options){ .size = -1 }),
-        ctrt_comm_new(bad, &(ctrt_comm_options){ .rank = 2, .size = 2 }),
-        ctrt_comm_new(bad, &(ctrt_comm_options){ .timeout = -1 }));
-    BAD(NOT_FOUND, ctrt_comm_new(bad, &(ctrt_comm_options){ .engine = "pigeon" }));
+    BAD(INVALID_ARGUMENT, ctrt_comm_new(NULL, NULL), ctrt_comm_new(bad, &CTRT_WITH(ctrt_comm_options,
+                                                                                   .world_size = -1)),
+        ctrt_comm_new(bad, &CTRT_WITH(ctrt_comm_options, .rank = 2, .world_size = 2)),
+        ctrt_comm_new(bad, &CTRT_WITH(ctrt_comm_options, .timeout = -1)));
+    BAD(NOT_FOUND, ctrt_comm_new(bad, &CTRT_WITH(ctrt_comm_options, .engine = "pigeon")));
     BAD(INVALID_ARGUMENT, ctrt_comm_new_local(NULL, &device, 1, NULL), ctrt_comm_new_local(bad, NULL, 1, NULL),
         ctrt_comm_new_local(bad, &none, 1, NULL), ctrt_comm_new_local(bad, &device, 0, NULL),
         ctrt_comm_new_local(bad, &device, -1, NULL), ctrt_comm_new_local(bad, &device, 1 << 20, NULL),
-        ctrt_comm_new_local(bad, &device, 1, &(ctrt_comm_options){ .timeout = -1 }));
+        ctrt_comm_new_local(bad, &device, 1, &CTRT_WITH(ctrt_comm_options, .timeout = -1)));
     FINE(ctrt_comm_new_local(comm, &device, 1, NULL) == CTRT_OK);
     BAD(INVALID_ARGUMENT, ctrt_comm_split(NULL, *comm, 0, 0), ctrt_comm_split(bad, NULL, 0, 0));
     BAD(INVALID_ARGUMENT, ctrt_comm_shrink(NULL, *comm), ctrt_comm_shrink(bad, NULL), ctrt_comm_joining(NULL, *comm),

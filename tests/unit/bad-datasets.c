@@ -8,8 +8,9 @@ void bad_datasets(void)
     static const char *const names[] = { "a", NULL };
     static const char path[] = "/nowhere/file";
     const char *const paths[] = { path, NULL };
-    const ctrt_image_options options = { .height = 1, .width = 1 }, decode = { .channels = 1 };
-    const ctrt_tokens_options tokens = { .length = 1 };
+    const ctrt_image_options options = { .size = sizeof(ctrt_image_options), .height = 1,
+                                         .width = 1 }, decode = { .channels = 1 };
+    const ctrt_tokens_options tokens = { .size = sizeof(ctrt_tokens_options), .length = 1 };
     ctrt_dataset *d = NULL;
     NULL_IN2(ctrt_idx_dataset, &d, path, NULL, NULL);
     NULL_IN2(ctrt_cifar_dataset, &d, paths, 1, CTRT_CIFAR10, NULL);

@@ -109,7 +109,7 @@ static ctrt_module *module;             /* NULL before and after each bad call *
 
 static void constructors(void)
 {
-    ctrt_pool2d_options no_kernel = { { 0, 0 }, { 0, 0 }, { 0, 0 }, { 0, 0 } };
+    ctrt_pool2d_options no_kernel = CTRT_POOL2D_OPTIONS;
     FINE(ctrt_module_retain(NULL) == NULL, (ctrt_module_release(NULL), ctrt_module_release(&module), true));
     BAD(INVALID_ARGUMENT, ctrt_linear_new(NULL, 2, 3, true, NULL), ctrt_conv2d_new(NULL, 2, 3, 3, 3, NULL, true, NULL),
         ctrt_batch_norm1d_new(NULL, 3, 0, 0, true, NULL), ctrt_batch_norm2d_new(NULL, 3, 0, 0, true, NULL),
@@ -223,11 +223,11 @@ static void optimizers(void)
 static void scalers(void)
 {
     ctrt_grad_scaler *scaler = NULL;
-    ctrt_grad_scaler_state state = { 0 };
+    ctrt_grad_scaler_state state = CTRT_GRAD_SCALER_STATE;
     int64_t all = 0, row = 0;
     char text[8];
     BAD(INVALID_ARGUMENT, ctrt_grad_scaler_new(NULL, NULL),
-        ctrt_grad_scaler_new(&scaler, &(ctrt_grad_scaler_options){ .growth_factor = 0.5 }));
+        ctrt_grad_scaler_new(&scaler, SCALER(.growth_factor = 0.5)));
     FINE(ctrt_grad_scaler_new(&scaler, NULL) == CTRT_OK, !ctrt_grad_scaler_enabled(NULL));
     NULLS2(ctrt_grad_scaler_scale, scaler, p.x);
     NULL_IN2(ctrt_grad_scaler_unscale_, scaler, p.sgd), NULL_IN2(ctrt_grad_scaler_step, scaler, p.sgd);

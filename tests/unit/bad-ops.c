@@ -52,7 +52,7 @@ static void autocast(void)
     BAD(STATE, ctrt_autocast_pop());
     BAD(NOT_FOUND, ctrt_autocast_push("gpu", NULL), ctrt_autocast_push("", NULL));
     FINE(strstr(ctrt_error_message(), "known types: ") != NULL);
-    BAD(DTYPE, ctrt_autocast_push("cpu", &(ctrt_autocast_options){ .dtype = CTRT_F32 }));
+    BAD(DTYPE, ctrt_autocast_push("cpu", &CTRT_WITH(ctrt_autocast_options, .dtype = CTRT_F32)));
     FINE(!ctrt_autocast_enabled("gpu"), ctrt_autocast_dtype("gpu") == CTRT_F16, ctrt_autocast_state() == NULL,
         (ctrt_autocast_clear_cache(), true), ctrt_autocast_push_state(NULL) == CTRT_OK, ctrt_autocast_pop() == CTRT_OK);
 }
@@ -179,7 +179,7 @@ static void networks(void)
     BAD_X(SHAPE, ctrt_linear, (p.wide, NULL), (p.x, p.wide));
     BAD(SHAPE, ctrt_matmul(&out, p.x, p.x), ctrt_matmul(&out, p.number, p.x));
     BAD(DTYPE, ctrt_matmul(&out, p.x, p.whole), ctrt_linear(&out, p.x, p.x, p.whole));
-    ctrt_conv2d_options conv = { { 1, 1 }, { 0, 0 }, { 1, 1 }, 1 };
+    ctrt_conv2d_options conv = { sizeof conv, { 1, 1 }, { 0, 0 }, { 1, 1 }, 1 };
     NULLS2(ctrt_conv2d, p.image, p.filter, NULL, NULL);
     BAD(SHAPE, ctrt_conv2d(&out, p.x, p.filter, NULL, NULL), ctrt_conv2d(&out, p.image, p.x, NULL, NULL),
         ctrt_conv2d(&out, p.image, p.filter, p.x, NULL));
@@ -194,7 +194,7 @@ static void networks(void)
     BAD(INVALID_ARGUMENT, ctrt_conv2d(&out, p.image, p.filter, NULL, (conv.groups = 1, conv.padding[0] = above, &conv)),
         ctrt_conv2d(&out, p.image, p.filter, NULL, (conv.padding[0] = 0, conv.dilation[0] = above, &conv)),
         ctrt_conv2d(&out, p.image, p.filter, NULL, (conv.dilation[0] = 1, conv.stride[0] = INT64_MAX, &conv)));
-    ctrt_pool2d_options pool = { { 2, 2 }, { 0, 0 }, { 0, 0 }, { 0, 0 } };
+    ctrt_pool2d_options pool = CTRT_WITH(ctrt_pool2d_options, .kernel = { 2, 2 });
     BAD(INVALID_ARGUMENT, ctrt_max_pool2d(NULL, NULL, p.image, &pool), ctrt_max_pool2d(&out, &index, NULL, &pool),
         ctrt_max_pool2d(&out, &index, p.image, NULL));
     BAD(SHAPE, ctrt_max_pool2d(&out, &index, p.x, &pool));
@@ -218,15 +218,15 @@ static void networks(void)
         (p.x, p.wide, NULL, 0, false, 0), (p.x, p.x, p.wide, 0, false, 0));
     BAD(SHAPE, ctrt_softmax(&out, p.x, 2), ctrt_log_softmax(&out, p.x, -3),
         ctrt_cross_entropy(&out, p.wide, p.whole, NULL),
-        ctrt_cross_entropy(&out, p.x, p.whole, &(ctrt_cross_entropy_options){ .weight = p.x }),
+        ctrt_cross_entropy(&out, p.x, p.whole, &CTRT_WITH(ctrt_cross_entropy_options, .weight = p.x)),
         ctrt_mse_loss(&out, p.x, p.wide, CTRT_REDUCE_MEAN), ctrt_loss_fraction(&out, p.x, NULL),
         ctrt_loss_fraction(&out, p.number, p.x),
         ctrt_batch_norm(&out, p.number, NULL, NULL, NULL, NULL, true, 0.1, 1e-5),
         ctrt_batch_norm(&out, p.x, p.x, NULL, NULL, NULL, true, 0.1, 1e-5),
         ctrt_scaled_dot_product_attention(&out, p.number, p.x, p.x, NULL, 0, false, 0));
-    BAD_X(ANY, ctrt_cross_entropy, (p.whole, &(ctrt_cross_entropy_options){ .label_smoothing = 1.5 }),
-        (p.whole, &(ctrt_cross_entropy_options){ .label_smoothing = NAN }),
-        (p.whole, &(ctrt_cross_entropy_options){ .reduction = (ctrt_reduction)9 }));
+    BAD_X(ANY, ctrt_cross_entropy, (p.whole, &CTRT_WITH(ctrt_cross_entropy_options, .label_smoothing = 1.5)),
+        (p.whole, &CTRT_WITH(ctrt_cross_entropy_options, .label_smoothing = NAN)),
+        (p.whole, &CTRT_WITH(ctrt_cross_entropy_options, .reduction = (ctrt_reduction)9)));
     BAD_X(ANY, ctrt_layer_norm, (ctrt_ints_of(NULL, 0), NULL, NULL, 1e-5), (CTRT_ALL_DIMS, NULL, NULL, 1e-5));
     BAD(ANY, ctrt_mse_loss(&out, p.x, p.x, (ctrt_reduction)9),
         ctrt_batch_norm(&out, p.x, NULL, NULL, NULL, NULL, false, 0.1, 1e-5),

@@ -32,7 +32,7 @@ void bad_parallel(void)
     ctrt_tensor *pieces[2] = { NULL, NULL }, *pair[2] = { p.x, p.wide }, *missing[2] = { p.x, NULL };
     ctrt_tree *trees[2] = { NULL, NULL };
     ctrt_module *modules[2] = { NULL, NULL }, *copy = NULL;
-    const ctrt_scatter_options unknown = { .rule = (ctrt_chunk_rule)9 };
+    const ctrt_scatter_options unknown = { .size = sizeof(ctrt_scatter_options), .rule = (ctrt_chunk_rule)9 };
     bad_trees();
     NULL_IN2(ctrt_chunk_sizes, sizes, &count, 5, 2, NULL), NULL_IN2(ctrt_module_copy, &copy, p.linear, NULL);
     NULL_IN3(ctrt_scatter_tensor, pieces, &count, p.x, devices, 2, 0, NULL);

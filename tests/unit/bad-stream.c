@@ -84,7 +84,7 @@ static void captures(void)
 static void dry_runs(void)
 {
     ctrt_dry_run *dryrun = NULL, *second = NULL;
-    ctrt_memory_prediction found;
+    ctrt_memory_prediction found = CTRT_MEMORY_PREDICTION;
     BAD(INVALID_ARGUMENT, ctrt_dry_run_begin(NULL, p.cpu), ctrt_dry_run_set_limit(NULL, 1));
     FINE(!ctrt_dry_run_fits(NULL));
     BAD(INVALID_ARGUMENT, ctrt_dry_run_end(&found, NULL));
@@ -110,10 +110,10 @@ static ctrt_status fails(void *user, int64_t from, int64_t to, double weight)
 static void splits(void)
 {
     ctrt_split *split = NULL, *none = NULL;
-    ctrt_split_result result;
+    ctrt_split_result result = CTRT_SPLIT_RESULT;
     NULL_IN2(ctrt_split_new, &split, p.linear, NULL);
-    BAD(INVALID_ARGUMENT, ctrt_split_new(&split, p.linear, &(ctrt_split_options){ .pieces = -1 }),
-        ctrt_split_new(&split, p.linear, &(ctrt_split_options){ .canonical = -4 }));
+    BAD(INVALID_ARGUMENT, ctrt_split_new(&split, p.linear, &CTRT_WITH(ctrt_split_options, .pieces = -1)),
+        ctrt_split_new(&split, p.linear, &CTRT_WITH(ctrt_split_options, .canonical = -4)));
     FINE(split == NULL, ctrt_split_new(&split, p.linear, NULL) == CTRT_OK && ctrt_split_pieces(split) == 1);
     BAD(INVALID_ARGUMENT, ctrt_split_step(&result, NULL, 4, runs, NULL), ctrt_split_step(&result, split, 0, runs, NULL),
         ctrt_split_step(&result, split, 4, NULL, NULL));

@@ -96,7 +96,8 @@ static inline void run_threads(struct rank *ranks, int size, double timeout)
     ctrt_comm *comms[16] = { NULL };
     for (int i = 0; i < size; i++)
         devices[i] = device_of(ranks[i].kind, i);
-    const ctrt_comm_options options = { .engine = ranks[0].kind >= NCCL_THREADS ? "nccl" : NULL, .timeout = timeout };
+    const ctrt_comm_options options = { .size = sizeof(ctrt_comm_options),
+                                        .engine = ranks[0].kind >= NCCL_THREADS ? "nccl" : NULL, .timeout = timeout };
     if (!CHECK_OK(ctrt_comm_new_local(comms, devices, size, &options)))
         return;
     for (int i = 0; i < size; i++) {
@@ -110,8 +111,9 @@ static inline void run_threads(struct rank *ranks, int size, double timeout)
 
 static inline void process_of(struct rank *rank, double timeout)
 {
-    ctrt_comm_options options = { .engine = rank->kind >= NCCL_THREADS ? "nccl" : NULL, .rank = rank->number,
-                                  .size = rank->size, .timeout = timeout };
+    ctrt_comm_options options = { .size = sizeof(ctrt_comm_options),
+                                  .engine = rank->kind >= NCCL_THREADS ? "nccl" : NULL, .rank = rank->number,
+                                  .world_size = rank->size, .timeout = timeout };
     atomic_store(&rank->board->pids[rank->number], getpid());
     while (!atomic_load(&rank->board->ready))
         sleep_seconds(0.001);

@@ -31,12 +31,13 @@ MODEL(deep, CTRT_NEW(linear, 20, 100, true, device), CTRT_NEW(tanh), CTRT_NEW(li
       CTRT_NEW(linear, 100, 60, true, device), CTRT_NEW(sigmoid), CTRT_NEW(linear, 60, 10, true, device))
 MODEL(wide, CTRT_NEW(linear, 300, 2000, true, device), CTRT_NEW(relu), CTRT_NEW(linear, 2000, 600, true, device),
       CTRT_NEW(gelu, true), CTRT_NEW(linear, 600, 10, true, device))
-MODEL(cnn, CTRT_NEW(conv2d, 3, 8, 3, 3, &(ctrt_conv2d_options){ .padding = { 1, 1 } }, true, device), CTRT_NEW(relu),
-      CTRT_NEW(max_pool2d, &(ctrt_pool2d_options){ .kernel = { 2, 2 } }),
-      CTRT_NEW(conv2d, 8, 12, 3, 3, &(ctrt_conv2d_options){ .padding = { 1, 1 } }, true, device), CTRT_NEW(relu),
-      CTRT_NEW(max_pool2d, &(ctrt_pool2d_options){ .kernel = { 2, 2 } }), CTRT_NEW(flatten, 1, -1),
+MODEL(cnn, CTRT_NEW(conv2d, 3, 8, 3, 3, &CTRT_WITH(ctrt_conv2d_options, .padding = { 1, 1 }), true, device),
+      CTRT_NEW(relu),
+      CTRT_NEW(max_pool2d, &CTRT_WITH(ctrt_pool2d_options, .kernel = { 2, 2 })),
+      CTRT_NEW(conv2d, 8, 12, 3, 3, &CTRT_WITH(ctrt_conv2d_options, .padding = { 1, 1 }), true, device), CTRT_NEW(relu),
+      CTRT_NEW(max_pool2d, &CTRT_WITH(ctrt_pool2d_options, .kernel = { 2, 2 })), CTRT_NEW(flatten, 1, -1),
       CTRT_NEW(linear, 12 * 16, 10, true, device))
-MODEL(norms, CTRT_NEW(conv2d, 3, 6, 3, 3, &(ctrt_conv2d_options){ .stride = { 2, 2 } }, false, device),
+MODEL(norms, CTRT_NEW(conv2d, 3, 6, 3, 3, &CTRT_WITH(ctrt_conv2d_options, .stride = { 2, 2 }), false, device),
       CTRT_NEW(batch_norm2d, 6, 0, 0, true, device), CTRT_NEW(relu), CTRT_NEW(dropout, 0.2), CTRT_NEW(flatten, 1, -1),
       CTRT_NEW(linear, 6 * 49, 10, true, device))
 MODEL(attention, CTRT_NEW(embedding, 50, 32, -1, device), CTRT_NEW(layer_norm, CTRT_SHAPE(32), 0, true, device),

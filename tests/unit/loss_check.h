@@ -35,9 +35,9 @@ static inline ctrt_status class_loss(ctrt_tensor **loss, ctrt_tensor *output, ct
     if (weighted)
         CTRT_TRY(ctrt_from_data(&weight, values, CLASSES, CTRT_SHAPE(CLASSES), CTRT_F32, ctrt_tensor_device(output)));
     return ctrt_cross_entropy(loss, output, labels,
-                              &(ctrt_cross_entropy_options){ .weight = weight, .has_ignore_index = ignore >= 0,
+                              &CTRT_WITH(ctrt_cross_entropy_options, .weight = weight, .has_ignore_index = ignore >= 0,
                                                              .ignore_index = ignore, .label_smoothing = smoothing,
-                                                             .reduction = reduction });
+                                                             .reduction = reduction));
 }
 
 #define LOSS(name) \

@@ -4,6 +4,7 @@
  *
  * Each failure must give CTRT_ERR_OUT_OF_MEMORY and a message, must not leak storages, graph nodes or host memory, must
  * keep the statistics exact, must leave no partial change, and the next run must succeed. */
+#include "../options.h"
 #include "autograd_check.h"
 #include "base/host_alloc.h"
 #include "data_check.h"
@@ -17,7 +18,8 @@ static const char *folder, *images;     /* for saved files; with images, and one
 #define OPTIMIZER_PATH folder_join(folder, "optimizer")
 
 MODEL(cnn_small, CTRT_NEW(conv2d, 1, 4, 3, 3, NULL, true, device), CTRT_NEW(batch_norm2d, 4, 0, 0, true, device),
-      CTRT_NEW(relu), CTRT_NEW(max_pool2d, &(ctrt_pool2d_options){ .kernel = { 2, 2 } }), CTRT_NEW(flatten, 1, -1),
+      CTRT_NEW(relu), CTRT_NEW(max_pool2d, &CTRT_WITH(ctrt_pool2d_options, .kernel = { 2, 2 })), CTRT_NEW(flatten, 1,
+                                                                                                          -1),
       CTRT_NEW(linear, 16, 16, true, device), CTRT_NEW(layer_norm, CTRT_SHAPE(16), 0, true, device),
       CTRT_NEW(dropout, 0.25), CTRT_NEW(linear, 16, 3, true, device))
 MODEL(attention_small, CTRT_NEW(multihead_attention, 8, 2, 0, true, true, device), CTRT_NEW(gelu, false),
@@ -37,7 +39,7 @@ struct alive {
 
 static struct alive alive(void)
 {
-    ctrt_memory_stats stats = { 0 };
+    ctrt_memory_stats stats = CTRT_MEMORY_STATS;
     CHECK_OK(ctrt_memory_get_stats(&stats, device));
     const ctrt_stat *blocks = &stats.allocation[CTRT_POOL_ALL];
     return (struct alive){ ctrt_memory_allocated(device), (uint64_t)(blocks->allocated - blocks->freed),
@@ -114,7 +116,7 @@ static ctrt_status rows(void *user, int64_t from, int64_t to, double weight)
 static ctrt_status in_pieces(struct training *run)
 {
     CTRT_AUTO(split) split = NULL;
-    CTRT_TRY(ctrt_split_new(&split, run->net, &(ctrt_split_options){ .pieces = 2, .most_pieces = 4 }));
+    CTRT_TRY(ctrt_split_new(&split, run->net, &CTRT_WITH(ctrt_split_options, .pieces = 2, .most_pieces = 4)));
     CTRT_TRY(ctrt_split_step(NULL, split, run->model->input[0], rows, run));
     return ctrt_split_step(NULL, split, run->model->input[0], rows, run);       /* adds to the gradients */
 }
@@ -209,7 +211,7 @@ static ctrt_status trains_sharded(UNUSED struct training *none)
     CTRT_AUTO(tensor) x = NULL, y = NULL;
     TRY(ctrt_linear_new(&module, 3, 2, true, cpu), ctrt_parallel_new(&net, module, "sharded", &cpu, 1),
         ctrt_adamw_new(&optimizer, net, NULL),
-        ctrt_grad_scaler_new(&scaler, &(ctrt_grad_scaler_options){ .allow_no_gradients = true }),
+        ctrt_grad_scaler_new(&scaler, SCALER(.allow_no_gradients = true)),
         ctrt_ones(&x, CTRT_SHAPE(2, 3), CTRT_F32, cpu), ctrt_forward(&y, net, x), ctrt_sum(&y, y, CTRT_ALL_DIMS),
         ctrt_grad_scaler_scale(&y, scaler, y), ctrt_grad_scaler_unscale_(scaler, optimizer),
         ctrt_grad_scaler_update(scaler, 0));
@@ -326,10 +328,11 @@ static ctrt_status datasets(UNUSED struct training *none)
     CTRT_AUTO(tensor) image = NULL;
     ctrt_tensor *fields[2] = { NULL };
     const char *path = folder_join(images, "numbers");
-    const ctrt_image_options options = { .height = 2, .width = 2 };
-    const ctrt_tokens_options windows = { .length = 2 };
+    const ctrt_image_options options = { .size = sizeof(ctrt_image_options), .height = 2, .width = 2 };
+    const ctrt_tokens_options windows = { .size = sizeof(ctrt_tokens_options), .length = 2 };
     TRY(ctrt_image_folder_dataset(&pictures, images, &options),
-        ctrt_csv_dataset(&table, path, &(ctrt_csv_options){ .label = 1 }), ctrt_tokens_dataset(&text, path, &windows),
+        ctrt_csv_dataset(&table, path, &CTRT_WITH(ctrt_csv_options, .label = 1)), ctrt_tokens_dataset(&text, path,
+                                                                                                      &windows),
         ctrt_read_image(&image, folder_join(images, "a/1.ppm"), 1),
         ctrt_save_tensors(NET_PATH, (const char *[]){ "x" }, &image, 1),
         ctrt_safetensors_dataset(&saved, NET_PATH, NULL, 0));
@@ -348,7 +351,8 @@ static ctrt_status loads(UNUSED struct training *none)
     for (int i = 0; i < 2 && status == CTRT_OK; i++) {
         CTRT_AUTO(loader) loader = NULL;
         bool more = true;
-        const ctrt_loader_options options = { .batch_size = 2, .shuffle = true, .device = i == 0 ? NULL : device };
+        const ctrt_loader_options options = { .size = sizeof(ctrt_loader_options), .batch_size = 2, .shuffle = true,
+                                              .device = i == 0 ? NULL : device };
         status = ctrt_loader_new(&loader, dataset, &options);
         while (status == CTRT_OK && more)
             status = ctrt_loader_next(fields, &more, loader);

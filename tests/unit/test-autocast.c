@@ -74,7 +74,7 @@ INDEX(gather, CTRT_TRY(ctrt_unsqueeze(&index, index, 0)); return ctrt_gather(out
        return call;)
 PLANES(conv2d, ctrt_conv2d(out, a, b, NULL, NULL))
 PLANES(attention, ctrt_scaled_dot_product_attention(out, a, b, b, NULL, 0, false, 0))
-PLANES(max_pool2d, ctrt_max_pool2d(out, NULL, a, &(ctrt_pool2d_options){ .kernel = { 2, 2 } }))
+PLANES(max_pool2d, ctrt_max_pool2d(out, NULL, a, &CTRT_WITH(ctrt_pool2d_options, .kernel = { 2, 2 })))
 
 static const struct {
     const char *name;
@@ -237,7 +237,7 @@ TEST(threads, "threads of ctrt_parallel_apply and steps of all strategies have t
     IN_CHILD("CTRT_SIM=devices=4") {
         ctrt_device *const devices[2] = { device_named("sim:0"), device_named("sim:1") };
         ctrt_dtype found[2] = { CTRT_DTYPE_DEFAULT, CTRT_DTYPE_DEFAULT };
-        CHECK_OK(ctrt_autocast_push("sim", &(ctrt_autocast_options){ .dtype = CTRT_BF16 }));
+        CHECK_OK(ctrt_autocast_push("sim", &CTRT_WITH(ctrt_autocast_options, .dtype = CTRT_BF16)));
         CHECK_OK(ctrt_parallel_apply(thread_product, found, devices, 2));
         CHECK_OK(ctrt_autocast_pop());
         CHECK_EQ(found[0], CTRT_BF16);
@@ -316,13 +316,13 @@ TEST(regions, "regions nest, per type of device and thread")
     CHECK_OK(ctrt_autocast_push("sim", NULL));
     CHECK_EQ(product_dtype("sim:0"), CTRT_F16);
     CHECK_EQ(product_dtype("cpu"), CTRT_F32);
-    CHECK_OK(ctrt_autocast_push("cpu", &(ctrt_autocast_options){ .dtype = CTRT_F16 }));
+    CHECK_OK(ctrt_autocast_push("cpu", &CTRT_WITH(ctrt_autocast_options, .dtype = CTRT_F16)));
     CHECK_EQ(product_dtype("sim:0"), CTRT_F16);
     CHECK_EQ(product_dtype("cpu"), CTRT_F16);
-    CHECK_OK(ctrt_autocast_push("sim", &(ctrt_autocast_options){ .disabled = true }));
+    CHECK_OK(ctrt_autocast_push("sim", &CTRT_WITH(ctrt_autocast_options, .disabled = true)));
     CHECK_EQ(product_dtype("sim:0"), CTRT_F32);
     CHECK_EQ(product_dtype("cpu"), CTRT_F16);
-    CHECK_OK(ctrt_autocast_push("sim", &(ctrt_autocast_options){ .dtype = CTRT_BF16 }));
+    CHECK_OK(ctrt_autocast_push("sim", &CTRT_WITH(ctrt_autocast_options, .dtype = CTRT_BF16)));
     CHECK_EQ(product_dtype("sim:0"), CTRT_BF16);
     CHECK_EQ(ctrt_autocast_dtype("sim"), CTRT_BF16);
     CHECK_OK(ctrt_autocast_push_state(NULL));
@@ -353,7 +353,7 @@ TEST(cache, "a parameter is converted once, and again when it has changed")
     CHECK_EQ(nodes_of_linear(&y[0], x, weight), 2);                 /* the conversion and the product */
     CHECK_EQ(nodes_of_linear(&y[1], x, weight), 1);
     check_equal(y[1], y[0], "again");
-    CHECK_OK(ctrt_autocast_push("cpu", &(ctrt_autocast_options){ .no_cache = true }));
+    CHECK_OK(ctrt_autocast_push("cpu", &CTRT_WITH(ctrt_autocast_options, .no_cache = true)));
     CHECK_EQ(nodes_of_linear(&y[2], x, weight), 2);
     CHECK_OK(ctrt_autocast_pop());
     CHECK_EQ(nodes_of_linear(&y[3], x, weight), 1);                 /* an inner region does not clear */
@@ -558,7 +558,7 @@ TEST(function_errors, "a function that fails in a region of its own; a dtype tha
     ctrt_function function = { .size = sizeof function, .name = "product", .forward = product_forward,
                                .backward = region_backward };
     CTRT_AUTO(tensor) x = values(CTRT_F32, device_named("cpu"), true), y = NULL;
-    CHECK_OK(ctrt_autocast_push("cpu", &(ctrt_autocast_options){ .dtype = CTRT_F16 }));
+    CHECK_OK(ctrt_autocast_push("cpu", &CTRT_WITH(ctrt_autocast_options, .dtype = CTRT_F16)));
     CHECK_OK(ctrt_function_apply(&function, NULL, &y, 1, &x, 1));
     CHECK_OK(ctrt_sum(&y, y, CTRT_ALL_DIMS));
     CHECK_EQ(ctrt_backward(y), CTRT_ERR_STATE);

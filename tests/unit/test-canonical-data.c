@@ -27,7 +27,8 @@ static void loader_new(ctrt_loader **out, const struct rank *rank)
                                                       .length = samples, .item = item };
     CTRT_AUTO(dataset) dataset = NULL;
     CTRT_AUTO(sampler) sampler = NULL;
-    ctrt_loader_options options = { .batch_size = BATCH, .seed = 11, .shuffle = rank == NULL };
+    ctrt_loader_options options = { .size = sizeof(ctrt_loader_options), .batch_size = BATCH, .seed = 11,
+                                    .shuffle = rank == NULL };
     if (rank != NULL) {
         CHECK_OK(ctrt_sampler_distributed(&sampler, SAMPLES, rank->number, rank->size, true, false));
         options.sampler = sampler;

@@ -344,7 +344,8 @@ static void joined_twice(void)
             CHECK_OK(ctrt_device_get(&cpu, "cpu"));
             await(&board->step, i);
             CHECK_OK(ctrt_store_open(&store, board->address, i == 0, 20));
-            const ctrt_comm_options options = { .store = store, .device = cpu, .rank = i == 2, .size = 2,
+            const ctrt_comm_options options = { .size = sizeof(ctrt_comm_options), .store = store, .device = cpu,
+                                                .rank = i == 2, .world_size = 2,
                                                 .timeout = 20 };
             if (i == 0)
                 atomic_fetch_add(&board->step, 1);
@@ -450,7 +451,8 @@ static void wrong_member(void)
     CHECK_OK(ctrt_device_get(&cpu, "cpu"));
     CHECK_OK(ctrt_store_open(&store, "local://wrong-member", true, 1));
     CHECK_OK(ctrt_store_set(store, "world/0/member/1", member, sizeof member));
-    const ctrt_comm_options options = { .store = store, .device = cpu, .engine = "host", .size = 2, .timeout = 2 };
+    const ctrt_comm_options options = { .size = sizeof(ctrt_comm_options), .store = store, .device = cpu,
+                                        .engine = "host", .world_size = 2, .timeout = 2 };
     CHECK_FAILS(ctrt_comm_new(&comm, &options), CTRT_ERR_NOT_SUPPORTED, "on 2 machines");
     CHECK_OK(ctrt_store_get(store, "world/0/members", &list, &bytes, 1));
     (void)gethostname(host, sizeof host - 1);

@@ -249,7 +249,8 @@ static void served_by_rank(void)
         ctrt_log_set_callback(no_log, NULL);
         CHECK_OK(ctrt_device_get(&cpu, "cpu"));
         CHECK_OK(ctrt_store_open(&store, board->address, i == 0, 20));
-        const ctrt_comm_options options = { .store = store, .device = cpu, .rank = i, .size = 2, .timeout = 20 };
+        const ctrt_comm_options options = { .size = sizeof(ctrt_comm_options), .store = store, .device = cpu,
+                                            .rank = i, .world_size = 2, .timeout = 20 };
         if (CHECK_OK(ctrt_comm_new(&comm, &options))) {
             if (i == 0)
                 raise(SIGKILL);

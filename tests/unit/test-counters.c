@@ -57,7 +57,7 @@ FAKE_TEST(scopes, "scopes, nested and overlapping at random, have the peaks of a
 {
     ctrt_memory_scope *scopes[SCOPES] = { NULL };
     struct usage now = { 0 }, peak[SCOPES] = { 0 }, before[SCOPES] = { 0 }, since_reset = { 0 };
-    ctrt_memory_peaks peaks = { 0 };
+    ctrt_memory_peaks peaks = CTRT_MEMORY_PEAKS;
     ctrt_block blocks[BLOCKS] = { 0 };
     size_t requested[BLOCKS];
     uint32_t seed = 7;
@@ -136,7 +136,7 @@ TEST(table, "sizes and counts are formatted as in PyTorch's table")
         "|       from large pool |   3819 MiB |   3820 MiB |   7640 MiB |      0 B   |\n"
         "|       from small pool |      1 MiB |      0 MiB |      0 MiB |      0 B   |\n"
         "|---------------------------------------------------------------------------|\n";
-    ctrt_memory_stats stats = { .num_ooms = 2, .num_alloc_retries = 3 };
+    ctrt_memory_stats stats = { .size = sizeof(ctrt_memory_stats), .num_ooms = 2, .num_alloc_retries = 3 };
     stats.allocated_bytes[CTRT_POOL_ALL] = (ctrt_stat){ 4005560320, 4005560320, 8011120640, 786431 };
     stats.allocated_bytes[CTRT_POOL_LARGE] = (ctrt_stat){ 4005560320 - 1048576, 4005560320, 8011120640, 0 };
     stats.allocated_bytes[CTRT_POOL_SMALL] = (ctrt_stat){ 1048576, 0, 0, 0 };

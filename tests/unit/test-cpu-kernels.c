@@ -49,7 +49,7 @@ static void test_one_thread(void)
             if (run & 1)
                 OK(ctrt_contiguous(&x, x, CTRT_CHANNELS_LAST), ctrt_contiguous(&w, w, CTRT_CHANNELS_LAST));
             OK(ctrt_tensor_require_grad(x, true), ctrt_tensor_require_grad(w, true),
-               ctrt_conv2d(&y, x, w, NULL, &(ctrt_conv2d_options){ .padding = { 1, 1 } }),
+               ctrt_conv2d(&y, x, w, NULL, &CTRT_WITH(ctrt_conv2d_options, .padding = { 1, 1 })),
                ctrt_square(&y, y), ctrt_sum(&y, y, CTRT_ALL_DIMS), ctrt_backward(y));
             CHECK_EQ(folder_files("/proc/self/task"), 2 + 1);
         }

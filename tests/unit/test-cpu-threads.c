@@ -139,7 +139,7 @@ PROCESS_TEST(pinned, "the number of threads follows the affinity mask", NULL, NU
             CPU_CLR((size_t)cpu, &mask);
     CHECK_EQ(sched_setaffinity(0, sizeof mask, &mask), 0);
     cpu_device();
-    ctrt_device_properties properties;
+    ctrt_device_properties properties = CTRT_DEVICE_PROPERTIES;
     CHECK_OK(ctrt_device_get_properties(&properties, "cpu"));
     EQUALS((properties.processors, 1), (workers(), 1));
 }

@@ -144,8 +144,8 @@ static void check_memory(const char *device)
     IN_CHILD("SOFTCUDA=devices=1") {
         if (soft_open(device)) {
             ctrt_dry_run *run = NULL;
-            ctrt_memory_prediction found;
-            ctrt_memory_peaks peaks;
+            ctrt_memory_prediction found = CTRT_MEMORY_PREDICTION;
+            ctrt_memory_peaks peaks = CTRT_MEMORY_PEAKS;
             ctrt_memory_scope *scope = NULL;
             CTRT_AUTO(tensor) x = numbers(CTRT_SHAPE(256, 4), CTRT_F32);
             OK(ctrt_tensor_require_grad(x, true), ctrt_device_synchronize(gpu), ctrt_dry_run_begin(&run, gpu), train(x),

@@ -5,6 +5,7 @@
  * failure of each driver function. */
 #include <pthread.h>
 
+#include "../options.h"
 #include "log_kept.h"
 #include "soft_begin.h"
 
@@ -32,9 +33,9 @@ static void use(const char *name)
 TEST(questions, "count, properties, usage and links do not initialize CUDA, so a forked child can use it")
 {
     IN_SOFT_CHILD("SOFTCUDA=devices=3,memory=64m") {
-        ctrt_device_properties facts;
-        ctrt_usage usage;
-        ctrt_link link;
+        ctrt_device_properties facts = CTRT_DEVICE_PROPERTIES;
+        ctrt_usage usage = CTRT_USAGE;
+        ctrt_link link = CTRT_LINK;
         const char *why = "?";
         CHECK(ctrt_is_available("cuda", &why) && why[0] == '\0', "not available: %s", why);
         CHECK_EQ(ctrt_device_count("cuda"), 3);
@@ -57,7 +58,7 @@ TEST(questions, "count, properties, usage and links do not initialize CUDA, so a
         snprintf(words, sizeof words, "process %d ", (int)getpid());
         IN_FORK {
             ctrt_device *device = NULL;
-            ctrt_device_properties facts;
+            ctrt_device_properties facts = CTRT_DEVICE_PROPERTIES;
             FAILS(FORKED, (ctrt_device_get(&device, "cuda:0"), words), (ctrt_device_get(&device, "cuda:1"), words));
             CHECK_EQ(ctrt_device_count("cuda"), 2);
             CHECK_OK(ctrt_device_get_properties(&facts, "cuda:1"));
@@ -72,8 +73,8 @@ static atomic_bool enough;
 static void *ask_all_the_time(void *unused)
 {
     while (!atomic_load(&enough)) {
-        ctrt_usage usage;
-        ctrt_device_properties facts;
+        ctrt_usage usage = CTRT_USAGE;
+        ctrt_device_properties facts = CTRT_DEVICE_PROPERTIES;
         (void)ctrt_device_count("cuda");
         OK(ctrt_device_get_usage(&usage, "cuda:0"), ctrt_device_get_properties(&facts, "cuda:1"));
     }
@@ -90,7 +91,7 @@ TEST(threads, "fork while other threads query devices: the children can query to
             CHECK(pthread_create(&threads[i], NULL, ask_all_the_time, NULL) == 0, "cannot create a thread");
         for (int i = 0; i < 40; i++)
             IN_FORK {
-                ctrt_usage usage;
+                ctrt_usage usage = CTRT_USAGE;
                 alarm(120);
                 CHECK_OK(ctrt_device_get_usage(&usage, "cuda:1"));
                 if (i % 8 == 0)
@@ -112,7 +113,7 @@ TEST(facts, "CUDA_VISIBLE_DEVICES and CTRT_VISIBLE_DEVICES select and order devi
         IN_CHILD("SOFTCUDA=devices=3", c->cuda, c->ctrt) {
             CHECK_EQ(ctrt_device_count("cuda"), c->count);
             for (int k = 0; k < c->count; k++) {
-                ctrt_device_properties facts;
+                ctrt_device_properties facts = CTRT_DEVICE_PROPERTIES;
                 const char *name = k == 0 ? "cuda:0" : "cuda:1";
                 use(name);
                 CHECK_OK(ctrt_device_get_properties(&facts, name));
@@ -122,7 +123,7 @@ TEST(facts, "CUDA_VISIBLE_DEVICES and CTRT_VISIBLE_DEVICES select and order devi
 
     group("hidden and unused devices get no context");
     IN_SOFT_CHILD("SOFTCUDA=devices=4", "CUDA_VISIBLE_DEVICES=3,1,2") {
-        ctrt_device_properties facts;
+        ctrt_device_properties facts = CTRT_DEVICE_PROPERTIES;
         OK(ctrt_device_get_properties(&facts, "cuda:0"), ctrt_device_get_properties(&facts, "cuda:2"));
         use("cuda:1");
         CHECK_EQ(CONTEXTS(), 1);
@@ -135,7 +136,7 @@ TEST(usage, "memory, processes and the utilization table as in nvidia-smi")
 {
     IN_SOFT_CHILD("SOFTCUDA=devices=2,memory=64m", "SOFTNVML_PROCESSES=1:4242:33554432,0:77:1048576",
                   "CTRT_MEMORY=direct") {
-        ctrt_usage usage;
+        ctrt_usage usage = CTRT_USAGE;
         ctrt_process list[4];
         size_t count = 0;
         char *table = NULL;
@@ -145,7 +146,7 @@ TEST(usage, "memory, processes and the utilization table as in nvidia-smi")
         CHECK_STR(table, "| ID | GPU | MEM |\n------------------\n|  0 |  0% |  2% |\n|  1 |  0% | 50% |\n");
         CHECK_EQ(INITS(), 0);
         free(table);
-        CHECK_OK(ctrt_pick_devices(&picked, &count, 1, &(ctrt_pick_options){ .order = CTRT_PICK_LAST }));
+        CHECK_OK(ctrt_pick_devices(&picked, &count, 1, PICK(.order = CTRT_PICK_LAST)));
         EQUALS((count, 1), (picked.index, 0));
         CHECK_STR(picked.type, "cuda");
         OK(ctrt_device_get(&gpu, "cuda:0"), ctrt_empty(&x, CTRT_SHAPE(16 * MIB), CTRT_F32, gpu),
@@ -182,7 +183,7 @@ TEST(usage, "memory, processes and the utilization table as in nvidia-smi")
 
     group("a forked child initializes NVML itself; shutdown frees all memory, and the device can be opened again");
     IN_SOFT_CHILD("SOFTCUDA=devices=1,memory=64m") {
-        ctrt_usage usage;
+        ctrt_usage usage = CTRT_USAGE;
         CHECK_OK(ctrt_device_get_usage(&usage, "cuda:0"));
         IN_FORK {
             CHECK_OK(ctrt_device_get_usage(&usage, "cuda:0"));

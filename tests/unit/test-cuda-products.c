@@ -91,24 +91,26 @@ static void mixed_product(void)
 
 /* ---- convolutions ---- */
 
+#define SIZE sizeof(ctrt_conv2d_options)
+
 static const struct shape {
     int64_t n, c, h, w, o, kh, kw;
     ctrt_conv2d_options options;
 } shapes[] = {
-    { 2, 4, 9, 9, 5, 3, 3, { .padding = { 1, 1 } } },
-    { 2, 9, 9, 8, 10, 3, 3, { .padding = { 1, 1 } } },      /* enough channels for the im2col path with products */
-    { 2, 4, 8, 8, 8, 3, 3, { .padding = { 1, 1 } } },
-    { 1, 1, 1, 1, 1, 1, 1, { .groups = 1 } },
-    { 2, 70, 5, 6, 66, 1, 1, { .groups = 1 } },                     /* more channels than one tile has */
-    { 1, 3, 24, 25, 5, 3, 3, { { 1, 1 }, { 1, 1 }, { 1, 1 }, 1 } }, /* splits the weight gradient into parts */
-    { 8, 2, 16, 17, 3, 3, 3, { { 1, 1 }, { 1, 1 }, { 1, 1 }, 1 } },
-    { 2, 6, 7, 8, 6, 3, 3, { { 1, 1 }, { 1, 1 }, { 1, 1 }, 6 } },   /* depthwise */
-    { 2, 6, 9, 8, 12, 3, 2, { { 2, 1 }, { 1, 1 }, { 1, 2 }, 6 } },
-    { 1, 8, 9, 9, 8, 3, 3, { { 2, 2 }, { 1, 1 }, { 1, 1 }, 2 } },
-    { 1, 4, 12, 13, 4, 3, 3, { { 3, 2 }, { 2, 3 }, { 2, 3 }, 1 } }, /* padding larger than the windows reach */
-    { 1, 2, 4, 4, 70, 2, 2, { { 2, 2 }, { 0, 0 }, { 1, 1 }, 1 } },
-    { 3, 8, 6, 5, 9, 3, 2, { { 1, 1 }, { 1, 0 }, { 1, 1 }, 1 } },
-    { 2, 10, 8, 9, 8, 3, 3, { { 2, 3 }, { 1, 2 }, { 2, 1 }, 1 } },
+    { 2, 4, 9, 9, 5, 3, 3, { .size = SIZE, .padding = { 1, 1 } } },
+    { 2, 9, 9, 8, 10, 3, 3, { .size = SIZE, .padding = { 1, 1 } } },      /* im2col path with products */
+    { 2, 4, 8, 8, 8, 3, 3, { .size = SIZE, .padding = { 1, 1 } } },
+    { 1, 1, 1, 1, 1, 1, 1, { .size = SIZE, .groups = 1 } },
+    { 2, 70, 5, 6, 66, 1, 1, { .size = SIZE, .groups = 1 } },                     /* more channels than one tile has */
+    { 1, 3, 24, 25, 5, 3, 3, { SIZE, { 1, 1 }, { 1, 1 }, { 1, 1 }, 1 } }, /* splits the weight gradient into parts */
+    { 8, 2, 16, 17, 3, 3, 3, { SIZE, { 1, 1 }, { 1, 1 }, { 1, 1 }, 1 } },
+    { 2, 6, 7, 8, 6, 3, 3, { SIZE, { 1, 1 }, { 1, 1 }, { 1, 1 }, 6 } },   /* depthwise */
+    { 2, 6, 9, 8, 12, 3, 2, { SIZE, { 2, 1 }, { 1, 1 }, { 1, 2 }, 6 } },
+    { 1, 8, 9, 9, 8, 3, 3, { SIZE, { 2, 2 }, { 1, 1 }, { 1, 1 }, 2 } },
+    { 1, 4, 12, 13, 4, 3, 3, { SIZE, { 3, 2 }, { 2, 3 }, { 2, 3 }, 1 } }, /* padding larger than the windows reach */
+    { 1, 2, 4, 4, 70, 2, 2, { SIZE, { 2, 2 }, { 0, 0 }, { 1, 1 }, 1 } },
+    { 3, 8, 6, 5, 9, 3, 2, { SIZE, { 1, 1 }, { 1, 0 }, { 1, 1 }, 1 } },
+    { 2, 10, 8, 9, 8, 3, 3, { SIZE, { 2, 3 }, { 1, 2 }, { 2, 1 }, 1 } },
 };
 enum { ONE, MANY_CHANNELS, EVEN, FIRST };                   /* indices; FIRST: of those of convolutions() */
 
@@ -419,7 +421,7 @@ TEST(implementations, "products by the built-in kernels")
     for (int known = 0; known < 2; known++)
         IN_CHILD(known ? "CTRT_CUDA_FP16=bf16" : "CTRT_CUDA_FP16=bf17", "CTRT_CUDA_GEMM=builtin") {
             CTRT_AUTO(tensor) a = NULL, y = NULL;
-            ctrt_device_properties properties;
+            ctrt_device_properties properties = CTRT_DEVICE_PROPERTIES;
             if (!known) {
                 CHECK_FAILS(ctrt_device_get(&gpu, "cuda-fp16:0"), CTRT_ERR_NO_DEVICE, "CTRT_CUDA_FP16=bf17");
                 continue;

@@ -350,28 +350,30 @@ TEST(collate, "collate: samples of varying size are padded; other functions")
     bool more = false;
     float number = 100;
     CHECK_OK(ctrt_dataset_new(&dataset, &f, NULL));
-    loader = new_loader(dataset, (ctrt_loader_options){ .batch_size = 3, .pad_value = 9 });
+    loader = new_loader(dataset, CTRT_WITH(ctrt_loader_options, .batch_size = 3, .pad_value = 9));
     CHECK_OK(ctrt_loader_next(&batch, &more, loader));
     check_shape("padded", __LINE__, batch, CTRT_SHAPE(3, 3, 2, 3));
     CHECK_TRUE(memcmp(ctrt_tensor_data(batch), padded, sizeof padded) == 0);
     ctrt_loader_release(&loader);
-    loader = new_loader(dataset, (ctrt_loader_options){ .batch_size = 3, .workers = 1, .collate = sum_collate,
-                                                        .collate_user = &number });
+    loader = new_loader(dataset, CTRT_WITH(ctrt_loader_options, .batch_size = 3, .workers = 1, .collate = sum_collate,
+                                                        .collate_user = &number));
     CHECK_OK(ctrt_loader_next(&batch, &more, loader));
     check_shape("sum", __LINE__, batch, CTRT_SCALAR_SHAPE);
     CHECK_EQ(*(float *)ctrt_tensor_data(batch), 103.0f);
     ctrt_loader_release(&loader);
-    loader = new_loader(dataset, (ctrt_loader_options){ .batch_size = 3, .collate = large_collate });
+    loader = new_loader(dataset, CTRT_WITH(ctrt_loader_options, .batch_size = 3, .collate = large_collate));
     CHECK_FAILS(ctrt_loader_next(&batch, &more, loader), CTRT_ERR_SHAPE, "exceeds the field's");
     CHECK_OK(ctrt_dataset_new(&dataset, &f, &number));
     ctrt_loader_release(&loader);
-    loader = new_loader(dataset, (ctrt_loader_options){ 0 });
+    loader = new_loader(dataset, (ctrt_loader_options)CTRT_LOADER_OPTIONS);
     CHECK_FAILS(ctrt_loader_next(&batch, &more, loader), CTRT_ERR_SHAPE, "dimension 1 is 1; expected 2");
 }
 
 /* ---- options ---- */
 
 static ctrt_sampler *sequence, *batches;
+
+#define SIZED .size = sizeof(ctrt_loader_options)
 
 static const struct option_case {
     bool sampler, batch_sampler, stream;
@@ -380,16 +382,16 @@ static const struct option_case {
     const char *words;
 } option_cases[] = {
 #define CONFLICT(words, sampler, batch_sampler, stream, ...) \
-    { sampler, batch_sampler, stream, { __VA_ARGS__ }, CTRT_ERR_INVALID_ARGUMENT, words }
+    { sampler, batch_sampler, stream, { SIZED, __VA_ARGS__ }, CTRT_ERR_INVALID_ARGUMENT, words }
     CONFLICT("sampler and shuffle exclude", true, false, false, .shuffle = true),
     CONFLICT("batch_sampler and shuffle exclude", false, true, false, .shuffle = true),
-    CONFLICT("batch_sampler and sampler exclude", true, true, false, 0),
+    CONFLICT("batch_sampler and sampler exclude", true, true, false, .batch_size = 0),
     CONFLICT("batch_sampler and batch_size exclude", false, true, false, .batch_size = 2),
     CONFLICT("batch_sampler and drop_last exclude", false, true, false, .drop_last = true),
     CONFLICT("CTRT_NO_BATCH and drop_last exclude", false, false, false, .batch_size = CTRT_NO_BATCH,
              .drop_last = true),
-    CONFLICT("a stream and sampler exclude", true, false, true, 0),
-    CONFLICT("a stream and batch_sampler exclude", false, true, true, 0),
+    CONFLICT("a stream and sampler exclude", true, false, true, .batch_size = 0),
+    CONFLICT("a stream and batch_sampler exclude", false, true, true, .batch_size = 0),
     CONFLICT("a stream and shuffle exclude", false, false, true, .shuffle = true),
     CONFLICT("workers is -1", false, false, false, .workers = -1),
     CONFLICT("timeout is -1", false, false, false, .timeout = -1, .workers = 1),
@@ -403,12 +405,11 @@ static const struct option_case {
     CONFLICT("any_order without workers", false, false, false, .any_order = true),
     CONFLICT("restarts without workers", false, false, false, .restarts = 1),
     CONFLICT("worker_kind without workers", false, false, false, .worker_kind = CTRT_WORKERS_THREADS),
-    CONFLICT("reserved is not 0", false, false, false, .reserved = { 0, 1 }),
-    { .options = { .worker_kind = CTRT_WORKERS_SERVER, .workers = 1 }, .status = CTRT_ERR_STATE,
+    { .options = { SIZED, .worker_kind = CTRT_WORKERS_SERVER, .workers = 1 }, .status = CTRT_ERR_STATE,
       .words = "fork server does not run" },
-    { .stream = true, .options = { .worker_kind = CTRT_WORKERS_THREADS, .workers = 1 },
+    { .stream = true, .options = { SIZED, .worker_kind = CTRT_WORKERS_THREADS, .workers = 1 },
       .status = CTRT_ERR_NOT_SUPPORTED, .words = "one thread at a time" },
-    { .options = { .memory_budget = 1 << 12, .batch_size = 4 }, .status = CTRT_ERR_OUT_OF_MEMORY,
+    { .options = { SIZED, .memory_budget = 1 << 12, .batch_size = 4 }, .status = CTRT_ERR_OUT_OF_MEMORY,
       .words = "3 batches of 4.00 KiB need 20.00 KiB of memory: the budget (memory_budget) is 4.00 KiB" },
 };
 
@@ -425,9 +426,9 @@ TEST(options, "loader: options that exclude each other")
         options.batch_sampler = c->batch_sampler ? batches : NULL;
         CHECK_FAILS(ctrt_loader_new(&loader, c->stream ? stream : plain, &options), c->status, c->words);
     }
-    CHECK_FAILS(ctrt_loader_new(&loader, plain, &(ctrt_loader_options){ .batch_sampler = sequence }),
+    CHECK_FAILS(ctrt_loader_new(&loader, plain, &CTRT_WITH(ctrt_loader_options, .batch_sampler = sequence)),
                 CTRT_ERR_INVALID_ARGUMENT, "forms no batches");
-    CHECK_FAILS(ctrt_loader_new(&loader, plain, &(ctrt_loader_options){ .sampler = batches }),
+    CHECK_FAILS(ctrt_loader_new(&loader, plain, &CTRT_WITH(ctrt_loader_options, .sampler = batches)),
                 CTRT_ERR_INVALID_ARGUMENT, "pass it as batch_sampler");
     CHECK_FAILS(ctrt_loader_new(&loader, NULL, NULL), CTRT_ERR_INVALID_ARGUMENT, "dataset");
     CHECK_TRUE(loader == NULL);

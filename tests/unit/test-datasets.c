@@ -11,17 +11,18 @@ TEST(idx, "IDX: images and labels, resized, normalised, malformed")
 {
     CTRT_AUTO(dataset) d = NULL;
     const char *images = FILE_OF("images", IDX_IMAGES), *labels = FILE_OF("labels", IDX_LABELS);
-    CHECK_OK(ctrt_idx_dataset(&d, images, labels, &(ctrt_image_options){ .dtype = CTRT_U8 }));
+    CHECK_OK(ctrt_idx_dataset(&d, images, labels, &CTRT_WITH(ctrt_image_options, .dtype = CTRT_U8)));
     CHECK_EQ(ctrt_dataset_length(d), 2);
     CHECK_STR(ctrt_dataset_field(d, 0)->name, "image");
     CHECK_EQ(ctrt_dataset_field(d, 0)->ndim, 3);
     CHECK_FIELD(d, 0, 0, 0, 1, 2, 3, 4, 5);
     CHECK_FIELD(d, 0, 1, 7);
     CHECK_FIELD(d, 1, 1, 1);
-    CHECK_OK(ctrt_idx_dataset(&d, images, NULL, &(ctrt_image_options){ .mean = { 0.5f }, .std = { 0.25f } }));
+    CHECK_OK(ctrt_idx_dataset(&d, images, NULL, &CTRT_WITH(ctrt_image_options, .mean = { 0.5f }, .std = { 0.25f })));
     CHECK_EQ(ctrt_dataset_field_count(d), 1);
     CHECK_FIELD(d, 1, 0, 2, -2, 2, -2, 2, -2);
-    CHECK_OK(ctrt_idx_dataset(&d, images, NULL, &(ctrt_image_options){ .dtype = CTRT_U8, .height = 1, .width = 1 }));
+    CHECK_OK(ctrt_idx_dataset(&d, images, NULL, &CTRT_WITH(ctrt_image_options, .dtype = CTRT_U8, .height = 1,
+                                                           .width = 1)));
     CHECK_FIELD(d, 0, 0, 2);                    /* the mean, 2.5, rounded to even */
     static const struct bad cases[] = {
         BAD("\0\0", FORMAT, "at least 4 bytes, this one has 2"),
@@ -76,7 +77,7 @@ TEST(cifar, "CIFAR: records of several files, labels of both kinds, malformed")
     const char *two = file_of("two", bytes, sizeof bytes);
     bytes[0] = 3;
     const char *one = file_of("one", bytes, RECORD), *paths[] = { one, two };
-    ctrt_image_options options = { .dtype = CTRT_U8, .height = 1, .width = 1 };
+    ctrt_image_options options = { .size = sizeof(ctrt_image_options), .dtype = CTRT_U8, .height = 1, .width = 1 };
     CHECK_OK(ctrt_cifar_dataset(&d, paths, 2, CTRT_CIFAR10, &options));
     CHECK_EQ(ctrt_dataset_length(d), 3);
     CHECK_FIELD(d, 0, 1, 3);
@@ -120,7 +121,9 @@ TEST(csv, "CSV: separators, quotes, labels, headers, malformed")
     };
     EACH(c, cases) {
         CTRT_AUTO(dataset) d = NULL;
-        if (!CHECK_OK(ctrt_csv_dataset(&d, file_of("table", c->text, strlen(c->text)), &c->options)))
+        ctrt_csv_options options = c->options;
+        options.size = sizeof options;
+        if (!CHECK_OK(ctrt_csv_dataset(&d, file_of("table", c->text, strlen(c->text)), &options)))
             continue;
         CHECK_EQ(ctrt_dataset_length(d), c->rows);
         CHECK_EQ(ctrt_dataset_field_count(d), c->options.label != 0 ? 2 : 1);
@@ -131,7 +134,7 @@ TEST(csv, "CSV: separators, quotes, labels, headers, malformed")
     CTRT_AUTO(dataset) digits = NULL;
     char path_of_digits[4096];
     snprintf(path_of_digits, sizeof path_of_digits, "%s/examples/data/digits.csv", getenv("srcdir"));
-    if (CHECK_OK(ctrt_csv_dataset(&digits, path_of_digits, &(ctrt_csv_options){ .label = -1 }))) {
+    if (CHECK_OK(ctrt_csv_dataset(&digits, path_of_digits, &CTRT_WITH(ctrt_csv_options, .label = -1)))) {
         CHECK_EQ(ctrt_dataset_length(digits), 1797);
         CHECK_EQ(ctrt_dataset_field(digits, 0)->shape[0], 64);
         CHECK_FIELD(digits, 1796, 1, 8);
@@ -151,22 +154,23 @@ TEST(csv, "CSV: separators, quotes, labels, headers, malformed")
     };
     CHECK_BAD(bad, ctrt_csv_dataset(out, bad_path, NULL));
     static const struct bad tabs[] = { BAD("1\t2\n \n\t\n", FORMAT, "line 3, column 1 is empty") };
-    CHECK_BAD(tabs, ctrt_csv_dataset(out, bad_path, (&(ctrt_csv_options){ .separator = '\t' })));
+    CHECK_BAD(tabs, ctrt_csv_dataset(out, bad_path, (&CTRT_WITH(ctrt_csv_options, .separator = '\t'))));
     static const struct bad labels[] = {
         BAD("1,0.5\n", FORMAT, "line 1, column 2: the label 0.5 is not an integer; with options.label_float"),
         BAD("1,cat\n", FORMAT, "found \"cat\"; if labels are texts, set options.label_classes"),
         BAD("1\n", FORMAT, "no column except the label"),
     };
-    CHECK_BAD(labels, ctrt_csv_dataset(out, bad_path, (&(ctrt_csv_options){ .label = -1 })));
+    CHECK_BAD(labels, ctrt_csv_dataset(out, bad_path, (&CTRT_WITH(ctrt_csv_options, .label = -1))));
     CTRT_AUTO(dataset) d = NULL;
     const char *path = FILE_OF("table", "1,2\n");
-    FAILS(INVALID_ARGUMENT, (ctrt_csv_dataset(&d, path, &(ctrt_csv_options){ .label = 3 }), "column 3"),
-          (ctrt_csv_dataset(&d, path, &(ctrt_csv_options){ .separator = '.' }), "cannot separate"),
-          (ctrt_csv_dataset(&d, path, &(ctrt_csv_options){ .label_classes = true }), "label 0"),
-          (ctrt_csv_dataset(&d, path, &(ctrt_csv_options){ .label = 1, .label_classes = true, .label_float = true }),
+    FAILS(INVALID_ARGUMENT, (ctrt_csv_dataset(&d, path, &CTRT_WITH(ctrt_csv_options, .label = 3)), "column 3"),
+          (ctrt_csv_dataset(&d, path, &CTRT_WITH(ctrt_csv_options, .separator = '.')), "cannot separate"),
+          (ctrt_csv_dataset(&d, path, &CTRT_WITH(ctrt_csv_options, .label_classes = true)), "label 0"),
+          (ctrt_csv_dataset(&d, path, &CTRT_WITH(ctrt_csv_options, .label = 1, .label_classes = true,
+                                                 .label_float = true)),
            "label_float"));
 
-    const ctrt_csv_options classes = { .label = 2, .label_classes = true };
+    const ctrt_csv_options classes = { .size = sizeof(ctrt_csv_options), .label = 2, .label_classes = true };
     path = FILE_OF("classes", "1,\"the \"\"dog\"\"\"\n2, cat\n3,\" ant, red \"\n4,cat\n");
     CHECK_OK(ctrt_csv_dataset(&d, path, &classes));
     static const int64_t labels_want[] = { 2, 1, 0, 1 };
@@ -300,7 +304,7 @@ TEST(token_headers, "tokens: headers of llm.c and numpy.save, other files, raw")
 {
     static const uint16_t narrow[] = { 50256, 11, 12 };
     static const uint32_t wide[] = { 128000, 70000, 3 };
-    const ctrt_tokens_options two = { .length = 2 };
+    const ctrt_tokens_options two = { .size = sizeof(ctrt_tokens_options), .length = 2 };
     CTRT_AUTO(dataset) d = NULL;
     CHECK_OK(ctrt_tokens_dataset(&d, llmc_file(20240520, 1, 3, narrow, 6), &two));
     CHECK_EQ(ctrt_dataset_length(d), 1);
@@ -309,7 +313,7 @@ TEST(token_headers, "tokens: headers of llm.c and numpy.save, other files, raw")
     CHECK_OK(ctrt_tokens_dataset(&d, llmc_file(20240801, 7, 3, wide, 12), &two));
     CHECK_FIELD(d, 0, 0, 128000, 70000);
     CHECK_FAILS(ctrt_tokens_dataset(&d, llmc_file(20240801, 7, 3, wide, 12),
-                                    &(ctrt_tokens_options){ .length = 2, .bytes = 2 }),
+                                    &CTRT_WITH(ctrt_tokens_options, .length = 2, .bytes = 2)),
                 CTRT_ERR_FORMAT, "the header says tokens of 4 bytes, options.bytes is 2");
     CHECK_FAILS(ctrt_tokens_dataset(&d, llmc_file(20240520, 1, 4, narrow, 6), &two), CTRT_ERR_FORMAT,
                 "truncated: the header of llm.c says 4 tokens of 2 bytes, the file has 6 bytes");
@@ -319,7 +323,7 @@ TEST(token_headers, "tokens: headers of llm.c and numpy.save, other files, raw")
                 "number 20250211");
     CHECK_FAILS(ctrt_tokens_dataset(&d, llmc_file(4711, 1, 3, narrow, 6), &two), CTRT_ERR_FORMAT, "set options.raw");
     CHECK_OK(ctrt_tokens_dataset(&d, llmc_file(4711, 1, 3, narrow, 6),
-                                 &(ctrt_tokens_options){ .length = 2, .raw = true }));
+                                 &CTRT_WITH(ctrt_tokens_options, .length = 2, .raw = true)));
     CHECK_FIELD(d, 0, 0, 4711, 0);
 
     static const struct { const char *descr, *bytes; size_t size; double x[2]; } arrays[] = {
@@ -347,13 +351,13 @@ TEST(token_headers, "tokens: headers of llm.c and numpy.save, other files, raw")
         BAD("\x10\0\0\0\0\0\0\0{\"tokens\":", FORMAT, "a safetensors file"),
         BAD("To be, or not to be, that is the question: whether it is nobler in the mind", FORMAT, "like text"),
     };
-    CHECK_BAD(cases, ctrt_tokens_dataset(out, bad_path, &(ctrt_tokens_options){ .length = 1 }));
+    CHECK_BAD(cases, ctrt_tokens_dataset(out, bad_path, &CTRT_WITH(ctrt_tokens_options, .length = 1)));
     static const struct bad negative[] = {
         BAD(NPY("{'descr': '<i2', 'fortran_order': False, 'shape': (2,), }            \n") "\1\0\xff\xff", FORMAT,
             "token 1 is -1"),
     };
     CHECK_OK(ctrt_tokens_dataset(&d, file_of("negative", negative->bytes, negative->size),
-                                 &(ctrt_tokens_options){ .length = 1 }));
+                                 &CTRT_WITH(ctrt_tokens_options, .length = 1)));
     ctrt_tensor *fields[2] = { NULL };
     CHECK_FAILS(ctrt_dataset_get(fields, d, 0, 1, 0), negative->status, negative->words);
 }
@@ -365,24 +369,28 @@ TEST(tokens, "tokens: windows side by side, with a stride and at random, malform
     for (int i = 0; i < 11; i++)
         tokens[i] = (uint16_t)(1000 + i);
     const char *path = file_of("tokens", tokens, sizeof tokens);
-    CHECK_OK(ctrt_tokens_dataset(&d, path, &(ctrt_tokens_options){ .length = 3 }));
+    CHECK_OK(ctrt_tokens_dataset(&d, path, &CTRT_WITH(ctrt_tokens_options, .length = 3)));
     CHECK_EQ(ctrt_dataset_length(d), 3);
     CHECK_FIELD(d, 2, 0, 1006, 1007, 1008);
     CHECK_FIELD(d, 2, 1, 1007, 1008, 1009);
-    CHECK_OK(ctrt_tokens_dataset(&d, path, &(ctrt_tokens_options){ .length = 3, .stride = 1 }));
+    CHECK_OK(ctrt_tokens_dataset(&d, path, &CTRT_WITH(ctrt_tokens_options, .length = 3, .stride = 1)));
     CHECK_EQ(ctrt_dataset_length(d), 8);
     CHECK_FIELD(d, 7, 1, 1008, 1009, 1010);
     static const uint32_t wide[] = { 1, 70000, 0xffffffff };
-    CHECK_OK(ctrt_tokens_dataset(&d, file_of("wide", wide, 12), &(ctrt_tokens_options){ .length = 2, .bytes = 4 }));
+    CHECK_OK(ctrt_tokens_dataset(&d, file_of("wide", wide, 12), &CTRT_WITH(ctrt_tokens_options, .length = 2,
+                                                                           .bytes = 4)));
     CHECK_FIELD(d, 0, 1, 70000, 0xffffffff);
-    CHECK_FAILS(ctrt_tokens_dataset(&d, file_of("odd", tokens, 6), &(ctrt_tokens_options){ .length = 1, .bytes = 4 }),
+    CHECK_FAILS(ctrt_tokens_dataset(&d, file_of("odd", tokens, 6), &CTRT_WITH(ctrt_tokens_options, .length = 1,
+                                                                              .bytes = 4)),
                 CTRT_ERR_FORMAT, "odd: 6 bytes, no multiple of 4");
-    FAILS(FORMAT, (ctrt_tokens_dataset(&d, path, &(ctrt_tokens_options){ .length = 11 }), "has 11 tokens; a window and "
+    FAILS(FORMAT, (ctrt_tokens_dataset(&d, path, &CTRT_WITH(ctrt_tokens_options, .length = 11)),
+                   "has 11 tokens; a window and "
                    "the token after it are 12"));
-    FAILS(INVALID_ARGUMENT, (ctrt_tokens_dataset(&d, path, &(ctrt_tokens_options){ .length = 0 }), "length 0"),
-          (ctrt_tokens_dataset(&d, path, &(ctrt_tokens_options){ .length = 1, .bytes = 3 }), "3 bytes"));
+    FAILS(INVALID_ARGUMENT, (ctrt_tokens_dataset(&d, path, &CTRT_WITH(ctrt_tokens_options, .length = 0)), "length 0"),
+          (ctrt_tokens_dataset(&d, path, &CTRT_WITH(ctrt_tokens_options, .length = 1, .bytes = 3)), "3 bytes"));
 
-    CHECK_OK(ctrt_tokens_dataset(&d, path, &(ctrt_tokens_options){ .length = 3, .random = true, .samples = 200 }));
+    CHECK_OK(ctrt_tokens_dataset(&d, path, &CTRT_WITH(ctrt_tokens_options, .length = 3, .random = true,
+                                                      .samples = 200)));
     int seen[8] = { 0 };
     for (int64_t i = 0; i < 200; i++) {
         int64_t x[3], y[3];
@@ -395,7 +403,7 @@ TEST(tokens, "tokens: windows side by side, with a stride and at random, malform
     }
     for (int i = 0; i < 8; i++)
         CHECK(seen[i] > 8 && seen[i] < 50, "position %d was chosen %d times of 200, expected about 25", i, seen[i]);
-    CHECK_OK(ctrt_tokens_dataset(&d, path, &(ctrt_tokens_options){ .length = 10, .vocabulary = 1010 }));
+    CHECK_OK(ctrt_tokens_dataset(&d, path, &CTRT_WITH(ctrt_tokens_options, .length = 10, .vocabulary = 1010)));
     ctrt_tensor *fields[2] = { NULL };
     CHECK_FAILS(ctrt_dataset_get(fields, d, 0, 1, 0), CTRT_ERR_FORMAT, "token 10 is 1010, expected 0 to 1009");
 }

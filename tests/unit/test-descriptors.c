@@ -60,7 +60,7 @@ static void load_data(ctrt_worker_kind kind)
     bool more = true;
     STEP(ctrt_dataset_open(&dataset, watching_open, &plain, sizeof plain));
     STEP(ctrt_loader_new(&loader, dataset,
-                         &(ctrt_loader_options){ .batch_size = 2, .workers = 2, .worker_kind = kind }));
+                         &CTRT_WITH(ctrt_loader_options, .batch_size = 2, .workers = 2, .worker_kind = kind)));
     for (int i = 0; i < 4; i++)
         STEP(ctrt_loader_next(fields, &more, loader));
     ctrt_tensor_release(&fields[0]);
@@ -91,8 +91,8 @@ static void files(const char *folder, ctrt_tensor *x)
     STEP(ctrt_save_tensors(path, (const char *[]){ "x" }, &x, 1));
     STEP(ctrt_tensor_file_open(&file, path));
     STEP(ctrt_safetensors_dataset(&tensors, path, NULL, 0));
-    STEP(ctrt_tokens_dataset(&tokens, text, &(ctrt_tokens_options){ .length = 2 }));
-    STEP(ctrt_image_folder_dataset(&images, folder, &(ctrt_image_options){ .height = 1, .width = 1 }));
+    STEP(ctrt_tokens_dataset(&tokens, text, &CTRT_WITH(ctrt_tokens_options, .length = 2)));
+    STEP(ctrt_image_folder_dataset(&images, folder, &CTRT_WITH(ctrt_image_options, .height = 1, .width = 1)));
     STEP(ctrt_memory_snapshot_write(snapshot, cpu));
 }
 
@@ -113,8 +113,9 @@ static void stores_and_ranks(const char *folder)
     const pid_t child = fork();             /* the second rank, which shares memory with this one */
     STEP(ctrt_store_open(&file, address, child != 0, 10));
     STEP(ctrt_device_get(&cpu, "cpu"));
-    STEP(ctrt_comm_new(&comm, &(ctrt_comm_options){ .engine = "host", .device = cpu, .store = file, .rank = child == 0,
-                                                    .size = 2, .timeout = 30 }));
+    STEP(ctrt_comm_new(&comm, &CTRT_WITH(ctrt_comm_options, .engine = "host", .device = cpu, .store = file,
+                                         .rank = child == 0,
+                                                    .world_size = 2, .timeout = 30)));
     STEP(ctrt_full(&x, CTRT_SHAPE(100), ctrt_int(1), CTRT_F32, cpu));
     STEP(ctrt_comm_all_reduce(&work, comm, x, CTRT_COMM_SUM));
     STEP(ctrt_work_wait(work));

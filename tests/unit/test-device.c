@@ -160,7 +160,7 @@ TEST(test_visible_devices, NULL)
             char name[16], words[80];
             CHECK_EQ(ctrt_device_count("fake"), c->count);
             for (int n = 0; n < c->count; n++) {
-                ctrt_device_properties properties;
+                ctrt_device_properties properties = CTRT_DEVICE_PROPERTIES;
                 snprintf(name, sizeof name, "fake:%d", n);
                 CHECK_OK(ctrt_device_get_properties(&properties, name));
                 CHECK_EQ(properties.processors, c->processors[n]);
@@ -307,7 +307,7 @@ CHILD_TEST(test_properties, "device properties, before and after opening the dev
     static const char *const order[] = {
         "better:0", "better:1", "better:2", "fake:0", "fake:1", "fake:2", "unasked:0",
     };
-    ctrt_device_properties p;
+    ctrt_device_properties p = CTRT_DEVICE_PROPERTIES;
     ctrt_device_spec spec;
     char text[400];
     CHECK_OK(ctrt_device_get_properties(&p, "fake:1"));
@@ -426,7 +426,7 @@ static void *forks(void *unused)
 static void *opens(void *stop)
 {
     ctrt_device *device = NULL;
-    ctrt_param_info info;
+    ctrt_param_info info = CTRT_PARAM_INFO;
     const char *why;
     while (!__atomic_load_n((bool *)stop, __ATOMIC_RELAXED)) {
         ctrt_device_get(&device, "fake:0");

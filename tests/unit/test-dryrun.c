@@ -9,7 +9,7 @@
 /* The prediction for a step under a limit (0: only that of the device). */
 static ctrt_memory_prediction predict_within(uint64_t limit, struct training *run, double *loss)
 {
-    ctrt_memory_prediction found = { 0 };
+    ctrt_memory_prediction found = CTRT_MEMORY_PREDICTION;
     ctrt_dry_run *dryrun = NULL;
     CHECK_OK(ctrt_dry_run_begin(&dryrun, run->device));
     if (limit > 0)
@@ -178,7 +178,7 @@ BOTH_TEST(tensors, "in a dry run, older tensors keep their values and can be fre
           "CTRT_SIM=devices=1,memory=64m")
 {
     ctrt_dry_run *dryrun = NULL;
-    ctrt_memory_prediction found;
+    ctrt_memory_prediction found = CTRT_MEMORY_PREDICTION;
     static const float thousand[1000] = { 1, 2, 3 };
     float host[8] = { 5, 5, 5, 5, 5, 5, 5, 5 };
     cpu_device();
@@ -247,7 +247,7 @@ CHILD_TEST(left, "cpu: memory that a dry run leaves is counted until it is freed
 {
     ctrt_device *device = cpu_device();
     ctrt_dry_run *dryrun = NULL;
-    ctrt_memory_prediction found;
+    ctrt_memory_prediction found = CTRT_MEMORY_PREDICTION;
     CTRT_AUTO(tensor) a = NULL, b = NULL, other = NULL;
     CHECK_OK(ctrt_memory_set_watch(CTRT_MEMORY_WATCH_STATE, 0));
     OK(ctrt_dry_run_begin(&dryrun, device), ctrt_memory_label_push("giants"),
@@ -318,7 +318,7 @@ BOTH_TEST(gradients, "gradients that were made in a dry run are released at its 
           "CTRT_SIM=devices=1,memory=64m")
 {
     ctrt_dry_run *dryrun = NULL;
-    ctrt_memory_prediction found;
+    ctrt_memory_prediction found = CTRT_MEMORY_PREDICTION;
     CTRT_AUTO(tensor) a = full(2, 1000, device), b = full(3, 1000, device), loss = NULL, held = NULL;
     OK(ctrt_tensor_require_grad(a, true), ctrt_tensor_require_grad(b, true), ctrt_sum(&loss, a, CTRT_ALL_DIMS),
        ctrt_backward(loss), ctrt_dry_run_begin(&dryrun, device));
@@ -338,7 +338,7 @@ BOTH_TEST(gradients, "gradients that were made in a dry run are released at its 
 
 BOTH_TEST(converted, "a state that a dry run converts to another dtype keeps its values", "CTRT_SIM=devices=1")
 {
-    ctrt_memory_prediction found;
+    ctrt_memory_prediction found = CTRT_MEMORY_PREDICTION;
     CTRT_AUTO(module) net = NULL;
     CTRT_AUTO(optimizer) optimizer = NULL;
     ctrt_tensor *weight = NULL, *states[CTRT_OPTIMIZER_STATES];
@@ -372,7 +372,7 @@ SIM_TEST(beyond, THIRTY, "CTRT_MEMORY=caching", SMALL)
     CTRT_AUTO(tensor) held = NULL, a = NULL, b = NULL, c = NULL;
     ctrt_tensor *many[10] = { NULL };
     ctrt_dry_run *dryrun = NULL;
-    ctrt_memory_prediction found;
+    ctrt_memory_prediction found = CTRT_MEMORY_PREDICTION;
     uint64_t before = 0;
     for (int round = 0; round < 2; round++) {       /* in the second round a block is allocated */
         const sim_counters counters = sim_read(0);
@@ -440,7 +440,7 @@ TEST(test_moving, "spill: copies and fills count as uses, in a dry run and in a 
         IN_CHILD("CTRT_MEMORY=spill+direct", "CTRT_SIM=devices=1,memory=12m", "CTRT_LOG=error") {
             ctrt_device *device = sim_open("sim:0");
             ctrt_dry_run *dryrun = NULL;
-            ctrt_memory_prediction found;
+            ctrt_memory_prediction found = CTRT_MEMORY_PREDICTION;
             uint64_t predicted = 0, measured = 0;
             OK(ctrt_dry_run_begin(&dryrun, device), use_and_take(&predicted, use, device),
                ctrt_dry_run_end(&found, &dryrun), use_and_take(&measured, use, device));
@@ -458,7 +458,7 @@ SIM_TEST(too_large_op, "spill: an op whose operands do not fit together fails",
 {
     CTRT_AUTO(tensor) a = NULL, b = NULL, c = NULL, later = NULL;
     ctrt_dry_run *dryrun = NULL;
-    ctrt_memory_prediction found;
+    ctrt_memory_prediction found = CTRT_MEMORY_PREDICTION;
     CHECK_OK(ctrt_dry_run_begin(&dryrun, device));
     a = full(1, 1 << 20, device);
     b = full(2, 1 << 20, device);
@@ -499,7 +499,7 @@ static void check_works(void)
 {
     CTRT_AUTO(tensor) x = full(0, 1000, cpu);
     ctrt_dry_run *dryrun = NULL;
-    ctrt_memory_prediction found;
+    ctrt_memory_prediction found = CTRT_MEMORY_PREDICTION;
     CHECK_OK(ctrt_exp(&x, x));
     CHECK_EQ(element(x, 0), 1);
     OK(ctrt_dry_run_begin(&dryrun, cpu), ctrt_exp(&x, x));
@@ -541,7 +541,7 @@ TEST(test_fork_beside_thread, "a child forked while another thread runs a dry ru
 BOTH_TEST(forks, "a child forked by the thread that runs a dry run continues and ends the dry run", SMALL)
 {
     ctrt_dry_run *dryrun = NULL;
-    ctrt_memory_prediction found;
+    ctrt_memory_prediction found = CTRT_MEMORY_PREDICTION;
     cpu_device();
     CHECK_OK(ctrt_dry_run_begin(&dryrun, device));
     CTRT_AUTO(tensor) x = full(1, 1000, device);

@@ -43,9 +43,9 @@ static void train_scaled(ctrt_module *net, ctrt_device *device, int from, int ro
     CTRT_AUTO(optimizer) optimizer = NULL;
     CTRT_AUTO(grad_scaler) scaler = NULL;
     double scale = 1024;
-    ctrt_grad_scaler_state state = { 0 };
+    ctrt_grad_scaler_state state = CTRT_GRAD_SCALER_STATE;
     CHECK_OK(optimizer_new(&optimizer, net, adam));
-    CHECK_OK(ctrt_grad_scaler_new(&scaler, &(ctrt_grad_scaler_options){ .init_scale = scale, .growth_interval = 2 }));
+    CHECK_OK(ctrt_grad_scaler_new(&scaler, SCALER(.init_scale = scale, .growth_interval = 2)));
     for (int turn = 0; turn < STEPS; turn++) {
         ctrt_tensor *inputs[2] = { values_of(device, turn, from, rows, false),
                                    values_of(device, turn, from, rows, true) };

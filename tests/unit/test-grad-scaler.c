@@ -91,7 +91,7 @@ static void optimizer_make(struct scaled *s, ctrt_status (*create)(ctrt_optimize
 
 static ctrt_grad_scaler_state state_of(ctrt_grad_scaler *scaler)
 {
-    ctrt_grad_scaler_state state = { 0 };
+    ctrt_grad_scaler_state state = CTRT_GRAD_SCALER_STATE;
     CHECK_OK(ctrt_grad_scaler_get_state(&state, scaler));
     return state;
 }
@@ -110,8 +110,8 @@ static void trace_run(const struct ref_file *ref, int index, int steps)
     const struct ref_record *options = ref_find(ref, "trace.%d/options", index),
                             *infs = ref_find(ref, "trace.%d/infs", index),
                             *rows = ref_find(ref, "trace.%d/rows", index);
-    const ctrt_grad_scaler_options o = { .init_scale = options->f[0], .growth_factor = options->f[1],
-                                         .backoff_factor = options->f[2], .growth_interval = (int64_t)options->f[3] };
+    const ctrt_grad_scaler_options o = *SCALER(.init_scale = options->f[0], .growth_factor = options->f[1],
+                                         .backoff_factor = options->f[2], .growth_interval = (int64_t)options->f[3]);
     struct scaled s = scaled_new(&o, (const float[]){ 1 }, 1);
     double scale = options->f[0], tracker = 0;
     int64_t inf = 0, row = 0;
@@ -155,7 +155,7 @@ TEST(optimizers, "parameters of PyTorch with skipped steps")
     for (int d = 0; d < 2; d++)
         for (size_t k = 0; k < COUNT(kinds); k++) {
             CHECK_OK(ctrt_device_get(&device, devices[d]));
-            struct scaled s = scaled_new(&(ctrt_grad_scaler_options){ .growth_interval = 3 },
+            struct scaled s = scaled_new(SCALER(.growth_interval = 3),
                                          (const float[]){ 1, -0.5f, 0.25f }, 3);
             int64_t next = 0, steps = 0, all = 0, row = 0;
             ctrt_tensor *states[CTRT_OPTIMIZER_STATES];
@@ -305,7 +305,7 @@ TEST(dtypes, "dtypes and strides of gradients")
         for (size_t t = 0; t < COUNT(types); t++)
             for (int strided = 0; strided < 2; strided++) {
                 CHECK_OK(ctrt_device_get(&device, devices[d]));
-                struct scaled s = scaled_new(&(ctrt_grad_scaler_options){ .init_scale = 1.5 },
+                struct scaled s = scaled_new(SCALER(.init_scale = 1.5),
                                              (const float[]){ 3, 6, -12, 24, 1, 2 }, 6);
                 CTRT_AUTO(tensor) grad = NULL, p = NULL, loss = tensor_of((const float[]){ 1 }, 1);
                 CHECK_OK(ctrt_to_dtype(&grad, s.parameter, types[t]));
@@ -338,11 +338,11 @@ TEST(dry_runs, "steps in a dry run")
         int64_t all = 0, row = 0;
         CHECK_OK(ctrt_device_get(&device, devices[c % 2]));
         for (int i = 0; i < 2; i++) {
-            s[i] = scaled_new(&(ctrt_grad_scaler_options){ .max_skips = 9 }, (const float[]){ 1, 2 }, 2);
+            s[i] = scaled_new(SCALER(.max_skips = 9), (const float[]){ 1, 2 }, 2);
             optimizer_make(&s[i], kinds[k].create);
             for (int step = 0; step < 8; step++) {
                 ctrt_dry_run *run = NULL;
-                ctrt_memory_prediction found;
+                ctrt_memory_prediction found = CTRT_MEMORY_PREDICTION;
                 if (i == 1 && step % 3 == 0) {
                     CHECK_OK(ctrt_dry_run_begin(&run, device));
                     scaled_step(&s[i], (const float[]){ 1, 1 });
@@ -418,7 +418,7 @@ TEST(limits, "limits")
 {
     for (int d = 0; d < 2; d++) {
         CHECK_OK(ctrt_device_get(&device, devices[d]));
-        struct scaled s = scaled_new(&(ctrt_grad_scaler_options){ .init_scale = 64, .min_scale = 10, .max_skips = 5 },
+        struct scaled s = scaled_new(SCALER(.init_scale = 64, .min_scale = 10, .max_skips = 5),
                                      (const float[]){ 1, 2 }, 2);
         ctrt_status status = CTRT_OK;
         char text[200];
@@ -479,30 +479,31 @@ TEST(messages, "messages")
     CHECK_OK(ctrt_grad_scaler_update(s.scaler, 8));
     state_is(s.scaler, 8, 0, "a new scale");
 
-    static const struct { ctrt_grad_scaler_options options; const char *part; } bad[] = {
-        { { .init_scale = -1 }, "the scale is -1" }, { { .init_scale = 1e39 }, "expected 0 to 3.40282e+38" },
-        { { .init_scale = 1e-60 }, "init_scale is 1e-60" }, { { .init_scale = CTRT_ZERO }, "init_scale is 0" },
-        { { .growth_factor = 1 }, "The growth factor must be > 1.0." }, { { .max_skips = -1 }, "max_skips" },
-        { { .backoff_factor = 1 }, "The backoff factor must be < 1.0." }, { { .min_scale = NAN }, "min_scale" },
-        { { .growth_interval = -1 }, "growth_interval" },
+    const struct { const ctrt_grad_scaler_options *options; const char *part; } bad[] = {
+        { SCALER(.init_scale = -1), "the scale is -1" }, { SCALER(.init_scale = 1e39), "expected 0 to 3.40282e+38" },
+        { SCALER(.init_scale = 1e-60), "init_scale is 1e-60" }, { SCALER(.init_scale = 0), "init_scale is 0" },
+        { SCALER(.growth_factor = 1), "The growth factor must be > 1.0." }, { SCALER(.max_skips = -1), "max_skips" },
+        { SCALER(.backoff_factor = 1), "The backoff factor must be < 1.0." },
+        { SCALER(.min_scale = NAN), "min_scale" }, { SCALER(.growth_interval = -1), "growth_interval" },
     };
     for (size_t i = 0; i < COUNT(bad); i++)
-        CHECK_FAILS(ctrt_grad_scaler_new(&other, &bad[i].options), CTRT_ERR_INVALID_ARGUMENT, bad[i].part);
+        CHECK_FAILS(ctrt_grad_scaler_new(&other, bad[i].options), CTRT_ERR_INVALID_ARGUMENT, bad[i].part);
 
     /* Without gradients, by option; disabled. */
-    CHECK_OK(ctrt_grad_scaler_new(&other, &(ctrt_grad_scaler_options){ .allow_no_gradients = true }));
+    CHECK_OK(ctrt_grad_scaler_new(&other, SCALER(.allow_no_gradients = true)));
     backward(other, s.parameter, (const float[]){ 1 });
     CHECK_OK(ctrt_grad_scaler_step(other, empty));
     CHECK_OK(ctrt_grad_scaler_update(other, 0));
     state_is(other, 65536, 0, "no gradients");
-    CHECK_OK(ctrt_grad_scaler_new(&other, &(ctrt_grad_scaler_options){ .disabled = true }));
+    CHECK_OK(ctrt_grad_scaler_new(&other, SCALER(.disabled = true)));
     backward(other, s.parameter, (const float[]){ 1 });
     check_values_within("unscaled", __LINE__, ctrt_tensor_grad(s.parameter), (const double[]){ 1 }, 1, 0);
     CHECK_OK(ctrt_grad_scaler_unscale_(other, s.optimizer));
     CHECK_OK(ctrt_grad_scaler_step(other, s.optimizer));
     CHECK_OK(ctrt_grad_scaler_update(other, 0));
     CHECK_TRUE(!ctrt_grad_scaler_enabled(other) && ctrt_grad_scaler_enabled(s.scaler));
-    CHECK_OK(ctrt_grad_scaler_set_state(other, &(ctrt_grad_scaler_state){ .scale = -1 }));     /* not even checked */
+    CHECK_OK(ctrt_grad_scaler_set_state(other, &CTRT_WITH(ctrt_grad_scaler_state,
+                                                          .scale = -1)));     /* not even checked */
     CHECK_OK(ctrt_grad_scaler_load(other, "/nonexistent/file"));
     state_is(other, 0, 0, "disabled");
     scaled_free(&s);
@@ -516,7 +517,7 @@ TEST(files, "files")
     char *folder = folder_new();
     for (int d = 0; d < 2; d++) {
         CHECK_OK(ctrt_device_get(&device, devices[d]));
-        struct scaled a = scaled_new(&(ctrt_grad_scaler_options){ .growth_interval = 3 }, (const float[]){ 1, 2 }, 2),
+        struct scaled a = scaled_new(SCALER(.growth_interval = 3), (const float[]){ 1, 2 }, 2),
                       b = scaled_new(NULL, (const float[]){ 0, 0 }, 2);
         char scaler[4096], optimizer[4096];
         snprintf(scaler, sizeof scaler, "%s/scaler.safetensors", folder);
@@ -536,7 +537,7 @@ TEST(files, "files")
                 ctrt_no_grad CHECK_OK(ctrt_copy_(b.parameter, a.parameter));
             }
         }
-        ctrt_grad_scaler_state state = { 0 };
+        ctrt_grad_scaler_state state = CTRT_GRAD_SCALER_STATE;
         double values[2];
         CHECK_OK(ctrt_grad_scaler_get_state(&state, a.scaler));
         CHECK_EQ(state.growth_interval, 3);

@@ -41,7 +41,8 @@ static ctrt_status invert(const ctrt_image *out, const ctrt_image *image, ctrt_s
 TEST(image_folder, "a folder of images: classes and files in the order of torchvision, errors that name the file")
 {
     CTRT_AUTO(dataset) d = NULL;
-    ctrt_image_options options = { .height = 1, .width = 2, .dtype = CTRT_U8, .channels = 1 };
+    ctrt_image_options options = { .size = sizeof(ctrt_image_options), .height = 1, .width = 2, .dtype = CTRT_U8,
+                                   .channels = 1 };
     static const char *const order[] = { "b/2.PGM", "b/a/3.ppm", "b/a-b/4.pgm", "cat/1.pgm", "cat/5.jpeg" };
     const char *root = folder_join(folder, "root");
     (void)mkdir(root, 0755);
@@ -71,7 +72,8 @@ TEST(image_folder, "a folder of images: classes and files in the order of torchv
     }
     tap_state.row = 0;
     int calls = 0;
-    options = (ctrt_image_options){ .height = 1, .width = 2, .channels = 1, .transform = invert, .user = &calls };
+    options = CTRT_WITH(ctrt_image_options, .height = 1, .width = 2, .channels = 1, .transform = invert,
+                        .user = &calls);
     make_image("root/b/2.PGM", 255);
     CHECK_OK(ctrt_image_folder_dataset(&d, root, &options));
     CHECK_FIELD(d, 0, 0, 0, 0);
@@ -81,8 +83,9 @@ TEST(image_folder, "a folder of images: classes and files in the order of torchv
     CHECK_FAILS(ctrt_dataset_get(fields, d, 4, 1, 0), CTRT_ERR_FORMAT, "cat/5.jpeg: truncated: a PGM image of 2x1");
     unlink(folder_join(folder, "root/cat/1.pgm"));
     CHECK_FAILS(ctrt_dataset_get(fields, d, 3, 1, 0), CTRT_ERR_IO, "cat/1.pgm: cannot open: No such file");
-    FAILS(INVALID_ARGUMENT, (ctrt_image_folder_dataset(&d, root, &(ctrt_image_options){ .height = 3 }), "width 0"),
-          (ctrt_image_folder_dataset(&d, root, &(ctrt_image_options){ .height = 3, .width = 3, .channels = 2 }),
+    FAILS(INVALID_ARGUMENT, (ctrt_image_folder_dataset(&d, root, &CTRT_WITH(ctrt_image_options, .height = 3)),
+                             "width 0"),
+          (ctrt_image_folder_dataset(&d, root, &CTRT_WITH(ctrt_image_options, .height = 3, .width = 3, .channels = 2)),
            "2 channels"));
     FAILS(IO, (ctrt_image_folder_dataset(&d, "/nowhere", &options), "/nowhere: cannot open the folder"));
     make_image("root/cat/1.pgm", 1);
@@ -195,7 +198,7 @@ TEST(image_options, "image files: 16 bits reduced to 8, orientation by Exif data
         "\x89PNG\r\n\x1a\n\0\0\0\x0dIHDR\0\0\0\3\0\0\0\1\x10\0\0\0\0\x6e\x1b\x97\x2b\0\0\0\x0f"
         "IDAT\x78\x9c\x63\x60\x60\x68\x68\xf8\xff\x1f\0\x06\x84\x02\xff\x46\x60\xde\xb6\0\0\0\0IEND\xae\x42\x60\x82";
     CTRT_AUTO(tensor) image = NULL;
-    const ctrt_image_options reduce = { .channels = 1, .reduce_depth = true };
+    const ctrt_image_options reduce = { .size = sizeof(ctrt_image_options), .channels = 1, .reduce_depth = true };
     OK(ctrt_read_image_with(&image, FILE_OF("deep.pgm", "P5 3 1 65535\n\0\0\x80\x80\xff\xff"), &reduce));
     check_values_within("pgm", __LINE__, image, (double[]){ 0, 128, 255 }, 3, 0);
     if (access(built_path("image-png"), F_OK) == 0) {
@@ -215,7 +218,7 @@ TEST(image_options, "image files: 16 bits reduced to 8, orientation by Exif data
         const bool turned = o >= 2 && o <= 8, columns = o >= 5 && o <= 8;
         OK(ctrt_read_image(&image, path, 1), ctrt_to_host(got, sizeof got, image, CTRT_U8));
         CHECK(memcmp(got, upright, sizeof got) == 0, "orientation %d without the option", o);
-        OK(ctrt_read_image_with(&image, path, &(ctrt_image_options){ .channels = 1, .exif_orientation = true }),
+        OK(ctrt_read_image_with(&image, path, &CTRT_WITH(ctrt_image_options, .channels = 1, .exif_orientation = true)),
            ctrt_to_host(got, sizeof got, image, CTRT_U8));
         CHECK_EQ(ctrt_tensor_size(image, 1), columns ? W : H);
         /* Where the first row and the first column of the file are (Exif 2.32, 4.6.4). */

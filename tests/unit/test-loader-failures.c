@@ -21,7 +21,7 @@ static int new_mark(void)
     return file;
 }
 
-#define OPTIONS(...) (ctrt_loader_options){ .batch_size = BATCH, .seed = 3, .quiet_workers = true, __VA_ARGS__ }
+#define OPTIONS(...) CTRT_WITH(ctrt_loader_options, .batch_size = BATCH, .seed = 3, .quiet_workers = true, __VA_ARGS__)
 
 static const struct death {
     enum plain_bad how;
@@ -252,7 +252,7 @@ TEST(shared_memory, "memory that processes share: a status with the numbers when
 {
     CTRT_AUTO(dataset) dataset = plain_dataset((struct plain){ .length = 100000, .once = -1 });
     CTRT_AUTO(loader) loader = NULL;
-    const ctrt_loader_options options = { .batch_size = 10000, .workers = 2 };
+    const ctrt_loader_options options = { .size = sizeof(ctrt_loader_options), .batch_size = 10000, .workers = 2 };
     ctrt_loader_options small = options;
     struct rlimit before, limit;
     small.memory_budget = 1 << 20;
@@ -296,7 +296,7 @@ TEST(descriptors, "descriptors: constant over 10,000 batches and 64 loaders, wit
     limit.rlim_cur = 64;
     setrlimit(RLIMIT_NOFILE, &limit);
     const int closed = open_descriptors();
-    CTRT_AUTO(loader) loader = new_loader(dataset, (ctrt_loader_options){ .batch_size = 2, .workers = 7 });
+    CTRT_AUTO(loader) loader = new_loader(dataset, CTRT_WITH(ctrt_loader_options, .batch_size = 2, .workers = 7));
     CHECK_OK(ctrt_loader_next(fields, &more, loader));
     const int open = open_descriptors();
     CHECK_EQ(open, closed + 8);         /* one for each worker, and the memory that the server gets */
@@ -308,14 +308,14 @@ TEST(descriptors, "descriptors: constant over 10,000 batches and 64 loaders, wit
     CHECK_EQ(open_descriptors(), closed);
     for (int i = 0; i < LOADERS; i++) {
         const ctrt_worker_kind kind = i % 2 ? CTRT_WORKERS_FORK : CTRT_WORKERS_SERVER;
-        loader = new_loader(dataset, (ctrt_loader_options){ .workers = 2, .worker_kind = kind });
+        loader = new_loader(dataset, CTRT_WITH(ctrt_loader_options, .workers = 2, .worker_kind = kind));
         CHECK_OK(ctrt_loader_next(fields, &more, loader));
         ctrt_loader_release(&loader);
     }
     CHECK_EQ(open_descriptors(), closed);
     limit.rlim_cur = (rlim_t)closed + 3;
     setrlimit(RLIMIT_NOFILE, &limit);
-    loader = new_loader(dataset, (ctrt_loader_options){ .workers = 7, .worker_kind = CTRT_WORKERS_FORK });
+    loader = new_loader(dataset, CTRT_WITH(ctrt_loader_options, .workers = 7, .worker_kind = CTRT_WORKERS_FORK));
     CHECK_FAILS(ctrt_loader_next(fields, &more, loader), CTRT_ERR_IO, "of 7: Too many open files; the limit");
     setrlimit(RLIMIT_NOFILE, &before);
     CHECK_OK(ctrt_loader_next(fields, &more, loader));
@@ -327,7 +327,7 @@ TEST_MAIN
 {
     REQUIRE(ctrt_fork_server_start() == CTRT_OK, "%s", ctrt_error_message());
     CTRT_AUTO(dataset) dataset = plain_dataset((struct plain){ .length = LENGTH, .once = -1 });
-    CTRT_AUTO(loader) loader = new_loader(dataset, OPTIONS(0));
+    CTRT_AUTO(loader) loader = new_loader(dataset, OPTIONS(.workers = 0));
     group("without workers");
     right = hash_batches(NULL, loader, INT32_MAX);
     return run_tests();

@@ -9,7 +9,7 @@ static ctrt_dataset *plain, *stream;
 
 enum { LENGTH = 53, BATCHES = 14, BATCH = 4 };
 
-#define OPTIONS(...) { .batch_size = BATCH, .seed = 5, __VA_ARGS__ }
+#define OPTIONS(...) { .size = sizeof(ctrt_loader_options), .batch_size = BATCH, .seed = 5, __VA_ARGS__ }
 
 /* ---- the number of workers ---- */
 
@@ -17,7 +17,7 @@ static const struct {
     const char *name;
     ctrt_loader_options options;
 } loaders[] = {
-    { "no workers", OPTIONS(0) },
+    { "no workers", OPTIONS(.workers = 0) },
     { "1 process", OPTIONS(.workers = 1) },
     { "2 processes", OPTIONS(.workers = 2, .prefetch_factor = 3) },
     { "7 processes that persist", OPTIONS(.workers = 7, .persistent_workers = true) },
@@ -84,7 +84,8 @@ TEST(any_order, "any order: the same samples, each once")
 
 TEST(no_batch, "samples without the dimension of the batch")
 {
-    CTRT_AUTO(loader) loader = new_loader(plain, (ctrt_loader_options){ .batch_size = CTRT_NO_BATCH, .workers = 2 });
+    CTRT_AUTO(loader) loader = new_loader(plain, CTRT_WITH(ctrt_loader_options, .batch_size = CTRT_NO_BATCH,
+                                                           .workers = 2));
     ctrt_tensor *fields[2] = { NULL, NULL };
     bool more = true;
     CHECK_EQ(ctrt_loader_length(loader), LENGTH);
@@ -105,8 +106,9 @@ static void resume(ctrt_dataset *dataset, bool shuffle)
 {
     EACH(c, resumes) {
         CTRT_AUTO(loader) a = new_loader(dataset, (ctrt_loader_options)OPTIONS(.workers = 2, .shuffle = shuffle));
-        CTRT_AUTO(loader) b = new_loader(dataset, (ctrt_loader_options){ .batch_size = BATCH, .workers = c->workers,
-                                                                         .shuffle = shuffle, .seed = 99 });
+        CTRT_AUTO(loader) b = new_loader(dataset, CTRT_WITH(ctrt_loader_options, .batch_size = BATCH,
+                                                            .workers = c->workers,
+                                                                         .shuffle = shuffle, .seed = 99));
         ctrt_loader_state state = { 0 };
         uint64_t rest[2];
         CHECK_OK(ctrt_loader_set_epoch(a, 3));
@@ -129,7 +131,7 @@ TEST(resuming, "a loader continues in the middle of an epoch, with another numbe
 {
     resume(plain, true);
     resume(stream, false);
-    CTRT_AUTO(loader) loader = new_loader(plain, (ctrt_loader_options)OPTIONS(0));
+    CTRT_AUTO(loader) loader = new_loader(plain, (ctrt_loader_options)OPTIONS(.workers = 0));
     ctrt_loader_state state;
     CHECK_OK(ctrt_loader_get_state(&state, loader));
     state.fingerprint++;
@@ -171,7 +173,7 @@ TEST(kept, "a program may keep all batches, also after the loader is closed")
             ctrt_tensor_release(&kept[b][0]);
             ctrt_tensor_release(&kept[b][1]);
         }
-        loader = new_loader(plain, (ctrt_loader_options)OPTIONS(0));
+        loader = new_loader(plain, (ctrt_loader_options)OPTIONS(.workers = 0));
         CHECK_EQ(hash, hash_batches(NULL, loader, INT32_MAX));
     }
 }
@@ -180,7 +182,7 @@ TEST(kept, "a program may keep all batches, also after the loader is closed")
 
 TEST(devices, "batches on a device: the same, copied ahead on another stream, also in a scope that ends")
 {
-    CTRT_AUTO(loader) host = new_loader(plain, (ctrt_loader_options)OPTIONS(0));
+    CTRT_AUTO(loader) host = new_loader(plain, (ctrt_loader_options)OPTIONS(.workers = 0));
     const uint64_t hash = hash_batches(NULL, host, INT32_MAX);
     ctrt_device *device = sim_open("sim:0");
     for (int workers = 0; workers < 3; workers++) {
@@ -220,7 +222,7 @@ TEST(pinned, "the memory of the batches is pinned where it is, and used again on
         { NULL, 0, CTRT_WORKERS_AUTO }, { NULL, 2, CTRT_WORKERS_FORK }, { NULL, 2, CTRT_WORKERS_SERVER },
         { NULL, 2, CTRT_WORKERS_THREADS }, { "host:1", 2, CTRT_WORKERS_FORK },
     };
-    CTRT_AUTO(loader) host = new_loader(plain, (ctrt_loader_options)OPTIONS(0));
+    CTRT_AUTO(loader) host = new_loader(plain, (ctrt_loader_options)OPTIONS(.workers = 0));
     const uint64_t hash = hash_batches(NULL, host, INT32_MAX);
     ctrt_device *device = sim_open("sim:0");
     const sim_counters before = sim_read(0);

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Tests losses that are no means together with autocast, gradient scalers, dry runs, the strategy `auto`, communication
  * hooks, lost ranks, and canonical mode on many devices. */
+#include "../options.h"
 #include "loss_train.h"
 
 /* ---- autocast and gradient scalers ---- */
@@ -26,7 +27,7 @@ static void precision(struct rank *rank, ctrt_dtype dtype)
     training_new(&t, p.net, rank->device, plan->function, PART * rank->number, PART);
     training_new(&one, p.one, rank->device, plan->function, 0, all);
     if (dtype == CTRT_F16) {
-        const ctrt_grad_scaler_options options = { .init_scale = scale, .growth_interval = 2 };
+        const ctrt_grad_scaler_options options = *SCALER(.init_scale = scale, .growth_interval = 2);
         OK(ctrt_grad_scaler_new(&t.scaler, &options), ctrt_grad_scaler_new(&one.scaler, &options));
     }
     for (int turn = 0; turn < TURNS; turn++) {
@@ -35,13 +36,13 @@ static void precision(struct rank *rank, ctrt_dtype dtype)
             fill(*of, turn);
             if (dtype == CTRT_F16)
                 overflow(*of, turn, all);
-            CHECK_OK(ctrt_autocast_push(type, &(ctrt_autocast_options){ .dtype = dtype }));
+            CHECK_OK(ctrt_autocast_push(type, &CTRT_WITH(ctrt_autocast_options, .dtype = dtype)));
             CHECK_OK(train_step(*of));
             CHECK_OK(ctrt_autocast_pop());
         }
         close_loss(plan->strategy, turn, &t, &one, 0.02);
         scale *= turn == 1 || turn == 4 ? 0.5 : turn == 3 || turn == 6 ? 2 : 1;
-        ctrt_grad_scaler_state state = { 0 };
+        ctrt_grad_scaler_state state = CTRT_GRAD_SCALER_STATE;
         EACH(of, both)
             if (dtype == CTRT_F16 && CHECK_OK(ctrt_grad_scaler_get_state(&state, (*of)->scaler)))
                 CHECK(state.scale == scale, "%s, turn %d: scale %g, expected %g", plan->strategy, turn, state.scale,
@@ -123,7 +124,7 @@ static void dry_runs(void)
             training_new(&one, single, cpu, *function, 0, 8);
             OK(train_step(&t), train_step(&one));
             for (int turn = 0; turn < 3; turn++) {
-                ctrt_memory_prediction found = { 0 };
+                ctrt_memory_prediction found = CTRT_MEMORY_PREDICTION;
                 fill(&t, turn);
                 fill(&one, turn);
                 CHECK_OK(ctrt_optimizer_zero_grad(t.optimizer, true));

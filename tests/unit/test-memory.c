@@ -184,7 +184,7 @@ TEST(test_churn, NULL)
             struct device_memory *memory = open_memory("fake:1");
             ctrt_device *device = memory->device;
             struct churn churn = { .wrong = 0 };
-            ctrt_memory_stats before, after;
+            ctrt_memory_stats before = CTRT_MEMORY_STATS, after = CTRT_MEMORY_STATS;
             churn_run(&churn, memory, 1, FEWER_SANITIZED(4000));
             check_churn(&churn, device);
             if (strcmp(*setting, "CTRT_MEMORY=direct") == 0)

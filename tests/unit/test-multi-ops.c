@@ -42,7 +42,7 @@ RUN(index_select) { return ctrt_index_select(out, in[0], 1, in[1]); }
 RUN(embedding) { return ctrt_embedding(out, in[0], in[1], -1); }
 RUN(gather) { return ctrt_gather(out, in[0], 1, in[1]); }
 RUN(conv2d) { return ctrt_conv2d(out, in[0], in[1], in[2], NULL); }
-RUN(max_pool2d) { return ctrt_max_pool2d(out, NULL, in[0], &(ctrt_pool2d_options){ .kernel = { 2, 2 } }); }
+RUN(max_pool2d) { return ctrt_max_pool2d(out, NULL, in[0], &CTRT_WITH(ctrt_pool2d_options, .kernel = { 2, 2 })); }
 RUN(tril) { return ctrt_tril(out, in[0], 0); }
 
 RUN(attention)

@@ -56,7 +56,7 @@ static void fail_call(const char *name, int at)
 {
     ctrt_device *devices[2] = { device_of(NCCL_THREADS, 0), device_of(NCCL_THREADS, 1) };
     ctrt_comm *comms[2] = { NULL };
-    const ctrt_comm_options options = { .engine = "nccl", .timeout = 20 };
+    const ctrt_comm_options options = { .size = sizeof(ctrt_comm_options), .engine = "nccl", .timeout = 20 };
     if (!soft_load())
         return;
     ctrt_log_set_callback(no_log, NULL);
@@ -95,9 +95,10 @@ static void *join_group(void *argument)
 {
     struct joiner *joiner = argument;
     ctrt_comm *comm = NULL;
-    joiner->status = ctrt_comm_new(&comm, &(ctrt_comm_options){
-        .engine = "nccl", .device = device_of(NCCL_THREADS, joiner->rank), .store = joiner->store,
-        .rank = joiner->rank, .size = 2, .timeout = 60 });
+    joiner->status = ctrt_comm_new(&comm, &CTRT_WITH(ctrt_comm_options, .engine = "nccl",
+                                                     .device = device_of(NCCL_THREADS,
+                                                                         joiner->rank), .store = joiner->store,
+        .rank = joiner->rank, .world_size = 2, .timeout = 60));
     snprintf(joiner->message, sizeof joiner->message, "%s", ctrt_error_message());
     ctrt_comm_release(&comm);
     return NULL;

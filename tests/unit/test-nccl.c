@@ -250,7 +250,7 @@ static void opens(const char *words, ctrt_status wanted)
     ctrt_device *device = NULL;
     ctrt_log_set_callback(no_log, NULL);
     CHECK_OK(ctrt_device_get(&device, "cuda:0"));
-    const ctrt_status status = ctrt_comm_new(&comm, &(ctrt_comm_options){ .engine = "nccl", .device = device });
+    const ctrt_status status = ctrt_comm_new(&comm, &CTRT_WITH(ctrt_comm_options, .engine = "nccl", .device = device));
     CHECK_EQ(status, wanted);
     CHECK_HAS(ctrt_error_message(), words);
     ctrt_comm_release(&comm);
@@ -261,7 +261,7 @@ static void wrong_device(void)
     ctrt_device *device = NULL;
     ctrt_comm *comm = NULL;
     CHECK_OK(ctrt_device_get(&device, "cpu"));
-    CHECK_FAILS(ctrt_comm_new_local(&comm, &device, 1, &(ctrt_comm_options){ .engine = "nccl" }),
+    CHECK_FAILS(ctrt_comm_new_local(&comm, &device, 1, &CTRT_WITH(ctrt_comm_options, .engine = "nccl")),
                 CTRT_ERR_NOT_SUPPORTED, "the engine nccl connects cuda devices, but rank 0 has cpu");
 }
 

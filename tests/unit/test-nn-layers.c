@@ -66,7 +66,8 @@ TEST(linear, "Linear")
 
 TEST(conv2d, "Conv2d")
 {
-    const ctrt_conv2d_options options = { .stride = { 2, 1 }, .padding = { 1, 2 }, .dilation = { 1, 2 }, .groups = 2 };
+    const ctrt_conv2d_options options = { .size = sizeof(ctrt_conv2d_options), .stride = { 2, 1 }, .padding = { 1, 2 },
+                                          .dilation = { 1, 2 }, .groups = 2 };
     CTRT_AUTO(module) module = NULL;
     CTRT_AUTO(tensor) x = numbers(CTRT_SHAPE(2, 4, 5, 6)), y = NULL, image = numbers(CTRT_SHAPE(1, 1, 9, 9));
     CHECK_OK(ctrt_conv2d_new(&module, 4, 6, 3, 2, &options, true, cpu));
@@ -204,10 +205,11 @@ TEST(shapes, "Flatten, MaxPool2d, Dropout")
     OK(ctrt_flatten_new(&module, 1, -1), ctrt_forward(&y, module, x));
     SHAPE_IS(y, 2, 48);
 
-    const ctrt_pool2d_options options = { .kernel = { 3, 2 }, .stride = { 1, 2 }, .padding = { 1, 0 } };
+    const ctrt_pool2d_options options = { .size = sizeof(ctrt_pool2d_options), .kernel = { 3, 2 }, .stride = { 1, 2 },
+                                          .padding = { 1, 0 } };
     CHECK_OK(ctrt_max_pool2d_new(&module, &options));
     RUNS_AS(module, x, ctrt_max_pool2d(&want, NULL, x, &options));
-    OK(ctrt_max_pool2d_new(&module, &(ctrt_pool2d_options){ .kernel = { 2, 2 } }), ctrt_forward(&y, module, x));
+    OK(ctrt_max_pool2d_new(&module, &CTRT_WITH(ctrt_pool2d_options, .kernel = { 2, 2 })), ctrt_forward(&y, module, x));
     SHAPE_IS(y, 2, 3, 2, 2);                            /* the default stride is the kernel's size */
 
     OK(ctrt_dropout_new(&module, 0.25), ctrt_ones(&ones, CTRT_SHAPE(4000), CTRT_F32, cpu),
@@ -287,8 +289,9 @@ TEST(padding, "MultiheadAttention: a sequence that the mask hides entirely, with
 /* bad-nn.c tests NULL and the status of more bad options. */
 TEST(bad_options, "messages for bad options name them")
 {
-    const ctrt_conv2d_options two_groups = { .groups = 2 }, backward = { .stride = { 1, -1 } };
-    const ctrt_pool2d_options no_kernel = { .kernel = { 2, 0 } };
+    const ctrt_conv2d_options two_groups = CTRT_WITH(ctrt_conv2d_options, .groups = 2);
+    const ctrt_conv2d_options backward = CTRT_WITH(ctrt_conv2d_options, .stride = { 1, -1 });
+    const ctrt_pool2d_options no_kernel = { .size = sizeof(ctrt_pool2d_options), .kernel = { 2, 0 } };
     CTRT_AUTO(module) m = NULL;
 #define BAD(call, words) CHECK_FAILS(call, CTRT_ERR_INVALID_ARGUMENT, words)
     BAD(ctrt_linear_new(&m, -3, 5, true, cpu), "in_features is -3");
@@ -378,7 +381,7 @@ TEST(initial, "initial values")
         moments(&largest, &mean, &variance, module_tensor(module, i ? "bias" : "weight"));
         CHECK(largest <= 0.1 && largest > 0.09, "Linear's %s: largest %g, bound 0.1", i ? "bias" : "weight", largest);
     }
-    CHECK_OK(ctrt_conv2d_new(&module, 4, 64, 5, 5, &(ctrt_conv2d_options){ .groups = 4 }, true, cpu));
+    CHECK_OK(ctrt_conv2d_new(&module, 4, 64, 5, 5, &CTRT_WITH(ctrt_conv2d_options, .groups = 4), true, cpu));
     moments(&largest, &mean, &variance, module_tensor(module, "weight"));
     CHECK(largest <= 0.2 && largest > 0.19, "Conv2d's weight: largest %g, bound 1/sqrt(25)", largest);
 

@@ -176,7 +176,7 @@ static void two(int64_t out[2], const struct ref_case *c, const char *name)
 
 static ctrt_status conv2d(struct ref_case *c)
 {
-    ctrt_conv2d_options options = { .groups = (int64_t)number(c, "groups", 1) };
+    ctrt_conv2d_options options = { .size = sizeof(ctrt_conv2d_options), .groups = (int64_t)number(c, "groups", 1) };
     two(options.stride, c, "stride");
     two(options.padding, c, "padding");
     two(options.dilation, c, "dilation");
@@ -185,7 +185,7 @@ static ctrt_status conv2d(struct ref_case *c)
 
 static ctrt_status max_pool2d(struct ref_case *c)
 {
-    ctrt_pool2d_options options = { { 0, 0 }, { 0, 0 }, { 0, 0 }, { 0, 0 } };
+    ctrt_pool2d_options options = CTRT_POOL2D_OPTIONS;
     two(options.kernel, c, "kernel");
     two(options.stride, c, "stride");
     two(options.padding, c, "padding");
@@ -218,7 +218,7 @@ static ctrt_reduction reduction(const struct ref_case *c)
 static ctrt_status cross_entropy(struct ref_case *c)
 {
     ctrt_cross_entropy_options options = {
-        .weight = IN("weight"),
+        .size = sizeof(ctrt_cross_entropy_options), .weight = IN("weight"),
         .has_ignore_index = attr(c, "ignore_index") != NULL,
         .ignore_index = (int64_t)number(c, "ignore_index", 0),
         .label_smoothing = number(c, "label_smoothing", 0),

@@ -46,7 +46,7 @@ static void product_is_right(int line, ctrt_tensor *x, ctrt_tensor *w)
 /* Computes the gradient of a pooling with both tensors in the format. */
 static void pool_gradient(ctrt_tensor **gradient, ctrt_tensor *x, ctrt_tensor *dy, ctrt_memory_format format)
 {
-    const ctrt_pool2d_options options = { .kernel = { 3, 2 }, .stride = { 2, 1 } };
+    const ctrt_pool2d_options options = { .size = sizeof(ctrt_pool2d_options), .kernel = { 3, 2 }, .stride = { 2, 1 } };
     CTRT_AUTO(tensor) leaf = NULL, pooled = NULL, seed = NULL;
     OK(ctrt_detach(&leaf, x), ctrt_contiguous(&leaf, leaf, format), ctrt_contiguous(&seed, dy, format),
        ctrt_tensor_require_grad(leaf, true), ctrt_max_pool2d(&pooled, NULL, leaf, &options),
@@ -91,7 +91,8 @@ TEST(products, "matmul of rows with gaps and permuted rows")
 
 TEST(windows, "pooling and convolution windows in the padding, and very large strides")
 {
-    const ctrt_pool2d_options apart = { .kernel = { 2, 2 }, .stride = { 1, 1 }, .padding = { 1, 1 },
+    const ctrt_pool2d_options apart = { .size = sizeof(ctrt_pool2d_options), .kernel = { 2, 2 }, .stride = { 1, 1 },
+                                        .padding = { 1, 1 },
                                         .dilation = { 3, 3 } };
     for (int layout = CTRT_CONTIGUOUS_FORMAT; layout <= CTRT_CHANNELS_LAST; layout++) {
         CTRT_AUTO(tensor) x = COUNTING(1, 2, 2, 2), places = NULL;
@@ -101,15 +102,17 @@ TEST(windows, "pooling and convolution windows in the padding, and very large st
         OK(ctrt_sum(&y, y, CTRT_ALL_DIMS), ctrt_backward(y));
         VALUES_ARE(ctrt_tensor_grad(x), 0, 0, 0, 0, 0, 0, 0, 0);
     }
-    const ctrt_pool2d_options padded = { .kernel = { 2, 2 }, .padding = { 1, 1 } };
+    const ctrt_pool2d_options padded = { .size = sizeof(ctrt_pool2d_options), .kernel = { 2, 2 }, .padding = { 1, 1 } };
     CTRT_AUTO(tensor) empty = NULL;
     CHECK_OK(ctrt_zeros(&empty, CTRT_SHAPE(1, 1, 0, 3), CTRT_F32, cpu));
     CHECK_FAILS(ctrt_max_pool2d(&y, NULL, empty, &padded), CTRT_ERR_SHAPE, "no elements to pool");
     /* Results as in PyTorch. A kernel, dilation or stride of nearly 2^31 must cost no more than the elements inside. */
+#define POOL .size = sizeof(ctrt_pool2d_options)
+#define CONV .size = sizeof(ctrt_conv2d_options)
     static const struct wide { ctrt_pool2d_options options; double want; } wide[] = {
-        { { .kernel = { INT32_MAX, INT32_MAX }, .padding = { INT32_MAX / 2, INT32_MAX / 2 } }, 15 },
-        { { .kernel = { 2, 2 }, .stride = { INT32_MAX, INT32_MAX } }, 5 },
-        { { .kernel = { 2, 2 }, .stride = { INT32_MAX, 1 }, .dilation = { 1, 3 } }, 7 },
+        { { POOL, .kernel = { INT32_MAX, INT32_MAX }, .padding = { INT32_MAX / 2, INT32_MAX / 2 } }, 15 },
+        { { POOL, .kernel = { 2, 2 }, .stride = { INT32_MAX, INT32_MAX } }, 5 },
+        { { POOL, .kernel = { 2, 2 }, .stride = { INT32_MAX, 1 }, .dilation = { 1, 3 } }, 7 },
     };
     EACH(c, wide)
         for (int layout = CTRT_CONTIGUOUS_FORMAT; layout <= CTRT_CHANNELS_LAST; layout++) {
@@ -118,10 +121,11 @@ TEST(windows, "pooling and convolution windows in the padding, and very large st
             GIVES(ctrt_max_pool2d(&y, NULL, x, &c->options), c->want, c->want);
         }
     static const struct conv { ctrt_conv2d_options options; int64_t side; double sum; } convs[] = {
-        { { .stride = { INT32_MAX, INT32_MAX } }, 1, 10 },
-        { { .stride = { INT32_MAX, INT32_MAX }, .padding = { 1, 1 } }, 1, 0 },
-        { { .stride = { INT32_MAX, INT32_MAX }, .padding = { INT32_MAX, INT32_MAX } }, 3, 10 },
-        { { .stride = { 1 << 30, 1 << 30 }, .padding = { 1 << 30, 1 << 30 }, .dilation = { 1 << 30, 1 << 30 } }, 2, 0 },
+        { { CONV, .stride = { INT32_MAX, INT32_MAX } }, 1, 10 },
+        { { CONV, .stride = { INT32_MAX, INT32_MAX }, .padding = { 1, 1 } }, 1, 0 },
+        { { CONV, .stride = { INT32_MAX, INT32_MAX }, .padding = { INT32_MAX, INT32_MAX } }, 3, 10 },
+        { { CONV, .stride = { 1 << 30, 1 << 30 }, .padding = { 1 << 30, 1 << 30 }, .dilation = { 1 << 30, 1 << 30 } },
+          2, 0 },
     };
     CTRT_AUTO(tensor) image = COUNTING(1, 1, 4, 4), weight = NULL;
     CHECK_OK(ctrt_ones(&weight, CTRT_SHAPE(1, 1, 2, 2), CTRT_F32, cpu));
@@ -185,7 +189,8 @@ TEST(numbers, "numbers that a dtype cannot represent")
        ctrt_full(&target, CTRT_SHAPE(1), ctrt_int(156), CTRT_U8, cpu), ctrt_cross_entropy(&y, logits, target, NULL),
        ctrt_item(&loss, y));
     CHECK_NEAR(loss, log(200), 1e-9);
-    CHECK_FAILS(ctrt_cross_entropy(&y, logits, target, &(ctrt_cross_entropy_options){ .reduction = (ctrt_reduction)7 }),
+    CHECK_FAILS(ctrt_cross_entropy(&y, logits, target, &CTRT_WITH(ctrt_cross_entropy_options,
+                                                                  .reduction = (ctrt_reduction)7)),
                 CTRT_ERR_INVALID_ARGUMENT, "7 is not a ctrt_reduction");
 }
 

@@ -303,7 +303,8 @@ static void bad_options(const struct entry *entry)
     size_t *const size = (size_t *)&larger;
     CHECK_OK((*size = sizeof larger, entry->make(&saved, NULL, &larger)));
     CHECK_FAILS((larger.later[1] = 1, entry->make(&optimizer, NULL, &larger)), CTRT_ERR_NOT_SUPPORTED, "does not know");
-    CHECK_FAILS((*size = 0, entry->make(&optimizer, NULL, &larger)), CTRT_ERR_INVALID_ARGUMENT, "options.size is 0");
+    CHECK_FAILS((*size = 0, entry->make(&optimizer, NULL, &larger)), CTRT_ERR_INVALID_ARGUMENT,
+                "options is not initialized (its size is 0)");
     optim_option_set(&larger.known, entry->kind->options, 0.5);
     memset((char *)&larger + 2 * sizeof(double), 0xff, sizeof larger - 2 * sizeof(double));
     OK((*size = 2 * sizeof(double), entry->make(&saved, NULL, &larger)), ctrt_optimizer_option(&value, saved, 0, "lr"));

@@ -33,7 +33,8 @@ static void test_chunks(void)
     group("the sizes of pieces");
     for (size_t c = 0; c < COUNT(cases); c++) {
         const struct chunk_case *k = &cases[c];
-        const ctrt_scatter_options options = { .rule = k->rule, .weights = k->weights };
+        const ctrt_scatter_options options = { .size = sizeof(ctrt_scatter_options), .rule = k->rule,
+                                               .weights = k->weights };
         int64_t sizes[8] = { -1, -1, -1, -1, -1, -1, -1, -1 };
         int count = -1;
         CHECK_OK(ctrt_chunk_sizes(sizes, &count, k->size, k->n, &options));
@@ -47,7 +48,7 @@ static void test_chunks(void)
         const double pair[2] = { 1, weights[bad] };
         int64_t sizes[2] = { 7, 7 };
         int count = 7;
-        CHECK_FAILS(ctrt_chunk_sizes(sizes, &count, 9, 2, &(ctrt_scatter_options){ .weights = pair }),
+        CHECK_FAILS(ctrt_chunk_sizes(sizes, &count, 9, 2, &CTRT_WITH(ctrt_scatter_options, .weights = pair)),
                     CTRT_ERR_INVALID_ARGUMENT, "weights[1]");
         CHECK_TRUE(sizes[0] == 7 && count == 7);
     }
@@ -92,8 +93,10 @@ static void check_round_trip(ctrt_device *const *devices, int n, ctrt_device *ho
 static void test_round_trips(void)
 {
     static const double weights[] = { 1, 2, 3, 4 };
-    static const ctrt_scatter_options rules[] = { { .rule = CTRT_CHUNK_CEIL }, { .rule = CTRT_CHUNK_BALANCED },
-                                                  { .weights = weights } };
+    static const ctrt_scatter_options rules[] = {
+        { .size = sizeof rules[0] }, { .size = sizeof rules[0], .rule = CTRT_CHUNK_BALANCED },
+        { .size = sizeof rules[0], .weights = weights },
+    };
     for (size_t l = 0; l < COUNT(device_lists); l++) {
         ctrt_device *devices[MOST];
         group("scatter and gather, devices: %s", device_lists[l].name);

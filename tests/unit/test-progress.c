@@ -1,9 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Progress bars: the text of the line, and what is written to a terminal, to a file and under CTRT_PROGRESS. */
 #include <fcntl.h>
+#include <math.h>
 #include <stdlib.h>
 #include <unistd.h>
 
+#include "../options.h"
 #include "base/param.h"
 #include "base/progress.h"
 #include "tap.h"
@@ -41,7 +43,7 @@ static const char *written(int fd, int from, const char *mode)
     ssize_t bytes = 0;
     param_forget_values();
     setenv("CTRT_PROGRESS", mode, 1);
-    CHECK_OK(ctrt_progress_new(&bar, 3, &(ctrt_progress_options){ .name = "x", .fd = fd, .interval = 1e-300 }));
+    CHECK_OK(ctrt_progress_new(&bar, 3, PROGRESS(.name = "x", .fd = fd, .interval = 1e-300)));
     for (int i = 0; i < 3; i++) {
         ctrt_progress_note(bar, "n%d", i);
         ctrt_progress_add(bar, 1);
@@ -99,7 +101,7 @@ TEST(interval, "nothing is written within the interval, and nothing by a silent 
     setenv("CTRT_PROGRESS", "auto", 1);
     param_forget_values();
     for (int silent = 0; silent < 2; silent++) {
-        CHECK_OK(ctrt_progress_new(&bar, 0, &(ctrt_progress_options){ .fd = ends[1], .silent = silent }));
+        CHECK_OK(ctrt_progress_new(&bar, 0, PROGRESS(.fd = ends[1], .silent = silent)));
         CHECK_TRUE(!ctrt_progress_due(bar));
         ctrt_progress_add(bar, 1);
         CHECK(read(ends[0], &byte, 1) < 0, "something was written");
@@ -115,9 +117,10 @@ TEST(interval, "nothing is written within the interval, and nothing by a silent 
 
 TEST(bad, "bad input")
 {
-    static const ctrt_progress_options options[] = { { .scale = -1 }, { .interval = -1 }, { .fd = -1 } };
     ctrt_progress *bar = NULL;
-    EACH(o, options) CHECK_FAILS(ctrt_progress_new(&bar, 1, o), CTRT_ERR_INVALID_ARGUMENT, "negative");
+    CHECK_FAILS(ctrt_progress_new(&bar, 1, PROGRESS(.scale = -1)), CTRT_ERR_INVALID_ARGUMENT, "scale -1");
+    CHECK_FAILS(ctrt_progress_new(&bar, 1, PROGRESS(.interval = NAN)), CTRT_ERR_INVALID_ARGUMENT, "interval nan");
+    CHECK_FAILS(ctrt_progress_new(&bar, 1, PROGRESS(.fd = -1)), CTRT_ERR_INVALID_ARGUMENT, "fd -1");
     CHECK_FAILS(ctrt_progress_new(&bar, -1, NULL), CTRT_ERR_INVALID_ARGUMENT, "total -1");
 }
 

@@ -26,7 +26,7 @@ static ctrt_status use(const char *backend)
 /* Checks and returns the listing's entry whose path ends with `file`. */
 static ctrt_plugin_info check_listed(const char *file, const char *state, const char *reason)
 {
-    ctrt_plugin_info info;
+    ctrt_plugin_info info = CTRT_PLUGIN_INFO;
     for (size_t i = 0; ctrt_plugin_list(&info, i) == CTRT_OK; i++) {
         const size_t length = strlen(info.file), tail = strlen(file);
         if (length < tail || strcmp(info.file + length - tail, file) != 0)
@@ -198,7 +198,7 @@ TEST(test_names, "requesting a backend opens only the files of that name, and on
             CHECK_FAILS(use("fkae"), CTRT_ERR_NOT_FOUND, *c);
         CHECK_FAILS(use("../evil"), CTRT_ERR_INVALID_ARGUMENT, "not a name");
         CHECK_FAILS(registry_use(&component, CTRT_COMPONENT_MEMORY, "cachign"), CTRT_ERR_NOT_FOUND, "known: direct");
-        ctrt_plugin_info info;
+        ctrt_plugin_info info = CTRT_PLUGIN_INFO;
         bool found = false;
         for (size_t i = 0; ctrt_plugin_list(&info, i) == CTRT_OK && !found; i++)
             found = strcmp(info.component, "fkae") == 0 && strcmp(info.state, "absent") == 0 && info.file[0] == '\0';
@@ -255,7 +255,7 @@ TEST(test_params, NULL)
 {
     char *conflict = FOLDER_OF("backend-fake", "backend-init-thief"), *absent = FOLDER_OF("backend-probe-no");
     char *valid = FOLDER_OF("backend-fake", "backend-better");
-    ctrt_param_info info;
+    ctrt_param_info info = CTRT_PARAM_INFO;
     static const struct { const char *first, *second, *setting; int32_t count; } orders[] = {
         { "fake", "init-thief", "CTRT_FAKE_DEVICES=", 3 }, { "init-thief", "fake", "CTRT_FAKE_DEVICES=", 3 },
         { "fake", "init-thief", "CTRT_FAKE_DEVICES=2", 2 }, { "init-thief", "fake", "CTRT_FAKE_DEVICES=2", 2 },
@@ -311,7 +311,7 @@ TEST(test_repeated, "a probe or an init that fails temporarily is called again")
     }
     group("a component that changed after its plugin was initialised is validated again, a base backend is missing");
     IN_CHILD(folder_path(folder, NULL), QUIET) {
-        ctrt_param_info info;
+        ctrt_param_info info = CTRT_PARAM_INFO;
         CHECK_TRUE(param_listed(&info, "CTRT_FAKE_DEVICES"));
         CHECK_FAILS(use("late-kernel"), CTRT_ERR_NOT_FOUND, "kernel 1 (abs): required slot run is NULL");
         check_listed("backend-over.so", "absent", "nobody");
@@ -323,7 +323,7 @@ TEST(test_repeated, "a probe or an init that fails temporarily is called again")
 static void *use_all(void *unused)
 {
     const struct component *found;
-    ctrt_plugin_info info;
+    ctrt_plugin_info info = CTRT_PLUGIN_INFO;
     OK(registry_use(&found, CTRT_COMPONENT_BACKEND, "fake"), registry_use(&found, CTRT_COMPONENT_BACKEND, "better"));
     for (size_t i = 0; ctrt_plugin_list(&info, i) == CTRT_OK; i++)
         CHECK_TRUE(info.state != NULL);

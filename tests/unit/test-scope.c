@@ -318,7 +318,7 @@ static ctrt_status leave(enum way way, ctrt_stream *stream)
     CTRT_AUTO(tensor) x = NULL;
     const char *type = ctrt_device_type(device);
     ctrt_no_grad
-        ctrt_autocast(type, &(ctrt_autocast_options){ .dtype = CTRT_BF16, .no_cache = true })
+        ctrt_autocast(type, &CTRT_WITH(ctrt_autocast_options, .dtype = CTRT_BF16, .no_cache = true))
             ctrt_labeled("block")
                 ctrt_on_device(device)
                     ctrt_on_stream(stream)

@@ -291,7 +291,7 @@ static void clipping(struct rank *rank)
         same_shards(&q, rank, true);
     }
     OK(ctrt_clip_grad_norm_(&want, nets, 1), ctrt_sgd_new(&optimizer, nets, NULL),
-       ctrt_grad_scaler_new(&scaler, &(ctrt_grad_scaler_options){ .init_scale = 4 }),
+       ctrt_grad_scaler_new(&scaler, SCALER(.init_scale = 4)),
        ctrt_ones(&one, CTRT_SCALAR_SHAPE, CTRT_F32, rank->device), ctrt_grad_scaler_scale(&one, scaler, one),
        ctrt_grad_scaler_unscale_(scaler, optimizer), ctrt_clip_grad_norm_(&norm, nets, 1));
     CHECK_NEAR(4 * norm, want, 1e-6);

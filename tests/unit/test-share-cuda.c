@@ -15,7 +15,7 @@ enum { KILLS = FEWER_SANITIZED(25), ELEMENTS = 1 << 14 };
 
 static uint64_t allocated(void)
 {
-    ctrt_memory_stats stats;
+    ctrt_memory_stats stats = CTRT_MEMORY_STATS;
     OK(ctrt_memory_empty_cache(gpu), ctrt_memory_get_stats(&stats, gpu));
     return stats.allocated_bytes[CTRT_POOL_ALL].current;
 }

@@ -70,7 +70,7 @@ SIM_TEST(closed, "calls on a closed device return an error that names ctrt_shutd
     CTRT_AUTO(stream) stream = NULL;
     CTRT_AUTO(event) event = NULL;
     ctrt_dry_run *dryrun = NULL;
-    ctrt_memory_stats stats;
+    ctrt_memory_stats stats = CTRT_MEMORY_STATS;
     char *text = NULL;
     OK(ctrt_memory_set_limit(device, 10 << 20), ctrt_shutdown());
     FAILS(STATE, (ctrt_zeros(&x, CTRT_SHAPE(10), CTRT_F32, device), "sim:0 was closed by ctrt_shutdown"),

@@ -80,7 +80,7 @@ TEST(options, "options are parsed; the reason for missing devices names the vari
         CHECK_EQ(ctrt_device_count("sim"), 3);
         for (int i = 0; i < 3; i++) {
             char name[16];
-            ctrt_device_properties properties;
+            ctrt_device_properties properties = CTRT_DEVICE_PROPERTIES;
             snprintf(name, sizeof name, "sim:%d", i);
             CHECK_OK(ctrt_device_get_properties(&properties, name));
             EQUALS((properties.total_memory, i == 0 ? MIB : 2 * MIB), (properties.asynchronous, true),

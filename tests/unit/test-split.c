@@ -97,7 +97,7 @@ static ctrt_split_result step_of(struct gradients *all, ctrt_device *device, con
                                  bool held, double *loss)
 {
     struct program program;
-    ctrt_split_result result = { 0 };
+    ctrt_split_result result = CTRT_SPLIT_RESULT;
     CTRT_AUTO(tensor) before = NULL;
     ctrt_tensor *parameter = NULL;
     begin(&program, &net, device);
@@ -138,7 +138,8 @@ BOTH_TEST(gradients_of_pieces, "any number of pieces gives the gradients of the 
     static struct gradients whole, sum, first;
     step_of(&whole, device, NULL, false, &loss);
     for (int64_t pieces = 1; pieces <= ROWS; pieces += pieces < 8 ? 1 : 7) {
-        ctrt_split_result result = step_of(&sum, device, &(ctrt_split_options){ .pieces = pieces }, false, &piece_loss);
+        ctrt_split_result result = step_of(&sum, device, &CTRT_WITH(ctrt_split_options, .pieces = pieces), false,
+                                           &piece_loss);
         EQUALS((result.pieces, pieces), (result.failures, 0));
         CHECK(difference(&whole, &sum) <= (pieces == 1 ? 0 : 1e-6) && fabs(loss - piece_loss) < 1e-5,
               "%lld pieces: gradients differ by %g, losses by %g", (long long)pieces, difference(&whole, &sum),
@@ -147,7 +148,7 @@ BOTH_TEST(gradients_of_pieces, "any number of pieces gives the gradients of the 
     /* Canonical sums have the same bits in every run, whatever number of pieces is requested. */
     for (int64_t pieces = 1; pieces <= 8; pieces *= 2) {
         ctrt_split_result result = step_of(pieces == 1 ? &first : &sum, device,
-                                           &(ctrt_split_options){ .canonical = 8, .pieces = pieces }, false,
+                                           &CTRT_WITH(ctrt_split_options, .canonical = 8, .pieces = pieces), false,
                                            &piece_loss);
         CHECK_EQ(result.pieces, 8);
         CHECK(pieces == 1 || difference(&first, &sum) == 0, "canonical sums differ when %lld pieces are requested",
@@ -155,7 +156,7 @@ BOTH_TEST(gradients_of_pieces, "any number of pieces gives the gradients of the 
     }
     /* Existing gradients get the sums of steps without ctrt_split. */
     step_of(&whole, device, NULL, true, &loss);
-    step_of(&sum, device, &(ctrt_split_options){ .pieces = 1 }, true, &loss);
+    step_of(&sum, device, &CTRT_WITH(ctrt_split_options, .pieces = 1), true, &loss);
     CHECK_EQ(difference(&whole, &sum), 0);
 }
 
@@ -189,7 +190,7 @@ SIM_TEST(small_device,
          "CTRT_SIM=devices=2,memory=256m/56m")
 {
     ctrt_device *tight = sim_open("sim:1");
-    const ctrt_split_options any = { .pieces = 0 }, canonical = { .canonical = 16 };
+    const ctrt_split_options any = CTRT_SPLIT_OPTIONS, canonical = CTRT_WITH(ctrt_split_options, .canonical = 16);
     log_keep(CTRT_LOG_WARNING);
     struct outcome whole = train(device, &any);
     CHECK_STR(logged, "");
@@ -241,7 +242,7 @@ static ctrt_status outside_rows(void *user, int64_t from, int64_t to, double wei
 /* Returns the sum of the cpu's random numbers in one step of four pieces. Call number `fail_at` runs out of memory. */
 static double random_sum(struct outside *outside, int fail_at)
 {
-    new_split(outside->program, &(ctrt_split_options){ .canonical = 4 });
+    new_split(outside->program, &CTRT_WITH(ctrt_split_options, .canonical = 4));
     ctrt_manual_seed(5);
     fail_call(outside->program, fail_at, CTRT_ERR_OUT_OF_MEMORY);
     CHECK_OK(ctrt_split_step(NULL, outside->program->split, ROWS, outside_rows, outside));
@@ -253,7 +254,7 @@ BOTH_TEST(restores, "a failed attempt does not change gradients, statistics and 
 {
     struct program program;
     struct outside outside = { .program = &program };
-    ctrt_split_result result;
+    ctrt_split_result result = CTRT_SPLIT_RESULT;
     ctrt_tensor *variance = NULL;
     ctrt_module *norm = NULL;
     uint64_t offset, after;
@@ -265,7 +266,7 @@ BOTH_TEST(restores, "a failed attempt does not change gradients, statistics and 
        ctrt_to_host(before, sizeof before, variance, CTRT_F32));
     gradients(&first, program.run.net);
     CHECK_OK(ctrt_generator_get(device, NULL, &offset));
-    new_split(&program, &(ctrt_split_options){ .pieces = 4 });
+    new_split(&program, &CTRT_WITH(ctrt_split_options, .pieces = 4));
 
     CHECK_OK(ctrt_module_child(NULL, &norm, program.run.net, 1));
     for (int norm_only = 0; norm_only < 2; norm_only++) {       /* then only the norm is in training mode */
@@ -292,7 +293,7 @@ BOTH_TEST(restores, "a failed attempt does not change gradients, statistics and 
     CHECK(memcmp(before, now, sizeof now) != 0, "the norm did not update its statistics");
     CHECK_EQ(ctrt_split_pieces(program.split), 8);
 
-    new_split(&program, &(ctrt_split_options){ .canonical = 4 });
+    new_split(&program, &CTRT_WITH(ctrt_split_options, .canonical = 4));
     /* 3 rows are fewer than pieces. */
     static const struct { int64_t rows, pieces; } canonical[] = { { ROWS, 4 }, { 3, 3 } };
     for (size_t i = 0; i < COUNT(canonical); i++) {
@@ -314,7 +315,7 @@ SIM_TEST(failed_restore, "the program's failure is reported, not that of the res
     CTRT_AUTO(stream) stream = NULL;
     CHECK_OK(ctrt_device_get(&outside.cpu, "cpu"));
     begin(&program, &norms, device);
-    new_split(&program, &(ctrt_split_options){ .pieces = 4 });
+    new_split(&program, &CTRT_WITH(ctrt_split_options, .pieces = 4));
     CHECK_FAILS(ctrt_split_step(NULL, program.split, ROWS, outside_rows, &outside), CTRT_ERR_IO,
                 "the program's own failure (and the module's buffers could not be restored: ");
     for (size_t i = 0; i < ctrt_module_parameter_count(program.run.net); i++) {
@@ -337,9 +338,9 @@ CHILD_TEST(numbers, "the number of pieces grows after failures and shrinks after
 {
     CTRT_AUTO(module) module = NULL;
     CTRT_AUTO(split) split = NULL;
-    ctrt_split_result result;
+    ctrt_split_result result = CTRT_SPLIT_RESULT;
     int64_t most = 10;
-    OK(ctrt_relu_new(&module), ctrt_split_new(&split, module, &(ctrt_split_options){ .grow_after = 2 }),
+    OK(ctrt_relu_new(&module), ctrt_split_new(&split, module, &CTRT_WITH(ctrt_split_options, .grow_after = 2)),
        ctrt_split_step(&result, split, 100, too_large, &most));
     EQUALS((result.pieces, 16), (result.failures, 4));
     /* More memory: after two good steps the number of pieces halves, until 4; then 2 pieces fail. */
@@ -352,7 +353,7 @@ CHILD_TEST(numbers, "the number of pieces grows after failures and shrinks after
     }
     most = 0;
     FAILS(OUT_OF_MEMORY, (ctrt_split_step(&result, split, 100, too_large, &most), "100 rows in 100 pieces"));
-    CHECK_OK(ctrt_split_new(&split, module, &(ctrt_split_options){ .most_pieces = 3 }));
+    CHECK_OK(ctrt_split_new(&split, module, &CTRT_WITH(ctrt_split_options, .most_pieces = 3)));
     FAILS(OUT_OF_MEMORY, (ctrt_split_step(&result, split, 100, too_large, &most), "100 rows in 3 pieces"));
     most = 1;
     CHECK_OK(ctrt_split_step(&result, split, 1, too_large, &most));

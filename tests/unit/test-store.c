@@ -425,7 +425,7 @@ static void test_secrets(void)
     }
     group("the secret is not listed, and not in messages");
     IN_FORK {
-        ctrt_param_info info;
+        ctrt_param_info info = CTRT_PARAM_INFO;
         const char *secret = NULL;
         param_forget_values();
         setenv("CTRT_STORE_SECRET", "apple", 1);

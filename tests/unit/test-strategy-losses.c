@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Tests that a loss of any kind (mean, sum, fraction) has the value and the gradients of `single` under every
  * strategy. */
+#include "../options.h"
 #include "loss_check.h"
 
 /* ---- devices in one process ---- */
@@ -119,7 +120,7 @@ static void devices_scaler(void)
 {
     struct pair p = devices_pair(4);
     CTRT_AUTO(grad_scaler) scaler = NULL;
-    CHECK_OK(ctrt_grad_scaler_new(&scaler, &(ctrt_grad_scaler_options){ .init_scale = 64 }));
+    CHECK_OK(ctrt_grad_scaler_new(&scaler, SCALER(.init_scale = 64)));
     const double want = loss_step(p.one, cpu, loss_ignore, NULL, 1, 0, 8);
     same_loss("scaled", loss_step(p.net, cpu, scaled_ignore, scaler, 1, 0, 8), 64 * want);
     for (size_t i = 0; i < ctrt_module_parameter_count(p.one); i++)

@@ -76,7 +76,7 @@ static void dry_step(ctrt_memory_prediction *found, struct pair *p, int count, c
 
 static void test_dry_runs(void)
 {
-    ctrt_memory_prediction found[DEVICES];
+    ctrt_memory_prediction found[DEVICES] = { CTRT_MEMORY_PREDICTION, CTRT_MEMORY_PREDICTION, CTRT_MEMORY_PREDICTION };
     char before[65], after[65];
     EACH(strategy, strategies) {
         for (int warm = 0; warm < 2; warm++) {          /* 0: the first step is a dry run */
@@ -106,7 +106,7 @@ static void test_dry_runs(void)
 static void test_pipeline_peaks(void)
 {
     struct pair p;
-    ctrt_memory_prediction found[DEVICES];
+    ctrt_memory_prediction found[DEVICES] = { CTRT_MEMORY_PREDICTION, CTRT_MEMORY_PREDICTION, CTRT_MEMORY_PREDICTION };
     pair_new(&p, "pipeline");
     pair_step(&p, 0);
     pair_step(&p, 1);

@@ -209,7 +209,7 @@ SIM_AGAIN(devices, COPIES, "CTRT_SIM=devices=3,jitter=50us,peers=none")
 
 static int link_is_direct(const char *from, const char *to)
 {
-    ctrt_link link = { 0 };
+    ctrt_link link = CTRT_LINK;
     CHECK_OK(ctrt_device_get_link(&link, from, to));
     return link.direct;
 }

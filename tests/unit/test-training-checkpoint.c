@@ -81,8 +81,8 @@ static ctrt_loader *batches_new(int64_t count, int rank, int size, int64_t batch
     ctrt_loader *loader = NULL;
     if (size > 1)
         CHECK_OK(ctrt_sampler_distributed(&sampler, count, rank, size, shuffle, false));
-    CHECK_OK(ctrt_loader_new(&loader, dataset, &(ctrt_loader_options){
-        .batch_size = batch, .sampler = sampler, .shuffle = shuffle && size == 1, .seed = seed }));
+    CHECK_OK(ctrt_loader_new(&loader, dataset, &CTRT_WITH(ctrt_loader_options, .batch_size = batch, .sampler = sampler,
+                                                          .shuffle = shuffle && size == 1, .seed = seed)));
     ctrt_sampler_release(&sampler);
     ctrt_dataset_release(&dataset);
     return loader;
@@ -175,7 +175,7 @@ static void write_rank(struct rank *rank)
     char path[512];
     struct trainer t;
     const struct runner *runner = rank->argument;
-    const ctrt_grad_scaler_state scale = { 1024, 4, 0.25, 100, 3 };
+    const ctrt_grad_scaler_state scale = { sizeof scale, 1024, 4, 0.25, 100, 3 };
     if (trainer_new(&t, runner, rank->comm != NULL ? rank : NULL, 5)) {
         continue_to(&t, "nothing", SAVED);
         CHECK_OK(ctrt_grad_scaler_set_state(t.run.scaler, &scale));
@@ -190,7 +190,7 @@ static void read_rank(struct rank *rank)
 {
     char path[512];
     const struct runner *runner = rank->argument;
-    ctrt_grad_scaler_state scale = { 0 };
+    ctrt_grad_scaler_state scale = CTRT_GRAD_SCALER_STATE;
     EACH(writer, runners) {
         struct trainer t;
         if (!writer->writes)

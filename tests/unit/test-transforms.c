@@ -2,6 +2,7 @@
 /* Transforms of images: torchvision's results (tests/reference/data.txt), views, random parts, bad arguments. */
 #include <math.h>
 
+#include "../options.h"
 #include "calls.h"
 #include "reference/ref.h"
 #include "tensors.h"
@@ -178,7 +179,7 @@ TEST(random_parts, "random transforms: equal for equal streams, within their lim
     ctrt_image view;
     ctrt_sample_random random;
     ctrt_sample_random_start(&random, 3, 1, 0);
-    const ctrt_random_crop_options wide = { .scale = { 1, 1 }, .ratio = { 4, 4 } };
+    const ctrt_random_crop_options wide = *CROP(.scale = { 1, 1 }, .ratio = { 4, 4 });
     CHECK_OK(ctrt_image_random_resized_crop(&view, &image, &wide, &random));
     EQUALS((view.height, 3), (view.width, 11), ((const unsigned char *)view.pixels - bytes, 3 * W));
 }
@@ -215,7 +216,7 @@ TEST(bad, "bad arguments")
           (ctrt_image_copy(&u8, &image, 0, 0, 256), "fill is 256"),
           (ctrt_image_to_float(&f32, &image, (float[3]){ 0 }, (float[3]){ 1 }), "std[1] is 0"),
           (ctrt_image_random_crop(&u8, &image, -1, 0, &random), "padding is -1"),
-          (ctrt_image_random_resized_crop(&view, &image, &(ctrt_random_crop_options){ .scale = { 2, 1 } }, &random),
+          (ctrt_image_random_resized_crop(&view, &image, CROP(.scale = { 2, 1 }), &random),
            "scale 2 to 1"));
 }
 

@@ -3,13 +3,14 @@
  * devices are simulated, so that their numbers are exact. */
 #include <errno.h>
 
+#include "../options.h"
 #include "calls.h"
 #include "sims.h"
 
 CHILD_TEST(usage, "memory in use is exact and available without opening the device", "CTRT_SIM=devices=2,memory=64m",
            "CTRT_MEMORY=direct")
 {
-    ctrt_usage usage = { .busy = 99 };
+    ctrt_usage usage = { .size = sizeof(ctrt_usage), .busy = 99 };
     CHECK_OK(ctrt_device_get_usage(&usage, "sim:0"));
     EQUALS((usage.total_memory, 64 << 20), (usage.used_memory, 0), (usage.free_memory, 64 << 20), (usage.busy, 0),
            (usage.processes, 0));
@@ -31,7 +32,7 @@ SIM_TEST(load, "the load is the fraction of time with running work since the las
          "CTRT_SIM=devices=1,latency=50ms")
 {
     CTRT_AUTO(tensor) x = full(1, 16, device);
-    ctrt_usage usage;
+    ctrt_usage usage = CTRT_USAGE;
     OK(ctrt_device_synchronize(device), ctrt_device_get_usage(&usage, "sim:0"));
     usleep(100000);
     CHECK_OK(ctrt_device_get_usage(&usage, "sim:0"));
@@ -46,7 +47,7 @@ SIM_TEST(load, "the load is the fraction of time with running work since the las
 
 CHILD_TEST(no_load, "a backend without load reports memory once its device is open", NULL)
 {
-    ctrt_usage usage;
+    ctrt_usage usage = CTRT_USAGE;
     size_t count;
     CHECK_FAILS(ctrt_device_get_usage(&usage, "cpu"), CTRT_ERR_NOT_SUPPORTED, "does not report utilization");
     cpu_device();
@@ -96,7 +97,7 @@ static const char *picked(const ctrt_pick_options *options, size_t capacity)
 
 #define PICKS(want, capacity, ...)                                                                      \
     do {                                                                                                \
-        const ctrt_pick_options options_ = { .type = "sim", __VA_ARGS__ };                              \
+        const ctrt_pick_options options_ = *PICK(.type = "sim", __VA_ARGS__);                              \
         const char *got_ = picked(&options_, capacity);                                                 \
         CHECK(strcmp(got_, want) == 0, "%s: picked %s, expected %s: %s", #__VA_ARGS__, got_, want,      \
               ctrt_error_message());                                                                    \
@@ -111,7 +112,7 @@ TEST(test_picking, "free devices are picked in the requested order")
         ctrt_tensor *const tensors[] = { a, b, c };
         for (int i = 0; i < 3; i++) {
             ctrt_device *device = ctrt_tensor_device(tensors[i]);
-            ctrt_usage usage;
+            ctrt_usage usage = CTRT_USAGE;
             CHECK_OK(ctrt_device_synchronize(device));
             CHECK_OK(ctrt_device_get_usage(&usage, ctrt_device_name(device)));      /* the load is measured from here */
         }
@@ -129,35 +130,35 @@ TEST(test_picking, "free devices are picked in the requested order")
         PICKS("", 0, .order = CTRT_PICK_FIRST);
         bool other = false;
         for (int i = 0; i < 200 && !other; i++)
-            other = strcmp(picked(&(ctrt_pick_options){ .type = "sim", .order = CTRT_PICK_RANDOM }, 8), "1,2,3") != 0;
+            other = strcmp(picked(PICK(.type = "sim", .order = CTRT_PICK_RANDOM), 8), "1,2,3") != 0;
         CHECK(other, "the random order is always the same");
 
         ctrt_device_spec spec;
         size_t count = 7;
-        const ctrt_pick_options none = { .type = "sim", .max_memory = 0.1, .exclude = (const int[]){ 2, 3 },
-                                         .exclude_count = 2 };
+        const ctrt_pick_options none = *PICK(.type = "sim", .max_memory = 0.1, .exclude = (const int[]){ 2, 3 },
+                                         .exclude_count = 2);
         CHECK_FAILS(ctrt_pick_devices(&spec, &count, 1, &none), CTRT_ERR_NOT_FOUND,
                     "sim:0 is 0% busy, 62% of its memory used, 24.00 MiB free");
         CHECK_HAS(ctrt_error_message(), "sim:3 is 0% busy, 0% of its memory used, 64.00 MiB free, excluded");
         CHECK_EQ(count, 7);
         const double began = clock_seconds();
-        const ctrt_pick_options patient = { .type = "sim", .min_free = 1 << 30, .attempts = 3, .interval = 0.05 };
+        const ctrt_pick_options patient = *PICK(.type = "sim", .min_free = 1 << 30, .attempts = 3, .interval = 0.05);
         CHECK_FAILS(ctrt_pick_devices(&spec, &count, 1, &patient), CTRT_ERR_NOT_FOUND, NULL);
         CHECK(clock_seconds() - began >= 0.1, "three attempts took %.3f s", clock_seconds() - began);
-        CHECK_OK(ctrt_pick_devices(&spec, &count, 0, &(ctrt_pick_options){ .type = "sim", .attempts = 2 }));
+        CHECK_OK(ctrt_pick_devices(&spec, &count, 0, PICK(.type = "sim", .attempts = 2)));
         CHECK_EQ(count, 0);                             /* without waiting 900 seconds between the attempts */
-        CHECK_FAILS(ctrt_pick_devices(&spec, &count, 1, &(ctrt_pick_options){ .order = (ctrt_pick_order)9 }),
+        CHECK_FAILS(ctrt_pick_devices(&spec, &count, 1, PICK(.order = (ctrt_pick_order)9)),
                     CTRT_ERR_INVALID_ARGUMENT, "not a ctrt_pick_order");
-        CHECK_FAILS(ctrt_pick_devices(&spec, &count, 1, &(ctrt_pick_options){ .max_load = -1 }),
+        CHECK_FAILS(ctrt_pick_devices(&spec, &count, 1, PICK(.max_load = -1)),
                     CTRT_ERR_INVALID_ARGUMENT, "negative");
-        CHECK_FAILS(ctrt_pick_devices(&spec, &count, 1, &(ctrt_pick_options){ .exclude_count = 1 }),
+        CHECK_FAILS(ctrt_pick_devices(&spec, &count, 1, PICK(.exclude_count = 1)),
                     CTRT_ERR_INVALID_ARGUMENT, "exclude is NULL");
     }
     group("devices with unknown load are picked only if the options allow it");
     IN_CHILD(NULL) {
         ctrt_device_spec spec;
         size_t count = 0;
-        const ctrt_pick_options strict = { .type = "cpu" }, lax = { .type = "cpu", .unknown_is_free = true };
+        const ctrt_pick_options strict = *PICK(.type = "cpu"), lax = *PICK(.type = "cpu", .unknown_is_free = true);
         CHECK_FAILS(ctrt_pick_devices(&spec, &count, 1, &strict), CTRT_ERR_NOT_FOUND, "cpu:0 is nan busy");
         CHECK_OK(ctrt_pick_devices(&spec, &count, 1, &lax));
         CHECK_EQ(count, 1);
@@ -173,10 +174,10 @@ CHILD_TEST(test_links, "links between devices follow their topology and visible 
         { "sim:0", "sim:1", 0 }, { "sim:0", "sim:2", 1 }, { "sim:1", "sim:2", 1 }, { "sim:2", "sim:0", 1 },
         { "sim:0", "cpu", -1 },
     };
-    ctrt_link link;
-    ctrt_usage usage;
+    ctrt_link link = CTRT_LINK;
+    ctrt_usage usage = CTRT_USAGE;
     EACH(c, cases) {
-        link = (ctrt_link){ .direct = 9 };
+        link = CTRT_WITH(ctrt_link, .direct = 9);
         CHECK_OK(ctrt_device_get_link(&link, c->from, c->to));
         EQUALS((link.direct, c->direct), (link.links, 0));
         CHECK_STR(link.kind, "");

@@ -46,8 +46,9 @@ static void plan_free(struct plan *plan)
 /* Gives each replica a range of shards. */
 static ctrt_status plan_shards(struct plan *plan, const struct data_parallel *dp)
 {
-    const ctrt_scatter_options balanced = { .rule = CTRT_CHUNK_BALANCED },
-                               weighted = { .rule = CTRT_CHUNK_BALANCED, .weights = dp->weights };
+    const ctrt_scatter_options balanced = { .size = sizeof balanced, .rule = CTRT_CHUNK_BALANCED },
+                               weighted = { .size = sizeof weighted, .rule = CTRT_CHUNK_BALANCED,
+                                            .weights = dp->weights };
     int shards = 0;
     CTRT_TRY(ctrt_generator_get(dp->devices[0], &plan->seed, &plan->offset));
     CTRT_TRY(ctrt_chunk_sizes(plan->shard_sizes, &shards, plan->rows, dp->canonical, &balanced));
@@ -64,7 +65,8 @@ static ctrt_status plan_shards(struct plan *plan, const struct data_parallel *dp
 
 static ctrt_status plan_make(struct plan *plan, const struct data_parallel *dp, int64_t rows)
 {
-    const ctrt_scatter_options weighted = { .rule = CTRT_CHUNK_BALANCED, .weights = dp->weights };
+    const ctrt_scatter_options weighted = { .size = sizeof weighted, .rule = CTRT_CHUNK_BALANCED,
+                                            .weights = dp->weights };
     const size_t n = (size_t)dp->n;
     plan->rows = rows;
     plan->shard_sizes = calloc((size_t)dp->canonical + 1, sizeof(int64_t));

@@ -155,7 +155,7 @@ bool buckets_fit(const struct data_parallel *dp)
 
 static ctrt_status place_add(struct data_parallel *dp, ctrt_device *device, int count)
 {
-    ctrt_device_properties properties;
+    ctrt_device_properties properties = CTRT_DEVICE_PROPERTIES;
     struct place *larger = realloc(dp->places, (size_t)(count + 1) * sizeof *larger);
     if (larger == NULL)
         return no_memory();

@@ -21,7 +21,7 @@ void sync_free(struct data_parallel *dp)
 /* Creates the communicator for `count` replicas, if it is not there already. */
 static ctrt_status comms_make(struct data_parallel *dp, int count)
 {
-    const ctrt_comm_options options = { .name = "replicas" };
+    const ctrt_comm_options options = { .size = sizeof options, .name = "replicas" };
     if (dp->comm_count == count)
         return CTRT_OK;
     sync_free(dp);

@@ -511,7 +511,7 @@ ctrt_status reduce_new(struct distributed *d)
     if (d->slot_count == 0)
         return ctrt_fail(CTRT_ERR_INVALID_ARGUMENT, "the module has no parameter that requires grad, so there is "
                          "nothing to reduce");
-    ctrt_device_properties properties;
+    ctrt_device_properties properties = CTRT_DEVICE_PROPERTIES;
     CTRT_TRY(ctrt_device_get_properties(&properties, ctrt_device_name(d->r.device)));
     if (properties.asynchronous)
         CTRT_TRY(ctrt_stream_new(&d->stream, d->r.device, 0));

@@ -41,7 +41,7 @@ static int64_t grads_bytes(const struct pipeline *p)
 
 static ctrt_status segment_end(struct probe *probe)
 {
-    ctrt_memory_peaks peaks;
+    ctrt_memory_peaks peaks = CTRT_MEMORY_PEAKS;
     struct child_memory *memory = &probe->memory[probe->current];
     if (probe->scope == NULL)
         return CTRT_OK;
@@ -82,7 +82,7 @@ static ctrt_status child_forward(struct probe *probe, size_t c, ctrt_tensor **h)
     ctrt_device *device = probe->stage.device;
     CTRT_AUTO(memory_scope) scope = NULL;
     CTRT_AUTO(tensor) y = NULL, weight = NULL;
-    ctrt_memory_peaks peaks;
+    ctrt_memory_peaks peaks = CTRT_MEMORY_PEAKS;
     const int64_t input = (int64_t)tensor_bytes(*h);
     CTRT_TRY(ctrt_memory_scope_begin(&scope, device));
     CTRT_TRY(c < p->child_count ? ctrt_context(ctrt_forward(&y, p->children[c], *h), "child %zu", c)

@@ -10,7 +10,7 @@
 ctrt_status run_begin(struct run *run)
 {
     struct pipeline *p = run->p;
-    const ctrt_scatter_options balanced = { .rule = CTRT_CHUNK_BALANCED };
+    const ctrt_scatter_options balanced = { .size = sizeof balanced, .rule = CTRT_CHUNK_BALANCED };
     const size_t stages = (size_t)p->stage_count;
     int64_t most = p->micro > 0 ? p->micro : p->stage_count == 1 ? 1 : 4 * (int64_t)p->stage_count;
     int count = 0;

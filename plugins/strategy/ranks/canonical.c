@@ -44,7 +44,7 @@ static ctrt_status shard_at(int64_t *shard, const struct plan *plan, int rank, i
 
 static ctrt_status plan_shards(struct ranks *r, struct plan *plan)
 {
-    const ctrt_scatter_options balanced = { .rule = CTRT_CHUNK_BALANCED };
+    const ctrt_scatter_options balanced = { .size = sizeof balanced, .rule = CTRT_CHUNK_BALANCED };
     int total = 0;
     int64_t from = 0;
     for (int rank = 0; rank < r->size; rank++)
@@ -242,7 +242,7 @@ ctrt_status canonical_step(struct ranks *r, ctrt_tensor **loss, const ctrt_strat
 
 ctrt_status canonical_forward(struct ranks *r, ctrt_tensor **y, ctrt_tensor *const *inputs, int count)
 {
-    const ctrt_scatter_options balanced = { .rule = CTRT_CHUNK_BALANCED };
+    const ctrt_scatter_options balanced = { .size = sizeof balanced, .rule = CTRT_CHUNK_BALANCED };
     ctrt_shard_range range = { .first = 0, .seeded = r->distinct };
     int shards = 0;
     if (ctrt_tensor_ndim(inputs[0]) == 0 || ctrt_tensor_size(inputs[0], 0) == 0)

@@ -439,7 +439,7 @@ ctrt_status reduce_check(const struct sharded *s)
 
 ctrt_status reduce_new(struct sharded *s)
 {
-    ctrt_device_properties properties;
+    ctrt_device_properties properties = CTRT_DEVICE_PROPERTIES;
     CTRT_TRY(ctrt_device_get_properties(&properties, ctrt_device_name(s->r.device)));
     if (properties.asynchronous)
         CTRT_TRY(ctrt_stream_new(&s->stream, s->r.device, 0));

@@ -86,7 +86,7 @@ static ctrt_status refresh(struct single *single)
 /* All shards of a batch. */
 static ctrt_status shards(ctrt_shard_range *range, struct single *single, int64_t rows)
 {
-    const ctrt_scatter_options balanced = { .rule = CTRT_CHUNK_BALANCED };
+    const ctrt_scatter_options balanced = { .size = sizeof balanced, .rule = CTRT_CHUNK_BALANCED };
     int count = 0;
     *range = (ctrt_shard_range){ .sizes = single->sizes, .seeded = true };
     CTRT_TRY(ctrt_chunk_sizes(single->sizes, &count, rows, single->canonical, &balanced));
