@@ -248,6 +248,8 @@ ctrt_status comm_compose(char **message, char **report, ctrt_comm *comm, ctrt_st
         strbuf_add(&text, "%s of group %s cannot complete", flight_text(call, &own.pending), comm->name);
     else if (ended)
         strbuf_add(&text, "group %s has lost a rank", comm->name);
+    else if (alarm->kind == 'F' && alarm->cause != NULL && !own_failure && connecting(comm))
+        strbuf_add(&text, "another rank could not join: rank %d: %s", alarm->rank, alarm->cause);
     else
         strbuf_add_string(&text, alarm->cause && !own_failure ? alarm->cause : error);
     if (!answers && !atomic_load(&comm->store->ended))

@@ -32,7 +32,7 @@ static void name_cause(struct rank *rank)
         atomic_store(&rank->board->step, 1);
         CHECK_EQ(ctrt_work_wait(work), CTRT_ERR_COMM);
         for (int other = 1; other < rank->size; other++) {
-            char words[16];
+            char words[24];
             snprintf(words, sizeof words, " rank %d (", other);
             const bool named = strstr(ctrt_error_message(), words) != NULL;
             CHECK(named == cause->named[other], "%s, rank %d killed: rank %d is %snamed: %s",
