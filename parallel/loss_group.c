@@ -13,7 +13,7 @@
 void loss_group_clear(struct loss_group *group)
 {
     if (group->pending != NULL)
-        ctrt_gradients_release(group->pending, group->count);
+        ctrt_tensors_release(group->pending, group->count);
     host_free(group->pending);
     ctrt_tensor_release(&group->weight);
     *group = (struct loss_group){ .no_sync = group->no_sync };
@@ -58,7 +58,7 @@ static ctrt_status replay_check(void *state)
 static void replay_release(void *state)
 {
     struct replay *replay = state;
-    ctrt_gradients_release(replay->grads, replay->count);
+    ctrt_tensors_release(replay->grads, replay->count);
     ctrt_module_release(&replay->module);
     ctrt_module_release(&replay->net);
     host_free(replay);
@@ -260,6 +260,6 @@ ctrt_status ctrt_step_finish(ctrt_tensor **loss, ctrt_module *module, ctrt_tenso
     if (status == CTRT_OK)
         return ctrt_gradients_add(module, before, grads);
     (void)ctrt_gradients_restore(module, before);
-    ctrt_gradients_release(grads, walk->count);
+    ctrt_tensors_release(grads, walk->count);
     return status;
 }

@@ -11,10 +11,10 @@
 
 /* ---- gradients ---- */
 
-void ctrt_gradients_release(ctrt_tensor **grads, size_t count)
+void ctrt_tensors_release(ctrt_tensor **tensors, size_t count)
 {
-    for (size_t i = 0; grads != NULL && i < count; i++)
-        ctrt_tensor_release(&grads[i]);
+    for (size_t i = 0; tensors != NULL && i < count; i++)
+        ctrt_tensor_release(&tensors[i]);
 }
 
 ctrt_status ctrt_gradients_take(ctrt_tensor **grads, ctrt_module *module)
@@ -401,7 +401,7 @@ ctrt_status ctrt_shards_backward(ctrt_sum_tree *sum, ctrt_module *module, ctrt_d
     }
     status = buffers_end(&buffers, status);
     numbers_end(&numbers, device, range);
-    ctrt_gradients_release(tensors, parameters + 2);
+    ctrt_tensors_release(tensors, parameters + 2);
     host_free(tensors);
     range->kind = total.kind;
     range->parts = total.parts;
@@ -462,7 +462,7 @@ ctrt_status ctrt_shards_forward(ctrt_tensor **y, ctrt_module *module, ctrt_devic
     numbers_end(&numbers, device, range);
     if (status == CTRT_OK)
         status = ctrt_gather_tensor(y, results, (int)range->count, device, 0);
-    ctrt_gradients_release(results, (size_t)range->count);
+    ctrt_tensors_release(results, (size_t)range->count);
     host_free(results);
     return status;
 }

@@ -128,7 +128,7 @@ static ctrt_status batch_predict(uint64_t *bytes, bool *fits, const struct paral
         if (ctrt_gradients_take(grads, module) == CTRT_OK) {
             for (size_t i = 0; i < count; i++)
                 own += grads[i] != NULL ? tensor_bytes(grads[i]) : 0;
-            ctrt_gradients_release(grads, count);
+            ctrt_tensors_release(grads, count);
         }
         if (status == CTRT_OK)
             status = ctrt_dry_run_end(&found, &run);

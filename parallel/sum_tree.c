@@ -162,7 +162,7 @@ static ctrt_status put(ctrt_sum_tree *tree, const char *who, int level, int64_t 
     struct node node = { .level = level, .index = index, .tensors = host_alloc(bytes) };
     const bool inside = level >= 0 && level < 63 && index >= 0 && index <= (tree->leaves - 1) >> level;
     if (node.tensors == NULL || !inside) {
-        ctrt_gradients_release(tensors, tree->count);
+        ctrt_tensors_release(tensors, tree->count);
         host_free(node.tensors);
         return node.tensors == NULL
                    ? out_of_memory(bytes, "a sum of gradients")

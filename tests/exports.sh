@@ -71,7 +71,9 @@ check "libctrt has no text relocations and no executable stack" \
 for plugin in $plugins; do
     name=$(basename "$plugin")
     case $name in
-    comm-* | strategy-* | backend-*-multi.so)      # these may call the public functions
+    comm-* | strategy-* | backend-*-multi.so)      # these call the public functions (ctrt/plugin.h)
+        check "$name is linked with libctrt" \
+            "$($READELF -d "$plugin" | grep -q 'NEEDED.*libctrt\.so' || echo 'it is not')"
         check "$name uses only exported symbols of libctrt" "$(names --undefined-only "$plugin" | grep '^ctrt_' |
             while read -r symbol; do printf '%s\n' "$exported" | grep -qx "$symbol" || echo "$symbol"; done)" ;;
     *)

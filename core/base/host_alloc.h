@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* base/host_alloc.h: host memory for the library's own structures.
  *
- * All allocations of the core and of plugins (host->alloc) use these functions, so that tests can make the n-th
- * allocation fail. The functions return NULL on failure; callers then return out_of_memory(). Thread-safe. */
+ * The allocations of libctrt and those of plugins with host->alloc use these functions, so that tests can make the n-th
+ * allocation fail. Plugins that link libctrt also use malloc, and so do error messages (status.c). The functions return
+ * NULL on failure; callers then return out_of_memory(). Thread-safe. */
 #ifndef CORE_BASE_HOST_ALLOC_H
 #define CORE_BASE_HOST_ALLOC_H
 

@@ -81,8 +81,8 @@ ctrt_status op_cat_to(ctrt_tensor **out, ctrt_tensor *const *tensors, int count,
 ctrt_status op_finish(ctrt_status status, ctrt_tensor **out, enum op op, ctrt_tensor **results, int n_results,
                       ctrt_tensor *const *inputs, int n_inputs, const union op_attributes *attributes);
 
-/* The functions below are defined in autograd/op_node.c and autograd/inplace.c. The ops layer calls the autograd layer
- * only through them. */
+/* The functions below are defined in autograd/, above this layer. Besides them the ops layer calls these functions of
+ * autograd: ctrt_tensor_is_leaf (autocast.c) and ctrt_tensor_grad_fn (format.c). */
 
 /* Creates a graph node with edges to the inputs (NULL is allowed) and makes it the history of results[0]. */
 ctrt_status autograd_record(enum op op, ctrt_tensor **results, int n_results, ctrt_tensor *const *inputs, int n_inputs,

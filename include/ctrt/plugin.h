@@ -1,11 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* ctrt/plugin.h: the plugin ABI: everything that the author of a plugin needs.
  *
- * A plugin is a shared object that exports one function, ctrt_plugin_v1. It needs no symbol of libctrt: the
- * functions that it may call are in the host table. Every table begins with its size, is passed by pointer and only
- * grows at its end. A slot may be called only if it lies within the size and is not NULL (CTRT_SLOT). Unless its
- * comment says otherwise, a slot returns CTRT_OK, or a negative status after host->fail(), and may be called from
- * any thread.
+ * A plugin is a shared object that exports one function, ctrt_plugin_v1. The functions that it may call are in the
+ * host table, so it needs no symbol of libctrt and is not linked with it. The exceptions are communicators
+ * (comm-*.so), strategies (strategy-*.so) and backends whose devices have several members (backend-*-multi.so), which
+ * also call the public functions and are linked with libctrt.so.
+ *
+ * Every table begins with its size, is passed by pointer and only grows at its end. A slot may be called only if it
+ * lies within the size and is not NULL (CTRT_SLOT). Unless its comment says otherwise, a slot returns CTRT_OK, or a
+ * negative status after host->fail(), and may be called from any thread.
  *
  * Order of calls:
  *   dlopen -> ctrt_plugin_v1() (pure) -> sizes and ABI validated -> component probe (cheap, opens nothing)

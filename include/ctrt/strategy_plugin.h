@@ -164,8 +164,8 @@ CTRT_API ctrt_status ctrt_gradients_restore(ctrt_module *module, ctrt_tensor **g
  * the gradients; where there is none, the tensor of `grads` becomes the gradient. On failure, the gradients are those
  * in `before`, unchanged. */
 CTRT_API ctrt_status ctrt_gradients_add(ctrt_module *module, ctrt_tensor **before, ctrt_tensor **grads);
-/* Releases `count` gradients and sets the elements to NULL. */
-CTRT_API void ctrt_gradients_release(ctrt_tensor **grads, size_t count);
+/* Releases `count` tensors and sets the elements to NULL. Elements and the list may be NULL. */
+CTRT_API void ctrt_tensors_release(ctrt_tensor **tensors, size_t count);
 
 /* ---- sums in a fixed order ---------------------------------------------------------------------------------------
  *

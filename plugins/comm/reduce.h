@@ -12,7 +12,10 @@ typedef host_reduction *host_reductions[CTRT_DTYPE_COUNT][HOST_OPS];
 
 /* Chooses the functions for this processor; before the first host_reduction_of. */
 void host_reductions_init(void);
-/* The function for the signature's op and dtype. */
+/* CTRT_ERR_NOT_SUPPORTED if there is no function for the signature's op and dtype, as those of a later version of the
+ * library. */
+ctrt_status host_reduction_check(const ctrt_comm_signature *signature);
+/* The function for the signature's op and dtype, after host_reduction_check. */
 host_reduction *host_reduction_of(const ctrt_comm_signature *signature);
 
 #endif

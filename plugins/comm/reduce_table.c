@@ -19,6 +19,14 @@ void host_reductions_init(void)
 #endif
 }
 
+ctrt_status host_reduction_check(const ctrt_comm_signature *signature)
+{
+    if (signature->dtype < CTRT_DTYPE_COUNT && signature->op < HOST_OPS && host_reduction_of(signature) != NULL)
+        return CTRT_OK;
+    return ctrt_fail(CTRT_ERR_NOT_SUPPORTED, "the engine has no reduction %u of dtype %u", signature->op,
+                     signature->dtype);
+}
+
 host_reduction *host_reduction_of(const ctrt_comm_signature *signature)
 {
     return (*reductions)[signature->dtype][signature->op];

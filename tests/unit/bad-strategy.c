@@ -146,7 +146,7 @@ void bad_strategy(void)
 
     NULL_IN2(ctrt_module_sha256, text, p.linear), NULL_IN2(ctrt_gradients_take, none, p.linear);
     NULL_IN2(ctrt_gradients_restore, p.linear, none), NULL_IN3(ctrt_gradients_add, p.linear, none, none);
-    FINE((ctrt_gradients_release(NULL, 3), ctrt_gradients_release(none, 4), true));
+    FINE((ctrt_tensors_release(NULL, 3), ctrt_tensors_release(none, 4), true));
     FINE(!ctrt_set_streams_ordered(true) && ctrt_set_streams_ordered(false));
 
     NULL_IN3(ctrt_shard_backward, &out, p.linear, p.cpu, &batch, 0, 2, 1);

@@ -44,7 +44,6 @@ struct adam {
 #include "optim_body.h"
 
 struct job {
-    const ctrt_call *call;
     int64_t tensors;
     const struct half_loops *half;
     struct sgd sgd;
@@ -152,7 +151,6 @@ static ctrt_status sgd_step(const ctrt_call *call)
     const ctrt_sgd_attributes *a = call->attributes;
     const bool buffered = a->momentum != 0;
     struct job job = {
-        .call = call,
         .sgd = { .lr = a->lr, .momentum = a->momentum, .dampening = a->dampening, .weight_decay = a->weight_decay,
                  .sign = a->maximize ? -1 : 1, .nesterov = a->nesterov, .first = a->first, .has_buffer = buffered },
     };
@@ -165,7 +163,6 @@ static ctrt_status adam_step(const ctrt_call *call)
     const ctrt_view *const *amp = amp_operands(call, 4);
     const double t = (double)a->step + (amp != NULL ? *(const double *)amp[1]->data : 0);
     struct job job = {
-        .call = call,
         .adam = {
             .beta1 = a->beta1, .beta2 = a->beta2, .one_minus_beta1 = 1 - a->beta1, .one_minus_beta2 = 1 - a->beta2,
             .decay = a->decoupled ? 1 - a->lr * a->weight_decay : 1, .coupled = a->decoupled ? 0 : a->weight_decay,

@@ -188,6 +188,8 @@ static ctrt_status host_run(void *state, const ctrt_comm_call *call)
     CTRT_TRY(host_check_alive(comm, call->state));
     if (call->peer >= 0)
         return call->receive_tensor != NULL ? host_recv(comm, call) : host_send(comm, call);
+    if (host_reduces(call))
+        CTRT_TRY(host_reduction_check(&call->signature));
     if (comm->mode == HOST_DEVICES)
         return host_run_devices(comm, call);
     const ctrt_status status = run_collective(comm, call);

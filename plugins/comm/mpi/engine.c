@@ -303,6 +303,8 @@ static ctrt_status mpi_run(void *state, const ctrt_comm_call *call)
     ctrt_status status;
     if (atomic_load_explicit(&comm->dead, memory_order_acquire))
         return ctrt_fail(CTRT_ERR_COMM, "the group has failed");
+    if (call->peer < 0 && host_reduces(call))
+        CTRT_TRY(host_reduction_check(&call->signature));
     if (in_shared_memory(comm, call)) {
         status = run_call(comm, call);
     } else if (!mpi_usable()) {

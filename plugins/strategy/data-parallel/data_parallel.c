@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* plugins/strategy/data-parallel/data_parallel.c: the table of the strategy: creation, forward passes, steps. */
+#include "config.h"
 #include "data_parallel.h"
 
 #include <math.h>
@@ -16,11 +17,6 @@ static const ctrt_param bucket_param = {
     .help = "data-parallel: bytes of gradients that are added up together",
 };
 static const ctrt_host *host;
-
-ctrt_status no_memory(void)
-{
-    return ctrt_fail(CTRT_ERR_OUT_OF_MEMORY, "out of host memory");
-}
 
 /* ---- how a batch is cut ---- */
 
@@ -204,8 +200,8 @@ static ctrt_status dp_forward(void *self, ctrt_tensor **y, ctrt_tensor *const *i
     reduce_end(dp, status != CTRT_OK);
     for (int r = 0; f.modules != NULL && r < plan.count; r++)
         ctrt_module_release(&f.modules[r]);
-    ctrt_gradients_release(f.inputs, (size_t)plan.count * (size_t)count);
-    ctrt_gradients_release(f.outputs, (size_t)plan.count);
+    ctrt_tensors_release(f.inputs, (size_t)plan.count * (size_t)count);
+    ctrt_tensors_release(f.outputs, (size_t)plan.count);
     free(f.modules);
     free(f.inputs);
     free(f.outputs);
@@ -272,7 +268,7 @@ static ctrt_status part_run(struct step *s, int index)
     if (inputs == NULL)
         return no_memory();
     ctrt_status status = shards_run(s, index, inputs);
-    ctrt_gradients_release(inputs, (size_t)s->batch->count);
+    ctrt_tensors_release(inputs, (size_t)s->batch->count);
     free(inputs);
     return status;
 }
@@ -315,7 +311,7 @@ static ctrt_status grads_keep(struct data_parallel *dp, int r)
         dp->replicas[r].taken = false;
         status = ctrt_gradients_add(dp->replicas[r].module, dp->replicas[r].before, grads);
     }
-    ctrt_gradients_release(grads, dp->parameters);
+    ctrt_tensors_release(grads, dp->parameters);
     free(grads);
     return status;
 }
@@ -371,7 +367,7 @@ static void step_undo(struct data_parallel *dp)
             (void)ctrt_gradients_restore(dp->replicas[r].module, dp->replicas[r].before);
             dp->replicas[r].taken = false;
         }
-    ctrt_gradients_release(dp->grads, dp->parameters + 2);
+    ctrt_tensors_release(dp->grads, dp->parameters + 2);
 }
 
 static ctrt_status step_planned(struct data_parallel *dp, ctrt_tensor **loss, const ctrt_strategy_batch *batch,
@@ -541,5 +537,5 @@ static ctrt_status init(const ctrt_host *the_host)
     return host->param(&value, &bucket_param);
 }
 
-CTRT_PLUGIN_DEFINE("strategy-data-parallel", "1.0", "a part of each batch on each device, in one process", components,
-                   init)
+CTRT_PLUGIN_DEFINE("strategy-data-parallel", PACKAGE_VERSION, "a part of each batch on each device, in one process",
+                   components, init)

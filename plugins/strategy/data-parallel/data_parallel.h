@@ -18,6 +18,8 @@
 #include "ctrt/ctrt.h"
 #include "ctrt/strategy_plugin.h"
 
+#include "../no_memory.h"
+
 struct data_parallel;
 
 /* ---- threads ---- */
@@ -166,7 +168,5 @@ struct data_parallel {
     struct place *places;                   /* those of replica r: first[r] to first[r + 1] - 1 */
     int *first;                             /* n + 1 */
 };
-
-ctrt_status no_memory(void);
 
 #endif

@@ -18,7 +18,7 @@ static void replica_free(struct data_parallel *dp, int index)
     struct replica *replica = &dp->replicas[index];
     hooks_free(dp, index);
     if (replica->before != NULL)
-        ctrt_gradients_release(replica->before, dp->parameters + 1);
+        ctrt_tensors_release(replica->before, dp->parameters + 1);
     free(replica->before);
     free(replica->tensors);
     free(replica->original_versions);

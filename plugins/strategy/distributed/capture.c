@@ -27,7 +27,7 @@ static void record_free(void *user)
     ctrt_tensor_release(&record->totals);
     ctrt_tensor_release(&record->own);
     if (record->before != NULL)
-        ctrt_gradients_release(record->before, 2 * record->slot_count);
+        ctrt_tensors_release(record->before, 2 * record->slot_count);
     free(record->before);
     free(record->used);
     free(record);

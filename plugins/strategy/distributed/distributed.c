@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* plugins/strategy/distributed/distributed.c: the table of the strategy: creation, forward passes, steps. */
+#include "config.h"
 #include "distributed.h"
 
 #include <math.h>
@@ -252,7 +253,7 @@ ctrt_status step_once(struct distributed *d, ctrt_tensor **loss, const ctrt_stra
     if (status != CTRT_OK) {
         d->mode = IDLE;
         weights_end(&d->weights);
-        ctrt_gradients_release(d->r.grads, d->r.parameters + 2);
+        ctrt_tensors_release(d->r.grads, d->r.parameters + 2);
         if (!d->weights.begun)
             base_move(d, true);             /* of this step */
         (void)ctrt_gradients_restore(d->r.module, d->r.before);
@@ -420,5 +421,5 @@ static ctrt_status init(const ctrt_host *the_host)
     return hook_params(host);
 }
 
-CTRT_PLUGIN_DEFINE("strategy-distributed", "1.0", "a part of each batch on each rank of a communicator", components,
-                   init)
+CTRT_PLUGIN_DEFINE("strategy-distributed", PACKAGE_VERSION, "a part of each batch on each rank of a communicator",
+                   components, init)

@@ -93,6 +93,8 @@ ctrt_status reduce_memory(struct distributed *d)
         const ctrt_ints shape = CTRT_SHAPE(bucket->numel);
         const ctrt_status result = ctrt_comm_empty(&bucket->shared, d->r.comm, shape, bucket->dtype);
         status = status == CTRT_OK ? result : status;
+        /* The call is collective, so this rank makes it for the ranks that share memory. With a stream it keeps no
+         * tensor, which would hold memory of the device between the passes. */
         if (d->stream != NULL)
             ctrt_tensor_release(&bucket->shared);
     }
@@ -534,7 +536,7 @@ void reduce_free(struct distributed *d)
         ctrt_tensor_release(&d->slots[s].replayed);
     }
     if (d->base != NULL)
-        ctrt_gradients_release(d->base, d->r.parameters);
+        ctrt_tensors_release(d->base, d->r.parameters);
     free(d->base);
     weights_free(&d->weights);
     ctrt_stream_release(&d->stream);

@@ -239,7 +239,7 @@ static ctrt_status adopt(struct transfer *t, struct distributed *d)
     }
     const bool own_gradients = t->gradients && t->grads != NULL && s->optimizer_steps == t->header[HEAD_STEPS];
     CTRT_TRY(ctrt_gradients_take(d->r.grads, d->r.module));
-    ctrt_gradients_release(d->r.grads, d->r.parameters);
+    ctrt_tensors_release(d->r.grads, d->r.parameters);
     if (own_gradients && !joined)
         CTRT_TRY(ctrt_gradients_restore(d->r.module, t->grads));
     memcpy(&s->loss, &t->header[LOSS], sizeof s->loss);

@@ -125,7 +125,7 @@ static ctrt_status pass(struct probe *probe, bool later, bool hold)
     if (status == CTRT_OK)
         status = segment_end(probe);
     ctrt_memory_scope_release(&probe->scope);
-    ctrt_gradients_release(probe->outputs, p->child_count);
+    ctrt_tensors_release(probe->outputs, p->child_count);
     return status;
 }
 

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* plugins/strategy/pipeline/pipeline.c: the table of the strategy: parameters, creation, description. */
+#include "config.h"
 #include "pipeline.h"
 
 #include <stdio.h>
@@ -30,11 +31,6 @@ static const ctrt_host *host;
 void pipeline_log(ctrt_log_level level, const char *text)
 {
     host->log(level, "parallel", "%s", text);
-}
-
-ctrt_status no_memory(void)
-{
-    return ctrt_fail(CTRT_ERR_OUT_OF_MEMORY, "out of host memory");
 }
 
 static ctrt_status parameters_read(struct pipeline *p)
@@ -122,5 +118,5 @@ static ctrt_status init(const ctrt_host *the_host)
     return host->param(&value, &schedule_param);
 }
 
-CTRT_PLUGIN_DEFINE("strategy-pipeline", "1.0", "the children of a Sequential in stages, one stage on each device",
-                   components, init)
+CTRT_PLUGIN_DEFINE("strategy-pipeline", PACKAGE_VERSION,
+                   "the children of a Sequential in stages, one stage on each device", components, init)

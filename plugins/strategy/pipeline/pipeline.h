@@ -13,6 +13,8 @@
 #include "ctrt/ctrt.h"
 #include "ctrt/strategy_plugin.h"
 
+#include "../no_memory.h"
+
 struct stage {
     ctrt_device *device;
     size_t first, end;                      /* children first..end-1 of the module */
@@ -111,6 +113,5 @@ void streams_free(struct pipeline *p);
 
 void pipeline_describe(void *self, char *text, size_t bytes);
 void pipeline_log(ctrt_log_level level, const char *text);
-ctrt_status no_memory(void);
 
 #endif

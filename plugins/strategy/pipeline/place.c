@@ -28,7 +28,7 @@ uint64_t tensor_bytes(const ctrt_tensor *tensor)
 
 static void tensors_free(struct pipeline *p)
 {
-    ctrt_gradients_release(p->tensors, p->tensors != NULL ? p->count : 0);
+    ctrt_tensors_release(p->tensors, p->tensors != NULL ? p->count : 0);
     free(p->tensors);
     free(p->before);
     free(p->grads);

@@ -84,7 +84,7 @@ ctrt_status loss_run(ctrt_tensor **loss, ctrt_tensor **weight, struct run *run, 
     if (status == CTRT_OK)
         status = ctrt_part_loss(&value, &part, output, inputs, batch, run->sizes[m]);
     (void)ctrt_set_part_module(before);
-    ctrt_gradients_release(inputs, inputs != NULL ? (size_t)batch->count : 0);
+    ctrt_tensors_release(inputs, inputs != NULL ? (size_t)batch->count : 0);
     free(inputs);
     if (status == CTRT_OK) {
         ctrt_tensor_assign(loss, value);

@@ -175,7 +175,7 @@ ctrt_status pipeline_step(void *self, ctrt_tensor **loss, const ctrt_strategy_ba
         else
             (void)ctrt_gradients_restore(p->module, p->before);
     }
-    ctrt_gradients_release(p->grads, p->parameters);
+    ctrt_tensors_release(p->grads, p->parameters);
     run_free(&run);
     if (status != CTRT_OK)
         streams_free(p);                    /* they may have an error */
@@ -217,7 +217,7 @@ static ctrt_status shards_forward(ctrt_tensor **y, struct run *run, ctrt_tensor 
     status = buffers_end(run, status);
     if (status == CTRT_OK)
         status = ctrt_gather_tensor(y, results, (int)run->micro, run->p->stages[0].device, 0);
-    ctrt_gradients_release(results, results != NULL ? (size_t)run->micro : 0);
+    ctrt_tensors_release(results, results != NULL ? (size_t)run->micro : 0);
     free(results);
     return status;
 }

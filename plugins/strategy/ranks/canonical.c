@@ -143,7 +143,7 @@ static ctrt_status sums_send(struct ranks *r, struct plan *plan, ctrt_sum_tree *
         if (level < 0)
             return CTRT_OK;
         CTRT_TRY(exchange(r, EXCHANGE_SEND, tensors, r->parameters + 2, 0));
-        ctrt_gradients_release(tensors, r->parameters + 2);
+        ctrt_tensors_release(tensors, r->parameters + 2);
     }
 }
 
@@ -233,7 +233,7 @@ ctrt_status canonical_step(struct ranks *r, ctrt_tensor **loss, const ctrt_strat
     if (status == CTRT_OK)
         status = step_planned(r, &plan, loss, sum, batch);
     ctrt_sum_tree_release(&sum);
-    ctrt_gradients_release(r->grads, r->parameters + 2);
+    ctrt_tensors_release(r->grads, r->parameters + 2);
     plan_free(&plan);
     return status;
 }

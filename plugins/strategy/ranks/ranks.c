@@ -6,11 +6,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-ctrt_status no_memory(void)
-{
-    return ctrt_fail(CTRT_ERR_OUT_OF_MEMORY, "out of host memory");
-}
-
 void ranks_init(struct ranks *r, const ctrt_strategy_config *config)
 {
     r->module = config->module;

@@ -8,6 +8,8 @@
 #include "ctrt/ctrt.h"
 #include "ctrt/strategy_plugin.h"
 
+#include "../no_memory.h"
+
 struct ranks {
     ctrt_module *module;                    /* borrowed */
     ctrt_comm *comm;                        /* borrowed */
@@ -28,8 +30,6 @@ struct ranks {
     size_t parameters, count;               /* number of parameters, and of all tensors */
     ctrt_tensor **grads, **before;          /* parameters + 2, parameters + 1; scratch of a step */
 };
-
-ctrt_status no_memory(void);
 
 /* ---- weights.c: the weights of the ranks' losses ---- */
 

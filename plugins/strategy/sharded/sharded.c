@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* plugins/strategy/sharded/sharded.c: the table of the strategy: creation, forward passes, steps. */
+#include "config.h"
 #include "sharded.h"
 
 #include <math.h>
@@ -194,7 +195,7 @@ static ctrt_status step_canonical(struct sharded *s, ctrt_tensor **loss, const c
     slots_shard(s);
     if (status == CTRT_OK)
         ctrt_no_grad status = reduce_cut(s);
-    ctrt_gradients_release(s->r.grads, s->r.parameters + 2);
+    ctrt_tensors_release(s->r.grads, s->r.parameters + 2);
     return status;
 }
 
@@ -404,5 +405,5 @@ static ctrt_status init(const ctrt_host *the_host)
     return host->param(&value, &mesh_param);
 }
 
-CTRT_PLUGIN_DEFINE("strategy-sharded", "1.0", "parameters, gradients and states of optimizers split over ranks",
-                   components, init)
+CTRT_PLUGIN_DEFINE("strategy-sharded", PACKAGE_VERSION,
+                   "parameters, gradients and states of optimizers split over ranks", components, init)

@@ -1,11 +1,15 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* plugins/strategy/single/single.c: the strategy `single`: the module runs on its device. With one device it is the
  * reference for all other strategies, also in canonical mode. */
+#include "config.h"
+
 #include <stdio.h>
 #include <stdlib.h>
 
 #include "ctrt/ctrt.h"
 #include "ctrt/strategy_plugin.h"
+
+#include "../no_memory.h"
 
 struct single {
     ctrt_module *module;                    /* borrowed */
@@ -16,11 +20,6 @@ struct single {
                                              * loss's weight; scratch */
     int64_t *sizes;                         /* rows of each shard */
 };
-
-static ctrt_status no_memory(void)
-{
-    return ctrt_fail(CTRT_ERR_OUT_OF_MEMORY, "out of host memory");
-}
 
 static ctrt_status check_place(ctrt_module *module, ctrt_device *device)
 {
@@ -155,7 +154,7 @@ static ctrt_status single_step(void *self, ctrt_tensor **loss, const ctrt_strate
         return ctrt_step_finish(loss, single->module, single->before, single->grads, &total, batch);
     ctrt_loss_part_release(&total);
     (void)ctrt_gradients_restore(single->module, single->before);
-    ctrt_gradients_release(single->grads, single->parameters + 2);
+    ctrt_tensors_release(single->grads, single->parameters + 2);
     return status;
 }
 
@@ -172,4 +171,4 @@ static const ctrt_strategy strategy = {
 static const ctrt_component components[] = {
     { .size = sizeof(ctrt_component), .kind = CTRT_COMPONENT_STRATEGY, .name = "single", .table = &strategy },
 };
-CTRT_PLUGIN_DEFINE("strategy-single", "1.0", "runs a module on one device", components, NULL)
+CTRT_PLUGIN_DEFINE("strategy-single", PACKAGE_VERSION, "runs a module on one device", components, NULL)
