@@ -6,6 +6,7 @@
 
 #include "base/base.h"
 #include "base/host_alloc.h"
+#include "device/device.h"
 
 size_t ctrt_field_bytes(const ctrt_field *field)
 {
@@ -244,7 +245,7 @@ ctrt_status ctrt_dataset_get(ctrt_tensor **fields, ctrt_dataset *dataset, int64_
     ctrt_tensor *made[CTRT_MAX_FIELDS] = { NULL };
     ctrt_device *cpu = NULL;
     memcpy(shapes, dataset->shapes, sizeof shapes);
-    ctrt_status status = ctrt_device_get(&cpu, "cpu");
+    ctrt_status status = device_cpu(&cpu);
     for (int f = 0; f < count && status == CTRT_OK; f++)
         if ((buffers[f] = host_alloc(dataset->bytes[f])) == NULL)
             status = out_of_memory(dataset->bytes[f], "a sample");

@@ -9,6 +9,7 @@
 #include "ctrt/ops.h"
 #include "data/image.h"
 #include "data/mapped_file.h"
+#include "device/device.h"
 #include "registry/registry.h"
 
 /* The formats that are recognized: `magic` is at byte `at` of the file. `name`: of the plugin; "" for pnm.c. */
@@ -184,7 +185,7 @@ ctrt_status ctrt_read_image_with(ctrt_tensor **out, const char *path, const ctrt
     ctrt_device *cpu = NULL;
     ctrt_image image = { 0 };
     CTRT_AUTO(tensor) tensor = NULL;
-    CTRT_TRY(ctrt_device_get(&cpu, "cpu"));
+    CTRT_TRY(device_cpu(&cpu));
     CTRT_TRY(image_file_read(&image, path, options));
     /* Converts in place: no pixel is written before it was read. */
     const ctrt_image gray = ctrt_image_hwc(image.pixels, CTRT_U8, image.height, image.width, 1);

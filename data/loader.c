@@ -168,7 +168,7 @@ static ctrt_status make_ring(struct ctrt_loader *loader, uint64_t seed)
     };
     config.slots = MAX(1, config.workers) * config.depth + HELD;
     if (budget == 0) {
-        CTRT_TRY(ctrt_device_get(&cpu, "cpu"));
+        CTRT_TRY(device_cpu(&cpu));
         CTRT_TRY(ctrt_device_memory_info(cpu, &budget, &unused));
     }
     const bool processes = o->workers > 0 && o->worker_kind != CTRT_WORKERS_THREADS;
@@ -199,11 +199,11 @@ static ctrt_status fill_in(struct ctrt_loader *loader, const ctrt_loader_options
         o->worker_kind = loader->dataset->open != NULL && !has_user_data(o) && fork_server_alive()
                              ? CTRT_WORKERS_SERVER : CTRT_WORKERS_FORK;
     uint64_t seed = o->seed, unused;
-    if (o->device != NULL && strcmp(ctrt_device_type(o->device), "cpu") == 0)
+    if (o->device != NULL && device_is_cpu(o->device))
         o->device = NULL;
     if (seed == 0) {
         ctrt_device *cpu = NULL;
-        CTRT_TRY(ctrt_device_get(&cpu, "cpu"));
+        CTRT_TRY(device_cpu(&cpu));
         CTRT_TRY(ctrt_generator_get(cpu, &seed, &unused));
     }
     loader->copies = o->device != NULL || o->pin_memory;

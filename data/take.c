@@ -6,6 +6,7 @@
 #include "base/clock.h"
 #include "base/host_alloc.h"
 #include "data/loader.h"
+#include "device/device.h"
 #include "memory/hazard.h"
 #include "tensor/pinned.h"
 
@@ -73,7 +74,7 @@ static ctrt_status make_field(ctrt_tensor **out, struct ctrt_loader *loader, int
         return CTRT_OK;
     } else if (!view) {
         ctrt_device *cpu = NULL;
-        CTRT_TRY(ctrt_device_get(&cpu, "cpu"));
+        CTRT_TRY(device_cpu(&cpu));
         return ctrt_from_data(out, data, numel, shape, field->dtype, cpu);
     } else {
         CTRT_TRY(ctrt_from_blob(out, data, shape, ctrt_ints_of(NULL, 0), field->dtype, release_view, ring));

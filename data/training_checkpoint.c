@@ -11,6 +11,7 @@
 #include "base/thread.h"
 #include "data/loader.h"
 #include "data/training_generators.h"
+#include "device/device.h"
 #include "nn/checkpoint.h"
 #include "nn/checkpoint_parts.h"
 #include "nn/module.h"
@@ -213,7 +214,7 @@ static ctrt_status number_read(int64_t *out, ctrt_tensor_file *section, const ch
 {
     CTRT_AUTO(tensor) tensor = NULL;
     ctrt_device *cpu = NULL;
-    CTRT_TRY(ctrt_device_get(&cpu, "cpu"));
+    CTRT_TRY(device_cpu(&cpu));
     CTRT_TRY(ctrt_tensor_file_read(&tensor, section, name, cpu));
     if (ctrt_tensor_numel(tensor) != 1 || ctrt_tensor_dtype(tensor) != CTRT_I64)
         return ctrt_fail(CTRT_ERR_FORMAT, "\"%s\" has dtype %s and %" PRId64 " elements, expected one of i64", name,

@@ -33,7 +33,7 @@ static ctrt_status devices_find(struct devices *list, ctrt_module *module)
 {
     const struct parallel *strategy = parallel_of(module);
     ctrt_device *cpu = NULL;
-    CTRT_TRY(ctrt_device_get(&cpu, "cpu"));
+    CTRT_TRY(device_cpu(&cpu));
     CTRT_TRY(device_add(list, cpu));
     if (strategy != NULL) {
         for (int i = 0; i < strategy->config.count; i++)
@@ -114,7 +114,7 @@ ctrt_status generators_read(ctrt_tensor **out, const ctrt_tensor_file *file, ctr
     CTRT_TRY(tensor_file_section(&section, file, GENERATORS_SECTION));
     if (ctrt_tensor_file_count(section) == 0)
         return CTRT_OK;
-    CTRT_TRY(ctrt_device_get(&cpu, "cpu"));
+    CTRT_TRY(device_cpu(&cpu));
     CTRT_TRY(ctrt_tensor_file_read(&states, section, GENERATORS_NAME, cpu));
     if (ctrt_tensor_dtype(states) != CTRT_I64 || ctrt_tensor_ndim(states) != 3 || ctrt_tensor_size(states, 1) < 1
         || ctrt_tensor_size(states, 2) != NUMBERS)

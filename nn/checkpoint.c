@@ -8,6 +8,7 @@
 #include <unistd.h>
 
 #include "base/thread.h"
+#include "device/device.h"
 #include "nn/checkpoint.h"
 #include "nn/checkpoint_parts.h"
 #include "nn/module.h"
@@ -198,7 +199,7 @@ static ctrt_status stage_expanded(char *staged, ctrt_tensor *tensor)
     ctrt_device *cpu = NULL;
     if (inplace_check("load", tensor) == CTRT_OK)
         return CTRT_OK;
-    CTRT_TRY(ctrt_device_get(&cpu, "cpu"));
+    CTRT_TRY(device_cpu(&cpu));
     CTRT_TRY(ctrt_from_data(&whole, staged, ctrt_tensor_numel(tensor), shape, dtype, cpu));
     CTRT_TRY(first_elements(&first, whole, tensor));
     CTRT_TRY(ctrt_expand(&again, first, shape));

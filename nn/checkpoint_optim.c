@@ -12,6 +12,7 @@
 #include <stdlib.h>
 
 #include "base/thread.h"
+#include "device/device.h"
 #include "nn/checkpoint.h"
 #include "nn/checkpoint_parts.h"
 #include "nn/module.h"
@@ -64,7 +65,7 @@ ctrt_status state_add_number(struct state_items *list, const char *name, const c
 {
     CTRT_AUTO(tensor) tensor = NULL;
     ctrt_device *cpu = NULL;
-    CTRT_TRY(ctrt_device_get(&cpu, "cpu"));
+    CTRT_TRY(device_cpu(&cpu));
     CTRT_TRY(ctrt_scalar_tensor(&tensor, value, dtype, cpu));
     return state_add(list, name, what, tensor, NULL);
 }
@@ -185,7 +186,7 @@ static ctrt_status scalar_read(ctrt_tensor **out, ctrt_tensor_file *file, const 
 {
     const struct safetensors_entry *entry;
     ctrt_device *cpu = NULL;
-    CTRT_TRY(ctrt_device_get(&cpu, "cpu"));
+    CTRT_TRY(device_cpu(&cpu));
     CTRT_TRY(entry_find(&entry, file, name, what));
     if (entry == NULL || entry->dtype != dtype || entry->ndim != 0)
         return ctrt_fail(CTRT_ERR_STATE, "the file has no number %s.%s of type %s", name, what, ctrt_dtype_name(dtype));

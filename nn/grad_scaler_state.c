@@ -7,6 +7,7 @@
 
 #include "base/base.h"
 #include "ctrt/checkpoint.h"
+#include "device/device.h"
 #include "nn/checkpoint.h"
 #include "nn/optim.h"
 
@@ -101,7 +102,7 @@ ctrt_status scaler_collect(struct state_items *list, const char *prefix, ctrt_gr
     ctrt_grad_scaler_state state = CTRT_GRAD_SCALER_STATE;
     ctrt_device *cpu = NULL;
     CTRT_TRY(ctrt_grad_scaler_get_state(&state, scaler));
-    CTRT_TRY(ctrt_device_get(&cpu, "cpu"));
+    CTRT_TRY(device_cpu(&cpu));
     for (size_t i = 0; i < COUNT_OF(keys); i++) {
         CTRT_AUTO(tensor) tensor = NULL;
         CTRT_TRY(key_tensor(&tensor, &keys[i], &state, cpu));
@@ -119,7 +120,7 @@ ctrt_status ctrt_grad_scaler_save(ctrt_grad_scaler *scaler, const char *path)
     if (path == NULL)
         return fail_null("grad_scaler_save", "path");
     CTRT_TRY(ctrt_context(ctrt_grad_scaler_get_state(&state, scaler), "grad_scaler_save"));
-    CTRT_TRY(ctrt_device_get(&cpu, "cpu"));
+    CTRT_TRY(device_cpu(&cpu));
     ctrt_status status = CTRT_OK;
     for (size_t i = 0; i < COUNT_OF(keys) && status == CTRT_OK; i++) {
         names[i] = keys[i].name;
@@ -136,7 +137,7 @@ ctrt_status scaler_state_read(ctrt_grad_scaler_state *state, ctrt_tensor_file *f
 {
     ctrt_device *cpu = NULL;
     *state = (ctrt_grad_scaler_state)CTRT_GRAD_SCALER_STATE;
-    CTRT_TRY(ctrt_device_get(&cpu, "cpu"));
+    CTRT_TRY(device_cpu(&cpu));
     for (size_t i = 0; i < COUNT_OF(keys); i++) {
         CTRT_AUTO(tensor) tensor = NULL;
         char *value = (char *)state + keys[i].offset;

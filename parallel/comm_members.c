@@ -224,7 +224,7 @@ static ctrt_status count_places(int32_t *hosts, int32_t *processes, const ctrt_c
 static void warn_overlap(const ctrt_comm *comm)
 {
     const struct comm_member *const list = comm->members->list, *const own = &list[comm->rank];
-    if (strcmp(ctrt_device_type(comm->device), "cpu") == 0 || comm->local)
+    if (device_host_synchronous(comm->device) || comm->local)
         return;
     for (int rank = comm->rank + 1; rank < comm->size; rank++)
         if (strcmp(list[rank].host, own->host) == 0 && strcmp(list[rank].device, own->device) == 0)

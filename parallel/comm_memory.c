@@ -6,6 +6,7 @@
 #include "device/device.h"
 #include "graph/capture.h"
 #include "parallel/comm.h"
+#include "registry/registry.h"
 #include "tensor/create.h"
 
 /* All ranks decide equally, because all of them have to call the engine's alloc. */
@@ -15,7 +16,7 @@ static bool shares_memory(const ctrt_comm *comm)
     if (cpus && (comm->engine->flags & CTRT_COMM_DEVICE_MEMORY))
         return true;
     for (int rank = 0; rank < comm->size && cpus; rank++)
-        cpus = strcmp(comm->members->list[rank].device, "cpu") == 0;
+        cpus = type_is_cpu(comm->members->list[rank].device);
     return cpus;
 }
 

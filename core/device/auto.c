@@ -37,7 +37,7 @@ ctrt_status device_best_accelerator(char *type)
     CTRT_TRY(registry_ranked(ranked, &count, MAX_BACKENDS, CTRT_COMPONENT_BACKEND));
     for (size_t i = 0; i < count; i++) {
         int visible = 0;
-        if (ranked[i]->score >= 0 && strcmp(ranked[i]->name, "cpu") != 0)
+        if (ranked[i]->score >= 0 && !type_is_cpu(ranked[i]->name))
             CTRT_TRY(count_of(&visible, ranked[i]));
         if (visible > 0) {
             snprintf(type, 32, "%s", ranked[i]->name);
@@ -61,7 +61,7 @@ static ctrt_status fail_no_backend(void)
             used += (size_t)snprintf(reasons + used, sizeof reasons - used, "%s%s: %s", used > 0 ? "; " : "",
                                      info.file, info.reason);
     const struct component *cpu;
-    if (used == 0 && registry_find(&cpu, CTRT_COMPONENT_BACKEND, "cpu") != CTRT_OK)
+    if (used == 0 && registry_find(&cpu, CTRT_COMPONENT_BACKEND, CPU_TYPE) != CTRT_OK)
         return ctrt_context(CTRT_ERR_NO_DEVICE, "no device can be used");
     return ctrt_fail(CTRT_ERR_NO_DEVICE, "no device can be used: %s",
                      used > 0 ? reasons : "no backend has a visible device");
@@ -99,7 +99,7 @@ static ctrt_status param_device(const char **out)
 static void select_for_rank(ctrt_device_spec *spec)
 {
     struct rank_environment ranks;
-    const int count = spec->index < 0 && strcmp(spec->type, "cpu") != 0 ? ctrt_device_count(spec->type) : 0;
+    const int count = spec->index < 0 && !type_is_cpu(spec->type) ? ctrt_device_count(spec->type) : 0;
     if (count > 0 && launcher_read(&ranks) == CTRT_OK && ranks.launcher != NULL)
         spec->index = ranks.local_rank % count;
 }
@@ -175,7 +175,7 @@ ctrt_status ctrt_device_list(ctrt_device_spec *out, size_t index)
         int visible;
         CTRT_TRY(count_of(&visible, ranked[i]));
         if (index < (size_t)visible) {
-            ctrt_device_spec spec = { "", strcmp(ranked[i]->name, "cpu") == 0 ? -1 : (int)index };
+            ctrt_device_spec spec = { "", type_is_cpu(ranked[i]->name) ? -1 : (int)index };
             snprintf(spec.type, sizeof spec.type, "%s", ranked[i]->name);
             *out = spec;
             return CTRT_OK;

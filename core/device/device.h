@@ -50,6 +50,7 @@ struct ctrt_device {
     ctrt_device *home;                      /* the home device of an alias; the device itself otherwise */
     ctrt_device *names, *next_name;         /* the aliases of a home device */
     uint8_t float_default;                  /* default dtype of new floating-point tensors; 0: the process default */
+    bool cpu;                               /* see device_is_cpu */
 };
 
 /* Counts one wait of the host for work of `device`. */
@@ -67,6 +68,19 @@ static inline ctrt_device *device_home(ctrt_device *device)
 static inline bool device_host_memory(const ctrt_device *device)
 {
     return device->flags & CTRT_DEVICE_HOST_MEMORY;
+}
+
+/* Returns whether the host can use the device's memory at any time, because work is done when its call returns. */
+static inline bool device_host_synchronous(const ctrt_device *device)
+{
+    return (device->flags & (CTRT_DEVICE_HOST_MEMORY | CTRT_DEVICE_ASYNCHRONOUS)) == CTRT_DEVICE_HOST_MEMORY;
+}
+
+/* Returns whether it is the device of device_cpu. Only this device has tensors in memory that the program, the library
+ * or another device has allocated; code that needs only the properties asks for them with the functions above. */
+static inline bool device_is_cpu(const ctrt_device *device)
+{
+    return device->cpu;
 }
 
 /* Returns whether the device has members over which it distributes tensors (ctrt/layout.h). */

@@ -60,10 +60,10 @@ static ctrt_status device_new(ctrt_device **out, const struct device_type *type,
     ctrt_device *device = host_calloc(sizeof *device);
     if (device == NULL)
         return out_of_memory(sizeof *device, "a device");
-    bool cpu = strcmp(type->name, "cpu") == 0;
     snprintf(device->type, sizeof device->type, "%s", type->name);
-    if (cpu)
-        snprintf(device->name, sizeof device->name, "cpu");
+    device->cpu = type_is_cpu(type->name);
+    if (device->cpu)
+        snprintf(device->name, sizeof device->name, "%s", type->name);
     else
         snprintf(device->name, sizeof device->name, "%s:%d", type->name, index);
     device->ordinal = index;
@@ -204,8 +204,8 @@ ctrt_status ctrt_device_get(ctrt_device **out, const char *name)
 ctrt_status device_cpu(ctrt_device **out)
 {
     ctrt_device *cpu = atomic_load_explicit(&the_cpu, memory_order_acquire);
-    if (unlikely(cpu == NULL)) {
-        const ctrt_device_spec spec = { "cpu", 0 };
+    if (unlikely(cpu == NULL || cpu->owner == 0)) {     /* ctrt_shutdown has closed it */
+        const ctrt_device_spec spec = { CPU_TYPE, 0 };
         CTRT_TRY(device_open(&cpu, &spec));
         atomic_store_explicit(&the_cpu, cpu, memory_order_release);
     }

@@ -93,7 +93,7 @@ ctrt_status ctrt_device_parse(ctrt_device_spec *out, const char *text)
             return fail_name(text, "the index after ':' is missing");
         CTRT_TRY(parse_index(&spec.index, text, text + length + 1));
     }
-    if (strcmp(spec.type, "cpu") == 0 && spec.index > 0)
+    if (type_is_cpu(spec.type) && spec.index > 0)
         return fail_name(text, "the only cpu has index 0");
     *out = spec;
     return CTRT_OK;

@@ -98,7 +98,7 @@ const char *ctrt_device_type(const ctrt_device *device)
 
 int ctrt_device_index(const ctrt_device *device)
 {
-    return device != NULL && strcmp(device->type, "cpu") != 0 ? device->ordinal : -1;
+    return device != NULL && !device_is_cpu(device) ? device->ordinal : -1;
 }
 
 ctrt_status ctrt_device_memory_info(ctrt_device *device, uint64_t *free_bytes, uint64_t *total_bytes)

@@ -57,7 +57,7 @@ static bool may_name_uuids(const char *text)
 static ctrt_status choose_visible(int *ids, int *count, const struct component *component, int present)
 {
     const char *uuids[MAX_DEVICES_OF_TYPE];
-    const char *text = strcmp(component->name, "cpu") != 0 ? device_visible_text() : NULL;
+    const char *text = !type_is_cpu(component->name) ? device_visible_text() : NULL;
     bool with_uuids = may_name_uuids(text);
     if (with_uuids)
         CTRT_TRY(read_uuids(uuids, component->table, present));
@@ -87,7 +87,7 @@ static ctrt_status count_devices(int *ids, int *visible, int32_t *present, const
     }
     CTRT_TRY(backend->device->count(present));
     *present = MAX(*present, 0);
-    *present = MIN(*present, strcmp(component->name, "cpu") == 0 ? 1 : MAX_DEVICES_OF_TYPE);
+    *present = MIN(*present, type_is_cpu(component->name) ? 1 : MAX_DEVICES_OF_TYPE);
     return choose_visible(ids, visible, component, *present);
 }
 
@@ -181,11 +181,11 @@ static void before_set(const char *name)
         return;
     device_enter();
     for (struct device_type *type = types; type != NULL; type = type->next)
-        for (int i = 0; i < type->count && strcmp(type->name, "cpu") != 0; i++)
+        for (int i = 0; i < type->count && !type_is_cpu(type->name); i++)
             opened = opened || type->open[i] != NULL;
     for (struct device_type **at = &types; *at != NULL && !opened;) {
         struct device_type *type = *at;
-        if (strcmp(type->name, "cpu") == 0) {
+        if (type_is_cpu(type->name)) {
             at = &type->next;
             continue;
         }
@@ -225,14 +225,14 @@ ctrt_status device_type_check(const struct device_type *type, int index)
 {
     if (index >= 0 && index < type->count)
         return CTRT_OK;
-    const char *visible = strcmp(type->name, "cpu") != 0 ? device_visible_text() : NULL;
+    const char *visible = !type_is_cpu(type->name) ? device_visible_text() : NULL;
     char hidden[256] = "", range[160] = "";
     if (type->count < type->present && visible != NULL)
         snprintf(hidden, sizeof hidden, "; %d of %d hidden by CTRT_VISIBLE_DEVICES=%s",
                  type->present - type->count, type->present, visible);
     if (type->count == 1)
         snprintf(range, sizeof range, "one visible device of that type, %s%s", type->name,
-                 strcmp(type->name, "cpu") == 0 ? "" : ":0");
+                 type_is_cpu(type->name) ? "" : ":0");
     else if (type->count > 1)
         snprintf(range, sizeof range, "%d visible devices of that type, %s:0 to %s:%d", type->count,
                  type->name, type->name, type->count - 1);

@@ -463,7 +463,7 @@ ctrt_status ctrt_pick_devices(ctrt_device_spec *list, size_t *count, size_t capa
         for (int i = 0; i < type->count && picked < capacity; i++) {
             if (all[i].taken)
                 continue;
-            list[picked] = (ctrt_device_spec){ .index = strcmp(type->name, "cpu") == 0 ? -1 : all[i].index };
+            list[picked] = (ctrt_device_spec){ .index = type_is_cpu(type->name) ? -1 : all[i].index };
             snprintf(list[picked++].type, sizeof list[0].type, "%s", type->name);
         }
     }

@@ -52,7 +52,7 @@ static const struct autocast_type *find_type(const struct ctrt_autocast_settings
 
 static ctrt_dtype default_dtype(const char *device_type)
 {
-    return strcmp(device_type, "cpu") == 0 ? CTRT_BF16 : CTRT_F16;
+    return type_is_cpu(device_type) ? CTRT_BF16 : CTRT_F16;
 }
 
 /* Returns the type, or for NULL that of the default device. */
@@ -302,7 +302,7 @@ static ctrt_dtype policy_dtype(enum op op, const ctrt_tensor *tensor)
     case AUTOCAST_F32:
         return CTRT_F32;
     case AUTOCAST_F32GPU:
-        return strcmp(tensor->device->type, "cpu") == 0 ? tensor_dtype(tensor) : CTRT_F32;
+        return device_is_cpu(tensor->device) ? tensor_dtype(tensor) : CTRT_F32;
     }
     return tensor_dtype(tensor);
 }

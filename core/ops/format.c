@@ -30,7 +30,7 @@ ctrt_status ctrt_tensor_format(char **out, ctrt_tensor *tensor)
     OP_CHECK("tensor_format", tensor);
     char name[64];
     const char *grad_fn = ctrt_tensor_grad_fn(tensor);
-    struct format_suffix suffix = { .device = strcmp(tensor->device->type, "cpu") == 0 ? NULL : tensor->device->name,
+    struct format_suffix suffix = { .device = device_is_cpu(tensor->device) ? NULL : tensor->device->name,
                                     .grad_fn = grad_fn ? grad_fn_name(name, sizeof name, grad_fn) : NULL,
                                     .requires_grad = tensor_requires_grad(tensor) };
     ctrt_tensor *here = NULL;

@@ -4,10 +4,11 @@
 
 #include "ctrt/ops.h"
 
-/* Returns whether the tensor can be combined with tensors on any device: a 0-dim CPU tensor is read as a number. */
+/* Returns whether the tensor can be combined with tensors on any device: the host can read a 0-dim tensor as a
+ * number. */
 static bool is_number(const ctrt_tensor *tensor)
 {
-    return tensor->view.ndim == 0 && strcmp(tensor->device->type, "cpu") == 0;
+    return tensor->view.ndim == 0 && device_host_synchronous(tensor->device);
 }
 
 ctrt_status op_common_device(ctrt_device **out, const char *who, ctrt_tensor *const *operands, int count)

@@ -32,7 +32,7 @@ ctrt_status ctrt_pin_memory(ctrt_tensor **out, ctrt_tensor *tensor, ctrt_device 
 {
     OP_CHECK("pin_memory", out);
     OP_CHECK("pin_memory", tensor);
-    if (strcmp(tensor->device->type, "cpu") != 0)
+    if (!device_is_cpu(tensor->device))
         return ctrt_fail(CTRT_ERR_DEVICE, "pin_memory: the tensor is on %s; only memory of the cpu can be pinned",
                          tensor->device->name);
     CTRT_TRY(pinning_device(&device, device));

@@ -226,7 +226,7 @@ static int group(const struct component *component)
 {
     if (component->kind != CTRT_COMPONENT_BACKEND)
         return 0;
-    return component->score < 0 ? 2 : strcmp(component->name, "cpu") == 0 ? 1 : 0;
+    return component->score < 0 ? 2 : type_is_cpu(component->name) ? 1 : 0;
 }
 
 static int by_rank(const void *x, const void *y)

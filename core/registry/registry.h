@@ -13,7 +13,18 @@
 #ifndef CORE_REGISTRY_REGISTRY_H
 #define CORE_REGISTRY_REGISTRY_H
 
+#include <string.h>
+
 #include "ctrt/plugin.h"
+
+/* The type of the host's processors. Unlike other types, it has one device, whose name has no index, it is never
+ * hidden, and it comes after the accelerators. Its device holds host copies and numbers (device_cpu in
+ * device/device.h). */
+#define CPU_TYPE "cpu"
+static inline bool type_is_cpu(const char *type)
+{
+    return strcmp(type, CPU_TYPE) == 0;
+}
 
 struct plugin_file;
 

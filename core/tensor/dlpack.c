@@ -4,12 +4,14 @@
 
 #include "base/host_alloc.h"
 #include "device/device.h"
+#include "registry/registry.h"
 #include "tensor/create.h"
 #include "tensor/scope.h"
 
 /* Device types that have a DLPack code. Pinned host memory is CPU memory. */
 static const struct { int32_t code; const char *type; } device_codes[] = {
-    { kDLCPU, "cpu" }, { kDLCUDA, "cuda" }, { kDLROCM, "rocm" }, { kDLCUDAHost, "cpu" }, { kDLROCMHost, "cpu" },
+    { kDLCPU, CPU_TYPE }, { kDLCUDA, "cuda" }, { kDLROCM, "rocm" }, { kDLCUDAHost, CPU_TYPE },
+    { kDLROCMHost, CPU_TYPE },
 };
 
 /* ---- export ---- */
@@ -120,7 +122,7 @@ static ctrt_status imported_device(ctrt_device **out, DLDevice device)
         return ctrt_fail(CTRT_ERR_NOT_SUPPORTED,
                          "from_dlpack: device %d of DLPack's type %d is not supported; export from the cpu",
                          (int)device.device_id, (int)device.device_type);
-    if (strcmp(type, "cpu") == 0)
+    if (type_is_cpu(type))
         return ctrt_context(device_cpu(out), "from_dlpack");
     /* DLPack's device id is the backend's index, which CTRT_VISIBLE_DEVICES does not renumber. */
     struct wanted wanted = { type, device.device_id, NULL };

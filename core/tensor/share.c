@@ -41,7 +41,7 @@ static void visit_all(struct visit *found, ctrt_tensor *tensor)
 ctrt_status tensor_share_check(const char *who, ctrt_tensor *tensor)
 {
     const struct storage *storage = tensor->storage;
-    if (strcmp(device_home(tensor->device)->type, "cpu") != 0)
+    if (!device_is_cpu(device_home(tensor->device)))
         return ctrt_fail(CTRT_ERR_NOT_SUPPORTED, "%s: memory of %s cannot be moved to memory that processes share; "
                          "copy the tensor with ctrt_cpu first", who, tensor->device->name);
     if (storage->ordered)
