@@ -368,7 +368,7 @@ static const struct capture_ops operations = { .free = storage_free, .use = stor
 
 ctrt_status capture_new(struct graph_capture **out, ctrt_stream *stream)
 {
-    static const struct policy_spec spec = { .name = "caching" };
+    static const struct policy_spec spec = { .name = POOL_POLICY };
     struct device_memory *memory = stream->device->memory;
     CTRT_TRY(captures_push(memory));
     struct graph_capture *capture = host_calloc(sizeof *capture);

@@ -134,15 +134,15 @@ static ctrt_status choose_policy(struct policy_spec *specs, int *count, const ct
     *is_set = value.text != NULL && value.text[0] != '\0' && !own;
     if (*is_set)
         return policy_parse(specs, count, value.text);
-    const char *name = CTRT_SLOT(device->backend, default_memory) ? device->backend->default_memory : "direct";
+    const char *name = CTRT_SLOT(device->backend, default_memory) ? device->backend->default_memory : PLAIN_POLICY;
     const struct component *found;
     ctrt_status status = registry_find(&found, CTRT_COMPONENT_MEMORY, name);
     if (status == CTRT_ERR_OUT_OF_MEMORY)
         return status;
-    if (status != CTRT_OK && strcmp(name, "direct") != 0) {
+    if (status != CTRT_OK && strcmp(name, PLAIN_POLICY) != 0) {
         log_message(CTRT_LOG_WARNING, "memory", "%s uses no memory policy: %s", device->name,
                     ctrt_error_message());
-        name = "direct";
+        name = PLAIN_POLICY;
     }
     return policy_parse(specs, count, name);
 }

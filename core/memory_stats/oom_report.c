@@ -40,23 +40,10 @@ struct finding {
     uint64_t limit, allocated, reserved, held_pinned;
     uint64_t cached, largest;               /* reserved but free, and the largest free block */
     bool largest_known;
-    bool expandable;                        /* the policy's segments can grow by pages */
     double fragmentation;                   /* percent of `cached` outside the largest free block */
     ctrt_memory_owner *owners;
     size_t owner_count;
 };
-
-static bool segments_expand(struct device_memory *memory)
-{
-    ctrt_memory_piece *pieces = NULL;
-    size_t count = 0;
-    bool expand = false;
-    if (segments_list(&pieces, &count, memory))
-        for (size_t i = 0; i < count && !expand; i++)
-            expand = pieces[i].segment && pieces[i].expandable;
-    host_free(pieces);
-    return expand;
-}
 
 static void look_around(struct finding *f, struct device_memory *memory, size_t requested, const char *why, bool pinned)
 {
@@ -76,7 +63,6 @@ static void look_around(struct finding *f, struct device_memory *memory, size_t 
     f->cached = f->reserved > f->allocated ? f->reserved - f->allocated : 0;
     f->largest_known = segments_largest_free(&f->largest, memory);
     f->largest = MIN(f->largest, f->cached);
-    f->expandable = segments_expand(memory);
     if (f->cached > 0 && f->largest_known)
         f->fragmentation = 100.0 * (1.0 - (double)f->largest / (double)f->cached);
     if (!owners_of(&f->owners, &f->owner_count, memory))
@@ -87,14 +73,14 @@ static void look_around(struct finding *f, struct device_memory *memory, size_t 
  * use. Segments that grow consist of pages, so cached memory and free memory of the device are used together. */
 static const char *fragmentation_option(const struct finding *f)
 {
+    const struct device_memory *memory = f->memory;
     const uint64_t allowed = f->limit > f->reserved ? f->limit - f->reserved : 0;
-    const bool grows = CTRT_SLOT(f->memory->device->backend->memory, map);
-    const char *upper = strrchr(f->memory->policy_name, '+'),
-               *lowest = upper != NULL ? upper + 1 : f->memory->policy_name;
-    if (strcmp(lowest, "caching") != 0 || f->expandable || !f->largest_known || f->largest >= f->requested
+    const bool grows = CTRT_SLOT(memory->device->backend->memory, map);
+    if (memory->policy_count == 0 || !f->largest_known || f->largest >= f->requested
         || f->cached + (grows ? MIN(f->free_bytes, allowed) : 0) < f->requested)
         return NULL;
-    return grows ? "expandable=true makes segments grow instead" : "max_split=64m does not split large segments";
+    const struct policy_layer *lowest = memory->policies[memory->policy_count - 1];
+    return CTRT_SLOT(lowest->policy, gaps_option) ? lowest->policy->gaps_option(lowest->state) : NULL;
 }
 
 /* Chooses the most effective remedy. */

@@ -680,6 +680,10 @@ typedef struct ctrt_memory_policy {
     ctrt_status (*alloc_spare)(void *policy, ctrt_block *block, size_t bytes, void *queue);
     /* Optional: sets all peaks of `stats` to the current values. */
     void (*reset_peaks)(void *policy);
+    /* Optional: returns the option with which a request could have used free memory that is in several blocks, as in
+     * CTRT_MEMORY and with what it does, for the message that memory ran out: "max_split=64m does not split large
+     * segments". NULL: none, or it is set already. Static. */
+    const char *(*gaps_option)(void *policy);
 } ctrt_memory_policy;
 
 /* ---- the plugin itself ------------------------------------------------------------------------------------------ */

@@ -364,6 +364,15 @@ static void caching_destroy(void *state)
     policy_free(policy);
 }
 
+static const char *caching_gaps_option(void *state)
+{
+    const struct policy *policy = state;
+    if (policy->settings.expandable)
+        return NULL;
+    return CTRT_SLOT(policy->source, map) ? "expandable=true makes segments grow instead"
+                                          : "max_split=64m does not split large segments";
+}
+
 static const ctrt_memory_policy policy_table = {
     .size = sizeof(ctrt_memory_policy),
     .create = caching_create,
@@ -377,6 +386,7 @@ static const ctrt_memory_policy policy_table = {
     .clone = caching_clone,
     .alloc_spare = caching_alloc_spare,
     .reset_peaks = caching_reset_peaks,
+    .gaps_option = caching_gaps_option,
 };
 
 static const ctrt_component components[] = {

@@ -372,6 +372,7 @@ typedef struct ctrt_memory_policy {
     ctrt_status (*clone)(void *policy, void **copy, const ctrt_memory_source *source);
     ctrt_status (*alloc_spare)(void *policy, ctrt_block *block, size_t bytes, void *queue);
     void (*reset_peaks)(void *policy);
+    const char *(*gaps_option)(void *policy);
 } ctrt_memory_policy;
 typedef enum ctrt_component_kind {
     CTRT_COMPONENT_BACKEND = 1,
