@@ -19,6 +19,10 @@
 #include "parallel/store.h"
 #include "registry/registry.h"
 
+/* The engines that are used by default: in a job of an MPI launcher, and elsewhere (usual_engine). */
+#define MPI_ENGINE   "mpi"
+#define LOCAL_ENGINE "host"
+
 static const ctrt_param engine_param = {
     .size = sizeof(ctrt_param), .name = "CTRT_COMM", .type = CTRT_PARAM_STRING,
     .help = "engine of communicators: host, mpi, nccl, or another plugin of kind comm",
@@ -215,10 +219,13 @@ static ctrt_status join(ctrt_comm *comm)
     return comm->elastic && comm->rank == 0 ? comm_publish_current(comm) : CTRT_OK;
 }
 
-/* Whether the launcher provides MPI. torchrun's variables take precedence. */
-static bool under_mpi(const struct rank_environment *environment)
+/* The engine of a communicator of processes if neither the program nor CTRT_COMM names one. A launcher other than
+ * torchrun, whose variables take precedence, provides MPI. The engines are not asked, because loading all of them would
+ * also load the libraries that they use. */
+static const char *usual_engine(const struct rank_environment *environment)
 {
-    return environment->launcher != NULL && strcmp(environment->launcher, "torchrun") != 0;
+    const bool mpi = environment->launcher != NULL && strcmp(environment->launcher, "torchrun") != 0;
+    return mpi ? MPI_ENGINE : LOCAL_ENGINE;
 }
 
 /* Opens a store on rank 0, whose address the engine's bootstrap function copies to the other ranks. If rank 0 fails, it
@@ -284,8 +291,7 @@ ctrt_status ctrt_comm_new(ctrt_comm **out, const ctrt_comm_options *options)
     CTRT_TRY(launcher_read(&environment));
     CTRT_TRY(param_read(&engine, &engine_param, "core"));
     CTRT_TRY(comm_read_modes(&elastic, &joins));
-    const char *usual = under_mpi(&environment) ? "mpi" : "host";
-    const char *name = given->engine ? given->engine : engine.text ? engine.text : usual;
+    const char *name = given->engine ? given->engine : engine.text ? engine.text : usual_engine(&environment);
     /* A rank that joins does not know its number yet, and does not serve the store. */
     const int size = joins ? 2 : given->world_size > 0 ? given->world_size : environment.size;
     const int rank = joins ? 1 : given->world_size > 0 ? given->rank : environment.rank;
@@ -377,7 +383,7 @@ static ctrt_status local_rank_new(struct local_join *joins, int rank, ctrt_devic
     (*comm)->id = host_strdup(id);
     if ((*comm)->id == NULL)
         return out_of_memory(strlen(id), "a group's name");
-    CTRT_TRY(use_engine(*comm, options->engine ? options->engine : "host"));
+    CTRT_TRY(use_engine(*comm, options->engine ? options->engine : LOCAL_ENGINE));
     if (rank > 0)
         (*comm)->store = ctrt_store_retain(joins[0].comm->store);
     else

@@ -374,8 +374,9 @@ static ctrt_status parallel_new(ctrt_module **out, ctrt_module *module, const ch
     if (wanted.automatic)
         CTRT_TRY(ctrt_context(auto_begin_with(&strategy, wanted.comm), "parallel_new: auto"));
     CTRT_TRY(ctrt_context(registry_use(&component, CTRT_COMPONENT_STRATEGY, strategy), "parallel_new"));
-    const bool connects = ((const ctrt_strategy *)component->table)->flags & CTRT_STRATEGY_RANKS;
-    if (!connects && !wanted.automatic && (!value.is_set || strcmp(strategy, "single") != 0))
+    const uint32_t flags = ((const ctrt_strategy *)component->table)->flags;
+    const bool meant = value.is_set && (flags & CTRT_STRATEGY_ONE_DEVICE);
+    if (!(flags & CTRT_STRATEGY_RANKS) && !wanted.automatic && !meant)
         warn_alone(strategy, !value.is_set);
     const bool listens = wanted.automatic || CTRT_SLOT((const ctrt_strategy *)component->table, event);
     CTRT_TRY(ctrt_module_new(&net, &classes[listens]));
