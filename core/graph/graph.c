@@ -29,7 +29,8 @@ ctrt_status ctrt_capture_begin(ctrt_device *device)
     if (device->memory->moves)
         return ctrt_fail(
             CTRT_ERR_NOT_SUPPORTED,
-            "capture_begin: the memory policy %s of %s moves blocks, and a captured graph needs fixed addresses; use %s",
+            "capture_begin: the memory policy %s of %s moves blocks, and a captured graph needs fixed addresses; use "
+            "%s",
             device->memory->policy_name, device->name, POOL_POLICY);
     if (dry_run_on(device))
         return ctrt_fail(CTRT_ERR_STATE, "capture_begin: a dry run is running on %s (ctrt_dry_run_begin)",

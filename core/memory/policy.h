@@ -12,8 +12,8 @@
 
 #define MEMORY_MAX_POLICIES 4               /* in one stack */
 
-/* The policies that the library chooses itself: PLAIN_POLICY where the backend names none, POOL_POLICY for the memory of
- * a captured graph. */
+/* The policies that the library chooses itself: PLAIN_POLICY where the backend names none, POOL_POLICY for the memory
+ * of a captured graph. */
 #define PLAIN_POLICY "direct"
 #define POOL_POLICY  "caching"
 

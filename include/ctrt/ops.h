@@ -4,9 +4,8 @@
  * Names and semantics are PyTorch's: operands broadcast, dtypes promote (ctrt_result_type), and the result is on the
  * operands' device. Operands must be on one device, except 0-dim tensors of the cpu (or of another device with
  * host memory that is not asynchronous), which may be combined with any. Each op writes a new tensor to *out by the
- * assignment rule of ctrt/base.h, so ctrt_relu(&h, h) reads as h = relu(h). A name that ends with an underscore works in
- * place. Ops are differentiable in their floating inputs unless stated
- * otherwise.
+ * assignment rule of ctrt/base.h, so ctrt_relu(&h, h) reads as h = relu(h). A name that ends with an underscore works
+ * in place. Ops are differentiable in their floating inputs unless stated otherwise.
  *
  * Common errors: CTRT_ERR_INVALID_ARGUMENT (NULL), CTRT_ERR_SHAPE, CTRT_ERR_DTYPE, CTRT_ERR_DEVICE,
  * CTRT_ERR_OUT_OF_MEMORY, CTRT_ERR_NOT_SUPPORTED (the device has no kernel, and CTRT_FALLBACK is not cpu). All
