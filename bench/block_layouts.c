@@ -123,7 +123,7 @@ static ctrt_status attention(ctrt_tensor **y, ctrt_tensor *qkv)
         CTRT_TRY(ctrt_transpose(heads[i], *heads[i], 1, 2));
     }
     CTRT_TRY(note("q", q));
-    CTRT_TRY(ctrt_scaled_dot_product_attention(y, q, k, v, NULL, 0, true, 0));
+    CTRT_TRY(ctrt_scaled_dot_product_attention(y, q, k, v, NULL, &CTRT_WITH(ctrt_attention_options, .causal = true)));
     CTRT_TRY(note("heads", *y));
     CTRT_TRY(ctrt_transpose(y, *y, 1, 2));
     CTRT_TRY(ctrt_reshape(y, *y, CTRT_SHAPE(BATCH, TIME, WIDTH)));

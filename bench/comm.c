@@ -137,7 +137,7 @@ static void process(int number)
     while (!atomic_load(&board->ready))
         pause_ms(1);
     must(ctrt_device_get(&rank.device, "cpu"));
-    must(ctrt_store_open(&options.store, board->address, false, 0));
+    must(ctrt_store_open(&options.store, board->address, false, CTRT_DEFAULT_SECONDS));
     options.device = rank.device;
     must(ctrt_comm_new(&rank.comm, &options));
     serve(&rank);
@@ -216,7 +216,7 @@ int main(int argc, char **argv)
             process(i);
             exit(0);
         }
-    must(ctrt_store_open(&store, "tcp://127.0.0.1:0", true, 0));
+    must(ctrt_store_open(&store, "tcp://127.0.0.1:0", true, CTRT_DEFAULT_SECONDS));
     snprintf(board->address, sizeof board->address, "%s", ctrt_store_address(store));
     atomic_store(&board->ready, 1);
     must(ctrt_device_get(&cpu, "cpu"));

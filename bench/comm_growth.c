@@ -86,7 +86,7 @@ static void *serve(void *argument)
     CTRT_AUTO(store) store = NULL;
     CTRT_AUTO(tensor) x = NULL;
     if (uses_store) {
-        must(ctrt_store_open(&store, address, false, 0));
+        must(ctrt_store_open(&store, address, false, CTRT_DEFAULT_SECONDS));
         const ctrt_comm_options options = CTRT_WITH(ctrt_comm_options, .engine = "host", .device = cpu,
                                             .store = store, .rank = rank->number,
                                             .world_size = size);
@@ -115,7 +115,7 @@ static void measure(void)
     uint64_t messages, bytes;
     must(ctrt_device_get(&cpu, "cpu"));
     if (uses_store) {
-        must(ctrt_store_open(&store, "tcp://127.0.0.1:0", true, 0));
+        must(ctrt_store_open(&store, "tcp://127.0.0.1:0", true, CTRT_DEFAULT_SECONDS));
         snprintf(address, sizeof address, "%s", ctrt_store_address(store));
     }
     pthread_barrier_init(&barrier, NULL, (unsigned)size + 1);

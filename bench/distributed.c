@@ -41,9 +41,9 @@ static ctrt_status cnn_new(ctrt_module **out)
     const ctrt_conv2d_options same = CTRT_WITH(ctrt_conv2d_options, .padding = { 1, 1 });
     const ctrt_pool2d_options pool = CTRT_WITH(ctrt_pool2d_options, .kernel = { 2, 2 });
     return ctrt_sequential_new(out, CTRT_MODULES(
-        CTRT_NEW(conv2d, 1, 16, 3, 3, &same, false, cpu), CTRT_NEW(batch_norm2d, 16, 0, 0, true, cpu), CTRT_NEW(relu),
+        CTRT_NEW(conv2d, 1, 16, 3, 3, &same, false, cpu), CTRT_NEW(batch_norm2d, 16, NULL, cpu), CTRT_NEW(relu),
         CTRT_NEW(max_pool2d, &pool),
-        CTRT_NEW(conv2d, 16, 32, 3, 3, &same, false, cpu), CTRT_NEW(batch_norm2d, 32, 0, 0, true, cpu), CTRT_NEW(relu),
+        CTRT_NEW(conv2d, 16, 32, 3, 3, &same, false, cpu), CTRT_NEW(batch_norm2d, 32, NULL, cpu), CTRT_NEW(relu),
         CTRT_NEW(max_pool2d, &pool),
         CTRT_NEW(flatten, 1, -1), CTRT_NEW(linear, 32 * 7 * 7, 10, true, cpu)));
 }
@@ -69,9 +69,9 @@ static ctrt_status block_new(ctrt_module **out)
 {
     static const ctrt_module_class class = { .size = sizeof class, .kind = "Block", .forward = block_forward };
     CTRT_TRY(ctrt_module_new(out, &class));
-    CTRT_TRY(ctrt_module_add_module(*out, "ln1", CTRT_NEW(layer_norm, CTRT_SHAPE(WIDTH), 0, true, cpu)));
+    CTRT_TRY(ctrt_module_add_module(*out, "ln1", CTRT_NEW(layer_norm, CTRT_SHAPE(WIDTH), NULL, cpu)));
     CTRT_TRY(ctrt_module_add_module(*out, "attn", CTRT_NEW(multihead_attention, WIDTH, HEADS, 0, true, true, cpu)));
-    CTRT_TRY(ctrt_module_add_module(*out, "ln2", CTRT_NEW(layer_norm, CTRT_SHAPE(WIDTH), 0, true, cpu)));
+    CTRT_TRY(ctrt_module_add_module(*out, "ln2", CTRT_NEW(layer_norm, CTRT_SHAPE(WIDTH), NULL, cpu)));
     return ctrt_module_add_module(*out, "mlp", CTRT_NEW(sequential, CTRT_MODULES(
         CTRT_NEW(linear, WIDTH, 4 * WIDTH, true, cpu), CTRT_NEW(gelu, false),
         CTRT_NEW(linear, 4 * WIDTH, WIDTH, true, cpu))));
@@ -82,7 +82,7 @@ static ctrt_status transformer_new(ctrt_module **out)
     CTRT_TRY(ctrt_sequential_new(out, CTRT_MODULES(CTRT_NEW(embedding, VOCABULARY, WIDTH, -1, cpu))));
     for (int i = 0; i < BLOCKS; i++)
         CTRT_TRY(ctrt_sequential_add(*out, CTRT_MAKE(block_new)));
-    CTRT_TRY(ctrt_sequential_add(*out, CTRT_NEW(layer_norm, CTRT_SHAPE(WIDTH), 0, true, cpu)));
+    CTRT_TRY(ctrt_sequential_add(*out, CTRT_NEW(layer_norm, CTRT_SHAPE(WIDTH), NULL, cpu)));
     return ctrt_sequential_add(*out, CTRT_NEW(linear, WIDTH, VOCABULARY, true, cpu));
 }
 

@@ -105,11 +105,12 @@ static void measure(const struct op_case *cases, size_t count, ctrt_memory_forma
 
 static ctrt_status causal(struct op *o)
 {
-    return ctrt_scaled_dot_product_attention(&o->y, o->x[0], o->x[1], o->x[2], NULL, 0, true, 0);
+    return ctrt_scaled_dot_product_attention(&o->y, o->x[0], o->x[1], o->x[2], NULL, &CTRT_WITH(ctrt_attention_options,
+                                                                                                .causal = true));
 }
 static ctrt_status full(struct op *o)
 {
-    return ctrt_scaled_dot_product_attention(&o->y, o->x[0], o->x[1], o->x[2], NULL, 0, false, 0);
+    return ctrt_scaled_dot_product_attention(&o->y, o->x[0], o->x[1], o->x[2], NULL, NULL);
 }
 
 void gpu_attention(void)

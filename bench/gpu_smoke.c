@@ -71,7 +71,8 @@ static ctrt_status attention(struct smoke *s)
     CTRT_AUTO(tensor) dy = NULL;
     ctrt_status status = inputs(x, 3, CTRT_SHAPE(2, 4, 70, 64), CTRT_BF16, s->device);
     if (status == CTRT_OK)
-        status = ctrt_scaled_dot_product_attention(&s->y[0], x[0], x[1], x[2], NULL, 0, true, 0);
+        status = ctrt_scaled_dot_product_attention(&s->y[0], x[0], x[1], x[2], NULL, &CTRT_WITH(ctrt_attention_options,
+                                                                                                .causal = true));
     if (status == CTRT_OK)
         status = gradient_like(&dy, s->y[0]);
     if (status == CTRT_OK)

@@ -134,7 +134,7 @@ static ctrt_status transformer(struct training *t, struct problem *p, int64_t ba
     *p = (struct problem){ batch * s.length, s.vocabulary };
     CTRT_TRY(transformer_new(&body, s.width, s.heads, (int)s.layers));
     CTRT_TRY(ctrt_sequential_new(&t->model, CTRT_MODULES(CTRT_NEW(embedding, s.vocabulary, s.width, -1, NULL), body,
-                                                         CTRT_NEW(layer_norm, CTRT_SHAPE(s.width), 0, true, NULL),
+                                                         CTRT_NEW(layer_norm, CTRT_SHAPE(s.width), NULL, NULL),
                                                          CTRT_NEW(linear, s.width, s.vocabulary, true, NULL),
                                                              CTRT_NEW(flatten, 0, 1))));
     return ctrt_randint(&t->x, 0, s.vocabulary, CTRT_SHAPE(batch, s.length), CTRT_I64, gpu);

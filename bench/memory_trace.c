@@ -295,20 +295,20 @@ static void replay(const struct trace *trace, const char *model, const char *how
 
 #define SAME &CTRT_WITH(ctrt_conv2d_options, .padding = { 1, 1 })
 #define HALF &CTRT_WITH(ctrt_pool2d_options, .kernel = { 2, 2 })
-#define BLOCK CTRT_NEW(layer_norm, CTRT_SHAPE(128), 0, true, NULL),                                     \
+#define BLOCK CTRT_NEW(layer_norm, CTRT_SHAPE(128), NULL, NULL),                                     \
               CTRT_NEW(multihead_attention, 128, 4, 0.1, true, true, NULL),                             \
               CTRT_NEW(linear, 128, 512, true, NULL), CTRT_NEW(gelu, true), CTRT_NEW(linear, 512, 128, true, NULL)
 
 MODEL(mlp, CTRT_NEW(linear, 784, 1024, true, NULL), CTRT_NEW(relu), CTRT_NEW(linear, 1024, 1024, true, NULL),
       CTRT_NEW(relu),
       CTRT_NEW(linear, 1024, 10, true, NULL))
-MODEL(cnn, CTRT_NEW(conv2d, 3, 32, 3, 3, SAME, false, NULL), CTRT_NEW(batch_norm2d, 32, 0, 0, true, NULL),
+MODEL(cnn, CTRT_NEW(conv2d, 3, 32, 3, 3, SAME, false, NULL), CTRT_NEW(batch_norm2d, 32, NULL, NULL),
       CTRT_NEW(relu),
       CTRT_NEW(max_pool2d, HALF), CTRT_NEW(conv2d, 32, 64, 3, 3, SAME, true, NULL), CTRT_NEW(relu),
           CTRT_NEW(max_pool2d, HALF),
       CTRT_NEW(flatten, 1, -1), CTRT_NEW(linear, 64 * 64, 10, true, NULL))
 MODEL(transformer, CTRT_NEW(embedding, 1000, 128, -1, NULL), BLOCK, BLOCK,
-      CTRT_NEW(layer_norm, CTRT_SHAPE(128), 0, true, NULL),
+      CTRT_NEW(layer_norm, CTRT_SHAPE(128), NULL, NULL),
       CTRT_NEW(flatten, 1, -1), CTRT_NEW(linear, 64 * 128, 10, true, NULL))
 
 int main(void)

@@ -35,7 +35,7 @@ int main(void)
     struct training t = { 0 };
     check(ctrt_device_auto(&t.device));
     check(ctrt_sequential_new(&t.model, CTRT_MODULES(
-        CTRT_NEW(linear, 8, 16, true, NULL), CTRT_NEW(layer_norm, CTRT_SHAPE(16), 0, true, NULL), CTRT_NEW(tanh),
+        CTRT_NEW(linear, 8, 16, true, NULL), CTRT_NEW(layer_norm, CTRT_SHAPE(16), NULL, NULL), CTRT_NEW(tanh),
         CTRT_NEW(linear, 16, 16, true, NULL), CTRT_NEW(relu), CTRT_NEW(linear, 16, 4, true, NULL))));
     ctrt_sgd_options sgd = CTRT_SGD_OPTIONS;
     sgd.lr = 0.01;

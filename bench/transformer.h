@@ -33,11 +33,11 @@ static ctrt_status block_new(ctrt_module **out, int64_t width, int64_t heads)
 {
     CTRT_TRY(ctrt_module_new(out, &block_class));
     struct block *b = ctrt_module_state(*out);
-    b->ln1 = CTRT_NEW(layer_norm, CTRT_SHAPE(width), 0, true, NULL);
+    b->ln1 = CTRT_NEW(layer_norm, CTRT_SHAPE(width), NULL, NULL);
     CTRT_TRY(ctrt_module_add_module(*out, "ln1", b->ln1));
     b->attention = CTRT_NEW(multihead_attention, width, heads, 0, true, true, NULL);
     CTRT_TRY(ctrt_module_add_module(*out, "attention", b->attention));
-    b->ln2 = CTRT_NEW(layer_norm, CTRT_SHAPE(width), 0, true, NULL);
+    b->ln2 = CTRT_NEW(layer_norm, CTRT_SHAPE(width), NULL, NULL);
     CTRT_TRY(ctrt_module_add_module(*out, "ln2", b->ln2));
     b->mlp = CTRT_NEW(sequential, CTRT_MODULES(CTRT_NEW(linear, width, 4 * width, true, NULL), CTRT_NEW(gelu, true),
                                                CTRT_NEW(linear, 4 * width, width, true, NULL)));

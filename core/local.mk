@@ -5,7 +5,7 @@ libctrt_core_la_SOURCES += core/base/array.c core/base/array.h core/base/base.h 
     core/base/constants.def core/base/descriptor.c core/base/descriptor.h core/base/file_writer.c \
     core/base/file_writer.h core/base/intern.c core/base/intern.h \
     core/base/json.c core/base/json.h core/base/lock.c core/base/lock.h core/base/log.c \
-    core/base/hash.h core/base/host_alloc.c core/base/host_alloc.h core/base/edit_distance.c core/base/option.c core/base/struct_size.c \
+    core/base/hash.h core/base/host_alloc.c core/base/host_alloc.h core/base/edit_distance.c core/base/struct_size.c \
     core/base/param.c \
     core/base/param.h core/base/param_parse.c core/base/progress.c core/base/progress.h core/base/ptr_map.c \
     core/base/ptr_map.h \

@@ -35,11 +35,11 @@ static ctrt_status cnn_new(ctrt_module **out, ctrt_device *device)
     const ctrt_pool2d_options halve = CTRT_WITH(ctrt_pool2d_options, .kernel = { 2, 2 });
     return ctrt_sequential_new(out, CTRT_MODULES(
         CTRT_NEW(conv2d, 1, 32, 3, 3, &same, false, device),
-        CTRT_NEW(batch_norm2d, 32, 0, 0, true, device), CTRT_NEW(relu),
+        CTRT_NEW(batch_norm2d, 32, NULL, device), CTRT_NEW(relu),
         CTRT_NEW(conv2d, 32, 32, 3, 3, &same, false, device),
-        CTRT_NEW(batch_norm2d, 32, 0, 0, true, device), CTRT_NEW(relu), CTRT_NEW(max_pool2d, &halve),
+        CTRT_NEW(batch_norm2d, 32, NULL, device), CTRT_NEW(relu), CTRT_NEW(max_pool2d, &halve),
         CTRT_NEW(conv2d, 32, 64, 3, 3, &same, false, device),
-        CTRT_NEW(batch_norm2d, 64, 0, 0, true, device), CTRT_NEW(relu), CTRT_NEW(max_pool2d, &halve),
+        CTRT_NEW(batch_norm2d, 64, NULL, device), CTRT_NEW(relu), CTRT_NEW(max_pool2d, &halve),
         CTRT_NEW(flatten, 1, -1), CTRT_NEW(dropout, 0.5), CTRT_NEW(linear, 64 * 2 * 2, CLASSES, true, device)));
 }
 

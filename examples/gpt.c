@@ -49,11 +49,11 @@ static ctrt_status block_new(ctrt_module **out, ctrt_device *device)
 {
     CTRT_TRY(ctrt_module_new(out, &block_class));
     struct block *b = ctrt_module_state(*out);
-    b->ln1 = CTRT_NEW(layer_norm, CTRT_SHAPE(WIDTH), 0, true, device);
+    b->ln1 = CTRT_NEW(layer_norm, CTRT_SHAPE(WIDTH), NULL, device);
     CTRT_TRY(ctrt_module_add_module(*out, "ln1", b->ln1));              /* returns the error of a failed CTRT_NEW */
     b->attn = CTRT_NEW(multihead_attention, WIDTH, HEADS, 0, true, true, device);
     CTRT_TRY(ctrt_module_add_module(*out, "attn", b->attn));
-    b->ln2 = CTRT_NEW(layer_norm, CTRT_SHAPE(WIDTH), 0, true, device);
+    b->ln2 = CTRT_NEW(layer_norm, CTRT_SHAPE(WIDTH), NULL, device);
     CTRT_TRY(ctrt_module_add_module(*out, "ln2", b->ln2));
     b->mlp = CTRT_NEW(sequential, CTRT_MODULES(CTRT_NEW(linear, WIDTH, 4 * WIDTH, true, device), CTRT_NEW(gelu, true),
                                                CTRT_NEW(linear, 4 * WIDTH, WIDTH, true, device)));
@@ -94,7 +94,7 @@ static ctrt_status gpt_new(ctrt_module **out, int vocabulary, ctrt_device *devic
     CTRT_TRY(ctrt_module_add_module(*out, "body", g->body));
     for (int i = 0; i < LAYERS; i++)
         CTRT_TRY(ctrt_sequential_add(g->body, CTRT_MAKE(block_new, device)));
-    CTRT_TRY(ctrt_sequential_add(g->body, CTRT_NEW(layer_norm, CTRT_SHAPE(WIDTH), 0, true, device)));
+    CTRT_TRY(ctrt_sequential_add(g->body, CTRT_NEW(layer_norm, CTRT_SHAPE(WIDTH), NULL, device)));
     return ctrt_sequential_add(g->body, CTRT_NEW(linear, WIDTH, vocabulary, true, device));
 }
 

@@ -57,15 +57,15 @@ static ctrt_status block_new(ctrt_module **out, int64_t in, int64_t channels, in
     struct block *b = ctrt_module_state(*out);
     b->body = CTRT_NEW(sequential, CTRT_MODULES(
         CTRT_NEW(conv2d, in, channels, 3, 3, &first, false, device),
-        CTRT_NEW(batch_norm2d, channels, 0, 0, true, device), CTRT_NEW(relu),
+        CTRT_NEW(batch_norm2d, channels, NULL, device), CTRT_NEW(relu),
         CTRT_NEW(conv2d, channels, channels, 3, 3, &second, false, device),
-        CTRT_NEW(batch_norm2d, channels, 0, 0, true, device)));
+        CTRT_NEW(batch_norm2d, channels, NULL, device)));
     CTRT_TRY(ctrt_module_add_module(*out, "body", b->body));            /* returns the error of a failed CTRT_NEW */
     if (stride == 1 && in == channels)
         return CTRT_OK;
     b->shortcut = CTRT_NEW(sequential, CTRT_MODULES(
         CTRT_NEW(conv2d, in, channels, 1, 1, &narrow, false, device),
-        CTRT_NEW(batch_norm2d, channels, 0, 0, true, device)));
+        CTRT_NEW(batch_norm2d, channels, NULL, device)));
     return ctrt_module_add_module(*out, "shortcut", b->shortcut);
 }
 
@@ -91,7 +91,7 @@ static ctrt_status resnet_new(ctrt_module **out, int64_t classes, ctrt_device *d
     const ctrt_conv2d_options same = CTRT_WITH(ctrt_conv2d_options, .padding = { 1, 1 });
     return ctrt_sequential_new(out, CTRT_MODULES(
         CTRT_NEW(conv2d, 3, 8, 3, 3, &same, false, device),
-        CTRT_NEW(batch_norm2d, 8, 0, 0, true, device), CTRT_NEW(relu),
+        CTRT_NEW(batch_norm2d, 8, NULL, device), CTRT_NEW(relu),
         CTRT_MAKE(block_new, 8, 8, 1, device), CTRT_MAKE(block_new, 8, 16, 2, device),
         CTRT_MAKE(block_new, 16, 32, 2, device), CTRT_MAKE(mean_new),
         CTRT_NEW(linear, 32, classes, true, device)));

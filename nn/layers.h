@@ -21,7 +21,7 @@ struct batch_norm {
 /* Creates a module of `class_of`, whose state is a struct batch_norm; see ctrt_batch_norm1d_new. `who`: the function
  * that error messages name. */
 ctrt_status batch_norm_new(ctrt_module **out, const ctrt_module_class *class_of, const char *who, int64_t features,
-                           double epsilon, double momentum, bool affine, ctrt_device *device);
+                           const ctrt_batch_norm_options *options, ctrt_device *device);
 /* Returns whether the class of the module is BatchNorm1d or BatchNorm2d. */
 bool batch_norm_is(const ctrt_module *module);
 /* In training mode, counts the batch and writes its weight in the update of the running statistics; else writes -1. */

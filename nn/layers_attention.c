@@ -82,8 +82,9 @@ static ctrt_status attention_run(ctrt_tensor **y, ctrt_module *self, ctrt_tensor
     struct attention *a = ctrt_module_state(self);
     CTRT_TRY(attention_check(a, inputs, count));
     CTRT_TRY(count == 1 ? project_self(qkv, inputs[0], a) : project_each(qkv, inputs, a));
-    CTRT_TRY(ctrt_scaled_dot_product_attention(y, qkv[0], qkv[1], qkv[2], count == 4 ? inputs[3] : NULL,
-                                               self->training ? a->dropout : 0, a->causal, 0));
+    const ctrt_attention_options options =
+        CTRT_WITH(ctrt_attention_options, .dropout_p = self->training ? a->dropout : 0, .causal = a->causal);
+    CTRT_TRY(ctrt_scaled_dot_product_attention(y, qkv[0], qkv[1], qkv[2], count == 4 ? inputs[3] : NULL, &options));
     CTRT_TRY(heads_join(y, *y));
     return ctrt_forward(y, a->out_proj, *y);
 }

@@ -84,22 +84,22 @@ static ctrt_status batch_norm_buffer(ctrt_tensor **borrowed, ctrt_module *module
 }
 
 ctrt_status batch_norm_new(ctrt_module **out, const ctrt_module_class *class_of, const char *who, int64_t features,
-                           double epsilon, double momentum, bool affine, ctrt_device *device)
+                           const ctrt_batch_norm_options *options, ctrt_device *device)
 {
+    ctrt_batch_norm_options o = CTRT_BATCH_NORM_OPTIONS;
     CTRT_AUTO(module) self = NULL;
     if (out == NULL)
         return fail_null(who, "out");
+    CTRT_TRY(struct_read(&o, sizeof o, options, who, "options"));
     CTRT_TRY(module_at_least(who, "features", features, 1));
-    if (!(epsilon >= 0) || !(momentum <= 1))
-        return ctrt_fail(CTRT_ERR_INVALID_ARGUMENT,
-                         "%s: epsilon is %g and momentum %g, expected a positive epsilon and a momentum of at most 1",
-                         who, epsilon,
-                         momentum);
+    if (!(o.epsilon >= 0) || !(o.momentum <= 1))
+        return ctrt_fail(CTRT_ERR_INVALID_ARGUMENT, "%s: epsilon is %g and momentum %g, expected an epsilon of at "
+                         "least 0 and a momentum of at most 1", who, o.epsilon, o.momentum);
     CTRT_TRY(ctrt_module_new(&self, class_of));
     struct batch_norm *norm = ctrt_module_state(self);
-    norm->epsilon = option_value(epsilon, 1e-5);
-    norm->momentum = option_value(momentum, 0.1);
-    if (affine) {
+    norm->epsilon = o.epsilon;
+    norm->momentum = o.momentum;
+    if (o.affine) {
         CTRT_TRY(module_new_parameter(&norm->weight, self, "weight", CTRT_SHAPE(features), device));
         CTRT_TRY(module_new_parameter(&norm->bias, self, "bias", CTRT_SHAPE(features), device));
         CTRT_TRY(ctrt_init_constant_(norm->weight, 1));
@@ -114,16 +114,16 @@ ctrt_status batch_norm_new(ctrt_module **out, const ctrt_module_class *class_of,
     return CTRT_OK;
 }
 
-ctrt_status ctrt_batch_norm1d_new(ctrt_module **out, int64_t features, double epsilon, double momentum, bool affine,
+ctrt_status ctrt_batch_norm1d_new(ctrt_module **out, int64_t features, const ctrt_batch_norm_options *options,
                                   ctrt_device *device)
 {
-    return batch_norm_new(out, &batch_norm1d_class, "batch_norm1d_new", features, epsilon, momentum, affine, device);
+    return batch_norm_new(out, &batch_norm1d_class, "batch_norm1d_new", features, options, device);
 }
 
-ctrt_status ctrt_batch_norm2d_new(ctrt_module **out, int64_t features, double epsilon, double momentum, bool affine,
+ctrt_status ctrt_batch_norm2d_new(ctrt_module **out, int64_t features, const ctrt_batch_norm_options *options,
                                   ctrt_device *device)
 {
-    return batch_norm_new(out, &batch_norm2d_class, "batch_norm2d_new", features, epsilon, momentum, affine, device);
+    return batch_norm_new(out, &batch_norm2d_class, "batch_norm2d_new", features, options, device);
 }
 
 /* ---- layer norm ---- */
@@ -149,25 +149,27 @@ static const ctrt_module_class layer_norm_class = {
     .forward = layer_norm_forward,
 };
 
-ctrt_status ctrt_layer_norm_new(ctrt_module **out, ctrt_ints normalized_shape, double epsilon, bool affine,
+ctrt_status ctrt_layer_norm_new(ctrt_module **out, ctrt_ints normalized_shape, const ctrt_layer_norm_options *options,
                                 ctrt_device *device)
 {
+    ctrt_layer_norm_options o = CTRT_LAYER_NORM_OPTIONS;
     CTRT_AUTO(module) self = NULL;
     if (out == NULL)
         return fail_null("layer_norm_new", "out");
     if (normalized_shape.count < 1 || normalized_shape.count > CTRT_MAX_DIMS || normalized_shape.values == NULL)
         return ctrt_fail(CTRT_ERR_INVALID_ARGUMENT, "layer_norm_new: normalized_shape has %d sizes, expected 1 to %d",
                          normalized_shape.count, CTRT_MAX_DIMS);
-    if (!(epsilon >= 0))
-        return ctrt_fail(CTRT_ERR_INVALID_ARGUMENT, "layer_norm_new: epsilon %g is not positive", epsilon);
+    CTRT_TRY(struct_read(&o, sizeof o, options, "layer_norm_new", "options"));
+    if (!(o.epsilon >= 0))
+        return ctrt_fail(CTRT_ERR_INVALID_ARGUMENT, "layer_norm_new: epsilon is %g, expected at least 0", o.epsilon);
     for (int i = 0; i < normalized_shape.count; i++)
         CTRT_TRY(module_at_least("layer_norm_new", "a size in normalized_shape", normalized_shape.values[i], 1));
     CTRT_TRY(ctrt_module_new(&self, &layer_norm_class));
     struct layer_norm *norm = ctrt_module_state(self);
     memcpy(norm->shape, normalized_shape.values, (size_t)normalized_shape.count * sizeof(int64_t));
     norm->ndim = normalized_shape.count;
-    norm->epsilon = option_value(epsilon, 1e-5);
-    if (affine) {
+    norm->epsilon = o.epsilon;
+    if (o.affine) {
         CTRT_TRY(module_new_parameter(&norm->weight, self, "weight", normalized_shape, device));
         CTRT_TRY(module_new_parameter(&norm->bias, self, "bias", normalized_shape, device));
         CTRT_TRY(ctrt_init_constant_(norm->weight, 1));

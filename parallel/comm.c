@@ -387,7 +387,7 @@ static ctrt_status local_rank_new(struct local_join *joins, int rank, ctrt_devic
     if (rank > 0)
         (*comm)->store = ctrt_store_retain(joins[0].comm->store);
     else
-        CTRT_TRY(ctrt_store_open(&(*comm)->store, id, true, 0));
+        CTRT_TRY(ctrt_store_open(&(*comm)->store, id, true, CTRT_DEFAULT_SECONDS));
     struct comm_member *const members = (*comm)->members->list;
     if (rank > 0) {                         /* the same list, because n lists would need n * n members */
         comm_members_release((*comm)->members);

@@ -117,9 +117,9 @@ void store_cond_init(pthread_cond_t *cond)
 /* Sets *out to the value of a `seconds` argument. */
 static ctrt_status read_seconds(double *out, const char *function, double seconds, double otherwise)
 {
-    const double value = option_value(seconds, otherwise);
+    const double value = seconds < 0 ? otherwise : seconds;
     if (!(value >= 0))
-        return ctrt_fail(CTRT_ERR_INVALID_ARGUMENT, "%s: seconds is %g, expected at least 0", function, seconds);
+        return ctrt_fail(CTRT_ERR_INVALID_ARGUMENT, "%s: seconds is %g, expected a number", function, seconds);
     *out = value;
     return CTRT_OK;
 }
@@ -360,7 +360,7 @@ ctrt_status ctrt_store_get(ctrt_store *store, const char *key, void **value, siz
     CTRT_TRY(store_get_within(&unset, value, bytes, store, key, seconds, GET_PATIENCE));
     if (unset)
         return ctrt_fail(CTRT_ERR_COMM, "store_get: key %s was not set in %s within %g s", key, store->address,
-                         seconds > CTRT_ZERO ? seconds : 0);
+                         seconds);
     return CTRT_OK;
 }
 

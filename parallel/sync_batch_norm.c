@@ -354,14 +354,13 @@ static const ctrt_module_class sync_batch_norm_class = {
     .forward = sync_batch_norm_forward, .destroy = sync_batch_norm_destroy, .replicate = sync_batch_norm_replicate,
 };
 
-ctrt_status ctrt_sync_batch_norm_new(ctrt_module **out, int64_t features, double epsilon, double momentum, bool affine,
+ctrt_status ctrt_sync_batch_norm_new(ctrt_module **out, int64_t features, const ctrt_batch_norm_options *options,
                                      ctrt_comm *comm, ctrt_device *device)
 {
     CTRT_AUTO(module) self = NULL;
     if (out == NULL)
         return fail_null("sync_batch_norm_new", "out");
-    CTRT_TRY(batch_norm_new(&self, &sync_batch_norm_class, "sync_batch_norm_new", features, epsilon, momentum, affine,
-                            device));
+    CTRT_TRY(batch_norm_new(&self, &sync_batch_norm_class, "sync_batch_norm_new", features, options, device));
     struct batch_norm *norm = ctrt_module_state(self);
     norm->comm = ctrt_comm_retain(comm);
     module_give(out, &self);

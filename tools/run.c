@@ -181,7 +181,7 @@ static bool follow_job(ctrt_store *store, const char *address)
 {
     const char *given = getenv("CTRT_JOB");
     void *value = NULL;
-    if (ctrt_store_get(store, "ctrt-job/id", &value, NULL, 0) != CTRT_OK) {
+    if (ctrt_store_get(store, "ctrt-job/id", &value, NULL, CTRT_DEFAULT_SECONDS) != CTRT_OK) {
         fprintf(stderr, "ctrt run: %s\n", ctrt_error_message());
         return false;
     }
@@ -238,7 +238,7 @@ static ctrt_store *prepare(const struct run_options *options)
         fprintf(stderr, "ctrt run: CTRT_STORE_SECRET is not set, so any host that reaches %s can use the store\n",
                 options->store);
     const char *address = options->store != NULL ? options->store : "tcp://127.0.0.1:0";
-    if (ctrt_store_open(&store, address, options->node == 0, 0) != CTRT_OK) {
+    if (ctrt_store_open(&store, address, options->node == 0, CTRT_DEFAULT_SECONDS) != CTRT_OK) {
         fprintf(stderr, "ctrt run: %s\n", ctrt_error_message());
         return NULL;
     }

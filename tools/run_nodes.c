@@ -67,14 +67,14 @@ static ctrt_status wait_for_all(int *port)
     void *value = NULL;
     for (int i = 1; i < state.nodes && state.node == 0; i++) {
         write_name(name, "joined", i);
-        CTRT_TRY(ctrt_store_get(state.store, name, &value, NULL, 0));
+        CTRT_TRY(ctrt_store_get(state.store, name, &value, NULL, CTRT_DEFAULT_SECONDS));
         *port = strtol(value, NULL, 10) < 0 ? -1 : *port;
         free(value);
     }
     const int length = snprintf(text, sizeof text, "%d", *port);
     if (state.node == 0)
         return ctrt_store_set(state.store, "ctrt-run/start", text, (size_t)length);
-    CTRT_TRY(ctrt_store_get(state.store, "ctrt-run/start", &value, NULL, 0));
+    CTRT_TRY(ctrt_store_get(state.store, "ctrt-run/start", &value, NULL, CTRT_DEFAULT_SECONDS));
     *port = (int)strtol(value, NULL, 10);
     free(value);
     return CTRT_OK;
@@ -176,7 +176,7 @@ static ctrt_status exchange(bool *done, bool fails, bool ends)
     /* After watch_nodes, because a node reports its failure before its end. */
     CTRT_TRY(add("failures", -1, 0, &failures));
     if (failures > 0 && !state.failed) {
-        CTRT_TRY(ctrt_store_get(state.store, "ctrt-run/failure", &text, NULL, 0));
+        CTRT_TRY(ctrt_store_get(state.store, "ctrt-run/failure", &text, NULL, CTRT_DEFAULT_SECONDS));
         set_failure(text);
         free(text);
     }

@@ -323,7 +323,7 @@ static void end_excluded(const struct run_options *options)
             continue;
         snprintf(key, sizeof key, "ctrt-run/excluded/%s/%d", host, (int)ranks[i].pid);
         const bool lost_now = long_stopped(&ranks[i]);          /* for each rank, because its time begins at a look */
-        all &= lost_now || ctrt_store_get(options->served, key, NULL, NULL, CTRT_ZERO) == CTRT_OK;
+        all &= lost_now || ctrt_store_get(options->served, key, NULL, NULL, 0) == CTRT_OK;
     }
     if (!all)
         return;

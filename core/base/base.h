@@ -19,12 +19,6 @@
  * line ("core", "registry", "cpu", ...). Thread-safe. */
 void log_message(ctrt_log_level level, const char *component, const char *format, ...) CTRT_PRINTF(3, 4);
 
-/* Returns the value of an option: `otherwise` (the default) for 0, 0 for CTRT_ZERO, `given` for all other values. */
-static inline double option_value(double given, double otherwise)
-{
-    return given == 0 ? otherwise : given == CTRT_ZERO ? 0 : given;
-}
-
 /* struct_size.c: structs that can grow, whose first member is their size (see ctrt/base.h). `own`, of `bytes` bytes,
  * has the type that this library was compiled with.
  *

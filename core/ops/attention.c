@@ -376,21 +376,23 @@ static bool alike(ctrt_tensor *const *qkv)
 }
 
 ctrt_status ctrt_scaled_dot_product_attention(ctrt_tensor **out, ctrt_tensor *q, ctrt_tensor *k, ctrt_tensor *v,
-                                              ctrt_tensor *mask, double dropout_p, bool causal, double scale)
+                                              ctrt_tensor *mask, const ctrt_attention_options *options)
 {
+    ctrt_attention_options o = CTRT_ATTENTION_OPTIONS;
     OP_CHECK(who, out);
     OP_CHECK(who, q);
     OP_CHECK(who, k);
     OP_CHECK(who, v);
     OP_AUTOCAST_4(OP_attention, q, k, v, mask);
     CTRT_TRY(check_attention(q, k, v));
-    scale = option_value(scale, 1 / sqrt((double)MAX(q->view.shape[q->view.ndim - 1], 1)));
+    CTRT_TRY(struct_read(&o, sizeof o, options, who, "options"));
+    const double scale = o.has_scale ? o.scale : 1 / sqrt((double)MAX(q->view.shape[q->view.ndim - 1], 1));
     ctrt_tensor *const qkv[3] = { q, k, v };
-    const ctrt_attention_attributes attributes = { .size = sizeof attributes, .scale = scale, .causal = causal };
+    const ctrt_attention_attributes attributes = { .size = sizeof attributes, .scale = scale, .causal = o.causal };
     struct sizes s;
-    if (mask == NULL && dropout_p == 0 && alike(qkv) && find_sizes(&s, &q->view, &k->view, &v->view)
+    if (mask == NULL && o.dropout_p == 0 && alike(qkv) && find_sizes(&s, &q->view, &k->view, &v->view)
         && forward_available(tensor_dtype(q), q->device, &s, &attributes))
         return op_error_context(fused(out, qkv, &s, &attributes), who);
 
-    return op_error_context(composed(out, qkv, mask, dropout_p, causal, scale), who);
+    return op_error_context(composed(out, qkv, mask, o.dropout_p, o.causal, scale), who);
 }

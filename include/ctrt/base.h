@@ -92,22 +92,6 @@ struct ctrt_block_ { bool was, once; };
 #define CTRT_WITH(type, ...) ((type){ .size = sizeof(type), __VA_ARGS__ })
 #endif
 
-/* ---- options without a size ----
- *
- * An option struct whose bytes are all 0 selects all defaults. Where a comment documents a default for 0 ("0:
- * 1e-3"), of a struct member or of an argument, 0 selects that default, and CTRT_ZERO stands for the number 0. For
- * values that a program computes, ctrt_exact(x) returns x, or CTRT_ZERO if x is 0. The other floating-point options
- * also accept CTRT_ZERO as 0, so that ctrt_exact can be used for any of them. Integer options need no such value: if
- * 0 selects a default, then either 0 has no other use, or a flag says that the member is set (has_ignore_index).
- *
- *     ctrt_adamw_options options = { .lr = ctrt_exact(rate(0)), .beta1 = CTRT_ZERO };     (others: their defaults)
- *
- * CTRT_ZERO is the smallest positive normal double. Unlike a negative zero it keeps its value under -ffast-math and
- * when it is written as text. */
-#define CTRT_ZERO 2.2250738585072014e-308
-/* Returns `value`, or CTRT_ZERO if `value` is 0. */
-CTRT_API double ctrt_exact(double value);
-
 /* Receives one log line, without a newline. `component` names the part of ctrt or the plugin that logs it. Both
  * strings are valid during the call only. */
 typedef void (*ctrt_log_callback)(void *user, ctrt_log_level level, const char *component, const char *text);

@@ -47,13 +47,15 @@ typedef struct ctrt_comm ctrt_comm;
 typedef struct ctrt_work ctrt_work;
 typedef struct ctrt_store ctrt_store;
 
+#define CTRT_DEFAULT_SECONDS -1.0
+
 /* ---- key-value stores --------------------------------------------------------------------------------------------
  *
  * Ranks find each other through a store: a map from keys to byte strings that all of them can access. Keys are text of
  * 1 to 256 bytes, values have at most 16 MiB (CTRT_ERR_INVALID_ARGUMENT); a store has at most 1 GiB of values and
  * 1,048,576 keys (CTRT_ERR_OUT_OF_MEMORY). All functions are thread-safe, and a thread that waits does not block others
- * with the same store. `seconds` is how long a call waits; 0: 300, CTRT_ZERO: no wait. Calls without it use that of
- * ctrt_store_open.
+ * with the same store. `seconds` is how long a call waits; 0: not at all; negative (CTRT_DEFAULT_SECONDS): 300. Calls
+ * without it use that of ctrt_store_open.
  *
  * Errors: CTRT_ERR_COMM after that time, and at once if the process that serves has ended or released the store.
  * CTRT_ERR_FORKED in the child of a fork for stores that the parent has opened; the child can open them again. */

@@ -37,18 +37,31 @@ CTRT_API ctrt_status ctrt_linear_new(ctrt_module **out, int64_t in_features, int
 CTRT_API ctrt_status ctrt_conv2d_new(ctrt_module **out, int64_t in_channels, int64_t out_channels, int64_t kernel_h,
                                      int64_t kernel_w, const ctrt_conv2d_options *options, bool bias,
                                      ctrt_device *device);
-/* Batch normalization of [N, C] or [N, C, L] (1d) and of [N, C, H, W] (2d). `epsilon` 0: 1e-5; `momentum` 0: 0.1
- * (CTRT_ZERO: 0); a negative momentum makes the running statistics the plain average over all batches. Parameters
- * weight and bias [C] with `affine`. Buffers running_mean, running_var (unbiased), num_batches_tracked (i64). For a
- * batch on several devices see ctrt_sync_batch_norm_new in ctrt/parallel.h. */
-CTRT_API ctrt_status ctrt_batch_norm1d_new(ctrt_module **out, int64_t features, double epsilon, double momentum,
-                                           bool affine, ctrt_device *device);
-CTRT_API ctrt_status ctrt_batch_norm2d_new(ctrt_module **out, int64_t features, double epsilon, double momentum,
-                                           bool affine, ctrt_device *device);
-/* Layer normalization over the last dimensions, which have the sizes `normalized_shape`. `epsilon` 0: 1e-5;
- * CTRT_ZERO: 0. */
-CTRT_API ctrt_status ctrt_layer_norm_new(ctrt_module **out, ctrt_ints normalized_shape, double epsilon, bool affine,
-                                         ctrt_device *device);
+typedef struct ctrt_batch_norm_options {
+    size_t initialized;                 /* the size; CTRT_BATCH_NORM_OPTIONS sets it */
+    double epsilon;                     /* 1e-5 */
+    double momentum;                    /* 0.1; negative: the running statistics are the plain average of all batches */
+    bool affine;                        /* true: with the parameters weight and bias [C] */
+} ctrt_batch_norm_options;
+#define CTRT_BATCH_NORM_OPTIONS { sizeof(ctrt_batch_norm_options), 1e-5, 0.1, true }
+/* Batch normalization of [N, C] or [N, C, L] (1d) and of [N, C, H, W] (2d). `options` NULL: the defaults. Buffers
+ * running_mean, running_var (unbiased), num_batches_tracked (i64). For a batch on several devices see
+ * ctrt_sync_batch_norm_new in ctrt/parallel.h. CTRT_ERR_INVALID_ARGUMENT for a negative epsilon and a momentum above
+ * 1. */
+CTRT_API ctrt_status ctrt_batch_norm1d_new(ctrt_module **out, int64_t features, const ctrt_batch_norm_options *options,
+                                           ctrt_device *device);
+CTRT_API ctrt_status ctrt_batch_norm2d_new(ctrt_module **out, int64_t features, const ctrt_batch_norm_options *options,
+                                           ctrt_device *device);
+typedef struct ctrt_layer_norm_options {
+    size_t initialized;                 /* the size; CTRT_LAYER_NORM_OPTIONS sets it */
+    double epsilon;                     /* 1e-5 */
+    bool affine;                        /* true: with the parameters weight and bias */
+} ctrt_layer_norm_options;
+#define CTRT_LAYER_NORM_OPTIONS { sizeof(ctrt_layer_norm_options), 1e-5, true }
+/* Layer normalization over the last dimensions, which have the sizes `normalized_shape`. `options` NULL: the
+ * defaults. */
+CTRT_API ctrt_status ctrt_layer_norm_new(ctrt_module **out, ctrt_ints normalized_shape,
+                                         const ctrt_layer_norm_options *options, ctrt_device *device);
 /* Rows of weight [count, dim] at integer indices. `padding_idx`: a row that is initialised to zeros and receives no
  * gradient; -1: none. */
 CTRT_API ctrt_status ctrt_embedding_new(ctrt_module **out, int64_t count, int64_t dim, int64_t padding_idx,

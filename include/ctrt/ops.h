@@ -238,11 +238,18 @@ CTRT_API ctrt_status ctrt_layer_norm(ctrt_tensor **out, ctrt_tensor *x, ctrt_int
 CTRT_API ctrt_status ctrt_batch_norm(ctrt_tensor **out, ctrt_tensor *x, ctrt_tensor *weight, ctrt_tensor *bias,
                                      ctrt_tensor *running_mean, ctrt_tensor *running_var, bool training,
                                      double momentum, double epsilon);
+typedef struct ctrt_attention_options {
+    size_t size;
+    double dropout_p;                   /* probability of dropping a weight */
+    bool causal;                        /* row i attends to columns up to i */
+    bool has_scale;                     /* false: `scale` is 1/sqrt(E) */
+    double scale;
+} ctrt_attention_options;
+#define CTRT_ATTENTION_OPTIONS CTRT_SIZED_(ctrt_attention_options)
 /* softmax(q k^T * scale + mask) v over the last two dimensions: q [..., L, E], k [..., S, E], v [..., S, V]; leading
  * dimensions broadcast. `mask`: bool (true: the position takes part) or floating (added), broadcast to [..., L, S],
- * or NULL. `causal`: row i attends to columns up to i. `scale` 0: 1/sqrt(E); CTRT_ZERO: 0. `dropout_p`: probability
- * of dropping a weight. A row in which `mask` (false or -inf) and `causal` exclude every position is 0, and its
- * gradients are 0. A row whose scores are all -inf for another reason, such as infinite operands, is NaN.
+ * or NULL. `options` NULL: the defaults. A row in which `mask` (false or -inf) and `causal` exclude every position is
+ * 0, and its gradients are 0. A row whose scores are all -inf for another reason, such as infinite operands, is NaN.
  *
  * If the device has a kernel for it (cuda: without mask and dropout, operands of one floating dtype, E and V up to
  * 128), the L x S scores are never stored, in forward or in backward, and half precision rounds only the weights; a
@@ -253,8 +260,8 @@ CTRT_API ctrt_status ctrt_batch_norm(ctrt_tensor **out, ctrt_tensor *x, ctrt_ten
  * The result's dimensions may have the memory order of q's, so that heads that are a transposed view can be merged
  * without a copy. */
 CTRT_API ctrt_status ctrt_scaled_dot_product_attention(ctrt_tensor **out, ctrt_tensor *q, ctrt_tensor *k,
-                                                       ctrt_tensor *v,
-                                                       ctrt_tensor *mask, double dropout_p, bool causal, double scale);
+                                                       ctrt_tensor *v, ctrt_tensor *mask,
+                                                       const ctrt_attention_options *options);
 /* Sets elements to zero with probability p and scales the others by 1/(1-p); returns the input itself if not
  * `training`. */
 CTRT_API ctrt_status ctrt_dropout(ctrt_tensor **out, ctrt_tensor *x, double p, bool training);

@@ -158,8 +158,9 @@ CTRT_API ctrt_status ctrt_parallel_forward(ctrt_tensor **outputs, ctrt_module *c
  * weight and bias are sums over this rank's rows. There is no second derivative, and no canonical mode, because that
  * computes parts of a batch one by one: CTRT_ERR_NOT_SUPPORTED. A rank that fails must end the communicator
  * (ctrt_comm_abort), as the strategies do, because the others wait for it. */
-CTRT_API ctrt_status ctrt_sync_batch_norm_new(ctrt_module **out, int64_t features, double epsilon, double momentum,
-                                              bool affine, ctrt_comm *comm, ctrt_device *device);
+CTRT_API ctrt_status ctrt_sync_batch_norm_new(ctrt_module **out, int64_t features,
+                                              const ctrt_batch_norm_options *options, ctrt_comm *comm,
+                                              ctrt_device *device);
 /* Makes each BatchNorm1d and BatchNorm2d in `module` and below it a SyncBatchNorm, as convert_sync_batchnorm of
  * PyTorch, but in place: handles of modules and tensors stay valid. Layers that are SyncBatchNorm already get the
  * communicator `comm` as well. Call it before ctrt_parallel_new. On failure (modules nested too deep) nothing has

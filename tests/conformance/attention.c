@@ -122,7 +122,9 @@ CALL(attention)
         CTRT_TRY(ctrt_transpose(&k, k, 1, 2));
         CTRT_TRY(ctrt_transpose(&value, value, 1, 2));
     }
-    CTRT_TRY(ctrt_scaled_dot_product_attention(out, q, k, value, in[3], 0, v->n[0] != 0, v->x[0]));
+    const ctrt_attention_options options =
+        CTRT_WITH(ctrt_attention_options, .causal = v->n[0] != 0, .has_scale = v->x[0] != 0, .scale = v->x[0]);
+    CTRT_TRY(ctrt_scaled_dot_product_attention(out, q, k, value, in[3], &options));
     return v->n[1] ? ctrt_transpose(out, *out, 1, 2) : CTRT_OK;
 }
 
@@ -170,7 +172,9 @@ static void check_extremes(struct run *run)
     }
     attention_reference(&want, in, &v, NULL);
     if (upload(run, &q, &in[0], false) && upload(run, &keys, &in[1], false) && upload(run, &values, &in[2], false)
-        && check_call(run, ctrt_scaled_dot_product_attention(&y, q, keys, values, NULL, 0, false, 1), run->dtype,
+        && check_call(run, ctrt_scaled_dot_product_attention(&y, q, keys, values, NULL,
+                                                             &CTRT_WITH(ctrt_attention_options, .has_scale = true,
+                                                                        .scale = 1)), run->dtype,
                       "the call"))
         check_tensor(run, "result", y, &want, COMPOSED, compute_dtype(run->dtype));
 }

@@ -87,9 +87,9 @@ static ctrt_status products(double *result)
 static ctrt_status network(ctrt_module **out)
 {
     return ctrt_sequential_new(out, CTRT_MODULES(
-        CTRT_NEW(conv2d, 1, 4, 3, 3, NULL, false, NULL), CTRT_NEW(batch_norm2d, 4, 0, 0, true, NULL), CTRT_NEW(relu),
+        CTRT_NEW(conv2d, 1, 4, 3, 3, NULL, false, NULL), CTRT_NEW(batch_norm2d, 4, NULL, NULL), CTRT_NEW(relu),
         CTRT_NEW(max_pool2d, &CTRT_WITH(ctrt_pool2d_options, .kernel = { 2, 2 })), CTRT_NEW(flatten, 1, -1),
-        CTRT_NEW(linear, 36, 8, true, NULL), CTRT_NEW(layer_norm, CTRT_SHAPE(8), 0, true, NULL),
+        CTRT_NEW(linear, 36, 8, true, NULL), CTRT_NEW(layer_norm, CTRT_SHAPE(8), NULL, NULL),
             CTRT_NEW(dropout, 0.25),
         CTRT_NEW(linear, 8, 3, true, NULL)));
 }

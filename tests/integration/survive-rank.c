@@ -151,7 +151,7 @@ static ctrt_status network_new(ctrt_module **out, ctrt_device *cpu)
     const char *width = getenv("HIDDEN");
     const int64_t hidden = width != NULL ? atoi(width) : HIDDEN;
     return ctrt_sequential_new(out, CTRT_MODULES(CTRT_NEW(linear, FEATURES, hidden, true, cpu), CTRT_NEW(tanh),
-                                                 CTRT_NEW(batch_norm1d, hidden, 0, 0, true, cpu),
+                                                 CTRT_NEW(batch_norm1d, hidden, NULL, cpu),
                                                  CTRT_NEW(linear, hidden, 1, true, cpu)));
 }
 

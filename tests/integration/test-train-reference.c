@@ -53,7 +53,7 @@ static ctrt_status transformer_new(ctrt_module **out, ctrt_device *device)
     CTRT_TRY(ctrt_module_add_module(*out, "blocks", t->blocks = CTRT_NEW(sequential, CTRT_NO_MODULES)));
     for (int i = 0; i < LAYERS; i++)
         CTRT_TRY(ctrt_sequential_add(t->blocks, CTRT_MAKE(block_new, WIDTH, HEADS, HIDDEN, false, device)));
-    CTRT_TRY(ctrt_module_add_module(*out, "ln", t->ln = CTRT_NEW(layer_norm, CTRT_SHAPE(WIDTH), 0, true, device)));
+    CTRT_TRY(ctrt_module_add_module(*out, "ln", t->ln = CTRT_NEW(layer_norm, CTRT_SHAPE(WIDTH), NULL, device)));
     return ctrt_module_add_module(*out, "head", t->head = CTRT_NEW(linear, WIDTH, VOCABULARY, true, device));
 }
 
@@ -72,7 +72,7 @@ static ctrt_status cnn_new(ctrt_module **out, ctrt_device *device)
     const ctrt_conv2d_options halving = CTRT_WITH(ctrt_conv2d_options, .stride = { 2, 2 }, .padding = { 1, 1 });
     const ctrt_pool2d_options pool = { .size = sizeof(ctrt_pool2d_options), .kernel = { 2, 2 } };
     return ctrt_sequential_new(out, CTRT_MODULES(
-        CTRT_NEW(conv2d, 1, 8, 3, 3, &same, false, device), CTRT_NEW(batch_norm2d, 8, 0, 0, true, device),
+        CTRT_NEW(conv2d, 1, 8, 3, 3, &same, false, device), CTRT_NEW(batch_norm2d, 8, NULL, device),
             CTRT_NEW(relu),
         CTRT_NEW(max_pool2d, &pool), CTRT_NEW(conv2d, 8, 16, 3, 3, &halving, true, device), CTRT_NEW(relu),
         CTRT_NEW(flatten, 1, -1), CTRT_NEW(linear, 64, 10, true, device)));

@@ -83,6 +83,18 @@ class CrossEntropyOptions(Options):
     ]
 
 
+class BatchNormOptions(Options):
+    _fields_ = [("epsilon", c.c_double), ("momentum", c.c_double), ("affine", c.c_bool)]
+
+
+class LayerNormOptions(Options):
+    _fields_ = [("epsilon", c.c_double), ("affine", c.c_bool)]
+
+
+class AttentionOptions(Options):
+    _fields_ = [("dropout_p", c.c_double), ("causal", c.c_bool), ("has_scale", c.c_bool), ("scale", c.c_double)]
+
+
 PLAIN = {
     "int": c.c_int,
     "int64_t": c.c_int64,

@@ -47,14 +47,14 @@ def batch_norm(r, sizes):
     kind = "2d" if len(sizes) == 4 else "1d"
     return (
         getattr(nn, "BatchNorm" + kind)(sizes[1], epsilon, momentum, affine),
-        ("batch_norm%s_new" % kind, sizes[1], epsilon, momentum, affine, None),
+        ("batch_norm%s_new" % kind, sizes[1], C.BatchNormOptions(epsilon, momentum, affine), None),
         sizes,
     )
 
 
 def layer_norm(r, sizes):
     inner, epsilon, affine = sizes[-r.randint(1, len(sizes) - 1) :], r.choice((1e-5, 1e-3)), r.random() < 0.7
-    return nn.LayerNorm(inner, epsilon, affine), ("layer_norm_new", inner, epsilon, affine, None), sizes
+    return nn.LayerNorm(inner, epsilon, affine), ("layer_norm_new", inner, C.LayerNormOptions(epsilon, affine), None), sizes
 
 
 def activation(r, sizes):

@@ -612,7 +612,10 @@ def attention(r, Input):
         "scaled_dot_product_attention",
         inputs,
         in_torch,
-        lambda q, k, v, m=None: C.op("scaled_dot_product_attention", q, k, v, m, 0.0, causal, scale or 0.0),
+        lambda q, k, v, m=None: C.op(
+            "scaled_dot_product_attention", q, k, v, m,
+            c.addressof(C.AttentionOptions(0.0, causal, scale is not None, scale or 0.0)),
+        ),
         " causal %s scale %s" % (causal, scale),
         ulps=64,
         grad_ulps=1024,

@@ -2,6 +2,8 @@
 /* bad-comm.c: invalid arguments of the functions in comm.h: stores, groups of one rank, collectives. */
 #include <stdlib.h>
 
+#include <math.h>
+
 #include "bad-input.h"
 
 #define LONG "0123456789012345678901234567890123456789012345678901234567890123"
@@ -17,11 +19,11 @@ static void bad_stores(void)
     BAD(INVALID_ARGUMENT, ctrt_store_open(NULL, "local://x", true, 1), ctrt_store_open(&bad, NULL, true, 1),
         ctrt_store_open(&bad, "", true, 1), ctrt_store_open(&bad, "udp://x", true, 1),
         ctrt_store_open(&bad, "tcp://localhost", true, 1), ctrt_store_open(&bad, "tcp://localhost:99999", true, 1),
-        ctrt_store_open(&bad, "file://", true, 1), ctrt_store_open(&bad, "local://x", true, -1));
+        ctrt_store_open(&bad, "file://", true, 1), ctrt_store_open(&bad, "local://x", true, NAN));
     BAD(INVALID_ARGUMENT, ctrt_store_set(NULL, "k", "v", 1), ctrt_store_set(store, NULL, "v", 1),
         ctrt_store_set(store, "k", NULL, 1), ctrt_store_set(store, endless, "v", 1));
     BAD(INVALID_ARGUMENT, ctrt_store_get(NULL, "k", &value, &bytes, 1), ctrt_store_get(store, NULL, &value, &bytes, 1),
-        ctrt_store_get(store, "k", &value, &bytes, -1));
+        ctrt_store_get(store, "k", &value, &bytes, NAN));
     BAD(ANY, ctrt_store_get(store, "k", &value, &bytes, 0.001));
     BAD(INVALID_ARGUMENT, ctrt_store_add(NULL, "k", 1, &sum), ctrt_store_add(store, NULL, 1, &sum));
     FINE(ctrt_store_set(store, "word", "x", 1) == CTRT_OK);

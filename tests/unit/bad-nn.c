@@ -112,13 +112,13 @@ static void constructors(void)
     ctrt_pool2d_options no_kernel = CTRT_POOL2D_OPTIONS;
     FINE(ctrt_module_retain(NULL) == NULL, (ctrt_module_release(NULL), ctrt_module_release(&module), true));
     BAD(INVALID_ARGUMENT, ctrt_linear_new(NULL, 2, 3, true, NULL), ctrt_conv2d_new(NULL, 2, 3, 3, 3, NULL, true, NULL),
-        ctrt_batch_norm1d_new(NULL, 3, 0, 0, true, NULL), ctrt_batch_norm2d_new(NULL, 3, 0, 0, true, NULL),
-        ctrt_layer_norm_new(NULL, CTRT_SHAPE(3), 0, true, NULL), ctrt_embedding_new(NULL, 3, 4, -1, NULL));
+        ctrt_batch_norm1d_new(NULL, 3, NULL, NULL), ctrt_batch_norm2d_new(NULL, 3, NULL, NULL),
+        ctrt_layer_norm_new(NULL, CTRT_SHAPE(3), NULL, NULL), ctrt_embedding_new(NULL, 3, 4, -1, NULL));
     BAD(INVALID_ARGUMENT, ctrt_dropout_new(NULL, 0.5), ctrt_relu_new(NULL), ctrt_gelu_new(NULL, true),
         ctrt_tanh_new(NULL), ctrt_sigmoid_new(NULL), ctrt_softmax_new(NULL, 0), ctrt_flatten_new(NULL, 1, -1),
         ctrt_max_pool2d_new(NULL, &no_kernel), ctrt_multihead_attention_new(NULL, 4, 2, 0, true, false, NULL));
-    BAD_NEW(ANY, ctrt_layer_norm_new(&module, ctrt_ints_of(NULL, 2), 0, true, NULL),
-            ctrt_layer_norm_new(&module, CTRT_ALL_DIMS, 0, true, NULL), ctrt_max_pool2d_new(&module, NULL),
+    BAD_NEW(ANY, ctrt_layer_norm_new(&module, ctrt_ints_of(NULL, 2), NULL, NULL),
+            ctrt_layer_norm_new(&module, CTRT_ALL_DIMS, NULL, NULL), ctrt_max_pool2d_new(&module, NULL),
             ctrt_sequential_new(&module, ctrt_modules_of(NULL, 2)));
     BAD(ANY, ctrt_sequential_new(NULL, CTRT_NO_MODULES), ctrt_sequential_add(NULL, CTRT_NEW(relu)));
     FINE(ctrt_module_made(CTRT_ERR_IO, NULL) == NULL);

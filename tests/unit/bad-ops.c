@@ -211,11 +211,11 @@ static void networks(void)
     NULLS1(ctrt_loss_fraction, p.number, NULL);
     NULLS2(ctrt_mse_loss, p.x, p.x, CTRT_REDUCE_MEAN), NULLS1(ctrt_layer_norm, p.x, CTRT_SHAPE(3), NULL, NULL, 1e-5);
     NULLS1(ctrt_batch_norm, p.x, NULL, NULL, NULL, NULL, true, 0.1, 1e-5);
-    NULLS3(ctrt_scaled_dot_product_attention, p.x, p.x, p.x, NULL, 0, false, 0), NULLS1(ctrt_dropout, p.x, 0.5, true);
+    NULLS3(ctrt_scaled_dot_product_attention, p.x, p.x, p.x, NULL, NULL), NULLS1(ctrt_dropout, p.x, 0.5, true);
     BAD_X(SHAPE, ctrt_layer_norm, (CTRT_SHAPE(2), NULL, NULL, 1e-5), (CTRT_SHAPE(1, 2, 3), NULL, NULL, 1e-5),
         (CTRT_SHAPE(3), p.x, NULL, 1e-5), (CTRT_SHAPE(3), NULL, p.wide, 1e-5));
-    BAD_X(SHAPE, ctrt_scaled_dot_product_attention, (p.wide, p.wide, NULL, 0, false, 0),
-        (p.x, p.wide, NULL, 0, false, 0), (p.x, p.x, p.wide, 0, false, 0));
+    BAD_X(SHAPE, ctrt_scaled_dot_product_attention, (p.wide, p.wide, NULL, NULL), (p.x, p.wide, NULL, NULL),
+        (p.x, p.x, p.wide, NULL));
     BAD(SHAPE, ctrt_softmax(&out, p.x, 2), ctrt_log_softmax(&out, p.x, -3),
         ctrt_cross_entropy(&out, p.wide, p.whole, NULL),
         ctrt_cross_entropy(&out, p.x, p.whole, &CTRT_WITH(ctrt_cross_entropy_options, .weight = p.x)),
@@ -223,20 +223,21 @@ static void networks(void)
         ctrt_loss_fraction(&out, p.number, p.x),
         ctrt_batch_norm(&out, p.number, NULL, NULL, NULL, NULL, true, 0.1, 1e-5),
         ctrt_batch_norm(&out, p.x, p.x, NULL, NULL, NULL, true, 0.1, 1e-5),
-        ctrt_scaled_dot_product_attention(&out, p.number, p.x, p.x, NULL, 0, false, 0));
+        ctrt_scaled_dot_product_attention(&out, p.number, p.x, p.x, NULL, NULL));
     BAD_X(ANY, ctrt_cross_entropy, (p.whole, &CTRT_WITH(ctrt_cross_entropy_options, .label_smoothing = 1.5)),
         (p.whole, &CTRT_WITH(ctrt_cross_entropy_options, .label_smoothing = NAN)),
         (p.whole, &CTRT_WITH(ctrt_cross_entropy_options, .reduction = (ctrt_reduction)9)));
     BAD_X(ANY, ctrt_layer_norm, (ctrt_ints_of(NULL, 0), NULL, NULL, 1e-5), (CTRT_ALL_DIMS, NULL, NULL, 1e-5));
     BAD(ANY, ctrt_mse_loss(&out, p.x, p.x, (ctrt_reduction)9),
         ctrt_batch_norm(&out, p.x, NULL, NULL, NULL, NULL, false, 0.1, 1e-5),
-        ctrt_scaled_dot_product_attention(&out, p.x, p.x, p.x, NULL, 1.5, false, 0));
+        ctrt_scaled_dot_product_attention(&out, p.x, p.x, p.x, NULL, &CTRT_WITH(ctrt_attention_options,
+                                                                                .dropout_p = 1.5)));
     BAD_X(INVALID_ARGUMENT, ctrt_dropout, (-0.1, true), (1.1, true), (NAN, true));
     BAD(DTYPE, ctrt_softmax(&out, p.whole, 0), ctrt_log_softmax(&out, p.whole, 0),
         ctrt_cross_entropy(&out, p.x, p.x, NULL), ctrt_cross_entropy(&out, p.whole, p.whole, NULL),
         ctrt_layer_norm(&out, p.whole, CTRT_SHAPE(2), NULL, NULL, 1e-5),
         ctrt_batch_norm(&out, p.truth, NULL, NULL, NULL, NULL, true, 0.1, 1e-5),
-        ctrt_scaled_dot_product_attention(&out, p.x, p.x, p.x, p.whole, 0, false, 0),
+        ctrt_scaled_dot_product_attention(&out, p.x, p.x, p.x, p.whole, NULL),
         ctrt_dropout(&out, p.whole, 0.5, true));
 }
 

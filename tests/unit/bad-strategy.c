@@ -2,6 +2,7 @@
 /* bad-strategy.c: invalid arguments of the functions for strategies, in parallel.h and strategy_plugin.h. */
 #include <string.h>
 
+#include "../options.h"
 #include "bad-input.h"
 #include "ctrt/strategy_plugin.h"
 
@@ -138,9 +139,9 @@ void bad_strategy(void)
 
     NULL_IN3(ctrt_module_memory_budget, &bytes, p.linear, p.cpu), NULL_IN2(ctrt_sync_layers_find, &layers, p.linear);
     FINE(!ctrt_dry_run_active(p.cpu));
-    BAD(INVALID_ARGUMENT, ctrt_sync_batch_norm_new(NULL, 3, 0, 0, true, NULL, NULL),
-        ctrt_sync_batch_norm_new(&net, -3, 0, 0, true, NULL, NULL),
-        ctrt_sync_batch_norm_new(&net, 3, 0, 2, true, NULL, NULL), ctrt_convert_sync_batch_norm(NULL, NULL));
+    BAD(INVALID_ARGUMENT, ctrt_sync_batch_norm_new(NULL, 3, NULL, NULL, NULL),
+        ctrt_sync_batch_norm_new(&net, -3, NULL, NULL, NULL),
+        ctrt_sync_batch_norm_new(&net, 3, NORM(.momentum = 2), NULL, NULL), ctrt_convert_sync_batch_norm(NULL, NULL));
     FINE((ctrt_sync_layers_abort(NULL, "x"), ctrt_sync_layers_abort(p.linear, NULL), layers.layers == 0));
     FINE((ctrt_swap_batch_ranks(NULL), true));
 

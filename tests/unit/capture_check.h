@@ -12,7 +12,7 @@ enum { ROWS = 4, STEPS = 7, CAPTURED = 3 };      /* CAPTURED: the first captured
 static inline ctrt_status wide_new(ctrt_module **out, ctrt_device *device)
 {
     return ctrt_sequential_new(out, CTRT_MODULES(CTRT_NEW(linear, FEATURES, 24, true, device), CTRT_NEW(tanh),
-                                                 CTRT_NEW(layer_norm, CTRT_SHAPE(24), 0, true, device),
+                                                 CTRT_NEW(layer_norm, CTRT_SHAPE(24), NULL, device),
                                                  CTRT_NEW(linear, 24, 16, true, device), CTRT_NEW(tanh),
                                                  CTRT_NEW(linear, 16, 3, false, device)));
 }

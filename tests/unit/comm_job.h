@@ -139,7 +139,7 @@ static inline void run_processes(struct rank *ranks, int size, double timeout, i
     const pid_t server = child_start(no_settings);
     if (server == 0) {
         ctrt_store *store = NULL;
-        if (CHECK_OK(ctrt_store_open(&store, "tcp://127.0.0.1:0", true, 0)))
+        if (CHECK_OK(ctrt_store_open(&store, "tcp://127.0.0.1:0", true, CTRT_DEFAULT_SECONDS)))
             snprintf(board->address, sizeof board->address, "%s", ctrt_store_address(store));
         atomic_store(&board->server, getpid());
         atomic_store(&board->ready, true);

@@ -27,7 +27,7 @@ struct model {
     }
 MODEL(mlp, CTRT_NEW(linear, 20, 64, true, device), CTRT_NEW(relu), CTRT_NEW(linear, 64, 10, true, device))
 MODEL(deep, CTRT_NEW(linear, 20, 100, true, device), CTRT_NEW(tanh), CTRT_NEW(linear, 100, 100, false, device),
-      CTRT_NEW(gelu, false), CTRT_NEW(layer_norm, CTRT_SHAPE(100), 0, true, device), CTRT_NEW(dropout, 0.3),
+      CTRT_NEW(gelu, false), CTRT_NEW(layer_norm, CTRT_SHAPE(100), NULL, device), CTRT_NEW(dropout, 0.3),
       CTRT_NEW(linear, 100, 60, true, device), CTRT_NEW(sigmoid), CTRT_NEW(linear, 60, 10, true, device))
 MODEL(wide, CTRT_NEW(linear, 300, 2000, true, device), CTRT_NEW(relu), CTRT_NEW(linear, 2000, 600, true, device),
       CTRT_NEW(gelu, true), CTRT_NEW(linear, 600, 10, true, device))
@@ -38,9 +38,9 @@ MODEL(cnn, CTRT_NEW(conv2d, 3, 8, 3, 3, &CTRT_WITH(ctrt_conv2d_options, .padding
       CTRT_NEW(max_pool2d, &CTRT_WITH(ctrt_pool2d_options, .kernel = { 2, 2 })), CTRT_NEW(flatten, 1, -1),
       CTRT_NEW(linear, 12 * 16, 10, true, device))
 MODEL(norms, CTRT_NEW(conv2d, 3, 6, 3, 3, &CTRT_WITH(ctrt_conv2d_options, .stride = { 2, 2 }), false, device),
-      CTRT_NEW(batch_norm2d, 6, 0, 0, true, device), CTRT_NEW(relu), CTRT_NEW(dropout, 0.2), CTRT_NEW(flatten, 1, -1),
+      CTRT_NEW(batch_norm2d, 6, NULL, device), CTRT_NEW(relu), CTRT_NEW(dropout, 0.2), CTRT_NEW(flatten, 1, -1),
       CTRT_NEW(linear, 6 * 49, 10, true, device))
-MODEL(attention, CTRT_NEW(embedding, 50, 32, -1, device), CTRT_NEW(layer_norm, CTRT_SHAPE(32), 0, true, device),
+MODEL(attention, CTRT_NEW(embedding, 50, 32, -1, device), CTRT_NEW(layer_norm, CTRT_SHAPE(32), NULL, device),
       CTRT_NEW(multihead_attention, 32, 4, 0.1, true, true, device), CTRT_NEW(linear, 32, 64, true, device),
       CTRT_NEW(gelu, true), CTRT_NEW(linear, 64, 32, true, device), CTRT_NEW(flatten, 1, -1),
       CTRT_NEW(linear, 12 * 32, 10, true, device))

@@ -10,7 +10,7 @@
 static inline ctrt_status deep_new(ctrt_module **out, ctrt_device *device)
 {
     return ctrt_sequential_new(out, CTRT_MODULES(CTRT_NEW(linear, FEATURES, WIDTH, true, device), CTRT_NEW(tanh),
-                                                 CTRT_NEW(layer_norm, CTRT_SHAPE(WIDTH), 0, true, device),
+                                                 CTRT_NEW(layer_norm, CTRT_SHAPE(WIDTH), NULL, device),
                                                  CTRT_NEW(linear, WIDTH, WIDTH, true, device), CTRT_NEW(tanh),
                                                  CTRT_NEW(linear, WIDTH, WIDTH, true, device), CTRT_NEW(tanh),
                                                  CTRT_NEW(linear, WIDTH, 3, false, device)));
@@ -19,9 +19,9 @@ static inline ctrt_status deep_new(ctrt_module **out, ctrt_device *device)
 static inline ctrt_status norms_new(ctrt_module **out, ctrt_device *device)
 {
     return ctrt_sequential_new(out, CTRT_MODULES(CTRT_NEW(linear, FEATURES, 8, true, device),
-                                                 CTRT_NEW(batch_norm1d, 8, 0, 0, true, device),
+                                                 CTRT_NEW(batch_norm1d, 8, NULL, device),
                                                  CTRT_NEW(dropout, 0.25), CTRT_NEW(linear, 8, 8, true, device),
-                                                 CTRT_NEW(batch_norm1d, 8, 0, 0, true, device), CTRT_NEW(tanh),
+                                                 CTRT_NEW(batch_norm1d, 8, NULL, device), CTRT_NEW(tanh),
                                                  CTRT_NEW(dropout, 0.5), CTRT_NEW(linear, 8, 3, true, device)));
 }
 

@@ -12,7 +12,7 @@
 static inline ctrt_status small_net_new(ctrt_module **out)
 {
     return ctrt_sequential_new(out, CTRT_MODULES(
-        CTRT_NEW(linear, 3, 4, true, cpu), CTRT_NEW(batch_norm1d, 4, 0, 0, true, cpu), CTRT_NEW(relu),
+        CTRT_NEW(linear, 3, 4, true, cpu), CTRT_NEW(batch_norm1d, 4, NULL, cpu), CTRT_NEW(relu),
         CTRT_NEW(linear, 4, 2, false, cpu)));
 }
 

@@ -16,14 +16,14 @@
 static inline ctrt_status mlp_new(ctrt_module **out, ctrt_device *device)
 {
     return ctrt_sequential_new(out, CTRT_MODULES(CTRT_NEW(linear, FEATURES, 8, true, device), CTRT_NEW(tanh),
-                                                 CTRT_NEW(layer_norm, CTRT_SHAPE(8), 0, true, device),
+                                                 CTRT_NEW(layer_norm, CTRT_SHAPE(8), NULL, device),
                                                  CTRT_NEW(linear, 8, 3, false, device)));
 }
 
 static inline ctrt_status norm_new(ctrt_module **out, ctrt_device *device)
 {
     return ctrt_sequential_new(out, CTRT_MODULES(CTRT_NEW(linear, FEATURES, 4, true, device),
-                                                 CTRT_NEW(batch_norm1d, 4, 0, 0, true, device),
+                                                 CTRT_NEW(batch_norm1d, 4, NULL, device),
                                                  CTRT_NEW(dropout, 0.25), CTRT_NEW(linear, 4, 3, true, device)));
 }
 
@@ -31,7 +31,7 @@ static inline ctrt_status norm_new(ctrt_module **out, ctrt_device *device)
 static inline ctrt_status plain_norm_new(ctrt_module **out, ctrt_device *device)
 {
     return ctrt_sequential_new(out, CTRT_MODULES(CTRT_NEW(linear, FEATURES, 4, true, device),
-                                                 CTRT_NEW(batch_norm1d, 4, 0, 0, true, device),
+                                                 CTRT_NEW(batch_norm1d, 4, NULL, device),
                                                  CTRT_NEW(linear, 4, 3, true, device)));
 }
 

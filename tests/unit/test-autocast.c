@@ -73,7 +73,7 @@ INDEX(gather, CTRT_TRY(ctrt_unsqueeze(&index, index, 0)); return ctrt_gather(out
        CTRT_TRY(ctrt_reshape(&b, w, CTRT_SHAPE(1, 1, 4, 4)));                                                       \
        return call;)
 PLANES(conv2d, ctrt_conv2d(out, a, b, NULL, NULL))
-PLANES(attention, ctrt_scaled_dot_product_attention(out, a, b, b, NULL, 0, false, 0))
+PLANES(attention, ctrt_scaled_dot_product_attention(out, a, b, b, NULL, NULL))
 PLANES(max_pool2d, ctrt_max_pool2d(out, NULL, a, &CTRT_WITH(ctrt_pool2d_options, .kernel = { 2, 2 })))
 
 static const struct {

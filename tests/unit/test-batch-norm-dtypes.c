@@ -2,6 +2,7 @@
 /* Batch norm in every combination of the dtypes of input and parameters, training and evaluation, with and without
  * weight and bias, forward and backward, as a layer alone and as a SyncBatchNorm of two ranks, against formulas in
  * float64. */
+#include "../options.h"
 #include "comm_job.h"
 
 enum { N = 4, C = 3, S = 6, RANKS = 2 };
@@ -111,8 +112,8 @@ static void layer_check(struct rank *rank, const struct dtypes *d, bool sync, bo
              ctrt_dtype_name(d->input), ctrt_dtype_name(d->layer), affine ? "affine" : "not affine",
              training ? "training" : "evaluation");
     reference(&want, affine, training, from, rows);
-    CHECK_OK(sync ? ctrt_sync_batch_norm_new(&layer, C, 0, 0, affine, rank->comm, rank->device)
-                  : ctrt_batch_norm2d_new(&layer, C, 0, 0, affine, rank->device));
+    CHECK_OK(sync ? ctrt_sync_batch_norm_new(&layer, C, NORM(.affine = affine), rank->comm, rank->device)
+                  : ctrt_batch_norm2d_new(&layer, C, NORM(.affine = affine), rank->device));
     CHECK_OK(ctrt_module_to(layer, NULL, d->layer));
     fill(layer, "running_mean", means);
     fill(layer, "running_var", variances);

@@ -62,7 +62,8 @@ static void check_choice(const struct choice *c)
     if (c->flags & MASK)
         CHECK_OK(ctrt_ones(&mask, CTRT_SHAPE(5, 7), CTRT_BOOL, gpu));
     CHECK_OK(ctrt_tensor_require_grad(q, true));
-    if (!CHECK_OK(ctrt_scaled_dot_product_attention(&y, q, k, v, mask, c->flags & DROPOUT ? 0.5 : 0, false, 0)))
+    const ctrt_attention_options options = CTRT_WITH(ctrt_attention_options, .dropout_p = c->flags & DROPOUT ? 0.5 : 0);
+    if (!CHECK_OK(ctrt_scaled_dot_product_attention(&y, q, k, v, mask, &options)))
         return;
     OK(ctrt_ones(&dy, CTRT_SHAPE(1, 2, 5, c->values), c->dtype, gpu),
        ctrt_grad(&dq, y, &q, 1, dy, create_graph, create_graph, false), ctrt_device_synchronize(gpu));
@@ -86,7 +87,8 @@ TEST(choice, NULL)
     group("fused kernels are used instead of composite attention when the scores need half the device's memory");
     IN_CUDA_CHILD("SOFTCUDA=devices=1,memory=4m", "CTRT_CUDA_TF32=matmul") {        /* 2 x 512 x 512 x 4 bytes */
         CTRT_AUTO(tensor) q = numbers(CTRT_SHAPE(2, 512, 2), CTRT_F32), y = NULL;
-        OK(ctrt_scaled_dot_product_attention(&y, q, q, q, NULL, 0, true, 0), ctrt_device_synchronize(gpu));
+        OK(ctrt_scaled_dot_product_attention(&y, q, q, q, NULL, &CTRT_WITH(ctrt_attention_options, .causal = true)),
+           ctrt_device_synchronize(gpu));
         CHECK_EQ(soft->launches("attention_f32_32"), 1);
     }
 }
@@ -98,7 +100,8 @@ TEST(heads, "transposed heads as input give a transposed output")
             dy = NULL;
         OK(ctrt_tensor_require_grad(x, true), ctrt_transpose(&q, x, 1, 2));
         const uint64_t copies = soft->launches("copy_f32") + soft->launches("copy_f32_s");
-        OK(ctrt_scaled_dot_product_attention(&y, q, q, q, NULL, 0, true, 0), ctrt_transpose(&joined, y, 1, 2));
+        OK(ctrt_scaled_dot_product_attention(&y, q, q, q, NULL, &CTRT_WITH(ctrt_attention_options, .causal = true)),
+           ctrt_transpose(&joined, y, 1, 2));
         SHAPE_IS(joined, 2, 9, 3, 16);
         CHECK_TRUE(ctrt_tensor_is_contiguous(joined, CTRT_CONTIGUOUS_FORMAT));
         CHECK_OK(ctrt_device_synchronize(gpu));
@@ -118,7 +121,9 @@ TEST(hidden, "rows that a mask hides entirely are 0 and have gradients of 0")
             CTRT_AUTO(tensor) x = numbers(CTRT_SHAPE(2, 3, 8), *dtype), dy = numbers(CTRT_SHAPE(2, 3, 8), *dtype),
                 y = NULL, dx = NULL;
             double found[2][48];
-            OK(ctrt_tensor_require_grad(x, true), ctrt_scaled_dot_product_attention(&y, x, x, x, mask, 0, true, 0),
+            OK(ctrt_tensor_require_grad(x, true), ctrt_scaled_dot_product_attention(&y, x, x, x, mask,
+                                                                                    &CTRT_WITH(ctrt_attention_options,
+                                                                                               .causal = true)),
                ctrt_grad(&dx, y, &x, 1, dy, false, false, false),
                ctrt_to_host(found[0], sizeof found[0], y, CTRT_F64),
                ctrt_to_host(found[1], sizeof found[1], dx, CTRT_F64));
@@ -133,7 +138,7 @@ TEST(hidden, "rows that a mask hides entirely are 0 and have gradients of 0")
 static ctrt_status train(ctrt_tensor *x)
 {
     CTRT_AUTO(tensor) y = NULL, dy = NULL, dx = NULL;
-    CTRT_TRY(ctrt_scaled_dot_product_attention(&y, x, x, x, NULL, 0, true, 0));
+    CTRT_TRY(ctrt_scaled_dot_product_attention(&y, x, x, x, NULL, &CTRT_WITH(ctrt_attention_options, .causal = true)));
     CTRT_TRY(ctrt_ones(&dy, CTRT_SHAPE(256, 4), CTRT_F32, gpu));
     return ctrt_grad(&dx, y, &x, 1, dy, false, false, false);
 }
@@ -164,7 +169,7 @@ static ctrt_status small_step(double *value)
 {
     CTRT_AUTO(tensor) x = NULL, y = NULL, dy = NULL, dx = NULL;
     TRY(ctrt_ones(&x, CTRT_SHAPE(1, 2, 3, 4), CTRT_F32, gpu), ctrt_tensor_require_grad(x, true),
-        ctrt_scaled_dot_product_attention(&y, x, x, x, NULL, 0, false, 0),
+        ctrt_scaled_dot_product_attention(&y, x, x, x, NULL, NULL),
         ctrt_ones(&dy, CTRT_SHAPE(1, 2, 3, 4), CTRT_F32, gpu), ctrt_grad(&dx, y, &x, 1, dy, false, false, false),
         ctrt_sum(&dx, dx, CTRT_ALL_DIMS));
     return ctrt_item(value, dx);

@@ -149,7 +149,12 @@ static void check_loss(void)
 }
 
 /* n[0]: causal; n[1]: the scale in thousandths */
-CALL(attention, ctrt_scaled_dot_product_attention(out, in[0], in[1], in[2], NULL, 0, n[0] != 0, (double)n[1] / 1000))
+static ctrt_attention_options attention_options(const int64_t *n)
+{
+    return CTRT_WITH(ctrt_attention_options, .causal = n[0] != 0, .has_scale = n[1] != 0, .scale = (double)n[1] / 1000);
+}
+CALL(attention, ctrt_scaled_dot_product_attention(out, in[0], in[1], in[2], NULL,
+                                                  (ctrt_attention_options[]){ attention_options(n) }))
 
 static void check_attention(void)
 {

@@ -7,7 +7,7 @@
 static ctrt_status tied_new(ctrt_module **out, ctrt_device *device)
 {
     return ctrt_sequential_new(out, CTRT_MODULES(CTRT_NEW(linear, FEATURES, CLASSES, true, device), CTRT_NEW(tanh),
-                                                 CTRT_NEW(layer_norm, CTRT_SHAPE(CLASSES), 0, true, device),
+                                                 CTRT_NEW(layer_norm, CTRT_SHAPE(CLASSES), NULL, device),
                                                  CTRT_NEW(linear, CLASSES, CLASSES, false, device)));
 }
 

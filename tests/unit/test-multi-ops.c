@@ -47,7 +47,8 @@ RUN(tril) { return ctrt_tril(out, in[0], 0); }
 
 RUN(attention)
 {
-    return ctrt_scaled_dot_product_attention(out, in[0], in[1], in[2], NULL, 0, true, 0);
+    return ctrt_scaled_dot_product_attention(out, in[0], in[1], in[2], NULL, &CTRT_WITH(ctrt_attention_options,
+                                                                                        .causal = true));
 }
 
 RUN(transposed)

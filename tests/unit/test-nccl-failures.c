@@ -110,7 +110,7 @@ static void one_cannot_join(void)
     struct joiner joiners[2] = { { .rank = 0 }, { .rank = 1 } };
     ctrt_store *store = NULL;
     pthread_t threads[2];
-    if (!soft_load() || !CHECK_OK(ctrt_store_open(&store, "local://nccl", true, 0)))
+    if (!soft_load() || !CHECK_OK(ctrt_store_open(&store, "local://nccl", true, CTRT_DEFAULT_SECONDS)))
         return;
     ctrt_log_set_callback(no_log, NULL);
     soft->inject("ncclCommInitRankConfig", 2, 2, false);

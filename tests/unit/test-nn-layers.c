@@ -3,6 +3,7 @@
  * themselves are tested by the conformance suite. */
 #include <math.h>
 
+#include "../options.h"
 #include "calls.h"
 #include "tensors.h"
 
@@ -101,12 +102,12 @@ TEST(layer_norm, "LayerNorm")
 {
     CTRT_AUTO(module) module = NULL;
     CTRT_AUTO(tensor) x = numbers(CTRT_SHAPE(4, 2, 3)), y = NULL;
-    CHECK_OK(ctrt_layer_norm_new(&module, CTRT_SHAPE(2, 3), 0.01, true, cpu));
+    CHECK_OK(ctrt_layer_norm_new(&module, CTRT_SHAPE(2, 3), LAYER_NORM(.epsilon = 0.01), cpu));
     EQUALS((at(module_tensor(module, "weight"), 5), 1.0), (at(module_tensor(module, "bias"), 5), 0.0));
     randomize(module);
     RUNS_AS(module, x, ctrt_layer_norm(&want, x, CTRT_SHAPE(2, 3), module_tensor(module, "weight"),
                                        module_tensor(module, "bias"), 0.01));
-    CHECK_OK(ctrt_layer_norm_new(&module, CTRT_SHAPE(3), 0, false, cpu));
+    CHECK_OK(ctrt_layer_norm_new(&module, CTRT_SHAPE(3), LAYER_NORM(.affine = false), cpu));
     CHECK_EQ(ctrt_module_parameter_count(module), 0);
 }
 
@@ -117,7 +118,7 @@ static void batch_norm(const char *what, double momentum, double factor)
     enum { BATCHES = 3 };
     CTRT_AUTO(module) module = NULL;
     CTRT_AUTO(tensor) mean = NULL, var = NULL;
-    CHECK_OK(ctrt_batch_norm2d_new(&module, 2, 0, momentum, true, cpu));
+    CHECK_OK(ctrt_batch_norm2d_new(&module, 2, NORM(.momentum = momentum), cpu));
     CHECK_EQ(ctrt_module_buffer_count(module), 3);
     ctrt_tensor *batches = module_tensor(module, "num_batches_tracked");
     EQUALS((ctrt_tensor_dtype(batches), CTRT_I64), (ctrt_tensor_ndim(batches), 0));
@@ -140,7 +141,7 @@ TEST(batch_norm_shapes, "BatchNorm rejects bad shapes")
     CTRT_AUTO(module) one = NULL, two = NULL;
     CTRT_AUTO(tensor) y = NULL, flat = numbers(CTRT_SHAPE(4, 2)), image = numbers(CTRT_SHAPE(4, 2, 3, 3)),
         single = numbers(CTRT_SHAPE(1, 2));
-    OK(ctrt_batch_norm1d_new(&one, 2, 0, 0, true, cpu), ctrt_batch_norm2d_new(&two, 2, 0, 0, false, cpu));
+    OK(ctrt_batch_norm1d_new(&one, 2, NULL, cpu), ctrt_batch_norm2d_new(&two, 2, NORM(.affine = false), cpu));
     CHECK_EQ(ctrt_module_parameter_count(two), 0);
     CHECK_OK(ctrt_forward(&y, one, flat));
     FAILS(SHAPE, (ctrt_forward(&y, one, image), "BatchNorm1d: "), (ctrt_forward(&y, two, flat), "BatchNorm2d: "));
@@ -158,22 +159,24 @@ static double mean_square(ctrt_tensor *tensor)
     return value;
 }
 
-TEST(zero_options, "epsilon and scale: 0 selects the default, CTRT_ZERO selects 0")
+TEST(zero_options, "epsilon and scale: 0 means 0")
 {
     CTRT_AUTO(tensor) x = numbers(CTRT_SHAPE(5, 3)), y = NULL, q = numbers(CTRT_SHAPE(2, 4)), mean = NULL;
     CHECK_OK(ctrt_mul_scalar(&x, x, ctrt_float(1e-5)));         /* a variance far below the default epsilon, 1e-5 */
     for (int zero = 0; zero < 2; zero++) {
         CTRT_AUTO(module) layer = NULL, batch = NULL;
-        OK(ctrt_layer_norm_new(&layer, CTRT_SHAPE(3), zero ? CTRT_ZERO : 0, false, cpu),
-           ctrt_batch_norm1d_new(&batch, 3, zero ? CTRT_ZERO : 0, 0, false, cpu), ctrt_forward(&y, layer, x));
+        OK(ctrt_layer_norm_new(&layer, CTRT_SHAPE(3), LAYER_NORM(.epsilon = zero ? 0 : 1e-5, .affine = false), cpu),
+           ctrt_batch_norm1d_new(&batch, 3, NORM(.epsilon = zero ? 0 : 1e-5, .affine = false), cpu),
+           ctrt_forward(&y, layer, x));
         CHECK_NEAR(mean_square(y), zero, 1e-3);
         CHECK_OK(ctrt_forward(&y, batch, x));
         CHECK_NEAR(mean_square(y), zero, 1e-3);
     }
     CHECK_OK(ctrt_mean_dims(&mean, q, CTRT_DIMS(0), true));
-    CHECK_OK(ctrt_scaled_dot_product_attention(&y, q, q, q, NULL, 0, false, CTRT_ZERO));
+    CHECK_OK(ctrt_scaled_dot_product_attention(&y, q, q, q, NULL, &CTRT_WITH(ctrt_attention_options,
+                                                                             .has_scale = true)));
     GIVEN_BY(y, ctrt_expand(&want, mean, CTRT_SHAPE(2, 4)));
-    CHECK_OK(ctrt_scaled_dot_product_attention(&y, q, q, q, NULL, 0, false, 0));
+    CHECK_OK(ctrt_scaled_dot_product_attention(&y, q, q, q, NULL, NULL));
     CHECK(fabs(at(y, 0) - at(mean, 0)) > 1e-5, "attention with the default scale weighs all keys equally");
 }
 
@@ -303,12 +306,12 @@ TEST(bad_options, "messages for bad options name them")
     BAD(ctrt_embedding_new(&m, 0, 3, -1, cpu), "count is 0");
     BAD(ctrt_embedding_new(&m, 5, 3, 5, cpu), "padding_idx 5");
     BAD(ctrt_embedding_new(&m, 5, 3, -2, cpu), "padding_idx is -2");
-    BAD(ctrt_layer_norm_new(&m, CTRT_SCALAR_SHAPE, 0, true, cpu), "0 sizes");
-    BAD(ctrt_layer_norm_new(&m, CTRT_SHAPE(3, 0), 0, true, cpu), "normalized_shape is 0");
-    BAD(ctrt_layer_norm_new(&m, CTRT_SHAPE(3), NAN, true, cpu), "epsilon");
-    BAD(ctrt_batch_norm1d_new(&m, 0, 0, 0, true, cpu), "features is 0");
-    BAD(ctrt_batch_norm1d_new(&m, 2, -1, 0, true, cpu), "epsilon");
-    BAD(ctrt_batch_norm2d_new(&m, 2, 0, 2, true, cpu), "momentum");
+    BAD(ctrt_layer_norm_new(&m, CTRT_SCALAR_SHAPE, NULL, cpu), "0 sizes");
+    BAD(ctrt_layer_norm_new(&m, CTRT_SHAPE(3, 0), NULL, cpu), "normalized_shape is 0");
+    BAD(ctrt_layer_norm_new(&m, CTRT_SHAPE(3), LAYER_NORM(.epsilon = NAN), cpu), "epsilon");
+    BAD(ctrt_batch_norm1d_new(&m, 0, NULL, cpu), "features is 0");
+    BAD(ctrt_batch_norm1d_new(&m, 2, NORM(.epsilon = -1), cpu), "epsilon");
+    BAD(ctrt_batch_norm2d_new(&m, 2, NORM(.momentum = 2), cpu), "momentum");
     BAD(ctrt_max_pool2d_new(&m, &no_kernel), "kernel is 0");
     BAD(ctrt_dropout_new(&m, 1.5), "1.5");
     BAD(ctrt_dropout_new(&m, NAN), "probability");
@@ -398,8 +401,8 @@ TEST_MAIN
     if (!cpu_opened())
         return done();
     ctrt_manual_seed(7);
-    batch_norm("momentum 0.1", 0, 0.1);
+    batch_norm("momentum 0.1", 0.1, 0.1);
     batch_norm("cumulative average", -1, 0);
-    batch_norm("momentum 0", CTRT_ZERO, 0);
+    batch_norm("momentum 0", 0, 0);
     return run_tests();
 }

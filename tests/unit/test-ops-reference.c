@@ -230,8 +230,14 @@ static ctrt_status cross_entropy(struct ref_case *c)
 CASE(mse_loss, ctrt_mse_loss(OUT, IN("x"), IN("target"), reduction(c)))
 CASE(gelu, ctrt_gelu(OUT, IN("x"), is_word(c, "approximate", "tanh")))
 
-CASE(attention, ctrt_scaled_dot_product_attention(OUT, IN("q"), IN("k"), IN("v"), IN("mask"), 0,
-                                                  number(c, "causal", 0) != 0, number(c, "scale", 0)))
+static ctrt_status attention(struct ref_case *c)
+{
+    const double scale = number(c, "scale", 0);
+    const ctrt_attention_options options =
+        CTRT_WITH(ctrt_attention_options, .causal = number(c, "causal", 0) != 0, .has_scale = scale != 0,
+                  .scale = scale);
+    return ctrt_scaled_dot_product_attention(OUT, IN("q"), IN("k"), IN("v"), IN("mask"), &options);
+}
 
 /* Runs a MultiheadAttention module with parameters from the file. The module's parameters become the case's leaves, so
  * that their gradients are compared. */

@@ -258,7 +258,9 @@ TEST(names, "error messages name the called function")
     OK(ctrt_ones(&truth, CTRT_SHAPE(2, 3), CTRT_BOOL, cpu), ctrt_ones(&whole, CTRT_SHAPE(2, 3), CTRT_I32, cpu),
        ctrt_ones(&f64, CTRT_SHAPE(2, 3), CTRT_F64, cpu), ctrt_full(&index, CTRT_SHAPE(1), ctrt_int(7), CTRT_I64, cpu),
        ctrt_zeros(&wide, CTRT_SHAPE(1, 1, 1, 1, 1, 1, 1, 1), CTRT_I64, cpu));
-#define ATTENTION(v, mask, p) ctrt_scaled_dot_product_attention(&y, x, x, v, mask, p, false, NAN)
+#define ATTENTION(v, mask, p)                                                                                        \
+    ctrt_scaled_dot_product_attention(                                                                               \
+        &y, x, x, v, mask, &CTRT_WITH(ctrt_attention_options, .dropout_p = p, .has_scale = true, .scale = NAN))
 #define MESSAGE(call, start)                                                                               \
     CHECK((call) != CTRT_OK && strncmp(ctrt_error_message(), start, strlen(start)) == 0, "\"%s\", expected \"%s\"",  \
           ctrt_error_message(), start)

@@ -39,7 +39,7 @@ static ctrt_status module_new(ctrt_module **out, ctrt_device *device)
 {
     return ctrt_sequential_new(out, CTRT_MODULES(
         CTRT_MAKE(shared_new, device),
-        canonical ? CTRT_NEW(batch_norm1d, FEATURES, 0, 0, true, device) : CTRT_NEW(tanh),
+        canonical ? CTRT_NEW(batch_norm1d, FEATURES, NULL, device) : CTRT_NEW(tanh),
         CTRT_MAKE(shared_new, device)));
 }
 

@@ -83,7 +83,7 @@ static ctrt_status network_new(ctrt_module **out, const char *kind, const bool *
     const bool norm = strcmp(kind, "norm") == 0;
     CTRT_TRY(ctrt_sequential_new(out, CTRT_MODULES(CTRT_NEW(linear, PIXELS, HIDDEN, !norm, device))));
     if (norm)
-        CTRT_TRY(ctrt_sequential_add(*out, CTRT_NEW(batch_norm1d, HIDDEN, 0, 0, true, device)));
+        CTRT_TRY(ctrt_sequential_add(*out, CTRT_NEW(batch_norm1d, HIDDEN, NULL, device)));
     CTRT_TRY(ctrt_sequential_add(*out, CTRT_NEW(tanh)));
     if (strcmp(kind, "block") == 0)
         CTRT_TRY(ctrt_sequential_add(*out, CTRT_MAKE(block_new, uses_gate, device)));

@@ -43,7 +43,7 @@ static ctrt_status scale_new(ctrt_module **out, ctrt_device *device)
 static ctrt_status module_new(ctrt_module **out, ctrt_device *device)
 {
     return ctrt_sequential_new(out, CTRT_MODULES(
-        CTRT_NEW(linear, FEATURES, 5, true, device), CTRT_NEW(batch_norm1d, 5, 0, 0, true, device),
+        CTRT_NEW(linear, FEATURES, 5, true, device), CTRT_NEW(batch_norm1d, 5, NULL, device),
         CTRT_MAKE(scale_new, device), CTRT_NEW(linear, 5, 3, false, device)));
 }
 

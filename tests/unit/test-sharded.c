@@ -366,7 +366,7 @@ static void bad_params(struct rank *rank)
 static ctrt_status wide_new(ctrt_module **out, ctrt_device *device)
 {
     return ctrt_sequential_new(out, CTRT_MODULES(CTRT_NEW(linear, FEATURES, 400, true, device), CTRT_NEW(tanh),
-                                                 CTRT_NEW(layer_norm, CTRT_SHAPE(400), 0, true, device),
+                                                 CTRT_NEW(layer_norm, CTRT_SHAPE(400), NULL, device),
                                                  CTRT_NEW(linear, 400, 13, true, device)));
 }
 

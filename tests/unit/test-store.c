@@ -25,7 +25,7 @@ static void test_values(int scheme, ctrt_store *a, ctrt_store *b)
     SET(a, "k", "one");
     CHECK_STR(get(b, "k", 5), "one");
     SET(b, "k", "");
-    CHECK_STR(get(a, "k", CTRT_ZERO), "");
+    CHECK_STR(get(a, "k", 0), "");
     OK(ctrt_store_set(a, "binary", "a\0b", 3), ctrt_store_get(b, "binary", &value, &bytes, 5));
     CHECK_TRUE(bytes == 3 && memcmp(value, "a\0b", 4) == 0);
     free(value);
@@ -80,9 +80,9 @@ static void test_limits(int scheme, ctrt_store *a, ctrt_store *b)
     const int64_t start = store_now();
     CHECK_FAILS(ctrt_store_get(b, "missing", &value, &bytes, 0.05), CTRT_ERR_COMM, "key missing was not set");
     CHECK_TRUE(store_now() - start > 50000000 && store_now() - start < 2000000000);
-    CHECK_FAILS(ctrt_store_get(b, "missing", &value, &bytes, CTRT_ZERO), CTRT_ERR_COMM, "within 0 s");
+    CHECK_FAILS(ctrt_store_get(b, "missing", &value, &bytes, 0), CTRT_ERR_COMM, "within 0 s");
     SET(a, "missing", "now");
-    CHECK_STR(get(b, "missing", CTRT_ZERO), "now");
+    CHECK_STR(get(b, "missing", 0), "now");
 }
 
 enum { WORKERS = 6 };
@@ -154,8 +154,8 @@ static void test_processes(int scheme)
     for (int i = 0; i < WORKERS; i++)
         child_join(children[i], __FILE__, __LINE__);
     pthread_join(thread, NULL);
-    CHECK_STR(get(store, "total", CTRT_ZERO), "120");
-    CHECK_TRUE(get(store, "bad", CTRT_ZERO) == NULL);
+    CHECK_STR(get(store, "total", 0), "120");
+    CHECK_TRUE(get(store, "bad", 0) == NULL);
 }
 
 static ctrt_status use_new_store(ctrt_store **store, int scheme)
@@ -201,7 +201,7 @@ static void test_all_kinds(void)
         CHECK_OK(store_set_at_disconnect(&supported, b, "gone", "x", 1));
         CHECK_EQ(supported, scheme == TCP);
         CHECK_OK(ctrt_store_open(&b, ctrt_store_address(a), false, 10));
-        CHECK_TRUE(get(b, "gone", CTRT_ZERO) == NULL);
+        CHECK_TRUE(get(b, "gone", 0) == NULL);
         ctrt_store_release(&c);
         SET(a, "last", "1");
         ctrt_store_release(&a);
@@ -218,7 +218,7 @@ static void test_all_kinds(void)
     ctrt_store_release(&a);
     ctrt_store_release(&b);
     b = join(address);
-    CHECK_TRUE(get(b, "k", CTRT_ZERO) == NULL);
+    CHECK_TRUE(get(b, "k", 0) == NULL);
 }
 
 static void test_addresses(void)
@@ -278,10 +278,10 @@ static void test_files(void)
                                            .value = "22", .value_bytes = 2 };
     unsigned char bytes[64];
     CHECK_EQ(write(fd, bytes, store_message_write(bytes, &message) - 1), 18);
-    CHECK_STR(get(second, "a", CTRT_ZERO), "1");
-    CHECK_TRUE(get(second, "b", CTRT_ZERO) == NULL);
+    CHECK_STR(get(second, "a", 0), "1");
+    CHECK_TRUE(get(second, "b", 0) == NULL);
     SET(second, "b", "3");
-    CHECK_STR(get(store, "b", CTRT_ZERO), "3");
+    CHECK_STR(get(store, "b", 0), "3");
     memset(bytes, 0xff, sizeof bytes);
     CHECK_EQ(write(fd, bytes, sizeof bytes), 64);
     close(fd);
@@ -392,7 +392,7 @@ static void test_disconnect(void)
             CHECK_TRUE(get(store, "gone", 0.05) == NULL);
         else
             CHECK_STR(get(store, "gone", 1), "rank 3");
-        CHECK_TRUE(get(store, "other", CTRT_ZERO) == NULL);
+        CHECK_TRUE(get(store, "other", 0) == NULL);
         if (ending == KILLED_BESIDE_CHILD)
             kill(atoi(get(store, "child", 1)), SIGKILL);
     }

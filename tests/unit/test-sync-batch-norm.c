@@ -56,8 +56,9 @@ static void layer_of_ranks(struct rank *rank)
     CTRT_AUTO(module) layer = NULL, joined = NULL;
     const int from = rows_before(k->rows, rank->number), rows = k->rows[rank->number];
     const int all = rows_before(k->rows, rank->size);
-    CHECK_OK(ctrt_sync_batch_norm_new(&layer, C, 0, k->momentum, k->affine, rank->comm, rank->device));
-    CHECK_OK(ctrt_batch_norm1d_new(&joined, C, 0, k->momentum, k->affine, rank->device));
+    CHECK_OK(ctrt_sync_batch_norm_new(&layer, C, NORM(.momentum = k->momentum, .affine = k->affine), rank->comm,
+                                      rank->device));
+    CHECK_OK(ctrt_batch_norm1d_new(&joined, C, NORM(.momentum = k->momentum, .affine = k->affine), rank->device));
     CHECK_OK(ctrt_module_to(joined, NULL, CTRT_F64));
     CHECK_OK(ctrt_module_to(layer, NULL, k->dtype));
     for (int i = 0; i < 2 && k->affine; i++)
@@ -101,7 +102,7 @@ static void edges(struct rank *rank)
     CTRT_AUTO(module) layer = NULL, copy = NULL;
     CTRT_AUTO(tensor) none = data(rank->device, CTRT_F32, 0, 0, 0, 0), two = data(rank->device, CTRT_F32, 0, 0, 2, 0),
                       one = NULL, y = NULL, loss = NULL;
-    CHECK_OK(ctrt_sync_batch_norm_new(&layer, C, 0, 0, true, rank->comm, rank->device));
+    CHECK_OK(ctrt_sync_batch_norm_new(&layer, C, NULL, rank->comm, rank->device));
     CHECK_OK(ctrt_forward(&y, layer, none));
     VALUES_ARE(module_tensor(layer, "running_mean"), 0, 0, 0);
     VALUES_ARE(module_tensor(layer, "running_var"), 1, 1, 1);
@@ -136,8 +137,9 @@ static void edges(struct rank *rank)
 static ctrt_status net_new(ctrt_module **out, ctrt_device *device)
 {
     return ctrt_sequential_new(out, CTRT_MODULES(
-        CTRT_NEW(linear, FEATURES, 5, true, device), CTRT_NEW(batch_norm1d, 5, 0, 0, true, device), CTRT_NEW(tanh),
-        CTRT_NEW(linear, 5, 4, false, device), CTRT_NEW(batch_norm1d, 4, 0, 0.3, false, device),
+        CTRT_NEW(linear, FEATURES, 5, true, device), CTRT_NEW(batch_norm1d, 5, NULL, device), CTRT_NEW(tanh),
+        CTRT_NEW(linear, 5, 4, false, device), CTRT_NEW(batch_norm1d, 4, NORM(.momentum = 0.3, .affine = false),
+                                                        device),
         CTRT_NEW(linear, 4, 3, true, device)));
 }
 

@@ -123,7 +123,7 @@ static ctrt_status shrink(bool *created, struct nccl_group *group, struct nccl_g
     for (long pause = 5000; result == NCCL_IN_PROGRESS;) {
         CTRT_TRY(group->config->poll(group->config->state));
         if (nccl_now() > next) {
-            if (agreed(group, CTRT_ZERO) == '0')
+            if (agreed(group, 0) == '0')
                 return CTRT_OK;
             next = nccl_now() + NCCL_STORE_SECONDS;
         }

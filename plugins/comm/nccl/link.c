@@ -51,7 +51,7 @@ static ctrt_status check_joining(const struct nccl_group *group)
     char path[320];
     void *reason = NULL;
     if (!group->joining
-        || ctrt_store_get(group->config->store, failure_key(path, group), &reason, NULL, CTRT_ZERO) != CTRT_OK)
+        || ctrt_store_get(group->config->store, failure_key(path, group), &reason, NULL, 0) != CTRT_OK)
         return CTRT_OK;
     const ctrt_status status = ctrt_fail(CTRT_ERR_COMM, "another rank could not join: %s", (const char *)reason);
     free(reason);
