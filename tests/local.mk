@@ -42,9 +42,10 @@ TSAN_TESTS     =
 
 # --- the tree itself -------------------------------------------------------------------------------------------------
 
-TREE_TESTS += tests/descriptors.sh tests/headers.sh tests/layers.sh tests/macros.sh tests/exports.sh \
+TREE_TESTS += tests/descriptors.sh tests/headers.sh tests/layers.sh tests/macros.sh tests/names.sh tests/exports.sh \
               tests/abi/abidiff.sh
-EXTRA_DIST += tests/options.h tests/descriptors.sh tests/headers.sh tests/layers.sh tests/macros.sh tests/exports.sh \
+EXTRA_DIST += tests/options.h tests/descriptors.sh tests/headers.sh tests/layers.sh tests/macros.sh tests/names.sh \
+              tests/exports.sh \
               tests/installed.c tests/installed.sh tests/lib.sh tests/lsan.supp tests/run.sh tests/tsan.supp
 
 # Reference data, and the scripts that create it.

@@ -10,8 +10,8 @@
 
 static const ctrt_param visible_param = {
     sizeof visible_param, "CTRT_VISIBLE_DEVICES", CTRT_PARAM_STRING, NULL, NULL,
-    "devices that may be used, renumbered from 0 in this order: 0,2 or cuda:0,cuda:2 or UUIDs; does not apply to the "
-    "cpu",
+    "devices that may be used, renumbered from 0 in this order: 0,2 or cuda:0,cuda:2 or UUIDs; does not apply to "
+    "the cpu",
 };
 CORE_PARAM(visible_param);
 
