@@ -204,7 +204,7 @@ ctrt_status ctrt_device_get(ctrt_device **out, const char *name)
 ctrt_status device_cpu(ctrt_device **out)
 {
     ctrt_device *cpu = atomic_load_explicit(&the_cpu, memory_order_acquire);
-    if (unlikely(cpu == NULL || cpu->owner == 0)) {     /* ctrt_shutdown has closed it */
+    if (unlikely(cpu == NULL)) {
         const ctrt_device_spec spec = { CPU_TYPE, 0 };
         CTRT_TRY(device_open(&cpu, &spec));
         atomic_store_explicit(&the_cpu, cpu, memory_order_release);
