@@ -91,5 +91,6 @@ cat >core/code.c <<'END'
  * "sim" */
     f("other", "sharded");
 END
-check "names in code are detected" "$(named core >got; printf 'core/code.c cpu 1\ncore/code.c sharded 4\n' | diff - got)"
+check "names in code are detected" "$(named core >got
+    printf 'core/code.c cpu 1\ncore/code.c sharded 4\n' | diff - got)"
 finish

@@ -8,6 +8,7 @@
 #include "child.h"
 #include "ctrt/device.h"
 #include "ctrt/memory.h"
+#include "ctrt/ops.h"
 #include "device/visible.h"
 #include "folder.h"
 #include "log_kept.h"
@@ -451,6 +452,25 @@ TEST(test_fork_threads, "a fork while other threads are inside the library")
         for (int i = 0; i < 3; i++)
             pthread_join(workers[i], NULL);
     }
+}
+
+TEST(test_host_numbers, "a 0-dim tensor is an operand on every device if the host can read it: of any such backend")
+{
+    const char *both = FOLDER_OF("backend-fake", "backend-cpu", "memory-direct", "memory-caching");
+    for (int readable = 0; readable < 2; readable++)
+        IN_CHILD(folder_path(both, NULL), readable ? "CTRT_FAKE_HOST=1" : "CTRT_FAKE_HOST=0") {
+            CTRT_AUTO(tensor) number = NULL, x = NULL;
+            double value = 0;
+            ctrt_device *fake = get("fake:0");
+            OK(ctrt_from_data(&number, (float[]){ 3 }, 1, CTRT_SCALAR_SHAPE, CTRT_F32, fake),
+               ctrt_ones(&x, CTRT_SHAPE(1), CTRT_F32, get("cpu")));
+            if (readable) {
+                OK(ctrt_mul(&x, x, number), ctrt_item(&value, x));
+                CHECK_EQ(value, 3);
+            } else {
+                CHECK_FAILS(ctrt_mul(&x, x, number), CTRT_ERR_DEVICE, "operands are on different devices");
+            }
+        }
 }
 
 TEST_MAIN
