@@ -103,8 +103,8 @@ ctrt_status ctrt_tensor_require_grad(ctrt_tensor *tensor, bool require)
         return CTRT_OK;
     }
     if (made_by_op)
-        return ctrt_fail(CTRT_ERR_AUTOGRAD,
-                         "tensor_require_grad: the tensor is the result of %s, so it requires grad as long as its "
+        return fail_from(CTRT_ERR_AUTOGRAD, "tensor_require_grad",
+                         "the tensor is the result of %s, so it requires grad as long as its "
                          "operands do; ctrt_detach returns one without history",
                          made_by_op ? tensor->grad->node->class->name(tensor->grad->node) : "");
     tensor->flags &= ~(uint32_t)TENSOR_REQUIRES_GRAD;
@@ -149,17 +149,17 @@ ctrt_status ctrt_tensor_set_grad(ctrt_tensor *tensor, ctrt_tensor *grad)
         return CTRT_OK;
     }
     if (grad == tensor)
-        return ctrt_fail(CTRT_ERR_INVALID_ARGUMENT, "tensor_set_grad: a tensor can't be its own gradient");
+        return fail_from(CTRT_ERR_INVALID_ARGUMENT, "tensor_set_grad", "a tensor can't be its own gradient");
     char a[SHAPE_TEXT_BYTES], b[SHAPE_TEXT_BYTES];
     if (!shape_equal(grad->view.shape, grad->view.ndim, tensor->view.shape, tensor->view.ndim))
-        return ctrt_fail(CTRT_ERR_SHAPE, "tensor_set_grad: the gradient has shape %s, the tensor %s",
+        return fail_from(CTRT_ERR_SHAPE, "tensor_set_grad", "the gradient has shape %s, the tensor %s",
                          shape_text(a, grad->view.shape, grad->view.ndim),
                          shape_text(b, tensor->view.shape, tensor->view.ndim));
     if (tensor_dtype(grad) != tensor_dtype(tensor))
-        return ctrt_fail(CTRT_ERR_DTYPE, "tensor_set_grad: the gradient has dtype %s, the tensor %s",
+        return fail_from(CTRT_ERR_DTYPE, "tensor_set_grad", "the gradient has dtype %s, the tensor %s",
                          ctrt_dtype_name(tensor_dtype(grad)), ctrt_dtype_name(tensor_dtype(tensor)));
     if (grad->device != tensor->device)
-        return ctrt_fail(CTRT_ERR_DEVICE, "tensor_set_grad: the gradient is on %s, the tensor on %s",
+        return fail_from(CTRT_ERR_DEVICE, "tensor_set_grad", "the gradient is on %s, the tensor on %s",
                          grad->device->name, tensor->device->name);
     struct autograd_meta *meta = NULL;
     CTRT_TRY(autograd_meta_get(&meta, tensor));

@@ -52,7 +52,7 @@ ctrt_status ctrt_function_save(ctrt_function_context *context, ctrt_tensor *tens
     OP_CHECK("function_save", context);
     OP_CHECK("function_save", tensor);
     if (context->phase != IN_FORWARD)
-        return ctrt_fail(CTRT_ERR_STATE, "function_save: tensors can be saved only in forward");
+        return fail_from(CTRT_ERR_STATE, "function_save", "tensors can be saved only in forward");
     CTRT_TRY(ARRAY_RESERVE(context->kept, context->capacity, context->n_kept, "saving a tensor"));
     tensor_retain(tensor);
     scope_hold(tensor);
@@ -68,7 +68,7 @@ ctrt_status ctrt_function_saved(ctrt_tensor **borrowed, ctrt_function_context *c
     OP_CHECK("function_saved", borrowed);
     OP_CHECK("function_saved", context);
     if (index < 0 || index >= context->n_kept)
-        return ctrt_fail(CTRT_ERR_INVALID_ARGUMENT, "function_saved: %s saved %d tensors; there is no index %d",
+        return fail_from(CTRT_ERR_INVALID_ARGUMENT, "function_saved", "%s saved %d tensors; there is no index %d",
                          context->function->name, context->n_kept, index);
     struct kept *kept = &context->kept[index];
     if (tensor_version(kept->tensor) != kept->version)
@@ -293,8 +293,8 @@ static ctrt_status check_function(const ctrt_function *function, ctrt_tensor **o
     OP_CHECK("function_apply", function);
     OP_CHECK("function_apply", out);
     if (!CTRT_SLOT(function, name) || !CTRT_SLOT(function, forward) || !CTRT_SLOT(function, backward))
-        return ctrt_fail(CTRT_ERR_INVALID_ARGUMENT,
-                         "function_apply: the function has no %s (its size is %zu)",
+        return fail_from(CTRT_ERR_INVALID_ARGUMENT, "function_apply",
+                         "the function has no %s (its size is %zu)",
                          !CTRT_SLOT(function, name) ? "name" : !CTRT_SLOT(function, forward) ? "forward" : "backward",
                          function->size);
     const ctrt_dtype dtype = own_dtype(function);

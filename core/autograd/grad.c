@@ -30,27 +30,26 @@ static ctrt_status begin(struct grad_edge *root, ctrt_tensor **gradient, const c
     char a[SHAPE_TEXT_BYTES], b[SHAPE_TEXT_BYTES];
     CTRT_TRY(grad_refresh(tensor));
     if (!tensor_requires_grad(tensor))
-        return ctrt_fail(CTRT_ERR_AUTOGRAD,
-                         "%s: the tensor does not require grad and has no history, because none of its operands "
-                         "required grad (ctrt_tensor_require_grad) or it was made under ctrt_no_grad or by ctrt_detach",
-                         who);
+        return fail_from(CTRT_ERR_AUTOGRAD, who, "the tensor does not require grad and has no history, because none of "
+                         "its operands required grad (ctrt_tensor_require_grad) or it was made under ctrt_no_grad or "
+                         "by ctrt_detach");
     if (given == NULL) {
         if (tensor->view.numel != 1)
-            return ctrt_fail(CTRT_ERR_AUTOGRAD,
-                             "%s: the default gradient exists only for a tensor of one element, not for shape %s; "
-                             "reduce it (ctrt_sum, ctrt_mean) or pass a gradient", who,
+            return fail_from(CTRT_ERR_AUTOGRAD, who,
+                             "the default gradient exists only for a tensor of one element, not for shape %s; "
+                             "reduce it (ctrt_sum, ctrt_mean) or pass a gradient",
                              shape_text(a, tensor->view.shape, tensor->view.ndim));
         CTRT_TRY(ctrt_context(one_like(gradient, tensor), "%s", who));
     } else {
         if (!shape_equal(given->view.shape, given->view.ndim, tensor->view.shape, tensor->view.ndim))
-            return ctrt_fail(CTRT_ERR_SHAPE, "%s: the gradient has shape %s, the tensor %s", who,
+            return fail_from(CTRT_ERR_SHAPE, who, "the gradient has shape %s, the tensor %s",
                              shape_text(a, given->view.shape, given->view.ndim),
                              shape_text(b, tensor->view.shape, tensor->view.ndim));
         if (tensor_dtype(given) != tensor_dtype(tensor))
-            return ctrt_fail(CTRT_ERR_DTYPE, "%s: the gradient has dtype %s, the tensor %s", who,
+            return fail_from(CTRT_ERR_DTYPE, who, "the gradient has dtype %s, the tensor %s",
                              ctrt_dtype_name(tensor_dtype(given)), ctrt_dtype_name(tensor_dtype(tensor)));
         if (given->device != tensor->device)
-            return ctrt_fail(CTRT_ERR_DEVICE, "%s: the gradient is on %s, the tensor on %s", who, given->device->name,
+            return fail_from(CTRT_ERR_DEVICE, who, "the gradient is on %s, the tensor on %s", given->device->name,
                              tensor->device->name);
         tensor_retain(given);
         *gradient = given;
@@ -58,9 +57,9 @@ static ctrt_status begin(struct grad_edge *root, ctrt_tensor **gradient, const c
     *root = grad_edge_to(tensor);
     if (unlikely(root->to == NULL)) {
         ctrt_tensor_release(gradient);
-        return ctrt_fail(CTRT_ERR_AUTOGRAD,
-                         "%s: the tensor is a view that has no history, because it was made under ctrt_no_grad or "
-                         "before its base required grad", who);
+        return fail_from(CTRT_ERR_AUTOGRAD, who,
+                         "the tensor is a view that has no history, because it was made under ctrt_no_grad or "
+                         "before its base required grad");
     }
     return CTRT_OK;
 }
@@ -90,10 +89,10 @@ static ctrt_status captures_begin(struct engine_capture *captures, ctrt_tensor *
 {
     for (int i = 0; i < count; i++) {
         if (inputs[i] == NULL)
-            return ctrt_fail(CTRT_ERR_INVALID_ARGUMENT, "grad: inputs[%d] is NULL", i);
+            return fail_from(CTRT_ERR_INVALID_ARGUMENT, "grad", "inputs[%d] is NULL", i);
         CTRT_TRY(grad_refresh(inputs[i]));
         if (!tensor_requires_grad(inputs[i]))
-            return ctrt_fail(CTRT_ERR_AUTOGRAD, "grad: inputs[%d] does not require grad", i);
+            return fail_from(CTRT_ERR_AUTOGRAD, "grad", "inputs[%d] does not require grad", i);
         captures[i].at = grad_edge_to(inputs[i]);
     }
     return CTRT_OK;
@@ -106,7 +105,7 @@ ctrt_status ctrt_grad(ctrt_tensor **out, ctrt_tensor *output, ctrt_tensor *const
     OP_CHECK("grad", output);
     OP_CHECK("grad", inputs);
     if (count <= 0)
-        return ctrt_fail(CTRT_ERR_INVALID_ARGUMENT, "grad: %d inputs; at least one is required", count);
+        return fail_from(CTRT_ERR_INVALID_ARGUMENT, "grad", "%d inputs; at least one is required", count);
     struct engine_capture *captures = host_calloc((size_t)count * sizeof *captures);
     if (captures == NULL)
         return out_of_memory((size_t)count * sizeof *captures, "grad");
@@ -121,8 +120,8 @@ ctrt_status ctrt_grad(ctrt_tensor **out, ctrt_tensor *output, ctrt_tensor *const
         status = engine_run(&task);
     for (int i = 0; i < count && status == CTRT_OK && !allow_unused; i++)
         if (captures[i].grad == NULL)
-            status = ctrt_fail(CTRT_ERR_AUTOGRAD,
-                               "grad: output does not depend on inputs[%d] (or no gradient reaches it); with "
+            status = fail_from(CTRT_ERR_AUTOGRAD, "grad",
+                               "output does not depend on inputs[%d] (or no gradient reaches it); with "
                                "allow_unused its "
                                "gradient is NULL", i);
     for (int i = 0; i < count; i++) {

@@ -86,8 +86,8 @@ void graph_growth_check(struct grad_node *node)
 ctrt_status ctrt_autograd_set_growth_limit(int passes)
 {
     if (passes < 0 || passes == 1)
-        return ctrt_fail(CTRT_ERR_INVALID_ARGUMENT,
-                         "autograd_set_growth_limit: %d passes, expected 2 or more, or 0 for off", passes);
+        return fail_from(CTRT_ERR_INVALID_ARGUMENT, "autograd_set_growth_limit",
+                         "%d passes, expected 2 or more, or 0 for off", passes);
     atomic_store(&graph_growth_limit, (uint32_t)passes);
     atomic_store(&warned, false);
     return CTRT_OK;

@@ -140,7 +140,7 @@ ctrt_status ctrt_tensor_retain_grad(ctrt_tensor *tensor)
     OP_CHECK("tensor_retain_grad", tensor);
     CTRT_TRY(grad_refresh(tensor));
     if (!tensor_requires_grad(tensor))
-        return ctrt_fail(CTRT_ERR_AUTOGRAD, "tensor_retain_grad: the tensor does not require grad");
+        return fail_from(CTRT_ERR_AUTOGRAD, "tensor_retain_grad", "the tensor does not require grad");
     struct autograd_meta *meta = tensor->grad;
     if (meta->node == NULL)
         return CTRT_OK;                 /* a leaf always keeps its gradient */
@@ -329,8 +329,8 @@ ctrt_status ctrt_tensor_add_hook(ctrt_tensor *tensor, ctrt_grad_hook hook, void 
     OP_CHECK("tensor_add_hook", hook);
     CTRT_TRY(grad_refresh(tensor));
     if (!tensor_requires_grad(tensor))
-        return ctrt_fail(CTRT_ERR_AUTOGRAD,
-                         "tensor_add_hook: the tensor does not require grad, so it gets no gradient");
+        return fail_from(CTRT_ERR_AUTOGRAD, "tensor_add_hook",
+                         "the tensor does not require grad, so it gets no gradient");
     return add(tensor, hook, NULL, user, id);
 }
 
@@ -340,8 +340,8 @@ ctrt_status ctrt_tensor_add_accumulate_hook(ctrt_tensor *leaf, ctrt_accumulate_h
     OP_CHECK("tensor_add_accumulate_hook", hook);
     CTRT_TRY(grad_refresh(leaf));
     if (!tensor_requires_grad(leaf) || leaf->grad->node)
-        return ctrt_fail(CTRT_ERR_AUTOGRAD,
-                         "tensor_add_accumulate_hook: gradients accumulate only in leaves that require grad; this "
+        return fail_from(CTRT_ERR_AUTOGRAD, "tensor_add_accumulate_hook",
+                         "gradients accumulate only in leaves that require grad; this "
                          "tensor %s",
                          tensor_requires_grad(leaf) ? "is the result of an op" : "does not require grad");
     return add(leaf, NULL, hook, user, id);
@@ -363,6 +363,6 @@ ctrt_status ctrt_tensor_remove_hook(ctrt_tensor *tensor, uint64_t id)
         hook_release(hook);
     }
     lock_leave(&hooks_lock);
-    return hook ? CTRT_OK : ctrt_fail(CTRT_ERR_NOT_FOUND, "tensor_remove_hook: the tensor has no hook %llu",
+    return hook ? CTRT_OK : fail_from(CTRT_ERR_NOT_FOUND, "tensor_remove_hook", "the tensor has no hook %llu",
                                       (unsigned long long)id);
 }

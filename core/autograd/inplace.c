@@ -101,8 +101,8 @@ static ctrt_status strided_source(ctrt_tensor **source, const ctrt_tensor *resul
     geometry_of(&whole, of);
     CTRT_TRY(geometry_outside(&outside, &part, &whole));
     if (outside && meta->view_kind == VIEW_FUNCTION)
-        return ctrt_fail(CTRT_ERR_AUTOGRAD,
-                         "as_strided: the result has elements that the operand, a view %s, does not have, so their "
+        return fail_from(CTRT_ERR_AUTOGRAD, "as_strided",
+                         "the result has elements that the operand, a view %s, does not have, so their "
                          "gradient is unknown", view_origin[VIEW_FUNCTION]);
     if (outside)
         *source = meta->base;

@@ -110,7 +110,7 @@ ctrt_status op_node_save(struct op_node *node, ctrt_tensor *tensor, int position
 {
     if (unlikely(node->n_saved == NODE_SAVED)) {
         tensor_release(tensor);
-        return ctrt_fail(CTRT_ERR_INTERNAL, "%s: more than %d saved values", op_table[node->op].name, NODE_SAVED);
+        return fail_from(CTRT_ERR_INTERNAL, op_table[node->op].name, "more than %d saved values", NODE_SAVED);
     }
     struct saved *saved = &node->saved[node->n_saved++];
     scope_hold(tensor);

@@ -30,6 +30,14 @@ ctrt_status struct_check(const void *given, const char *who, const char *argumen
 ctrt_status struct_read(void *own, size_t bytes, const void *given, const char *who, const char *argument);
 ctrt_status struct_write(void *out, const void *own, size_t bytes, const char *who, const char *argument);
 
+/* status.c: errors that record which part of the message names the function that failed.
+ *
+ * fail_from is ctrt_fail with "WHO: " in front of the message. context_from is ctrt_context with WHO. error_rename
+ * replaces the recorded name, for functions that call another public function for their work; it adds WHO if no name is
+ * recorded, as for errors of plugins. What follows a space in WHO ("matmul (leading dimensions)") is not the name. */
+ctrt_status fail_from(ctrt_status status, const char *who, const char *format, ...) CTRT_PRINTF(3, 4);
+ctrt_status context_from(ctrt_status status, const char *who);
+ctrt_status error_rename(ctrt_status status, const char *who);
 /* Returns CTRT_ERR_INVALID_ARGUMENT with the message "FUNCTION: ARGUMENT is NULL". */
 ctrt_status fail_null(const char *function, const char *argument);
 

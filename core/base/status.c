@@ -10,6 +10,8 @@
 #define ERROR_BYTES 4096
 
 struct error_text {
+    size_t who;                         /* bytes at the beginning of `text` that name the function that failed; 0: not
+                                         * known */
     char text[ERROR_BYTES];
 };
 
@@ -20,7 +22,7 @@ static const struct { ctrt_status status; const char *name, *text; } texts[] = {
 };
 
 /* The message of threads for which no message buffer could be allocated. Never written to. */
-static struct error_text no_memory = { "out of memory (also for the details of this error)" };
+static struct error_text no_memory = { 0, "out of memory (also for the details of this error)" };
 
 const char *ctrt_status_string(ctrt_status status)
 {
@@ -73,8 +75,10 @@ static struct error_text *error_writable(void)
     if (thread_state.error == NULL || thread_state.error == &no_memory) {
         thread_register();
         struct error_text *fresh = malloc(sizeof *fresh);
-        if (fresh != NULL)
+        if (fresh != NULL) {
+            fresh->who = 0;
             fresh->text[0] = '\0';
+        }
         thread_state.error = fresh != NULL ? fresh : &no_memory;
         return fresh;
     }
@@ -88,21 +92,47 @@ static void mark_cut(char *text, int length)
         memcpy(text + ERROR_BYTES - 4, "...", 4);
 }
 
-ctrt_status ctrt_fail(ctrt_status status, const char *format, ...)
+/* Sets the message to `text`, which would have `length` bytes if it were not truncated. */
+static void error_set(struct error_text *error, size_t who, char *text, int length)
+{
+    mark_cut(text, length);
+    memcpy(error->text, text, strlen(text) + 1);
+    error->who = MIN(who, strlen(error->text));
+}
+
+/* `who` NULL: not known. */
+static ctrt_status fail_with(ctrt_status status, const char *who, const char *format, va_list arguments)
 {
     /* The message is formatted in a local buffer because the arguments may point into the current message. */
     char text[ERROR_BYTES];
-    va_list arguments;
-    va_start(arguments, format);
-    int length = format != NULL ? vsnprintf(text, sizeof text, format, arguments) : -1;
-    va_end(arguments);
+    int begin = who != NULL ? snprintf(text, sizeof text, "%s: ", who) : 0;
+    begin = MIN(begin, ERROR_BYTES - 1);
+    const size_t room = sizeof text - (size_t)begin;
+    int length = format != NULL ? vsnprintf(text + begin, room, format, arguments) : -1;
     struct error_text *error = error_writable();
     if (error == NULL)
         return status;
     if (length < 0)
-        length = snprintf(text, sizeof text, "%s", ctrt_status_string(status));
-    mark_cut(text, length);
-    memcpy(error->text, text, strlen(text) + 1);
+        length = snprintf(text + begin, room, "%s", ctrt_status_string(status));
+    error_set(error, who != NULL ? strcspn(who, " ") : 0, text, begin + length);
+    return status;
+}
+
+ctrt_status ctrt_fail(ctrt_status status, const char *format, ...)
+{
+    va_list arguments;
+    va_start(arguments, format);
+    fail_with(status, NULL, format, arguments);
+    va_end(arguments);
+    return status;
+}
+
+ctrt_status fail_from(ctrt_status status, const char *who, const char *format, ...)
+{
+    va_list arguments;
+    va_start(arguments, format);
+    fail_with(status, who, format, arguments);
+    va_end(arguments);
     return status;
 }
 
@@ -121,19 +151,43 @@ ctrt_status ctrt_context(ctrt_status status, const char *format, ...)
     if (length < 0)
         return status;
     length = MIN(length, ERROR_BYTES - 1);
-    /* Both a kernel and the op function that calls it add the op's name; do not add the same prefix twice. */
+    /* Both a kernel and the op function that calls it add the op's name; do not add the same prefix twice. Kernels are
+     * code of plugins, whose messages have the name in the text only. */
     if (strncmp(error->text, text, (size_t)length) == 0 && strncmp(error->text + length, ": ", 2) == 0)
         return status;
     int more = snprintf(text + length, sizeof text - (size_t)length, ": %s",
                         error->text[0] != '\0' ? error->text : ctrt_status_string(status));
-    mark_cut(text, length + more);
-    memcpy(error->text, text, strlen(text) + 1);
+    error_set(error, 0, text, length + more);
+    return status;
+}
+
+ctrt_status context_from(ctrt_status status, const char *who)
+{
+    if (likely(status == CTRT_OK))
+        return CTRT_OK;
+    ctrt_context(status, "%s", who);
+    struct error_text *error = error_writable();
+    if (error != NULL)
+        error->who = strcspn(who, " ");
+    return status;
+}
+
+ctrt_status error_rename(ctrt_status status, const char *who)
+{
+    if (likely(status == CTRT_OK))
+        return CTRT_OK;
+    struct error_text *error = error_writable();
+    if (error == NULL || error->who == 0)
+        return context_from(status, who);
+    char text[ERROR_BYTES];
+    int length = snprintf(text, sizeof text, "%s%s", who, error->text + error->who);
+    error_set(error, strcspn(who, " "), text, length);
     return status;
 }
 
 ctrt_status fail_null(const char *function, const char *argument)
 {
-    return ctrt_fail(CTRT_ERR_INVALID_ARGUMENT, "%s: %s is NULL", function, argument);
+    return fail_from(CTRT_ERR_INVALID_ARGUMENT, function, "%s is NULL", argument);
 }
 
 __attribute__((constructor)) static void error_start(void)

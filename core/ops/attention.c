@@ -16,9 +16,8 @@ static ctrt_status check_attention(ctrt_tensor *q, ctrt_tensor *k, ctrt_tensor *
     if (x->ndim >= 2 && y->ndim >= 2 && z->ndim >= 2 && x->shape[x->ndim - 1] == y->shape[y->ndim - 1]
         && y->shape[y->ndim - 2] == z->shape[z->ndim - 2])
         return op_require_floating(who, "q", q);
-    return ctrt_fail(CTRT_ERR_SHAPE,
-                     "%s: shapes %s, %s and %s of q, k and v do not match; expected [.., L, E], [.., S, E], [.., S, V]",
-                     who, shape_text(a, x->shape, x->ndim), shape_text(b, y->shape, y->ndim),
+    return fail_from(CTRT_ERR_SHAPE, who, "shapes %s, %s and %s of q, k and v do not match; expected [.., L, E], [.., "
+                     "S, E], [.., S, V]", shape_text(a, x->shape, x->ndim), shape_text(b, y->shape, y->ndim),
                      shape_text(c, z->shape, z->ndim));
 }
 
@@ -392,7 +391,7 @@ ctrt_status ctrt_scaled_dot_product_attention(ctrt_tensor **out, ctrt_tensor *q,
     struct sizes s;
     if (mask == NULL && o.dropout_p == 0 && alike(qkv) && find_sizes(&s, &q->view, &k->view, &v->view)
         && forward_available(tensor_dtype(q), q->device, &s, &attributes))
-        return op_error_context(fused(out, qkv, &s, &attributes), who);
+        return error_rename(fused(out, qkv, &s, &attributes), who);
 
-    return op_error_context(composed(out, qkv, mask, o.dropout_p, o.causal, scale), who);
+    return error_rename(composed(out, qkv, mask, o.dropout_p, o.causal, scale), who);
 }

@@ -143,10 +143,11 @@ ctrt_status ctrt_autocast_push(const char *device_type, const ctrt_autocast_opti
     CTRT_TRY(ctrt_context(type_name(&name, device_type), "autocast_push"));
     const ctrt_dtype dtype = o.dtype != CTRT_DTYPE_DEFAULT ? o.dtype : default_dtype(name);
     if (dtype != CTRT_F16 && dtype != CTRT_BF16)
-        return ctrt_fail(CTRT_ERR_DTYPE, "autocast_push: dtype is %s, expected f16 or bf16", ctrt_dtype_name(dtype));
+        return fail_from(CTRT_ERR_DTYPE, "autocast_push", "dtype is %s, expected f16 or bf16", ctrt_dtype_name(dtype));
     const struct ctrt_autocast_settings *around = ctrt_autocast_state();
     if (find_type(around, name) == NULL && around != NULL && around->count == MAX_TYPES)
-        return ctrt_fail(CTRT_ERR_NOT_SUPPORTED, "autocast_push: regions for more than %d types of devices", MAX_TYPES);
+        return fail_from(CTRT_ERR_NOT_SUPPORTED, "autocast_push", "regions for more than %d types of devices",
+                         MAX_TYPES);
     CTRT_TRY(ctrt_autocast_push_state(around));
     struct ctrt_autocast_settings *settings = &thread_state.autocast->settings;
     struct autocast_type *type = (struct autocast_type *)find_type(settings, name);
@@ -337,7 +338,7 @@ ctrt_status autocast_convert(struct autocast_operands *out, enum op op, ctrt_ten
     if (status != CTRT_OK) {
         for (int i = 0; i < count; i++)
             tensor_release(out->tensor[i]);
-        return ctrt_context(status, "%s", op_table[op].name);
+        return context_from(status, op_table[op].name);
     }
     out->converted = true;
     out->region = autocast_pause();

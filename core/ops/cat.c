@@ -15,10 +15,10 @@ static ctrt_status operands_check(const char *who, ctrt_tensor *const *tensors, 
 {
     OP_CHECK(who, tensors);
     if (unlikely(count <= 0))
-        return ctrt_fail(CTRT_ERR_INVALID_ARGUMENT, "%s: a list of %d tensors; expected at least one", who, count);
+        return fail_from(CTRT_ERR_INVALID_ARGUMENT, who, "a list of %d tensors; expected at least one", count);
     for (int i = 0; i < count; i++)
         if (unlikely(tensors[i] == NULL))
-            return ctrt_fail(CTRT_ERR_INVALID_ARGUMENT, "%s: tensor %d of %d is NULL", who, i, count);
+            return fail_from(CTRT_ERR_INVALID_ARGUMENT, who, "tensor %d of %d is NULL", i, count);
     return CTRT_OK;
 }
 
@@ -38,12 +38,12 @@ static ctrt_status shape_of_result(int64_t *shape, int *dim, ctrt_tensor *const 
             fits = d == *dim || view->shape[d] == shape[d];
         if (unlikely(!fits)) {
             char a[SHAPE_TEXT_BYTES], b[SHAPE_TEXT_BYTES];
-            return ctrt_fail(CTRT_ERR_SHAPE,
-                             "cat: tensor %d has shape %s, which differs from %s in more than dimension %d", i,
+            return fail_from(CTRT_ERR_SHAPE, "cat",
+                             "tensor %d has shape %s, which differs from %s in more than dimension %d", i,
                              shape_text(a, view->shape, view->ndim), shape_text(b, first->view.shape, ndim), *dim);
         }
         if (unlikely(__builtin_add_overflow(shape[*dim], view->shape[*dim], &shape[*dim])))
-            return ctrt_fail(CTRT_ERR_OVERFLOW, "cat: more than 2^63 elements along dimension %d", *dim);
+            return fail_from(CTRT_ERR_OVERFLOW, "cat", "more than 2^63 elements along dimension %d", *dim);
     }
     return CTRT_OK;
 }
@@ -85,7 +85,7 @@ static ctrt_status cat(ctrt_tensor **out, ctrt_tensor *const *tensors, int count
     const ctrt_tensor *first = tensors[0];
     for (int i = 0; i < count; i++) {
         if (unlikely(tensors[i]->view.ndim == 0))
-            return ctrt_fail(CTRT_ERR_SHAPE, "cat: tensor %d of %d has no dimension; ctrt_stack joins such tensors",
+            return fail_from(CTRT_ERR_SHAPE, "cat", "tensor %d of %d has no dimension; ctrt_stack joins such tensors",
                              i, count);
         if (skipped(first))
             first = tensors[i];
@@ -125,8 +125,8 @@ ctrt_status ctrt_stack(ctrt_tensor **out, ctrt_tensor *const *tensors, int count
         const ctrt_view *view = &tensors[i]->view;
         if (unlikely(!shape_equal(view->shape, view->ndim, first->shape, first->ndim))) {
             char a[SHAPE_TEXT_BYTES], b[SHAPE_TEXT_BYTES];
-            return ctrt_fail(CTRT_ERR_SHAPE,
-                             "stack: tensors must have the same shape, but tensor 1 has %s and tensor %d has %s",
+            return fail_from(CTRT_ERR_SHAPE, "stack",
+                             "tensors must have the same shape, but tensor 1 has %s and tensor %d has %s",
                              shape_text(a, first->shape, first->ndim), i + 1, shape_text(b, view->shape, view->ndim));
         }
     }

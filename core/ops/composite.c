@@ -14,11 +14,11 @@ ctrt_status ctrt_mse_loss(ctrt_tensor **out, ctrt_tensor *x, ctrt_tensor *target
     OP_AUTOCAST_2(OP_cross_entropy, x, target);          /* all losses have the same policy */
     char a[SHAPE_TEXT_BYTES], b[SHAPE_TEXT_BYTES];
     if (!shape_equal(x->view.shape, x->view.ndim, target->view.shape, target->view.ndim))
-        return ctrt_fail(CTRT_ERR_SHAPE, "mse_loss: x has shape %s, target %s; they must be equal",
+        return fail_from(CTRT_ERR_SHAPE, "mse_loss", "x has shape %s, target %s; they must be equal",
                          shape_text(a, x->view.shape, x->view.ndim),
                          shape_text(b, target->view.shape, target->view.ndim));
     if ((unsigned)reduction > CTRT_REDUCE_NONE)
-        return ctrt_fail(CTRT_ERR_INVALID_ARGUMENT, "mse_loss: %d is not a ctrt_reduction", (int)reduction);
+        return fail_from(CTRT_ERR_INVALID_ARGUMENT, "mse_loss", "%d is not a ctrt_reduction", (int)reduction);
     ctrt_tensor *difference = NULL;
     ctrt_status status = ctrt_sub(&difference, x, target);
     if (status == CTRT_OK)
@@ -30,7 +30,7 @@ ctrt_status ctrt_mse_loss(ctrt_tensor **out, ctrt_tensor *x, ctrt_tensor *target
     if (status == CTRT_OK)
         ctrt_tensor_assign(out, difference);
     tensor_release(difference);
-    return op_error_context(status, "mse_loss");
+    return error_rename(status, "mse_loss");
 }
 
 /* ---- fractions ---- */
@@ -98,7 +98,7 @@ ctrt_status ctrt_loss_fraction(ctrt_tensor **out, ctrt_tensor *sum, ctrt_tensor 
     OP_CHECK("loss_fraction", sum);
     CTRT_TRY(op_require_floating("loss_fraction", "sum", sum));
     if (sum->view.numel != 1 || (weight != NULL && weight->view.numel != 1))
-        return ctrt_fail(CTRT_ERR_SHAPE, "loss_fraction: %s has %lld elements, expected 1; sum over all dimensions",
+        return fail_from(CTRT_ERR_SHAPE, "loss_fraction", "%s has %lld elements, expected 1; sum over all dimensions",
                          sum->view.numel != 1 ? "sum" : "weight",
                          (long long)(sum->view.numel != 1 ? sum : weight)->view.numel);
     if (weight == NULL) {
@@ -106,10 +106,10 @@ ctrt_status ctrt_loss_fraction(ctrt_tensor **out, ctrt_tensor *sum, ctrt_tensor 
         return CTRT_OK;
     }
     if (weight->device != sum->device)
-        return ctrt_fail(CTRT_ERR_DEVICE, "loss_fraction: sum is on %s, weight on %s; move one with ctrt_to_device",
+        return fail_from(CTRT_ERR_DEVICE, "loss_fraction", "sum is on %s, weight on %s; move one with ctrt_to_device",
                          sum->device->name, weight->device->name);
     if (ctrt_grad_enabled() && tensor_requires_grad(weight))
-        return ctrt_fail(CTRT_ERR_AUTOGRAD, "loss_fraction: weight requires grad, but no gradient flows to it; compute "
-                         "it in a block of ctrt_no_grad, or detach it");
+        return fail_from(CTRT_ERR_AUTOGRAD, "loss_fraction", "weight requires grad, but no gradient flows to it; "
+                         "compute it in a block of ctrt_no_grad, or detach it");
     return ctrt_context(loss_fraction(out, sum, weight, weight, autograd_sum_terms(sum), false), "loss_fraction");
 }

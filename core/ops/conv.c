@@ -28,7 +28,7 @@ static ctrt_status read_options(ctrt_conv_attributes *out, const ctrt_conv2d_opt
     CTRT_TRY(op_check_window("conv2d", "padding", options->padding, 0));
     CTRT_TRY(op_check_window("conv2d", "dilation", options->dilation, 0));
     if (options->groups < 0)
-        return ctrt_fail(CTRT_ERR_INVALID_ARGUMENT, "conv2d: groups is %lld, expected at least 1",
+        return fail_from(CTRT_ERR_INVALID_ARGUMENT, "conv2d", "groups is %lld, expected at least 1",
                          (long long)options->groups);
     for (int i = 0; i < 2; i++) {
         if (options->stride[i])
@@ -59,29 +59,29 @@ static ctrt_status conv_shape(int64_t *shape, const ctrt_tensor *x, const ctrt_t
     char s[SHAPE_TEXT_BYTES], t[SHAPE_TEXT_BYTES];
     const ctrt_view *in = &x->view, *w = &weight->view;
     if (in->ndim != 4 || w->ndim != 4)
-        return ctrt_fail(CTRT_ERR_SHAPE,
-                         "conv2d: x has shape %s and weight %s, expected [N, C, H, W] and [O, C/groups, kh, kw]",
+        return fail_from(CTRT_ERR_SHAPE, "conv2d",
+                         "x has shape %s and weight %s, expected [N, C, H, W] and [O, C/groups, kh, kw]",
                          shape_text(s, in->shape, in->ndim), shape_text(t, w->shape, w->ndim));
     int64_t channels;
     if (__builtin_mul_overflow(w->shape[1], a->groups, &channels) || in->shape[1] != channels
         || w->shape[0] % a->groups != 0)
-        return ctrt_fail(CTRT_ERR_SHAPE,
-                         "conv2d: x of shape %s, weight of shape %s and %lld groups do not match: x needs groups * "
+        return fail_from(CTRT_ERR_SHAPE, "conv2d",
+                         "x of shape %s, weight of shape %s and %lld groups do not match: x needs groups * "
                          "C/groups channels, and the output channels of weight must be a multiple of groups",
                          shape_text(s, in->shape, 4), shape_text(t, w->shape, 4), (long long)a->groups);
     if (bias != NULL && (bias->view.ndim != 1 || bias->view.shape[0] != w->shape[0]))
-        return ctrt_fail(CTRT_ERR_SHAPE, "conv2d: bias has shape %s, expected [%lld]",
+        return fail_from(CTRT_ERR_SHAPE, "conv2d", "bias has shape %s, expected [%lld]",
                          shape_text(s, bias->view.shape, bias->view.ndim), (long long)w->shape[0]);
     shape[0] = in->shape[0];
     shape[1] = w->shape[0];
     for (int i = 0; i < 2; i++) {
         if (w->shape[2 + i] < 1)
-            return ctrt_fail(CTRT_ERR_SHAPE, "conv2d: weight of shape %s has an empty kernel",
+            return fail_from(CTRT_ERR_SHAPE, "conv2d", "weight of shape %s has an empty kernel",
                              shape_text(t, w->shape, 4));
         shape[2 + i] = output_side(in->shape[2 + i], w->shape[2 + i], a->stride[i], a->padding[i], a->dilation[i]);
         if (shape[2 + i] < 1)
-            return ctrt_fail(CTRT_ERR_SHAPE,
-                             "conv2d: the kernel of weight %s (stride, padding, dilation %lld, %lld, %lld) is larger "
+            return fail_from(CTRT_ERR_SHAPE, "conv2d",
+                             "the kernel of weight %s (stride, padding, dilation %lld, %lld, %lld) is larger "
                              "than x %s",
                              shape_text(t, w->shape, 4), (long long)a->stride[i], (long long)a->padding[i],
                              (long long)a->dilation[i],
@@ -100,11 +100,11 @@ static ctrt_status check_operands(ctrt_tensor *x, ctrt_tensor *weight, ctrt_tens
         if (tensors[i] == NULL)
             continue;
         if (tensor_dtype(tensors[i]) != tensor_dtype(x))
-            return ctrt_fail(CTRT_ERR_DTYPE, "conv2d: x has dtype %s, %s has %s; cast one with ctrt_to_dtype",
+            return fail_from(CTRT_ERR_DTYPE, "conv2d", "x has dtype %s, %s has %s; cast one with ctrt_to_dtype",
                              ctrt_dtype_name(tensor_dtype(x)), i == 1 ? "weight" : "bias",
                              ctrt_dtype_name(tensor_dtype(tensors[i])));
         if (tensors[i]->device != x->device)
-            return ctrt_fail(CTRT_ERR_DEVICE, "conv2d: x is on %s, %s on %s; move one with ctrt_to_device",
+            return fail_from(CTRT_ERR_DEVICE, "conv2d", "x is on %s, %s on %s; move one with ctrt_to_device",
                              x->device->name, i == 1 ? "weight" : "bias", tensors[i]->device->name);
     }
     return op_common_device(&device, "conv2d", tensors, 3);

@@ -30,7 +30,7 @@ static ctrt_status copied(ctrt_tensor **out, enum op op, ctrt_tensor *x, ctrt_dt
 {
     OP_SCOPE(op);
     ctrt_tensor *result = NULL;
-    CTRT_TRY(ctrt_context(new_for_copy(&result, x, dtype, device, format), "%s", op_table[op].name));
+    CTRT_TRY(context_from(new_for_copy(&result, x, dtype, device, format), op_table[op].name));
     ctrt_status status = kernel_copy(&result->view, device, &x->view, x->device);
     return op_finish(status, out, op, &result, 1, &x, 1, NULL);
 }
@@ -65,10 +65,10 @@ ctrt_status ctrt_to_non_blocking(ctrt_tensor **out, ctrt_tensor *tensor, ctrt_de
 static ctrt_status format_check(const char *who, ctrt_memory_format format, const ctrt_tensor *x)
 {
     if (unlikely((unsigned)format > CTRT_CHANNELS_LAST))
-        return ctrt_fail(CTRT_ERR_INVALID_ARGUMENT, "%s: %d is not a memory format", who, (int)format);
+        return fail_from(CTRT_ERR_INVALID_ARGUMENT, who, "%d is not a memory format", (int)format);
     if (unlikely(format == CTRT_CHANNELS_LAST && x->view.ndim != 4)) {
         char text[SHAPE_TEXT_BYTES];
-        return ctrt_fail(CTRT_ERR_SHAPE, "%s: the channels-last format needs 4 dimensions, not shape %s", who,
+        return fail_from(CTRT_ERR_SHAPE, who, "the channels-last format needs 4 dimensions, not shape %s",
                          shape_text(text, x->view.shape, x->view.ndim));
     }
     return CTRT_OK;
@@ -86,8 +86,8 @@ ctrt_status ctrt_contiguous(ctrt_tensor **out, ctrt_tensor *tensor, ctrt_memory_
     OP_CHECK("contiguous", tensor);
     CTRT_TRY(format_check("contiguous", format, tensor));
     if (unlikely(format == CTRT_PRESERVE_FORMAT))
-        return ctrt_fail(CTRT_ERR_INVALID_ARGUMENT,
-                         "contiguous: name a format, CTRT_CONTIGUOUS_FORMAT or CTRT_CHANNELS_LAST");
+        return fail_from(CTRT_ERR_INVALID_ARGUMENT, "contiguous",
+                         "name a format, CTRT_CONTIGUOUS_FORMAT or CTRT_CHANNELS_LAST");
     if (has_format(tensor, format)) {
         ctrt_tensor_assign(out, tensor);
         return CTRT_OK;
@@ -191,7 +191,7 @@ static ctrt_status copy_into(const char *who, ctrt_tensor *self, ctrt_tensor *so
                              source->view.ndim));
     if (unlikely(!shape_equal(shape, ndim, self->view.shape, self->view.ndim))) {
         char to[SHAPE_TEXT_BYTES], from[SHAPE_TEXT_BYTES];
-        return ctrt_fail(CTRT_ERR_SHAPE, "%s: a source of shape %s does not broadcast to self's shape %s", who,
+        return fail_from(CTRT_ERR_SHAPE, who, "a source of shape %s does not broadcast to self's shape %s",
                          shape_text(from, source->view.shape, source->view.ndim),
                          shape_text(to, self->view.shape, self->view.ndim));
     }
@@ -202,13 +202,13 @@ static ctrt_status copy_into(const char *who, ctrt_tensor *self, ctrt_tensor *so
     struct inplace_token token = { NULL };
     const bool grad = dtype_floating(tensor_dtype(self)) && op_needs_grad(inputs, 2);
     if (grad)
-        CTRT_TRY(ctrt_context(autograd_inplace_begin(&token, OP_copy, self, inputs, 2, NULL), "%s", who));
+        CTRT_TRY(context_from(autograd_inplace_begin(&token, OP_copy, self, inputs, 2, NULL), who));
     ctrt_status status = write_elements(self, &from, source, asynchronous);
     if (grad)
         status = autograd_inplace_end(&token, self, status);
     else
         tensor_bump_version(self);
-    return ctrt_context(status, "%s", who);
+    return context_from(status, who);
 }
 
 ctrt_status ctrt_copy_(ctrt_tensor *self, ctrt_tensor *source)
@@ -232,13 +232,13 @@ static ctrt_status filled(const char *who, ctrt_tensor *self, ctrt_scalar value)
     struct inplace_token token = { NULL };
     const bool grad = op_needs_grad(&self, 1);
     if (grad)
-        CTRT_TRY(ctrt_context(autograd_inplace_begin(&token, OP_fill, self, &self, 1, NULL), "%s", who));
+        CTRT_TRY(context_from(autograd_inplace_begin(&token, OP_fill, self, &self, 1, NULL), who));
     ctrt_status status = kernel_fill(&self->view, self->device, value);
     if (grad)
         status = autograd_inplace_end(&token, self, status);
     else
         tensor_bump_version(self);
-    return ctrt_context(status, "%s", who);
+    return context_from(status, who);
 }
 
 ctrt_status ctrt_fill_(ctrt_tensor *self, ctrt_scalar value)
@@ -261,7 +261,7 @@ static ctrt_status element_read(ctrt_scalar *out, const char *who, ctrt_tensor *
     OP_CHECK(who, tensor);
     if (unlikely(tensor->view.numel != 1)) {
         char text[SHAPE_TEXT_BYTES];
-        return ctrt_fail(CTRT_ERR_SHAPE, "%s: expected a tensor of one element, got %lld elements of shape %s", who,
+        return fail_from(CTRT_ERR_SHAPE, who, "expected a tensor of one element, got %lld elements of shape %s",
                          (long long)tensor->view.numel, shape_text(text, tensor->view.shape, tensor->view.ndim));
     }
     ctrt_device *device = tensor->device;
@@ -274,10 +274,10 @@ static ctrt_status element_read(ctrt_scalar *out, const char *who, ctrt_tensor *
         ctrt_view here = tensor->view;
         here.owner = NULL;
         here.data = element;
-        CTRT_TRY(ctrt_context(kernel_copy(&here, cpu, &tensor->view, device), "%s", who));
+        CTRT_TRY(context_from(kernel_copy(&here, cpu, &tensor->view, device), who));
         at = element;
     } else if (unlikely(tensor->view.flags & CTRT_VIEW_PINNED)) {
-        CTRT_TRY(ctrt_context(hazard_host(&tensor->view, false), "%s", who));
+        CTRT_TRY(context_from(hazard_host(&tensor->view, false), who));
     }
     *out = dtype_load(at, dtype);
     return CTRT_OK;
@@ -302,7 +302,7 @@ ctrt_status ctrt_item_int(int64_t *out, ctrt_tensor *tensor)
         return CTRT_OK;
     }
     if (unlikely(!(value.f >= -0x1p63 && value.f < 0x1p63)))
-        return ctrt_fail(CTRT_ERR_OVERFLOW, "item_int: %g is not a 64-bit integer", value.f);
+        return fail_from(CTRT_ERR_OVERFLOW, "item_int", "%g is not a 64-bit integer", value.f);
     *out = (int64_t)value.f;
     return CTRT_OK;
 }
@@ -333,8 +333,8 @@ ctrt_status ctrt_to_host(void *buffer, size_t bytes, ctrt_tensor *tensor, ctrt_d
     size_t wanted;
     if (unlikely(__builtin_mul_overflow((size_t)tensor->view.numel, dtype_bytes(dtype), &wanted) || bytes < wanted)) {
         char text[SHAPE_TEXT_BYTES];
-        return ctrt_fail(CTRT_ERR_INVALID_ARGUMENT,
-                         "to_host: the buffer has %zu bytes; shape %s as %s needs %lld elements of %zu bytes", bytes,
+        return fail_from(CTRT_ERR_INVALID_ARGUMENT, "to_host",
+                         "the buffer has %zu bytes; shape %s as %s needs %lld elements of %zu bytes", bytes,
                          shape_text(text, tensor->view.shape, tensor->view.ndim), ctrt_dtype_name(dtype),
                          (long long)tensor->view.numel, dtype_bytes(dtype));
     }
@@ -366,7 +366,7 @@ ctrt_status ctrt_from_host_(ctrt_tensor *tensor, const void *buffer, int64_t num
     CTRT_TRY(inplace_check("from_host_", tensor));
     if (unlikely(numel != tensor->view.numel)) {
         char text[SHAPE_TEXT_BYTES];
-        return ctrt_fail(CTRT_ERR_SHAPE, "from_host_: %lld values for a tensor of %lld elements, shape %s",
+        return fail_from(CTRT_ERR_SHAPE, "from_host_", "%lld values for a tensor of %lld elements, shape %s",
                          (long long)numel, (long long)tensor->view.numel,
                          shape_text(text, tensor->view.shape, tensor->view.ndim));
     }

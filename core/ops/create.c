@@ -11,7 +11,7 @@ static ctrt_status finish(ctrt_status status, const char *who, ctrt_tensor **out
 {
     if (unlikely(status != CTRT_OK)) {
         tensor_release(fresh);
-        return ctrt_context(status, "%s", who);
+        return context_from(status, who);
     }
     tensor_move(out, fresh);
     return CTRT_OK;
@@ -68,12 +68,12 @@ static ctrt_status arange_count(int64_t *count, ctrt_scalar start, ctrt_scalar e
 {
     const double first = as_double(start), last = as_double(end), by = as_double(step);
     if (unlikely(!isfinite(first) || !isfinite(last) || !isfinite(by)))
-        return ctrt_fail(CTRT_ERR_INVALID_ARGUMENT, "arange: start %g, end %g, step %g; all must be finite", first,
+        return fail_from(CTRT_ERR_INVALID_ARGUMENT, "arange", "start %g, end %g, step %g; all must be finite", first,
                          last, by);
     if (unlikely(by == 0))
-        return ctrt_fail(CTRT_ERR_INVALID_ARGUMENT, "arange: the step is 0");
+        return fail_from(CTRT_ERR_INVALID_ARGUMENT, "arange", "the step is 0");
     if (unlikely(integers ? (step.i > 0 ? start.i > end.i : start.i < end.i) : by > 0 ? first > last : first < last))
-        return ctrt_fail(CTRT_ERR_INVALID_ARGUMENT, "arange: a step of %g does not lead from %g to %g", by, first,
+        return fail_from(CTRT_ERR_INVALID_ARGUMENT, "arange", "a step of %g does not lead from %g to %g", by, first,
                          last);
     if (integers) {
         /* The distance is unsigned, so it cannot overflow. */
@@ -85,7 +85,7 @@ static ctrt_status arange_count(int64_t *count, ctrt_scalar start, ctrt_scalar e
     }
     const double n = ceil((last - first) / by);
     if (unlikely(!(n < 0x1p62)))
-        return ctrt_fail(CTRT_ERR_OVERFLOW, "arange: %g elements from %g to %g by %g are too many", n,
+        return fail_from(CTRT_ERR_OVERFLOW, "arange", "%g elements from %g to %g by %g are too many", n,
                          first, last, by);
     *count = (int64_t)n;
     return CTRT_OK;
@@ -109,7 +109,7 @@ ctrt_status ctrt_arange(ctrt_tensor **out, ctrt_scalar start, ctrt_scalar end, c
         dtype = CTRT_I64;
     CTRT_TRY(dtype_resolve_on(&dtype, "arange", dtype, device));
     if (unlikely(dtype == CTRT_BOOL))
-        return ctrt_fail(CTRT_ERR_DTYPE, "arange: not defined for bool");
+        return fail_from(CTRT_ERR_DTYPE, "arange", "not defined for bool");
     CTRT_TRY(dtype_check_scalar("arange", dtype, start));
     CTRT_TRY(dtype_check_scalar("arange", dtype, step));
 
@@ -157,7 +157,7 @@ static ctrt_status values_into(ctrt_tensor *fresh, const char *who, const void *
 {
     if (unlikely(numel != fresh->view.numel)) {
         char text[SHAPE_TEXT_BYTES];
-        return ctrt_fail(CTRT_ERR_SHAPE, "%s: %lld values for a tensor of %lld elements, shape %s", who,
+        return fail_from(CTRT_ERR_SHAPE, who, "%lld values for a tensor of %lld elements, shape %s",
                          (long long)numel, (long long)fresh->view.numel,
                          shape_text(text, fresh->view.shape, fresh->view.ndim));
     }
@@ -170,7 +170,7 @@ static ctrt_status created_from(ctrt_tensor **out, const char *who, const void *
     ctrt_tensor *fresh = NULL;
     OP_CHECK(who, out);
     if (unlikely(numel < 0))
-        return ctrt_fail(CTRT_ERR_INVALID_ARGUMENT, "%s: %lld values", who, (long long)numel);
+        return fail_from(CTRT_ERR_INVALID_ARGUMENT, who, "%lld values", (long long)numel);
     if (numel > 0)
         OP_CHECK(who, data);
     CTRT_TRY(create_empty(&fresh, who, shape, dtype, device));

@@ -529,7 +529,7 @@ ctrt_status ctrt_op_name(const char **out, size_t index)
     if (out == NULL)
         return fail_null("op_name", "out");
     if (index >= OP_COUNT)
-        return ctrt_fail(CTRT_ERR_NOT_FOUND, "op_name: there are %d ops", OP_COUNT);
+        return fail_from(CTRT_ERR_NOT_FOUND, "op_name", "there are %d ops", OP_COUNT);
     *out = op_table[index].name;
     return CTRT_OK;
 }

@@ -22,7 +22,7 @@ enum {
 ctrt_status elementwise_check_bool(enum op op, ctrt_dtype dtype)
 {
     if (dtype == CTRT_BOOL && op_table[op].dtypes == DTYPES_NUMBERS)
-        return ctrt_fail(CTRT_ERR_DTYPE, "%s: not defined for bool; cast with ctrt_to_dtype", op_table[op].name);
+        return fail_from(CTRT_ERR_DTYPE, op_table[op].name, "not defined for bool; cast with ctrt_to_dtype");
     return CTRT_OK;
 }
 
@@ -149,7 +149,7 @@ static ctrt_status unary(ctrt_tensor **out, enum op op, int promotion, ctrt_tens
     CTRT_TRY(elementwise_check_bool(op, compute));
     ctrt_tensor *y = NULL, *cast = x;
     if (unlikely(compute != tensor_dtype(x)))
-        CTRT_TRY(ctrt_context(op_operand(&cast, x, compute, x->device, false), "%s", op_table[op].name));
+        CTRT_TRY(context_from(op_operand(&cast, x, compute, x->device, false), op_table[op].name));
     ctrt_status status = tensor_new_like(&y, x, result_dtype(promotion, compute));
     if (likely(status == CTRT_OK)) {
         const ctrt_view *in = &cast->view, *result = &y->view;
@@ -197,7 +197,7 @@ static ctrt_status clamp(const char *name, ctrt_tensor **out, ctrt_tensor *x, co
     if (status == CTRT_OK)
         status = unary(out, OP_clamp, RULE_clamp, cast, &kernel, &graph);
     tensor_release(cast);
-    return op_error_context(status, name);
+    return error_rename(status, name);
 }
 
 ctrt_status ctrt_clamp(ctrt_tensor **out, ctrt_tensor *x, ctrt_scalar lo, ctrt_scalar hi)
@@ -253,9 +253,9 @@ static __attribute__((noinline)) ctrt_status binary_general(ctrt_tensor **out, e
     struct operand operands[2];
     ctrt_tensor *y = NULL;
     ctrt_dtype work;
-    CTRT_TRY(ctrt_context(operands_dtype(&work, op, tensors, 2, compute), "%s", who));
+    CTRT_TRY(context_from(operands_dtype(&work, op, tensors, 2, compute), who));
     const ctrt_dtype dtypes[2] = { work, work };
-    CTRT_TRY(ctrt_context(operands_prepare(operands, tensors, dtypes, 2, device, shape, ndim), "%s", who));
+    CTRT_TRY(context_from(operands_prepare(operands, tensors, dtypes, 2, device, shape, ndim), who));
     ctrt_status status = elementwise_result(&y, tensors, 2, shape, ndim, result_dtype(promotion, work), device);
     if (status == CTRT_OK) {
         const ctrt_view *in[2] = { operands[0].view, operands[1].view }, *result = &y->view;
@@ -285,7 +285,7 @@ static inline __attribute__((always_inline)) ctrt_status binary(ctrt_tensor **ou
     ctrt_tensor *y = NULL;
     ctrt_status status = tensor_new_like(&y, a, result_dtype(promotion, dtype));
     if (unlikely(status != CTRT_OK))
-        return ctrt_context(status, "%s", op_table[op].name);
+        return context_from(status, op_table[op].name);
     const ctrt_view *in[2] = { &a->view, &b->view }, *result = &y->view;
     status = dispatch_run(entry, a->device, in, 2, &result, 1, NULL);
     if (likely(status == CTRT_OK && !((a->flags | b->flags) & (TENSOR_REQUIRES_GRAD | TENSOR_IS_VIEW)))) {
@@ -306,8 +306,8 @@ static ctrt_status check_comparable(enum op op, ctrt_scalar value, ctrt_dtype co
     dtype_store(element, compute, value);
     if (likely(dtype_load(element, compute).i == value.i))
         return CTRT_OK;
-    return ctrt_fail(CTRT_ERR_OVERFLOW, "%s: %lld cannot be represented in %s; cast the tensor with ctrt_to_dtype",
-                     op_table[op].name, (long long)value.i, ctrt_dtype_name(compute));
+    return fail_from(CTRT_ERR_OVERFLOW, op_table[op].name, "%lld cannot be represented in %s; cast the tensor with "
+                     "ctrt_to_dtype", (long long)value.i, ctrt_dtype_name(compute));
 }
 
 /* Returns an error if the power of an integer would be a fraction. */
@@ -315,8 +315,8 @@ static ctrt_status check_power(const ctrt_tensor *x, ctrt_scalar power)
 {
     if (power.kind != CTRT_SCALAR_INT || power.i >= 0 || dtype_floating(tensor_dtype(x)))
         return CTRT_OK;
-    return ctrt_fail(CTRT_ERR_INVALID_ARGUMENT,
-                     "pow: %s to the negative integer power %lld has no integer result; pass the power as a "
+    return fail_from(CTRT_ERR_INVALID_ARGUMENT, "pow",
+                     "%s to the negative integer power %lld has no integer result; pass the power as a "
                      "floating-point number", ctrt_dtype_name(tensor_dtype(x)), (long long)power.i);
 }
 
@@ -359,21 +359,21 @@ ctrt_status ctrt_rsub_scalar(ctrt_tensor **out, ctrt_tensor *x, ctrt_scalar s)
 {
     OP_CHECK("rsub_scalar", out);
     OP_CHECK("rsub_scalar", x);
-    return op_error_context(binary_scalar(out, OP_sub, x, s, true), "rsub_scalar");
+    return error_rename(binary_scalar(out, OP_sub, x, s, true), "rsub_scalar");
 }
 
 ctrt_status ctrt_rdiv_scalar(ctrt_tensor **out, ctrt_tensor *x, ctrt_scalar s)
 {
     OP_CHECK("rdiv_scalar", out);
     OP_CHECK("rdiv_scalar", x);
-    return op_error_context(binary_scalar(out, OP_div, x, s, true), "rdiv_scalar");
+    return error_rename(binary_scalar(out, OP_div, x, s, true), "rdiv_scalar");
 }
 
 ctrt_status ctrt_rpow_scalar(ctrt_tensor **out, ctrt_tensor *x, ctrt_scalar s)
 {
     OP_CHECK("rpow_scalar", out);
     OP_CHECK("rpow_scalar", x);
-    return op_error_context(binary_scalar(out, OP_pow, x, s, true), "rpow_scalar");
+    return error_rename(binary_scalar(out, OP_pow, x, s, true), "rpow_scalar");
 }
 
 /* ---- the functions of the forms UNARY and BINARY ---- */
@@ -408,7 +408,7 @@ ctrt_status ctrt_where(ctrt_tensor **out, ctrt_tensor *condition, ctrt_tensor *a
     OP_CHECK("where", a);
     OP_CHECK("where", b);
     if (tensor_dtype(condition) != CTRT_BOOL)
-        return ctrt_fail(CTRT_ERR_DTYPE, "where: condition has dtype %s, expected bool",
+        return fail_from(CTRT_ERR_DTYPE, "where", "condition has dtype %s, expected bool",
                          ctrt_dtype_name(tensor_dtype(condition)));
     ctrt_tensor *const tensors[3] = { condition, a, b };
     ctrt_device *device;
@@ -442,7 +442,7 @@ ctrt_status masked_fill(ctrt_tensor **out, const char *who, ctrt_tensor *x, ctrt
     int64_t shape[CTRT_MAX_DIMS];
     int ndim;
     if (tensor_dtype(mask) != CTRT_BOOL)
-        return ctrt_fail(CTRT_ERR_DTYPE, "%s: mask has dtype %s, expected bool", who,
+        return fail_from(CTRT_ERR_DTYPE, who, "mask has dtype %s, expected bool",
                          ctrt_dtype_name(tensor_dtype(mask)));
     CTRT_TRY(op_common_device(&device, who, tensors, 2));
     CTRT_TRY(shape_broadcast(shape, &ndim, who, x->view.shape, x->view.ndim, mask->view.shape, mask->view.ndim));
@@ -452,7 +452,7 @@ ctrt_status masked_fill(ctrt_tensor **out, const char *who, ctrt_tensor *x, ctrt
     if (status == CTRT_OK)
         status = ctrt_where(out, mask, number, x);
     tensor_release(number);
-    return ctrt_context(status, "%s", who);
+    return context_from(status, who);
 }
 
 ctrt_status ctrt_masked_fill(ctrt_tensor **out, ctrt_tensor *x, ctrt_tensor *mask, ctrt_scalar value)

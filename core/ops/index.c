@@ -43,10 +43,10 @@ static ctrt_status check_index(const char *who, const ctrt_tensor *x, const ctrt
 {
     const ctrt_dtype dtype = tensor_dtype(index);
     if (dtype_floating(dtype) || dtype == CTRT_BOOL)
-        return ctrt_fail(CTRT_ERR_DTYPE, "%s: the index has dtype %s, expected an integer type", who,
+        return fail_from(CTRT_ERR_DTYPE, who, "the index has dtype %s, expected an integer type",
                          ctrt_dtype_name(dtype));
     if (index->device != x->device)
-        return ctrt_fail(CTRT_ERR_DEVICE, "%s: x is on %s, the index on %s; move one with ctrt_to_device", who,
+        return fail_from(CTRT_ERR_DEVICE, who, "x is on %s, the index on %s; move one with ctrt_to_device",
                          x->device->name, index->device->name);
     return CTRT_OK;
 }
@@ -88,10 +88,9 @@ static ctrt_status select_slices(ctrt_tensor **out, ctrt_tensor *x, int dim, ctr
     for (int d = dim + 1; d < x->view.ndim; d++)
         shape[ndim++] = x->view.shape[d];
     if (ndim > CTRT_MAX_DIMS)
-        return ctrt_fail(CTRT_ERR_SHAPE,
-                         "index_select: the result would have %d dimensions, at most %d are supported (index of shape "
-                         "%s)",
-                         ndim, CTRT_MAX_DIMS, shape_text(text, index->view.shape, index->view.ndim));
+        return fail_from(CTRT_ERR_SHAPE, "index_select", "the result would have %d dimensions, at most %d are "
+                         "supported (index of shape %s)", ndim, CTRT_MAX_DIMS,
+                         shape_text(text, index->view.shape, index->view.ndim));
     CTRT_TRY(shape_check("index_select", ctrt_ints_of(shape, ndim), tensor_dtype(x)));
     split_shape(split, &x->view, dim);
 
@@ -126,11 +125,11 @@ ctrt_status ctrt_index_select(ctrt_tensor **out, ctrt_tensor *x, int dim, ctrt_t
     CTRT_TRY(check_index("index_select", x, index));
     CTRT_TRY(shape_dim(&dim, "index_select", dim, x->view.ndim));
     if (index->view.ndim > 1)
-        return ctrt_fail(CTRT_ERR_SHAPE, "index_select: the index has %d dimensions, expected one", index->view.ndim);
+        return fail_from(CTRT_ERR_SHAPE, "index_select", "the index has %d dimensions, expected one", index->view.ndim);
     if (index->view.ndim == 1 && x->view.ndim > 0)
         return select_slices(out, x, dim, index, -1);
     if (x->view.ndim == 0 && index->view.numel != 1)
-        return ctrt_fail(CTRT_ERR_SHAPE, "index_select: a 0-dim tensor allows only one index, not %lld",
+        return fail_from(CTRT_ERR_SHAPE, "index_select", "a 0-dim tensor allows only one index, not %lld",
                          (long long)index->view.numel);
     /* A 0-dim index selects one slice, and the result keeps the dimension. A 0-dim x counts as one element. */
     ctrt_tensor *list = NULL, *vector = NULL, *picked = NULL;
@@ -157,13 +156,13 @@ ctrt_status ctrt_embedding(ctrt_tensor **out, ctrt_tensor *weight, ctrt_tensor *
     char text[SHAPE_TEXT_BYTES];
     CTRT_TRY(check_index("embedding", weight, indices));
     if (weight->view.ndim != 2)
-        return ctrt_fail(CTRT_ERR_SHAPE, "embedding: weight has shape %s, expected [count, dim]",
+        return fail_from(CTRT_ERR_SHAPE, "embedding", "weight has shape %s, expected [count, dim]",
                          shape_text(text, weight->view.shape, weight->view.ndim));
     if (padding_idx < -1 || padding_idx >= weight->view.shape[0])
-        return ctrt_fail(CTRT_ERR_INVALID_ARGUMENT,
-                         "embedding: padding_idx %lld is not a row of weight %s (-1 is none)", (long long)padding_idx,
+        return fail_from(CTRT_ERR_INVALID_ARGUMENT, "embedding",
+                         "padding_idx %lld is not a row of weight %s (-1 is none)", (long long)padding_idx,
                          shape_text(text, weight->view.shape, 2));
-    return op_error_context(select_slices(out, weight, 0, indices, padding_idx), "embedding");
+    return error_rename(select_slices(out, weight, 0, indices, padding_idx), "embedding");
 }
 
 ctrt_status op_index_add(ctrt_tensor **out, ctrt_tensor *dy, ctrt_tensor *index, int dim, int64_t size,
@@ -225,7 +224,7 @@ static ctrt_status check_gather(const ctrt_tensor *x, const ctrt_tensor *index, 
         fits = d == dim || index->view.shape[d] <= x->view.shape[d];
     if (fits)
         return CTRT_OK;
-    return ctrt_fail(CTRT_ERR_SHAPE, "gather: an index of shape %s does not match x of shape %s along dimension %d",
+    return fail_from(CTRT_ERR_SHAPE, "gather", "an index of shape %s does not match x of shape %s along dimension %d",
                      shape_text(a, index->view.shape, index->view.ndim), shape_text(b, x->view.shape, x->view.ndim),
                      dim);
 }
@@ -272,7 +271,7 @@ ctrt_status ctrt_gather(ctrt_tensor **out, ctrt_tensor *x, int dim, ctrt_tensor 
     CTRT_TRY(check_index("gather", x, index));
     CTRT_TRY(shape_dim(&dim, "gather", dim, x->view.ndim));
     if (index->view.numel == 0)
-        return op_error_context(gather_nothing(out, x, index), "gather");
+        return error_rename(gather_nothing(out, x, index), "gather");
     if (x->view.ndim + index->view.ndim == 1)
         return gather_scalar(out, x, index);
     CTRT_TRY(check_gather(x, index, dim));
@@ -350,7 +349,7 @@ static ctrt_status triangle(ctrt_tensor **out, enum op op, ctrt_tensor *x, int64
     char text[SHAPE_TEXT_BYTES];
     const int ndim = x->view.ndim;
     if (ndim < 2)
-        return ctrt_fail(CTRT_ERR_SHAPE, "%s: x has shape %s, expected at least two dimensions", who,
+        return fail_from(CTRT_ERR_SHAPE, who, "x has shape %s, expected at least two dimensions",
                          shape_text(text, x->view.shape, ndim));
     ctrt_tensor *source = NULL, *y = NULL;
     ctrt_status status = op_operand(&source, x, tensor_dtype(x), x->device, true);

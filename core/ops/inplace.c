@@ -29,9 +29,9 @@ ctrt_status inplace_check(const char *who, const ctrt_tensor *self)
     for (int d = 0; d < self->view.ndim; d++)
         if (self->view.strides[d] == 0 && self->view.shape[d] > 1 && self->view.numel > 0) {
             char text[SHAPE_TEXT_BYTES];
-            return ctrt_fail(CTRT_ERR_INVALID_ARGUMENT,
-                             "%s: elements of the expanded tensor %s share memory, so it can't be written in "
-                             "place; write to a ctrt_clone of it", who,
+            return fail_from(CTRT_ERR_INVALID_ARGUMENT, who,
+                             "elements of the expanded tensor %s share memory, so it can't be written in "
+                             "place; write to a ctrt_clone of it",
                              shape_text(text, self->view.shape, self->view.ndim));
         }
     return CTRT_OK;
@@ -43,7 +43,7 @@ static ctrt_status check_category(const char *who, ctrt_dtype result, ctrt_dtype
 {
     if (dtype_table[result].category <= dtype_table[self].category)
         return CTRT_OK;
-    return ctrt_fail(CTRT_ERR_DTYPE, "%s: the result has dtype %s, which can't be stored in self of dtype %s", who,
+    return fail_from(CTRT_ERR_DTYPE, who, "the result has dtype %s, which can't be stored in self of dtype %s",
                      ctrt_dtype_name(result), ctrt_dtype_name(self));
 }
 
@@ -77,7 +77,7 @@ static ctrt_status check_operands(ctrt_dtype *compute, const char *who, enum op 
     CTRT_TRY(inplace_check(who, self));
     CTRT_TRY(op_common_device(&device, who, tensors, count));
     if (device != self->device)
-        return ctrt_fail(CTRT_ERR_DEVICE, "%s: self is on %s, the other operand on %s", who, self->device->name,
+        return fail_from(CTRT_ERR_DEVICE, who, "self is on %s, the other operand on %s", self->device->name,
                          device->name);
     CTRT_TRY(ctrt_result_type(&promoted, tensors, count, scalar));
     *compute = op_table[op].promotion == PROMOTION_TO_FLOAT && !dtype_floating(promoted)
@@ -96,7 +96,7 @@ static ctrt_status check_operands(ctrt_dtype *compute, const char *who, enum op 
         CTRT_TRY(shape_broadcast(shape, &ndim, who, self->view.shape, self->view.ndim, other->shape, other->ndim));
         if (!shape_equal(shape, ndim, self->view.shape, self->view.ndim)) {
             char a[SHAPE_TEXT_BYTES], b[SHAPE_TEXT_BYTES];
-            return ctrt_fail(CTRT_ERR_SHAPE, "%s: self of shape %s can't hold the result of shape %s", who,
+            return fail_from(CTRT_ERR_SHAPE, who, "self of shape %s can't hold the result of shape %s",
                              shape_text(a, self->view.shape, self->view.ndim), shape_text(b, shape, ndim));
         }
     }
@@ -180,7 +180,7 @@ static ctrt_status inplace(enum op op, ctrt_tensor *const *tensors, int count, c
     }
     for (int i = 0; i < count; i++)
         tensor_release(apart[i]);
-    return ctrt_context(status, "%s", who);
+    return context_from(status, who);
 }
 
 /* Fast path: contiguous floating operands of the same shape and dtype, nothing to record and a kernel that supports
@@ -249,7 +249,7 @@ static ctrt_status clamp_inplace(const char *name, ctrt_tensor *self, const ctrt
     if (hi != NULL)
         kernel.hi = graph.clamp.hi = *hi;
     const ctrt_scalar *higher = lo == NULL || (hi != NULL && hi->kind > lo->kind) ? hi : lo;
-    return op_error_context(inplace(OP_clamp, &self, 1, higher, &kernel, &graph), name);
+    return error_rename(inplace(OP_clamp, &self, 1, higher, &kernel, &graph), name);
 }
 
 ctrt_status ctrt_clamp_(ctrt_tensor *self, ctrt_scalar lo, ctrt_scalar hi)
@@ -276,9 +276,9 @@ ctrt_status ctrt_masked_fill_(ctrt_tensor *self, ctrt_tensor *mask, ctrt_scalar 
     ctrt_tensor *filled = NULL;
     ctrt_status status = masked_fill(&filled, "masked_fill_", self, mask, value);
     if (status == CTRT_OK && !shape_equal(filled->view.shape, filled->view.ndim, self->view.shape, self->view.ndim))
-        status = ctrt_fail(CTRT_ERR_SHAPE, "masked_fill_: the mask is larger than self");
+        status = fail_from(CTRT_ERR_SHAPE, "masked_fill_", "the mask is larger than self");
     if (status == CTRT_OK)
-        status = op_error_context(ctrt_copy_(self, filled), "masked_fill_");
+        status = error_rename(ctrt_copy_(self, filled), "masked_fill_");
     tensor_release(filled);
     return status;
 }

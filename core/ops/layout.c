@@ -33,33 +33,33 @@ ctrt_status ctrt_tensor_distribute(ctrt_tensor *tensor, const ctrt_layout *layou
     char shape[SHAPE_TEXT_BYTES];
     ctrt_layout wanted = *layout;
     if ((int)layout->kind < 0 || layout->kind > CTRT_LAYOUT_PARTIAL)
-        return ctrt_fail(CTRT_ERR_INVALID_ARGUMENT, "%s: unknown kind of layout %d", who, (int)layout->kind);
+        return fail_from(CTRT_ERR_INVALID_ARGUMENT, who, "unknown kind of layout %d", (int)layout->kind);
     if (layout->kind == CTRT_LAYOUT_PARTIAL)
-        return ctrt_fail(CTRT_ERR_NOT_SUPPORTED, "%s: only ops create partial sums", who);
+        return fail_from(CTRT_ERR_NOT_SUPPORTED, who, "only ops create partial sums");
     if (layout->kind == CTRT_LAYOUT_SHARDED) {
         int dim;
         CTRT_TRY(shape_dim(&dim, who, layout->dim, view->ndim));
         wanted.dim = dim;
         wanted.groups = layout->groups == 0 ? 1 : layout->groups;
         if (view->ndim == 0)
-            return ctrt_fail(CTRT_ERR_SHAPE, "%s: a tensor without dimensions cannot be sharded", who);
+            return fail_from(CTRT_ERR_SHAPE, who, "a tensor without dimensions cannot be sharded");
         if (wanted.groups < 1 || view->shape[dim] % wanted.groups != 0)
-            return ctrt_fail(CTRT_ERR_INVALID_ARGUMENT, "%s: dimension %d of shape %s cannot be divided into %lld "
-                             "equal groups", who, dim, shape_text(shape, view->shape, view->ndim),
+            return fail_from(CTRT_ERR_INVALID_ARGUMENT, who, "dimension %d of shape %s cannot be divided into %lld "
+                             "equal groups", dim, shape_text(shape, view->shape, view->ndim),
                              (long long)layout->groups);
     }
     if (!device_usable(tensor->device))
         return device_fail_forked(tensor->device);
     const ctrt_layout_table *table = table_of(tensor->device);
     if (table == NULL && layout->kind != CTRT_LAYOUT_REPLICATED)
-        return ctrt_fail(CTRT_ERR_NOT_SUPPORTED, "%s: %s is one device; devices with several members are, for example, "
-                         "sim-multi and nccl-multi", who, tensor->device->name);
+        return fail_from(CTRT_ERR_NOT_SUPPORTED, who, "%s is one device; devices with several members are, for "
+                         "example, sim-multi and nccl-multi", tensor->device->name);
     if (view->numel == 0)
         return CTRT_OK;
     if (!(view->flags & CTRT_VIEW_CONTIGUOUS) || tensor_offset(tensor) != 0
         || tensor->storage->bytes != (size_t)view->numel * dtype_bytes(tensor_dtype(tensor)))
-        return ctrt_fail(CTRT_ERR_SHAPE, "%s: the tensor of shape %s is a view of a part of its storage, or not "
-                         "contiguous; distribute its base, or a clone", who,
+        return fail_from(CTRT_ERR_SHAPE, who, "the tensor of shape %s is a view of a part of its storage, or not "
+                         "contiguous; distribute its base, or a clone",
                          shape_text(shape, view->shape, view->ndim));
     if (table == NULL || dry_run_on(tensor->device))
         return CTRT_OK;
@@ -75,7 +75,7 @@ ctrt_status ctrt_tensor_distribute_like(ctrt_tensor *tensor, ctrt_tensor *like)
     const ctrt_view *view = &tensor->view;
     if (!shape_equal(view->shape, view->ndim, like->view.shape, like->view.ndim)) {
         char shape[SHAPE_TEXT_BYTES], other[SHAPE_TEXT_BYTES];
-        return ctrt_fail(CTRT_ERR_SHAPE, "%s: the shapes %s and %s differ", who,
+        return fail_from(CTRT_ERR_SHAPE, who, "the shapes %s and %s differ",
                          shape_text(shape, view->shape, view->ndim),
                          shape_text(other, like->view.shape, like->view.ndim));
     }
@@ -97,7 +97,7 @@ ctrt_status ctrt_device_member(ctrt_device **out, ctrt_device *device, int index
     if (table != NULL && CTRT_SLOT(table, member))
         name = table->member(device->handle, index);
     if (name == NULL)
-        return ctrt_fail(CTRT_ERR_NOT_FOUND, "device_member: %s has no member %d", device->name, index);
+        return fail_from(CTRT_ERR_NOT_FOUND, "device_member", "%s has no member %d", device->name, index);
     return ctrt_device_get(out, name);
 }
 
@@ -108,7 +108,7 @@ ctrt_status ctrt_layout_count(ctrt_layout_counts *counts, ctrt_device *device)
     const size_t size = counts->size;
     ctrt_layout_counts none = { .size = size };
     if (size < offsetof(ctrt_layout_counts, all_reduce) || size > 4096)
-        return ctrt_fail(CTRT_ERR_INVALID_ARGUMENT, "layout_count: counts->size is %zu, expected %zu", size,
+        return fail_from(CTRT_ERR_INVALID_ARGUMENT, "layout_count", "counts->size is %zu, expected %zu", size,
                          sizeof none);
     const ctrt_layout_table *table = table_of(device);
     if (!device_usable(device))

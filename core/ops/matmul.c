@@ -109,20 +109,20 @@ static ctrt_status check_matmul(ctrt_tensor *a, ctrt_tensor *b)
 {
     char x[SHAPE_TEXT_BYTES], y[SHAPE_TEXT_BYTES];
     if (a->view.ndim == 0 || b->view.ndim == 0)
-        return ctrt_fail(CTRT_ERR_SHAPE, "matmul: operands need at least one dimension: shapes %s and %s",
+        return fail_from(CTRT_ERR_SHAPE, "matmul", "operands need at least one dimension: shapes %s and %s",
                          shape_text(x, a->view.shape, a->view.ndim), shape_text(y, b->view.shape, b->view.ndim));
     if (tensor_dtype(a) != tensor_dtype(b))
-        return ctrt_fail(CTRT_ERR_DTYPE, "matmul: operands have dtypes %s and %s; cast one with ctrt_to_dtype",
+        return fail_from(CTRT_ERR_DTYPE, "matmul", "operands have dtypes %s and %s; cast one with ctrt_to_dtype",
                          ctrt_dtype_name(tensor_dtype(a)), ctrt_dtype_name(tensor_dtype(b)));
     if (tensor_dtype(a) == CTRT_BOOL)
-        return ctrt_fail(CTRT_ERR_DTYPE, "matmul: not defined for bool; cast with ctrt_to_dtype");
+        return fail_from(CTRT_ERR_DTYPE, "matmul", "not defined for bool; cast with ctrt_to_dtype");
     if (a->device != b->device)
-        return ctrt_fail(CTRT_ERR_DEVICE, "matmul: operand 1 is on %s, operand 2 on %s; move one with ctrt_to_device",
+        return fail_from(CTRT_ERR_DEVICE, "matmul", "operand 1 is on %s, operand 2 on %s; move one with ctrt_to_device",
                          a->device->name, b->device->name);
     const int64_t inner_a = a->view.shape[a->view.ndim - 1];
     const int64_t inner_b = b->view.shape[MAX(b->view.ndim - 2, 0)];
     if (inner_a != inner_b)
-        return ctrt_fail(CTRT_ERR_SHAPE, "matmul: inner sizes differ: %s times %s (%lld and %lld)",
+        return fail_from(CTRT_ERR_SHAPE, "matmul", "inner sizes differ: %s times %s (%lld and %lld)",
                          shape_text(x, a->view.shape, a->view.ndim), shape_text(y, b->view.shape, b->view.ndim),
                          (long long)inner_a, (long long)inner_b);
     return CTRT_OK;
@@ -227,20 +227,19 @@ static ctrt_status check_linear(ctrt_tensor *x, ctrt_tensor *weight, ctrt_tensor
     CTRT_TRY(op_require_floating("linear", "x", x));
     for (int i = 1; i < 3; i++)
         if (tensors[i] != NULL && tensor_dtype(tensors[i]) != tensor_dtype(x))
-            return ctrt_fail(CTRT_ERR_DTYPE, "linear: x has dtype %s, %s has %s; cast one with ctrt_to_dtype",
+            return fail_from(CTRT_ERR_DTYPE, "linear", "x has dtype %s, %s has %s; cast one with ctrt_to_dtype",
                              ctrt_dtype_name(tensor_dtype(x)), i == 1 ? "weight" : "bias",
                              ctrt_dtype_name(tensor_dtype(tensors[i])));
     CTRT_TRY(op_common_device(&device, "linear", tensors, 3));
     const ctrt_view *w = &weight->view;
     if (x->view.ndim < 1 || w->ndim < 1 || w->ndim > 2 || x->view.shape[x->view.ndim - 1] != w->shape[w->ndim - 1])
-        return ctrt_fail(CTRT_ERR_SHAPE,
-                         "linear: x of shape %s does not match weight of shape %s, which must be [out, in] or [in]",
+        return fail_from(CTRT_ERR_SHAPE, "linear",
+                         "x of shape %s does not match weight of shape %s, which must be [out, in] or [in]",
                          shape_text(a, x->view.shape, x->view.ndim), shape_text(b, w->shape, w->ndim));
     if (bias != NULL && !shape_equal(bias->view.shape, bias->view.ndim, w->shape, w->ndim - 1))
-        return ctrt_fail(CTRT_ERR_SHAPE,
-                         "linear: bias of shape %s does not match weight of shape %s; expected [out] for [out, in], [] "
-                         "for [in]",
-                         shape_text(a, bias->view.shape, bias->view.ndim), shape_text(b, w->shape, w->ndim));
+        return fail_from(CTRT_ERR_SHAPE, "linear", "bias of shape %s does not match weight of shape %s; expected [out] "
+                         "for [out, in], [] for [in]", shape_text(a, bias->view.shape, bias->view.ndim),
+                         shape_text(b, w->shape, w->ndim));
     return CTRT_OK;
 }
 
@@ -307,7 +306,7 @@ static ctrt_status linear_vector(ctrt_tensor **out, ctrt_tensor *x, ctrt_tensor 
     tensor_release(row);
     tensor_release(single);
     tensor_release(y);
-    return op_error_context(status, "linear");
+    return error_rename(status, "linear");
 }
 
 ctrt_status ctrt_linear(ctrt_tensor **out, ctrt_tensor *x, ctrt_tensor *weight, ctrt_tensor *bias)

@@ -55,13 +55,13 @@ static ctrt_status check_same(const char *who, const char *name, ctrt_tensor *x,
     if (tensor == NULL)
         return CTRT_OK;
     if (!shape_equal(tensor->view.shape, tensor->view.ndim, shape, ndim))
-        return ctrt_fail(CTRT_ERR_SHAPE, "%s: %s has shape %s, expected %s", who, name,
+        return fail_from(CTRT_ERR_SHAPE, who, "%s has shape %s, expected %s", name,
                          shape_text(a, tensor->view.shape, tensor->view.ndim), shape_text(b, shape, ndim));
     if (tensor_dtype(tensor) != tensor_dtype(x) && !(f32_allowed && tensor_dtype(tensor) == CTRT_F32))
-        return ctrt_fail(CTRT_ERR_DTYPE, "%s: x has dtype %s, %s has %s; cast one with ctrt_to_dtype", who,
+        return fail_from(CTRT_ERR_DTYPE, who, "x has dtype %s, %s has %s; cast one with ctrt_to_dtype",
                          ctrt_dtype_name(tensor_dtype(x)), name, ctrt_dtype_name(tensor_dtype(tensor)));
     if (tensor->device != x->device)
-        return ctrt_fail(CTRT_ERR_DEVICE, "%s: x is on %s, %s on %s; move one with ctrt_to_device", who,
+        return fail_from(CTRT_ERR_DEVICE, who, "x is on %s, %s on %s; move one with ctrt_to_device",
                          x->device->name, name, tensor->device->name);
     return CTRT_OK;
 }
@@ -107,7 +107,7 @@ ctrt_status ctrt_layer_norm(ctrt_tensor **out, ctrt_tensor *x, ctrt_ints normali
     char a[SHAPE_TEXT_BYTES];
     if (normalized < 1 || normalized_shape.values == NULL || normalized > view->ndim
         || !shape_equal(view->shape + view->ndim - normalized, normalized, normalized_shape.values, normalized))
-        return ctrt_fail(CTRT_ERR_SHAPE, "layer_norm: x of shape %s does not end in normalized_shape (%d dimensions)",
+        return fail_from(CTRT_ERR_SHAPE, "layer_norm", "x of shape %s does not end in normalized_shape (%d dimensions)",
                          shape_text(a, view->shape, view->ndim), normalized);
     const bool half = half_precision(x);
     CTRT_TRY(check_same("layer_norm", "weight", x, weight, normalized_shape.values, normalized, half));
@@ -160,7 +160,7 @@ static ctrt_status return_gradients(ctrt_status status, enum op op, ctrt_tensor 
         else
             tensor_release(results[i]);
     }
-    return ctrt_context(status, "%s", op_table[op].name);
+    return context_from(status, op_table[op].name);
 }
 
 ctrt_status op_layer_norm_backward(ctrt_tensor **dx, ctrt_tensor **dweight, ctrt_tensor **dbias, ctrt_tensor *dy,
@@ -227,20 +227,20 @@ static ctrt_status check_batch_norm(ctrt_tensor *x, ctrt_tensor *weight, ctrt_te
     ctrt_tensor *const tensors[4] = { weight, bias, running_mean, running_var };
     CTRT_TRY(op_require_floating("batch_norm", "x", x));
     if (x->view.ndim < 2)
-        return ctrt_fail(CTRT_ERR_SHAPE, "batch_norm: x has shape %s, expected [N, C, ...]",
+        return fail_from(CTRT_ERR_SHAPE, "batch_norm", "x has shape %s, expected [N, C, ...]",
                          shape_text(text, x->view.shape, x->view.ndim));
     for (int i = 0; i < 4; i++)
         CTRT_TRY(check_same("batch_norm", names[i], x, tensors[i], &x->view.shape[1], 1, half_precision(x)));
     if ((running_mean == NULL) != (running_var == NULL))
-        return ctrt_fail(CTRT_ERR_INVALID_ARGUMENT, "batch_norm: pass both running_mean and running_var, or neither");
+        return fail_from(CTRT_ERR_INVALID_ARGUMENT, "batch_norm", "pass both running_mean and running_var, or neither");
     if (!training && running_mean == NULL)
-        return ctrt_fail(CTRT_ERR_INVALID_ARGUMENT, "batch_norm: evaluation needs running_mean and running_var");
+        return fail_from(CTRT_ERR_INVALID_ARGUMENT, "batch_norm", "evaluation needs running_mean and running_var");
     for (int i = 2; i < 4; i++)
         if (training && tensors[i] != NULL && !(tensors[i]->view.flags & CTRT_VIEW_CONTIGUOUS))
-            return ctrt_fail(CTRT_ERR_INVALID_ARGUMENT, "batch_norm: %s must be contiguous to be updated", names[i]);
+            return fail_from(CTRT_ERR_INVALID_ARGUMENT, "batch_norm", "%s must be contiguous to be updated", names[i]);
     if (training && x->view.shape[1] > 0 && x->view.numel / x->view.shape[1] == 1)
-        return ctrt_fail(CTRT_ERR_SHAPE,
-                         "batch_norm: x of shape %s has one value per channel, which has no variance to train on",
+        return fail_from(CTRT_ERR_SHAPE, "batch_norm",
+                         "x of shape %s has one value per channel, which has no variance to train on",
                          shape_text(text, x->view.shape, x->view.ndim));
     return CTRT_OK;
 }

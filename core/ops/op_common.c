@@ -22,9 +22,8 @@ ctrt_status op_common_device(ctrt_device **out, const char *who, ctrt_tensor *co
             continue;
         }
         if (operands[i]->device != operands[first]->device && !is_number(operands[i]))
-            return ctrt_fail(CTRT_ERR_DEVICE,
-                             "%s: operands are on different devices: operand %d on %s, operand %d on %s; move one with "
-                             "ctrt_to_device", who, first + 1, operands[first]->device->name, i + 1,
+            return fail_from(CTRT_ERR_DEVICE, who, "operands are on different devices: operand %d on %s, operand %d on "
+                             "%s; move one with ctrt_to_device", first + 1, operands[first]->device->name, i + 1,
                              operands[i]->device->name);
     }
     if (first < 0)
@@ -37,32 +36,15 @@ ctrt_status op_require_floating(const char *who, const char *argument, const ctr
 {
     if (likely(dtype_floating(tensor_dtype(tensor))))
         return CTRT_OK;
-    return ctrt_fail(CTRT_ERR_DTYPE, "%s: %s has dtype %s, expected a floating type; cast it with ctrt_to_dtype", who,
+    return fail_from(CTRT_ERR_DTYPE, who, "%s has dtype %s, expected a floating type; cast it with ctrt_to_dtype",
                      argument, ctrt_dtype_name(tensor_dtype(tensor)));
-}
-
-ctrt_status op_error_context(ctrt_status status, const char *who)
-{
-    if (likely(status == CTRT_OK))
-        return CTRT_OK;
-    const char *text = ctrt_error_message();
-    for (int op = 0; op < OP_COUNT; op++) {
-        const size_t length = strlen(op_table[op].name);
-        const char *rest = text + length;
-        if (strncmp(text, op_table[op].name, length) != 0)
-            continue;
-        rest += *rest == '_';               /* the in-place form of the op */
-        if (strncmp(rest, ": ", 2) == 0 || strncmp(rest, " (", 2) == 0)
-            return ctrt_fail(status, "%s%s", who, rest);
-    }
-    return ctrt_context(status, "%s", who);
 }
 
 ctrt_status op_check_window(const char *who, const char *argument, const int64_t values[2], int64_t least)
 {
     for (int i = 0; i < 2; i++)
         if (unlikely(values[i] < least || values[i] > INT32_MAX))
-            return ctrt_fail(CTRT_ERR_INVALID_ARGUMENT, "%s: %s is %lld, expected %lld to %d", who, argument,
+            return fail_from(CTRT_ERR_INVALID_ARGUMENT, who, "%s is %lld, expected %lld to %d", argument,
                              (long long)values[i], (long long)least, INT32_MAX);
     return CTRT_OK;
 }
@@ -120,7 +102,7 @@ ctrt_status op_finish(ctrt_status status, ctrt_tensor **out, enum op op, ctrt_te
             tensor_release(results[i]);
             results[i] = NULL;
         }
-        return ctrt_context(status, "%s", op_table[op].name);
+        return context_from(status, op_table[op].name);
     }
     tensor_move(out, results[0]);
     return CTRT_OK;

@@ -22,10 +22,6 @@ ctrt_status op_common_device(ctrt_device **out, const char *who, ctrt_tensor *co
 /* Checks for a floating dtype. CTRT_ERR_DTYPE "who: argument has dtype i32, expected a floating type". */
 ctrt_status op_require_floating(const char *who, const char *argument, const ctrt_tensor *tensor);
 
-/* Replaces the op name at the beginning of an error message by `who`, a function that is composed from other ops:
- * "mean: x has dtype i32" becomes "mse_loss: x has dtype i32". A message without an op name gets `who` as context. */
-ctrt_status op_error_context(ctrt_status status, const char *who);
-
 /* Checks the two values of a window parameter such as the stride: `least` <= value <= INT32_MAX.
  * CTRT_ERR_INVALID_ARGUMENT "conv2d: stride is 4294967296, expected 0 to 2147483647". */
 ctrt_status op_check_window(const char *who, const char *argument, const int64_t values[2], int64_t least);

@@ -23,9 +23,9 @@ static ctrt_status complete(ctrt_operand *operand, const ctrt_op_call *call, con
     ctrt_view *view = &operand->view;
     const ctrt_tensor *tensor = operand->tensor;
     if (view->dtype == 0 || view->dtype >= CTRT_DTYPE_COUNT)
-        return ctrt_fail(CTRT_ERR_DTYPE, "%s: %s %d has the unknown dtype %d", call->op, role, index, view->dtype);
+        return fail_from(CTRT_ERR_DTYPE, call->op, "%s %d has the unknown dtype %d", role, index, view->dtype);
     if (view->ndim > CTRT_MAX_DIMS)
-        return ctrt_fail(CTRT_ERR_SHAPE, "%s: %s %d has %d dimensions, at most %d are possible", call->op, role, index,
+        return fail_from(CTRT_ERR_SHAPE, call->op, "%s %d has %d dimensions, at most %d are possible", role, index,
                          view->ndim, CTRT_MAX_DIMS);
     view->data = NULL;
     view->owner = NULL;
@@ -40,15 +40,15 @@ static ctrt_status complete(ctrt_operand *operand, const ctrt_op_call *call, con
     if (!has_data || view->numel == 0)
         return CTRT_OK;
     if (tensor == NULL)
-        return ctrt_fail(CTRT_ERR_INVALID_ARGUMENT, "%s: %s %d has no tensor", call->op, role, index);
+        return fail_from(CTRT_ERR_INVALID_ARGUMENT, call->op, "%s %d has no tensor", role, index);
     if (tensor->device != call->device)
-        return ctrt_fail(CTRT_ERR_DEVICE, "%s: %s %d is on %s, expected %s", call->op, role, index,
+        return fail_from(CTRT_ERR_DEVICE, call->op, "%s %d is on %s, expected %s", role, index,
                          tensor->device->name, call->device->name);
     CTRT_TRY(ctrt_context(storage_present(tensor->storage), "%s: %s %d", call->op, role, index));
     view->data = (char *)tensor->view.data + operand->offset;
     view->owner = tensor->storage;
     if (!within(view, tensor->storage))
-        return ctrt_fail(CTRT_ERR_SHAPE, "%s: %s %d exceeds its storage of %zu bytes", call->op, role, index,
+        return fail_from(CTRT_ERR_SHAPE, call->op, "%s %d exceeds its storage of %zu bytes", role, index,
                          tensor->storage->bytes);
     return CTRT_OK;
 }
@@ -59,9 +59,9 @@ static ctrt_status prepare(struct op_call *out, const ctrt_view **views, const c
     const int number = CTRT_HAS(call, number) ? call->number : 0;
     const int op = number > 0 && number <= OP_COUNT ? number - 1 : op_by_name(call->op);
     if (op < 0 || op_table[op].form == FORM_GRAPH)
-        return ctrt_fail(CTRT_ERR_NOT_FOUND, "op_run: there is no op \"%s\"", call->op);
+        return fail_from(CTRT_ERR_NOT_FOUND, "op_run", "there is no op \"%s\"", call->op);
     if ((int)call->key <= 0 || call->key >= CTRT_DTYPE_COUNT)
-        return ctrt_fail(CTRT_ERR_DTYPE, "%s: unknown key dtype %d", call->op, (int)call->key);
+        return fail_from(CTRT_ERR_DTYPE, call->op, "unknown key dtype %d", (int)call->key);
     for (int i = 0; i < call->n_inputs + call->n_outputs; i++) {
         const bool output = i >= call->n_inputs;
         const int index = output ? i - call->n_inputs : i;
@@ -81,13 +81,13 @@ static ctrt_status prepare(struct op_call *out, const ctrt_view **views, const c
 static ctrt_status check(const ctrt_op_call *call)
 {
     if (call != NULL && !CTRT_HAS(call, attributes))
-        return ctrt_fail(CTRT_ERR_INVALID_ARGUMENT, "op_run: call->size is %zu; set it to sizeof(ctrt_op_call)",
+        return fail_from(CTRT_ERR_INVALID_ARGUMENT, "op_run", "call->size is %zu; set it to sizeof(ctrt_op_call)",
                          call->size);
     if (call == NULL || call->op == NULL || call->device == NULL)
         return fail_null("op_run", call == NULL ? "call" : call->op == NULL ? "op" : "device");
     if (call->n_inputs < 0 || call->n_outputs < 0 || (call->n_inputs > 0 && call->inputs == NULL)
         || (call->n_outputs > 0 && call->outputs == NULL))
-        return ctrt_fail(CTRT_ERR_INVALID_ARGUMENT, "op_run: %s has %d inputs and %d outputs", call->op,
+        return fail_from(CTRT_ERR_INVALID_ARGUMENT, "op_run", "%s has %d inputs and %d outputs", call->op,
                          call->n_inputs, call->n_outputs);
     return CTRT_OK;
 }
@@ -124,7 +124,7 @@ ctrt_status ctrt_op_buffer(ctrt_tensor **out, int64_t count, ctrt_dtype dtype, c
     if (out == NULL || device == NULL)
         return fail_null("op_buffer", out == NULL ? "out" : "device");
     if (count < 0)
-        return ctrt_fail(CTRT_ERR_SHAPE, "op_buffer: %lld elements", (long long)count);
+        return fail_from(CTRT_ERR_SHAPE, "op_buffer", "%lld elements", (long long)count);
     CTRT_TRY(dtype_resolve(&dtype, "op_buffer", dtype));
     struct scope *scope = scope_pause();
     const ctrt_status status = tensor_new(out, &count, 1, dtype, device);

@@ -33,7 +33,7 @@ ctrt_status ctrt_pin_memory(ctrt_tensor **out, ctrt_tensor *tensor, ctrt_device 
     OP_CHECK("pin_memory", out);
     OP_CHECK("pin_memory", tensor);
     if (!device_is_cpu(tensor->device))
-        return ctrt_fail(CTRT_ERR_DEVICE, "pin_memory: the tensor is on %s; only memory of the cpu can be pinned",
+        return fail_from(CTRT_ERR_DEVICE, "pin_memory", "the tensor is on %s; only memory of the cpu can be pinned",
                          tensor->device->name);
     CTRT_TRY(pinning_device(&device, device));
     if (ctrt_tensor_is_pinned(tensor) || !device_asynchronous(device)) {

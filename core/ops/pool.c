@@ -19,8 +19,8 @@ static ctrt_status read_options(ctrt_pool_attributes *out, const ctrt_pool2d_opt
         out->padding[i] = options->padding[i];
         out->dilation[i] = options->dilation[i] ? options->dilation[i] : 1;
         if (out->padding[i] > out->kernel[i] / 2)
-            return ctrt_fail(CTRT_ERR_INVALID_ARGUMENT, "max_pool2d: padding %lld is more than half of the kernel %lld",
-                             (long long)out->padding[i], (long long)out->kernel[i]);
+            return fail_from(CTRT_ERR_INVALID_ARGUMENT, "max_pool2d", "padding %lld is more than half of the kernel "
+                             "%lld", (long long)out->padding[i], (long long)out->kernel[i]);
     }
     return CTRT_OK;
 }
@@ -29,10 +29,10 @@ static ctrt_status pool_shape(int64_t *shape, const ctrt_tensor *x, const ctrt_p
 {
     char text[SHAPE_TEXT_BYTES];
     if (x->view.ndim != 4)
-        return ctrt_fail(CTRT_ERR_SHAPE, "max_pool2d: x has shape %s, expected [N, C, H, W]",
+        return fail_from(CTRT_ERR_SHAPE, "max_pool2d", "x has shape %s, expected [N, C, H, W]",
                          shape_text(text, x->view.shape, x->view.ndim));
     if (x->view.shape[2] == 0 || x->view.shape[3] == 0)
-        return ctrt_fail(CTRT_ERR_SHAPE, "max_pool2d: x of shape %s has no elements to pool",
+        return fail_from(CTRT_ERR_SHAPE, "max_pool2d", "x of shape %s has no elements to pool",
                          shape_text(text, x->view.shape, 4));
     shape[0] = x->view.shape[0];
     shape[1] = x->view.shape[1];
@@ -42,7 +42,7 @@ static ctrt_status pool_shape(int64_t *shape, const ctrt_tensor *x, const ctrt_p
                         || __builtin_add_overflow(x->view.shape[2 + i] - 1, 2 * a->padding[i], &space)
                         || __builtin_sub_overflow(space, reach, &space);
         if (overflow || space < 0)
-            return ctrt_fail(CTRT_ERR_SHAPE, "max_pool2d: the window is larger than x of shape %s",
+            return fail_from(CTRT_ERR_SHAPE, "max_pool2d", "the window is larger than x of shape %s",
                              shape_text(text, x->view.shape, 4));
         shape[2 + i] = space / a->stride[i] + 1;
     }
@@ -57,7 +57,7 @@ ctrt_status ctrt_max_pool2d(ctrt_tensor **out, ctrt_tensor **indices, ctrt_tenso
     OP_CHECK("max_pool2d", x);
     OP_CHECK("max_pool2d", options);
     if (tensor_dtype(x) == CTRT_BOOL)
-        return ctrt_fail(CTRT_ERR_DTYPE, "max_pool2d: not defined for bool");
+        return fail_from(CTRT_ERR_DTYPE, "max_pool2d", "not defined for bool");
     union op_attributes graph = { 0 };
     int64_t shape[4];
     CTRT_TRY(read_options(&graph.pool, options));

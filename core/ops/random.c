@@ -205,7 +205,7 @@ static ctrt_status new_random(ctrt_tensor **out, const char *who, enum op op, ct
     CTRT_TRY(device_or_default(&device, device));
     CTRT_TRY(dtype_resolve_on(&dtype, who, dtype, device));
     if ((op == OP_uniform || op == OP_normal) && !dtype_floating(dtype))
-        return ctrt_fail(CTRT_ERR_DTYPE, "%s: dtype %s, expected a floating type", who, ctrt_dtype_name(dtype));
+        return fail_from(CTRT_ERR_DTYPE, who, "dtype %s, expected a floating type", ctrt_dtype_name(dtype));
     CTRT_TRY(shape_check(who, shape, dtype));
     ctrt_tensor *y = NULL;
     CTRT_TRY(tensor_new(&y, shape.values, shape.count, dtype, device));
@@ -243,7 +243,7 @@ static ctrt_status randint_range(int64_t *low, int64_t *high, ctrt_dtype dtype)
     for (int64_t step = 1; first <= last && rounded(dtype, ctrt_int(first)) < (long double)*low; step *= 2)
         first = (uint64_t)last - (uint64_t)first < (uint64_t)step ? last + 1 : first + step;
     if (first > last)
-        return ctrt_fail(CTRT_ERR_INVALID_ARGUMENT, "randint: %s has no value from %lld up to, not including, %lld",
+        return fail_from(CTRT_ERR_INVALID_ARGUMENT, "randint", "%s has no value from %lld up to, not including, %lld",
                          ctrt_dtype_name(dtype), (long long)*low, (long long)*high);
     *low = first;
     *high = last + 1;
@@ -254,16 +254,16 @@ ctrt_status ctrt_randint(ctrt_tensor **out, int64_t low, int64_t high, ctrt_ints
                          ctrt_device *device)
 {
     if (low >= high)
-        return ctrt_fail(CTRT_ERR_INVALID_ARGUMENT, "randint: low %lld must be below high %lld", (long long)low,
+        return fail_from(CTRT_ERR_INVALID_ARGUMENT, "randint", "low %lld must be below high %lld", (long long)low,
                          (long long)high);
     if ((uint64_t)high - (uint64_t)low > INT64_MAX)
-        return ctrt_fail(CTRT_ERR_OVERFLOW, "randint: the range %lld to %lld is too wide", (long long)low,
+        return fail_from(CTRT_ERR_OVERFLOW, "randint", "the range %lld to %lld is too wide", (long long)low,
                          (long long)high);
     CTRT_TRY(dtype_resolve(&dtype, "randint", dtype == CTRT_DTYPE_DEFAULT ? CTRT_I64 : dtype));
     CTRT_TRY(dtype_check_scalar("randint", dtype, ctrt_int(low)));
     CTRT_TRY(dtype_check_scalar("randint", dtype, ctrt_int(high - 1)));
     if (dtype == CTRT_U8 && low < 0)            /* dtype_check_scalar allows it, because scalars wrap around */
-        return ctrt_fail(CTRT_ERR_OVERFLOW, "randint: low is %lld, which u8 cannot represent", (long long)low);
+        return fail_from(CTRT_ERR_OVERFLOW, "randint", "low is %lld, which u8 cannot represent", (long long)low);
     if (dtype_floating(dtype))
         CTRT_TRY(randint_range(&low, &high, dtype));
     ctrt_random_attributes attributes = { .lo = low, .hi = high };
@@ -274,7 +274,7 @@ static ctrt_status check_probability(const char *who, double p)
 {
     if (p >= 0 && p <= 1)
         return CTRT_OK;
-    return ctrt_fail(CTRT_ERR_INVALID_ARGUMENT, "%s: p is %g, which is not a probability", who, p);
+    return fail_from(CTRT_ERR_INVALID_ARGUMENT, who, "p is %g, which is not a probability", p);
 }
 
 ctrt_status ctrt_bernoulli(ctrt_tensor **out, ctrt_ints shape, double p, ctrt_dtype dtype, ctrt_device *device)
@@ -289,7 +289,7 @@ ctrt_status ctrt_randperm(ctrt_tensor **out, int64_t n, ctrt_device *device)
 {
     OP_CHECK("randperm", out);
     if (n < 0)
-        return ctrt_fail(CTRT_ERR_INVALID_ARGUMENT, "randperm: n is %lld, expected at least 0",
+        return fail_from(CTRT_ERR_INVALID_ARGUMENT, "randperm", "n is %lld, expected at least 0",
                          (long long)n);
     CTRT_TRY(device_or_default(&device, device));
     ctrt_device *cpu;
@@ -321,7 +321,7 @@ ctrt_status ctrt_randperm(ctrt_tensor **out, int64_t n, ctrt_device *device)
     }
     tensor_release(keys);
     tensor_release(order);
-    return ctrt_context(status, "randperm");
+    return context_from(status, "randperm");
 }
 
 static ctrt_status random_inplace(const char *who, enum op op, ctrt_tensor *self, double a, double b)
@@ -333,26 +333,26 @@ static ctrt_status random_inplace(const char *who, enum op op, ctrt_tensor *self
     struct inplace_token token = { NULL };
     const bool grad = op_needs_grad(&self, 1);
     if (grad)
-        CTRT_TRY(ctrt_context(autograd_inplace_begin(&token, OP_fill, self, &self, 1, NULL), "%s", who));
+        CTRT_TRY(context_from(autograd_inplace_begin(&token, OP_fill, self, &self, 1, NULL), who));
     ctrt_status status = fill_random(op, self, &attributes);
     if (grad)
         status = autograd_inplace_end(&token, self, status);
     else
         tensor_bump_version(self);
-    return ctrt_context(status, "%s", who);
+    return context_from(status, who);
 }
 
 ctrt_status ctrt_uniform_(ctrt_tensor *self, double low, double high)
 {
     if (!(low <= high))
-        return ctrt_fail(CTRT_ERR_INVALID_ARGUMENT, "uniform_: low %g is above high %g", low, high);
+        return fail_from(CTRT_ERR_INVALID_ARGUMENT, "uniform_", "low %g is above high %g", low, high);
     OP_CHECK("uniform_", self);
     const ctrt_dtype dtype = tensor_dtype(self);
     if (dtype_floating(dtype)) {
         CTRT_TRY(dtype_check_scalar("uniform_", dtype, ctrt_float(low)));
         CTRT_TRY(dtype_check_scalar("uniform_", dtype, ctrt_float(high)));
         if (!isfinite(rounded(dtype, ctrt_float(high - low))))
-            return ctrt_fail(CTRT_ERR_OVERFLOW, "uniform_: the range from %g to %g is too large for %s", low, high,
+            return fail_from(CTRT_ERR_OVERFLOW, "uniform_", "the range from %g to %g is too large for %s", low, high,
                              ctrt_dtype_name(dtype));
     }
     return random_inplace("uniform_", OP_uniform, self, low, high);
@@ -361,8 +361,8 @@ ctrt_status ctrt_uniform_(ctrt_tensor *self, double low, double high)
 ctrt_status ctrt_normal_(ctrt_tensor *self, double mean, double std)
 {
     if (!(std >= 0))
-        return ctrt_fail(CTRT_ERR_INVALID_ARGUMENT,
-                         "normal_: the standard deviation is %g, expected at least 0", std);
+        return fail_from(CTRT_ERR_INVALID_ARGUMENT, "normal_",
+                         "the standard deviation is %g, expected at least 0", std);
     return random_inplace("normal_", OP_normal, self, mean, std);
 }
 

@@ -81,7 +81,7 @@ static ctrt_status check_elements(enum op op, const ctrt_view *in, uint32_t dims
             reduced *= in->shape[d];
     if (!needs_elements[op] || reduced > 0)
         return CTRT_OK;
-    return ctrt_fail(CTRT_ERR_SHAPE, "%s: shape %s has no elements to reduce", op_table[op].name,
+    return fail_from(CTRT_ERR_SHAPE, op_table[op].name, "shape %s has no elements to reduce",
                      shape_text(text, in->shape, in->ndim));
 }
 
@@ -184,10 +184,10 @@ static ctrt_status arg_reduce(ctrt_tensor **out, enum op op, ctrt_tensor *x, ctr
     OP_CHECK(op_table[op].name, out);
     OP_CHECK(op_table[op].name, x);
     if (dim.count > 1)
-        return ctrt_fail(CTRT_ERR_INVALID_ARGUMENT, "%s: give one dimension or CTRT_ALL_DIMS, not %d",
-                         op_table[op].name, dim.count);
+        return fail_from(CTRT_ERR_INVALID_ARGUMENT, op_table[op].name, "give one dimension or CTRT_ALL_DIMS, not %d",
+                         dim.count);
     if (tensor_dtype(x) == CTRT_BOOL)
-        return ctrt_fail(CTRT_ERR_DTYPE, "%s: not defined for bool; cast with ctrt_to_dtype", op_table[op].name);
+        return fail_from(CTRT_ERR_DTYPE, op_table[op].name, "not defined for bool; cast with ctrt_to_dtype");
     return reduce(out, op, x, dim, keepdim);
 }
 
@@ -210,7 +210,7 @@ static ctrt_status pick(ctrt_tensor **values, ctrt_tensor **indices, enum op op,
     if (values == NULL && indices == NULL)
         return fail_null(who, "values and indices");
     if (tensor_dtype(x) == CTRT_BOOL)
-        return ctrt_fail(CTRT_ERR_DTYPE, "%s: not defined for bool; cast with ctrt_to_dtype", who);
+        return fail_from(CTRT_ERR_DTYPE, who, "not defined for bool; cast with ctrt_to_dtype");
     CTRT_TRY(shape_dim(&dim, who, dim, x->view.ndim));
     ctrt_tensor *places = NULL, *picked = NULL, *flat_places = NULL;
     ctrt_status status;
@@ -234,7 +234,7 @@ static ctrt_status pick(ctrt_tensor **values, ctrt_tensor **indices, enum op op,
     tensor_release(places);
     tensor_release(flat_places);
     tensor_release(picked);
-    return ctrt_context(status, "%s", who);
+    return context_from(status, who);
 }
 
 ctrt_status ctrt_max(ctrt_tensor **values, ctrt_tensor **indices, ctrt_tensor *x, int dim, bool keepdim)

@@ -182,37 +182,37 @@ static ctrt_status check_cross_entropy(ctrt_tensor *logits, ctrt_tensor *target,
     char a[SHAPE_TEXT_BYTES], b[SHAPE_TEXT_BYTES];
     CTRT_TRY(op_require_floating("cross_entropy", "logits", logits));
     if (dtype_floating(tensor_dtype(target)) || tensor_dtype(target) == CTRT_BOOL)
-        return ctrt_fail(CTRT_ERR_DTYPE, "cross_entropy: target has dtype %s, expected class indices (i64)",
+        return fail_from(CTRT_ERR_DTYPE, "cross_entropy", "target has dtype %s, expected class indices (i64)",
                          ctrt_dtype_name(tensor_dtype(target)));
     if (target->device != logits->device)
-        return ctrt_fail(CTRT_ERR_DEVICE, "cross_entropy: logits are on %s, target on %s; move one with ctrt_to_device",
-                         logits->device->name, target->device->name);
+        return fail_from(CTRT_ERR_DEVICE, "cross_entropy", "logits are on %s, target on %s; move one with "
+                         "ctrt_to_device", logits->device->name, target->device->name);
     const ctrt_view *x = &logits->view, *t = &target->view;
     bool fits = x->ndim == 1 ? t->ndim == 0 : x->ndim >= 2 && t->ndim == x->ndim - 1 && t->shape[0] == x->shape[0];
     for (int d = 2; fits && d < x->ndim; d++)
         fits = t->shape[d - 1] == x->shape[d];
     if (!fits)
-        return ctrt_fail(CTRT_ERR_SHAPE,
-                         "cross_entropy: logits of shape %s do not match a target of shape %s; expected [N, C, ...] "
+        return fail_from(CTRT_ERR_SHAPE, "cross_entropy",
+                         "logits of shape %s do not match a target of shape %s; expected [N, C, ...] "
                          "and [N, ...]",
                          shape_text(a, x->shape, x->ndim), shape_text(b, t->shape, t->ndim));
     if ((unsigned)options->reduction > CTRT_REDUCE_NONE)
-        return ctrt_fail(CTRT_ERR_INVALID_ARGUMENT, "cross_entropy: %d is not a ctrt_reduction",
+        return fail_from(CTRT_ERR_INVALID_ARGUMENT, "cross_entropy", "%d is not a ctrt_reduction",
                          (int)options->reduction);
     if (!(options->label_smoothing >= 0 && options->label_smoothing <= 1))
-        return ctrt_fail(CTRT_ERR_INVALID_ARGUMENT, "cross_entropy: label_smoothing %g is not in [0, 1]",
+        return fail_from(CTRT_ERR_INVALID_ARGUMENT, "cross_entropy", "label_smoothing %g is not in [0, 1]",
                          options->label_smoothing);
     const int64_t classes = x->shape[x->ndim == 1 ? 0 : 1];
     ctrt_tensor *weight = options->weight;
     if (weight != NULL && (weight->view.ndim != 1 || weight->view.shape[0] != classes
                            || !dtype_floating(tensor_dtype(weight))))
-        return ctrt_fail(CTRT_ERR_SHAPE,
-                         "cross_entropy: weight has shape %s and dtype %s; expected [%lld] and a floating type",
+        return fail_from(CTRT_ERR_SHAPE, "cross_entropy",
+                         "weight has shape %s and dtype %s; expected [%lld] and a floating type",
                          shape_text(a, weight->view.shape, weight->view.ndim), ctrt_dtype_name(tensor_dtype(weight)),
                          (long long)classes);
     if (weight != NULL && weight->device != logits->device)
-        return ctrt_fail(CTRT_ERR_DEVICE, "cross_entropy: logits are on %s, weight on %s; move one with ctrt_to_device",
-                         logits->device->name, weight->device->name);
+        return fail_from(CTRT_ERR_DEVICE, "cross_entropy", "logits are on %s, weight on %s; move one with "
+                         "ctrt_to_device", logits->device->name, weight->device->name);
     return CTRT_OK;
 }
 

@@ -29,7 +29,7 @@ static ctrt_status reshaped(ctrt_tensor **out, ctrt_tensor *x, const int64_t *sh
 
 static ctrt_status too_many_dims(const char *who, int ndim)
 {
-    return ctrt_fail(CTRT_ERR_SHAPE, "%s: the result would have %d dimensions; a tensor has at most %d", who, ndim,
+    return fail_from(CTRT_ERR_SHAPE, who, "the result would have %d dimensions; a tensor has at most %d", ndim,
                      CTRT_MAX_DIMS);
 }
 
@@ -51,8 +51,8 @@ ctrt_status ctrt_view_as(ctrt_tensor **out, ctrt_tensor *x, ctrt_ints shape)
     CTRT_TRY(infer(to, "view_as", x, shape));
     if (unlikely(!shape_view_strides(strides, &x->view, to, shape.count))) {
         char from_text[SHAPE_TEXT_BYTES], strides_text[SHAPE_TEXT_BYTES], to_text[SHAPE_TEXT_BYTES];
-        return ctrt_fail(CTRT_ERR_SHAPE,
-                         "view_as: a tensor of shape %s and strides %s cannot be viewed as %s without a copy; use "
+        return fail_from(CTRT_ERR_SHAPE, "view_as",
+                         "a tensor of shape %s and strides %s cannot be viewed as %s without a copy; use "
                          "ctrt_reshape", shape_text(from_text, x->view.shape, x->view.ndim),
                          shape_text(strides_text, x->view.strides, x->view.ndim), shape_text(to_text, to, shape.count));
     }
@@ -90,7 +90,7 @@ ctrt_status ctrt_flatten(ctrt_tensor **out, ctrt_tensor *x, int first_dim, int l
     CTRT_TRY(shape_dim(&first, "flatten", first_dim, x->view.ndim));
     CTRT_TRY(shape_dim(&last, "flatten", last_dim, x->view.ndim));
     if (unlikely(first > last))
-        return ctrt_fail(CTRT_ERR_SHAPE, "flatten: the first dimension %d is after the last, %d", first, last);
+        return fail_from(CTRT_ERR_SHAPE, "flatten", "the first dimension %d is after the last, %d", first, last);
     if (first == last && x->view.ndim > 0) {
         ctrt_tensor_assign(out, x);
         return CTRT_OK;
@@ -164,15 +164,15 @@ ctrt_status ctrt_permute(ctrt_tensor **out, ctrt_tensor *x, ctrt_ints dims)
         return fail_null("permute", "dims.values");
     if (unlikely(dims.count != x->view.ndim)) {
         char text[SHAPE_TEXT_BYTES];
-        return ctrt_fail(CTRT_ERR_SHAPE, "permute: %d dimensions given, but the tensor of shape %s has %d", dims.count,
-                         shape_text(text, x->view.shape, x->view.ndim), x->view.ndim);
+        return fail_from(CTRT_ERR_SHAPE, "permute", "%d dimensions given, but the tensor of shape %s has %d",
+                         dims.count, shape_text(text, x->view.shape, x->view.ndim), x->view.ndim);
     }
     int order[CTRT_MAX_DIMS];
     uint32_t seen = 0;
     for (int i = 0; i < dims.count; i++) {
         CTRT_TRY(shape_dim(&order[i], "permute", dims.values[i], dims.count));
         if (unlikely(seen & (1u << order[i])))
-            return ctrt_fail(CTRT_ERR_SHAPE, "permute: dimension %d is given twice", order[i]);
+            return fail_from(CTRT_ERR_SHAPE, "permute", "dimension %d is given twice", order[i]);
         seen |= 1u << order[i];
     }
     return permuted(out, x, order);
@@ -197,7 +197,7 @@ ctrt_status ctrt_t(ctrt_tensor **out, ctrt_tensor *x)
     OP_CHECK("t", x);
     if (unlikely(x->view.ndim > 2)) {
         char text[SHAPE_TEXT_BYTES];
-        return ctrt_fail(CTRT_ERR_SHAPE, "t: expected a tensor of at most 2 dimensions, not %s; use ctrt_transpose",
+        return fail_from(CTRT_ERR_SHAPE, "t", "expected a tensor of at most 2 dimensions, not %s; use ctrt_transpose",
                          shape_text(text, x->view.shape, x->view.ndim));
     }
     return permuted(out, x, reversed[x->view.ndim]);
@@ -214,11 +214,11 @@ ctrt_status ctrt_expand(ctrt_tensor **out, ctrt_tensor *x, ctrt_ints shape)
         return fail_null("expand", "shape.values");
     const int added = shape.count - x->view.ndim;
     if (unlikely(shape.count < 0))
-        return ctrt_fail(CTRT_ERR_INVALID_ARGUMENT, "expand: a shape of %d dimensions", shape.count);
+        return fail_from(CTRT_ERR_INVALID_ARGUMENT, "expand", "a shape of %d dimensions", shape.count);
     if (unlikely(shape.count > CTRT_MAX_DIMS))
         return too_many_dims("expand", shape.count);
     if (unlikely(added < 0))
-        return ctrt_fail(CTRT_ERR_SHAPE, "expand: shape %s has fewer dimensions than the tensor's %s",
+        return fail_from(CTRT_ERR_SHAPE, "expand", "shape %s has fewer dimensions than the tensor's %s",
                          shape_text(to_text, shape.values, shape.count),
                          shape_text(from_text, x->view.shape, x->view.ndim));
     int64_t to[CTRT_MAX_DIMS], strides[CTRT_MAX_DIMS];
@@ -226,8 +226,8 @@ ctrt_status ctrt_expand(ctrt_tensor **out, ctrt_tensor *x, ctrt_ints shape)
         int64_t wanted = shape.values[d], given = d < added ? 1 : x->view.shape[d - added];
         bool keep = wanted == -1 && d >= added;
         if (unlikely(!keep && (wanted < 0 || (wanted != given && given != 1))))
-            return ctrt_fail(CTRT_ERR_SHAPE,
-                             "expand: size %lld at dimension %d cannot come from %lld; shape %s expanded to %s: only "
+            return fail_from(CTRT_ERR_SHAPE, "expand",
+                             "size %lld at dimension %d cannot come from %lld; shape %s expanded to %s: only "
                              "sizes of 1 can be repeated, and -1 keeps an existing size", (long long)wanted, d,
                              (long long)given,
                              shape_text(from_text, x->view.shape, x->view.ndim),
@@ -249,7 +249,7 @@ ctrt_status ctrt_expand(ctrt_tensor **out, ctrt_tensor *x, ctrt_ints shape)
 static ctrt_status dim_of_part(int *out, const char *who, const ctrt_tensor *x, int64_t dim)
 {
     if (unlikely(x->view.ndim == 0))
-        return ctrt_fail(CTRT_ERR_SHAPE, "%s: a 0-dim tensor has no dimension to select from", who);
+        return fail_from(CTRT_ERR_SHAPE, who, "a 0-dim tensor has no dimension to select from");
     return shape_dim(out, who, dim, x->view.ndim);
 }
 
@@ -262,7 +262,7 @@ ctrt_status ctrt_select(ctrt_tensor **out, ctrt_tensor *x, int dim, int64_t inde
     const int64_t size = x->view.shape[at];
     if (unlikely(index < -size || index >= size)) {
         char text[SHAPE_TEXT_BYTES];
-        return ctrt_fail(CTRT_ERR_SHAPE, "select: index %lld is out of range for dimension %d of shape %s",
+        return fail_from(CTRT_ERR_SHAPE, "select", "index %lld is out of range for dimension %d of shape %s",
                          (long long)index, at, shape_text(text, x->view.shape, x->view.ndim));
     }
     if (index < 0)
@@ -313,7 +313,7 @@ ctrt_status ctrt_slice(ctrt_tensor **out, ctrt_tensor *x, int dim, int64_t start
     OP_CHECK("slice", x);
     CTRT_TRY(dim_of_part(&at, "slice", x, dim));
     if (unlikely(step <= 0))
-        return ctrt_fail(CTRT_ERR_INVALID_ARGUMENT, "slice: the step is %lld, expected at least 1", (long long)step);
+        return fail_from(CTRT_ERR_INVALID_ARGUMENT, "slice", "the step is %lld, expected at least 1", (long long)step);
     const int64_t size = x->view.shape[at];
     if (start < 0)
         start = start < -size ? 0 : start + size;
@@ -334,8 +334,8 @@ ctrt_status ctrt_narrow(ctrt_tensor **out, ctrt_tensor *x, int dim, int64_t star
     int64_t from = start < 0 ? start + size : start;
     if (unlikely(length < 0 || start < -size || start > size || from > size - length)) {
         char text[SHAPE_TEXT_BYTES];
-        return ctrt_fail(CTRT_ERR_SHAPE,
-                         "narrow: %lld elements from %lld on are not inside dimension %d of shape %s",
+        return fail_from(CTRT_ERR_SHAPE, "narrow",
+                         "%lld elements from %lld on are not inside dimension %d of shape %s",
                          (long long)length, (long long)start, at, shape_text(text, x->view.shape, x->view.ndim));
     }
     return sliced(out, x, at, from, from + length, 1);
@@ -348,7 +348,7 @@ ctrt_status ctrt_chunk(ctrt_tensor **out, int *count, ctrt_tensor *x, int chunks
     OP_CHECK("chunk", count);
     OP_CHECK("chunk", x);
     if (unlikely(chunks <= 0))
-        return ctrt_fail(CTRT_ERR_INVALID_ARGUMENT, "chunk: %d chunks; expected at least 1", chunks);
+        return fail_from(CTRT_ERR_INVALID_ARGUMENT, "chunk", "%d chunks; expected at least 1", chunks);
     CTRT_TRY(dim_of_part(&at, "chunk", x, dim));
 
     /* Chunks have size ceil(size/chunks). The last one may be smaller, and there may be fewer than `chunks`. */
@@ -386,11 +386,11 @@ ctrt_status ctrt_as_strided(ctrt_tensor **out, ctrt_tensor *x, ctrt_ints shape, 
     OP_CHECK("as_strided", x);
     CTRT_TRY(shape_check("as_strided", shape, tensor_dtype(x)));
     if (unlikely(strides.count != shape.count))
-        return ctrt_fail(CTRT_ERR_SHAPE, "as_strided: %d sizes and %d strides", shape.count, strides.count);
+        return fail_from(CTRT_ERR_SHAPE, "as_strided", "%d sizes and %d strides", shape.count, strides.count);
     if (unlikely(strides.values == NULL && strides.count > 0))
         return fail_null("as_strided", "strides.values");
     if (unlikely(offset < 0))
-        return ctrt_fail(CTRT_ERR_INVALID_ARGUMENT, "as_strided: negative offset %lld", (long long)offset);
+        return fail_from(CTRT_ERR_INVALID_ARGUMENT, "as_strided", "negative offset %lld", (long long)offset);
 
     union op_attributes attributes;
     int64_t last = offset;                      /* largest storage index of an element */
@@ -398,8 +398,8 @@ ctrt_status ctrt_as_strided(ctrt_tensor **out, ctrt_tensor *x, ctrt_ints shape, 
     for (int d = 0; d < shape.count; d++) {
         int64_t size = shape.values[d], stride = strides.values[d], reach;
         if (unlikely(stride < 0))
-            return ctrt_fail(CTRT_ERR_INVALID_ARGUMENT,
-                             "as_strided: negative stride %lld at dimension %d; strides are 0 or more",
+            return fail_from(CTRT_ERR_INVALID_ARGUMENT, "as_strided",
+                             "negative stride %lld at dimension %d; strides are 0 or more",
                              (long long)stride, d);
         attributes.strided.shape[d] = size;
         attributes.strided.strides[d] = stride;
@@ -410,8 +410,8 @@ ctrt_status ctrt_as_strided(ctrt_tensor **out, ctrt_tensor *x, ctrt_ints shape, 
     const int64_t elements = (int64_t)(x->storage->bytes / dtype_bytes(tensor_dtype(x)));
     outside = empty ? offset > elements : outside || last >= elements;
     if (unlikely(outside))
-        return ctrt_fail(CTRT_ERR_SHAPE,
-                         "as_strided: shape %s with strides %s from element %lld on exceeds the storage of %lld "
+        return fail_from(CTRT_ERR_SHAPE, "as_strided",
+                         "shape %s with strides %s from element %lld on exceeds the storage of %lld "
                          "elements", shape_text(shape_words, shape.values, shape.count),
                          shape_text(strides_words, strides.values, strides.count), (long long)offset,
                          (long long)elements);

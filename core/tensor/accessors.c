@@ -64,8 +64,8 @@ void *ctrt_tensor_data(const ctrt_tensor *tensor)
     if (tensor == NULL)
         return NULL;
     if (unlikely(tensor->storage->moves && tensor->view.data != NULL)) {
-        ctrt_fail(CTRT_ERR_NOT_SUPPORTED,
-                  "tensor_data: the memory policy %s of %s moves tensors, so they have no fixed address; copy the "
+        fail_from(CTRT_ERR_NOT_SUPPORTED, "tensor_data",
+                  "the memory policy %s of %s moves tensors, so they have no fixed address; copy the "
                   "tensor (ctrt_cpu, ctrt_to_host)", tensor->device->memory->policy_name,
                   tensor->device->name);
         return NULL;

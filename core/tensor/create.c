@@ -49,8 +49,8 @@ ctrt_status strides_import(int64_t *out, int64_t *elements, const char *who, con
     for (int d = 0; d < ndim && strides != NULL; d++) {
         int64_t reach;
         if (unlikely(strides[d] < 0))
-            return ctrt_fail(CTRT_ERR_INVALID_ARGUMENT,
-                             "%s: negative stride %lld at dimension %d; strides are 0 or more", who,
+            return fail_from(CTRT_ERR_INVALID_ARGUMENT, who,
+                             "negative stride %lld at dimension %d; strides are 0 or more",
                              (long long)strides[d], d);
         if (shape[d] <= 1 || empty)
             continue;
@@ -64,7 +64,7 @@ ctrt_status strides_import(int64_t *out, int64_t *elements, const char *who, con
     *elements = empty ? 0 : span;
     if (unlikely(overflow)) {
         char a[SHAPE_TEXT_BYTES], b[SHAPE_TEXT_BYTES];
-        return ctrt_fail(CTRT_ERR_OVERFLOW, "%s: shape %s with strides %s spans more than 2^63 bytes", who,
+        return fail_from(CTRT_ERR_OVERFLOW, who, "shape %s with strides %s spans more than 2^63 bytes",
                          shape_text(a, shape, ndim), shape_text(b, strides, ndim));
     }
     return CTRT_OK;
@@ -79,13 +79,13 @@ ctrt_status ctrt_from_blob(ctrt_tensor **out, void *data, ctrt_ints shape, ctrt_
     CTRT_TRY(shape_check("from_blob", shape, dtype));
     int64_t steps[CTRT_MAX_DIMS], elements;
     if (unlikely(strides.values != NULL && strides.count != shape.count))
-        return ctrt_fail(CTRT_ERR_SHAPE, "from_blob: %d sizes and %d strides", shape.count, strides.count);
+        return fail_from(CTRT_ERR_SHAPE, "from_blob", "%d sizes and %d strides", shape.count, strides.count);
     CTRT_TRY(strides_import(steps, &elements, "from_blob", shape.values, strides.values, shape.count, dtype));
     if (unlikely(data == NULL && elements > 0))
         return fail_null("from_blob", "data");
     if (unlikely((uintptr_t)data % dtype_bytes(dtype) != 0))
-        return ctrt_fail(CTRT_ERR_INVALID_ARGUMENT,
-                         "from_blob: the address %p is not aligned to the %zu bytes of %s; copy it with "
+        return fail_from(CTRT_ERR_INVALID_ARGUMENT, "from_blob",
+                         "the address %p is not aligned to the %zu bytes of %s; copy it with "
                          "ctrt_from_data", data, dtype_bytes(dtype), ctrt_dtype_name(dtype));
     ctrt_device *cpu;
     CTRT_TRY(ctrt_context(device_cpu(&cpu), "from_blob"));

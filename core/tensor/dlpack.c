@@ -37,20 +37,20 @@ ctrt_status ctrt_to_dlpack(struct DLManagedTensorVersioned **out, ctrt_tensor *t
     if (unlikely(tensor == NULL))
         return fail_null("to_dlpack", "tensor");
     if (tensor_requires_grad(tensor))
-        return ctrt_fail(CTRT_ERR_AUTOGRAD,
-                         "to_dlpack: the tensor requires grad, which DLPack cannot express; export the result of "
+        return fail_from(CTRT_ERR_AUTOGRAD, "to_dlpack",
+                         "the tensor requires grad, which DLPack cannot express; export the result of "
                          "ctrt_detach");
     int32_t code = 0;
     for (size_t i = 0; i < COUNT_OF(device_codes) && code == 0; i++)
         if (strcmp(device_codes[i].type, tensor->device->type) == 0)
             code = device_codes[i].code;
     if (code == 0)
-        return ctrt_fail(CTRT_ERR_NOT_SUPPORTED,
-                         "to_dlpack: DLPack has no code for devices of type %s; copy the tensor with ctrt_cpu first",
+        return fail_from(CTRT_ERR_NOT_SUPPORTED, "to_dlpack",
+                         "DLPack has no code for devices of type %s; copy the tensor with ctrt_cpu first",
                          tensor->device->type);
     if (unlikely(tensor->storage->moves))
-        return ctrt_fail(CTRT_ERR_NOT_SUPPORTED,
-                         "to_dlpack: the memory policy %s of %s moves tensors, so another library cannot use their "
+        return fail_from(CTRT_ERR_NOT_SUPPORTED, "to_dlpack",
+                         "the memory policy %s of %s moves tensors, so another library cannot use their "
                          "addresses; copy the tensor with ctrt_cpu first", tensor->device->memory->policy_name,
                          tensor->device->name);
     CTRT_TRY(ctrt_context(storage_present(tensor->storage), "to_dlpack"));
@@ -86,16 +86,16 @@ ctrt_status ctrt_to_dlpack(struct DLManagedTensorVersioned **out, ctrt_tensor *t
 static ctrt_status imported_dtype(ctrt_dtype *out, DLDataType type)
 {
     if (type.lanes != 1)
-        return ctrt_fail(CTRT_ERR_NOT_SUPPORTED,
-                         "from_dlpack: elements have %d lanes; only 1 is supported", type.lanes);
+        return fail_from(CTRT_ERR_NOT_SUPPORTED, "from_dlpack",
+                         "elements have %d lanes; only 1 is supported", type.lanes);
     for (int d = 1; d < CTRT_DTYPE_COUNT; d++) {
         if (dtype_table[d].dlpack_code == type.code && 8 * dtype_table[d].bytes == type.bits) {
             *out = (ctrt_dtype)d;
             return CTRT_OK;
         }
     }
-    return ctrt_fail(CTRT_ERR_NOT_SUPPORTED,
-                     "from_dlpack: no dtype with code %d and %d bits; known: int 8 to 64, uint 8, float 16 to 64, "
+    return fail_from(CTRT_ERR_NOT_SUPPORTED, "from_dlpack",
+                     "no dtype with code %d and %d bits; known: int 8 to 64, uint 8, float 16 to 64, "
                      "bfloat 16, bool 8", type.code, type.bits);
 }
 
@@ -119,8 +119,8 @@ static ctrt_status imported_device(ctrt_device **out, DLDevice device)
         if (device_codes[i].code == device.device_type)
             type = device_codes[i].type;
     if (type == NULL || device.device_id < 0)
-        return ctrt_fail(CTRT_ERR_NOT_SUPPORTED,
-                         "from_dlpack: device %d of DLPack's type %d is not supported; export from the cpu",
+        return fail_from(CTRT_ERR_NOT_SUPPORTED, "from_dlpack",
+                         "device %d of DLPack's type %d is not supported; export from the cpu",
                          (int)device.device_id, (int)device.device_type);
     if (type_is_cpu(type))
         return ctrt_context(device_cpu(out), "from_dlpack");
@@ -135,8 +135,8 @@ static ctrt_status imported_device(ctrt_device **out, DLDevice device)
         find_physical(candidate, &wanted);
     }
     if (wanted.found == NULL)
-        return ctrt_fail(CTRT_ERR_NO_DEVICE,
-                         "from_dlpack: device %d of type %s is not visible here; export from the cpu",
+        return fail_from(CTRT_ERR_NO_DEVICE, "from_dlpack",
+                         "device %d of type %s is not visible here; export from the cpu",
                          (int)device.device_id, type);
     *out = wanted.found;
     return CTRT_OK;
@@ -156,17 +156,17 @@ ctrt_status ctrt_from_dlpack(ctrt_tensor **out, struct DLManagedTensorVersioned 
     if (unlikely(managed == NULL))
         return fail_null("from_dlpack", "managed");
     if (managed->version.major != 1)            /* another major version: the layout of the rest is unknown */
-        return ctrt_fail(CTRT_ERR_NOT_SUPPORTED, "from_dlpack: DLPack version %u.%u; this library supports 1.x",
+        return fail_from(CTRT_ERR_NOT_SUPPORTED, "from_dlpack", "DLPack version %u.%u; this library supports 1.x",
                          (unsigned)managed->version.major, (unsigned)managed->version.minor);
     if (managed->flags & DLPACK_FLAG_BITMASK_READ_ONLY)
-        return ctrt_fail(CTRT_ERR_NOT_SUPPORTED,
-                         "from_dlpack: the tensor is read-only, which ctrt does not support; export a copy");
+        return fail_from(CTRT_ERR_NOT_SUPPORTED, "from_dlpack",
+                         "the tensor is read-only, which ctrt does not support; export a copy");
 
     const DLTensor *tensor = &managed->dl_tensor;
     ctrt_dtype dtype = CTRT_DTYPE_DEFAULT;
     CTRT_TRY(imported_dtype(&dtype, tensor->dtype));
     if (tensor->ndim < 0)
-        return ctrt_fail(CTRT_ERR_INVALID_ARGUMENT, "from_dlpack: a tensor of %d dimensions", (int)tensor->ndim);
+        return fail_from(CTRT_ERR_INVALID_ARGUMENT, "from_dlpack", "a tensor of %d dimensions", (int)tensor->ndim);
     const ctrt_ints shape = ctrt_ints_of(tensor->shape, tensor->ndim);
     CTRT_TRY(shape_check("from_dlpack", shape, dtype));
     int64_t strides[CTRT_MAX_DIMS], elements;
@@ -179,12 +179,12 @@ ctrt_status ctrt_from_dlpack(ctrt_tensor **out, struct DLManagedTensorVersioned 
     if (tensor->byte_offset > PTRDIFF_MAX
         || __builtin_add_overflow((uintptr_t)tensor->data, tensor->byte_offset, &address)
         || __builtin_add_overflow(address, (uintptr_t)elements * dtype_bytes(dtype), &end))
-        return ctrt_fail(CTRT_ERR_OVERFLOW,
-                         "from_dlpack: data %p, byte_offset %llu and %lld elements exceed the address space",
+        return fail_from(CTRT_ERR_OVERFLOW, "from_dlpack",
+                         "data %p, byte_offset %llu and %lld elements exceed the address space",
                          tensor->data, (unsigned long long)tensor->byte_offset, (long long)elements);
     if (address % dtype_bytes(dtype) != 0)
-        return ctrt_fail(CTRT_ERR_NOT_SUPPORTED,
-                         "from_dlpack: the first element is not aligned to the %zu bytes of %s; export a copy",
+        return fail_from(CTRT_ERR_NOT_SUPPORTED, "from_dlpack",
+                         "the first element is not aligned to the %zu bytes of %s; export a copy",
                          dtype_bytes(dtype), ctrt_dtype_name(dtype));
     ctrt_device *device = NULL;
     CTRT_TRY(imported_device(&device, tensor->device));

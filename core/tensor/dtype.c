@@ -41,7 +41,7 @@ ctrt_status ctrt_dtype_get(const char **name, ctrt_dtype *value, size_t index)
 #undef DTYPE
     };
     if (index >= COUNT_OF(all))
-        return ctrt_fail(CTRT_ERR_NOT_FOUND, "dtype_get: there are %zu data types", COUNT_OF(all));
+        return fail_from(CTRT_ERR_NOT_FOUND, "dtype_get", "there are %zu data types", COUNT_OF(all));
     if (name != NULL)
         *name = dtype_table[all[index]].name;
     if (value != NULL)
@@ -78,8 +78,8 @@ ctrt_status ctrt_dtype_parse(ctrt_dtype *out, const char *name)
         }
     }
     const char *nearest = nearest_word(word, known, count);
-    return ctrt_fail(CTRT_ERR_INVALID_ARGUMENT,
-                     "dtype_parse: unknown dtype \"%.40s\"%s%s%s; known: f32 f64 f16 bf16 i8 u8 i16 i32 "
+    return fail_from(CTRT_ERR_INVALID_ARGUMENT, "dtype_parse",
+                     "unknown dtype \"%.40s\"%s%s%s; known: f32 f64 f16 bf16 i8 u8 i16 i32 "
                      "i64 bool", name, nearest ? " (did you mean \"" : "", nearest ? nearest : "",
                      nearest ? "\"?)" : "");
 }
@@ -96,7 +96,7 @@ ctrt_dtype ctrt_default_dtype(void)
 ctrt_status ctrt_set_default_dtype(ctrt_dtype dtype)
 {
     if (!ctrt_dtype_is_floating(dtype))
-        return ctrt_fail(CTRT_ERR_DTYPE, "set_default_dtype: %s is not a floating type; use f32, f64, f16 or bf16",
+        return fail_from(CTRT_ERR_DTYPE, "set_default_dtype", "%s is not a floating type; use f32, f64, f16 or bf16",
                          ctrt_dtype_name(dtype));
     atomic_store_explicit(&default_dtype, (int)dtype, memory_order_relaxed);
     return CTRT_OK;
@@ -109,7 +109,7 @@ ctrt_status dtype_resolve(ctrt_dtype *out, const char *who, ctrt_dtype dtype)
         return CTRT_OK;
     }
     if (unlikely(!is_dtype(dtype)))
-        return ctrt_fail(CTRT_ERR_DTYPE, "%s: %d is not a dtype", who, (int)dtype);
+        return fail_from(CTRT_ERR_DTYPE, who, "%d is not a dtype", (int)dtype);
     *out = dtype;
     return CTRT_OK;
 }
@@ -256,8 +256,8 @@ ctrt_status dtype_check_scalar(const char *who, ctrt_dtype dtype, ctrt_scalar va
     bool floating = value.kind == CTRT_SCALAR_FLOAT, fits = true;
     double f = floating ? value.f : (double)value.i;
     if (unlikely((unsigned)value.kind > CTRT_SCALAR_FLOAT))
-        return ctrt_fail(CTRT_ERR_INVALID_ARGUMENT,
-                         "%s: a scalar of unknown kind %d; use ctrt_float, ctrt_int or ctrt_bool", who,
+        return fail_from(CTRT_ERR_INVALID_ARGUMENT, who,
+                         "a scalar of unknown kind %d; use ctrt_float, ctrt_int or ctrt_bool",
                          (int)value.kind);
     if (dtype == CTRT_BOOL)
         return CTRT_OK;
@@ -271,6 +271,6 @@ ctrt_status dtype_check_scalar(const char *who, ctrt_dtype dtype, ctrt_scalar va
         fits = f >= ranges[dtype].lowest && f <= ranges[dtype].largest;
     if (likely(fits))
         return CTRT_OK;
-    return ctrt_fail(CTRT_ERR_OVERFLOW, "%s: %.17g cannot be converted to %s without overflow", who, f,
+    return fail_from(CTRT_ERR_OVERFLOW, who, "%.17g cannot be converted to %s without overflow", f,
                      ctrt_dtype_name(dtype));
 }

@@ -62,12 +62,12 @@ ctrt_status ctrt_result_type(ctrt_dtype *out, ctrt_tensor *const *tensors, int c
     if (unlikely(out == NULL))
         return fail_null("result_type", "out");
     if (unlikely(count < 0))
-        return ctrt_fail(CTRT_ERR_INVALID_ARGUMENT, "result_type: %d tensors", count);
+        return fail_from(CTRT_ERR_INVALID_ARGUMENT, "result_type", "%d tensors", count);
     if (unlikely(tensors == NULL && count > 0))
         return fail_null("result_type", "tensors");
     if (unlikely(scalar != NULL && (unsigned)scalar->kind > CTRT_SCALAR_FLOAT))
-        return ctrt_fail(CTRT_ERR_INVALID_ARGUMENT,
-                         "result_type: a scalar of unknown kind %d; use ctrt_float, ctrt_int or ctrt_bool",
+        return fail_from(CTRT_ERR_INVALID_ARGUMENT, "result_type",
+                         "a scalar of unknown kind %d; use ctrt_float, ctrt_int or ctrt_bool",
                          (int)scalar->kind);
 
     ctrt_dtype dimensioned = CTRT_DTYPE_DEFAULT, zero_dim = CTRT_DTYPE_DEFAULT, number = CTRT_DTYPE_DEFAULT;
@@ -83,7 +83,7 @@ ctrt_status ctrt_result_type(ctrt_dtype *out, ctrt_tensor *const *tensors, int c
         number = dtype_of_scalar(*scalar);
     ctrt_dtype result = fold(dimensioned, fold(zero_dim, number));
     if (unlikely(result == CTRT_DTYPE_DEFAULT))
-        return ctrt_fail(CTRT_ERR_INVALID_ARGUMENT, "result_type: neither a tensor nor a scalar was given");
+        return fail_from(CTRT_ERR_INVALID_ARGUMENT, "result_type", "neither a tensor nor a scalar was given");
     *out = result;
     return CTRT_OK;
 }

@@ -27,8 +27,8 @@ ctrt_status shape_check(const char *who, ctrt_ints shape, ctrt_dtype dtype)
 {
     char text[SHAPE_TEXT_BYTES];
     if (unlikely(shape.count < 0 || shape.count > CTRT_MAX_DIMS))
-        return ctrt_fail(shape.count < 0 ? CTRT_ERR_INVALID_ARGUMENT : CTRT_ERR_SHAPE,
-                         "%s: a shape of %d dimensions; a tensor has 0 to %d", who, shape.count, CTRT_MAX_DIMS);
+        return fail_from(shape.count < 0 ? CTRT_ERR_INVALID_ARGUMENT : CTRT_ERR_SHAPE,
+                         who, "a shape of %d dimensions; a tensor has 0 to %d", shape.count, CTRT_MAX_DIMS);
     if (unlikely(shape.values == NULL && shape.count > 0))
         return fail_null(who, "shape.values");
     /* Count sizes of 0 as 1, so that row-major strides also cannot overflow. */
@@ -36,10 +36,10 @@ ctrt_status shape_check(const char *who, ctrt_ints shape, ctrt_dtype dtype)
     for (int d = 0; d < shape.count; d++) {
         int64_t size = shape.values[d];
         if (unlikely(size < 0))
-            return ctrt_fail(CTRT_ERR_SHAPE, "%s: negative size %lld at dimension %d of shape %s", who, (long long)size,
+            return fail_from(CTRT_ERR_SHAPE, who, "negative size %lld at dimension %d of shape %s", (long long)size,
                              d, shape_text(text, shape.values, shape.count));
         if (unlikely(__builtin_mul_overflow(bytes, MAX(size, 1), &bytes)))
-            return ctrt_fail(CTRT_ERR_OVERFLOW, "%s: a tensor of shape %s and dtype %s has more than 2^63 bytes", who,
+            return fail_from(CTRT_ERR_OVERFLOW, who, "a tensor of shape %s and dtype %s has more than 2^63 bytes",
                              shape_text(text, shape.values, shape.count), ctrt_dtype_name(dtype));
     }
     return CTRT_OK;
@@ -140,7 +140,7 @@ ctrt_status shape_dim(int *out, const char *who, int64_t dim, int ndim)
 {
     int range = MAX(ndim, 1);
     if (unlikely(dim < -range || dim >= range))
-        return ctrt_fail(CTRT_ERR_SHAPE, "%s: dimension %lld is out of range [%d, %d]", who, (long long)dim, -range,
+        return fail_from(CTRT_ERR_SHAPE, who, "dimension %lld is out of range [%d, %d]", (long long)dim, -range,
                          range - 1);
     *out = (int)(dim < 0 ? dim + range : dim);
     return CTRT_OK;
@@ -153,8 +153,8 @@ ctrt_status shape_dims(uint32_t *out, const char *who, ctrt_ints dims, int ndim)
         return CTRT_OK;
     }
     if (unlikely(dims.count < 0))
-        return ctrt_fail(CTRT_ERR_INVALID_ARGUMENT, "%s: a list of %d dimensions; use CTRT_DIMS(...) or CTRT_ALL_DIMS",
-                         who, dims.count);
+        return fail_from(CTRT_ERR_INVALID_ARGUMENT, who, "a list of %d dimensions; use CTRT_DIMS(...) or CTRT_ALL_DIMS",
+                         dims.count);
     if (unlikely(dims.values == NULL))
         return fail_null(who, "dims.values");
     uint32_t set = 0;
@@ -162,7 +162,7 @@ ctrt_status shape_dims(uint32_t *out, const char *who, ctrt_ints dims, int ndim)
         int d = 0;
         CTRT_TRY(shape_dim(&d, who, dims.values[i], ndim));
         if (unlikely(set & (1u << d)))
-            return ctrt_fail(CTRT_ERR_SHAPE, "%s: dimension %d is given twice in the list of dimensions", who, d);
+            return fail_from(CTRT_ERR_SHAPE, who, "dimension %d is given twice in the list of dimensions", d);
         set |= 1u << d;
     }
     *out = ndim == 0 ? 0 : set;         /* a 0-dim tensor accepts dim 0 and -1, but has no dimension to reduce */
@@ -189,9 +189,9 @@ ctrt_status shape_broadcast(int64_t *out, int *out_ndim, const char *who, const 
         int64_t p = i < 0 ? 1 : a[i], q = j < 0 ? 1 : b[j];
         if (unlikely(p != q && p != 1 && q != 1)) {
             char first[SHAPE_TEXT_BYTES], second[SHAPE_TEXT_BYTES];
-            return ctrt_fail(CTRT_ERR_SHAPE,
-                             "%s: shapes %s and %s do not broadcast: %lld and %lld at dimension %d from the end "
-                             "differ and neither is 1", who, shape_text(first, a, a_ndim),
+            return fail_from(CTRT_ERR_SHAPE, who,
+                             "shapes %s and %s do not broadcast: %lld and %lld at dimension %d from the end "
+                             "differ and neither is 1", shape_text(first, a, a_ndim),
                              shape_text(second, b, b_ndim), (long long)p, (long long)q, ndim - 1 - d);
         }
         result[d] = p == 1 ? q : p;
@@ -199,7 +199,7 @@ ctrt_status shape_broadcast(int64_t *out, int *out_ndim, const char *who, const 
     }
     if (unlikely(overflow)) {
         char first[SHAPE_TEXT_BYTES], second[SHAPE_TEXT_BYTES];
-        return ctrt_fail(CTRT_ERR_OVERFLOW, "%s: shapes %s and %s broadcast to more than 2^63 elements", who,
+        return fail_from(CTRT_ERR_OVERFLOW, who, "shapes %s and %s broadcast to more than 2^63 elements",
                          shape_text(first, a, a_ndim), shape_text(second, b, b_ndim));
     }
     memcpy(out, result, sizeof out[0] * (size_t)ndim);
@@ -253,8 +253,8 @@ ctrt_status shape_infer(int64_t *out, const char *who, ctrt_ints wanted, int64_t
 {
     char text[SHAPE_TEXT_BYTES];
     if (unlikely(wanted.count < 0 || wanted.count > CTRT_MAX_DIMS))
-        return ctrt_fail(wanted.count < 0 ? CTRT_ERR_INVALID_ARGUMENT : CTRT_ERR_SHAPE,
-                         "%s: a shape of %d dimensions; a tensor has 0 to %d", who, wanted.count, CTRT_MAX_DIMS);
+        return fail_from(wanted.count < 0 ? CTRT_ERR_INVALID_ARGUMENT : CTRT_ERR_SHAPE,
+                         who, "a shape of %d dimensions; a tensor has 0 to %d", wanted.count, CTRT_MAX_DIMS);
     if (unlikely(wanted.values == NULL && wanted.count > 0))
         return fail_null(who, "shape.values");
 
@@ -266,11 +266,11 @@ ctrt_status shape_infer(int64_t *out, const char *who, ctrt_ints wanted, int64_t
         out[d] = size;
         if (size == -1) {
             if (unlikely(inferred >= 0))
-                return ctrt_fail(CTRT_ERR_SHAPE, "%s: only one size can be -1 (inferred) in shape %s", who,
+                return fail_from(CTRT_ERR_SHAPE, who, "only one size can be -1 (inferred) in shape %s",
                                  shape_text(text, wanted.values, wanted.count));
             inferred = d;
         } else if (unlikely(size < 0)) {
-            return ctrt_fail(CTRT_ERR_SHAPE, "%s: negative size %lld at dimension %d of shape %s", who, (long long)size,
+            return fail_from(CTRT_ERR_SHAPE, who, "negative size %lld at dimension %d of shape %s", (long long)size,
                              d, shape_text(text, wanted.values, wanted.count));
         } else {
             has_zero |= size == 0;
@@ -281,9 +281,8 @@ ctrt_status shape_infer(int64_t *out, const char *who, ctrt_ints wanted, int64_t
         known = 0, overflow = false;
     if (inferred >= 0) {
         if (unlikely(known == 0 && numel == 0))
-            return ctrt_fail(CTRT_ERR_SHAPE,
-                             "%s: the size -1 in shape %s is ambiguous for a tensor without elements; give the size",
-                             who,
+            return fail_from(CTRT_ERR_SHAPE, who,
+                             "the size -1 in shape %s is ambiguous for a tensor without elements; give the size",
                              shape_text(text, wanted.values, wanted.count));
         if (likely(!overflow && known > 0 && numel % known == 0)) {
             out[inferred] = numel / known;
@@ -292,7 +291,7 @@ ctrt_status shape_infer(int64_t *out, const char *who, ctrt_ints wanted, int64_t
     } else if (likely(!overflow && known == numel)) {
         return CTRT_OK;
     }
-    return ctrt_fail(CTRT_ERR_SHAPE, "%s: shape %s does not match a tensor of %lld elements", who,
+    return fail_from(CTRT_ERR_SHAPE, who, "shape %s does not match a tensor of %lld elements",
                      shape_text(text, wanted.values, wanted.count), (long long)numel);
 }
 

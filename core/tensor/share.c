@@ -42,21 +42,21 @@ ctrt_status tensor_share_check(const char *who, ctrt_tensor *tensor)
 {
     const struct storage *storage = tensor->storage;
     if (!device_is_cpu(device_home(tensor->device)))
-        return ctrt_fail(CTRT_ERR_NOT_SUPPORTED, "%s: memory of %s cannot be moved to memory that processes share; "
-                         "copy the tensor with ctrt_cpu first", who, tensor->device->name);
+        return fail_from(CTRT_ERR_NOT_SUPPORTED, who, "memory of %s cannot be moved to memory that processes share; "
+                         "copy the tensor with ctrt_cpu first", tensor->device->name);
     if (storage->ordered)
-        return ctrt_fail(CTRT_ERR_NOT_SUPPORTED, "%s: the tensor is in pinned memory, which cannot be moved; share a "
-                         "result of ctrt_clone", who);
+        return fail_from(CTRT_ERR_NOT_SUPPORTED, who, "the tensor is in pinned memory, which cannot be moved; share a "
+                         "result of ctrt_clone");
     if (dry_run_on(storage->device))
-        return ctrt_fail(CTRT_ERR_NOT_SUPPORTED, "%s: tensors of a dry run have no memory to share", who);
+        return fail_from(CTRT_ERR_NOT_SUPPORTED, who, "tensors of a dry run have no memory to share");
     struct visit found = { .storage = storage };
     visit_all(&found, tensor);
     if (found.exported)
-        return ctrt_fail(CTRT_ERR_STATE, "%s: the memory was exported with ctrt_to_dlpack, so it cannot be moved; "
-                         "share a result of ctrt_clone", who);
+        return fail_from(CTRT_ERR_STATE, who, "the memory was exported with ctrt_to_dlpack, so it cannot be moved; "
+                         "share a result of ctrt_clone");
     if (found.tensors != atomic_load(&storage->refs))
-        return ctrt_fail(CTRT_ERR_STATE, "%s: the memory contains parts that other tensors use with storages of their "
-                         "own, so it cannot be moved; share a result of ctrt_clone", who);
+        return fail_from(CTRT_ERR_STATE, who, "the memory contains parts that other tensors use with storages of their "
+                         "own, so it cannot be moved; share a result of ctrt_clone");
     return CTRT_OK;
 }
 

@@ -233,6 +233,30 @@ TEST(test_messages, "error messages are per thread, can be prefixed with context
     CHECK_HAS(ctrt_error_message(), "x is NULL");
     CHECK_FAILS(out_of_memory(77, "a thing"), CTRT_ERR_OUT_OF_MEMORY, "out of memory: 77 bytes for a thing");
 
+    /* The name of the function that failed is replaced, also behind a name that was added twice. */
+    CHECK_FAILS(fail_from(CTRT_ERR_SHAPE, "matmul (rows)", "shape %d", 3), CTRT_ERR_SHAPE, "matmul (rows): shape 3");
+    CHECK_EQ(error_rename(CTRT_ERR_SHAPE, "linear"), CTRT_ERR_SHAPE);
+    CHECK_STR(ctrt_error_message(), "linear (rows): shape 3");
+    error_rename(CTRT_ERR_SHAPE, "mse_loss");
+    CHECK_STR(ctrt_error_message(), "mse_loss (rows): shape 3");
+    ctrt_fail(CTRT_ERR_SHAPE, "gather: index 3");       /* by a plugin */
+    context_from(CTRT_ERR_SHAPE, "gather");
+    CHECK_STR(ctrt_error_message(), "gather: index 3");
+    error_rename(CTRT_ERR_SHAPE, "embedding");
+    CHECK_STR(ctrt_error_message(), "embedding: index 3");
+    ctrt_fail(CTRT_ERR_IO, "cpu: no memory");
+    error_rename(CTRT_ERR_IO, "linear");
+    CHECK_STR(ctrt_error_message(), "linear: cpu: no memory");
+    fail_from(CTRT_ERR_IO, "f", NULL);
+    ctrt_context(CTRT_ERR_IO, "layer 0");
+    error_rename(CTRT_ERR_IO, "net");
+    CHECK_STR(ctrt_error_message(), "net: layer 0: f: input or output failed");
+    fail_from(CTRT_ERR_IO, "f", "%s", long_text);
+    error_rename(CTRT_ERR_IO, "longer");
+    EQUALS((strncmp(ctrt_error_message(), "longer: xxx", 11), 0), (strlen(ctrt_error_message()), 4095));
+    CHECK_OK(error_rename(CTRT_OK, "f"));
+    CHECK_OK(context_from(CTRT_OK, "f"));
+
     group("every status code has a text and a name");
     size_t codes = 0;
     const char *name = NULL;
