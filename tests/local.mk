@@ -127,7 +127,7 @@ stranger_la_CFLAGS  = $(AM_CFLAGS) -fvisibility=default
 stranger_la_LDFLAGS = $(PLUGIN_LDFLAGS) -rpath /nowhere
 
 if PLUGIN_CPU
-public_tests   += tests/unit/test-bad-input.c tests/unit/test-cpu-math.c
+public_tests   += tests/unit/test-bad-input.c tests/unit/test-cpu-math.c tests/unit/test-struct-size.c
 internal_tests += tests/unit/test-alloc-failure.c tests/unit/test-cpu-blocked.c tests/unit/test-cpu-kernels.c \
                   tests/unit/test-cpu-limits.c tests/unit/test-cpu-memory.c tests/unit/test-pressure.c
 TSAN_TESTS     += tests/unit/test-cpu-memory.c tests/unit/test-pressure.c

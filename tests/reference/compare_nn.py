@@ -54,7 +54,8 @@ def batch_norm(r, sizes):
 
 def layer_norm(r, sizes):
     inner, epsilon, affine = sizes[-r.randint(1, len(sizes) - 1) :], r.choice((1e-5, 1e-3)), r.random() < 0.7
-    return nn.LayerNorm(inner, epsilon, affine), ("layer_norm_new", inner, C.LayerNormOptions(epsilon, affine), None), sizes
+    options = C.LayerNormOptions(epsilon, affine)
+    return nn.LayerNorm(inner, epsilon, affine), ("layer_norm_new", inner, options, None), sizes
 
 
 def activation(r, sizes):
