@@ -1,4 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+/* parallel/own_address.c: an address of this machine for other machines. */
 #include "parallel/own_address.h"
 
 #include <arpa/inet.h>

@@ -1,4 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+/* autograd/thread.c: the list of the threads' autograd states, for the counts of nodes that are alive. */
 #include "autograd/thread.h"
 
 #include "autograd/engine.h"

@@ -1,4 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+/* base/file_writer.c: replaces a file atomically: a new file beside it, which is renamed at the end. */
 #define _GNU_SOURCE                     /* O_PATH */
 #include "base/file_writer.h"
 

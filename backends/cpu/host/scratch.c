@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Per-thread workspace. The workspace is kept between kernel calls, because a new one would cause a page fault per
- * page. A page fault takes more than a microsecond on many machines, longer than a small matrix product. Buffers only
- * grow, and are freed when the thread ends.
+/* backends/cpu/host/scratch.c: per-thread workspace. The workspace is kept between kernel calls, because a new one
+ * would cause a page fault per page. A page fault takes more than a microsecond on many machines, longer than a small
+ * matrix product. Buffers only grow, and are freed when the thread ends.
  *
  * The memory comes from malloc and not from the host table: a simulated device runs these kernels in its own threads,
  * after the call has returned, where a failed allocation is an error of the stream and not of the call. Failures that

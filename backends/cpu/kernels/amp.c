@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The ops of the gradient scaler; compiled once per instruction set.
+/* backends/cpu/kernels/amp.c: the ops of the gradient scaler; compiled once per instruction set.
  *
  * amp_unscale reads and writes each gradient once. An element is inf or NaN if all bits of its exponent are set; the
  * loops combine these tests without a branch, so that they are vectorised. */

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* batch_norm and its gradient; compiled once per instruction set.
+/* backends/cpu/kernels/batch_norm.c: batch_norm and its gradient; compiled once per instruction set.
  *
  * x is [N,C,S]. With S > 1 a task is a channel: N runs of S adjacent elements. With S = 1 a task is a block of adjacent
  * channels: N rows. In both cases one thread sums a channel, always in the same order, with f64 totals. */

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* conv2d and its two gradients: converts views to struct cpu_conv and selects the implementation. */
+/* backends/cpu/kernels/conv.c: conv2d and its two gradients: converts views to struct cpu_conv and selects the
+ * implementation. */
 #include "conv.h"
 
 #include <string.h>

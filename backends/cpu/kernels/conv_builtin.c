@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Convolution without a library: copies patches of the input to a matrix (im2col), a block of output rows at a time,
- * and multiplies it by the weights (Chellapilla et al. 2006). f16 and bf16 are converted to f32. */
+/* backends/cpu/kernels/conv_builtin.c: convolution without a library: copies patches of the input to a matrix (im2col),
+ * a block of output rows at a time, and multiplies it by the weights (Chellapilla et al. 2006). f16 and bf16 are
+ * converted to f32. */
 #include "conv.h"
 
 #include <stdlib.h>

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The built-in matrix product: selects the loop for a shape and divides the product among threads. */
+/* backends/cpu/kernels/gemm_builtin.c: the built-in matrix product: selects the loop for a shape and divides the
+ * product among threads. */
 #include "gemm.h"
 
 #include "host/cpu.h"

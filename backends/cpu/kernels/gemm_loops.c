@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The inner loops of the built-in matrix product (see gemm.h and gemm_body.h), compiled once per instruction set. */
+/* backends/cpu/kernels/gemm_loops.c: the inner loops of the built-in matrix product (see gemm.h and gemm_body.h),
+ * compiled once per instruction set. */
 #include "gemm.h"
 
 #include <stdbool.h>

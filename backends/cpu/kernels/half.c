@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Conversion of rows of f16 and bf16 to and from f32, for callers that are not compiled per instruction set. */
+/* backends/cpu/kernels/half.c: conversion of rows of f16 and bf16 to and from f32, for callers that are not compiled
+ * per instruction set. */
 #include "half.h"
 
 #include "convert.h"

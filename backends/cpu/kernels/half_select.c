@@ -1,4 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+/* backends/cpu/kernels/half_select.c: selects the conversions of f16 and bf16 for the processor. */
 #include "half.h"
 #include "select_variant.h"
 

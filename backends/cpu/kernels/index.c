@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* index_select, index_add, gather, scatter_add, tril and triu. */
+/* backends/cpu/kernels/index.c: index_select, index_add, gather, scatter_add, tril and triu. */
 #include <string.h>
 
 #include "host/cpu.h"

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The matmul and linear kernels: select the implementation of a matrix product. */
+/* backends/cpu/kernels/matmul.c: the matmul and linear kernels: select the implementation of a matrix product. */
 #include "libs/onednn.h"
 #include "product.h"
 

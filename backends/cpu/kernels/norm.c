@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* layer_norm and its gradient; compiled once per instruction set. */
+/* backends/cpu/kernels/norm.c: layer_norm and its gradient; compiled once per instruction set. */
 #include <math.h>
 
 #include "half.h"

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Optimizer steps over many tensors in one call; compiled once per instruction set.
+/* backends/cpu/kernels/optim.c: optimizer steps over many tensors in one call; compiled once per instruction set.
  *
  * sgd_step: p[n], g[n], buf[n] (absent without momentum); adam_step: p[n], g[n], m[n], v[n]. The input and the output
  * of a state may be the same memory or different memory. f16 and bf16 parameters are updated in f32 and then rounded;

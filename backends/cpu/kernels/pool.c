@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* max_pool2d and its gradient, contiguous and channels-last; compiled once per instruction set. */
+/* backends/cpu/kernels/pool.c: max_pool2d and its gradient, contiguous and channels-last; compiled once per instruction
+ * set. */
 #include <math.h>
 #include <string.h>
 

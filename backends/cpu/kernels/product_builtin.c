@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Matrix products without a library: f32 and f64 by gemm_builtin.c, f16 and bf16 through f32, integers by loops. */
+/* backends/cpu/kernels/product_builtin.c: matrix products without a library: f32 and f64 by gemm_builtin.c, f16 and
+ * bf16 through f32, integers by loops. */
 #include "gemm.h"
 #include "half.h"
 #include "product.h"

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* softmax, log_softmax, their gradients, and cross_entropy; compiled once per instruction set. */
+/* backends/cpu/kernels/softmax.c: softmax, log_softmax, their gradients, and cross_entropy; compiled once per
+ * instruction set. */
 #include <math.h>
 
 #include "half.h"

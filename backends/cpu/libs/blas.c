@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Matrix products by a CBLAS library (OpenBLAS, BLIS, MKL or the reference), opened at first use.
+/* backends/cpu/libs/blas.c: matrix products by a CBLAS library (OpenBLAS, BLIS, MKL or the reference), opened at first
+ * use.
  *
  * The threads of a multithreaded BLAS would compete with the backend's for the processors. Therefore BLAS is limited to
  * one thread, and this file divides the product among the backend's threads. */

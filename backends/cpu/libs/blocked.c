@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Copies between images and blocked layouts, 8 channels of 8 adjacent elements at a time. oneDNN 2's reorders of 2-byte
- * elements take up to four times as long as those of f32. */
+/* backends/cpu/libs/blocked.c: copies between images and blocked layouts, 8 channels of 8 adjacent elements at a time.
+ * oneDNN 2's reorders of 2-byte elements take up to four times as long as those of f32. */
 #include "blocked.h"
 
 #include <string.h>

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The parameter CTRT_CPU_GEMM: which library computes matrix products and convolutions. */
+/* backends/cpu/libs/gemm_path.c: the parameter CTRT_CPU_GEMM: which library computes matrix products and
+ * convolutions. */
 #include "host/internal.h"
 #include "kernels/product.h"
 

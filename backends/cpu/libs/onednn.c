@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* oneDNN: opening the library, and the per-thread primitive cache. */
+/* backends/cpu/libs/onednn.c: oneDNN: opening the library, and the per-thread primitive cache. */
 #ifdef HAVE_CONFIG_H
 #include "config.h"
 #endif

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Convolutions by oneDNN.
+/* backends/cpu/libs/onednn_conv.c: convolutions by oneDNN.
  *
  * oneDNN's fast kernels require channels-last or blocked images. Channels-last tensors are used as they are. For
  * contiguous tensors, the primitive chooses its layout and the data is reordered, which costs less than its kernels for

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Matrix products by oneDNN. One of a matrix's strides must be 1. Supports batches, bias, f32, bf16 and, if the
- * processor has it, f16. */
+/* backends/cpu/libs/onednn_product.c: matrix products by oneDNN. One of a matrix's strides must be 1. Supports batches,
+ * bias, f32, bf16 and, if the processor has it, f16. */
 #ifdef HAVE_CONFIG_H
 #include "config.h"
 #endif

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* OpenMP parallel regions of a library, run with the backend's own threads.
+/* backends/cpu/libs/openmp.c: OpenMP parallel regions of a library, run with the backend's own threads.
  *
  * GCC compiles a region to a call of GOMP_parallel. A library calls imported functions through addresses that the
  * dynamic loader stores in its data (System V ABI, relocations of types JUMP_SLOT and GLOB_DAT). This file stores
