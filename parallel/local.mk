@@ -7,8 +7,8 @@ libctrt_core_la_SOURCES += \
     parallel/apply.c parallel/balance.c parallel/chunk.c parallel/coalesce.c parallel/devices.h parallel/gather.c \
     parallel/loss.c parallel/loss.h parallel/loss_group.c parallel/loss_parameter.c \
     parallel/replicate.c parallel/scatter.c parallel/shards.c parallel/strategy.c parallel/strategy.h \
-    parallel/strategy_auto.c parallel/sum_tree.c parallel/sync_batch_norm.c parallel/tensor_data.c parallel/tree.c \
-    parallel/tree.h
+    parallel/strategy_auto.c parallel/strategy_candidates.c parallel/strategy_candidates.h parallel/sum_tree.c \
+    parallel/sync_batch_norm.c parallel/tensor_data.c parallel/tree.c parallel/tree.h
 libctrt_core_la_SOURCES += \
     parallel/environment.c parallel/environment.h parallel/own_address.c parallel/own_address.h parallel/store.c \
     parallel/store.h parallel/store_auth.c parallel/store_auth.h parallel/store_clients.c parallel/store_clients.h \

@@ -284,16 +284,15 @@ struct wanted {
     ctrt_device *const *devices;
     int n;
     ctrt_comm *comm;
-    bool automatic;
+    uint32_t flags;                         /* of the strategy; `auto`: those that the one it chooses will have */
 };
 
-static ctrt_status devices_find(struct parallel *state, ctrt_module *module, const ctrt_strategy *table,
-                                const struct wanted *wanted)
+static ctrt_status devices_find(struct parallel *state, ctrt_module *module, const struct wanted *wanted)
 {
-    if (table->flags & ~(uint32_t)(CTRT_STRATEGY_RANKS | CTRT_STRATEGY_ONE_DEVICE | CTRT_STRATEGY_CAPTURE))
+    if (wanted->flags & ~(uint32_t)STRATEGY_FLAGS)
         return ctrt_fail(CTRT_ERR_PLUGIN, "parallel_new: strategy %s has unknown flags %#x", state->name,
-                         (unsigned)table->flags);
-    if (table->flags & CTRT_STRATEGY_RANKS)
+                         (unsigned)wanted->flags);
+    if (wanted->flags & CTRT_STRATEGY_RANKS)
         return ranks_join(state, wanted->devices, wanted->n, wanted->comm);
     if (wanted->comm != NULL)
         return ctrt_fail(CTRT_ERR_NOT_SUPPORTED, "parallel_new: strategy %s does not use a communicator", state->name);
@@ -322,20 +321,21 @@ static void set_comm(void *net, ctrt_comm *comm)
     ctrt_comm_release(&old);
 }
 
+/* `component`: NULL for `auto`. */
 static ctrt_status create(ctrt_module *net, ctrt_module *module, const struct component *component,
                           const struct wanted *wanted)
 {
     struct parallel *state = ctrt_module_state(net);
-    state->name = component->name;
+    state->name = component != NULL ? component->name : "auto";
     state->config.size = sizeof state->config;
     state->config.module = module;
     CTRT_TRY(strategy_canonical(&state->config.canonical));
-    CTRT_TRY(devices_find(state, module, component->table, wanted));
+    CTRT_TRY(devices_find(state, module, wanted));
     state->config.devices = state->devices;
     state->config.set_comm = set_comm;
     state->config.net = state;
     CTRT_TRY(tensors_list(state));
-    CTRT_TRY(wanted->automatic ? ctrt_context(auto_begin(state, component), "auto") : strategy_use(state, component));
+    CTRT_TRY(component == NULL ? ctrt_context(auto_begin(state), "auto") : strategy_use(state, component));
     CTRT_TRY(module_add_transparent(net, ctrt_module_retain(module)));
     if (net->class_of == &classes[1])
         module_set_stand_in(module, net, NULL);
@@ -357,7 +357,7 @@ static ctrt_status parallel_new(ctrt_module **out, ctrt_module *module, const ch
 {
     CANCEL_DISABLED;
     CTRT_AUTO(module) net = NULL;
-    const struct component *component;
+    const struct component *component = NULL;
     ctrt_param_value value = { .is_set = true };
     if (out == NULL)
         return fail_null("parallel_new", "out");
@@ -370,15 +370,17 @@ static ctrt_status parallel_new(ctrt_module **out, ctrt_module *module, const ch
             value = (ctrt_param_value){ .text = strategy_param.fallback };
         strategy = value.text;
     }
-    wanted.automatic = strcmp(strategy, "auto") == 0;
-    if (wanted.automatic)
-        CTRT_TRY(ctrt_context(auto_begin_with(&strategy, wanted.comm), "parallel_new: auto"));
-    CTRT_TRY(ctrt_context(registry_use(&component, CTRT_COMPONENT_STRATEGY, strategy), "parallel_new"));
-    const uint32_t flags = ((const ctrt_strategy *)component->table)->flags;
-    const bool meant = value.is_set && (flags & CTRT_STRATEGY_ONE_DEVICE);
-    if (!(flags & CTRT_STRATEGY_RANKS) && !wanted.automatic && !meant)
-        warn_alone(strategy, !value.is_set);
-    const bool listens = wanted.automatic || CTRT_SLOT((const ctrt_strategy *)component->table, event);
+    const bool automatic = strcmp(strategy, "auto") == 0;
+    if (automatic) {
+        CTRT_TRY(ctrt_context(auto_flags(&wanted.flags, wanted.comm), "parallel_new: auto"));
+    } else {
+        CTRT_TRY(ctrt_context(registry_use(&component, CTRT_COMPONENT_STRATEGY, strategy), "parallel_new"));
+        wanted.flags = ((const ctrt_strategy *)component->table)->flags;
+        const bool meant = value.is_set && (wanted.flags & CTRT_STRATEGY_ONE_DEVICE);
+        if (!(wanted.flags & CTRT_STRATEGY_RANKS) && !meant)
+            warn_alone(strategy, !value.is_set);
+    }
+    const bool listens = automatic || CTRT_SLOT((const ctrt_strategy *)component->table, event);
     CTRT_TRY(ctrt_module_new(&net, &classes[listens]));
     net->training = ctrt_module_is_training(module);
     CTRT_TRY(ctrt_context(create(net, module, component, &wanted), "parallel_new"));

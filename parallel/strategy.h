@@ -23,6 +23,7 @@ struct parallel {
 };
 
 #define DESCRIPTION_BYTES 1024
+#define STRATEGY_FLAGS    (CTRT_STRATEGY_RANKS | CTRT_STRATEGY_ONE_DEVICE | CTRT_STRATEGY_CAPTURE)      /* known */
 
 /* strategy.c: returns the strategy of `module`, which is a net of ctrt_parallel_new or, for strategies with `event`,
  * the module that one runs; NULL: there is none. */
@@ -43,17 +44,17 @@ ctrt_status strategy_canonical(int32_t *shards);
 
 /* ---- auto (strategy_auto.c) ----
  *
- * When the module is created, auto_begin_with and auto_begin choose the strategy if the launcher, the devices and the
- * size of the module decide it. Otherwise the choice needs a batch: the module begins with `single`, and auto_step
- * predicts the memory of the first step by a dry run, then measures a few steps of `single` and of `data-parallel`. */
+ * The candidates are all strategies that have `estimate` (strategy_candidates.h), in the order of their preference.
+ * When the module is created, auto_begin chooses one if the ranks, the devices and the size of the module decide it.
+ * Otherwise the choice needs a batch: the module begins with the first candidate, and auto_step predicts the memory of
+ * the first step by a dry run, then measures a few steps of the first candidate and of those that may be faster. */
 
-/* Writes the strategy that `auto` begins with: `distributed` if `comm` is not NULL or a launcher has started several
- * ranks, else `single`. */
-ctrt_status auto_begin_with(const char **name, const ctrt_comm *comm);
-/* Chooses by the devices in p->config and the size of the module, and creates p->choice and the strategy: `component`,
- * which auto_begin_with has chosen, or `pipeline`, or `sharded` for several ranks. Collective with a communicator.
- * Moves the module to the device on which the strategy expects it. */
-ctrt_status auto_begin(struct parallel *p, const struct component *component);
+/* Writes CTRT_STRATEGY_RANKS if the candidates are the strategies with this flag, because `comm` is not NULL or a
+ * launcher has started several ranks; else 0. */
+ctrt_status auto_flags(uint32_t *flags, const ctrt_comm *comm);
+/* Chooses by the devices in p->config and the size of the module, and creates p->choice and the strategy. Collective
+ * with a communicator. Moves the module to the device on which the strategy expects it. */
+ctrt_status auto_begin(struct parallel *p);
 /* Makes a step with the present strategy. If the choice is not made yet, uses the step for it. */
 ctrt_status auto_step(struct parallel *p, ctrt_tensor **loss, const ctrt_strategy_batch *batch);
 /* Returns the reason for the choice, with numbers. */

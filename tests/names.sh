@@ -24,11 +24,6 @@ parallel/comm.c mpi            MPI_ENGINE, the usual engine in jobs of an MPI la
 parallel/comm_epoch.c host     a key of a report: the machine
 parallel/comm_report.c host    a key of a report: the machine
 parallel/strategy.c single     the default of CTRT_STRATEGY
-parallel/strategy_auto.c data-parallel  one of the strategies between which `auto` chooses
-parallel/strategy_auto.c distributed    likewise
-parallel/strategy_auto.c pipeline       likewise
-parallel/strategy_auto.c sharded        likewise
-parallel/strategy_auto.c single         likewise
 END
 
 # plugin_names: prints the names of the components of the tree, one per line.

@@ -26,6 +26,11 @@ static const ctrt_param steps_param = {
     .help = "averaging: optimizer steps between two means of the parameters of all ranks",
 };
 
+static const ctrt_param auto_param = {
+    .size = sizeof(ctrt_param), .name = "AVERAGING_AUTO", .type = CTRT_PARAM_BOOL, .fallback = "0",
+    .help = "averaging: the strategy `auto` may choose it",
+};
+
 struct averaging {
     ctrt_module *module;                    /* borrowed, as everything in the configuration */
     ctrt_device *device;
@@ -165,13 +170,28 @@ static void averaging_describe(void *self, char *text, size_t bytes)
              ctrt_comm_rank(a->comm), ctrt_comm_size(a->comm), (long long)a->every, (long long)a->averaged);
 }
 
+/* What `auto` compares. Optional: without it, `auto` does not choose the strategy. This one gives other results than
+ * `distributed`, so it applies only if the user permits it; then it is preferred, because it communicates less. Each
+ * device has the whole model and computes all of its rows. */
+static ctrt_status averaging_estimate(ctrt_strategy_estimate *estimate, const ctrt_strategy_config *config,
+                                      const ctrt_strategy_facts *facts)
+{
+    ctrt_param_value permitted;
+    CTRT_TRY(host->param(&permitted, &auto_param));
+    estimate->applies = permitted.integer != 0 && config->canonical == 0;
+    estimate->preference = 50;
+    estimate->bytes = facts->model_bytes;
+    estimate->rows = facts->rows;
+    return CTRT_OK;
+}
+
 /* ---- the plugin ---- */
 
 /* Without `no_sync`, because gradients are not exchanged. */
 static const ctrt_strategy strategy = {
     .size = sizeof(ctrt_strategy), .flags = CTRT_STRATEGY_RANKS, .create = averaging_create,
     .destroy = averaging_destroy, .forward = averaging_forward, .step = averaging_step,
-    .describe = averaging_describe, .event = averaging_event,
+    .describe = averaging_describe, .event = averaging_event, .estimate = averaging_estimate,
 };
 static const ctrt_component components[] = {
     { .size = sizeof(ctrt_component), .kind = CTRT_COMPONENT_STRATEGY, .name = "averaging", .table = &strategy },
@@ -182,6 +202,7 @@ static ctrt_status init(const ctrt_host *the_host)
 {
     ctrt_param_value value;
     host = the_host;
+    CTRT_TRY(host->param(&value, &auto_param));
     return host->param(&value, &steps_param);
 }
 

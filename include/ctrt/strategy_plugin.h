@@ -59,6 +59,31 @@ typedef struct ctrt_strategy_batch {
  * those of strategies with RANKS. */
 enum { CTRT_STRATEGY_RANKS = 1, CTRT_STRATEGY_ONE_DEVICE = 2, CTRT_STRATEGY_CAPTURE = 4 };
 
+/* What `auto` knows when it asks strategies for estimates, in addition to the configuration. */
+typedef struct ctrt_strategy_facts {
+    size_t size;
+    int32_t elastic;                    /* 1: ranks that are lost are replaced or left out (CTRT_ON_FAILURE=shrink) */
+    int32_t reserved;
+    uint64_t parameter_bytes, buffer_bytes;     /* of the module */
+    uint64_t model_bytes;               /* parameters, their gradients, states of an optimizer, and buffers */
+    int64_t rows;                       /* of the batch; 0: not known yet */
+} ctrt_strategy_facts;
+
+/* What a strategy says of itself to `auto`. It is filled with zeros except for `size`. */
+typedef struct ctrt_strategy_estimate {
+    size_t size;
+    bool applies;                       /* the strategy can run this configuration */
+    bool places;                        /* create accepts the module on any device. Otherwise `auto` moves it to
+                                         * devices[0] before */
+    bool measured;                      /* steps may take less time than with the strategy that is preferred most, so
+                                         * `auto` measures both. Not with CTRT_STRATEGY_RANKS */
+    int32_t preference;                 /* 1 and above: `auto` tries strategies in this order. Simple ones are first:
+                                         * 100 single and distributed, 200 data-parallel and sharded, 300 pipeline */
+    uint64_t bytes;                     /* of memory that the model takes on one device; 0: unknown */
+    int64_t rows;                       /* of facts->rows, those that one device computes at a time; 0: unknown */
+    char reason[128];                   /* if it does not apply: why, for a warning about too little memory; or "" */
+} ctrt_strategy_estimate;
+
 /* One instance per ctrt_parallel_new. Calls for one instance are never concurrent. Error messages need no prefix: the
  * library adds the strategy's name. */
 typedef struct ctrt_strategy {
@@ -87,6 +112,11 @@ typedef struct ctrt_strategy {
     int64_t (*steps)(void *strategy);
     /* Optional: ctrt_parallel_barrier. Without it, the strategy has nothing to wait for. */
     ctrt_status (*barrier)(void *strategy);
+    /* Optional: what `auto` needs to compare this strategy with others, before an instance exists. Without it, or if it
+     * fails, `auto` never chooses the strategy. Neither collective nor expensive; must not change the module. Ranks may
+     * differ: the strategy then applies if it does on all, and the largest number of bytes counts. */
+    ctrt_status (*estimate)(ctrt_strategy_estimate *estimate, const ctrt_strategy_config *config,
+                            const ctrt_strategy_facts *facts);
 } ctrt_strategy;
 
 /* ---- threads ----------------------------------------------------------------------------------------------------- */

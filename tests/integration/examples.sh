@@ -184,6 +184,14 @@ if command -v "${PKG_CONFIG:-pkg-config}" >/dev/null; then
     while read -r row; do
         check "averaging: a mean every ${row%% *} steps" "$(means $row)"
     done <table
+    for permitted in 0 1; do
+        check "auto compares averaging with the others: AVERAGING_AUTO=$permitted" "$(
+            CTRT_PLUGIN_PATH=$PWD/template${CTRT_PLUGIN_PATH:+:$CTRT_PLUGIN_PATH} CTRT_STRATEGY=auto \
+                AVERAGING_AUTO=$permitted CTRT_DEVICE=cpu timeout 60 "$builddir/ctrt" run -n 2 --no-prefix \
+                "$builddir/example-multi" --data "$data" --epochs 1 >averaging.auto 2>&1 </dev/null
+            [ $permitted = 1 ] && expected=averaging || expected=distributed
+            [ "$(grep -c "^auto: $expected on cpu, rank [01] of 2" averaging.auto)" -ge 1 ] || cat averaging.auto)"
+    done
     check "averaging refuses AVERAGING_STEPS=0" \
         "$(averaging 0 | grep -q 'expected a positive number' || echo 'no error')"
 else

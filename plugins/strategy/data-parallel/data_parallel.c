@@ -521,9 +521,21 @@ static void dp_describe(void *self, char *text, size_t bytes)
         used += (size_t)snprintf(text + used, bytes - used, "%s%g", r > 0 ? ":" : ", parts ", dp->weights[r]);
 }
 
+static ctrt_status dp_estimate(ctrt_strategy_estimate *estimate, const ctrt_strategy_config *config,
+                               const ctrt_strategy_facts *facts)
+{
+    const int64_t parts = config->canonical > 0 ? config->canonical : config->count;
+    estimate->applies = config->count > 1;
+    estimate->measured = true;
+    estimate->preference = 200;
+    estimate->bytes = facts->model_bytes;
+    estimate->rows = (facts->rows + parts - 1) / parts;
+    return CTRT_OK;
+}
+
 static const ctrt_strategy strategy = {
     .size = sizeof(ctrt_strategy), .create = dp_create, .destroy = dp_destroy, .forward = dp_forward, .step = dp_step,
-    .no_sync = dp_no_sync, .describe = dp_describe,
+    .no_sync = dp_no_sync, .describe = dp_describe, .estimate = dp_estimate,
 };
 static const ctrt_component components[] = {
     { .size = sizeof(ctrt_component), .kind = CTRT_COMPONENT_STRATEGY, .name = "data-parallel", .table = &strategy },

@@ -400,11 +400,23 @@ static void dist_describe(void *self, char *text, size_t bytes)
              d->hook == NULL ? "" : *d->hook_name != '\0' ? d->hook_name : "of the program");
 }
 
+static ctrt_status dist_estimate(ctrt_strategy_estimate *estimate, const ctrt_strategy_config *config,
+                                 const ctrt_strategy_facts *facts)
+{
+    (void)config;
+    estimate->applies = true;
+    estimate->preference = 100;
+    estimate->bytes = facts->model_bytes;
+    estimate->rows = facts->rows;
+    return CTRT_OK;
+}
+
 static const ctrt_strategy strategy = {
     .size = sizeof(ctrt_strategy), .flags = CTRT_STRATEGY_RANKS | CTRT_STRATEGY_CAPTURE,
     .create = dist_create, .destroy = dist_destroy,
     .forward = dist_forward, .step = dist_step, .no_sync = dist_no_sync, .describe = dist_describe,
     .event = dist_event, .set_comm_hook = dist_set_comm_hook, .steps = dist_steps, .barrier = dist_barrier,
+    .estimate = dist_estimate,
 };
 static const ctrt_component components[] = {
     { .size = sizeof(ctrt_component), .kind = CTRT_COMPONENT_STRATEGY, .name = "distributed", .table = &strategy },

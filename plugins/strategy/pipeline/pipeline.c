@@ -99,10 +99,23 @@ void pipeline_describe(void *self, char *text, size_t bytes)
         snprintf(text + used, bytes - used, ", %lld micro-batches", (long long)p->micro);
 }
 
+/* What a device needs depends on the stages, which are not known yet. */
+static ctrt_status pipeline_estimate(ctrt_strategy_estimate *estimate, const ctrt_strategy_config *config,
+                                     const ctrt_strategy_facts *facts)
+{
+    (void)facts;
+    const bool divisible = strcmp(ctrt_module_kind(config->module), "Sequential") == 0;
+    estimate->applies = divisible && config->count > 1;
+    estimate->places = true;
+    estimate->preference = 300;
+    if (!divisible && config->count > 1)
+        snprintf(estimate->reason, sizeof estimate->reason, "only a Sequential can be divided");
+    return CTRT_OK;
+}
+
 static const ctrt_strategy strategy = {
     .size = sizeof(ctrt_strategy), .create = create, .destroy = destroy, .forward = pipeline_forward,
-    .step = pipeline_step,
-    .describe = pipeline_describe,
+    .step = pipeline_step, .describe = pipeline_describe, .estimate = pipeline_estimate,
 };
 static const ctrt_component components[] = {
     { .size = sizeof(ctrt_component), .kind = CTRT_COMPONENT_STRATEGY, .name = "pipeline", .table = &strategy },

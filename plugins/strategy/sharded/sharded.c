@@ -385,11 +385,60 @@ static void sharded_describe(void *self, char *text, size_t bytes)
              s->mesh_rows, s->mesh_columns, s->group_count, shards / (1 << 20), whole / (1 << 20));
 }
 
+/* ---- auto ---- */
+
+/* Adds up the parameters of the groups that are gathered one by one, the children of the module and of the Sequentials
+ * below it: the bytes of the largest group and of all. */
+static ctrt_status groups_measure(uint64_t *largest, uint64_t *all, ctrt_module *module)
+{
+    ctrt_module *child = NULL;
+    for (size_t i = 0; ctrt_module_child(NULL, &child, module, i) == CTRT_OK; i++) {
+        uint64_t bytes = 0;
+        if (strcmp(ctrt_module_kind(child), "Sequential") == 0) {
+            CTRT_TRY(groups_measure(largest, all, child));
+            continue;
+        }
+        for (size_t k = 0; k < ctrt_module_parameter_count(child); k++) {
+            ctrt_tensor *tensor = NULL;
+            CTRT_TRY(ctrt_module_parameter(NULL, &tensor, child, k));
+            bytes += (uint64_t)ctrt_tensor_numel(tensor) * ctrt_dtype_size(ctrt_tensor_dtype(tensor));
+        }
+        *largest = bytes > *largest ? bytes : *largest;
+        *all += bytes;
+    }
+    return CTRT_OK;
+}
+
+/* The bytes of a rank in stage 3: its part of the model, and in the backward pass four times the parameters of a group
+ * (doc/parallel.md), and the other parameters, which stay gathered, with their gradients. */
+static ctrt_status sharded_estimate(ctrt_strategy_estimate *estimate, const ctrt_strategy_config *config,
+                                    const ctrt_strategy_facts *facts)
+{
+    const uint64_t size = (uint64_t)ctrt_comm_size(config->comm);
+    uint64_t largest = 0, grouped = 0;
+    estimate->applies = !facts->elastic && config->canonical == 0 && size > 1;
+    estimate->places = true;
+    estimate->preference = 200;
+    estimate->rows = facts->rows;
+    if (!estimate->applies) {               /* in canonical mode all parameters stay gathered */
+        if (size > 1)
+            snprintf(estimate->reason, sizeof estimate->reason, "%s",
+                     facts->elastic ? "lost ranks, which have parts of the model, cannot be replaced"
+                                    : "canonical mode needs the whole model on each rank");
+        return CTRT_OK;
+    }
+    CTRT_TRY(groups_measure(&largest, &grouped, config->module));
+    estimate->bytes = facts->buffer_bytes + (facts->model_bytes - facts->buffer_bytes + size - 1) / size + 4 * largest;
+    if (facts->parameter_bytes > grouped)
+        estimate->bytes += 2 * (facts->parameter_bytes - grouped);
+    return CTRT_OK;
+}
+
 static const ctrt_strategy strategy = {
     .size = sizeof(ctrt_strategy), .flags = CTRT_STRATEGY_RANKS,
     .create = sharded_create, .destroy = sharded_destroy,
     .forward = sharded_forward, .step = sharded_step, .no_sync = sharded_no_sync, .describe = sharded_describe,
-    .event = sharded_event,
+    .event = sharded_event, .estimate = sharded_estimate,
 };
 static const ctrt_component components[] = {
     { .size = sizeof(ctrt_component), .kind = CTRT_COMPONENT_STRATEGY, .name = "sharded", .table = &strategy },

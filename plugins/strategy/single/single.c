@@ -164,9 +164,21 @@ static void single_describe(void *self, char *text, size_t bytes)
     snprintf(text, bytes, "on %s", ctrt_device_name(single->device));
 }
 
+static ctrt_status single_estimate(ctrt_strategy_estimate *estimate, const ctrt_strategy_config *config,
+                                   const ctrt_strategy_facts *facts)
+{
+    const int64_t shards = config->canonical > 0 ? config->canonical : 1;
+    estimate->applies = true;
+    estimate->preference = 100;
+    estimate->bytes = facts->model_bytes;
+    estimate->rows = (facts->rows + shards - 1) / shards;
+    return CTRT_OK;
+}
+
 static const ctrt_strategy strategy = {
     .size = sizeof(ctrt_strategy), .flags = CTRT_STRATEGY_ONE_DEVICE, .create = single_create,
     .destroy = single_destroy, .forward = single_forward, .step = single_step, .describe = single_describe,
+    .estimate = single_estimate,
 };
 static const ctrt_component components[] = {
     { .size = sizeof(ctrt_component), .kind = CTRT_COMPONENT_STRATEGY, .name = "single", .table = &strategy },
