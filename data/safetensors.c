@@ -3,7 +3,7 @@
 #include "base/base.h"
 #include "base/host_alloc.h"
 #include "data/rows.h"
-#include "nn/safetensors.h"
+#include "nn/checkpoint/safetensors.h"
 #include "tensor/shape.h"
 
 static ctrt_status parse(struct safetensors_header *header, const struct mapped_file *file)

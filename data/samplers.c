@@ -7,7 +7,7 @@
 #include "base/base.h"
 #include "base/host_alloc.h"
 #include "data/sampler.h"
-#include "parallel/strategy.h"
+#include "parallel/strategy/strategy.h"
 
 struct order {
     int64_t length, count;              /* of the dataset; of an epoch */

@@ -12,10 +12,10 @@
 #include "data/loader.h"
 #include "data/training_generators.h"
 #include "device/device.h"
-#include "nn/checkpoint.h"
-#include "nn/checkpoint_parts.h"
-#include "nn/module.h"
-#include "nn/optim.h"
+#include "nn/checkpoint/checkpoint.h"
+#include "nn/checkpoint/parts.h"
+#include "nn/module/module.h"
+#include "nn/optim/optim.h"
 
 #define TRAINING_KEY "ctrt.training"    /* of the metadata: the version of the contents */
 

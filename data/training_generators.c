@@ -8,8 +8,8 @@
 #include "ctrt/comm.h"
 #include "ctrt/ops.h"
 #include "device/device.h"
-#include "nn/module.h"
-#include "parallel/strategy.h"
+#include "nn/module/module.h"
+#include "parallel/strategy/strategy.h"
 
 enum { SEED, OFFSET, NUMBERS };         /* of a generator */
 

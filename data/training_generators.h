@@ -6,7 +6,7 @@
 #ifndef DATA_TRAINING_GENERATORS_H
 #define DATA_TRAINING_GENERATORS_H
 
-#include "nn/tensor_file.h"
+#include "nn/checkpoint/tensor_file.h"
 
 #define GENERATORS_SECTION "generator"  /* in front of the name */
 #define GENERATORS_NAME    "states"

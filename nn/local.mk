@@ -1,12 +1,25 @@
-# Sources and private headers of nn/ (modules, optimizers, checkpoints). Part of libctrt.
+# Sources and private headers of nn/ (modules, optimizers, checkpoints), part of libctrt, in alphabetical order.
+
+# checkpoint: files of tensors, modules and optimizers
 libctrt_core_la_SOURCES += \
-    nn/checkpoint.c nn/checkpoint.h nn/checkpoint_optim.c nn/checkpoint_parts.c nn/checkpoint_parts.h nn/clip.c \
-    nn/distribute.c nn/forward_hooks.c nn/grad_scaler.c nn/grad_scaler.h nn/grad_scaler_state.c \
-    nn/inf_watch.c nn/init.c nn/layers.h \
-    nn/layers_activation.c nn/layers_attention.c nn/layers_container.c nn/layers_conv.c nn/layers_dropout.c \
-    nn/layers_embedding.c nn/layers_linear.c nn/layers_norm.c nn/layers_pool.c nn/module.c nn/module.h \
-    nn/module_copy.c nn/module_hash.c nn/optim.c nn/optim.h nn/optim_adagrad.c nn/optim_adam.c nn/optim_dryrun.c \
-    nn/optim_nadam.c nn/optim_rmsprop.c nn/optim_sgd.c nn/optim_skip.c nn/optim_state.c nn/optim_step.c \
-    nn/optimizers.def nn/safetensors.h \
-    nn/safetensors_read.c nn/safetensors_write.c nn/split.c nn/tensor_file.c nn/tensor_file.h \
-    nn/tensor_parts.c nn/walk.c
+    nn/checkpoint/checkpoint.c nn/checkpoint/checkpoint.h nn/checkpoint/optim.c nn/checkpoint/parts.c \
+    nn/checkpoint/parts.h nn/checkpoint/safetensors.h nn/checkpoint/safetensors_read.c \
+    nn/checkpoint/safetensors_write.c nn/checkpoint/tensor_file.c nn/checkpoint/tensor_file.h \
+    nn/checkpoint/tensor_parts.c
+
+# layers: the standard modules
+libctrt_core_la_SOURCES += \
+    nn/layers/activation.c nn/layers/attention.c nn/layers/container.c nn/layers/conv.c nn/layers/dropout.c \
+    nn/layers/embedding.c nn/layers/layers.h nn/layers/linear.c nn/layers/norm.c nn/layers/pool.c
+
+# module: modules: trees, copies, hooks, initialization
+libctrt_core_la_SOURCES += \
+    nn/module/copy.c nn/module/distribute.c nn/module/forward_hooks.c nn/module/hash.c nn/module/init.c \
+    nn/module/module.c nn/module/module.h nn/module/split.c nn/module/walk.c
+
+# optim: optimizers, gradient scalers
+libctrt_core_la_SOURCES += \
+    nn/optim/adagrad.c nn/optim/adam.c nn/optim/clip.c nn/optim/dryrun.c nn/optim/grad_scaler.c \
+    nn/optim/grad_scaler.h nn/optim/grad_scaler_state.c nn/optim/inf_watch.c nn/optim/nadam.c nn/optim/optim.c \
+    nn/optim/optim.h nn/optim/optimizers.def nn/optim/rmsprop.c nn/optim/sgd.c nn/optim/skip.c nn/optim/state.c \
+    nn/optim/step.c

@@ -1,16 +1,31 @@
-# Sources and private headers of parallel/ (several devices, process groups, strategies). Part of libctrt.
-libctrt_core_la_SOURCES += parallel/comm.c parallel/comm.h parallel/comm_capture.c parallel/comm_collectives.c \
-    parallel/comm_enqueued.c parallel/comm_enqueued.h parallel/comm_epoch.c parallel/comm_failure.c \
-    parallel/comm_failure.h parallel/comm_join.c parallel/comm_members.c parallel/comm_memory.c parallel/comm_report.c parallel/comm_run.c parallel/comm_watch.c \
-    parallel/flight_record.c parallel/flight_record.h
+# Sources and private headers of parallel/ (several devices, process groups, strategies), part of libctrt, in
+# alphabetical order.
+
+# comm: process groups: members, calls, failures, reports
 libctrt_core_la_SOURCES += \
-    parallel/apply.c parallel/balance.c parallel/chunk.c parallel/coalesce.c parallel/devices.h parallel/gather.c \
-    parallel/loss.c parallel/loss.h parallel/loss_group.c parallel/loss_parameter.c \
-    parallel/replicate.c parallel/scatter.c parallel/shards.c parallel/strategy.c parallel/strategy.h \
-    parallel/strategy_auto.c parallel/strategy_candidates.c parallel/strategy_candidates.h parallel/sum_tree.c \
-    parallel/sync_batch_norm.c parallel/tensor_data.c parallel/tree.c parallel/tree.h
+    parallel/comm/capture.c parallel/comm/collectives.c parallel/comm/comm.c parallel/comm/comm.h \
+    parallel/comm/enqueued.c parallel/comm/enqueued.h parallel/comm/environment.c parallel/comm/environment.h \
+    parallel/comm/epoch.c parallel/comm/failure.c parallel/comm/failure.h parallel/comm/flight_record.c \
+    parallel/comm/flight_record.h parallel/comm/join.c parallel/comm/members.c parallel/comm/memory.c \
+    parallel/comm/report.c parallel/comm/run.c parallel/comm/watch.c
+
+# replicas: scatter, gather, copies of modules, parallel threads
 libctrt_core_la_SOURCES += \
-    parallel/environment.c parallel/environment.h parallel/own_address.c parallel/own_address.h parallel/store.c \
-    parallel/store.h parallel/store_auth.c parallel/store_auth.h parallel/store_clients.c parallel/store_clients.h \
-    parallel/store_file.c parallel/store_job.c parallel/store_job.h parallel/store_local.c parallel/store_map.c parallel/store_map.h parallel/store_message.c \
-    parallel/store_message.h parallel/store_server.c parallel/store_server.h parallel/store_tcp.c
+    parallel/replicas/apply.c parallel/replicas/chunk.c parallel/replicas/coalesce.c parallel/replicas/devices.h \
+    parallel/replicas/gather.c parallel/replicas/replicate.c parallel/replicas/scatter.c \
+    parallel/replicas/tensor_data.c parallel/replicas/tree.c parallel/replicas/tree.h
+
+# store: key-value stores: local, files, TCP
+libctrt_core_la_SOURCES += \
+    parallel/store/auth.c parallel/store/auth.h parallel/store/clients.c parallel/store/clients.h \
+    parallel/store/file.c parallel/store/job.c parallel/store/job.h parallel/store/local.c parallel/store/map.c \
+    parallel/store/map.h parallel/store/message.c parallel/store/message.h parallel/store/own_address.c \
+    parallel/store/own_address.h parallel/store/server.c parallel/store/server.h parallel/store/store.c \
+    parallel/store/store.h parallel/store/tcp.c
+
+# strategy: the public functions of strategies, losses of parts, canonical sums
+libctrt_core_la_SOURCES += \
+    parallel/strategy/auto.c parallel/strategy/balance.c parallel/strategy/candidates.c \
+    parallel/strategy/candidates.h parallel/strategy/loss.c parallel/strategy/loss.h parallel/strategy/loss_group.c \
+    parallel/strategy/loss_parameter.c parallel/strategy/shards.c parallel/strategy/strategy.c \
+    parallel/strategy/strategy.h parallel/strategy/sum_tree.c parallel/strategy/sync_batch_norm.c

@@ -5,7 +5,7 @@
 #include "ctrt/autograd.h"
 #include "base/ptr_map.h"
 #include "device/device.h"
-#include "nn/module.h"
+#include "nn/module/module.h"
 #include "share/device_memory.h"
 #include "share/share.h"
 #include "tensor/share.h"

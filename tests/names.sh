@@ -19,11 +19,11 @@ core/memory/policy.h direct    PLAIN_POLICY, for backends that name no policy
 core/ops/copy.c cpu            the function ctrt_cpu in a message
 core/registry/registry.h cpu   CPU_TYPE, the type of the host's processors
 core/tensor/dlpack.c cuda      DLPack's device types
-parallel/comm.c host           LOCAL_ENGINE, the usual engine
-parallel/comm.c mpi            MPI_ENGINE, the usual engine in jobs of an MPI launcher
-parallel/comm_epoch.c host     a key of a report: the machine
-parallel/comm_report.c host    a key of a report: the machine
-parallel/strategy.c single     the default of CTRT_STRATEGY
+parallel/comm/comm.c host           LOCAL_ENGINE, the usual engine
+parallel/comm/comm.c mpi            MPI_ENGINE, the usual engine in jobs of an MPI launcher
+parallel/comm/epoch.c host     a key of a report: the machine
+parallel/comm/report.c host    a key of a report: the machine
+parallel/strategy/strategy.c single     the default of CTRT_STRATEGY
 END
 
 # plugin_names: prints the names of the components of the tree, one per line.

@@ -23,7 +23,7 @@ struct counter_table;               /* memory/counters.h */
 struct memory_label;                /* memory_stats/label.h */
 struct stream_thread;               /* stream/stream.h */
 struct autocast_region;             /* ops/autocast.c */
-struct loss_group;                  /* parallel/loss.h */
+struct loss_group;                  /* parallel/strategy/loss.h */
 struct loss_parts;                  /* ops/loss_parts.h */
 
 struct thread_state {
@@ -43,7 +43,8 @@ struct thread_state {
     struct loss_parts *loss_parts;  /* ops/loss_parts.h: the loss of a part of a batch is computed; NULL: no */
     struct ctrt_device *loss_device;            /* of the output while a loss function runs; else NULL */
     const struct ctrt_part_module *part_module; /* ctrt_set_part_module */
-    struct loss_group *loss_group;  /* parallel/loss.h: the steps without synchronisation of the net that runs */
+    /* parallel/strategy/loss.h: the steps without synchronisation of the net that runs */
+    struct loss_group *loss_group;
     struct scope *scope;            /* tensor/scope.h: scope that new tensors belong to; NULL: none */
     int cancel_depth, cancel_before; /* nesting of cancel_disable; cancellation state before the outermost call */
     const char *stack_limit;        /* base/stack.h: lowest address that recursion may reach; NULL: not known yet */

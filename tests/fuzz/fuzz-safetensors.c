@@ -4,7 +4,7 @@
  * parser. */
 #include "fuzz.h"
 #include "base/strbuf.h"
-#include "nn/safetensors.h"
+#include "nn/checkpoint/safetensors.h"
 #include "tensor/shape.h"
 
 #define DATA_BYTES 64

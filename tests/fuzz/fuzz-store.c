@@ -3,8 +3,8 @@
  * examples can be strings. */
 #include "base/base.h"
 #include "fuzz.h"
-#include "parallel/store.h"
-#include "parallel/store_map.h"
+#include "parallel/store/store.h"
+#include "parallel/store/map.h"
 
 static const char *const fuzz_examples[] = {
     "1000\0010\0030" "\0050000000" "keyvalue" "2000\0020\0030" "00000000" "key",

@@ -6,8 +6,8 @@
 #include "calls.h"
 #include "child.h"
 #include "folder.h"
-#include "parallel/store.h"
-#include "parallel/store_auth.h"
+#include "parallel/store/store.h"
+#include "parallel/store/auth.h"
 
 static char *folder;
 

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Tests every optimizer of nn/optimizers.def, with and without the fused step kernels.
+/* Tests every optimizer of nn/optim/optimizers.def, with and without the fused step kernels.
  *
  * The device "lean" has the cpu's kernels except sgd_step and adam_step, so that each optimizer computes its step with
  * tensor ops. CTRT_FALLBACK is not set. A new optimizer is tested without a change here, because its options come from
@@ -12,7 +12,7 @@
 #include "../reference/ref.h"
 #include "base/host_alloc.h"
 #include "memory/pool.h"
-#include "nn/optim.h"
+#include "nn/optim/optim.h"
 #include "tensors.h"
 
 static ctrt_device *lean;
@@ -65,7 +65,7 @@ typedef ctrt_status add_function(ctrt_optimizer *optimizer, ctrt_tensor *const *
     {                                                                                                               \
         return ctrt_##id##_add_group(optimizer, parameters, count, options);                                        \
     }
-#include "nn/optimizers.def"
+#include "nn/optim/optimizers.def"
 #undef OPTIMIZER
 
 static const struct entry {
@@ -75,7 +75,7 @@ static const struct entry {
     add_function *add_group;
 } entries[] = {
 #define OPTIMIZER(id) { #id, &optim_##id, new_##id, add_##id },
-#include "nn/optimizers.def"
+#include "nn/optim/optimizers.def"
 #undef OPTIMIZER
 };
 

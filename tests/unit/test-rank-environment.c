@@ -7,8 +7,8 @@
 #include "child.h"
 #include "folder.h"
 #include "device/launcher.h"
-#include "parallel/environment.h"
-#include "parallel/own_address.h"
+#include "parallel/comm/environment.h"
+#include "parallel/store/own_address.h"
 
 static void value_is(ctrt_store *store, const char *key, const char *want)
 {

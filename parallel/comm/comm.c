@@ -1,0 +1,564 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* parallel/comm/comm.c: process groups: joining, splitting and leaving them. */
+#include "parallel/comm/comm.h"
+
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <unistd.h>
+
+#include "base/array.h"
+#include "base/param.h"
+#include "base/strbuf.h"
+#include "base/thread.h"
+#include "device/launcher.h"
+#include "parallel/comm/enqueued.h"
+#include "parallel/comm/failure.h"
+#include "parallel/comm/environment.h"
+#include "parallel/store/own_address.h"
+#include "parallel/store/store.h"
+#include "registry/registry.h"
+
+/* The engines that are used by default: in a job of an MPI launcher, and elsewhere (usual_engine). */
+#define MPI_ENGINE   "mpi"
+#define LOCAL_ENGINE "host"
+
+static const ctrt_param engine_param = {
+    .size = sizeof(ctrt_param), .name = "CTRT_COMM", .type = CTRT_PARAM_STRING,
+    .help = "engine of communicators: host, mpi, nccl, or another plugin of kind comm",
+};
+CORE_PARAM(engine_param);
+static const ctrt_param timeout_param = {
+    .size = sizeof(ctrt_param), .name = "CTRT_COMM_TIMEOUT", .type = CTRT_PARAM_INT, .fallback = "600",
+    .help = "seconds that a collective may take",
+};
+CORE_PARAM(timeout_param);
+
+/* How long ranks that have joined may take to connect, at least. */
+static const double CONNECT_SECONDS = 2;
+
+/* ---- creation ---- */
+
+static ctrt_status read_timeout(double *out, double given)
+{
+    ctrt_param_value value;
+    CTRT_TRY(param_read(&value, &timeout_param, "core"));
+    *out = given > 0 ? given : (double)value.integer;
+    if (given < 0 || *out <= 0 || *out > 1e9)
+        return ctrt_fail(CTRT_ERR_INVALID_ARGUMENT, "comm_new: timeout is %g s, expected more than 0 and at most 1e9",
+                         given != 0 ? given : *out);
+    return CTRT_OK;
+}
+
+ctrt_status comm_alloc(ctrt_comm **out, int rank, int size, const char *name, double timeout)
+{
+    ctrt_comm *comm = host_calloc(sizeof *comm);
+    if (comm == NULL)
+        return out_of_memory(sizeof *comm, "a communicator");
+    atomic_init(&comm->refs, 1);
+    atomic_init(&comm->parts, 1);
+    atomic_init(&comm->possible, UINT64_MAX);
+    comm->process = comm_process();
+    comm->rank = rank;
+    comm->size = size;
+    comm->timeout = timeout;
+    pthread_mutex_init(&comm->lock, NULL);
+    pthread_cond_init(&comm->changed, NULL);
+    comm->engine_name = "";
+    comm->name = host_strdup(name);
+    comm->members = comm_members_new(size);
+    comm->sent = host_calloc((size_t)size * sizeof *comm->sent);
+    comm->received = host_calloc((size_t)size * sizeof *comm->received);
+    comm->messages = host_calloc(2 * (size_t)size * sizeof *comm->messages);
+    comm->record = host_calloc(sizeof *comm->record);
+    const bool complete = comm->name && comm->members && comm->sent && comm->received && comm->messages
+                          && comm->record;
+    if (comm->record != NULL)
+        flight_begin(comm->record);
+    for (int i = 0; i < LANES; i++)
+        comm->lanes[i].comm = comm;
+    *out = comm;
+    return complete ? CTRT_OK : out_of_memory((size_t)size * sizeof(struct comm_member), "a communicator");
+}
+
+void comm_drop(ctrt_comm *comm)
+{
+    if (atomic_fetch_sub_explicit(&comm->parts, 1, memory_order_acq_rel) != 1)
+        return;
+    if (comm->handle != NULL)
+        comm->engine->destroy(comm->handle);
+    ctrt_store_release(&comm->store);
+    pthread_mutex_destroy(&comm->lock);
+    pthread_cond_destroy(&comm->changed);
+    host_free(comm->name);
+    host_free(comm->id);
+    host_free(comm->was);
+    host_free(comm->changes);
+    comm_members_release(comm->members);
+    host_free(comm->sent);
+    host_free(comm->received);
+    host_free(comm->messages);
+    host_free(comm->record);
+    free(comm->error);
+    free(comm->report);
+    host_free(comm);
+}
+
+ctrt_comm *ctrt_comm_retain(ctrt_comm *comm)
+{
+    if (comm != NULL)
+        atomic_fetch_add_explicit(&comm->refs, 1, memory_order_relaxed);
+    return comm;
+}
+
+void ctrt_comm_release(ctrt_comm **comm)
+{
+    if (comm == NULL || *comm == NULL)
+        return;
+    CANCEL_DISABLED;
+    ctrt_comm *gone = *comm;
+    *comm = NULL;
+    if (atomic_fetch_sub_explicit(&gone->refs, 1, memory_order_acq_rel) != 1)
+        return;
+    if (gone->process != comm_process()) {      /* the parent's threads may have been changing the rest */
+        ctrt_store_release(&gone->store);
+        return;
+    }
+    struct error_text *error = error_set_aside();       /* the caller's, which the store's errors would replace */
+    comm_lanes_end(gone);
+    comm_enqueued_end(gone);
+    comm_unwatch(gone);
+    comm_drop(gone);
+    error_put_back(error);
+}
+
+/* ---- joining ---- */
+
+/* The hash is FNV-1a. */
+const char *comm_shorten(char text[COMM_SHORT], const char *name)
+{
+    uint64_t hash = 14695981039346656037u;
+    for (const char *at = name; *at != '\0'; at++)
+        hash = (hash ^ (unsigned char)*at) * 1099511628211u;
+    if (strlen(name) < COMM_SHORT)
+        snprintf(text, COMM_SHORT, "%s", name);
+    else
+        snprintf(text, COMM_SHORT, "%.100s~%016" PRIx64, name, hash);
+    return text;
+}
+
+ctrt_status comm_add_joined(int64_t *sum, const ctrt_comm *comm, int amount)
+{
+    char key[COMM_SHORT + 32], name[COMM_SHORT];
+    snprintf(key, sizeof key, "%s/joined", comm_shorten(name, comm->name));
+    return ctrt_store_add(comm->store, key, amount, sum);
+}
+
+/* Every rank adds itself below `name` and so gets the number of the group: a name can be used again after all ranks
+ * have joined. */
+static ctrt_status choose_id(ctrt_comm *comm)
+{
+    int64_t joined = 0;
+    char id[COMM_SHORT + 32], name[COMM_SHORT];
+    CTRT_TRY(comm_add_joined(&joined, comm, 1));
+    snprintf(id, sizeof id, "%s/%" PRId64, comm_shorten(name, comm->name), (joined - 1) / comm->size);
+    comm->id = host_strdup(id);
+    return comm->id ? CTRT_OK : out_of_memory(strlen(id), "a group's name");
+}
+
+/* Sets the deadline of connecting: that of ctrt_comm_new, so that its parts do not take the time limit each. Ranks that
+ * have joined late have CONNECT_SECONDS. */
+static void begin_connecting(ctrt_comm *comm)
+{
+    struct comm_lane *lane = &comm->lanes[LANE_COLLECTIVES];
+    const int64_t least = clock_after(MIN(comm->timeout, CONNECT_SECONDS));
+    comm_lane_begin(lane);
+    if (comm->join_deadline != 0)
+        atomic_store(&lane->deadline, MAX(comm->join_deadline, least));
+}
+
+ctrt_status comm_connect(ctrt_comm *comm, const ctrt_comm *parent, const int32_t *ranks, int color)
+{
+    CTRT_TRY(comm_members_check(comm));
+    comm->config = (ctrt_comm_config){
+        .size = sizeof comm->config, .rank = comm->rank, .world = comm->size, .name = comm->id,
+        .device = comm->device, .store = comm->store, .timeout = comm->timeout,
+        .state = &comm->lanes[LANE_COLLECTIVES], .poll = comm_poll, .mismatch = comm_mismatch,
+        .epoch = comm->epoch, .elastic = comm->elastic,
+    };
+    begin_connecting(comm);
+    /* Before `create`, so that a rank that ends while the others connect is noticed. */
+    CTRT_TRY(comm_watch(comm));
+    void *handle = NULL;
+    const ctrt_status status = parent != NULL && CTRT_SLOT(comm->engine, derive)
+                                   ? comm->engine->derive(&handle, &comm->config, parent->handle, ranks, color)
+                                   : comm->engine->create(&handle, &comm->config);
+    if (status != CTRT_OK)                  /* the group has failed on all ranks, so none waits for another to leave */
+        return comm->local ? status : comm_fail(comm, status, ctrt_error_message());
+    pthread_mutex_lock(&comm->lock);
+    comm->handle = handle;
+    pthread_mutex_unlock(&comm->lock);
+    comm_leave_at_exit(comm);
+    return CTRT_OK;
+}
+
+static ctrt_status use_engine(ctrt_comm *comm, const char *name)
+{
+    const struct component *component;
+    CTRT_TRY(registry_use(&component, CTRT_COMPONENT_COMM, name));
+    comm->engine = component->table;
+    comm->engine_name = component->name;
+    return CTRT_OK;
+}
+
+static ctrt_status join(ctrt_comm *comm)
+{
+    CTRT_TRY(choose_id(comm));
+    CTRT_TRY(comm_members_exchange(comm));
+    CTRT_TRY(comm_connect(comm, NULL, NULL, -1));
+    return comm->elastic && comm->rank == 0 ? comm_publish_current(comm) : CTRT_OK;
+}
+
+/* The engine of a communicator of processes if neither the program nor CTRT_COMM names one. A launcher other than
+ * torchrun, whose variables take precedence, provides MPI. The engines are not asked, because loading all of them would
+ * also load the libraries that they use. */
+static const char *usual_engine(const struct rank_environment *environment)
+{
+    const bool mpi = environment->launcher != NULL && strcmp(environment->launcher, "torchrun") != 0;
+    return mpi ? MPI_ENGINE : LOCAL_ENGINE;
+}
+
+/* Opens a store on rank 0, whose address the engine's bootstrap function copies to the other ranks. If rank 0 fails, it
+ * copies "", so that the others do not wait. */
+static ctrt_status bootstrap_store(ctrt_comm *comm)
+{
+    char address[ENVIRONMENT_STORE_BYTES] = "", name[65] = "", host[OWN_ADDRESS_BYTES];
+    int32_t rank, size;
+    ctrt_status status = CTRT_OK;
+    if (comm->rank == 0) {
+        (void)gethostname(name, sizeof name - 1);
+        own_address(host, name);
+        snprintf(address, sizeof address, strchr(host, ':') != NULL ? "tcp://[%s]:0" : "tcp://%s:0", host);
+        status = environment_open_store(&comm->store, address, 0, comm->timeout);
+        snprintf(address, sizeof address, "%s", status == CTRT_OK ? ctrt_store_address(comm->store) : "");
+    }
+    CTRT_TRY(comm->engine->bootstrap(&rank, &size, address, sizeof address));
+    if (comm->rank == 0)
+        return status;
+    if (address[0] == '\0')
+        return ctrt_fail(CTRT_ERR_COMM, "rank 0 could not serve a key-value store");
+    if (rank != comm->rank || size != comm->size)
+        return ctrt_fail(CTRT_ERR_INVALID_ARGUMENT,
+                         "this process is rank %d of %d, but the engine %s counts it as rank %d of %d; set CTRT_STORE, "
+                         "or MASTER_ADDR and MASTER_PORT, or start one job only", comm->rank, comm->size,
+                         comm->engine_name, (int)rank, (int)size);
+    return environment_open_store(&comm->store, address, rank, comm->timeout);
+}
+
+/* Opens the store that the environment names. Without one, the processes of the engine's job find each other by its
+ * bootstrap function. `rank`: as in environment_open_store. */
+static ctrt_status open_store(ctrt_comm *comm, int rank)
+{
+    char address[ENVIRONMENT_STORE_BYTES];
+    CTRT_TRY(environment_store(address));
+    if (address[0] == '\0' && comm->size == 1)
+        return ctrt_store_open(&comm->store, "local://ctrt-world", true, comm->timeout);
+    if (address[0] == '\0' && CTRT_SLOT(comm->engine, bootstrap))
+        return bootstrap_store(comm);
+    if (address[0] == '\0')
+        return ctrt_fail(CTRT_ERR_INVALID_ARGUMENT,
+                         "%d ranks need a store: set CTRT_STORE, or MASTER_ADDR and MASTER_PORT, or start them with "
+                         "`ctrt run`", comm->size);
+    return environment_open_store(&comm->store, address, rank, comm->timeout);
+}
+
+ctrt_status ctrt_comm_new(ctrt_comm **out, const ctrt_comm_options *options)
+{
+    ctrt_comm_options own = CTRT_COMM_OPTIONS;
+    const ctrt_comm_options *const given = &own;
+    struct rank_environment environment;
+    ctrt_comm *comm = NULL;
+    ctrt_param_value engine;
+    double timeout;
+    bool elastic = false, joins = false;
+    CANCEL_DISABLED;
+    if (out == NULL)
+        return fail_null("comm_new", "out");
+    CTRT_TRY(struct_read(&own, sizeof own, options, "comm_new", "options"));
+    if (given->world_size < 0 || (given->world_size > 0 && (given->rank < 0 || given->rank >= given->world_size)))
+        return ctrt_fail(CTRT_ERR_INVALID_ARGUMENT, "comm_new: rank %d of %d", given->rank, given->world_size);
+    CTRT_TRY(read_timeout(&timeout, given->timeout));
+    CTRT_TRY(launcher_read(&environment));
+    CTRT_TRY(param_read(&engine, &engine_param, "core"));
+    CTRT_TRY(comm_read_modes(&elastic, &joins));
+    const char *name = given->engine ? given->engine : engine.text ? engine.text : usual_engine(&environment);
+    /* A rank that joins does not know its number yet, and does not serve the store. */
+    const int size = joins ? 2 : given->world_size > 0 ? given->world_size : environment.size;
+    const int rank = joins ? 1 : given->world_size > 0 ? given->rank : environment.rank;
+    ctrt_status status = comm_alloc(&comm, rank, size, given->name ? given->name : "world", timeout);
+    if (status == CTRT_OK) {
+        comm->join_deadline = clock_after(timeout);
+        status = use_engine(comm, name);
+    }
+    if (status == CTRT_OK && given->device != NULL)
+        comm->device = given->device;
+    else if (status == CTRT_OK)
+        status = ctrt_device_auto(&comm->device);
+    if (status == CTRT_OK && given->store != NULL)
+        comm->store = ctrt_store_retain(given->store);
+    else if (status == CTRT_OK)
+        status = open_store(comm, joins ? -1 : rank);
+    if (status == CTRT_OK) {
+        comm->elastic = elastic;
+        status = joins ? comm_join(&comm) : join(comm);
+    }
+    if (status != CTRT_OK) {
+        ctrt_comm_release(&comm);
+        return ctrt_context(status, "comm_new");
+    }
+    ctrt_comm_release(out);
+    *out = comm;
+    return CTRT_OK;
+}
+
+/* ---- groups of this process ---- */
+
+struct local_join {
+    ctrt_comm *comm;
+    pthread_t thread;
+    bool started;
+    ctrt_status status;
+    char *error;
+    atomic_int *failures;                   /* the number of ranks that have failed */
+    bool first;                             /* this rank was the first one that failed */
+};
+
+static void *join_local(void *argument)
+{
+    struct local_join *join = argument;
+    join->status = comm_connect(join->comm, NULL, NULL, -1);
+    if (join->status != CTRT_OK) {
+        join->error = host_strdup(ctrt_error_message());
+        join->first = atomic_fetch_add(join->failures, 1) == 0;
+        comm_alarm_siblings(join->comm, false);     /* ends the waits of the other ranks */
+    }
+    return NULL;
+}
+
+/* Connects the ranks, each in a thread, because an engine's create waits for all ranks. */
+static ctrt_status connect_local(struct local_join *joins, int n)
+{
+    ctrt_status status = CTRT_OK;
+    atomic_int failures = 0;
+    for (int i = 0; i < n; i++) {
+        joins[i].failures = &failures;
+        int error = comm_thread_start(&joins[i].thread, join_local, &joins[i]);
+        joins[i].started = error == 0;
+        if (error != 0 && status == CTRT_OK) {
+            status = ctrt_fail(CTRT_ERR_OUT_OF_MEMORY, "comm_new_local: cannot create a thread for rank %d: %s", i,
+                               strerror(error));
+            for (int other = 0; other < n; other++)     /* ends the waits of the other ranks */
+                atomic_store(&joins[other].comm->alarmed, true);
+        }
+    }
+    for (int i = 0; i < n; i++)
+        if (joins[i].started)
+            pthread_join(joins[i].thread, NULL);
+    for (int i = 0; i < n; i++) {
+        if (joins[i].first && status == CTRT_OK)        /* the errors of the other ranks follow from this one */
+            status = ctrt_fail(joins[i].status, "comm_new_local: rank %d: %s", i, joins[i].error ? joins[i].error : "");
+        host_free(joins[i].error);
+    }
+    return status;
+}
+
+/* Creates rank `rank` of a group whose store is joins[0].comm's. */
+static ctrt_status local_rank_new(struct local_join *joins, int rank, ctrt_device *const *devices, int n,
+                                  const ctrt_comm_options *options, const char *id)
+{
+    ctrt_comm **comm = &joins[rank].comm;
+    CTRT_TRY(comm_alloc(comm, rank, n, options->name ? options->name : "local", options->timeout));
+    (*comm)->local = true;
+    (*comm)->device = devices[rank];
+    (*comm)->id = host_strdup(id);
+    if ((*comm)->id == NULL)
+        return out_of_memory(strlen(id), "a group's name");
+    CTRT_TRY(use_engine(*comm, options->engine ? options->engine : LOCAL_ENGINE));
+    if (rank > 0)
+        (*comm)->store = ctrt_store_retain(joins[0].comm->store);
+    else
+        CTRT_TRY(ctrt_store_open(&(*comm)->store, id, true, CTRT_DEFAULT_SECONDS));
+    struct comm_member *const members = (*comm)->members->list;
+    if (rank > 0) {                         /* the same list, because n lists would need n * n members */
+        comm_members_release((*comm)->members);
+        (*comm)->members = joins[0].comm->members;
+        atomic_fetch_add(&(*comm)->members->refs, 1);
+    }
+    for (int i = 0; i < n && rank == 0; i++) {
+        (void)gethostname(members[i].host, sizeof members[i].host - 1);
+        members[i].pid = getpid();
+        snprintf(members[i].device, sizeof members[i].device, "%s", ctrt_device_name(devices[i]));
+    }
+    return CTRT_OK;
+}
+
+ctrt_status ctrt_comm_new_local(ctrt_comm **out, ctrt_device *const *devices, int n, const ctrt_comm_options *options)
+{
+    static atomic_uint groups;
+    ctrt_comm_options given = CTRT_COMM_OPTIONS;
+    char id[64];
+    CANCEL_DISABLED;
+    if (out == NULL || devices == NULL)
+        return fail_null("comm_new_local", out == NULL ? "out" : "devices");
+    if (n < 1 || n > 4096)
+        return ctrt_fail(CTRT_ERR_INVALID_ARGUMENT, "comm_new_local: %d ranks, expected 1 to 4096", n);
+    for (int i = 0; i < n; i++)
+        if (devices[i] == NULL)
+            return ctrt_fail(CTRT_ERR_INVALID_ARGUMENT, "comm_new_local: devices[%d] is NULL", i);
+    CTRT_TRY(struct_read(&given, sizeof given, options, "comm_new_local", "options"));
+    CTRT_TRY(read_timeout(&given.timeout, given.timeout));
+    struct local_join *joins = host_calloc((size_t)n * sizeof *joins);
+    if (joins == NULL)
+        return out_of_memory((size_t)n * sizeof *joins, "a group");
+    snprintf(id, sizeof id, "local://ctrt-group-%u", atomic_fetch_add(&groups, 1));
+    ctrt_status status = CTRT_OK;
+    for (int i = 0; i < n && status == CTRT_OK; i++)
+        status = local_rank_new(joins, i, devices, n, &given, id);
+    if (status == CTRT_OK)
+        status = connect_local(joins, n);
+    for (int i = 0; i < n; i++) {
+        if (status == CTRT_OK) {
+            ctrt_comm_release(&out[i]);
+            out[i] = joins[i].comm;
+        } else {
+            ctrt_comm_release(&joins[i].comm);
+        }
+    }
+    host_free(joins);
+    return status;
+}
+
+/* ---- splitting ---- */
+
+/* The arguments of ctrt_comm_split that the ranks exchange. */
+struct choice {
+    int64_t color, key;
+};
+
+static ctrt_status gather_choices(struct choice *all, ctrt_comm *comm, struct choice own)
+{
+    CTRT_AUTO(tensor) in = NULL, out = NULL;
+    CTRT_TRY(ctrt_from_data(&in, &own, 2, CTRT_SHAPE(2), CTRT_I64, comm->device));
+    CTRT_TRY(ctrt_empty(&out, CTRT_SHAPE(comm->size, 2), CTRT_I64, comm->device));
+    CTRT_TRY(ctrt_comm_all_gather(NULL, comm, out, in));
+    CTRT_TRY(ctrt_to_host(all, (size_t)comm->size * sizeof *all, out, CTRT_I64));
+    return comm_check(comm);
+}
+
+/* Writes the ranks of `comm` with this rank's color, ordered by key, then by rank. Returns their number. */
+static int group_of(int *ranks, const ctrt_comm *comm, const struct choice *all)
+{
+    int count = 0;
+    for (int rank = 0; rank < comm->size; rank++) {
+        if (all[rank].color != all[comm->rank].color)
+            continue;
+        int at = count++;
+        for (; at > 0 && all[ranks[at - 1]].key > all[rank].key; at--)
+            ranks[at] = ranks[at - 1];
+        ranks[at] = rank;
+    }
+    return count;
+}
+
+static ctrt_status split_join(ctrt_comm **out, ctrt_comm *comm, const int *ranks, int count, int64_t color)
+{
+    int rank = 0;
+    char name[256], parent[COMM_SHORT];
+    while (ranks[rank] != comm->rank)
+        rank++;
+    snprintf(name, sizeof name, "%.100s.%d", comm->name, (int)color);
+    CTRT_TRY(comm_alloc(out, rank, count, name, comm->timeout));
+    snprintf(name, sizeof name, "%s/split-%" PRIu64 "-%d", comm_shorten(parent, comm->id), comm->splits, (int)color);
+    (*out)->id = host_strdup(name);
+    if ((*out)->id == NULL)
+        return out_of_memory(strlen(name), "a group's name");
+    (*out)->device = comm->device;
+    (*out)->store = ctrt_store_retain(comm->store);
+    (*out)->engine = comm->engine;
+    (*out)->engine_name = comm->engine_name;
+    (*out)->local = comm->local;
+    for (int i = 0; i < count; i++)
+        (*out)->members->list[i] = comm->members->list[ranks[i]];
+    return comm_connect(*out, comm, ranks, (int)color);
+}
+
+/* Connects the new groups. `ranks`: memory for comm->size numbers. If the engine derives groups, an error of one rank
+ * is an error of all, because the engine needs all ranks of `comm`. */
+static ctrt_status split_connect(ctrt_comm **out, ctrt_comm *comm, int *ranks, const struct choice *all)
+{
+    const int color = (int)all[comm->rank].color;
+    const bool derives = CTRT_SLOT(comm->engine, derive);
+    ctrt_status status = CTRT_OK;
+    if (derives)
+        comm_lane_begin(&comm->lanes[LANE_COLLECTIVES]);
+    if (color >= 0)
+        status = split_join(out, comm, ranks, group_of(ranks, comm, all), color);
+    else if (derives)
+        status = comm->engine->derive(NULL, NULL, comm->handle, NULL, -1);
+    return status != CTRT_OK && derives ? comm_fail(comm, status, ctrt_error_message()) : status;
+}
+
+ctrt_status ctrt_comm_split(ctrt_comm **out, ctrt_comm *comm, int color, int key)
+{
+    CANCEL_DISABLED;
+    if (out == NULL || comm == NULL)
+        return fail_null("comm_split", out == NULL ? "out" : "comm");
+    CTRT_TRY(ctrt_context(capture_refuse(comm->device, "groups cannot be split there; split them before the capture"),
+                          "comm_split"));
+    struct choice *all = host_alloc((size_t)comm->size * sizeof *all);
+    int *ranks = host_alloc((size_t)comm->size * sizeof *ranks);
+    ctrt_comm *fresh = NULL;
+    ctrt_status status = all && ranks ? CTRT_OK : out_of_memory((size_t)comm->size * sizeof *all, "a list of ranks");
+    if (status == CTRT_OK)
+        status = gather_choices(all, comm, (struct choice){ color, key });
+    if (status == CTRT_OK) {
+        comm->splits++;
+        status = split_connect(&fresh, comm, ranks, all);
+    }
+    host_free(all);
+    host_free(ranks);
+    if (status != CTRT_OK) {
+        ctrt_comm_release(&fresh);
+        return ctrt_context(status, "comm_split");
+    }
+    ctrt_comm_release(out);
+    *out = fresh;
+    return CTRT_OK;
+}
+
+/* ---- properties ---- */
+
+int ctrt_comm_rank(const ctrt_comm *comm)
+{
+    return comm ? comm->rank : -1;
+}
+
+int ctrt_comm_size(const ctrt_comm *comm)
+{
+    return comm ? comm->size : 0;
+}
+
+ctrt_device *ctrt_comm_device(const ctrt_comm *comm)
+{
+    return comm ? comm->device : NULL;
+}
+
+const char *ctrt_comm_engine_name(const ctrt_comm *comm)
+{
+    return comm ? comm->engine_name : NULL;
+}
+
+const char *ctrt_comm_name(const ctrt_comm *comm)
+{
+    return comm ? comm->name : NULL;
+}

@@ -1,0 +1,83 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* parallel/comm/memory.c: tensors in memory that the ranks of a group share.
+ *
+ * The engine's part of the communicator exists until the last such tensor is freed, which can be after the program has
+ * released the communicator and left the group (comm_drop). */
+#include "device/device.h"
+#include "graph/capture.h"
+#include "parallel/comm/comm.h"
+#include "registry/registry.h"
+#include "tensor/create.h"
+
+/* All ranks decide equally, because all of them have to call the engine's alloc. */
+static bool shares_memory(const ctrt_comm *comm)
+{
+    bool cpus = CTRT_SLOT(comm->engine, alloc) && CTRT_SLOT(comm->engine, free);
+    if (cpus && (comm->engine->flags & CTRT_COMM_DEVICE_MEMORY))
+        return true;
+    for (int rank = 0; rank < comm->size && cpus; rank++)
+        cpus = type_is_cpu(comm->members->list[rank].device);
+    return cpus;
+}
+
+ctrt_status comm_run_empty(ctrt_comm *comm, const ctrt_comm_call *call)
+{
+    void **address = call->receive;
+    ctrt_comm_call barrier = *call;
+    barrier.bytes = 0;
+    barrier.receive = NULL;
+    CTRT_TRY(comm->engine->run(comm->handle, &barrier));
+    if (call->bytes == 0 || !shares_memory(comm))
+        return CTRT_OK;
+    ctrt_status status = comm->engine->alloc(comm->handle, address, call->bytes);
+    if (status != CTRT_ERR_OUT_OF_MEMORY)
+        return status;
+    log_message(CTRT_LOG_WARNING, "comm", "rank %d of group %s uses memory that is not shared: %s", comm->rank,
+                comm->name, ctrt_error_message());
+    *address = NULL;
+    return CTRT_OK;
+}
+
+static void free_shared(struct storage *storage)
+{
+    ctrt_comm *comm = storage->user[0];
+    if (comm->process != comm_process())        /* the parent uses the memory, and its threads the engine */
+        return;
+    comm->engine->free(comm->handle, storage->block.address);
+    comm_drop(comm);
+}
+
+ctrt_status ctrt_comm_empty(ctrt_tensor **out, ctrt_comm *comm, ctrt_ints shape, ctrt_dtype dtype)
+{
+    CANCEL_DISABLED;
+    void *address = NULL;
+    ctrt_tensor *fresh = NULL;
+    if (out == NULL || comm == NULL)
+        return fail_null("comm_empty", out == NULL ? "out" : "comm");
+    CTRT_TRY(dtype_resolve_on(&dtype, "comm_empty", dtype, comm->device));
+    CTRT_TRY(shape_check("comm_empty", shape, dtype));
+    CTRT_TRY(ctrt_context(comm_check(comm), "comm_empty"));
+    CTRT_TRY(ctrt_context(capture_refuse(comm->device, "memory that ranks share cannot be allocated there; allocate it "
+                                         "before the capture"), "comm_empty"));
+    const uint64_t count = (uint64_t)shape_numel(shape.values, shape.count);
+    const ctrt_comm_call call = {
+        .size = sizeof call, .peer = -1, .bytes = (size_t)count * ctrt_dtype_size(dtype), .receive = &address,
+        .signature = { .count = count, .collective = CTRT_COLLECTIVE_EMPTY, .dtype = dtype, .root = -1 },
+    };
+    CTRT_TRY(ctrt_context(comm_submit(NULL, comm, &call), "comm_empty"));
+    if (address == NULL) {
+        CTRT_TRY(create_empty(&fresh, "comm_empty", shape, dtype, comm->device));
+    } else {
+        int64_t strides[CTRT_MAX_DIMS];
+        shape_strides(strides, shape.values, shape.count);
+        ctrt_status status = tensor_new_foreign(&fresh, address, call.bytes, shape.values, strides, shape.count, dtype,
+                                                comm->device, free_shared, comm, NULL);
+        if (status != CTRT_OK) {
+            comm->engine->free(comm->handle, address);
+            return ctrt_context(status, "comm_empty");
+        }
+        atomic_fetch_add(&comm->parts, 1);
+    }
+    tensor_move(out, fresh);
+    return CTRT_OK;
+}
