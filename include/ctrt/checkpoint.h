@@ -8,7 +8,7 @@
  * written to in place. Opening a pipe waits for a reader; if the reader exits, SIGPIPE is raised unless the program
  * ignores it.
  *
- * The strategy `sharded` can save a checkpoint in parts (CTRT_SHARDED_CHECKPOINT=parts, doc/parallel.md): `path` is
+ * The strategy `sharded` can save a checkpoint in parts (CTRT_SHARDED_CHECKPOINT=parts, doc/sharded.md): `path` is
  * then an index, next to which each rank writes a safetensors file PATH.a.RANK-of-RANKS (or .b.) with its rows of each
  * tensor, which need not fit on one machine. All functions that read checkpoints read them as one file. The index is
  * written when all parts are complete, so that a failed or interrupted save leaves the old checkpoint intact. If a

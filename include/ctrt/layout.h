@@ -4,7 +4,7 @@
  * Each device of sim-multi and nccl-multi consists of several devices, its members. The values of a tensor on such a
  * device do not depend on its layout; the layout determines how much memory and communication the tensor needs. New
  * tensors are replicated, unless an op computes them from tensors in other layouts. Ops choose the layouts of their
- * results and redistribute operands where necessary (doc/parallel.md). A copy to another device of the same type that
+ * results and redistribute operands where necessary (doc/layouts.md). A copy to another device of the same type that
  * has as many members has the layout of the original. On other devices every tensor is replicated.
  *
  * The functions are thread-safe for different tensors. Two calls that use one tensor must not run at the same time if

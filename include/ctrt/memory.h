@@ -234,7 +234,7 @@ CTRT_API ctrt_status ctrt_shutdown(void);
  *   - Buffers of modules (batch_norm's statistics) keep their values. An inf watch has no result of the pass.
  *   - The device's random generator continues where it was before.
  *   - Autocast has kept no copies of parameters, a backend no packed weights, and `data-parallel` drops replicas that
- *     were created in it (doc/parallel.md has what other strategies do).
+ *     were created in it (doc/parallel.md, Captures and dry runs).
  *   - What the program changed on the host stays: learning rates that it set, its own counters, the place of a loader.
  *
  * The program releases all other tensors that it created in the dry run, best before its end; `left_bytes` counts those

@@ -219,7 +219,7 @@ CTRT_API ctrt_status ctrt_cross_entropy(ctrt_tensor **out, ctrt_tensor *logits, 
  * If `weight` is 0 the result is NaN and its gradient 0.
  *
  * In the loss function of ctrt_parallel_step, sums and weights are added over all parts of the batch, and divided once
- * (doc/parallel.md, Losses). There the result is not divided by `weight` but by a number, so use it only in what the
+ * (doc/losses.md). There the result is not divided by `weight` but by a number, so use it only in what the
  * loss function returns. ctrt_cross_entropy with CTRT_REDUCE_MEAN does the same with its own divisor.
  *
  * Errors: CTRT_ERR_SHAPE, CTRT_ERR_DTYPE (`sum` is not floating), CTRT_ERR_DEVICE, CTRT_ERR_AUTOGRAD for a weight that

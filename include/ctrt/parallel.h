@@ -240,8 +240,8 @@ CTRT_API ctrt_status ctrt_parallel_barrier(ctrt_module *net);
  *
  * The loss of the batch is put together from those of the parts. So the result is a mean or a sum over the rows, or a
  * fraction whose divisor depends on the data (ctrt_cross_entropy, ctrt_loss_fraction), times numbers. If a step has
- * more than one part, other losses are CTRT_ERR_NOT_SUPPORTED, and the message names the op (doc/parallel.md,
- * Losses). */
+ * more than one part, other losses are CTRT_ERR_NOT_SUPPORTED, and the message names the op
+ * (doc/losses.md). */
 typedef ctrt_status (*ctrt_loss_function)(ctrt_tensor **loss, ctrt_tensor *output, ctrt_tensor *const *inputs,
                                           int count, void *user);
 /* For loss functions that use a parameter or a buffer of the module: a penalty, class weights, or an embedding that is
@@ -280,7 +280,7 @@ CTRT_API ctrt_status ctrt_parallel_step_n(ctrt_tensor **loss, ctrt_module *net, 
 /* With `on`, the next steps keep their gradients where they were computed, and the first step after it was turned off
  * adds them all up: gradient accumulation with one reduction. The parameters' gradients are incomplete in between. In
  * canonical mode, and for strategies without reductions, each step is complete if its loss is a mean. Sums and
- * fractions of the steps up to that one are divided once, by every strategy (doc/parallel.md, Losses). */
+ * fractions of the steps up to that one are divided once, by every strategy (doc/losses.md). */
 CTRT_API ctrt_status ctrt_parallel_no_sync(ctrt_module *net, bool on);
 /* A bucket: the gradients that `distributed` reduces together. The pointers are valid during the call of the hook; the
  * tensors are the same in all stages. */

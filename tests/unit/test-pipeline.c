@@ -134,7 +134,7 @@ static ctrt_status watch_new(ctrt_module **out, ctrt_device *device)
     return ctrt_module_add_parameter(*out, "weight", weight);
 }
 
-/* The order of passes that doc/parallel.md shows. */
+/* The order of passes that doc/pipeline.md shows. */
 static void test_order(void)
 {
     ctrt_device *devices[MOST];

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Compares the costs of the strategy `sharded` on simulated devices with the formulas of doc/parallel.md: bytes on the
+/* Compares the costs of the strategy `sharded` on simulated devices with the formulas of doc/sharded.md: bytes on the
  * links and peaks of memory. Tests when `auto` chooses it because of its memory. */
 #include <math.h>
 

@@ -410,7 +410,7 @@ static ctrt_status groups_measure(uint64_t *largest, uint64_t *all, ctrt_module 
 }
 
 /* The bytes of a rank in stage 3: its part of the model, and in the backward pass four times the parameters of a group
- * (doc/parallel.md), and the other parameters, which stay gathered, with their gradients. */
+ * (doc/sharded.md), and the other parameters, which stay gathered, with their gradients. */
 static ctrt_status sharded_estimate(ctrt_strategy_estimate *estimate, const ctrt_strategy_config *config,
                                     const ctrt_strategy_facts *facts)
 {
