@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* ops/amp.h: the ops of the gradient scaler (nn/optim/grad_scaler.c), in place. Nothing is recorded by autograd. The
- * caller
- * is in a ctrt_no_grad region. A device without a kernel computes them with elementwise ops. */
+ * caller is in a ctrt_no_grad region. A device without a kernel computes them with elementwise ops. */
 #ifndef CORE_OPS_AMP_H
 #define CORE_OPS_AMP_H
 

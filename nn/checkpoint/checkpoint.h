@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* nn/checkpoint/checkpoint.h: the contents of checkpoints, and loading in two steps: all of a file is read and
- * checked before the
- * first object is changed. */
+ * checked before the first object is changed. */
 #ifndef NN_CHECKPOINT_H
 #define NN_CHECKPOINT_H
 

@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* nn/module/walk.c: operations on a module and all its descendants: listing tensors by dotted name, moving to a
- * device or
- * dtype, finding the device, clearing gradients. */
+ * device or dtype, finding the device, clearing gradients. */
 #include "nn/module/module.h"
 
 #include "ctrt/layout.h"

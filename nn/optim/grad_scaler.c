@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* nn/optim/grad_scaler.c: dynamic scaling of the loss (Micikevicius et al. 2018), with the algorithm and the messages
- * of
- * torch.amp.GradScaler.
+ * of torch.amp.GradScaler.
  *
  * The scale, the count of steps and the results of the checks are tensors on devices. optim/skip.c describes how an
  * asynchronous device skips a step. Where all devices of an optimizer are synchronous, the host reads the result and

@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* nn/optim/grad_scaler.h: the struct of gradient scalers (ctrt/amp.h). grad_scaler.c has the algorithm,
- * grad_scaler_state.c
- * state, files and reports. */
+ * grad_scaler_state.c state, files and reports. */
 #ifndef NN_GRAD_SCALER_H
 #define NN_GRAD_SCALER_H
 

@@ -2,8 +2,7 @@
 /* nn/optim/optim.h: the struct of optimizers, and what one kind of optimizer consists of (struct optim_kind).
  *
  * A kind is one file and one row in nn/optim/optimizers.def. optim.c has what all kinds share (creation, groups,
- * learning
- * rates), optim/step.c the step, checkpoint/optim.c the files. */
+ * learning rates), step.c the step, nn/checkpoint/optim.c the files. */
 #ifndef NN_OPTIM_H
 #define NN_OPTIM_H
 

@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* parallel/strategy/loss.h: how the losses of parts of a batch combine (loss.c), parameters of the module in loss
- * functions
- * (loss_parameter.c), and groups of steps without synchronisation (loss_group.c). */
+ * functions (loss_parameter.c), and groups of steps without synchronisation (loss_group.c). */
 #ifndef PARALLEL_LOSS_H
 #define PARALLEL_LOSS_H
 

@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* parallel/strategy/loss_group.c: the end of a step whose gradients are whole: divides losses that are no means, and
- * adds up
- * groups of steps (ctrt_parallel_no_sync), which are divided once. */
+ * adds up groups of steps (ctrt_parallel_no_sync), which are divided once. */
 #include <math.h>
 
 #include "base/base.h"

@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* parallel/strategy/loss_parameter.c: parameters and buffers of the module in loss functions. A loss function is
- * called for
- * parts of the batch, some of which a copy of the module has computed, or a device without the parameter. */
+ * called for parts of the batch, some of which a copy of the module has computed, or a device without the parameter. */
 #include "base/base.h"
 #include "nn/module/module.h"
 #include "ops/op_common.h"

@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* parallel/strategy/shards.c: functions that strategies share: lists of gradients, and forward and backward passes of
- * parts of a
- * batch. */
+/* parallel/strategy/shards.c: functions that strategies share: lists of gradients, and forward and backward passes
+ * of parts of a batch. */
 #include "base/base.h"
 #include "ctrt/strategy_plugin.h"
 #include "nn/module/module.h"
