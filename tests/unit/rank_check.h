@@ -94,6 +94,18 @@ static inline struct pair pair_new(net_function make, const char *strategy, stru
     return p;
 }
 
+/* The same with the first n of the devices of four(), in this process. */
+static inline struct pair pair_on_devices(net_function make, const char *strategy, int n)
+{
+    ctrt_device *devices[MOST];
+    four(devices);
+    struct pair p = { .module = original(make, devices[0]) };
+    p.reference = original(make, devices[0]);
+    p.net = parallel(p.module, strategy, devices, n);
+    p.one = parallel(p.reference, "single", devices, 1);
+    return p;
+}
+
 static inline void pair_free(struct pair *p)
 {
     ctrt_module_release(&p->net);

@@ -93,24 +93,12 @@ static const struct loss_kind kinds[] = {
 
 static const char *strategy;
 
-static struct pair tied_pair(int n)
-{
-    ctrt_device *devices[MOST];
-    struct pair p;
-    four(devices);
-    p.module = original(tied_new, devices[0]);
-    p.reference = original(tied_new, devices[0]);
-    p.net = parallel(p.module, strategy, devices, n);
-    p.one = parallel(p.reference, "single", devices, 1);
-    return p;
-}
-
 static void devices(void)
 {
     static const int row_counts[] = { 8, 7, 2 };
     for (int n = 1; n <= MOST; n++)
         EACH(kind, kinds) {
-            struct pair p = tied_pair(n);
+            struct pair p = pair_on_devices(tied_new, strategy, n);
             EACH(rows, row_counts) {
                 char where[128];
                 snprintf(where, sizeof where, "%s, %s, %d devices, %d rows", strategy, kind->name, n, *rows);
@@ -126,7 +114,7 @@ static void devices(void)
 static void refused(int rows)
 {
     EACH(kind, kinds) {
-        struct pair p = tied_pair(2);
+        struct pair p = pair_on_devices(tied_new, strategy, 2);
         ctrt_tensor *inputs[LOSS_INPUTS] = { NULL };
         CTRT_AUTO(tensor) value = NULL, weight = ctrt_tensor_retain(parameter(p.net, 0));
         plain = true;
@@ -151,7 +139,7 @@ static void foreign(int rows)
     ctrt_device *devices[MOST];
     four(devices);
     for (int last = 0; last < 2; last++) {
-        struct pair p = tied_pair(2);
+        struct pair p = pair_on_devices(tied_new, strategy, 2);
         ctrt_tensor *inputs[LOSS_INPUTS] = { NULL };
         CTRT_AUTO(tensor) loss = NULL, leaf = ramp(CTRT_SHAPE(CLASSES, FEATURES), 0.1, devices[last]);
         CHECK_OK(ctrt_tensor_require_grad(leaf, true));
@@ -296,7 +284,7 @@ static void automatic(void)
 {
     EACH(kind, kinds) {
         strategy = "auto";
-        struct pair p = tied_pair(MOST);
+        struct pair p = pair_on_devices(tied_new, strategy, MOST);
         for (int i = 0; i < 12; i++) {
             CHECK_OK(ctrt_module_zero_grad(p.net, true));
             CHECK_OK(ctrt_module_zero_grad(p.one, true));
@@ -316,7 +304,7 @@ static void canonical(void)
         EACH(name, strategies)
             for (int n = 1; n <= MOST; n++) {
                 strategy = *name;
-                struct pair p = tied_pair(n);
+                struct pair p = pair_on_devices(tied_new, strategy, n);
                 CTRT_AUTO(optimizer) optimizer = NULL;
                 CHECK_OK(optimizer_new(&optimizer, p.net, true));
                 for (int i = 0; i < 3; i++) {

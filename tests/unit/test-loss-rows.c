@@ -151,22 +151,10 @@ static const struct refused_loss wrong[] = {
 
 static const char *strategy;
 
-static struct pair new_pair(int n)
-{
-    ctrt_device *devices[MOST];
-    struct pair p;
-    four(devices);
-    p.module = original(mlp_new, devices[0]);
-    p.reference = original(mlp_new, devices[0]);
-    p.net = parallel(p.module, strategy, devices, n);
-    p.one = parallel(p.reference, "single", devices, 1);
-    return p;
-}
-
 static void compare(void)
 {
     EACH(kind, right) {
-        struct pair p = new_pair(3);
+        struct pair p = pair_on_devices(mlp_new, strategy, 3);
         const double want = loss_step(p.one, cpu, kind->function, NULL, 1, 0, 8);
         same_loss(kind->name, loss_step(p.net, cpu, kind->function, NULL, 1, 0, 8), want);
         if (!isnan(want))
@@ -174,7 +162,7 @@ static void compare(void)
         pair_free(&p);
     }
     EACH(refused, wrong) {
-        struct pair p = new_pair(2);
+        struct pair p = pair_on_devices(mlp_new, strategy, 2);
         loss_refused(p.net, cpu, refused, 0, 8);
         (void)loss_step(p.one, cpu, refused->function, NULL, 1, 0, 8);
         pair_free(&p);
@@ -192,7 +180,7 @@ static void no_number(void)
 {
     ctrt_tensor *inputs[LOSS_INPUTS] = { NULL };
     CTRT_AUTO(tensor) loss = NULL;
-    struct pair p = new_pair(2);
+    struct pair p = pair_on_devices(mlp_new, strategy, 2);
     loss_batch(inputs, cpu, 1, 0, 8);
     CHECK_FAILS(ctrt_parallel_step(&loss, p.net, inputs, LOSS_INPUTS, integer, NULL), CTRT_ERR_DTYPE,
                 "the loss has dtype i64");
@@ -228,7 +216,7 @@ LOSS(by_rows)
 
 static void divided(void)
 {
-    struct pair p = new_pair(2);
+    struct pair p = pair_on_devices(mlp_new, strategy, 2);
     ctrt_log_set_callback(count_divided, NULL);
     (void)loss_step(p.one, cpu, by_rows, NULL, 1, 0, 8);    /* the whole batch */
     (void)loss_step(p.net, cpu, by_number, NULL, 1, 0, 8);

@@ -9,23 +9,11 @@
 static _Thread_local const char *strategy;  /* under test */
 static const int row_counts[] = { 8, 7, 5, 2 };
 
-static struct pair devices_pair(int n)
-{
-    ctrt_device *devices[MOST];
-    struct pair p;
-    four(devices);
-    p.module = original(mlp_new, devices[0]);
-    p.reference = original(mlp_new, devices[0]);
-    p.net = parallel(p.module, strategy, devices, n);
-    p.one = parallel(p.reference, "single", devices, 1);
-    return p;
-}
-
 static void devices_kinds(void)
 {
     for (int n = 1; n <= MOST; n++)
         EACH(kind, loss_kinds) {
-            struct pair p = devices_pair(n);
+            struct pair p = pair_on_devices(mlp_new, strategy, n);
             EACH(rows, row_counts) {
                 char where[96];
                 snprintf(where, sizeof where, "%s, %s, %d devices, %d rows", strategy, kind->name, n, *rows);
@@ -42,7 +30,7 @@ static void devices_kinds(void)
 /* All rows are ignored: NaN, and no gradient that is not finite. */
 static void devices_ignored(void)
 {
-    struct pair p = devices_pair(3);
+    struct pair p = pair_on_devices(mlp_new, strategy, 3);
     CHECK_TRUE(isnan(loss_step(p.net, cpu, loss_ignore, NULL, 99, 0, 8)));
     CHECK_TRUE(isnan(loss_step(p.one, cpu, loss_ignore, NULL, 99, 0, 8)));
     same_grads(p.net, p.one, 0);
@@ -54,7 +42,7 @@ static void devices_groups(void)
 {
     static const struct loss_kind *const kinds[] = { &loss_kinds[0], &loss_kinds[2], &loss_kinds[5], &loss_kinds[7] };
     EACH(kind, kinds) {
-        struct pair p = devices_pair(3);
+        struct pair p = pair_on_devices(mlp_new, strategy, 3);
         for (int i = 0; i < 6; i++) {
             const bool more = i == 1 || i == 2 || i == 4;
             CHECK_OK(ctrt_parallel_no_sync(p.net, more));
@@ -67,7 +55,7 @@ static void devices_groups(void)
         pair_free(&p);
     }
     /* A group of two steps of a fraction: twice the gradient of both batches as one. */
-    struct pair p = devices_pair(3);
+    struct pair p = pair_on_devices(mlp_new, strategy, 3);
     for (int i = 0; i < 2; i++) {
         CHECK_OK(ctrt_parallel_no_sync(p.net, i == 0));
         (void)loss_step(p.net, cpu, loss_ignore, NULL, 1, 4 * i, 4);
@@ -82,7 +70,7 @@ static void devices_groups(void)
 static void devices_refused(void)
 {
     EACH(refused, refused_losses) {
-        struct pair p = devices_pair(2);
+        struct pair p = pair_on_devices(mlp_new, strategy, 2);
         (void)loss_step(p.one, cpu, refused->function, NULL, 1, 0, 6);          /* one part: any loss */
         loss_refused(p.net, cpu, refused, 0, 6);
         CHECK_TRUE(ctrt_tensor_grad(parameter(p.net, 0)) == NULL);
@@ -118,7 +106,7 @@ static ctrt_status scaled_ignore(ctrt_tensor **loss, ctrt_tensor *output, ctrt_t
 
 static void devices_scaler(void)
 {
-    struct pair p = devices_pair(4);
+    struct pair p = pair_on_devices(mlp_new, strategy, 4);
     CTRT_AUTO(grad_scaler) scaler = NULL;
     CHECK_OK(ctrt_grad_scaler_new(&scaler, SCALER(.init_scale = 64)));
     const double want = loss_step(p.one, cpu, loss_ignore, NULL, 1, 0, 8);
@@ -173,7 +161,7 @@ static void canonical_devices(void)
         EACH(name, strategies)
             for (int n = 1; n <= MOST; n++) {
                 strategy = *name;
-                struct pair p = devices_pair(n);
+                struct pair p = pair_on_devices(mlp_new, strategy, n);
                 bits(*want == '\0' ? want : got, p.net, cpu, kind->function, 0, LOSS_ROWS);
                 if (*got != '\0')
                     CHECK(strcmp(got, want) == 0, "%s, %s on %d: other bits", kind->name, strategy, n);
