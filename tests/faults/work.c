@@ -18,7 +18,9 @@ static ctrt_status add_sum(double *result, ctrt_tensor *x)
 {
     CTRT_AUTO(tensor) sum = NULL;
     double value = 0;
-    TRY(ctrt_to_dtype(&sum, x, CTRT_F32), ctrt_sum(&sum, sum, CTRT_ALL_DIMS), ctrt_item(&value, sum));
+    TRY(ctrt_to_dtype(&sum, x, CTRT_F32));
+    TRY(ctrt_sum(&sum, sum, CTRT_ALL_DIMS));
+    TRY(ctrt_item(&value, sum));
     *result += value;
     return CTRT_OK;
 }
@@ -28,8 +30,9 @@ static ctrt_status devices(double *result)
     ctrt_device *device = NULL;
     ctrt_device_properties properties = CTRT_DEVICE_PROPERTIES;
     uint64_t unused = 0, total = 0;
-    TRY(ctrt_device_get(&device, NULL), ctrt_device_get_properties(&properties, ctrt_device_name(device)),
-        ctrt_device_memory_info(device, &unused, &total));
+    TRY(ctrt_device_get(&device, NULL));
+    TRY(ctrt_device_get_properties(&properties, ctrt_device_name(device)));
+    TRY(ctrt_device_memory_info(device, &unused, &total));
     *result = properties.asynchronous + 2 * (total > 0);
     return CTRT_OK;
 }
@@ -49,22 +52,31 @@ static ctrt_status tensors(double *result)
 {
     CTRT_AUTO(tensor) x = NULL, y = NULL, z = NULL;
     char *text = NULL;
-    TRY(ctrt_arange(&x, ctrt_float(0), ctrt_float(600), ctrt_float(1), CTRT_F32, NULL),
-        ctrt_reshape(&x, x, CTRT_SHAPE(20, 30)), ctrt_transpose(&y, x, 0, 1), ctrt_slice(&y, y, 0, 3, 20, 2),
-        ctrt_contiguous(&z, y, CTRT_CONTIGUOUS_FORMAT), ctrt_cat(&z, (ctrt_tensor *[]){ z, y }, 2, 0),
-        ctrt_to_dtype(&z, z, CTRT_F64), ctrt_tensor_format(&text, z));
+    TRY(ctrt_arange(&x, ctrt_float(0), ctrt_float(600), ctrt_float(1), CTRT_F32, NULL));
+    TRY(ctrt_reshape(&x, x, CTRT_SHAPE(20, 30)));
+    TRY(ctrt_transpose(&y, x, 0, 1));
+    TRY(ctrt_slice(&y, y, 0, 3, 20, 2));
+    TRY(ctrt_contiguous(&z, y, CTRT_CONTIGUOUS_FORMAT));
+    TRY(ctrt_cat(&z, (ctrt_tensor *[]){ z, y }, 2, 0));
+    TRY(ctrt_to_dtype(&z, z, CTRT_F64));
+    TRY(ctrt_tensor_format(&text, z));
     *result += (double)strlen(text);
     free(text);
-    TRY(ctrt_randint(&x, 0, 10, CTRT_SHAPE(5), CTRT_I64, NULL), ctrt_index_select(&y, z, 0, x));
+    TRY(ctrt_randint(&x, 0, 10, CTRT_SHAPE(5), CTRT_I64, NULL));
+    TRY(ctrt_index_select(&y, z, 0, x));
     return ctrt_tensor_numel(y) == 100 ? add_sum(result, z) : ctrt_fail(CTRT_ERR_STATE, "a wrong shape");
 }
 
 static ctrt_status ops(double *result)
 {
     CTRT_AUTO(tensor) x = NULL, y = NULL;
-    TRY(ctrt_full(&x, CTRT_SHAPE(300, 300), ctrt_float(0.5), CTRT_F32, NULL), ctrt_exp(&y, x), ctrt_mul(&y, y, x),
-        ctrt_add_scalar_(y, ctrt_float(1)), ctrt_softmax(&y, y, 1), add_sum(result, y),
-        ctrt_var(&y, x, CTRT_SHAPE(0), 1, false));
+    TRY(ctrt_full(&x, CTRT_SHAPE(300, 300), ctrt_float(0.5), CTRT_F32, NULL));
+    TRY(ctrt_exp(&y, x));
+    TRY(ctrt_mul(&y, y, x));
+    TRY(ctrt_add_scalar_(y, ctrt_float(1)));
+    TRY(ctrt_softmax(&y, y, 1));
+    TRY(add_sum(result, y));
+    TRY(ctrt_var(&y, x, CTRT_SHAPE(0), 1, false));
     return add_sum(result, y);
 }
 
@@ -74,11 +86,14 @@ static ctrt_status products(double *result)
     static const ctrt_dtype dtypes[] = { CTRT_F32, CTRT_F64, CTRT_BF16 };
     for (int i = 0; i < 3; i++) {
         CTRT_AUTO(tensor) x = NULL, y = NULL;
-        TRY(ctrt_ones(&x, CTRT_SHAPE(160, 160), dtypes[i], NULL), ctrt_matmul(&y, x, x), add_sum(result, y));
+        TRY(ctrt_ones(&x, CTRT_SHAPE(160, 160), dtypes[i], NULL));
+        TRY(ctrt_matmul(&y, x, x));
+        TRY(add_sum(result, y));
     }
     CTRT_AUTO(tensor) image = NULL, weight = NULL;
-    TRY(ctrt_ones(&image, CTRT_SHAPE(2, 8, 16, 16), CTRT_F32, NULL),
-        ctrt_ones(&weight, CTRT_SHAPE(16, 8, 3, 3), CTRT_F32, NULL), ctrt_conv2d(&image, image, weight, NULL, NULL));
+    TRY(ctrt_ones(&image, CTRT_SHAPE(2, 8, 16, 16), CTRT_F32, NULL));
+    TRY(ctrt_ones(&weight, CTRT_SHAPE(16, 8, 3, 3), CTRT_F32, NULL));
+    TRY(ctrt_conv2d(&image, image, weight, NULL, NULL));
     return add_sum(result, image);
 }
 
@@ -98,10 +113,14 @@ static ctrt_status step(double *result, ctrt_module *module, ctrt_optimizer *opt
 {
     CTRT_AUTO(tensor) x = NULL, target = NULL;
     double loss = 0;
-    TRY(ctrt_randn(&x, CTRT_SHAPE(4, 1, 8, 8), CTRT_F32, NULL),
-        ctrt_from_data(&target, (int64_t[]){ 0, 1, 2, 1 }, 4, CTRT_SHAPE(4), CTRT_I64, NULL),
-        ctrt_forward(&x, module, x), ctrt_cross_entropy(&x, x, target, NULL), ctrt_item(&loss, x),
-        ctrt_optimizer_zero_grad(optimizer, true), ctrt_backward(x), ctrt_clip_grad_norm_(NULL, module, 1));
+    TRY(ctrt_randn(&x, CTRT_SHAPE(4, 1, 8, 8), CTRT_F32, NULL));
+    TRY(ctrt_from_data(&target, (int64_t[]){ 0, 1, 2, 1 }, 4, CTRT_SHAPE(4), CTRT_I64, NULL));
+    TRY(ctrt_forward(&x, module, x));
+    TRY(ctrt_cross_entropy(&x, x, target, NULL));
+    TRY(ctrt_item(&loss, x));
+    TRY(ctrt_optimizer_zero_grad(optimizer, true));
+    TRY(ctrt_backward(x));
+    TRY(ctrt_clip_grad_norm_(NULL, module, 1));
     *result += loss;
     return ctrt_optimizer_step(optimizer);
 }
@@ -111,7 +130,8 @@ static ctrt_status parameters_sum(double *result, ctrt_module *module)
     const char *name;
     ctrt_tensor *parameter;
     for (size_t i = 0; i < ctrt_module_parameter_count(module); i++) {
-        TRY(ctrt_module_parameter(&name, &parameter, module, i), add_sum(result, parameter));
+        TRY(ctrt_module_parameter(&name, &parameter, module, i));
+        TRY(add_sum(result, parameter));
     }
     return CTRT_OK;
 }
@@ -124,11 +144,15 @@ static ctrt_status training(double *result)
     in_folder(path, MODULE);
     in_folder(state, OPTIMIZER);
     ctrt_manual_seed(1);
-    TRY(network(&module), ctrt_adamw_new(&optimizer, module, NULL));
+    TRY(network(&module));
+    TRY(ctrt_adamw_new(&optimizer, module, NULL));
     for (int i = 0; i < 2; i++)
         CTRT_TRY(step(result, module, optimizer));
-    TRY(ctrt_save(module, path), ctrt_optimizer_save(optimizer, state), network(&copy), ctrt_load(copy, path),
-        ctrt_optimizer_load(optimizer, state));
+    TRY(ctrt_save(module, path));
+    TRY(ctrt_optimizer_save(optimizer, state));
+    TRY(network(&copy));
+    TRY(ctrt_load(copy, path));
+    TRY(ctrt_optimizer_load(optimizer, state));
     return parameters_sum(result, copy);
 }
 
@@ -153,11 +177,14 @@ static ctrt_status strategy_train(double *result, const char *strategy)
     ctrt_manual_seed(1);
     CTRT_TRY(ctrt_sequential_new(&module, CTRT_MODULES(CTRT_NEW(linear, 4, 5, true, NULL), CTRT_NEW(tanh),
                                                        CTRT_NEW(linear, 5, 2, true, NULL))));
-    TRY(ctrt_parallel_new(&net, module, strategy, devices, 2), ctrt_adamw_new(&optimizer, net, NULL),
-        ctrt_randn(&x, CTRT_SHAPE(7, 4), CTRT_F32, NULL));
+    TRY(ctrt_parallel_new(&net, module, strategy, devices, 2));
+    TRY(ctrt_adamw_new(&optimizer, net, NULL));
+    TRY(ctrt_randn(&x, CTRT_SHAPE(7, 4), CTRT_F32, NULL));
     for (int i = 0; i < 2; i++) {
-        TRY(ctrt_optimizer_zero_grad(optimizer, true), ctrt_parallel_step(&loss, net, &x, 1, mean_square, NULL),
-            add_sum(result, loss), ctrt_optimizer_step(optimizer));
+        TRY(ctrt_optimizer_zero_grad(optimizer, true));
+        TRY(ctrt_parallel_step(&loss, net, &x, 1, mean_square, NULL));
+        TRY(add_sum(result, loss));
+        TRY(ctrt_optimizer_step(optimizer));
     }
     return parameters_sum(result, module);
 }
@@ -168,8 +195,9 @@ static ctrt_status reports(double *result)
     ctrt_device *device = NULL;
     char *text = NULL, path[512];
     in_folder(path, SNAPSHOT);
-    TRY(ctrt_device_get(&device, NULL), ctrt_ones(&x, CTRT_SHAPE(1000), CTRT_F32, NULL),
-        ctrt_memory_summary(&text, device, false));
+    TRY(ctrt_device_get(&device, NULL));
+    TRY(ctrt_ones(&x, CTRT_SHAPE(1000), CTRT_F32, NULL));
+    TRY(ctrt_memory_summary(&text, device, false));
     free(text);
     CTRT_TRY(ctrt_memory_metrics(&text, CTRT_METRICS_PROMETHEUS));
     free(text);
@@ -185,10 +213,15 @@ static ctrt_status on_streams(double *result, ctrt_device *device, ctrt_stream *
 {
     CTRT_AUTO(tensor) x = NULL, y = NULL;
     CTRT_AUTO(event) event = NULL;
-    TRY(ctrt_ones(&x, CTRT_SHAPE(1000), CTRT_F32, device), ctrt_stream_push(stream));
+    TRY(ctrt_ones(&x, CTRT_SHAPE(1000), CTRT_F32, device));
+    TRY(ctrt_stream_push(stream));
     ctrt_status status = ctrt_add(&y, x, x);
-    TRY(ctrt_stream_pop(), status, ctrt_event_new(&event, device, false), ctrt_event_record(event, stream),
-        ctrt_event_synchronize(event), ctrt_stream_synchronize(stream));
+    TRY(ctrt_stream_pop());
+    TRY(status);
+    TRY(ctrt_event_new(&event, device, false));
+    TRY(ctrt_event_record(event, stream));
+    TRY(ctrt_event_synchronize(event));
+    TRY(ctrt_stream_synchronize(stream));
     return add_sum(result, y);
 }
 
@@ -197,10 +230,12 @@ static ctrt_status streams(double *result)
     ctrt_device *device = NULL;
     ctrt_device_properties properties = CTRT_DEVICE_PROPERTIES;
     CTRT_AUTO(stream) stream = NULL;
-    TRY(ctrt_device_get(&device, NULL), ctrt_device_get_properties(&properties, ctrt_device_name(device)));
+    TRY(ctrt_device_get(&device, NULL));
+    TRY(ctrt_device_get_properties(&properties, ctrt_device_name(device)));
     if (!properties.asynchronous)
         return CTRT_OK;
-    TRY(ctrt_stream_new(&stream, device, 0), on_streams(result, device, stream));
+    TRY(ctrt_stream_new(&stream, device, 0));
+    TRY(on_streams(result, device, stream));
     return ctrt_device_synchronize(device);
 }
 

@@ -33,19 +33,23 @@ static void batch(struct training *t, int n)
         x[i] = (float)((i * 37 + n * 11) % 17) / 8 - 1;
     for (int i = 0; i < 5; i++)
         y[i] = (i + n) % 4;
-    OK(ctrt_from_host_(t->x, x, 40, CTRT_F32), ctrt_from_host_(t->y, y, 5, CTRT_I64));
+    CHECK_OK(ctrt_from_host_(t->x, x, 40, CTRT_F32));
+    CHECK_OK(ctrt_from_host_(t->y, y, 5, CTRT_I64));
 }
 
 static ctrt_status step(struct training *t)
 {
-    TRY(ctrt_optimizer_zero_grad(t->optimizer, true), training_forward(&t->loss, t), ctrt_backward(t->loss));
+    TRY(ctrt_optimizer_zero_grad(t->optimizer, true));
+    TRY(training_forward(&t->loss, t));
+    TRY(ctrt_backward(t->loss));
     return ctrt_optimizer_step(t->optimizer);
 }
 
 static void check_equal_state(struct training *a, struct training *b)
 {
     char of_a[65], of_b[65];
-    OK(ctrt_module_sha256(of_a, a->net), ctrt_module_sha256(of_b, b->net));
+    CHECK_OK(ctrt_module_sha256(of_a, a->net));
+    CHECK_OK(ctrt_module_sha256(of_b, b->net));
     CHECK(strcmp(of_a, of_b) == 0, "parameters differ");
 }
 
@@ -55,8 +59,9 @@ static void prepare(struct training *t, int n)
 {
     ctrt_tensor *first = NULL;
     batch(t, n);
-    OK(ctrt_optimizer_set_lr(t->optimizer, n < 4 ? 0.1 : 0.02), ctrt_module_parameter(NULL, &first, t->net, 0),
-       ctrt_tensor_require_grad(first, n > 0));
+    CHECK_OK(ctrt_optimizer_set_lr(t->optimizer, n < 4 ? 0.1 : 0.02));
+    CHECK_OK(ctrt_module_parameter(NULL, &first, t->net, 0));
+    CHECK_OK(ctrt_tensor_require_grad(first, n > 0));
 }
 
 /* Runs the steps with a capture of step 2, and compares each loss with `want`. */
@@ -71,7 +76,8 @@ static void run_captured(struct training *t, const double *want)
         } else if (n == 2) {
             CHECK_OK(ctrt_capture_begin(device));
             CHECK(ctrt_capture_running(device), "no capture is running");
-            OK(step(t), ctrt_capture_end(&graph, device));
+            CHECK_OK(step(t));
+            CHECK_OK(ctrt_capture_end(&graph, device));
             CHECK(!ctrt_capture_running(device) && ctrt_graph_device(graph) != NULL, "the capture is still running");
         }
         if (n >= 2)
@@ -103,7 +109,8 @@ TEST(test_training, NULL)
         training_new(&plain, &model);
         for (int n = 0; n < STEPS; n++) {
             prepare(&plain, n);
-            OK(step(&plain), ctrt_item(&losses[n], plain.loss));
+            CHECK_OK(step(&plain));
+            CHECK_OK(ctrt_item(&losses[n], plain.loss));
         }
         CHECK_OK(ctrt_generator_get(device, NULL, &plain_offset));
         training_new(&captured, &model);
@@ -112,7 +119,8 @@ TEST(test_training, NULL)
         CHECK_EQ(offset, plain_offset);
         /* Eager steps after the release of the graph continue its step count. */
         prepare(&plain, STEPS);
-        OK(step(&plain), ctrt_generator_set(device, 7, plain_offset));
+        CHECK_OK(step(&plain));
+        CHECK_OK(ctrt_generator_set(device, 7, plain_offset));
         prepare(&captured, STEPS);
         CHECK_OK(step(&captured));
         check_equal_state(&plain, &captured);
@@ -132,7 +140,8 @@ TEST(test_memory, "memory of a captured step is reused within the step, kept by 
     CTRT_AUTO(tensor) x = full(1, N, device), y = NULL;
     CTRT_AUTO(graph) graph = NULL;
     const uint64_t before = ctrt_memory_allocated(device);
-    OK(ctrt_capture_begin(device), ctrt_add(&y, x, x));
+    CHECK_OK(ctrt_capture_begin(device));
+    CHECK_OK(ctrt_add(&y, x, x));
     for (int i = 0; i < 20; i++)
         CHECK_OK(ctrt_add(&y, y, x));               /* two blocks, used alternately */
     CHECK_OK(ctrt_capture_end(&graph, device));
@@ -140,7 +149,8 @@ TEST(test_memory, "memory of a captured step is reused within the step, kept by 
     CHECK(kept >= 2u << 20 && kept <= 24u << 20, "21 results of 1 MiB take %llu bytes", (unsigned long long)kept);
     CHECK_EQ(ctrt_memory_allocated(device), before + kept);
     for (int i = 1; i <= 3; i++) {
-        OK(ctrt_fill_(x, ctrt_float(i)), ctrt_capture_replay(graph));
+        CHECK_OK(ctrt_fill_(x, ctrt_float(i)));
+        CHECK_OK(ctrt_capture_replay(graph));
         CTRT_AUTO(tensor) other = full(-1, N, device);      /* must not overlap the graph's memory */
         CHECK_EQ(element(y, N - 1), 22 * i);
     }
@@ -157,13 +167,19 @@ TEST(test_index, "an index into slices without elements needs no synchronization
     CTRT_AUTO(tensor) x = NULL, index = NULL, y = NULL;
     CTRT_AUTO(graph) graph = NULL;
     CTRT_AUTO(stream) stream = NULL;
-    OK(ctrt_zeros(&x, CTRT_SHAPE(5, 0), CTRT_F32, device),
-       ctrt_full(&index, CTRT_SHAPE(2), ctrt_int(4), CTRT_I64, device), ctrt_capture_begin(device),
-       ctrt_index_select(&y, x, 0, index), ctrt_embedding(&y, x, index, -1), ctrt_capture_end(&graph, device),
-       ctrt_capture_replay(graph), ctrt_device_synchronize(device), ctrt_fill_(index, ctrt_int(5)),
-       ctrt_capture_replay(graph));
+    CHECK_OK(ctrt_zeros(&x, CTRT_SHAPE(5, 0), CTRT_F32, device));
+    CHECK_OK(ctrt_full(&index, CTRT_SHAPE(2), ctrt_int(4), CTRT_I64, device));
+    CHECK_OK(ctrt_capture_begin(device));
+    CHECK_OK(ctrt_index_select(&y, x, 0, index));
+    CHECK_OK(ctrt_embedding(&y, x, index, -1));
+    CHECK_OK(ctrt_capture_end(&graph, device));
+    CHECK_OK(ctrt_capture_replay(graph));
+    CHECK_OK(ctrt_device_synchronize(device));
+    CHECK_OK(ctrt_fill_(index, ctrt_int(5)));
+    CHECK_OK(ctrt_capture_replay(graph));
     CHECK_FAILS(ctrt_device_synchronize(device), CTRT_ERR_INVALID_ARGUMENT, "[0, 5)");
-    OK(ctrt_stream_default(&stream, device), ctrt_stream_reset(stream));
+    CHECK_OK(ctrt_stream_default(&stream, device));
+    CHECK_OK(ctrt_stream_reset(stream));
 }
 
 /* ---- streams ---- */
@@ -176,21 +192,34 @@ TEST(test_streams, "streams that use a capture's results join it; replays are or
     CTRT_AUTO(tensor) x = full(1, 4096, device), y = NULL, z = NULL, copy = NULL;
     CTRT_AUTO(graph) graph = NULL;
     CTRT_AUTO(event) event = NULL;
-    OK(ctrt_stream_default(&first, device), ctrt_capture_begin(device), ctrt_add(&y, x, x), ctrt_stream_push(side));
+    CHECK_OK(ctrt_stream_default(&first, device));
+    CHECK_OK(ctrt_capture_begin(device));
+    CHECK_OK(ctrt_add(&y, x, x));
+    CHECK_OK(ctrt_stream_push(side));
     CHECK_FAILS(ctrt_mul(&z, y, y), CTRT_ERR_STATE, "make the stream join the capture first");
-    OK(ctrt_event_new(&event, device, false), ctrt_event_record(event, first), ctrt_stream_wait_event(side, event));
+    CHECK_OK(ctrt_event_new(&event, device, false));
+    CHECK_OK(ctrt_event_record(event, first));
+    CHECK_OK(ctrt_stream_wait_event(side, event));
     CHECK_FAILS(ctrt_event_synchronize(event), CTRT_ERR_STATE, "recorded in a capture");
     CHECK_OK(ctrt_mul(&z, y, y));
     CHECK(ctrt_capture_running(device), "the other stream has not joined");
-    OK(ctrt_stream_pop(), ctrt_capture_end(&graph, device));
+    CHECK_OK(ctrt_stream_pop());
+    CHECK_OK(ctrt_capture_end(&graph, device));
     for (int i = 1; i <= 5; i++) {
-        OK(ctrt_stream_push(other), ctrt_fill_(x, ctrt_float(i)), ctrt_stream_pop(), ctrt_capture_replay(graph),
-           ctrt_stream_push(other), ctrt_clone(&copy, z));
+        CHECK_OK(ctrt_stream_push(other));
+        CHECK_OK(ctrt_fill_(x, ctrt_float(i)));
+        CHECK_OK(ctrt_stream_pop());
+        CHECK_OK(ctrt_capture_replay(graph));
+        CHECK_OK(ctrt_stream_push(other));
+        CHECK_OK(ctrt_clone(&copy, z));
         CHECK_EQ(element(copy, 4095), 4 * i * i);
         CHECK_OK(ctrt_stream_pop());
     }
     ctrt_graph_release(&graph);
-    RELEASE(x, y, z, copy);
+    ctrt_tensor_release(&x);
+    ctrt_tensor_release(&y);
+    ctrt_tensor_release(&z);
+    ctrt_tensor_release(&copy);
     CHECK_EQ(ctrt_memory_allocated(device), before);
 }
 
@@ -200,13 +229,18 @@ TEST(test_readers, "a replay waits for work of other streams on released results
     CTRT_AUTO(stream) reader = new_stream(device);
     CTRT_AUTO(tensor) x = full(1, N, device), y = NULL, copy = NULL;
     CTRT_AUTO(graph) graph = NULL;
-    OK(ctrt_capture_begin(device), ctrt_add(&y, x, x), ctrt_capture_end(&graph, device), ctrt_capture_replay(graph),
-       ctrt_stream_push(reader));
+    CHECK_OK(ctrt_capture_begin(device));
+    CHECK_OK(ctrt_add(&y, x, x));
+    CHECK_OK(ctrt_capture_end(&graph, device));
+    CHECK_OK(ctrt_capture_replay(graph));
+    CHECK_OK(ctrt_stream_push(reader));
     for (int i = 0; i < 20; i++)
         CHECK_OK(ctrt_exp(&copy, y));                               /* keeps the stream busy */
-    OK(ctrt_clone(&copy, y), ctrt_stream_pop());
+    CHECK_OK(ctrt_clone(&copy, y));
+    CHECK_OK(ctrt_stream_pop());
     ctrt_tensor_release(&y);
-    OK(ctrt_fill_(x, ctrt_float(50)), ctrt_capture_replay(graph));
+    CHECK_OK(ctrt_fill_(x, ctrt_float(50)));
+    CHECK_OK(ctrt_capture_replay(graph));
     CHECK_EQ(element(copy, N - 1), 2);
     CHECK_FAILS(ctrt_shutdown(), CTRT_ERR_STATE, "shutdown");
 }
@@ -217,14 +251,16 @@ enum { DRAWN = 77 };
 
 static ctrt_status draw(ctrt_tensor *x, ctrt_tensor *y, ctrt_tensor **ints)
 {
-    TRY(ctrt_uniform_(x, -1, 1), ctrt_normal_(y, 0, 2));
+    TRY(ctrt_uniform_(x, -1, 1));
+    TRY(ctrt_normal_(y, 0, 2));
     return ctrt_randint(ints, -5, 1000, CTRT_SHAPE(DRAWN), CTRT_I64, device);
 }
 
 static void read_drawn(double out[3][DRAWN], ctrt_tensor *x, ctrt_tensor *y, ctrt_tensor *ints)
 {
-    OK(ctrt_to_host(out[0], sizeof out[0], x, CTRT_F64), ctrt_to_host(out[1], sizeof out[1], y, CTRT_F64),
-       ctrt_to_host(out[2], sizeof out[2], ints, CTRT_F64));
+    CHECK_OK(ctrt_to_host(out[0], sizeof out[0], x, CTRT_F64));
+    CHECK_OK(ctrt_to_host(out[1], sizeof out[1], y, CTRT_F64));
+    CHECK_OK(ctrt_to_host(out[2], sizeof out[2], ints, CTRT_F64));
 }
 
 TEST(test_random, "each replay generates the random numbers that eager calls would, also between eager calls")
@@ -233,17 +269,21 @@ TEST(test_random, "each replay generates the random numbers that eager calls wou
     CTRT_AUTO(tensor) x = full(0, DRAWN, device), y = full(0, DRAWN, device), ints = NULL;
     CTRT_AUTO(graph) graph = NULL;
     double got[3][DRAWN], want[3][DRAWN];
-    OK(ctrt_capture_begin(device), draw(x, y, &ints), ctrt_capture_end(&graph, device));
+    CHECK_OK(ctrt_capture_begin(device));
+    CHECK_OK(draw(x, y, &ints));
+    CHECK_OK(ctrt_capture_end(&graph, device));
     ctrt_manual_seed(11);
     for (int i = 0; i < REPLAYS; i++)
         CHECK_OK(ctrt_capture_replay(graph));
-    OK(ctrt_uniform_(x, 0, 1), ctrt_capture_replay(graph));
+    CHECK_OK(ctrt_uniform_(x, 0, 1));
+    CHECK_OK(ctrt_capture_replay(graph));
     read_drawn(got, x, y, ints);
     ctrt_graph_release(&graph);
     ctrt_manual_seed(11);
     for (int i = 0; i < REPLAYS; i++)
         CHECK_OK(draw(x, y, &ints));
-    OK(ctrt_uniform_(x, 0, 1), draw(x, y, &ints));
+    CHECK_OK(ctrt_uniform_(x, 0, 1));
+    CHECK_OK(draw(x, y, &ints));
     read_drawn(want, x, y, ints);
     CHECK(memcmp(got, want, sizeof got) == 0, "the numbers differ");
 }
@@ -265,7 +305,11 @@ TEST(test_optimizer, "an optimizer without state is an error in a capture; a gra
     CHECK_OK(ctrt_capture_begin(device));
     CHECK_FAILS(step(&t), CTRT_ERR_STATE, "every replay would initialise it again");
     CHECK_FAILS(ctrt_capture_end(&graph, device), CTRT_ERR_STATE, "take a step before the capture");
-    OK(step(&t), ctrt_capture_begin(device), step(&t), step(&t), ctrt_capture_end(&graph, device));
+    CHECK_OK(step(&t));
+    CHECK_OK(ctrt_capture_begin(device));
+    CHECK_OK(step(&t));
+    CHECK_OK(step(&t));
+    CHECK_OK(ctrt_capture_end(&graph, device));
     ctrt_optimizer_release(&t.optimizer);
     for (int i = 0; i < 2; i++)
         CHECK_OK(ctrt_capture_replay(graph));
@@ -289,18 +333,27 @@ TEST(test_counts, "replay fails if step counts of the parameters differ since th
     ctrt_tensor *p = NULL;
     training_new(&t, &adamw);
     batch(&t, 0);
-    OK(step(&t), ctrt_capture_begin(device), step(&t), ctrt_capture_end(&graph, device), ctrt_save(t.net, model),
-       ctrt_optimizer_save(t.optimizer, state), ctrt_capture_replay(graph));
+    CHECK_OK(step(&t));
+    CHECK_OK(ctrt_capture_begin(device));
+    CHECK_OK(step(&t));
+    CHECK_OK(ctrt_capture_end(&graph, device));
+    CHECK_OK(ctrt_save(t.net, model));
+    CHECK_OK(ctrt_optimizer_save(t.optimizer, state));
+    CHECK_OK(ctrt_capture_replay(graph));
     CHECK_OK(ctrt_module_sha256(once, t.net));
     CHECK_OK(ctrt_capture_replay(graph));
     /* With parameters and state restored, a replay must repeat the same step. */
-    OK(ctrt_load(t.net, model), ctrt_optimizer_load(t.optimizer, state), ctrt_capture_replay(graph));
+    CHECK_OK(ctrt_load(t.net, model));
+    CHECK_OK(ctrt_optimizer_load(t.optimizer, state));
+    CHECK_OK(ctrt_capture_replay(graph));
     CHECK_OK(ctrt_module_sha256(again, t.net));
     CHECK(memcmp(&once, &again, sizeof once) == 0, "the graph did not use the loaded state");
     /* A step of one parameter only. */
-    OK(ctrt_optimizer_zero_grad(t.optimizer, true), ctrt_module_parameter(NULL, &p, t.net, 0),
-       ctrt_zeros_like(&gradient, p, CTRT_DTYPE_DEFAULT, NULL), ctrt_tensor_set_grad(p, gradient),
-       ctrt_optimizer_step(t.optimizer));
+    CHECK_OK(ctrt_optimizer_zero_grad(t.optimizer, true));
+    CHECK_OK(ctrt_module_parameter(NULL, &p, t.net, 0));
+    CHECK_OK(ctrt_zeros_like(&gradient, p, CTRT_DTYPE_DEFAULT, NULL));
+    CHECK_OK(ctrt_tensor_set_grad(p, gradient));
+    CHECK_OK(ctrt_optimizer_step(t.optimizer));
     CHECK_FAILS(ctrt_capture_replay(graph), CTRT_ERR_STATE, "capture it again");
     remove(model);
     remove(state);
@@ -318,9 +371,11 @@ struct scaled {
 static struct scaled scaled_new(enum optimizer_kind kind)
 {
     struct scaled s = { NULL };
-    OK(ctrt_grad_scaler_new(&s.scaler, SCALER(.growth_interval = 3)),
-       training_optimizer(&s.optimizer, NULL, kind), ctrt_full(&s.p, CTRT_SHAPE(3), ctrt_float(1), CTRT_F32, device),
-       ctrt_zeros(&s.g, CTRT_SHAPE(3), CTRT_F32, device), ctrt_optimizer_add(s.optimizer, &s.p, 1));
+    CHECK_OK(ctrt_grad_scaler_new(&s.scaler, SCALER(.growth_interval = 3)));
+    CHECK_OK(training_optimizer(&s.optimizer, NULL, kind));
+    CHECK_OK(ctrt_full(&s.p, CTRT_SHAPE(3), ctrt_float(1), CTRT_F32, device));
+    CHECK_OK(ctrt_zeros(&s.g, CTRT_SHAPE(3), CTRT_F32, device));
+    CHECK_OK(ctrt_optimizer_add(s.optimizer, &s.p, 1));
     return s;
 }
 
@@ -341,9 +396,12 @@ static void scaled_input(struct scaled *s, int n)
 static ctrt_status scaled_step(struct scaled *s)
 {
     CTRT_AUTO(tensor) loss = NULL;
-    TRY(ctrt_optimizer_zero_grad(s->optimizer, false), ctrt_mul(&loss, s->p, s->g),
-        ctrt_sum(&loss, loss, CTRT_ALL_DIMS), ctrt_grad_scaler_scale(&loss, s->scaler, loss), ctrt_backward(loss),
-        ctrt_grad_scaler_step(s->scaler, s->optimizer));
+    TRY(ctrt_optimizer_zero_grad(s->optimizer, false));
+    TRY(ctrt_mul(&loss, s->p, s->g));
+    TRY(ctrt_sum(&loss, loss, CTRT_ALL_DIMS));
+    TRY(ctrt_grad_scaler_scale(&loss, s->scaler, loss));
+    TRY(ctrt_backward(loss));
+    TRY(ctrt_grad_scaler_step(s->scaler, s->optimizer));
     return ctrt_grad_scaler_update(s->scaler, 0);
 }
 
@@ -364,25 +422,36 @@ TEST(test_scaler, "the device skips replayed steps with inf; scale, parameters a
         for (int n = 0; n < 12; n++) {
             scaled_input(&a, n);
             scaled_input(&b, n);
-            if (n == 2)
-                OK(ctrt_capture_begin(device), scaled_step(&b), ctrt_capture_end(&graph, device));
-            if (n == 8)
-                OK(ctrt_optimizer_set_lr(a.optimizer, 0.02), ctrt_optimizer_set_lr(b.optimizer, 0.02));
+            if (n == 2) {
+                CHECK_OK(ctrt_capture_begin(device));
+                CHECK_OK(scaled_step(&b));
+                CHECK_OK(ctrt_capture_end(&graph, device));
+            }
+            if (n == 8) {
+                CHECK_OK(ctrt_optimizer_set_lr(a.optimizer, 0.02));
+                CHECK_OK(ctrt_optimizer_set_lr(b.optimizer, 0.02));
+            }
             CHECK_OK(scaled_step(&a));
             CHECK_OK(n < 2 ? scaled_step(&b) : ctrt_capture_replay(graph));
         }
-        OK(ctrt_to_host(want, sizeof want, a.p, CTRT_F64), ctrt_grad_scaler_get_state(&eager, a.scaler),
-           ctrt_grad_scaler_get_state(&replayed, b.scaler));
+        CHECK_OK(ctrt_to_host(want, sizeof want, a.p, CTRT_F64));
+        CHECK_OK(ctrt_grad_scaler_get_state(&eager, a.scaler));
+        CHECK_OK(ctrt_grad_scaler_get_state(&replayed, b.scaler));
         check_values_within("parameter", __LINE__, b.p, want, 3, *kind == MOMENTUM ? 0 : 1e-6);
         CHECK_EQ(replayed.scale, eager.scale);
         CHECK_EQ(replayed.growth_tracker, eager.growth_tracker);
         CHECK_OK(ctrt_optimizer_get_state(&steps, states, b.optimizer, 0));
         CHECK_EQ(steps, 8);
         /* Since the capture, the scaler's steps have another parameter too; then, steps without the scaler. */
-        OK(ctrt_optimizer_add(b.optimizer, &a.p, 1), scaled_step(&b));
+        CHECK_OK(ctrt_optimizer_add(b.optimizer, &a.p, 1));
+        CHECK_OK(scaled_step(&b));
         CHECK_FAILS(ctrt_capture_replay(graph), CTRT_ERR_STATE, "steps of a gradient scaler have updated other");
-        OK(ctrt_optimizer_step(a.optimizer), ctrt_capture_begin(device), ctrt_optimizer_step(a.optimizer),
-           ctrt_capture_end(&graph, device), ctrt_capture_replay(graph), scaled_step(&a));
+        CHECK_OK(ctrt_optimizer_step(a.optimizer));
+        CHECK_OK(ctrt_capture_begin(device));
+        CHECK_OK(ctrt_optimizer_step(a.optimizer));
+        CHECK_OK(ctrt_capture_end(&graph, device));
+        CHECK_OK(ctrt_capture_replay(graph));
+        CHECK_OK(scaled_step(&a));
         CHECK_FAILS(ctrt_capture_replay(graph), CTRT_ERR_STATE, "steps were made with a gradient scaler");
         CHECK_OK(ctrt_optimizer_get_state(&steps, states, a.optimizer, 0));    /* counts the skipped steps */
         CHECK_OK(ctrt_capture_replay(graph));
@@ -400,15 +469,20 @@ TEST(test_refused, "no synchronization, dry run or generator change in a capture
     CTRT_AUTO(graph) graph = NULL;
     ctrt_dry_run *dryrun = NULL;
     double value = 0;
-    OK(ctrt_select(&at, w, 0, 0), ctrt_capture_begin(device));
+    CHECK_OK(ctrt_select(&at, w, 0, 0));
+    CHECK_OK(ctrt_capture_begin(device));
     CHECK_FAILS(ctrt_capture_begin(device), CTRT_ERR_STATE, "already being captured");
     CHECK_OK(ctrt_mul_scalar_(w, ctrt_float(2)));
-    FAILS(STATE, (ctrt_item(&value, at), "is being captured"), (ctrt_device_synchronize(device), "is being captured"),
-          (ctrt_dry_run_begin(&dryrun, device), "a capture is running on"));
+    CHECK_FAILS(ctrt_item(&value, at), CTRT_ERR_STATE, "is being captured");
+    CHECK_FAILS(ctrt_device_synchronize(device), CTRT_ERR_STATE, "is being captured");
+    CHECK_FAILS(ctrt_dry_run_begin(&dryrun, device), CTRT_ERR_STATE, "a capture is running on");
     CHECK_OK(ctrt_capture_end(&graph, device));
     CHECK_FAILS(ctrt_capture_end(&graph, device), CTRT_ERR_STATE, "is not being captured");
-    OK(ctrt_tensor_require_grad(w, true), ctrt_mul(&loss, w, w), ctrt_sum(&loss, loss, CTRT_ALL_DIMS),
-       ctrt_capture_replay(graph), ctrt_device_synchronize(device));
+    CHECK_OK(ctrt_tensor_require_grad(w, true));
+    CHECK_OK(ctrt_mul(&loss, w, w));
+    CHECK_OK(ctrt_sum(&loss, loss, CTRT_ALL_DIMS));
+    CHECK_OK(ctrt_capture_replay(graph));
+    CHECK_OK(ctrt_device_synchronize(device));
     CHECK_FAILS(ctrt_backward(loss), CTRT_ERR_AUTOGRAD, "");
     ctrt_tensor_release(&loss);
     CHECK_OK(ctrt_dry_run_begin(&dryrun, device));
@@ -439,7 +513,8 @@ TEST(test_other_thread, "another thread on the same stream can make a capture fa
     CTRT_AUTO(stream) stream = NULL;
     pthread_t thread;
     double got = 0;
-    OK(ctrt_ones(&x, CTRT_SHAPE(64, 64), CTRT_F32, device), ctrt_stream_default(&stream, device));
+    CHECK_OK(ctrt_ones(&x, CTRT_SHAPE(64, 64), CTRT_F32, device));
+    CHECK_OK(ctrt_stream_default(&stream, device));
     CHECK_EQ(pthread_create(&thread, NULL, busy, x), 0);
     for (int i = 0; i < 60; i++) {
         CTRT_AUTO(graph) graph = NULL;
@@ -451,7 +526,9 @@ TEST(test_other_thread, "another thread on the same stream can make a capture fa
     }
     atomic_store(&enough, true);
     pthread_join(thread, NULL);
-    OK(ctrt_stream_reset(stream), ctrt_sum(&y, x, CTRT_ALL_DIMS), ctrt_item(&got, y));
+    CHECK_OK(ctrt_stream_reset(stream));
+    CHECK_OK(ctrt_sum(&y, x, CTRT_ALL_DIMS));
+    CHECK_OK(ctrt_item(&got, y));
     CHECK_EQ(got, 4096);
 }
 

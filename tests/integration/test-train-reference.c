@@ -31,8 +31,11 @@ static ctrt_status transformer_forward(ctrt_tensor **y, ctrt_module *self, ctrt_
     (void)count;
     CTRT_TRY(ctrt_arange(&p, ctrt_int(0), ctrt_int(ctrt_tensor_size(inputs[0], 1)), ctrt_int(1), CTRT_I64,
                          ctrt_tensor_device(inputs[0])));
-    TRY(ctrt_forward(&p, t->pos, p), ctrt_forward(&x, t->tok, inputs[0]), ctrt_add(&x, x, p),
-        ctrt_forward(&x, t->blocks, x), ctrt_forward(&x, t->ln, x));
+    TRY(ctrt_forward(&p, t->pos, p));
+    TRY(ctrt_forward(&x, t->tok, inputs[0]));
+    TRY(ctrt_add(&x, x, p));
+    TRY(ctrt_forward(&x, t->blocks, x));
+    TRY(ctrt_forward(&x, t->ln, x));
     return ctrt_forward(y, t->head, x);
 }
 
@@ -148,8 +151,10 @@ static void check_gradient_norms(ctrt_module *net, const struct ref_file *ref, i
         if (!CHECK(want && ctrt_tensor_grad(parameter), "step %d: %s has no gradient, in ctrt or in the reference",
                    step, name))
             continue;
-        OK(ctrt_to_dtype(&norm, ctrt_tensor_grad(parameter), CTRT_F64), ctrt_square(&norm, norm),
-           ctrt_sum(&norm, norm, CTRT_ALL_DIMS), ctrt_item(&value, norm));
+        CHECK_OK(ctrt_to_dtype(&norm, ctrt_tensor_grad(parameter), CTRT_F64));
+        CHECK_OK(ctrt_square(&norm, norm));
+        CHECK_OK(ctrt_sum(&norm, norm, CTRT_ALL_DIMS));
+        CHECK_OK(ctrt_item(&value, norm));
         /* The norms of the network's gradients are near 1; a tiny gradient consists of rounding errors, so it has an
          * absolute bound. */
         CHECK(fabs(sqrt(value) - want->f[step]) <= 2e-5 * fmax(want->f[step], 1e-2),
@@ -167,15 +172,19 @@ static ctrt_status train(ctrt_module *net, ctrt_optimizer *optimizer, const stru
         return CTRT_OK;
     for (int step = 0; step < STEPS; step++) {
         double value;
-        TRY(ctrt_select(&x, xs, 0, step % BATCHES), ctrt_select(&y, ys, 0, step % BATCHES),
-            ctrt_forward(&logits, net, x));
+        TRY(ctrt_select(&x, xs, 0, step % BATCHES));
+        TRY(ctrt_select(&y, ys, 0, step % BATCHES));
+        TRY(ctrt_forward(&logits, net, x));
         if (step == 0)
             CHECK(near(distance(logits, first)), "the first logits are off by %.2e", distance(logits, first));
-        TRY(ctrt_flatten(&logits, logits, 0, -2), ctrt_flatten(&y, y, 0, -1),
-            ctrt_cross_entropy(&loss, logits, y, NULL), ctrt_optimizer_zero_grad(optimizer, step % 2 == 0),
-            ctrt_backward(loss));
+        TRY(ctrt_flatten(&logits, logits, 0, -2));
+        TRY(ctrt_flatten(&y, y, 0, -1));
+        TRY(ctrt_cross_entropy(&loss, logits, y, NULL));
+        TRY(ctrt_optimizer_zero_grad(optimizer, step % 2 == 0));
+        TRY(ctrt_backward(loss));
         check_gradient_norms(net, ref, step);
-        TRY(ctrt_optimizer_step(optimizer), ctrt_item(&value, loss));
+        TRY(ctrt_optimizer_step(optimizer));
+        TRY(ctrt_item(&value, loss));
         CHECK(near(fabs(value - losses->f[step]) / fabs(losses->f[step])), "step %d: loss %.9g, expected %.9g", step,
               value, losses->f[step]);
     }
@@ -214,8 +223,8 @@ static void run(const char *model, ctrt_status (*make)(ctrt_module **out, ctrt_d
     CTRT_AUTO(module) net = NULL;
     CTRT_AUTO(optimizer) optimizer = NULL;
     CTRT_AUTO(tensor) x = NULL, y = NULL;
-    OK(ref_tensor(&x, ref_find(ref, "input/x"), CTRT_DTYPE_DEFAULT, device),
-       ref_tensor(&y, ref_find(ref, "input/y"), CTRT_DTYPE_DEFAULT, device));
+    CHECK_OK(ref_tensor(&x, ref_find(ref, "input/x"), CTRT_DTYPE_DEFAULT, device));
+    CHECK_OK(ref_tensor(&y, ref_find(ref, "input/y"), CTRT_DTYPE_DEFAULT, device));
     if (CHECK_OK(make(&net, device))) {
         fill(net, ref, device);
         if (CHECK_OK(optimizer_new(&optimizer, net, ref, kind)) && CHECK_OK(train(net, optimizer, ref, x, y)))

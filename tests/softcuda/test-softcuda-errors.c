@@ -30,10 +30,8 @@ __attribute__((constructor)) static void find_functions(void)
 #undef DRIVER
 }
 
-#undef OK
-#define OK(...)                  EACH_ARG(RESULT_IS, CUDA_SUCCESS, , __VA_ARGS__)
-#define REFUSED(error, ...)      EACH_ARG(RESULT_IS, CUDA_ERROR_##error, , __VA_ARGS__)
-#define RESULT_IS(want, b, call) CHECK_EQ(call, want)
+#define SUCCEEDS(call)       CHECK_EQ(call, CUDA_SUCCESS)
+#define REFUSED(error, call) CHECK_EQ(call, CUDA_ERROR_##error)
 
 static cu_context contexts[2];
 static cu_stream stream, other;
@@ -44,16 +42,20 @@ static address block;                   /* 64 KiB of device 0 */
 /* Replaces the context of device 0, which may have an error, by a new one. */
 static void reset(void)
 {
-    OK(cuda.context_release(0), cuda.context_retain(&contexts[0], 0), cuda.context_set(contexts[0]),
-       cuda.stream_create(&stream, STREAM_NON_BLOCKING, 0), cuda.stream_create(&other, STREAM_NON_BLOCKING, 0),
-       cuda.event_create(&event, EVENT_DISABLE_TIMING), cuda.memory_alloc(&block, 65536));
+    SUCCEEDS(cuda.context_release(0));
+    SUCCEEDS(cuda.context_retain(&contexts[0], 0));
+    SUCCEEDS(cuda.context_set(contexts[0]));
+    SUCCEEDS(cuda.stream_create(&stream, STREAM_NON_BLOCKING, 0));
+    SUCCEEDS(cuda.stream_create(&other, STREAM_NON_BLOCKING, 0));
+    SUCCEEDS(cuda.event_create(&event, EVENT_DISABLE_TIMING));
+    SUCCEEDS(cuda.memory_alloc(&block, 65536));
 }
 
 static result launch(const char *name, unsigned grid, unsigned threads, cu_stream on, const void *arguments)
 {
     void *list[] = { (void *)(uintptr_t)arguments, NULL };
     cu_kernel found = NULL;
-    OK(cuda.library_kernel(&found, library, name));
+    SUCCEEDS(cuda.library_kernel(&found, library, name));
     return cuda.launch(found, grid, 1, 1, threads, 1, 1, 0, on, list, NULL);
 }
 
@@ -61,14 +63,14 @@ static result launch(const char *name, unsigned grid, unsigned threads, cu_strea
 static uint64_t number_at(address at)
 {
     uint64_t value = 0;
-    OK(cuda.copy_to_host(&value, at, 8, stream));
+    SUCCEEDS(cuda.copy_to_host(&value, at, 8, stream));
     return value;
 }
 
 static float *floats(size_t bytes)
 {
     address out = 0;
-    OK(cuda.memory_alloc(&out, bytes));
+    SUCCEEDS(cuda.memory_alloc(&out, bytes));
     return (float *)(uintptr_t)out;
 }
 
@@ -77,10 +79,11 @@ static void check_fault(const char *name, unsigned threads, const void *argument
 {
     const uint64_t before = softcuda_control.faults();
     address refused = 0;
-    OK(launch(name, 1, threads, stream, arguments));
+    SUCCEEDS(launch(name, 1, threads, stream, arguments));
     const result got = cuda.stream_synchronize(stream);
     CHECK(got == wanted, "%s: error %d, expected %d with \"%s\"", name, got, wanted, words);
-    EQUALS((softcuda_control.faults(), before + 1), (cuda.memory_alloc(&refused, 16), wanted));
+    CHECK_EQ(softcuda_control.faults(), before + 1);
+    CHECK_EQ(cuda.memory_alloc(&refused, 16), wanted);
     CHECK_HAS(softcuda_control.fault_text(), words);
     CHECK_HAS(softcuda_control.fault_text(), name);
     reset();
@@ -110,13 +113,14 @@ TEST(kernels, "faulty kernels: barriers, warps, accesses outside memory, races; 
     EACH(c, cases) {
         struct vector_args args = { .out = floats((size_t)c->bytes), .a = pageable, .n = c->n };
         if (c->kind == FREED)
-            OK(cuda.memory_free((uintptr_t)args.out));
+            SUCCEEDS(cuda.memory_free((uintptr_t)args.out));
         if (c->kind == UNALIGNED)
             args.a = args.out;
         check_fault(c->name, c->threads, &args, c->error, c->words);
     }
     struct vector_args args = { (float *)(uintptr_t)block, NULL, NULL, 2 };
-    OK(launch("bad_zeros", 1, 1, stream, &args), cuda.stream_synchronize(stream));
+    SUCCEEDS(launch("bad_zeros", 1, 1, stream, &args));
+    SUCCEEDS(cuda.stream_synchronize(stream));
     CHECK_EQ(number_at(block), 0xffffffff);
 }
 
@@ -133,40 +137,52 @@ TEST(memory, "virtual memory that is not mapped, or without the access rights")
     address begin = 0, there = 0;
     unsigned long long pages[2];
     uint64_t value = 3;
-    OK(cuda.address_reserve(&begin, 4 * page, 0, 0, 0));
-    for (int i = 0; i < 2; i++)
-        OK(cuda.allocation_create(&pages[i], page, &properties, 0),
-           cuda.map(begin + (size_t)i * page, page, 0, pages[i], 0));
-    REFUSED(INVALID_VALUE, cuda.map(begin, page, 0, pages[0], 0), cuda.map(begin + 4 * page, page, 0, pages[0], 0),
-            cuda.address_free(begin, 4 * page), cuda.unmap(begin, page / 2),
-            cuda.set_access(begin, 3 * page, &access, 1), cuda.copy_to_device(begin, &value, 8, stream));
+    SUCCEEDS(cuda.address_reserve(&begin, 4 * page, 0, 0, 0));
+    for (int i = 0; i < 2; i++) {
+        SUCCEEDS(cuda.allocation_create(&pages[i], page, &properties, 0));
+        SUCCEEDS(cuda.map(begin + (size_t)i * page, page, 0, pages[i], 0));
+    }
+    REFUSED(INVALID_VALUE, cuda.map(begin, page, 0, pages[0], 0));
+    REFUSED(INVALID_VALUE, cuda.map(begin + 4 * page, page, 0, pages[0], 0));
+    REFUSED(INVALID_VALUE, cuda.address_free(begin, 4 * page));
+    REFUSED(INVALID_VALUE, cuda.unmap(begin, page / 2));
+    REFUSED(INVALID_VALUE, cuda.set_access(begin, 3 * page, &access, 1));
+    REFUSED(INVALID_VALUE, cuda.copy_to_device(begin, &value, 8, stream));
     const struct number_args inside = { (uint64_t *)(uintptr_t)begin, 5 },
                              beyond = { (uint64_t *)(uintptr_t)(begin + page), 5 };
-    OK(cuda.set_access(begin, page, &access, 1), cuda.fill_bytes(begin, 0, page, stream),
-       launch("add_number", 1, 1, stream, &inside), cuda.stream_synchronize(stream));
+    SUCCEEDS(cuda.set_access(begin, page, &access, 1));
+    SUCCEEDS(cuda.fill_bytes(begin, 0, page, stream));
+    SUCCEEDS(launch("add_number", 1, 1, stream, &inside));
+    SUCCEEDS(cuda.stream_synchronize(stream));
     CHECK_EQ(number_at(begin), 5);
-    REFUSED(INVALID_VALUE, cuda.fill_bytes(begin, 0, page + 8, stream),
-            cuda.copy_to_device(begin + page, &value, 8, stream));
+    REFUSED(INVALID_VALUE, cuda.fill_bytes(begin, 0, page + 8, stream));
+    REFUSED(INVALID_VALUE, cuda.copy_to_device(begin + page, &value, 8, stream));
     check_fault("add_number", 1, &beyond, CUDA_ERROR_ILLEGAL_ADDRESS, "not mapped, or not for this device");
-    OK(cuda.set_access(begin + page, page, &reading, 1), cuda.copy_to_host(&value, begin + page, 8, stream));
-    REFUSED(INVALID_VALUE, cuda.copy_to_device(begin + page, &value, 8, stream),
-            cuda.fill_bytes(begin + page, 0, 8, stream));
+    SUCCEEDS(cuda.set_access(begin + page, page, &reading, 1));
+    SUCCEEDS(cuda.copy_to_host(&value, begin + page, 8, stream));
+    REFUSED(INVALID_VALUE, cuda.copy_to_device(begin + page, &value, 8, stream));
+    REFUSED(INVALID_VALUE, cuda.fill_bytes(begin + page, 0, 8, stream));
     float *read_only = (float *)(uintptr_t)(begin + page), *written = (float *)(uintptr_t)begin;
     const struct vector_args sum = { read_only, written, written, 1 };
     check_fault("vector_add", 1, &sum, CUDA_ERROR_ILLEGAL_ADDRESS, "is read-only for device 0");
-    OK(cuda.allocation_release(pages[0]), cuda.unmap(begin, 2 * page));
+    SUCCEEDS(cuda.allocation_release(pages[0]));
+    SUCCEEDS(cuda.unmap(begin, 2 * page));
     check_fault("add_number", 1, &inside, CUDA_ERROR_ILLEGAL_ADDRESS, "virtual memory that is not mapped");
-    OK(cuda.allocation_release(pages[1]), cuda.address_free(begin, 4 * page));
+    SUCCEEDS(cuda.allocation_release(pages[1]));
+    SUCCEEDS(cuda.address_free(begin, 4 * page));
 
     group("memory of another device; copies outside a block; frees of other addresses");
-    OK(cuda.context_set(contexts[1]), cuda.memory_alloc(&there, 64), cuda.context_set(contexts[0]));
+    SUCCEEDS(cuda.context_set(contexts[1]));
+    SUCCEEDS(cuda.memory_alloc(&there, 64));
+    SUCCEEDS(cuda.context_set(contexts[0]));
     const struct number_args args = { (uint64_t *)(uintptr_t)there, 4 };
     check_fault("add_number", 1, &args, CUDA_ERROR_ILLEGAL_ADDRESS,
                 "of device 1, whose memory device 0 has no access to");
-    OK(cuda.memory_free(there));
-    REFUSED(INVALID_VALUE, cuda.memory_free(there), cuda.memory_free(block + 512),
-            cuda.copy_to_host(&value, block + 65530, 8, stream));
-    OK(cuda.copy_to_host(&value, block, 8, stream));
+    SUCCEEDS(cuda.memory_free(there));
+    REFUSED(INVALID_VALUE, cuda.memory_free(there));
+    REFUSED(INVALID_VALUE, cuda.memory_free(block + 512));
+    REFUSED(INVALID_VALUE, cuda.copy_to_host(&value, block + 65530, 8, stream));
+    SUCCEEDS(cuda.copy_to_host(&value, block, 8, stream));
     CHECK_EQ(value, UINT64_MAX);                                    /* new memory is not zero */
 }
 
@@ -182,16 +198,20 @@ TEST(host_memory, "pinned memory is accessed in stream order, pageable memory at
     const struct number_args spin = { (uint64_t *)(uintptr_t)(block + 64), 3000000 };
     uint64_t *pinned, pageable = 7;
     result refused = -1;
-    OK(cuda.host_call(stream, call_driver, &refused), cuda.stream_synchronize(stream),
-       cuda.host_alloc((void **)&pinned, 64, 0));
+    SUCCEEDS(cuda.host_call(stream, call_driver, &refused));
+    SUCCEEDS(cuda.stream_synchronize(stream));
+    SUCCEEDS(cuda.host_alloc((void **)&pinned, 64, 0));
     CHECK_EQ(refused, CUDA_ERROR_NOT_PERMITTED);
     pinned[0] = 1;
-    OK(launch("spin", 1, 1, stream, &spin), cuda.copy_to_device(block, pinned, 8, stream),
-       cuda.copy_to_device(block + 8, &pageable, 8, stream));
+    SUCCEEDS(launch("spin", 1, 1, stream, &spin));
+    SUCCEEDS(cuda.copy_to_device(block, pinned, 8, stream));
+    SUCCEEDS(cuda.copy_to_device(block + 8, &pageable, 8, stream));
     pinned[0] = 2;
     pageable = 8;
-    OK(cuda.stream_synchronize(stream), cuda.host_free(pinned));
-    EQUALS((number_at(block), 2), (number_at(block + 8), 7));
+    SUCCEEDS(cuda.stream_synchronize(stream));
+    SUCCEEDS(cuda.host_free(pinned));
+    CHECK_EQ(number_at(block), 2);
+    CHECK_EQ(number_at(block + 8), 7);
 }
 
 /* AddressSanitizer must end a process whose host code accesses device memory. */
@@ -226,7 +246,7 @@ static uint64_t reported;               /* faults before the calls that are to b
  * that later uses are ordered. */
 static void expect(const char *what, const char *words)
 {
-    OK(cuCtxSynchronize());
+    SUCCEEDS(cuCtxSynchronize());
     const uint64_t got = softcuda_control.faults() - reported;
     CHECK(words != NULL ? got == 1 || got == 2 : got == 0, "%s: %llu faults: %s", what, (unsigned long long)got,
           softcuda_control.fault_text());
@@ -261,31 +281,54 @@ TEST(order, "exactly the unordered uses of memory are reported, independent of t
     cu_graph_exec exec = NULL;
     reported = softcuda_control.faults();
     for (int round = 0; round < 5; round++) {
-        OK(fill(stream, 0), copy(other, 8192, 0));
+        SUCCEEDS(fill(stream, 0));
+        SUCCEEDS(copy(other, 8192, 0));
         expect("read of what was written", "a copy on stream");
-        OK(fill(stream, 0), follow(other, stream), copy(other, 8192, 0));
+        SUCCEEDS(fill(stream, 0));
+        SUCCEEDS(follow(other, stream));
+        SUCCEEDS(copy(other, 8192, 0));
         expect("an event between", NULL);
-        OK(fill(stream, 0), cuda.stream_synchronize(stream), copy(other, 8192, 0), cuda.event_record(event, other),
-           cuda.event_synchronize(event), fill(stream, 0));
+        SUCCEEDS(fill(stream, 0));
+        SUCCEEDS(cuda.stream_synchronize(stream));
+        SUCCEEDS(copy(other, 8192, 0));
+        SUCCEEDS(cuda.event_record(event, other));
+        SUCCEEDS(cuda.event_synchronize(event));
+        SUCCEEDS(fill(stream, 0));
         expect("the host waited", NULL);
-        OK(copy(stream, 8192, 0), copy(other, 16384, 0), follow(stream, other), fill(stream, 0), fill(other, 4096));
+        SUCCEEDS(copy(stream, 8192, 0));
+        SUCCEEDS(copy(other, 16384, 0));
+        SUCCEEDS(follow(stream, other));
+        SUCCEEDS(fill(stream, 0));
+        SUCCEEDS(fill(other, 4096));
         expect("two readers, then a writer; the memory next to it", NULL);
-        OK(copy(stream, 8192, 0), fill(other, 0));
+        SUCCEEDS(copy(stream, 8192, 0));
+        SUCCEEDS(fill(other, 0));
         expect("written while it is read", "a fill on stream");
 
-        OK(fill(stream, 0), launch("vector_add", 4, 64, stream, &half), follow(other, stream),
-           launch("vector_add", 4, 64, other, &rest));
+        SUCCEEDS(fill(stream, 0));
+        SUCCEEDS(launch("vector_add", 4, 64, stream, &half));
+        SUCCEEDS(follow(other, stream));
+        SUCCEEDS(launch("vector_add", 4, 64, other, &rest));
         expect("ordered kernels", NULL);
-        OK(launch("vector_add", 4, 64, stream, &half), launch("vector_add", 4, 64, other, &rest));
+        SUCCEEDS(launch("vector_add", 4, 64, stream, &half));
+        SUCCEEDS(launch("vector_add", 4, 64, other, &rest));
         expect("one kernel reads what the other writes", "vector_add on stream");
 
-        OK(cuda.capture_begin(stream, CAPTURE_RELAXED), fill(stream, 0), launch("vector_add", 4, 64, stream, &half),
-           cuda.capture_end(stream, &graph), cuda.graph_instantiate(&exec, graph, 0), cuda.graph_launch(exec, stream),
-           cuda.graph_launch(exec, stream), follow(other, stream), launch("vector_add", 4, 64, other, &rest));
+        SUCCEEDS(cuda.capture_begin(stream, CAPTURE_RELAXED));
+        SUCCEEDS(fill(stream, 0));
+        SUCCEEDS(launch("vector_add", 4, 64, stream, &half));
+        SUCCEEDS(cuda.capture_end(stream, &graph));
+        SUCCEEDS(cuda.graph_instantiate(&exec, graph, 0));
+        SUCCEEDS(cuda.graph_launch(exec, stream));
+        SUCCEEDS(cuda.graph_launch(exec, stream));
+        SUCCEEDS(follow(other, stream));
+        SUCCEEDS(launch("vector_add", 4, 64, other, &rest));
         expect("an ordered graph", NULL);
-        OK(cuda.graph_launch(exec, stream), fill(other, 8192));
+        SUCCEEDS(cuda.graph_launch(exec, stream));
+        SUCCEEDS(fill(other, 8192));
         expect("a graph that is not ordered", "");
-        OK(cuda.graph_exec_destroy(exec), cuda.graph_destroy(graph));
+        SUCCEEDS(cuda.graph_exec_destroy(exec));
+        SUCCEEDS(cuda.graph_destroy(graph));
     }
 }
 
@@ -294,24 +337,35 @@ TEST(captures, "calls that invalidate a capture")
     const struct number_args args = { (uint64_t *)(uintptr_t)block, 1 };
     cu_graph graph = NULL;
     address refused;
-    OK(cuda.capture_begin(stream, CAPTURE_THREAD_LOCAL));
+    SUCCEEDS(cuda.capture_begin(stream, CAPTURE_THREAD_LOCAL));
     REFUSED(STREAM_CAPTURE_UNSUPPORTED, cuda.memory_alloc(&refused, 16));
-    REFUSED(STREAM_CAPTURE_INVALIDATED, launch("add_number", 1, 1, stream, &args), cuda.capture_end(stream, &graph));
-    OK(cuda.capture_begin(stream, CAPTURE_RELAXED), cuda.memory_alloc(&refused, 16), cuda.memory_free(refused));
+    REFUSED(STREAM_CAPTURE_INVALIDATED, launch("add_number", 1, 1, stream, &args));
+    REFUSED(STREAM_CAPTURE_INVALIDATED, cuda.capture_end(stream, &graph));
+    SUCCEEDS(cuda.capture_begin(stream, CAPTURE_RELAXED));
+    SUCCEEDS(cuda.memory_alloc(&refused, 16));
+    SUCCEEDS(cuda.memory_free(refused));
     REFUSED(STREAM_CAPTURE_UNSUPPORTED, cuda.stream_synchronize(stream));
     REFUSED(STREAM_CAPTURE_INVALIDATED, cuda.capture_end(stream, &graph));
-    OK(cuda.capture_begin(stream, CAPTURE_RELAXED), cuda.stream_synchronize(other));
+    SUCCEEDS(cuda.capture_begin(stream, CAPTURE_RELAXED));
+    SUCCEEDS(cuda.stream_synchronize(other));
     REFUSED(STREAM_CAPTURE_UNSUPPORTED, cuCtxSynchronize());
     REFUSED(STREAM_CAPTURE_INVALIDATED, cuda.capture_end(stream, &graph));
-    OK(cuCtxSynchronize(), cuda.capture_begin(stream, CAPTURE_RELAXED), cuda.context_set(contexts[1]),
-       cuCtxSynchronize(), cuda.context_set(contexts[0]), cuda.capture_end(stream, &graph), cuda.graph_destroy(graph));
-    OK(cuda.capture_begin(stream, CAPTURE_RELAXED));                /* with work of another stream that is not joined */
-    OK(follow(other, stream), launch("add_number", 1, 1, other, &args));
+    SUCCEEDS(cuCtxSynchronize());
+    SUCCEEDS(cuda.capture_begin(stream, CAPTURE_RELAXED));
+    SUCCEEDS(cuda.context_set(contexts[1]));
+    SUCCEEDS(cuCtxSynchronize());
+    SUCCEEDS(cuda.context_set(contexts[0]));
+    SUCCEEDS(cuda.capture_end(stream, &graph));
+    SUCCEEDS(cuda.graph_destroy(graph));
+    SUCCEEDS(cuda.capture_begin(stream, CAPTURE_RELAXED)); /* with work of another stream that is not joined */
+    SUCCEEDS(follow(other, stream));
+    SUCCEEDS(launch("add_number", 1, 1, other, &args));
     REFUSED(CAPTURED_EVENT, cuda.event_query(event));
     REFUSED(STREAM_CAPTURE_UNMATCHED, cuda.capture_end(other, &graph));
     REFUSED(STREAM_CAPTURE_UNJOINED, cuda.capture_end(stream, &graph));
     CHECK(graph == NULL, "the failed capture returned a graph");
-    OK(cuda.event_record(event, other), cuda.capture_begin(stream, CAPTURE_RELAXED));       /* uncaptured work */
+    SUCCEEDS(cuda.event_record(event, other));
+    SUCCEEDS(cuda.capture_begin(stream, CAPTURE_RELAXED));       /* uncaptured work */
     REFUSED(STREAM_CAPTURE_ISOLATION, cuda.stream_wait(stream, event, 0));
     REFUSED(STREAM_CAPTURE_INVALIDATED, cuda.capture_end(stream, &graph));
     REFUSED(ILLEGAL_STATE, cuda.capture_end(stream, &graph));
@@ -323,11 +377,12 @@ TEST_MAIN
     setenv("SOFTCUDA", "devices=2,memory=64m,streams=report,quiet=yes", 1);
     test_host_access();
     group("initialization");
-    OK(cuda.init(0), cuda.device_count(&devices));
+    SUCCEEDS(cuda.init(0));
+    SUCCEEDS(cuda.device_count(&devices));
     for (int i = 0; i < devices; i++)
-        OK(cuda.context_retain(&contexts[i], i));
-    OK(cuda.context_set(contexts[0]),
-       cuda.library_load(&library, "softcuda:" TEST_KERNELS, NULL, NULL, 0, NULL, NULL, 0));
+        SUCCEEDS(cuda.context_retain(&contexts[i], i));
+    SUCCEEDS(cuda.context_set(contexts[0]));
+    SUCCEEDS(cuda.library_load(&library, "softcuda:" TEST_KERNELS, NULL, NULL, 0, NULL, NULL, 0));
     reset();
     return run_tests();
 }

@@ -38,7 +38,8 @@ static inline ctrt_status backward_of_sum(ctrt_tensor *t)
 
 static inline void nothing_left(void)
 {
-    EQUALS((ctrt_autograd_live_nodes(), 0), (ctrt_autograd_saved_bytes(), 0));
+    CHECK_EQ(ctrt_autograd_live_nodes(), 0);
+    CHECK_EQ(ctrt_autograd_saved_bytes(), 0);
 }
 
 /* The TEST_MAIN of a file with TESTs that must leave no graph. */

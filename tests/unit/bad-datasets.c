@@ -23,16 +23,26 @@ void bad_datasets(void)
     NULLS1(ctrt_read_image, path, 3);
     NULL_IN3(ctrt_read_image_with, &out, path, &decode);
     BAD(INVALID_ARGUMENT, ctrt_read_image_with(&out, path, &options));
-    BAD(IO, ctrt_idx_dataset(&d, path, NULL, NULL), ctrt_cifar_dataset(&d, paths, 1, CTRT_CIFAR10, NULL),
-        ctrt_image_folder_dataset(&d, path, &options), ctrt_csv_dataset(&d, path, NULL),
-        ctrt_npy_dataset(&d, names, paths, 1), ctrt_safetensors_dataset(&d, path, NULL, 0),
-        ctrt_tokens_dataset(&d, path, &tokens), ctrt_read_image(&out, path, 1), ctrt_csv_dataset(&d, "/", NULL));
-    BAD(INVALID_ARGUMENT, ctrt_cifar_dataset(&d, paths, 0, CTRT_CIFAR10, NULL),
-        ctrt_cifar_dataset(&d, paths, 1, (ctrt_cifar_kind)7, NULL), ctrt_npy_dataset(&d, names, paths, 99),
-        ctrt_npy_dataset(&d, names + 1, paths, 1), ctrt_safetensors_dataset(&d, path, names, -1),
-        ctrt_safetensors_dataset(&d, path, NULL, 1), ctrt_read_image(&out, path, 2));
-    FINE(d == NULL, ctrt_csv_class(NULL, 0) == NULL, ctrt_image_folder_class(NULL, 0) == NULL,
-         ctrt_image_folder_path(NULL, 0) == NULL);
+    BAD(IO, ctrt_idx_dataset(&d, path, NULL, NULL));
+    BAD(IO, ctrt_cifar_dataset(&d, paths, 1, CTRT_CIFAR10, NULL));
+    BAD(IO, ctrt_image_folder_dataset(&d, path, &options));
+    BAD(IO, ctrt_csv_dataset(&d, path, NULL));
+    BAD(IO, ctrt_npy_dataset(&d, names, paths, 1));
+    BAD(IO, ctrt_safetensors_dataset(&d, path, NULL, 0));
+    BAD(IO, ctrt_tokens_dataset(&d, path, &tokens));
+    BAD(IO, ctrt_read_image(&out, path, 1));
+    BAD(IO, ctrt_csv_dataset(&d, "/", NULL));
+    BAD(INVALID_ARGUMENT, ctrt_cifar_dataset(&d, paths, 0, CTRT_CIFAR10, NULL));
+    BAD(INVALID_ARGUMENT, ctrt_cifar_dataset(&d, paths, 1, (ctrt_cifar_kind)7, NULL));
+    BAD(INVALID_ARGUMENT, ctrt_npy_dataset(&d, names, paths, 99));
+    BAD(INVALID_ARGUMENT, ctrt_npy_dataset(&d, names + 1, paths, 1));
+    BAD(INVALID_ARGUMENT, ctrt_safetensors_dataset(&d, path, names, -1));
+    BAD(INVALID_ARGUMENT, ctrt_safetensors_dataset(&d, path, NULL, 1));
+    BAD(INVALID_ARGUMENT, ctrt_read_image(&out, path, 2));
+    FINE(d == NULL);
+    FINE(ctrt_csv_class(NULL, 0) == NULL);
+    FINE(ctrt_image_folder_class(NULL, 0) == NULL);
+    FINE(ctrt_image_folder_path(NULL, 0) == NULL);
 }
 
 void bad_transforms(void)
@@ -41,7 +51,8 @@ void bad_transforms(void)
     ctrt_image image = ctrt_image_chw(pixels, CTRT_U8, 3, 2, 2), view = ctrt_image_hwc(pixels, CTRT_U8, 2, 2, 3);
     ctrt_sample_random random;
     ctrt_sample_random_start(&random, 1, 0, 0);
-    FINE(ctrt_image_chw(NULL, CTRT_U8, 1, 1, 1).pixels == NULL, ctrt_image_hwc(NULL, CTRT_U8, 1, 1, 1).pixels == NULL);
+    FINE(ctrt_image_chw(NULL, CTRT_U8, 1, 1, 1).pixels == NULL);
+    FINE(ctrt_image_hwc(NULL, CTRT_U8, 1, 1, 1).pixels == NULL);
     NULL_IN2(ctrt_image_crop, &view, &image, 0, 0, 1, 1);
     NULL_IN2(ctrt_image_center_crop, &view, &image, 1, 1);
     NULL_IN2(ctrt_image_hflip, &view, &image);
@@ -54,8 +65,10 @@ void bad_transforms(void)
     NULL_IN2(ctrt_image_resize, &view, &image, true);
     NULL_IN2(ctrt_image_to_float, &view, &image, NULL, NULL);
     NULL_IN2(ctrt_image_to_gray, &view, &image);
-    BAD(INVALID_ARGUMENT, ctrt_image_random_hflip(&view, &image, 0.5, NULL),
-        ctrt_image_random_resized_crop(&view, &image, NULL, NULL), ctrt_image_random_crop(&view, &image, 0, 0, NULL));
+    BAD(INVALID_ARGUMENT, ctrt_image_random_hflip(&view, &image, 0.5, NULL));
+    BAD(INVALID_ARGUMENT, ctrt_image_random_resized_crop(&view, &image, NULL, NULL));
+    BAD(INVALID_ARGUMENT, ctrt_image_random_crop(&view, &image, 0, 0, NULL));
     image.dtype = CTRT_I64;
-    BAD(DTYPE, ctrt_image_hflip(&view, &image), ctrt_image_resize(&view, &image, true));
+    BAD(DTYPE, ctrt_image_hflip(&view, &image));
+    BAD(DTYPE, ctrt_image_resize(&view, &image, true));
 }

@@ -14,8 +14,11 @@ static inline ctrt_status block_forward(ctrt_tensor **y, ctrt_module *self, ctrt
     struct block *b = ctrt_module_state(self);
     CTRT_AUTO(tensor) x = ctrt_tensor_retain(inputs[0]), h = NULL;
     (void)count;
-    TRY(ctrt_forward(&h, b->ln1, x), ctrt_forward(&h, b->attn, h), ctrt_add(&x, x, h), ctrt_forward(&h, b->ln2, x),
-        ctrt_forward(&h, b->mlp, h));
+    TRY(ctrt_forward(&h, b->ln1, x));
+    TRY(ctrt_forward(&h, b->attn, h));
+    TRY(ctrt_add(&x, x, h));
+    TRY(ctrt_forward(&h, b->ln2, x));
+    TRY(ctrt_forward(&h, b->mlp, h));
     return ctrt_add(y, x, h);
 }
 

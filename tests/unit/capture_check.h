@@ -42,13 +42,14 @@ static inline void training_new(struct training *t, struct rank *rank, net_funct
         tap_stop();
     if (make == branch_new)
         ((struct branch *)ctrt_module_state(t->module))->uses_b = rank->number == 0;
-    OK(ctrt_adamw_new(&t->optimizer, t->net, &options),
-       ctrt_zeros(&t->x, CTRT_SHAPE(ROWS + rank->number % 2, FEATURES), CTRT_F32, rank->device));
+    CHECK_OK(ctrt_adamw_new(&t->optimizer, t->net, &options));
+    CHECK_OK(ctrt_zeros(&t->x, CTRT_SHAPE(ROWS + rank->number % 2, FEATURES), CTRT_F32, rank->device));
 }
 
 static inline void training_free(struct training *t)
 {
-    RELEASE(t->x, t->loss);
+    ctrt_tensor_release(&t->x);
+    ctrt_tensor_release(&t->loss);
     ctrt_optimizer_release(&t->optimizer);
     ctrt_module_release(&t->net);
     ctrt_module_release(&t->module);
@@ -68,13 +69,15 @@ static inline ctrt_status gradients(struct training *t, bool forward)
     CTRT_AUTO(tensor) y = NULL;
     if (!forward)
         return ctrt_parallel_step(&t->loss, t->net, &t->x, 1, square_loss, NULL);
-    TRY(ctrt_forward(&y, t->net, t->x), square_loss(&t->loss, y, NULL, 0, NULL));
+    TRY(ctrt_forward(&y, t->net, t->x));
+    TRY(square_loss(&t->loss, y, NULL, 0, NULL));
     return ctrt_backward(t->loss);
 }
 
 static inline ctrt_status train_step(struct training *t, bool forward)
 {
-    TRY(ctrt_optimizer_zero_grad(t->optimizer, true), gradients(t, forward));
+    TRY(ctrt_optimizer_zero_grad(t->optimizer, true));
+    TRY(gradients(t, forward));
     return ctrt_optimizer_step(t->optimizer);
 }
 
@@ -82,8 +85,10 @@ static inline void same(struct training *a, struct training *b, int turn)
 {
     double of_a = 0, of_b = 0;
     char hash_a[65], hash_b[65];
-    OK(ctrt_item(&of_a, a->loss), ctrt_item(&of_b, b->loss), ctrt_module_sha256(hash_a, a->module),
-       ctrt_module_sha256(hash_b, b->module));
+    CHECK_OK(ctrt_item(&of_a, a->loss));
+    CHECK_OK(ctrt_item(&of_b, b->loss));
+    CHECK_OK(ctrt_module_sha256(hash_a, a->module));
+    CHECK_OK(ctrt_module_sha256(hash_b, b->module));
     CHECK(of_a == of_b, "step %d: loss %.9g, expected %.9g", turn, of_a, of_b);
     CHECK(strcmp(hash_a, hash_b) == 0, "step %d: the parameters differ", turn);
 }
@@ -109,8 +114,11 @@ static inline void captured_steps(struct rank *rank)
         batch(&b, rank, i);
         if (i < CAPTURED || i == STEPS - 1)
             CHECK_OK(train_step(&a, plan->forward));
-        if (i == CAPTURED)
-            OK(ctrt_capture_begin(rank->device), train_step(&a, plan->forward), ctrt_capture_end(&graph, rank->device));
+        if (i == CAPTURED) {
+            CHECK_OK(ctrt_capture_begin(rank->device));
+            CHECK_OK(train_step(&a, plan->forward));
+            CHECK_OK(ctrt_capture_end(&graph, rank->device));
+        }
         if (i >= CAPTURED && i < STEPS - 1)
             CHECK_OK(ctrt_capture_replay(graph));
         CHECK_OK(train_step(&b, plan->forward));
@@ -120,7 +128,7 @@ static inline void captured_steps(struct rank *rank)
         same_everywhere(a.net, rank);
     if (plan->make == branch_new) {
         ctrt_tensor *never = NULL;
-        OK(ctrt_module_tensor(&never, a.module, "never"));
+        CHECK_OK(ctrt_module_tensor(&never, a.module, "never"));
         CHECK_TRUE(ctrt_tensor_grad(never) == NULL);
     }
     training_free(&a);

@@ -109,8 +109,8 @@ static void same(ctrt_tensor *got, ctrt_tensor *want, double tolerance, const ch
     const bool integers = dtype == CTRT_I64;            /* a double cannot represent all values of i64 */
     const size_t bytes = (size_t)n * sizeof(union number);
     union number *a = malloc(bytes + 1), *b = malloc(bytes + 1);
-    OK(ctrt_to_host(a, bytes, got, integers ? CTRT_I64 : CTRT_F64),
-       ctrt_to_host(b, bytes, want, integers ? CTRT_I64 : CTRT_F64));
+    CHECK_OK(ctrt_to_host(a, bytes, got, integers ? CTRT_I64 : CTRT_F64));
+    CHECK_OK(ctrt_to_host(b, bytes, want, integers ? CTRT_I64 : CTRT_F64));
     double largest = 1e-30;
     for (int64_t i = 0; i < n && !integers; i++)
         if (isfinite(b[i].f))
@@ -187,8 +187,10 @@ static void move_to_odd_address(ctrt_tensor **x)
 {
     CTRT_AUTO(tensor) moved = NULL;
     const int64_t n = ctrt_tensor_numel(*x);
-    OK(ctrt_empty(&moved, CTRT_SHAPE(n + 1), ctrt_tensor_dtype(*x), gpu), ctrt_narrow(&moved, moved, 0, 1, n),
-       ctrt_reshape(&moved, moved, ctrt_ints_of(ctrt_tensor_shape(*x), ctrt_tensor_ndim(*x))), ctrt_copy_(moved, *x));
+    CHECK_OK(ctrt_empty(&moved, CTRT_SHAPE(n + 1), ctrt_tensor_dtype(*x), gpu));
+    CHECK_OK(ctrt_narrow(&moved, moved, 0, 1, n));
+    CHECK_OK(ctrt_reshape(&moved, moved, ctrt_ints_of(ctrt_tensor_shape(*x), ctrt_tensor_ndim(*x))));
+    CHECK_OK(ctrt_copy_(moved, *x));
     ctrt_tensor_assign(x, moved);
 }
 
@@ -212,7 +214,8 @@ UNUSED static void run_trial(ctrt_tensor **out, const struct trial *t, ctrt_devi
                                        ctrt_tensor_dtype(out[0]), t->dy);
         if (ctrt_tensor_ndim(dy) == 4 && ctrt_tensor_is_contiguous(out[0], CTRT_CHANNELS_LAST))
             CHECK_OK(ctrt_contiguous(&dy, dy, CTRT_CHANNELS_LAST));
-        OK(ctrt_to_device(&dy, dy, device), ctrt_backward_with(out[0], dy, false, false));
+        CHECK_OK(ctrt_to_device(&dy, dy, device));
+        CHECK_OK(ctrt_backward_with(out[0], dy, false, false));
         for (int i = 0; i < INPUTS; i++)
             if (t->grad[i] && in[i] != NULL)
                 ctrt_tensor_assign(&out[1 + i], ctrt_tensor_grad(in[i]));

@@ -92,7 +92,8 @@ static inline ctrt_status training_begin(struct training *run, const struct mode
     while (dims < 4 && model->input[dims] > 0)
         dims++;
     *run = (struct training){ .model = model, .device = device };
-    TRY(model->make(&run->net, device), training_optimizer(&run->optimizer, run->net, model->optimizer));
+    TRY(model->make(&run->net, device));
+    TRY(training_optimizer(&run->optimizer, run->net, model->optimizer));
     if (model->tokens)
         CTRT_TRY(ctrt_randint(&run->x, 0, 50, ctrt_ints_of(model->input, dims), CTRT_I64, device));
     else
@@ -104,7 +105,9 @@ static inline void training_end(struct training *run)
 {
     ctrt_module_release(&run->net);
     ctrt_optimizer_release(&run->optimizer);
-    RELEASE(run->x, run->y, run->loss);
+    ctrt_tensor_release(&run->x);
+    ctrt_tensor_release(&run->y);
+    ctrt_tensor_release(&run->loss);
     (void)ctrt_device_synchronize(run->device);         /* the process must not end while the device works */
 }
 
@@ -118,8 +121,9 @@ static inline ctrt_status training_forward(ctrt_tensor **loss, struct training *
 static inline ctrt_status training_forward_rows(ctrt_tensor **loss, struct training *run, int64_t from, int64_t to)
 {
     CTRT_AUTO(tensor) x = NULL, y = NULL;
-    TRY(ctrt_slice(&x, run->x, 0, from, to, 1), ctrt_slice(&y, run->y, 0, from, to, 1),
-        ctrt_forward(loss, run->net, x));
+    TRY(ctrt_slice(&x, run->x, 0, from, to, 1));
+    TRY(ctrt_slice(&y, run->y, 0, from, to, 1));
+    TRY(ctrt_forward(loss, run->net, x));
     return ctrt_cross_entropy(loss, *loss, y, NULL);
 }
 
@@ -134,7 +138,9 @@ static inline ctrt_status training_step(double *value, struct training *run)
         CTRT_TRY(status);
         return ctrt_item(value, loss);
     }
-    TRY(ctrt_optimizer_zero_grad(run->optimizer, true), training_forward(&loss, run), ctrt_backward(loss));
+    TRY(ctrt_optimizer_zero_grad(run->optimizer, true));
+    TRY(training_forward(&loss, run));
+    TRY(ctrt_backward(loss));
     if (run->model->clip)
         CTRT_TRY(ctrt_clip_grad_norm_(&norm, run->net, 0.01));
     if (run->model->stage == STEP)
@@ -148,12 +154,18 @@ static inline ctrt_status training_on_streams(double *losses, int steps, struct 
 {
     CTRT_AUTO(tensor) loss = NULL;
     CTRT_AUTO(stream) even = NULL, odd = NULL;
-    TRY(ctrt_stream_new(&even, run->device, 0), ctrt_stream_new(&odd, run->device, 0));
+    TRY(ctrt_stream_new(&even, run->device, 0));
+    TRY(ctrt_stream_new(&odd, run->device, 0));
     for (int step = 0; step < steps; step++) {
-        TRY(ctrt_stream_push(!streams ? NULL : step % 2 ? odd : even), training_forward(&loss, run), ctrt_stream_pop(),
-            ctrt_optimizer_zero_grad(run->optimizer, true), ctrt_backward(loss),
-            ctrt_stream_push(!streams ? NULL : step % 2 ? even : odd), ctrt_optimizer_step(run->optimizer),
-            ctrt_stream_pop(), ctrt_item(&losses[step], loss));
+        TRY(ctrt_stream_push(!streams ? NULL : step % 2 ? odd : even));
+        TRY(training_forward(&loss, run));
+        TRY(ctrt_stream_pop());
+        TRY(ctrt_optimizer_zero_grad(run->optimizer, true));
+        TRY(ctrt_backward(loss));
+        TRY(ctrt_stream_push(!streams ? NULL : step % 2 ? even : odd));
+        TRY(ctrt_optimizer_step(run->optimizer));
+        TRY(ctrt_stream_pop());
+        TRY(ctrt_item(&losses[step], loss));
     }
     return CTRT_OK;
 }
@@ -164,7 +176,8 @@ static inline ctrt_status training_run(double *losses, int steps, const struct m
 {
     struct training run;
     ctrt_manual_seed(5);
-    TRY(training_begin(&run, model, device), training_on_streams(losses, steps, &run, streams));
+    TRY(training_begin(&run, model, device));
+    TRY(training_on_streams(losses, steps, &run, streams));
     training_end(&run);
     return CTRT_OK;
 }

@@ -60,7 +60,8 @@ static inline ctrt_status gradients(struct training *t)
 
 static inline ctrt_status train_step(struct training *t)
 {
-    TRY(ctrt_optimizer_zero_grad(t->optimizer, true), gradients(t));
+    TRY(ctrt_optimizer_zero_grad(t->optimizer, true));
+    TRY(gradients(t));
     if (t->scaler == NULL)
         return ctrt_optimizer_step(t->optimizer);
     TRY(ctrt_grad_scaler_step(t->scaler, t->optimizer));

@@ -280,7 +280,9 @@ HELP void source_init(struct fake_source *source, uint64_t bytes, size_t page_by
 HELP void source_end(struct fake_source *source)
 {
     CHECK(source->wrong == 0, "%ld wrong calls, the last: %s", source->wrong, source->what);
-    EQUALS((source->used, 0), (source->fences, 0), (source->reserved_ranges, 0));
+    CHECK_EQ(source->used, 0);
+    CHECK_EQ(source->fences, 0);
+    CHECK_EQ(source->reserved_ranges, 0);
     free(source->works);
     pthread_mutex_destroy(&source->lock);
 }

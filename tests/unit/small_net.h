@@ -31,10 +31,15 @@ static inline ctrt_status small_net_step(ctrt_module *net, ctrt_optimizer *optim
     float values[6];
     for (int i = 0; i < 6; i++)
         values[i] = (float)sin(turn * 6 + i);
-    TRY(ctrt_from_data(&x, values, 6, CTRT_SHAPE(2, 3), CTRT_F32, device), ctrt_module_tensor(&weight, net, "0.weight"),
-        ctrt_to_dtype(&x, x, ctrt_tensor_dtype(weight)), ctrt_forward(&x, net, x), ctrt_square(&x, x),
-        ctrt_sum(&x, x, CTRT_ALL_DIMS), ctrt_optimizer_zero_grad(optimizer, turn % 2 == 0), ctrt_backward(x),
-        ctrt_clip_grad_norm_(NULL, net, 0.5));
+    TRY(ctrt_from_data(&x, values, 6, CTRT_SHAPE(2, 3), CTRT_F32, device));
+    TRY(ctrt_module_tensor(&weight, net, "0.weight"));
+    TRY(ctrt_to_dtype(&x, x, ctrt_tensor_dtype(weight)));
+    TRY(ctrt_forward(&x, net, x));
+    TRY(ctrt_square(&x, x));
+    TRY(ctrt_sum(&x, x, CTRT_ALL_DIMS));
+    TRY(ctrt_optimizer_zero_grad(optimizer, turn % 2 == 0));
+    TRY(ctrt_backward(x));
+    TRY(ctrt_clip_grad_norm_(NULL, net, 0.5));
     return ctrt_optimizer_step(optimizer);
 }
 

@@ -67,7 +67,8 @@ static ctrt_status run_body(ctrt_status (*body)(struct training *run), struct tr
 /* The n-th allocation fails. All later ones also fail if n is odd, or, with `even`, if n is even. */
 static void fail_each(ctrt_status (*body)(struct training *run), struct training *run, bool even)
 {
-    OK(run_body(body, run), run_body(body, run));       /* create what exists once */
+    CHECK_OK(run_body(body, run));
+    CHECK_OK(run_body(body, run));       /* create what exists once */
     const struct alive before = alive();
     uint64_t n = 1, failures = 0;
     for (; n < 100000; n++) {
@@ -109,7 +110,8 @@ static ctrt_status rows(void *user, int64_t from, int64_t to, double weight)
 {
     struct training *run = user;
     CTRT_AUTO(tensor) loss = NULL;
-    TRY(training_forward_rows(&loss, run, from, to), ctrt_mul_scalar(&loss, loss, ctrt_float(weight)));
+    TRY(training_forward_rows(&loss, run, from, to));
+    TRY(ctrt_mul_scalar(&loss, loss, ctrt_float(weight)));
     return ctrt_backward(loss);
 }
 
@@ -129,9 +131,11 @@ static ctrt_status step_of(struct training *run, ctrt_module **replicas, ctrt_te
     ctrt_device *const devices[2] = { run->device, second };
     CTRT_AUTO(tensor) y = NULL;
     int count = 0;
-    TRY(ctrt_scatter_tensor(parts, &count, run->x, devices, 2, 0, NULL), ctrt_replicate(replicas, run->net, devices, 2),
-        ctrt_parallel_forward(outputs, replicas, parts, devices, 2),
-        ctrt_gather_tensor(&y, outputs, 2, run->device, 0), ctrt_cross_entropy(&y, y, run->y, NULL));
+    TRY(ctrt_scatter_tensor(parts, &count, run->x, devices, 2, 0, NULL));
+    TRY(ctrt_replicate(replicas, run->net, devices, 2));
+    TRY(ctrt_parallel_forward(outputs, replicas, parts, devices, 2));
+    TRY(ctrt_gather_tensor(&y, outputs, 2, run->device, 0));
+    TRY(ctrt_cross_entropy(&y, y, run->y, NULL));
     return ctrt_backward(y);
 }
 
@@ -151,7 +155,8 @@ static void fail_steps(const char *what, ctrt_status (*step)(struct training *ru
     struct training run;
     double loss;
     group("%s of %s on %s: each allocation fails", what, model->name, ctrt_device_name(device));
-    OK(training_begin(&run, model, device), training_step(&loss, &run));
+    CHECK_OK(training_begin(&run, model, device));
+    CHECK_OK(training_step(&loss, &run));
     fail_each(step, &run, false);
     CHECK_OK(training_step(&loss, &run));
     CHECK(isfinite(loss) && loss < 20, "the loss after the failures is %g", loss);
@@ -189,16 +194,27 @@ static ctrt_status trains(UNUSED struct training *none)
     CTRT_AUTO(inf_watch) watch = NULL;
     CTRT_AUTO(tensor) x = NULL, y = NULL, loss = NULL;
     double value;
-    TRY(ctrt_from_data(&y, labels, 2, CTRT_SHAPE(2), CTRT_I64, cpu), ctrt_grad_scaler_new(&scaler, NULL),
-        ctrt_from_data(&x, tokens, 6, CTRT_SHAPE(2, 3), CTRT_I64, cpu), attention_new(&net),
-        ctrt_adamw_new(&optimizer, net, NULL), ctrt_inf_watch_new(&watch, net), ctrt_forward(&loss, net, x));
-    TRY(ctrt_cross_entropy(&loss, loss, y, NULL), ctrt_grad_scaler_scale(&loss, scaler, loss), ctrt_backward(loss),
-        ctrt_grad_scaler_unscale_(scaler, optimizer), ctrt_clip_grad_norm_(&value, net, 0.01),
-        ctrt_grad_scaler_step(scaler, optimizer), ctrt_grad_scaler_update(scaler, 0));
+    TRY(ctrt_from_data(&y, labels, 2, CTRT_SHAPE(2), CTRT_I64, cpu));
+    TRY(ctrt_grad_scaler_new(&scaler, NULL));
+    TRY(ctrt_from_data(&x, tokens, 6, CTRT_SHAPE(2, 3), CTRT_I64, cpu));
+    TRY(attention_new(&net));
+    TRY(ctrt_adamw_new(&optimizer, net, NULL));
+    TRY(ctrt_inf_watch_new(&watch, net));
+    TRY(ctrt_forward(&loss, net, x));
+    TRY(ctrt_cross_entropy(&loss, loss, y, NULL));
+    TRY(ctrt_grad_scaler_scale(&loss, scaler, loss));
+    TRY(ctrt_backward(loss));
+    TRY(ctrt_grad_scaler_unscale_(scaler, optimizer));
+    TRY(ctrt_clip_grad_norm_(&value, net, 0.01));
+    TRY(ctrt_grad_scaler_step(scaler, optimizer));
+    TRY(ctrt_grad_scaler_update(scaler, 0));
     ctrt_inf_watch_release(&watch);
-    TRY(ctrt_save(net, NET_PATH), ctrt_load(net, NET_PATH), ctrt_optimizer_save(optimizer, OPTIMIZER_PATH),
-        ctrt_optimizer_load(optimizer, OPTIMIZER_PATH), ctrt_module_to(net, NULL, CTRT_F64),
-        ctrt_optimizer_step(optimizer));
+    TRY(ctrt_save(net, NET_PATH));
+    TRY(ctrt_load(net, NET_PATH));
+    TRY(ctrt_optimizer_save(optimizer, OPTIMIZER_PATH));
+    TRY(ctrt_optimizer_load(optimizer, OPTIMIZER_PATH));
+    TRY(ctrt_module_to(net, NULL, CTRT_F64));
+    TRY(ctrt_optimizer_step(optimizer));
     return ctrt_module_zero_grad(net, false);
 }
 
@@ -209,14 +225,22 @@ static ctrt_status trains_sharded(UNUSED struct training *none)
     CTRT_AUTO(optimizer) optimizer = NULL;
     CTRT_AUTO(grad_scaler) scaler = NULL;
     CTRT_AUTO(tensor) x = NULL, y = NULL;
-    TRY(ctrt_linear_new(&module, 3, 2, true, cpu), ctrt_parallel_new(&net, module, "sharded", &cpu, 1),
-        ctrt_adamw_new(&optimizer, net, NULL),
-        ctrt_grad_scaler_new(&scaler, SCALER(.allow_no_gradients = true)),
-        ctrt_ones(&x, CTRT_SHAPE(2, 3), CTRT_F32, cpu), ctrt_forward(&y, net, x), ctrt_sum(&y, y, CTRT_ALL_DIMS),
-        ctrt_grad_scaler_scale(&y, scaler, y), ctrt_grad_scaler_unscale_(scaler, optimizer),
-        ctrt_grad_scaler_update(scaler, 0));
-    TRY(ctrt_backward(y), ctrt_clip_grad_norm_(NULL, net, 0.01), ctrt_grad_scaler_step(scaler, optimizer),
-        ctrt_save(net, NET_PATH), ctrt_load(net, NET_PATH), ctrt_optimizer_save(optimizer, OPTIMIZER_PATH));
+    TRY(ctrt_linear_new(&module, 3, 2, true, cpu));
+    TRY(ctrt_parallel_new(&net, module, "sharded", &cpu, 1));
+    TRY(ctrt_adamw_new(&optimizer, net, NULL));
+    TRY(ctrt_grad_scaler_new(&scaler, SCALER(.allow_no_gradients = true)));
+    TRY(ctrt_ones(&x, CTRT_SHAPE(2, 3), CTRT_F32, cpu));
+    TRY(ctrt_forward(&y, net, x));
+    TRY(ctrt_sum(&y, y, CTRT_ALL_DIMS));
+    TRY(ctrt_grad_scaler_scale(&y, scaler, y));
+    TRY(ctrt_grad_scaler_unscale_(scaler, optimizer));
+    TRY(ctrt_grad_scaler_update(scaler, 0));
+    TRY(ctrt_backward(y));
+    TRY(ctrt_clip_grad_norm_(NULL, net, 0.01));
+    TRY(ctrt_grad_scaler_step(scaler, optimizer));
+    TRY(ctrt_save(net, NET_PATH));
+    TRY(ctrt_load(net, NET_PATH));
+    TRY(ctrt_optimizer_save(optimizer, OPTIMIZER_PATH));
     return ctrt_optimizer_load(optimizer, OPTIMIZER_PATH);
 }
 
@@ -232,10 +256,13 @@ static ctrt_status step_by(const char *strategy)
     CTRT_AUTO(module) module = NULL, net = NULL, linear = NULL;
     CTRT_AUTO(tensor) x = NULL, loss = NULL;
     ctrt_tensor *weight = NULL;
-    TRY(ctrt_sequential_new(&module, CTRT_NO_MODULES), ctrt_linear_new(&linear, 3, 2, true, device),
-        ctrt_parallel_new(&net, module, strategy, (ctrt_device *[]){ device, second }, 2),
-        ctrt_sequential_add(module, ctrt_module_retain(linear)), ctrt_ones(&x, CTRT_SHAPE(2, 3), CTRT_F32, device),
-        ctrt_parallel_step(&loss, net, &x, 1, sum_loss, NULL), ctrt_module_parameter(NULL, &weight, linear, 0));
+    TRY(ctrt_sequential_new(&module, CTRT_NO_MODULES));
+    TRY(ctrt_linear_new(&linear, 3, 2, true, device));
+    TRY(ctrt_parallel_new(&net, module, strategy, (ctrt_device *[]){ device, second }, 2));
+    TRY(ctrt_sequential_add(module, ctrt_module_retain(linear)));
+    TRY(ctrt_ones(&x, CTRT_SHAPE(2, 3), CTRT_F32, device));
+    TRY(ctrt_parallel_step(&loss, net, &x, 1, sum_loss, NULL));
+    TRY(ctrt_module_parameter(NULL, &weight, linear, 0));
     return ctrt_tensor_grad(weight) != NULL ? CTRT_OK : ctrt_fail(CTRT_ERR_INTERNAL, "%s: no gradient", strategy);
 }
 static ctrt_status step_single(UNUSED struct training *none) { return step_by("single"); }
@@ -254,10 +281,14 @@ static ctrt_status named(UNUSED struct training *none)
     CTRT_AUTO(tensor_file) file = NULL;
     ctrt_tensor *borrowed = NULL;
     char digest[65];
-    TRY(ctrt_ones(&x, CTRT_SHAPE(2, 3), CTRT_F32, device), ctrt_transpose(&turned, x, 0, 1),
-        ctrt_save_tensors(NET_PATH, (const char *[]){ "turned" }, &turned, 1), ctrt_tensor_file_open(&file, NET_PATH),
-        ctrt_tensor_file_read(&x, file, "turned", device), not_found(ctrt_tensor_file_read(&x, file, "x", device)));
-    TRY(ctrt_linear_new(&net, 3, 2, true, device), ctrt_module_sha256(digest, net));
+    TRY(ctrt_ones(&x, CTRT_SHAPE(2, 3), CTRT_F32, device));
+    TRY(ctrt_transpose(&turned, x, 0, 1));
+    TRY(ctrt_save_tensors(NET_PATH, (const char *[]){ "turned" }, &turned, 1));
+    TRY(ctrt_tensor_file_open(&file, NET_PATH));
+    TRY(ctrt_tensor_file_read(&x, file, "turned", device));
+    TRY(not_found(ctrt_tensor_file_read(&x, file, "x", device)));
+    TRY(ctrt_linear_new(&net, 3, 2, true, device));
+    TRY(ctrt_module_sha256(digest, net));
     return not_found(ctrt_module_tensor(&borrowed, net, "x"));
 }
 
@@ -269,15 +300,17 @@ static ctrt_status double_gradient(void *user, ctrt_tensor **grad)
 
 FORWARD(twice_forward)
 {
-    TRY(ctrt_mul(&out[0], in[0], in[0]), ctrt_function_save(context, in[0]));
+    TRY(ctrt_mul(&out[0], in[0], in[0]));
+    TRY(ctrt_function_save(context, in[0]));
     return ctrt_function_save(context, out[0]);
 }
 
 BACKWARD(twice_backward)
 {
     ctrt_tensor *x, *y;
-    TRY(ctrt_function_saved(&x, context, 0), ctrt_function_saved(&y, context, 1),
-        ctrt_mul_scalar(&dx[0], x, ctrt_float(2)));
+    TRY(ctrt_function_saved(&x, context, 0));
+    TRY(ctrt_function_saved(&y, context, 1));
+    TRY(ctrt_mul_scalar(&dx[0], x, ctrt_float(2)));
     return ctrt_mul(&dx[0], dx[0], dy[0]);
 }
 static const ctrt_function twice = { sizeof twice, "twice", twice_forward, twice_backward, NULL, 0 };
@@ -287,26 +320,41 @@ static ctrt_status layers(UNUSED struct training *none)
     CTRT_AUTO(tensor) x = NULL, w = NULL, b = NULL, h = NULL, u = NULL, y = NULL;
     ctrt_tensor *pieces[3] = { NULL };
     int n;
-    TRY(ctrt_ones(&x, CTRT_SHAPE(2, 3), CTRT_F64, NULL), ctrt_ones(&w, CTRT_SHAPE(3, 3), CTRT_F64, NULL),
-        ctrt_ones(&b, CTRT_SHAPE(3), CTRT_F64, NULL), ctrt_tensor_require_grad(w, true),
-        ctrt_tensor_require_grad(b, true), ctrt_linear(&h, x, w, b), ctrt_tanh(&h, h),
-        ctrt_tensor_add_hook(h, double_gradient, NULL, NULL), ctrt_tensor_retain_grad(h),
-        ctrt_layer_norm(&u, h, CTRT_SHAPE(3), b, b, 1e-5), ctrt_softmax(&u, u, 1), ctrt_mul(&u, u, h));
+    TRY(ctrt_ones(&x, CTRT_SHAPE(2, 3), CTRT_F64, NULL));
+    TRY(ctrt_ones(&w, CTRT_SHAPE(3, 3), CTRT_F64, NULL));
+    TRY(ctrt_ones(&b, CTRT_SHAPE(3), CTRT_F64, NULL));
+    TRY(ctrt_tensor_require_grad(w, true));
+    TRY(ctrt_tensor_require_grad(b, true));
+    TRY(ctrt_linear(&h, x, w, b));
+    TRY(ctrt_tanh(&h, h));
+    TRY(ctrt_tensor_add_hook(h, double_gradient, NULL, NULL));
+    TRY(ctrt_tensor_retain_grad(h));
+    TRY(ctrt_layer_norm(&u, h, CTRT_SHAPE(3), b, b, 1e-5));
+    TRY(ctrt_softmax(&u, u, 1));
+    TRY(ctrt_mul(&u, u, h));
     CTRT_TRY(ctrt_chunk(pieces, &n, u, 3, 1));
     ctrt_status status = ctrt_cat(&y, pieces, 3, 0);
     tensors_release(pieces, 3);
-    TRY(status, ctrt_function_apply(&twice, NULL, &y, 1, &y, 1), ctrt_mean(&y, y, CTRT_ALL_DIMS),
-        ctrt_backward_with(y, NULL, true, false));
+    TRY(status);
+    TRY(ctrt_function_apply(&twice, NULL, &y, 1, &y, 1));
+    TRY(ctrt_mean(&y, y, CTRT_ALL_DIMS));
+    TRY(ctrt_backward_with(y, NULL, true, false));
     return ctrt_backward(y);
 }
 
 static ctrt_status in_place(UNUSED struct training *none)
 {
     CTRT_AUTO(tensor) x = NULL, base = NULL, a = NULL, b = NULL, y = NULL, d = NULL;
-    TRY(ctrt_ones(&x, CTRT_SHAPE(3, 4), CTRT_F64, NULL), ctrt_tensor_require_grad(x, true),
-        ctrt_mul_scalar(&base, x, ctrt_float(2)), ctrt_transpose(&b, base, 0, 1), ctrt_select(&a, base, 0, 1),
-        ctrt_mul_(a, a), ctrt_sigmoid_(a), ctrt_sum(&y, b, CTRT_ALL_DIMS),
-        ctrt_grad(&d, y, &x, 1, NULL, false, true, false), ctrt_sum(&d, d, CTRT_ALL_DIMS));
+    TRY(ctrt_ones(&x, CTRT_SHAPE(3, 4), CTRT_F64, NULL));
+    TRY(ctrt_tensor_require_grad(x, true));
+    TRY(ctrt_mul_scalar(&base, x, ctrt_float(2)));
+    TRY(ctrt_transpose(&b, base, 0, 1));
+    TRY(ctrt_select(&a, base, 0, 1));
+    TRY(ctrt_mul_(a, a));
+    TRY(ctrt_sigmoid_(a));
+    TRY(ctrt_sum(&y, b, CTRT_ALL_DIMS));
+    TRY(ctrt_grad(&d, y, &x, 1, NULL, false, true, false));
+    TRY(ctrt_sum(&d, d, CTRT_ALL_DIMS));
     return ctrt_backward(d);
 }
 
@@ -330,12 +378,12 @@ static ctrt_status datasets(UNUSED struct training *none)
     const char *path = folder_join(images, "numbers");
     const ctrt_image_options options = { .size = sizeof(ctrt_image_options), .height = 2, .width = 2 };
     const ctrt_tokens_options windows = { .size = sizeof(ctrt_tokens_options), .length = 2 };
-    TRY(ctrt_image_folder_dataset(&pictures, images, &options),
-        ctrt_csv_dataset(&table, path, &CTRT_WITH(ctrt_csv_options, .label = 1)), ctrt_tokens_dataset(&text, path,
-                                                                                                      &windows),
-        ctrt_read_image(&image, folder_join(images, "a/1.ppm"), 1),
-        ctrt_save_tensors(NET_PATH, (const char *[]){ "x" }, &image, 1),
-        ctrt_safetensors_dataset(&saved, NET_PATH, NULL, 0));
+    TRY(ctrt_image_folder_dataset(&pictures, images, &options));
+    TRY(ctrt_csv_dataset(&table, path, &CTRT_WITH(ctrt_csv_options, .label = 1)));
+    TRY(ctrt_tokens_dataset(&text, path, &windows));
+    TRY(ctrt_read_image(&image, folder_join(images, "a/1.ppm"), 1));
+    TRY(ctrt_save_tensors(NET_PATH, (const char *[]){ "x" }, &image, 1));
+    TRY(ctrt_safetensors_dataset(&saved, NET_PATH, NULL, 0));
     ctrt_status status = ctrt_dataset_get(fields, pictures, 1, 1, 0);
     tensors_release(fields, 2);
     return status;
@@ -365,9 +413,12 @@ static ctrt_status loads(UNUSED struct training *none)
 static ctrt_status mixed_new(ctrt_module **out)
 {
     CTRT_AUTO(tensor) turned = NULL, flags = NULL;
-    TRY(small_net_new(out), ctrt_randn(&turned, CTRT_SHAPE(5, 3), CTRT_F32, cpu), ctrt_t(&turned, turned),
-        ctrt_randint(&flags, 0, 2, CTRT_SHAPE(7), CTRT_BOOL, cpu), ctrt_module_add_parameter(*out, "turned", turned),
-        ctrt_module_add_buffer(*out, "flags", flags, true));
+    TRY(small_net_new(out));
+    TRY(ctrt_randn(&turned, CTRT_SHAPE(5, 3), CTRT_F32, cpu));
+    TRY(ctrt_t(&turned, turned));
+    TRY(ctrt_randint(&flags, 0, 2, CTRT_SHAPE(7), CTRT_BOOL, cpu));
+    TRY(ctrt_module_add_parameter(*out, "turned", turned));
+    TRY(ctrt_module_add_buffer(*out, "flags", flags, true));
     return ctrt_module_to(*out, device, CTRT_DTYPE_DEFAULT);
 }
 
@@ -386,7 +437,8 @@ static void all_or_nothing(const char *name, ctrt_status (*change)(ctrt_module *
     if (!CHECK_OK(mixed_new(&net)) || !CHECK_OK(mixed_new(&other)) || !CHECK_OK(ctrt_save(other, NET_PATH))
         || !CHECK_OK(ctrt_save(net, OPTIMIZER_PATH)))
         return;
-    OK(ctrt_module_sha256(old, net), change(net));      /* creates the objects that exist once */
+    CHECK_OK(ctrt_module_sha256(old, net));
+    CHECK_OK(change(net));      /* creates the objects that exist once */
     CHECK_OK(ctrt_module_sha256(new, net));
     CHECK(strcmp(old, new) != 0, "the change changes nothing");
     CHECK_OK(undo(net));
@@ -430,7 +482,8 @@ TEST_MAIN
     all_or_nothing("ctrt_load", load_new, load_old, true);
     if (ctrt_is_available("sim", NULL)) {
         group("the devices sim:0 and sim:1 open");
-        OK(ctrt_device_get(&device, "sim:0"), ctrt_device_get(&second, "sim:1"));
+        CHECK_OK(ctrt_device_get(&device, "sim:0"));
+        CHECK_OK(ctrt_device_get(&second, "sim:1"));
         fail_each(loads, NULL, false);
         fail_each(named, NULL, false);
         fail_each(step_single, NULL, false);

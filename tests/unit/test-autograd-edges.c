@@ -158,7 +158,9 @@ static void run(const struct edge *e)
         leaves[n] = a, first[n] = e->da, wanted[n++] = e->dda;
     if (b != NULL)
         leaves[n] = b, first[n] = e->db, wanted[n++] = e->ddb;
-    OK(e->function(&y, a, b), ctrt_ones_like(&w, y, CTRT_DTYPE_DEFAULT, NULL), ctrt_tensor_require_grad(w, true));
+    CHECK_OK(e->function(&y, a, b));
+    CHECK_OK(ctrt_ones_like(&w, y, CTRT_DTYPE_DEFAULT, NULL));
+    CHECK_OK(ctrt_tensor_require_grad(w, true));
     for (int create = 0; create < 2; create++) {
         CHECK_OK(ctrt_grad(grads, y, leaves, n, w, true, create != 0, true));
         for (int i = 0; i < n; i++)
@@ -168,7 +170,8 @@ static void run(const struct edge *e)
     for (int i = 0; i < n; i++) {
         if (grads[i] == NULL || !ctrt_tensor_requires_grad(grads[i]))
             continue;
-        OK(ctrt_sum(&term, grads[i], CTRT_ALL_DIMS), ctrt_add(&sum, sum, term));
+        CHECK_OK(ctrt_sum(&term, grads[i], CTRT_ALL_DIMS));
+        CHECK_OK(ctrt_add(&sum, sum, term));
     }
     leaves[n] = w, wanted[n] = e->ddw;
     if (ctrt_tensor_requires_grad(sum) && CHECK_OK(ctrt_grad(second, sum, leaves, n + 1, NULL, false, false, true)))

@@ -43,9 +43,10 @@ TEST(hooks, "hooks of a non-leaf run in order on the summed gradient, and can be
     struct hook first = { .factor = 2 }, second = { 0 }, leaf = { .factor = 10 }, after = { 0 };
     uint64_t ids[4];
     CTRT_AUTO(tensor) x = LEAF(3), y = NULL, u = OP(mul_scalar, x, ctrt_float(4));
-    OK(ctrt_tensor_add_hook(u, run_hook, &first, &ids[0]), ctrt_tensor_add_hook(u, run_hook, &second, &ids[1]),
-       ctrt_tensor_add_hook(x, run_hook, &leaf, &ids[2]),
-       ctrt_tensor_add_accumulate_hook(x, run_leaf_hook, &after, &ids[3]));
+    CHECK_OK(ctrt_tensor_add_hook(u, run_hook, &first, &ids[0]));
+    CHECK_OK(ctrt_tensor_add_hook(u, run_hook, &second, &ids[1]));
+    CHECK_OK(ctrt_tensor_add_hook(x, run_hook, &leaf, &ids[2]));
+    CHECK_OK(ctrt_tensor_add_accumulate_hook(x, run_leaf_hook, &after, &ids[3]));
     CHECK_OK(ctrt_mul(&y, u, u));                       /* u gets two gradients; its hooks get their sum */
     CHECK_OK(ctrt_backward_with(y, NULL, true, false));
     HOOK_SAW(first, 1, 24);
@@ -56,7 +57,8 @@ TEST(hooks, "hooks of a non-leaf run in order on the summed gradient, and can be
 
     CHECK_OK(ctrt_tensor_remove_hook(u, ids[0]));
     CHECK_FAILS(ctrt_tensor_remove_hook(u, ids[0]), CTRT_ERR_NOT_FOUND, NULL);
-    OK(ctrt_tensor_remove_hook(x, ids[2]), ctrt_tensor_remove_hook(x, ids[3]));
+    CHECK_OK(ctrt_tensor_remove_hook(x, ids[2]));
+    CHECK_OK(ctrt_tensor_remove_hook(x, ids[3]));
     ctrt_tensor_release(&u);                            /* the graph keeps the remaining hook */
     CHECK_OK(ctrt_backward(y));
     HOOK_SAW(first, 1, 24);
@@ -101,10 +103,13 @@ TEST(changing_hooks, "a hook can remove itself and the next one; a hook that ret
     struct hook next = { 0 };
     CTRT_AUTO(tensor) x = LEAF(3), y = NULL;
     remover.tensor = x;
-    OK(ctrt_tensor_add_hook(x, remove_two, &remover, &remover.ids[0]),
-       ctrt_tensor_add_hook(x, run_hook, &next, &remover.ids[1]), ctrt_square(&y, x),
-       ctrt_backward_with(y, NULL, true, false), ctrt_backward_with(y, NULL, true, false));
-    EQUALS((remover.calls, 1), (next.calls, 0));
+    CHECK_OK(ctrt_tensor_add_hook(x, remove_two, &remover, &remover.ids[0]));
+    CHECK_OK(ctrt_tensor_add_hook(x, run_hook, &next, &remover.ids[1]));
+    CHECK_OK(ctrt_square(&y, x));
+    CHECK_OK(ctrt_backward_with(y, NULL, true, false));
+    CHECK_OK(ctrt_backward_with(y, NULL, true, false));
+    CHECK_EQ(remover.calls, 1);
+    CHECK_EQ(next.calls, 0);
     CHECK_OK(ctrt_tensor_add_hook(x, other_shape, NULL, NULL));
     CHECK_FAILS(ctrt_backward(y), CTRT_ERR_SHAPE, "hook");
 }
@@ -114,7 +119,8 @@ static ctrt_status backward_inside(void *user, ctrt_tensor **grad)
     (void)grad;
     CTRT_AUTO(tensor) z = LEAF(5), y = NULL;
     ctrt_set_grad_enabled(true);
-    OK(ctrt_square(&y, z), ctrt_backward(y));
+    CHECK_OK(ctrt_square(&y, z));
+    CHECK_OK(ctrt_backward(y));
     ctrt_set_grad_enabled(false);
     return ctrt_item(user, ctrt_tensor_grad(z));
 }
@@ -123,7 +129,9 @@ TEST(nested_backward, "a hook can run backward of another graph")
 {
     double inner = 0;
     CTRT_AUTO(tensor) x = LEAF(3), y = NULL, u = OP(exp, x);
-    OK(ctrt_tensor_add_hook(u, backward_inside, &inner, NULL), ctrt_square(&y, u), ctrt_backward(y));
+    CHECK_OK(ctrt_tensor_add_hook(u, backward_inside, &inner, NULL));
+    CHECK_OK(ctrt_square(&y, u));
+    CHECK_OK(ctrt_backward(y));
     CHECK_EQ(inner, 10);
     VALUES_NEAR(ctrt_tensor_grad(x), 2 * exp(6));
 }
@@ -131,8 +139,11 @@ TEST(nested_backward, "a hook can run backward of another graph")
 TEST(retained_gradients, "retained gradients of non-leaf tensors accumulate")
 {
     CTRT_AUTO(tensor) x = LEAF(3), y = NULL, u = OP(mul_scalar, x, ctrt_float(4)), v = OP(mul_scalar, u, ctrt_float(5));
-    OK(ctrt_tensor_retain_grad(u), ctrt_tensor_retain_grad(u), ctrt_tensor_retain_grad(v), ctrt_tensor_retain_grad(x),
-       ctrt_square(&y, v));
+    CHECK_OK(ctrt_tensor_retain_grad(u));
+    CHECK_OK(ctrt_tensor_retain_grad(u));
+    CHECK_OK(ctrt_tensor_retain_grad(v));
+    CHECK_OK(ctrt_tensor_retain_grad(x));
+    CHECK_OK(ctrt_square(&y, v));
     ctrt_tensor_release(&v);                            /* released before its gradient is computed */
     for (int pass = 1; pass <= 2; pass++) {
         CHECK_OK(ctrt_backward_with(y, NULL, pass == 1, false));
@@ -151,9 +162,13 @@ TEST(order, "backward runs the most recently created ready node first")
     for (int i = 0; i < 4; i++) {
         hooks_of[i].order = &at[i];
         hooks_of[i].clock = &clock;
-        OK(ctrt_mul_scalar(&u[i], x, ctrt_float(i)), ctrt_tensor_add_hook(u[i], run_hook, &hooks_of[i], NULL));
+        CHECK_OK(ctrt_mul_scalar(&u[i], x, ctrt_float(i)));
+        CHECK_OK(ctrt_tensor_add_hook(u[i], run_hook, &hooks_of[i], NULL));
     }
-    OK(ctrt_add(&y, u[1], u[3]), ctrt_add(&y, y, u[0]), ctrt_add(&y, u[2], y), ctrt_backward(y));
+    CHECK_OK(ctrt_add(&y, u[1], u[3]));
+    CHECK_OK(ctrt_add(&y, y, u[0]));
+    CHECK_OK(ctrt_add(&y, u[2], y));
+    CHECK_OK(ctrt_backward(y));
     for (int i = 0; i < 4; i++)
         CHECK(at[i] == 4 - i, "node %d ran as number %d, expected %d", i, at[i], 4 - i);
     tensors_release(u, 4);
@@ -167,7 +182,9 @@ FORWARD(pair_forward)
     struct counts *counts = ctrt_function_user(context);
     counts->forward++;
     CHECK_TRUE(n_out == 2 && n_in == 2 && !ctrt_grad_enabled());
-    TRY(ctrt_function_save(context, in[0]), ctrt_function_save(context, in[1]), ctrt_mul(&out[0], in[0], in[1]));
+    TRY(ctrt_function_save(context, in[0]));
+    TRY(ctrt_function_save(context, in[1]));
+    TRY(ctrt_mul(&out[0], in[0], in[1]));
     if (counts->save_result)
         CTRT_TRY(ctrt_function_save(context, out[0]));
     return ctrt_add(&out[1], in[0], in[1]);
@@ -179,11 +196,13 @@ BACKWARD(pair_backward)
     counts->backward++;
     CHECK_TRUE(n_out == 2 && n_in == 2);
     ctrt_tensor *a, *b;
-    TRY(ctrt_function_saved(&a, context, 0), ctrt_function_saved(&b, context, 1));
+    TRY(ctrt_function_saved(&a, context, 0));
+    TRY(ctrt_function_saved(&b, context, 1));
     CHECK_FAILS(ctrt_function_saved(&a, context, 7), CTRT_ERR_INVALID_ARGUMENT, "7");
     CHECK_FAILS(ctrt_function_save(context, a), CTRT_ERR_STATE, "forward");
     if (dy[0]) {
-        TRY(ctrt_mul(&dx[0], dy[0], b), ctrt_mul(&dx[1], dy[0], a));
+        TRY(ctrt_mul(&dx[0], dy[0], b));
+        TRY(ctrt_mul(&dx[1], dy[0], a));
     }
     for (int i = 0; i < 2 && dy[1]; i++)
         CTRT_TRY(dx[i] ? ctrt_add(&dx[i], dx[i], dy[1]) : (ctrt_tensor_assign(&dx[i], dy[1]), CTRT_OK));
@@ -242,8 +261,10 @@ static void use_pair(bool save_result)
     VALUES_ARE(out[0], 10, 21);
     VALUES_ARE(out[1], 7, 10);
     CHECK_STR(ctrt_tensor_grad_fn(out[1]), "pair");
-    OK(ctrt_mul_scalar(&y, out[0], ctrt_float(3)), ctrt_add(&y, y, out[1]), ctrt_sum(&y, y, CTRT_ALL_DIMS),
-       ctrt_backward(y));
+    CHECK_OK(ctrt_mul_scalar(&y, out[0], ctrt_float(3)));
+    CHECK_OK(ctrt_add(&y, y, out[1]));
+    CHECK_OK(ctrt_sum(&y, y, CTRT_ALL_DIMS));
+    CHECK_OK(ctrt_backward(y));
     VALUES_ARE(ctrt_tensor_grad(a), 16, 22);
     VALUES_ARE(ctrt_tensor_grad(b), 7, 10);
     CHECK_FAILS(ctrt_backward(y), CTRT_ERR_AUTOGRAD, "retain_graph");
@@ -253,7 +274,8 @@ static void use_pair(bool save_result)
     CHECK_EQ(counts.destroyed, 1);
 
     /* Only the second result is used, so backward gets NULL as gradient of the first one. */
-    OK(ctrt_function_apply(&pair, &counts, out, 2, in, 2), backward_of_sum(out[1]));
+    CHECK_OK(ctrt_function_apply(&pair, &counts, out, 2, in, 2));
+    CHECK_OK(backward_of_sum(out[1]));
     VALUES_ARE(ctrt_tensor_grad(a), 17, 23);
     tensors_release(out, 2);
 
@@ -296,7 +318,8 @@ TEST(changed_saved_tensor, "backward fails if a saved tensor of a function was c
     struct counts counts = { 0 };
     CTRT_AUTO(tensor) x = LEAF(2, 3), b = VECTOR(1, 1);
     ctrt_tensor *out[2] = { NULL }, *in[2] = { x, b };
-    OK(ctrt_function_apply(&pair, &counts, out, 2, in, 2), ctrt_add_scalar_(b, ctrt_float(1)));
+    CHECK_OK(ctrt_function_apply(&pair, &counts, out, 2, in, 2));
+    CHECK_OK(ctrt_add_scalar_(b, ctrt_float(1)));
     CHECK_FAILS(backward_of_sum(out[0]), CTRT_ERR_AUTOGRAD, "changed in place");
     tensors_release(out, 2);
 }

@@ -54,7 +54,8 @@ F(prod, return ctrt_prod_dims(out, in[0], CTRT_DIMS(1), true);)
 F(strided_overlap, return ctrt_as_strided(out, in[0], CTRT_SHAPE(3, 4), CTRT_SHAPE(2, 1), 1);)
 F(strided_view,
   CTRT_AUTO(tensor) t = NULL;
-  TRY(ctrt_slice(&t, in[0], 0, 1, 3, 1), ctrt_transpose(&t, t, 0, 1));
+  TRY(ctrt_slice(&t, in[0], 0, 1, 3, 1));
+  TRY(ctrt_transpose(&t, t, 0, 1));
   return ctrt_as_strided(out, t, CTRT_SHAPE(3, 2), CTRT_SHAPE(3, 1), 4);)
 F(strided_expanded,
   CTRT_AUTO(tensor) t = NULL;
@@ -63,12 +64,14 @@ F(strided_expanded,
 /* Elements 2 to 9 of a tensor of 12, made from a view that has the elements 4 to 11. */
 F(strided_outside,
   CTRT_AUTO(tensor) t = NULL;
-  TRY(ctrt_slice(&t, in[0], 0, 1, 3, 1), ctrt_as_strided(out, t, CTRT_SHAPE(2, 4), CTRT_SHAPE(4, 1), 2));
+  TRY(ctrt_slice(&t, in[0], 0, 1, 3, 1));
+  TRY(ctrt_as_strided(out, t, CTRT_SHAPE(2, 4), CTRT_SHAPE(4, 1), 2));
   return ctrt_mul(out, *out, t);)
 F(cat, return ctrt_cat(out, in, 3, 1);)
 F(strided_between,                      /* the elements between those of a column */
   CTRT_AUTO(tensor) t = NULL;
-  TRY(ctrt_slice(&t, in[0], 1, 0, 4, 2), ctrt_as_strided(out, t, CTRT_SHAPE(3, 2), CTRT_SHAPE(4, 1), 0));
+  TRY(ctrt_slice(&t, in[0], 1, 0, 4, 2));
+  TRY(ctrt_as_strided(out, t, CTRT_SHAPE(3, 2), CTRT_SHAPE(4, 1), 0));
   return ctrt_mul(out, *out, t);)
 F(cat_many,
   ctrt_tensor *many[12];
@@ -87,7 +90,8 @@ IN_PLACE(clamp_, CTRT_TRY(ctrt_mul_scalar_(y, ctrt_float(1.5))); return ctrt_cla
 IN_PLACE(mul_itself_, return ctrt_mul_(y, y);)
 IN_PLACE(copy_,
          CTRT_AUTO(tensor) t = NULL;
-         TRY(ctrt_mul(out, y, in[0]), ctrt_slice(&t, *out, 0, 0, 2, 1));
+         TRY(ctrt_mul(out, y, in[0]));
+         TRY(ctrt_slice(&t, *out, 0, 0, 2, 1));
          return ctrt_copy_(t, in[1]);)
 IN_PLACE(masked_fill_,
          CTRT_AUTO(tensor) mask = NULL;
@@ -95,37 +99,53 @@ IN_PLACE(masked_fill_,
          return ctrt_masked_fill_(y, mask, ctrt_float(3));)
 IN_PLACE(fill_row_,
          CTRT_AUTO(tensor) row = NULL;
-         TRY(ctrt_select(&row, y, 0, 1), ctrt_fill_(row, ctrt_float(2)));
+         TRY(ctrt_select(&row, y, 0, 1));
+         TRY(ctrt_fill_(row, ctrt_float(2)));
          return ctrt_mul(out, y, in[0]);)
 #define OUTSIDE_IN_PLACE(op)                                                                                        \
     IN_PLACE(outside_##op,                                                                                          \
              CTRT_AUTO(tensor) a = NULL, b = NULL;                                                                  \
-             TRY(ctrt_slice(&a, y, 0, 1, 3, 1), ctrt_as_strided(&b, a, CTRT_SHAPE(2, 4), CTRT_SHAPE(4, 1), 2),      \
-                 ctrt_##op(b, b), ctrt_##op(b, a));                                                                 \
+             TRY(ctrt_slice(&a, y, 0, 1, 3, 1));                                                                    \
+             TRY(ctrt_as_strided(&b, a, CTRT_SHAPE(2, 4), CTRT_SHAPE(4, 1), 2));                                    \
+             TRY(ctrt_##op(b, b));                                                                                  \
+             TRY(ctrt_##op(b, a));                                                                                  \
              return ctrt_mul(out, y, y);)
 OUTSIDE_IN_PLACE(add_) OUTSIDE_IN_PLACE(sub_) OUTSIDE_IN_PLACE(mul_) OUTSIDE_IN_PLACE(div_)
 /* Changes the views a and b of y. b is selected from c, a view created before y was changed. */
 IN_PLACE(views_,
          CTRT_AUTO(tensor) a = NULL, b = NULL, c = NULL, product = NULL;
-         TRY(ctrt_select(&a, y, 0, 0), ctrt_transpose(&c, y, 0, 1), ctrt_mul_(a, in[1]), ctrt_select(&b, c, 1, 1),
-             ctrt_add_(b, a), ctrt_exp_(b), ctrt_mul(&b, b, a), ctrt_mul(&product, y, b));
+         TRY(ctrt_select(&a, y, 0, 0));
+         TRY(ctrt_transpose(&c, y, 0, 1));
+         TRY(ctrt_mul_(a, in[1]));
+         TRY(ctrt_select(&b, c, 1, 1));
+         TRY(ctrt_add_(b, a));
+         TRY(ctrt_exp_(b));
+         TRY(ctrt_mul(&b, b, a));
+         TRY(ctrt_mul(&product, y, b));
          return ctrt_add(out, product, y);)
 IN_PLACE(row_by_row_,
          CTRT_AUTO(tensor) a = NULL, b = NULL;
-         TRY(ctrt_select(&a, y, 0, 0), ctrt_select(&b, y, 0, 1));
+         TRY(ctrt_select(&a, y, 0, 0));
+         TRY(ctrt_select(&b, y, 0, 1));
          return ctrt_mul_(a, b);)
 /* A change of the view v of a constant makes the constant require grad. The view w, created before the change, must
  * require grad too. */
 F(into_constant,
   CTRT_AUTO(tensor) base = NULL, v = NULL, w = NULL;
-  TRY(ctrt_ones(&base, CTRT_SHAPE(3, 4), CTRT_F64, NULL), ctrt_slice(&v, base, 0, 0, 2, 1), ctrt_select(&w, base, 1, 2),
-      ctrt_mul_(v, in[0]), ctrt_mul(&w, w, w), ctrt_unsqueeze(&w, w, 1));
+  TRY(ctrt_ones(&base, CTRT_SHAPE(3, 4), CTRT_F64, NULL));
+  TRY(ctrt_slice(&v, base, 0, 0, 2, 1));
+  TRY(ctrt_select(&w, base, 1, 2));
+  TRY(ctrt_mul_(v, in[0]));
+  TRY(ctrt_mul(&w, w, w));
+  TRY(ctrt_unsqueeze(&w, w, 1));
   return ctrt_mul(out, base, w);)
 /* The base is dense but not contiguous, because it is computed from a transposed tensor. */
 F(strided_base,
   CTRT_AUTO(tensor) t = NULL, v = NULL;
-  TRY(ctrt_transpose(&t, in[0], 0, 1), ctrt_mul_scalar(&t, t, ctrt_float(2)), ctrt_slice(&v, t, 0, 1, 3, 1),
-      ctrt_mul_(v, v));
+  TRY(ctrt_transpose(&t, in[0], 0, 1));
+  TRY(ctrt_mul_scalar(&t, t, ctrt_float(2)));
+  TRY(ctrt_slice(&v, t, 0, 1, 3, 1));
+  TRY(ctrt_mul_(v, v));
   return ctrt_mul(out, t, t);)
 
 /* SEPARATE: distinct elements, none near 0; ZEROS: rows with no, one and two zeros. */
@@ -222,7 +242,9 @@ static ctrt_status loss(ctrt_tensor **out, struct check *c, bool second, bool re
     for (int i = 0; i < c->leaves; i++) {
         if (grads[i] == NULL)
             continue;
-        TRY(ctrt_mul(&term, grads[i], c->v[i]), ctrt_sum(&term, term, CTRT_ALL_DIMS), ctrt_add(out, *out, term));
+        TRY(ctrt_mul(&term, grads[i], c->v[i]));
+        TRY(ctrt_sum(&term, term, CTRT_ALL_DIMS));
+        TRY(ctrt_add(out, *out, term));
         ctrt_tensor_release(&grads[i]);
     }
     return CTRT_OK;
@@ -307,11 +329,16 @@ static void padding(void)
     static const int64_t index[] = { 2, 0, 2, 1, 0 };
     CTRT_AUTO(tensor) w = NULL, at = NULL, y = NULL, d = NULL;
     group("embedding: the padding row gets no gradient");
-    OK(ctrt_full(&w, CTRT_SHAPE(3, 2), ctrt_float(1.5), CTRT_F64, NULL), ctrt_tensor_require_grad(w, true),
-       ctrt_from_data(&at, index, 5, CTRT_SHAPE(5, 1), CTRT_I64, NULL), ctrt_embedding(&y, w, at, 2),
-       ctrt_mul(&y, y, y), ctrt_sum(&y, y, CTRT_ALL_DIMS), ctrt_grad(&d, y, &w, 1, NULL, true, true, false));
+    CHECK_OK(ctrt_full(&w, CTRT_SHAPE(3, 2), ctrt_float(1.5), CTRT_F64, NULL));
+    CHECK_OK(ctrt_tensor_require_grad(w, true));
+    CHECK_OK(ctrt_from_data(&at, index, 5, CTRT_SHAPE(5, 1), CTRT_I64, NULL));
+    CHECK_OK(ctrt_embedding(&y, w, at, 2));
+    CHECK_OK(ctrt_mul(&y, y, y));
+    CHECK_OK(ctrt_sum(&y, y, CTRT_ALL_DIMS));
+    CHECK_OK(ctrt_grad(&d, y, &w, 1, NULL, true, true, false));
     VALUES_ARE(d, 6, 6, 3, 3, 0, 0);
-    OK(ctrt_sum(&d, d, CTRT_ALL_DIMS), ctrt_grad(&d, d, &w, 1, NULL, false, false, false));
+    CHECK_OK(ctrt_sum(&d, d, CTRT_ALL_DIMS));
+    CHECK_OK(ctrt_grad(&d, d, &w, 1, NULL, false, false, false));
     VALUES_ARE(d, 4, 4, 2, 2, 0, 0);
 }
 

@@ -9,10 +9,12 @@ TEST(leaves, "which tensors require grad and which are leaves")
     CHECK_TRUE(!ctrt_tensor_requires_grad(x) && ctrt_tensor_is_leaf(x));
     CHECK_OK(ctrt_mul_scalar(&y, x, ctrt_float(2)));
     CHECK_TRUE(!ctrt_tensor_requires_grad(y) && ctrt_tensor_is_leaf(y) && !ctrt_tensor_grad_fn(y));
-    OK(ctrt_tensor_require_grad(x, true), ctrt_mul_scalar(&y, x, ctrt_float(2)));
+    CHECK_OK(ctrt_tensor_require_grad(x, true));
+    CHECK_OK(ctrt_mul_scalar(&y, x, ctrt_float(2)));
     CHECK_TRUE(ctrt_tensor_requires_grad(y) && !ctrt_tensor_is_leaf(y));
     CHECK_STR(ctrt_tensor_grad_fn(y), "mul");
-    OK(ctrt_tensor_require_grad(y, true), ctrt_detach(&d, y));
+    CHECK_OK(ctrt_tensor_require_grad(y, true));
+    CHECK_OK(ctrt_detach(&d, y));
     CHECK_TRUE(!ctrt_tensor_requires_grad(d) && ctrt_tensor_is_leaf(d) && ctrt_tensor_shares_storage(d, y));
     CHECK_OK(ctrt_to_dtype(&d, y, CTRT_I64));
     CHECK_TRUE(!ctrt_tensor_requires_grad(d));
@@ -35,7 +37,8 @@ TEST(accumulation, "backward accumulates into the leaves and frees saved tensors
 {
     CTRT_AUTO(tensor) a = LEAF(1, 2), b = LEAF(3, 4), c = LEAF(5, 6), y = NULL;
     for (int pass = 1; pass <= 2; pass++) {
-        OK(ctrt_mul(&y, a, b), ctrt_add(&y, y, c));
+        CHECK_OK(ctrt_mul(&y, a, b));
+        CHECK_OK(ctrt_add(&y, y, c));
         CHECK_EQ(ctrt_autograd_saved_bytes(), 32);
         CHECK_OK(backward_of_sum(y));
         CHECK_EQ(ctrt_autograd_saved_bytes(), 0);
@@ -53,13 +56,16 @@ TEST(shapes_and_dtypes, "gradients take the operand's shape and dtype")
     CTRT_AUTO(tensor) s = NULL, d = NULL, p = OP(ones, CTRT_SHAPE(3, 1), CTRT_F32, NULL),
         q = OP(full, CTRT_SHAPE(2, 1, 4), ctrt_float(3), CTRT_F64, NULL);
     CHECK_TRUE(!ctrt_tensor_require_grad(p, true) && !ctrt_tensor_require_grad(q, true));
-    OK(ctrt_mul(&s, p, q), backward_of_sum(s));
+    CHECK_OK(ctrt_mul(&s, p, q));
+    CHECK_OK(backward_of_sum(s));
     VALUES_ARE(ctrt_tensor_grad(p), 24, 24, 24);
     SHAPE_IS(ctrt_tensor_grad(p), 3, 1);
     CHECK_EQ(ctrt_tensor_dtype(ctrt_tensor_grad(p)), CTRT_F32);
     VALUES_ARE(ctrt_tensor_grad(q), 3, 3, 3, 3, 3, 3, 3, 3);
-    OK(ctrt_t(&s, p), ctrt_ones_like(&d, s, CTRT_DTYPE_DEFAULT, NULL),
-       ctrt_grad(&d, s, &p, 1, d, false, false, false), ctrt_t(&d, d));
+    CHECK_OK(ctrt_t(&s, p));
+    CHECK_OK(ctrt_ones_like(&d, s, CTRT_DTYPE_DEFAULT, NULL));
+    CHECK_OK(ctrt_grad(&d, s, &p, 1, d, false, false, false));
+    CHECK_OK(ctrt_t(&d, d));
     SHAPE_IS(d, 1, 3);                          /* a view of a gradient that is a view */
 }
 
@@ -69,7 +75,10 @@ TEST(leaf_at_backward, "backward of a leaf, and of one that no longer requires g
     CHECK_OK(ctrt_backward(x));                 /* of a leaf */
     CHECK_OK(ctrt_backward(x));
     VALUES_ARE(ctrt_tensor_grad(x), 2);
-    OK(ctrt_tensor_set_grad(x, NULL), ctrt_mul(&y, x, x), ctrt_tensor_require_grad(x, false), ctrt_backward(y));
+    CHECK_OK(ctrt_tensor_set_grad(x, NULL));
+    CHECK_OK(ctrt_mul(&y, x, x));
+    CHECK_OK(ctrt_tensor_require_grad(x, false));
+    CHECK_OK(ctrt_backward(y));
     CHECK_TRUE(ctrt_tensor_grad(x) == NULL);
 }
 
@@ -87,7 +96,8 @@ TEST(layouts, "a leaf's gradient has the leaf's strides")
     for (int layout = 0; layout < 4; layout++) {
         CTRT_AUTO(tensor) x = image(layout & 1), k = image(layout & 2), y = NULL;
         for (int pass = 1; pass <= 2; pass++) {
-            OK(ctrt_mul(&y, x, k), backward_of_sum(y));
+            CHECK_OK(ctrt_mul(&y, x, k));
+            CHECK_OK(backward_of_sum(y));
             check_strides("the gradient", __LINE__, ctrt_tensor_grad(x), ctrt_ints_of(ctrt_tensor_strides(x), 4));
             CHECK_EQ(total(ctrt_tensor_grad(x)), 120 * pass);
         }
@@ -97,9 +107,11 @@ TEST(layouts, "a leaf's gradient has the leaf's strides")
 TEST(retained, "retain_graph keeps the saved tensors")
 {
     CTRT_AUTO(tensor) x = LEAF(3), y = OP(exp, x);
-    OK(ctrt_mul(&y, y, x), ctrt_backward_with(y, NULL, true, false));
+    CHECK_OK(ctrt_mul(&y, y, x));
+    CHECK_OK(ctrt_backward_with(y, NULL, true, false));
     CHECK_EQ(ctrt_autograd_saved_bytes(), 24);
-    OK(ctrt_backward_with(y, NULL, true, false), ctrt_backward(y));
+    CHECK_OK(ctrt_backward_with(y, NULL, true, false));
+    CHECK_OK(ctrt_backward(y));
     VALUES_NEAR(ctrt_tensor_grad(x), 3 * (exp(3) * 3 + exp(3)));
     CHECK_FAILS(ctrt_backward(y), CTRT_ERR_AUTOGRAD, "freed");
 }
@@ -107,10 +119,12 @@ TEST(retained, "retain_graph keeps the saved tensors")
 TEST(higher, "gradients of backward with create_graph can be differentiated")
 {
     CTRT_AUTO(tensor) x = LEAF(2), y = NULL, d = NULL;
-    OK(ctrt_exp(&y, x), ctrt_backward_with(y, NULL, false, true));
+    CHECK_OK(ctrt_exp(&y, x));
+    CHECK_OK(ctrt_backward_with(y, NULL, false, true));
     ctrt_tensor_assign(&d, ctrt_tensor_grad(x));
     CHECK_TRUE(ctrt_tensor_requires_grad(d));
-    OK(ctrt_tensor_set_grad(x, NULL), ctrt_backward(d));
+    CHECK_OK(ctrt_tensor_set_grad(x, NULL));
+    CHECK_OK(ctrt_backward(d));
     VALUES_NEAR(ctrt_tensor_grad(x), exp(2));
 }
 
@@ -185,7 +199,8 @@ static void *deep_chain(void *unused)
     ctrt_tensor_assign(&y, x);
     for (int i = 0; i < DEEP / 10 && status == CTRT_OK; i++)
         status = ctrt_sin(&y, y);
-    OK(status, ctrt_grad(&z, y, &x, 1, NULL, false, true, false));
+    CHECK_OK(status);
+    CHECK_OK(ctrt_grad(&z, y, &x, 1, NULL, false, true, false));
     CHECK_TRUE(ctrt_tensor_requires_grad(z));
     return NULL;
 }
@@ -199,7 +214,8 @@ TEST(saved, "only what a gradient needs is saved")
 {
     CTRT_AUTO(tensor) w = LEAF(1, 2), k = VECTOR(3, 4), y = OP(mul, w, k);
     CHECK_EQ(ctrt_autograd_saved_bytes(), 16);          /* k */
-    OK(ctrt_div_scalar(&y, w, ctrt_float(3)), ctrt_add(&y, y, w));
+    CHECK_OK(ctrt_div_scalar(&y, w, ctrt_float(3)));
+    CHECK_OK(ctrt_add(&y, y, w));
     CHECK_EQ(ctrt_autograd_saved_bytes(), 0);
 }
 

@@ -132,14 +132,18 @@ static void read_headers(void)
 static ctrt_status objects_make(void)
 {
     static const int64_t two[2] = { 0, 1 };
-    TRY(ctrt_device_get(&p.cpu, "cpu"), ctrt_ones(&p.x, CTRT_SHAPE(2, 3), CTRT_F32, p.cpu),
-        ctrt_ones(&p.wide, CTRT_SHAPE(5, 7), CTRT_F32, p.cpu),
-        ctrt_from_data(&p.whole, two, 2, CTRT_SHAPE(2), CTRT_I64, p.cpu),
-        ctrt_ones(&p.truth, CTRT_SHAPE(2, 3), CTRT_BOOL, p.cpu),
-        ctrt_ones(&p.number, CTRT_SCALAR_SHAPE, CTRT_F32, p.cpu), ctrt_ones(&p.none, CTRT_SHAPE(0, 3), CTRT_F32, p.cpu),
-        ctrt_ones(&p.leaf, CTRT_SHAPE(2, 3), CTRT_F32, p.cpu), ctrt_tensor_require_grad(p.leaf, true),
-        ctrt_ones(&p.image, CTRT_SHAPE(1, 2, 4, 4), CTRT_F32, p.cpu),
-        ctrt_ones(&p.filter, CTRT_SHAPE(3, 2, 3, 3), CTRT_F32, p.cpu), ctrt_linear_new(&p.linear, 3, 4, true, p.cpu));
+    TRY(ctrt_device_get(&p.cpu, "cpu"));
+    TRY(ctrt_ones(&p.x, CTRT_SHAPE(2, 3), CTRT_F32, p.cpu));
+    TRY(ctrt_ones(&p.wide, CTRT_SHAPE(5, 7), CTRT_F32, p.cpu));
+    TRY(ctrt_from_data(&p.whole, two, 2, CTRT_SHAPE(2), CTRT_I64, p.cpu));
+    TRY(ctrt_ones(&p.truth, CTRT_SHAPE(2, 3), CTRT_BOOL, p.cpu));
+    TRY(ctrt_ones(&p.number, CTRT_SCALAR_SHAPE, CTRT_F32, p.cpu));
+    TRY(ctrt_ones(&p.none, CTRT_SHAPE(0, 3), CTRT_F32, p.cpu));
+    TRY(ctrt_ones(&p.leaf, CTRT_SHAPE(2, 3), CTRT_F32, p.cpu));
+    TRY(ctrt_tensor_require_grad(p.leaf, true));
+    TRY(ctrt_ones(&p.image, CTRT_SHAPE(1, 2, 4, 4), CTRT_F32, p.cpu));
+    TRY(ctrt_ones(&p.filter, CTRT_SHAPE(3, 2, 3, 3), CTRT_F32, p.cpu));
+    TRY(ctrt_linear_new(&p.linear, 3, 4, true, p.cpu));
     CTRT_TRY(ctrt_sgd_new(&p.sgd, p.linear, SGD(.lr = 0.1)));
     /* The device of a test plugin whose memory the host cannot read. */
     CTRT_TRY(ctrt_device_get(&p.other, "fake:0"));
@@ -148,7 +152,16 @@ static ctrt_status objects_make(void)
 
 static void objects_release(void)
 {
-    RELEASE(p.x, p.wide, p.whole, p.truth, p.number, p.none, p.leaf, p.image, p.filter, p.away);
+    ctrt_tensor_release(&p.x);
+    ctrt_tensor_release(&p.wide);
+    ctrt_tensor_release(&p.whole);
+    ctrt_tensor_release(&p.truth);
+    ctrt_tensor_release(&p.number);
+    ctrt_tensor_release(&p.none);
+    ctrt_tensor_release(&p.leaf);
+    ctrt_tensor_release(&p.image);
+    ctrt_tensor_release(&p.filter);
+    ctrt_tensor_release(&p.away);
     ctrt_optimizer_release(&p.sgd);
     ctrt_module_release(&p.linear);
 }

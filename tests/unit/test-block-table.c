@@ -67,11 +67,13 @@ FAKE_TEST(labels, "labels nest, and a string of them stays valid; those that a m
         label_enter(&label, label_here(), "module");
         CHECK_OK(ctrt_memory_label_push("a"));
         label_enter(&inner, label_here(), "child");
-        OK(ctrt_memory_label_push("b"), ctrt_memory_label_push("c"));
+        CHECK_OK(ctrt_memory_label_push("b"));
+        CHECK_OK(ctrt_memory_label_push("c"));
         label_leave(&inner);
         kept = ctrt_memory_label();
         label_leave(&label);
-        STRINGS((kept, "outer/module/a"), (ctrt_memory_label(), "outer"));
+        CHECK_STR(kept, "outer/module/a");
+        CHECK_STR(ctrt_memory_label(), "outer");
         if (i == 100)
             before = mallinfo2().uordblks;      /* 0 under AddressSanitizer, which finds leaks itself */
     }
@@ -81,7 +83,8 @@ FAKE_TEST(labels, "labels nest, and a string of them stays valid; those that a m
     CHECK_STR(kept, "outer/module/a");
     memset(longest, 'x', sizeof longest - 1);
     longest[sizeof longest - 1] = '\0';
-    OK(ctrt_memory_label_push(longest), ctrt_memory_label_push(longest));
+    CHECK_OK(ctrt_memory_label_push(longest));
+    CHECK_OK(ctrt_memory_label_push(longest));
     CHECK_EQ(strlen(ctrt_memory_label()), 1999);
 }
 
@@ -159,16 +162,21 @@ TEST(test_model, "a model's memory is attributed to its modules and ops")
         uint64_t all;
         if (!CHECK_OK(ctrt_device_get(&cpu, "cpu")))
             exit(1);
-        OK(ctrt_sequential_new(&inner, CTRT_MODULES(CTRT_NEW(linear, 64, 64, true, cpu), CTRT_NEW(relu))),
-           ctrt_sequential_new(&net, CTRT_MODULES(CTRT_NEW(linear, 32, 64, true, cpu), ctrt_module_retain(inner))));
+        CHECK_OK(ctrt_sequential_new(&inner, CTRT_MODULES(CTRT_NEW(linear, 64, 64, true, cpu), CTRT_NEW(relu))));
+        CHECK_OK(ctrt_sequential_new(&net, CTRT_MODULES(CTRT_NEW(linear, 32, 64, true, cpu),
+                                                        ctrt_module_retain(inner))));
         CHECK_TRUE(owner_bytes(cpu, "0.weight", "uniform", &all) >= 32 * 64 * 4);
         CHECK_TRUE(owner_bytes(cpu, "1.0.weight", "uniform", &all) >= 64 * 64 * 4);
-        OK(ctrt_ones(&x, CTRT_SHAPE(100, 32), CTRT_F32, cpu), ctrt_memory_label_push("step"), ctrt_forward(&y, net, x),
-           ctrt_memory_label_pop());
+        CHECK_OK(ctrt_ones(&x, CTRT_SHAPE(100, 32), CTRT_F32, cpu));
+        CHECK_OK(ctrt_memory_label_push("step"));
+        CHECK_OK(ctrt_forward(&y, net, x));
+        CHECK_OK(ctrt_memory_label_pop());
         CHECK_TRUE(owner_bytes(cpu, "step/0", "linear", &all) >= outputs);          /* saved for backward */
         CHECK_TRUE(owner_bytes(cpu, "step/1.1", "relu", &all) >= outputs);
         CHECK_EQ(all, ctrt_memory_allocated(cpu));
-        OK(ctrt_sum(&loss, y, CTRT_ALL_DIMS), ctrt_adamw_new(&optimizer, net, NULL), ctrt_backward(loss));
+        CHECK_OK(ctrt_sum(&loss, y, CTRT_ALL_DIMS));
+        CHECK_OK(ctrt_adamw_new(&optimizer, net, NULL));
+        CHECK_OK(ctrt_backward(loss));
         CHECK_TRUE(owner_bytes(cpu, "backward", "matmul", &all) >= weights);        /* gradients */
         CHECK_OK(ctrt_optimizer_step(optimizer));
         CHECK_TRUE(owner_bytes(cpu, "optimizer", "", &all) >= 2 * weights);         /* moments */
@@ -204,7 +212,10 @@ FAKE_TEST(history, "the history has each event by its name", "CTRT_MEMORY=direct
         CHECK(count_of(text, word) == want[i].count, "%s: %d times, expected %d", want[i].action,
               count_of(text, word), want[i].count);
     }
-    HAS(text, "\"text\": \"half time\"", "\"device_free\": ", "\"watch\": \"all\"", "\"segments\": []");
+    CHECK_HAS(text, "\"text\": \"half time\"");
+    CHECK_HAS(text, "\"device_free\": ");
+    CHECK_HAS(text, "\"watch\": \"all\"");
+    CHECK_HAS(text, "\"segments\": []");
 }
 
 TEST(test_history_setting, "the grammar of CTRT_MEMORY_HISTORY")
@@ -247,8 +258,9 @@ FAKE_TEST(snapshot_files, "a snapshot is written to a file or to standard output
     snprintf(path, sizeof path, "%s/snapshot.json", folder);
     CHECK_OK(ctrt_memory_snapshot_write(path, device));
     CHECK_HAS(read_file(path), "\"ctrt memory snapshot\"");
-    FAILS(IO, (ctrt_memory_snapshot_write(folder, device), "directory"),
-          (ctrt_memory_snapshot_write("/nowhere/at/all.json", device), "/nowhere/at/all.json: No such file"));
+    CHECK_FAILS(ctrt_memory_snapshot_write(folder, device), CTRT_ERR_IO, "directory");
+    CHECK_FAILS(ctrt_memory_snapshot_write("/nowhere/at/all.json", device), CTRT_ERR_IO,
+                "/nowhere/at/all.json: No such file");
     fflush(stdout);
     int terminal = dup(1);
     FILE *file = freopen(path, "w", stdout);
@@ -286,7 +298,8 @@ FAKE_TEST(frames, "frames name the functions that allocated a block; each stack 
     const char *text = snapshot_of(device);
     check_json(text, "a snapshot with frames");
     CHECK_EQ(count_of(text, "\"name\": \"allocate_for_frames\""), 2);      /* stacks of blocks and of segments */
-    HAS(text, "\"watch\": \"frames\"", "run-internal\", \"line\": 0, \"offset\": ");
+    CHECK_HAS(text, "\"watch\": \"frames\"");
+    CHECK_HAS(text, "run-internal\", \"line\": 0, \"offset\": ");
     /* A block has the stack of its allocation event. */
     const char *state = strstr(text, "\"active_allocated\""),
         *stack = state != NULL ? strstr(state, "\"stack\": ") : NULL;
@@ -296,7 +309,8 @@ FAKE_TEST(frames, "frames name the functions that allocated a block; each stack 
     }
     for (int i = 0; i < 40; i++)
         give(memory, &blocks[i], 5000);
-    OK(ctrt_memory_set_watch(CTRT_MEMORY_WATCH_ALL, 500), allocate_for_frames(memory, &blocks[0]));
+    CHECK_OK(ctrt_memory_set_watch(CTRT_MEMORY_WATCH_ALL, 500));
+    CHECK_OK(allocate_for_frames(memory, &blocks[0]));
     text = snapshot_of(device);
     CHECK_TRUE(strstr(text, "\"stack\"") == NULL);
     CHECK_HAS(text, "\"stacks\": {}");
@@ -325,9 +339,13 @@ FAKE_TEST(oom_report, "out of memory: the report has the sizes, and the largest 
     ctrt_memory_label_push("encoder");
     take_fails(memory, 20 * MIB, "out of memory on fake:0: 20.00 MiB requested, 50.00 MiB allocated to tensors");
     ctrt_memory_label_pop();
-    HAS(ctrt_error_message(), "Most is held by loss, 40.00 MiB", "14.00 MiB of 64.00 MiB free on the device",
-        "50.00 MiB reserved by policy direct", "has no 20971520 bytes left");
-    EQUALS((oom_noted.calls, 1), (oom_noted.bytes, 20 * MIB), (nested, CTRT_ERR_OUT_OF_MEMORY));
+    CHECK_HAS(ctrt_error_message(), "Most is held by loss, 40.00 MiB");
+    CHECK_HAS(ctrt_error_message(), "14.00 MiB of 64.00 MiB free on the device");
+    CHECK_HAS(ctrt_error_message(), "50.00 MiB reserved by policy direct");
+    CHECK_HAS(ctrt_error_message(), "has no 20971520 bytes left");
+    CHECK_EQ(oom_noted.calls, 1);
+    CHECK_EQ(oom_noted.bytes, 20 * MIB);
+    CHECK_EQ(nested, CTRT_ERR_OUT_OF_MEMORY);
     check_json(oom_noted.report, "the report");
     static const char *const words[] = {
         "\"device\": \"fake:0\"", "\"requested\": 20971520", "\"total\": 67108864", "\"free\": 14680064",
@@ -349,8 +367,9 @@ FAKE_TEST(oom_report, "out of memory: the report has the sizes, and the largest 
     give(memory, &loss, 40 * MIB);
     ctrt_block more = take(memory, 20 * MIB);                   /* later allocations succeed */
     give(memory, &more, 20 * MIB);
-    FAILS(STATE, (ctrt_memory_release_all(device), "tensors still hold 10.00 MiB on fake:0, most of them of decoder"),
-          (ctrt_shutdown(), "fake:0"));
+    CHECK_FAILS(ctrt_memory_release_all(device), CTRT_ERR_STATE,
+                "tensors still hold 10.00 MiB on fake:0, most of them of decoder");
+    CHECK_FAILS(ctrt_shutdown(), CTRT_ERR_STATE, "fake:0");
     give(memory, &decoder, 10 * MIB);
     CHECK_OK(ctrt_memory_release_all(device));
     CHECK_EQ(taken_on(device), 0);
@@ -366,7 +385,9 @@ FAKE_TEST(oom_others, "out of memory: the report counts memory of other processe
     CHECK_OK(device->backend->memory->alloc(device->handle, &others, 40 * MIB));
     take_fails(memory, 30 * MIB, "24.00 MiB of 64.00 MiB free on the device, 40.00 MiB held by other processes");
     CHECK_HAS(ctrt_error_message(), "Other processes hold 40.00 MiB of the device's 64.00 MiB");
-    HAS(last_oom_of(device), "\"others\": 41943040", "\"kind\": \"device\"", "\"refused_by_limit\": false");
+    CHECK_HAS(last_oom_of(device), "\"others\": 41943040");
+    CHECK_HAS(last_oom_of(device), "\"kind\": \"device\"");
+    CHECK_HAS(last_oom_of(device), "\"refused_by_limit\": false");
     take_fails(memory, SIZE_MAX, "address space");
     take_fails(memory, SIZE_MAX / 2, NULL);
     take_fails(memory, SIZE_MAX / 2 - 600, "The block is larger than the device");

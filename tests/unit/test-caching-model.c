@@ -123,11 +123,17 @@ static void check_state(bool referenced)
 {
     const struct walk walk = walk_of(&test.f);
     const ctrt_memory_policy_stats stats = stats_of(&test.f);
-    EQUALS((walk.wrong, 0), (walk.unmerged, 0), (walk.active, test.active), (walk.active_blocks, test.blocks),
-           (walk.reserved, stats.reserved_bytes), (walk.reserved, test.f.source.used),
-           (walk.free_bytes, stats.cached_bytes), (walk.awaiting > 0, true),
-           (walk.segments, stats.segment[CTRT_POOL_ALL].current), (stats.source_allocs, test.f.source.allocs),
-           (stats.source_frees, test.f.source.frees));
+    CHECK_EQ(walk.wrong, 0);
+    CHECK_EQ(walk.unmerged, 0);
+    CHECK_EQ(walk.active, test.active);
+    CHECK_EQ(walk.active_blocks, test.blocks);
+    CHECK_EQ(walk.reserved, stats.reserved_bytes);
+    CHECK_EQ(walk.reserved, test.f.source.used);
+    CHECK_EQ(walk.free_bytes, stats.cached_bytes);
+    CHECK_EQ(walk.awaiting > 0, true);
+    CHECK_EQ(walk.segments, stats.segment[CTRT_POOL_ALL].current);
+    CHECK_EQ(stats.source_allocs, test.f.source.allocs);
+    CHECK_EQ(stats.source_frees, test.f.source.frees);
     check_stat("inactive_split", &stats.inactive_split[CTRT_POOL_ALL], &test.ref.split);
     check_stat("inactive_split_bytes", &stats.inactive_split_bytes[CTRT_POOL_ALL], &test.ref.split_bytes);
     CHECK_EQ(stats.reserved[CTRT_POOL_ALL].peak, test.peak);
@@ -314,8 +320,9 @@ static void test_threads(uint64_t bytes)
     in_threads(THREADS, churn, numbers, sizeof numbers[0]);
     for (uint64_t i = 0; i < THREADS * OWN; i++)
         put(NULL, i, &seed);
-    EQUALS((atomic_load(&overlaps), 0), (stats_of(&team).cached_bytes + first.bytes, team.source.used),
-           (stats_of(&team).reserved_bytes, team.source.used));
+    CHECK_EQ(atomic_load(&overlaps), 0);
+    CHECK_EQ(stats_of(&team).cached_bytes + first.bytes, team.source.used);
+    CHECK_EQ(stats_of(&team).reserved_bytes, team.source.used);
     free_after(&team, &first, NULL);
     caching->trim(team.policy);
     CHECK_EQ(team.source.used, 0);

@@ -41,14 +41,19 @@ TEST(sizes, NULL)
         ctrt_memory_policy_stats stats = stats_of(&f);
         const int pool = c->bytes > MIB ? CTRT_POOL_LARGE : CTRT_POOL_SMALL;
         const size_t rest = c->segment - c->bytes;
-        EQUALS((block.bytes, c->bytes), (stats.reserved_bytes, c->segment),
-               (f.source.used, c->segment), (stats.segment[pool].current, 1), (stats.cached_bytes, rest),
-               (stats.largest_free, rest), (stats.inactive_split_bytes[pool].current, rest));
+        CHECK_EQ(block.bytes, c->bytes);
+        CHECK_EQ(stats.reserved_bytes, c->segment);
+        CHECK_EQ(f.source.used, c->segment);
+        CHECK_EQ(stats.segment[pool].current, 1);
+        CHECK_EQ(stats.cached_bytes, rest);
+        CHECK_EQ(stats.largest_free, rest);
+        CHECK_EQ(stats.inactive_split_bytes[pool].current, rest);
         free_after(&f, &block, NULL);
         CHECK_EQ(stats_of(&f).inactive_split[CTRT_POOL_ALL].current, 0);
         caching->trim(f.policy);
         stats = stats_of(&f);
-        EQUALS((stats.reserved[pool].freed, c->segment), (f.source.used, 0));
+        CHECK_EQ(stats.reserved[pool].freed, c->segment);
+        CHECK_EQ(f.source.used, 0);
         fixture_end(&f);
     }
 }
@@ -116,9 +121,12 @@ FIXTURE_TEST(others, direct, OTHERS, "", 1024 * MIB, 0)
     for (int k = 0; k < 30; k += 4)
         free_after(f, &blocks[k], source_work(&f->source));
     const struct walk walk = walk_of(f);
-    EQUALS((walk.wrong, 0), (walk.reserved, stats_of(f).reserved_bytes),
-           (walk.segments, stats_of(f).segment[CTRT_POOL_ALL].current), (walk.active_blocks, 22),
-           (walk.awaiting > 0, caches), (source_waits(&f->source, 1, HOST_WAITS), !caches));
+    CHECK_EQ(walk.wrong, 0);
+    CHECK_EQ(walk.reserved, stats_of(f).reserved_bytes);
+    CHECK_EQ(walk.segments, stats_of(f).segment[CTRT_POOL_ALL].current);
+    CHECK_EQ(walk.active_blocks, 22);
+    CHECK_EQ(walk.awaiting > 0, caches);
+    CHECK_EQ(source_waits(&f->source, 1, HOST_WAITS), !caches);
     free_blocks(f, blocks, 30);
     CHECK_EQ(f->source.used > 0, caches);
     ctrt_block a = alloc_block(f, 4096, 3);
@@ -134,22 +142,29 @@ FIXTURE_TEST(expandable, caching,
              "expandable=true", 256 * MIB, 2 * MIB)
 {
     ctrt_block a = alloc_block(f, 100, 1);
-    EQUALS((f->source.used, 2 * MIB), (f->source.reserved_ranges, 1));
+    CHECK_EQ(f->source.used, 2 * MIB);
+    CHECK_EQ(f->source.reserved_ranges, 1);
     ctrt_block b = alloc_block(f, 15 * MIB, 1), c = alloc_block(f, 10 * MIB, 1), d = alloc_block(f, 30 * MIB, 1);
     char *start = b.address;
-    EQUALS((ADDRESS(c.address), ADDRESS(start + 15 * MIB)), (ADDRESS(d.address), ADDRESS(start + 25 * MIB)),
-           (f->source.used, 62 * MIB), (f->source.maps, 4), (stats_of(f).segment[CTRT_POOL_LARGE].current, 1),
-           (stats_of(f).reserved_bytes, 62 * MIB), (stats_of(f).inactive_split[CTRT_POOL_ALL].current, 0));
+    CHECK_EQ(ADDRESS(c.address), ADDRESS(start + 15 * MIB));
+    CHECK_EQ(ADDRESS(d.address), ADDRESS(start + 25 * MIB));
+    CHECK_EQ(f->source.used, 62 * MIB);
+    CHECK_EQ(f->source.maps, 4);
+    CHECK_EQ(stats_of(f).segment[CTRT_POOL_LARGE].current, 1);
+    CHECK_EQ(stats_of(f).reserved_bytes, 62 * MIB);
+    CHECK_EQ(stats_of(f).inactive_split[CTRT_POOL_ALL].current, 0);
     free_after(f, &b, NULL);
     ctrt_block e = alloc_block(f, 16 * MIB, 1);                /* fits no hole: the tail grows */
-    EQUALS((ADDRESS(e.address), ADDRESS(start + 55 * MIB)), (f->source.used, 82 * MIB));
+    CHECK_EQ(ADDRESS(e.address), ADDRESS(start + 55 * MIB));
+    CHECK_EQ(f->source.used, 82 * MIB);
     free_after(f, &e, NULL);
     b = alloc_block(f, 4 * MIB, 1);
     CHECK_EQ(ADDRESS(b.address), ADDRESS(start));
     /* trim unmaps whole pages of 2 MiB: of the free range from 4 to 15 MiB those from 4 to 14, of the tail from 55 to
      * 80 MiB those from 56 to 80. */
     caching->trim(f->policy);
-    EQUALS((f->source.used, 2 * MIB + (80 - 10 - 24) * MIB), (stats_of(f).segment[CTRT_POOL_LARGE].current, 2));
+    CHECK_EQ(f->source.used, 2 * MIB + (80 - 10 - 24) * MIB);
+    CHECK_EQ(stats_of(f).segment[CTRT_POOL_LARGE].current, 2);
     e = alloc_block(f, 9 * MIB, 1);
     CHECK_EQ(ADDRESS(e.address), ADDRESS(start + 4 * MIB));
     free_blocks(f, (ctrt_block[]){ e, a, b, c, d }, 5);
@@ -162,10 +177,12 @@ FIXTURE_TEST(expandable_full, caching,
     ctrt_block a = alloc_block(f, 19 * MIB, 1), b = alloc_block(f, 19 * MIB, 1), c, d;
     CHECK_EQ(f->source.used, 40 * MIB);
     c = alloc_block(f, 11 * MIB, 1);           /* the tail has 2 MiB, the device 10: less than one step of 20 MiB */
-    EQUALS((f->source.used, 50 * MIB), (stats_of(f).retries, 1));
+    CHECK_EQ(f->source.used, 50 * MIB);
+    CHECK_EQ(stats_of(f).retries, 1);
     free_after(f, &a, NULL);
     d = alloc_block(f, 12 * MIB, 2);           /* free pages of queue 1 are unmapped for queue 2 */
-    EQUALS((f->source.used, 44 * MIB), (stats_of(f).retries, 2));
+    CHECK_EQ(f->source.used, 44 * MIB);
+    CHECK_EQ(stats_of(f).retries, 2);
     free_blocks(f, (ctrt_block[]){ b, c, d }, 3);
 }
 
@@ -176,13 +193,15 @@ static int unmapped_runs;
 static void check_child(struct fixture *f)
 {
     const uint64_t maps = f->source.maps;
-    EQUALS((stats_of(f).reserved_bytes, 3 * 20 * MIB), (walk_of(f).reserved, 3 * 20 * MIB),
-           (stats_of(f).segment[CTRT_POOL_LARGE].current, 2));
+    CHECK_EQ(stats_of(f).reserved_bytes, 3 * 20 * MIB);
+    CHECK_EQ(walk_of(f).reserved, 3 * 20 * MIB);
+    CHECK_EQ(stats_of(f).segment[CTRT_POOL_LARGE].current, 2);
     for (uint64_t i = 0; i < 3; i++) {
         alloc_block(f, 20 * MIB, 1);
         CHECK_EQ(f->source.maps, maps + i);
     }
-    EQUALS((stats_of(f).reserved_bytes, 5 * 20 * MIB), (stats_of(f).segment[CTRT_POOL_LARGE].current, 1));
+    CHECK_EQ(stats_of(f).reserved_bytes, 5 * 20 * MIB);
+    CHECK_EQ(stats_of(f).segment[CTRT_POOL_LARGE].current, 1);
 }
 
 /* Forks at the second of three unmaps: the first run of pages is unmapped, the third has not been begun. */
@@ -232,7 +251,8 @@ FIXTURE_TEST(arena_chunks, arena,
         for (int k = 0; k < 20; k++)
             free_after(f, &blocks[(k * 7) % 20], NULL);
     }
-    EQUALS((f->source.allocs, 3), (f->source.used, 24 * MIB));
+    CHECK_EQ(f->source.allocs, 3);
+    CHECK_EQ(f->source.used, 24 * MIB);
     /* A live block pins its chunk up to its own end; the space after it is reused. */
     ctrt_block keep = alloc_block(f, MIB, 1), after = alloc_block(f, MIB, 1);
     free_after(f, &after, NULL);
@@ -240,11 +260,13 @@ FIXTURE_TEST(arena_chunks, arena,
     CHECK_EQ(ADDRESS(after.address), ADDRESS(keep.address) + MIB);
     free_after(f, &after, NULL);
     ctrt_block big = alloc_block(f, 30 * MIB, 1);
-    EQUALS((big.bytes, 30 * MIB), (f->source.used, 54 * MIB));
+    CHECK_EQ(big.bytes, 30 * MIB);
+    CHECK_EQ(f->source.used, 54 * MIB);
     free_after(f, &big, NULL);
     big = alloc_block(f, 40 * MIB, 2);         /* does not fit until empty chunks are freed */
-    EQUALS((f->source.used, 48 * MIB), (stats_of(f).retries, 1),
-           (arena->alloc(f->policy, &block, 60 * MIB, QUEUE(1)), CTRT_ERR_OUT_OF_MEMORY));
+    CHECK_EQ(f->source.used, 48 * MIB);
+    CHECK_EQ(stats_of(f).retries, 1);
+    CHECK_EQ(arena->alloc(f->policy, &block, 60 * MIB, QUEUE(1)), CTRT_ERR_OUT_OF_MEMORY);
     free_blocks(f, (ctrt_block[]){ keep, big }, 2);
 }
 
@@ -284,8 +306,10 @@ TEST(real_memory, "host memory: tiny blocks start at different cache lines; Addr
         CHECK_OK(caching->alloc(policy, &blocks[i], 4, NULL));
         memset(blocks[i].address, i, 4);
         lines |= 1u << ADDRESS(blocks[i].address) / 64 % 8;
-        EQUALS((blocks[i].bytes, 512), (ADDRESS(blocks[i].address) % 64, 0), (POISONED(blocks[i].address), false),
-               (POISONED((char *)blocks[i].address + 4), POISONS));
+        CHECK_EQ(blocks[i].bytes, 512);
+        CHECK_EQ(ADDRESS(blocks[i].address) % 64, 0);
+        CHECK_EQ(POISONED(blocks[i].address), false);
+        CHECK_EQ(POISONED((char *)blocks[i].address + 4), POISONS);
     }
     CHECK(lines == 0xff, "the cache lines (modulo 8) of tiny blocks are %#x, expected 0xff", lines);
     for (int i = 0; i < 32; i++) {

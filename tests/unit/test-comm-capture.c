@@ -42,23 +42,33 @@ static void collectives(struct rank *rank)
                       root = full(rank, 0, N), part = full(rank, 0, N), from = full(rank, 0, N), y = NULL, z = NULL;
     CTRT_AUTO(graph) graph = NULL;
     CTRT_AUTO(work) work = NULL, sent = NULL;
-    OK(ctrt_capture_begin(rank->device), ctrt_mul_scalar(&y, x, ctrt_float(2)), ctrt_copy_(sum, y), ctrt_copy_(late, x),
-       ctrt_comm_all_reduce(NULL, rank->comm, sum, CTRT_COMM_SUM),
-       ctrt_comm_all_reduce(&work, rank->comm, late, CTRT_COMM_MAX), ctrt_add(&z, sum, y),
-       ctrt_comm_all_gather(NULL, rank->comm, all, x), ctrt_copy_(root, x),
-       ctrt_comm_broadcast(NULL, rank->comm, root, n - 1),
-       ctrt_comm_reduce_scatter(NULL, rank->comm, part, all, CTRT_COMM_SUM));
-    if (n > 1)
-        OK(ctrt_comm_send(&sent, rank->comm, x, next), ctrt_comm_recv(NULL, rank->comm, from, before),
-           ctrt_work_wait(sent));
-    OK(ctrt_work_wait(work), ctrt_add_(late, x), ctrt_capture_end(&graph, rank->device));
+    CHECK_OK(ctrt_capture_begin(rank->device));
+    CHECK_OK(ctrt_mul_scalar(&y, x, ctrt_float(2)));
+    CHECK_OK(ctrt_copy_(sum, y));
+    CHECK_OK(ctrt_copy_(late, x));
+    CHECK_OK(ctrt_comm_all_reduce(NULL, rank->comm, sum, CTRT_COMM_SUM));
+    CHECK_OK(ctrt_comm_all_reduce(&work, rank->comm, late, CTRT_COMM_MAX));
+    CHECK_OK(ctrt_add(&z, sum, y));
+    CHECK_OK(ctrt_comm_all_gather(NULL, rank->comm, all, x));
+    CHECK_OK(ctrt_copy_(root, x));
+    CHECK_OK(ctrt_comm_broadcast(NULL, rank->comm, root, n - 1));
+    CHECK_OK(ctrt_comm_reduce_scatter(NULL, rank->comm, part, all, CTRT_COMM_SUM));
+    if (n > 1) {
+        CHECK_OK(ctrt_comm_send(&sent, rank->comm, x, next));
+        CHECK_OK(ctrt_comm_recv(NULL, rank->comm, from, before));
+        CHECK_OK(ctrt_work_wait(sent));
+    }
+    CHECK_OK(ctrt_work_wait(work));
+    CHECK_OK(ctrt_add_(late, x));
+    CHECK_OK(ctrt_capture_end(&graph, rank->device));
     filled(sum, 0, "a tensor before the first replay");
-    FAILS(STATE, (ctrt_work_wait(work), "recorded in a capture"),
-          (ctrt_work_query(work, &(bool){ false }), "recorded in a capture"));
+    CHECK_FAILS(ctrt_work_wait(work), CTRT_ERR_STATE, "recorded in a capture");
+    CHECK_FAILS(ctrt_work_query(work, &(bool){ false }), CTRT_ERR_STATE, "recorded in a capture");
     ctrt_work_release(&work);
     ctrt_work_release(&sent);
     for (int i = 1; i <= REPLAYS; i++) {
-        OK(ctrt_fill_(x, ctrt_float(i * 10 + r)), ctrt_capture_replay(graph));
+        CHECK_OK(ctrt_fill_(x, ctrt_float(i * 10 + r)));
+        CHECK_OK(ctrt_capture_replay(graph));
         filled(sum, 2 * (i * 10 * n + ranks), "all_reduce");
         filled(z, 2 * (i * 10 * n + ranks) + 2 * (i * 10 + r), "work after the all_reduce");
         filled(late, i * 10 + n - 1 + i * 10 + r, "all_reduce with a work handle");
@@ -67,9 +77,16 @@ static void collectives(struct rank *rank)
         if (n > 1)
             filled(from, i * 10 + before, "recv");
     }
-    RELEASE(y, z);
+    ctrt_tensor_release(&y);
+    ctrt_tensor_release(&z);
     ctrt_graph_release(&graph);
-    RELEASE(x, sum, late, all, root, part, from);
+    ctrt_tensor_release(&x);
+    ctrt_tensor_release(&sum);
+    ctrt_tensor_release(&late);
+    ctrt_tensor_release(&all);
+    ctrt_tensor_release(&root);
+    ctrt_tensor_release(&part);
+    ctrt_tensor_release(&from);
     CHECK_EQ(ctrt_memory_allocated(rank->device), start);
 }
 
@@ -79,16 +96,20 @@ static void unwaited(struct rank *rank)
     CTRT_AUTO(tensor) x = full(rank, 0, N), y = NULL, other = NULL;
     CTRT_AUTO(graph) graph = NULL;
     CTRT_AUTO(work) work = NULL;
-    OK(ctrt_capture_begin(rank->device), ctrt_add(&y, x, x),
-       ctrt_comm_all_reduce(&work, rank->comm, y, CTRT_COMM_SUM));
+    CHECK_OK(ctrt_capture_begin(rank->device));
+    CHECK_OK(ctrt_add(&y, x, x));
+    CHECK_OK(ctrt_comm_all_reduce(&work, rank->comm, y, CTRT_COMM_SUM));
     ctrt_work_release(&work);
     CTRT_AUTO(tensor) result = ctrt_tensor_retain(y);
     ctrt_tensor_release(&y);
-    for (int i = 0; i < 4; i++)
-        OK(ctrt_mul(&other, x, x), ctrt_add_(other, x));
+    for (int i = 0; i < 4; i++) {
+        CHECK_OK(ctrt_mul(&other, x, x));
+        CHECK_OK(ctrt_add_(other, x));
+    }
     CHECK_OK(ctrt_capture_end(&graph, rank->device));
     for (int i = 1; i <= REPLAYS; i++) {
-        OK(ctrt_fill_(x, ctrt_float(i)), ctrt_capture_replay(graph));
+        CHECK_OK(ctrt_fill_(x, ctrt_float(i)));
+        CHECK_OK(ctrt_capture_replay(graph));
         filled(result, 2 * i * rank->size, "a collective without a wait");
         filled(other, i * i + i, "work at the same time");
     }
@@ -101,17 +122,31 @@ static void streams(struct rank *rank)
     CTRT_AUTO(tensor) x = full(rank, 0, N), y = NULL, z = NULL, w = NULL;
     CTRT_AUTO(event) begin = NULL, middle = NULL;
     CTRT_AUTO(graph) graph = NULL;
-    OK(ctrt_stream_default(&first, rank->device), ctrt_event_new(&begin, rank->device, false),
-       ctrt_event_new(&middle, rank->device, false), ctrt_capture_begin(rank->device), ctrt_add(&y, x, x),
-       ctrt_event_record(begin, first), ctrt_stream_wait_event(side, begin));
-    OK(ctrt_stream_push(side), ctrt_mul(&z, y, y), ctrt_event_record(middle, side),
-       ctrt_comm_all_reduce(NULL, rank->comm, z, CTRT_COMM_SUM), ctrt_add_(z, y), ctrt_stream_pop());
-    OK(ctrt_stream_wait_event(first, middle), ctrt_stream_wait(first, side), ctrt_add(&w, z, z),
-       ctrt_stream_wait_event(later, middle), ctrt_stream_push(later), ctrt_mul_scalar_(y, ctrt_float(3)),
-       ctrt_comm_all_reduce(NULL, rank->comm, y, CTRT_COMM_SUM), ctrt_stream_pop(),
-       ctrt_capture_end(&graph, rank->device));
+    CHECK_OK(ctrt_stream_default(&first, rank->device));
+    CHECK_OK(ctrt_event_new(&begin, rank->device, false));
+    CHECK_OK(ctrt_event_new(&middle, rank->device, false));
+    CHECK_OK(ctrt_capture_begin(rank->device));
+    CHECK_OK(ctrt_add(&y, x, x));
+    CHECK_OK(ctrt_event_record(begin, first));
+    CHECK_OK(ctrt_stream_wait_event(side, begin));
+    CHECK_OK(ctrt_stream_push(side));
+    CHECK_OK(ctrt_mul(&z, y, y));
+    CHECK_OK(ctrt_event_record(middle, side));
+    CHECK_OK(ctrt_comm_all_reduce(NULL, rank->comm, z, CTRT_COMM_SUM));
+    CHECK_OK(ctrt_add_(z, y));
+    CHECK_OK(ctrt_stream_pop());
+    CHECK_OK(ctrt_stream_wait_event(first, middle));
+    CHECK_OK(ctrt_stream_wait(first, side));
+    CHECK_OK(ctrt_add(&w, z, z));
+    CHECK_OK(ctrt_stream_wait_event(later, middle));
+    CHECK_OK(ctrt_stream_push(later));
+    CHECK_OK(ctrt_mul_scalar_(y, ctrt_float(3)));
+    CHECK_OK(ctrt_comm_all_reduce(NULL, rank->comm, y, CTRT_COMM_SUM));
+    CHECK_OK(ctrt_stream_pop());
+    CHECK_OK(ctrt_capture_end(&graph, rank->device));
     for (int i = 1; i <= REPLAYS; i++) {
-        OK(ctrt_fill_(x, ctrt_float(i)), ctrt_capture_replay(graph));
+        CHECK_OK(ctrt_fill_(x, ctrt_float(i)));
+        CHECK_OK(ctrt_capture_replay(graph));
         filled(w, 2 * (4 * i * i * rank->size + 2 * i), "two streams");
         filled(y, 6 * i * rank->size, "a stream that joins by an event from before a collective");
     }
@@ -143,12 +178,15 @@ static void host_calls(struct rank *rank)
     CTRT_AUTO(tensor) x = full(rank, 0, N), y = full(rank, 0, N);
     CTRT_AUTO(graph) graph = NULL;
     struct calls calls = { .x = x, .fail_at = 3 };
-    FAILS(STATE, (ctrt_capture_call(rank->device, count_call, &calls, count_destroyed), "is not being captured"));
-    FAILS(INVALID_ARGUMENT, (ctrt_capture_call(rank->device, NULL, &calls, count_destroyed), "function"));
+    CHECK_FAILS(ctrt_capture_call(rank->device, count_call, &calls, count_destroyed), CTRT_ERR_STATE,
+                "is not being captured");
+    CHECK_FAILS(ctrt_capture_call(rank->device, NULL, &calls, count_destroyed), CTRT_ERR_INVALID_ARGUMENT, "function");
     CHECK_EQ(calls.destroyed, 2);
-    OK(ctrt_capture_begin(rank->device), ctrt_fill_(x, ctrt_float(-1)),
-       ctrt_capture_call(rank->device, count_call, &calls, count_destroyed), ctrt_add_(y, x),
-       ctrt_capture_end(&graph, rank->device));
+    CHECK_OK(ctrt_capture_begin(rank->device));
+    CHECK_OK(ctrt_fill_(x, ctrt_float(-1)));
+    CHECK_OK(ctrt_capture_call(rank->device, count_call, &calls, count_destroyed));
+    CHECK_OK(ctrt_add_(y, x));
+    CHECK_OK(ctrt_capture_end(&graph, rank->device));
     CHECK_EQ(calls.count, 0);
     for (int i = 1; i <= 2; i++) {
         CHECK_OK(ctrt_capture_replay(graph));
@@ -162,10 +200,12 @@ static void host_calls(struct rank *rank)
     CHECK_EQ(calls.destroyed, 2);
     ctrt_graph_release(&graph);
     CHECK_EQ(calls.destroyed, 3);
-    OK(ctrt_capture_begin(rank->device), ctrt_capture_call(rank->device, count_call, &calls, count_destroyed));
+    CHECK_OK(ctrt_capture_begin(rank->device));
+    CHECK_OK(ctrt_capture_call(rank->device, count_call, &calls, count_destroyed));
     CHECK_FAILS(ctrt_comm_barrier(rank->comm), CTRT_ERR_STATE, "");
     CHECK_FAILS(ctrt_capture_end(&graph, rank->device), CTRT_ERR_STATE, "a barrier");
-    EQUALS((calls.destroyed, 4), (calls.count, 4));
+    CHECK_EQ(calls.destroyed, 4);
+    CHECK_EQ(calls.count, 4);
 }
 
 /* ---- errors ---- */
@@ -176,11 +216,13 @@ static void refused(struct rank *rank)
     CTRT_AUTO(graph) graph = NULL;
     CTRT_AUTO(work) work = NULL;
     CHECK_OK(ctrt_capture_begin(rank->device));
-    FAILS(STATE, (ctrt_comm_barrier(rank->comm), "call it after the replay"),
-          (ctrt_comm_empty(&shared, rank->comm, CTRT_SHAPE(4), CTRT_F32), "allocate it before the capture"));
+    CHECK_FAILS(ctrt_comm_barrier(rank->comm), CTRT_ERR_STATE, "call it after the replay");
+    CHECK_FAILS(ctrt_comm_empty(&shared, rank->comm, CTRT_SHAPE(4), CTRT_F32), CTRT_ERR_STATE,
+                "allocate it before the capture");
     CHECK_FAILS(ctrt_capture_end(&graph, rank->device), CTRT_ERR_STATE, "a barrier");
-    OK(ctrt_comm_all_reduce(&work, rank->comm, x, CTRT_COMM_SUM), ctrt_comm_barrier(rank->comm),
-       ctrt_capture_begin(rank->device));
+    CHECK_OK(ctrt_comm_all_reduce(&work, rank->comm, x, CTRT_COMM_SUM));
+    CHECK_OK(ctrt_comm_barrier(rank->comm));
+    CHECK_OK(ctrt_capture_begin(rank->device));
     CHECK_FAILS(ctrt_work_wait(work), CTRT_ERR_STATE, "is not captured");
     CHECK_OK(ctrt_capture_end(&graph, rank->device));
     CHECK_OK(ctrt_work_wait(work));
@@ -193,21 +235,28 @@ static void ends(struct rank *rank)
     ctrt_tensor *x = full(rank, 1, N), *y = NULL;
     CTRT_AUTO(graph) graph = NULL;
     ctrt_comm *comm = ctrt_comm_retain(rank->comm);
-    OK(ctrt_capture_begin(rank->device), ctrt_add(&y, x, x), ctrt_comm_all_reduce(NULL, rank->comm, x, CTRT_COMM_SUM),
-       ctrt_capture_end(&graph, rank->device));
-    RELEASE(x, y);
+    CHECK_OK(ctrt_capture_begin(rank->device));
+    CHECK_OK(ctrt_add(&y, x, x));
+    CHECK_OK(ctrt_comm_all_reduce(NULL, rank->comm, x, CTRT_COMM_SUM));
+    CHECK_OK(ctrt_capture_end(&graph, rank->device));
+    ctrt_tensor_release(&x);
+    ctrt_tensor_release(&y);
     ctrt_comm_release(&rank->comm);
     ctrt_comm_release(&comm);
-    for (int i = 0; i < REPLAYS; i++)
-        OK(ctrt_capture_replay(graph), ctrt_device_synchronize(rank->device));
+    for (int i = 0; i < REPLAYS; i++) {
+        CHECK_OK(ctrt_capture_replay(graph));
+        CHECK_OK(ctrt_device_synchronize(rank->device));
+    }
 }
 
 static void aborted(struct rank *rank)
 {
     CTRT_AUTO(tensor) x = full(rank, 1, N);
     CTRT_AUTO(graph) graph = NULL;
-    OK(ctrt_capture_begin(rank->device), ctrt_comm_all_reduce(NULL, rank->comm, x, CTRT_COMM_SUM),
-       ctrt_capture_end(&graph, rank->device), ctrt_capture_replay(graph));
+    CHECK_OK(ctrt_capture_begin(rank->device));
+    CHECK_OK(ctrt_comm_all_reduce(NULL, rank->comm, x, CTRT_COMM_SUM));
+    CHECK_OK(ctrt_capture_end(&graph, rank->device));
+    CHECK_OK(ctrt_capture_replay(graph));
     if (rank->number == 0)
         ctrt_comm_abort(rank->comm, "enough");
     CHECK_FAILS(ctrt_capture_replay(graph), CTRT_ERR_COMM, "enough");
@@ -219,8 +268,9 @@ static void mismatch(struct rank *rank)
 {
     CTRT_AUTO(tensor) x = full(rank, 1, rank->number == 0 ? N : N - 1);
     CTRT_AUTO(graph) graph = NULL;
-    OK(ctrt_capture_begin(rank->device), ctrt_comm_all_reduce(NULL, rank->comm, x, CTRT_COMM_SUM),
-       ctrt_capture_end(&graph, rank->device));
+    CHECK_OK(ctrt_capture_begin(rank->device));
+    CHECK_OK(ctrt_comm_all_reduce(NULL, rank->comm, x, CTRT_COMM_SUM));
+    CHECK_OK(ctrt_capture_end(&graph, rank->device));
     CHECK_FAILS(ctrt_capture_replay(graph), CTRT_ERR_STATE, "comm_all_reduce");
 }
 
@@ -229,8 +279,10 @@ static void dies(struct rank *rank)
 {
     CTRT_AUTO(tensor) x = full(rank, 1, N);
     CTRT_AUTO(graph) graph = NULL;
-    OK(ctrt_capture_begin(rank->device), ctrt_comm_all_reduce(NULL, rank->comm, x, CTRT_COMM_SUM),
-       ctrt_capture_end(&graph, rank->device), ctrt_capture_replay(graph));
+    CHECK_OK(ctrt_capture_begin(rank->device));
+    CHECK_OK(ctrt_comm_all_reduce(NULL, rank->comm, x, CTRT_COMM_SUM));
+    CHECK_OK(ctrt_capture_end(&graph, rank->device));
+    CHECK_OK(ctrt_capture_replay(graph));
     lose_last_rank(rank);
     CHECK_FAILS(ctrt_capture_replay(graph), CTRT_ERR_COMM, "");
     CHECK_HAS(ctrt_error_message(), "capture_replay: comm_all_reduce");

@@ -130,7 +130,8 @@ static void test_publishing(void)
     int64_t seen = 0;
     for (const struct thread_counters *each = counters.threads; each != NULL; each = each->next)
         seen += counter_load(&each->seen[COUNTER_SMALL][COUNTER_COUNT]);
-    EQUALS((counter_load(&counters.published[COUNTER_SMALL][COUNTER_COUNT]), 2), (seen, 2));
+    CHECK_EQ(counter_load(&counters.published[COUNTER_SMALL][COUNTER_COUNT]), 2);
+    CHECK_EQ(seen, 2);
     counters_update_peaks(&counters, counters_here(&counters));
     CHECK_EQ(peak_of(PEAK_OF(CTRT_POOL_ALL, COUNTER_COUNT)), 3);
     counters_free(&counters, 64, 64);
@@ -149,7 +150,8 @@ static void test_folding(void)
     stop = alloc_meanwhile;
     CHECK_EQ(peak_of(bytes), 1000);
     CHECK_TRUE(other_does(FREE));
-    EQUALS((peak_of(bytes), 1000), (peak_of(bytes), 0));
+    CHECK_EQ(peak_of(bytes), 1000);
+    CHECK_EQ(peak_of(bytes), 0);
     end_test();
 }
 

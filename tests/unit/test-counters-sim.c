@@ -22,9 +22,10 @@ SIM_TEST(peaks, RESET, "CTRT_MEMORY=caching", "CTRT_SIM=devices=1,memory=64m")
     int raised = 0;
     CHECK_OK(ctrt_empty(&kept, CTRT_SHAPE(100), CTRT_F32, device));
     for (int round = 0; round < 2; round++) {           /* the peaks rise again after a reset */
-        OK(ctrt_empty(&small, CTRT_SHAPE(1000), CTRT_F32, device),
-           ctrt_empty(&large, CTRT_SHAPE(10 << 20), CTRT_F32, device));
-        RELEASE(small, large);
+        CHECK_OK(ctrt_empty(&small, CTRT_SHAPE(1000), CTRT_F32, device));
+        CHECK_OK(ctrt_empty(&large, CTRT_SHAPE(10 << 20), CTRT_F32, device));
+        ctrt_tensor_release(&small);
+        ctrt_tensor_release(&large);
         CHECK_OK(ctrt_memory_empty_cache(device));
         CHECK_TRUE(stat_of(device, "reserved_bytes.large_pool.peak") >= (int64_t)(40 * MIB));
         ctrt_memory_reset_peak(device);
@@ -50,17 +51,20 @@ SIM_TEST(ops, "without a setting, owners and reports name the op that requested 
     ctrt_memory_owner *owners = NULL;
     size_t count = 0;
     uint64_t sum = 0, of_exp = 0;
-    OK(ctrt_zeros(&row, CTRT_SHAPE(1, 1 << 13), CTRT_F32, device),
-       ctrt_zeros(&column, CTRT_SHAPE(1 << 12, 1), CTRT_F32, device), ctrt_exp(&made, row),
-       ctrt_memory_owners(&owners, &count, device));
+    CHECK_OK(ctrt_zeros(&row, CTRT_SHAPE(1, 1 << 13), CTRT_F32, device));
+    CHECK_OK(ctrt_zeros(&column, CTRT_SHAPE(1 << 12, 1), CTRT_F32, device));
+    CHECK_OK(ctrt_exp(&made, row));
+    CHECK_OK(ctrt_memory_owners(&owners, &count, device));
     for (size_t i = 0; i < count; i++) {
         sum += owners[i].bytes;
         of_exp += strcmp(owners[i].op, "exp") == 0 ? owners[i].bytes : 0;
     }
     free(owners);
-    EQUALS((sum, ctrt_memory_allocated(device)), (of_exp, 32 * KIB));
+    CHECK_EQ(sum, ctrt_memory_allocated(device));
+    CHECK_EQ(of_exp, 32 * KIB);
     CHECK_FAILS(ctrt_add(&y, row, column), CTRT_ERR_OUT_OF_MEMORY, "add");
-    HAS(last_oom_of(device), "\"op\": \"add\",\n  \"advice\"", "\"op\": \"exp\"");
+    CHECK_HAS(last_oom_of(device), "\"op\": \"add\",\n  \"advice\"");
+    CHECK_HAS(last_oom_of(device), "\"op\": \"exp\"");
     CHECK_FAILS(ctrt_matmul(&y, column, row), CTRT_ERR_OUT_OF_MEMORY, "matmul");
     CHECK_HAS(last_oom_of(device), "\"op\": \"matmul\",\n  \"advice\"");
     empty_fails(1 << 25, device, "");
@@ -104,7 +108,8 @@ TEST(advice, "the advice in an out-of-memory message fits the policy")
                 empty_fails(3 << 20, device, c->gaps);
                 /* 12 MiB in a segment of 56, and 8 MiB of the device are in no segment. */
                 tensors_release(parts, 15);
-                OK(ctrt_memory_empty_cache(device), ctrt_empty(&one, CTRT_SHAPE(14 << 20), CTRT_F32, device));
+                CHECK_OK(ctrt_memory_empty_cache(device));
+                CHECK_OK(ctrt_empty(&one, CTRT_SHAPE(14 << 20), CTRT_F32, device));
                 ctrt_tensor_release(&one);
                 CHECK_OK(ctrt_empty(&one, CTRT_SHAPE(3 << 20), CTRT_F32, device));
                 empty_fails(12 << 20, device, c->gaps);
@@ -121,8 +126,9 @@ SIM_TEST(snapshot, "the snapshot of the caching policy lists its segments, and i
          "CTRT_SIM=devices=1,memory=64m", "CTRT_MEMORY_HISTORY=all")
 {
     CTRT_AUTO(tensor) a = NULL, b = NULL, c = NULL;
-    OK(ctrt_empty(&a, CTRT_SHAPE(3 << 18), CTRT_F32, device), ctrt_empty(&b, CTRT_SHAPE(4 << 18), CTRT_F32, device),
-       ctrt_empty(&c, CTRT_SHAPE(1024), CTRT_F32, device));
+    CHECK_OK(ctrt_empty(&a, CTRT_SHAPE(3 << 18), CTRT_F32, device));
+    CHECK_OK(ctrt_empty(&b, CTRT_SHAPE(4 << 18), CTRT_F32, device));
+    CHECK_OK(ctrt_empty(&c, CTRT_SHAPE(1024), CTRT_F32, device));
     ctrt_tensor_release(&a);
     const char *text = snapshot_of(device);
     unsigned long long segments = 0, active = 0, size;
@@ -132,8 +138,10 @@ SIM_TEST(snapshot, "the snapshot of the caching policy lists its segments, and i
     for (const char *at = text; (at = strstr(at, "\"size\": ")) != NULL; at++)
         if (sscanf(at, "\"size\": %llu, \"requested_size\": %*u, \"state\": \"%31[a-z_]", &size, state) == 2
             && strcmp(state, "active_allocated") == 0) active += size;
-    EQUALS((segments, ctrt_memory_reserved(device)), (active, ctrt_memory_allocated(device)));
-    HAS(text, "\"state\": \"inactive\"", "\"segment_type\": \"small\"");
+    CHECK_EQ(segments, ctrt_memory_reserved(device));
+    CHECK_EQ(active, ctrt_memory_allocated(device));
+    CHECK_HAS(text, "\"state\": \"inactive\"");
+    CHECK_HAS(text, "\"segment_type\": \"small\"");
 }
 
 /* ---- workspaces of kernels that can run with less memory ---- */
@@ -199,7 +207,8 @@ TEST(workspaces, NULL)
                 ctrt_memory_set_oom_callback(note_oom, NULL);
                 if (c->refused == 0) {
                     CHECK_OK(ctrt_exp(&y, x));
-                    EQUALS((used, c->used * MIB), (total(y), 16));
+                    CHECK_EQ(used, c->used * MIB);
+                    CHECK_EQ(total(y), 16);
                 } else {
                     CHECK_FAILS(ctrt_exp(&y, x), CTRT_ERR_OUT_OF_MEMORY, "workspace");
                     CHECK_EQ(oom_noted.bytes, c->refused * MIB);

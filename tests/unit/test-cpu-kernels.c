@@ -23,7 +23,8 @@ static ctrt_tensor *random_of(ctrt_ints shape, ctrt_dtype dtype, double lo, doub
     if (dtype >= CTRT_I8) {
         CHECK_OK(ctrt_randint(&x, (int64_t)lo, (int64_t)hi, shape, dtype, cpu));
     } else {
-        OK(ctrt_empty(&x, shape, dtype, cpu), ctrt_uniform_(x, lo, hi));
+        CHECK_OK(ctrt_empty(&x, shape, dtype, cpu));
+        CHECK_OK(ctrt_uniform_(x, lo, hi));
     }
     return x;
 }
@@ -46,11 +47,16 @@ static void test_one_thread(void)
             cpu_device();
             CTRT_AUTO(tensor) x = random_of(CTRT_SHAPE(4, 16, 20, 20), CTRT_F32, -1, 1), y = NULL;
             CTRT_AUTO(tensor) w = random_of(CTRT_SHAPE(32, 16, 3, 3), CTRT_F32, -1, 1);
-            if (run & 1)
-                OK(ctrt_contiguous(&x, x, CTRT_CHANNELS_LAST), ctrt_contiguous(&w, w, CTRT_CHANNELS_LAST));
-            OK(ctrt_tensor_require_grad(x, true), ctrt_tensor_require_grad(w, true),
-               ctrt_conv2d(&y, x, w, NULL, &CTRT_WITH(ctrt_conv2d_options, .padding = { 1, 1 })),
-               ctrt_square(&y, y), ctrt_sum(&y, y, CTRT_ALL_DIMS), ctrt_backward(y));
+            if (run & 1) {
+                CHECK_OK(ctrt_contiguous(&x, x, CTRT_CHANNELS_LAST));
+                CHECK_OK(ctrt_contiguous(&w, w, CTRT_CHANNELS_LAST));
+            }
+            CHECK_OK(ctrt_tensor_require_grad(x, true));
+            CHECK_OK(ctrt_tensor_require_grad(w, true));
+            CHECK_OK(ctrt_conv2d(&y, x, w, NULL, &CTRT_WITH(ctrt_conv2d_options, .padding = { 1, 1 })));
+            CHECK_OK(ctrt_square(&y, y));
+            CHECK_OK(ctrt_sum(&y, y, CTRT_ALL_DIMS));
+            CHECK_OK(ctrt_backward(y));
             CHECK_EQ(folder_files("/proc/self/task"), 2 + 1);
         }
 }
@@ -99,14 +105,16 @@ static void compute_results(void)
     CHECK_OK(ctrt_matmul(&y, left, right));
     add_result(y);
     CTRT_AUTO(tensor) two = random_of(CTRT_SHAPE(2, 50, 60), CTRT_F32, -1, 1), turned = NULL;
-    OK(ctrt_transpose(&turned, two, 1, 2), ctrt_matmul(&y, two, turned));       /* fewer matrices than threads */
+    CHECK_OK(ctrt_transpose(&turned, two, 1, 2));
+    CHECK_OK(ctrt_matmul(&y, two, turned));       /* fewer matrices than threads */
     add_result(y);
     for (size_t s = 0; s < COUNT(shapes); s++)
         for (ctrt_dtype dtype = CTRT_F32; dtype <= CTRT_F64; dtype++) {
             CTRT_AUTO(tensor) in = random_of(CTRT_SHAPE(shapes[s][0], shapes[s][1]), dtype, -1, 1);
             const ctrt_ints dims[] = { CTRT_SHAPE(0), CTRT_SHAPE(1), CTRT_ALL_DIMS };
             for (size_t d = 0; d < COUNT(dims); d++) {
-                OK(ctrt_sum(&y, in, dims[d]), ctrt_argmax(&x, in, dims[d], false));
+                CHECK_OK(ctrt_sum(&y, in, dims[d]));
+                CHECK_OK(ctrt_argmax(&x, in, dims[d], false));
                 add_result(y);
                 add_result(x);
             }
@@ -159,9 +167,11 @@ static ctrt_tensor *of_rows(const struct large_case *c, ctrt_tensor *row, int64_
 {
     CTRT_AUTO(tensor) x = NULL, mean = NULL, rstd = NULL, inner = NULL;
     ctrt_tensor *y = full_of(CTRT_SHAPE(rows + 2 * MARGIN, N), c->dtype, 7);
-    OK(ctrt_expand(&x, row, CTRT_SHAPE(rows, N)), ctrt_contiguous(&x, x, CTRT_CONTIGUOUS_FORMAT),
-       ctrt_empty(&mean, CTRT_SHAPE(rows), CTRT_F32, cpu), ctrt_empty(&rstd, CTRT_SHAPE(rows), CTRT_F32, cpu),
-       ctrt_narrow(&inner, y, 0, MARGIN, rows));
+    CHECK_OK(ctrt_expand(&x, row, CTRT_SHAPE(rows, N)));
+    CHECK_OK(ctrt_contiguous(&x, x, CTRT_CONTIGUOUS_FORMAT));
+    CHECK_OK(ctrt_empty(&mean, CTRT_SHAPE(rows), CTRT_F32, cpu));
+    CHECK_OK(ctrt_empty(&rstd, CTRT_SHAPE(rows), CTRT_F32, cpu));
+    CHECK_OK(ctrt_narrow(&inner, y, 0, MARGIN, rows));
     ctrt_view from = x->view, to = inner->view;
     if (c->ndim == 3) {                     /* [rows, N, 1] */
         from.ndim = to.ndim = 3;
@@ -191,8 +201,10 @@ static void large_results(void)
               c->name, ctrt_dtype_name(c->dtype), wrong, margins);
     }
     CTRT_AUTO(tensor) x = NULL, y = NULL;
-    OK(ctrt_arange(&x, ctrt_int(0), ctrt_int(3001 * 3100), ctrt_int(1), CTRT_F32, cpu),
-       ctrt_reshape(&x, x, CTRT_SHAPE(3100, 3001)), ctrt_t(&y, x), ctrt_contiguous(&y, y, CTRT_CONTIGUOUS_FORMAT));
+    CHECK_OK(ctrt_arange(&x, ctrt_int(0), ctrt_int(3001 * 3100), ctrt_int(1), CTRT_F32, cpu));
+    CHECK_OK(ctrt_reshape(&x, x, CTRT_SHAPE(3100, 3001)));
+    CHECK_OK(ctrt_t(&y, x));
+    CHECK_OK(ctrt_contiguous(&y, y, CTRT_CONTIGUOUS_FORMAT));
     const float *values = ctrt_tensor_data(y);
     int wrong = 0;
     for (int i = 0; i < 3001 * 3100; i++)
@@ -220,7 +232,9 @@ TEST(accuracy, "long sums and means are correctly rounded, unlike with f32 accum
     double want = 0, got = 0;
     for (int i = 0; i < (1 << 24) + 5; i++)
         want += values[i];
-    OK(ctrt_sum(&y, x, CTRT_ALL_DIMS), ctrt_item(&got, y), ctrt_empty(&x, CTRT_SHAPE(COLUMN, ROW), CTRT_F32, cpu));
+    CHECK_OK(ctrt_sum(&y, x, CTRT_ALL_DIMS));
+    CHECK_OK(ctrt_item(&got, y));
+    CHECK_OK(ctrt_empty(&x, CTRT_SHAPE(COLUMN, ROW), CTRT_F32, cpu));
     CHECK_EQ(got, (float)want);
     float *grid = ctrt_tensor_data(x);
     for (int i = 0; i < COLUMN * ROW; i++)
@@ -274,14 +288,16 @@ TEST(errors, "kernels report integer divisions by zero, the largest of no elemen
     CTRT_AUTO(tensor) a = full_of(CTRT_SHAPE(3, 1), CTRT_I32, 5), b = full_of(CTRT_SHAPE(3, 1), CTRT_I32, 0);
     CTRT_AUTO(tensor) none = full_of(CTRT_SHAPE(3, 0), CTRT_F32, 0), out = full_of(CTRT_SHAPE(3, 1), CTRT_F32, 0);
     CTRT_AUTO(tensor) at = full_of(CTRT_SHAPE(3, 1), CTRT_I64, 0), x = full_of(CTRT_SHAPE(1 << 20), CTRT_F32, 1);
-    FAILS(INVALID_ARGUMENT, (KERNEL(fmod, CTRT_I32, (&a->view), (&a->view, &b->view), NULL), "fmod"),
-          (KERNEL(remainder, CTRT_I32, (&a->view), (&a->view, &b->view), NULL), "remainder"),
-          (KERNEL(floor_divide, CTRT_I32, (&a->view), (&a->view, &b->view), NULL), "floor_divide"),
-          (KERNEL(randint, CTRT_I32, (&a->view), (NULL), &empty_range), ""));
-    FAILS(SHAPE, (KERNEL(amax, CTRT_F32, (&out->view), (&none->view), &columns), "amax"),
-          (KERNEL(amin, CTRT_F32, (&out->view), (&none->view), &columns), "amin"),
-          (KERNEL(argmax, CTRT_F32, (&at->view), (&none->view), &columns), "argmax"),
-          (KERNEL(argmin, CTRT_F32, (&at->view), (&none->view), &columns), "argmin"));
+    CHECK_FAILS(KERNEL(fmod, CTRT_I32, (&a->view), (&a->view, &b->view), NULL), CTRT_ERR_INVALID_ARGUMENT, "fmod");
+    CHECK_FAILS(KERNEL(remainder, CTRT_I32, (&a->view), (&a->view, &b->view), NULL), CTRT_ERR_INVALID_ARGUMENT,
+                "remainder");
+    CHECK_FAILS(KERNEL(floor_divide, CTRT_I32, (&a->view), (&a->view, &b->view), NULL), CTRT_ERR_INVALID_ARGUMENT,
+                "floor_divide");
+    CHECK_FAILS(KERNEL(randint, CTRT_I32, (&a->view), (NULL), &empty_range), CTRT_ERR_INVALID_ARGUMENT, "");
+    CHECK_FAILS(KERNEL(amax, CTRT_F32, (&out->view), (&none->view), &columns), CTRT_ERR_SHAPE, "amax");
+    CHECK_FAILS(KERNEL(amin, CTRT_F32, (&out->view), (&none->view), &columns), CTRT_ERR_SHAPE, "amin");
+    CHECK_FAILS(KERNEL(argmax, CTRT_F32, (&at->view), (&none->view), &columns), CTRT_ERR_SHAPE, "argmax");
+    CHECK_FAILS(KERNEL(argmin, CTRT_F32, (&at->view), (&none->view), &columns), CTRT_ERR_SHAPE, "argmin");
 
 #ifndef __SANITIZE_ADDRESS__            /* which ends the process instead of returning NULL */
     group("a reduction without memory for partial results is an error");
@@ -295,8 +311,8 @@ TEST(errors, "kernels report integer divisions by zero, the largest of no elemen
     group("the backend has no second device");
     void *device = NULL;
     ctrt_device_info info = { .size = sizeof info };
-    EQUALS((cpu->backend->device->open(&device, 1), CTRT_ERR_NO_DEVICE),
-           (cpu->backend->device->describe(-1, &info), CTRT_ERR_NO_DEVICE));
+    CHECK_EQ(cpu->backend->device->open(&device, 1), CTRT_ERR_NO_DEVICE);
+    CHECK_EQ(cpu->backend->device->describe(-1, &info), CTRT_ERR_NO_DEVICE);
 }
 
 TEST(limits, "clamp converts floating limits to the integer type; a NaN is no limit")
@@ -317,7 +333,8 @@ TEST(limits, "clamp converts floating limits to the integer type; a NaN is no li
 static void check_floats(const char *what, ctrt_tensor *got, ctrt_tensor *want)
 {
     static float a[65536], b[65536];
-    OK(ctrt_to_host(a, sizeof a, got, CTRT_F32), ctrt_to_host(b, sizeof b, want, CTRT_F32));
+    CHECK_OK(ctrt_to_host(a, sizeof a, got, CTRT_F32));
+    CHECK_OK(ctrt_to_host(b, sizeof b, want, CTRT_F32));
     for (int i = 0; i < 65536; i++)
         if (a[i] != b[i] && !(a[i] != a[i] && b[i] != b[i])) {
             CHECK(false, "%s of 0x%04x: %g, expected %g", what, (unsigned)i, (double)a[i], (double)b[i]);
@@ -334,11 +351,13 @@ TEST(relu, "relu and its gradient of all f16 and bf16 numbers are those in f32")
     EACH(dtype, dtypes) {
         CTRT_AUTO(tensor) half = NULL, wide = NULL, got = NULL, want = NULL, dy = full_of(CTRT_SHAPE(65536), *dtype, 3),
                           wide_dy = full_of(CTRT_SHAPE(65536), CTRT_F32, 3);
-        OK(ctrt_from_data(&half, bits, 65536, CTRT_SHAPE(65536), *dtype, cpu), ctrt_to_dtype(&wide, half, CTRT_F32),
-           ctrt_relu(&got, half), ctrt_relu(&want, wide));
+        CHECK_OK(ctrt_from_data(&half, bits, 65536, CTRT_SHAPE(65536), *dtype, cpu));
+        CHECK_OK(ctrt_to_dtype(&wide, half, CTRT_F32));
+        CHECK_OK(ctrt_relu(&got, half));
+        CHECK_OK(ctrt_relu(&want, wide));
         check_floats("relu", got, want);
-        OK(KERNEL(relu_backward, *dtype, (&got->view), (&dy->view, &half->view), NULL),
-           KERNEL(relu_backward, CTRT_F32, (&want->view), (&wide_dy->view, &wide->view), NULL));
+        CHECK_OK(KERNEL(relu_backward, *dtype, (&got->view), (&dy->view, &half->view), NULL));
+        CHECK_OK(KERNEL(relu_backward, CTRT_F32, (&want->view), (&wide_dy->view, &wide->view), NULL));
         check_floats("relu_backward", got, want);
     }
 }
@@ -359,19 +378,20 @@ TEST(batch_norm, "batch_norm of f16 and bf16 is that in f32, rounded, whether co
                               mean = random_of(channels, CTRT_F32, -1, 1), rstd = full_of(channels, CTRT_F32, 2);
             CTRT_AUTO(tensor) y = full_of(sizes, dtype, 7), wide_y = full_of(sizes, CTRT_F32, 7), wide_x = NULL,
                               wide_dy = NULL, m = full_of(channels, CTRT_F32, 7), r = full_of(channels, CTRT_F32, 7);
-            OK(ctrt_to_dtype(&wide_x, x, CTRT_F32), ctrt_to_dtype(&wide_dy, dy, CTRT_F32),
-               KERNEL(batch_norm, dtype, (&y->view, &m->view, &r->view),
-                      (&x->view, NULL, NULL, &mean->view, &rstd->view), &a),
-               KERNEL(batch_norm, CTRT_F32, (&wide_y->view, &m->view, &r->view),
-                      (&wide_x->view, NULL, NULL, &mean->view, &rstd->view), &a),
-               ctrt_to_dtype(&wide_y, wide_y, dtype));
+            CHECK_OK(ctrt_to_dtype(&wide_x, x, CTRT_F32));
+            CHECK_OK(ctrt_to_dtype(&wide_dy, dy, CTRT_F32));
+            CHECK_OK(KERNEL(batch_norm, dtype, (&y->view, &m->view, &r->view),
+                            (&x->view, NULL, NULL, &mean->view, &rstd->view), &a));
+            CHECK_OK(KERNEL(batch_norm, CTRT_F32, (&wide_y->view, &m->view, &r->view),
+                            (&wide_x->view, NULL, NULL, &mean->view, &rstd->view), &a));
+            CHECK_OK(ctrt_to_dtype(&wide_y, wide_y, dtype));
             check_floats("batch_norm", y, wide_y);
-            OK(ctrt_to_dtype(&wide_y, wide_y, CTRT_F32),
-               KERNEL(batch_norm_backward, dtype, (&y->view, NULL, NULL),
-                      (&dy->view, &x->view, NULL, &mean->view, &rstd->view), &a),
-               KERNEL(batch_norm_backward, CTRT_F32, (&wide_y->view, NULL, NULL),
-                      (&wide_dy->view, &wide_x->view, NULL, &mean->view, &rstd->view), &a),
-               ctrt_to_dtype(&wide_y, wide_y, dtype));
+            CHECK_OK(ctrt_to_dtype(&wide_y, wide_y, CTRT_F32));
+            CHECK_OK(KERNEL(batch_norm_backward, dtype, (&y->view, NULL, NULL),
+                            (&dy->view, &x->view, NULL, &mean->view, &rstd->view), &a));
+            CHECK_OK(KERNEL(batch_norm_backward, CTRT_F32, (&wide_y->view, NULL, NULL),
+                            (&wide_dy->view, &wide_x->view, NULL, &mean->view, &rstd->view), &a));
+            CHECK_OK(ctrt_to_dtype(&wide_y, wide_y, dtype));
             check_floats("batch_norm_backward", y, wide_y);
         }
 }
@@ -388,13 +408,13 @@ TEST(nothing, "kernels without elements write nothing, and zeros to the gradient
     CTRT_AUTO(tensor) x = full_of(CTRT_SHAPE(0, 1, 2, 2), CTRT_F32, 0), w = full_of(window, CTRT_F32, 7);
     CTRT_AUTO(tensor) y = full_of(CTRT_SHAPE(0, 1, 1, 1), CTRT_F32, 0), dx = full_of(window, CTRT_F32, 7);
     CTRT_AUTO(tensor) dy = full_of(CTRT_SHAPE(1, 1, 0, 1), CTRT_F32, 0);
-    OK(KERNEL(matmul, CTRT_F32, (&a->view), (&a->view, &a->view), NULL),
-       KERNEL(softmax, CTRT_F32, (&a->view), (&a->view), NULL),
-       KERNEL(add, CTRT_F32, (&a->view), (&a->view, &a->view), NULL),
-       KERNEL(sum, CTRT_F32, (&row->view), (&none->view), &last),
-       KERNEL(conv2d, CTRT_F32, (&y->view), (&x->view, &w->view, NULL), &conv),
-       KERNEL(conv2d_weight_grad, CTRT_F32, (&w->view), (&y->view, &x->view), &conv),
-       KERNEL(max_pool2d_backward, CTRT_F32, (&dx->view), (&dy->view, &at->view), &pool));
+    CHECK_OK(KERNEL(matmul, CTRT_F32, (&a->view), (&a->view, &a->view), NULL));
+    CHECK_OK(KERNEL(softmax, CTRT_F32, (&a->view), (&a->view), NULL));
+    CHECK_OK(KERNEL(add, CTRT_F32, (&a->view), (&a->view, &a->view), NULL));
+    CHECK_OK(KERNEL(sum, CTRT_F32, (&row->view), (&none->view), &last));
+    CHECK_OK(KERNEL(conv2d, CTRT_F32, (&y->view), (&x->view, &w->view, NULL), &conv));
+    CHECK_OK(KERNEL(conv2d_weight_grad, CTRT_F32, (&w->view), (&y->view, &x->view), &conv));
+    CHECK_OK(KERNEL(max_pool2d_backward, CTRT_F32, (&dx->view), (&dy->view, &at->view), &pool));
     check_values("conv2d", __LINE__, w, zeros, 4);
     check_values("max_pool2d", __LINE__, dx, zeros, 4);
 }
@@ -424,15 +444,19 @@ TEST(negative_strides, "negative strides")
                 from[i] = dtype == CTRT_BOOL ? i % 3 == 0 : i % 50;
             CTRT_AUTO(tensor) a = tensor_with(from, CTRT_SHAPE(5, 3, 111), dtype, cpu), b = NULL, between = NULL;
             CTRT_AUTO(tensor) storage = full_of(CTRT_SHAPE(5, 3, 222), dtype, 1);
-            OK(ctrt_slice(&b, storage, 2, 0, 222, 2), ctrt_slice(&between, storage, 2, 1, 222, 2));
-            if (layout == 1)                            /* transposed */
-                OK(ctrt_empty(&b, CTRT_SHAPE(5, 111, 3), dtype, cpu), ctrt_transpose(&b, b, 1, 2));
+            CHECK_OK(ctrt_slice(&b, storage, 2, 0, 222, 2));
+            CHECK_OK(ctrt_slice(&between, storage, 2, 1, 222, 2));
+            if (layout == 1)                            /* transposed */ {
+                CHECK_OK(ctrt_empty(&b, CTRT_SHAPE(5, 111, 3), dtype, cpu));
+                CHECK_OK(ctrt_transpose(&b, b, 1, 2));
+            }
             else if (layout != 2)                       /* 2: a gap after each element */
                 CHECK_OK(ctrt_empty(&b, CTRT_SHAPE(5, 3, 111), dtype, cpu));
             const ctrt_view x = reversed(a), y = layout == 3 ? reversed(b) : b->view;
             for (int sum = 0; sum < (dtype == CTRT_BOOL ? 1 : 2); sum++) {
                 CHECK_OK(sum ? KERNEL(add, dtype, (&y), (&x, &y), NULL) : KERNEL(copy, dtype, (&y), (&x), NULL));
-                OK(ctrt_to_host(got, sizeof got, b, CTRT_F64), ctrt_to_host(gaps, sizeof gaps, between, CTRT_F64));
+                CHECK_OK(ctrt_to_host(got, sizeof got, b, CTRT_F64));
+                CHECK_OK(ctrt_to_host(gaps, sizeof gaps, between, CTRT_F64));
                 for (int i = 0; i < ALL; i++)
                     wrong += got[i] != (sum + 1) * from[layout == 3 ? i : ALL - 1 - i] || gaps[i] != 1;
             }
@@ -450,7 +474,8 @@ static const char *const gemms[] = { "CTRT_CPU_GEMM=builtin", "CTRT_CPU_GEMM=one
 static ctrt_status product(int64_t m, int64_t n, int64_t k)
 {
     CTRT_AUTO(tensor) a = NULL, b = NULL, c = NULL;
-    TRY(ctrt_empty(&a, CTRT_SHAPE(m, k), CTRT_F32, cpu), ctrt_empty(&b, CTRT_SHAPE(k, n), CTRT_F32, cpu));
+    TRY(ctrt_empty(&a, CTRT_SHAPE(m, k), CTRT_F32, cpu));
+    TRY(ctrt_empty(&b, CTRT_SHAPE(k, n), CTRT_F32, cpu));
     float *va = ctrt_tensor_data(a), *vb = ctrt_tensor_data(b);
     for (int64_t i = 0; i < m * k; i++)
         va[i] = (float)(i % 7 + m % 5);

@@ -98,8 +98,9 @@ TEST(available, NULL)
         group("total, free and grantable memory come from the tightest limit: %s", c->name);
         make_tree(c->machine.files);
         cpu_memory_limits(&available);
-        EQUALS((available.total / MIB, c->total / MIB), (available.free / MIB, c->free / MIB),
-               (available.grantable / MIB, c->grantable / MIB));
+        CHECK_EQ(available.total / MIB, c->total / MIB);
+        CHECK_EQ(available.free / MIB, c->free / MIB);
+        CHECK_EQ(available.grantable / MIB, c->grantable / MIB);
         CHECK_STR(available.bound, c->bound);
     }
 }
@@ -149,13 +150,15 @@ TEST(promises, "granted memory that is not yet written counts, although it is mi
     CHECK_EQ(grant_all(256 * MIB), 8);          /* 10 MiB of other anonymous memory count as written */
     CHECK_HAS(ctrt_error_message(), "not yet written 1.99 GiB");
     cpu_memory_returned(256 * MIB);
-    EQUALS((cpu_memory_grant(256 * MIB), CTRT_OK), (cpu_memory_grant(256 * MIB), CTRT_ERR_OUT_OF_MEMORY));
+    CHECK_EQ(cpu_memory_grant(256 * MIB), CTRT_OK);
+    CHECK_EQ(cpu_memory_grant(256 * MIB), CTRT_ERR_OUT_OF_MEMORY);
 
     /* Written blocks are in the group's usage and in the process's; half of the process's memory is swapped out. */
     make_tree((const struct file[]){
         MEMINFO("67108864", "50331648", "0"), STATUS("1048576", "1048576"), IN_GROUP("0::/"),
         V2("", "max", "4294967296"), V2("", "current", "3221225472"), END });
-    EQUALS((cpu_memory_grant(1 * GIB), CTRT_OK), (cpu_memory_grant(1 * GIB), CTRT_ERR_OUT_OF_MEMORY));
+    CHECK_EQ(cpu_memory_grant(1 * GIB), CTRT_OK);
+    CHECK_EQ(cpu_memory_grant(1 * GIB), CTRT_ERR_OUT_OF_MEMORY);
     cpu_memory_returned(3 * GIB);
 }
 
@@ -181,7 +184,8 @@ TEST(lists, "lists of processors and nodes are parsed")
     };
     EACH(c, cases) {
         struct cpu_list list;
-        EQUALS((cpu_list_parse(&list, c->text), c->good), (cpu_list_count(&list), c->count));
+        CHECK_EQ(cpu_list_parse(&list, c->text), c->good);
+        CHECK_EQ(cpu_list_count(&list), c->count);
     }
 }
 

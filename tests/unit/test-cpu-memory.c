@@ -188,8 +188,8 @@ TEST(too_much, "impossible sizes are refused")
     static const size_t sizes[] = { (size_t)1 << 46, (size_t)1 << 60, SIZE_MAX / 2, SIZE_MAX - 64, SIZE_MAX };
     EACH(size, sizes) {
         void *block = NULL;
-        FAILS(OUT_OF_MEMORY, (memory->alloc(NULL, &block, *size), "bytes"),
-              (memory->host_alloc(NULL, &block, *size), "bytes"));
+        CHECK_FAILS(memory->alloc(NULL, &block, *size), CTRT_ERR_OUT_OF_MEMORY, "bytes");
+        CHECK_FAILS(memory->host_alloc(NULL, &block, *size), CTRT_ERR_OUT_OF_MEMORY, "bytes");
         CHECK_TRUE(block == NULL);
     }
     memory->free(NULL, get(4 * MIB), 4 * MIB);                      /* the failed requests took no memory */
@@ -249,7 +249,8 @@ static void test_pinned(void)
         void *first = pin(size, locked);
         CHECK_STR(logged, "");
         void *second = pin(size, locked);
-        HAS(logged, "RLIMIT_MEMLOCK is 1048576", "1 blocks, 614400 bytes");
+        CHECK_HAS(logged, "RLIMIT_MEMLOCK is 1048576");
+        CHECK_HAS(logged, "1 blocks, 614400 bytes");
         memory->host_free(NULL, first, size);
         CHECK_EQ(status_bytes("VmLck:"), before);
         void *large = pin(8 * MIB, before);

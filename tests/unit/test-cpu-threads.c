@@ -21,7 +21,9 @@ static bool work_on(int64_t n)
     float *values = ctrt_tensor_data(a);
     for (int64_t i = 0; i < n; i++)
         values[i] = (float)(i % 8);
-    OK(ctrt_add(&a, a, a), ctrt_sum(&sum, a, CTRT_ALL_DIMS), ctrt_item(&value, sum));
+    CHECK_OK(ctrt_add(&a, a, a));
+    CHECK_OK(ctrt_sum(&sum, a, CTRT_ALL_DIMS));
+    CHECK_OK(ctrt_item(&value, sum));
     return value == 7.0 * (double)n;
 }
 
@@ -32,8 +34,11 @@ static bool multiply(void)
 {
     CTRT_AUTO(tensor) a = NULL;
     double value = 0;
-    OK(ctrt_ones(&a, CTRT_SHAPE(64, 64), CTRT_F32, cpu), ctrt_matmul(&a, a, a), ctrt_select(&a, a, 0, 0),
-       ctrt_select(&a, a, 0, 0), ctrt_item(&value, a));
+    CHECK_OK(ctrt_ones(&a, CTRT_SHAPE(64, 64), CTRT_F32, cpu));
+    CHECK_OK(ctrt_matmul(&a, a, a));
+    CHECK_OK(ctrt_select(&a, a, 0, 0));
+    CHECK_OK(ctrt_select(&a, a, 0, 0));
+    CHECK_OK(ctrt_item(&value, a));
     return value == 64;
 }
 
@@ -141,7 +146,8 @@ PROCESS_TEST(pinned, "the number of threads follows the affinity mask", NULL, NU
     cpu_device();
     ctrt_device_properties properties = CTRT_DEVICE_PROPERTIES;
     CHECK_OK(ctrt_device_get_properties(&properties, "cpu"));
-    EQUALS((properties.processors, 1), (workers(), 1));
+    CHECK_EQ(properties.processors, 1);
+    CHECK_EQ(workers(), 1);
 }
 
 /* Elementwise ops run first without threads, because thread creation fails, and then with threads. */
@@ -151,10 +157,13 @@ PROCESS_TEST(recovers, "ops run without threads when none can be started, and us
     pthread_attr_t usual, too_large;
     cpu_device();
     const int before = thread_count();
-    EQUALS((pthread_getattr_default_np(&usual), 0), (pthread_getattr_default_np(&too_large), 0),
-           (pthread_attr_setstacksize(&too_large, SIZE_MAX / 4 + 1), 0), (pthread_setattr_default_np(&too_large), 0));
+    CHECK_EQ(pthread_getattr_default_np(&usual), 0);
+    CHECK_EQ(pthread_getattr_default_np(&too_large), 0);
+    CHECK_EQ(pthread_attr_setstacksize(&too_large, SIZE_MAX / 4 + 1), 0);
+    CHECK_EQ(pthread_setattr_default_np(&too_large), 0);
     CHECK_TRUE(little_work());
-    EQUALS((thread_count(), before), (pthread_setattr_default_np(&usual), 0));
+    CHECK_EQ(thread_count(), before);
+    CHECK_EQ(pthread_setattr_default_np(&usual), 0);
     for (int i = 0; i < 1000; i++)
         CHECK_TRUE(little_work());
     CHECK_EQ(thread_count(), before + 2);
@@ -172,10 +181,10 @@ static void shuts_down(int workers)
 {
 #ifdef __SANITIZE_THREAD__              /* it starts threads of its own */
     (void)workers;
-    OK(ctrt_shutdown());
+    CHECK_OK(ctrt_shutdown());
 #else
     const int before = thread_count();
-    OK(ctrt_shutdown());
+    CHECK_OK(ctrt_shutdown());
     threads_become(before - workers);
 #endif
 }
@@ -249,9 +258,9 @@ PROCESS_TEST(forks_without_descriptors, "fork while all descriptors are in use",
     cpu_device();
     CHECK_TRUE(work());
     struct rlimit limit;
-    EQUALS((getrlimit(RLIMIT_NOFILE, &limit), 0));
+    CHECK_EQ(getrlimit(RLIMIT_NOFILE, &limit), 0);
     limit.rlim_cur = 32;
-    EQUALS((setrlimit(RLIMIT_NOFILE, &limit), 0));
+    CHECK_EQ(setrlimit(RLIMIT_NOFILE, &limit), 0);
     while (count < 64 && (taken[count] = dup(2)) >= 0)
         count++;
     CHECK_TRUE(count < 64);
@@ -268,14 +277,16 @@ PROCESS_TEST(convolves, "a convolution by oneDNN starts no threads of its own", 
     CTRT_AUTO(tensor) x = NULL, w = NULL, y = NULL, first = NULL;
     cpu_device();
     const int before = thread_count();
-    OK(ctrt_randn(&x, CTRT_SHAPE(4, 16, 32, 32), CTRT_F32, cpu),
-       ctrt_randn(&w, CTRT_SHAPE(16, 16, 3, 3), CTRT_F32, cpu));
+    CHECK_OK(ctrt_randn(&x, CTRT_SHAPE(4, 16, 32, 32), CTRT_F32, cpu));
+    CHECK_OK(ctrt_randn(&w, CTRT_SHAPE(16, 16, 3, 3), CTRT_F32, cpu));
     for (int i = 0; i < 50; i++) {
-        OK(ctrt_conv2d(&y, x, w, NULL, NULL), ctrt_sum(&y, y, CTRT_ALL_DIMS));
+        CHECK_OK(ctrt_conv2d(&y, x, w, NULL, NULL));
+        CHECK_OK(ctrt_sum(&y, y, CTRT_ALL_DIMS));
         if (i == 0)
             CHECK_OK(ctrt_clone(&first, y));
         double one = 0, other = 1;
-        OK(ctrt_item(&one, first), ctrt_item(&other, y));
+        CHECK_OK(ctrt_item(&one, first));
+        CHECK_OK(ctrt_item(&other, y));
         CHECK_EQ(one, other);
     }
     CHECK_EQ(thread_count(), before + 1);
@@ -289,7 +300,7 @@ PROCESS_TEST(crowded, "threads that share one processor with other programs comp
     pid_t others[2];
     CPU_ZERO(&one);
     CPU_SET((size_t)sched_getcpu(), &one);
-    EQUALS((sched_setaffinity(0, sizeof one, &one), 0));
+    CHECK_EQ(sched_setaffinity(0, sizeof one, &one), 0);
     for (int i = 0; i < 2; i++)
         if ((others[i] = fork()) == 0)
             for (prctl(PR_SET_PDEATHSIG, SIGKILL);;)

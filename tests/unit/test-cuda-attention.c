@@ -8,7 +8,9 @@ static ctrt_tensor *numbers(ctrt_ints shape, ctrt_dtype dtype)
 {
     ctrt_tensor *x = NULL;
     ctrt_manual_seed(7);
-    OK(ctrt_empty(&x, shape, CTRT_F32, cpu), ctrt_uniform_(x, -1, 1), ctrt_to(&x, x, gpu, dtype, true, 0));
+    CHECK_OK(ctrt_empty(&x, shape, CTRT_F32, cpu));
+    CHECK_OK(ctrt_uniform_(x, -1, 1));
+    CHECK_OK(ctrt_to(&x, x, gpu, dtype, true, 0));
     return x;
 }
 
@@ -65,8 +67,9 @@ static void check_choice(const struct choice *c)
     const ctrt_attention_options options = CTRT_WITH(ctrt_attention_options, .dropout_p = c->flags & DROPOUT ? 0.5 : 0);
     if (!CHECK_OK(ctrt_scaled_dot_product_attention(&y, q, k, v, mask, &options)))
         return;
-    OK(ctrt_ones(&dy, CTRT_SHAPE(1, 2, 5, c->values), c->dtype, gpu),
-       ctrt_grad(&dq, y, &q, 1, dy, create_graph, create_graph, false), ctrt_device_synchronize(gpu));
+    CHECK_OK(ctrt_ones(&dy, CTRT_SHAPE(1, 2, 5, c->values), c->dtype, gpu));
+    CHECK_OK(ctrt_grad(&dq, y, &q, 1, dy, create_graph, create_graph, false));
+    CHECK_OK(ctrt_device_synchronize(gpu));
     CHECK_EQ(launches("attention_%s_%s", name), (c->flags & FORWARD) != 0);
     CHECK_EQ(launches("attention_backward_%s_k%s", name), (c->flags & BACKWARD) != 0);
     CHECK_EQ(launches("attention_backward_%s_q%s", name), (c->flags & BACKWARD) != 0);
@@ -87,8 +90,9 @@ TEST(choice, NULL)
     group("fused kernels are used instead of composite attention when the scores need half the device's memory");
     IN_CUDA_CHILD("SOFTCUDA=devices=1,memory=4m", "CTRT_CUDA_TF32=matmul") {        /* 2 x 512 x 512 x 4 bytes */
         CTRT_AUTO(tensor) q = numbers(CTRT_SHAPE(2, 512, 2), CTRT_F32), y = NULL;
-        OK(ctrt_scaled_dot_product_attention(&y, q, q, q, NULL, &CTRT_WITH(ctrt_attention_options, .causal = true)),
-           ctrt_device_synchronize(gpu));
+        CHECK_OK(ctrt_scaled_dot_product_attention(&y, q, q, q, NULL, &CTRT_WITH(ctrt_attention_options,
+            .causal = true)));
+        CHECK_OK(ctrt_device_synchronize(gpu));
         CHECK_EQ(soft->launches("attention_f32_32"), 1);
     }
 }
@@ -98,15 +102,18 @@ TEST(heads, "transposed heads as input give a transposed output")
     IN_CUDA_CHILD("SOFTCUDA=devices=1") {
         CTRT_AUTO(tensor) x = numbers(CTRT_SHAPE(2, 9, 3, 16), CTRT_F32), q = NULL, y = NULL, joined = NULL, dx = NULL,
             dy = NULL;
-        OK(ctrt_tensor_require_grad(x, true), ctrt_transpose(&q, x, 1, 2));
+        CHECK_OK(ctrt_tensor_require_grad(x, true));
+        CHECK_OK(ctrt_transpose(&q, x, 1, 2));
         const uint64_t copies = soft->launches("copy_f32") + soft->launches("copy_f32_s");
-        OK(ctrt_scaled_dot_product_attention(&y, q, q, q, NULL, &CTRT_WITH(ctrt_attention_options, .causal = true)),
-           ctrt_transpose(&joined, y, 1, 2));
+        CHECK_OK(ctrt_scaled_dot_product_attention(&y, q, q, q, NULL, &CTRT_WITH(ctrt_attention_options,
+            .causal = true)));
+        CHECK_OK(ctrt_transpose(&joined, y, 1, 2));
         SHAPE_IS(joined, 2, 9, 3, 16);
         CHECK_TRUE(ctrt_tensor_is_contiguous(joined, CTRT_CONTIGUOUS_FORMAT));
         CHECK_OK(ctrt_device_synchronize(gpu));
         CHECK_EQ(soft->launches("copy_f32") + soft->launches("copy_f32_s"), copies);
-        OK(ctrt_ones(&dy, CTRT_SHAPE(2, 3, 9, 16), CTRT_F32, gpu), ctrt_grad(&dx, y, &x, 1, dy, false, false, false));
+        CHECK_OK(ctrt_ones(&dy, CTRT_SHAPE(2, 3, 9, 16), CTRT_F32, gpu));
+        CHECK_OK(ctrt_grad(&dx, y, &x, 1, dy, false, false, false));
         CHECK_TRUE(ctrt_tensor_is_contiguous(dx, CTRT_CONTIGUOUS_FORMAT));
     }
 }
@@ -121,12 +128,12 @@ TEST(hidden, "rows that a mask hides entirely are 0 and have gradients of 0")
             CTRT_AUTO(tensor) x = numbers(CTRT_SHAPE(2, 3, 8), *dtype), dy = numbers(CTRT_SHAPE(2, 3, 8), *dtype),
                 y = NULL, dx = NULL;
             double found[2][48];
-            OK(ctrt_tensor_require_grad(x, true), ctrt_scaled_dot_product_attention(&y, x, x, x, mask,
-                                                                                    &CTRT_WITH(ctrt_attention_options,
-                                                                                               .causal = true)),
-               ctrt_grad(&dx, y, &x, 1, dy, false, false, false),
-               ctrt_to_host(found[0], sizeof found[0], y, CTRT_F64),
-               ctrt_to_host(found[1], sizeof found[1], dx, CTRT_F64));
+            CHECK_OK(ctrt_tensor_require_grad(x, true));
+            CHECK_OK(ctrt_scaled_dot_product_attention(&y, x, x, x, mask,
+                                                       &CTRT_WITH(ctrt_attention_options, .causal = true)));
+            CHECK_OK(ctrt_grad(&dx, y, &x, 1, dy, false, false, false));
+            CHECK_OK(ctrt_to_host(found[0], sizeof found[0], y, CTRT_F64));
+            CHECK_OK(ctrt_to_host(found[1], sizeof found[1], dx, CTRT_F64));
             for (int k = 0; k < 48; k++)
                 CHECK(k < 24 ? isfinite(found[0][k]) && isfinite(found[1][k]) : found[0][k] == 0 && found[1][k] == 0,
                       "%s: element %d is %g, its gradient %g", ctrt_dtype_name(*dtype), k, found[0][k], found[1][k]);
@@ -153,14 +160,19 @@ static void check_memory(const char *device)
             ctrt_memory_peaks peaks = CTRT_MEMORY_PEAKS;
             ctrt_memory_scope *scope = NULL;
             CTRT_AUTO(tensor) x = numbers(CTRT_SHAPE(256, 4), CTRT_F32);
-            OK(ctrt_tensor_require_grad(x, true), ctrt_device_synchronize(gpu), ctrt_dry_run_begin(&run, gpu), train(x),
-               ctrt_dry_run_end(&found, &run));
+            CHECK_OK(ctrt_tensor_require_grad(x, true));
+            CHECK_OK(ctrt_device_synchronize(gpu));
+            CHECK_OK(ctrt_dry_run_begin(&run, gpu));
+            CHECK_OK(train(x));
+            CHECK_OK(ctrt_dry_run_end(&found, &run));
             const uint64_t before = ctrt_memory_allocated(gpu);
-            OK(ctrt_memory_scope_begin(&scope, gpu), train(x), ctrt_memory_scope_end(&peaks, &scope));
+            CHECK_OK(ctrt_memory_scope_begin(&scope, gpu));
+            CHECK_OK(train(x));
+            CHECK_OK(ctrt_memory_scope_end(&peaks, &scope));
             CHECK_TRUE(peaks.allocated_bytes - before < 64 << 10);
             CHECK_OK(ctrt_device_synchronize(gpu));
-            EQUALS((soft->launches("attention_f32_32") + soft->launches("attention_f16_32"), 1),
-                   (found.peak_allocated, peaks.allocated_bytes));
+            CHECK_EQ(soft->launches("attention_f32_32") + soft->launches("attention_f16_32"), 1);
+            CHECK_EQ(found.peak_allocated, peaks.allocated_bytes);
         }
     }
 }
@@ -168,10 +180,12 @@ static void check_memory(const char *device)
 static ctrt_status small_step(double *value)
 {
     CTRT_AUTO(tensor) x = NULL, y = NULL, dy = NULL, dx = NULL;
-    TRY(ctrt_ones(&x, CTRT_SHAPE(1, 2, 3, 4), CTRT_F32, gpu), ctrt_tensor_require_grad(x, true),
-        ctrt_scaled_dot_product_attention(&y, x, x, x, NULL, NULL),
-        ctrt_ones(&dy, CTRT_SHAPE(1, 2, 3, 4), CTRT_F32, gpu), ctrt_grad(&dx, y, &x, 1, dy, false, false, false),
-        ctrt_sum(&dx, dx, CTRT_ALL_DIMS));
+    TRY(ctrt_ones(&x, CTRT_SHAPE(1, 2, 3, 4), CTRT_F32, gpu));
+    TRY(ctrt_tensor_require_grad(x, true));
+    TRY(ctrt_scaled_dot_product_attention(&y, x, x, x, NULL, NULL));
+    TRY(ctrt_ones(&dy, CTRT_SHAPE(1, 2, 3, 4), CTRT_F32, gpu));
+    TRY(ctrt_grad(&dx, y, &x, 1, dy, false, false, false));
+    TRY(ctrt_sum(&dx, dx, CTRT_ALL_DIMS));
     return ctrt_item(value, dx);
 }
 

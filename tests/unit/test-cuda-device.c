@@ -16,9 +16,12 @@
 static ctrt_status copy_there_and_back(const char *name, double *sum)
 {
     CTRT_AUTO(tensor) x = NULL;
-    TRY(ctrt_device_get(&gpu, name), ctrt_device_get(&cpu, "cpu"),
-        ctrt_full(&x, CTRT_SHAPE(1 << 16), ctrt_float(0.5), CTRT_F32, cpu), ctrt_to_device(&x, x, gpu),
-        ctrt_to_device(&x, x, cpu), ctrt_sum(&x, x, CTRT_ALL_DIMS));
+    TRY(ctrt_device_get(&gpu, name));
+    TRY(ctrt_device_get(&cpu, "cpu"));
+    TRY(ctrt_full(&x, CTRT_SHAPE(1 << 16), ctrt_float(0.5), CTRT_F32, cpu));
+    TRY(ctrt_to_device(&x, x, gpu));
+    TRY(ctrt_to_device(&x, x, cpu));
+    TRY(ctrt_sum(&x, x, CTRT_ALL_DIMS));
     return ctrt_item(sum, x);
 }
 
@@ -39,9 +42,12 @@ TEST(questions, "count, properties, usage and links do not initialize CUDA, so a
         const char *why = "?";
         CHECK(ctrt_is_available("cuda", &why) && why[0] == '\0', "not available: %s", why);
         CHECK_EQ(ctrt_device_count("cuda"), 3);
-        OK(ctrt_device_get_properties(&facts, "cuda:2"), ctrt_device_get_usage(&usage, "cuda:1"),
-           ctrt_device_get_link(&link, "cuda:0", "cuda:1"));
-        EQUALS((link.direct, 1), (INITS(), 0), (CONTEXTS(), 0));
+        CHECK_OK(ctrt_device_get_properties(&facts, "cuda:2"));
+        CHECK_OK(ctrt_device_get_usage(&usage, "cuda:1"));
+        CHECK_OK(ctrt_device_get_link(&link, "cuda:0", "cuda:1"));
+        CHECK_EQ(link.direct, 1);
+        CHECK_EQ(INITS(), 0);
+        CHECK_EQ(CONTEXTS(), 0);
         for (int i = 0; i < 2; i++)
             IN_FORK {
                 use(i == 0 ? "cuda:2" : "cuda:0");
@@ -59,7 +65,8 @@ TEST(questions, "count, properties, usage and links do not initialize CUDA, so a
         IN_FORK {
             ctrt_device *device = NULL;
             ctrt_device_properties facts = CTRT_DEVICE_PROPERTIES;
-            FAILS(FORKED, (ctrt_device_get(&device, "cuda:0"), words), (ctrt_device_get(&device, "cuda:1"), words));
+            CHECK_FAILS(ctrt_device_get(&device, "cuda:0"), CTRT_ERR_FORKED, words);
+            CHECK_FAILS(ctrt_device_get(&device, "cuda:1"), CTRT_ERR_FORKED, words);
             CHECK_EQ(ctrt_device_count("cuda"), 2);
             CHECK_OK(ctrt_device_get_properties(&facts, "cuda:1"));
         }
@@ -76,7 +83,8 @@ static void *ask_all_the_time(void *unused)
         ctrt_usage usage = CTRT_USAGE;
         ctrt_device_properties facts = CTRT_DEVICE_PROPERTIES;
         (void)ctrt_device_count("cuda");
-        OK(ctrt_device_get_usage(&usage, "cuda:0"), ctrt_device_get_properties(&facts, "cuda:1"));
+        CHECK_OK(ctrt_device_get_usage(&usage, "cuda:0"));
+        CHECK_OK(ctrt_device_get_properties(&facts, "cuda:1"));
     }
     return unused;
 }
@@ -124,7 +132,8 @@ TEST(facts, "CUDA_VISIBLE_DEVICES and CTRT_VISIBLE_DEVICES select and order devi
     group("hidden and unused devices get no context");
     IN_SOFT_CHILD("SOFTCUDA=devices=4", "CUDA_VISIBLE_DEVICES=3,1,2") {
         ctrt_device_properties facts = CTRT_DEVICE_PROPERTIES;
-        OK(ctrt_device_get_properties(&facts, "cuda:0"), ctrt_device_get_properties(&facts, "cuda:2"));
+        CHECK_OK(ctrt_device_get_properties(&facts, "cuda:0"));
+        CHECK_OK(ctrt_device_get_properties(&facts, "cuda:2"));
         use("cuda:1");
         CHECK_EQ(CONTEXTS(), 1);
         CHECK_TRUE(soft->context_active(1) && !soft->context_active(0) && !soft->context_active(2));
@@ -147,19 +156,26 @@ TEST(usage, "memory, processes and the utilization table as in nvidia-smi")
         CHECK_EQ(INITS(), 0);
         free(table);
         CHECK_OK(ctrt_pick_devices(&picked, &count, 1, PICK(.order = CTRT_PICK_LAST)));
-        EQUALS((count, 1), (picked.index, 0));
+        CHECK_EQ(count, 1);
+        CHECK_EQ(picked.index, 0);
         CHECK_STR(picked.type, "cuda");
-        OK(ctrt_device_get(&gpu, "cuda:0"), ctrt_empty(&x, CTRT_SHAPE(16 * MIB), CTRT_F32, gpu),
-           ctrt_device_get_usage(&usage, "cuda:0"));
+        CHECK_OK(ctrt_device_get(&gpu, "cuda:0"));
+        CHECK_OK(ctrt_empty(&x, CTRT_SHAPE(16 * MIB), CTRT_F32, gpu));
+        CHECK_OK(ctrt_device_get_usage(&usage, "cuda:0"));
         CHECK_TRUE(usage.used_memory >= 17 << 20);
-        EQUALS((usage.used_memory + usage.free_memory, usage.total_memory), (usage.temperature, 30), (usage.power, 70),
-               (usage.power_limit, 700), (usage.clock_khz, 345000), (usage.processes, 2));
+        CHECK_EQ(usage.used_memory + usage.free_memory, usage.total_memory);
+        CHECK_EQ(usage.temperature, 30);
+        CHECK_EQ(usage.power, 70);
+        CHECK_EQ(usage.power_limit, 700);
+        CHECK_EQ(usage.clock_khz, 345000);
+        CHECK_EQ(usage.processes, 2);
         CHECK_OK(ctrt_device_get_processes(list, &count, 4, "cuda:0"));
         CHECK_EQ(count, 2);
         CHECK_TRUE(list[0].pid == getpid() && list[0].memory >= 16 << 20);
         CHECK_TRUE(list[1].pid == 77 && list[1].memory == 1 << 20);
         CHECK_OK(ctrt_device_get_processes(list, &count, 4, "cuda:1"));
-        EQUALS((count, 1), (list[0].pid, 4242));
+        CHECK_EQ(count, 1);
+        CHECK_EQ(list[0].pid, 4242);
     }
 
     group("an out-of-memory error names the process with the most memory");
@@ -197,8 +213,10 @@ TEST(usage, "memory, processes and the utilization table as in nvidia-smi")
         CHECK_OK(ctrt_device_get_usage(&usage, "cuda:0"));
         CHECK_TRUE(usage.used_memory > 0);
         CHECK_EQ(usage.processes, 1);
-        OK(ctrt_shutdown(), ctrt_device_get_usage(&usage, "cuda:0"));
-        EQUALS((usage.used_memory, 0), (usage.processes, 0));
+        CHECK_OK(ctrt_shutdown());
+        CHECK_OK(ctrt_device_get_usage(&usage, "cuda:0"));
+        CHECK_EQ(usage.used_memory, 0);
+        CHECK_EQ(usage.processes, 0);
         CHECK_TRUE(!soft->context_active(0));
         use("cuda:0");
     }
@@ -241,7 +259,8 @@ static ctrt_status chain(double *value)
     CTRT_AUTO(tensor) x = NULL, y = NULL;
     CTRT_TRY(ctrt_full(&x, CTRT_SHAPE(1000), ctrt_float(1), CTRT_F32, gpu));
     for (int i = 0; i < 10; i++) {
-        TRY(ctrt_add_scalar(&y, x, ctrt_float(3)), ctrt_add_scalar(&x, y, ctrt_float(0.9)));
+        TRY(ctrt_add_scalar(&y, x, ctrt_float(3)));
+        TRY(ctrt_add_scalar(&x, y, ctrt_float(0.9)));
     }
     CTRT_TRY(ctrt_mean(&x, x, CTRT_ALL_DIMS));
     return ctrt_item(value, x);
@@ -267,10 +286,14 @@ TEST(order, "blocks are allocated from and freed to the pool in stream order, wi
         const int64_t waited = waits(), allocs = calls("cuMemAllocFromPoolAsync"), others = calls("cuMemAlloc");
         CHECK_OK(ctrt_full(&x, CTRT_SHAPE(1000), ctrt_float(1), CTRT_F32, gpu));
         for (int i = 0; i < 50; i++) {
-            OK(ctrt_exp(&y, x), ctrt_log(&x, y));
+            CHECK_OK(ctrt_exp(&y, x));
+            CHECK_OK(ctrt_log(&x, y));
         }
-        EQUALS((waits(), waited), (calls("cuMemAllocFromPoolAsync"), allocs + 101), (calls("cuMemAlloc"), others));
-        RELEASE(x, y);
+        CHECK_EQ(waits(), waited);
+        CHECK_EQ(calls("cuMemAllocFromPoolAsync"), allocs + 101);
+        CHECK_EQ(calls("cuMemAlloc"), others);
+        ctrt_tensor_release(&x);
+        ctrt_tensor_release(&y);
         close_clean("order");
     }
 
@@ -278,14 +301,19 @@ TEST(order, "blocks are allocated from and freed to the pool in stream order, wi
     IN_CUDA_CHILD("SOFTCUDA=devices=1,memory=64m,streams=error,late=500us,free=strict", ORDERED) {
         ctrt_stream *a = NULL, *b = NULL;
         double value = 0;
-        OK(ctrt_stream_new(&a, gpu, 0), ctrt_stream_new(&b, gpu, 0));
+        CHECK_OK(ctrt_stream_new(&a, gpu, 0));
+        CHECK_OK(ctrt_stream_new(&b, gpu, 0));
         for (int i = 0; i < 20; i++) {
             CTRT_AUTO(tensor) x = NULL, y = NULL;
-            OK(ctrt_stream_push(i % 2 == 0 ? a : b), ctrt_empty(&x, CTRT_SHAPE(1 << 16), CTRT_F32, gpu),
-               ctrt_stream_pop(), ctrt_fill_(x, ctrt_float(i)), ctrt_stream_push(i % 2 == 0 ? b : a),
-               ctrt_sum(&y, x, CTRT_ALL_DIMS));
+            CHECK_OK(ctrt_stream_push(i % 2 == 0 ? a : b));
+            CHECK_OK(ctrt_empty(&x, CTRT_SHAPE(1 << 16), CTRT_F32, gpu));
+            CHECK_OK(ctrt_stream_pop());
+            CHECK_OK(ctrt_fill_(x, ctrt_float(i)));
+            CHECK_OK(ctrt_stream_push(i % 2 == 0 ? b : a));
+            CHECK_OK(ctrt_sum(&y, x, CTRT_ALL_DIMS));
             ctrt_tensor_release(&x);
-            OK(ctrt_stream_pop(), ctrt_item(&value, y));
+            CHECK_OK(ctrt_stream_pop());
+            CHECK_OK(ctrt_item(&value, y));
             CHECK_EQ(value, i * 65536.0);
         }
         no_faults();
@@ -301,10 +329,14 @@ TEST(memory, "cached pool memory is released when memory runs out and by ctrt_me
         ctrt_tensor *a = NULL, *b = NULL;
         ctrt_stream *side = NULL;
         const uint64_t before = soft->live_bytes(0);
-        OK(ctrt_stream_new(&side, gpu, 0), ctrt_empty(&a, CTRT_SHAPE(40 * MIB), CTRT_F32, gpu));
+        CHECK_OK(ctrt_stream_new(&side, gpu, 0));
+        CHECK_OK(ctrt_empty(&a, CTRT_SHAPE(40 * MIB), CTRT_F32, gpu));
         CHECK_FAILS(ctrt_empty(&b, CTRT_SHAPE(40 * MIB), CTRT_F32, gpu), CTRT_ERR_OUT_OF_MEMORY, "cuda:0");
-        OK(ctrt_stream_push(side), ctrt_empty(&b, CTRT_SHAPE(10 * MIB), CTRT_F32, gpu), ctrt_stream_pop());
-        RELEASE(b, a);
+        CHECK_OK(ctrt_stream_push(side));
+        CHECK_OK(ctrt_empty(&b, CTRT_SHAPE(10 * MIB), CTRT_F32, gpu));
+        CHECK_OK(ctrt_stream_pop());
+        ctrt_tensor_release(&b);
+        ctrt_tensor_release(&a);
         CHECK_OK(ctrt_empty(&a, CTRT_SHAPE(60 * MIB), CTRT_F32, gpu));
         ctrt_tensor_release(&a);
         CHECK_OK(ctrt_device_synchronize(gpu));
@@ -321,7 +353,8 @@ TEST(memory, "cached pool memory is released when memory runs out and by ctrt_me
         IN_CUDA_CHILD("CTRT_CUDA_POOL=yes", pages ? "CTRT_MEMORY=caching:expandable=true" : "CTRT_MEMORY=caching",
                       "SOFTCUDA=devices=1,streams=error") {
             check_chain("caching");
-            EQUALS((calls("cuMemAllocFromPoolAsync") > 0, !pages), (calls("cuMemCreate") > 0, pages));
+            CHECK_EQ(calls("cuMemAllocFromPoolAsync") > 0, !pages);
+            CHECK_EQ(calls("cuMemCreate") > 0, pages);
             close_clean("caching");
         }
 }
@@ -330,8 +363,10 @@ static void check_all(ctrt_tensor *x, double want, const char *what)
 {
     double low = 0, high = 0;
     CTRT_AUTO(tensor) y = NULL;
-    OK(ctrt_amin(&y, x, CTRT_ALL_DIMS, false), ctrt_item(&low, y), ctrt_amax(&y, x, CTRT_ALL_DIMS, false),
-       ctrt_item(&high, y));
+    CHECK_OK(ctrt_amin(&y, x, CTRT_ALL_DIMS, false));
+    CHECK_OK(ctrt_item(&low, y));
+    CHECK_OK(ctrt_amax(&y, x, CTRT_ALL_DIMS, false));
+    CHECK_OK(ctrt_item(&high, y));
     CHECK(low == want && high == want, "%s: %g to %g, expected %g", what, low, high, want);
 }
 
@@ -353,8 +388,8 @@ TEST(pieces, "expandable segments map memory in chunks of 20 MiB and unmap chunk
         const int64_t creates = calls("cuMemCreate"), bytes = (int64_t)soft->live_bytes(0);
         CHECK_OK(ctrt_empty(&x, CTRT_SHAPE(200 * MIB), CTRT_F32, gpu));
         check_chunks(creates, bytes, 10, 200);
-        OK(ctrt_full(&a, CTRT_SHAPE(30 * MIB), ctrt_float(2), CTRT_F32, gpu),
-           ctrt_full(&b, CTRT_SHAPE(30 * MIB), ctrt_float(3), CTRT_F32, gpu));
+        CHECK_OK(ctrt_full(&a, CTRT_SHAPE(30 * MIB), ctrt_float(2), CTRT_F32, gpu));
+        CHECK_OK(ctrt_full(&b, CTRT_SHAPE(30 * MIB), ctrt_float(3), CTRT_F32, gpu));
         check_chunks(creates, bytes, 13, 260);
         ctrt_tensor_release(&a);                                        /* shares a chunk with the other block */
         CHECK_OK(ctrt_memory_empty_cache(gpu));
@@ -367,7 +402,9 @@ TEST(pieces, "expandable segments map memory in chunks of 20 MiB and unmap chunk
         check_all(a, 4, "the first of 30 MiB");
         check_all(b, 3, "the second of 30 MiB");
         no_faults();
-        RELEASE(a, b, small);
+        ctrt_tensor_release(&a);
+        ctrt_tensor_release(&b);
+        ctrt_tensor_release(&small);
         close_clean("pieces");
     }
 }
@@ -399,18 +436,22 @@ TEST(captures, "captures allocate outside the pool, delay frees until the captur
         ctrt_tensor *x = NULL, *y = NULL, *old = NULL;
         ctrt_graph *graph = NULL;
         double value = 0;
-        OK(ctrt_full(&x, CTRT_SHAPE(1000), ctrt_float(1), CTRT_F32, gpu),
-           ctrt_full(&old, CTRT_SHAPE(MIB), ctrt_float(1), CTRT_F32, gpu));
+        CHECK_OK(ctrt_full(&x, CTRT_SHAPE(1000), ctrt_float(1), CTRT_F32, gpu));
+        CHECK_OK(ctrt_full(&old, CTRT_SHAPE(MIB), ctrt_float(1), CTRT_F32, gpu));
         const int64_t frees = calls("cuMemFreeAsync");
         CHECK_OK(ctrt_capture_begin(gpu));
         ctrt_tensor_release(&old);
         CHECK_EQ(calls("cuMemFreeAsync"), frees);
-        OK(ctrt_add_scalar(&y, x, ctrt_float(1)), ctrt_mul(&y, y, y), ctrt_capture_end(&graph, gpu));
+        CHECK_OK(ctrt_add_scalar(&y, x, ctrt_float(1)));
+        CHECK_OK(ctrt_mul(&y, y, y));
+        CHECK_OK(ctrt_capture_end(&graph, gpu));
         CHECK_EQ(calls("cuMemFreeAsync"), frees + 1);
         for (int i = 0; i < 3; i++) {
-            OK(ctrt_fill_(x, ctrt_float(i)), ctrt_capture_replay(graph));
+            CHECK_OK(ctrt_fill_(x, ctrt_float(i)));
+            CHECK_OK(ctrt_capture_replay(graph));
             CTRT_AUTO(tensor) sum = NULL;
-            OK(ctrt_mean(&sum, y, CTRT_ALL_DIMS), ctrt_item(&value, sum));
+            CHECK_OK(ctrt_mean(&sum, y, CTRT_ALL_DIMS));
+            CHECK_OK(ctrt_item(&value, sum));
             CHECK_EQ(value, (double)((i + 1) * (i + 1)));
             check_chain("between replays");
         }

@@ -35,9 +35,12 @@ TEST(lists, "CUDA_VISIBLE_DEVICES is parsed as a CTRT_VISIBLE_DEVICES list witho
             break;
     }
     group("the kind of a list: all, indices, UUIDs, MIG");
-    EQUALS((cuda_visible_kind(NULL), CUDA_LIST_ALL), (cuda_visible_kind(""), CUDA_LIST_NUMBERS),
-           (cuda_visible_kind("0,1"), CUDA_LIST_NUMBERS), (cuda_visible_kind(" GPU-a1"), CUDA_LIST_UUIDS),
-           (cuda_visible_kind("MIG-a1"), CUDA_LIST_MIG), (cuda_visible_kind("GPU-1, MIG-a1"), CUDA_LIST_MIG));
+    CHECK_EQ(cuda_visible_kind(NULL), CUDA_LIST_ALL);
+    CHECK_EQ(cuda_visible_kind(""), CUDA_LIST_NUMBERS);
+    CHECK_EQ(cuda_visible_kind("0,1"), CUDA_LIST_NUMBERS);
+    CHECK_EQ(cuda_visible_kind(" GPU-a1"), CUDA_LIST_UUIDS);
+    CHECK_EQ(cuda_visible_kind("MIG-a1"), CUDA_LIST_MIG);
+    CHECK_EQ(cuda_visible_kind("GPU-1, MIG-a1"), CUDA_LIST_MIG);
 }
 
 /* ---- discovery ---- */
@@ -82,16 +85,24 @@ TEST(counting, "devices are counted and described without cuInit, with one nvmlI
     make_tree(module_only);
     three_gpus(false);
     struct found a = discover(NULL, false, true);
-    EQUALS((a.status, CTRT_OK), (a.count, 3), (a.inits, 0), (a.nvml_inits, 1));
-    STRINGS((a.uuids[0], UUID(0)), (a.uuids[2], UUID(2)), (a.first.name, "NVIDIA H200"), (a.first.pci, "0000:01:00.0"),
-            (a.first.cpus, "0-3,8"));
+    CHECK_EQ(a.status, CTRT_OK);
+    CHECK_EQ(a.count, 3);
+    CHECK_EQ(a.inits, 0);
+    CHECK_EQ(a.nvml_inits, 1);
+    CHECK_STR(a.uuids[0], UUID(0));
+    CHECK_STR(a.uuids[2], UUID(2));
+    CHECK_STR(a.first.name, "NVIDIA H200");
+    CHECK_STR(a.first.pci, "0000:01:00.0");
+    CHECK_STR(a.first.cpus, "0-3,8");
     CHECK_TRUE(a.first.total_memory == (uint64_t)140 << 30 && a.first.compute_major == 9 && a.first.processors == 132);
     CHECK_TRUE(a.first.clock_khz == 1980000 && a.first.ecc == 1);
 
     group("without NVML the driver gives the same properties");
     fake_machine.nvml = false;
     struct found b = discover(NULL, false, true);
-    EQUALS((b.status, CTRT_OK), (b.count, 3), (b.inits, 1));
+    CHECK_EQ(b.status, CTRT_OK);
+    CHECK_EQ(b.count, 3);
+    CHECK_EQ(b.inits, 1);
     memcpy(b.first.cpus, a.first.cpus, sizeof a.first.cpus);            /* the driver does not report cpus */
     CHECK(memcmp(&a.first, &b.first, sizeof a.first) == 0, "properties differ; the driver's are %s %s %s",
           b.first.name, b.first.uuid, b.first.pci);
@@ -105,7 +116,9 @@ TEST(counting, "devices are counted and described without cuInit, with one nvmlI
         fake_machine.all[1].mig = c->mig;
         fake_machine.count = c->shown > 0 ? c->shown : 3;
         a = discover(c->settings, false, !c->counted_only);
-        EQUALS((a.status, CTRT_OK), (a.count, c->count), (a.inits, c->inits));
+        CHECK_EQ(a.status, CTRT_OK);
+        CHECK_EQ(a.count, c->count);
+        CHECK_EQ(a.inits, c->inits);
         for (int k = 0; k < c->count && !c->counted_only; k++)
             CHECK(a.uuids[k][5] == '0' + c->uuids[k], "%s: device %d is %s, expected GPU-a%d", c->what, k, a.uuids[k],
                   c->uuids[k]);
@@ -120,7 +133,8 @@ TEST(counting, "devices are counted and described without cuInit, with one nvmlI
     make_tree(no_uvm);
     fake_machine_reset();
     a = discover(NULL, false, false);
-    EQUALS((a.count, 2), (a.inits, 1));
+    CHECK_EQ(a.count, 2);
+    CHECK_EQ(a.inits, 1);
     make_tree(module_only);
 
     group("a misspelt environment variable is logged");
@@ -142,29 +156,32 @@ TEST(opening, NULL)
     IN_DISCOVERY(NULL) {
         static const int want[] = { 1, 2, 0 };
         CHECK_OK(cuda_count(&count));
-        EQUALS((count, 3), (fake_machine.inits, 0));
+        CHECK_EQ(count, 3);
+        CHECK_EQ(fake_machine.inits, 0);
         EACH(w, want) {
             CHECK_OK(cuda_ordinal_of(&device, (int)(w - want)));
             CHECK_EQ(device, *w);
         }
         CHECK_EQ(fake_machine.inits, 1);
-        FAILS(NO_DEVICE, (cuda_ordinal_of(&device, 3), "there are 3 CUDA devices"),
-              (cuda_ordinal_of(&device, -1), "there are 3 CUDA devices"));
+        CHECK_FAILS(cuda_ordinal_of(&device, 3), CTRT_ERR_NO_DEVICE, "there are 3 CUDA devices");
+        CHECK_FAILS(cuda_ordinal_of(&device, -1), CTRT_ERR_NO_DEVICE, "there are 3 CUDA devices");
     }
 
     group("a change of CUDA_VISIBLE_DEVICES after counting is reported, and no other device is used instead");
     fake_machine_reset();
     IN_DISCOVERY("CUDA_VISIBLE_DEVICES=0") {
-        EQUALS((cuda_count(&count), CTRT_OK), (count, 1));
+        CHECK_EQ(cuda_count(&count), CTRT_OK);
+        CHECK_EQ(count, 1);
         setenv("CUDA_VISIBLE_DEVICES", "1", 1);
         fake_machine.count = 1, fake_machine.gpus[0] = 1;
-        FAILS(NO_DEVICE, (cuda_ordinal_of(&device, 0), "the driver does not show " UUID(0)));
+        CHECK_FAILS(cuda_ordinal_of(&device, 0), CTRT_ERR_NO_DEVICE, "the driver does not show " UUID(0));
         CHECK_HAS(ctrt_error_message(), "CUDA_VISIBLE_DEVICES is now 1");
         CHECK(strstr(logged, "driver shows 0") != NULL || strstr(logged, "too late") != NULL, "logged: %s", logged);
     }
     IN_DISCOVERY("CUDA_VISIBLE_DEVICES=1") {
         fake_machine.count = 1, fake_machine.gpus[0] = 1;
-        OK(cuda_count(&count), cuda_ordinal_of(&device, 0));
+        CHECK_OK(cuda_count(&count));
+        CHECK_OK(cuda_ordinal_of(&device, 0));
         CHECK_EQ(device, 0);
         CHECK_STR(logged, "");
         setenv("CUDA_VISIBLE_DEVICES", "0", 1);
@@ -199,14 +216,18 @@ TEST(usage, "load, memory and processes come from NVML, without cuInit")
         CHECK_TRUE(list[0].pid == 1000 && list[0].memory == 4096 && list[1].pid == 1001
                    && list[1].memory == UINT64_MAX);
         CHECK_EQ(cuda_usage(1, &usage), CTRT_ERR_NO_DEVICE);
-        EQUALS((cuda_usage(0, &usage), CTRT_OK), (fake_machine.inits, 0), (fake_machine.nvml_inits, 1));
+        CHECK_EQ(cuda_usage(0, &usage), CTRT_OK);
+        CHECK_EQ(fake_machine.inits, 0);
+        CHECK_EQ(fake_machine.nvml_inits, 1);
     }
     fake_machine.processes = 1000;
     IN_DISCOVERY(NULL) {
         ctrt_device_process list[1500];
         ctrt_device_usage usage = { .size = sizeof usage, .process_room = 1500, .processes = list };
-        EQUALS((cuda_usage(0, &usage), CTRT_OK), (usage.process_count, 1001), (list[999].pid, 1999),
-               (list[1000].pid, 2000));
+        CHECK_EQ(cuda_usage(0, &usage), CTRT_OK);
+        CHECK_EQ(usage.process_count, 1001);
+        CHECK_EQ(list[999].pid, 1999);
+        CHECK_EQ(list[1000].pid, 2000);
     }
     fake_machine.nvml = false;
     IN_DISCOVERY(NULL) {
@@ -219,11 +240,19 @@ TEST(usage, "load, memory and processes come from NVML, without cuInit")
     IN_DISCOVERY(NULL) {
         ctrt_device_link link = { .size = sizeof link };
         cu_device device;
-        EQUALS((cuda_link(0, 1, &link), CTRT_OK), (link.direct, 1), (link.kind, CTRT_LINK_NVLINK), (link.links, 4));
-        EQUALS((cuda_link(0, 2, &link), CTRT_OK), (link.direct, 0), (link.kind, CTRT_LINK_BRIDGE), (link.links, 0),
-               (fake_machine.inits, 0));
-        EQUALS((cuda_ordinal_of(&device, 0), CTRT_OK), (cuda_link(0, 2, &link), CTRT_OK), (link.direct, 1),
-               (cuda_link(0, 3, &link), CTRT_ERR_NO_DEVICE));
+        CHECK_EQ(cuda_link(0, 1, &link), CTRT_OK);
+        CHECK_EQ(link.direct, 1);
+        CHECK_EQ(link.kind, CTRT_LINK_NVLINK);
+        CHECK_EQ(link.links, 4);
+        CHECK_EQ(cuda_link(0, 2, &link), CTRT_OK);
+        CHECK_EQ(link.direct, 0);
+        CHECK_EQ(link.kind, CTRT_LINK_BRIDGE);
+        CHECK_EQ(link.links, 0);
+        CHECK_EQ(fake_machine.inits, 0);
+        CHECK_EQ(cuda_ordinal_of(&device, 0), CTRT_OK);
+        CHECK_EQ(cuda_link(0, 2, &link), CTRT_OK);
+        CHECK_EQ(link.direct, 1);
+        CHECK_EQ(cuda_link(0, 3, &link), CTRT_ERR_NO_DEVICE);
     }
 
     group("the CPUs near a device, as a list of ranges");
@@ -237,13 +266,15 @@ TEST(usage, "load, memory and processes come from NVML, without cuInit")
     make_tree(placed);
     IN_DISCOVERY(NULL) {
         ctrt_device_info info = { .size = sizeof info };
-        EQUALS((cuda_describe(0, &info), CTRT_OK), (info.numa_node, 1));
+        CHECK_EQ(cuda_describe(0, &info), CTRT_OK);
+        CHECK_EQ(info.numa_node, 1);
         CHECK_STR(info.cpus, "4-7,12");
         /* A caller built with an older, smaller ctrt_device_info. */
         memset(&info, 0x5a, sizeof info);
         info.size = offsetof(ctrt_device_info, cpus);
-        EQUALS((cuda_describe(0, &info), CTRT_OK), (info.cpus[0], 0x5a),
-               (info.size, offsetof(ctrt_device_info, cpus)));
+        CHECK_EQ(cuda_describe(0, &info), CTRT_OK);
+        CHECK_EQ(info.cpus[0], 0x5a);
+        CHECK_EQ(info.size, offsetof(ctrt_device_info, cpus));
     }
 }
 

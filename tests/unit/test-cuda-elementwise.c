@@ -195,8 +195,10 @@ TEST(all_quotients, "quotients of all 8-bit integers and of the extreme values o
             CHECK_OK(ctrt_arange(&a, ctrt_int(0), ctrt_int(256), ctrt_int(1), CTRT_I64, cpu));
         else
             CHECK_OK(ctrt_from_data(&a, edges, COUNT(edges), CTRT_SHAPE(COUNT(edges)), CTRT_I64, cpu));
-        OK(ctrt_to_dtype(&a, a, all_dtypes[d]), ctrt_eq_scalar(&mask, a, ctrt_int(0)),
-           ctrt_masked_fill(&b, a, mask, ctrt_int(1)), ctrt_unsqueeze(&a, a, 1));
+        CHECK_OK(ctrt_to_dtype(&a, a, all_dtypes[d]));
+        CHECK_OK(ctrt_eq_scalar(&mask, a, ctrt_int(0)));
+        CHECK_OK(ctrt_masked_fill(&b, a, mask, ctrt_int(1)));
+        CHECK_OK(ctrt_unsqueeze(&a, a, 1));
         for (size_t o = 0; o < COUNT(quotients); o++)
             compare((struct trial){ quotients[o].name, { ctrt_tensor_retain(a), ctrt_tensor_retain(b) },
                                     .call = quotient, .n = { (int64_t)o } }, false);

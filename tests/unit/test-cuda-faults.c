@@ -15,15 +15,23 @@ static ctrt_status step(double *value)
     CTRT_AUTO(tensor) x = NULL, y = NULL, z = NULL, host = NULL;
     CTRT_AUTO(stream) side = NULL;
     CTRT_AUTO(graph) graph = NULL;
-    TRY(ctrt_stream_new(&side, gpu, 0), ctrt_full(&host, CTRT_SHAPE(4, 4), ctrt_float(2), CTRT_F32, cpu),
-        ctrt_to_device(&x, host, gpu), ctrt_zeros(&y, CTRT_SHAPE(4, 4), CTRT_F32, gpu), ctrt_capture_begin(gpu));
+    TRY(ctrt_stream_new(&side, gpu, 0));
+    TRY(ctrt_full(&host, CTRT_SHAPE(4, 4), ctrt_float(2), CTRT_F32, cpu));
+    TRY(ctrt_to_device(&x, host, gpu));
+    TRY(ctrt_zeros(&y, CTRT_SHAPE(4, 4), CTRT_F32, gpu));
+    TRY(ctrt_capture_begin(gpu));
     ctrt_status status = ctrt_add_scalar_(y, ctrt_float(1));
     const ctrt_status ended = ctrt_capture_end(&graph, gpu);
-    TRY(status, ended, ctrt_capture_replay(graph), ctrt_memory_empty_cache(gpu), ctrt_matmul(&z, x, y),
-        ctrt_stream_push(side));                            /* every element of z is 8 */
+    TRY(status);
+    TRY(ended);
+    TRY(ctrt_capture_replay(graph));
+    TRY(ctrt_memory_empty_cache(gpu));
+    TRY(ctrt_matmul(&z, x, y));
+    TRY(ctrt_stream_push(side));                            /* every element of z is 8 */
     status = ctrt_sub_scalar_(z, ctrt_float(2));            /* every element is 6; runs on another stream */
     (void)ctrt_stream_pop();
-    TRY(status, ctrt_sum(&z, z, CTRT_ALL_DIMS));
+    TRY(status);
+    TRY(ctrt_sum(&z, z, CTRT_ALL_DIMS));
     return ctrt_item(value, z);
 }
 
@@ -125,14 +133,18 @@ TEST(memory, "out of memory in a capture does not free memory of recorded work, 
         CTRT_AUTO(tensor) a = NULL, b = NULL, out = NULL, sum = NULL;
         CTRT_AUTO(graph) graph = NULL;
         double value = 0;
-        OK(ctrt_zeros(&out, CTRT_SHAPE(4), CTRT_F32, gpu), ctrt_capture_begin(gpu),
-           ctrt_full(&a, CTRT_SHAPE(30 * MIB), ctrt_float(1), CTRT_F32, gpu));
+        CHECK_OK(ctrt_zeros(&out, CTRT_SHAPE(4), CTRT_F32, gpu));
+        CHECK_OK(ctrt_capture_begin(gpu));
+        CHECK_OK(ctrt_full(&a, CTRT_SHAPE(30 * MIB), ctrt_float(1), CTRT_F32, gpu));
         ctrt_tensor_release(&a);
         CHECK_FAILS(ctrt_full(&b, CTRT_SHAPE(40 * MIB), ctrt_float(1), CTRT_F32, gpu), CTRT_ERR_OUT_OF_MEMORY,
                     "cuda:0");
         CHECK_OK(ctrt_add_scalar_(out, ctrt_float(1)));
-        if (ctrt_capture_end(&graph, gpu) == CTRT_OK)
-            OK(ctrt_capture_replay(graph), ctrt_sum(&sum, out, CTRT_ALL_DIMS), ctrt_item(&value, sum));
+        if (ctrt_capture_end(&graph, gpu) == CTRT_OK) {
+            CHECK_OK(ctrt_capture_replay(graph));
+            CHECK_OK(ctrt_sum(&sum, out, CTRT_ALL_DIMS));
+            CHECK_OK(ctrt_item(&value, sum));
+        }
         ctrt_graph_release(&graph);
         CHECK_OK(ctrt_full(&b, CTRT_SHAPE(50 * MIB), ctrt_float(1), CTRT_F32, gpu));
         ctrt_tensor_release(&b);
@@ -149,8 +161,9 @@ TEST(illegal, "an illegal access in a kernel: every later call reports a lost de
         CHECK_OK(ctrt_full(&x, CTRT_SCALAR_SHAPE, ctrt_float(1), CTRT_F32, gpu));
         soft->inject_kernel(ILLEGAL_ADDRESS);
         (void)ctrt_exp(&y, x);
-        FAILS(DEVICE_LOST, (ctrt_item(&value, y != NULL ? y : x), "restart the process"),
-              (ctrt_zeros(&z, CTRT_SHAPE(1 << 22), CTRT_F32, gpu), "cuda:0"), (ctrt_device_synchronize(gpu), "cuda:0"));
+        CHECK_FAILS(ctrt_item(&value, y != NULL ? y : x), CTRT_ERR_DEVICE_LOST, "restart the process");
+        CHECK_FAILS(ctrt_zeros(&z, CTRT_SHAPE(1 << 22), CTRT_F32, gpu), CTRT_ERR_DEVICE_LOST, "cuda:0");
+        CHECK_FAILS(ctrt_device_synchronize(gpu), CTRT_ERR_DEVICE_LOST, "cuda:0");
         CHECK_OK(ctrt_full(&x, CTRT_SCALAR_SHAPE, ctrt_float(5), CTRT_F32, cpu));  /* other devices still work */
         CHECK_OK(ctrt_item(&value, x));
         CHECK_EQ(value, 5.0);
@@ -167,10 +180,14 @@ TEST(replay, "a failed replay does not advance the random generator")
         uint64_t before = 0, after = 0;
         CHECK_OK(ctrt_empty(&x, CTRT_SHAPE(5), CTRT_F32, gpu));
         ctrt_manual_seed(3);
-        for (int i = 0; i < 3; i++)
-            OK(ctrt_uniform_(x, 0, 1), ctrt_to_host(want[i], sizeof want[i], x, CTRT_F32));
+        for (int i = 0; i < 3; i++) {
+            CHECK_OK(ctrt_uniform_(x, 0, 1));
+            CHECK_OK(ctrt_to_host(want[i], sizeof want[i], x, CTRT_F32));
+        }
         ctrt_manual_seed(3);
-        OK(ctrt_capture_begin(gpu), ctrt_uniform_(x, 0, 1), ctrt_capture_end(&graph, gpu));
+        CHECK_OK(ctrt_capture_begin(gpu));
+        CHECK_OK(ctrt_uniform_(x, 0, 1));
+        CHECK_OK(ctrt_capture_end(&graph, gpu));
         for (int i = 0; i < 3; i++) {
             if (i > 0) {
                 const char *name = names[i - 1];
@@ -181,7 +198,8 @@ TEST(replay, "a failed replay does not advance the random generator")
                 CHECK_OK(ctrt_generator_get(gpu, NULL, &after));
                 CHECK_EQ(after, before);
             }
-            OK(ctrt_capture_replay(graph), ctrt_to_host(got, sizeof got, x, CTRT_F32));
+            CHECK_OK(ctrt_capture_replay(graph));
+            CHECK_OK(ctrt_to_host(got, sizeof got, x, CTRT_F32));
             CHECK(memcmp(got, want[i], sizeof got) == 0, "replay %d: %g, expected %g", i, (double)got[0],
                   (double)want[i][0]);
         }
@@ -197,13 +215,19 @@ TEST(replay, "a failed replay does not advance the random generator")
         CTRT_AUTO(graph) graph = NULL;
         int64_t places[3] = { 0, 3, 1 };
         double value = 0;
-        OK(ctrt_stream_default(&here, gpu), ctrt_stream_new(&there, gpu, 0),
-           ctrt_ones(&x, CTRT_SHAPE(5, 3), CTRT_F32, gpu),
-           ctrt_from_data(&index, places, 3, CTRT_SHAPE(3), CTRT_I64, gpu), ctrt_capture_begin(gpu),
-           ctrt_index_select(&y, x, 0, index), ctrt_sum(&sum, y, CTRT_ALL_DIMS), ctrt_capture_end(&graph, gpu));
+        CHECK_OK(ctrt_stream_default(&here, gpu));
+        CHECK_OK(ctrt_stream_new(&there, gpu, 0));
+        CHECK_OK(ctrt_ones(&x, CTRT_SHAPE(5, 3), CTRT_F32, gpu));
+        CHECK_OK(ctrt_from_data(&index, places, 3, CTRT_SHAPE(3), CTRT_I64, gpu));
+        CHECK_OK(ctrt_capture_begin(gpu));
+        CHECK_OK(ctrt_index_select(&y, x, 0, index));
+        CHECK_OK(ctrt_sum(&sum, y, CTRT_ALL_DIMS));
+        CHECK_OK(ctrt_capture_end(&graph, gpu));
         for (int round = 0; round < 3; round++) {
             places[1] = round == 1 ? 1000 : 3;
-            OK(ctrt_from_host_(index, places, 3, CTRT_I64), ctrt_stream_push(there), ctrt_capture_replay(graph));
+            CHECK_OK(ctrt_from_host_(index, places, 3, CTRT_I64));
+            CHECK_OK(ctrt_stream_push(there));
+            CHECK_OK(ctrt_capture_replay(graph));
             if (round == 1) {
                 CHECK_FAILS(ctrt_stream_synchronize(there), CTRT_ERR_INVALID_ARGUMENT, "a replay: index_select");
                 CHECK_HAS(ctrt_error_message(), "index 1000 (element 1) is out of range [0, 5)");
@@ -211,9 +235,11 @@ TEST(replay, "a failed replay does not advance the random generator")
             } else if (CHECK_OK(ctrt_item(&value, sum))) {
                 CHECK_EQ(value, 9.0);
             }
-            OK(ctrt_stream_pop(), ctrt_stream_synchronize(here));
+            CHECK_OK(ctrt_stream_pop());
+            CHECK_OK(ctrt_stream_synchronize(here));
         }
-        OK(ctrt_capture_replay(graph), ctrt_item(&value, sum));
+        CHECK_OK(ctrt_capture_replay(graph));
+        CHECK_OK(ctrt_item(&value, sum));
     }
 }
 

@@ -297,7 +297,8 @@ static void check_errors(void)
     CTRT_AUTO(tensor) x = numbers(CTRT_SHAPE(3, 5), CTRT_F32, SMOOTH), out = NULL;
     CTRT_AUTO(stream) stream = NULL;
     group("errors of kernels name the op and the wrong element until the stream is reset");
-    OK(ctrt_to_device(&x, x, gpu), ctrt_stream_current(&stream, gpu));
+    CHECK_OK(ctrt_to_device(&x, x, gpu));
+    CHECK_OK(ctrt_stream_current(&stream, gpu));
     for (int op = 0; op < 4; op++) {
         CTRT_AUTO(tensor) i = NULL, column = NULL;
         int64_t values[3] = { 0, 1, 0 };
@@ -305,7 +306,8 @@ static void check_errors(void)
         values[op % 3] = INT64_MIN;
         if (op < 3)
             snprintf(words, sizeof words, " %lld (element %d) is out of range [0, 5)", (long long)INT64_MIN, op);
-        OK(ctrt_from_data(&i, values, 3, CTRT_SHAPE(3), CTRT_I64, gpu), ctrt_unsqueeze(&column, i, 1));
+        CHECK_OK(ctrt_from_data(&i, values, 3, CTRT_SHAPE(3), CTRT_I64, gpu));
+        CHECK_OK(ctrt_unsqueeze(&column, i, 1));
         ctrt_status status = op == 0   ? ctrt_index_select(&out, x, 1, i)
                              : op == 1 ? ctrt_gather(&out, x, 1, column)
                              : op == 2 ? ctrt_cross_entropy(&out, x, i, &options)
@@ -329,14 +331,16 @@ static void steps(ctrt_tensor **p, int count, ctrt_device *device, ctrt_dtype dt
     const ctrt_adamw_options adamw = *ADAMW(.lr = 0.01, .weight_decay = 0.1);
     for (int k = 0; k < count; k++) {
         p[k] = numbers(CTRT_SHAPE(k == 57 ? 9001 : 1 + k * 37 % 301), dtype, SMOOTH);
-        OK(ctrt_to_device(&p[k], p[k], device), ctrt_tensor_require_grad(p[k], true));
+        CHECK_OK(ctrt_to_device(&p[k], p[k], device));
+        CHECK_OK(ctrt_tensor_require_grad(p[k], true));
     }
     CHECK_OK(adam ? ctrt_adamw_new(&optimizer, NULL, &adamw) : ctrt_sgd_new(&optimizer, NULL, &sgd));
     CHECK_OK(ctrt_optimizer_add(optimizer, p, count));
     for (int step = 0; step < 2; step++) {
         for (int k = 0; k < count; k++) {
             CTRT_AUTO(tensor) grad = numbers(CTRT_SHAPE(ctrt_tensor_numel(p[k])), dtype, WHOLE);
-            OK(ctrt_to_device(&grad, grad, device), ctrt_tensor_set_grad(p[k], grad));
+            CHECK_OK(ctrt_to_device(&grad, grad, device));
+            CHECK_OK(ctrt_tensor_set_grad(p[k], grad));
         }
         CHECK_OK(ctrt_optimizer_step(optimizer));
     }

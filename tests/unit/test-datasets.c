@@ -163,12 +163,14 @@ TEST(csv, "CSV: separators, quotes, labels, headers, malformed")
     CHECK_BAD(labels, ctrt_csv_dataset(out, bad_path, (&CTRT_WITH(ctrt_csv_options, .label = -1))));
     CTRT_AUTO(dataset) d = NULL;
     const char *path = FILE_OF("table", "1,2\n");
-    FAILS(INVALID_ARGUMENT, (ctrt_csv_dataset(&d, path, &CTRT_WITH(ctrt_csv_options, .label = 3)), "column 3"),
-          (ctrt_csv_dataset(&d, path, &CTRT_WITH(ctrt_csv_options, .separator = '.')), "cannot separate"),
-          (ctrt_csv_dataset(&d, path, &CTRT_WITH(ctrt_csv_options, .label_classes = true)), "label 0"),
-          (ctrt_csv_dataset(&d, path, &CTRT_WITH(ctrt_csv_options, .label = 1, .label_classes = true,
-                                                 .label_float = true)),
-           "label_float"));
+    CHECK_FAILS(ctrt_csv_dataset(&d, path, &CTRT_WITH(ctrt_csv_options, .label = 3)), CTRT_ERR_INVALID_ARGUMENT,
+                "column 3");
+    CHECK_FAILS(ctrt_csv_dataset(&d, path, &CTRT_WITH(ctrt_csv_options, .separator = '.')), CTRT_ERR_INVALID_ARGUMENT,
+                "cannot separate");
+    CHECK_FAILS(ctrt_csv_dataset(&d, path, &CTRT_WITH(ctrt_csv_options, .label_classes = true)),
+                CTRT_ERR_INVALID_ARGUMENT, "label 0");
+    CHECK_FAILS(ctrt_csv_dataset(&d, path, &CTRT_WITH(ctrt_csv_options, .label = 1, .label_classes = true,
+                                                      .label_float = true)), CTRT_ERR_INVALID_ARGUMENT, "label_float");
 
     const ctrt_csv_options classes = { .size = sizeof(ctrt_csv_options), .label = 2, .label_classes = true };
     path = FILE_OF("classes", "1,\"the \"\"dog\"\"\"\n2, cat\n3,\" ant, red \"\n4,cat\n");
@@ -272,16 +274,17 @@ TEST(safetensors, "safetensors: chosen tensors and all, malformed")
     CTRT_AUTO(tensor) second = NULL;
     CTRT_AUTO(dataset) d = NULL;
     const char *path = folder_join(folder, "t.safetensors");
-    OK(ctrt_from_data(&tensors, x, 4, CTRT_SHAPE(2, 2), CTRT_F32, NULL),
-       ctrt_from_data(&second, y, 2, CTRT_SHAPE(2), CTRT_I64, NULL),
-       ctrt_save_tensors(path, names, (ctrt_tensor *[]){ tensors, second }, 2));
+    CHECK_OK(ctrt_from_data(&tensors, x, 4, CTRT_SHAPE(2, 2), CTRT_F32, NULL));
+    CHECK_OK(ctrt_from_data(&second, y, 2, CTRT_SHAPE(2), CTRT_I64, NULL));
+    CHECK_OK(ctrt_save_tensors(path, names, (ctrt_tensor *[]){ tensors, second }, 2));
     CHECK_OK(ctrt_safetensors_dataset(&d, path, NULL, 0));
     CHECK_EQ(ctrt_dataset_field_count(d), 2);
     CHECK_FIELD(d, 1, 0, 3, 4);
     CHECK_FIELD(d, 1, 1, 8);
     CHECK_OK(ctrt_safetensors_dataset(&d, path, names + 1, 1));
     CHECK_STR(ctrt_dataset_field(d, 0)->name, "y");
-    FAILS(NOT_FOUND, (ctrt_safetensors_dataset(&d, path, (const char *[]){ "z" }, 1), "has no tensor \"z\""));
+    CHECK_FAILS(ctrt_safetensors_dataset(&d, path, (const char *[]){ "z" }, 1), CTRT_ERR_NOT_FOUND,
+                "has no tensor \"z\"");
     static const struct bad cases[] = {
         BAD("", FORMAT, NULL), BAD("\x10\0\0\0\0\0\0\0{}", FORMAT, NULL),
         BAD("\2\0\0\0\0\0\0\0{}", INVALID_ARGUMENT, "0 tensors"),
@@ -383,11 +386,12 @@ TEST(tokens, "tokens: windows side by side, with a stride and at random, malform
     CHECK_FAILS(ctrt_tokens_dataset(&d, file_of("odd", tokens, 6), &CTRT_WITH(ctrt_tokens_options, .length = 1,
                                                                               .bytes = 4)),
                 CTRT_ERR_FORMAT, "odd: 6 bytes, no multiple of 4");
-    FAILS(FORMAT, (ctrt_tokens_dataset(&d, path, &CTRT_WITH(ctrt_tokens_options, .length = 11)),
-                   "has 11 tokens; a window and "
-                   "the token after it are 12"));
-    FAILS(INVALID_ARGUMENT, (ctrt_tokens_dataset(&d, path, &CTRT_WITH(ctrt_tokens_options, .length = 0)), "length 0"),
-          (ctrt_tokens_dataset(&d, path, &CTRT_WITH(ctrt_tokens_options, .length = 1, .bytes = 3)), "3 bytes"));
+    CHECK_FAILS(ctrt_tokens_dataset(&d, path, &CTRT_WITH(ctrt_tokens_options, .length = 11)), CTRT_ERR_FORMAT,
+                "has 11 tokens; a window and " "the token after it are 12");
+    CHECK_FAILS(ctrt_tokens_dataset(&d, path, &CTRT_WITH(ctrt_tokens_options, .length = 0)), CTRT_ERR_INVALID_ARGUMENT,
+                "length 0");
+    CHECK_FAILS(ctrt_tokens_dataset(&d, path, &CTRT_WITH(ctrt_tokens_options, .length = 1, .bytes = 3)),
+                CTRT_ERR_INVALID_ARGUMENT, "3 bytes");
 
     CHECK_OK(ctrt_tokens_dataset(&d, path, &CTRT_WITH(ctrt_tokens_options, .length = 3, .random = true,
                                                       .samples = 200)));

@@ -142,7 +142,8 @@ TEST(test_visible_lists, "lists of visible devices")
         if (c->want != NULL)
             CHECK_STR(got, c->want);
     }
-    EQUALS((visible_parse(few, 2, "0,1,2", 3, NULL), 2), (few[1], 1));
+    CHECK_EQ(visible_parse(few, 2, "0,1,2", 3, NULL), 2);
+    CHECK_EQ(few[1], 1);
 }
 
 TEST(test_visible_devices, NULL)
@@ -201,7 +202,8 @@ TEST(test_choice, NULL)
         group("automatic selection with %s; devices with index 1 do not open", c->setting);
         IN_CHILD(folder_path(several, NULL), "CTRT_FAKE_BROKEN=1", c->setting) {
             if (c->status == CTRT_OK) {
-                STRINGS((selected(NULL), c->device), (fallback(), c->device));
+                CHECK_STR(selected(NULL), c->device);
+                CHECK_STR(fallback(), c->device);
                 CHECK_TRUE(ctrt_is_available("auto", NULL));
             } else {
                 CHECK_FAILS(ctrt_device_auto(&device), c->status, c->words);
@@ -321,7 +323,8 @@ CHILD_TEST(test_properties, "device properties, before and after opening the dev
     CHECK_FAILS(ctrt_device_get_properties(&p, "fake:-1"), CTRT_ERR_INVALID_ARGUMENT, "not a number");
     CHECK_OK(ctrt_device_get_properties(&p, NULL));
     for (size_t i = 0; i < COUNT_OF(order); i++) {
-        OK(ctrt_device_list(&spec, i), ctrt_device_format(text, sizeof text, &spec));
+        CHECK_OK(ctrt_device_list(&spec, i));
+        CHECK_OK(ctrt_device_format(text, sizeof text, &spec));
         CHECK_STR(text, order[i]);
     }
     CHECK_FAILS(ctrt_device_list(&spec, 9), CTRT_ERR_NOT_FOUND, NULL);
@@ -352,9 +355,12 @@ TEST(test_current, "the current device: per thread, restored by guards")
         in_threads(1, current_in_thread, &in_thread, 0);
         CHECK_STR(in_thread, "fake:0");
 
-        OK(ctrt_device_push(two), ctrt_device_push(NULL), ctrt_device_push(zero));
+        CHECK_OK(ctrt_device_push(two));
+        CHECK_OK(ctrt_device_push(NULL));
+        CHECK_OK(ctrt_device_push(zero));
         CHECK_STR(current("fake"), "fake:0");
-        OK(ctrt_device_pop(), ctrt_device_pop());
+        CHECK_OK(ctrt_device_pop());
+        CHECK_OK(ctrt_device_pop());
         CHECK_STR(current("fake"), "fake:2");
         CHECK_OK(ctrt_device_pop());
         CHECK_STR(current("fake"), "fake:1");
@@ -369,10 +375,13 @@ TEST(test_current, "the current device: per thread, restored by guards")
     group("a guard around the first use of a type does not set its current device");
     IN_CHILD(folder_path(several, NULL)) {
         ctrt_device *const fake = get("fake:2"), *const better = get("better:1");
-        OK(ctrt_device_push(fake), ctrt_device_push(better));
+        CHECK_OK(ctrt_device_push(fake));
+        CHECK_OK(ctrt_device_push(better));
         CHECK_STR(selected("fake"), "fake:2");
-        OK(ctrt_device_pop(), ctrt_device_pop());
-        STRINGS((selected("fake"), "fake:0"), (selected("better"), "better:0"));
+        CHECK_OK(ctrt_device_pop());
+        CHECK_OK(ctrt_device_pop());
+        CHECK_STR(selected("fake"), "fake:0");
+        CHECK_STR(selected("better"), "better:0");
         CHECK_OK(ctrt_set_default_device(fake));
         CHECK_STR(fallback(), "fake:2");
         CHECK_OK(ctrt_set_default_device(NULL));
@@ -394,11 +403,13 @@ TEST(test_fork, "a device opened before the fork gives an error in the child and
         ctrt_device *const device = get("fake:0");
         CHECK_OK(ctrt_set_default_device(device));
         IN_FORK {
-            FAILS(FORKED, (ctrt_device_get(&other, "fake:0"), "was opened by process"),
-                  (ctrt_device_set_current(device), "fake:0"), (ctrt_device_push(device), "fake:0"),
-                  (ctrt_device_synchronize(device), "fake:0"),
-                  (ctrt_device_memory_info(device, &bytes, &bytes), "fake:0"), (ctrt_default_device(&other), "fake:0"),
-                  (ctrt_memory_empty_cache(device), "fake:0"));
+            CHECK_FAILS(ctrt_device_get(&other, "fake:0"), CTRT_ERR_FORKED, "was opened by process");
+            CHECK_FAILS(ctrt_device_set_current(device), CTRT_ERR_FORKED, "fake:0");
+            CHECK_FAILS(ctrt_device_push(device), CTRT_ERR_FORKED, "fake:0");
+            CHECK_FAILS(ctrt_device_synchronize(device), CTRT_ERR_FORKED, "fake:0");
+            CHECK_FAILS(ctrt_device_memory_info(device, &bytes, &bytes), CTRT_ERR_FORKED, "fake:0");
+            CHECK_FAILS(ctrt_default_device(&other), CTRT_ERR_FORKED, "fake:0");
+            CHECK_FAILS(ctrt_memory_empty_cache(device), CTRT_ERR_FORKED, "fake:0");
             get("fake:1");
             CHECK_TRUE(ctrt_is_available("fake", NULL));
         }
@@ -462,10 +473,11 @@ TEST(test_host_numbers, "a 0-dim tensor is an operand on every device if the hos
             CTRT_AUTO(tensor) number = NULL, x = NULL;
             double value = 0;
             ctrt_device *fake = get("fake:0");
-            OK(ctrt_from_data(&number, (float[]){ 3 }, 1, CTRT_SCALAR_SHAPE, CTRT_F32, fake),
-               ctrt_ones(&x, CTRT_SHAPE(1), CTRT_F32, get("cpu")));
+            CHECK_OK(ctrt_from_data(&number, (float[]){ 3 }, 1, CTRT_SCALAR_SHAPE, CTRT_F32, fake));
+            CHECK_OK(ctrt_ones(&x, CTRT_SHAPE(1), CTRT_F32, get("cpu")));
             if (readable) {
-                OK(ctrt_mul(&x, x, number), ctrt_item(&value, x));
+                CHECK_OK(ctrt_mul(&x, x, number));
+                CHECK_OK(ctrt_item(&value, x));
                 CHECK_EQ(value, 3);
             } else {
                 CHECK_FAILS(ctrt_mul(&x, x, number), CTRT_ERR_DEVICE, "operands are on different devices");

@@ -34,8 +34,11 @@ static void powersgd(struct rank *rank)
         }
         if (i < 4)
             CHECK_OK(train_step(&a, false));
-        if (i == 4)
-            OK(ctrt_capture_begin(rank->device), train_step(&a, false), ctrt_capture_end(&graph, rank->device));
+        if (i == 4) {
+            CHECK_OK(ctrt_capture_begin(rank->device));
+            CHECK_OK(train_step(&a, false));
+            CHECK_OK(ctrt_capture_end(&graph, rank->device));
+        }
         if (i >= 4)
             CHECK_OK(ctrt_capture_replay(graph));
         CHECK_OK(train_step(&b, false));
@@ -49,7 +52,8 @@ static void powersgd(struct rank *rank)
 
 static ctrt_status local_step(struct training *t)
 {
-    TRY(ctrt_parallel_no_sync(t->net, true), gradients(t, false));
+    TRY(ctrt_parallel_no_sync(t->net, true));
+    TRY(gradients(t, false));
     return ctrt_parallel_no_sync(t->net, false);
 }
 
@@ -63,14 +67,25 @@ static void accumulate(struct rank *rank)
     for (int i = 0; i < 3; i++) {
         batch(&a, rank, i);
         batch(&b, rank, i);
-        OK(train_step(&a, false), train_step(&b, false));
+        CHECK_OK(train_step(&a, false));
+        CHECK_OK(train_step(&b, false));
     }
-    OK(ctrt_optimizer_zero_grad(a.optimizer, false), ctrt_optimizer_zero_grad(b.optimizer, false),
-       ctrt_capture_begin(rank->device), local_step(&a), ctrt_capture_end(&local, rank->device));
-    OK(ctrt_capture_begin(rank->device), gradients(&a, false), ctrt_optimizer_step(a.optimizer),
-       ctrt_optimizer_zero_grad(a.optimizer, false), ctrt_capture_end(&reduced, rank->device));
-    OK(ctrt_capture_begin(rank->device), local_step(&a), gradients(&a, false), ctrt_optimizer_step(a.optimizer),
-       ctrt_optimizer_zero_grad(a.optimizer, false), ctrt_capture_end(&both, rank->device));
+    CHECK_OK(ctrt_optimizer_zero_grad(a.optimizer, false));
+    CHECK_OK(ctrt_optimizer_zero_grad(b.optimizer, false));
+    CHECK_OK(ctrt_capture_begin(rank->device));
+    CHECK_OK(local_step(&a));
+    CHECK_OK(ctrt_capture_end(&local, rank->device));
+    CHECK_OK(ctrt_capture_begin(rank->device));
+    CHECK_OK(gradients(&a, false));
+    CHECK_OK(ctrt_optimizer_step(a.optimizer));
+    CHECK_OK(ctrt_optimizer_zero_grad(a.optimizer, false));
+    CHECK_OK(ctrt_capture_end(&reduced, rank->device));
+    CHECK_OK(ctrt_capture_begin(rank->device));
+    CHECK_OK(local_step(&a));
+    CHECK_OK(gradients(&a, false));
+    CHECK_OK(ctrt_optimizer_step(a.optimizer));
+    CHECK_OK(ctrt_optimizer_zero_grad(a.optimizer, false));
+    CHECK_OK(ctrt_capture_end(&both, rank->device));
     for (int turn = 0; turn < 8; turn++) {
         /* 0: reduced; 1: two local ones before; 2: one that is not captured before; 3: both in one graph */
         const int how = turn % 4;
@@ -87,10 +102,13 @@ static void accumulate(struct rank *rank)
             batch(&a, rank, 10 * turn + 5);
             batch(&b, rank, 10 * turn + 5);
         }
-        OK(ctrt_capture_replay(how == 3 ? both : reduced), gradients(&b, false), ctrt_optimizer_step(b.optimizer),
-           ctrt_optimizer_zero_grad(b.optimizer, false));
+        CHECK_OK(ctrt_capture_replay(how == 3 ? both : reduced));
+        CHECK_OK(gradients(&b, false));
+        CHECK_OK(ctrt_optimizer_step(b.optimizer));
+        CHECK_OK(ctrt_optimizer_zero_grad(b.optimizer, false));
         char hash_a[65], hash_b[65];
-        OK(ctrt_module_sha256(hash_a, a.module), ctrt_module_sha256(hash_b, b.module));
+        CHECK_OK(ctrt_module_sha256(hash_a, a.module));
+        CHECK_OK(ctrt_module_sha256(hash_b, b.module));
         CHECK(strcmp(hash_a, hash_b) == 0, "turn %d: the parameters differ", turn);
     }
     same_everywhere(a.net, rank);
@@ -108,7 +126,7 @@ static void refused(struct rank *rank)
     training_new(&a, rank, wide_new, NULL);
     for (int i = 0; i < 2; i++) {
         batch(&a, rank, i);
-        OK(ctrt_capture_begin(rank->device));
+        CHECK_OK(ctrt_capture_begin(rank->device));
         if (rank->size > 1)
             CHECK_FAILS(gradients(&a, false), CTRT_ERR_STATE, "make two steps");
         CHECK_FAILS(ctrt_forward(&y, a.net, a.x), CTRT_ERR_STATE, "make two steps");
@@ -116,8 +134,9 @@ static void refused(struct rank *rank)
         CHECK_OK(train_step(&a, rank->size == 1));
     }
     batch(&a, rank, 2);
-    OK(ctrt_forward(&y, a.net, a.x));
-    OK(square_loss(&a.loss, y, NULL, 0, NULL), ctrt_backward(a.loss));
+    CHECK_OK(ctrt_forward(&y, a.net, a.x));
+    CHECK_OK(square_loss(&a.loss, y, NULL, 0, NULL));
+    CHECK_OK(ctrt_backward(a.loss));
     CHECK_OK(ctrt_capture_begin(rank->device));
     if (rank->size > 1) {
         CHECK_OK(ctrt_parallel_no_sync(a.net, true));
@@ -139,15 +158,22 @@ static void released(struct rank *rank)
     training_new(&b, rank, wide_new, a.module);
     batch(&a, rank, 0);
     batch(&b, rank, 0);
-    for (int i = 0; i < 3; i++)
-        OK(train_step(&a, false), train_step(&b, false));
-    OK(ctrt_capture_begin(rank->device), train_step(&a, false), ctrt_capture_end(&graph, rank->device));
+    for (int i = 0; i < 3; i++) {
+        CHECK_OK(train_step(&a, false));
+        CHECK_OK(train_step(&b, false));
+    }
+    CHECK_OK(ctrt_capture_begin(rank->device));
+    CHECK_OK(train_step(&a, false));
+    CHECK_OK(ctrt_capture_end(&graph, rank->device));
     CTRT_AUTO(tensor) loss = ctrt_tensor_retain(a.loss);
     training_free(&a);
     ctrt_comm_release(&rank->comm);
     for (int i = 0; i < 3; i++) {
         double got = 0, want = 0;
-        OK(ctrt_capture_replay(graph), ctrt_item(&got, loss), train_step(&b, false), ctrt_item(&want, b.loss));
+        CHECK_OK(ctrt_capture_replay(graph));
+        CHECK_OK(ctrt_item(&got, loss));
+        CHECK_OK(train_step(&b, false));
+        CHECK_OK(ctrt_item(&want, b.loss));
         CHECK(got == want, "replay %d: loss %.9g, expected %.9g", i, got, want);
     }
     training_free(&b);
@@ -162,8 +188,10 @@ static void dies(struct rank *rank)
     batch(&a, rank, 0);
     for (int i = 0; i < 3; i++)
         CHECK_OK(train_step(&a, false));
-    OK(ctrt_capture_begin(rank->device), train_step(&a, false), ctrt_capture_end(&graph, rank->device),
-       ctrt_capture_replay(graph));
+    CHECK_OK(ctrt_capture_begin(rank->device));
+    CHECK_OK(train_step(&a, false));
+    CHECK_OK(ctrt_capture_end(&graph, rank->device));
+    CHECK_OK(ctrt_capture_replay(graph));
     lose_last_rank(rank);
     CHECK_FAILS(ctrt_capture_replay(graph), CTRT_ERR_COMM, "rank 2");
     CHECK_FAILS(train_step(&a, false), CTRT_ERR_COMM, "rank 2");

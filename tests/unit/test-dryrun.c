@@ -17,7 +17,8 @@ static ctrt_memory_prediction predict_within(uint64_t limit, struct training *ru
     CHECK_OK(training_step(loss, run));
     const bool fits = ctrt_dry_run_fits(dryrun);
     CHECK_OK(ctrt_dry_run_end(&found, &dryrun));
-    EQUALS((found.fits, fits), (found.fits, found.failed_bytes == 0));
+    CHECK_EQ(found.fits, fits);
+    CHECK_EQ(found.fits, found.failed_bytes == 0);
     return found;
 }
 
@@ -189,23 +190,32 @@ BOTH_TEST(tensors, "in a dry run, older tensors keep their values and can be fre
     const int64_t frees = stat_of(device, "allocation.all.freed");
     CHECK_OK(ctrt_dry_run_begin(&dryrun, device));
     CHECK_EQ(ctrt_memory_allocated(device), allocated);
-    OK(ctrt_add_scalar_(kept, ctrt_float(1)), ctrt_fill_(kept, ctrt_float(9)), ctrt_zero_(kept),
-       ctrt_from_host_(kept, thousand, 1000, CTRT_F32), ctrt_add(&fresh, kept, kept));
+    CHECK_OK(ctrt_add_scalar_(kept, ctrt_float(1)));
+    CHECK_OK(ctrt_fill_(kept, ctrt_float(9)));
+    CHECK_OK(ctrt_zero_(kept));
+    CHECK_OK(ctrt_from_host_(kept, thousand, 1000, CTRT_F32));
+    CHECK_OK(ctrt_add(&fresh, kept, kept));
     CHECK_EQ(element(fresh, 0), 0);
-    OK(ctrt_slice(&cut, gone, 0, 0, 16, 2), ctrt_to_host(host, sizeof host, cut, CTRT_F32));
+    CHECK_OK(ctrt_slice(&cut, gone, 0, 0, 16, 2));
+    CHECK_OK(ctrt_to_host(host, sizeof host, cut, CTRT_F32));
     CHECK(host[0] == 0 && host[7] == 0, "a copy to the host in a dry run is %g, expected 0", host[0]);
-    OK(ctrt_copy_(kept, fresh), ctrt_from_data(&there, host, 8, CTRT_SHAPE(8), CTRT_F32, device),
-       ctrt_to_device(&back, there, cpu));
-    RELEASE(gone, cut, back);
+    CHECK_OK(ctrt_copy_(kept, fresh));
+    CHECK_OK(ctrt_from_data(&there, host, 8, CTRT_SHAPE(8), CTRT_F32, device));
+    CHECK_OK(ctrt_to_device(&back, there, cpu));
+    ctrt_tensor_release(&gone);
+    ctrt_tensor_release(&cut);
+    ctrt_tensor_release(&back);
     CHECK_FAILS(ctrt_dry_run_begin(&(ctrt_dry_run *){ NULL }, device), CTRT_ERR_STATE, "already running");
-    OK(ctrt_memory_empty_cache(device), ctrt_dry_run_end(&found, &dryrun));
+    CHECK_OK(ctrt_memory_empty_cache(device));
+    CHECK_OK(ctrt_dry_run_end(&found, &dryrun));
     CHECK_EQ(found.left_blocks, 2);
     CHECK_TRUE(found.left_bytes >= 4032);
     /* The two are real memory on the cpu, and counted there. */
     const uint64_t left = device == cpu ? found.left_bytes : 0;
     CHECK_STATS(device, { "allocation.all.allocated", allocs + (device == cpu ? 2 : 0) },
                 { "allocation.all.freed", frees + 1 });
-    EQUALS((ctrt_memory_allocated(device), 4096 + left), (element(kept, 0), 3));
+    CHECK_EQ(ctrt_memory_allocated(device), 4096 + left);
+    CHECK_EQ(element(kept, 0), 3);
 
     /* A tensor left by a dry run has no memory, so using it is an error. On the cpu it has zeros. */
     if (device != cpu)
@@ -216,10 +226,11 @@ BOTH_TEST(tensors, "in a dry run, older tensors keep their values and can be fre
     CHECK_OK(ctrt_dry_run_begin(&dryrun, device));
     ctrt_tensor_release(&fresh);            /* freed in another dry run */
     CHECK_OK(ctrt_dry_run_end(&found, &dryrun));
-    EQUALS((found.left_blocks, 0), (found.peak_allocated, found.allocated_before),
-           (found.allocated_before, 4096 + left),
-           (found.allocated_after, 4096 + (device == cpu ? 512 : 0)),
-           (ctrt_memory_allocated(device), found.allocated_after));
+    CHECK_EQ(found.left_blocks, 0);
+    CHECK_EQ(found.peak_allocated, found.allocated_before);
+    CHECK_EQ(found.allocated_before, 4096 + left);
+    CHECK_EQ(found.allocated_after, 4096 + (device == cpu ? 512 : 0));
+    CHECK_EQ(ctrt_memory_allocated(device), found.allocated_after);
     ctrt_tensor_release(&there);            /* freed outside any dry run */
     ctrt_tensor_release(&kept);
     CHECK_EQ(ctrt_memory_allocated(device), 0);
@@ -250,22 +261,34 @@ CHILD_TEST(left, "cpu: memory that a dry run leaves is counted until it is freed
     ctrt_memory_prediction found = CTRT_MEMORY_PREDICTION;
     CTRT_AUTO(tensor) a = NULL, b = NULL, other = NULL;
     CHECK_OK(ctrt_memory_set_watch(CTRT_MEMORY_WATCH_STATE, 0));
-    OK(ctrt_dry_run_begin(&dryrun, device), ctrt_memory_label_push("giants"),
-       ctrt_zeros(&a, CTRT_SHAPE(1 << 20), CTRT_F32, device), ctrt_exp(&b, a), ctrt_memory_label_pop(),
-       ctrt_dry_run_end(&found, &dryrun));
-    EQUALS((found.left_blocks, 2), (found.left_bytes, 8 * MIB), (ctrt_memory_allocated(device), 8 * MIB),
-           (ctrt_memory_max_allocated(device), 8 * MIB), (ctrt_memory_reserved(device), 8 * MIB),
-           (owned_by("giants", "exp", device), 4 * MIB));
-    OK(ctrt_memory_set_limit(device, 10 * MIB));
-    CHECK_FAILS(ctrt_zeros(&other, CTRT_SHAPE(1 << 20), CTRT_F32, device), CTRT_ERR_OUT_OF_MEMORY, "8.00 MiB reserved");
-    OK(ctrt_dry_run_begin(&dryrun, device), ctrt_zeros(&other, CTRT_SHAPE(1 << 20), CTRT_F32, device));
-    CHECK_TRUE(!ctrt_dry_run_fits(dryrun));
-    RELEASE(other, a);                      /* a: in another dry run */
+    CHECK_OK(ctrt_dry_run_begin(&dryrun, device));
+    CHECK_OK(ctrt_memory_label_push("giants"));
+    CHECK_OK(ctrt_zeros(&a, CTRT_SHAPE(1 << 20), CTRT_F32, device));
+    CHECK_OK(ctrt_exp(&b, a));
+    CHECK_OK(ctrt_memory_label_pop());
     CHECK_OK(ctrt_dry_run_end(&found, &dryrun));
-    EQUALS((found.reserved_before, 8 * MIB), (found.reserved_after, 4 * MIB), (ctrt_memory_reserved(device), 4 * MIB),
-           (owned_by("giants", "exp", device), 4 * MIB), (owned_by("giants", "", device), 0));
-    OK(ctrt_zeros(&other, CTRT_SHAPE(1 << 20), CTRT_F32, device));
-    RELEASE(b, other);
+    CHECK_EQ(found.left_blocks, 2);
+    CHECK_EQ(found.left_bytes, 8 * MIB);
+    CHECK_EQ(ctrt_memory_allocated(device), 8 * MIB);
+    CHECK_EQ(ctrt_memory_max_allocated(device), 8 * MIB);
+    CHECK_EQ(ctrt_memory_reserved(device), 8 * MIB);
+    CHECK_EQ(owned_by("giants", "exp", device), 4 * MIB);
+    CHECK_OK(ctrt_memory_set_limit(device, 10 * MIB));
+    CHECK_FAILS(ctrt_zeros(&other, CTRT_SHAPE(1 << 20), CTRT_F32, device), CTRT_ERR_OUT_OF_MEMORY, "8.00 MiB reserved");
+    CHECK_OK(ctrt_dry_run_begin(&dryrun, device));
+    CHECK_OK(ctrt_zeros(&other, CTRT_SHAPE(1 << 20), CTRT_F32, device));
+    CHECK_TRUE(!ctrt_dry_run_fits(dryrun));
+    ctrt_tensor_release(&other);
+    ctrt_tensor_release(&a);                      /* a: in another dry run */
+    CHECK_OK(ctrt_dry_run_end(&found, &dryrun));
+    CHECK_EQ(found.reserved_before, 8 * MIB);
+    CHECK_EQ(found.reserved_after, 4 * MIB);
+    CHECK_EQ(ctrt_memory_reserved(device), 4 * MIB);
+    CHECK_EQ(owned_by("giants", "exp", device), 4 * MIB);
+    CHECK_EQ(owned_by("giants", "", device), 0);
+    CHECK_OK(ctrt_zeros(&other, CTRT_SHAPE(1 << 20), CTRT_F32, device));
+    ctrt_tensor_release(&b);
+    ctrt_tensor_release(&other);
     check_no_current(device);
     CHECK_OK(ctrt_zeros(&other, CTRT_SHAPE(5 << 19), CTRT_F32, device));        /* the whole limit */
 }
@@ -298,9 +321,12 @@ BOTH_TEST(optimizers, "a step in a dry run leaves no memory, state or gradient, 
         const uint64_t before = ctrt_memory_allocated(device);
         for (int step = 0; step < 3; step++) {
             const ctrt_memory_prediction found = predict(&run, &loss);
-            EQUALS((found.left_blocks, 0), (found.left_bytes, 0));
-            if (step == 0)
-                EQUALS((states_of(run.optimizer), 0), (ctrt_memory_allocated(device), before));
+            CHECK_EQ(found.left_blocks, 0);
+            CHECK_EQ(found.left_bytes, 0);
+            if (step == 0) {
+                CHECK_EQ(states_of(run.optimizer), 0);
+                CHECK_EQ(ctrt_memory_allocated(device), before);
+            }
             for (size_t i = 0; i < ctrt_optimizer_parameter_count(run.optimizer); i++) {
                 ctrt_tensor *parameter = NULL, *states[CTRT_OPTIMIZER_STATES];
                 CHECK_OK(ctrt_optimizer_tensors(&parameter, states, run.optimizer, i));
@@ -320,20 +346,31 @@ BOTH_TEST(gradients, "gradients that were made in a dry run are released at its 
     ctrt_dry_run *dryrun = NULL;
     ctrt_memory_prediction found = CTRT_MEMORY_PREDICTION;
     CTRT_AUTO(tensor) a = full(2, 1000, device), b = full(3, 1000, device), loss = NULL, held = NULL;
-    OK(ctrt_tensor_require_grad(a, true), ctrt_tensor_require_grad(b, true), ctrt_sum(&loss, a, CTRT_ALL_DIMS),
-       ctrt_backward(loss), ctrt_dry_run_begin(&dryrun, device));
+    CHECK_OK(ctrt_tensor_require_grad(a, true));
+    CHECK_OK(ctrt_tensor_require_grad(b, true));
+    CHECK_OK(ctrt_sum(&loss, a, CTRT_ALL_DIMS));
+    CHECK_OK(ctrt_backward(loss));
+    CHECK_OK(ctrt_dry_run_begin(&dryrun, device));
     CTRT_AUTO(tensor) c = full(3, 1000, device), gone = full(3, 1000, device);
-    OK(ctrt_tensor_require_grad(c, true), ctrt_tensor_require_grad(gone, true), ctrt_mul(&loss, a, b),
-       ctrt_mul(&loss, loss, c), ctrt_mul(&loss, loss, gone), ctrt_sum(&loss, loss, CTRT_ALL_DIMS),
-       ctrt_backward(loss));
+    CHECK_OK(ctrt_tensor_require_grad(c, true));
+    CHECK_OK(ctrt_tensor_require_grad(gone, true));
+    CHECK_OK(ctrt_mul(&loss, a, b));
+    CHECK_OK(ctrt_mul(&loss, loss, c));
+    CHECK_OK(ctrt_mul(&loss, loss, gone));
+    CHECK_OK(ctrt_sum(&loss, loss, CTRT_ALL_DIMS));
+    CHECK_OK(ctrt_backward(loss));
     held = ctrt_tensor_retain(ctrt_tensor_grad(b));
     CHECK_OK(ctrt_tensor_set_grad(a, ctrt_tensor_grad(a)));
-    RELEASE(gone, loss);
+    ctrt_tensor_release(&gone);
+    ctrt_tensor_release(&loss);
     CHECK_OK(ctrt_dry_run_end(&found, &dryrun));
     CHECK_EQ(found.left_blocks, 2);                             /* c and `held` */
     CHECK_TRUE(ctrt_tensor_grad(b) == NULL && ctrt_tensor_grad(c) == NULL && ctrt_tensor_grad(a) != NULL);
-    OK(ctrt_mul(&loss, a, b), ctrt_sum(&loss, loss, CTRT_ALL_DIMS), ctrt_backward(loss));
-    EQUALS((element(ctrt_tensor_grad(a), 0), 4), (element(ctrt_tensor_grad(b), 0), 2));
+    CHECK_OK(ctrt_mul(&loss, a, b));
+    CHECK_OK(ctrt_sum(&loss, loss, CTRT_ALL_DIMS));
+    CHECK_OK(ctrt_backward(loss));
+    CHECK_EQ(element(ctrt_tensor_grad(a), 0), 4);
+    CHECK_EQ(element(ctrt_tensor_grad(b), 0), 2);
 }
 
 BOTH_TEST(converted, "a state that a dry run converts to another dtype keeps its values", "CTRT_SIM=devices=1")
@@ -343,16 +380,21 @@ BOTH_TEST(converted, "a state that a dry run converts to another dtype keeps its
     CTRT_AUTO(optimizer) optimizer = NULL;
     ctrt_tensor *weight = NULL, *states[CTRT_OPTIMIZER_STATES];
     int64_t steps = 0;
-    OK(ctrt_linear_new(&net, 1, 1, false, device), training_optimizer(&optimizer, net, MOMENTUM),
-       ctrt_optimizer_tensors(&weight, states, optimizer, 0));
+    CHECK_OK(ctrt_linear_new(&net, 1, 1, false, device));
+    CHECK_OK(training_optimizer(&optimizer, net, MOMENTUM));
+    CHECK_OK(ctrt_optimizer_tensors(&weight, states, optimizer, 0));
     CTRT_AUTO(tensor) grad = NULL;
-    OK(ctrt_full_like(&grad, weight, ctrt_float(2), CTRT_DTYPE_DEFAULT, NULL), ctrt_tensor_set_grad(weight, grad),
-       ctrt_optimizer_step(optimizer), ctrt_tensor_set_grad(weight, NULL), ctrt_module_to(net, NULL, CTRT_F64));
+    CHECK_OK(ctrt_full_like(&grad, weight, ctrt_float(2), CTRT_DTYPE_DEFAULT, NULL));
+    CHECK_OK(ctrt_tensor_set_grad(weight, grad));
+    CHECK_OK(ctrt_optimizer_step(optimizer));
+    CHECK_OK(ctrt_tensor_set_grad(weight, NULL));
+    CHECK_OK(ctrt_module_to(net, NULL, CTRT_F64));
     for (int dry = 1; dry >= 0; dry--) {
         CTRT_AUTO(dry_run) dryrun = NULL;
         CHECK_OK(dry ? ctrt_dry_run_begin(&dryrun, device) : CTRT_OK);
-        OK(ctrt_full_like(&grad, weight, ctrt_float(2), CTRT_DTYPE_DEFAULT, NULL), ctrt_tensor_set_grad(weight, grad),
-           ctrt_optimizer_step(optimizer));
+        CHECK_OK(ctrt_full_like(&grad, weight, ctrt_float(2), CTRT_DTYPE_DEFAULT, NULL));
+        CHECK_OK(ctrt_tensor_set_grad(weight, grad));
+        CHECK_OK(ctrt_optimizer_step(optimizer));
         ctrt_tensor_release(&grad);
         CHECK_OK(dry ? ctrt_dry_run_end(&found, &dryrun) : CTRT_OK);
         CHECK_OK(ctrt_optimizer_get_state(&steps, states, optimizer, 0));
@@ -376,26 +418,33 @@ SIM_TEST(beyond, THIRTY, "CTRT_MEMORY=caching", SMALL)
     uint64_t before = 0;
     for (int round = 0; round < 2; round++) {       /* in the second round a block is allocated */
         const sim_counters counters = sim_read(0);
-        OK(ctrt_dry_run_begin(&dryrun, device), ctrt_memory_label_push("giants"));
+        CHECK_OK(ctrt_dry_run_begin(&dryrun, device));
+        CHECK_OK(ctrt_memory_label_push("giants"));
         for (int i = 0; i < 10; i++)
             CHECK_OK(ctrt_empty(&many[i], CTRT_SHAPE(12 << 18), CTRT_F32, device));
-        OK(ctrt_randn(&a, CTRT_SHAPE(50000, 50000), CTRT_F32, device),
-           ctrt_randn(&b, CTRT_SHAPE(50000, 50000), CTRT_F32, device), ctrt_matmul(&c, a, b), ctrt_memory_label_pop());
+        CHECK_OK(ctrt_randn(&a, CTRT_SHAPE(50000, 50000), CTRT_F32, device));
+        CHECK_OK(ctrt_randn(&b, CTRT_SHAPE(50000, 50000), CTRT_F32, device));
+        CHECK_OK(ctrt_matmul(&c, a, b));
+        CHECK_OK(ctrt_memory_label_pop());
         CHECK_TRUE(!ctrt_dry_run_fits(dryrun));
         for (int i = 0; i < 10; i++)
             ctrt_tensor_release(&many[i]);
-        RELEASE(a, b);
+        ctrt_tensor_release(&a);
+        ctrt_tensor_release(&b);
         CHECK_OK(ctrt_relu(&c, c));
         ctrt_tensor_release(&c);
         CHECK_OK(ctrt_dry_run_end(&found, &dryrun));
-        EQUALS((sim_read(0).allocs, counters.allocs), (sim_read(0).launches, counters.launches));
+        CHECK_EQ(sim_read(0).allocs, counters.allocs);
+        CHECK_EQ(sim_read(0).launches, counters.launches);
         CHECK_TRUE(!found.fits && (found.failed_bytes == 12 * mib || found.failed_bytes == matrix));
         CHECK_STR(found.failed_label, "giants");
         CHECK_EQ(found.peak_requested, before + 120 * mib + 3 * matrix);
-        STRINGS((found.peak_op, "matmul"), (found.peak_label, "giants"));
+        CHECK_STR(found.peak_op, "matmul");
+        CHECK_STR(found.peak_label, "giants");
         CHECK_EQ(found.largest_request, matrix);
         CHECK_TRUE(found.allocations >= 14);
-        EQUALS((found.allocated_after, before), (found.left_blocks, 0));
+        CHECK_EQ(found.allocated_after, before);
+        CHECK_EQ(found.left_blocks, 0);
         if (held == NULL)
             held = full(3, 30 << 18, device);
         before = 30 * mib;
@@ -442,8 +491,10 @@ TEST(test_moving, "spill: copies and fills count as uses, in a dry run and in a 
             ctrt_dry_run *dryrun = NULL;
             ctrt_memory_prediction found = CTRT_MEMORY_PREDICTION;
             uint64_t predicted = 0, measured = 0;
-            OK(ctrt_dry_run_begin(&dryrun, device), use_and_take(&predicted, use, device),
-               ctrt_dry_run_end(&found, &dryrun), use_and_take(&measured, use, device));
+            CHECK_OK(ctrt_dry_run_begin(&dryrun, device));
+            CHECK_OK(use_and_take(&predicted, use, device));
+            CHECK_OK(ctrt_dry_run_end(&found, &dryrun));
+            CHECK_OK(use_and_take(&measured, use, device));
             CHECK(predicted == measured && measured == (use < 4 ? 6 << 20 : 4 << 20) + (700 << 12),
                   "case %d: %llu bytes predicted, %llu measured", use, (unsigned long long)predicted,
                   (unsigned long long)measured);
@@ -466,7 +517,10 @@ SIM_TEST(too_large_op, "spill: an op whose operands do not fit together fails",
     CHECK_OK(ctrt_add(&c, a, b));
     CHECK_TRUE(!ctrt_dry_run_fits(dryrun));         /* three times 4 MiB */
     CHECK_OK(ctrt_exp(&later, b));
-    RELEASE(a, b, c, later);
+    ctrt_tensor_release(&a);
+    ctrt_tensor_release(&b);
+    ctrt_tensor_release(&c);
+    ctrt_tensor_release(&later);
     CHECK_OK(ctrt_dry_run_end(&found, &dryrun));
     CHECK_STR(found.failed_op, "add");
     CHECK_EQ(found.failed_bytes, 4 << 20);
@@ -485,10 +539,12 @@ static void *run_dry_runs(void *argument)
         CTRT_AUTO(tensor) x = NULL, y = NULL;
         CHECK_OK(ctrt_dry_run_begin(&other_dryrun, cpu));
         for (int i = 0; i < 20; i++) {
-            OK(ctrt_full(&x, CTRT_SHAPE(1000 + 10 * i), ctrt_float(1), CTRT_F32, cpu), ctrt_exp(&y, x));
+            CHECK_OK(ctrt_full(&x, CTRT_SHAPE(1000 + 10 * i), ctrt_float(1), CTRT_F32, cpu));
+            CHECK_OK(ctrt_exp(&y, x));
             atomic_fetch_add(&ops_done, 1);
         }
-        RELEASE(x, y);
+        ctrt_tensor_release(&x);
+        ctrt_tensor_release(&y);
         CHECK_OK(ctrt_dry_run_end(NULL, &other_dryrun));
     }
     return NULL;
@@ -502,7 +558,8 @@ static void check_works(void)
     ctrt_memory_prediction found = CTRT_MEMORY_PREDICTION;
     CHECK_OK(ctrt_exp(&x, x));
     CHECK_EQ(element(x, 0), 1);
-    OK(ctrt_dry_run_begin(&dryrun, cpu), ctrt_exp(&x, x));
+    CHECK_OK(ctrt_dry_run_begin(&dryrun, cpu));
+    CHECK_OK(ctrt_exp(&x, x));
     CHECK_EQ(element(x, 0), 0);
     ctrt_tensor_release(&x);
     CHECK_OK(ctrt_dry_run_end(&found, &dryrun));

@@ -25,11 +25,14 @@ TEST(names, "names, sizes and categories, in the order of the list")
         ctrt_dtype dtype = CTRT_DTYPE_DEFAULT;
         CHECK_OK(ctrt_dtype_get(&name, &dtype, (size_t)(c - cases)));
         CHECK_EQ(dtype, c->dtype);
-        STRINGS((name, c->name), (ctrt_dtype_name(dtype), c->name));
-        EQUALS((ctrt_dtype_size(dtype), c->bytes), (ctrt_dtype_is_floating(dtype), c->floating));
+        CHECK_STR(name, c->name);
+        CHECK_STR(ctrt_dtype_name(dtype), c->name);
+        CHECK_EQ(ctrt_dtype_size(dtype), c->bytes);
+        CHECK_EQ(ctrt_dtype_is_floating(dtype), c->floating);
     }
     CHECK_FAILS(ctrt_dtype_get(NULL, NULL, COUNT_OF(cases)), CTRT_ERR_NOT_FOUND, "there are 10 data types");
-    STRINGS((ctrt_dtype_name(CTRT_DTYPE_DEFAULT), "?"), (ctrt_dtype_name((ctrt_dtype)11), "?"));
+    CHECK_STR(ctrt_dtype_name(CTRT_DTYPE_DEFAULT), "?");
+    CHECK_STR(ctrt_dtype_name((ctrt_dtype)11), "?");
     CHECK_EQ(ctrt_dtype_size((ctrt_dtype)11), 0);
 }
 
@@ -160,7 +163,8 @@ TEST(three_buckets, "promotion of a tensor with dimensions, a 0-dim tensor and a
     CTRT_AUTO(tensor) integers = operand(true, CTRT_I32);
     ctrt_scalar value = ctrt_float(1);
     ctrt_dtype got;
-    OK(ctrt_set_default_dtype(CTRT_F64), ctrt_result_type(&got, &integers, 1, &value));
+    CHECK_OK(ctrt_set_default_dtype(CTRT_F64));
+    CHECK_OK(ctrt_result_type(&got, &integers, 1, &value));
     CHECK_DTYPE(got, CTRT_F64);                         /* a floating number takes the default dtype */
     CHECK_OK(ctrt_set_default_dtype(CTRT_F32));
     ctrt_tensor *none[2] = { NULL, NULL };

@@ -117,8 +117,10 @@ TEST(public_function, "ctrt_tensor_format formats a transposed tensor")
     ctrt_device *cpu = NULL;
     char *text = NULL;
     const float values[4] = { 1, 2.5f, -3, 4 };
-    OK(ctrt_device_get(&cpu, "cpu"), ctrt_from_data(&x, values, 4, CTRT_SHAPE(2, 2), CTRT_F32, cpu), ctrt_t(&x, x),
-       ctrt_tensor_format(&text, x));
+    CHECK_OK(ctrt_device_get(&cpu, "cpu"));
+    CHECK_OK(ctrt_from_data(&x, values, 4, CTRT_SHAPE(2, 2), CTRT_F32, cpu));
+    CHECK_OK(ctrt_t(&x, x));
+    CHECK_OK(ctrt_tensor_format(&text, x));
     CHECK_STR(text, "tensor([[ 1.0000, -3.0000],\n        [ 2.5000,  4.0000]])");
     free(text);
 }

@@ -257,14 +257,16 @@ TEST(two_devices, "an optimizer of parameters on two devices")
     EACH(step, steps) {
         CTRT_AUTO(dry_run) run = NULL;
         CHECK_OK(step->dry ? ctrt_dry_run_begin(&run, device) : CTRT_OK);
-        OK(ctrt_tensor_set_grad(first, NULL), ctrt_tensor_set_grad(s.parameter, NULL));
+        CHECK_OK(ctrt_tensor_set_grad(first, NULL));
+        CHECK_OK(ctrt_tensor_set_grad(s.parameter, NULL));
         if (step->first)
             backward(s.scaler, first, &step->gradient);
         device = second;
         if (step->second)
             backward(s.scaler, s.parameter, &step->gradient);
         device = ctrt_tensor_device(first);
-        OK(ctrt_grad_scaler_step(s.scaler, s.optimizer), ctrt_grad_scaler_update(s.scaler, 0));
+        CHECK_OK(ctrt_grad_scaler_step(s.scaler, s.optimizer));
+        CHECK_OK(ctrt_grad_scaler_update(s.scaler, 0));
     }
     state_is(s.scaler, 16384, 2, "two of five steps were skipped");
     for (size_t i = 0; i < 2; i++) {
@@ -289,8 +291,11 @@ TEST(without, "a step without the scaler uses the count of the steps that were n
     int64_t count = 0;
     optimizer_make(&s, adam);
     scaled_step(&s, (const float[]){ INFINITY });
-    OK(ctrt_dry_run_begin(&run, device), ctrt_optimizer_step(s.optimizer), ctrt_dry_run_end(NULL, &run));
-    OK(ctrt_tensor_set_grad(s.parameter, gradient), ctrt_optimizer_step(s.optimizer));
+    CHECK_OK(ctrt_dry_run_begin(&run, device));
+    CHECK_OK(ctrt_optimizer_step(s.optimizer));
+    CHECK_OK(ctrt_dry_run_end(NULL, &run));
+    CHECK_OK(ctrt_tensor_set_grad(s.parameter, gradient));
+    CHECK_OK(ctrt_optimizer_step(s.optimizer));
     check_values_within("parameter", __LINE__, s.parameter, (const double[]){ 0.95 }, 1, 1e-5);
     CHECK_OK(ctrt_optimizer_get_state(&count, states, s.optimizer, 0));
     CHECK_EQ(count, 1);

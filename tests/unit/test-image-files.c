@@ -83,11 +83,12 @@ TEST(image_folder, "a folder of images: classes and files in the order of torchv
     CHECK_FAILS(ctrt_dataset_get(fields, d, 4, 1, 0), CTRT_ERR_FORMAT, "cat/5.jpeg: truncated: a PGM image of 2x1");
     unlink(folder_join(folder, "root/cat/1.pgm"));
     CHECK_FAILS(ctrt_dataset_get(fields, d, 3, 1, 0), CTRT_ERR_IO, "cat/1.pgm: cannot open: No such file");
-    FAILS(INVALID_ARGUMENT, (ctrt_image_folder_dataset(&d, root, &CTRT_WITH(ctrt_image_options, .height = 3)),
-                             "width 0"),
-          (ctrt_image_folder_dataset(&d, root, &CTRT_WITH(ctrt_image_options, .height = 3, .width = 3, .channels = 2)),
-           "2 channels"));
-    FAILS(IO, (ctrt_image_folder_dataset(&d, "/nowhere", &options), "/nowhere: cannot open the folder"));
+    CHECK_FAILS(ctrt_image_folder_dataset(&d, root, &CTRT_WITH(ctrt_image_options, .height = 3)),
+                CTRT_ERR_INVALID_ARGUMENT, "width 0");
+    CHECK_FAILS(ctrt_image_folder_dataset(&d, root, &CTRT_WITH(ctrt_image_options, .height = 3, .width = 3,
+                                                               .channels = 2)), CTRT_ERR_INVALID_ARGUMENT,
+                                                               "2 channels");
+    CHECK_FAILS(ctrt_image_folder_dataset(&d, "/nowhere", &options), CTRT_ERR_IO, "/nowhere: cannot open the folder");
     make_image("root/cat/1.pgm", 1);
     make_image("root/cat/3.tif", 1);                /* a PGM image: the first bytes count */
     CHECK_OK(ctrt_image_folder_dataset(&d, root, &options));
@@ -199,27 +200,30 @@ TEST(image_options, "image files: 16 bits reduced to 8, orientation by Exif data
         "IDAT\x78\x9c\x63\x60\x60\x68\x68\xf8\xff\x1f\0\x06\x84\x02\xff\x46\x60\xde\xb6\0\0\0\0IEND\xae\x42\x60\x82";
     CTRT_AUTO(tensor) image = NULL;
     const ctrt_image_options reduce = { .size = sizeof(ctrt_image_options), .channels = 1, .reduce_depth = true };
-    OK(ctrt_read_image_with(&image, FILE_OF("deep.pgm", "P5 3 1 65535\n\0\0\x80\x80\xff\xff"), &reduce));
+    CHECK_OK(ctrt_read_image_with(&image, FILE_OF("deep.pgm", "P5 3 1 65535\n\0\0\x80\x80\xff\xff"), &reduce));
     check_values_within("pgm", __LINE__, image, (double[]){ 0, 128, 255 }, 3, 0);
     if (access(built_path("image-png"), F_OK) == 0) {
         const char *path = file_of("deep.png", png, sizeof png - 1);
         CHECK_FAILS(ctrt_read_image(&image, path, 1), CTRT_ERR_NOT_SUPPORTED, "Set options.reduce_depth");
-        OK(ctrt_read_image_with(&image, path, &reduce));
+        CHECK_OK(ctrt_read_image_with(&image, path, &reduce));
         check_values_within("png", __LINE__, image, (double[]){ 0, 128, 255 }, 3, 0);
     }
     if (access(built_path("image-jpeg"), F_OK) != 0)
         return;
     enum { H = 9, W = 11 };
     unsigned char upright[H * W], got[H * W];
-    OK(ctrt_read_image(&image, reference_file("gray.jpg"), 1), ctrt_to_host(upright, sizeof upright, image, CTRT_U8));
+    CHECK_OK(ctrt_read_image(&image, reference_file("gray.jpg"), 1));
+    CHECK_OK(ctrt_to_host(upright, sizeof upright, image, CTRT_U8));
     REQUIRE_TRUE(ctrt_tensor_size(image, 1) == H && ctrt_tensor_size(image, 2) == W);
     for (int o = 0; o <= 9; o++) {
         const char *path = with_orientation("gray.jpg", o, o % 2 == 0);
         const bool turned = o >= 2 && o <= 8, columns = o >= 5 && o <= 8;
-        OK(ctrt_read_image(&image, path, 1), ctrt_to_host(got, sizeof got, image, CTRT_U8));
+        CHECK_OK(ctrt_read_image(&image, path, 1));
+        CHECK_OK(ctrt_to_host(got, sizeof got, image, CTRT_U8));
         CHECK(memcmp(got, upright, sizeof got) == 0, "orientation %d without the option", o);
-        OK(ctrt_read_image_with(&image, path, &CTRT_WITH(ctrt_image_options, .channels = 1, .exif_orientation = true)),
-           ctrt_to_host(got, sizeof got, image, CTRT_U8));
+        CHECK_OK(ctrt_read_image_with(&image, path, &CTRT_WITH(ctrt_image_options, .channels = 1,
+                                                               .exif_orientation = true)));
+        CHECK_OK(ctrt_to_host(got, sizeof got, image, CTRT_U8));
         CHECK_EQ(ctrt_tensor_size(image, 1), columns ? W : H);
         /* Where the first row and the first column of the file are (Exif 2.32, 4.6.4). */
         static const struct { bool bottom, right; } first[] = {

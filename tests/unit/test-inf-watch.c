@@ -135,8 +135,9 @@ TEST(watch_shared, "the watch of a module that is used twice, and after a dry ru
     CTRT_AUTO(module) whole = NULL;
     CTRT_AUTO(inf_watch) second = NULL;
     CHECK_OK(ctrt_module_new(&whole, &whole_class));
-    OK(ctrt_inf_watch_new(&second, whole), ctrt_forward(&y, whole, x),
-       ctrt_inf_watch_report(text, sizeof text, second));
+    CHECK_OK(ctrt_inf_watch_new(&second, whole));
+    CHECK_OK(ctrt_forward(&y, whole, x));
+    CHECK_OK(ctrt_inf_watch_report(text, sizeof text, second));
     check_values("whole numbers", __LINE__, y, (const double[]){ 1, 2 }, 2);
     CHECK_STR(text, "");
 }

@@ -35,8 +35,11 @@ static void captured(struct rank *rank)
         fill(&one, of);
         if (turn < 3 || turn == TURNS - 1)
             CHECK_OK(train_step(&t));
-        if (turn == 3)
-            OK(ctrt_capture_begin(rank->device), train_step(&t), ctrt_capture_end(&graph, rank->device));
+        if (turn == 3) {
+            CHECK_OK(ctrt_capture_begin(rank->device));
+            CHECK_OK(train_step(&t));
+            CHECK_OK(ctrt_capture_end(&graph, rank->device));
+        }
         if (turn >= 3 && turn < TURNS - 1)
             CHECK_OK(ctrt_capture_replay(graph));
         CHECK_OK(train_step(&one));
@@ -51,10 +54,12 @@ static void captured(struct rank *rank)
 /* A graph of a group: `locals` steps without reduction and one with it, of the same rows. */
 static ctrt_status group_step(struct training *t, int locals)
 {
-    TRY(ctrt_optimizer_zero_grad(t->optimizer, true), ctrt_parallel_no_sync(t->net, true));
+    TRY(ctrt_optimizer_zero_grad(t->optimizer, true));
+    TRY(ctrt_parallel_no_sync(t->net, true));
     for (int i = 0; i < locals; i++)
         CTRT_TRY(gradients(t));
-    TRY(ctrt_parallel_no_sync(t->net, false), gradients(t));
+    TRY(ctrt_parallel_no_sync(t->net, false));
+    TRY(gradients(t));
     return ctrt_optimizer_step(t->optimizer);
 }
 
@@ -70,8 +75,11 @@ static void captured_groups(struct rank *rank)
             fill(&one, turn);
             if (turn < 3)
                 CHECK_OK(group_step(&t, locals));
-            if (turn == 3)
-                OK(ctrt_capture_begin(rank->device), group_step(&t, locals), ctrt_capture_end(&graph, rank->device));
+            if (turn == 3) {
+                CHECK_OK(ctrt_capture_begin(rank->device));
+                CHECK_OK(group_step(&t, locals));
+                CHECK_OK(ctrt_capture_end(&graph, rank->device));
+            }
             if (turn >= 3)
                 CHECK_OK(ctrt_capture_replay(graph));
             CHECK_OK(group_step(&one, locals));
@@ -91,20 +99,29 @@ static void captured_apart(struct rank *rank)
     struct training t, one;
     struct pair p;
     capture_plan(&t, &one, &p, rank);
-    for (int i = 0; i < 3; i++)
-        OK(train_step(&t), train_step(&one));
-    OK(ctrt_optimizer_zero_grad(t.optimizer, true), ctrt_capture_begin(rank->device),
-       ctrt_parallel_no_sync(t.net, true), gradients(&t), ctrt_parallel_no_sync(t.net, false),
-       ctrt_capture_end(&local, rank->device));
-    OK(ctrt_capture_begin(rank->device), gradients(&t), ctrt_optimizer_step(t.optimizer),
-       ctrt_capture_end(&reduced, rank->device));
+    for (int i = 0; i < 3; i++) {
+        CHECK_OK(train_step(&t));
+        CHECK_OK(train_step(&one));
+    }
+    CHECK_OK(ctrt_optimizer_zero_grad(t.optimizer, true));
+    CHECK_OK(ctrt_capture_begin(rank->device));
+    CHECK_OK(ctrt_parallel_no_sync(t.net, true));
+    CHECK_OK(gradients(&t));
+    CHECK_OK(ctrt_parallel_no_sync(t.net, false));
+    CHECK_OK(ctrt_capture_end(&local, rank->device));
+    CHECK_OK(ctrt_capture_begin(rank->device));
+    CHECK_OK(gradients(&t));
+    CHECK_OK(ctrt_optimizer_step(t.optimizer));
+    CHECK_OK(ctrt_capture_end(&reduced, rank->device));
     for (int turn = 0; turn < 4; turn++) {
         CHECK_FAILS(ctrt_capture_replay(reduced), CTRT_ERR_STATE, "has not begun");
-        OK(ctrt_optimizer_zero_grad(one.optimizer, true));
+        CHECK_OK(ctrt_optimizer_zero_grad(one.optimizer, true));
         for (int last = 0; last < 2; last++) {
             fill(&t, 2 * turn + last);
             fill(&one, 2 * turn + last);
-            OK(ctrt_parallel_no_sync(one.net, !last), gradients(&one), ctrt_capture_replay(last ? reduced : local));
+            CHECK_OK(ctrt_parallel_no_sync(one.net, !last));
+            CHECK_OK(gradients(&one));
+            CHECK_OK(ctrt_capture_replay(last ? reduced : local));
         }
         CHECK_OK(ctrt_optimizer_step(one.optimizer));
         close_loss("graphs of a group", turn, &t, &one, 1e-5);
@@ -126,12 +143,19 @@ static void captured_mixed(struct rank *rank)
     capture_plan(&t, &one, &p, rank);
     for (int i = 0; i < 3; i++)
         CHECK_OK(train_step(&t));
-    OK(ctrt_optimizer_zero_grad(t.optimizer, true), ctrt_capture_begin(rank->device),
-       ctrt_parallel_no_sync(t.net, true), gradients(&t), ctrt_parallel_no_sync(t.net, false),
-       ctrt_capture_end(&local, rank->device));
-    OK(ctrt_capture_begin(rank->device), gradients(&t), ctrt_capture_end(&reduced, rank->device));
-    OK(ctrt_capture_replay(local), ctrt_parallel_no_sync(t.net, true), gradients(&t),
-       ctrt_parallel_no_sync(t.net, false));
+    CHECK_OK(ctrt_optimizer_zero_grad(t.optimizer, true));
+    CHECK_OK(ctrt_capture_begin(rank->device));
+    CHECK_OK(ctrt_parallel_no_sync(t.net, true));
+    CHECK_OK(gradients(&t));
+    CHECK_OK(ctrt_parallel_no_sync(t.net, false));
+    CHECK_OK(ctrt_capture_end(&local, rank->device));
+    CHECK_OK(ctrt_capture_begin(rank->device));
+    CHECK_OK(gradients(&t));
+    CHECK_OK(ctrt_capture_end(&reduced, rank->device));
+    CHECK_OK(ctrt_capture_replay(local));
+    CHECK_OK(ctrt_parallel_no_sync(t.net, true));
+    CHECK_OK(gradients(&t));
+    CHECK_OK(ctrt_parallel_no_sync(t.net, false));
     CHECK_FAILS(ctrt_capture_replay(reduced), CTRT_ERR_STATE, "does not add to the gradients");
     training_free(&t);
     training_free(&one);
@@ -143,12 +167,14 @@ static void captured_mixed(struct rank *rank)
 /* A step without reduction, which is not captured. */
 static void local_step(struct training *t)
 {
-    OK(ctrt_parallel_no_sync(t->net, true), gradients(t), ctrt_parallel_no_sync(t->net, false));
+    CHECK_OK(ctrt_parallel_no_sync(t->net, true));
+    CHECK_OK(gradients(t));
+    CHECK_OK(ctrt_parallel_no_sync(t->net, false));
 }
 
 static void release_gradients(struct training *t)
 {
-    OK(ctrt_optimizer_zero_grad(t->optimizer, true));
+    CHECK_OK(ctrt_optimizer_zero_grad(t->optimizer, true));
 }
 
 /* The next steps are those of `single` again. */
@@ -157,7 +183,8 @@ static void goes_on(struct training *t, struct training *one, struct pair *p)
     for (int turn = 0; turn < 2; turn++) {
         fill(t, turn);
         fill(one, turn);
-        OK(train_step(t), train_step(one));
+        CHECK_OK(train_step(t));
+        CHECK_OK(train_step(one));
         close_loss("after an error", turn, t, one, 1e-5);
         same_parameters(p->net, p->one, 1e-5);
     }
@@ -171,14 +198,23 @@ static void captured_strange(struct rank *rank)
     struct training t, one;
     struct pair p;
     capture_plan(&t, &one, &p, rank);
-    for (int i = 0; i < 3; i++)
-        OK(train_step(&t), train_step(&one));
+    for (int i = 0; i < 3; i++) {
+        CHECK_OK(train_step(&t));
+        CHECK_OK(train_step(&one));
+    }
     release_gradients(&t);
-    OK(ctrt_capture_begin(rank->device), gradients(&t), ctrt_capture_end(&whole, rank->device));
+    CHECK_OK(ctrt_capture_begin(rank->device));
+    CHECK_OK(gradients(&t));
+    CHECK_OK(ctrt_capture_end(&whole, rank->device));
     release_gradients(&t);
-    OK(ctrt_capture_begin(rank->device), ctrt_parallel_no_sync(t.net, true), gradients(&t),
-       ctrt_parallel_no_sync(t.net, false), ctrt_capture_end(&local, rank->device));
-    OK(ctrt_capture_begin(rank->device), gradients(&t), ctrt_capture_end(&reduced, rank->device));
+    CHECK_OK(ctrt_capture_begin(rank->device));
+    CHECK_OK(ctrt_parallel_no_sync(t.net, true));
+    CHECK_OK(gradients(&t));
+    CHECK_OK(ctrt_parallel_no_sync(t.net, false));
+    CHECK_OK(ctrt_capture_end(&local, rank->device));
+    CHECK_OK(ctrt_capture_begin(rank->device));
+    CHECK_OK(gradients(&t));
+    CHECK_OK(ctrt_capture_end(&reduced, rank->device));
 
     /* A graph that overwrites, after another step. */
     release_gradients(&t);
@@ -210,18 +246,26 @@ static void captured_first(struct rank *rank)
     struct training t, one;
     struct pair p;
     capture_plan(&t, &one, &p, rank);
-    for (int i = 0; i < 3; i++)
-        OK(train_step(&t), train_step(&one));
+    for (int i = 0; i < 3; i++) {
+        CHECK_OK(train_step(&t));
+        CHECK_OK(train_step(&one));
+    }
     release_gradients(&t);
-    OK(ctrt_capture_begin(rank->device), ctrt_parallel_no_sync(t.net, true), gradients(&t),
-       ctrt_parallel_no_sync(t.net, false), ctrt_capture_end(&local, rank->device));
+    CHECK_OK(ctrt_capture_begin(rank->device));
+    CHECK_OK(ctrt_parallel_no_sync(t.net, true));
+    CHECK_OK(gradients(&t));
+    CHECK_OK(ctrt_parallel_no_sync(t.net, false));
+    CHECK_OK(ctrt_capture_end(&local, rank->device));
     for (int turn = 0; turn < 3; turn++) {
         fill(&t, turn);
         fill(&one, turn);
         release_gradients(&one);
         local_step(&one);
-        OK(ctrt_capture_replay(local), gradients(&t), gradients(&one));
-        OK(ctrt_optimizer_step(t.optimizer), ctrt_optimizer_step(one.optimizer));
+        CHECK_OK(ctrt_capture_replay(local));
+        CHECK_OK(gradients(&t));
+        CHECK_OK(gradients(&one));
+        CHECK_OK(ctrt_optimizer_step(t.optimizer));
+        CHECK_OK(ctrt_optimizer_step(one.optimizer));
         same_parameters(p.net, p.one, 1e-5);
     }
     training_free(&t);
@@ -238,10 +282,14 @@ static void captured_single(struct rank *rank)
     struct training t, one;
     struct pair p;
     capture_plan(&t, &one, &p, rank);
-    for (int i = 0; i < 3; i++)
-        OK(train_step(&t), train_step(&one));
+    for (int i = 0; i < 3; i++) {
+        CHECK_OK(train_step(&t));
+        CHECK_OK(train_step(&one));
+    }
     release_gradients(&t);
-    OK(ctrt_capture_begin(rank->device), gradients(&t), ctrt_capture_end(&fresh, rank->device));
+    CHECK_OK(ctrt_capture_begin(rank->device));
+    CHECK_OK(gradients(&t));
+    CHECK_OK(ctrt_capture_end(&fresh, rank->device));
     release_gradients(&t);
     fill(&t, ALL_IGNORED);
     local_step(&t);
@@ -251,19 +299,29 @@ static void captured_single(struct rank *rank)
     release_gradients(&t);
     CHECK_OK(ctrt_capture_replay(fresh));
     if (mean) {                                             /* with gradients that stay */
-        OK(gradients(&t), ctrt_capture_begin(rank->device), gradients(&t), ctrt_capture_end(&kept, rank->device));
-        OK(ctrt_optimizer_zero_grad(t.optimizer, false), ctrt_optimizer_zero_grad(one.optimizer, true));
+        CHECK_OK(gradients(&t));
+        CHECK_OK(ctrt_capture_begin(rank->device));
+        CHECK_OK(gradients(&t));
+        CHECK_OK(ctrt_capture_end(&kept, rank->device));
+        CHECK_OK(ctrt_optimizer_zero_grad(t.optimizer, false));
+        CHECK_OK(ctrt_optimizer_zero_grad(one.optimizer, true));
         local_step(&t);
         local_step(&one);
-        OK(ctrt_capture_replay(kept), gradients(&one));
-        OK(ctrt_optimizer_step(t.optimizer), ctrt_optimizer_step(one.optimizer));
+        CHECK_OK(ctrt_capture_replay(kept));
+        CHECK_OK(gradients(&one));
+        CHECK_OK(ctrt_optimizer_step(t.optimizer));
+        CHECK_OK(ctrt_optimizer_step(one.optimizer));
         same_parameters(p.net, p.one, 1e-5);
         release_gradients(&t);
         CHECK_OK(ctrt_capture_replay(fresh));               /* `kept` has ended the group */
         release_gradients(&t);
-        OK(ctrt_capture_begin(rank->device), group_step(&t, 2), ctrt_capture_end(&group, rank->device));
-        for (int i = 0; i < 2; i++)
-            OK(ctrt_capture_replay(group), group_step(&one, 2));
+        CHECK_OK(ctrt_capture_begin(rank->device));
+        CHECK_OK(group_step(&t, 2));
+        CHECK_OK(ctrt_capture_end(&group, rank->device));
+        for (int i = 0; i < 2; i++) {
+            CHECK_OK(ctrt_capture_replay(group));
+            CHECK_OK(group_step(&one, 2));
+        }
         same_parameters(p.net, p.one, 1e-5);
     }
     training_free(&t);

@@ -12,7 +12,7 @@ static void overflow(struct training *t, int turn, int all)
     CTRT_AUTO(tensor) row = NULL;
     if ((turn != 1 && turn != 4) || t->from + t->rows != all)
         return;
-    OK(ctrt_narrow(&row, t->inputs[0], 0, t->rows - 1, 1));
+    CHECK_OK(ctrt_narrow(&row, t->inputs[0], 0, t->rows - 1, 1));
     ctrt_no_grad CHECK_OK(ctrt_fill_(row, ctrt_float(INFINITY)));
 }
 
@@ -28,7 +28,8 @@ static void precision(struct rank *rank, ctrt_dtype dtype)
     training_new(&one, p.one, rank->device, plan->function, 0, all);
     if (dtype == CTRT_F16) {
         const ctrt_grad_scaler_options options = *SCALER(.init_scale = scale, .growth_interval = 2);
-        OK(ctrt_grad_scaler_new(&t.scaler, &options), ctrt_grad_scaler_new(&one.scaler, &options));
+        CHECK_OK(ctrt_grad_scaler_new(&t.scaler, &options));
+        CHECK_OK(ctrt_grad_scaler_new(&one.scaler, &options));
     }
     for (int turn = 0; turn < TURNS; turn++) {
         struct training *const both[] = { &t, &one };
@@ -91,12 +92,17 @@ static void automatic(void)
                 const bool more = grouped && turn % 3 != 2;
                 fill(&t, turn);
                 fill(&one, turn);
-                OK(ctrt_parallel_no_sync(net, more), ctrt_parallel_no_sync(single, more));
-                OK(gradients(&t), gradients(&one));
+                CHECK_OK(ctrt_parallel_no_sync(net, more));
+                CHECK_OK(ctrt_parallel_no_sync(single, more));
+                CHECK_OK(gradients(&t));
+                CHECK_OK(gradients(&one));
                 close_loss("auto", turn, &t, &one, 1e-5);
-                if (!more)
-                    OK(ctrt_optimizer_step(t.optimizer), ctrt_optimizer_step(one.optimizer),
-                       ctrt_optimizer_zero_grad(t.optimizer, true), ctrt_optimizer_zero_grad(one.optimizer, true));
+                if (!more) {
+                    CHECK_OK(ctrt_optimizer_step(t.optimizer));
+                    CHECK_OK(ctrt_optimizer_step(one.optimizer));
+                    CHECK_OK(ctrt_optimizer_zero_grad(t.optimizer, true));
+                    CHECK_OK(ctrt_optimizer_zero_grad(one.optimizer, true));
+                }
             }
             same_parameters(net, single, 1e-4);
             training_free(&t);
@@ -122,7 +128,8 @@ static void dry_runs(void)
             struct training t, one;
             training_new(&t, net, cpu, *function, 0, 8);
             training_new(&one, single, cpu, *function, 0, 8);
-            OK(train_step(&t), train_step(&one));
+            CHECK_OK(train_step(&t));
+            CHECK_OK(train_step(&one));
             for (int turn = 0; turn < 3; turn++) {
                 ctrt_memory_prediction found = CTRT_MEMORY_PREDICTION;
                 fill(&t, turn);
@@ -130,15 +137,18 @@ static void dry_runs(void)
                 CHECK_OK(ctrt_optimizer_zero_grad(t.optimizer, true));
                 for (int i = 0; i < n; i++)
                     CHECK_OK(ctrt_dry_run_begin(&runs[i], devices[i]));
-                OK(gradients(&t), ctrt_optimizer_step(t.optimizer), gradients(&t),
-                   ctrt_optimizer_zero_grad(t.optimizer, true));
+                CHECK_OK(gradients(&t));
+                CHECK_OK(ctrt_optimizer_step(t.optimizer));
+                CHECK_OK(gradients(&t));
+                CHECK_OK(ctrt_optimizer_zero_grad(t.optimizer, true));
                 ctrt_tensor_release(&t.loss);
                 for (int i = 0; i < n; i++) {
                     CHECK_OK(ctrt_dry_run_end(&found, &runs[i]));
                     CHECK(found.left_bytes == 0, "%s, device %d: %llu bytes left", *name, i,
                           (unsigned long long)found.left_bytes);
                 }
-                OK(train_step(&t), train_step(&one));
+                CHECK_OK(train_step(&t));
+                CHECK_OK(train_step(&one));
                 close_loss(*name, turn, &t, &one, 1e-5);
             }
             same_parameters(net, single, 1e-5);
@@ -162,7 +172,8 @@ static void hooks(struct rank *rank)
         for (int turn = 0; turn < TURNS; turn++) {
             fill(&t, turn);
             fill(&one, turn);
-            OK(train_step(&t), train_step(&one));
+            CHECK_OK(train_step(&t));
+            CHECK_OK(train_step(&one));
             close_loss("hook", turn, &t, &one, most);
         }
         same_parameters(p.net, p.one, most);
@@ -194,7 +205,8 @@ static void powersgd(struct rank *rank)
         fill(&fraction, turn);
         fill(&mean, turn);
         ctrt_no_grad CHECK_OK(ctrt_fill_(fraction.inputs[MASK], ctrt_float(1)));
-        OK(train_step(&fraction), train_step(&mean));
+        CHECK_OK(train_step(&fraction));
+        CHECK_OK(train_step(&mean));
         close_loss("powersgd", turn, &fraction, &mean, 1e-5);
     }
     same_parameters(a, b, 1e-4);
@@ -305,7 +317,8 @@ static void survive(struct rank *rank)
         }
         fill(&t, context.turn);
         rows_left(&one, &context);
-        OK(ctrt_parallel_no_sync(p.net, more), ctrt_parallel_no_sync(p.one, more));
+        CHECK_OK(ctrt_parallel_no_sync(p.net, more));
+        CHECK_OK(ctrt_parallel_no_sync(p.one, more));
         ctrt_status status = ctrt_parallel_step(&t.loss, t.net, t.inputs, LOSS_INPUTS, failing_loss, &context);
         if (lost->how == FAILS && context.turn == AT && rank->number == lost->rank) {
             CHECK_EQ(status, CTRT_ERR_STATE);
@@ -318,8 +331,10 @@ static void survive(struct rank *rank)
         if (more)
             continue;
         close_loss(lost->name, context.turn, &t, &one, 1e-5);
-        OK(ctrt_optimizer_step(t.optimizer), ctrt_optimizer_step(one.optimizer),
-           ctrt_optimizer_zero_grad(t.optimizer, true), ctrt_optimizer_zero_grad(one.optimizer, true));
+        CHECK_OK(ctrt_optimizer_step(t.optimizer));
+        CHECK_OK(ctrt_optimizer_step(one.optimizer));
+        CHECK_OK(ctrt_optimizer_zero_grad(t.optimizer, true));
+        CHECK_OK(ctrt_optimizer_zero_grad(one.optimizer, true));
     }
     if (context.turn == 9) {
         CHECK_OK(ctrt_parallel_barrier(p.net));
@@ -382,11 +397,13 @@ static void canonical_ranks(struct rank *rank)
         for (int turn = 0; turn < 3; turn++) {
             fill(&t, turn);
             fill(&one, turn);
-            OK(train_step(&t), train_step(&one));
+            CHECK_OK(train_step(&t));
+            CHECK_OK(train_step(&one));
             CHECK(loss_of(&t) == loss_of(&one), "%s, %d ranks, turn %d: loss %.9g, expected %.9g", kind->name,
                   rank->size, turn, loss_of(&t), loss_of(&one));
         }
-        OK(ctrt_module_sha256(got, p.net), ctrt_module_sha256(want, p.one));
+        CHECK_OK(ctrt_module_sha256(got, p.net));
+        CHECK_OK(ctrt_module_sha256(want, p.one));
         CHECK(strcmp(got, want) == 0, "%s, %s, %d ranks: other bits", kind->name, (const char *)rank->argument,
               rank->size);
         training_free(&t);

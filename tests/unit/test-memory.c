@@ -28,8 +28,10 @@ TEST(test_grammar, "CTRT_MEMORY is parsed, and invalid settings are errors")
     EACH(c, good) {
         CHECK_OK(policy_parse(specs, &count, c->text));
         CHECK_EQ(count, c->count);
-        for (int k = 0; k < count; k++)
-            STRINGS((specs[k].name, c->names[k]), (specs[k].options, c->options[k]));
+        for (int k = 0; k < count; k++) {
+            CHECK_STR(specs[k].name, c->names[k]);
+            CHECK_STR(specs[k].options, c->options[k]);
+        }
     }
     EACH(text, bad)
         CHECK_FAILS(policy_parse(specs, &count, *text), CTRT_ERR_INVALID_ARGUMENT, "CTRT_MEMORY=");
@@ -200,7 +202,8 @@ TEST(test_churn, NULL)
             CHECK_EQ(taken_on(device), 0);
             check_no_current(device);
             CHECK_OK(ctrt_memory_get_stats(&after, device));
-            EQUALS((after.num_device_alloc, after.num_device_free), (churned(memory, 2, 500), 0));
+            CHECK_EQ(after.num_device_alloc, after.num_device_free);
+            CHECK_EQ(churned(memory, 2, 500), 0);
         }
     }
 }

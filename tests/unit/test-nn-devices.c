@@ -14,11 +14,14 @@ static void travelling(bool adamw)
     CTRT_AUTO(optimizer) home_optimizer = NULL, away_optimizer = NULL;
     ctrt_device *const route[] = { cpu, first, first, second, cpu }, *device = NULL;
     ctrt_tensor *weight, *state;
-    OK(small_net_new(&home), ctrt_module_copy(&away, home, NULL));
-    OK(small_net_optimizer(&home_optimizer, home, adamw), small_net_optimizer(&away_optimizer, away, adamw),
-       ctrt_module_tensor(&weight, away, "0.weight"));
+    CHECK_OK(small_net_new(&home));
+    CHECK_OK(ctrt_module_copy(&away, home, NULL));
+    CHECK_OK(small_net_optimizer(&home_optimizer, home, adamw));
+    CHECK_OK(small_net_optimizer(&away_optimizer, away, adamw));
+    CHECK_OK(ctrt_module_tensor(&weight, away, "0.weight"));
     for (int turn = 0; turn < 5; turn++) {
-        OK(ctrt_module_to(away, route[turn], CTRT_DTYPE_DEFAULT), ctrt_module_device(&device, away));
+        CHECK_OK(ctrt_module_to(away, route[turn], CTRT_DTYPE_DEFAULT));
+        CHECK_OK(ctrt_module_device(&device, away));
         CHECK_STR(ctrt_device_name(device), ctrt_device_name(route[turn]));
         CHECK(ctrt_tensor_device(weight) == route[turn] && ctrt_tensor_requires_grad(weight),
               "turn %d: the weight is on another device or does not require grad", turn);
@@ -39,7 +42,9 @@ TEST(mixed, "a module on two devices")
     CTRT_AUTO(module) net = NULL;
     ctrt_module *child = NULL;
     ctrt_device *device = NULL;
-    OK(small_net_new(&net), ctrt_module_child(NULL, &child, net, 3), ctrt_module_to(child, first, CTRT_DTYPE_DEFAULT));
+    CHECK_OK(small_net_new(&net));
+    CHECK_OK(ctrt_module_child(NULL, &child, net, 3));
+    CHECK_OK(ctrt_module_to(child, first, CTRT_DTYPE_DEFAULT));
     CHECK_FAILS(ctrt_module_device(&device, net), CTRT_ERR_DEVICE, "0.weight on cpu, 3.weight on sim:0");
     CHECK(device == NULL, "a failed call set the device");
     CTRT_AUTO(tensor) x = OP(ones, CTRT_SHAPE(2, 3), CTRT_F32, cpu);
@@ -47,7 +52,8 @@ TEST(mixed, "a module on two devices")
 
     /* One norm of all gradients, on several devices. */
     ctrt_tensor *bias, *last;
-    OK(ctrt_module_tensor(&bias, net, "0.bias"), ctrt_module_tensor(&last, net, "3.weight"));
+    CHECK_OK(ctrt_module_tensor(&bias, net, "0.bias"));
+    CHECK_OK(ctrt_module_tensor(&last, net, "3.weight"));
     for (int i = 0; i < 2; i++) {
         CTRT_AUTO(tensor) grad = OP(full_like, i ? last : bias, ctrt_float(i ? 4 : 3), CTRT_DTYPE_DEFAULT, NULL);
         CHECK_OK(ctrt_tensor_set_grad(i ? last : bias, grad));
@@ -66,14 +72,19 @@ TEST(checkpoints, "checkpoints from and to a device")
     CTRT_AUTO(module) a = NULL, b = NULL;
     CTRT_AUTO(tensor) t = NULL;
     CTRT_AUTO(tensor_file) file = NULL;
-    OK(small_net_new(&a), small_net_new(&b), ctrt_save(a, path));
+    CHECK_OK(small_net_new(&a));
+    CHECK_OK(small_net_new(&b));
+    CHECK_OK(ctrt_save(a, path));
     size_t size = folder_read(from_cpu, sizeof from_cpu, path);
-    OK(ctrt_module_to(a, first, CTRT_DTYPE_DEFAULT), ctrt_save(a, path));
+    CHECK_OK(ctrt_module_to(a, first, CTRT_DTYPE_DEFAULT));
+    CHECK_OK(ctrt_save(a, path));
     CHECK(size > 100 && folder_read(from_sim, sizeof from_sim, path) == size && memcmp(from_cpu, from_sim, size) == 0,
           "the checkpoint of the device differs from that of the cpu");
-    OK(ctrt_module_to(b, second, CTRT_DTYPE_DEFAULT), ctrt_load(b, path));
+    CHECK_OK(ctrt_module_to(b, second, CTRT_DTYPE_DEFAULT));
+    CHECK_OK(ctrt_load(b, path));
     CHECK(same_modules(a, b), "the module loaded on another device differs");
-    OK(ctrt_tensor_file_open(&file, path), ctrt_tensor_file_read(&t, file, "0.weight", first));
+    CHECK_OK(ctrt_tensor_file_open(&file, path));
+    CHECK_OK(ctrt_tensor_file_read(&t, file, "0.weight", first));
     CHECK_STR(ctrt_device_name(ctrt_tensor_device(t)), ctrt_device_name(first));
 }
 

@@ -117,7 +117,8 @@ TEST(names, "invalid and duplicate names are rejected")
     CHECK_FAILS(ctrt_module_add_parameter(module, "m", w), CTRT_ERR_STATE, "\"m\"");
     CHECK_OK(ctrt_add(&result, w, w));
     CHECK_FAILS(ctrt_module_add_parameter(module, "r", result), CTRT_ERR_AUTOGRAD, "leaf");
-    OK(ctrt_zeros(&result, CTRT_SHAPE(1), CTRT_I64, cpu), ctrt_module_add_parameter(module, "count", result));
+    CHECK_OK(ctrt_zeros(&result, CTRT_SHAPE(1), CTRT_I64, cpu));
+    CHECK_OK(ctrt_module_add_parameter(module, "count", result));
     CHECK(!ctrt_tensor_requires_grad(result), "an integer parameter requires grad");
 }
 
@@ -125,9 +126,12 @@ TEST(twice, "a copy of a module keeps that a parameter is also a buffer")
 {
     CTRT_AUTO(module) module = NULL, copy = NULL;
     ctrt_tensor *w = NULL, *a = NULL, *b = NULL;
-    OK(ctrt_linear_new(&module, 2, 1, false, cpu), ctrt_module_tensor(&w, module, "weight"),
-       ctrt_module_add_buffer(module, "same", w, true), ctrt_module_copy(&copy, module, cpu),
-       ctrt_module_tensor(&a, copy, "weight"), ctrt_module_tensor(&b, copy, "same"));
+    CHECK_OK(ctrt_linear_new(&module, 2, 1, false, cpu));
+    CHECK_OK(ctrt_module_tensor(&w, module, "weight"));
+    CHECK_OK(ctrt_module_add_buffer(module, "same", w, true));
+    CHECK_OK(ctrt_module_copy(&copy, module, cpu));
+    CHECK_OK(ctrt_module_tensor(&a, copy, "weight"));
+    CHECK_OK(ctrt_module_tensor(&b, copy, "same"));
     CHECK_TRUE(a == b && a != w && ctrt_module_parameter_count(copy) == 1 && ctrt_module_buffer_count(copy) == 1);
     check_same("copy", __LINE__, a, w, 0);
 }
@@ -136,7 +140,8 @@ TEST(cycles, "a module cannot contain itself")
 {
     ctrt_module *a = probe(), *b = probe(), *c = probe();
     CHECK_FAILS(ctrt_module_add_module(a, "self", ctrt_module_retain(a)), CTRT_ERR_STATE, "contains");
-    OK(ctrt_module_add_module(a, "b", ctrt_module_retain(b)), ctrt_module_add_module(b, "c", ctrt_module_retain(c)));
+    CHECK_OK(ctrt_module_add_module(a, "b", ctrt_module_retain(b)));
+    CHECK_OK(ctrt_module_add_module(b, "c", ctrt_module_retain(c)));
     CHECK_FAILS(ctrt_module_add_module(c, "a", ctrt_module_retain(a)), CTRT_ERR_STATE, "contains");
     CHECK_OK(ctrt_module_add_module(a, "c", ctrt_module_retain(c)));       /* shared, but not a cycle */
     probes_destroyed = 0;
@@ -158,8 +163,10 @@ TEST(walking, "parameters are listed by name, each once")
         t[i] = ones(i + 1);
     CHECK_EQ(ctrt_module_parameter_count(root), 0);
     CHECK_OK(ctrt_module_add_module(inner, "shared", ctrt_module_retain(right)));       /* deeper, but found first */
-    OK(ctrt_module_add_module(left, "inner", inner), ctrt_module_add_module(root, "left", left),
-       ctrt_module_add_parameter(root, "w", t[0]), ctrt_module_add_parameter(left, "w", t[1]));
+    CHECK_OK(ctrt_module_add_module(left, "inner", inner));
+    CHECK_OK(ctrt_module_add_module(root, "left", left));
+    CHECK_OK(ctrt_module_add_parameter(root, "w", t[0]));
+    CHECK_OK(ctrt_module_add_parameter(left, "w", t[1]));
     CHECK_OK(ctrt_module_add_parameter(left, "tied", t[0]));                               /* counts once */
     CHECK_OK(ctrt_module_add_parameter(inner, "w", t[2]));
     CHECK_EQ(ctrt_module_parameter_count(root), 3);
@@ -168,8 +175,9 @@ TEST(walking, "parameters are listed by name, each once")
         CHECK(strcmp(kept[i], want[i]) == 0 && tensor == t[i], "parameter %d is %s", i, kept[i]);
     }
     CHECK_FAILS(ctrt_module_parameter(&name, &tensor, root, 3), CTRT_ERR_NOT_FOUND, "has 3");
-    OK(ctrt_module_add_parameter(right, "w", t[3]), ctrt_module_add_module(root, "right", right),
-       ctrt_module_parameter(&kept[3], NULL, root, 3));
+    CHECK_OK(ctrt_module_add_parameter(right, "w", t[3]));
+    CHECK_OK(ctrt_module_add_module(root, "right", right));
+    CHECK_OK(ctrt_module_parameter(&kept[3], NULL, root, 3));
     CHECK_STR(kept[3], "left.inner.shared.w");          /* its first name */
     for (size_t i = 0; i < 3; i++)
         CHECK(ctrt_module_parameter(&name, NULL, root, i) == CTRT_OK && name == kept[i], "name %zu is now %s", i, name);
@@ -235,7 +243,8 @@ TEST(expressions, "nested constructor expressions release all modules after a fa
     const char *name;
     ctrt_module *child;
     CHECK_OK(ctrt_module_child(&name, &child, net, 1));
-    STRINGS((name, "1"), (ctrt_module_kind(child), "Sequential"));
+    CHECK_STR(name, "1");
+    CHECK_STR(ctrt_module_kind(child), "Sequential");
     ctrt_module_release(&net);
     CHECK_EQ(probes_destroyed, 2);
 
@@ -248,12 +257,14 @@ TEST(expressions, "nested constructor expressions release all modules after a fa
     CHECK_FAILS(ctrt_sequential_new(&net, CTRT_MODULES(CTRT_NEW(relu),
                                                        CTRT_NEW(sequential, CTRT_MODULES(CTRT_MAKE(failing_new))))),
                 CTRT_ERR_OUT_OF_MEMORY, "the constructor fails");
-    FAILS(OUT_OF_MEMORY, (ctrt_module_add_module(other, "child", CTRT_MAKE(failing_new)), "constructor fails"));
+    CHECK_FAILS(ctrt_module_add_module(other, "child", CTRT_MAKE(failing_new)), CTRT_ERR_OUT_OF_MEMORY,
+                "constructor fails");
     CHECK_FAILS(ctrt_module_add_module(other, "child", CTRT_NEW(linear, -1, 3, true, cpu)), CTRT_ERR_INVALID_ARGUMENT,
                 "in_features is -1");
     CHECK_FAILS(ctrt_sequential_new(&net, CTRT_MODULES(NULL)), CTRT_ERR_INVALID_ARGUMENT, "NULL");
     probes_destroyed = 0;
-    FAILS(INVALID_ARGUMENT, (ctrt_sequential_new(NULL, CTRT_MODULES(CTRT_MAKE(counted_new, &made))), "out"));
+    CHECK_FAILS(ctrt_sequential_new(NULL, CTRT_MODULES(CTRT_MAKE(counted_new, &made))), CTRT_ERR_INVALID_ARGUMENT,
+                "out");
     CHECK_EQ(probes_destroyed, 1);
 
     probes_destroyed = 0;
@@ -277,16 +288,20 @@ TEST(moving, "ctrt_module_to converts parameters, gradients and optimizer state 
     double before[12], after[12];
     if (!CHECK_OK(small_net_new(&net)))
         return;
-    OK(ctrt_sgd_new(&optimizer, net, SGD(.lr = 0.5, .momentum = 0.9)),
-       ctrt_module_tensor(&weight, net, "0.weight"), ctrt_module_tensor(&mean, net, "1.running_mean"),
-       ctrt_module_tensor(&batches, net, "1.num_batches_tracked"), ctrt_module_device(&device, net));
+    CHECK_OK(ctrt_sgd_new(&optimizer, net, SGD(.lr = 0.5, .momentum = 0.9)));
+    CHECK_OK(ctrt_module_tensor(&weight, net, "0.weight"));
+    CHECK_OK(ctrt_module_tensor(&mean, net, "1.running_mean"));
+    CHECK_OK(ctrt_module_tensor(&batches, net, "1.num_batches_tracked"));
+    CHECK_OK(ctrt_module_device(&device, net));
     CHECK_STR(ctrt_device_name(device), "cpu");
     for (int turn = 0; turn < 3; turn++) {
         const ctrt_dtype dtype = turn == 1 ? CTRT_F64 : CTRT_F32;
-        OK(ctrt_module_to(net, NULL, dtype), ctrt_module_tensor(&now, net, "0.weight"));
+        CHECK_OK(ctrt_module_to(net, NULL, dtype));
+        CHECK_OK(ctrt_module_tensor(&now, net, "0.weight"));
         CHECK(now == weight, "turn %d: another tensor", turn);
-        EQUALS((ctrt_tensor_dtype(weight), dtype), (ctrt_tensor_dtype(mean), dtype),
-               (ctrt_tensor_dtype(batches), CTRT_I64));
+        CHECK_EQ(ctrt_tensor_dtype(weight), dtype);
+        CHECK_EQ(ctrt_tensor_dtype(mean), dtype);
+        CHECK_EQ(ctrt_tensor_dtype(batches), CTRT_I64);
         CHECK_TRUE(ctrt_tensor_requires_grad(weight) && ctrt_tensor_is_leaf(weight));
         ctrt_tensor *grad = ctrt_tensor_grad(weight);
         CHECK(turn == 0 ? grad == NULL : grad && ctrt_tensor_dtype(grad) == dtype,
@@ -300,7 +315,8 @@ TEST(moving, "ctrt_module_to converts parameters, gradients and optimizer state 
         CHECK(memcmp(before, after, sizeof before) != 0, "turn %d: the optimizer step did not change the weight", turn);
     }
     CHECK_FAILS(ctrt_module_to(net, NULL, CTRT_I64), CTRT_ERR_DTYPE, "i64");
-    OK(ctrt_module_to(net, cpu, CTRT_DTYPE_DEFAULT), ctrt_relu_new(&bare));
+    CHECK_OK(ctrt_module_to(net, cpu, CTRT_DTYPE_DEFAULT));
+    CHECK_OK(ctrt_relu_new(&bare));
     CHECK_FAILS(ctrt_module_device(&device, bare), CTRT_ERR_NOT_FOUND, "no parameters");
 }
 
@@ -308,9 +324,11 @@ TEST(zeroing, "zero_grad fills or drops gradients")
 {
     CTRT_AUTO(module) module = probe();
     CTRT_AUTO(tensor) w = ones(3), loss = NULL;
-    OK(ctrt_module_add_parameter(module, "w", w), ctrt_module_zero_grad(module, false));
+    CHECK_OK(ctrt_module_add_parameter(module, "w", w));
+    CHECK_OK(ctrt_module_zero_grad(module, false));
     CHECK(ctrt_tensor_grad(w) == NULL, "zero_grad created a gradient");
-    OK(ctrt_sum(&loss, w, CTRT_ALL_DIMS), ctrt_backward(loss));
+    CHECK_OK(ctrt_sum(&loss, w, CTRT_ALL_DIMS));
+    CHECK_OK(ctrt_backward(loss));
     ctrt_tensor *grad = ctrt_tensor_grad(w);
     CHECK_OK(ctrt_module_zero_grad(module, false));
     CHECK(grad && ctrt_tensor_grad(w) == grad, "the gradient was not filled in place");
@@ -326,7 +344,8 @@ static ctrt_module *nest(int depth)
     CHECK_OK(ctrt_sequential_new(&outer, CTRT_NO_MODULES));
     last = outer;
     for (int i = 1; i < depth; i++) {
-        OK(ctrt_sequential_add(last, CTRT_NEW(sequential, CTRT_NO_MODULES)), ctrt_module_child(NULL, &last, last, 0));
+        CHECK_OK(ctrt_sequential_add(last, CTRT_NEW(sequential, CTRT_NO_MODULES)));
+        CHECK_OK(ctrt_module_child(NULL, &last, last, 0));
     }
     return outer;
 }
@@ -379,9 +398,12 @@ TEST(forward_hooks, "forward hooks")
     ctrt_module *linear = NULL;
     uint64_t first, second;
     CHECK_OK(ctrt_sequential_new(&net, CTRT_MODULES(CTRT_NEW(linear, 3, 2, true, NULL), CTRT_NEW(tanh))));
-    OK(ctrt_module_child(NULL, &linear, net, 0), ctrt_zeros(&x, CTRT_SHAPE(1, 3), CTRT_F32, NULL),
-       ctrt_module_add_forward_hooks(net, &both, &h, &first), ctrt_module_add_forward_hooks(net, &last, &h, &second),
-       ctrt_module_add_forward_hooks(linear, &both, &h, NULL), ctrt_forward(&y, net, x));
+    CHECK_OK(ctrt_module_child(NULL, &linear, net, 0));
+    CHECK_OK(ctrt_zeros(&x, CTRT_SHAPE(1, 3), CTRT_F32, NULL));
+    CHECK_OK(ctrt_module_add_forward_hooks(net, &both, &h, &first));
+    CHECK_OK(ctrt_module_add_forward_hooks(net, &last, &h, &second));
+    CHECK_OK(ctrt_module_add_forward_hooks(linear, &both, &h, NULL));
+    CHECK_OK(ctrt_forward(&y, net, x));
     CHECK_STR(h.calls, "<s<ll>s>s>");
     h = (struct hooked){ .fails = CTRT_OK };
     CHECK_OK(ctrt_module_copy(&copy, net, NULL));   /* has no hooks */

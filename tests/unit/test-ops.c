@@ -12,7 +12,8 @@ static ctrt_tensor *y;          /* receives every result; each assignment releas
 static ctrt_tensor *repeated(ctrt_ints shape, ctrt_dtype dtype)
 {
     ctrt_tensor *x = NULL;
-    OK(ctrt_ones(&x, CTRT_SCALAR_SHAPE, dtype, cpu), ctrt_expand(&x, x, shape));
+    CHECK_OK(ctrt_ones(&x, CTRT_SCALAR_SHAPE, dtype, cpu));
+    CHECK_OK(ctrt_expand(&x, x, shape));
     return x;
 }
 
@@ -23,13 +24,17 @@ TEST(too_large, "results of more than 2^63 bytes")
     CTRT_AUTO(tensor) bytes = repeated(CTRT_SHAPE((int64_t)1 << 62), CTRT_U8), old = COUNTING(2);
     CTRT_AUTO(tensor) tall = NULL, wide = NULL;
     ctrt_tensor_assign(&y, old);
-    FAILS(OVERFLOW, (ctrt_add(&y, column, row), "add: a tensor of shape [2147483648, 2147483648]"),
-          (ctrt_matmul(&y, column, row), "matmul"), (ctrt_linear(&y, column, column, NULL), "linear"),
-          (ctrt_to_dtype(&y, bytes, CTRT_F32), "to: a tensor of shape"), (ctrt_exp(&y, bytes), "exp"),
-          (ctrt_zeros_like(&y, bytes, CTRT_F64, NULL), NULL));
-    OK(ctrt_zeros(&tall, CTRT_SHAPE(half, 0), CTRT_F32, cpu), ctrt_zeros(&wide, CTRT_SHAPE(0, half), CTRT_F32, cpu));
+    CHECK_FAILS(ctrt_add(&y, column, row), CTRT_ERR_OVERFLOW, "add: a tensor of shape [2147483648, 2147483648]");
+    CHECK_FAILS(ctrt_matmul(&y, column, row), CTRT_ERR_OVERFLOW, "matmul");
+    CHECK_FAILS(ctrt_linear(&y, column, column, NULL), CTRT_ERR_OVERFLOW, "linear");
+    CHECK_FAILS(ctrt_to_dtype(&y, bytes, CTRT_F32), CTRT_ERR_OVERFLOW, "to: a tensor of shape");
+    CHECK_FAILS(ctrt_exp(&y, bytes), CTRT_ERR_OVERFLOW, "exp");
+    CHECK_FAILS(ctrt_zeros_like(&y, bytes, CTRT_F64, NULL), CTRT_ERR_OVERFLOW, NULL);
+    CHECK_OK(ctrt_zeros(&tall, CTRT_SHAPE(half, 0), CTRT_F32, cpu));
+    CHECK_OK(ctrt_zeros(&wide, CTRT_SHAPE(0, half), CTRT_F32, cpu));
     CHECK_FAILS(ctrt_matmul(&y, tall, wide), CTRT_ERR_OVERFLOW, "matmul: a tensor of shape [2147483648, 2147483648]");
-    OK(ctrt_unsqueeze(&bytes, bytes, 0), ctrt_t(&tall, bytes));
+    CHECK_OK(ctrt_unsqueeze(&bytes, bytes, 0));
+    CHECK_OK(ctrt_t(&tall, bytes));
     CHECK_FAILS(ctrt_add(&y, bytes, tall), CTRT_ERR_OVERFLOW, "more than 2^63 elements");
     CHECK_TRUE(y == old);
 }
@@ -38,7 +43,9 @@ TEST(too_large, "results of more than 2^63 bytes")
 static void product_is_right(int line, ctrt_tensor *x, ctrt_tensor *w)
 {
     CTRT_AUTO(tensor) dense = NULL, expected = NULL;
-    OK(ctrt_contiguous(&dense, x, CTRT_CONTIGUOUS_FORMAT), ctrt_matmul(&expected, dense, w), ctrt_matmul(&y, x, w));
+    CHECK_OK(ctrt_contiguous(&dense, x, CTRT_CONTIGUOUS_FORMAT));
+    CHECK_OK(ctrt_matmul(&expected, dense, w));
+    CHECK_OK(ctrt_matmul(&y, x, w));
     check_same("matmul", line, y, expected, 0);
 }
 #define PRODUCT_OF(call)  (CHECK_OK(call), product_is_right(__LINE__, part, w))
@@ -48,30 +55,42 @@ static void pool_gradient(ctrt_tensor **gradient, ctrt_tensor *x, ctrt_tensor *d
 {
     const ctrt_pool2d_options options = { .size = sizeof(ctrt_pool2d_options), .kernel = { 3, 2 }, .stride = { 2, 1 } };
     CTRT_AUTO(tensor) leaf = NULL, pooled = NULL, seed = NULL;
-    OK(ctrt_detach(&leaf, x), ctrt_contiguous(&leaf, leaf, format), ctrt_contiguous(&seed, dy, format),
-       ctrt_tensor_require_grad(leaf, true), ctrt_max_pool2d(&pooled, NULL, leaf, &options),
-       ctrt_backward_with(pooled, seed, false, false));
+    CHECK_OK(ctrt_detach(&leaf, x));
+    CHECK_OK(ctrt_contiguous(&leaf, leaf, format));
+    CHECK_OK(ctrt_contiguous(&seed, dy, format));
+    CHECK_OK(ctrt_tensor_require_grad(leaf, true));
+    CHECK_OK(ctrt_max_pool2d(&pooled, NULL, leaf, &options));
+    CHECK_OK(ctrt_backward_with(pooled, seed, false, false));
     ctrt_tensor_assign(gradient, ctrt_tensor_grad(leaf));
 }
 
 TEST(layouts, "channels-last pooling, rows of f16 with gaps, and transposed operands with a constant, as contiguous")
 {
     CTRT_AUTO(tensor) x = NULL, dy = NULL, expected = NULL, a = NULL, b = NULL, t = NULL, mask = NULL, one = NULL;
-    OK(ctrt_randn(&x, CTRT_SHAPE(2, 70, 7, 6), CTRT_F32, cpu), ctrt_randn(&dy, CTRT_SHAPE(2, 70, 3, 5), CTRT_F32, cpu));
+    CHECK_OK(ctrt_randn(&x, CTRT_SHAPE(2, 70, 7, 6), CTRT_F32, cpu));
+    CHECK_OK(ctrt_randn(&dy, CTRT_SHAPE(2, 70, 3, 5), CTRT_F32, cpu));
     pool_gradient(&expected, x, dy, CTRT_CONTIGUOUS_FORMAT);
     pool_gradient(&y, x, dy, CTRT_CHANNELS_LAST);
     SAME(y, expected);
 
-    OK(ctrt_randn(&a, CTRT_SHAPE(50, 90), CTRT_F16, cpu), ctrt_narrow(&b, a, 1, 3, 70),
-       ctrt_randn(&t, CTRT_SHAPE(70, 50), CTRT_F16, cpu), ctrt_t(&t, t), ctrt_mul(&y, b, t),
-       ctrt_contiguous(&b, b, CTRT_CONTIGUOUS_FORMAT), ctrt_contiguous(&a, t, CTRT_CONTIGUOUS_FORMAT),
-       ctrt_mul(&expected, b, a));
+    CHECK_OK(ctrt_randn(&a, CTRT_SHAPE(50, 90), CTRT_F16, cpu));
+    CHECK_OK(ctrt_narrow(&b, a, 1, 3, 70));
+    CHECK_OK(ctrt_randn(&t, CTRT_SHAPE(70, 50), CTRT_F16, cpu));
+    CHECK_OK(ctrt_t(&t, t));
+    CHECK_OK(ctrt_mul(&y, b, t));
+    CHECK_OK(ctrt_contiguous(&b, b, CTRT_CONTIGUOUS_FORMAT));
+    CHECK_OK(ctrt_contiguous(&a, t, CTRT_CONTIGUOUS_FORMAT));
+    CHECK_OK(ctrt_mul(&expected, b, a));
     SAME(y, expected);
 
-    OK(ctrt_randn(&a, CTRT_SHAPE(90, 60), CTRT_F32, cpu), ctrt_randn(&t, CTRT_SHAPE(60, 90), CTRT_F32, cpu),
-       ctrt_t(&t, t), ctrt_gt(&mask, a, t), ctrt_full(&one, CTRT_SHAPE(1, 1), ctrt_float(7), CTRT_F32, cpu),
-       ctrt_where(&y, mask, t, one), ctrt_contiguous(&t, t, CTRT_CONTIGUOUS_FORMAT),
-       ctrt_where(&expected, mask, t, one));
+    CHECK_OK(ctrt_randn(&a, CTRT_SHAPE(90, 60), CTRT_F32, cpu));
+    CHECK_OK(ctrt_randn(&t, CTRT_SHAPE(60, 90), CTRT_F32, cpu));
+    CHECK_OK(ctrt_t(&t, t));
+    CHECK_OK(ctrt_gt(&mask, a, t));
+    CHECK_OK(ctrt_full(&one, CTRT_SHAPE(1, 1), ctrt_float(7), CTRT_F32, cpu));
+    CHECK_OK(ctrt_where(&y, mask, t, one));
+    CHECK_OK(ctrt_contiguous(&t, t, CTRT_CONTIGUOUS_FORMAT));
+    CHECK_OK(ctrt_where(&expected, mask, t, one));
     SAME(y, expected);
 }
 
@@ -96,10 +115,12 @@ TEST(windows, "pooling and convolution windows in the padding, and very large st
                                         .dilation = { 3, 3 } };
     for (int layout = CTRT_CONTIGUOUS_FORMAT; layout <= CTRT_CHANNELS_LAST; layout++) {
         CTRT_AUTO(tensor) x = COUNTING(1, 2, 2, 2), places = NULL;
-        OK(ctrt_contiguous(&x, x, (ctrt_memory_format)layout), ctrt_tensor_require_grad(x, true));
+        CHECK_OK(ctrt_contiguous(&x, x, (ctrt_memory_format)layout));
+        CHECK_OK(ctrt_tensor_require_grad(x, true));
         GIVES(ctrt_max_pool2d(&y, &places, x, &apart), -INFINITY, -INFINITY);
         VALUES_ARE(places, -1, -1);
-        OK(ctrt_sum(&y, y, CTRT_ALL_DIMS), ctrt_backward(y));
+        CHECK_OK(ctrt_sum(&y, y, CTRT_ALL_DIMS));
+        CHECK_OK(ctrt_backward(y));
         VALUES_ARE(ctrt_tensor_grad(x), 0, 0, 0, 0, 0, 0, 0, 0);
     }
     const ctrt_pool2d_options padded = { .size = sizeof(ctrt_pool2d_options), .kernel = { 2, 2 }, .padding = { 1, 1 } };
@@ -117,7 +138,8 @@ TEST(windows, "pooling and convolution windows in the padding, and very large st
     EACH(c, wide)
         for (int layout = CTRT_CONTIGUOUS_FORMAT; layout <= CTRT_CHANNELS_LAST; layout++) {
             CTRT_AUTO(tensor) x = COUNTING(1, 1, 4, 4);
-            OK(ctrt_expand(&x, x, CTRT_SHAPE(1, 2, 4, 4)), ctrt_contiguous(&x, x, (ctrt_memory_format)layout));
+            CHECK_OK(ctrt_expand(&x, x, CTRT_SHAPE(1, 2, 4, 4)));
+            CHECK_OK(ctrt_contiguous(&x, x, (ctrt_memory_format)layout));
             GIVES(ctrt_max_pool2d(&y, NULL, x, &c->options), c->want, c->want);
         }
     static const struct conv { ctrt_conv2d_options options; int64_t side; double sum; } convs[] = {
@@ -144,17 +166,21 @@ TEST(scalars, "ops on 0-dim tensors")
     CHECK_TRUE(!ctrt_tensor_shares_storage(x, y));
     VALUES_ARE(places, 0);
     CHECK_FAILS(ctrt_max(&y, NULL, x, 1, false), CTRT_ERR_SHAPE, "max: dimension 1");
-    OK(ctrt_zeros(&index, CTRT_SHAPE(1), CTRT_I64, cpu), ctrt_index_select(&y, x, 0, index));
+    CHECK_OK(ctrt_zeros(&index, CTRT_SHAPE(1), CTRT_I64, cpu));
+    CHECK_OK(ctrt_index_select(&y, x, 0, index));
     CHECK_EQ(ctrt_tensor_ndim(y), 0);
     CHECK_OK(ctrt_zeros(&index, CTRT_SHAPE(2), CTRT_I64, cpu));
     ctrt_tensor_assign(&y, old);
     CHECK_FAILS(ctrt_index_select(&y, x, 0, index), CTRT_ERR_SHAPE, "one index");
     CHECK_TRUE(y == old);
-    OK(ctrt_full(&x, CTRT_SCALAR_SHAPE, ctrt_float(5), CTRT_F32, cpu), ctrt_tensor_require_grad(x, true));
+    CHECK_OK(ctrt_full(&x, CTRT_SCALAR_SHAPE, ctrt_float(5), CTRT_F32, cpu));
+    CHECK_OK(ctrt_tensor_require_grad(x, true));
     GIVES(ctrt_gather(&y, x, 0, index), 5, 5);
-    OK(ctrt_sum(&y, y, CTRT_ALL_DIMS), ctrt_backward(y));
+    CHECK_OK(ctrt_sum(&y, y, CTRT_ALL_DIMS));
+    CHECK_OK(ctrt_backward(y));
     VALUES_ARE(ctrt_tensor_grad(x), 2);
-    OK(ctrt_zeros(&index, CTRT_SCALAR_SHAPE, CTRT_I64, cpu), ctrt_gather(&y, old, 0, index));
+    CHECK_OK(ctrt_zeros(&index, CTRT_SCALAR_SHAPE, CTRT_I64, cpu));
+    CHECK_OK(ctrt_gather(&y, old, 0, index));
     CHECK_EQ(ctrt_tensor_ndim(y), 0);
 }
 
@@ -173,21 +199,23 @@ TEST(numbers, "numbers that a dtype cannot represent")
     };
     EACH(c, ranges) {
         static double values[20000];
-        OK(ctrt_randint(&logits, c->low, c->high, CTRT_SHAPE(COUNT(values)), c->dtype, cpu),
-           ctrt_to_host(values, sizeof values, logits, CTRT_F64));
+        CHECK_OK(ctrt_randint(&logits, c->low, c->high, CTRT_SHAPE(COUNT(values)), c->dtype, cpu));
+        CHECK_OK(ctrt_to_host(values, sizeof values, logits, CTRT_F64));
         for (size_t k = 0; k < COUNT(values); k++)
             if (!CHECK(values[k] >= (double)c->low && values[k] < (double)c->high, "%g", values[k]))
                 break;
     }
-    FAILS(INVALID_ARGUMENT, (ctrt_randint(&y, 4095, 4096, CTRT_SHAPE(2), CTRT_F16, cpu), "randint: f16 has no value"));
+    CHECK_FAILS(ctrt_randint(&y, 4095, 4096, CTRT_SHAPE(2), CTRT_F16, cpu), CTRT_ERR_INVALID_ARGUMENT,
+                "randint: f16 has no value");
     CHECK_OK(ctrt_zeros(&logits, CTRT_SHAPE(2), CTRT_F16, cpu));
     CHECK_FAILS(ctrt_uniform_(logits, 0, 70000), CTRT_ERR_OVERFLOW, "uniform_: 70000");
     GIVES(ctrt_lt_scalar(&y, x, ctrt_float(300)), 1, 1);
 
     /* -100, the default ignore_index, is 156 in u8. */
-    OK(ctrt_zeros(&logits, CTRT_SHAPE(1, 200), CTRT_F64, cpu),
-       ctrt_full(&target, CTRT_SHAPE(1), ctrt_int(156), CTRT_U8, cpu), ctrt_cross_entropy(&y, logits, target, NULL),
-       ctrt_item(&loss, y));
+    CHECK_OK(ctrt_zeros(&logits, CTRT_SHAPE(1, 200), CTRT_F64, cpu));
+    CHECK_OK(ctrt_full(&target, CTRT_SHAPE(1), ctrt_int(156), CTRT_U8, cpu));
+    CHECK_OK(ctrt_cross_entropy(&y, logits, target, NULL));
+    CHECK_OK(ctrt_item(&loss, y));
     CHECK_NEAR(loss, log(200), 1e-9);
     CHECK_FAILS(ctrt_cross_entropy(&y, logits, target, &CTRT_WITH(ctrt_cross_entropy_options,
                                                                   .reduction = (ctrt_reduction)7)),
@@ -237,7 +265,9 @@ TEST(halves, "the variance of f16 and bf16 tensors is rounded once")
         CTRT_AUTO(tensor) x = NULL;
         double got = 0;
         CHECK_OK(ctrt_empty(&x, CTRT_SHAPE(4), i ? CTRT_BF16 : CTRT_F16, cpu));
-        OK(ctrt_from_host_(x, values, 4, CTRT_F64), ctrt_var(&y, x, CTRT_ALL_DIMS, 1, false), ctrt_item(&got, y));
+        CHECK_OK(ctrt_from_host_(x, values, 4, CTRT_F64));
+        CHECK_OK(ctrt_var(&y, x, CTRT_ALL_DIMS, 1, false));
+        CHECK_OK(ctrt_item(&got, y));
         const double want = 1.25 / 1.5 * 0x1p-13;
         CHECK_NEAR(got, want, want * (i ? 0x1p-8 : 0x1p-11));
         GIVES(ctrt_var(&y, x, CTRT_ALL_DIMS, 4, false), INFINITY);
@@ -255,9 +285,11 @@ TEST(names, "error messages name the called function")
     CHECK_FAILS(ctrt_masked_fill(&y, x, mask, ctrt_float(1)), CTRT_ERR_SHAPE, "masked_fill: ");
     CHECK(strstr(ctrt_error_message(), "where") == NULL, "%s", ctrt_error_message());
     CTRT_AUTO(tensor) truth = NULL, whole = NULL, f64 = NULL, index = NULL, wide = NULL;
-    OK(ctrt_ones(&truth, CTRT_SHAPE(2, 3), CTRT_BOOL, cpu), ctrt_ones(&whole, CTRT_SHAPE(2, 3), CTRT_I32, cpu),
-       ctrt_ones(&f64, CTRT_SHAPE(2, 3), CTRT_F64, cpu), ctrt_full(&index, CTRT_SHAPE(1), ctrt_int(7), CTRT_I64, cpu),
-       ctrt_zeros(&wide, CTRT_SHAPE(1, 1, 1, 1, 1, 1, 1, 1), CTRT_I64, cpu));
+    CHECK_OK(ctrt_ones(&truth, CTRT_SHAPE(2, 3), CTRT_BOOL, cpu));
+    CHECK_OK(ctrt_ones(&whole, CTRT_SHAPE(2, 3), CTRT_I32, cpu));
+    CHECK_OK(ctrt_ones(&f64, CTRT_SHAPE(2, 3), CTRT_F64, cpu));
+    CHECK_OK(ctrt_full(&index, CTRT_SHAPE(1), ctrt_int(7), CTRT_I64, cpu));
+    CHECK_OK(ctrt_zeros(&wide, CTRT_SHAPE(1, 1, 1, 1, 1, 1, 1, 1), CTRT_I64, cpu));
 #define ATTENTION(v, mask, p)                                                                                        \
     ctrt_scaled_dot_product_attention(                                                                               \
         &y, x, x, v, mask, &CTRT_WITH(ctrt_attention_options, .dropout_p = p, .has_scale = true, .scale = NAN))
@@ -295,8 +327,8 @@ TEST(shapes, "linear with a weight of one dimension; gather with an empty index"
     CTRT_AUTO(tensor) x = NULL, sum = NULL, index = NULL;
     EACH(c, linears) {
         CTRT_AUTO(tensor) weight = COUNTING(4), bias = NULL;
-        OK(ctrt_full(&x, ctrt_ints_of(c->x_shape, c->x), ctrt_float(2), CTRT_F32, cpu),
-           ctrt_tensor_require_grad(weight, true));
+        CHECK_OK(ctrt_full(&x, ctrt_ints_of(c->x_shape, c->x), ctrt_float(2), CTRT_F32, cpu));
+        CHECK_OK(ctrt_tensor_require_grad(weight, true));
         if (c->bias >= 0)
             CHECK_OK(ctrt_ones(&bias, ctrt_ints_of(one, c->bias), CTRT_F32, cpu));
         if (c->ndim < 0) {
@@ -306,7 +338,8 @@ TEST(shapes, "linear with a weight of one dimension; gather with an empty index"
         CHECK_OK(ctrt_linear(&y, x, weight, bias));
         check_shape("linear", __LINE__, y, ctrt_ints_of(c->shape, c->ndim));
         const double rows = (double)ctrt_tensor_numel(y), each = 2 * (0 + 1 + 2 + 3) + (bias != NULL);
-        OK(ctrt_sum(&sum, y, CTRT_ALL_DIMS), ctrt_backward(sum));
+        CHECK_OK(ctrt_sum(&sum, y, CTRT_ALL_DIMS));
+        CHECK_OK(ctrt_backward(sum));
         VALUES_ARE(sum, rows * each);
         VALUES_ARE(ctrt_tensor_grad(weight), 2 * rows, 2 * rows, 2 * rows, 2 * rows);
     }
@@ -316,10 +349,14 @@ TEST(shapes, "linear with a weight of one dimension; gather with an empty index"
     };
     EACH(c, gathers) {
         const ctrt_ints shape = ctrt_ints_of(c->index_shape, c->index);
-        OK(ctrt_ones(&x, ctrt_ints_of(c->x_shape, c->x), CTRT_F32, cpu), ctrt_tensor_require_grad(x, true),
-           ctrt_zeros(&index, shape, CTRT_I64, cpu), ctrt_gather(&y, x, c->dim, index));
+        CHECK_OK(ctrt_ones(&x, ctrt_ints_of(c->x_shape, c->x), CTRT_F32, cpu));
+        CHECK_OK(ctrt_tensor_require_grad(x, true));
+        CHECK_OK(ctrt_zeros(&index, shape, CTRT_I64, cpu));
+        CHECK_OK(ctrt_gather(&y, x, c->dim, index));
         check_shape("gather", __LINE__, y, shape);
-        OK(ctrt_sum(&sum, y, CTRT_ALL_DIMS), ctrt_backward(sum), ctrt_sum(&sum, ctrt_tensor_grad(x), CTRT_ALL_DIMS));
+        CHECK_OK(ctrt_sum(&sum, y, CTRT_ALL_DIMS));
+        CHECK_OK(ctrt_backward(sum));
+        CHECK_OK(ctrt_sum(&sum, ctrt_tensor_grad(x), CTRT_ALL_DIMS));
         VALUES_ARE(sum, 0);
         ctrt_tensor_release(&x);
     }
@@ -333,20 +370,23 @@ TEST(twice, "operands that share memory, and tensors that are operand and result
     CTRT_AUTO(tensor) x = COUNTING(2, 2), t = NULL;
     ctrt_tensor *pieces[2] = { COUNTING(2), NULL };
     int count = 0;
-    OK(ctrt_t(&t, x), ctrt_add_(x, t));                 /* t is a view of x */
+    CHECK_OK(ctrt_t(&t, x));
+    CHECK_OK(ctrt_add_(x, t));                 /* t is a view of x */
     VALUES_ARE(x, 0, 3, 3, 6);
-    OK(ctrt_matmul(&x, x, x), ctrt_max(&x, &t, x, 1, false));
+    CHECK_OK(ctrt_matmul(&x, x, x));
+    CHECK_OK(ctrt_max(&x, &t, x, 1, false));
     VALUES_ARE(x, 18, 45);
     CHECK_OK(ctrt_var(&x, x, CTRT_ALL_DIMS, 1, false));
     VALUES_ARE(x, 364.5);
-    OK(ctrt_chunk(pieces, &count, pieces[0], 2, 0),
-       ctrt_cat(&pieces[1], (ctrt_tensor *[]){ pieces[1], pieces[0] }, 2, 0));
+    CHECK_OK(ctrt_chunk(pieces, &count, pieces[0], 2, 0));
+    CHECK_OK(ctrt_cat(&pieces[1], (ctrt_tensor *[]){ pieces[1], pieces[0] }, 2, 0));
     VALUES_ARE(pieces[1], 1, 0);
     tensors_release(pieces, 2);
     CTRT_AUTO(tensor) low = NULL, high = NULL, same = NULL;
-    OK(ctrt_from_blob(&low, memory, CTRT_SHAPE(8), ctrt_ints_of(NULL, 0), CTRT_F32, NULL, NULL),
-       ctrt_from_blob(&high, memory + 1, CTRT_SHAPE(8), ctrt_ints_of(NULL, 0), CTRT_F32, NULL, NULL),
-       ctrt_from_blob(&same, memory, CTRT_SHAPE(8), ctrt_ints_of(NULL, 0), CTRT_F32, NULL, NULL), ctrt_add_(high, low));
+    CHECK_OK(ctrt_from_blob(&low, memory, CTRT_SHAPE(8), ctrt_ints_of(NULL, 0), CTRT_F32, NULL, NULL));
+    CHECK_OK(ctrt_from_blob(&high, memory + 1, CTRT_SHAPE(8), ctrt_ints_of(NULL, 0), CTRT_F32, NULL, NULL));
+    CHECK_OK(ctrt_from_blob(&same, memory, CTRT_SHAPE(8), ctrt_ints_of(NULL, 0), CTRT_F32, NULL, NULL));
+    CHECK_OK(ctrt_add_(high, low));
     VALUES_ARE(high, 1, 3, 5, 7, 9, 11, 13, 15);
     CHECK_OK(ctrt_copy_(high, low));
     VALUES_ARE(high, 0, 1, 3, 5, 7, 9, 11, 13);

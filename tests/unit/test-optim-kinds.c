@@ -146,7 +146,8 @@ static void reference_case(const struct entry *entry, const struct ref_file *ref
     for (int64_t step = 0; step < grads->dims[0]; step++) {
         double got[8] = { 0 };
         grad_with(tensor, grads->f + step * p->numel);
-        OK(ctrt_optimizer_step(optimizer), ctrt_to_host(got, sizeof got, tensor, CTRT_F64));
+        CHECK_OK(ctrt_optimizer_step(optimizer));
+        CHECK_OK(ctrt_to_host(got, sizeof got, tensor, CTRT_F64));
         for (int64_t i = 0; i < p->numel; i++) {
             const double expected = want->f[step * p->numel + i];
             CHECK(fabs(got[i] - expected) <= tolerance * fmax(1, fabs(expected)),
@@ -187,7 +188,8 @@ static void half(const struct entry *entry, ctrt_device *device)
         CTRT_AUTO(optimizer) optimizer = NULL;
         CTRT_AUTO(tensor) p = tensor_with(&start, CTRT_SHAPE(1), dtypes[d], device);
         double got;
-        OK(entry->make(&optimizer, NULL, NULL), ctrt_optimizer_add(optimizer, &p, 1));
+        CHECK_OK(entry->make(&optimizer, NULL, NULL));
+        CHECK_OK(ctrt_optimizer_add(optimizer, &p, 1));
         grad_with(p, &grad);
         for (int step = 0; step < 3; step++)
             CHECK_OK(ctrt_optimizer_step(optimizer));
@@ -287,11 +289,13 @@ static void bad_options(const struct entry *entry)
             CHECK_FAILS(load_spoiled(saved, &mark, &c->value), CTRT_ERR_FORMAT, words);
         }
         optim_option_set(&options, option, 0);
-        OK(entry->make(&optimizer, NULL, &options), ctrt_optimizer_option(&value, optimizer, 0, option->name));
+        CHECK_OK(entry->make(&optimizer, NULL, &options));
+        CHECK_OK(ctrt_optimizer_option(&value, optimizer, 0, option->name));
         CHECK(value == 0, "0 for %s gives %g", option->name, value);
         ctrt_optimizer_release(&optimizer);
         const double least = option->range == OPTIM_FINITE ? -1 : 0;
-        OK(load_spoiled(saved, &mark, &least), ctrt_optimizer_option(&value, saved, 0, option->name));
+        CHECK_OK(load_spoiled(saved, &mark, &least));
+        CHECK_OK(ctrt_optimizer_option(&value, saved, 0, option->name));
         CHECK(value == least, "%g for %s in a file gives %g", least, option->name, value);
     }
     if (option_named(entry->kind, "nesterov") != NULL) {
@@ -307,7 +311,8 @@ static void bad_options(const struct entry *entry)
                 "options is not initialized (its size is 0)");
     optim_option_set(&larger.known, entry->kind->options, 0.5);
     memset((char *)&larger + 2 * sizeof(double), 0xff, sizeof larger - 2 * sizeof(double));
-    OK((*size = 2 * sizeof(double), entry->make(&saved, NULL, &larger)), ctrt_optimizer_option(&value, saved, 0, "lr"));
+    CHECK_OK((*size = 2 * sizeof(double), entry->make(&saved, NULL, &larger)));
+    CHECK_OK(ctrt_optimizer_option(&value, saved, 0, "lr"));
     CHECK_EQ(value, 0.5);
     CHECK(optimizer == NULL && ctrt_optimizer_group_count(good) == 1,
           "a failed call made an optimizer or added a group");
@@ -354,17 +359,23 @@ static void groups(const struct entry *entry, ctrt_device *device)
     ctrt_tensor *p[2] = { parameter(0, device), parameter(1, device) },
                 *q[2] = { parameter(0, device), parameter(1, device) };
     double lr;
-    OK(entry->make(&both, NULL, NULL), entry->make(&one, NULL, NULL), entry->make(&two, NULL, &options),
-       ctrt_optimizer_add(both, &p[0], 1), ctrt_optimizer_add(one, &q[0], 1), ctrt_optimizer_add(two, &q[1], 1));
+    CHECK_OK(entry->make(&both, NULL, NULL));
+    CHECK_OK(entry->make(&one, NULL, NULL));
+    CHECK_OK(entry->make(&two, NULL, &options));
+    CHECK_OK(ctrt_optimizer_add(both, &p[0], 1));
+    CHECK_OK(ctrt_optimizer_add(one, &q[0], 1));
+    CHECK_OK(ctrt_optimizer_add(two, &q[1], 1));
     CHECK_FAILS(entry->add_group(both, p, 2, &options), CTRT_ERR_STATE, "already");
-    FAILS(INVALID_ARGUMENT, (entry->add_group(both, (ctrt_tensor *[]){ p[1], NULL }, 2, &options), "NULL"));
+    CHECK_FAILS(entry->add_group(both, (ctrt_tensor *[]){ p[1], NULL }, 2, &options), CTRT_ERR_INVALID_ARGUMENT,
+                "NULL");
     CHECK_EQ(ctrt_optimizer_group_count(both), 1);              /* a failed call adds no group */
     for (int step = 0; step < STEPS; step++) {
         if (step == 2)
             CHECK_OK(entry->add_group(both, &p[1], 1, &options));
         if (step == 3) {
-            OK(ctrt_optimizer_set_group_lr(both, 1, 0.25), ctrt_optimizer_set_lr(two, 0.25),
-               ctrt_optimizer_option(&lr, both, 1, "lr"));
+            CHECK_OK(ctrt_optimizer_set_group_lr(both, 1, 0.25));
+            CHECK_OK(ctrt_optimizer_set_lr(two, 0.25));
+            CHECK_OK(ctrt_optimizer_option(&lr, both, 1, "lr"));
             CHECK_EQ(lr, 0.25);
             CHECK_TRUE(ctrt_optimizer_lr(both) != 0.25);
         }
@@ -404,9 +415,11 @@ static void late(const struct entry *entry, ctrt_device *device)
         p[i] = parameter(i, device);
         q[i] = parameter(i, device);
         CHECK_TRUE(!ctrt_to_dtype(&p[i], p[i], dtypes[i]) && !ctrt_to_dtype(&q[i], q[i], dtypes[i]));
-        OK(entry->make(&alone[i], NULL, &options), ctrt_optimizer_add(alone[i], &q[i], 1));
+        CHECK_OK(entry->make(&alone[i], NULL, &options));
+        CHECK_OK(ctrt_optimizer_add(alone[i], &q[i], 1));
     }
-    OK(entry->make(&all, NULL, &options), ctrt_optimizer_add(all, p, N));
+    CHECK_OK(entry->make(&all, NULL, &options));
+    CHECK_OK(ctrt_optimizer_add(all, p, N));
     for (int step = 0; step < STEPS; step++) {
         CHECK_OK(ctrt_optimizer_zero_grad(all, true));
         for (int i = 0; i < N; i++) {
@@ -420,7 +433,8 @@ static void late(const struct entry *entry, ctrt_device *device)
         for (int i = 0; i < N; i++)
             check_same("parameter", __LINE__, p[i], q[i], 0);
     }
-    OK(ctrt_optimizer_state(&state, all, 1, state_name), ctrt_optimizer_state(&own, alone[1], 0, state_name));
+    CHECK_OK(ctrt_optimizer_state(&state, all, 1, state_name));
+    CHECK_OK(ctrt_optimizer_state(&own, alone[1], 0, state_name));
     check_same(state_name, __LINE__, state, own, 0);
     CHECK_FAILS(ctrt_optimizer_state(&state, all, 3, state_name), CTRT_ERR_NOT_FOUND,
                 state_name);  /* never had a gradient */
@@ -446,16 +460,21 @@ static void files(const struct entry *entry, ctrt_device *device)
     ctrt_tensor *p[3], *q[3] = { NULL };
     for (int i = 0; i < 3; i++)
         p[i] = parameter(i, device);
-    OK(entry->make(&first, NULL, &options), ctrt_optimizer_add(first, p, 1),
-       entry->add_group(first, &p[1], 1, &faster),
-       entry->add_group(first, &p[2], 1, &options), ctrt_optimizer_set_group_lr(first, 2, 0.1 / 3));
+    CHECK_OK(entry->make(&first, NULL, &options));
+    CHECK_OK(ctrt_optimizer_add(first, p, 1));
+    CHECK_OK(entry->add_group(first, &p[1], 1, &faster));
+    CHECK_OK(entry->add_group(first, &p[2], 1, &options));
+    CHECK_OK(ctrt_optimizer_set_group_lr(first, 2, 0.1 / 3));
     for (int step = 0; step < 3; step++)
         step_with(first, p, 3, step);
     CHECK_OK(ctrt_optimizer_save(first, path));
     for (int i = 0; i < 3; i++)
         ctrt_no_grad CHECK_OK(ctrt_clone(&q[i], p[i]));
-    OK(entry->make(&second, NULL, NULL), ctrt_optimizer_add(second, q, 1), entry->add_group(second, &q[1], 1, NULL),
-       entry->add_group(second, &q[2], 1, NULL), ctrt_optimizer_load(second, path));
+    CHECK_OK(entry->make(&second, NULL, NULL));
+    CHECK_OK(ctrt_optimizer_add(second, q, 1));
+    CHECK_OK(entry->add_group(second, &q[1], 1, NULL));
+    CHECK_OK(entry->add_group(second, &q[2], 1, NULL));
+    CHECK_OK(ctrt_optimizer_load(second, path));
     for (size_t g = 0; g < 3; g++)
         for (const struct optim_option *option = entry->kind->options; option->name != NULL; option++) {
             double want = NAN, got = NAN;
@@ -470,10 +489,14 @@ static void files(const struct entry *entry, ctrt_device *device)
             check_same("after loading", __LINE__, q[i], p[i], 0);
     }
     /* An optimizer with another division into groups rejects the file. */
-    OK(entry->make(&wrong, NULL, NULL), ctrt_optimizer_add(wrong, q, 2), entry->add_group(wrong, NULL, 0, NULL),
-       entry->add_group(wrong, &q[2], 1, NULL));
-    FAILS(STATE, (ctrt_optimizer_load(wrong, path), "parameter.1 is in group 1 in the file, and in group 0"));
-    OK(entry->make(&wrong, NULL, NULL), ctrt_optimizer_add(wrong, q, 3));
+    CHECK_OK(entry->make(&wrong, NULL, NULL));
+    CHECK_OK(ctrt_optimizer_add(wrong, q, 2));
+    CHECK_OK(entry->add_group(wrong, NULL, 0, NULL));
+    CHECK_OK(entry->add_group(wrong, &q[2], 1, NULL));
+    CHECK_FAILS(ctrt_optimizer_load(wrong, path), CTRT_ERR_STATE,
+                "parameter.1 is in group 1 in the file, and in group 0");
+    CHECK_OK(entry->make(&wrong, NULL, NULL));
+    CHECK_OK(ctrt_optimizer_add(wrong, q, 3));
     CHECK_FAILS(ctrt_optimizer_load(wrong, path), CTRT_ERR_STATE, "group");
     tensors_release(p, 3);
     tensors_release(q, 3);
@@ -488,7 +511,8 @@ static struct values values_of(ctrt_optimizer *optimizer, size_t slot, ctrt_tens
     struct values values;
     memset(&values, 0, sizeof values);
     /* creates the state before the first step */
-    OK(optim_state_ready(optimizer, &optimizer->slots[slot]), ctrt_to_host(values.p, sizeof values.p, p, CTRT_F64));
+    CHECK_OK(optim_state_ready(optimizer, &optimizer->slots[slot]));
+    CHECK_OK(ctrt_to_host(values.p, sizeof values.p, p, CTRT_F64));
     for (int i = 0; i < OPTIM_STATES && optimizer->kind->states[i].name; i++) {
         ctrt_tensor *state = NULL;
         if (ctrt_optimizer_state(&state, optimizer, slot, optimizer->kind->states[i].name) == CTRT_OK)

@@ -37,13 +37,16 @@ TEST(strides, "steps with gradients and parameters that are not contiguous")
         plain = tensor_with(values, CTRT_SHAPE(3, 2), CTRT_F64, cpu),
         grad = tensor_with(grads, CTRT_SHAPE(2, 3), CTRT_F64, cpu);
     CHECK_OK(ctrt_t(&turned, base));                                /* a [3, 2] parameter with strides {1, 3} */
-    OK(ctrt_t(&grad, grad), ctrt_sgd_new(&optimizer, NULL, SGD(.lr = 0.5, .momentum = 0.5)),
-       ctrt_optimizer_add(optimizer, (ctrt_tensor *[]){ turned, plain }, 2), ctrt_tensor_set_grad(turned, grad),
-       ctrt_tensor_set_grad(plain, grad));
+    CHECK_OK(ctrt_t(&grad, grad));
+    CHECK_OK(ctrt_sgd_new(&optimizer, NULL, SGD(.lr = 0.5, .momentum = 0.5)));
+    CHECK_OK(ctrt_optimizer_add(optimizer, (ctrt_tensor *[]){ turned, plain }, 2));
+    CHECK_OK(ctrt_tensor_set_grad(turned, grad));
+    CHECK_OK(ctrt_tensor_set_grad(plain, grad));
     STRIDES_ARE(turned, 1, 3);
     STRIDES_ARE(ctrt_tensor_grad(plain), 1, 3);
     const uint32_t before = ctrt_tensor_version(plain), turned_before = ctrt_tensor_version(turned);
-    OK(ctrt_optimizer_step(optimizer), ctrt_optimizer_step(optimizer));
+    CHECK_OK(ctrt_optimizer_step(optimizer));
+    CHECK_OK(ctrt_optimizer_step(optimizer));
     CHECK_EQ(ctrt_tensor_version(plain), before + 2);
     CHECK_TRUE(ctrt_tensor_version(turned) > turned_before);
     /* momentum buffers g, then 0.5 g + g; so p - 0.5 (g + 1.5 g) */
@@ -94,8 +97,9 @@ TEST(clipping, "clip_grad_norm_ scales gradients above max_norm and returns the 
     };
     CTRT_AUTO(module) net = NULL;
     ctrt_tensor *w = NULL, *b = NULL;
-    OK(ctrt_linear_new(&net, 2, 1, true, cpu), ctrt_module_tensor(&w, net, "weight"),
-       ctrt_module_tensor(&b, net, "bias"));
+    CHECK_OK(ctrt_linear_new(&net, 2, 1, true, cpu));
+    CHECK_OK(ctrt_module_tensor(&w, net, "weight"));
+    CHECK_OK(ctrt_module_tensor(&b, net, "bias"));
     double norm = -1;
     CHECK_OK(ctrt_clip_grad_norm_(&norm, net, 1));
     CHECK_EQ(norm, 0.0);
@@ -124,12 +128,13 @@ TEST(reset, "set_state without steps and states makes an optimizer begin again")
     CTRT_AUTO(tensor) w = tensor_with(DOUBLES(1), CTRT_SHAPE(1), CTRT_F32, cpu);
     ctrt_tensor *states[CTRT_OPTIMIZER_STATES], *const none[CTRT_OPTIMIZER_STATES] = { NULL };
     int64_t steps = -1;
-    OK(ctrt_sgd_new(&optimizer, NULL, SGD(.lr = 1, .momentum = 0.5)),
-       ctrt_optimizer_add(optimizer, &w, 1));
+    CHECK_OK(ctrt_sgd_new(&optimizer, NULL, SGD(.lr = 1, .momentum = 0.5)));
+    CHECK_OK(ctrt_optimizer_add(optimizer, &w, 1));
     grad_with(w, DOUBLES(1));
     CHECK_OK(ctrt_optimizer_step(optimizer));
     const uint64_t bytes = ctrt_memory_allocated(cpu);
-    OK(ctrt_optimizer_set_state(optimizer, 0, 0, none), ctrt_optimizer_get_state(&steps, states, optimizer, 0));
+    CHECK_OK(ctrt_optimizer_set_state(optimizer, 0, 0, none));
+    CHECK_OK(ctrt_optimizer_get_state(&steps, states, optimizer, 0));
     CHECK_EQ(steps, 0);
     CHECK_TRUE(states[0] == NULL && ctrt_memory_allocated(cpu) < bytes);
     CHECK_OK(ctrt_optimizer_step(optimizer));

@@ -77,8 +77,9 @@ static double train_step(struct trainer *t, int step)
     const int first = ROWS * t->rank / t->size, rows = ROWS * (t->rank + 1) / t->size - first;
     CTRT_AUTO(tensor) x = batch_of(t->device, CTRT_F32, step, first, rows), loss = NULL;
     double value = NAN;
-    OK(ctrt_optimizer_zero_grad(t->optimizer, true), ctrt_parallel_step(&loss, t->net, &x, 1, square_loss, NULL),
-       ctrt_optimizer_step(t->optimizer));
+    CHECK_OK(ctrt_optimizer_zero_grad(t->optimizer, true));
+    CHECK_OK(ctrt_parallel_step(&loss, t->net, &x, 1, square_loss, NULL));
+    CHECK_OK(ctrt_optimizer_step(t->optimizer));
     if (loss != NULL)
         CHECK_OK(ctrt_item(&value, loss));
     return value;

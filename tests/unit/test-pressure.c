@@ -134,8 +134,9 @@ CHILD_TEST(pinned, "pressure frees unused pinned memory", ON, fifo_setting, "CTR
         printf("# not run: pinned memory under pressure, because the simulated device is missing\n");
         exit(0);
     }
-    OK(ctrt_device_get(&device, "sim:0"), ctrt_empty_pinned(&kept, CTRT_SHAPE(1 << 18), CTRT_F32, device),
-       ctrt_empty_pinned(&gone, CTRT_SHAPE(1 << 21), CTRT_F32, device));
+    CHECK_OK(ctrt_device_get(&device, "sim:0"));
+    CHECK_OK(ctrt_empty_pinned(&kept, CTRT_SHAPE(1 << 18), CTRT_F32, device));
+    CHECK_OK(ctrt_empty_pinned(&gone, CTRT_SHAPE(1 << 21), CTRT_F32, device));
     ctrt_tensor_release(&gone);
     CHECK_EQ(pinned_held(device), 9 * MIB);
     WAIT_FOR(watchers(NULL) == 1);

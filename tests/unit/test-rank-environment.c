@@ -35,8 +35,9 @@ TEST(test_own_address, "the machine's address for other machines")
         CHECK(v6 || inet_pton(AF_INET, own, bytes) == 1, "\"%s\" is not a numeric address", own);
         snprintf(address, sizeof address, v6 ? "tcp://[%s]:0" : "tcp://%s:0", own);
         CTRT_AUTO(store) server = NULL, client = NULL;
-        OK(ctrt_store_open(&server, address, true, 10), ctrt_store_open(&client, ctrt_store_address(server), false, 10),
-           ctrt_store_set(client, "a", "b", 1));
+        CHECK_OK(ctrt_store_open(&server, address, true, 10));
+        CHECK_OK(ctrt_store_open(&client, ctrt_store_address(server), false, 10));
+        CHECK_OK(ctrt_store_set(client, "a", "b", 1));
         value_is(server, "a", "b");
     }
 }
@@ -118,12 +119,14 @@ TEST(test_environment, "rank and size from the variables of launchers")
         char address[2][256];
         for (int i = 0; i < 2; i++)
             snprintf(address[i], sizeof address[i], "file://%s/store%d", folder_new(), i);
-        OK(environment_open_store(&first, address[0], 0, 5), ctrt_store_set(first, "k", "v", 1));
+        CHECK_OK(environment_open_store(&first, address[0], 0, 5));
+        CHECK_OK(ctrt_store_set(first, "k", "v", 1));
         ctrt_store_release(&first);
         CHECK_OK(environment_open_store(&second, address[0], 0, 5));
         value_is(second, "k", "v");
-        OK(ctrt_store_open(&first, address[1], true, 5), ctrt_store_set(first, "k", "w", 1),
-           environment_open_store(&second, address[1], 0, 5));
+        CHECK_OK(ctrt_store_open(&first, address[1], true, 5));
+        CHECK_OK(ctrt_store_set(first, "k", "w", 1));
+        CHECK_OK(environment_open_store(&second, address[1], 0, 5));
         value_is(second, "k", "w");
         ctrt_store_release(&second);            /* before `first`, which serves it */
     }

@@ -112,7 +112,8 @@ static void inject(int function, int error, bool harmless)
             fault->function = function, fault->nth = n, fault->error = error;
             first_use(n, !harmless);
             fault->nth = 0;
-            OK(ctrt_device_get(&device, "fake:1"), first_use(n, false));
+            CHECK_OK(ctrt_device_get(&device, "fake:1"));
+            CHECK_OK(first_use(n, false));
         }
     } while (fault->injected > 0 && n < 200);
     if (n == 1)

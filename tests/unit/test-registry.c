@@ -209,7 +209,9 @@ TEST(test_names, "requesting a backend opens only the files of that name, and on
 CHILD_TEST(test_versions, "a plugin of a later minor version is accepted, and an overlay adds kernels to its backend",
            folder_path(FOLDER_OF("backend-grown", "backend-probe-long", "backend-fake", "kernels-fake-extra"), NULL))
 {
-    OK(use("grown"), use("grown-too"), use("probe-long"));
+    CHECK_OK(use("grown"));
+    CHECK_OK(use("grown-too"));
+    CHECK_OK(use("probe-long"));
     CHECK_EQ(strlen(component->reason), 255);       /* the probe does not terminate its reason */
     const ctrt_kernel_table *tables[3] = { NULL };
     size_t count = 0;
@@ -280,17 +282,21 @@ TEST(test_params, NULL)
     }
     group("parameters of plugins that are not loaded yet can be set and listed");
     IN_CHILD(folder_path(valid, NULL), QUIET) {
-        OK(ctrt_param_set("CTRT_FAKE_DEVICES", "7"), use("fake"));
+        CHECK_OK(ctrt_param_set("CTRT_FAKE_DEVICES", "7"));
+        CHECK_OK(use("fake"));
         CHECK_EQ(ctrt_device_count("fake"), 7);
         CHECK_FAILS(ctrt_param_set("CTRT_FAKE_DEVICE", "7"), CTRT_ERR_NOT_FOUND, "did you mean CTRT_FAKE_DEVICES?");
         CHECK_FAILS(ctrt_param_set("CTRT_FAKE_DEVICES", "8"), CTRT_ERR_STATE, "already in use");
         if (CHECK_TRUE(param_listed(&info, "CTRT_FAKE_DEVICES"))) {
-            STRINGS((info.value, "7"), (info.origin, "program"), (info.type, "int"),
-                    (info.help, "how many devices the fake backend has"));
+            CHECK_STR(info.value, "7");
+            CHECK_STR(info.origin, "program");
+            CHECK_STR(info.type, "int");
+            CHECK_STR(info.help, "how many devices the fake backend has");
             CHECK_HAS(info.owner, "backend-");
         }
         CHECK_TRUE(param_listed(&info, "CTRT_GRAPH_GROWTH"));
-        STRINGS((info.owner, "core"), (info.origin, "default"));
+        CHECK_STR(info.owner, "core");
+        CHECK_STR(info.origin, "default");
         CHECK_OK(ctrt_param_set("CTRT_GRAPH_GROWTH", "9"));     /* listing a parameter does not read it */
     }
     IN_CHILD(folder_path(valid, NULL), QUIET) {
@@ -324,7 +330,8 @@ static void *use_all(void *unused)
 {
     const struct component *found;
     ctrt_plugin_info info = CTRT_PLUGIN_INFO;
-    OK(registry_use(&found, CTRT_COMPONENT_BACKEND, "fake"), registry_use(&found, CTRT_COMPONENT_BACKEND, "better"));
+    CHECK_OK(registry_use(&found, CTRT_COMPONENT_BACKEND, "fake"));
+    CHECK_OK(registry_use(&found, CTRT_COMPONENT_BACKEND, "better"));
     for (size_t i = 0; ctrt_plugin_list(&info, i) == CTRT_OK; i++)
         CHECK_TRUE(info.state != NULL);
     CHECK_TRUE(registry_use(&found, CTRT_COMPONENT_BACKEND, "init-fails") != CTRT_OK);
@@ -402,7 +409,8 @@ TEST(test_init, "an init can start and join a thread that calls the host table")
         group("an init can fork while the init of %s waits for it", *c);
         IN_CHILD(folder_path(folder, NULL), QUIET) {
             const pthread_t other = start_use("init-forks");
-            OK(use(*c), join_use(other));
+            CHECK_OK(use(*c));
+            CHECK_OK(join_use(other));
         }
     }
     for (int opened = 0; opened <= 1; opened++) {

@@ -27,7 +27,8 @@ static struct existing existing(void)
 static void nothing_left(struct existing before)
 {
     const struct existing now = existing();
-    EQUALS((now.bytes, before.bytes), (now.nodes, before.nodes));
+    CHECK_EQ(now.bytes, before.bytes);
+    CHECK_EQ(now.nodes, before.nodes);
 }
 
 /* test_many has nested scopes and exports. */
@@ -38,7 +39,9 @@ TEST(test_views, "the base and the history of an exported view stay; an ended te
         CHECK_OK(ctrt_tensor_require_grad(w, with_grad));
         CHECK_OK(ctrt_scope_begin());
         gone = full(2, 1000, device);
-        OK(ctrt_mul_scalar(&base, w, ctrt_float(2)), ctrt_slice(&view, base, 0, 0, 10, 1), ctrt_scope_export(view));
+        CHECK_OK(ctrt_mul_scalar(&base, w, ctrt_float(2)));
+        CHECK_OK(ctrt_slice(&view, base, 0, 0, 10, 1));
+        CHECK_OK(ctrt_scope_export(view));
         CHECK_OK(ctrt_scope_end());
         CHECK_TRUE(has_ended(gone) && !has_ended(base) && !has_ended(view) && !has_ended(w));
         CHECK_TRUE(ctrt_tensor_ndim(gone) == 1 && ctrt_tensor_numel(gone) == 1000);
@@ -50,7 +53,11 @@ TEST(test_views, "the base and the history of an exported view stay; an ended te
             CHECK_OK(ctrt_backward(y));
             CHECK_EQ(total(ctrt_tensor_grad(w)), 100);
         }
-        RELEASE(y, view, base, gone, w);
+        ctrt_tensor_release(&y);
+        ctrt_tensor_release(&view);
+        ctrt_tensor_release(&base);
+        ctrt_tensor_release(&gone);
+        ctrt_tensor_release(&w);
     }
 }
 
@@ -74,17 +81,31 @@ TEST(test_uses, "every use of an ended tensor is an error, except its release")
     CHECK_OK(ctrt_scalar_tensor(&scalar, ctrt_float(1), CTRT_F32, device));
     CHECK_OK(ctrt_zeros(&index, CTRT_SHAPE(2), CTRT_I64, device));
     CHECK_OK(ctrt_scope_end());
-#define REFUSED(...)              EACH_ARG(REFUSED_ONE, , , __VA_ARGS__)
-#define REFUSED_ONE(a, b, call) check_refused((call), #call)
-    REFUSED(ctrt_add(&out, ended, other), ctrt_add(&out, other, ended), ctrt_add_(other, ended),
-            ctrt_add_(ended, other), ctrt_add(&out, other, scalar), ctrt_relu(&out, ended), ctrt_relu_(ended),
-            ctrt_zero_(ended), ctrt_fill_(ended, ctrt_float(1.5)), ctrt_uniform_(ended, 0, 1), ctrt_copy_(ended, other),
-            ctrt_copy_(other, ended));
-    REFUSED(ctrt_sum(&out, ended, CTRT_ALL_DIMS), ctrt_softmax(&out, ended, 0), ctrt_matmul(&out, ended, ended),
-            ctrt_cat(&out, (ctrt_tensor *[]){ other, ended }, 2, 0), ctrt_index_select(&out, other, 0, index),
-            ctrt_to_device(&out, ended, cpu), ctrt_to_dtype(&out, ended, CTRT_F64), ctrt_item(&value, scalar),
-            ctrt_to_host(host, sizeof host, ended, CTRT_F32), ctrt_from_host_(ended, host, 6, CTRT_F32),
-            ctrt_tensor_format(&text, ended), ctrt_zeros_like(&out, ended, CTRT_DTYPE_DEFAULT, NULL));
+#define REFUSED(call) check_refused((call), #call)
+    REFUSED(ctrt_add(&out, ended, other));
+    REFUSED(ctrt_add(&out, other, ended));
+    REFUSED(ctrt_add_(other, ended));
+    REFUSED(ctrt_add_(ended, other));
+    REFUSED(ctrt_add(&out, other, scalar));
+    REFUSED(ctrt_relu(&out, ended));
+    REFUSED(ctrt_relu_(ended));
+    REFUSED(ctrt_zero_(ended));
+    REFUSED(ctrt_fill_(ended, ctrt_float(1.5)));
+    REFUSED(ctrt_uniform_(ended, 0, 1));
+    REFUSED(ctrt_copy_(ended, other));
+    REFUSED(ctrt_copy_(other, ended));
+    REFUSED(ctrt_sum(&out, ended, CTRT_ALL_DIMS));
+    REFUSED(ctrt_softmax(&out, ended, 0));
+    REFUSED(ctrt_matmul(&out, ended, ended));
+    REFUSED(ctrt_cat(&out, (ctrt_tensor *[]){ other, ended }, 2, 0));
+    REFUSED(ctrt_index_select(&out, other, 0, index));
+    REFUSED(ctrt_to_device(&out, ended, cpu));
+    REFUSED(ctrt_to_dtype(&out, ended, CTRT_F64));
+    REFUSED(ctrt_item(&value, scalar));
+    REFUSED(ctrt_to_host(host, sizeof host, ended, CTRT_F32));
+    REFUSED(ctrt_from_host_(ended, host, 6, CTRT_F32));
+    REFUSED(ctrt_tensor_format(&text, ended));
+    REFUSED(ctrt_zeros_like(&out, ended, CTRT_DTYPE_DEFAULT, NULL));
     CHECK_FAILS(ctrt_to_dlpack(&managed, ended), CTRT_ERR_NOT_SUPPORTED, NULL);
     CHECK_OK(ctrt_scope_begin());
     REFUSED(ctrt_scope_export(ended));
@@ -100,7 +121,9 @@ TEST(test_uses, "every use of an ended tensor is an error, except its release")
 static void graph(ctrt_tensor **y, ctrt_tensor *kept[3], ctrt_tensor *w)
 {
     kept[0] = full(2, 100, device);
-    OK(ctrt_mul(&kept[1], w, kept[0]), ctrt_square(&kept[2], kept[1]), ctrt_sum(y, kept[2], CTRT_ALL_DIMS));
+    CHECK_OK(ctrt_mul(&kept[1], w, kept[0]));
+    CHECK_OK(ctrt_square(&kept[2], kept[1]));
+    CHECK_OK(ctrt_sum(y, kept[2], CTRT_ALL_DIMS));
 }
 
 TEST(test_graphs, "an exported graph works; other graphs end with all saved tensors")
@@ -133,7 +156,8 @@ TEST(test_graphs, "an exported graph works; other graphs end with all saved tens
         if (exported > 0)                           /* dy/dw = 2 w x^2 = 24 */
             CHECK_EQ(total(ctrt_tensor_grad(w)), 2400);
         tensors_release(kept, 3);
-        RELEASE(y, w);
+        ctrt_tensor_release(&y);
+        ctrt_tensor_release(&w);
     }
 }
 
@@ -142,13 +166,17 @@ TEST(test_graphs, "an exported graph works; other graphs end with all saved tens
 static void cycle(ctrt_tensor **u, ctrt_tensor **y, ctrt_tensor *w, bool by_view, bool saves_w)
 {
     ctrt_tensor *to = NULL, *from = NULL;
-    OK(ctrt_mul_scalar(u, w, ctrt_float(2)), ctrt_mul(y, *u, saves_w ? w : *u));
+    CHECK_OK(ctrt_mul_scalar(u, w, ctrt_float(2)));
+    CHECK_OK(ctrt_mul(y, *u, saves_w ? w : *u));
     if (by_view) {
-        OK(ctrt_slice(&to, *u, 0, 0, 10, 1), ctrt_slice(&from, *y, 0, 0, 10, 1), ctrt_add_(to, from));
+        CHECK_OK(ctrt_slice(&to, *u, 0, 0, 10, 1));
+        CHECK_OK(ctrt_slice(&from, *y, 0, 0, 10, 1));
+        CHECK_OK(ctrt_add_(to, from));
     } else {
         CHECK_OK(ctrt_add_(*u, *y));
     }
-    RELEASE(to, from);
+    ctrt_tensor_release(&to);
+    ctrt_tensor_release(&from);
 }
 
 /* The object that survives the scope: nothing, a result that needs the cycle, or a parameter that was created in the
@@ -173,7 +201,8 @@ static void test_cycle(enum survivor survivor, bool by_view)
     }
     cycle(&u, &y, w, by_view, survivor >= PARAMETER);
     if (survivor == RESULT) {
-        OK(ctrt_mul(&z, u, w), ctrt_scope_export(z));
+        CHECK_OK(ctrt_mul(&z, u, w));
+        CHECK_OK(ctrt_scope_export(z));
     }
     CHECK_OK(ctrt_scope_end());
     if (survivor == RESULT) {
@@ -186,7 +215,11 @@ static void test_cycle(enum survivor survivor, bool by_view)
         if (CHECK_TRUE(!has_ended(w) && (base == NULL || !has_ended(base))))
             CHECK_EQ(total(w), survivor == PARAMETER_VIEW ? 150 : 300);
     }
-    RELEASE(u, y, z, w, base);
+    ctrt_tensor_release(&u);
+    ctrt_tensor_release(&y);
+    ctrt_tensor_release(&z);
+    ctrt_tensor_release(&w);
+    ctrt_tensor_release(&base);
     nothing_left(before);
     ctrt_tensor_release(&outer);
 }
@@ -211,12 +244,20 @@ TEST(test_training, "each training step in its own scope")
         double losses[6], loss = 0;
         CHECK_OK(training_run(losses, 6, &models[which[m]], device, false));
         ctrt_manual_seed(5);
-        OK(ctrt_scope_begin(), training_begin(&run, &models[which[m]], device),     /* the model outlives the scope */
-           ctrt_scope_export(run.x), ctrt_scope_export(run.y), ctrt_scope_end());
+        CHECK_OK(ctrt_scope_begin());
+        CHECK_OK(training_begin(&run, &models[which[m]], device));
+        CHECK_OK(/* the model outlives the scope */
+           ctrt_scope_export(run.x));
+        CHECK_OK(ctrt_scope_export(run.y));
+        CHECK_OK(ctrt_scope_end());
         for (int step = 0; step < 6; step++) {
-            OK(ctrt_scope_begin(), ctrt_optimizer_zero_grad(run.optimizer, true), training_forward(&leaked[step], &run),
-               ctrt_backward(leaked[step]), ctrt_optimizer_step(run.optimizer), ctrt_item(&loss, leaked[step]),
-               ctrt_scope_end());
+            CHECK_OK(ctrt_scope_begin());
+            CHECK_OK(ctrt_optimizer_zero_grad(run.optimizer, true));
+            CHECK_OK(training_forward(&leaked[step], &run));
+            CHECK_OK(ctrt_backward(leaked[step]));
+            CHECK_OK(ctrt_optimizer_step(run.optimizer));
+            CHECK_OK(ctrt_item(&loss, leaked[step]));
+            CHECK_OK(ctrt_scope_end());
             CHECK(loss == losses[step], "%s: loss %.17g, without scopes %.17g", run.model->name, loss, losses[step]);
             CHECK_TRUE(has_ended(leaked[step]));
             if (step == 1)
@@ -255,8 +296,10 @@ TEST(test_threads, "each thread has its own scopes")
     pthread_join(thread, &left);
     CHECK_OK(ctrt_scope_end());
     ctrt_tensor *of_scope = left;
-    EQUALS((total(passed), 700), (total(of_scope), 800));
-    RELEASE(passed, of_scope);
+    CHECK_EQ(total(passed), 700);
+    CHECK_EQ(total(of_scope), 800);
+    ctrt_tensor_release(&passed);
+    ctrt_tensor_release(&of_scope);
 }
 
 /* Ends the scope of this depth: depth_of of its tensors becomes `ended`. */
@@ -324,7 +367,8 @@ static ctrt_status leave(enum way way, ctrt_stream *stream)
                     ctrt_on_stream(stream)
                         ctrt_scope {
         CHECK_OK(ctrt_ones(&x, CTRT_SHAPE(3), CTRT_F32, device));
-        EQUALS((ctrt_grad_enabled(), false), (ctrt_autocast_enabled(type), true));
+        CHECK_EQ(ctrt_grad_enabled(), false);
+        CHECK_EQ(ctrt_autocast_enabled(type), true);
         CHECK_STR(ctrt_memory_label(), "block");
         if (way == BY_TRY)
             CTRT_TRY(ctrt_fail(CTRT_ERR_IO, "left"));
@@ -346,9 +390,12 @@ TEST(blocks, "a block ends wherever it is left")
     CHECK_OK(ctrt_stream_default(&stream, device));
     for (enum way way = TO_THE_END; way < WAYS; way++) {
         CHECK_EQ(leave(way, stream), way == BY_TRY ? CTRT_ERR_IO : CTRT_OK);
-        EQUALS((ctrt_grad_enabled(), true), (ctrt_autocast_enabled(ctrt_device_type(device)), false),
-               (ctrt_scope_end(), CTRT_ERR_STATE), (ctrt_memory_label_pop(), CTRT_ERR_STATE),
-               (ctrt_device_pop(), CTRT_ERR_STATE), (ctrt_stream_pop(), CTRT_ERR_STATE));
+        CHECK_EQ(ctrt_grad_enabled(), true);
+        CHECK_EQ(ctrt_autocast_enabled(ctrt_device_type(device)), false);
+        CHECK_EQ(ctrt_scope_end(), CTRT_ERR_STATE);
+        CHECK_EQ(ctrt_memory_label_pop(), CTRT_ERR_STATE);
+        CHECK_EQ(ctrt_device_pop(), CTRT_ERR_STATE);
+        CHECK_EQ(ctrt_stream_pop(), CTRT_ERR_STATE);
     }
 }
 
@@ -365,7 +412,8 @@ TEST(bad_blocks, "a block that cannot begin returns the error from the function 
 {
     CHECK_FAILS(begin_bad(0), CTRT_ERR_NOT_FOUND, "no-such-type");
     CHECK_FAILS(begin_bad(1), CTRT_ERR_INVALID_ARGUMENT, "label");
-    EQUALS((ctrt_autocast_pop(), CTRT_ERR_STATE), (ctrt_memory_label_pop(), CTRT_ERR_STATE));
+    CHECK_EQ(ctrt_autocast_pop(), CTRT_ERR_STATE);
+    CHECK_EQ(ctrt_memory_label_pop(), CTRT_ERR_STATE);
 }
 
 TEST_MAIN

@@ -59,10 +59,12 @@ static void trainer_new(struct trainer *t, struct rank *rank, const char *strate
 {
     *t = (struct trainer){ .device = rank != NULL ? rank->device : device_of(ON_SIM, 0),
                            .rank = rank != NULL ? rank->number : 0, .size = rank != NULL ? rank->size : 1 };
-    OK(ctrt_generator_set(t->device, 3, 0), module_new(&t->module, t->device),
-       rank != NULL ? ctrt_parallel_new_comm(&t->net, t->module, strategy, rank->comm)
-                    : ctrt_parallel_new(&t->net, t->module, strategy, &t->device, 1),
-       ctrt_nadam_new(&t->optimizer, t->net, NADAM(.lr = 0.02)));
+    CHECK_OK(ctrt_generator_set(t->device, 3, 0));
+    CHECK_OK(module_new(&t->module, t->device));
+    CHECK_OK(rank != NULL ? ctrt_parallel_new_comm(&t->net, t->module, strategy,
+                                                   rank->comm) : ctrt_parallel_new(&t->net, t->module, strategy,
+                                                   &t->device, 1));
+    CHECK_OK(ctrt_nadam_new(&t->optimizer, t->net, NADAM(.lr = 0.02)));
 }
 
 static void trainer_free(struct trainer *t)
@@ -79,9 +81,10 @@ static void train_step(struct trainer *t, int step)
     float values[ROWS * FEATURES];
     for (int i = 0; i < rows * FEATURES; i++)
         values[i] = (float)sin(step * 1000 + first * FEATURES + i);
-    OK(ctrt_from_data(&x, values, rows * FEATURES, CTRT_SHAPE(rows, FEATURES), CTRT_F32, t->device),
-       ctrt_optimizer_zero_grad(t->optimizer, true), ctrt_parallel_step(&loss, t->net, &x, 1, square_loss, NULL),
-       ctrt_optimizer_step(t->optimizer));
+    CHECK_OK(ctrt_from_data(&x, values, rows * FEATURES, CTRT_SHAPE(rows, FEATURES), CTRT_F32, t->device));
+    CHECK_OK(ctrt_optimizer_zero_grad(t->optimizer, true));
+    CHECK_OK(ctrt_parallel_step(&loss, t->net, &x, 1, square_loss, NULL));
+    CHECK_OK(ctrt_optimizer_step(t->optimizer));
 }
 
 static void save(struct trainer *t, const char *module, const char *optimizer)
@@ -332,7 +335,8 @@ static void failing_index(struct rank *rank)
     trainer_new(&t, rank, "sharded");
     train_step(&t, 0);
     CHECK_OK(ctrt_optimizer_save(t.optimizer, path));
-    OK(ctrt_optimizer_state(&state, t.optimizer, 0, "mu_product"), ctrt_item(&before, state));
+    CHECK_OK(ctrt_optimizer_state(&state, t.optimizer, 0, "mu_product"));
+    CHECK_OK(ctrt_item(&before, state));
     train_step(&t, 1);
     CHECK_TRUE(stat(path, &about) == 0);
     if (rank->number == 0)
@@ -340,10 +344,14 @@ static void failing_index(struct rank *rank)
     CHECK_FAILS(ctrt_optimizer_save(t.optimizer, path), rank->number == 0 ? CTRT_ERR_IO : CTRT_ERR_STATE,
                 "File too large");
     disk(RLIM_INFINITY);
-    OK(ctrt_comm_barrier(rank->comm), ctrt_optimizer_load(t.optimizer, path),
-       ctrt_optimizer_state(&state, t.optimizer, 0, "mu_product"), ctrt_item(&after, state));
+    CHECK_OK(ctrt_comm_barrier(rank->comm));
+    CHECK_OK(ctrt_optimizer_load(t.optimizer, path));
+    CHECK_OK(ctrt_optimizer_state(&state, t.optimizer, 0, "mu_product"));
+    CHECK_OK(ctrt_item(&after, state));
     CHECK_TRUE(after == before);
-    OK(ctrt_comm_barrier(rank->comm), ctrt_optimizer_save(t.optimizer, path), ctrt_comm_barrier(rank->comm));
+    CHECK_OK(ctrt_comm_barrier(rank->comm));
+    CHECK_OK(ctrt_optimizer_save(t.optimizer, path));
+    CHECK_OK(ctrt_comm_barrier(rank->comm));
     CHECK_EQ(folder_files(folder), 2 + 4);
     trainer_free(&t);
 }
@@ -406,7 +414,8 @@ static void memory(struct rank *rank)
     enum { WIDTH = 1024, LAYERS = 8 };
     const double layer = 4.0 * WIDTH * WIDTH, slack = 2 << 20;
     CTRT_AUTO(module) module = NULL, net = NULL;
-    OK(ctrt_sequential_new(&module, CTRT_NO_MODULES), CTRT_OK);
+    CHECK_OK(ctrt_sequential_new(&module, CTRT_NO_MODULES));
+    CHECK_OK(CTRT_OK);
     for (int i = 0; i < LAYERS; i++)
         CHECK_OK(ctrt_sequential_add(module, CTRT_NEW(linear, WIDTH, WIDTH, false, rank->device)));
     CHECK_OK(ctrt_parallel_new_comm(&net, module, "sharded", rank->comm));

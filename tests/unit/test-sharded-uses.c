@@ -133,20 +133,27 @@ static void tied_case(struct rank *rank)
 {
     struct pair p = pair_new(user_new, "sharded", rank);
     CTRT_AUTO(optimizer) a = NULL, b = NULL;
-    OK(optimizer_new(&a, p.net, true), optimizer_new(&b, p.one, true));
+    CHECK_OK(optimizer_new(&a, p.net, true));
+    CHECK_OK(optimizer_new(&b, p.one, true));
     for (int i = 0; i < 3; i++) {
         const int rows = 2;
         CTRT_AUTO(tensor) x = batch_of(rank->device, CTRT_F32, i, rows * rank->number, rows), y = NULL, want = NULL,
                           all = batch_of(rank->device, CTRT_F32, i, 0, rows * rank->size);
         double loss = NAN, one = NAN;
-        OK(ctrt_optimizer_zero_grad(a, true), ctrt_optimizer_zero_grad(b, true), one_step(&loss, p.net, p.module, x),
-           one_step(&one, p.one, p.reference, all));
+        CHECK_OK(ctrt_optimizer_zero_grad(a, true));
+        CHECK_OK(ctrt_optimizer_zero_grad(b, true));
+        CHECK_OK(one_step(&loss, p.net, p.module, x));
+        CHECK_OK(one_step(&one, p.one, p.reference, all));
         CHECK_NEAR(loss, one, 1e-5);
         same_shards(&p, rank, true);
-        OK(ctrt_optimizer_step(a), ctrt_optimizer_step(b));
+        CHECK_OK(ctrt_optimizer_step(a));
+        CHECK_OK(ctrt_optimizer_step(b));
         ctrt_module_train(p.net, i != 1);
         ctrt_module_train(p.one, i != 1);
-        ctrt_no_grad OK(ctrt_forward(&y, p.net, x), ctrt_forward(&want, p.one, x));
+        ctrt_no_grad {
+            CHECK_OK(ctrt_forward(&y, p.net, x));
+            CHECK_OK(ctrt_forward(&want, p.one, x));
+        }
         NEAR(y, want, 1e-5);
     }
     same_shards(&p, rank, false);
@@ -287,13 +294,20 @@ static void passes_before_backward(struct rank *rank, net_function make, int cou
         for (int k = 0; k < count; k++) {
             CTRT_AUTO(tensor) x = batch_of(rank->device, CTRT_F32, i + k, rows * rank->number, rows),
                               all = batch_of(rank->device, CTRT_F32, i + k, 0, rows * rank->size), y = NULL, z = NULL;
-            OK(add_square(&sum, p.net, x), add_square(&want, p.reference, all));
-            ctrt_no_grad OK(ctrt_forward(&y, p.net, x), ctrt_forward(&z, p.reference, x));
+            CHECK_OK(add_square(&sum, p.net, x));
+            CHECK_OK(add_square(&want, p.reference, all));
+            ctrt_no_grad {
+                CHECK_OK(ctrt_forward(&y, p.net, x));
+                CHECK_OK(ctrt_forward(&z, p.reference, x));
+            }
             NEAR(y, z, 1e-5);
         }
-        if (i == 1)                             /* else the gradients are added to those from before */
-            OK(ctrt_module_zero_grad(p.net, false), ctrt_module_zero_grad(p.one, false));
-        OK(ctrt_backward(sum), ctrt_backward(want));
+        if (i == 1)                             /* else the gradients are added to those from before */ {
+            CHECK_OK(ctrt_module_zero_grad(p.net, false));
+            CHECK_OK(ctrt_module_zero_grad(p.one, false));
+        }
+        CHECK_OK(ctrt_backward(sum));
+        CHECK_OK(ctrt_backward(want));
         same_shards(&p, rank, true);
         if (i == 2)
             CHECK_FAILS(ctrt_backward(sum), CTRT_ERR_AUTOGRAD, "");

@@ -16,7 +16,8 @@ enum { KILLS = FEWER_SANITIZED(25), ELEMENTS = 1 << 14 };
 static uint64_t allocated(void)
 {
     ctrt_memory_stats stats = CTRT_MEMORY_STATS;
-    OK(ctrt_memory_empty_cache(gpu), ctrt_memory_get_stats(&stats, gpu));
+    CHECK_OK(ctrt_memory_empty_cache(gpu));
+    CHECK_OK(ctrt_memory_get_stats(&stats, gpu));
     return stats.allocated_bytes[CTRT_POOL_ALL].current;
 }
 
@@ -33,7 +34,8 @@ static ctrt_status get_number(bool *intact, ctrt_tensor **x, ctrt_queue *queue, 
     static float values[ELEMENTS];
     int number = -1, count = 1;
     size_t size = sizeof number;
-    TRY(ctrt_queue_get(x, &count, &number, &size, queue, seconds), ctrt_to_host(values, sizeof values, *x, CTRT_F32));
+    TRY(ctrt_queue_get(x, &count, &number, &size, queue, seconds));
+    TRY(ctrt_to_host(values, sizeof values, *x, CTRT_F32));
     *intact = values[0] == (float)number && memcmp(values, values + 1, sizeof values - sizeof values[0]) == 0;
     return CTRT_OK;
 }
@@ -59,22 +61,29 @@ static void receiver(void)
     double value = 0;
     if (!soft_open("cuda:0") || !CHECK_OK(ctrt_queue_get(got, &count, NULL, NULL, there, 20)))
         return;
-    EQUALS((count, 3), (ctrt_tensor_offset(got[1]), 100), (ctrt_tensor_requires_grad(got[2]), true));
+    CHECK_EQ(count, 3);
+    CHECK_EQ(ctrt_tensor_offset(got[1]), 100);
+    CHECK_EQ(ctrt_tensor_requires_grad(got[2]), true);
     VALUES_ARE(got[1], 100, 101);
     CHECK_TRUE(ctrt_tensor_shares_storage(got[0], got[1]) && ctrt_tensor_device(got[0]) == gpu);
     CHECK_EQ(calls("cuMemImportFromShareableHandle"), 1);       /* all tensors are in one segment */
-    FAILS(NOT_SUPPORTED, (ctrt_queue_put(back, got, 1, NULL, 0, 0), "share a result of ctrt_clone"));
-    OK(ctrt_sum(&sum, got[0], CTRT_ALL_DIMS), ctrt_item(&value, sum), ctrt_fill_(got[1], ctrt_float(-1)),
-       ctrt_device_synchronize(gpu));
+    CHECK_FAILS(ctrt_queue_put(back, got, 1, NULL, 0, 0), CTRT_ERR_NOT_SUPPORTED, "share a result of ctrt_clone");
+    CHECK_OK(ctrt_sum(&sum, got[0], CTRT_ALL_DIMS));
+    CHECK_OK(ctrt_item(&value, sum));
+    CHECK_OK(ctrt_fill_(got[1], ctrt_float(-1)));
+    CHECK_OK(ctrt_device_synchronize(gpu));
     CHECK_EQ(value, 300 * 299 / 2);
     step(back);
     CHECK_OK(ctrt_queue_get(&more, &one, NULL, NULL, there, 20));
     CHECK_EQ(calls("cuMemImportFromShareableHandle"), 1);       /* the same segment again */
     ctrt_tensor_release(&more);
     wait_step(there);                       /* the sender has released its tensors */
-    OK(ctrt_sum(&sum, got[0], CTRT_ALL_DIMS), ctrt_item(&value, sum));
+    CHECK_OK(ctrt_sum(&sum, got[0], CTRT_ALL_DIMS));
+    CHECK_OK(ctrt_item(&value, sum));
     CHECK_EQ(value, 300 * 299 / 2 - 203);
-    RELEASE(got[0], got[1], got[2]);
+    ctrt_tensor_release(&got[0]);
+    ctrt_tensor_release(&got[1]);
+    ctrt_tensor_release(&got[2]);
     step(back);
 }
 
@@ -85,8 +94,11 @@ static void sender(void)
     double values[2];
     if (!soft_open("cuda:0"))
         return;
-    OK(ctrt_arange(&x, ctrt_int(0), ctrt_int(300), ctrt_int(1), CTRT_F32, gpu), ctrt_slice(&part, x, 0, 100, 102, 1),
-       ctrt_ones(&leaf, CTRT_SHAPE(2), CTRT_F32, gpu), ctrt_tensor_require_grad(leaf, true), ctrt_tensor_share_(x));
+    CHECK_OK(ctrt_arange(&x, ctrt_int(0), ctrt_int(300), ctrt_int(1), CTRT_F32, gpu));
+    CHECK_OK(ctrt_slice(&part, x, 0, 100, 102, 1));
+    CHECK_OK(ctrt_ones(&leaf, CTRT_SHAPE(2), CTRT_F32, gpu));
+    CHECK_OK(ctrt_tensor_require_grad(leaf, true));
+    CHECK_OK(ctrt_tensor_share_(x));
     CHECK_TRUE(ctrt_tensor_is_shared(x));
     CHECK_OK(ctrt_queue_put(there, (ctrt_tensor *[]){ x, part, leaf }, 3, NULL, 0, 20));
     wait_step(back);
@@ -96,13 +108,16 @@ static void sender(void)
     const int files = open_files();
     for (int i = 0; i < 100; i++) {         /* descriptors do not accumulate */
         int one = 1;
-        OK(ctrt_queue_put(own, &leaf, 1, NULL, 0, 0), ctrt_queue_get(&other, &one, NULL, NULL, own, 0));
+        CHECK_OK(ctrt_queue_put(own, &leaf, 1, NULL, 0, 0));
+        CHECK_OK(ctrt_queue_get(&other, &one, NULL, NULL, own, 0));
     }
     ctrt_tensor_release(&other);
     CHECK_EQ(open_files(), files);
     CHECK_OK(ctrt_queue_put(there, &leaf, 1, NULL, 0, 0));
     const uint64_t before = allocated();
-    RELEASE(x, part, leaf);
+    ctrt_tensor_release(&x);
+    ctrt_tensor_release(&part);
+    ctrt_tensor_release(&leaf);
     CHECK(allocated() == before, "a block was freed that the receiver uses");
     CHECK_OK(ctrt_zeros(&x, CTRT_SHAPE(300), CTRT_F32, gpu));  /* does not get the block */
     ctrt_tensor_release(&x);
@@ -114,7 +129,8 @@ static void sender(void)
 TEST(test_share, "a segment is opened once; the receiver writes it; a block is kept while the receiver uses it")
 {
     IN_CHILD(SHARE) {
-        OK(ctrt_queue_new(&there, 2), ctrt_queue_new(&back, 2));
+        CHECK_OK(ctrt_queue_new(&there, 2));
+        CHECK_OK(ctrt_queue_new(&back, 2));
         const pid_t child = child_start((const char *const[]){ NULL });
         if (child == 0) {
             receiver();
@@ -124,7 +140,7 @@ TEST(test_share, "a segment is opened once; the receiver writes it; a block is k
         child_join(child, __FILE__, __LINE__);
         IN_FORK {                           /* after the first use of the device */
             CTRT_AUTO(tensor) x = NULL;
-            FAILS(FORKED, (ctrt_zeros(&x, CTRT_SHAPE(2), CTRT_F32, gpu), "opened by process"));
+            CHECK_FAILS(ctrt_zeros(&x, CTRT_SHAPE(2), CTRT_F32, gpu), CTRT_ERR_FORKED, "opened by process");
         }
     }
 }
@@ -147,7 +163,8 @@ TEST(test_threads, "two threads send the same tensor, a third receives it")
         there = queue;
         if (!soft_open("cuda:0"))
             continue;
-        OK(ctrt_arange(&x, ctrt_int(0), ctrt_int(2), ctrt_int(1), CTRT_F32, gpu), ctrt_device_synchronize(gpu));
+        CHECK_OK(ctrt_arange(&x, ctrt_int(0), ctrt_int(2), ctrt_int(1), CTRT_F32, gpu));
+        CHECK_OK(ctrt_device_synchronize(gpu));
         for (int t = 0; t < 2; t++)
             REQUIRE_TRUE(pthread_create(&threads[t], NULL, put_often, x) == 0);
         for (int i = 0; i < 200; i++) {
@@ -156,7 +173,8 @@ TEST(test_threads, "two threads send the same tensor, a third receives it")
         }
         for (int t = 0; t < 2; t++)
             pthread_join(threads[t], NULL);
-        RELEASE(x, got);
+        ctrt_tensor_release(&x);
+        ctrt_tensor_release(&got);
         CHECK_EQ(allocated(), 0);
     }
 }
@@ -243,7 +261,8 @@ TEST(test_consumers, "consumers are killed: the producer gets its memory back")
         while (get_number(&intact, &x, queue, 0) == CTRT_OK)
             CHECK_TRUE(intact);
         ctrt_tensor_release(&x);
-        EQUALS((allocated(), 0), (open_files(), files));
+        CHECK_EQ(allocated(), 0);
+        CHECK_EQ(open_files(), files);
     }
 }
 
@@ -258,7 +277,7 @@ TEST(test_producers, "producers are killed: received tensors stay intact, and th
         double first = -1;
         CHECK_OK(ctrt_queue_new(&queue, 3));
         const pid_t server = kill_many(produce, queue);
-        OK(ctrt_queue_close_put(queue));
+        CHECK_OK(ctrt_queue_close_put(queue));
         ctrt_status got = soft_open("cuda:0") ? get_number(&intact, &x, queue, 20) : CTRT_ERR_INTERNAL;
         ctrt_tensor_release(&x);
         const int files = open_files();     /* after the first use of the device */
@@ -272,13 +291,16 @@ TEST(test_producers, "producers are killed: received tensors stay intact, and th
         for (int i = 0; i < 4 && kept[i] != NULL; i++) {
             CTRT_AUTO(tensor) least = NULL, most = NULL;
             double last = -1;
-            OK(ctrt_amin(&least, kept[i], CTRT_ALL_DIMS, false), ctrt_amax(&most, kept[i], CTRT_ALL_DIMS, false),
-               ctrt_item(&first, least), ctrt_item(&last, most));
+            CHECK_OK(ctrt_amin(&least, kept[i], CTRT_ALL_DIMS, false));
+            CHECK_OK(ctrt_amax(&most, kept[i], CTRT_ALL_DIMS, false));
+            CHECK_OK(ctrt_item(&first, least));
+            CHECK_OK(ctrt_item(&last, most));
             CHECK_TRUE(first == last && first >= 0);
             ctrt_tensor_release(&kept[i]);
         }
         ctrt_tensor_release(&x);
-        EQUALS((allocated(), 0), (open_files(), files));
+        CHECK_EQ(allocated(), 0);
+        CHECK_EQ(open_files(), files);
     }
 }
 

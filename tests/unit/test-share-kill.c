@@ -22,7 +22,8 @@ static uint32_t random_below(uint32_t n)
 static ctrt_status put_number(ctrt_queue *queue, int32_t number, double seconds)
 {
     CTRT_AUTO(tensor) x = NULL;
-    TRY(ctrt_empty(&x, CTRT_SHAPE(BYTES), CTRT_U8, cpu), ctrt_tensor_share_(x));
+    TRY(ctrt_empty(&x, CTRT_SHAPE(BYTES), CTRT_U8, cpu));
+    TRY(ctrt_tensor_share_(x));
     memset(ctrt_tensor_data(x), number & 255, BYTES);
     return ctrt_queue_put(queue, &x, 1, &number, sizeof number, seconds);
 }
@@ -55,7 +56,8 @@ static void kill_and_join(pid_t child)
 /* All children have ended and the queue is empty, so the kernel keeps no memory that is not listed here. */
 static void check_rest(int maps, int files)
 {
-    EQUALS((mappings(), maps), (open_files(), files));
+    CHECK_EQ(mappings(), maps);
+    CHECK_EQ(open_files(), files);
 }
 
 TEST(test_consumers, "consumers are killed: nothing is left, and the queue keeps its capacity")
@@ -124,7 +126,8 @@ TEST(test_producers, "producers are killed: received tensors stay intact, and th
         CHECK(intact, "garbage after %d messages", received);
         CHECK_FAILS(status, CTRT_ERR_STATE, "no process can put messages any more");
         CHECK_TRUE(is_filled(kept, i * 1000));
-        RELEASE(kept, x);
+        ctrt_tensor_release(&kept);
+        ctrt_tensor_release(&x);
     }
     CHECK(received > KILLS / 4, "only %d messages were received", received);
     check_rest(maps, files);

@@ -29,19 +29,25 @@ TEST(test_place, "share_ moves the memory in place: values, views, saved tensors
 {
     CTRT_AUTO(tensor) x = COUNTING(4, 6);
     CTRT_AUTO(tensor) row = NULL, column = NULL, product = NULL, w = filled(2, CTRT_SHAPE(6));
-    OK(ctrt_select(&row, x, 0, 1), ctrt_select(&column, row, 0, 2), ctrt_tensor_require_grad(w, true),
-       ctrt_mul(&product, row, w), ctrt_sum(&product, product, CTRT_ALL_DIMS));
+    CHECK_OK(ctrt_select(&row, x, 0, 1));
+    CHECK_OK(ctrt_select(&column, row, 0, 2));
+    CHECK_OK(ctrt_tensor_require_grad(w, true));
+    CHECK_OK(ctrt_mul(&product, row, w));
+    CHECK_OK(ctrt_sum(&product, product, CTRT_ALL_DIMS));
     const void *before = ctrt_tensor_data(x);
     CHECK_TRUE(!ctrt_tensor_is_shared(x) && inode_of(before) == 0);
-    OK(ctrt_tensor_share_(column));                     /* a view of a view moves the whole storage */
+    CHECK_OK(ctrt_tensor_share_(column));                     /* a view of a view moves the whole storage */
     const void *after = ctrt_tensor_data(x);
     CHECK_TRUE(ctrt_tensor_is_shared(x) && ctrt_tensor_is_shared(row) && after != before);
     CHECK_TRUE(inode_of(after) != 0 && inode_of(ctrt_tensor_data(column)) == inode_of(after));
-    EQUALS((ctrt_tensor_offset(row), 6), (ctrt_tensor_offset(column), 8), (ctrt_tensor_storage_use_count(x), 3));
-    OK(ctrt_tensor_share_(x), ctrt_backward(product));                  /* no effect; reads the saved row */
+    CHECK_EQ(ctrt_tensor_offset(row), 6);
+    CHECK_EQ(ctrt_tensor_offset(column), 8);
+    CHECK_EQ(ctrt_tensor_storage_use_count(x), 3);
+    CHECK_OK(ctrt_tensor_share_(x));
+    CHECK_OK(ctrt_backward(product));                  /* no effect; reads the saved row */
     CHECK_TRUE(ctrt_tensor_data(x) == after);
     VALUES_ARE(ctrt_tensor_grad(w), 6, 7, 8, 9, 10, 11);
-    OK(ctrt_fill_(column, ctrt_float(50)));
+    CHECK_OK(ctrt_fill_(column, ctrt_float(50)));
     VALUES_ARE(row, 6, 7, 50, 9, 10, 11);
     IN_FORK {
         CHECK_OK(ctrt_fill_(column, ctrt_float(70)));
@@ -60,22 +66,24 @@ TEST(test_foreign, "memory of the program is freed when it has been moved; expor
     struct DLManagedTensorVersioned *managed = NULL;
     CTRT_AUTO(tensor) x = NULL, y = filled(1, CTRT_SHAPE(3)), none = NULL, view = NULL;
     int calls = 0;
-    OK(ctrt_from_blob(&x, calloc(8, 4), CTRT_SHAPE(8), CTRT_SCALAR_SHAPE, CTRT_F32, free_blob, &calls),
-       ctrt_tensor_share_(x), ctrt_to_dlpack(&managed, y));
+    CHECK_OK(ctrt_from_blob(&x, calloc(8, 4), CTRT_SHAPE(8), CTRT_SCALAR_SHAPE, CTRT_F32, free_blob, &calls));
+    CHECK_OK(ctrt_tensor_share_(x));
+    CHECK_OK(ctrt_to_dlpack(&managed, y));
     CHECK_EQ(calls, 1);
     VALUES_ARE(x, 0, 0, 0, 0, 0, 0, 0, 0);
-    FAILS(STATE, (ctrt_tensor_share_(y), "exported with ctrt_to_dlpack"));
-    OK(ctrt_slice(&view, y, 0, 0, 2, 1));
-    FAILS(STATE, (ctrt_tensor_share_(view), "ctrt_clone"));
+    CHECK_FAILS(ctrt_tensor_share_(y), CTRT_ERR_STATE, "exported with ctrt_to_dlpack");
+    CHECK_OK(ctrt_slice(&view, y, 0, 0, 2, 1));
+    CHECK_FAILS(ctrt_tensor_share_(view), CTRT_ERR_STATE, "ctrt_clone");
     CHECK_OK(ctrt_empty(&none, CTRT_SHAPE(0, 3), CTRT_F32, cpu));
     CHECK_TRUE(ctrt_tensor_share_(none) == CTRT_OK && ctrt_tensor_is_shared(none) && !ctrt_tensor_is_shared(NULL));
     managed->deleter(managed);
     if (ctrt_device_count("sim") > 0) {
         ctrt_device *sim = NULL;
-        OK(ctrt_device_get(&sim, "sim:0"), ctrt_to_device(&x, y, sim));
-        FAILS(NOT_SUPPORTED, (ctrt_tensor_share_(x), "ctrt_cpu"));
+        CHECK_OK(ctrt_device_get(&sim, "sim:0"));
+        CHECK_OK(ctrt_to_device(&x, y, sim));
+        CHECK_FAILS(ctrt_tensor_share_(x), CTRT_ERR_NOT_SUPPORTED, "ctrt_cpu");
         CHECK_OK(ctrt_pin_memory(&y, y, sim));
-        FAILS(NOT_SUPPORTED, (ctrt_tensor_share_(y), "pinned"));
+        CHECK_FAILS(ctrt_tensor_share_(y), CTRT_ERR_NOT_SUPPORTED, "pinned");
     }
 }
 
@@ -101,31 +109,40 @@ TEST(test_module, "modules: parameters, buffers and existing gradients, in one f
     CTRT_AUTO(module) net = NULL;
     CTRT_AUTO(optimizer) optimizer = NULL;
     ctrt_tensor *weight = NULL, *mean = NULL, *count = NULL;
-    OK(small_net_new(&net), small_net_optimizer(&optimizer, net, false), ctrt_module_tensor(&weight, net, "0.weight"),
-       ctrt_module_tensor(&mean, net, "1.running_mean"), ctrt_module_tensor(&count, net, "1.num_batches_tracked"));
+    CHECK_OK(small_net_new(&net));
+    CHECK_OK(small_net_optimizer(&optimizer, net, false));
+    CHECK_OK(ctrt_module_tensor(&weight, net, "0.weight"));
+    CHECK_OK(ctrt_module_tensor(&mean, net, "1.running_mean"));
+    CHECK_OK(ctrt_module_tensor(&count, net, "1.num_batches_tracked"));
     const int descriptors = open_files();
-    OK(ctrt_module_share(net), ctrt_module_share(net));
+    CHECK_OK(ctrt_module_share(net));
+    CHECK_OK(ctrt_module_share(net));
     CHECK_EQ(open_files(), descriptors + 1);
     const unsigned long file = inode_of(ctrt_tensor_data(weight));
     CHECK_TRUE(file != 0 && inode_of(ctrt_tensor_data(mean)) == file && inode_of(ctrt_tensor_data(count)) == file);
-    OK(small_net_step(net, optimizer, cpu, 1));
+    CHECK_OK(small_net_step(net, optimizer, cpu, 1));
     CHECK(!ctrt_tensor_is_shared(ctrt_tensor_grad(weight)), "a gradient that did not exist was shared");
     CHECK_OK(ctrt_module_share(net));
     CHECK(ctrt_tensor_is_shared(ctrt_tensor_grad(weight)), "a gradient that existed was not shared");
     double before = 0, after = 0;
     CTRT_AUTO(tensor) first = NULL;
-    OK(ctrt_select(&first, weight, 0, 0), ctrt_select(&first, first, 0, 0), ctrt_item(&before, first));
+    CHECK_OK(ctrt_select(&first, weight, 0, 0));
+    CHECK_OK(ctrt_select(&first, first, 0, 0));
+    CHECK_OK(ctrt_item(&before, first));
     IN_FORK {                                           /* trains, with the parallel kernels of the cpu */
-        OK(small_net_step(net, optimizer, cpu, 2), small_net_step(net, optimizer, cpu, 3));
+        CHECK_OK(small_net_step(net, optimizer, cpu, 2));
+        CHECK_OK(small_net_step(net, optimizer, cpu, 3));
     }
     CHECK_OK(ctrt_item(&after, first));
     CHECK(before != after, "the steps of the child are not visible");
 
     CTRT_AUTO(module) other = NULL;
     struct DLManagedTensorVersioned *managed = NULL;
-    OK(small_net_new(&other), ctrt_module_tensor(&weight, other, "0.weight"),
-       ctrt_module_tensor(&mean, other, "1.running_mean"), ctrt_to_dlpack(&managed, mean));
-    FAILS(STATE, (ctrt_module_share(other), "1.running_mean: module_share: the memory was exported"));
+    CHECK_OK(small_net_new(&other));
+    CHECK_OK(ctrt_module_tensor(&weight, other, "0.weight"));
+    CHECK_OK(ctrt_module_tensor(&mean, other, "1.running_mean"));
+    CHECK_OK(ctrt_to_dlpack(&managed, mean));
+    CHECK_FAILS(ctrt_module_share(other), CTRT_ERR_STATE, "1.running_mean: module_share: the memory was exported");
     CHECK(!ctrt_tensor_is_shared(weight), "a module was shared in part");
     managed->deleter(managed);
 }
@@ -145,36 +162,47 @@ TEST(test_messages, "a queue keeps dtypes, shapes, strides, offsets, requires_gr
         size_t size = sizeof bytes;
         CTRT_AUTO(tensor) x = COUNTING(3, 4);
         const bool floating = ctrt_dtype_is_floating(dtypes[i]);
-        OK(ctrt_to_dtype(&sent[0], x, dtypes[i]), ctrt_t(&sent[1], sent[0]), ctrt_slice(&sent[2], sent[1], 0, 1, 4, 2),
-           ctrt_empty(&sent[3], CTRT_SHAPE(0, 2), dtypes[i], cpu),
-           ctrt_zeros(&sent[4], CTRT_SCALAR_SHAPE, dtypes[i], cpu), ctrt_tensor_require_grad(sent[4], floating));
-        OK(ctrt_queue_put(queue, sent, 5, "label", 6, 0), ctrt_queue_get(got, &count, bytes, &size, queue, 1));
-        EQUALS((count, 5), (size, 6), (ctrt_tensor_requires_grad(got[4]), floating));
+        CHECK_OK(ctrt_to_dtype(&sent[0], x, dtypes[i]));
+        CHECK_OK(ctrt_t(&sent[1], sent[0]));
+        CHECK_OK(ctrt_slice(&sent[2], sent[1], 0, 1, 4, 2));
+        CHECK_OK(ctrt_empty(&sent[3], CTRT_SHAPE(0, 2), dtypes[i], cpu));
+        CHECK_OK(ctrt_zeros(&sent[4], CTRT_SCALAR_SHAPE, dtypes[i], cpu));
+        CHECK_OK(ctrt_tensor_require_grad(sent[4], floating));
+        CHECK_OK(ctrt_queue_put(queue, sent, 5, "label", 6, 0));
+        CHECK_OK(ctrt_queue_get(got, &count, bytes, &size, queue, 1));
+        CHECK_EQ(count, 5);
+        CHECK_EQ(size, 6);
+        CHECK_EQ(ctrt_tensor_requires_grad(got[4]), floating);
         CHECK_STR(bytes, "label");
         for (int t = 0; t < count; t++) {
             const ctrt_ints shape = { ctrt_tensor_shape(sent[t]), ctrt_tensor_ndim(sent[t]) };
             check_shape("received", __LINE__, got[t], shape);
             check_strides("received", __LINE__, got[t], (ctrt_ints){ ctrt_tensor_strides(sent[t]), shape.count });
-            EQUALS((ctrt_tensor_dtype(got[t]), dtypes[i]), (ctrt_tensor_offset(got[t]), ctrt_tensor_offset(sent[t])));
+            CHECK_EQ(ctrt_tensor_dtype(got[t]), dtypes[i]);
+            CHECK_EQ(ctrt_tensor_offset(got[t]), ctrt_tensor_offset(sent[t]));
             CHECK(ctrt_tensor_data(got[t]) == ctrt_tensor_data(sent[t]), "the memory is mapped twice");
         }
         CHECK_TRUE(ctrt_tensor_shares_storage(got[0], got[2]) && !ctrt_tensor_shares_storage(got[0], got[4]));
-        for (int t = 0; t < 5; t++)
-            RELEASE(sent[t], got[t]);
+        for (int t = 0; t < 5; t++) {
+            ctrt_tensor_release(&sent[t]);
+            ctrt_tensor_release(&got[t]);
+        }
     }
 }
 
 TEST(test_same_pages, "a process that does not know the memory maps the same pages, and its writes are visible")
 {
     CTRT_AUTO(queue) queue = NULL, back = NULL;
-    OK(ctrt_queue_new(&queue, 2), ctrt_queue_new(&back, 2));
+    CHECK_OK(ctrt_queue_new(&queue, 2));
+    CHECK_OK(ctrt_queue_new(&back, 2));
     const pid_t child = child_start((const char *const[]){ NULL });
     if (child == 0) {                       /* forked before the memory is shared */
         ctrt_tensor *x = NULL;
         int count = 1;
-        OK(ctrt_queue_get(&x, &count, NULL, NULL, queue, 20));
+        CHECK_OK(ctrt_queue_get(&x, &count, NULL, NULL, queue, 20));
         unsigned long inode = inode_of(ctrt_tensor_data(x));
-        OK(ctrt_fill_(x, ctrt_float(9)), ctrt_queue_put(back, &x, 1, &inode, sizeof inode, 1));     /* sends it back */
+        CHECK_OK(ctrt_fill_(x, ctrt_float(9)));
+        CHECK_OK(ctrt_queue_put(back, &x, 1, &inode, sizeof inode, 1));     /* sends it back */
         ctrt_tensor_release(&x);
         CHECK_EQ(mappings(), 2);            /* the states of the queues */
         child_end(_exit);
@@ -183,7 +211,8 @@ TEST(test_same_pages, "a process that does not know the memory maps the same pag
     unsigned long inode = 0;
     int count = 1;
     size_t size = sizeof inode;
-    OK(ctrt_queue_put(queue, &x, 1, NULL, 0, 1), ctrt_queue_get(&again, &count, &inode, &size, back, 20));
+    CHECK_OK(ctrt_queue_put(queue, &x, 1, NULL, 0, 1));
+    CHECK_OK(ctrt_queue_get(&again, &count, &inode, &size, back, 20));
     CHECK_EQ(inode, inode_of(ctrt_tensor_data(x)));
     VALUES_ARE(x, 9, 9, 9);
     CHECK_TRUE(ctrt_tensor_data(again) == ctrt_tensor_data(x));
@@ -197,35 +226,44 @@ TEST(test_refused, "full, empty, closed, too little room, and tensors that canno
     ctrt_tensor *got[2] = { NULL };
     int count = 0, ends[3], copies[3];
     size_t size = 0;
-    OK(ctrt_queue_new(&queue, 2), ctrt_tensor_require_grad(x, true), ctrt_exp(&y, x));
-    FAILS(AUTOGRAD, (ctrt_queue_put(queue, &y, 1, NULL, 0, 0), "non-leaf tensor that requires grad"),
-          (ctrt_queue_put(queue, &y, 1, NULL, 0, 0), "ctrt_detach"));
-    OK(ctrt_detach(&y, y), ctrt_queue_put(queue, (ctrt_tensor *[]){ x, y }, 2, "ab", 2, 0),
-       ctrt_queue_put(queue, NULL, 0, NULL, 0, 0));
+    CHECK_OK(ctrt_queue_new(&queue, 2));
+    CHECK_OK(ctrt_tensor_require_grad(x, true));
+    CHECK_OK(ctrt_exp(&y, x));
+    CHECK_FAILS(ctrt_queue_put(queue, &y, 1, NULL, 0, 0), CTRT_ERR_AUTOGRAD, "non-leaf tensor that requires grad");
+    CHECK_FAILS(ctrt_queue_put(queue, &y, 1, NULL, 0, 0), CTRT_ERR_AUTOGRAD, "ctrt_detach");
+    CHECK_OK(ctrt_detach(&y, y));
+    CHECK_OK(ctrt_queue_put(queue, (ctrt_tensor *[]){ x, y }, 2, "ab", 2, 0));
+    CHECK_OK(ctrt_queue_put(queue, NULL, 0, NULL, 0, 0));
     const double begin = clock_seconds();
-    FAILS(COMM, (ctrt_queue_put(queue, &y, 1, NULL, 0, 0.12), "2 messages is full for 0.12 seconds"));
+    CHECK_FAILS(ctrt_queue_put(queue, &y, 1, NULL, 0, 0.12), CTRT_ERR_COMM, "2 messages is full for 0.12 seconds");
     CHECK_TRUE(clock_seconds() - begin >= 0.119);
-    FAILS(INVALID_ARGUMENT, (ctrt_queue_get(NULL, &count, NULL, &size, queue, 0), "2 tensors and 2 bytes"));
-    EQUALS((count, 2), (size, 2));
+    CHECK_FAILS(ctrt_queue_get(NULL, &count, NULL, &size, queue, 0), CTRT_ERR_INVALID_ARGUMENT,
+                "2 tensors and 2 bytes");
+    CHECK_EQ(count, 2);
+    CHECK_EQ(size, 2);
     char bytes[2];
     CHECK_OK(ctrt_queue_get(got, &count, bytes, &size, queue, 0));      /* the same message */
     VALUES_ARE(got[1], 2.7182817459106445, 2.7182817459106445);
     CHECK_OK(ctrt_queue_get(NULL, NULL, NULL, NULL, queue, 0));
-    FAILS(COMM, (ctrt_queue_get(NULL, NULL, NULL, NULL, queue, 0.01), "within 0.01 seconds"));
+    CHECK_FAILS(ctrt_queue_get(NULL, NULL, NULL, NULL, queue, 0.01), CTRT_ERR_COMM, "within 0.01 seconds");
 
     CHECK_OK(ctrt_queue_descriptors(ends, queue));
     for (int i = 0; i < 3; i++)
         copies[i] = dup(ends[i]);
-    FAILS(FORMAT, (ctrt_queue_from_descriptors(&copy, (int[]){ copies[2], copies[1], copies[0] }), "not a socket"));
+    CHECK_FAILS(ctrt_queue_from_descriptors(&copy, (int[]){ copies[2], copies[1], copies[0] }), CTRT_ERR_FORMAT,
+                "not a socket");
     CHECK_OK(ctrt_queue_from_descriptors(&copy, copies));
-    OK(ctrt_queue_put(copy, NULL, 0, NULL, 0, 0), ctrt_queue_close_put(queue));
-    FAILS(STATE, (ctrt_queue_put(queue, NULL, 0, NULL, 0, 0), "ctrt_queue_close_put"));
+    CHECK_OK(ctrt_queue_put(copy, NULL, 0, NULL, 0, 0));
+    CHECK_OK(ctrt_queue_close_put(queue));
+    CHECK_FAILS(ctrt_queue_put(queue, NULL, 0, NULL, 0, 0), CTRT_ERR_STATE, "ctrt_queue_close_put");
     ctrt_queue_release(&copy);                          /* the last end for putting */
     CHECK_OK(ctrt_queue_get(NULL, NULL, NULL, NULL, queue, 0));
-    FAILS(STATE, (ctrt_queue_get(NULL, NULL, NULL, NULL, queue, -1), "no process can put messages"));
-    OK(ctrt_queue_new(&queue, 1), ctrt_queue_close_get(queue));
-    FAILS(STATE, (ctrt_queue_put(queue, &y, 1, NULL, 0, -1), "no process can get messages"));
-    RELEASE(got[0], got[1]);
+    CHECK_FAILS(ctrt_queue_get(NULL, NULL, NULL, NULL, queue, -1), CTRT_ERR_STATE, "no process can put messages");
+    CHECK_OK(ctrt_queue_new(&queue, 1));
+    CHECK_OK(ctrt_queue_close_get(queue));
+    CHECK_FAILS(ctrt_queue_put(queue, &y, 1, NULL, 0, -1), CTRT_ERR_STATE, "no process can get messages");
+    ctrt_tensor_release(&got[0]);
+    ctrt_tensor_release(&got[1]);
 }
 
 /* Puts messages whose bytes are a number, with a tensor of that value. */
@@ -243,7 +281,8 @@ TEST(test_many, "three producers and two consumers: each message is received onc
 {
     CTRT_AUTO(queue) queue = NULL, sums = NULL;
     pid_t children[PRODUCERS + CONSUMERS];
-    OK(ctrt_queue_new(&queue, 3), ctrt_queue_new(&sums, PRODUCERS * EACH_PUTS));
+    CHECK_OK(ctrt_queue_new(&queue, 3));
+    CHECK_OK(ctrt_queue_new(&sums, PRODUCERS * EACH_PUTS));
     for (int c = 0; c < PRODUCERS + CONSUMERS; c++) {
         children[c] = child_start((const char *const[]){ NULL });
         if (children[c] != 0)
@@ -259,14 +298,17 @@ TEST(test_many, "three producers and two consumers: each message is received onc
             status = ctrt_queue_get(&x, &count, &number, &size, queue, 20);
             if (status != CTRT_OK)
                 CHECK_EQ(status, CTRT_ERR_STATE);       /* all producers have ended */
-            else
-                OK(ctrt_mean(&x, x, CTRT_ALL_DIMS), ctrt_item(&value, x),
-                   ctrt_queue_put(sums, NULL, 0, &number, sizeof number, 20));
+            else {
+                CHECK_OK(ctrt_mean(&x, x, CTRT_ALL_DIMS));
+                CHECK_OK(ctrt_item(&value, x));
+                CHECK_OK(ctrt_queue_put(sums, NULL, 0, &number, sizeof number, 20));
+            }
             CHECK(status != CTRT_OK || value == number, "message %d has the value %g", number, value);
         }
         child_end(_exit);
     }
-    OK(ctrt_queue_close_put(queue), ctrt_queue_close_get(queue));
+    CHECK_OK(ctrt_queue_close_put(queue));
+    CHECK_OK(ctrt_queue_close_get(queue));
     for (int c = 0; c < PRODUCERS + CONSUMERS; c++)
         child_join(children[c], __FILE__, __LINE__);
     char seen[PRODUCERS * EACH_PUTS] = { 0 };
@@ -295,7 +337,8 @@ TEST(test_descriptors, "10000 messages with 64 open files: descriptors and mappi
             if (i == 10)
                 maps = mappings(), files = open_files();
         }
-        EQUALS((mappings(), maps), (open_files(), files));
+        CHECK_EQ(mappings(), maps);
+        CHECK_EQ(open_files(), files);
 
         /* Too many at a time: the sender gets an error, and works again once it has released one. */
         ctrt_tensor *kept[64] = { NULL };
@@ -303,19 +346,21 @@ TEST(test_descriptors, "10000 messages with 64 open files: descriptors and mappi
         while (n < 64 && ctrt_tensor_share_(kept[n] = filled(n, CTRT_SHAPE(4))) == CTRT_OK)
             n++;
         CHECK(n > 40 && n < 64, "%d tensors were shared", n);
-        FAILS(IO, (ctrt_queue_put(queue, &kept[n], 1, NULL, 0, 0), "64 open files"));
+        CHECK_FAILS(ctrt_queue_put(queue, &kept[n], 1, NULL, 0, 0), CTRT_ERR_IO, "64 open files");
         CHECK_OK(ctrt_queue_put(queue, &kept[0], 1, NULL, 0, 0));
         int count = 1;
         x = filled(5, CTRT_SHAPE(4));
         ctrt_tensor_release(&kept[1]);
-        OK(ctrt_tensor_share_(x));                      /* uses the last descriptor */
-        FAILS(IO, (ctrt_queue_get(&y, &count, NULL, NULL, queue, 0), "1 tensors is lost"));
+        CHECK_OK(ctrt_tensor_share_(x));                      /* uses the last descriptor */
+        CHECK_FAILS(ctrt_queue_get(&y, &count, NULL, NULL, queue, 0), CTRT_ERR_IO, "1 tensors is lost");
         ctrt_tensor_release(&kept[2]);
-        OK(ctrt_queue_put(queue, &x, 1, NULL, 0, 0), ctrt_queue_get(&y, &count, NULL, NULL, queue, 0));
+        CHECK_OK(ctrt_queue_put(queue, &x, 1, NULL, 0, 0));
+        CHECK_OK(ctrt_queue_get(&y, &count, NULL, NULL, queue, 0));
         VALUES_ARE(y, 5, 5, 5, 5);
         for (int i = 0; i < 64; i++)
             ctrt_tensor_release(&kept[i]);
-        RELEASE(x, y);
+        ctrt_tensor_release(&x);
+        ctrt_tensor_release(&y);
     }
 }
 
@@ -364,8 +409,10 @@ TEST(test_hostile, "messages with changed bytes or missing ends give errors, or 
     CTRT_AUTO(queue) queue = NULL;
     CTRT_AUTO(tensor) x = filled(1, CTRT_SHAPE(32, 32)), y = NULL;
     int ends[3], refused = 0;
-    OK(ctrt_queue_new(&queue, 1), ctrt_queue_descriptors(ends, queue), ctrt_t(&y, x),
-       ctrt_queue_put(queue, (ctrt_tensor *[]){ x, y }, 2, "label", 6, 0));
+    CHECK_OK(ctrt_queue_new(&queue, 1));
+    CHECK_OK(ctrt_queue_descriptors(ends, queue));
+    CHECK_OK(ctrt_t(&y, x));
+    CHECK_OK(ctrt_queue_put(queue, (ctrt_tensor *[]){ x, y }, 2, "label", 6, 0));
     good.size = sizeof good.bytes;
     good.control_bytes = sizeof good.control;
     raw_call(&good, ends[1], raw_receive);
@@ -392,7 +439,8 @@ TEST(test_hostile, "messages with changed bytes or missing ends give errors, or 
         }
         if (status == CTRT_ERR_INVALID_ARGUMENT) {      /* more tensors than there is room for: kept */
             ctrt_queue_release(&queue);
-            OK(ctrt_queue_new(&queue, 1), ctrt_queue_descriptors(ends, queue));
+            CHECK_OK(ctrt_queue_new(&queue, 1));
+            CHECK_OK(ctrt_queue_descriptors(ends, queue));
         }
         for (int t = 0; t < 4; t++)
             ctrt_tensor_release(&got[t]);
@@ -400,23 +448,27 @@ TEST(test_hostile, "messages with changed bytes or missing ends give errors, or 
     CHECK(refused > FEWER_SANITIZED(4000) / 4, "only %d messages were refused", refused);
     CHECK_EQ(open_files(), files);
     ctrt_queue_release(&queue);
-    OK(ctrt_queue_new(&queue, 1), ctrt_queue_descriptors(ends, queue));
+    CHECK_OK(ctrt_queue_new(&queue, 1));
+    CHECK_OK(ctrt_queue_descriptors(ends, queue));
     for (int with_files = 0; with_files < 2; with_files++) {        /* 0 bytes are not the end of the queue */
         bad = good;
         bad.size = 0;
         bad.control_bytes = with_files ? good.control_bytes : 0;
         raw_call(&bad, ends[0], raw_send);
-        FAILS(FORMAT, (ctrt_queue_get(NULL, NULL, NULL, NULL, queue, 0), "wrong sizes in a message"));
+        CHECK_FAILS(ctrt_queue_get(NULL, NULL, NULL, NULL, queue, 0), CTRT_ERR_FORMAT, "wrong sizes in a message");
         CHECK_EQ(open_files(), files);
-        OK(ctrt_queue_put(queue, NULL, 0, NULL, 0, 0), ctrt_queue_get(NULL, NULL, NULL, NULL, queue, 0));
+        CHECK_OK(ctrt_queue_put(queue, NULL, 0, NULL, 0, 0));
+        CHECK_OK(ctrt_queue_get(NULL, NULL, NULL, NULL, queue, 0));
     }
     bad.size = 0;
     bad.control_bytes = 0;
     raw_call(&bad, ends[0], raw_send);              /* before a message and the end */
-    OK(ctrt_queue_put(queue, NULL, 0, NULL, 0, 0), ctrt_queue_close_put(queue));
-    FAILS(FORMAT, (ctrt_queue_get(NULL, NULL, NULL, NULL, queue, 0), "wrong sizes in a message"));
-    OK(ctrt_queue_get(NULL, NULL, NULL, NULL, queue, 0));
-    FAILS(STATE, (ctrt_queue_get(NULL, NULL, NULL, NULL, queue, 0), "no process can put messages any more"));
+    CHECK_OK(ctrt_queue_put(queue, NULL, 0, NULL, 0, 0));
+    CHECK_OK(ctrt_queue_close_put(queue));
+    CHECK_FAILS(ctrt_queue_get(NULL, NULL, NULL, NULL, queue, 0), CTRT_ERR_FORMAT, "wrong sizes in a message");
+    CHECK_OK(ctrt_queue_get(NULL, NULL, NULL, NULL, queue, 0));
+    CHECK_FAILS(ctrt_queue_get(NULL, NULL, NULL, NULL, queue, 0), CTRT_ERR_STATE,
+                "no process can put messages any more");
 }
 
 TEST(test_lost, "a message that a killed process took and did not count does not fill the queue")
@@ -424,10 +476,13 @@ TEST(test_lost, "a message that a killed process took and did not count does not
     static struct raw taken = { .size = sizeof taken.bytes };
     CTRT_AUTO(queue) queue = NULL;
     int ends[3];
-    OK(ctrt_queue_new(&queue, 1), ctrt_queue_descriptors(ends, queue), ctrt_queue_put(queue, NULL, 0, NULL, 0, 0));
+    CHECK_OK(ctrt_queue_new(&queue, 1));
+    CHECK_OK(ctrt_queue_descriptors(ends, queue));
+    CHECK_OK(ctrt_queue_put(queue, NULL, 0, NULL, 0, 0));
     raw_call(&taken, ends[1], raw_receive);
-    OK(ctrt_queue_put(queue, NULL, 0, NULL, 0, 20), ctrt_queue_get(NULL, NULL, NULL, NULL, queue, 0));
-    FAILS(COMM, (ctrt_queue_get(NULL, NULL, NULL, NULL, queue, 0), NULL));
+    CHECK_OK(ctrt_queue_put(queue, NULL, 0, NULL, 0, 20));
+    CHECK_OK(ctrt_queue_get(NULL, NULL, NULL, NULL, queue, 0));
+    CHECK_FAILS(ctrt_queue_get(NULL, NULL, NULL, NULL, queue, 0), CTRT_ERR_COMM, NULL);
 }
 
 struct threads {
@@ -441,7 +496,8 @@ static void *put_and_get(void *argument)
     for (int i = 0; i < 50; i++) {
         CTRT_AUTO(tensor) x = filled(i, CTRT_SHAPE(8)), y = NULL, view = NULL;
         int count = 1;
-        OK(ctrt_select(&view, x, 0, 1), ctrt_queue_put(t->queue, &x, 1, &i, sizeof i, 20));
+        CHECK_OK(ctrt_select(&view, x, 0, 1));
+        CHECK_OK(ctrt_queue_put(t->queue, &x, 1, &i, sizeof i, 20));
         CHECK_OK(ctrt_queue_get(&y, &count, &(int){ 0 }, &(size_t){ sizeof i }, t->queue, 20));
         atomic_fetch_add(&t->received, count);
         VALUES_ARE(view, i);
@@ -470,14 +526,18 @@ TEST(test_increments, "4 processes x 1000 increments of one shared tensor, under
     CTRT_AUTO(queue) lock = NULL;                       /* a queue of one message is a lock between processes */
     CTRT_AUTO(tensor) x = filled(0, CTRT_SHAPE(2));
     pid_t children[4];
-    OK(ctrt_tensor_share_(x), ctrt_queue_new(&lock, 1), ctrt_queue_put(lock, NULL, 0, NULL, 0, 0));
+    CHECK_OK(ctrt_tensor_share_(x));
+    CHECK_OK(ctrt_queue_new(&lock, 1));
+    CHECK_OK(ctrt_queue_put(lock, NULL, 0, NULL, 0, 0));
     for (int c = 0; c < 4; c++) {
         children[c] = child_start((const char *const[]){ NULL });
         if (children[c] != 0)
             continue;
-        for (int i = 0; i < TURNS; i++)
-            OK(ctrt_queue_get(NULL, NULL, NULL, NULL, lock, 20), ctrt_add_scalar_(x, ctrt_float(1)),
-               ctrt_queue_put(lock, NULL, 0, NULL, 0, 20));
+        for (int i = 0; i < TURNS; i++) {
+            CHECK_OK(ctrt_queue_get(NULL, NULL, NULL, NULL, lock, 20));
+            CHECK_OK(ctrt_add_scalar_(x, ctrt_float(1)));
+            CHECK_OK(ctrt_queue_put(lock, NULL, 0, NULL, 0, 20));
+        }
         child_end(_exit);
     }
     for (int c = 0; c < 4; c++)
@@ -489,8 +549,12 @@ static double loss_of(ctrt_module *net)
 {
     CTRT_AUTO(tensor) x = COUNTING(8, 3), y = NULL;
     double loss = -1;
-    OK(ctrt_mul_scalar(&x, x, ctrt_float(0.1)), ctrt_forward(&y, net, x), ctrt_sub_scalar(&y, y, ctrt_float(1)),
-       ctrt_square(&y, y), ctrt_mean(&y, y, CTRT_ALL_DIMS), ctrt_item(&loss, y));
+    CHECK_OK(ctrt_mul_scalar(&x, x, ctrt_float(0.1)));
+    CHECK_OK(ctrt_forward(&y, net, x));
+    CHECK_OK(ctrt_sub_scalar(&y, y, ctrt_float(1)));
+    CHECK_OK(ctrt_square(&y, y));
+    CHECK_OK(ctrt_mean(&y, y, CTRT_ALL_DIMS));
+    CHECK_OK(ctrt_item(&loss, y));
     return loss;
 }
 
@@ -500,9 +564,14 @@ static void hogwild(ctrt_module *net)
     CHECK_OK(ctrt_sgd_new(&optimizer, net, SGD(.lr = 0.01)));
     for (int step = 0; step < 1000; step++) {
         CTRT_AUTO(tensor) x = COUNTING(8, 3), y = NULL;
-        OK(ctrt_mul_scalar(&x, x, ctrt_float(0.1)), ctrt_forward(&y, net, x), ctrt_sub_scalar(&y, y, ctrt_float(1)),
-           ctrt_square(&y, y), ctrt_mean(&y, y, CTRT_ALL_DIMS), ctrt_optimizer_zero_grad(optimizer, true),
-           ctrt_backward(y), ctrt_optimizer_step(optimizer));
+        CHECK_OK(ctrt_mul_scalar(&x, x, ctrt_float(0.1)));
+        CHECK_OK(ctrt_forward(&y, net, x));
+        CHECK_OK(ctrt_sub_scalar(&y, y, ctrt_float(1)));
+        CHECK_OK(ctrt_square(&y, y));
+        CHECK_OK(ctrt_mean(&y, y, CTRT_ALL_DIMS));
+        CHECK_OK(ctrt_optimizer_zero_grad(optimizer, true));
+        CHECK_OK(ctrt_backward(y));
+        CHECK_OK(ctrt_optimizer_step(optimizer));
         if (SANITIZED && step == 100)
             break;
     }
@@ -513,7 +582,8 @@ TEST(test_hogwild, "4 processes train one model without locks, and its loss fall
     CTRT_AUTO(module) net = NULL;
     pid_t children[4];
     ctrt_manual_seed(1);
-    OK(ctrt_linear_new(&net, 3, 2, true, cpu), ctrt_module_share(net));
+    CHECK_OK(ctrt_linear_new(&net, 3, 2, true, cpu));
+    CHECK_OK(ctrt_module_share(net));
     const double before = loss_of(net);
     for (int c = 0; c < 4; c++) {
         children[c] = child_start((const char *const[]){ NULL });
@@ -539,11 +609,14 @@ TEST(test_fork, "a device that was used before the fork is refused with the proc
         return;
     }
     CTRT_AUTO(tensor) x = filled(1, CTRT_SHAPE(2)), y = NULL;
-    OK(ctrt_tensor_share_(x), ctrt_device_get(&sim, "sim:0"), ctrt_to_device(&y, x, sim));
+    CHECK_OK(ctrt_tensor_share_(x));
+    CHECK_OK(ctrt_device_get(&sim, "sim:0"));
+    CHECK_OK(ctrt_to_device(&y, x, sim));
     snprintf(pid, sizeof pid, "opened by process %d", (int)getpid());
     IN_FORK {
-        FAILS(FORKED, (ctrt_exp(&y, y), pid), (ctrt_to_device(&y, x, sim), pid));
-        OK(ctrt_exp_(x));                               /* shared tensors of the cpu work */
+        CHECK_FAILS(ctrt_exp(&y, y), CTRT_ERR_FORKED, pid);
+        CHECK_FAILS(ctrt_to_device(&y, x, sim), CTRT_ERR_FORKED, pid);
+        CHECK_OK(ctrt_exp_(x));                               /* shared tensors of the cpu work */
     }
     VALUES_ARE(x, 2.7182817459106445, 2.7182817459106445);
 }

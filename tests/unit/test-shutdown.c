@@ -18,10 +18,11 @@ static double work(ctrt_device *const devices[2])
         CTRT_AUTO(event) event = new_event(devices[d], true);
         CTRT_AUTO(tensor) host = NULL, there = NULL;
         bool asynchronous;
-        OK(training_run(losses, 3, &models[4], devices[d], true), ctrt_event_record(event, NULL),
-           ctrt_empty_pinned(&host, CTRT_SHAPE(1000), CTRT_F32, devices[d]),
-           ctrt_to_non_blocking(&there, host, devices[d], &asynchronous),
-           ctrt_to_device(&there, there, devices[1 - d]));
+        CHECK_OK(training_run(losses, 3, &models[4], devices[d], true));
+        CHECK_OK(ctrt_event_record(event, NULL));
+        CHECK_OK(ctrt_empty_pinned(&host, CTRT_SHAPE(1000), CTRT_F32, devices[d]));
+        CHECK_OK(ctrt_to_non_blocking(&there, host, devices[d], &asynchronous));
+        CHECK_OK(ctrt_to_device(&there, there, devices[1 - d]));
     }
     return losses[2];
 }
@@ -50,12 +51,14 @@ SIM_TEST(rounds, AGAIN, "CTRT_MEMORY=caching", TWO, ALL)
             CHECK(!is_open(d), "round %d: %s is still open", round, names[d]);
             CHECK_OK(ctrt_device_get(&devices[d], names[d]));
             CHECK(devices[d] == before, "a reopened device has another handle");
-            EQUALS((ctrt_memory_allocated(devices[d]), 0), (ctrt_memory_reserved(devices[d]), 0));
+            CHECK_EQ(ctrt_memory_allocated(devices[d]), 0);
+            CHECK_EQ(ctrt_memory_reserved(devices[d]), 0);
         }
         CHECK_EQ(work(devices), first);
         CHECK(THREADS > threads, "no worker thread runs");
         CHECK_OK(ctrt_shutdown());
-        EQUALS((THREADS, threads), (FILES, files));
+        CHECK_EQ(THREADS, threads);
+        CHECK_EQ(FILES, files);
     }
     CHECK_OK(ctrt_shutdown());              /* no device is open */
 }
@@ -72,19 +75,25 @@ SIM_TEST(closed, "calls on a closed device return an error that names ctrt_shutd
     ctrt_dry_run *dryrun = NULL;
     ctrt_memory_stats stats = CTRT_MEMORY_STATS;
     char *text = NULL;
-    OK(ctrt_memory_set_limit(device, 10 << 20), ctrt_shutdown());
-    FAILS(STATE, (ctrt_zeros(&x, CTRT_SHAPE(10), CTRT_F32, device), "sim:0 was closed by ctrt_shutdown"),
-          (ctrt_rand(&x, CTRT_SHAPE(10), CTRT_F32, device), "closed"), (ctrt_stream_new(&stream, device, 0), "closed"),
-          (ctrt_event_new(&event, device, false), "closed"), (ctrt_device_synchronize(device), "closed"),
-          (ctrt_device_memory_info(device, NULL, NULL), "closed"), (ctrt_device_set_current(device), "closed"),
-          (ctrt_memory_release_all(device), "closed"), (ctrt_dry_run_begin(&dryrun, device), "closed"),
-          (ctrt_empty_pinned(&x, CTRT_SHAPE(10), CTRT_F32, device), "closed"));
+    CHECK_OK(ctrt_memory_set_limit(device, 10 << 20));
+    CHECK_OK(ctrt_shutdown());
+    CHECK_FAILS(ctrt_zeros(&x, CTRT_SHAPE(10), CTRT_F32, device), CTRT_ERR_STATE, "sim:0 was closed by ctrt_shutdown");
+    CHECK_FAILS(ctrt_rand(&x, CTRT_SHAPE(10), CTRT_F32, device), CTRT_ERR_STATE, "closed");
+    CHECK_FAILS(ctrt_stream_new(&stream, device, 0), CTRT_ERR_STATE, "closed");
+    CHECK_FAILS(ctrt_event_new(&event, device, false), CTRT_ERR_STATE, "closed");
+    CHECK_FAILS(ctrt_device_synchronize(device), CTRT_ERR_STATE, "closed");
+    CHECK_FAILS(ctrt_device_memory_info(device, NULL, NULL), CTRT_ERR_STATE, "closed");
+    CHECK_FAILS(ctrt_device_set_current(device), CTRT_ERR_STATE, "closed");
+    CHECK_FAILS(ctrt_memory_release_all(device), CTRT_ERR_STATE, "closed");
+    CHECK_FAILS(ctrt_dry_run_begin(&dryrun, device), CTRT_ERR_STATE, "closed");
+    CHECK_FAILS(ctrt_empty_pinned(&x, CTRT_SHAPE(10), CTRT_F32, device), CTRT_ERR_STATE, "closed");
     CHECK_OK(ctrt_stream_default(&stream, device));
     CHECK_FAILS(ctrt_stream_synchronize(stream), CTRT_ERR_STATE, "closed");
     ctrt_stream_release(&stream);
     (void)ctrt_add(&y, empty, empty);
     (void)ctrt_memory_empty_cache(device);
-    OK(ctrt_memory_get_stats(&stats, device), ctrt_memory_summary(&text, device, false));
+    CHECK_OK(ctrt_memory_get_stats(&stats, device));
+    CHECK_OK(ctrt_memory_summary(&text, device, false));
     free(text);
     (void)snapshot_of(device);
     CHECK(strstr(metrics_as(CTRT_METRICS_JSON), "sim:0") == NULL, "the metrics contain a closed device");
@@ -109,7 +118,8 @@ SIM_TEST(alive, "live objects keep their device open and are named in the error;
     CTRT_AUTO(stream) stream = new_stream(device);
     CTRT_AUTO(event) event = new_event(device, false);
     CHECK_FAILS(ctrt_shutdown(), CTRT_ERR_STATE, "1 of its streams and 1 of its events");
-    OK(ctrt_event_record(event, stream), ctrt_event_synchronize(event));
+    CHECK_OK(ctrt_event_record(event, stream));
+    CHECK_OK(ctrt_event_synchronize(event));
     ctrt_event_release(&event);
     CHECK_OK(ctrt_stream_set_current(stream));      /* the variable counts as a use, the current stream does not */
     CHECK_FAILS(ctrt_shutdown(), CTRT_ERR_STATE, "1 of its streams");
@@ -119,7 +129,8 @@ SIM_TEST(alive, "live objects keep their device open and are named in the error;
     ctrt_tensor_release(&x);
     CHECK_OK(ctrt_dry_run_begin(&dryrun, device));
     CHECK_FAILS(ctrt_shutdown(), CTRT_ERR_STATE, "a dry run is running");
-    OK(ctrt_zeros(&left, CTRT_SHAPE(1000), CTRT_F32, device), ctrt_dry_run_end(NULL, &dryrun));
+    CHECK_OK(ctrt_zeros(&left, CTRT_SHAPE(1000), CTRT_F32, device));
+    CHECK_OK(ctrt_dry_run_end(NULL, &dryrun));
     CHECK_FAILS(ctrt_shutdown(), CTRT_ERR_STATE, "tensors made in a dry run");
     ctrt_tensor_release(&left);
     CHECK_OK(ctrt_shutdown());
@@ -137,9 +148,11 @@ SIM_TEST(failed, "shutdown of a device whose work failed reports the error, and 
     static const char *const faults[] = { "op:1", "lost:1" };
     EACH(fault, faults) {
         CTRT_AUTO(tensor) x = full(3, 1000, device), y = NULL;
-        OK(ctrt_device_synchronize(device), sim->inject(0, *fault));
+        CHECK_OK(ctrt_device_synchronize(device));
+        CHECK_OK(sim->inject(0, *fault));
         (void)ctrt_exp(&y, x);
-        RELEASE(x, y);
+        ctrt_tensor_release(&x);
+        ctrt_tensor_release(&y);
         CHECK_TRUE(ctrt_shutdown() != CTRT_OK);
         CHECK_HAS(ctrt_error_message(), *fault);
         CHECK_OK(ctrt_device_get(&device, "sim:0"));
@@ -166,7 +179,8 @@ SIM_TEST(reopening_fails, "a device that fails to reopen stays closed and can be
         ctrt_tensor_release(&x);
         CHECK_OK(ctrt_shutdown());
     }
-    OK(ctrt_device_get(&device, "sim:0"), ctrt_shutdown());
+    CHECK_OK(ctrt_device_get(&device, "sim:0"));
+    CHECK_OK(ctrt_shutdown());
 }
 
 TESTS_MAIN

@@ -39,24 +39,34 @@ static void every_slot(void *queue, void *event, void *x)
     bool yes;
     double ms;
     uint64_t n;
-    FAILS(FORKED, (backend->device->memory_info(handle, &n, &n), "sim:0 was opened by process"),
-          (memory->alloc(handle, &out, 512), NULL), (memory->fill(handle, queue, x, 0, 4), NULL),
-          (memory->copy(handle, queue, x, &one, 1, CTRT_COPY_TO_DEVICE), NULL),
-          (memory->host_alloc(handle, &out, 512), NULL), (memory->reserve(handle, &out, 2 * MIB), NULL),
-          (memory->map(handle, x, 2 * MIB), NULL), (queues->create(handle, &out, 0), NULL),
-          (queues->synchronize(handle, queue), NULL), (queues->synchronize(handle, NULL), NULL));
-    FAILS(FORKED, (queues->query(handle, queue, &yes), NULL), (queues->host_call(handle, queue, set_true, &yes), NULL),
-          (queues->event_create(handle, &out, false), NULL), (queues->event_record(handle, event, queue), NULL),
-          (queues->wait_event(handle, queue, event), NULL), (queues->event_query(handle, event, &yes), NULL),
-          (queues->event_synchronize(handle, event), NULL), (queues->event_elapsed(handle, event, event, &ms), NULL),
-          (queues->error(handle, queue, &n), NULL), (queues->reset(handle, queue), NULL));
+    CHECK_FAILS(backend->device->memory_info(handle, &n, &n), CTRT_ERR_FORKED, "sim:0 was opened by process");
+    CHECK_FAILS(memory->alloc(handle, &out, 512), CTRT_ERR_FORKED, NULL);
+    CHECK_FAILS(memory->fill(handle, queue, x, 0, 4), CTRT_ERR_FORKED, NULL);
+    CHECK_FAILS(memory->copy(handle, queue, x, &one, 1, CTRT_COPY_TO_DEVICE), CTRT_ERR_FORKED, NULL);
+    CHECK_FAILS(memory->host_alloc(handle, &out, 512), CTRT_ERR_FORKED, NULL);
+    CHECK_FAILS(memory->reserve(handle, &out, 2 * MIB), CTRT_ERR_FORKED, NULL);
+    CHECK_FAILS(memory->map(handle, x, 2 * MIB), CTRT_ERR_FORKED, NULL);
+    CHECK_FAILS(queues->create(handle, &out, 0), CTRT_ERR_FORKED, NULL);
+    CHECK_FAILS(queues->synchronize(handle, queue), CTRT_ERR_FORKED, NULL);
+    CHECK_FAILS(queues->synchronize(handle, NULL), CTRT_ERR_FORKED, NULL);
+    CHECK_FAILS(queues->query(handle, queue, &yes), CTRT_ERR_FORKED, NULL);
+    CHECK_FAILS(queues->host_call(handle, queue, set_true, &yes), CTRT_ERR_FORKED, NULL);
+    CHECK_FAILS(queues->event_create(handle, &out, false), CTRT_ERR_FORKED, NULL);
+    CHECK_FAILS(queues->event_record(handle, event, queue), CTRT_ERR_FORKED, NULL);
+    CHECK_FAILS(queues->wait_event(handle, queue, event), CTRT_ERR_FORKED, NULL);
+    CHECK_FAILS(queues->event_query(handle, event, &yes), CTRT_ERR_FORKED, NULL);
+    CHECK_FAILS(queues->event_synchronize(handle, event), CTRT_ERR_FORKED, NULL);
+    CHECK_FAILS(queues->event_elapsed(handle, event, event, &ms), CTRT_ERR_FORKED, NULL);
+    CHECK_FAILS(queues->error(handle, queue, &n), CTRT_ERR_FORKED, NULL);
+    CHECK_FAILS(queues->reset(handle, queue), CTRT_ERR_FORKED, NULL);
     memory->free(handle, x, 4);
     queues->event_destroy(handle, event);
     queues->destroy(handle, queue);
     backend->device->close(handle);
 #ifndef __SANITIZE_THREAD__             /* it cannot start threads in the child of a multithreaded program */
-    OK(backend->device->open(&handle, 0), memory->fill(handle, NULL, alloc(4), 0, 4),
-       queues->synchronize(handle, NULL));
+    CHECK_OK(backend->device->open(&handle, 0));
+    CHECK_OK(memory->fill(handle, NULL, alloc(4), 0, 4));
+    CHECK_OK(queues->synchronize(handle, NULL));
     backend->device->close(handle);
 #endif
 }
@@ -66,7 +76,9 @@ SIM_TEST(fork_beside_work, "fork with work enqueued: the child gets CTRT_ERR_FOR
 {
     CTRT_AUTO(tensor) x = full(0, 1, device);
     void *queue = NULL, *event = NULL;
-    OK(ctrt_device_synchronize(device), queues->create(handle, &queue, 0), queues->event_create(handle, &event, true));
+    CHECK_OK(ctrt_device_synchronize(device));
+    CHECK_OK(queues->create(handle, &queue, 0));
+    CHECK_OK(queues->event_create(handle, &event, true));
     for (int round = 0; round < 3; round++) {
         for (int i = 0; i < 3; i++)
             CHECK_OK(ctrt_add_scalar_(x, ctrt_float(1)));
@@ -95,8 +107,10 @@ SIM_TEST(exit_beside_work, "a child that calls exit() does not wait for work tha
 {
     void *queue = NULL;
     CTRT_AUTO(tensor) x = full(0, 1, device);           /* a kernel, whose first run registers the handler for exit */
-    OK(ctrt_add_scalar_(x, ctrt_float(1)), ctrt_device_synchronize(device), queues->create(handle, &queue, 0),
-       queues->host_call(handle, queue, wait_to_be_let_go, NULL));
+    CHECK_OK(ctrt_add_scalar_(x, ctrt_float(1)));
+    CHECK_OK(ctrt_device_synchronize(device));
+    CHECK_OK(queues->create(handle, &queue, 0));
+    CHECK_OK(queues->host_call(handle, queue, wait_to_be_let_go, NULL));
     while (!told)
         usleep(1000);
     const double before = clock_seconds();

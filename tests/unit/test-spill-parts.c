@@ -163,8 +163,9 @@ TEST(test_two_devices, "a thread's blocks in use on one device do not stop it fr
 /* Checks that the policy's statistics equal those of the source. */
 static void check_stats(struct fixture *f)
 {
-    EQUALS((stats_of(f).source_allocs, f->source.allocs), (stats_of(f).source_frees, f->source.frees),
-           (stats_of(f).reserved_bytes, f->source.used));
+    CHECK_EQ(stats_of(f).source_allocs, f->source.allocs);
+    CHECK_EQ(stats_of(f).source_frees, f->source.frees);
+    CHECK_EQ(stats_of(f).reserved_bytes, f->source.used);
 }
 
 static void test_stats(void)
@@ -216,7 +217,8 @@ FIXTURE_TEST(prefetch, spill, "prefetching allocates spare memory only", "", 4 *
     }
     free_blocks(f, &blocks[3], 3);
     use_shortly(f, &blocks[0]);        /* blocks 0 and 1 are on the host, and memory is free */
-    EQUALS((spare_allocs, 1), (spare_failed, 0));
+    CHECK_EQ(spare_allocs, 1);
+    CHECK_EQ(spare_failed, 0);
     atomic_store(&source_allocs, 0);
     use_shortly(f, &blocks[1]);
     CHECK_EQ(atomic_load(&source_allocs), 0);           /* prefetched */

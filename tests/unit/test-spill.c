@@ -13,13 +13,15 @@
 static void make(int count, ctrt_device *device)
 {
     int made;
-    OK(make_tensors(&made, count, device), ctrt_device_synchronize(device));
+    CHECK_OK(make_tensors(&made, count, device));
+    CHECK_OK(ctrt_device_synchronize(device));
 }
 
 /* Makes the current stream fail: the op enqueued here fails when it runs. */
 static void break_stream(int victim)
 {
-    OK(sim->inject(0, "op:1"), ctrt_add_(tensors[victim], tensors[victim]));
+    CHECK_OK(sim->inject(0, "op:1"));
+    CHECK_OK(ctrt_add_(tensors[victim], tensors[victim]));
 }
 
 /* Checks that the default stream has failed, and resets it. */
@@ -27,7 +29,9 @@ static void reset(ctrt_device *device)
 {
     CTRT_AUTO(stream) stream = NULL;
     CHECK_EQ(ctrt_device_synchronize(device), CTRT_ERR_BACKEND);
-    OK(sim->clear(0), ctrt_stream_default(&stream, device), ctrt_stream_reset(stream));
+    CHECK_OK(sim->clear(0));
+    CHECK_OK(ctrt_stream_default(&stream, device));
+    CHECK_OK(ctrt_stream_reset(stream));
 }
 
 static void copy_out_dropped(ctrt_device *device)
@@ -35,7 +39,8 @@ static void copy_out_dropped(ctrt_device *device)
     CTRT_AUTO(tensor) more = NULL;
     make(16, device);
     break_stream(15);
-    FAILS(BACKEND, (ctrt_full(&more, CTRT_SHAPE(N), ctrt_float(1), CTRT_F32, device), "cannot be moved from sim:0"));
+    CHECK_FAILS(ctrt_full(&more, CTRT_SHAPE(N), ctrt_float(1), CTRT_F32, device), CTRT_ERR_BACKEND,
+                "cannot be moved from sim:0");
     reset(device);
     check_values_kept(15, "spilling to the host failed");
     CHECK_OK(ctrt_full(&more, CTRT_SHAPE(N), ctrt_float(1), CTRT_F32, device));
@@ -83,7 +88,8 @@ static void read_by_another_stream(ctrt_device *device)
 {
     CTRT_AUTO(stream) other = NULL;
     CTRT_AUTO(tensor) read = NULL, y = NULL, a = NULL, b = NULL;
-    OK(ctrt_stream_new(&other, device, 0), ctrt_stream_push(other));
+    CHECK_OK(ctrt_stream_new(&other, device, 0));
+    CHECK_OK(ctrt_stream_push(other));
     a = full(50, N, device);
     b = full(51, N, device);
     CHECK_OK(ctrt_stream_pop());
@@ -244,7 +250,8 @@ static ctrt_status one_round(struct worker *w, ctrt_device *here, ctrt_device *t
         w->value[a] = b;
         break;
     case 3:
-        TRY(ctrt_to_device(&x, w->own[a], there), ctrt_to_device(&w->own[b], x, here));
+        TRY(ctrt_to_device(&x, w->own[a], there));
+        TRY(ctrt_to_device(&w->own[b], x, here));
         w->value[b] = w->value[a];
         break;
     case 4:
@@ -264,7 +271,8 @@ static ctrt_status work(struct worker *w)
 {
     ctrt_device *here = devices[0], *there = devices[1];
     CTRT_AUTO(stream) stream = NULL;
-    TRY(ctrt_stream_new(&stream, here, 0), ctrt_stream_set_current(stream));
+    TRY(ctrt_stream_new(&stream, here, 0));
+    TRY(ctrt_stream_set_current(stream));
     for (int i = 0; i < OWN; i++) {
         CTRT_TRY(ctrt_full(&w->own[i], CTRT_SHAPE(HALF), ctrt_float(i), CTRT_F32, here));
         w->value[i] = i;

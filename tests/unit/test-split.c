@@ -32,8 +32,10 @@ static ctrt_status rows(void *user, int64_t from, int64_t to, double weight)
           (long long)program->rows);
     if (++program->calls == program->fail_at)
         return program->failure;
-    TRY(training_forward_rows(&loss, &program->run, from, to), ctrt_mul_scalar(&loss, loss, ctrt_float(weight)),
-        ctrt_backward(loss), ctrt_item(&value, loss));
+    TRY(training_forward_rows(&loss, &program->run, from, to));
+    TRY(ctrt_mul_scalar(&loss, loss, ctrt_float(weight)));
+    TRY(ctrt_backward(loss));
+    TRY(ctrt_item(&value, loss));
     program->loss += value;
     program->weights += weight;
     program->rows = to;
@@ -140,7 +142,8 @@ BOTH_TEST(gradients_of_pieces, "any number of pieces gives the gradients of the 
     for (int64_t pieces = 1; pieces <= ROWS; pieces += pieces < 8 ? 1 : 7) {
         ctrt_split_result result = step_of(&sum, device, &CTRT_WITH(ctrt_split_options, .pieces = pieces), false,
                                            &piece_loss);
-        EQUALS((result.pieces, pieces), (result.failures, 0));
+        CHECK_EQ(result.pieces, pieces);
+        CHECK_EQ(result.failures, 0);
         CHECK(difference(&whole, &sum) <= (pieces == 1 ? 0 : 1e-6) && fabs(loss - piece_loss) < 1e-5,
               "%lld pieces: gradients differ by %g, losses by %g", (long long)pieces, difference(&whole, &sum),
               loss - piece_loss);
@@ -204,7 +207,9 @@ SIM_TEST(small_device,
     whole = train(device, &canonical);
     split = train(tight, &canonical);
     CHECK_STR(logged, "");
-    EQUALS((whole.pieces, 16), (split.pieces, 16), (split.loss, whole.loss));
+    CHECK_EQ(whole.pieces, 16);
+    CHECK_EQ(split.pieces, 16);
+    CHECK_EQ(split.loss, whole.loss);
 }
 
 /* ---- failures ---- */
@@ -232,9 +237,11 @@ static ctrt_status outside_rows(void *user, int64_t from, int64_t to, double wei
         (void)ctrt_device_synchronize(ctrt_tensor_device(noise));
         return ctrt_fail(CTRT_ERR_IO, "the program's own failure");
     }
-    TRY(ctrt_device_get(&outside->late, "sim:1"), ctrt_rand(&more, CTRT_SHAPE(2), CTRT_F64, outside->late),
-        ctrt_rand(&noise, CTRT_SHAPE(10), CTRT_F64, outside->cpu), ctrt_sum(&noise, noise, CTRT_ALL_DIMS),
-        ctrt_item(&value, noise));
+    TRY(ctrt_device_get(&outside->late, "sim:1"));
+    TRY(ctrt_rand(&more, CTRT_SHAPE(2), CTRT_F64, outside->late));
+    TRY(ctrt_rand(&noise, CTRT_SHAPE(10), CTRT_F64, outside->cpu));
+    TRY(ctrt_sum(&noise, noise, CTRT_ALL_DIMS));
+    TRY(ctrt_item(&value, noise));
     outside->random += value;
     return rows(outside->program, from, to, weight);
 }
@@ -262,8 +269,9 @@ BOTH_TEST(restores, "a failed attempt does not change gradients, statistics and 
     float before[6], now[6];
     CHECK_OK(ctrt_device_get(&outside.cpu, "cpu"));
     begin(&program, &norms, device);
-    OK(rows(&program, 0, ROWS, 1), ctrt_module_tensor(&variance, program.run.net, "1.running_var"),
-       ctrt_to_host(before, sizeof before, variance, CTRT_F32));
+    CHECK_OK(rows(&program, 0, ROWS, 1));
+    CHECK_OK(ctrt_module_tensor(&variance, program.run.net, "1.running_var"));
+    CHECK_OK(ctrt_to_host(before, sizeof before, variance, CTRT_F32));
     gradients(&first, program.run.net);
     CHECK_OK(ctrt_generator_get(device, NULL, &offset));
     new_split(&program, &CTRT_WITH(ctrt_split_options, .pieces = 4));
@@ -278,7 +286,9 @@ BOTH_TEST(restores, "a failed attempt does not change gradients, statistics and 
         gradients(&again, program.run.net);
         CHECK_OK(ctrt_generator_get(device, NULL, &after));
         CHECK(memcmp(before, now, sizeof now) == 0, "statistics changed from %g to %g", before[0], now[0]);
-        EQUALS((difference(&first, &again), 0), (after, offset), (ctrt_split_pieces(program.split), 4));
+        CHECK_EQ(difference(&first, &again), 0);
+        CHECK_EQ(after, offset);
+        CHECK_EQ(ctrt_split_pieces(program.split), 4);
         CHECK_OK(ctrt_generator_get(outside.late, NULL, &after));
         CHECK_EQ(after, 0);                                     /* also if the failed step has opened the device */
     }
@@ -286,7 +296,9 @@ BOTH_TEST(restores, "a failed attempt does not change gradients, statistics and 
     /* The third piece runs out of memory; the retry has eight pieces and adds to the existing gradients. */
     fail_call(&program, 3, CTRT_ERR_OUT_OF_MEMORY);
     CHECK_OK(ctrt_split_step(&result, program.split, ROWS, rows, &program));
-    EQUALS((result.pieces, 8), (result.failures, 1), (program.calls, 3 + 8));
+    CHECK_EQ(result.pieces, 8);
+    CHECK_EQ(result.failures, 1);
+    CHECK_EQ(program.calls, 3 + 8);
     gradients(&again, program.run.net);
     CHECK_TRUE(difference(&first, &again) > 1e-4);
     CHECK_OK(ctrt_to_host(now, sizeof now, variance, CTRT_F32));
@@ -299,7 +311,8 @@ BOTH_TEST(restores, "a failed attempt does not change gradients, statistics and 
     for (size_t i = 0; i < COUNT(canonical); i++) {
         fail_call(&program, 1, CTRT_ERR_OUT_OF_MEMORY);
         CHECK_OK(ctrt_split_step(&result, program.split, canonical[i].rows, rows, &program));
-        EQUALS((result.pieces, canonical[i].pieces), (result.failures, 1));
+        CHECK_EQ(result.pieces, canonical[i].pieces);
+        CHECK_EQ(result.failures, 1);
     }
     CHECK_EQ(ctrt_split_pieces(program.split), 4);
     const double plain = random_sum(&outside, 0);
@@ -323,7 +336,8 @@ SIM_TEST(failed_restore, "the program's failure is reported, not that of the res
         CHECK_OK(ctrt_module_parameter(NULL, &parameter, program.run.net, i));
         CHECK(ctrt_tensor_grad(parameter) == NULL, "parameter %zu keeps the gradient of a failed attempt", i);
     }
-    OK(ctrt_stream_current(&stream, device), ctrt_stream_reset(stream));
+    CHECK_OK(ctrt_stream_current(&stream, device));
+    CHECK_OK(ctrt_stream_reset(stream));
     end(&program);
 }
 
@@ -340,9 +354,11 @@ CHILD_TEST(numbers, "the number of pieces grows after failures and shrinks after
     CTRT_AUTO(split) split = NULL;
     ctrt_split_result result = CTRT_SPLIT_RESULT;
     int64_t most = 10;
-    OK(ctrt_relu_new(&module), ctrt_split_new(&split, module, &CTRT_WITH(ctrt_split_options, .grow_after = 2)),
-       ctrt_split_step(&result, split, 100, too_large, &most));
-    EQUALS((result.pieces, 16), (result.failures, 4));
+    CHECK_OK(ctrt_relu_new(&module));
+    CHECK_OK(ctrt_split_new(&split, module, &CTRT_WITH(ctrt_split_options, .grow_after = 2)));
+    CHECK_OK(ctrt_split_step(&result, split, 100, too_large, &most));
+    CHECK_EQ(result.pieces, 16);
+    CHECK_EQ(result.failures, 4);
     /* More memory: after two good steps the number of pieces halves, until 4; then 2 pieces fail. */
     most = 30;
     const int64_t want[] = { 16, 16, 8, 8, 4, 4, 4, 4, 4, 4, 4 };
@@ -352,9 +368,10 @@ CHILD_TEST(numbers, "the number of pieces grows after failures and shrinks after
               (long long)want[i]);
     }
     most = 0;
-    FAILS(OUT_OF_MEMORY, (ctrt_split_step(&result, split, 100, too_large, &most), "100 rows in 100 pieces"));
+    CHECK_FAILS(ctrt_split_step(&result, split, 100, too_large, &most), CTRT_ERR_OUT_OF_MEMORY,
+                "100 rows in 100 pieces");
     CHECK_OK(ctrt_split_new(&split, module, &CTRT_WITH(ctrt_split_options, .most_pieces = 3)));
-    FAILS(OUT_OF_MEMORY, (ctrt_split_step(&result, split, 100, too_large, &most), "100 rows in 3 pieces"));
+    CHECK_FAILS(ctrt_split_step(&result, split, 100, too_large, &most), CTRT_ERR_OUT_OF_MEMORY, "100 rows in 3 pieces");
     most = 1;
     CHECK_OK(ctrt_split_step(&result, split, 1, too_large, &most));
     CHECK_EQ(result.pieces, 1);

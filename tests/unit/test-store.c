@@ -26,11 +26,14 @@ static void test_values(int scheme, ctrt_store *a, ctrt_store *b)
     CHECK_STR(get(b, "k", 5), "one");
     SET(b, "k", "");
     CHECK_STR(get(a, "k", 0), "");
-    OK(ctrt_store_set(a, "binary", "a\0b", 3), ctrt_store_get(b, "binary", &value, &bytes, 5));
+    CHECK_OK(ctrt_store_set(a, "binary", "a\0b", 3));
+    CHECK_OK(ctrt_store_get(b, "binary", &value, &bytes, 5));
     CHECK_TRUE(bytes == 3 && memcmp(value, "a\0b", 4) == 0);
     free(value);
-    OK(ctrt_store_get(b, "binary", NULL, NULL, 5), ctrt_store_delete(a, "k", &existed[0]),
-       ctrt_store_delete(b, "k", &existed[1]), ctrt_store_delete(b, "k", NULL));
+    CHECK_OK(ctrt_store_get(b, "binary", NULL, NULL, 5));
+    CHECK_OK(ctrt_store_delete(a, "k", &existed[0]));
+    CHECK_OK(ctrt_store_delete(b, "k", &existed[1]));
+    CHECK_OK(ctrt_store_delete(b, "k", NULL));
     CHECK_TRUE(existed[0] && !existed[1]);
 
     static const struct { int64_t amount, sum; } additions[] = { { 5, 5 }, { -7, -2 }, { INT64_MIN + 2, INT64_MIN } };
@@ -161,8 +164,9 @@ static void test_processes(int scheme)
 static ctrt_status use_new_store(ctrt_store **store, int scheme)
 {
     bool supported;
-    TRY(ctrt_store_open(store, new_address(scheme), true, 0.1),
-        store_set_at_disconnect(&supported, *store, "gone", "", 0), ctrt_store_set(*store, "k", "v", 1));
+    TRY(ctrt_store_open(store, new_address(scheme), true, 0.1));
+    TRY(store_set_at_disconnect(&supported, *store, "gone", "", 0));
+    TRY(ctrt_store_set(*store, "k", "v", 1));
     return ctrt_store_get(*store, "k", NULL, NULL, 0.1);
 }
 
@@ -363,7 +367,8 @@ static void end_client(const char *address, enum ending ending)
     const pid_t child = ending == KILLED_BESIDE_CHILD ? fork() : -1;
     if (child == 0)
         pause();
-    OK(ctrt_store_add(own, "child", child, NULL), ctrt_store_set(own, "ready", "1", 1));
+    CHECK_OK(ctrt_store_add(own, "child", child, NULL));
+    CHECK_OK(ctrt_store_set(own, "ready", "1", 1));
     if (ending == RELEASES)
         ctrt_store_release(&own);
     else if (ending != EXITS)

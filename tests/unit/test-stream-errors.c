@@ -15,19 +15,23 @@ SIM_TEST(one_stream, "an asynchronous error is reported on its stream only, in e
     CTRT_AUTO(tensor) x = full(1, N, device), y = NULL, z = NULL;
     bool idle;
     double value = 0;
-    OK(ctrt_device_synchronize(device), sim->inject(0, "op:exp@3"), ctrt_stream_push(two));
+    CHECK_OK(ctrt_device_synchronize(device));
+    CHECK_OK(sim->inject(0, "op:exp@3"));
+    CHECK_OK(ctrt_stream_push(two));
     for (int i = 0; i < 5; i++)
         CHECK_OK(ctrt_exp(&y, x));                      /* the third will fail asynchronously */
     CTRT_AUTO(tensor) big = full(1, 1 << 20, device);   /* allocations do not report it */
     CHECK_FAILS(ctrt_stream_synchronize(two), CTRT_ERR_BACKEND, "exp");
     CHECK_HAS(ctrt_error_message(), "call 3");
-    FAILS(BACKEND, (ctrt_stream_synchronize(two), "exp"), (ctrt_stream_query(two, &idle), "exp"));
+    CHECK_FAILS(ctrt_stream_synchronize(two), CTRT_ERR_BACKEND, "exp");
+    CHECK_FAILS(ctrt_stream_query(two, &idle), CTRT_ERR_BACKEND, "exp");
     CHECK_OK(ctrt_sum(&z, y, CTRT_ALL_DIMS));
     CHECK_FAILS(ctrt_item(&value, z), CTRT_ERR_BACKEND, "exp");
     CHECK_OK(ctrt_stream_pop());
     ON_STREAM(one, ctrt_add(&z, x, x));
     CHECK_EQ(total(z), 2 * N);
-    OK(ctrt_stream_synchronize(one), ctrt_stream_reset(two));
+    CHECK_OK(ctrt_stream_synchronize(one));
+    CHECK_OK(ctrt_stream_reset(two));
     ON_STREAM(two, ctrt_add(&z, x, x));
     CHECK_EQ(total(z), 2 * N);
     CHECK_OK(ctrt_device_synchronize(device));
@@ -43,11 +47,14 @@ SIM_TEST(message, MESSAGE, "CTRT_SIM=devices=1", "CTRT_MEMORY_HISTORY=state")
     CTRT_AUTO(module) net = NULL;
     ctrt_module *inner = NULL, *tanh = NULL;
     char where[64];
-    OK(ctrt_tanh_new(&tanh), ctrt_sequential_new(&inner, CTRT_MODULES(tanh)),
-       ctrt_sequential_new(&net, CTRT_MODULES(inner)), ctrt_device_synchronize(device));
+    CHECK_OK(ctrt_tanh_new(&tanh));
+    CHECK_OK(ctrt_sequential_new(&inner, CTRT_MODULES(tanh)));
+    CHECK_OK(ctrt_sequential_new(&net, CTRT_MODULES(inner)));
+    CHECK_OK(ctrt_device_synchronize(device));
     for (int i = 0; i < 56; i++)
         ON_STREAM(stream, ctrt_neg(&y, x));
-    OK(sim->inject(0, "op:tanh@1"), ctrt_memory_label_push("epoch 3"));
+    CHECK_OK(sim->inject(0, "op:tanh@1"));
+    CHECK_OK(ctrt_memory_label_push("epoch 3"));
     ON_STREAM(stream, ctrt_forward(&z, net, x));
     CHECK_OK(ctrt_memory_label_pop());
     for (int i = 0; i < 2000 && !sites; i++)            /* more calls than are recorded */
@@ -55,7 +62,9 @@ SIM_TEST(message, MESSAGE, "CTRT_SIM=devices=1", "CTRT_MEMORY_HISTORY=state")
     snprintf(where, sizeof where, "stream %llu of sim:0", (unsigned long long)ctrt_stream_id(stream));
     CHECK_FAILS(ctrt_stream_synchronize(stream), CTRT_ERR_BACKEND, "tanh");
     const char *message = ctrt_error_message();
-    HAS(message, "call 57", where, "called in epoch 3/0.0");
+    CHECK_HAS(message, "call 57");
+    CHECK_HAS(message, where);
+    CHECK_HAS(message, "called in epoch 3/0.0");
     CHECK((strstr(message, " at ") != NULL && strstr(message, "run-public(") != NULL) == (sites && backtrace != NULL),
           "wrong presence of the call site: %s", message);
 }
@@ -75,7 +84,8 @@ static void test_spread(bool reported)
         CHECK_OK(ctrt_to_device(&far, x, other));           /* sets up the link between the devices */
         ON_STREAM(user, ctrt_neg(&y, x));
         CHECK_OK(ctrt_stream_wait(earlier, user));          /* recorded before the failure */
-        OK(ctrt_device_synchronize(device), sim->inject(0, "op:exp@1"));
+        CHECK_OK(ctrt_device_synchronize(device));
+        CHECK_OK(sim->inject(0, "op:exp@1"));
         ON_STREAM(failed, ctrt_exp(&y, x));
         ON_STREAM(failed, ctrt_to_non_blocking(&pinned, y, cpu_device(), &left));
         ON_STREAM(user, ctrt_neg(&z, y));
@@ -83,19 +93,27 @@ static void test_spread(bool reported)
             CHECK_FAILS(ctrt_stream_synchronize(user), CTRT_ERR_BACKEND, "exp");
         CHECK_OK(ctrt_add(&z, y, y));                       /* on the default stream */
         CHECK_OK(ctrt_to_device(&far, z, other));           /* on another device, after the default stream */
-        FAILS(BACKEND, (ctrt_to_device(&here, far, cpu), "exp"), (ctrt_to_device(&here, z, cpu), "exp"),
-              (ctrt_stream_synchronize(user), "exp"), (ctrt_clone(&here, pinned), "exp"));
+        CHECK_FAILS(ctrt_to_device(&here, far, cpu), CTRT_ERR_BACKEND, "exp");
+        CHECK_FAILS(ctrt_to_device(&here, z, cpu), CTRT_ERR_BACKEND, "exp");
+        CHECK_FAILS(ctrt_stream_synchronize(user), CTRT_ERR_BACKEND, "exp");
+        CHECK_FAILS(ctrt_clone(&here, pinned), CTRT_ERR_BACKEND, "exp");
         CHECK_EQ(left, true);
-        OK(ctrt_stream_synchronize(earlier), ctrt_stream_reset(first), ctrt_stream_reset(far_first),
-           ctrt_stream_reset(user), ctrt_add(&z, x, x), ctrt_to_device(&far, z, other));
+        CHECK_OK(ctrt_stream_synchronize(earlier));
+        CHECK_OK(ctrt_stream_reset(first));
+        CHECK_OK(ctrt_stream_reset(far_first));
+        CHECK_OK(ctrt_stream_reset(user));
+        CHECK_OK(ctrt_add(&z, x, x));
+        CHECK_OK(ctrt_to_device(&far, z, other));
         CHECK_EQ(total(far), 2 * N);
         CHECK_OK(ctrt_device_synchronize(other));
-        RELEASE(y, pinned);
+        ctrt_tensor_release(&y);
+        ctrt_tensor_release(&pinned);
         const ctrt_stream *was = failed;
         ctrt_stream_release(&failed);
         failed = new_stream(device);
         CHECK(failed == was, "the new stream is not the released one");
-        OK(ctrt_stream_synchronize(failed), ctrt_device_synchronize(device));
+        CHECK_OK(ctrt_stream_synchronize(failed));
+        CHECK_OK(ctrt_device_synchronize(device));
     }
 }
 
@@ -107,9 +125,11 @@ SIM_TEST(blocking, "CTRT_LAUNCH_BLOCKING=1: the failing call returns the error",
     const double start = clock_seconds();
     CHECK_OK(ctrt_add(&y, x, x));
     CHECK(clock_seconds() - start >= 0.0045, "the call returned before its work was complete");
-    OK(sim->inject(0, "op:exp@2"), ctrt_exp(&y, x));
+    CHECK_OK(sim->inject(0, "op:exp@2"));
+    CHECK_OK(ctrt_exp(&y, x));
     CHECK_FAILS(ctrt_exp(&y, x), CTRT_ERR_BACKEND, "exp");
-    OK(ctrt_stream_reset(first), ctrt_exp(&y, x));
+    CHECK_OK(ctrt_stream_reset(first));
+    CHECK_OK(ctrt_exp(&y, x));
 }
 
 /* Ops of x [100] or [1, 100] and the i64 tensor n, whose value is not valid. */
@@ -143,23 +163,29 @@ SIM_TEST(data_errors, "errors in the data of ops: the call returns them on the c
     CTRT_AUTO(stream) first = default_stream(device);
     EACH(c, wrong_data) {
         CTRT_AUTO(tensor) x = full(1, N, device), here = full(1, N, cpu), n = NULL, n_here = NULL, y = NULL;
-        OK(ctrt_full(&n, CTRT_SHAPE(1), ctrt_int(c->wrong), CTRT_I64, device), ctrt_cpu(&n_here, n));
-        if (c->matrix)
-            OK(ctrt_unsqueeze(&x, x, 0), ctrt_unsqueeze(&here, here, 0));
+        CHECK_OK(ctrt_full(&n, CTRT_SHAPE(1), ctrt_int(c->wrong), CTRT_I64, device));
+        CHECK_OK(ctrt_cpu(&n_here, n));
+        if (c->matrix) {
+            CHECK_OK(ctrt_unsqueeze(&x, x, 0));
+            CHECK_OK(ctrt_unsqueeze(&here, here, 0));
+        }
         CHECK_FAILS(c->call(&y, here, n_here), CTRT_ERR_INVALID_ARGUMENT, c->words);
         CHECK_OK(c->call(&y, x, n));
         CHECK_FAILS(ctrt_device_synchronize(device), CTRT_ERR_INVALID_ARGUMENT, c->words);
         CHECK_HAS(ctrt_error_message(), "until ctrt_stream_reset");
         CTRT_AUTO(tensor) other = full(1, 1 << 20, device);             /* an allocation does not report it */
         CHECK_FAILS(ctrt_device_synchronize(device), CTRT_ERR_INVALID_ARGUMENT, c->words);
-        OK(ctrt_stream_reset(first), ctrt_neg(&y, x), ctrt_device_synchronize(device));
+        CHECK_OK(ctrt_stream_reset(first));
+        CHECK_OK(ctrt_neg(&y, x));
+        CHECK_OK(ctrt_device_synchronize(device));
     }
 }
 
 SIM_TEST(kernel, "an error that a kernel finds is reported with the kernel's status and message", "CTRT_SIM=devices=1")
 {
     CTRT_AUTO(tensor) x = full(1, N, device), index = NULL, y = NULL;
-    OK(ctrt_full(&index, CTRT_SHAPE(1), ctrt_int(N), CTRT_I64, device), ctrt_index_select(&y, x, 0, index));
+    CHECK_OK(ctrt_full(&index, CTRT_SHAPE(1), ctrt_int(N), CTRT_I64, device));
+    CHECK_OK(ctrt_index_select(&y, x, 0, index));
     CHECK_FAILS(ctrt_device_synchronize(device), CTRT_ERR_INVALID_ARGUMENT, "index_select: index 100 at");
     CHECK_HAS(ctrt_error_message(), "index_select (f32), call ");
 }
@@ -172,20 +198,25 @@ SIM_TEST(lost, "a lost device returns an error status in every call, and other d
     CTRT_AUTO(stream) first = default_stream(device), side = new_stream(device);
     uint64_t bytes;
     CHECK_OK(ctrt_to_device(&far, x, other));           /* sets up the link between the devices */
-    OK(ctrt_device_synchronize(device), sim->inject(0, "lost:2"));
+    CHECK_OK(ctrt_device_synchronize(device));
+    CHECK_OK(sim->inject(0, "lost:2"));
     for (int i = 0; i < 4; i++) {
         const ctrt_status status = ctrt_add(&y, x, x);
         CHECK(status == CTRT_OK || status == CTRT_ERR_DEVICE_LOST, "op %d: %s", i, ctrt_status_string(status));
     }
-    FAILS(DEVICE_LOST, (ctrt_device_synchronize(device), "sim:0 is lost"),
-          (ctrt_stream_synchronize(side), "sim:0 is lost"), (ctrt_device_memory_info(device, &bytes, &bytes), "lost"),
-          (ctrt_zeros(&y, CTRT_SHAPE(8 << 20), CTRT_F32, device), "lost"),
-          (ctrt_to_device(&here, x, cpu_device()), "lost"), (ctrt_to_device(&far, x, other), "lost"),
-          (ctrt_stream_reset(first), "lost"));
+    CHECK_FAILS(ctrt_device_synchronize(device), CTRT_ERR_DEVICE_LOST, "sim:0 is lost");
+    CHECK_FAILS(ctrt_stream_synchronize(side), CTRT_ERR_DEVICE_LOST, "sim:0 is lost");
+    CHECK_FAILS(ctrt_device_memory_info(device, &bytes, &bytes), CTRT_ERR_DEVICE_LOST, "lost");
+    CHECK_FAILS(ctrt_zeros(&y, CTRT_SHAPE(8 << 20), CTRT_F32, device), CTRT_ERR_DEVICE_LOST, "lost");
+    CHECK_FAILS(ctrt_to_device(&here, x, cpu_device()), CTRT_ERR_DEVICE_LOST, "lost");
+    CHECK_FAILS(ctrt_to_device(&far, x, other), CTRT_ERR_DEVICE_LOST, "lost");
+    CHECK_FAILS(ctrt_stream_reset(first), CTRT_ERR_DEVICE_LOST, "lost");
     CHECK_EQ(total(z), 2 * N);
-    RELEASE(x, y);
+    ctrt_tensor_release(&x);
+    ctrt_tensor_release(&y);
     CHECK_EQ(ctrt_memory_allocated(device), 0);
-    OK(sim->clear(0), ctrt_stream_reset(first));
+    CHECK_OK(sim->clear(0));
+    CHECK_OK(ctrt_stream_reset(first));
     x = full(3, N, device);
     CHECK_EQ(total(x), 3 * N);
 }
@@ -194,12 +225,16 @@ SIM_TEST(lost, "a lost device returns an error status in every call, and other d
 static ctrt_status step(double *value, ctrt_device *device, ctrt_stream *side)
 {
     CTRT_AUTO(tensor) x = NULL, w = NULL, y = NULL, loss = NULL, grad = NULL;
-    TRY(ctrt_ones(&x, CTRT_SHAPE(8, 8), CTRT_F32, device),
-        ctrt_full(&w, CTRT_SHAPE(8, 8), ctrt_float(0.5), CTRT_F32, device), ctrt_tensor_require_grad(w, true),
-        ctrt_matmul(&y, x, w), ctrt_stream_push(side));
+    TRY(ctrt_ones(&x, CTRT_SHAPE(8, 8), CTRT_F32, device));
+    TRY(ctrt_full(&w, CTRT_SHAPE(8, 8), ctrt_float(0.5), CTRT_F32, device));
+    TRY(ctrt_tensor_require_grad(w, true));
+    TRY(ctrt_matmul(&y, x, w));
+    TRY(ctrt_stream_push(side));
     ctrt_status status = ctrt_tanh(&y, y);
     ctrt_stream_pop();
-    TRY(status, ctrt_mean(&loss, y, CTRT_ALL_DIMS), ctrt_backward(loss));
+    TRY(status);
+    TRY(ctrt_mean(&loss, y, CTRT_ALL_DIMS));
+    TRY(ctrt_backward(loss));
     ctrt_tensor_assign(&grad, ctrt_tensor_grad(w));
     CTRT_TRY(ctrt_sum(&grad, grad, CTRT_ALL_DIMS));
     return ctrt_item(value, grad);
@@ -216,14 +251,17 @@ static void fail_each(ctrt_device *device, const char *what, const char *more, c
     for (int n = 1; n < 200 && (reached || n <= 4); n++) {
         char fault[32];
         snprintf(fault, sizeof fault, "%s:%d%s", what, n, more);
-        OK(ctrt_memory_empty_cache(device), sim->inject(0, fault));
+        CHECK_OK(ctrt_memory_empty_cache(device));
+        CHECK_OK(sim->inject(0, fault));
         const ctrt_status status = step(&value, device, side);
         CHECK_OK(sim->clear(0));
         reached = status != CTRT_OK;
         failed += reached;
         CHECK(reached ? status == error : value == want, "%s: %s, the result is %g", fault,
               ctrt_status_string(status), value);
-        OK(ctrt_stream_reset(side), ctrt_stream_reset(first), ctrt_device_synchronize(device));
+        CHECK_OK(ctrt_stream_reset(side));
+        CHECK_OK(ctrt_stream_reset(first));
+        CHECK_OK(ctrt_device_synchronize(device));
         CHECK(ctrt_memory_allocated(device) == 0, "%s: memory was not freed", fault);
         CHECK_OK(step(&value, device, side));
         CHECK(value == want, "the step after %s: the result is %g, expected %g", fault, value, want);

@@ -54,8 +54,9 @@ SIM_TEST(one_stream, "on one stream nothing waits and nothing is recorded", "CTR
     for (int i = 0; i < 50; i++)
         CHECK_OK(ctrt_add(&y, x, y));
     CHECK_OK(ctrt_device_synchronize(device));
-    EQUALS((sim_read(0).waits, before.waits), (sim_read(0).records, before.records),
-           (sim_read(0).allocs, before.allocs));
+    CHECK_EQ(sim_read(0).waits, before.waits);
+    CHECK_EQ(sim_read(0).records, before.records);
+    CHECK_EQ(sim_read(0).allocs, before.allocs);
 }
 
 /* ---- memory ---- */
@@ -110,7 +111,8 @@ SIM_TEST(no_events, NO_EVENTS, FAILING, "CTRT_MEMORY=caching")
             CHECK_OK(ctrt_add_scalar_(busy, ctrt_float(1)));
         CHECK_OK(ctrt_clone(&copy, x));
         ctrt_tensor_release(&x);
-        OK(ctrt_memory_empty_cache(device), ctrt_empty(&y, CTRT_SHAPE(1 << 20), CTRT_F32, device));
+        CHECK_OK(ctrt_memory_empty_cache(device));
+        CHECK_OK(ctrt_empty(&y, CTRT_SHAPE(1 << 20), CTRT_F32, device));
         CHECK_EQ(total(copy), 7 << 20);
     }
 }
@@ -127,7 +129,8 @@ SIM_TEST(record_stream, "ctrt_tensor_record_stream adds a stream to wait for and
     CHECK_OK(ctrt_tensor_record_stream(x, recorded));
     ON_STREAM(reader, ctrt_clone(&copy, x));
     CHECK_EQ(total(copy), 4 * N);
-    OK(ctrt_empty(&nothing, CTRT_SHAPE(0), CTRT_F32, device), ctrt_tensor_record_stream(nothing, recorded));
+    CHECK_OK(ctrt_empty(&nothing, CTRT_SHAPE(0), CTRT_F32, device));
+    CHECK_OK(ctrt_tensor_record_stream(nothing, recorded));
 }
 
 SIM_TEST(many_readers, "twenty streams read one tensor: the host does not wait, a later write waits for all of them",
@@ -166,7 +169,8 @@ SIM_TEST(backward, GRADIENTS, "CTRT_STREAM_ORDER=auto", MANY_DELAYED, "CTRT_LOG=
 {
     CTRT_AUTO(stream) s1 = new_stream(device), s2 = new_stream(device), first = default_stream(device);
     CTRT_AUTO(tensor) w = full(2, N, device), x = full(3, N, device), y = NULL, z = NULL, loss = NULL, grad = NULL;
-    OK(ctrt_tensor_require_grad(w, true), ctrt_device_synchronize(device));
+    CHECK_OK(ctrt_tensor_require_grad(w, true));
+    CHECK_OK(ctrt_device_synchronize(device));
     for (int i = 0; i < 50; i++) {
         CHECK_OK(ctrt_stream_wait(s1, first));
         ON_STREAM(s1, ctrt_mul(&y, w, x));
@@ -194,11 +198,14 @@ SIM_TEST(devices, COPIES, "CTRT_SIM=devices=3,jitter=50us,peers=all")
     ctrt_device *d1 = sim_open("sim:1"), *d2 = sim_open("sim:2");
     for (int i = 0; i < 50; i++) {
         CTRT_AUTO(tensor) x = full(i, N, device), y = NULL, z = NULL;
-        OK(ctrt_add_scalar_(x, ctrt_float(1)), ctrt_to_device(&y, x, d1));
+        CHECK_OK(ctrt_add_scalar_(x, ctrt_float(1)));
+        CHECK_OK(ctrt_to_device(&y, x, d1));
         CHECK_OK(ctrt_fill_(x, ctrt_float(-1)));        /* waits, on the device, until x has been copied */
-        OK(ctrt_mul_scalar_(y, ctrt_float(2)), ctrt_to_device(&z, y, d2));
+        CHECK_OK(ctrt_mul_scalar_(y, ctrt_float(2)));
+        CHECK_OK(ctrt_to_device(&z, y, d2));
         ctrt_tensor_release(&y);
-        OK(ctrt_to_device(&y, z, device), ctrt_add(&y, y, x));
+        CHECK_OK(ctrt_to_device(&y, z, device));
+        CHECK_OK(ctrt_add(&y, y, x));
         CHECK(total(y) == (2.0 * (i + 1) - 1) * N, "run %d: %g", i, total(y));
     }
     if (strstr(getenv("CTRT_SIM"), "peers=all") != NULL)
@@ -219,7 +226,8 @@ SIM_TEST(broken_link, "a peer link that returns wrong data is detected when both
 {
     CHECK_EQ(link_is_direct("sim:0", "sim:1"), 1);
     ctrt_device *d1 = sim_open("sim:1");
-    EQUALS((link_is_direct("sim:0", "sim:1"), 0), (link_is_direct("sim:1", "sim:0"), 1));
+    CHECK_EQ(link_is_direct("sim:0", "sim:1"), 0);
+    CHECK_EQ(link_is_direct("sim:1", "sim:0"), 1);
     CTRT_AUTO(tensor) x = full(4, N, device), y = NULL, z = NULL;
     CHECK_OK(ctrt_to_device(&y, x, d1));
     CHECK_EQ(total(y), 4 * N);
@@ -256,7 +264,8 @@ SIM_TEST(parts, "two threads write parts of one tensor on two streams: a reader 
     pthread_barrier_init(&start, NULL, 2);
     for (int i = 0; i < 200; i++) {
         CTRT_AUTO(tensor) x = full(0, 2 * N, device), left = NULL, right = NULL;
-        OK(ctrt_slice(&left, x, 0, 0, N, 1), ctrt_slice(&right, x, 0, N, 2 * N, 1));
+        CHECK_OK(ctrt_slice(&left, x, 0, 0, N, 1));
+        CHECK_OK(ctrt_slice(&right, x, 0, N, 2 * N, 1));
         struct part_job jobs[2] = { { a, left, 1, &start }, { b, right, 2, &start } };
         in_threads(2, write_part, jobs, sizeof *jobs);
         wrong += total(x) != 5 * N;
@@ -283,13 +292,17 @@ static void *pass_around(void *argument)
         CTRT_AUTO(event) event = new_event(device, false);
         CTRT_AUTO(tensor) pinned = NULL;
         bool left;
-        OK(ctrt_stream_push(own != NULL ? own : shared_streams[d][(i + number) % STREAMS]),
-           ctrt_add(&x, x, shared_weights[d]), ctrt_event_record(event, NULL),
-           ctrt_to_non_blocking(&pinned, x, cpu, &left), ctrt_event_synchronize(event),
-           ctrt_to_device(&x, x, ctrt_tensor_device(shared_weights[next])), ctrt_stream_pop());
+        CHECK_OK(ctrt_stream_push(own != NULL ? own : shared_streams[d][(i + number) % STREAMS]));
+        CHECK_OK(ctrt_add(&x, x, shared_weights[d]));
+        CHECK_OK(ctrt_event_record(event, NULL));
+        CHECK_OK(ctrt_to_non_blocking(&pinned, x, cpu, &left));
+        CHECK_OK(ctrt_event_synchronize(event));
+        CHECK_OK(ctrt_to_device(&x, x, ctrt_tensor_device(shared_weights[next])));
+        CHECK_OK(ctrt_stream_pop());
         d = next;
     }
-    OK(ctrt_sum(&sum, x, CTRT_ALL_DIMS), ctrt_item(&value, sum));
+    CHECK_OK(ctrt_sum(&sum, x, CTRT_ALL_DIMS));
+    CHECK_OK(ctrt_item(&value, sum));
     CHECK_EQ(value, 64 * (number + 4 * ROUNDS));
     return NULL;
 }
@@ -310,7 +323,8 @@ SIM_TEST(threads, EIGHT, "CTRT_MEMORY=caching", "CTRT_SIM=devices=4,memory=32m,j
     for (int d = 0; d < DEVICES; d++) {
         ctrt_device *on = ctrt_tensor_device(shared_weights[d]);
         ctrt_tensor_release(&shared_weights[d]);
-        EQUALS((ctrt_memory_allocated(on), 0), (sim_read(d).failures, 0));
+        CHECK_EQ(ctrt_memory_allocated(on), 0);
+        CHECK_EQ(sim_read(d).failures, 0);
     }
 }
 SIM_AGAIN(threads, EIGHT, "CTRT_MEMORY=direct",

@@ -23,8 +23,11 @@ static void begin(void)
     for (int i = 0; i < READERS; i++)
         readers[i] = new_stream(device);
     x = full(1, N, device);
-    OK(ctrt_full(&grid, CTRT_SHAPE(8, 8), ctrt_float(1), CTRT_F32, device), ctrt_add_scalar_(x, ctrt_float(1)),
-       ctrt_add_scalar_(grid, ctrt_float(1)), ctrt_stream_wait(a, first), ctrt_stream_wait(b, first));
+    CHECK_OK(ctrt_full(&grid, CTRT_SHAPE(8, 8), ctrt_float(1), CTRT_F32, device));
+    CHECK_OK(ctrt_add_scalar_(x, ctrt_float(1)));
+    CHECK_OK(ctrt_add_scalar_(grid, ctrt_float(1)));
+    CHECK_OK(ctrt_stream_wait(a, first));
+    CHECK_OK(ctrt_stream_wait(b, first));
     for (int i = 0; i < READERS; i++)
         CHECK_OK(ctrt_stream_wait(readers[i], first));
 }
@@ -33,7 +36,8 @@ static void begin(void)
 static void end(void)
 {
     CHECK_OK(ctrt_device_synchronize(device));
-    RELEASE(x, grid);
+    ctrt_tensor_release(&x);
+    ctrt_tensor_release(&grid);
     ctrt_log_set_callback(NULL, NULL);
 }
 
@@ -104,7 +108,8 @@ RACE_TEST(pytorch_pattern, "PyTorch's pattern: wait_stream, record_stream, a lat
 RACE_TEST(readers_of_joined_parts, "two streams read parts that two streams wrote", 0)
 {
     write_parts(x, 0, 0, N / 2, N / 2, N, 1);
-    OK(ctrt_stream_wait(a, b), ctrt_stream_wait(b, a));
+    CHECK_OK(ctrt_stream_wait(a, b));
+    CHECK_OK(ctrt_stream_wait(b, a));
     reads(a, x);
     reads(b, x);
     reads(a, x);
@@ -121,8 +126,9 @@ RACE_TEST(columns_of_most_dimensions, "two streams write separate columns of a t
     for (int d = 0; d < CTRT_MAX_DIMS; d++)
         shape[d] = 3;
     CTRT_AUTO(tensor) y = NULL;
-    OK(ctrt_full(&y, ctrt_ints_of(shape, CTRT_MAX_DIMS), ctrt_float(1), CTRT_F32, device), ctrt_stream_wait(a, first),
-       ctrt_stream_wait(b, first));
+    CHECK_OK(ctrt_full(&y, ctrt_ints_of(shape, CTRT_MAX_DIMS), ctrt_float(1), CTRT_F32, device));
+    CHECK_OK(ctrt_stream_wait(a, first));
+    CHECK_OK(ctrt_stream_wait(b, first));
     for (int d = 0; d < CTRT_MAX_DIMS - 1; d++)
         CHECK_OK(ctrt_slice(&y, y, d, 0, 2, 1));
     write_parts(y, CTRT_MAX_DIMS - 1, 0, 1, 1, 2, 1);
@@ -159,7 +165,8 @@ static void pipeline(bool waits_for_both)
     writes(a, left);
     CHECK_OK(ctrt_event_record(left_done, a));
     writes(a, right);
-    OK(ctrt_event_record(right_done, a), ctrt_stream_wait_event(b, left_done));
+    CHECK_OK(ctrt_event_record(right_done, a));
+    CHECK_OK(ctrt_stream_wait_event(b, left_done));
     reads(b, left);
     if (waits_for_both)
         CHECK_OK(ctrt_stream_wait_event(b, right_done));
@@ -236,13 +243,18 @@ TEST(test_sites, "a report names both ops with their streams, labels, accesses a
         begin();
         CHECK_OK(ctrt_memory_label_push("loader"));
         writes(a, x);
-        OK(ctrt_memory_label_pop(), ctrt_memory_label_push("encoder.0"));
+        CHECK_OK(ctrt_memory_label_pop());
+        CHECK_OK(ctrt_memory_label_push("encoder.0"));
         reads(b, x);
         CHECK_OK(ctrt_memory_label_pop());
         char here[64], there[64];
         snprintf(here, sizeof here, "sum on stream %llu of sim:0 in encoder.0", (unsigned long long)ctrt_stream_id(b));
         snprintf(there, sizeof there, "fill on stream %llu of sim:0 in loader", (unsigned long long)ctrt_stream_id(a));
-        HAS(logged, here, there, "reads", "writes", "[1000]");
+        CHECK_HAS(logged, here);
+        CHECK_HAS(logged, there);
+        CHECK_HAS(logged, "reads");
+        CHECK_HAS(logged, "writes");
+        CHECK_HAS(logged, "[1000]");
         const char *call = strstr(logged, "run-public(");
         CHECK(backtrace == NULL || (call != NULL && strstr(call + 1, "run-public(") != NULL),
               "the report lacks the two call sites: %s", logged);

@@ -43,11 +43,14 @@ SIM_TEST(current_streams, "each thread has its own current streams; push and pop
     pthread_create(&thread, NULL, current, device);
     pthread_join(thread, &seen);
     CHECK(seen == first, "the current stream of a new thread is not the default stream");
-    OK(ctrt_stream_pop(), ctrt_stream_pop(), ctrt_device_get_current(&now, "sim"));
+    CHECK_OK(ctrt_stream_pop());
+    CHECK_OK(ctrt_stream_pop());
+    CHECK_OK(ctrt_device_get_current(&now, "sim"));
     CHECK(now == device && current(d1) != b, "pop did not restore the device and the stream");
     CHECK_OK(ctrt_device_push(d1));
     CHECK_FAILS(ctrt_stream_pop(), CTRT_ERR_STATE, "ctrt_device_push");
-    OK(ctrt_device_pop(), ctrt_stream_pop());
+    CHECK_OK(ctrt_device_pop());
+    CHECK_OK(ctrt_stream_pop());
     CHECK(current(device) == first, "the last pop did not restore the default stream");
     CHECK_FAILS(ctrt_stream_pop(), CTRT_ERR_STATE, "without");
     CHECK_OK(ctrt_stream_set_current(a));
@@ -67,14 +70,19 @@ SIM_TEST(asynchronous, "ops return before their work is done; streams and events
     bool done = false;
     CHECK_OK(ctrt_event_query(plain, &done));
     CHECK(done, "an event that was never recorded is not done");
-    OK(ctrt_event_synchronize(plain), ctrt_stream_wait_event(side, plain));
+    CHECK_OK(ctrt_event_synchronize(plain));
+    CHECK_OK(ctrt_stream_wait_event(side, plain));
     CHECK_FAILS(ctrt_event_elapsed(&ms, from, to), CTRT_ERR_STATE, "not recorded");
     CHECK_FAILS(ctrt_event_elapsed(&ms, plain, to), CTRT_ERR_STATE, "without timing");
-    FAILS(DEVICE, (ctrt_event_elapsed(&ms, from, foreign), "sim:1"), (ctrt_event_record(foreign, side), "sim:0"));
+    CHECK_FAILS(ctrt_event_elapsed(&ms, from, foreign), CTRT_ERR_DEVICE, "sim:1");
+    CHECK_FAILS(ctrt_event_record(foreign, side), CTRT_ERR_DEVICE, "sim:0");
     CHECK_OK(ctrt_device_synchronize(device));
     take_long(true);
     const double start = clock_seconds();
-    OK(ctrt_event_record(from, NULL), ctrt_add(&y, x, x), ctrt_mul(&y, y, x), ctrt_event_record(to, NULL));
+    CHECK_OK(ctrt_event_record(from, NULL));
+    CHECK_OK(ctrt_add(&y, x, x));
+    CHECK_OK(ctrt_mul(&y, y, x));
+    CHECK_OK(ctrt_event_record(to, NULL));
     const double enqueued = clock_seconds() - start;
     CHECK_FAILS(ctrt_event_elapsed(&ms, from, to), CTRT_ERR_STATE, "not completed");
     CHECK_OK(ctrt_event_query(to, &done));
@@ -83,14 +91,17 @@ SIM_TEST(asynchronous, "ops return before their work is done; streams and events
     CHECK(!done, "the stream is idle before its work is done");
     CHECK_OK(ctrt_event_synchronize(to));
     const double took = clock_seconds() - start;
-    OK(ctrt_stream_synchronize(first), ctrt_stream_query(first, &done));
+    CHECK_OK(ctrt_stream_synchronize(first));
+    CHECK_OK(ctrt_stream_query(first, &done));
     CHECK(done, "the stream is busy after synchronize");
     CHECK(took >= 1.95 * LONG, "two ops of %g s took %g s", LONG, took);
     CHECK(enqueued < 0.5 * took, "the enqueue took %.1f of %.1f ms", enqueued * 1e3, took * 1e3);
     CHECK_OK(ctrt_event_elapsed(&ms, from, to));
     CHECK(ms >= 1.95e3 * LONG && ms <= 1e3 * took + 1, "two ops of %g s took %g ms", LONG, ms);
     take_long(false);
-    OK(ctrt_event_record(to, NULL), ctrt_stream_wait_event(side, to), ctrt_stream_synchronize(side));
+    CHECK_OK(ctrt_event_record(to, NULL));
+    CHECK_OK(ctrt_stream_wait_event(side, to));
+    CHECK_OK(ctrt_stream_synchronize(side));
     CHECK_EQ(total(y), 2000);
 }
 
@@ -118,9 +129,11 @@ SIM_TEST(non_blocking, "non-blocking copies", DEVICES)
     CHECK_OK(ctrt_to_non_blocking(&back, there, cpu, &left));
     CHECK(left && ctrt_tensor_is_pinned(back), "a copy to the host was synchronous");
     CHECK_EQ(total(back), 3000);
-    OK(ctrt_mul_scalar_(there, ctrt_float(2)), ctrt_copy_non_blocking_(back, there, &left));
+    CHECK_OK(ctrt_mul_scalar_(there, ctrt_float(2)));
+    CHECK_OK(ctrt_copy_non_blocking_(back, there, &left));
     CHECK(left, "copy_non_blocking_ into pinned memory was synchronous");
-    OK(ctrt_narrow(&one, back, 0, 7, 1), ctrt_item(&value, one));
+    CHECK_OK(ctrt_narrow(&one, back, 0, 7, 1));
+    CHECK_OK(ctrt_item(&value, one));
     CHECK_EQ(value, 6);
     CHECK_OK(ctrt_add(&back, back, back));
     CHECK_EQ(total(back), 12000);
@@ -135,16 +148,21 @@ CHILD_TEST(test_cpu_only, "without an accelerator the same calls work, and nothi
     double ms = -1;
     CHECK_OK(ctrt_pin_memory(&y, x, NULL));
     CHECK_TRUE(!ctrt_tensor_is_pinned(y));
-    OK(ctrt_empty_pinned(&y, CTRT_SHAPE(3), CTRT_F32, NULL), ctrt_stream_push(side));
+    CHECK_OK(ctrt_empty_pinned(&y, CTRT_SHAPE(3), CTRT_F32, NULL));
+    CHECK_OK(ctrt_stream_push(side));
     CHECK_TRUE(current(cpu) == side);
-    OK(ctrt_event_record(from, NULL), ctrt_to_non_blocking(&y, x, cpu, &left));
+    CHECK_OK(ctrt_event_record(from, NULL));
+    CHECK_OK(ctrt_to_non_blocking(&y, x, cpu, &left));
     CHECK(!left, "the copy was asynchronous on a synchronous device");
-    OK(ctrt_event_record(to, side), ctrt_stream_query(side, &idle));
+    CHECK_OK(ctrt_event_record(to, side));
+    CHECK_OK(ctrt_stream_query(side, &idle));
     CHECK_EQ(idle, true);
     CHECK_OK(ctrt_event_elapsed(&ms, from, to));
     CHECK(ms >= 0 && ms < 1000, "the elapsed time is %g ms", ms);
-    OK(ctrt_stream_wait_event(side, to), ctrt_tensor_record_stream(x, side), ctrt_stream_pop(),
-       ctrt_stream_synchronize(side));
+    CHECK_OK(ctrt_stream_wait_event(side, to));
+    CHECK_OK(ctrt_tensor_record_stream(x, side));
+    CHECK_OK(ctrt_stream_pop());
+    CHECK_OK(ctrt_stream_synchronize(side));
 }
 
 SIM_TEST(in_forked_child, "in a forked child, devices of the parent give an error", "CTRT_SIM=devices=2")
@@ -159,14 +177,19 @@ SIM_TEST(in_forked_child, "in a forked child, devices of the parent give an erro
         double value;
         CHECK_FAILS(ctrt_add(&y, x, x), CTRT_ERR_FORKED, "fork");
         CHECK(ctrt_item(&value, x) != CTRT_OK, "the child read a value of the parent's device");
-        FAILS(FORKED, (ctrt_stream_new(&fresh, device, 0), NULL), (ctrt_stream_synchronize(stream), NULL),
-              (ctrt_stream_query(stream, &idle), NULL), (ctrt_event_record(event, stream), NULL),
-              (ctrt_event_synchronize(event), NULL), (ctrt_device_synchronize(device), NULL));
+        CHECK_FAILS(ctrt_stream_new(&fresh, device, 0), CTRT_ERR_FORKED, NULL);
+        CHECK_FAILS(ctrt_stream_synchronize(stream), CTRT_ERR_FORKED, NULL);
+        CHECK_FAILS(ctrt_stream_query(stream, &idle), CTRT_ERR_FORKED, NULL);
+        CHECK_FAILS(ctrt_event_record(event, stream), CTRT_ERR_FORKED, NULL);
+        CHECK_FAILS(ctrt_event_synchronize(event), CTRT_ERR_FORKED, NULL);
+        CHECK_FAILS(ctrt_device_synchronize(device), CTRT_ERR_FORKED, NULL);
         CHECK_TRUE(ctrt_is_available("sim", NULL));
         ctrt_tensor_release(&x);                    /* updates only the child's statistics */
-        EQUALS((ctrt_memory_allocated(device), 0), (ctrt_memory_reserved(device), reserved));
+        CHECK_EQ(ctrt_memory_allocated(device), 0);
+        CHECK_EQ(ctrt_memory_reserved(device), reserved);
     }
-    EQUALS((ctrt_memory_allocated(device), allocated), (total(x), 10));
+    CHECK_EQ(ctrt_memory_allocated(device), allocated);
+    CHECK_EQ(total(x), 10);
 }
 SIM_AGAIN(in_forked_child, "the same with the policy direct", "CTRT_SIM=devices=2", "CTRT_MEMORY=direct")
 SIM_AGAIN(in_forked_child, "the same with spill", "CTRT_SIM=devices=2", "CTRT_MEMORY=spill+direct")
@@ -226,7 +249,8 @@ SIM_TEST(waits_counted, "waits of the host are counted: item, copies to the host
     CTRT_AUTO(event) event = new_event(device, false);
     CTRT_AUTO(tensor) x = full(1, 1, device), y = NULL, here = NULL;
     double value = 0;
-    OK(ctrt_event_record(event, NULL), ctrt_device_synchronize(device));
+    CHECK_OK(ctrt_event_record(event, NULL));
+    CHECK_OK(ctrt_device_synchronize(device));
     const uint64_t before = ctrt_device_synchronizations(device);
     WAITS(ctrt_add(&y, x, x), 0);
     WAITS(ctrt_item(&value, y), 1);
@@ -317,7 +341,9 @@ static ctrt_tensor *work_on(ctrt_stream *s, int64_t n, ctrt_event *event, ctrt_s
     ctrt_tensor *x = full(7, n, ctrt_stream_device(s));
     for (int i = 0; i < 9; i++)
         CHECK_OK(ctrt_add_scalar_(x, ctrt_float(0)));
-    OK(ctrt_event_record(event, s), ctrt_stream_pop(), ctrt_stream_wait(reader, s));
+    CHECK_OK(ctrt_event_record(event, s));
+    CHECK_OK(ctrt_stream_pop());
+    CHECK_OK(ctrt_stream_wait(reader, s));
     return x;
 }
 
@@ -327,7 +353,8 @@ static ctrt_tensor *write_and_read(ctrt_stream *t, ctrt_stream *reader)
     CTRT_AUTO(tensor) z = NULL;
     CHECK_OK(ctrt_stream_push(t));
     ctrt_tensor *y = full(2, N, ctrt_stream_device(t));
-    OK(ctrt_add_scalar_(y, ctrt_float(1)), ctrt_stream_pop());
+    CHECK_OK(ctrt_add_scalar_(y, ctrt_float(1)));
+    CHECK_OK(ctrt_stream_pop());
     ON_STREAM(reader, ctrt_neg(&z, y));
     CHECK(total(z) == -3 * N, "y was read before it was written: the sum is %g", total(z));
     return y;
@@ -368,7 +395,8 @@ SIM_TEST(fresh, "a stream that reuses a slot does not inherit the previous strea
     CHECK_OK(sim->inject(1, "op:exp@1"));
     ON_STREAM(t, ctrt_exp(&z, y));
     CHECK_FAILS(ctrt_stream_synchronize(t), CTRT_ERR_BACKEND, "exp");
-    OK(ctrt_event_synchronize(event), ctrt_event_query(event, &done));
+    CHECK_OK(ctrt_event_synchronize(event));
+    CHECK_OK(ctrt_event_query(event, &done));
     CHECK_EQ(total(x), n);
     release_held(count);
 }

@@ -139,8 +139,10 @@ static double train_step(struct trainer *t)
     CHECK_OK(ctrt_loader_next(&x, &more, t->run.loader));
     if (!more)
         CHECK_OK(ctrt_loader_next(&x, &more, t->run.loader));
-    OK(ctrt_to_device(&x, x, t->device), ctrt_optimizer_zero_grad(t->run.optimizer, true),
-       ctrt_parallel_step(&loss, t->run.module, &x, 1, square_loss, NULL), ctrt_optimizer_step(t->run.optimizer));
+    CHECK_OK(ctrt_to_device(&x, x, t->device));
+    CHECK_OK(ctrt_optimizer_zero_grad(t->run.optimizer, true));
+    CHECK_OK(ctrt_parallel_step(&loss, t->run.module, &x, 1, square_loss, NULL));
+    CHECK_OK(ctrt_optimizer_step(t->run.optimizer));
     if (loss != NULL)
         CHECK_OK(ctrt_item(&value, loss));
     t->run.step++;
@@ -297,7 +299,8 @@ static void places(const ctrt_training_state *saved, const char *path)
         if (c->words != NULL) {
             unchanged(&state, path, CTRT_ERR_STATE, c->words);
         } else {
-            OK(ctrt_training_load(&state, path), ctrt_loader_get_state(&place, state.loader));
+            CHECK_OK(ctrt_training_load(&state, path));
+            CHECK_OK(ctrt_loader_get_state(&place, state.loader));
             CHECK(place.epoch == 1 && place.seed == 5 && place.batch * c->batch * c->ranks == 48,
                   "%d ranks with %d samples: batch %d of epoch %d", c->ranks, (int)c->batch, (int)place.batch,
                   (int)place.epoch);
@@ -323,7 +326,8 @@ static void misfits(void)
     failed_write(&t, path);
 
     ctrt_training_state other = t.run;
-    OK(ctrt_linear_new(&small, FEATURES, 3, true, t.device), ctrt_sgd_new(&sgd, t.run.module, NULL));
+    CHECK_OK(ctrt_linear_new(&small, FEATURES, 3, true, t.device));
+    CHECK_OK(ctrt_sgd_new(&sgd, t.run.module, NULL));
     other.module = small;
     unchanged(&other, path, CTRT_ERR_STATE, "does not match the module");
     other = t.run;
@@ -331,7 +335,8 @@ static void misfits(void)
     unchanged(&other, path, CTRT_ERR_STATE, "the file has the state of AdamW, the optimizer is SGD");
 
     other = (ctrt_training_state){ .size = sizeof other, .module = t.run.module, .step = 4 };
-    OK(ctrt_training_save(less, &other), ctrt_save(t.run.module, module));
+    CHECK_OK(ctrt_training_save(less, &other));
+    CHECK_OK(ctrt_save(t.run.module, module));
     unchanged(&t.run, less, CTRT_ERR_STATE, "the file has no loader");
     unchanged(&t.run, module, CTRT_ERR_FORMAT, "not written by ctrt_training_save");
     CHECK_OK(ctrt_training_load(&other, path));             /* the rest of the file is left out */

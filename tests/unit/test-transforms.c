@@ -42,9 +42,11 @@ TEST(resize, "resize: the results of torchvision, in f32, u8 and both layouts")
         const ctrt_image out_u8 = ctrt_image_chw(small, CTRT_U8, C, c->height, c->width);
         ctrt_image from_mirrored, out_mirrored = ctrt_image_hwc(mirrored, CTRT_U8, c->height, c->width, C);
         REQUIRE_TRUE(want != NULL && want->numel <= (int64_t)COUNT(got));
-        OK(ctrt_image_resize(&out, &from, c->antialias), ctrt_image_resize(&out_u8, &pixelwise, c->antialias),
-           ctrt_image_hflip(&from_mirrored, &pixelwise), ctrt_image_hflip(&out_mirrored, &out_mirrored),
-           ctrt_image_resize(&out_mirrored, &from_mirrored, c->antialias));
+        CHECK_OK(ctrt_image_resize(&out, &from, c->antialias));
+        CHECK_OK(ctrt_image_resize(&out_u8, &pixelwise, c->antialias));
+        CHECK_OK(ctrt_image_hflip(&from_mirrored, &pixelwise));
+        CHECK_OK(ctrt_image_hflip(&out_mirrored, &out_mirrored));
+        CHECK_OK(ctrt_image_resize(&out_mirrored, &from_mirrored, c->antialias));
         for (int i = 0; i < want->numel; i++) {
             const int plane = c->height * c->width;
             CHECK_NEAR(got[i], want->f[i], 2e-4);
@@ -81,8 +83,9 @@ TEST(wide, "copies and resizes of wide images in all layouts and directions")
                         for (int64_t x = 0; x < width; x++)
                             planes[(c * HEIGHT + y) * width + x] = ((unsigned char *)in.pixels)[
                                 c * in.channel_stride + y * in.row_stride + x * in.column_stride];
-                OK(small ? ctrt_image_resize(&out, &in, true) : ctrt_image_copy(&out, &in, 0, 0, 0),
-                   small ? ctrt_image_resize(&expected, &wide, true) : ctrt_image_copy(&expected, &wide, 0, 0, 0));
+                CHECK_OK(small ? ctrt_image_resize(&out, &in, true) : ctrt_image_copy(&out, &in, 0, 0, 0));
+                CHECK_OK(small ? ctrt_image_resize(&expected, &wide, true) : ctrt_image_copy(&expected, &wide, 0, 0,
+                    0));
                 int wrong = 0;
                 for (int64_t c = 0; c < channels; c++)
                     for (int64_t y = 0; y < rows; y++)
@@ -124,7 +127,8 @@ TEST(fixed, "crop, pad, normalise, grey: the results of torchvision")
     CHECK_OK(ctrt_image_to_float(&out, &pixelwise, mean, std));
     for (int i = 0; i < PIXELS; i++)
         CHECK_NEAR(normal[i], want->f[i], 0);
-    OK(ctrt_image_to_float(&out, &image, NULL, NULL), ctrt_image_to_float(&out, &out, mean, std));   /* in place */
+    CHECK_OK(ctrt_image_to_float(&out, &image, NULL, NULL));
+    CHECK_OK(ctrt_image_to_float(&out, &out, mean, std));   /* in place */
     for (int i = 0; i < PIXELS; i++)
         CHECK_NEAR(normal[i], want->f[i], 0);
 
@@ -139,8 +143,10 @@ TEST(views, "views: crops and flips of crops and flips")
     unsigned char pixels[] = { 1, 2, 3, 4, 5, 6 }, out[6];
     ctrt_image view = ctrt_image_chw(pixels, CTRT_U8, 1, 2, 3);
     const ctrt_image copy = ctrt_image_chw(out, CTRT_U8, 1, 2, 2);
-    OK(ctrt_image_hflip(&view, &view), ctrt_image_crop(&view, &view, 0, 1, 2, 2), ctrt_image_vflip(&view, &view),
-       ctrt_image_copy(&copy, &view, 0, 0, 0));
+    CHECK_OK(ctrt_image_hflip(&view, &view));
+    CHECK_OK(ctrt_image_crop(&view, &view, 0, 1, 2, 2));
+    CHECK_OK(ctrt_image_vflip(&view, &view));
+    CHECK_OK(ctrt_image_copy(&copy, &view, 0, 0, 0));
     CHECK(memcmp(out, (unsigned char[]){ 5, 4, 2, 1 }, 4) == 0, "%d %d %d %d", out[0], out[1], out[2], out[3]);
     CHECK_OK(ctrt_image_copy(&copy, &view, 100, INT64_MIN, 9));         /* nothing but fill */
     CHECK(memcmp(out, (unsigned char[]){ 9, 9, 9, 9 }, 4) == 0, "%d %d %d %d", out[0], out[1], out[2], out[3]);
@@ -181,7 +187,9 @@ TEST(random_parts, "random transforms: equal for equal streams, within their lim
     ctrt_sample_random_start(&random, 3, 1, 0);
     const ctrt_random_crop_options wide = *CROP(.scale = { 1, 1 }, .ratio = { 4, 4 });
     CHECK_OK(ctrt_image_random_resized_crop(&view, &image, &wide, &random));
-    EQUALS((view.height, 3), (view.width, 11), ((const unsigned char *)view.pixels - bytes, 3 * W));
+    CHECK_EQ(view.height, 3);
+    CHECK_EQ(view.width, 11);
+    CHECK_EQ((const unsigned char *)view.pixels - bytes, 3 * W);
 }
 
 TEST(bad, "bad arguments")
@@ -197,27 +205,32 @@ TEST(bad, "bad arguments")
     ctrt_image view;
     ctrt_sample_random random;
     ctrt_sample_random_start(&random, 1, 0, 0);
-    FAILS(DTYPE, (ctrt_image_resize(&f32, &image, true), "out is f32 and image is u8"),
-          (ctrt_image_resize(&whole, &image, true), "i32, expected u8 or f32"),
-          (ctrt_image_to_float(&u8, &image, NULL, NULL), "expected f32"));
-    FAILS(SHAPE, (ctrt_image_resize(&gray, &image, true), "out has 1 channels and image has 3"),
-          (ctrt_image_to_float(&small, &image, NULL, NULL), "out is 2x2 (height x width) and image is 9x11"),
-          (ctrt_image_to_gray(&u8, &image), "out has 3 channels"),
-          (ctrt_image_crop(&view, &image, 5, 0, 5, 1), "at row 5, column 0 is not inside an image of 9x11"),
-          (ctrt_image_crop(&view, &image, 0, -1, 5, 1), "not inside"),
-          (ctrt_image_crop(&view, &image, INT64_MAX, 0, 5, 1), "not inside"),
-          (ctrt_image_center_crop(&view, &image, 10, 10), "image_center_crop"),
-          (ctrt_image_random_crop(&u8, &gray, 0, 0, &random), "channels"));
-    FAILS(INVALID_ARGUMENT, (ctrt_image_resize(&empty, &image, true), "height 0"),
-          (ctrt_image_resize(NULL, &image, true), "out is NULL"), (ctrt_image_resize(&none, &image, true), "pixels"),
-          (ctrt_image_crop(&view, &image, 0, 0, 0, 1), "height 0"), (ctrt_image_hflip(NULL, &image), "view is NULL"),
-          (ctrt_image_random_hflip(&view, &image, 1.5, &random), "p is 1.5"),
-          (ctrt_image_random_vflip(&view, &image, 0.5, NULL), "random is NULL"),
-          (ctrt_image_copy(&u8, &image, 0, 0, 256), "fill is 256"),
-          (ctrt_image_to_float(&f32, &image, (float[3]){ 0 }, (float[3]){ 1 }), "std[1] is 0"),
-          (ctrt_image_random_crop(&u8, &image, -1, 0, &random), "padding is -1"),
-          (ctrt_image_random_resized_crop(&view, &image, CROP(.scale = { 2, 1 }), &random),
-           "scale 2 to 1"));
+    CHECK_FAILS(ctrt_image_resize(&f32, &image, true), CTRT_ERR_DTYPE, "out is f32 and image is u8");
+    CHECK_FAILS(ctrt_image_resize(&whole, &image, true), CTRT_ERR_DTYPE, "i32, expected u8 or f32");
+    CHECK_FAILS(ctrt_image_to_float(&u8, &image, NULL, NULL), CTRT_ERR_DTYPE, "expected f32");
+    CHECK_FAILS(ctrt_image_resize(&gray, &image, true), CTRT_ERR_SHAPE, "out has 1 channels and image has 3");
+    CHECK_FAILS(ctrt_image_to_float(&small, &image, NULL, NULL), CTRT_ERR_SHAPE,
+                "out is 2x2 (height x width) and image is 9x11");
+    CHECK_FAILS(ctrt_image_to_gray(&u8, &image), CTRT_ERR_SHAPE, "out has 3 channels");
+    CHECK_FAILS(ctrt_image_crop(&view, &image, 5, 0, 5, 1), CTRT_ERR_SHAPE,
+                "at row 5, column 0 is not inside an image of 9x11");
+    CHECK_FAILS(ctrt_image_crop(&view, &image, 0, -1, 5, 1), CTRT_ERR_SHAPE, "not inside");
+    CHECK_FAILS(ctrt_image_crop(&view, &image, INT64_MAX, 0, 5, 1), CTRT_ERR_SHAPE, "not inside");
+    CHECK_FAILS(ctrt_image_center_crop(&view, &image, 10, 10), CTRT_ERR_SHAPE, "image_center_crop");
+    CHECK_FAILS(ctrt_image_random_crop(&u8, &gray, 0, 0, &random), CTRT_ERR_SHAPE, "channels");
+    CHECK_FAILS(ctrt_image_resize(&empty, &image, true), CTRT_ERR_INVALID_ARGUMENT, "height 0");
+    CHECK_FAILS(ctrt_image_resize(NULL, &image, true), CTRT_ERR_INVALID_ARGUMENT, "out is NULL");
+    CHECK_FAILS(ctrt_image_resize(&none, &image, true), CTRT_ERR_INVALID_ARGUMENT, "pixels");
+    CHECK_FAILS(ctrt_image_crop(&view, &image, 0, 0, 0, 1), CTRT_ERR_INVALID_ARGUMENT, "height 0");
+    CHECK_FAILS(ctrt_image_hflip(NULL, &image), CTRT_ERR_INVALID_ARGUMENT, "view is NULL");
+    CHECK_FAILS(ctrt_image_random_hflip(&view, &image, 1.5, &random), CTRT_ERR_INVALID_ARGUMENT, "p is 1.5");
+    CHECK_FAILS(ctrt_image_random_vflip(&view, &image, 0.5, NULL), CTRT_ERR_INVALID_ARGUMENT, "random is NULL");
+    CHECK_FAILS(ctrt_image_copy(&u8, &image, 0, 0, 256), CTRT_ERR_INVALID_ARGUMENT, "fill is 256");
+    CHECK_FAILS(ctrt_image_to_float(&f32, &image, (float[3]){ 0 }, (float[3]){ 1 }), CTRT_ERR_INVALID_ARGUMENT,
+                "std[1] is 0");
+    CHECK_FAILS(ctrt_image_random_crop(&u8, &image, -1, 0, &random), CTRT_ERR_INVALID_ARGUMENT, "padding is -1");
+    CHECK_FAILS(ctrt_image_random_resized_crop(&view, &image, CROP(.scale = { 2, 1 }), &random),
+                CTRT_ERR_INVALID_ARGUMENT, "scale 2 to 1");
 }
 
 TEST_MAIN

@@ -73,7 +73,8 @@ TEST(parts, "slice and narrow return views of a part; a view of a view")
     view_of(COUNTING(10));
     EACH(c, slices) {
         double got[10] = { 0 };
-        OK(ctrt_slice(&y, x, 0, c->start, c->end, c->step), ctrt_to_host(got, sizeof got, y, CTRT_F64));
+        CHECK_OK(ctrt_slice(&y, x, 0, c->start, c->end, c->step));
+        CHECK_OK(ctrt_to_host(got, sizeof got, y, CTRT_F64));
         CHECK_EQ(ctrt_tensor_numel(y), c->count);
         for (int k = 0; k < c->count && k < 2; k++)
             CHECK_EQ(got[k], c->values[k]);
@@ -94,8 +95,9 @@ TEST(chunks, "chunk divides a dimension into views")
     ctrt_tensor *pieces[40] = { NULL };
     int count = 77;
     EACH(c, cases) {
-        OK(ctrt_zeros(&x, SIZES(1), CTRT_U8, cpu), ctrt_expand(&x, x, SIZES(c->n)),
-           ctrt_chunk(pieces, &count, x, c->chunks, -1));
+        CHECK_OK(ctrt_zeros(&x, SIZES(1), CTRT_U8, cpu));
+        CHECK_OK(ctrt_expand(&x, x, SIZES(c->n)));
+        CHECK_OK(ctrt_chunk(pieces, &count, x, c->chunks, -1));
         CHECK_EQ(count, c->count);
         for (int p = 0; p < count; p++)
             CHECK_TRUE(ctrt_tensor_size(pieces[p], 0) == c->rows[p] && ctrt_tensor_shares_storage(pieces[p], x));
@@ -125,18 +127,21 @@ TEST(joining, "cat joins tensors of different layouts and dtypes")
 {
     CTRT_AUTO(tensor) a = COUNTING(2, 2), b = COUNTING(1, 2), ints = counting_of(SIZES(2, 1), CTRT_I64), t = NULL;
     CTRT_AUTO(tensor) image = COUNTING(1, 2, 2, 2), last = NULL, old = NULL, none = NULL;
-    OK(ctrt_t(&t, b), CAT(-1, a, t, ints));
+    CHECK_OK(ctrt_t(&t, b));
+    CHECK_OK(CAT(-1, a, t, ints));
     VALUES_ARE(y, 0, 1, 0, 0, 2, 3, 1, 1);
     CHECK_EQ(ctrt_tensor_dtype(y), CTRT_F32);
     CHECK_OK(CAT(1, a));
     CHECK_TRUE(y != a && !ctrt_tensor_shares_storage(y, a));
     /* As in PyTorch, tensors of shape [0] are skipped, but count for the dtype. */
-    OK(ctrt_empty(&old, SIZES(0), CTRT_F64, cpu), CAT(0, old, a, old, b));
+    CHECK_OK(ctrt_empty(&old, SIZES(0), CTRT_F64, cpu));
+    CHECK_OK(CAT(0, old, a, old, b));
     VALUES_ARE(y, 0, 1, 2, 3, 0, 1);
     CHECK_EQ(ctrt_tensor_dtype(y), CTRT_F64);
     CHECK_OK(CAT(0, old, old));
     SHAPE_IS(y, 0);
-    OK(ctrt_contiguous(&last, image, CTRT_CHANNELS_LAST), CAT(1, last, last));
+    CHECK_OK(ctrt_contiguous(&last, image, CTRT_CHANNELS_LAST));
+    CHECK_OK(CAT(1, last, last));
     CHECK_TRUE(ctrt_tensor_is_contiguous(y, CTRT_CHANNELS_LAST));
     VALUES_ARE(y, 0, 1, 2, 3, 4, 5, 6, 7, 0, 1, 2, 3, 4, 5, 6, 7);
     CHECK_OK(CAT(0, last, image));
