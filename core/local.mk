@@ -27,7 +27,7 @@ libctrt_core_la_SOURCES += \
 # stream: streams, events, fences
 libctrt_core_la_SOURCES += \
     core/stream/event.c core/stream/fence.c core/stream/fence.h core/stream/stream.c core/stream/stream.h \
-    core/stream/stream_site.c core/stream/stream_sync.c
+    core/stream/stream_error.c core/stream/stream_error.h core/stream/stream_site.c core/stream/stream_sync.c
 
 # memory: storages, their hazards, the layers and policies of a device's memory
 libctrt_core_la_SOURCES += \

@@ -182,9 +182,11 @@ TSAN_TESTS   += $(loader_tests)
 public_tests += $(stream_tests) $(parallel_tests) \
     tests/unit/test-dryrun.c tests/unit/test-nn-devices.c tests/unit/test-scope.c tests/unit/test-shutdown.c \
     tests/unit/test-split.c tests/unit/test-utilization.c
-internal_tests += tests/unit/test-pinned.c tests/unit/test-sim.c tests/unit/test-sim-fork.c
+internal_tests += tests/unit/test-pinned.c tests/unit/test-sim.c tests/unit/test-sim-fork.c \
+    tests/unit/test-stream-states.c
 TSAN_TESTS     += $(stream_tests) $(parallel_tests) tests/unit/test-pinned.c tests/unit/test-scope.c \
-                  tests/unit/test-shutdown.c tests/unit/test-sim.c tests/unit/test-sim-fork.c
+                  tests/unit/test-shutdown.c tests/unit/test-sim.c tests/unit/test-sim-fork.c \
+                  tests/unit/test-stream-states.c
 
 if PLUGIN_COMM_HOST
 comm_tests    = tests/unit/test-comm.c tests/unit/test-comm-failure.c tests/unit/test-comm-report.c \

@@ -60,7 +60,7 @@ static bool note_recorded(struct graph_capture *capture, const ctrt_stream *stre
 {
     if (!ARRAY_GROW(capture->recorded, capture->recorded_capacity, capture->recorded_count))
         return false;
-    capture->recorded[capture->recorded_count++] = timepoint_of(stream_slot(stream), atomic_load(&stream->put));
+    capture->recorded[capture->recorded_count++] = timepoint_of(stream_slot(stream), atomic_load(&stream->enqueued));
     return true;
 }
 

@@ -36,7 +36,7 @@ static uint64_t work_recorded(const struct graph_capture *capture)
     const ctrt_stream *stream;
     for (uint32_t slot = 0; slot < STREAM_MAX && (stream = stream_at(slot)) != NULL; slot++)
         if (atomic_load(&stream->capture) == &capture->base)
-            sum += atomic_load(&stream->put);
+            sum += atomic_load(&stream->enqueued);
     return sum;
 }
 

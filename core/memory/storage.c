@@ -12,8 +12,8 @@
  * (stream_note_wait). A first use on another stream must be ordered after that. */
 static timepoint available_after(const ctrt_stream *stream)
 {
-    const uint64_t put = atomic_load_explicit(&stream->put, memory_order_acquire);
-    return put > 0 ? timepoint_of(stream_slot(stream), put) : 0;
+    const uint64_t enqueued = atomic_load_explicit(&stream->enqueued, memory_order_acquire);
+    return enqueued > 0 ? timepoint_of(stream_slot(stream), enqueued) : 0;
 }
 
 /* For a device with streams. */

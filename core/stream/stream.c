@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* stream/stream.c: creating, releasing and reusing streams; the thread's current streams. */
-#include "stream/stream.h"
 
 #include "base/array.h"
 #include "base/param.h"
 #include "device/close.h"
 #include "device/current.h"
 #include "device/internal.h"
+#include "stream/stream_error.h"
 
 static const ctrt_param order_param = {
     sizeof order_param, "CTRT_STREAM_ORDER", CTRT_PARAM_ENUM, "auto", "auto|manual|check",
@@ -43,8 +43,8 @@ ctrt_stream *stream_at(uint32_t slot)
 static bool queue_idle(const ctrt_stream *stream)
 {
     const ctrt_queue_table *queue = stream->device->backend->queue;
-    const uint64_t put = atomic_load_explicit(&stream->put, memory_order_acquire);
-    bool idle = atomic_load_explicit(&stream->done, memory_order_acquire) >= put;
+    const uint64_t enqueued = atomic_load_explicit(&stream->enqueued, memory_order_acquire);
+    bool idle = atomic_load_explicit(&stream->done, memory_order_acquire) >= enqueued;
     if (!idle && (!CTRT_SLOT(queue, query) || queue->query(stream->device->handle, stream->queue, &idle) != CTRT_OK))
         idle = false;
     return idle;
@@ -68,11 +68,11 @@ static void slot_move(ctrt_stream *stream, ctrt_stream *old)
 {
     const uint32_t slot = stream_slot(old);
     stream->sequence = MAX(stream->sequence, old->sequence);
-    stream->good = stream->sequence;
+    stream->verified_to = stream->sequence;
     atomic_store_explicit(&old->done, old->sequence, memory_order_release);
-    memcpy(stream->failures, old->failures, sizeof stream->failures);
-    stream->resets = old->resets;
-    atomic_store_explicit(&stream->put, stream->sequence, memory_order_release);
+    memcpy(stream->dropped, old->dropped, sizeof stream->dropped);
+    stream->drops = old->drops;
+    atomic_store_explicit(&stream->enqueued, stream->sequence, memory_order_release);
     atomic_store_explicit(&stream->done, stream->sequence, memory_order_release);
     atomic_store_explicit(&stream->slot, slot, memory_order_relaxed);
     atomic_store_explicit(&old->slot, SLOT_NONE, memory_order_relaxed);
@@ -204,7 +204,7 @@ static void stream_begin_use(ctrt_stream *stream)
 {
     /* Work from before the reuse cannot cause a later error. */
     pthread_mutex_lock(&stream->lock);
-    stream->good = MAX(stream->good, stream->sequence);
+    stream->verified_to = MAX(stream->verified_to, stream->sequence);
     pthread_mutex_unlock(&stream->lock);
     atomic_store(&stream->id, atomic_fetch_add(&last_id, 1) + 1);
     atomic_store(&stream->refs, 1);
@@ -272,12 +272,9 @@ static void queue_drop(ctrt_stream *stream)
     if (stream->queue != NULL)
         stream->device->backend->queue->destroy(stream->device->handle, stream->queue);
     stream->queue = NULL;
-    atomic_store_explicit(&stream->done, atomic_load_explicit(&stream->put, memory_order_relaxed),
+    atomic_store_explicit(&stream->done, atomic_load_explicit(&stream->enqueued, memory_order_relaxed),
                           memory_order_release);
-    atomic_store_explicit(&stream->given.state, GIVEN_NONE, memory_order_release);
-    stream->error = CTRT_OK;
-    atomic_store_explicit(&stream->failed, false, memory_order_release);
-    stream->error_at = stream->broke_at = 0;
+    stream_clear_error(stream);
     pthread_mutex_unlock(&stream->lock);
 }
 

@@ -27,7 +27,7 @@
 #include "device/device.h"
 
 #define STREAM_MAX   4096                   /* slots in a process */
-#define STREAM_FAILURES 8                   /* number of reset failures remembered for each stream */
+#define STREAM_DROPS 8                      /* number of ranges of dropped work remembered for each stream */
 #define STREAM_SITES 256                    /* number of label changes remembered for each stream */
 #define STREAM_WORKS 1024                   /* number of last pieces of work whose name and backtrace are kept */
 #define STREAM_ERROR_BYTES 1024
@@ -39,7 +39,24 @@ struct clock {
     uint32_t count;
 };
 
-enum stream_given { GIVEN_NONE, GIVEN_WRITING, GIVEN_ERROR };
+/* Whether a stream's results are valid. stream_set_state in stream_error.c changes it.
+ *
+ *   from            event                                                                          to
+ *   USABLE          the backend or a wait reports a failure; stream_fail; a query fails; the       FAILED
+ *                   stream's work uses results of a stream that has an error
+ *   FAILED          the failure is one of the stream's own queue, which drops the work after it    BROKEN
+ *   FAILED, BROKEN  ctrt_stream_reset has reset the queue; the queue is destroyed                  USABLE
+ *
+ * The first error is kept: a stream that is FAILED or BROKEN takes no other one. */
+enum stream_state { STREAM_USABLE, STREAM_FAILED, STREAM_BROKEN, STREAM_STATES };
+
+/* An error that stream_fail has left for the next thread that has the stream's lock. posted_set_state changes it.
+ *
+ *   from       event                                                                    to
+ *   NONE       a thread calls stream_fail; other calls do nothing until the NONE below  WRITING
+ *   WRITING    the same thread has written status and text                              ERROR
+ *   ERROR      a thread with the lock has made it the stream's error, or dropped it     NONE */
+enum posted_state { POSTED_NONE, POSTED_WRITING, POSTED_ERROR, POSTED_STATES };
 
 struct ctrt_stream {
     atomic_int refs;                        /* number of handles; 0: released, can be reused */
@@ -52,21 +69,22 @@ struct ctrt_stream {
     uint64_t sequence;                      /* number of the last work put on the stream */
     struct clock clock;
     _Atomic uint64_t done;                  /* all work up to this number is known to be done */
-    _Atomic uint64_t put;                   /* copy of `sequence` that can be read without the lock */
-    ctrt_status error;                      /* sticky until reset */
-    atomic_bool failed;                     /* copy of `error != CTRT_OK` that can be read without the lock */
-    uint64_t error_at;                      /* number of the first work that the error may affect */
-    uint64_t good;                          /* the host has waited for all work up to this number without an error */
-    char error_text[STREAM_ERROR_BYTES];    /* not allocated, because memory may be what is missing */
-    /* set by stream_fail, without the lock; becomes the error */
-    struct { _Atomic(enum stream_given) state; ctrt_status status; char text[STREAM_ERROR_BYTES]; } given;
-    uint64_t broke_at;                      /* number of the first work that the queue dropped, as far as known; 0: none
-                                             * since the last reset */
-    uint64_t resets;                        /* number of resets after such failures; the last STREAM_FAILURES of them
-                                             * follow */
-    struct stream_failure { uint64_t from, to; ctrt_status status; } failures[STREAM_FAILURES];
-    uint64_t failure, forgiven;             /* number of the error; errors numbered up to `forgiven` are no longer
-                                             * inherited */
+    _Atomic uint64_t enqueued;              /* copy of `sequence` that can be read without the lock */
+    _Atomic(enum stream_state) state;       /* changes under the lock, can be read without it */
+    struct stream_error {                   /* if the stream is not STREAM_USABLE */
+        ctrt_status status;
+        uint64_t number;                    /* failures have numbers in the process */
+        uint64_t from;                      /* number of the first work that the error may affect */
+        uint64_t dropped_from;              /* STREAM_BROKEN: number of the first work that the queue has dropped, as
+                                             * far as known */
+        char text[STREAM_ERROR_BYTES];      /* not allocated, because memory may be what is missing */
+    } error;
+    /* status and text belong to the thread that has changed the state to POSTED_WRITING, until POSTED_ERROR */
+    struct { _Atomic(enum posted_state) state; ctrt_status status; char text[STREAM_ERROR_BYTES]; } posted;
+    uint64_t verified_to;                   /* the host has waited for all work up to this number without an error */
+    uint64_t cleared_failure;               /* failures up to this number are not inherited: the last reset was later */
+    uint64_t drops;                         /* number of resets of a broken stream; the last STREAM_DROPS follow */
+    struct stream_drop { uint64_t from, to; ctrt_status status; } dropped[STREAM_DROPS];
     _Atomic(struct capture *) capture;      /* graph/capture.h: the capture that records the stream's work; NULL: the
                                              * work runs */
     atomic_uint cuts;                       /* number of cuts between parts of its captures: graph/graph_parts.c */
@@ -85,6 +103,15 @@ struct ctrt_stream {
 static inline uint32_t stream_slot(const ctrt_stream *stream)
 {
     return atomic_load_explicit(&stream->slot, memory_order_relaxed);
+}
+
+static inline enum stream_state stream_state(const ctrt_stream *stream)
+{
+    return atomic_load_explicit(&stream->state, memory_order_acquire);
+}
+static inline bool stream_failed(const ctrt_stream *stream)
+{
+    return stream_state(stream) != STREAM_USABLE;
 }
 
 /* A timepoint: 12 bits of slot, 52 bits of work number. 0: none. */
@@ -213,7 +240,7 @@ bool clock_merge(struct clock *to, const struct clock *from);
 /* Counts one more piece of work. Requires the stream's lock and a stream that has a slot. */
 static inline timepoint stream_count_work(ctrt_stream *stream)
 {
-    atomic_store_explicit(&stream->put, ++stream->sequence, memory_order_release);
+    atomic_store_explicit(&stream->enqueued, ++stream->sequence, memory_order_release);
     if (unlikely(stream->works != NULL))
         stream->works[stream->sequence % STREAM_WORKS] = (struct stream_work){ 0 };
     return timepoint_of(stream_slot(stream), stream->sequence);
