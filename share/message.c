@@ -206,7 +206,7 @@ static ctrt_status check(const struct record *record, uint32_t files)
     int64_t strides[CTRT_MAX_DIMS], elements;
     ctrt_dtype dtype = (ctrt_dtype)record->dtype;
     const ctrt_ints shape = { record->shape, record->ndim };
-    if (record->dtype == CTRT_DTYPE_DEFAULT || record->dtype >= CTRT_DTYPE_COUNT || record->ndim > CTRT_MAX_DIMS
+    if (record->dtype == CTRT_DTYPE_DEFAULT || record->dtype >= DTYPE_COUNT || record->ndim > CTRT_MAX_DIMS
         || record->kind > RECORD_DEVICE || (record->kind != RECORD_EMPTY && record->file >= files)
         || (record->kind == RECORD_DEVICE && record->lease >= files)
         || (record->kind == RECORD_EMPTY) != (record->bytes == 0))

@@ -373,26 +373,28 @@ ctrt_status multi_kernels_prepare(void *handle)
 {
     struct multi_device *device = handle;
     const char *op;
-    size_t count = 0, room = 0;
+    ctrt_dtype dtype;
+    size_t count = 0, ops = 0, dtypes = 0;
     static struct multi_kernel *kernels;
     TRY(multi_members_open(device));
     if (kernels != NULL)
         return CTRT_OK;
-    while (ctrt_op_name(&op, room) == CTRT_OK)
-        room++;
-    room *= CTRT_DTYPE_COUNT;
-    kernels = multi_host->alloc(room * sizeof *kernels);
+    while (ctrt_op_name(&op, ops) == CTRT_OK)
+        ops++;
+    while (ctrt_dtype_get(NULL, &dtype, dtypes) == CTRT_OK)
+        dtypes++;
+    kernels = multi_host->alloc(ops * dtypes * sizeof *kernels);
     if (kernels == NULL)
         return multi_host->fail(CTRT_ERR_OUT_OF_MEMORY, "%s: no memory for the table of kernels", multi_kind.name);
     for (size_t i = 0; ctrt_op_name(&op, i) == CTRT_OK; i++)
-        for (int dtype = 1; dtype < CTRT_DTYPE_COUNT; dtype++) {
-            if (is_composed(op) || !ctrt_op_supported(device->members[0], op, (ctrt_dtype)dtype))
+        for (size_t d = 0; ctrt_dtype_get(NULL, &dtype, d) == CTRT_OK; d++) {
+            if (is_composed(op) || !ctrt_op_supported(device->members[0], op, dtype))
                 continue;
             struct multi_kernel *kernel = &kernels[count++];
             *kernel = (struct multi_kernel){
                 .base = { .size = sizeof(ctrt_kernel), .op = op, .dtypes = CTRT_DTYPE_BIT(dtype),
                           .flags = CTRT_KERNEL_STRIDED | CTRT_KERNEL_INPLACE, .run = kernel_run },
-                .key = (ctrt_dtype)dtype,
+                .key = dtype,
                 .op = { op, (int)i + 1, multi_rule_of(op) },
             };
             if (is_optional(op))

@@ -8,7 +8,7 @@ uint8_t multi_sizes[256];
 /* An op needs many sizes, and a call of the library for each would cost more than the arithmetic of layouts. */
 __attribute__((constructor)) static void sizes_init(void)
 {
-    for (int dtype = 1; dtype < CTRT_DTYPE_COUNT; dtype++)
+    for (int dtype = 1; dtype < 256; dtype++)
         multi_sizes[dtype] = (uint8_t)ctrt_dtype_size((ctrt_dtype)dtype);
 }
 

@@ -31,11 +31,12 @@ __attribute__((constructor)) static void kernels_start(void)
     pthread_atfork(NULL, NULL, after_fork_in_child);
 }
 
-static const struct { uint8_t bytes; const char *name; } dtypes[CTRT_DTYPE_COUNT] = {
+static const struct { uint8_t bytes; const char *name; } dtypes[] = {
 #define DTYPE(name, value, bytes, category, text, dlpack, safetensors, torch) [CTRT_##name] = { bytes, text },
 #include "ctrt/dtype.def"
 #undef DTYPE
 };
+#define DTYPES (sizeof dtypes / sizeof dtypes[0])
 
 static const struct { ctrt_status status; const char *text; } statuses[] = {
 #define STATUS(name, value, text) { CTRT_##name, text },
@@ -75,7 +76,7 @@ static size_t units(size_t bytes)
 static const char *dtype_of(const ctrt_call *call)
 {
     const ctrt_view *first = call->n_inputs > 0 ? call->inputs[0] : call->n_outputs > 0 ? call->outputs[0] : NULL;
-    return first != NULL && first->dtype < CTRT_DTYPE_COUNT && dtypes[first->dtype].name
+    return first != NULL && first->dtype < DTYPES && dtypes[first->dtype].name
            ? dtypes[first->dtype].name : "?";
 }
 
@@ -226,6 +227,10 @@ static ctrt_status sim_run(const ctrt_call *call)
     if (kernel < kernels || kernel >= kernels + kernel_count)
         return sim_host->fail(CTRT_ERR_INTERNAL, "%s: the call does not name one of the device's kernels",
                               device->name);
+    /* Only the result of a copy can have a dtype that is not in the kernel's set. */
+    if (call->n_outputs > 0 && call->outputs[0] != NULL && call->outputs[0]->dtype >= DTYPES)
+        return sim_host->fail(CTRT_ERR_NOT_SUPPORTED, "%s: %s to the unknown dtype %u", device->name, kernel->base.op,
+                              call->outputs[0]->dtype);
     struct kernel_work *work = call_copy(call, kernel);
     if (work == NULL)
         return CTRT_ERR_OUT_OF_MEMORY;
@@ -269,7 +274,8 @@ ctrt_status sim_kernels_init(void)
     for (size_t i = 0; i < count; i++) {
         const ctrt_kernel *from = (const ctrt_kernel *)((const char *)cpu_table->kernels + i * cpu_table->stride);
         kernels[i] = (struct sim_kernel){ .cpu = from };
-        kernels[i].base = (ctrt_kernel){ .size = sizeof(ctrt_kernel), .op = from->op, .dtypes = from->dtypes,
+        kernels[i].base = (ctrt_kernel){ .size = sizeof(ctrt_kernel), .op = from->op,
+                                        .dtypes = from->dtypes & (CTRT_DTYPE_BIT(DTYPES) - 1),
                                         .score = from->score, .flags = from->flags, .run = sim_run };
         /* These functions only inspect shapes, so the cpu's can be used unchanged. */
         kernels[i].base.accepts = CTRT_SLOT(from, accepts) ? from->accepts : NULL;

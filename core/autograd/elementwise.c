@@ -223,7 +223,7 @@ static ctrt_status pow_scalar(ctrt_tensor **dx, ctrt_tensor *x, ctrt_scalar s, c
     const double power = s.kind == CTRT_SCALAR_FLOAT ? s.f : (double)s.i, less = power - 1;
     if (power == 0)
         return ctrt_zeros_like(dx, dy, CTRT_DTYPE_DEFAULT, NULL);
-    unsigned char element[8];
+    unsigned char element[DTYPE_MAX_BYTES];
     ctrt_tensor *base = NULL;
     ctrt_status status;
     dtype_store(element, tensor_dtype(x), ctrt_float(less));

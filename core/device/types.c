@@ -93,9 +93,7 @@ static ctrt_status count_devices(int *ids, int *visible, int32_t *present, const
 
 static bool is_floating(uint32_t dtype)
 {
-    static const uint32_t types = CTRT_DTYPE_BIT(CTRT_F32) | CTRT_DTYPE_BIT(CTRT_F64) | CTRT_DTYPE_BIT(CTRT_F16)
-                                  | CTRT_DTYPE_BIT(CTRT_BF16);
-    return dtype < CTRT_DTYPE_COUNT && (types >> dtype & 1);
+    return dtype == CTRT_F32 || dtype == CTRT_F64 || dtype == CTRT_F16 || dtype == CTRT_BF16;
 }
 
 static ctrt_status type_new(struct device_type **out, const struct component *component)

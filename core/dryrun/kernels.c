@@ -194,7 +194,7 @@ static const ctrt_kernel *idle_copy(ctrt_kernel *copy, const ctrt_kernel *from)
 /* Copies a dispatch table into one allocation: the entries, the pointers to kernels, the kernels. */
 static ctrt_status table_copy(struct dispatch_entry **out, const struct dispatch_entry *own)
 {
-    const size_t entry_count = (size_t)OP_COUNT * CTRT_DTYPE_COUNT;
+    const size_t entry_count = (size_t)OP_COUNT * DTYPE_COUNT;
     size_t count = 0;
     for (size_t i = 0; i < entry_count; i++)
         count += own[i].count;

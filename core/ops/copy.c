@@ -266,7 +266,7 @@ static ctrt_status element_read(ctrt_scalar *out, const char *who, ctrt_tensor *
     }
     ctrt_device *device = tensor->device;
     const ctrt_dtype dtype = tensor_dtype(tensor);
-    _Alignas(8) unsigned char element[8];
+    _Alignas(DTYPE_MAX_BYTES) unsigned char element[DTYPE_MAX_BYTES];
     const void *at = tensor->view.data;
     if (unlikely(!device_host_memory(device))) {
         ctrt_device *cpu;
@@ -305,6 +305,12 @@ ctrt_status ctrt_item_int(int64_t *out, ctrt_tensor *tensor)
         return fail_from(CTRT_ERR_OVERFLOW, "item_int", "%g is not a 64-bit integer", value.f);
     *out = (int64_t)value.f;
     return CTRT_OK;
+}
+
+ctrt_status ctrt_item_scalar(ctrt_scalar *out, ctrt_tensor *tensor)
+{
+    OP_CHECK("item_scalar", out);
+    return element_read(out, "item_scalar", tensor);
 }
 
 /* Sets *out to a row-major view of a host buffer with the shape of `like`. */

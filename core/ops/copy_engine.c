@@ -74,7 +74,7 @@ static bool kernel_copies(ctrt_device *device, const ctrt_view *to, const ctrt_v
     struct dispatch_entry *entries;
     if (dispatch_table(&entries, device) != CTRT_OK)
         return false;
-    const struct dispatch_entry *entry = &entries[(int)OP_copy * CTRT_DTYPE_COUNT + from->dtype];
+    const struct dispatch_entry *entry = &entries[(int)OP_copy * DTYPE_COUNT + from->dtype];
     return entry->count > 0
            && ((entry->flags & CTRT_KERNEL_STRIDED) || (to->flags & from->flags & CTRT_VIEW_CONTIGUOUS));
 }
@@ -276,7 +276,7 @@ ctrt_status kernel_fill(const ctrt_view *to, ctrt_device *device, ctrt_scalar va
         return CTRT_OK;
     if (unlikely(!device_usable(device)))
         return device_fail_forked(device);
-    unsigned char element[8];
+    unsigned char element[DTYPE_MAX_BYTES];
     dtype_store(element, to->dtype, value);
     /* of the dtype's category, as kernels require */
     const ctrt_scalar stored = dtype_load(element, to->dtype);

@@ -96,7 +96,7 @@ static void kernels_for_each(ctrt_device *device, void (*visit)(const ctrt_kerne
 
 static void count_kernel(const ctrt_kernel *kernel, void *argument)
 {
-    *(size_t *)argument += (size_t)__builtin_popcount(kernel->dtypes & ~(1u << CTRT_DTYPE_DEFAULT));
+    *(size_t *)argument += (size_t)__builtin_popcountll(kernel->dtypes & (CTRT_DTYPE_BIT(DTYPE_COUNT) - 2));
 }
 
 struct entry_build {
@@ -109,10 +109,10 @@ static void place_kernel(const ctrt_kernel *kernel, void *argument)
 {
     struct entry_build *build = argument;
     int op = op_by_name(kernel->op);
-    for (int dtype = 1; dtype < CTRT_DTYPE_COUNT; dtype++) {
+    for (int dtype = 1; dtype < DTYPE_COUNT; dtype++) {
         if (!(kernel->dtypes & CTRT_DTYPE_BIT(dtype)))
             continue;
-        struct dispatch_entry *entry = &build->entries[op * CTRT_DTYPE_COUNT + dtype];
+        struct dispatch_entry *entry = &build->entries[op * DTYPE_COUNT + dtype];
         if (build->counting) {
             entry->count++;
             continue;
@@ -127,7 +127,7 @@ static void place_kernel(const ctrt_kernel *kernel, void *argument)
 
 static ctrt_status table_build(struct dispatch_entry **out, ctrt_device *device)
 {
-    const size_t entry_count = (size_t)OP_COUNT * CTRT_DTYPE_COUNT;
+    const size_t entry_count = (size_t)OP_COUNT * DTYPE_COUNT;
     size_t kernel_count = 0;
     kernels_for_each(device, count_kernel, &kernel_count);
 
@@ -369,7 +369,7 @@ bool kernel_available(const struct op_call *call)
     struct dispatch_entry *entries;
     if (dispatch_table(&entries, call->device) != CTRT_OK)
         return false;
-    const struct dispatch_entry *entry = &entries[(int)call->op * CTRT_DTYPE_COUNT + (int)call->key];
+    const struct dispatch_entry *entry = &entries[(int)call->op * DTYPE_COUNT + (int)call->key];
     if (entry->count == 0)
         return false;
     const ctrt_view *pointers[KERNEL_MAX_OPERANDS];
@@ -397,7 +397,7 @@ static ctrt_status kernel_run_general(const struct op_call *call)
     CTRT_TRY(dispatch_table(&entries, call->device));
     if (!device_asynchronous(call->device))
         CTRT_TRY(host_waits(call));
-    const struct dispatch_entry *entry = &entries[(int)call->op * CTRT_DTYPE_COUNT + (int)call->key];
+    const struct dispatch_entry *entry = &entries[(int)call->op * DTYPE_COUNT + (int)call->key];
     bool ran = false;
     if (entry->count > 0) {
         const int count = call->n_inputs + call->n_outputs;
@@ -536,11 +536,11 @@ ctrt_status ctrt_op_name(const char **out, size_t index)
 
 bool ctrt_op_supported(ctrt_device *device, const char *op, ctrt_dtype dtype)
 {
-    if (device == NULL || op == NULL || (int)dtype <= 0 || dtype >= CTRT_DTYPE_COUNT)
+    if (device == NULL || op == NULL || (int)dtype <= 0 || (int)dtype >= DTYPE_COUNT)
         return false;
     int id = op_by_name(op);
     struct dispatch_entry *entries;
     if (id < 0 || dispatch_table(&entries, device) != CTRT_OK)
         return false;
-    return entries[id * CTRT_DTYPE_COUNT + (int)dtype].count > 0;
+    return entries[id * DTYPE_COUNT + (int)dtype].count > 0;
 }

@@ -43,7 +43,7 @@ ctrt_status dispatch_table(struct dispatch_entry **out, ctrt_device *device);
 static inline struct dispatch_entry *dispatch_find(ctrt_device *device, enum op op, ctrt_dtype key)
 {
     struct dispatch_entry *entries = atomic_load_explicit(&device->dispatch, memory_order_acquire);
-    return entries ? &entries[(int)op * CTRT_DTYPE_COUNT + (int)key] : NULL;
+    return entries ? &entries[(int)op * DTYPE_COUNT + (int)key] : NULL;
 }
 
 /* Calls the entry's `run`, which must not be NULL, on operands that are contiguous and not pinned; outputs[0] is an

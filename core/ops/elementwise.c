@@ -53,7 +53,7 @@ ctrt_dtype number_dtype(enum op op, ctrt_scalar value, ctrt_dtype compute)
 {
     if (likely(!dtype_half(compute)) || !op_table[op].exact_numbers)
         return compute;
-    unsigned char element[8];
+    unsigned char element[DTYPE_MAX_BYTES];
     dtype_store(element, compute, value);
     const double kept = dtype_load(element, compute).f,
                  given = value.kind == CTRT_SCALAR_FLOAT ? value.f : (double)value.i;
@@ -300,7 +300,7 @@ static inline __attribute__((always_inline)) ctrt_status binary(ctrt_tensor **ou
  * result: in u8, 100 < 300 would become 100 < 44. */
 static ctrt_status check_comparable(enum op op, ctrt_scalar value, ctrt_dtype compute)
 {
-    char element[8];
+    char element[DTYPE_MAX_BYTES];
     if (value.kind == CTRT_SCALAR_FLOAT || dtype_floating(compute) || compute == CTRT_BOOL)
         return CTRT_OK;
     dtype_store(element, compute, value);

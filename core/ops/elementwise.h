@@ -8,7 +8,7 @@
 /* A number as a kernel operand: one element in host memory (CTRT_VIEW_HOST_SCALAR). */
 struct number {
     ctrt_view view;
-    _Alignas(8) char element[8];
+    _Alignas(DTYPE_MAX_BYTES) char element[DTYPE_MAX_BYTES];
 };
 /* Initializes `number` with `value`, converted to `dtype`. */
 void number_init(struct number *number, ctrt_scalar value, ctrt_dtype dtype);

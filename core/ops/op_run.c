@@ -22,7 +22,7 @@ static ctrt_status complete(ctrt_operand *operand, const ctrt_op_call *call, con
 {
     ctrt_view *view = &operand->view;
     const ctrt_tensor *tensor = operand->tensor;
-    if (view->dtype == 0 || view->dtype >= CTRT_DTYPE_COUNT)
+    if (view->dtype == 0 || view->dtype >= DTYPE_COUNT)
         return fail_from(CTRT_ERR_DTYPE, call->op, "%s %d has the unknown dtype %d", role, index, view->dtype);
     if (view->ndim > CTRT_MAX_DIMS)
         return fail_from(CTRT_ERR_SHAPE, call->op, "%s %d has %d dimensions, at most %d are possible", role, index,
@@ -60,7 +60,7 @@ static ctrt_status prepare(struct op_call *out, const ctrt_view **views, const c
     const int op = number > 0 && number <= OP_COUNT ? number - 1 : op_by_name(call->op);
     if (op < 0 || op_table[op].form == FORM_GRAPH)
         return fail_from(CTRT_ERR_NOT_FOUND, "op_run", "there is no op \"%s\"", call->op);
-    if ((int)call->key <= 0 || call->key >= CTRT_DTYPE_COUNT)
+    if ((int)call->key <= 0 || (int)call->key >= DTYPE_COUNT)
         return fail_from(CTRT_ERR_DTYPE, call->op, "unknown key dtype %d", (int)call->key);
     for (int i = 0; i < call->n_inputs + call->n_outputs; i++) {
         const bool output = i >= call->n_inputs;

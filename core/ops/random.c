@@ -228,7 +228,7 @@ ctrt_status ctrt_randn(ctrt_tensor **out, ctrt_ints shape, ctrt_dtype dtype, ctr
  * exactly. */
 static long double rounded(ctrt_dtype dtype, ctrt_scalar value)
 {
-    unsigned char element[8];
+    unsigned char element[DTYPE_MAX_BYTES];
     dtype_store(element, dtype, value);
     return (long double)dtype_load(element, dtype).f;
 }

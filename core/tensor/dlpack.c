@@ -83,20 +83,30 @@ ctrt_status ctrt_to_dlpack(struct DLManagedTensorVersioned **out, ctrt_tensor *t
 
 /* ---- import ---- */
 
+/* Names of DLPack's type codes. The first seven come in several sizes; the others have one. */
+static const char *const code_names[] = {
+    "int", "uint", "float", "handle", "bfloat", "complex", "bool", "float8_e3m4", "float8_e4m3", "float8_e4m3b11fnuz",
+    "float8_e4m3fn", "float8_e4m3fnuz", "float8_e5m2", "float8_e5m2fnuz", "float8_e8m0fnu", "float6_e2m3fn",
+    "float6_e3m2fn", "float4_e2m1fn",
+};
+
 static ctrt_status imported_dtype(ctrt_dtype *out, DLDataType type)
 {
     if (type.lanes != 1)
         return fail_from(CTRT_ERR_NOT_SUPPORTED, "from_dlpack",
                          "elements have %d lanes; only 1 is supported", type.lanes);
-    for (int d = 1; d < CTRT_DTYPE_COUNT; d++) {
+    for (int d = 1; d < DTYPE_COUNT; d++) {
         if (dtype_table[d].dlpack_code == type.code && 8 * dtype_table[d].bytes == type.bits) {
             *out = (ctrt_dtype)d;
             return CTRT_OK;
         }
     }
     return fail_from(CTRT_ERR_NOT_SUPPORTED, "from_dlpack",
-                     "no dtype with code %d and %d bits; known: int 8 to 64, uint 8, float 16 to 64, "
-                     "bfloat 16, bool 8", type.code, type.bits);
+                     "ctrt does not have the dtype %s of %d bits (DLPack code %d); known:"
+#define DTYPE(id, value, size, kind, text, dlpack, safetensors, torch) " " torch
+#include "ctrt/dtype.def"
+#undef DTYPE
+                     , type.code < COUNT_OF(code_names) ? code_names[type.code] : "?", type.bits, type.code);
 }
 
 struct wanted {

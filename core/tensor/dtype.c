@@ -5,17 +5,22 @@
 #include <math.h>
 #include <strings.h>
 
-const struct dtype_info dtype_table[CTRT_DTYPE_COUNT] = {
+const struct dtype_info dtype_table[DTYPE_COUNT] = {
 #define DTYPE(id, value, size, kind, text, dlpack, safetensors, torch)                                          \
     [value] = { .name = text, .torch_name = torch, .safetensors_name = safetensors, .bytes = size,              \
                 .dlpack_code = dlpack, .category = DTYPE_##kind },
 #include "ctrt/dtype.def"
 #undef DTYPE
 };
+_Static_assert(DTYPE_COUNT <= 64, "CTRT_DTYPE_BIT has 64 bits");
+#define DTYPE(id, value, size, kind, text, dlpack, safetensors, torch)                                          \
+    _Static_assert((value) < DTYPE_COUNT && (size) <= DTYPE_MAX_BYTES, "dtype.def has a gap or a larger " text);
+#include "ctrt/dtype.def"
+#undef DTYPE
 
 static bool is_dtype(ctrt_dtype dtype)
 {
-    return (unsigned)dtype < CTRT_DTYPE_COUNT && dtype_table[dtype].name != NULL;
+    return (unsigned)dtype < DTYPE_COUNT && dtype_table[dtype].name != NULL;
 }
 
 const char *ctrt_dtype_name(ctrt_dtype dtype)
@@ -61,9 +66,9 @@ ctrt_status ctrt_dtype_parse(ctrt_dtype *out, const char *name)
     if (unlikely(name == NULL))
         return fail_null("dtype_parse", "name");
     const char *word = strncmp(name, "torch.", 6) == 0 ? name + 6 : name;
-    const char *known[2 * CTRT_DTYPE_COUNT];
+    const char *known[2 * DTYPE_COUNT];
     size_t count = 0;
-    for (int d = 1; d < CTRT_DTYPE_COUNT; d++) {
+    for (int d = 1; d < DTYPE_COUNT; d++) {
         known[count++] = dtype_table[d].name;
         known[count++] = dtype_table[d].torch_name;
         if (strcmp(word, dtype_table[d].name) == 0 || strcmp(word, dtype_table[d].torch_name) == 0) {
@@ -79,9 +84,11 @@ ctrt_status ctrt_dtype_parse(ctrt_dtype *out, const char *name)
     }
     const char *nearest = nearest_word(word, known, count);
     return fail_from(CTRT_ERR_INVALID_ARGUMENT, "dtype_parse",
-                     "unknown dtype \"%.40s\"%s%s%s; known: f32 f64 f16 bf16 i8 u8 i16 i32 "
-                     "i64 bool", name, nearest ? " (did you mean \"" : "", nearest ? nearest : "",
-                     nearest ? "\"?)" : "");
+                     "unknown dtype \"%.40s\"%s%s%s; known:"
+#define DTYPE(id, value, size, kind, text, dlpack, safetensors, torch) " " text
+#include "ctrt/dtype.def"
+#undef DTYPE
+                     , name, nearest ? " (did you mean \"" : "", nearest ? nearest : "", nearest ? "\"?)" : "");
 }
 
 /* ---- the default floating type ---- */
@@ -240,7 +247,7 @@ ctrt_scalar dtype_load(const void *element, ctrt_dtype dtype)
 
 /* ---- range check of scalars ---- */
 
-static const struct dtype_range { double lowest, largest; } ranges[CTRT_DTYPE_COUNT] = {
+static const struct dtype_range { double lowest, largest; } ranges[DTYPE_COUNT] = {
     [CTRT_F32] = { -0x1.fffffep127, 0x1.fffffep127 },
     [CTRT_F64] = { -INFINITY, INFINITY },
     [CTRT_F16] = { -65504, 65504 },

@@ -5,7 +5,7 @@
 /* PyTorch's promotion table, for two operands with dimensions. If neither of two types can represent the values of the
  * other, they promote to the next type that can represent both: i8 and u8 to i16, f16 and bf16 to f32. An integer and a
  * floating type promote to that floating type. */
-static const uint8_t promotion[CTRT_DTYPE_COUNT][CTRT_DTYPE_COUNT] = {
+static const uint8_t promotion[DTYPE_COUNT][DTYPE_COUNT] = {
 #define ROW(name, f32, f64, f16, bf16, i8, u8, i16, i32, i64, b)                                                       \
     [CTRT_##name] = { [CTRT_F32] = CTRT_##f32, [CTRT_F64] = CTRT_##f64, [CTRT_F16] = CTRT_##f16,                       \
                       [CTRT_BF16] = CTRT_##bf16, [CTRT_I8] = CTRT_##i8, [CTRT_U8] = CTRT_##u8,                         \
@@ -27,7 +27,7 @@ static const uint8_t promotion[CTRT_DTYPE_COUNT][CTRT_DTYPE_COUNT] = {
 
 ctrt_dtype ctrt_promote_types(ctrt_dtype a, ctrt_dtype b)
 {
-    if (unlikely((unsigned)a >= CTRT_DTYPE_COUNT || (unsigned)b >= CTRT_DTYPE_COUNT))
+    if (unlikely((unsigned)a >= DTYPE_COUNT || (unsigned)b >= DTYPE_COUNT))
         return CTRT_DTYPE_DEFAULT;
     return (ctrt_dtype)promotion[a][b];
 }

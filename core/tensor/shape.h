@@ -85,7 +85,14 @@ struct dtype_info {
     uint8_t bytes, dlpack_code;
     enum dtype_category category;
 };
-extern const struct dtype_info dtype_table[CTRT_DTYPE_COUNT];       /* entry 0 is empty */
+enum {
+    DTYPE_COUNT = 1                     /* one more than the largest value; the values have no gaps */
+#define DTYPE(name, value, bytes, category, text, dlpack, safetensors, torch) + 1
+#include "ctrt/dtype.def"
+#undef DTYPE
+};
+#define DTYPE_MAX_BYTES 16              /* room for one element of any dtype */
+extern const struct dtype_info dtype_table[DTYPE_COUNT];            /* entry 0 is empty */
 static inline size_t dtype_bytes(ctrt_dtype dtype) { return dtype_table[dtype].bytes; }
 static inline bool dtype_floating(ctrt_dtype dtype) { return dtype_table[dtype].category == DTYPE_FLOATING; }
 static inline bool dtype_half(ctrt_dtype dtype) { return dtype == CTRT_F16 || dtype == CTRT_BF16; }

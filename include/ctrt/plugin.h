@@ -85,7 +85,7 @@ enum {                              /* ctrt_kernel.flags */
     CTRT_KERNEL_FOUND_INF = 8       /* sgd_step, adam_step: may have the operands `found_inf` and `skipped` */
 };
 
-#define CTRT_DTYPE_BIT(dtype) (1u << (dtype))
+#define CTRT_DTYPE_BIT(dtype) ((uint64_t)1 << (dtype))
 
 /* A kernel: the code of one op on one backend for a set of dtypes. Among the kernels whose `dtypes` contain the op's
  * key dtype (see the table of ops below) and whose accepts() returns true, the one with the best score is selected;
@@ -93,10 +93,9 @@ enum {                              /* ctrt_kernel.flags */
 typedef struct ctrt_kernel {
     size_t size;
     const char *op;                                 /* name in the table of ops below */
-    uint32_t dtypes;                                /* set of CTRT_DTYPE_BIT */
+    uint64_t dtypes;                                /* set of CTRT_DTYPE_BIT */
     int32_t score;                                  /* 0 is normal; larger wins */
     uint32_t flags;                                 /* CTRT_KERNEL_* */
-    uint32_t reserved;
     ctrt_status (*run)(const ctrt_call *call);      /* required */
     bool (*accepts)(const ctrt_call *call);         /* Optional: returns false for unsupported shapes or layouts.
                                                      * Must not read the data. */

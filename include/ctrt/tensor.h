@@ -189,9 +189,12 @@ CTRT_API ctrt_status ctrt_fill_(ctrt_tensor *self, ctrt_scalar value);
 CTRT_API ctrt_status ctrt_zero_(ctrt_tensor *self);
 
 /* Writes the value of a tensor of one element. Waits for the work that computes it. CTRT_ERR_SHAPE for other
- * tensors. ctrt_item_int truncates toward zero. */
+ * tensors. ctrt_item_scalar writes the exact value with the category of the tensor's dtype, as PyTorch's item: BOOL,
+ * INT or FLOAT. ctrt_item rounds integers above 2^53 to a double. ctrt_item_int truncates toward zero;
+ * CTRT_ERR_OVERFLOW for values that are no 64-bit integer. */
 CTRT_API ctrt_status ctrt_item(double *out, ctrt_tensor *tensor);
 CTRT_API ctrt_status ctrt_item_int(int64_t *out, ctrt_tensor *tensor);
+CTRT_API ctrt_status ctrt_item_scalar(ctrt_scalar *out, ctrt_tensor *tensor);
 /* Copies the elements in row-major order, converted to `dtype`, to the host memory `buffer` of `bytes` bytes. Waits
  * for the copy. CTRT_ERR_INVALID_ARGUMENT if the buffer is too small. */
 CTRT_API ctrt_status ctrt_to_host(void *buffer, size_t bytes, ctrt_tensor *tensor, ctrt_dtype dtype);

@@ -41,13 +41,14 @@ typedef enum ctrt_status {
 } ctrt_status;
 
 /* Element types. CTRT_DTYPE_DEFAULT stands for the default floating type (ctrt_default_dtype) or, where a function's
- * comment says so, for the dtype of an input. */
+ * comment says so, for the dtype of an input. The values are less than 64. A library of a later version can have more
+ * element types than this header: ctrt_dtype_get lists those of the library, and a plugin with a table of its own
+ * returns CTRT_ERR_NOT_SUPPORTED for the others. */
 typedef enum ctrt_dtype {
     CTRT_DTYPE_DEFAULT = 0,
 #define DTYPE(name, value, bytes, category, text, dlpack, safetensors, torch) CTRT_##name = value,
 #include "ctrt/dtype.def"
 #undef DTYPE
-    CTRT_DTYPE_COUNT = 11,              /* one more than the largest value */
     CTRT_DTYPE_MAX_ = 0x7fffffff        /* makes the enum 32 bits wide; never used */
 } ctrt_dtype;
 
@@ -58,26 +59,27 @@ typedef struct ctrt_scalar {
     ctrt_scalar_kind kind;
     int64_t i;          /* value of BOOL (0 or 1) and INT */
     double f;           /* value of FLOAT */
+    double imaginary;   /* 0; room for complex numbers */
 } ctrt_scalar;
 
 static inline ctrt_scalar ctrt_float(double value)
 {
     ctrt_scalar s;
-    s.kind = CTRT_SCALAR_FLOAT, s.i = 0, s.f = value;
+    s.kind = CTRT_SCALAR_FLOAT, s.i = 0, s.f = value, s.imaginary = 0;
     return s;
 }
 
 static inline ctrt_scalar ctrt_int(int64_t value)
 {
     ctrt_scalar s;
-    s.kind = CTRT_SCALAR_INT, s.i = value, s.f = 0;
+    s.kind = CTRT_SCALAR_INT, s.i = value, s.f = 0, s.imaginary = 0;
     return s;
 }
 
 static inline ctrt_scalar ctrt_bool(bool value)
 {
     ctrt_scalar s;
-    s.kind = CTRT_SCALAR_BOOL, s.i = value, s.f = 0;
+    s.kind = CTRT_SCALAR_BOOL, s.i = value, s.f = 0, s.imaginary = 0;
     return s;
 }
 

@@ -270,7 +270,7 @@ static const struct { const char *name; int bits; } other_dtypes[] = {
 static ctrt_status parse_dtype(struct parser *p, struct safetensors_entry *entry)
 {
     CTRT_TRY(string(p, &entry->format_dtype));
-    for (int dtype = 1; dtype < CTRT_DTYPE_COUNT; dtype++)
+    for (int dtype = 1; dtype < DTYPE_COUNT; dtype++)
         if (strcmp(dtype_table[dtype].safetensors_name, entry->format_dtype) == 0)
             entry->dtype = (ctrt_dtype)dtype;
     return CTRT_OK;

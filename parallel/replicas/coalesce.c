@@ -59,7 +59,7 @@ static ctrt_status for_each_group(const struct grouping *g)
     for (size_t t = 0; t < g->count; t++)
         if (g->wanted(g->user, g->tensors[t]))
             dtypes |= UINT64_C(1) << tensor_dtype(g->tensors[t]);
-    for (int dtype = 0; dtype < CTRT_DTYPE_COUNT && status == CTRT_OK; dtype++) {
+    for (int dtype = 0; dtype < DTYPE_COUNT && status == CTRT_OK; dtype++) {
         if (!(dtypes >> dtype & 1))
             continue;
         for (size_t t = 0; t < g->count && status == CTRT_OK; t++) {

@@ -8,7 +8,8 @@
 /* Combines `count` elements of n inputs, in order, and writes them to `out`, which may be one of the inputs. */
 typedef void host_reduction(void *out, const void *const *in, int n, size_t count);
 #define HOST_OPS (CTRT_COMM_AVERAGE + 1)
-typedef host_reduction *host_reductions[CTRT_DTYPE_COUNT][HOST_OPS];
+#define HOST_DTYPES (CTRT_BOOL + 1)             /* later dtypes of the library have no reductions */
+typedef host_reduction *host_reductions[HOST_DTYPES][HOST_OPS];
 
 /* Chooses the functions for this processor; before the first host_reduction_of. */
 void host_reductions_init(void);

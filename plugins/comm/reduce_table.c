@@ -21,10 +21,10 @@ void host_reductions_init(void)
 
 ctrt_status host_reduction_check(const ctrt_comm_signature *signature)
 {
-    if (signature->dtype < CTRT_DTYPE_COUNT && signature->op < HOST_OPS && host_reduction_of(signature) != NULL)
+    if (signature->dtype < HOST_DTYPES && signature->op < HOST_OPS && host_reduction_of(signature) != NULL)
         return CTRT_OK;
-    return ctrt_fail(CTRT_ERR_NOT_SUPPORTED, "the engine has no reduction %u of dtype %u", signature->op,
-                     signature->dtype);
+    return ctrt_fail(CTRT_ERR_NOT_SUPPORTED, "the engine has no reduction %u of %s (dtype %u)", signature->op,
+                     ctrt_dtype_name((ctrt_dtype)signature->dtype), signature->dtype);
 }
 
 host_reduction *host_reduction_of(const ctrt_comm_signature *signature)

@@ -45,7 +45,7 @@ void scratch_reset(void)
 /* ---- dtypes ---- */
 
 /* Mantissa bits without the implicit one, smallest normal exponent, largest value. */
-static const struct floating { int bits, low; double most; } floatings[CTRT_DTYPE_COUNT] = {
+static const struct floating { int bits, low; double most; } floatings[CTRT_BOOL + 1] = {
     [CTRT_F32] = { 23, -126, 0x1.fffffep+127 },
     [CTRT_F16] = { 10, -14, 65504 },
     [CTRT_BF16] = { 7, -126, 0x1.fep+127 },

@@ -156,7 +156,7 @@ static void set_kernel(struct run *run, const char *kernel, unsigned flags)
 static void run_op(struct run *run, const struct check_op *op)
 {
     set_kernel(run, op->kernel, op->flags);
-    for (int dtype = 1; dtype < CTRT_DTYPE_COUNT; dtype++) {
+    for (int dtype = 1; op->dtypes >> dtype; dtype++) {
         if (!(op->dtypes >> dtype & 1))
             continue;
         check_forward(run, op, (ctrt_dtype)dtype);
@@ -173,8 +173,9 @@ static void run_special(struct run *run, const struct check_special *special)
 {
     set_kernel(run, special->kernel ? special->kernel : special->name, special->flags);
     run->data = special->data;
-    for (int dtype = 0; dtype < CTRT_DTYPE_COUNT; dtype++)
-        if ((special->dtypes ? special->dtypes : 1) >> dtype & 1
+    const unsigned dtypes = special->dtypes ? special->dtypes : 1;
+    for (int dtype = 0; dtypes >> dtype; dtype++)
+        if (dtypes >> dtype & 1
             && check_begin(run, special->name, (ctrt_dtype)dtype, special->tags, "%s", special->what)) {
             special->run(run);
             check_end(run);

@@ -30,7 +30,7 @@ class Refused(Exception):
 
 
 class Scalar(c.Structure):
-    _fields_ = [("kind", c.c_int), ("i", c.c_int64), ("f", c.c_double)]
+    _fields_ = [("kind", c.c_int), ("i", c.c_int64), ("f", c.c_double), ("imaginary", c.c_double)]
 
     def __init__(self, value):
         if isinstance(value, bool):

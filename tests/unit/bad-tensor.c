@@ -151,6 +151,7 @@ static void conversion(void)
 {
     double value = 0;
     int64_t whole = 0;
+    ctrt_scalar scalar = ctrt_int(0);
     float host[6] = { 0 };
     NULLS1(ctrt_to, p.x, NULL, CTRT_F64, false, CTRT_PRESERVE_FORMAT);
     NULLS1(ctrt_to_device, p.x, p.cpu);
@@ -164,6 +165,7 @@ static void conversion(void)
     IN_PLACE(ctrt_from_host_, host, 6, CTRT_F32);
     NULL_IN2(ctrt_item, &value, p.number);
     NULL_IN2(ctrt_item_int, &whole, p.number);
+    NULL_IN2(ctrt_item_scalar, &scalar, p.number);
     BAD(INVALID_ARGUMENT, ctrt_to(&out, p.x, NULL, CTRT_F64, false, (ctrt_memory_format)99));
     BAD(INVALID_ARGUMENT, ctrt_contiguous(&out, p.x, (ctrt_memory_format)99));
     BAD(INVALID_ARGUMENT, ctrt_copy_(p.x, NULL));
@@ -178,6 +180,7 @@ static void conversion(void)
     BAD(SHAPE, ctrt_item(&value, p.x));
     BAD(SHAPE, ctrt_item(&value, p.none));
     BAD(SHAPE, ctrt_item_int(&whole, p.x));
+    BAD(SHAPE, ctrt_item_scalar(&scalar, p.x));
     BAD(ANY, ctrt_to(&out, p.x, NULL, no_dtype, false, CTRT_PRESERVE_FORMAT));
     BAD(ANY, ctrt_to(&out, p.x, NULL, CTRT_DTYPE_DEFAULT, true, CTRT_CHANNELS_LAST));
     BAD(ANY, ctrt_to_dtype(&out, p.x, no_dtype));

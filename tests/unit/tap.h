@@ -33,6 +33,13 @@
 #include "ctrt/base.h"
 #include "run.h"
 
+enum {
+    DTYPE_END = 1                       /* one more than the largest dtype */
+#define DTYPE(name, value, bytes, category, text, dlpack, safetensors, torch) + 1
+#include "ctrt/dtype.def"
+#undef DTYPE
+};
+
 /* Sanitizers make programs 3 to 15 times slower. What they find does not depend on many repetitions, so loops over
  * random cases run fewer of them. */
 #if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)

@@ -9,6 +9,7 @@
 #include "ctrt/ctrt.h"
 #include "tap.h"
 
+
 static inline const char *list_text(const int64_t *values, int count)
 {
     static _Thread_local char buffers[4][256];

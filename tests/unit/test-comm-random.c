@@ -29,7 +29,7 @@ static struct collective draw_collective(uint64_t *state, int size)
 {
     static const int most[] = { 1, 4, 70, 3000 };
     struct collective c = { .kind = (ctrt_collective)draw(state, CTRT_COLLECTIVE_SEND + 1) };
-    c.dtype = (ctrt_dtype)(1 + draw(state, CTRT_DTYPE_COUNT - 1));
+    c.dtype = (ctrt_dtype)(1 + draw(state, DTYPE_END - 1));
     c.op = (ctrt_comm_op)draw(state, CTRT_COMM_AVERAGE + 1);
     c.count = draw(state, (uint32_t)most[draw(state, COUNT(most))] + 1);
     const uint32_t root = draw(state, 12), to = draw(state, 12);

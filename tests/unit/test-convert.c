@@ -43,7 +43,7 @@ TEST(casts, "to: keeps the layout, and returns the same tensor if nothing change
     CHECK_OK(ctrt_from_data(&y, beyond, 4, CTRT_SHAPE(4), CTRT_F32, cpu));
     GIVES(ctrt_to_dtype(&y, y, CTRT_I64), -0x1p63, -0x1p63, -0x1p63, -0x1p63);
 #endif
-    for (int dtype = 1; dtype < CTRT_DTYPE_COUNT; dtype++) {
+    for (int dtype = 1; dtype < DTYPE_END; dtype++) {
         CHECK_OK(ctrt_zeros(&t, CTRT_SHAPE(2), (ctrt_dtype)dtype, cpu));
         CHECK_OK(ctrt_to_dtype(&y, t, (ctrt_dtype)dtype));
         CHECK(y == t, "a copy of %s was made", ctrt_dtype_name((ctrt_dtype)dtype));
@@ -93,6 +93,25 @@ TEST(in_place, "copy_ handles overlapping memory")
     CHECK_FAILS(ctrt_add_scalar_(e, ctrt_float(1)), CTRT_ERR_INVALID_ARGUMENT, "share memory");
     CHECK_OK(ctrt_fill_(y, ctrt_bool(true)));
     VALUES_ARE(y, 1, 1, 1, 1, 1, 1);
+}
+
+TEST(exact, "item_scalar returns the exact value with the category of the dtype")
+{
+    static const struct { ctrt_scalar value; ctrt_dtype dtype; ctrt_scalar_kind kind; int64_t i; double f; } cases[] = {
+        { { CTRT_SCALAR_INT, ((int64_t)1 << 53) + 1, 0, 0 }, CTRT_I64, CTRT_SCALAR_INT, ((int64_t)1 << 53) + 1, 0 },
+        { { CTRT_SCALAR_INT, -128, 0, 0 }, CTRT_I8, CTRT_SCALAR_INT, -128, 0 },
+        { { CTRT_SCALAR_INT, 2, 0, 0 }, CTRT_BOOL, CTRT_SCALAR_BOOL, 1, 0 },
+        { { CTRT_SCALAR_INT, 3, 0, 0 }, CTRT_BF16, CTRT_SCALAR_FLOAT, 0, 3 },
+        { { CTRT_SCALAR_FLOAT, 0, 0.1, 0 }, CTRT_F64, CTRT_SCALAR_FLOAT, 0, 0.1 },
+    };
+    CTRT_AUTO(tensor) y = NULL;
+    EACH(c, cases) {
+        ctrt_scalar got;
+        memset(&got, 0xaa, sizeof got);
+        CHECK_OK(ctrt_scalar_tensor(&y, c->value, c->dtype, cpu));
+        CHECK_OK(ctrt_item_scalar(&got, y));
+        CHECK_TRUE(got.kind == c->kind && got.i == c->i && got.f == c->f && got.imaginary == 0);
+    }
 }
 
 TEST(host, "item and item_int truncate, and reject what they cannot return")
@@ -213,7 +232,7 @@ static ctrt_status toy_run_dense_copy(const ctrt_call *call)
     return toy_run_copy(call);
 }
 
-#define TOY_ALL_DTYPES ((1u << CTRT_DTYPE_COUNT) - 2)
+#define TOY_ALL_DTYPES (CTRT_DTYPE_BIT(DTYPE_END) - 2)
 #define TOY_COPY(its_flags, function) \
     { .size = sizeof(ctrt_kernel), .op = "copy", .dtypes = TOY_ALL_DTYPES, .flags = its_flags, .run = function }
 #define TOY_TABLE(list, n)                                                                                 \

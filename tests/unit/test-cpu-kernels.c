@@ -281,6 +281,18 @@ TEST(sums_at_indices, "index_add and scatter_add of integers wrap")
     }
 }
 
+TEST(later_dtypes, "a copy to a dtype that the backend does not have is an error, in every layout")
+{
+    CTRT_AUTO(tensor) x = full_of(CTRT_SHAPE(6, 5), CTRT_F32, 1), y = full_of(CTRT_SHAPE(6, 5), CTRT_F64, 1);
+    for (int strided = 0; strided < 2; strided++) {
+        ctrt_view later = y->view;
+        later.dtype = 63;
+        if (strided)
+            later.strides[0] = 1, later.strides[1] = 6, later.flags = 0;
+        CHECK_FAILS(KERNEL(copy, CTRT_F32, (&later), (&x->view), NULL), CTRT_ERR_NOT_SUPPORTED, "to dtype 63");
+    }
+}
+
 TEST(errors, "kernels report integer divisions by zero, the largest of no elements and an empty range, and name the op")
 {
     static const ctrt_random_attributes empty_range = { .size = sizeof empty_range, .lo = 4, .hi = 4 };

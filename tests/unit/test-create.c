@@ -139,7 +139,7 @@ TEST(like, "empty_like, zeros_like, ones_like and full_like keep dtype and dense
     CHECK_FAILS(ctrt_full_like(&y, x, ctrt_float(1e300), CTRT_DTYPE_DEFAULT, cpu), CTRT_ERR_OVERFLOW, "i32");
 
     group("new_empty, new_zeros, new_ones, new_full and new_tensor take dtype and device from a tensor");
-    for (int i = 1; i < CTRT_DTYPE_COUNT; i++) {
+    for (int i = 1; i < DTYPE_END; i++) {
         const ctrt_dtype dtype = (ctrt_dtype)i;
         const float data[2] = { 1, 0 };
         CTRT_AUTO(tensor) z = NULL;

@@ -144,9 +144,11 @@ TEST(test_refused, "invalid tensors are not imported, and their deleter is not c
     REFUSED(m.flags = DLPACK_FLAG_BITMASK_READ_ONLY, CTRT_ERR_NOT_SUPPORTED, "read-only");
     REFUSED(t->dtype.lanes = 4, CTRT_ERR_NOT_SUPPORTED, "4 lanes");
     REFUSED(t->dtype.lanes = 0, CTRT_ERR_NOT_SUPPORTED, "0 lanes");
-    REFUSED((t->dtype = (DLDataType){ 5, 64, 1 }), CTRT_ERR_NOT_SUPPORTED, "code 5");           /* complex */
-    REFUSED(t->dtype.bits = 8, CTRT_ERR_NOT_SUPPORTED, "8 bits");
-    REFUSED((t->dtype = (DLDataType){ kDLUInt, 32, 1 }), CTRT_ERR_NOT_SUPPORTED, "32 bits");
+    REFUSED((t->dtype = (DLDataType){ 5, 64, 1 }), CTRT_ERR_NOT_SUPPORTED, "complex of 64 bits (DLPack code 5)");
+    REFUSED((t->dtype = (DLDataType){ 17, 4, 1 }), CTRT_ERR_NOT_SUPPORTED, "float4_e2m1fn of 4 bits");
+    REFUSED((t->dtype = (DLDataType){ 18, 8, 1 }), CTRT_ERR_NOT_SUPPORTED, "? of 8 bits (DLPack code 18)");
+    REFUSED(t->dtype.bits = 8, CTRT_ERR_NOT_SUPPORTED, "float of 8 bits");
+    REFUSED((t->dtype = (DLDataType){ kDLUInt, 32, 1 }), CTRT_ERR_NOT_SUPPORTED, "uint of 32 bits");
     REFUSED(t->ndim = -1, CTRT_ERR_INVALID_ARGUMENT, "-1 dimensions");
     REFUSED(t->ndim = 9, CTRT_ERR_SHAPE, "9 dimensions");
     REFUSED(t->ndim = INT32_MAX, CTRT_ERR_SHAPE, NULL);

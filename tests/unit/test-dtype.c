@@ -313,14 +313,15 @@ TEST(result_types, NULL)
 TEST(casts_in_place, "casts in place are allowed as in PyTorch")
 {
     char *bytes = ref_read_bytes("can_cast.txt"), *rest = bytes, word[5][32];
-    bool may[CTRT_DTYPE_COUNT][CTRT_DTYPE_COUNT] = { { false } };
+    bool may[DTYPE_END][DTYPE_END] = { { false } };
     int rows = 0;
     for (; ref_words(word, &rest) == 3; rows++)
         may[dtype_from_name(word[0])][dtype_from_name(word[1])] = !strcmp(word[2], "yes");
     free(bytes);
     CHECK_EQ(rows, 100);
-    for (ctrt_dtype to = 1; to < CTRT_DTYPE_COUNT; to++)
-        for (ctrt_dtype with = 1; with < CTRT_DTYPE_COUNT; with++) {
+    for (int t = 1; t < DTYPE_END; t++)
+        for (int w = 1; w < DTYPE_END; w++) {
+            const ctrt_dtype to = (ctrt_dtype)t, with = (ctrt_dtype)w;
             CTRT_AUTO(tensor) a = operand(true, to), b = operand(true, with);
             const bool allowed = may[ctrt_promote_types(to, with)][to];
             const ctrt_status status = ctrt_add_(a, b);

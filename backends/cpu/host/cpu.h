@@ -24,6 +24,7 @@ extern const ctrt_host *cpu_host;
 #define CPU_BOOL     CTRT_DTYPE_BIT(CTRT_BOOL)
 #define CPU_NUMBERS  (CPU_FLOATING | CPU_INTEGRAL)
 #define CPU_ALL      (CPU_NUMBERS | CPU_BOOL)
+#define CPU_DTYPES   (CTRT_BOOL + 1)        /* length of the tables of these dtypes */
 
 /* Returns a / b rounded up, for b > 0 and a >= 0. (a + b - 1) / b could overflow. */
 static inline int64_t cpu_divide_up(int64_t a, int64_t b)

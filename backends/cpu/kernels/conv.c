@@ -8,7 +8,7 @@
 #include "libs/onednn.h"
 #include "product.h"
 
-static const size_t bytes_of[CTRT_DTYPE_COUNT] = {
+static const size_t bytes_of[CPU_DTYPES] = {
     [CTRT_F32] = 4, [CTRT_F64] = 8, [CTRT_F16] = 2, [CTRT_BF16] = 2
 };
 

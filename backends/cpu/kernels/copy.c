@@ -45,13 +45,13 @@ CASTS_FROM_INTEGER(i64, int64_t)
     { [CTRT_F32] = from##_to_f32, [CTRT_F64] = from##_to_f64, [CTRT_F16] = from##_to_f32,                          \
       [CTRT_BF16] = from##_to_f32, [CTRT_I8] = from##_to_i8, [CTRT_U8] = from##_to_u8, [CTRT_I16] = from##_to_i16, \
       [CTRT_I32] = from##_to_i32, [CTRT_I64] = from##_to_i64, [CTRT_BOOL] = from##_to_bool }
-static const cpu_loop casts[CTRT_DTYPE_COUNT][CTRT_DTYPE_COUNT] = {
+static const cpu_loop casts[CPU_DTYPES][CPU_DTYPES] = {
     [CTRT_F32] = CASTS_OF(f32), [CTRT_F64] = CASTS_OF(f64), [CTRT_F16] = CASTS_OF(f32), [CTRT_BF16] = CASTS_OF(f32),
     [CTRT_I8] = CASTS_OF(i8), [CTRT_U8] = CASTS_OF(u8), [CTRT_I16] = CASTS_OF(i16), [CTRT_I32] = CASTS_OF(i32),
     [CTRT_I64] = CASTS_OF(i64), [CTRT_BOOL] = CASTS_OF(u8),
 };
 
-static const uint8_t kinds[CTRT_DTYPE_COUNT] = {
+static const uint8_t kinds[CPU_DTYPES] = {
     [CTRT_F32] = CPU_KIND_4, [CTRT_F64] = CPU_KIND_8, [CTRT_F16] = CPU_KIND_F16, [CTRT_BF16] = CPU_KIND_BF16,
     [CTRT_I8] = CPU_KIND_1,  [CTRT_U8] = CPU_KIND_1,  [CTRT_I16] = CPU_KIND_2,   [CTRT_I32] = CPU_KIND_4,
     [CTRT_I64] = CPU_KIND_8, [CTRT_BOOL] = CPU_KIND_1,
@@ -60,6 +60,8 @@ static const uint8_t kinds[CTRT_DTYPE_COUNT] = {
 static ctrt_status copy_cast(const ctrt_call *call)
 {
     const ctrt_view *out = call->outputs[0], *in = call->inputs[0];
+    if (out->dtype >= CPU_DTYPES)
+        return cpu_host->fail(CTRT_ERR_NOT_SUPPORTED, "the backend cpu cannot convert to dtype %u", out->dtype);
     struct cpu_plan plan = { casts[in->dtype][out->dtype], 1, 1, { kinds[in->dtype] }, kinds[out->dtype] };
     return cpu_elementwise_loop(call, &plan, NULL);
 }
@@ -86,7 +88,7 @@ static ctrt_status copy_run(const ctrt_call *call)
         [CPU_KIND_4] = { move_4, 1, 1, { CPU_KIND_4 }, CPU_KIND_4 },
         [CPU_KIND_8] = { move_8, 1, 1, { CPU_KIND_8 }, CPU_KIND_8 },
     };
-    static const uint8_t bytes[CTRT_DTYPE_COUNT] = {
+    static const uint8_t bytes[CPU_DTYPES] = {
 #define DTYPE(name, value, size, category, text, dlpack, safetensors, torch) [CTRT_##name] = size,
 #include "ctrt/dtype.def"
 #undef DTYPE

@@ -9,7 +9,7 @@
 /* Minimum number of bytes per thread. */
 #define GRAIN 65536
 
-static const uint8_t bytes_of[CTRT_DTYPE_COUNT] = {
+static const uint8_t bytes_of[CPU_DTYPES] = {
 #define DTYPE(name, value, bytes, category, text, dlpack, safetensors, torch) [CTRT_##name] = bytes,
 #include "ctrt/dtype.def"
 #undef DTYPE
@@ -149,7 +149,7 @@ typedef void (*add_function)(const struct job *job, int64_t outer, int64_t c0, i
 struct add_functions {
     add_function index_add, scatter_add;
 };
-static const struct add_functions add_of[CTRT_DTYPE_COUNT] = {
+static const struct add_functions add_of[CPU_DTYPES] = {
 #define ENTRY(dtype, name) [CTRT_##dtype] = { index_add_##name, scatter_add_##name }
     ENTRY(F32, f32), ENTRY(F64, f64), ENTRY(F16, f32), ENTRY(BF16, f32), ENTRY(I8, i8),
     ENTRY(U8, i8),   ENTRY(I16, i16), ENTRY(I32, i32), ENTRY(I64, i64),

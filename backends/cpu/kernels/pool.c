@@ -178,12 +178,12 @@ struct functions {
     task_function forward, backward;
 };
 #define FUNCTIONS(dtype, name) [CTRT_##dtype] = { forward_##name, backward_##name }
-static const struct functions of[CTRT_DTYPE_COUNT] = {
+static const struct functions of[CPU_DTYPES] = {
     FUNCTIONS(F32, f32), FUNCTIONS(F64, f64), FUNCTIONS(F16, f16), FUNCTIONS(BF16, bf16), FUNCTIONS(I8, i8),
     FUNCTIONS(U8, u8),   FUNCTIONS(I16, i16), FUNCTIONS(I32, i32), FUNCTIONS(I64, i64),
 };
 
-static const size_t bytes_of[CTRT_DTYPE_COUNT] = { [CTRT_F32] = 4, [CTRT_F64] = 8, [CTRT_F16] = 2, [CTRT_BF16] = 2 };
+static const size_t bytes_of[CPU_DTYPES] = { [CTRT_F32] = 4, [CTRT_F64] = 8, [CTRT_F16] = 2, [CTRT_BF16] = 2 };
 
 /* `large` is the input of the pooling or its gradient; `small` is the output of the pooling or its gradient. A task is
  * a plane, or a block of channels of a channels-last image. */

@@ -103,7 +103,7 @@ INTEGER(i16, int16_t, uint32_t)
 INTEGER(i32, int32_t, uint32_t)
 INTEGER(i64, int64_t, uint64_t)
 
-static const one_function one_of[CTRT_DTYPE_COUNT] = {
+static const one_function one_of[CPU_DTYPES] = {
     [CTRT_F32] = one_f32, [CTRT_F64] = one_f64, [CTRT_F16] = one_half, [CTRT_BF16] = one_half,
     [CTRT_I8] = one_i8, [CTRT_U8] = one_u8, [CTRT_I16] = one_i16, [CTRT_I32] = one_i32, [CTRT_I64] = one_i64,
 };

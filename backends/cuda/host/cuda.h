@@ -193,6 +193,8 @@ struct cuda_fatbin {
     _Atomic(cu_library) library;
 };
 
+#define CUDA_DTYPES (CTRT_BOOL + 1)                 /* length of tables by dtype; the backend has no later dtypes */
+
 /* A kernel of a fat binary; it is looked up at its first launch. */
 struct cuda_entry {
     _Atomic(cu_kernel) kernel;
@@ -207,7 +209,7 @@ struct cuda_kernel {
     struct cuda_fatbin *fatbin;
     int code;                               /* meaning defined by the family */
     const char *kernel_name;                /* used in place of the op's name; NULL: the op's name */
-    struct cuda_entry entries[CTRT_DTYPE_COUNT][CUDA_VARIANTS];
+    struct cuda_entry entries[CUDA_DTYPES][CUDA_VARIANTS];
 };
 
 static inline struct cuda_kernel *cuda_kernel_of(const ctrt_call *call)
@@ -259,7 +261,7 @@ struct cuda_kernels {
 #define CUDA_NUMBERS  (CUDA_FLOATING | CUDA_INTEGRAL)
 #define CUDA_ALL      (CUDA_NUMBERS | CUDA_BOOL)
 
-extern const char *const cuda_dtype_names[CTRT_DTYPE_COUNT];        /* "f32" */
-extern const uint8_t cuda_dtype_bytes[CTRT_DTYPE_COUNT];
+extern const char *const cuda_dtype_names[];        /* "f32" */
+extern const uint8_t cuda_dtype_bytes[];
 
 #endif

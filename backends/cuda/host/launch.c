@@ -5,13 +5,13 @@
 #include <stdio.h>
 #include <string.h>
 
-const char *const cuda_dtype_names[CTRT_DTYPE_COUNT] = {
+const char *const cuda_dtype_names[] = {
 #define DTYPE(name, value, bytes, category, text, dlpack, safetensors, torch) [value] = text,
 #include "ctrt/dtype.def"
 #undef DTYPE
 };
 
-const uint8_t cuda_dtype_bytes[CTRT_DTYPE_COUNT] = {
+const uint8_t cuda_dtype_bytes[] = {
 #define DTYPE(name, value, bytes, category, text, dlpack, safetensors, torch) [value] = bytes,
 #include "ctrt/dtype.def"
 #undef DTYPE

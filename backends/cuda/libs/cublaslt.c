@@ -260,7 +260,7 @@ static lt_status layout_new(const struct lt_library *library, lt_layout *out, in
 
 static lt_status describe(const struct lt_library *library, struct entry *entry)
 {
-    static const int types[CTRT_DTYPE_COUNT] = {
+    static const int types[CUDA_DTYPES] = {
         [CTRT_F32] = LT_F32, [CTRT_F64] = LT_F64, [CTRT_F16] = LT_F16, [CTRT_BF16] = LT_BF16
     };
     const struct key *key = &entry->key;

@@ -227,7 +227,7 @@ static int math_of(const struct key *key)
 
 static dnn_status describe(const struct dnn_library *library, struct entry *entry)
 {
-    static const int types[CTRT_DTYPE_COUNT] = {
+    static const int types[CUDA_DTYPES] = {
         [CTRT_F32] = DNN_F32, [CTRT_F64] = DNN_F64, [CTRT_F16] = DNN_F16, [CTRT_BF16] = DNN_BF16
     };
     const struct key *k = &entry->key;

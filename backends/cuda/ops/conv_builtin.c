@@ -165,11 +165,11 @@ static ctrt_status launch(const ctrt_call *call, const struct cuda_conv *v, bool
 
 static ctrt_status add_parts(const ctrt_call *call, const struct cuda_conv *v, struct conv_args *args, int64_t partials)
 {
-    static const char *const names[CTRT_DTYPE_COUNT] = {
+    static const char *const names[CUDA_DTYPES] = {
         [CTRT_F32] = "conv2d_parts_f32", [CTRT_F64] = "conv2d_parts_f64", [CTRT_F16] = "conv2d_parts_f16",
         [CTRT_BF16] = "conv2d_parts_bf16"
     };
-    static struct cuda_entry entries[CTRT_DTYPE_COUNT];
+    static struct cuda_entry entries[CUDA_DTYPES];
     args->scratch = call->workspace;
     args->parts = (int32_t)partials;
     const struct cuda_shape shape = { .grid = { cuda_blocks(call->device, args->weights, CONV_THREADS) },

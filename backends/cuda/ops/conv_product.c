@@ -125,11 +125,11 @@ bool cuda_conv_product_workspace(struct cuda_device *device, const struct cuda_c
 
 /* ---- kernels ---- */
 
-static const char *const patch_names[CTRT_DTYPE_COUNT] = {
+static const char *const patch_names[CUDA_DTYPES] = {
     [CTRT_F32] = "conv2d_patches_f32", [CTRT_F64] = "conv2d_patches_f64", [CTRT_F16] = "conv2d_patches_f16",
     [CTRT_BF16] = "conv2d_patches_bf16"
 };
-static const char *const turn_names[CTRT_DTYPE_COUNT] = {
+static const char *const turn_names[CUDA_DTYPES] = {
     [CTRT_F32] = "conv2d_turn_f32", [CTRT_F64] = "conv2d_turn_f64", [CTRT_F16] = "conv2d_turn_f16",
     [CTRT_BF16] = "conv2d_turn_bf16"
 };
@@ -142,7 +142,7 @@ static unsigned clipped(int64_t n, int64_t most)
 static ctrt_status write_patches(const ctrt_call *call, const struct cuda_conv *v, const struct plan *plan,
                                  int64_t first, int64_t images, void *to)
 {
-    static struct cuda_entry entries[CTRT_DTYPE_COUNT];
+    static struct cuda_entry entries[CUDA_DTYPES];
     const int64_t bytes = cuda_dtype_bytes[v->dtype];
     struct conv_args args;
     cuda_conv_args(&args, v);
@@ -167,7 +167,7 @@ static ctrt_status write_patches(const ctrt_call *call, const struct cuda_conv *
 /* Copies [a,b,c] as [b,a,c], so that channels of x (weight) or channels of y (dy) become dimension 0. */
 static ctrt_status turn(const ctrt_call *call, const struct cuda_conv *v, const struct plan *plan, void *to)
 {
-    static struct cuda_entry entries[CTRT_DTYPE_COUNT];
+    static struct cuda_entry entries[CUDA_DTYPES];
     const int64_t a = plan->back ? v->o : v->n, b = plan->back ? v->c : v->o,
                   c = plan->back ? v->kh * v->kw : plan->pixels;
     const struct conv_turn_args args = { .from = plan->back ? v->weight : v->y, .to = to, .count = a * b * c, .b = b,

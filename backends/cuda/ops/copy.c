@@ -20,8 +20,8 @@ static bool same_bits(ctrt_dtype from, ctrt_dtype to)
 
 static ctrt_status copy_cast(const ctrt_call *call, ctrt_dtype from, ctrt_dtype to)
 {
-    static struct cuda_entry entries[CTRT_DTYPE_COUNT][CTRT_DTYPE_COUNT][2];
-    static const char *const stems[CTRT_DTYPE_COUNT] = {
+    static struct cuda_entry entries[CUDA_DTYPES][CUDA_DTYPES][2];
+    static const char *const stems[CUDA_DTYPES] = {
         [CTRT_F32] = "cast_f32", [CTRT_F64] = "cast_f64", [CTRT_F16] = "cast_f16", [CTRT_BF16] = "cast_bf16",
         [CTRT_I8] = "cast_i8",   [CTRT_U8] = "cast_u8",   [CTRT_I16] = "cast_i16", [CTRT_I32] = "cast_i32",
         [CTRT_I64] = "cast_i64", [CTRT_BOOL] = "cast_u8",
@@ -55,8 +55,8 @@ static int transposed_dim(const ctrt_view *out, const ctrt_view *in)
 
 static ctrt_status copy_transpose(const ctrt_call *call, ctrt_dtype bits, int dim)
 {
-    static struct cuda_entry entries[CTRT_DTYPE_COUNT];
-    static const char *const names[CTRT_DTYPE_COUNT] = {
+    static struct cuda_entry entries[CUDA_DTYPES];
+    static const char *const names[CUDA_DTYPES] = {
         [CTRT_U8] = "transpose_u8", [CTRT_I16] = "transpose_i16", [CTRT_I32] = "transpose_i32",
         [CTRT_I64] = "transpose_i64",
     };
@@ -133,6 +133,8 @@ static ctrt_status copy_run(const ctrt_call *call)
 {
     const ctrt_view *out = call->outputs[0], *in = call->inputs[0];
     const ctrt_dtype from = (ctrt_dtype)in->dtype, to = (ctrt_dtype)out->dtype, bits = cuda_bits_of(from);
+    if (to >= CUDA_DTYPES)
+        return cuda_host->fail(CTRT_ERR_NOT_SUPPORTED, "the backend cuda cannot convert to dtype %d", to);
     if (out->numel == 0 || out == in)
         return CTRT_OK;
     if (!same_bits(from, to))

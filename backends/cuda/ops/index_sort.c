@@ -95,8 +95,8 @@ static ctrt_status launch(const ctrt_call *call, int step, int64_t blocks, const
 static ctrt_status launch_sums(const ctrt_call *call, ctrt_dtype dtype, bool join, int64_t items,
                                const struct index_sort_args *a)
 {
-    static struct cuda_entry entries[2][CTRT_DTYPE_COUNT];
-    static const char *const names[2][CTRT_DTYPE_COUNT] = { NAMES("index_sort_add"), NAMES("index_sort_join") };
+    static struct cuda_entry entries[2][CUDA_DTYPES];
+    static const char *const names[2][CUDA_DTYPES] = { NAMES("index_sort_add"), NAMES("index_sort_join") };
     const struct cuda_shape shape = { .grid = { cuda_blocks(call->device, items, SORT_THREADS) },
                                       .block = SORT_THREADS };
     return cuda_launch_named(call, &cuda_fatbin_index_sort, &entries[join][dtype], names[join][dtype], shape, a);

@@ -98,7 +98,7 @@ static ctrt_status linear_workspace(const ctrt_call *call, size_t *bytes)
     return CTRT_OK;
 }
 
-static const char *const bias_names[2][CTRT_DTYPE_COUNT] = {
+static const char *const bias_names[2][CUDA_DTYPES] = {
     { [CTRT_F32] = "bias_f32", [CTRT_F64] = "bias_f64", [CTRT_F16] = "bias_f16", [CTRT_BF16] = "bias_bf16" },
     { [CTRT_F32] = "bias_f32_v", [CTRT_F64] = "bias_f64_v", [CTRT_F16] = "bias_f16_v", [CTRT_BF16] = "bias_bf16_v" }
 };
@@ -106,7 +106,7 @@ static const char *const bias_names[2][CTRT_DTYPE_COUNT] = {
 ctrt_status cuda_fill_bias(const ctrt_call *call, ctrt_dtype dtype, void *c, const void *bias, int64_t count, int64_t n,
                            int64_t inner)
 {
-    static struct cuda_entry entries[2][CTRT_DTYPE_COUNT];
+    static struct cuda_entry entries[2][CUDA_DTYPES];
     const bool along = inner == 1;
     const int64_t bytes = cuda_dtype_bytes[dtype];
     const bool vectors = cuda_whole_vectors((uintptr_t)c | (along ? (uintptr_t)bias : 0)

@@ -35,7 +35,7 @@ static int64_t integral_limit(ctrt_scalar s, int64_t lo, int64_t hi, int64_t non
 
 static ctrt_status clamp_run(const ctrt_call *call)
 {
-    static const struct { int64_t lo, hi; } ends[CTRT_DTYPE_COUNT] = {
+    static const struct { int64_t lo, hi; } ends[CUDA_DTYPES] = {
         [CTRT_I8] = { INT8_MIN, INT8_MAX },    [CTRT_U8] = { 0, UINT8_MAX },
         [CTRT_I16] = { INT16_MIN, INT16_MAX },
         [CTRT_I32] = { INT32_MIN, INT32_MAX }, [CTRT_I64] = { INT64_MIN, INT64_MAX },

@@ -15,7 +15,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#include "ctrt/comm_plugin.h"
+#include "../reduce.h"
 
 typedef intptr_t mpi_handle;            /* a MPI_Comm or MPI_Request */
 

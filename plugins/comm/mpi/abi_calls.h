@@ -5,7 +5,7 @@
 static struct {
     MPI_Comm world;
     MPI_Errhandler errors_return;
-    MPI_Datatype byte, types[CTRT_DTYPE_COUNT];
+    MPI_Datatype byte, types[HOST_DTYPES];
     MPI_Op sum, product, min, max;
 } constants;
 

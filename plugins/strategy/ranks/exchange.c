@@ -55,7 +55,12 @@ static ctrt_status flush(struct ranks *r, enum exchange how, ctrt_tensor *const 
 static ctrt_status exchange_all(struct ranks *r, enum exchange how, ctrt_tensor *const *tensors, size_t count,
                                 int peer, size_t *members)
 {
-    for (int dtype = 1; dtype < CTRT_DTYPE_COUNT; dtype++) {
+    uint64_t dtypes = 0;
+    for (size_t t = 0; t < count; t++)
+        if (tensors[t] != NULL)
+            dtypes |= CTRT_DTYPE_BIT(ctrt_tensor_dtype(tensors[t]));
+    for (; dtypes != 0; dtypes &= dtypes - 1) {
+        const int dtype = __builtin_ctzll(dtypes);
         size_t n = 0;
         uint64_t bytes = 0;
         for (size_t t = 0; t < count; t++) {

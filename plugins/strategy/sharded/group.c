@@ -124,6 +124,7 @@ static void part_make(struct sharded *s, const struct division *d, size_t g, ctr
 
 static ctrt_status division_apply(struct sharded *s, const struct division *d)
 {
+    uint64_t dtypes = 0;
     s->groups = calloc(d->count, sizeof *s->groups);
     s->slots = calloc(s->r.parameters + 1, sizeof *s->slots);
     s->parts = calloc(s->r.parameters + 1, sizeof *s->parts);
@@ -133,6 +134,8 @@ static ctrt_status division_apply(struct sharded *s, const struct division *d)
     if (s->groups == NULL || s->slots == NULL || s->parts == NULL || s->order == NULL || s->seen == NULL
         || s->sequence == NULL)
         return no_memory();
+    for (size_t p = 0; p < s->r.parameters; p++)
+        dtypes |= CTRT_DTYPE_BIT(ctrt_tensor_dtype(s->r.tensors[p]));
     s->group_count = d->count;
     for (size_t g = 0; g < d->count; g++) {
         struct group *group = &s->groups[g];
@@ -140,8 +143,8 @@ static ctrt_status division_apply(struct sharded *s, const struct division *d)
         group->keep = g == 0 || s->stage < 3;
         group->first = s->slot_count;
         group->part = s->part_count;
-        for (int dtype = 1; dtype < CTRT_DTYPE_COUNT; dtype++)
-            part_make(s, d, g, (ctrt_dtype)dtype);
+        for (uint64_t left = dtypes; left != 0; left &= left - 1)
+            part_make(s, d, g, (ctrt_dtype)__builtin_ctzll(left));
         group->count = s->slot_count - group->first;
         group->parts = s->part_count - group->part;
         s->order[g] = g;

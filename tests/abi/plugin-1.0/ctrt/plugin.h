@@ -48,14 +48,13 @@ enum {
     CTRT_KERNEL_CHANNELS_LAST = 4,
     CTRT_KERNEL_FOUND_INF = 8
 };
-#define CTRT_DTYPE_BIT(dtype) (1u << (dtype))
+#define CTRT_DTYPE_BIT(dtype) ((uint64_t)1 << (dtype))
 typedef struct ctrt_kernel {
     size_t size;
     const char *op;
-    uint32_t dtypes;
+    uint64_t dtypes;
     int32_t score;
     uint32_t flags;
-    uint32_t reserved;
     ctrt_status (*run)(const ctrt_call *call);
     bool (*accepts)(const ctrt_call *call);
     ctrt_status (*workspace)(const ctrt_call *call, size_t *bytes);

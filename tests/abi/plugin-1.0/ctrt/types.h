@@ -31,7 +31,6 @@ typedef enum ctrt_dtype {
 #define DTYPE(name,value,bytes,category,text,dlpack,safetensors,torch) CTRT_ ##name = value,
 #include "ctrt/dtype.def"
 #undef DTYPE
-    CTRT_DTYPE_COUNT = 11,
     CTRT_DTYPE_MAX_ = 0x7fffffff
 } ctrt_dtype;
 typedef enum ctrt_scalar_kind { CTRT_SCALAR_BOOL, CTRT_SCALAR_INT, CTRT_SCALAR_FLOAT } ctrt_scalar_kind;
@@ -39,23 +38,24 @@ typedef struct ctrt_scalar {
     ctrt_scalar_kind kind;
     int64_t i;
     double f;
+    double imaginary;
 } ctrt_scalar;
 static inline ctrt_scalar ctrt_float(double value)
 {
     ctrt_scalar s;
-    s.kind = CTRT_SCALAR_FLOAT, s.i = 0, s.f = value;
+    s.kind = CTRT_SCALAR_FLOAT, s.i = 0, s.f = value, s.imaginary = 0;
     return s;
 }
 static inline ctrt_scalar ctrt_int(int64_t value)
 {
     ctrt_scalar s;
-    s.kind = CTRT_SCALAR_INT, s.i = value, s.f = 0;
+    s.kind = CTRT_SCALAR_INT, s.i = value, s.f = 0, s.imaginary = 0;
     return s;
 }
 static inline ctrt_scalar ctrt_bool(bool value)
 {
     ctrt_scalar s;
-    s.kind = CTRT_SCALAR_BOOL, s.i = value, s.f = 0;
+    s.kind = CTRT_SCALAR_BOOL, s.i = value, s.f = 0, s.imaginary = 0;
     return s;
 }
 typedef enum ctrt_log_level {
