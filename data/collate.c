@@ -30,7 +30,7 @@ static void pad_rows(char **to, const char **from, const int64_t *shape, const i
 }
 
 /* Converts the padding value to an element of the field, through a tensor of the cpu. */
-static ctrt_status convert(char value[16], double number, ctrt_dtype dtype)
+static ctrt_status collate_convert(char value[16], double number, ctrt_dtype dtype)
 {
     memset(value, 0, 16);
     if (number == 0)
@@ -56,7 +56,7 @@ static ctrt_status pad_field(ctrt_collation *batch, int f)
     const size_t element = ctrt_dtype_size(field->dtype), stride = ctrt_field_bytes(field);
     int64_t *padded = &batch->shape[f][1];
     char value[16];
-    CTRT_TRY(convert(value, batch->pad_value, field->dtype));
+    CTRT_TRY(collate_convert(value, batch->pad_value, field->dtype));
     for (int d = 0; d < field->ndim; d++) {
         if (field->varying >> d & 1)
             padded[d] = 0;

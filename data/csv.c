@@ -76,7 +76,7 @@ static int64_t count_columns(const char *begin, const char *end, char separator)
 }
 
 /* Removes spaces around the text of a cell, its quotes, and spaces inside the quotes. */
-static void trim(const char **begin, const char **end, char separator)
+static void csv_trim(const char **begin, const char **end, char separator)
 {
     for (int i = 0; i < 2; i++) {
         *begin = skip_spaces(*begin, *end, separator);
@@ -113,7 +113,7 @@ static ctrt_status parse_cell(double *out, const struct csv_reader *r, const cha
                               int64_t column, bool label)
 {
     char text[LONGEST_CELL + 1];
-    trim(&begin, &end, r->separator);
+    csv_trim(&begin, &end, r->separator);
     const size_t length = (size_t)(end - begin);
     const bool missing = is_missing(begin, length);
     if (missing && !label && r->options->missing_nan) {
@@ -173,7 +173,7 @@ static ctrt_status class_insert(struct csv_reader *r, size_t place, char *name)
 static ctrt_status class_label(int64_t *id, struct csv_reader *r, const char *begin, const char *end, int64_t column)
 {
     bool found;
-    trim(&begin, &end, r->separator);
+    csv_trim(&begin, &end, r->separator);
     const size_t length = (size_t)(end - begin);
     if (length == 0 || memchr(begin, '\0', length) != NULL)
         return ctrt_fail(CTRT_ERR_FORMAT, "line %lld, column %lld: the label is empty or has a zero byte",

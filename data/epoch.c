@@ -108,7 +108,7 @@ static int next_worker(const struct ctrt_loader *loader)
     return best;
 }
 
-static void fill_in(struct ctrt_loader *loader, struct ring_slot *slot, int worker)
+static void epoch_fill_in(struct ctrt_loader *loader, struct ring_slot *slot, int worker)
 {
     const struct ring_header *header = loader->ring->header;
     slot->worker = worker;
@@ -136,7 +136,7 @@ void loader_post(struct ctrt_loader *loader)
             return;
         struct ring_slot *slot = ring_slot(header, number);
         atomic_store(&loader->ring->slot_refs[number], 1);
-        fill_in(loader, slot, id);
+        epoch_fill_in(loader, slot, id);
         atomic_store(&slot->state, SLOT_POSTED);
         loader->queue[loader->queued++] = number;
         if (loader->team.count == 0)

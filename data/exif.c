@@ -17,7 +17,7 @@ struct bytes {
 };
 
 /* Returns a number of `count` bytes, or 0 if it is not inside. */
-static uint32_t number(const struct bytes *b, size_t at, int count)
+static uint32_t exif_number(const struct bytes *b, size_t at, int count)
 {
     uint32_t value = 0;
     if (b->size < (size_t)count || at > b->size - (size_t)count)
@@ -32,13 +32,13 @@ static int tiff_orientation(struct bytes tiff)
     if (tiff.size < 8 || (memcmp(tiff.at, "II*\0", 4) != 0 && memcmp(tiff.at, "MM\0*", 4) != 0))
         return 1;
     tiff.little = tiff.at[0] == 'I';
-    const size_t list = number(&tiff, 4, 4);
-    const uint32_t count = number(&tiff, list, 2);
+    const size_t list = exif_number(&tiff, 4, 4);
+    const uint32_t count = exif_number(&tiff, list, 2);
     for (size_t i = 0; i < count && list + 2 + 12 * i + 12 <= tiff.size; i++) {
         const size_t at = list + 2 + 12 * i;
-        if (number(&tiff, at, 2) != ORIENTATION || number(&tiff, at + 2, 2) != SHORT)
+        if (exif_number(&tiff, at, 2) != ORIENTATION || exif_number(&tiff, at + 2, 2) != SHORT)
             continue;
-        const uint32_t value = number(&tiff, at + 8, 2);
+        const uint32_t value = exif_number(&tiff, at + 8, 2);
         return value >= 1 && value <= 8 ? (int)value : 1;
     }
     return 1;
@@ -49,7 +49,7 @@ static int jpeg_orientation(const struct bytes *file)
 {
     for (size_t at = 2; at + 4 <= file->size && file->at[at] == 0xff;) {
         const unsigned marker = file->at[at + 1];
-        const size_t length = number(file, at + 2, 2);
+        const size_t length = exif_number(file, at + 2, 2);
         if (marker == 0xff) {                   /* fill */
             at++;
             continue;
@@ -67,7 +67,7 @@ static int jpeg_orientation(const struct bytes *file)
 static int png_orientation(const struct bytes *file)
 {
     for (size_t at = 8; at + 12 <= file->size;) {
-        const size_t length = number(file, at, 4);
+        const size_t length = exif_number(file, at, 4);
         if (length > file->size - at - 12)
             return 1;
         if (memcmp(file->at + at + 4, "eXIf", 4) == 0)

@@ -31,14 +31,14 @@
 
 #define MOST_ARGUMENTS 65536
 
-struct request {
+struct fork_server_request {
     ctrt_dataset_opener open;
     int id;
     size_t bytes;
     _Alignas(max_align_t) char arguments[MOST_ARGUMENTS];
 };
 
-struct reply {
+struct fork_server_reply {
     int pid, error;                     /* error: an errno; -1: the function is not in the server */
 };
 
@@ -57,7 +57,7 @@ static struct child *children;
 static size_t child_count, child_capacity;
 
 /* Opens the dataset and works. Errors become lines on stderr, which the loader reports. */
-static _Noreturn void be_worker(const struct request *request, struct ring *ring, int error, int parent)
+static _Noreturn void be_worker(const struct fork_server_request *request, struct ring *ring, int error, int parent)
 {
     const struct ring_header *header = ring->header;
     ctrt_dataset *dataset = NULL;
@@ -84,16 +84,17 @@ static bool has_function(uintptr_t function)
     return function == 0 || dladdr((void *)function, &info) != 0;
 }
 
-static struct reply start_child(const struct request *request, int ring_fd, int error, int control, int signals)
+static struct fork_server_reply start_child(const struct fork_server_request *request, int ring_fd, int error,
+                                            int control, int signals)
 {
     struct ring *ring = NULL;
     const int parent = getpid();
     if (!ARRAY_GROW(children, child_capacity, child_count) || ring_map(&ring, ring_fd) != CTRT_OK)
-        return (struct reply){ .error = ENOMEM };
+        return (struct fork_server_reply){ .error = ENOMEM };
     if (!has_function((uintptr_t)request->open) || !has_function((uintptr_t)ring->header->collate)
         || !has_function((uintptr_t)ring->header->worker_init)) {
         ring_release(ring);
-        return (struct reply){ .error = -1 };
+        return (struct fork_server_reply){ .error = -1 };
     }
     const int pid = fork();
     if (pid == 0) {
@@ -104,13 +105,13 @@ static struct reply start_child(const struct request *request, int ring_fd, int 
     if (pid < 0) {
         const int failed = errno;
         ring_release(ring);
-        return (struct reply){ .error = failed };
+        return (struct fork_server_reply){ .error = failed };
     }
     children[child_count++] = (struct child){ .pid = pid, .id = request->id, .ring = ring };
-    return (struct reply){ .pid = pid };
+    return (struct fork_server_reply){ .pid = pid };
 }
 
-static void reap(void)
+static void fork_server_reap(void)
 {
     for (size_t i = 0; i < child_count;) {
         int status = 0;
@@ -127,7 +128,7 @@ static void reap(void)
 }
 
 /* Receives a request and its two descriptors; false when the program has ended. */
-static bool receive(struct request *request, int fds[2], int control)
+static bool fork_server_receive(struct fork_server_request *request, int fds[2], int control)
 {
     union { struct cmsghdr align; char bytes[CMSG_SPACE(2 * sizeof(int))]; } buffer;
     struct iovec part = { request, sizeof *request };
@@ -144,9 +145,9 @@ static bool receive(struct request *request, int fds[2], int control)
     return fds_above_stdio(0, fds) == 0;
 }
 
-static _Noreturn void serve(int control)
+static _Noreturn void fork_server_serve(int control)
 {
-    static struct request request;
+    static struct fork_server_request request;
     sigset_t child;
     prctl(PR_SET_NAME, "ctrt-fork-serve");
     prctl(PR_SET_PDEATHSIG, SIGKILL);
@@ -161,13 +162,13 @@ static _Noreturn void serve(int control)
         struct signalfd_siginfo signal_info;
         poll(wait, 2, -1);
         if (read(signals, &signal_info, sizeof signal_info) > 0)
-            reap();
+            fork_server_reap();
         if (wait[0].revents == 0)
             continue;
         int fds[2];
-        if (!receive(&request, fds, control))
+        if (!fork_server_receive(&request, fds, control))
             _exit(0);
-        const struct reply reply = start_child(&request, fds[0], fds[1], control, signals);
+        const struct fork_server_reply reply = start_child(&request, fds[0], fds[1], control, signals);
         close(fds[0]);
         close(fds[1]);
         if (send(control, &reply, sizeof reply, MSG_NOSIGNAL) < 0)
@@ -217,7 +218,7 @@ static ctrt_status start_server(void)
     const int pid = fork();
     if (pid == 0) {
         close(sockets[0]);
-        serve(sockets[1]);
+        fork_server_serve(sockets[1]);
     }
     const int error = errno;
     close(sockets[1]);
@@ -240,10 +241,11 @@ ctrt_status ctrt_fork_server_start(void)
     return status;
 }
 
-static bool exchange(struct reply *reply, const struct request *request, const int fds[2])
+static bool fork_server_exchange(struct fork_server_reply *reply, const struct fork_server_request *request,
+                                 const int fds[2])
 {
     union { struct cmsghdr align; char bytes[CMSG_SPACE(2 * sizeof(int))]; } buffer = { 0 };
-    struct iovec part = { (void *)request, offsetof(struct request, arguments) + request->bytes };
+    struct iovec part = { (void *)request, offsetof(struct fork_server_request, arguments) + request->bytes };
     struct msghdr message = { .msg_iov = &part, .msg_iovlen = 1, .msg_control = buffer.bytes,
                               .msg_controllen = sizeof buffer.bytes };
     struct cmsghdr *header = CMSG_FIRSTHDR(&message);
@@ -265,11 +267,11 @@ static bool exchange(struct reply *reply, const struct request *request, const i
 
 ctrt_status fork_server_start_worker(int *pid, int ring, int error, const ctrt_dataset *dataset, int id)
 {
-    struct reply reply = { 0 };
+    struct fork_server_reply reply = { 0 };
     if (dataset->argument_bytes > MOST_ARGUMENTS)
         return ctrt_fail(CTRT_ERR_INVALID_ARGUMENT, "loader: the arguments of \"%s\" have %zu bytes; the fork server "
                          "takes at most %d", dataset->functions.name, dataset->argument_bytes, MOST_ARGUMENTS);
-    struct request *request = host_calloc(sizeof *request);
+    struct fork_server_request *request = host_calloc(sizeof *request);
     if (request == NULL)
         return out_of_memory(sizeof *request, "a request to the fork server");
     request->open = dataset->open;
@@ -278,7 +280,7 @@ ctrt_status fork_server_start_worker(int *pid, int ring, int error, const ctrt_d
     if (request->bytes > 0)
         memcpy(request->arguments, dataset->arguments, request->bytes);
     pthread_mutex_lock(&server_lock);
-    const bool done = alive() && exchange(&reply, request, (const int[]){ ring, error });
+    const bool done = alive() && fork_server_exchange(&reply, request, (const int[]){ ring, error });
     pthread_mutex_unlock(&server_lock);
     host_free(request);
     if (!done)

@@ -81,7 +81,7 @@ static ctrt_status turn_upright(ctrt_image *image, int orientation)
     return CTRT_OK;
 }
 
-static ctrt_status decode(ctrt_image *out, const struct mapped_file *file, const ctrt_image_options *options)
+static ctrt_status image_file_decode(ctrt_image *out, const struct mapped_file *file, const ctrt_image_options *options)
 {
     struct format *format = NULL;
     const ctrt_image_codec *codec = NULL;
@@ -126,7 +126,7 @@ ctrt_status image_file_read(ctrt_image *out, const char *path, const ctrt_image_
 {
     struct mapped_file file = { 0 };
     CTRT_TRY(mapped_file_open(&file, path));
-    const ctrt_status status = ctrt_context(decode(out, &file, options), "%.500s", path);
+    const ctrt_status status = ctrt_context(image_file_decode(out, &file, options), "%.500s", path);
     mapped_file_close(&file);
     return status;
 }

@@ -173,7 +173,7 @@ static ctrt_status check_decoders(const struct names *paths)
                                   missing);
 }
 
-static ctrt_status folder_open(struct folder_state *s)
+static ctrt_status image_folder_open(struct folder_state *s)
 {
     CTRT_TRY(image_options_check(&s->options, "image_folder_dataset", 0, 0, 0));
     CTRT_TRY(list_folder(&s->classes, NULL, s->folder));
@@ -202,7 +202,7 @@ static int64_t folder_length(void *state)
 }
 
 /* The last class whose first sample is not after `index`. */
-static int64_t class_of(const struct folder_state *s, int64_t index)
+static int64_t image_folder_class_of(const struct folder_state *s, int64_t index)
 {
     size_t low = 0, high = s->classes.count;
     while (high - low > 1) {
@@ -221,7 +221,7 @@ static ctrt_status folder_item(ctrt_sample *sample, void *state)
     const char *path = s->paths.items[sample->index];
     ctrt_image image = { 0 };
     CTRT_TRY(image_file_read(&image, path, &s->options));
-    *(int64_t *)sample->out[1] = class_of(s, sample->index);
+    *(int64_t *)sample->out[1] = image_folder_class_of(s, sample->index);
     ctrt_status status = CTRT_OK;
     if (s->options.channels == 1) {             /* in place: no pixel is written before it was read */
         const ctrt_image gray = ctrt_image_hwc(image.pixels, CTRT_U8, image.height, image.width, 1);
@@ -256,7 +256,7 @@ ctrt_status ctrt_image_folder_dataset(ctrt_dataset **out, const char *folder, co
     s->options = own;
     s->folder = host_strdup(folder);
     ctrt_field fields[2];
-    ctrt_status status = s->folder != NULL ? folder_open(s) : out_of_memory(strlen(folder) + 1, "a dataset");
+    ctrt_status status = s->folder != NULL ? image_folder_open(s) : out_of_memory(strlen(folder) + 1, "a dataset");
     image_fields(fields, &s->options);
     if (status == CTRT_OK)
         status = ctrt_dataset_new(out, &(ctrt_dataset_functions){

@@ -38,7 +38,8 @@ void image_fields(ctrt_field fields[2], const ctrt_image_options *options)
 }
 
 /* Converts an image to a sample if the program has set no transform. */
-static ctrt_status convert(const ctrt_image *out, const ctrt_image *image, const ctrt_image_options *options)
+static ctrt_status image_sample_convert(const ctrt_image *out, const ctrt_image *image,
+                                        const ctrt_image_options *options)
 {
     const bool normalise = options->std[0] != 0;
     const float *mean = normalise ? options->mean : NULL, *std = normalise ? options->std : NULL;
@@ -64,5 +65,5 @@ ctrt_status image_sample(ctrt_sample *sample, const ctrt_image_options *options,
     const ctrt_image out = ctrt_image_chw(sample->out[0], options->dtype, options->channels, options->height,
                                           options->width);
     return options->transform != NULL ? options->transform(&out, image, &sample->random, options->user)
-                                      : convert(&out, image, options);
+                                      : image_sample_convert(&out, image, options);
 }

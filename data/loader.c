@@ -99,7 +99,7 @@ static ctrt_status check_workers(const ctrt_loader_options *o, const ctrt_datase
 }
 
 /* Warns as DataLoader if there are more workers than processors (once), and if there is no device to pin memory for. */
-static void warn(ctrt_loader_options *o)
+static void loader_warn(ctrt_loader_options *o)
 {
     static atomic_flag warned = ATOMIC_FLAG_INIT;
     cpu_set_t allowed;
@@ -142,7 +142,7 @@ static ctrt_status make_sampler(ctrt_sampler **out, const ctrt_loader_options *o
 }
 
 /* Pins the memory of the batches. If that is not possible, batches are copied to pinned memory. */
-static ctrt_status pin(struct ctrt_loader *loader)
+static ctrt_status loader_pin(struct ctrt_loader *loader)
 {
     ctrt_device *device = loader->options.device;
     if (!loader->copies)
@@ -175,7 +175,7 @@ static ctrt_status make_ring(struct ctrt_loader *loader, uint64_t seed)
     CTRT_TRY(ring_new(&loader->ring, &config, loader->dataset, processes, budget, o->memory_budget != 0));
     if (o->worker_kind != CTRT_WORKERS_SERVER)
         ring_close(loader->ring);       /* fork() passes the mapping on */
-    CTRT_TRY(pin(loader));
+    CTRT_TRY(loader_pin(loader));
     const size_t bytes = (size_t)config.slots * sizeof *loader->queue;
     loader->queue = host_alloc(bytes);
     if (loader->queue == NULL)
@@ -189,7 +189,7 @@ static ctrt_status fill_in(struct ctrt_loader *loader, const ctrt_loader_options
 {
     ctrt_loader_options *o = &loader->options;
     *o = *given;
-    warn(o);
+    loader_warn(o);
     loader->unbatched = o->batch_size == CTRT_NO_BATCH;
     if (o->batch_size <= 0)
         o->batch_size = 1;
@@ -276,7 +276,7 @@ ctrt_status loader_usable(const struct ctrt_loader *loader, const char *function
 }
 
 /* Enqueues the copy of the batch in `host`. */
-static ctrt_status copy_to_device(struct ctrt_loader *loader)
+static ctrt_status loader_copy_to_device(struct ctrt_loader *loader)
 {
     const int count = loader->dataset->functions.field_count;
     CTRT_TRY(ctrt_stream_push(loader->stream));
@@ -302,7 +302,7 @@ static ctrt_status copy_ahead(struct ctrt_loader *loader, bool *found, bool bloc
         status = loader_take(loader, loader->host, found, block);
     if (status == CTRT_OK && *found) {
         loader->has_host = true;
-        status = copy_to_device(loader);
+        status = loader_copy_to_device(loader);
     }
     scope_resume(scope);
     return status;

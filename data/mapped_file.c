@@ -12,7 +12,7 @@
 #include "base/descriptor.h"
 #include "base/host_alloc.h"
 
-static ctrt_status map(struct mapped_file *file, const char *path)
+static ctrt_status mapped_file_map(struct mapped_file *file, const char *path)
 {
     struct stat about;
     if (fstat(file->fd, &about) != 0)
@@ -40,7 +40,7 @@ ctrt_status mapped_file_open(struct mapped_file *out, const char *path)
     while (file.fd < 0 && errno == EINTR);
     if (file.fd < 0)
         return ctrt_fail(CTRT_ERR_IO, "%.500s: cannot open: %s", path, strerror(errno));
-    const ctrt_status status = ctrt_context(map(&file, path), "%.500s", path);
+    const ctrt_status status = ctrt_context(mapped_file_map(&file, path), "%.500s", path);
     if (status == CTRT_OK) {
         *out = file;
         return CTRT_OK;

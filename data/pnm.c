@@ -6,13 +6,13 @@
 #include "base/base.h"
 #include "data/image.h"
 
-struct reader {
+struct pnm_reader {
     const unsigned char *bytes;
     size_t size, at;
 };
 
 /* Reads a number after white space and comments. Returns -1 if there is none, or if it is too large. */
-static int64_t read_number(struct reader *r)
+static int64_t pnm_read_number(struct pnm_reader *r)
 {
     int64_t number = -1;
     for (; r->at < r->size; r->at++)
@@ -36,14 +36,14 @@ static unsigned char scale(int64_t value, int64_t most)
 
 ctrt_status pnm_decode(unsigned char *rgb, int64_t *height, int64_t *width, int *bits, const void *file, size_t bytes)
 {
-    struct reader r = { .bytes = file, .size = bytes, .at = 2 };
+    struct pnm_reader r = { .bytes = file, .size = bytes, .at = 2 };
     if (bytes < 2 || r.bytes[0] != 'P' || (r.bytes[1] != '5' && r.bytes[1] != '6'))
         return ctrt_fail(CTRT_ERR_FORMAT, "neither a PPM nor a PGM file");
     const char *format = r.bytes[1] == '6' ? "PPM" : "PGM";
     const int64_t channels = r.bytes[1] == '6' ? 3 : 1;
-    *width = read_number(&r);
-    *height = read_number(&r);
-    const int64_t most = read_number(&r);
+    *width = pnm_read_number(&r);
+    *height = pnm_read_number(&r);
+    const int64_t most = pnm_read_number(&r);
     if (*width < 1 || *height < 1 || most < 1 || most > 65535)
         return ctrt_fail(CTRT_ERR_FORMAT, "malformed %s header: expected width and height, 1 to %d, and the largest "
                          "value, 1 to 65535", format, IMAGE_MAX_SIDE);

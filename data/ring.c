@@ -93,7 +93,7 @@ static void advise(const struct ring *ring)
         madvise(ring->header, ring->header->bytes, MADV_HUGEPAGE);
 }
 
-static ctrt_status map(struct ring *ring, const struct ring_header *layout, bool shared)
+static ctrt_status ring_map_memory(struct ring *ring, const struct ring_header *layout, bool shared)
 {
     if (shared) {
         ring->fd = fd_above_stdio(memfd_create("ctrt-loader", MFD_CLOEXEC));
@@ -137,7 +137,7 @@ ctrt_status ring_new(struct ring **out, const struct ring_header *config, const 
     if (ring->slot_refs == NULL)
         status = out_of_memory((size_t)header.slots * sizeof *ring->slot_refs, "a loader");
     if (status == CTRT_OK)
-        status = map(ring, &header, shared);
+        status = ring_map_memory(ring, &header, shared);
     if (status != CTRT_OK) {
         ring_release(ring);
         return status;
@@ -204,7 +204,7 @@ bool ring_slot_free(struct ring *ring, int slot)
     return true;
 }
 
-static void unpin(struct ring *ring)
+static void ring_unpin(struct ring *ring)
 {
     /* In the child of a fork the events belong to the parent. */
     const int slots = device_usable(ring->pinned_for) ? ring->header->slots : 0;
@@ -222,7 +222,7 @@ void ring_release(struct ring *ring)
     if (ring == NULL || atomic_fetch_sub(&ring->refs, 1) != 1)
         return;
     if (ring->pinned_for != NULL)
-        unpin(ring);
+        ring_unpin(ring);
     if (ring->header != NULL)
         munmap(ring->header, ring->header->bytes);
     ring_close(ring);

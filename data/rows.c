@@ -102,9 +102,9 @@ ctrt_status rows_dataset(ctrt_dataset **out, struct rows *rows, const char *name
     return status;
 }
 
-static ctrt_status open_file(struct rows *rows, const char *function,
-                             ctrt_status (*parse)(struct array_header *out, const void *bytes, size_t size),
-                             const char *name, const char *path)
+static ctrt_status rows_open_file(struct rows *rows, const char *function,
+                                  ctrt_status (*parse)(struct array_header *out, const void *bytes, size_t size),
+                                  const char *name, const char *path)
 {
     struct array_header header;
     struct mapped_file *file = &rows->files[rows->file_count];
@@ -134,6 +134,6 @@ ctrt_status rows_of_files(ctrt_dataset **out, const char *function,
     if (rows == NULL)
         return out_of_memory(sizeof *rows, "a dataset");
     for (int k = 0; k < count && status == CTRT_OK; k++)
-        status = open_file(rows, function, parse, names[k], paths[k]);
+        status = rows_open_file(rows, function, parse, names[k], paths[k]);
     return rows_dataset(out, rows, function, status);
 }

@@ -24,8 +24,8 @@ static ctrt_status add_tensor(struct rows *rows, const struct safetensors_entry 
     return rows_add(rows, entry->name, &array, &rows->files[0]);
 }
 
-static ctrt_status add_tensors(struct rows *rows, const struct safetensors_header *header, const char *const *names,
-                               int count)
+static ctrt_status rows_add_tensors(struct rows *rows, const struct safetensors_header *header,
+                                    const char *const *names, int count)
 {
     const char *path = rows->files[0].path;
     const size_t wanted = names != NULL ? (size_t)count : header->count;
@@ -61,7 +61,7 @@ ctrt_status ctrt_safetensors_dataset(ctrt_dataset **out, const char *path, const
         status = ctrt_context(parse(&header, &rows->files[0]), "%.500s", path);
     }
     if (status == CTRT_OK)
-        status = add_tensors(rows, &header, names, count);
+        status = rows_add_tensors(rows, &header, names, count);
     status = rows_dataset(out, rows, path, status);
     safetensors_free(&header);                      /* the dataset has copied the names */
     return status;

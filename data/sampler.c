@@ -7,7 +7,7 @@
 #include "base/base.h"
 #include "base/host_alloc.h"
 
-static ctrt_status check_functions(const ctrt_sampler_functions *f)
+static ctrt_status sampler_check_functions(const ctrt_sampler_functions *f)
 {
     if (f->length == NULL || f->order == NULL)
         return ctrt_fail(CTRT_ERR_INVALID_ARGUMENT, "sampler_new: the function %s is NULL",
@@ -28,7 +28,7 @@ ctrt_status ctrt_sampler_new(ctrt_sampler **out, const ctrt_sampler_functions *f
                          "(ctrt_sampler_functions)", functions->size);
     ctrt_sampler_functions known = { 0 };
     memcpy(&known, functions, MIN(functions->size, sizeof known));
-    CTRT_TRY(check_functions(&known));
+    CTRT_TRY(sampler_check_functions(&known));
     ctrt_sampler *sampler = host_calloc(sizeof *sampler);
     known.name = host_strdup(known.name == NULL ? "sampler" : known.name);
     if (sampler == NULL || known.name == NULL) {

@@ -130,7 +130,7 @@ static ctrt_status keep_failure(struct ctrt_loader *loader, ctrt_status status)
 }
 
 /* Replaces the workers that died, or fails. */
-static ctrt_status check_workers(struct ctrt_loader *loader)
+static ctrt_status take_check_workers(struct ctrt_loader *loader)
 {
     struct team *team = &loader->team;
     for (int at = 0; at < loader->queued; at++) {
@@ -168,7 +168,7 @@ static ctrt_status wait_for_batch(struct ctrt_loader *loader)
             break;
         if (team_of_processes(&loader->team)) {
             slice = team_read_errors(&loader->team) ? BUSY_SLICE_NS : SLICE_NS;
-            if ((status = check_workers(loader)) != CTRT_OK)
+            if ((status = take_check_workers(loader)) != CTRT_OK)
                 break;
         }
         if (loader->options.timeout > 0 && seconds_now() - start >= loader->options.timeout) {

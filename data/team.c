@@ -98,7 +98,7 @@ static void *thread_main(void *argument)
     return NULL;
 }
 
-static ctrt_status start_thread(struct team *team, int id)
+static ctrt_status worker_team_start_thread(struct team *team, int id)
 {
     struct member *member = &team->members[id];
     sigset_t all, before;
@@ -157,13 +157,13 @@ static ctrt_status start_process(struct team *team, int id)
     return CTRT_OK;
 }
 
-static ctrt_status start(struct team *team, int id)
+static ctrt_status worker_team_start(struct team *team, int id)
 {
     struct member *member = &team->members[id];
     member->ended = false;
     member->tail_length = 0;
     atomic_store(&ring_worker(team->ring->header, id)->sample, -1);
-    CTRT_TRY(team_of_processes(team) ? start_process(team, id) : start_thread(team, id));
+    CTRT_TRY(team_of_processes(team) ? start_process(team, id) : worker_team_start_thread(team, id));
     member->running = true;
     return CTRT_OK;
 }
@@ -174,7 +174,7 @@ ctrt_status team_start(struct team *team)
     for (int id = 0; id < team->count && status == CTRT_OK; id++) {
         struct ring_worker *shared = ring_worker(team->ring->header, id);
         atomic_store(&shared->taken, atomic_load(&shared->posted));
-        status = start(team, id);
+        status = worker_team_start(team, id);
     }
     if (status != CTRT_OK)
         team_stop(team);
@@ -185,7 +185,7 @@ ctrt_status team_restart(struct team *team, int id)
 {
     close_errors(team, &team->members[id]);
     team->members[id].running = false;
-    return start(team, id);
+    return worker_team_start(team, id);
 }
 
 /* ---- end ---- */

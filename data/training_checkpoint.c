@@ -21,7 +21,7 @@
 
 /* ---- the place of a loader ---- */
 
-struct place {
+struct saved_place {
     int64_t seed, epoch, batch, fingerprint;    /* ctrt_loader_state; the same bits */
     int64_t dataset;                    /* dataset_fingerprint */
     int64_t order, world, block;        /* struct sampler_share */
@@ -30,11 +30,16 @@ struct place {
 };
 
 static const struct place_key { const char *name; size_t offset; } place_keys[] = {
-    { "seed", offsetof(struct place, seed) },         { "epoch", offsetof(struct place, epoch) },
-    { "batch", offsetof(struct place, batch) },       { "fingerprint", offsetof(struct place, fingerprint) },
-    { "dataset", offsetof(struct place, dataset) },   { "order", offsetof(struct place, order) },
-    { "world", offsetof(struct place, world) },       { "block", offsetof(struct place, block) },
-    { "samples", offsetof(struct place, samples) },   { "ended", offsetof(struct place, ended) },
+    { "seed", offsetof(struct saved_place, seed) },
+    { "epoch", offsetof(struct saved_place, epoch) },
+    { "batch", offsetof(struct saved_place, batch) },
+    { "fingerprint", offsetof(struct saved_place, fingerprint) },
+    { "dataset", offsetof(struct saved_place, dataset) },
+    { "order", offsetof(struct saved_place, order) },
+    { "world", offsetof(struct saved_place, world) },
+    { "block", offsetof(struct saved_place, block) },
+    { "samples", offsetof(struct saved_place, samples) },
+    { "ended", offsetof(struct saved_place, ended) },
 };
 
 /* Returns whether the first `samples` samples of each rank are, of all ranks together, the first of the order. */
@@ -49,15 +54,15 @@ static struct sampler_share share_of(const ctrt_loader *loader)
     return loader->sampler == NULL || loader->sampler->share.batch_size == 0 ? none : loader->sampler->share;
 }
 
-static ctrt_status place_get(struct place *out, ctrt_loader *loader)
+static ctrt_status place_get(struct saved_place *out, ctrt_loader *loader)
 {
     ctrt_loader_state state;
     CTRT_TRY(ctrt_loader_get_state(&state, loader));
     const struct sampler_share share = share_of(loader);
-    *out = (struct place){ .seed = (int64_t)state.seed, .epoch = (int64_t)state.epoch, .batch = state.batch,
-                           .fingerprint = (int64_t)state.fingerprint,
-                           .dataset = (int64_t)dataset_fingerprint(loader->dataset),
-                           .order = share.order, .world = share.world, .block = share.block, .samples = -1 };
+    *out = (struct saved_place){ .seed = (int64_t)state.seed, .epoch = (int64_t)state.epoch,
+                                 .batch = state.batch, .fingerprint = (int64_t)state.fingerprint,
+                                 .dataset = (int64_t)dataset_fingerprint(loader->dataset),
+                                 .order = share.order, .world = share.world, .block = share.block, .samples = -1 };
     if (share.order == ORDER_OTHER)
         return CTRT_OK;
     out->ended = state.batch > 0 && state.batch == ctrt_sampler_batches(loader->sampler);
@@ -69,7 +74,7 @@ static ctrt_status place_get(struct place *out, ctrt_loader *loader)
 }
 
 /* Writes the batch at which a loader of another number of ranks continues. */
-static ctrt_status batch_find(int64_t *batch, const struct place *place, const ctrt_loader *loader)
+static ctrt_status batch_find(int64_t *batch, const struct saved_place *place, const ctrt_loader *loader)
 {
     const struct sampler_share share = share_of(loader);
     if ((uint64_t)place->dataset != dataset_fingerprint(loader->dataset))
@@ -89,7 +94,7 @@ static ctrt_status batch_find(int64_t *batch, const struct place *place, const c
 }
 
 /* Writes the state with which `loader` continues at the place. */
-static ctrt_status place_fit(ctrt_loader_state *out, const struct place *place, ctrt_loader *loader)
+static ctrt_status place_fit(ctrt_loader_state *out, const struct saved_place *place, ctrt_loader *loader)
 {
     const uint64_t fingerprint = loader_fingerprint(loader);
     const struct sampler_share share = share_of(loader);
@@ -122,7 +127,7 @@ static ctrt_status state_check(const char *who, const ctrt_training_state *state
 
 static ctrt_status place_collect(struct state_items *list, ctrt_loader *loader)
 {
-    struct place place;
+    struct saved_place place;
     CTRT_TRY(place_get(&place, loader));
     for (size_t i = 0; i < COUNT_OF(place_keys); i++)
         CTRT_TRY(state_add_number(list, "loader", place_keys[i].name,
@@ -210,7 +215,7 @@ struct loaded {
     int64_t step;
 };
 
-static ctrt_status number_read(int64_t *out, ctrt_tensor_file *section, const char *name)
+static ctrt_status training_number_read(int64_t *out, ctrt_tensor_file *section, const char *name)
 {
     CTRT_AUTO(tensor) tensor = NULL;
     ctrt_device *cpu = NULL;
@@ -224,9 +229,9 @@ static ctrt_status number_read(int64_t *out, ctrt_tensor_file *section, const ch
 
 static ctrt_status place_read(ctrt_loader_state *out, ctrt_tensor_file *section, ctrt_loader *loader)
 {
-    struct place place;
+    struct saved_place place;
     for (size_t i = 0; i < COUNT_OF(place_keys); i++)
-        CTRT_TRY(number_read((int64_t *)((char *)&place + place_keys[i].offset), section, place_keys[i].name));
+        CTRT_TRY(training_number_read((int64_t *)((char *)&place + place_keys[i].offset), section, place_keys[i].name));
     return place_fit(out, &place, loader);
 }
 
@@ -237,7 +242,7 @@ static ctrt_status section_open(ctrt_tensor_file **out, struct loaded *l, const 
     return ctrt_tensor_file_count(*out) > 0 ? CTRT_OK : ctrt_fail(CTRT_ERR_STATE, "the file has no %s", name);
 }
 
-static ctrt_status state_read(struct loaded *l, const ctrt_training_state *state, const char *path)
+static ctrt_status training_state_read(struct loaded *l, const ctrt_training_state *state, const char *path)
 {
     CTRT_TRY(ctrt_tensor_file_open(&l->file, path));
     const char *version = ctrt_tensor_file_metadata(l->file, TRAINING_KEY);
@@ -247,7 +252,7 @@ static ctrt_status state_read(struct loaded *l, const ctrt_training_state *state
         return ctrt_fail(CTRT_ERR_NOT_SUPPORTED, "the file has version %.40s of the format, this library reads 1",
                          version);
     CTRT_TRY(tensor_file_section(&l->sections[0], l->file, "training"));
-    CTRT_TRY(number_read(&l->step, l->sections[0], "step"));
+    CTRT_TRY(training_number_read(&l->step, l->sections[0], "step"));
     if (l->step < 0)
         return ctrt_fail(CTRT_ERR_FORMAT, "the step is %" PRId64 ", expected 0 or more", l->step);
     if (state->loader != NULL) {
@@ -299,7 +304,7 @@ static ctrt_status training_load(ctrt_training_state *state, const char *path)
     CTRT_TRY(module_event(owner, CTRT_MODULE_OPTIMIZER_LOAD_BEGIN, state->optimizer));
     ctrt_status status = module_event(state->module, CTRT_MODULE_LOAD_BEGIN, NULL);
     if (status == CTRT_OK) {
-        status = state_read(&l, state, path);
+        status = training_state_read(&l, state, path);
         if (status == CTRT_OK)
             status = state_give(&l, state);
         loaded_free(&l);

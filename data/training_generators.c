@@ -29,7 +29,7 @@ static ctrt_status device_add(struct devices *list, ctrt_device *device)
     return CTRT_OK;
 }
 
-static ctrt_status devices_find(struct devices *list, ctrt_module *module)
+static ctrt_status generator_devices_find(struct devices *list, ctrt_module *module)
 {
     const struct parallel *strategy = parallel_of(module);
     ctrt_device *cpu = NULL;
@@ -85,7 +85,7 @@ static ctrt_status states_get(ctrt_tensor **out, struct devices *list, ctrt_modu
 {
     ctrt_comm *comm = comm_of(module);
     CTRT_AUTO(tensor) own = NULL, all = NULL;
-    CTRT_TRY(devices_find(list, module));
+    CTRT_TRY(generator_devices_find(list, module));
     ctrt_device *const cpu = list->items[0];
     if (comm == NULL)
         return own_states(out, list, cpu);
@@ -129,7 +129,7 @@ static ctrt_status states_set(struct devices *list, ctrt_tensor *states, ctrt_mo
     const int64_t generators = ctrt_tensor_size(states, 1);
     const int rank = comm_of(module) != NULL ? ctrt_comm_rank(comm_of(module)) : 0;
     const int64_t *own = (const int64_t *)ctrt_tensor_data(states) + rank * generators * NUMBERS;
-    CTRT_TRY(devices_find(list, module));
+    CTRT_TRY(generator_devices_find(list, module));
     for (size_t i = 0; i < MIN(list->count, (size_t)generators); i++)
         CTRT_TRY(ctrt_generator_set(list->items[i], (uint64_t)own[i * NUMBERS + SEED],
                                     (uint64_t)own[i * NUMBERS + OFFSET]));

@@ -203,7 +203,7 @@ ctrt_status ctrt_image_random_resized_crop(ctrt_image *view, const ctrt_image *i
 
 /* ---- pixels ---- */
 
-static void fill_all(const ctrt_image *out, double value)
+static void transforms_fill_all(const ctrt_image *out, double value)
 {
     const unsigned char byte = (unsigned char)lrint(value);
     for (int64_t c = 0; c < out->channels; c++)
@@ -273,7 +273,7 @@ ctrt_status ctrt_image_copy(const ctrt_image *out, const ctrt_image *image, int6
     const int64_t y0 = MAX(top, 0), y1 = MIN(top + out->height, image->height);
     const int64_t x0 = MAX(left, 0), x1 = MIN(left + out->width, image->width);
     if (y1 - y0 < out->height || x1 - x0 < out->width)
-        fill_all(out, fill);
+        transforms_fill_all(out, fill);
     if (y0 < y1 && x0 < x1) {
         ctrt_image to, from;
         crop(&to, out, y0 - top, x0 - left, y1 - y0, x1 - x0);

@@ -68,8 +68,8 @@ static ctrt_status read_next(struct worker *worker, ctrt_sample *sample)
 }
 
 /* Moves the stream to the first sample of the batch. */
-static ctrt_status seek(struct worker *worker, struct ring_slot *slot, const ctrt_sample *like, void **out,
-                        char *const *data)
+static ctrt_status worker_seek(struct worker *worker, struct ring_slot *slot, const ctrt_sample *like, void **out,
+                               char *const *data)
 {
     ctrt_dataset *dataset = worker->dataset;
     if (!worker->stream_started || worker->stream_epoch != slot->epoch || worker->stream_position > slot->first) {
@@ -106,7 +106,7 @@ static ctrt_status read_samples(struct worker *worker, struct ring_slot *slot, c
                                .workers = worker->header->workers };
     ctrt_sample sample;
     if (stream)
-        CTRT_TRY(seek(worker, slot, &like, out, data));
+        CTRT_TRY(worker_seek(worker, slot, &like, out, data));
     for (int64_t i = 0; i < slot->count; i++) {
         slot->cancelled = cancelled(worker, slot);
         if (slot->cancelled)
@@ -213,7 +213,7 @@ static bool wait_for_task(struct worker *worker, struct ring_worker *me, uint32_
     return !atomic_load(&header->stop) && (!worker->process || getppid() == worker->parent);
 }
 
-static void run_init(struct worker *worker)
+static void worker_run_init(struct worker *worker)
 {
     const struct ring_header *header = worker->header;
     if (header->worker_init == NULL)
@@ -227,7 +227,7 @@ void worker_run(struct worker *worker)
 {
     struct ring_header *header = worker->header;
     struct ring_worker *me = ring_worker(header, worker->id);
-    run_init(worker);
+    worker_run_init(worker);
     for (;;) {
         const uint32_t taken = atomic_load(&me->taken);
         if (!wait_for_task(worker, me, taken))

@@ -76,7 +76,7 @@ static bool process_gone(int32_t process)
     return gone;
 }
 
-static void note(struct lease *lease, const struct notice *notice)
+static void lease_note(struct lease *lease, const struct notice *notice)
 {
     struct user *user = lease->users, *end = user + lease->user_count;
     while (user < end && user->process != notice->process)
@@ -99,7 +99,7 @@ static bool unused(struct lease *lease)
     ssize_t bytes;
     while ((bytes = recv(lease->own_end, notices, sizeof notices, MSG_DONTWAIT)) > 0)
         for (size_t i = 0; i < (size_t)bytes / sizeof notices[0]; i++)
-            note(lease, &notices[i]);
+            lease_note(lease, &notices[i]);
     if (bytes != 0)                         /* EAGAIN: the other end is open somewhere */
         return false;
     for (size_t i = lease->user_count; i > 0; i--)
@@ -117,7 +117,7 @@ static void lease_free(struct lease *lease)
 }
 
 /* Frees the blocks that no process uses any more. */
-static void collect(void)
+static void lease_collect(void)
 {
     struct lease *done = NULL;
     lock_enter(&leases_lock);
@@ -151,7 +151,7 @@ static void lease_release(struct storage *storage)
     if (forked)
         pool_forget(lease->memory, &lease->block, lease->bytes, lease->stream != NULL ? lease->stream->queue : NULL);
     else
-        collect();
+        lease_collect();
 }
 
 bool lease_owned(const struct storage *storage)
@@ -163,7 +163,7 @@ bool lease_owned(const struct storage *storage)
 static void layer_trim(struct memory_layer *layer, bool again)
 {
     struct memory_layer *below = layer->below;
-    collect();
+    lease_collect();
     while (below->ops.trim == NULL)
         below = below->below;
     below->ops.trim(below, again);
@@ -222,7 +222,7 @@ static ctrt_status lease_new(struct storage *storage)
 
 ctrt_status lease_get(int *fd, struct storage *storage)
 {
-    collect();
+    lease_collect();
     lock_enter(&leases_lock);
     const bool owned = lease_owned(storage);
     lock_leave(&leases_lock);

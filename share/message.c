@@ -28,7 +28,7 @@ void message_close(struct message *message)
 /* ---- sending ---- */
 
 /* Returns the index of a descriptor in the message, adding it if necessary. */
-static uint32_t add_file(struct message *message, int fd, bool borrowed)
+static uint32_t message_add_file(struct message *message, int fd, bool borrowed)
 {
     uint32_t i = 0;
     while (i < message->head.files && message->files[i] != fd)
@@ -44,12 +44,12 @@ static ctrt_status add_device_memory(struct message *message, struct record *rec
     int memory = -1, lease = -1;
     CTRT_TRY(device_export(&record->segment, &record->place, &memory, &lease, tensor));
     record->kind = RECORD_DEVICE;
-    record->file = add_file(message, memory, false);
-    record->lease = add_file(message, lease, true);
+    record->file = message_add_file(message, memory, false);
+    record->lease = message_add_file(message, lease, true);
     return CTRT_OK;
 }
 
-static ctrt_status add_tensor(struct message *message, ctrt_tensor *tensor, int index)
+static ctrt_status message_add_tensor(struct message *message, ctrt_tensor *tensor, int index)
 {
     char who[32];
     snprintf(who, sizeof who, "queue_put: tensor %d", index);
@@ -68,7 +68,7 @@ static ctrt_status add_tensor(struct message *message, ctrt_tensor *tensor, int 
                                .requires_grad = tensor_requires_grad(tensor) };
     if (segment != NULL) {
         record->kind = RECORD_HOST;
-        record->file = add_file(message, segment->fd, true);
+        record->file = message_add_file(message, segment->fd, true);
         record->place = (uint64_t)((const char *)storage->block.address - segment->address);
     } else if (storage->bytes > 0) {
         CTRT_TRY(ctrt_context(add_device_memory(message, record, tensor), "%s", who));
@@ -86,7 +86,7 @@ ctrt_status message_fill(struct message *message, ctrt_tensor *const *tensors, i
     message->head = (struct message_head){ .magic = MAGIC, .size = (uint32_t)size };
     ctrt_status status = CTRT_OK;
     for (int i = 0; i < count && status == CTRT_OK; i++)
-        status = add_tensor(message, tensors[i], i);
+        status = message_add_tensor(message, tensors[i], i);
     if (status != CTRT_OK)
         message_close(message);
     else if (size > 0)
@@ -150,7 +150,7 @@ static uint32_t take_files(struct message *message, struct msghdr *header)
 }
 
 /* Takes over the descriptors, moves the bytes behind `count` records to their place, and checks the sizes. */
-static ctrt_status parse(struct message *message, struct msghdr *header, size_t received)
+static ctrt_status message_parse(struct message *message, struct msghdr *header, size_t received)
 {
     const struct message_head sent = message->head;
     struct rlimit limit = { 0 };
@@ -192,7 +192,7 @@ ctrt_status message_receive(struct message *message, int *error, int socket)
         message->head.files = 0;
         return CTRT_OK;
     }
-    ctrt_status status = parse(message, &header, (size_t)received);
+    ctrt_status status = message_parse(message, &header, (size_t)received);
     if (status != CTRT_OK)
         message_close(message);
     return status;
@@ -201,7 +201,7 @@ ctrt_status message_receive(struct message *message, int *error, int socket)
 /* ---- creating the tensors ---- */
 
 /* Checks that the tensor is within its storage. */
-static ctrt_status check(const struct record *record, uint32_t files)
+static ctrt_status message_check(const struct record *record, uint32_t files)
 {
     int64_t strides[CTRT_MAX_DIMS], elements;
     ctrt_dtype dtype = (ctrt_dtype)record->dtype;
@@ -251,7 +251,7 @@ static ctrt_status tensor_open(ctrt_tensor **tensors, struct message *message, u
     const ctrt_dtype dtype = (ctrt_dtype)record->dtype;
     ctrt_device *cpu;
     ctrt_status status;
-    CTRT_TRY(check(record, message->head.files));
+    CTRT_TRY(message_check(record, message->head.files));
     for (uint32_t i = 0; i < index && record->kind != RECORD_EMPTY; i++) {
         const struct record *other = &message->records[i];
         if (other->kind == record->kind && other->bytes == record->bytes && other->place == record->place

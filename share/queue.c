@@ -40,8 +40,8 @@ struct queue_state {
 enum { PUT, GET, STATE };                   /* indices of descriptors */
 
 /* A message that did not fit into the caller's room. */
-struct kept {
-    struct kept *next;
+struct share_queue_kept {
+    struct share_queue_kept *next;
     pid_t process;
     struct message message;
 };
@@ -50,7 +50,7 @@ struct ctrt_queue {
     int ends[2];                            /* sockets; -1: closed */
     struct shared_segment *segment;         /* of the state */
     struct queue_state *state;
-    _Atomic(struct kept *) kept;
+    _Atomic(struct share_queue_kept *) kept;
 };
 
 /* ---- creation ---- */
@@ -172,7 +172,7 @@ void ctrt_queue_release(ctrt_queue **queue)
         return;
     ctrt_queue *self = *queue;
     *queue = NULL;
-    for (struct kept *kept = self->kept, *next; kept != NULL; kept = next) {
+    for (struct share_queue_kept *kept = self->kept, *next; kept != NULL; kept = next) {
         next = kept->next;
         message_close(&kept->message);
         host_free(kept);
@@ -221,7 +221,7 @@ static ctrt_status fail_closed_put(void)
 }
 
 /* Counts a message, once fewer than `capacity` are in the queue. *number: its number. */
-static ctrt_status slot_take(uint32_t *number, ctrt_queue *queue, const struct limit *limit)
+static ctrt_status share_queue_slot_take(uint32_t *number, ctrt_queue *queue, const struct limit *limit)
 {
     struct queue_state *state = queue->state;
     for (;;) {
@@ -252,7 +252,7 @@ static ctrt_status slot_take(uint32_t *number, ctrt_queue *queue, const struct l
 static ctrt_status send_message(ctrt_queue *queue, struct message *message, double seconds)
 {
     const struct limit limit = limit_new(seconds);
-    CTRT_TRY(slot_take(&message->head.number, queue, &limit));
+    CTRT_TRY(share_queue_slot_take(&message->head.number, queue, &limit));
     for (;;) {
         const int error = message_send(queue->ends[PUT], message);
         if (error == 0)
@@ -301,7 +301,7 @@ static void slot_return(ctrt_queue *queue, uint32_t number)
     syscall(SYS_futex, &state->received, FUTEX_WAKE, INT_MAX, NULL, NULL, 0);
 }
 
-static void keep(ctrt_queue *queue, struct kept *kept)
+static void keep(ctrt_queue *queue, struct share_queue_kept *kept)
 {
     kept->next = atomic_load(&queue->kept);
     while (!atomic_compare_exchange_weak(&queue->kept, &kept->next, kept))
@@ -311,16 +311,16 @@ static void keep(ctrt_queue *queue, struct kept *kept)
 /* Takes a message that did not fit into the room of an earlier call. Returns false if there is none. */
 static bool take_kept(struct message *message, ctrt_queue *queue)
 {
-    struct kept *first = atomic_load(&queue->kept) != NULL ? atomic_exchange(&queue->kept, NULL) : NULL;
+    struct share_queue_kept *first = atomic_load(&queue->kept) != NULL ? atomic_exchange(&queue->kept, NULL) : NULL;
     while (first != NULL && first->process != device_process) {     /* before the fork; the parent gets it */
-        struct kept *next = first->next;
+        struct share_queue_kept *next = first->next;
         message_close(&first->message);
         host_free(first);
         first = next;
     }
     if (first == NULL)
         return false;
-    for (struct kept *other = first->next, *next; other != NULL; other = next) {
+    for (struct share_queue_kept *other = first->next, *next; other != NULL; other = next) {
         next = other->next;
         keep(queue, other);
     }
@@ -329,7 +329,7 @@ static bool take_kept(struct message *message, ctrt_queue *queue)
     return true;
 }
 
-static ctrt_status receive(struct message *message, ctrt_queue *queue, double seconds)
+static ctrt_status share_queue_receive(struct message *message, ctrt_queue *queue, double seconds)
 {
     const struct limit limit = limit_new(seconds);
     if (take_kept(message, queue))
@@ -355,9 +355,9 @@ static ctrt_status receive(struct message *message, ctrt_queue *queue, double se
 }
 
 /* The room does not suffice, so the next call gets the message. */
-static ctrt_status refuse(ctrt_queue *queue, struct message *message, int tensors, size_t bytes)
+static ctrt_status share_queue_refuse(ctrt_queue *queue, struct message *message, int tensors, size_t bytes)
 {
-    struct kept *kept = host_alloc(sizeof *kept);
+    struct share_queue_kept *kept = host_alloc(sizeof *kept);
     if (kept == NULL) {
         message_close(message);
         return out_of_memory(sizeof *kept, "a message");
@@ -379,14 +379,14 @@ ctrt_status ctrt_queue_get(ctrt_tensor **tensors, int *count, void *bytes, size_
     const size_t byte_room = size != NULL ? *size : 0;
     if (queue == NULL || (room > 0 && tensors == NULL) || (byte_room > 0 && bytes == NULL))
         return fail_null("queue_get", queue == NULL ? "queue" : room > 0 && tensors == NULL ? "tensors" : "bytes");
-    CTRT_TRY(receive(&message, queue, seconds));
+    CTRT_TRY(share_queue_receive(&message, queue, seconds));
     const int sent = (int)message.head.count;
     if (count != NULL)
         *count = sent;
     if (size != NULL)
         *size = message.head.size;
     if (sent > room || message.head.size > byte_room)
-        return refuse(queue, &message, room, byte_room);
+        return share_queue_refuse(queue, &message, room, byte_room);
     CTRT_TRY(message_open(fresh, &message));
     if (message.head.size > 0)
         memcpy(bytes, message.bytes, message.head.size);

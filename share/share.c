@@ -79,14 +79,14 @@ static ctrt_status add_bytes(ctrt_tensor *tensor, void *argument)
     return CTRT_OK;
 }
 
-struct place {
+struct share_place {
     struct shared_segment *segment;
     size_t next;
 };
 
 static ctrt_status move(ctrt_tensor *tensor, void *argument)
 {
-    struct place *place = argument;
+    struct share_place *place = argument;
     const size_t bytes = tensor->storage->bytes;
     tensor_share_move(tensor, place->segment, place->next);
     place->next += (bytes + SHARED_ALIGN - 1) / SHARED_ALIGN * SHARED_ALIGN;
@@ -95,7 +95,7 @@ static ctrt_status move(ctrt_tensor *tensor, void *argument)
 
 ctrt_status ctrt_module_share(ctrt_module *module)
 {
-    struct place place = { 0 };
+    struct share_place place = { 0 };
     struct needed needed = { .bytes = 0 };
     if (module == NULL)
         return module_missing("module_share", "module");

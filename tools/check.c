@@ -52,7 +52,7 @@ static bool same_file(const char *a, const char *b)
 
 /* Returns the device name of the backend in the plugin `file`, or of the backend to which the plugin adds kernels.
  * Returns NULL after an error message if the file has neither. */
-static const char *device_of(const char *file)
+static const char *check_device_of(const char *file)
 {
     char copy[PATH_MAX];
     ctrt_plugin_info info = CTRT_PLUGIN_INFO;
@@ -131,7 +131,7 @@ int tool_check(int argc, char **argv)
         return 2;
     if (optind < argc) {
         wish.device = argv[optind];
-        if (is_file(argv[optind]) && (wish.device = device_of(argv[optind])) == NULL)
+        if (is_file(argv[optind]) && (wish.device = check_device_of(argv[optind])) == NULL)
             return 2;
     }
     return conformance_run(&wish, NULL);

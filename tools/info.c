@@ -11,7 +11,7 @@
 #include "json.h"
 #include "tool.h"
 
-struct choice {
+struct info_choice {
     bool json, devices, plugins, params, memory, load;
 };
 
@@ -28,7 +28,7 @@ static long long free_memory(const char *name)
     return (long long)free_bytes;
 }
 
-static void device_text(const char *name, const ctrt_device_properties *facts, const struct choice *choice)
+static void device_text(const char *name, const ctrt_device_properties *facts, const struct info_choice *choice)
 {
     char text[32];
     printf("  %-12s %s\n", name, facts->name[0] != '\0' ? facts->name : "(without a name)");
@@ -61,7 +61,7 @@ static void device_text(const char *name, const ctrt_device_properties *facts, c
 
 static void load_json(const char *name);
 
-static void device_json(const char *name, const ctrt_device_properties *facts, const struct choice *choice)
+static void device_json(const char *name, const ctrt_device_properties *facts, const struct info_choice *choice)
 {
     json_open(NULL, '{');
     json_string("device", name);
@@ -86,7 +86,7 @@ static void device_json(const char *name, const ctrt_device_properties *facts, c
 }
 
 /* Returns the number of devices shown. */
-static int show_devices(const struct choice *choice)
+static int show_devices(const struct info_choice *choice)
 {
     ctrt_device_spec spec;
     int count = 0;
@@ -147,7 +147,7 @@ static void links_head(const char *type, int count)
 
 /* Prints for each device type which devices can copy directly to each other, one row per device. Skips types with only
  * one device. */
-static void show_links(const struct choice *choice)
+static void show_links(const struct info_choice *choice)
 {
     ctrt_device_spec spec;
     char name[64], peer[64], word[8];
@@ -232,7 +232,7 @@ const char *tool_default_device(char *name, size_t bytes)
 
 /* ---- plugins ---- */
 
-static void show_plugins(const struct choice *choice)
+static void show_plugins(const struct info_choice *choice)
 {
     ctrt_plugin_info info = CTRT_PLUGIN_INFO;
     for (size_t i = 0; ctrt_plugin_list(&info, i) == CTRT_OK; i++) {
@@ -265,7 +265,7 @@ static int by_name(const void *a, const void *b)
     return strcmp(((const ctrt_param_info *)a)->name, ((const ctrt_param_info *)b)->name);
 }
 
-static void show_params(const struct choice *choice)
+static void show_params(const struct info_choice *choice)
 {
     static ctrt_param_info list[256];
     size_t count = 0;
@@ -294,7 +294,7 @@ static void show_params(const struct choice *choice)
 
 /* ---- output ---- */
 
-static void show_json(const struct choice *choice)
+static void show_json(const struct info_choice *choice)
 {
     json_open(NULL, '{');
     json_string("version", ctrt_version());
@@ -327,7 +327,7 @@ static void show_json(const struct choice *choice)
     json_close('}');
 }
 
-static void show_text(const struct choice *choice)
+static void show_text(const struct info_choice *choice)
 {
     printf("ctrt %s, plugin ABI %u.%u\n", ctrt_version(), CTRT_PLUGIN_ABI_MAJOR, CTRT_PLUGIN_ABI_MINOR);
     printf("plugins are searched in\n");
@@ -353,7 +353,7 @@ static void show_text(const struct choice *choice)
     }
 }
 
-static int usage(FILE *out, const char *command, int status)
+static int info_usage(FILE *out, const char *command, int status)
 {
     fprintf(out, "usage: ctrt %s [OPTION...]\n", command);
     if (strcmp(command, "info") == 0)
@@ -379,12 +379,12 @@ int tool_info(int argc, char **argv)
         { "help", no_argument, NULL, 'h' },
         { NULL, 0, NULL, 0 },
     };
-    struct choice choice = { 0 };
+    struct info_choice choice = { 0 };
     for (int option; (option = getopt_long(argc, argv, "jh", options, NULL)) != -1;) {
         if (option == 'h')
-            return usage(stdout, argv[0], 0);
+            return info_usage(stdout, argv[0], 0);
         if (option == '?')
-            return usage(stderr, argv[0], 2);
+            return info_usage(stderr, argv[0], 2);
         choice.json = choice.json || option == 'j';
         choice.devices = choice.devices || option == 'd';
         choice.plugins = choice.plugins || option == 'P';
@@ -394,7 +394,7 @@ int tool_info(int argc, char **argv)
     }
     if (optind < argc) {
         fprintf(stderr, "ctrt %s: unexpected argument \"%s\"\n", argv[0], argv[optind]);
-        return usage(stderr, argv[0], 2);
+        return info_usage(stderr, argv[0], 2);
     }
     if (!choice.devices && !choice.plugins && !choice.params)
         choice.devices = choice.plugins = choice.params = true;
@@ -407,17 +407,17 @@ int tool_plugins(int argc, char **argv)
     static const struct option options[] = {
         { "json", no_argument, NULL, 'j' }, { "help", no_argument, NULL, 'h' }, { NULL, 0, NULL, 0 },
     };
-    struct choice choice = { .plugins = true };
+    struct info_choice choice = { .plugins = true };
     for (int option; (option = getopt_long(argc, argv, "jh", options, NULL)) != -1;) {
         if (option == 'h')
-            return usage(stdout, argv[0], 0);
+            return info_usage(stdout, argv[0], 0);
         if (option == '?')
-            return usage(stderr, argv[0], 2);
+            return info_usage(stderr, argv[0], 2);
         choice.json = true;
     }
     if (optind < argc) {
         fprintf(stderr, "ctrt %s: unexpected argument \"%s\"\n", argv[0], argv[optind]);
-        return usage(stderr, argv[0], 2);
+        return info_usage(stderr, argv[0], 2);
     }
     (choice.json ? show_json : show_text)(&choice);
     return 0;

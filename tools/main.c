@@ -22,7 +22,7 @@ static const struct command {
 
 #define COMMANDS (sizeof commands / sizeof commands[0])
 
-static int usage(FILE *out, int status)
+static int main_usage(FILE *out, int status)
 {
     fprintf(out, "usage: ctrt COMMAND [OPTION...]\n       ctrt --help | --version\n\ncommands:\n");
     for (size_t i = 0; i < COMMANDS; i++)
@@ -46,9 +46,9 @@ const char *tool_bytes(char *text, unsigned long long bytes)
 int main(int argc, char **argv)
 {
     if (argc < 2)
-        return usage(stderr, 2);
+        return main_usage(stderr, 2);
     if (strcmp(argv[1], "--help") == 0 || strcmp(argv[1], "-h") == 0 || strcmp(argv[1], "help") == 0)
-        return usage(stdout, 0);
+        return main_usage(stdout, 0);
     if (strcmp(argv[1], "--version") == 0 || strcmp(argv[1], "-V") == 0) {
         printf("ctrt %s (plugin ABI %u.%u)\n", ctrt_version(), CTRT_PLUGIN_ABI_MAJOR, CTRT_PLUGIN_ABI_MINOR);
         return 0;
@@ -66,5 +66,5 @@ int main(int argc, char **argv)
             return status;
         }
     fprintf(stderr, "ctrt: there is no command \"%s\"\n\n", argv[1]);
-    return usage(stderr, 2);
+    return main_usage(stderr, 2);
 }

@@ -20,7 +20,7 @@ static const char marker[] = "@SNAPSHOT@";
 
 #define MOST_NESTED 64
 
-struct reader {
+struct memory_file_reader {
     const char *at, *end, *begin;
     char why[160];                          /* error message; "": no error so far */
     int depth;
@@ -34,7 +34,7 @@ static const struct { const char *name, *begins; } members[] = {
 };
 #define MEMBERS (sizeof members / sizeof members[0])
 
-static bool fails(struct reader *r, const char *why)
+static bool fails(struct memory_file_reader *r, const char *why)
 {
     int line = 1;
     for (const char *c = r->begin; c < r->at && c < r->end; c++)
@@ -46,13 +46,13 @@ static bool fails(struct reader *r, const char *why)
     return false;
 }
 
-static void blanks(struct reader *r)
+static void blanks(struct memory_file_reader *r)
 {
     while (r->at < r->end && (*r->at == ' ' || *r->at == '\n' || *r->at == '\r' || *r->at == '\t'))
         r->at++;
 }
 
-static bool expect(struct reader *r, char c, const char *why)
+static bool expect(struct memory_file_reader *r, char c, const char *why)
 {
     blanks(r);
     if (r->at >= r->end || *r->at != c)
@@ -61,7 +61,7 @@ static bool expect(struct reader *r, char c, const char *why)
     return true;
 }
 
-static bool string(struct reader *r)
+static bool memory_file_string(struct memory_file_reader *r)
 {
     if (!expect(r, '"', "expected a string"))
         return false;
@@ -83,7 +83,7 @@ static bool string(struct reader *r)
     return expect(r, '"', "a string does not end");
 }
 
-static bool digits(struct reader *r)
+static bool digits(struct memory_file_reader *r)
 {
     const char *first = r->at;
     while (r->at < r->end && *r->at >= '0' && *r->at <= '9')
@@ -91,7 +91,7 @@ static bool digits(struct reader *r)
     return r->at > first || fails(r, "a number without digits");
 }
 
-static bool number(struct reader *r)
+static bool memory_file_number(struct memory_file_reader *r)
 {
     if (*r->at == '-')
         r->at++;
@@ -115,7 +115,7 @@ static bool number(struct reader *r)
     return true;
 }
 
-static bool word(struct reader *r, const char *text)
+static bool word(struct memory_file_reader *r, const char *text)
 {
     size_t length = strlen(text);
     if ((size_t)(r->end - r->at) < length || memcmp(r->at, text, length) != 0)
@@ -125,7 +125,7 @@ static bool word(struct reader *r, const char *text)
 }
 
 /* Records that the outermost object has a member of this name. The reader is at the member's value. */
-static void note_member(struct reader *r, const char *name, size_t length)
+static void note_member(struct memory_file_reader *r, const char *name, size_t length)
 {
     for (size_t i = 0; i < MEMBERS; i++)
         if (strlen(members[i].name) == length && memcmp(name, members[i].name, length) == 0 && r->at < r->end
@@ -133,13 +133,13 @@ static void note_member(struct reader *r, const char *name, size_t length)
             r->found |= 1u << i;
 }
 
-static bool value(struct reader *r);
+static bool value(struct memory_file_reader *r);
 
-static bool member(struct reader *r)
+static bool member(struct memory_file_reader *r)
 {
     blanks(r);
     const char *name = r->at + 1;
-    if (!string(r))
+    if (!memory_file_string(r))
         return false;
     size_t length = (size_t)(r->at - 1 - name);
     if (!expect(r, ':', "expected a colon"))
@@ -150,7 +150,8 @@ static bool member(struct reader *r)
     return value(r);
 }
 
-static bool list(struct reader *r, char open, char close, bool (*item)(struct reader *))
+static bool memory_file_list(struct memory_file_reader *r, char open, char close,
+                             bool (*item)(struct memory_file_reader *))
 {
     if (++r->depth > MOST_NESTED)
         return fails(r, "too deeply nested");
@@ -169,27 +170,27 @@ static bool list(struct reader *r, char open, char close, bool (*item)(struct re
     return expect(r, close, "expected a comma or an end");
 }
 
-static bool value(struct reader *r)
+static bool value(struct memory_file_reader *r)
 {
     blanks(r);
     if (r->at >= r->end)
         return fails(r, "");
     switch (*r->at) {
-    case '{': return list(r, '{', '}', member);
-    case '[': return list(r, '[', ']', value);
-    case '"': return string(r);
+    case '{': return memory_file_list(r, '{', '}', member);
+    case '[': return memory_file_list(r, '[', ']', value);
+    case '"': return memory_file_string(r);
     case 't': return word(r, "true");
     case 'f': return word(r, "false");
     case 'n': return word(r, "null");
     default:
-        return *r->at == '-' || (*r->at >= '0' && *r->at <= '9') ? number(r) : fails(r, "not JSON");
+        return *r->at == '-' || (*r->at >= '0' && *r->at <= '9') ? memory_file_number(r) : fails(r, "not JSON");
     }
 }
 
 /* Validates `text`. Writes the reason why it is not a snapshot into why[160], or "" if it is valid. */
-static void validate(char *why, const char *text, size_t length)
+static void memory_file_validate(char *why, const char *text, size_t length)
 {
-    struct reader r = { .at = text, .begin = text, .end = text + length };
+    struct memory_file_reader r = { .at = text, .begin = text, .end = text + length };
     why[0] = '\0';
     blanks(&r);
     if (r.at == r.end) {
@@ -284,7 +285,7 @@ static int write_page(const char *path, const char *text, size_t length)
     return well ? 0 : 1;
 }
 
-static int usage(FILE *out, int status)
+static int memory_file_usage(FILE *out, int status)
 {
     fputs(
         "usage: ctrt memory SNAPSHOT.json [-o PAGE.html]\n"
@@ -304,16 +305,16 @@ int tool_memory(int argc, char **argv)
     size_t length;
     for (int i = 1; i < argc; i++) {
         if (strcmp(argv[i], "--help") == 0 || strcmp(argv[i], "-h") == 0)
-            return usage(stdout, 0);
+            return memory_file_usage(stdout, 0);
         if (strcmp(argv[i], "-o") == 0 && i + 1 < argc && to == NULL)
             to = argv[++i];
         else if ((argv[i][0] != '-' || argv[i][1] == '\0') && from == NULL)
             from = argv[i];
         else
-            return usage(stderr, 2);
+            return memory_file_usage(stderr, 2);
     }
     if (from == NULL)
-        return usage(stderr, 2);
+        return memory_file_usage(stderr, 2);
     if (to == NULL) {
         const char *dot = strrchr(from, '.');
         bool json = dot != NULL && strcmp(dot, ".json") == 0;
@@ -323,14 +324,14 @@ int tool_memory(int argc, char **argv)
                  < (int)sizeof beside)
             to = beside;
         else
-            return usage(stderr, 2);
+            return memory_file_usage(stderr, 2);
     }
     char *text = read_whole(from, &length);
     if (text == NULL) {
         fprintf(stderr, "ctrt memory: %s: %s\n", from, strerror(errno));
         return 1;
     }
-    validate(why, text, length);
+    memory_file_validate(why, text, length);
     int status = 1;
     if (why[0] != '\0')
         fprintf(stderr, "ctrt memory: %s is not a memory snapshot: %s\n", from, why);

@@ -60,7 +60,7 @@ static bool read_number(int *out, const char *text, int least, int most)
 }
 
 /* Returns -1 if the ranks can be started, else the exit status. */
-static int read_options(struct run_options *out, int argc, char **argv)
+static int run_read_options(struct run_options *out, int argc, char **argv)
 {
     enum { NODES = 256, NODE, STORE, GRACE_TIME, PREFIX, NO_PREFIX, ON_FAILURE, RESTART };
     static const struct option options[] = {
@@ -225,7 +225,7 @@ static void share_processors(int local)
 }
 
 /* Opens the store and sets the variables that are the same for all ranks. Returns NULL after a message. */
-static ctrt_store *prepare(const struct run_options *options)
+static ctrt_store *run_prepare(const struct run_options *options)
 {
     ctrt_store *store = NULL;
     const char *secret = getenv("CTRT_STORE_SECRET");
@@ -270,7 +270,7 @@ static ctrt_store *prepare(const struct run_options *options)
 int tool_run(int argc, char **argv)
 {
     struct run_options options;
-    const int status = read_options(&options, argc, argv);
+    const int status = run_read_options(&options, argc, argv);
     if (status >= 0)
         return status;
     /* From here on descriptors 0 to 2 are open, so that a pipe never becomes one of them. */
@@ -285,7 +285,7 @@ int tool_run(int argc, char **argv)
         return 1;
     if (options.prefix < 0)
         options.prefix = options.ranks * options.nodes > 1;
-    ctrt_store *store = prepare(&options);
+    ctrt_store *store = run_prepare(&options);
     if (store == NULL)
         return 1;
     options.served = store;

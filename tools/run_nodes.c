@@ -35,7 +35,7 @@ static struct {
 /* ---- the store ---- */
 
 /* Sets the key to `mine` if it is not set, and reads its value. */
-static ctrt_status agree(long *out, ctrt_store *store, const char *key, long mine)
+static ctrt_status run_nodes_agree(long *out, ctrt_store *store, const char *key, long mine)
 {
     char text[24];
     void *value = NULL;
@@ -87,7 +87,7 @@ bool nodes_join(ctrt_store *store, int node, int nodes, int ranks, int *port)
     state.store = store;
     state.node = node;
     state.nodes = nodes;
-    ctrt_status status = agree(&same, store, "ctrt-run/ranks", ranks);
+    ctrt_status status = run_nodes_agree(&same, store, "ctrt-run/ranks", ranks);
     if (status == CTRT_OK)
         status = add("joined", node, same == ranks ? 1 : -1, &joined);
     if (status == CTRT_OK && joined > 1) {
@@ -164,7 +164,7 @@ static ctrt_status watch_nodes(bool *all)
 }
 
 /* One exchange with the store. *done: the launcher may end. */
-static ctrt_status exchange(bool *done, bool fails, bool ends)
+static ctrt_status run_nodes_exchange(bool *done, bool fails, bool ends)
 {
     int64_t failures;
     void *text = NULL;
@@ -199,7 +199,7 @@ static void *run_thread(void *unused)
         const bool fails = state.fails, ends = state.ends;
         state.fails = state.ends = false;
         pthread_mutex_unlock(&state.lock);
-        if (exchange(&done, fails, ends) != CTRT_OK) {
+        if (run_nodes_exchange(&done, fails, ends) != CTRT_OK) {
             char text[256];
             snprintf(text, sizeof text, "the connection to node 0 is lost: %s", ctrt_error_message());
             set_failure(text);

@@ -191,7 +191,7 @@ static void put(struct sink *sink, const char *data, size_t bytes)
 }
 
 /* Fills the chunk. A line that is interrupted by another one continues on a new line, with its prefix. */
-static void fill(struct sink *sink)
+static void run_output_fill(struct sink *sink)
 {
     struct source *source;
     while (sink->used + PREFIX_BYTES + 2 < CHUNK_BYTES && (source = next_source(sink)) != NULL) {
@@ -257,7 +257,7 @@ static void write_sink(struct sink *sink)
         struct pollfd entry = { .fd = sink->fd, .events = POLLOUT };
         if (sink->sent == sink->used) {
             sink->sent = sink->used = 0;
-            fill(sink);
+            run_output_fill(sink);
         }
         if (sink->used == 0 || poll(&entry, 1, 0) <= 0)
             return;

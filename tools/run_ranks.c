@@ -172,7 +172,7 @@ static void handle_signal(const struct signalfd_siginfo *info)
 /* ---- the ends of ranks ---- */
 
 /* The first failure starts the grace time of the other ranks. */
-static void fail(int status, double grace)
+static void run_ranks_fail(int status, double grace)
 {
     if (failed)
         return;
@@ -210,7 +210,7 @@ static void lose(int local, const char *text, int status, const struct run_optio
         restart(local, options);
 }
 
-static void reap(int local, int status, const struct run_options *options)
+static void run_ranks_reap(int local, int status, const struct run_options *options)
 {
     struct rank *rank = &ranks[local];
     char text[160];
@@ -237,14 +237,14 @@ static void reap(int local, int status, const struct run_options *options)
         output_say("%s", text);
     if (options->nodes > 1 && !failed)
         nodes_fail(text);
-    fail(signal != 0 ? 128 + signal : WEXITSTATUS(status), options->grace);
+    run_ranks_fail(signal != 0 ? 128 + signal : WEXITSTATUS(status), options->grace);
 }
 
 static void reap_all(const struct run_options *options)
 {
     for (int i = 0, status; i < rank_count; i++)
         if (ranks[i].running && waitpid(ranks[i].pid, &status, WNOHANG) == ranks[i].pid) {
-            reap(i, status, options);
+            run_ranks_reap(i, status, options);
             if (running == 0 && lost > 0 && succeeded > 0)
                 output_say("%d rank%s ended with status 0; lost: %d, started again: %d", succeeded,
                            succeeded > 1 ? "s" : "", lost, restarted);
@@ -377,7 +377,7 @@ static void supervise(const struct run_options *options, int signals, int event,
             output_say("%s", text);
             told = true;
             if (!options->shrink)
-                fail(1, options->grace);
+                run_ranks_fail(1, options->grace);
         }
         end_excluded(options);
         escalate(options);
@@ -387,7 +387,7 @@ static void supervise(const struct run_options *options, int signals, int event,
 }
 
 /* Starts all ranks. If one cannot be started, writes a message and kills the others. */
-static void start_all(const struct run_options *options, bool piped)
+static void run_ranks_start_all(const struct run_options *options, bool piped)
 {
     const int null = open("/dev/null", O_RDWR | O_CLOEXEC);
     int error = null < 0 ? errno : 0;
@@ -447,7 +447,7 @@ int ranks_run(const struct run_options *options)
     }
     if (options->nodes > 1 && (event = nodes_start()) < 0)
         return 1;
-    start_all(options, piped);
+    run_ranks_start_all(options, piped);
     supervise(options, signals, event, polls);
     free(polls);
     free(ranks);

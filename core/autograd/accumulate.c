@@ -16,7 +16,7 @@ static bool is_sole_owner(const ctrt_tensor *tensor)
            && atomic_load_explicit(&storage->refs, memory_order_acquire) == 1 && storage->release == NULL;
 }
 
-static bool same_layout(const ctrt_view *a, const ctrt_view *b)
+static bool accumulate_same_layout(const ctrt_view *a, const ctrt_view *b)
 {
     if (a->flags & b->flags & CTRT_VIEW_CONTIGUOUS)
         return true;
@@ -52,7 +52,7 @@ static ctrt_status first(ctrt_tensor **to, ctrt_tensor *leaf, ctrt_tensor **grad
 {
     ctrt_tensor *given = *grad;
     size_t bytes = (size_t)given->view.numel * dtype_bytes(tensor_dtype(given));
-    if (is_sole_owner(given) && same_layout(&given->view, &leaf->view) && given->storage->bytes <= bytes) {
+    if (is_sole_owner(given) && accumulate_same_layout(&given->view, &leaf->view) && given->storage->bytes <= bytes) {
         if (given->grad == NULL)
             given->flags &= ~(uint32_t)TENSOR_IS_VIEW;      /* it was a view of a tensor that is freed */
         *to = given;

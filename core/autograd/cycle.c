@@ -20,12 +20,12 @@ struct vertex {
     uint32_t inside;                    /* number of references that come from this set */
 };
 
-struct place {                          /* item of the table from objects to vertices */
+struct cycle_place {                          /* item of the table from objects to vertices */
     const void *object;
     uint32_t index;
 };
 
-struct search {
+struct cycle_search {
     struct vertex *vertices;
     uint32_t count;
     size_t capacity;
@@ -35,9 +35,9 @@ struct search {
     uint32_t *work, n_work;
 };
 
-static struct vertex *vertex_add(struct search *s, void *object, bool is_tensor, uint32_t references)
+static struct vertex *vertex_add(struct cycle_search *s, void *object, bool is_tensor, uint32_t references)
 {
-    struct place *place = ptr_map_add(&s->places, object, sizeof *place);
+    struct cycle_place *place = ptr_map_add(&s->places, object, sizeof *place);
     if (place == NULL || !ARRAY_GROW(s->vertices, s->capacity, s->count)) {
         s->failed = true;
         return NULL;
@@ -47,16 +47,16 @@ static struct vertex *vertex_add(struct search *s, void *object, bool is_tensor,
     return &s->vertices[s->count++];
 }
 
-static struct vertex *vertex_find(const struct search *s, const void *object)
+static struct vertex *vertex_find(const struct cycle_search *s, const void *object)
 {
-    const struct place *place = ptr_map_find(&s->places, object, sizeof *place);
+    const struct cycle_place *place = ptr_map_find(&s->places, object, sizeof *place);
     return place != NULL ? &s->vertices[place->index] : NULL;
 }
 
 /* Visits one reference from a vertex to `object`. Tensors outside the scope are not vertices and are ignored. */
-static void reach(void *user, void *object, bool is_tensor)
+static void cycle_reach(void *user, void *object, bool is_tensor)
 {
-    struct search *s = user;
+    struct cycle_search *s = user;
     struct vertex *to = s->failed ? NULL : vertex_find(s, object);
     if (s->marking) {
         if (to != NULL && !to->in_use) {
@@ -71,26 +71,26 @@ static void reach(void *user, void *object, bool is_tensor)
         to->inside++;
 }
 
-static void reach_from(struct search *s, uint32_t index)
+static void reach_from(struct cycle_search *s, uint32_t index)
 {
     const struct vertex from = s->vertices[index];
     if (from.is_tensor) {
         const struct autograd_meta *meta = ((ctrt_tensor *)from.object)->grad;
         if (meta != NULL && meta->node != NULL)
-            reach(s, meta->node, false);
+            cycle_reach(s, meta->node, false);
         if (meta != NULL && meta->base != NULL)
-            reach(s, meta->base, true);
+            cycle_reach(s, meta->base, true);
         return;
     }
     struct grad_node *node = from.object;
     for (uint32_t i = 0; i < node->n_in; i++)
         if (node->edges[i].to != NULL && !edge_is_leaf(&node->edges[i]))
-            reach(s, edge_node(&node->edges[i]), false);
+            cycle_reach(s, edge_node(&node->edges[i]), false);
     if (node->class->visit != NULL)
-        node->class->visit(node, reach, s);
+        node->class->visit(node, cycle_reach, s);
 }
 
-static void mark_used(struct search *s)
+static void mark_used(struct cycle_search *s)
 {
     s->work = host_alloc(MAX(s->count, 1) * sizeof *s->work);
     if (s->work == NULL) {
@@ -111,7 +111,7 @@ static void mark_used(struct search *s)
 
 size_t grad_find_cycles(struct scope_held *tensors, size_t count)
 {
-    struct search s = { .count = 0 };
+    struct cycle_search s = { .count = 0 };
     size_t dead = 0;
     for (size_t i = 0; i < count && !s.failed; i++)
         vertex_add(&s, tensors[i].tensor, true, tensors[i].held);

@@ -10,7 +10,7 @@
 #include "ops/op_common.h"
 #include "tensor/scope.h"
 
-struct kept {
+struct function_kept {
     ctrt_tensor *tensor;
     ctrt_tensor *with_history;          /* during a recorded backward: an alias of a saved result, with its history */
     uint32_t version;
@@ -23,7 +23,7 @@ enum phase { IN_FORWARD, IDLE, IN_BACKWARD };
 struct ctrt_function_context {
     const ctrt_function *function;
     void *user;
-    struct kept *kept;
+    struct function_kept *kept;
     int n_kept;
     size_t capacity;
     bool had_kept, freed, create_graph;
@@ -57,7 +57,7 @@ ctrt_status ctrt_function_save(ctrt_function_context *context, ctrt_tensor *tens
     tensor_retain(tensor);
     scope_hold(tensor);
     int64_t bytes = tensor->view.numel * (int64_t)dtype_bytes(tensor_dtype(tensor));
-    context->kept[context->n_kept++] = (struct kept){tensor, NULL, tensor_version(tensor), -1, bytes};
+    context->kept[context->n_kept++] = (struct function_kept){tensor, NULL, tensor_version(tensor), -1, bytes};
     context->had_kept = true;
     autograd_count(autograd_here(), 0, bytes);
     return CTRT_OK;
@@ -70,7 +70,7 @@ ctrt_status ctrt_function_saved(ctrt_tensor **borrowed, ctrt_function_context *c
     if (index < 0 || index >= context->n_kept)
         return fail_from(CTRT_ERR_INVALID_ARGUMENT, "function_saved", "%s saved %d tensors; there is no index %d",
                          context->function->name, context->n_kept, index);
-    struct kept *kept = &context->kept[index];
+    struct function_kept *kept = &context->kept[index];
     if (tensor_version(kept->tensor) != kept->version)
         return ctrt_context(saved_changed("saved tensor", index, kept->tensor, kept->version), "function_saved, %s",
                             context->function->name);

@@ -24,8 +24,8 @@ static ctrt_status one_like(ctrt_tensor **out, ctrt_tensor *tensor)
 
 /* Returns the tensor's edge and the initial gradient: `given` after a check or, if `given` is NULL, a one. The caller
  * owns both. `who` is the name of the calling function for messages. */
-static ctrt_status begin(struct grad_edge *root, ctrt_tensor **gradient, const char *who, ctrt_tensor *tensor,
-                         ctrt_tensor *given)
+static ctrt_status grad_begin(struct grad_edge *root, ctrt_tensor **gradient, const char *who, ctrt_tensor *tensor,
+                              ctrt_tensor *given)
 {
     char a[SHAPE_TEXT_BYTES], b[SHAPE_TEXT_BYTES];
     CTRT_TRY(grad_refresh(tensor));
@@ -73,7 +73,7 @@ ctrt_status ctrt_backward_with(ctrt_tensor *tensor, ctrt_tensor *gradient, bool 
 {
     OP_CHECK("backward", tensor);
     struct engine_task task = {.retain_graph = retain_graph || create_graph, .create_graph = create_graph};
-    CTRT_TRY(begin(&task.root, &task.gradient, "backward", tensor, gradient));
+    CTRT_TRY(grad_begin(&task.root, &task.gradient, "backward", tensor, gradient));
     struct memory_label label;
     const bool labelled = label_enter_watched(&label, "backward");
     ctrt_status status = engine_run(&task);
@@ -115,7 +115,7 @@ ctrt_status ctrt_grad(ctrt_tensor **out, ctrt_tensor *output, ctrt_tensor *const
     };
     ctrt_status status = captures_begin(captures, inputs, count);
     if (status == CTRT_OK)
-        status = begin(&task.root, &task.gradient, "grad", output, gradient);
+        status = grad_begin(&task.root, &task.gradient, "grad", output, gradient);
     if (status == CTRT_OK)
         status = engine_run(&task);
     for (int i = 0; i < count && status == CTRT_OK && !allow_unused; i++)

@@ -154,34 +154,34 @@ ctrt_status ctrt_tensor_retain_grad(ctrt_tensor *tensor)
 /* ---- hooks ---- */
 
 /* A copy of a list of hooks, with a reference to each, for iteration: a hook may add and remove hooks. */
-struct running {
+struct hooks_running {
     struct grad_hook **hooks;
     int count;
 };
 
-static ctrt_status running_capacity(struct running *running, int n)
+static ctrt_status running_capacity(struct hooks_running *running, int n)
 {
-    *running = (struct running){NULL, 0};
+    *running = (struct hooks_running){NULL, 0};
     if (n == 0)
         return CTRT_OK;
     running->hooks = host_alloc((size_t)n * sizeof *running->hooks);
     return running->hooks ? CTRT_OK : out_of_memory((size_t)n * sizeof *running->hooks, "running hooks");
 }
 
-static void running_add(struct running *running, struct grad_hook *hook)
+static void running_add(struct hooks_running *running, struct grad_hook *hook)
 {
     atomic_fetch_add_explicit(&hook->refs, 1, memory_order_relaxed);
     running->hooks[running->count++] = hook;
 }
 
-static void running_free(struct running *running)
+static void running_free(struct hooks_running *running)
 {
     for (int i = 0; i < running->count; i++)
         hook_release(running->hooks[i]);
     host_free(running->hooks);
 }
 
-static ctrt_status of_node(struct running *running, const struct hook_link *links, uint32_t output)
+static ctrt_status of_node(struct hooks_running *running, const struct hook_link *links, uint32_t output)
 {
     int n = 0;
     for (const struct hook_link *link = links; link; link = link->next)
@@ -193,7 +193,7 @@ static ctrt_status of_node(struct running *running, const struct hook_link *link
     return CTRT_OK;
 }
 
-static ctrt_status of_leaf(struct running *running, const struct autograd_meta *meta)
+static ctrt_status of_leaf(struct hooks_running *running, const struct autograd_meta *meta)
 {
     int n = 0;
     lock_enter(&hooks_lock);
@@ -219,7 +219,7 @@ static ctrt_status check_replaced(const ctrt_tensor *grad, const struct grad_wan
 }
 
 /* Calls the gradient hooks in `running` on *grad, and checks the result against `want`. */
-static ctrt_status show(const struct running *running, ctrt_tensor **grad, const struct grad_want *want)
+static ctrt_status hooks_show(const struct hooks_running *running, ctrt_tensor **grad, const struct grad_want *want)
 {
     for (int i = 0; i < running->count && *grad; i++) {
         struct grad_hook *hook = running->hooks[i];
@@ -236,12 +236,12 @@ ctrt_status node_hooks_run(struct grad_node *node, uint32_t output, ctrt_tensor 
         return CTRT_OK;
     const struct grad_shape *shape = &node->shapes[output];
     const struct grad_want want = {shape->shape, shape->ndim, (ctrt_dtype)shape->dtype, shape->device};
-    struct running running;
+    struct hooks_running running;
     lock_enter(&hooks_lock);
     ctrt_status status = of_node(&running, extras->hooks, output);
     lock_leave(&hooks_lock);
     if (status == CTRT_OK)
-        status = show(&running, grad, &want);
+        status = hooks_show(&running, grad, &want);
     running_free(&running);
     if (status != CTRT_OK || *grad == NULL)
         return status;
@@ -252,17 +252,17 @@ ctrt_status leaf_hooks_run(struct autograd_meta *meta, ctrt_tensor **grad)
 {
     const ctrt_tensor *leaf = meta->leaf.tensor;
     const struct grad_want want = {leaf->view.shape, leaf->view.ndim, tensor_dtype(leaf), leaf->device};
-    struct running running;
+    struct hooks_running running;
     ctrt_status status = of_leaf(&running, meta);
     if (status == CTRT_OK)
-        status = show(&running, grad, &want);
+        status = hooks_show(&running, grad, &want);
     running_free(&running);
     return status;
 }
 
 ctrt_status leaf_accumulated_hooks_run(struct autograd_meta *meta, ctrt_tensor *leaf)
 {
-    struct running running;
+    struct hooks_running running;
     ctrt_status status = of_leaf(&running, meta);
     for (int i = 0; i < running.count && status == CTRT_OK; i++) {
         struct grad_hook *hook = running.hooks[i];
@@ -295,8 +295,8 @@ static ctrt_status link_to_node(struct grad_hook *hook, struct grad_node *node, 
     return status;
 }
 
-static ctrt_status add(ctrt_tensor *tensor, ctrt_grad_hook on_grad, ctrt_accumulate_hook on_accumulated, void *user,
-                       uint64_t *id)
+static ctrt_status hooks_insert(ctrt_tensor *tensor, ctrt_grad_hook on_grad, ctrt_accumulate_hook on_accumulated,
+                                void *user, uint64_t *id)
 {
     struct grad_hook *hook = host_calloc(sizeof *hook);
     if (hook == NULL)
@@ -331,7 +331,7 @@ ctrt_status ctrt_tensor_add_hook(ctrt_tensor *tensor, ctrt_grad_hook hook, void 
     if (!tensor_requires_grad(tensor))
         return fail_from(CTRT_ERR_AUTOGRAD, "tensor_add_hook",
                          "the tensor does not require grad, so it gets no gradient");
-    return add(tensor, hook, NULL, user, id);
+    return hooks_insert(tensor, hook, NULL, user, id);
 }
 
 ctrt_status ctrt_tensor_add_accumulate_hook(ctrt_tensor *leaf, ctrt_accumulate_hook hook, void *user, uint64_t *id)
@@ -344,7 +344,7 @@ ctrt_status ctrt_tensor_add_accumulate_hook(ctrt_tensor *leaf, ctrt_accumulate_h
                          "gradients accumulate only in leaves that require grad; this "
                          "tensor %s",
                          tensor_requires_grad(leaf) ? "is the result of an op" : "does not require grad");
-    return add(leaf, NULL, hook, user, id);
+    return hooks_insert(leaf, NULL, hook, user, id);
 }
 
 /* Nodes keep a reference to the hook: the tensor's node, or its earlier one if the tensor was changed in place after

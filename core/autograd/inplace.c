@@ -154,7 +154,7 @@ void autograd_view_of_several(ctrt_tensor *view)
 
 /* Rebuilds a view's history from its base's. Does not change the tensor's flags, because other threads may read them.
  * tensor_requires_grad also checks the base. */
-static ctrt_status refresh(ctrt_tensor *tensor, struct autograd_meta *meta)
+static ctrt_status inplace_refresh(ctrt_tensor *tensor, struct autograd_meta *meta)
 {
     ctrt_tensor *base = meta->base;
     const bool base_requires_grad = base->flags & TENSOR_REQUIRES_GRAD;
@@ -186,7 +186,7 @@ ctrt_status grad_view_refresh(ctrt_tensor *tensor)
     if (old)
         node_retain(old);               /* freeing a node may call code of the program, so not under the lock */
     if (atomic_load_explicit(&meta->version, memory_order_relaxed) != version) {
-        status = refresh(tensor, meta);
+        status = inplace_refresh(tensor, meta);
         if (status == CTRT_OK)
             atomic_store_explicit(&meta->version, version, memory_order_release);
     }

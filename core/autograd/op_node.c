@@ -300,8 +300,8 @@ static ctrt_status restore(struct op_node *node, const struct node_run *run, str
     return status;
 }
 
-static ctrt_status unpack(struct grad_context *ctx, struct op_node *node, const struct node_run *run,
-                          struct saved *saved, int count)
+static ctrt_status op_node_unpack(struct grad_context *ctx, struct op_node *node, const struct node_run *run,
+                                  struct saved *saved, int count)
 {
     for (int i = 0; i < count; i++) {
         ctrt_tensor *tensor = saved[i].tensor;
@@ -341,7 +341,7 @@ static ctrt_status op_node_run(struct grad_node *base, const struct node_run *ru
     };
     ctrt_status status = CTRT_OK;
     if (count) {
-        status = unpack(&ctx, node, run, saved, count);
+        status = op_node_unpack(&ctx, node, run, saved, count);
         if (unlikely(status != CTRT_OK))
             make_stale(node, !run->retain_graph);
     }

@@ -8,7 +8,7 @@
 
 /* Returns the optimal string alignment distance (insertions, deletions, substitutions and swaps of adjacent
  * characters), ignoring case. Both words must have at most LONGEST characters. */
-static int distance(const char *a, size_t a_length, const char *b, size_t b_length)
+static int alignment_distance(const char *a, size_t a_length, const char *b, size_t b_length)
 {
     int row[3][LONGEST + 1];
     int *before = row[0], *above = row[1], *here = row[2];
@@ -43,7 +43,7 @@ const char *nearest_word(const char *word, const char *const *candidates, size_t
         size_t other = candidates[i] != NULL ? strlen(candidates[i]) : 0;
         if (other == 0 || other > LONGEST)
             continue;
-        int d = distance(word, length, candidates[i], other);
+        int d = alignment_distance(word, length, candidates[i], other);
         /* A distance as large as the longer word means that the words have nothing in common. */
         if (d < best && (size_t)d < MAX(length, other))
             best = d, found = candidates[i];

@@ -187,7 +187,7 @@ static int temporary_create(struct file_writer *writer, mode_t mode)
 
 /* Opens a temporary file in the directory of `target`, which file_writer_close will rename. `old`: the status of the
  * file at `target`, st_mode 0 if there is none. On error the caller closes writer->folder. */
-static ctrt_status open_beside(struct file_writer *writer, const char *target, const struct stat *old)
+static ctrt_status file_writer_open_beside(struct file_writer *writer, const char *target, const struct stat *old)
 {
     const bool exists = old->st_mode != 0;
     const char *slash = strrchr(target, '/');
@@ -226,7 +226,7 @@ ctrt_status file_writer_open(struct file_writer *writer, const char *path)
         return failed("write to", path, EISDIR);
     if (about.st_mode != 0 && !S_ISREG(about.st_mode))
         return open_in_place(writer, target);
-    const ctrt_status status = open_beside(writer, target, &about);
+    const ctrt_status status = file_writer_open_beside(writer, target, &about);
     if (status != CTRT_OK && writer->folder >= 0)
         close(writer->folder);
     return status;

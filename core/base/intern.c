@@ -28,7 +28,7 @@ static const void *hash(const char *text)
     return (const void *)(uintptr_t)(hash_bytes(HASH_START, text, strlen(text)) | 1);
 }
 
-static const char *add(struct chain *chain, const char *text)
+static const char *intern_add(struct chain *chain, const char *text)
 {
     const size_t bytes = strlen(text) + 1;
     struct interned *fresh = host_alloc(sizeof *fresh + bytes);
@@ -48,7 +48,7 @@ const char *intern_string(const char *text)
     const struct interned *found = chain != NULL ? chain->first : NULL;
     while (found != NULL && strcmp(found->text, text) != 0)
         found = found->next;
-    const char *kept = found != NULL ? found->text : chain != NULL ? add(chain, text) : NULL;
+    const char *kept = found != NULL ? found->text : chain != NULL ? intern_add(chain, text) : NULL;
     lock_leave(&intern_lock);
     return kept;
 }

@@ -21,8 +21,8 @@ struct value {
 
 /* A name that was declared, set, or found in the environment. Nodes are never freed; strings are interned
  * (intern.h). */
-struct node {
-    struct node *next;
+struct param_node {
+    struct param_node *next;
     const char *name, *owner;
     const ctrt_param *param;    /* the first declaration; NULL: none yet */
     const ctrt_param *other;    /* the last conflicting declaration that was reported */
@@ -38,19 +38,19 @@ void (*param_declare_all)(void);
 void (*param_before_set)(const char *name);
 
 LOCK_DEFINE(param_lock, LOCK_PARAM);
-static struct node *first;
+static struct param_node *first;
 
-static struct node *find(const char *name)
+static struct param_node *find(const char *name)
 {
-    struct node *node = first;
+    struct param_node *node = first;
     while (node != NULL && strcmp(node->name, name) != 0)
         node = node->next;
     return node;
 }
 
-static struct node *find_or_add(const char *name)
+static struct param_node *find_or_add(const char *name)
 {
-    struct node *node = find(name);
+    struct param_node *node = find(name);
     if (node != NULL)
         return node;
     const char *kept = intern_string(name);
@@ -58,7 +58,7 @@ static struct node *find_or_add(const char *name)
     if (node == NULL)
         return NULL;
     node->name = kept;
-    struct node **end = &first;
+    struct param_node **end = &first;
     while (*end != NULL)
         end = &(*end)->next;
     *end = node;
@@ -66,7 +66,7 @@ static struct node *find_or_add(const char *name)
 }
 
 /* Returns the text of a parameter's value for listings and messages. */
-static const char *shown(const struct node *node, const char *text)
+static const char *shown(const struct param_node *node, const char *text)
 {
     return text != NULL && text[0] != '\0' && node->secret ? "set" : text;
 }
@@ -84,9 +84,9 @@ static bool same_meaning(const ctrt_param *a, const ctrt_param *b)
 
 /* Adds a declaration; has no effect if the name has one already. Parses a value that the program set before. The caller
  * holds param_lock. Returns NULL when out of memory. */
-static struct node *declare(const ctrt_param *param, const char *owner)
+static struct param_node *declare(const ctrt_param *param, const char *owner)
 {
-    struct node *node = find_or_add(param->name);
+    struct param_node *node = find_or_add(param->name);
     if (node == NULL || node->param != NULL)
         return node;
     node->param = param;
@@ -117,7 +117,7 @@ void param_declare(const ctrt_param *param, const char *owner)
 void param_declare_secret(const ctrt_param *param)
 {
     lock_enter(&param_lock);
-    struct node *node = declare(param, "core");
+    struct param_node *node = declare(param, "core");
     if (node != NULL)
         node->secret = true;
     lock_leave(&param_lock);
@@ -126,7 +126,7 @@ void param_declare_secret(const ctrt_param *param)
 /* Reads a value according to the declaration `param`: the value set by the program, else the environment variable, else
  * the default. An empty environment variable counts as unset, except for string parameters, for which the empty string
  * can have a meaning (for example "no device is visible"). */
-static ctrt_status find_value(struct value *out, const struct node *node, const ctrt_param *param)
+static ctrt_status find_value(struct value *out, const struct param_node *node, const ctrt_param *param)
 {
     const char *text = node->program;
     enum origin origin = ORIGIN_PROGRAM;
@@ -155,7 +155,7 @@ static ctrt_status find_value(struct value *out, const struct node *node, const 
 }
 
 /* Returns true, once per parameter, if the environment variable has been set to another value since it was read. */
-static bool changed_late(struct node *node)
+static bool changed_late(struct param_node *node)
 {
     if (!node->read || node->value.origin == ORIGIN_PROGRAM || node->complained)
         return false;
@@ -196,7 +196,7 @@ ctrt_status param_read(ctrt_param_value *out, const ctrt_param *param, const cha
         return ctrt_fail(CTRT_ERR_INVALID_ARGUMENT, "a parameter of %s is declared without size or name",
                          owner ? owner : "?");
     lock_enter(&param_lock);
-    struct node *node = declare(param, owner);
+    struct param_node *node = declare(param, owner);
     const bool first_meaning = node != NULL && same_meaning(node->param, param);
     struct value value = { 0 };
     const char *other_owner = NULL;
@@ -231,7 +231,7 @@ ctrt_status param_read(ctrt_param_value *out, const ctrt_param *param, const cha
 void param_reopen(const char *name)
 {
     lock_enter(&param_lock);
-    struct node *node = find(name);
+    struct param_node *node = find(name);
     if (node != NULL)
         node->read = false;
     lock_leave(&param_lock);
@@ -256,7 +256,7 @@ void param_check_late(void)
     if (atomic_exchange_explicit(&seen, version, memory_order_relaxed) == version)
         return;
     lock_enter(&param_lock);
-    for (struct node *node = first; node != NULL && count < COUNT_OF(late); node = node->next)
+    for (struct param_node *node = first; node != NULL && count < COUNT_OF(late); node = node->next)
         if (node->param != NULL && changed_late(node)) {
             late[count].name = node->name;
             late[count++].text = shown(node, node->value.text);
@@ -275,7 +275,7 @@ static ctrt_status fail_unknown(const char *name)
     const char *names[256];
     size_t count = 0;
     lock_enter(&param_lock);
-    for (struct node *node = first; node != NULL && count < COUNT_OF(names); node = node->next)
+    for (struct param_node *node = first; node != NULL && count < COUNT_OF(names); node = node->next)
         if (node->param != NULL)
             names[count++] = node->name;
     lock_leave(&param_lock);
@@ -285,7 +285,7 @@ static ctrt_status fail_unknown(const char *name)
 }
 
 /* Sets the value of a declared parameter. The caller holds param_lock. */
-static ctrt_status node_set(struct node *node, const char *value)
+static ctrt_status node_set(struct param_node *node, const char *value)
 {
     int64_t ignored;
     if (value != NULL)
@@ -312,7 +312,7 @@ ctrt_status ctrt_param_set(const char *name, const char *value)
     if (param_before_set != NULL)
         param_before_set(name);
     lock_enter(&param_lock);
-    struct node *node = find(name);
+    struct param_node *node = find(name);
     bool known = node != NULL && node->param != NULL;
     ctrt_status status = CTRT_OK;
     if (known) {
@@ -355,7 +355,7 @@ ctrt_status ctrt_param_get_info(ctrt_param_info *info, size_t index)
     if (index == 0 && param_declare_all != NULL)
         param_declare_all();
     lock_enter(&param_lock);
-    struct node *node = first;
+    struct param_node *node = first;
     while (node != NULL && (node->param == NULL || index-- > 0))
         node = node->next;
     ctrt_status status = CTRT_OK;
@@ -404,7 +404,7 @@ static const char *meant(const char *name)
     size_t count = 0;
     if (part == NULL)
         return NULL;
-    for (struct node *node = first; node != NULL && count < COUNT_OF(parts); node = node->next) {
+    for (struct param_node *node = first; node != NULL && count < COUNT_OF(parts); node = node->next) {
         if (node->param == NULL)
             continue;
         if (strcmp(node->name, name) == 0)
@@ -429,7 +429,7 @@ void param_check_environment(void)
         memcpy(name, *entry, length);
         name[length] = '\0';
         const char *near = meant(name);
-        struct node *node = near != NULL ? find_or_add(name) : NULL;
+        struct param_node *node = near != NULL ? find_or_add(name) : NULL;
         if (node == NULL || node->complained)
             continue;
         node->complained = true;
@@ -445,7 +445,7 @@ void param_check_environment(void)
 void param_forget_values(void)
 {
     lock_enter(&param_lock);
-    for (struct node *node = first; node != NULL; node = node->next) {
+    for (struct param_node *node = first; node != NULL; node = node->next) {
         node->read = node->complained = false;
         node->program = node->value.text = node->rejected = NULL;
     }

@@ -110,7 +110,7 @@ static int terminal_columns(int fd)
     return known ? MIN(size.ws_col - 1, PROGRESS_LINE - 1) : 79;
 }
 
-static void write_all(int fd, const char *text, size_t bytes)
+static void progress_write_all(int fd, const char *text, size_t bytes)
 {
     while (bytes > 0) {
         const ssize_t written = write(fd, text, bytes);
@@ -135,7 +135,7 @@ static void rate_update(ctrt_progress *progress, double time)
 }
 
 /* `last`: the line shows the average rate of the whole loop. */
-static void show(ctrt_progress *progress, double time, bool last)
+static void progress_write_line(ctrt_progress *progress, double time, bool last)
 {
     char line[PROGRESS_LINE], output[PROGRESS_LINE + 16];
     const bool bar = progress->mode == MODE_BAR;
@@ -148,7 +148,7 @@ static void show(ctrt_progress *progress, double time, bool last)
     progress_format(line, &progress->state, bar ? terminal_columns(progress->fd) : PROGRESS_LINE - 1, bar);
     const int bytes = snprintf(output, sizeof output, "%s%s%s%s", bar ? "\r" : "", line, bar ? "\033[K" : "",
                                bar && !last ? "" : "\n");
-    write_all(progress->fd, output, (size_t)bytes);
+    progress_write_all(progress->fd, output, (size_t)bytes);
 }
 
 ctrt_status ctrt_progress_new(ctrt_progress **out, int64_t total, const ctrt_progress_options *options)
@@ -180,7 +180,7 @@ ctrt_status ctrt_progress_new(ctrt_progress **out, int64_t total, const ctrt_pro
                                                .total = total, .scale = (double)options->scale };
     progress->start = progress->shown = seconds_now();
     if (progress->mode == MODE_BAR)
-        show(progress, progress->start, false);
+        progress_write_line(progress, progress->start, false);
     ctrt_progress_release(out);
     *out = progress;
     return CTRT_OK;
@@ -201,7 +201,7 @@ void ctrt_progress_add(ctrt_progress *progress, int64_t steps)
         return;
     const double time = seconds_now();
     if (time - progress->shown >= progress->interval)
-        show(progress, time, false);
+        progress_write_line(progress, time, false);
 }
 
 void ctrt_progress_note(ctrt_progress *progress, const char *format, ...)
@@ -224,7 +224,7 @@ void ctrt_progress_release(ctrt_progress **progress)
     if (progress == NULL || *progress == NULL)
         return;
     if ((*progress)->mode != MODE_NO)
-        show(*progress, seconds_now(), true);
+        progress_write_line(*progress, seconds_now(), true);
     host_free(*progress);
     *progress = NULL;
 }

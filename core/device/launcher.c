@@ -57,7 +57,7 @@ bool launcher_digits(int *out, const char **rest)
 }
 
 /* Reads the first variable of names[2] that is set. *name: the name of that variable; NULL if neither is set. */
-static ctrt_status read_number(int *out, const char **name, const char *const names[2])
+static ctrt_status launcher_read_number(int *out, const char **name, const char *const names[2])
 {
     for (int i = 0; i < 2; i++) {
         const char *text = launcher_variable(names[i]), *rest = text;
@@ -76,7 +76,7 @@ static ctrt_status read_slurm_local_size(int *out, const char **name)
     const char *text = launcher_variable("SLURM_STEP_TASKS_PER_NODE"), *rest = text, *node_name;
     int node = 0;
     *name = NULL;
-    CTRT_TRY(read_number(&node, &node_name, node_names));
+    CTRT_TRY(launcher_read_number(&node, &node_name, node_names));
     if (text == NULL || node_name == NULL)
         return CTRT_OK;
     for (int tasks = 0, nodes = 1; launcher_digits(&tasks, &rest); node -= nodes, nodes = 1) {
@@ -110,7 +110,7 @@ static ctrt_status read_launcher(struct rank_environment *out, const struct laun
     const char *names[VARIABLES];
     int values[VARIABLES] = { 0 };
     for (int i = 0; i < VARIABLES; i++)
-        CTRT_TRY(read_number(&values[i], &names[i], launcher->variables[i]));
+        CTRT_TRY(launcher_read_number(&values[i], &names[i], launcher->variables[i]));
     if (launcher->variables[LOCAL_SIZE][0] == NULL)
         CTRT_TRY(read_slurm_local_size(&values[LOCAL_SIZE], &names[LOCAL_SIZE]));
     for (int i = 0; i < 2; i++)

@@ -35,8 +35,8 @@ static ctrt_status usage_from_memory_info(ctrt_device_usage *usage, struct devic
     return CTRT_OK;
 }
 
-static ctrt_status usage_of(ctrt_device_usage *usage, struct device_type *type, int index,
-                            ctrt_device_process *processes, int capacity)
+static ctrt_status utilization_usage_of(ctrt_device_usage *usage, struct device_type *type, int index,
+                                        ctrt_device_process *processes, int capacity)
 {
     const ctrt_device_table *table = type->backend->device;
     *usage = (ctrt_device_usage){ .size = sizeof *usage, .busy = -1, .memory_busy = -1, .temperature = -1, .power = -1,
@@ -56,7 +56,7 @@ ctrt_status ctrt_device_get_usage(ctrt_usage *out, const char *name)
     if (out == NULL)
         return fail_null("device_get_usage", "out");
     CTRT_TRY(device_locate(&type, &index, name));
-    CTRT_TRY(usage_of(&usage, type, index, NULL, 0));
+    CTRT_TRY(utilization_usage_of(&usage, type, index, NULL, 0));
     const ctrt_usage own = {
         .busy = usage.busy,
         .memory_busy = usage.memory_busy,
@@ -105,7 +105,7 @@ static ctrt_status processes_of(ctrt_device_process **out, size_t *listed, size_
     ctrt_device_process *list = host_alloc(PROCESSES * sizeof *list);
     if (list == NULL)
         return out_of_memory(PROCESSES * sizeof *list, "a list of processes");
-    ctrt_status status = usage_of(&usage, type, index, list, PROCESSES);
+    ctrt_status status = utilization_usage_of(&usage, type, index, list, PROCESSES);
     if (status == CTRT_OK && usage.process_count < 0)
         status = ctrt_fail(CTRT_ERR_NOT_SUPPORTED, "%s:%d: its backend does not report which processes use it",
                            type->name, index);
@@ -209,7 +209,7 @@ static void add_details(struct strbuf *text, struct device_type *type, int index
         strbuf_add(text, " %.*s", (int)sizeof info.name, info.name);
 }
 
-static void add_processes(struct strbuf *text, struct device_type *type, int index)
+static void utilization_add_processes(struct strbuf *text, struct device_type *type, int index)
 {
     ctrt_device_process *list = NULL;
     size_t listed = 0, count = 0;
@@ -252,7 +252,7 @@ struct row {
 static void read_rows(struct row *rows, struct device_type *type, char *why, size_t bytes)
 {
     for (int i = 0; i < type->count; i++) {
-        rows[i].known = usage_of(&rows[i].usage, type, i, NULL, 0) == CTRT_OK;
+        rows[i].known = utilization_usage_of(&rows[i].usage, type, i, NULL, 0) == CTRT_OK;
         if (!rows[i].known) {
             rows[i].usage.busy = -1;
             rows[i].usage.total_memory = 0;
@@ -301,7 +301,7 @@ ctrt_status ctrt_show_utilization(char **out, const char *type, bool full)
     }
     for (int i = 0; full && i < found->count; i++)
         if (rows[i].known)
-            add_processes(&text, found, i);
+            utilization_add_processes(&text, found, i);
     if (why[0] != '\0')
         strbuf_add(&text, "nan: %s\n", why);
     host_free(rows);
@@ -310,7 +310,7 @@ ctrt_status ctrt_show_utilization(char **out, const char *type, bool full)
 
 /* ---- selection ---- */
 
-struct candidate {
+struct utilization_candidate {
     int index;
     double load, memory;
     uint64_t free_bytes;
@@ -340,7 +340,7 @@ static int compare(double a, double b)
 
 static int by_index(const void *a, const void *b)
 {
-    return ((const struct candidate *)a)->index - ((const struct candidate *)b)->index;
+    return ((const struct utilization_candidate *)a)->index - ((const struct utilization_candidate *)b)->index;
 }
 
 static int by_index_down(const void *a, const void *b)
@@ -350,19 +350,22 @@ static int by_index_down(const void *a, const void *b)
 
 static int by_key(const void *a, const void *b)
 {
-    const uint64_t x = ((const struct candidate *)a)->key, y = ((const struct candidate *)b)->key;
+    const uint64_t x = ((const struct utilization_candidate *)a)->key,
+        y = ((const struct utilization_candidate *)b)->key;
     return x < y ? -1 : x > y ? 1 : by_index(a, b);
 }
 
 static int by_load(const void *a, const void *b)
 {
-    const int order = compare(((const struct candidate *)a)->load, ((const struct candidate *)b)->load);
+    const int order = compare(((const struct utilization_candidate *)a)->load,
+                              ((const struct utilization_candidate *)b)->load);
     return order != 0 ? order : by_index(a, b);
 }
 
 static int by_memory_part(const void *a, const void *b)
 {
-    const int order = compare(((const struct candidate *)a)->memory, ((const struct candidate *)b)->memory);
+    const int order = compare(((const struct utilization_candidate *)a)->memory,
+                              ((const struct utilization_candidate *)b)->memory);
     return order != 0 ? order : by_index(a, b);
 }
 
@@ -381,7 +384,7 @@ static uint64_t next_random(uint64_t *state)
     return z ^ z >> 31;
 }
 
-static void look_at_all(struct candidate *list, struct device_type *type, const ctrt_pick_options *o)
+static void look_at_all(struct utilization_candidate *list, struct device_type *type, const ctrt_pick_options *o)
 {
     struct timespec now;
     clock_gettime(CLOCK_REALTIME, &now);
@@ -389,10 +392,10 @@ static void look_at_all(struct candidate *list, struct device_type *type, const 
                      + (uint64_t)device_process * 0x9e3779b9u;
     for (int i = 0; i < type->count; i++) {
         ctrt_device_usage usage;
-        if (usage_of(&usage, type, i, NULL, 0) != CTRT_OK)
+        if (utilization_usage_of(&usage, type, i, NULL, 0) != CTRT_OK)
             usage = (ctrt_device_usage){ .busy = -1 };
-        list[i] = (struct candidate){ .index = i, .load = load_of(&usage), .memory = memory_of(&usage),
-                                      .free_bytes = usage.free_memory, .key = next_random(&state) };
+        list[i] = (struct utilization_candidate){ .index = i, .load = load_of(&usage), .memory = memory_of(&usage),
+                                                  .free_bytes = usage.free_memory, .key = next_random(&state) };
         const bool enough = usage.total_memory == 0 ? o->unknown_is_free || o->min_free == 0
                                                     : usage.free_memory >= o->min_free;
         list[i].taken = excluded(o, i) || !enough || !below(list[i].load, o->max_load, o->unknown_is_free)
@@ -401,7 +404,8 @@ static void look_at_all(struct candidate *list, struct device_type *type, const 
     qsort(list, (size_t)type->count, sizeof *list, orders[o->order]);
 }
 
-static ctrt_status fail_none_free(struct candidate *list, const struct device_type *type, const ctrt_pick_options *o)
+static ctrt_status fail_none_free(struct utilization_candidate *list, const struct device_type *type,
+                                  const ctrt_pick_options *o)
 {
     char loads[768] = "";
     size_t used = 0;
@@ -427,7 +431,7 @@ static void sleep_for(double seconds)
         continue;
 }
 
-static ctrt_status read_options(ctrt_pick_options *o, const ctrt_pick_options *options)
+static ctrt_status utilization_read_options(ctrt_pick_options *o, const ctrt_pick_options *options)
 {
     CTRT_TRY(struct_read(o, sizeof *o, options, "pick_devices", "options"));
     if ((unsigned)o->order >= COUNT_OF(orders))
@@ -451,9 +455,9 @@ ctrt_status ctrt_pick_devices(ctrt_device_spec *list, size_t *count, size_t capa
         return fail_null("pick_devices", "list");
     if (count == NULL)
         return fail_null("pick_devices", "count");
-    CTRT_TRY(read_options(&o, options));
+    CTRT_TRY(utilization_read_options(&o, options));
     CTRT_TRY(type_named(&type, o.type));
-    struct candidate *all = host_calloc((size_t)MAX(type->count, 1) * sizeof *all);
+    struct utilization_candidate *all = host_calloc((size_t)MAX(type->count, 1) * sizeof *all);
     if (all == NULL)
         return out_of_memory((size_t)type->count * sizeof *all, "a list of devices");
     for (int attempt = 0; attempt < o.attempts && picked == 0 && capacity > 0; attempt++) {

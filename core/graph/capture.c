@@ -25,7 +25,7 @@ LOCK_DEFINE_MUTEX(captures_lock);           /* guards `running` */
 
 /* ---- memory ---- */
 
-static ctrt_status source_alloc(void *state, void **address, size_t bytes, void *queue)
+static ctrt_status capture_source_alloc(void *state, void **address, size_t bytes, void *queue)
 {
     struct graph_capture *capture = state;
     struct segment *segment = host_calloc(sizeof *segment);
@@ -278,7 +278,7 @@ ctrt_status capture_params(const void **where, struct capture *base, size_t byte
     if (*where != NULL)
         return CTRT_OK;
     struct graph_params *more = NULL;
-    ctrt_status status = source_alloc(capture, &memory, GRAPH_PARAMS_BYTES, capture->queue);
+    ctrt_status status = capture_source_alloc(capture, &memory, GRAPH_PARAMS_BYTES, capture->queue);
     if (status == CTRT_OK)
         status = graph_params_new(&more, capture->memory->device, memory);
     if (status != CTRT_OK) {
@@ -382,8 +382,8 @@ ctrt_status capture_new(struct graph_capture **out, ctrt_stream *stream)
     capture->source = memory->source;
     capture->source.state = capture;
     capture->source.flags = 0;
-    capture->source.alloc = source_alloc;
-    capture->source.alloc_spare = source_alloc;
+    capture->source.alloc = capture_source_alloc;
+    capture->source.alloc_spare = capture_source_alloc;
     capture->source.free = source_free;
     capture->source.page_bytes = 0;
     capture->source.reserve = NULL;

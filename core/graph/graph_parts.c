@@ -17,7 +17,7 @@ struct graph_part {
     void *state;
 };
 
-static struct graph_part *append(struct graph_capture *capture)
+static struct graph_part *graph_parts_append(struct graph_capture *capture)
 {
     struct graph_part *part = host_calloc(sizeof *part);
     if (part == NULL)
@@ -50,7 +50,7 @@ ctrt_status graph_parts_end(struct graph_capture *capture)
     ctrt_device *device = capture->memory->device;
     void *handle = NULL;
     CTRT_TRY(table_of(capture)->end(device->handle, capture->queue, &handle));
-    struct graph_part *part = append(capture);
+    struct graph_part *part = graph_parts_append(capture);
     if (part != NULL) {
         part->handle = handle;
         return CTRT_OK;
@@ -63,7 +63,7 @@ ctrt_status graph_parts_end(struct graph_capture *capture)
 
 /* Makes the stream where the capture began wait for the other captured streams (`joined`), or makes those streams wait
  * for it. */
-static ctrt_status order_streams(struct graph_capture *capture, bool joined)
+static ctrt_status graph_parts_order_streams(struct graph_capture *capture, bool joined)
 {
     ctrt_stream *other;
     for (uint32_t slot = 0; slot < STREAM_MAX && (other = stream_at(slot)) != NULL; slot++) {
@@ -85,15 +85,15 @@ static void count_cut(struct graph_capture *capture)
 
 /* Ends the backend's graph and begins the next one. Begins it also if the end has failed, because the capture stays
  * open until ctrt_capture_end. */
-static ctrt_status cut(struct graph_capture *capture)
+static ctrt_status graph_parts_cut(struct graph_capture *capture)
 {
-    CTRT_TRY(order_streams(capture, true));
+    CTRT_TRY(graph_parts_order_streams(capture, true));
     pthread_mutex_lock(&capture->stream->lock);
     ctrt_status status = graph_parts_end(capture);
     const ctrt_status begun = table_of(capture)->begin(capture->memory->device->handle, capture->queue);
     pthread_mutex_unlock(&capture->stream->lock);
     count_cut(capture);
-    const ctrt_status ordered = begun == CTRT_OK ? order_streams(capture, false) : begun;
+    const ctrt_status ordered = begun == CTRT_OK ? graph_parts_order_streams(capture, false) : begun;
     capture->counted = work_recorded(capture);
     return status != CTRT_OK ? status : ordered;
 }
@@ -108,8 +108,8 @@ ctrt_status capture_call(struct capture *base, const struct graph_call *call, vo
     struct graph_capture *capture = graph_capture_of(base);
     ctrt_status status = CTRT_OK;
     if (call->run != NULL && work_recorded(capture) != capture->counted)
-        status = cut(capture);
-    struct graph_part *part = status == CTRT_OK ? append(capture) : NULL;
+        status = graph_parts_cut(capture);
+    struct graph_part *part = status == CTRT_OK ? graph_parts_append(capture) : NULL;
     if (part != NULL) {
         part->call = call;
         part->state = state;

@@ -120,7 +120,7 @@ static ctrt_stream *stream_of(const struct storage *storage, ctrt_stream *stream
 
 /* Makes space for one more reader. If all entries belong to streams that still read, `stream` waits on the device for
  * one of them, so that the timepoint of `stream` can replace that entry. */
-static ctrt_status make_space(ctrt_stream *stream, struct storage_uses *uses)
+static ctrt_status hazard_make_space(ctrt_stream *stream, struct storage_uses *uses)
 {
     timepoint victim = 0;
     uses_lock(uses);
@@ -190,7 +190,7 @@ ctrt_status hazard_before(ctrt_stream *stream, const ctrt_view *view, bool write
         CTRT_TRY(stream_wait_for(stream, other));
     }
     if (unlikely(!alone && !writes))
-        CTRT_TRY(make_space(stream, &storage->uses));
+        CTRT_TRY(hazard_make_space(stream, &storage->uses));
     if (unlikely(storage->moves)) {
         void *now = NULL;
         ctrt_stream *own = stream_of(storage, stream);

@@ -73,7 +73,7 @@ static struct pinned *pinned_of(ctrt_device *device)
 
 /* ---- statistics; the caller holds the lock ---- */
 
-static void stat_add(ctrt_stat *stat, int64_t amount)
+static void pinned_stat_add(ctrt_stat *stat, int64_t amount)
 {
     stat->current += amount;
     if (amount < 0)
@@ -85,15 +85,15 @@ static void stat_add(ctrt_stat *stat, int64_t amount)
 
 static void count_active(struct pinned *own, size_t granted, int sign)
 {
-    stat_add(&own->stats.active_requests, sign);
-    stat_add(&own->stats.active_bytes, sign * (int64_t)granted);
+    pinned_stat_add(&own->stats.active_requests, sign);
+    pinned_stat_add(&own->stats.active_bytes, sign * (int64_t)granted);
 }
 
 static void count_call(struct pinned *own, size_t granted, int sign, int64_t microseconds)
 {
     ctrt_memory_times *times = sign > 0 ? &own->stats.host_alloc_time : &own->stats.host_free_time;
-    stat_add(&own->stats.allocations, sign);
-    stat_add(&own->stats.allocated_bytes, sign * (int64_t)granted);
+    pinned_stat_add(&own->stats.allocations, sign);
+    pinned_stat_add(&own->stats.allocated_bytes, sign * (int64_t)granted);
     times->min = times->count == 0 ? microseconds : MIN(times->min, microseconds);
     times->max = MAX(times->max, microseconds);
     times->total += microseconds;
@@ -239,7 +239,7 @@ static struct pinned_block *take_class(struct pinned *own, unsigned class, bool 
     return taken;
 }
 
-static void trim(ctrt_device *device, bool wait)
+static void pinned_cache_trim(ctrt_device *device, bool wait)
 {
     struct pinned *own = atomic_load_explicit(&device->home->pinned, memory_order_acquire);
     for (unsigned class = 0; own != NULL && class < CLASSES; class++)
@@ -254,12 +254,12 @@ static void trim(ctrt_device *device, bool wait)
 
 void pinned_trim(ctrt_device *device)
 {
-    trim(device, true);
+    pinned_cache_trim(device, true);
 }
 
 void pinned_trim_idle(ctrt_device *device)
 {
-    trim(device, false);
+    pinned_cache_trim(device, false);
 }
 
 uint64_t pinned_held(const ctrt_device *device)

@@ -103,9 +103,9 @@ ctrt_status policy_check_address(ctrt_status status, const void *address, const 
     return status;
 }
 
-static ctrt_status draw(struct policy_layer *layer,
-                        ctrt_status (*alloc)(void *policy, ctrt_block *block, size_t bytes, void *queue),
-                        void **address, size_t bytes, void *queue)
+static ctrt_status policy_draw(struct policy_layer *layer,
+                               ctrt_status (*alloc)(void *policy, ctrt_block *block, size_t bytes, void *queue),
+                               void **address, size_t bytes, void *queue)
 {
     ctrt_block block = { 0 };
     ctrt_status status = alloc(layer->state, &block, bytes, queue);
@@ -129,14 +129,15 @@ static ctrt_status draw(struct policy_layer *layer,
 static ctrt_status layer_source_alloc(void *state, void **address, size_t bytes, void *queue)
 {
     struct policy_layer *layer = state;
-    return draw(layer, layer->policy->alloc, address, bytes, queue);
+    return policy_draw(layer, layer->policy->alloc, address, bytes, queue);
 }
 
 static ctrt_status layer_source_alloc_spare(void *state, void **address, size_t bytes, void *queue)
 {
     struct policy_layer *layer = state;
     const ctrt_memory_policy *policy = layer->policy;
-    return draw(layer, CTRT_SLOT(policy, alloc_spare) ? policy->alloc_spare : policy->alloc, address, bytes, queue);
+    return policy_draw(layer, CTRT_SLOT(policy, alloc_spare) ? policy->alloc_spare : policy->alloc, address, bytes,
+                       queue);
 }
 
 static void layer_source_free(void *state, void *address, size_t bytes, void *queue)

@@ -110,7 +110,7 @@ static bool is_kernel_file(int fd)
 }
 
 /* Returns 0 or an errno. */
-static int watch(const char *path, const char *trigger)
+static int pressure_watch(const char *path, const char *trigger)
 {
     struct stat facts;
     int fd = fd_above_stdio(open(path, O_RDWR | O_NONBLOCK | O_CLOEXEC)), why = 0;
@@ -160,11 +160,11 @@ static bool watch_all(const char *named, const char *trigger)
     int why = ENOENT;
     const char *last = named != NULL ? named : machine;
     if (named != NULL) {
-        why = watch(named, trigger);
+        why = pressure_watch(named, trigger);
     } else {
         if (group_file(group, sizeof group))
-            (void)watch(group, trigger);
-        why = watch(machine, trigger);
+            (void)pressure_watch(group, trigger);
+        why = pressure_watch(machine, trigger);
     }
     if (watcher.count > 0)
         return true;
@@ -191,7 +191,7 @@ struct open_hosts {
 /* Trims pinned memory here, under the device lock, so that the device cannot be closed meanwhile; this does not wait
  * for work. Locks of policies must not be taken under the device lock, so devices with host memory, which stay open,
  * are only collected. */
-static void visit(ctrt_device *device, void *argument)
+static void pressure_visit(ctrt_device *device, void *argument)
 {
     struct open_hosts *hosts = argument;
     if (device->memory == NULL || !device_usable(device))
@@ -208,10 +208,10 @@ static void visit(ctrt_device *device, void *argument)
 }
 
 /* Frees cached host memory: memory pinned for devices, and caches of the policies of devices with host memory. */
-static void empty_caches(void)
+static void pressure_empty_caches(void)
 {
     struct open_hosts hosts = { .count = 0 };
-    device_for_each(visit, &hosts);
+    device_for_each(pressure_visit, &hosts);
     for (int i = 0; i < hosts.count; i++) {
         uint64_t before = ctrt_memory_reserved(hosts.list[i]);
         if (ctrt_memory_empty_cache(hosts.list[i]) != CTRT_OK)
@@ -258,7 +258,7 @@ static void *watch_pressure(void *ignored)
         for (int i = 0; i < watcher.count; i++)
             reported |= source_reported(i);
         if (reported)
-            empty_caches();
+            pressure_empty_caches();
     }
 }
 
@@ -289,7 +289,7 @@ static void after_fork_in_child(void)
     atomic_store(&pressure_lost, true);
 }
 
-static bool start_thread(void)
+static bool pressure_start_thread(void)
 {
     sigset_t all, before;
     watcher.wake = fd_above_stdio(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
@@ -321,7 +321,7 @@ ctrt_status pressure_start(void)
         atexit(pressure_stop);              /* registered late, so it runs before handlers registered earlier */
     }
     bool running = watch_all(file.text, options.trigger);
-    if (running && !start_thread()) {
+    if (running && !pressure_start_thread()) {
         running = false;
         if (!atomic_flag_test_and_set(&failed))
             log_message(CTRT_LOG_WARNING, "memory", "memory pressure is not watched: no thread could be started");

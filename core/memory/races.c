@@ -120,7 +120,7 @@ static bool contains(const struct footprint *outer, const struct footprint *inne
 /* ACCESS_AVAILABLE: work of the memory's previous owner; the first write must be ordered after it. */
 enum access_kind { ACCESS_AVAILABLE, ACCESS_READ, ACCESS_WRITE };
 
-struct access {
+struct races_access {
     timepoint point;
     const struct capture *capture;          /* that recorded the work; only compared, never dereferenced */
     enum access_kind kind;
@@ -129,14 +129,14 @@ struct access {
 
 struct accesses {
     size_t count, capacity;
-    struct access *list;                    /* oldest first */
+    struct races_access *list;                    /* oldest first */
 };
 
 /* Guards all histories. Streams' locks are taken while it is held. */
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 
 /* Drops the access if memory runs out. */
-static void append(struct accesses *own, const struct access *access)
+static void append(struct accesses *own, const struct races_access *access)
 {
     if (own->count == ACCESSES_MAX)
         memmove(own->list, own->list + 1, --own->count * sizeof *own->list);
@@ -153,7 +153,7 @@ void races_begin(struct storage *storage, timepoint available_after)
         atomic_store(&storage->uses.accesses, own);
     }
     if (own != NULL && available_after != 0) {
-        const struct access access = {
+        const struct races_access access = {
             .point = available_after, .kind = ACCESS_AVAILABLE, .at = { .hi = INT64_MAX, .block = INT64_MAX },
         };
         append(own, &access);
@@ -178,7 +178,7 @@ struct race {
     enum access_kind kind;
 };
 
-static void report(const struct race *race, const ctrt_view *view, bool writes, timepoint point)
+static void races_report(const struct race *race, const ctrt_view *view, bool writes, timepoint point)
 {
     static const char *const verbs[] = { "may still use", "reads", "writes" };
     char shape[128], here[768], there[768];
@@ -206,7 +206,7 @@ static bool covers(ctrt_stream *stream, timepoint point)
 }
 
 /* Returns whether no later work can race with the access. */
-static bool over(const struct access *access)
+static bool over(const struct races_access *access)
 {
     if (timepoint_done(access->point))
         return true;
@@ -217,7 +217,7 @@ static bool over(const struct access *access)
 
 /* Returns whether all later work that races with `before` also races with `now`, given that `now` is ordered after
  * `before`. */
-static bool replaced(const struct access *before, const struct access *now)
+static bool replaced(const struct races_access *before, const struct races_access *now)
 {
     if (before->capture != now->capture || !contains(&now->at, &before->at))
         return false;
@@ -226,7 +226,7 @@ static bool replaced(const struct access *before, const struct access *now)
 }
 
 /* Returns whether `now`, which was just enqueued on `stream`, is ordered after `before`. */
-static bool follows(ctrt_stream *stream, const struct access *before, const struct access *now)
+static bool follows(ctrt_stream *stream, const struct races_access *before, const struct races_access *now)
 {
     if (timepoint_slot(before->point) == timepoint_slot(now->point))
         return before->point <= now->point;
@@ -235,19 +235,19 @@ static bool follows(ctrt_stream *stream, const struct access *before, const stru
 
 /* Returns whether `now` is ordered before `noted`. Threads record their work in any order, so later work may be in the
  * history already. */
-static bool precedes(const struct access *now, const struct access *noted)
+static bool precedes(const struct races_access *now, const struct races_access *noted)
 {
     return covers(stream_at(timepoint_slot(noted->point)), now->point);
 }
 
-static bool conflict(const struct access *a, const struct access *b)
+static bool conflict(const struct races_access *a, const struct races_access *b)
 {
     return (a->kind == ACCESS_WRITE || b->kind == ACCESS_WRITE) && a->capture == b->capture
            && !disjoint(&a->at, &b->at);
 }
 
 /* Adds a race. For each other stream only the latest access is kept. */
-static void add_race(struct race *found, int *count, const struct access *before)
+static void add_race(struct race *found, int *count, const struct races_access *before)
 {
     int i = 0;
     while (i < *count && timepoint_slot(found[i].point) != timepoint_slot(before->point))
@@ -262,7 +262,7 @@ void races_note(ctrt_stream *stream, const ctrt_view *view, bool writes, timepoi
 {
     struct storage *storage = view->owner;
     struct race found[RACES_AT_ONCE];
-    struct access now = { .point = point, .kind = writes ? ACCESS_WRITE : ACCESS_READ };
+    struct races_access now = { .point = point, .kind = writes ? ACCESS_WRITE : ACCESS_READ };
     int count = 0;
     if (!footprint_of(&now.at, view, storage))
         return;
@@ -271,7 +271,7 @@ void races_note(ctrt_stream *stream, const ctrt_view *view, bool writes, timepoi
     struct accesses *own = atomic_load(&storage->uses.accesses);
     size_t kept = 0;
     for (size_t i = 0; own != NULL && i < own->count; i++) {
-        struct access *before = &own->list[i];
+        struct races_access *before = &own->list[i];
         if (over(before))
             continue;
         const bool after = follows(stream, before, &now);
@@ -286,5 +286,5 @@ void races_note(ctrt_stream *stream, const ctrt_view *view, bool writes, timepoi
     }
     pthread_mutex_unlock(&lock);
     for (int i = 0; i < count; i++)
-        report(&found[i], view, writes, point);
+        races_report(&found[i], view, writes, point);
 }

@@ -19,7 +19,7 @@ static ctrt_status fail_in_use(const char *who, struct device_memory *memory, ui
 
 /* Frees cached memory. CTRT_ERR_STATE if tensors still exist on the device, else the status of the device's pending
  * work. */
-static ctrt_status release(const char *who, ctrt_device *device)
+static ctrt_status shutdown_release(const char *who, ctrt_device *device)
 {
     struct device_memory *memory = device->memory;
     if (!device_usable(device))
@@ -34,7 +34,7 @@ static ctrt_status release(const char *who, ctrt_device *device)
 ctrt_status ctrt_memory_release_all(ctrt_device *device)
 {
     CTRT_TRY(device_or_default(&device, device));
-    return release("memory_release_all", device);
+    return shutdown_release("memory_release_all", device);
 }
 
 struct releasing {
@@ -78,7 +78,7 @@ static ctrt_status handles(ctrt_device *device)
 static ctrt_status shut(ctrt_device *device)
 {
     char message[1024];
-    ctrt_status worked = release("shutdown", device);
+    ctrt_status worked = shutdown_release("shutdown", device);
     if (device_host_memory(device) || counters_current(&device->memory->counters, COUNTER_BYTES) > 0)
         return worked;
     snprintf(message, sizeof message, "%s", ctrt_error_message());

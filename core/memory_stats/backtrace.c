@@ -41,7 +41,7 @@ static struct backtrace *find(struct backtrace *bucket, void *const *at, int cou
 }
 
 /* Uses malloc directly, because locks of policies may be held here. */
-static struct backtrace *keep(struct backtrace **bucket, void *const *at, int count)
+static struct backtrace *backtrace_keep(struct backtrace **bucket, void *const *at, int count)
 {
     struct backtrace *fresh = stacks < FRAMES_STACKS ? malloc(sizeof *fresh + (size_t)count * sizeof *at) : NULL;
     if (fresh == NULL)
@@ -65,7 +65,7 @@ __attribute__((noinline)) const struct backtrace *backtrace_here(void)
     pthread_mutex_lock(&backtrace_lock);
     struct backtrace *found = find(*bucket, at, count);
     if (found == NULL)
-        found = keep(bucket, at, count);
+        found = backtrace_keep(bucket, at, count);
     pthread_mutex_unlock(&backtrace_lock);
     return found;
 }

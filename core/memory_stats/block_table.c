@@ -72,18 +72,18 @@ static int shard_of(const void *address)
 
 /* ---- description of an address, called in signal handlers ---- */
 
-struct message {
+struct block_table_message {
     char *text;
     size_t capacity, used;
 };
 
-static void append(struct message *message, const char *words)
+static void append(struct block_table_message *message, const char *words)
 {
     while (*words != '\0' && message->used + 1 < message->capacity)
         message->text[message->used++] = *words++;
 }
 
-static bool describe_in(struct message *message, const struct ptr_map *table, const char *address)
+static bool describe_in(struct block_table_message *message, const struct ptr_map *table, const char *address)
 {
     for (const struct block_entry *block = NULL; (block = ptr_map_next(table, block, sizeof *block)) != NULL;) {
         const char *begin = block->address;
@@ -104,7 +104,7 @@ static bool describe_in(struct message *message, const struct ptr_map *table, co
 /* Skips shards that are locked, because the interrupted thread may hold the lock. */
 static bool block_table_describe(char *text, size_t bytes, const void *address)
 {
-    struct message message = { text, bytes, 0 };
+    struct block_table_message message = { text, bytes, 0 };
     const ctrt_stream *stream;
     bool found = false;
     for (uint32_t slot = 0; slot < STREAM_MAX && !found && (stream = stream_at(slot)) != NULL; slot++) {
@@ -150,7 +150,7 @@ void block_table_alloc(struct device_memory *memory, const ctrt_block *block, si
 }
 
 /* Removes the entry and copies it to *out. Without an entry, *out is unchanged. */
-static void take(struct block_entry *out, struct device_memory *memory, const void *address)
+static void block_table_take(struct block_entry *out, struct device_memory *memory, const void *address)
 {
     int shard = shard_of(address);
     shard_lock(shard);
@@ -165,7 +165,7 @@ static void take(struct block_entry *out, struct device_memory *memory, const vo
 void block_table_free(struct device_memory *memory, const ctrt_block *block, size_t requested, const void *queue)
 {
     struct block_entry entry = { block->address, block->bytes, requested, OWNER_UNKNOWN, NULL, queue, 0, 0, NULL };
-    take(&entry, memory, block->address);
+    block_table_take(&entry, memory, block->address);
     if (!history_on(memory))
         return;
     /* Attribute the free to the block's owner, not to the freeing thread. */

@@ -125,7 +125,7 @@ ctrt_status history_resize(struct device_memory *memory, size_t entries)
 
 /* ---- choice of what is recorded ---- */
 
-static ctrt_status parse(const char *text, ctrt_memory_watch *watch, size_t *entries)
+static ctrt_status history_parse(const char *text, ctrt_memory_watch *watch, size_t *entries)
 {
     static const char *const words[] = { "none", "state", "all", "frames" };
     size_t length = strcspn(text, ":");
@@ -165,7 +165,7 @@ static ctrt_status watch_device(struct device_memory *memory)
 }
 
 /* `anyway`: replace an earlier choice. */
-static void choose(ctrt_memory_watch watch, size_t entries, bool anyway)
+static void history_choose(ctrt_memory_watch watch, size_t entries, bool anyway)
 {
     if (watch == CTRT_MEMORY_WATCH_FRAMES)
         backtrace_prepare();
@@ -194,8 +194,8 @@ ctrt_status block_table_init(struct device_memory *memory)
         size_t entries = 0;
         CTRT_TRY(param_read(&value, &history_param, "core"));
         if (value.text != NULL && value.text[0] != '\0') {
-            CTRT_TRY(parse(value.text, &watch, &entries));
-            choose(watch, entries, false);
+            CTRT_TRY(history_parse(value.text, &watch, &entries));
+            history_choose(watch, entries, false);
         }
         parameter_read = true;
     }
@@ -219,7 +219,7 @@ ctrt_status ctrt_memory_set_watch(ctrt_memory_watch watch, size_t entries)
     struct watching watching = { CTRT_OK };
     if ((int)watch < CTRT_MEMORY_WATCH_NONE || watch > CTRT_MEMORY_WATCH_FRAMES)
         return ctrt_fail(CTRT_ERR_INVALID_ARGUMENT, "memory_set_watch: %d is not a ctrt_memory_watch", (int)watch);
-    choose(watch, entries > 0 ? entries : HISTORY_ENTRIES, true);
+    history_choose(watch, entries > 0 ? entries : HISTORY_ENTRIES, true);
     device_for_each(watch_each, &watching);
     return watching.status;
 }

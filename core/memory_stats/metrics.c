@@ -12,7 +12,7 @@
 
 #define MOST_DEVICES 64
 
-struct reading {
+struct metrics_now {
     const char *device, *policy;
     ctrt_device *of;
     ctrt_memory_stats stats;
@@ -22,7 +22,7 @@ struct reading {
 };
 
 struct readings {
-    struct reading at[MOST_DEVICES];
+    struct metrics_now at[MOST_DEVICES];
     size_t count;
 };
 
@@ -35,7 +35,7 @@ static void note_device(ctrt_device *device, void *argument)
         readings->at[readings->count++].of = device;
 }
 
-static void read_device(struct reading *reading)
+static void read_device(struct metrics_now *reading)
 {
     ctrt_device *device = reading->of;
     reading->device = device->name;
@@ -52,42 +52,42 @@ static void read_device(struct reading *reading)
 
 /* ---- metrics; MAX is needed because with several threads a peak may be below the current value ---- */
 
-static int64_t allocated(const struct reading *r) { return r->stats.allocated_bytes[0].current; }
-static int64_t allocated_most(const struct reading *r)
+static int64_t allocated(const struct metrics_now *r) { return r->stats.allocated_bytes[0].current; }
+static int64_t allocated_most(const struct metrics_now *r)
 {
     return MAX(r->peaks[PEAK_OF(CTRT_POOL_ALL, COUNTER_BYTES)], allocated(r));
 }
-static int64_t requested(const struct reading *r) { return r->stats.requested_bytes[0].current; }
-static int64_t reserved(const struct reading *r) { return r->stats.reserved_bytes[0].current; }
-static int64_t reserved_most(const struct reading *r)
+static int64_t requested(const struct metrics_now *r) { return r->stats.requested_bytes[0].current; }
+static int64_t reserved(const struct metrics_now *r) { return r->stats.reserved_bytes[0].current; }
+static int64_t reserved_most(const struct metrics_now *r)
 {
     return MAX(r->peaks[PEAK_OF_RESERVED(CTRT_POOL_ALL, COUNTER_BYTES)], reserved(r));
 }
-static int64_t inactive_split(const struct reading *r) { return r->stats.inactive_split_bytes[0].current; }
-static int64_t spilled(const struct reading *r) { return r->stats.spilled_bytes.current; }
-static int64_t blocks(const struct reading *r) { return r->stats.allocation[0].current; }
-static int64_t blocks_most(const struct reading *r)
+static int64_t inactive_split(const struct metrics_now *r) { return r->stats.inactive_split_bytes[0].current; }
+static int64_t spilled(const struct metrics_now *r) { return r->stats.spilled_bytes.current; }
+static int64_t blocks(const struct metrics_now *r) { return r->stats.allocation[0].current; }
+static int64_t blocks_most(const struct metrics_now *r)
 {
     return MAX(r->peaks[PEAK_OF(CTRT_POOL_ALL, COUNTER_COUNT)], blocks(r));
 }
-static int64_t segments(const struct reading *r) { return r->stats.segment[0].current; }
-static int64_t device_free(const struct reading *r) { return (int64_t)r->free_bytes; }
-static int64_t device_total(const struct reading *r) { return (int64_t)r->total; }
-static int64_t limit(const struct reading *r) { return r->limit != QUOTA_NONE ? (int64_t)r->limit : 0; }
-static int64_t pinned(const struct reading *r) { return (int64_t)r->pinned; }
-static int64_t pinned_active(const struct reading *r) { return r->stats.host.active_bytes.current; }
-static int64_t rejections(const struct reading *r) { return r->stats.num_oom_rejections; }
-static int64_t allocations(const struct reading *r) { return r->stats.allocation[0].allocated; }
-static int64_t frees(const struct reading *r) { return r->stats.allocation[0].freed; }
-static int64_t device_allocs(const struct reading *r) { return r->stats.num_device_alloc; }
-static int64_t device_frees(const struct reading *r) { return r->stats.num_device_free; }
-static int64_t retries(const struct reading *r) { return r->stats.num_alloc_retries; }
-static int64_t synchronizations(const struct reading *r) { return (int64_t)ctrt_device_synchronizations(r->of); }
-static int64_t ooms(const struct reading *r) { return r->stats.num_ooms; }
+static int64_t segments(const struct metrics_now *r) { return r->stats.segment[0].current; }
+static int64_t device_free(const struct metrics_now *r) { return (int64_t)r->free_bytes; }
+static int64_t device_total(const struct metrics_now *r) { return (int64_t)r->total; }
+static int64_t limit(const struct metrics_now *r) { return r->limit != QUOTA_NONE ? (int64_t)r->limit : 0; }
+static int64_t pinned(const struct metrics_now *r) { return (int64_t)r->pinned; }
+static int64_t pinned_active(const struct metrics_now *r) { return r->stats.host.active_bytes.current; }
+static int64_t rejections(const struct metrics_now *r) { return r->stats.num_oom_rejections; }
+static int64_t allocations(const struct metrics_now *r) { return r->stats.allocation[0].allocated; }
+static int64_t frees(const struct metrics_now *r) { return r->stats.allocation[0].freed; }
+static int64_t device_allocs(const struct metrics_now *r) { return r->stats.num_device_alloc; }
+static int64_t device_frees(const struct metrics_now *r) { return r->stats.num_device_free; }
+static int64_t retries(const struct metrics_now *r) { return r->stats.num_alloc_retries; }
+static int64_t synchronizations(const struct metrics_now *r) { return (int64_t)ctrt_device_synchronizations(r->of); }
+static int64_t ooms(const struct metrics_now *r) { return r->stats.num_ooms; }
 
 static const struct metric {
     const char *name, *type, *help;
-    int64_t (*value)(const struct reading *reading);
+    int64_t (*value)(const struct metrics_now *reading);
 } metrics[] = {
     { "ctrt_memory_allocated_bytes", "gauge", "Bytes in blocks allocated to tensors.", allocated },
     { "ctrt_memory_allocated_bytes_max", "gauge", "Peak of allocated bytes since the last scrape.",
@@ -146,7 +146,7 @@ static void to_prometheus(struct strbuf *text, const struct readings *readings)
     }
 }
 
-static void to_json(struct strbuf *text, const struct readings *readings)
+static void metrics_to_json(struct strbuf *text, const struct readings *readings)
 {
     struct json json = { .text = text, .lines = 3 };
     json_begin(&json, NULL, '{');
@@ -178,6 +178,6 @@ ctrt_status ctrt_memory_metrics(char **out, ctrt_metrics_format format)
     if (format == CTRT_METRICS_PROMETHEUS)
         to_prometheus(&text, &readings);
     else
-        to_json(&text, &readings);
+        metrics_to_json(&text, &readings);
     return strbuf_finish(out, &text, "metrics");
 }

@@ -45,7 +45,8 @@ struct finding {
     size_t owner_count;
 };
 
-static void look_around(struct finding *f, struct device_memory *memory, size_t requested, const char *why, bool pinned)
+static void oom_read_surroundings(struct finding *f, struct device_memory *memory, size_t requested, const char *why,
+                                  bool pinned)
 {
     const ctrt_device *device = memory->device;
     *f = (struct finding){ .memory = memory, .requested = requested, .why = why, .pinned = pinned,
@@ -84,7 +85,7 @@ static const char *fragmentation_option(const struct finding *f)
 }
 
 /* Chooses the most effective remedy. */
-static void advise(char advice[256], const struct finding *f)
+static void oom_write_advice(char advice[256], const struct finding *f)
 {
     char a[32], b[32];
     const struct device_memory *memory = f->memory;
@@ -173,7 +174,7 @@ static char *to_json(const struct finding *f, const char *advice)
 }
 
 /* Stores `json` as the device's last report, which then owns it. */
-static void keep(struct device_memory *memory, char *json)
+static void oom_keep_report(struct device_memory *memory, char *json)
 {
     struct oom_report *report = json != NULL ? host_alloc(sizeof *report) : NULL, *old;
     if (report == NULL) {
@@ -201,7 +202,7 @@ static void call_callback(struct device_memory *memory, size_t bytes, const char
     in_callback = false;
 }
 
-static ctrt_status say(const struct finding *f, const char *why, const char *advice)
+static ctrt_status oom_write_text(const struct finding *f, const char *why, const char *advice)
 {
     char requested[32], taken[32], held[32], left[32], whole[32], limit[32], cached[32], largest[32];
     char free_text[96] = "", allowed[64] = "", pieces[160] = "", owner[192] = "", label[128], owned[32];
@@ -236,17 +237,17 @@ static ctrt_status say(const struct finding *f, const char *why, const char *adv
                      free_text, others, pinned, allowed, why, owner, advice);
 }
 
-static ctrt_status fail(struct device_memory *memory, size_t bytes, const char *why, bool pinned)
+static ctrt_status oom_compose_and_fail(struct device_memory *memory, size_t bytes, const char *why, bool pinned)
 {
     char advice[256], reason[1024];
     struct finding f;
     snprintf(reason, sizeof reason, "%s", why);
     atomic_fetch_add_explicit(&memory->ooms, 1, memory_order_relaxed);
-    look_around(&f, memory, bytes, reason, pinned);
+    oom_read_surroundings(&f, memory, bytes, reason, pinned);
     if (quota_refused)
         atomic_fetch_add_explicit(&memory->rejections, 1, memory_order_relaxed);
     quota_refused = false;
-    advise(advice, &f);
+    oom_write_advice(advice, &f);
     if (history_on(memory)) {
         struct history_event event = { .time = history_now(), .label = label_here(), .op = thread_state.op,
                                        .bytes = bytes, .free_bytes = f.free_bytes, .action = HISTORY_OOM };
@@ -254,20 +255,20 @@ static ctrt_status fail(struct device_memory *memory, size_t bytes, const char *
     }
     char *json = to_json(&f, advice);
     call_callback(memory, bytes, json);
-    keep(memory, json);
-    ctrt_status status = say(&f, reason, advice);
+    oom_keep_report(memory, json);
+    ctrt_status status = oom_write_text(&f, reason, advice);
     host_free(f.owners);
     return status;
 }
 
 ctrt_status oom_fail(struct device_memory *memory, size_t bytes, const char *why)
 {
-    return fail(memory, bytes, why, false);
+    return oom_compose_and_fail(memory, bytes, why, false);
 }
 
 ctrt_status oom_fail_pinned(struct device_memory *memory, size_t bytes, const char *why)
 {
-    return fail(memory, bytes, why, true);
+    return oom_compose_and_fail(memory, bytes, why, true);
 }
 
 void oom_report_free(struct oom_report *report)

@@ -26,7 +26,7 @@ static int by_bytes(const void *a, const void *b)
 }
 
 /* Merges adjacent entries of the same owner. Returns the new number of entries. */
-static size_t merge(ctrt_memory_owner *owners, size_t count)
+static size_t owners_merge(ctrt_memory_owner *owners, size_t count)
 {
     size_t kept = 0;
     for (size_t i = 0; i < count; i++) {
@@ -64,7 +64,7 @@ bool owners_of(ctrt_memory_owner **out, size_t *count, struct device_memory *mem
     host_free(blocks);
     size_t watched = n;
     qsort(owners, n, sizeof *owners, by_name);
-    n = merge(owners, n);
+    n = owners_merge(owners, n);
     uint64_t all = counters_current(&memory->counters, COUNTER_BYTES);
     uint64_t all_requested = counters_current(&memory->counters, COUNTER_REQUESTED);
     uint64_t all_blocks = counters_current(&memory->counters, COUNTER_COUNT);

@@ -8,16 +8,16 @@
 #include "memory/policy.h"
 #include "memory_stats/stats.h"
 
-struct list {
+struct segment_list {
     ctrt_memory_piece *pieces;
     size_t count, capacity;
     bool failed;
 };
 
 /* Called with the policy's locks held. */
-static void visit(const ctrt_memory_piece *piece, void *argument)
+static void segments_visit(const ctrt_memory_piece *piece, void *argument)
 {
-    struct list *list = argument;
+    struct segment_list *list = argument;
     list->failed = list->failed || !ARRAY_GROW(list->pieces, list->capacity, list->count);
     if (list->failed)
         return;
@@ -27,23 +27,23 @@ static void visit(const ctrt_memory_piece *piece, void *argument)
 }
 
 /* A segment with its blocks: `count` entries from index `from`. Runs are sorted by the segment's address. */
-struct run {
+struct segments_run {
     size_t from, count;
     uintptr_t address;
 };
 
 static int compare_runs(const void *a, const void *b)
 {
-    const struct run *x = a, *y = b;
+    const struct segments_run *x = a, *y = b;
     return x->address < y->address ? -1 : x->address > y->address;
 }
 
-static bool sort(struct list *list)
+static bool segments_sort(struct segment_list *list)
 {
     size_t runs = 0;
     for (size_t i = 0; i < list->count; i++)
         runs += list->pieces[i].segment;
-    struct run *order = host_alloc(runs * sizeof *order);
+    struct segments_run *order = host_alloc(runs * sizeof *order);
     ctrt_memory_piece *sorted = host_alloc(list->count * sizeof *sorted);
     if (order == NULL || sorted == NULL) {
         host_free(order);
@@ -53,7 +53,7 @@ static bool sort(struct list *list)
     size_t run = 0, to = 0;
     for (size_t i = 0; i < list->count; i++) {
         if (list->pieces[i].segment)
-            order[run++] = (struct run){ i, 0, (uintptr_t)list->pieces[i].address };
+            order[run++] = (struct segments_run){ i, 0, (uintptr_t)list->pieces[i].address };
         if (run > 0)
             order[run - 1].count++;
     }
@@ -76,11 +76,11 @@ static int compare_addresses(const void *a, const void *b)
 
 /* If the top policy moves memory, copies the names of blocks from its list to the lowest policy's list, because the
  * lowest policy has no names. */
-static bool name_moving(struct list *list, const struct policy_layer *top)
+static bool name_moving(struct segment_list *list, const struct policy_layer *top)
 {
-    struct list moving = { 0 };
+    struct segment_list moving = { 0 };
     size_t blocks = 0;
-    top->policy->walk(top->state, visit, &moving);
+    top->policy->walk(top->state, segments_visit, &moving);
     for (size_t i = 0; i < moving.count; i++)
         if (!moving.pieces[i].segment)
             moving.pieces[blocks++] = moving.pieces[i];
@@ -103,13 +103,13 @@ bool segments_list(ctrt_memory_piece **out, size_t *count, struct device_memory 
     if (memory->policy_count == 0)           /* the device was closed */
         return true;
     const struct policy_layer *lowest = memory->policies[memory->policy_count - 1];
-    struct list list = { 0 };
+    struct segment_list list = { 0 };
     if (!CTRT_SLOT(lowest->policy, walk))
         return true;
-    lowest->policy->walk(lowest->state, visit, &list);
+    lowest->policy->walk(lowest->state, segments_visit, &list);
     const struct policy_layer *top = memory->policies[0];
     const bool moves = memory->moves && top != lowest && CTRT_SLOT(top->policy, walk);
-    if (list.failed || !sort(&list) || (moves && !name_moving(&list, top))) {
+    if (list.failed || !segments_sort(&list) || (moves && !name_moving(&list, top))) {
         host_free(list.pieces);
         return false;
     }

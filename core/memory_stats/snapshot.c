@@ -133,8 +133,8 @@ static void block(struct json *json, const void *address, size_t bytes, int stat
 }
 
 /* Begins a segment, up to its blocks. */
-static void segment_begin(struct json *json, const void *address, size_t bytes, unsigned long long stream, bool large,
-                          bool expandable, uint64_t allocated, uint64_t active)
+static void snapshot_segment_begin(struct json *json, const void *address, size_t bytes, unsigned long long stream,
+                                   bool large, bool expandable, uint64_t allocated, uint64_t active)
 {
     json_begin(json, NULL, '{');
     json_add_uint(json, "address", (uintptr_t)address);
@@ -164,8 +164,8 @@ static void segments_walked(struct json *json, const struct parts *parts, const 
             allocated += piece->block_state == CTRT_BLOCK_ACTIVE ? piece->bytes : 0;
             active += piece->block_state != CTRT_BLOCK_INACTIVE ? piece->bytes : 0;
         }
-        segment_begin(json, segment->address, segment->bytes, stream_number(device, segment->queue), segment->large,
-                      segment->expandable, allocated, active);
+        snapshot_segment_begin(json, segment->address, segment->bytes, stream_number(device, segment->queue),
+                               segment->large, segment->expandable, allocated, active);
         for (size_t k = i + 1; k < end; k++) {
             const ctrt_memory_piece *piece = &parts->pieces[k];
             block(json, piece->address, piece->bytes, piece->block_state,
@@ -183,8 +183,8 @@ static void segments_live(struct json *json, const struct parts *parts, const ct
 {
     for (size_t i = 0; i < parts->block_count; i++) {
         const struct block_entry *live = &parts->blocks[i];
-        segment_begin(json, live->address, live->bytes, stream_number(device, live->queue),
-                      live->bytes > COUNTER_SMALL_MOST, false, live->bytes, live->bytes);
+        snapshot_segment_begin(json, live->address, live->bytes, stream_number(device, live->queue),
+                               live->bytes > COUNTER_SMALL_MOST, false, live->bytes, live->bytes);
         block(json, live->address, live->bytes, CTRT_BLOCK_ACTIVE, live);
         segment_end(json);
     }
@@ -219,7 +219,7 @@ static const char *watch_name(struct device_memory *memory)
     return pool_watched(memory) ? "state" : "none";
 }
 
-static void to_json(struct strbuf *text, struct device_memory *memory, const struct parts *parts)
+static void snapshot_to_json(struct strbuf *text, struct device_memory *memory, const struct parts *parts)
 {
     struct json json = { .text = text, .lines = 2 };
     ctrt_memory_stats stats;
@@ -270,7 +270,7 @@ static ctrt_status snapshot(char **out, ctrt_device *device, const char *why)
     }
     if (!parts_read(&parts, memory))
         return out_of_memory(1, "a snapshot");
-    to_json(&text, memory, &parts);
+    snapshot_to_json(&text, memory, &parts);
     parts_free(&parts);
     return strbuf_finish(out, &text, "a snapshot");
 }

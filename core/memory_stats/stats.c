@@ -62,7 +62,7 @@ static const char *const members[] = { "current", "peak", "allocated", "freed" }
 
 /* Determines the offset of the `index`-th value in ctrt_memory_stats, and stores its key in key[64]. Returns false
  * after the last. */
-static bool locate(size_t index, char *key, size_t *offset)
+static bool stats_locate(size_t index, char *key, size_t *offset)
 {
     for (size_t f = 0; f < COUNT_OF(families); f++) {
         const struct family *family = &families[f];
@@ -90,13 +90,13 @@ const char *ctrt_memory_stat_key(size_t index)
 {
     char key[64];
     size_t offset;
-    return locate(index, key, &offset) ? intern_string(key) : NULL;
+    return stats_locate(index, key, &offset) ? intern_string(key) : NULL;
 }
 
 int64_t stats_value(const ctrt_memory_stats *stats, size_t index)
 {
     size_t offset;
-    return locate(index, NULL, &offset) ? *(const int64_t *)((const char *)stats + offset) : 0;
+    return stats_locate(index, NULL, &offset) ? *(const int64_t *)((const char *)stats + offset) : 0;
 }
 
 /* ---- reading ---- */
@@ -210,7 +210,7 @@ ctrt_status ctrt_memory_stat_get(int64_t *value, ctrt_device *device, const char
         return fail_null("memory_stat_get", "value");
     if (key == NULL)
         return fail_null("memory_stat_get", "key");
-    for (size_t i = 0; locate(i, name, &offset); i++) {
+    for (size_t i = 0; stats_locate(i, name, &offset); i++) {
         if (strcmp(name, key) != 0)
             continue;
         CTRT_TRY(memory_get(&memory, device));

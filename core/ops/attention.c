@@ -249,7 +249,7 @@ static bool backward_available(ctrt_dtype dtype, ctrt_device *device, const stru
 }
 
 /* Sets *out to a view of the contiguous `logsumexp` as [batch, heads, rows]. */
-static void rows_view(ctrt_view *out, const ctrt_view *logsumexp, const struct sizes *s)
+static void attention_rows_view(ctrt_view *out, const ctrt_view *logsumexp, const struct sizes *s)
 {
     *out = *logsumexp;
     out->ndim = 3;
@@ -275,7 +275,7 @@ static ctrt_status fused(ctrt_tensor **out, ctrt_tensor *const *qkv, const struc
     for (int i = 0; i < 3 && status == CTRT_OK; i++)
         status = heads_operand(&views[i], &kept[i], qkv[i], s);
     if (status == CTRT_OK) {
-        rows_view(&logsumexp, &results[1]->view, s);
+        attention_rows_view(&logsumexp, &results[1]->view, s);
         const ctrt_view *const in[3] = { &views[0], &views[1], &views[2] }, *const outputs[2] = { &y, &logsumexp };
         status = kernel_call(&(struct op_call){ OP_attention, dtype, device, .inputs = in, .n_inputs = 3,
                                                 .outputs = outputs, .n_outputs = 2, .attributes = attributes });
@@ -288,8 +288,8 @@ static ctrt_status fused(ctrt_tensor **out, ctrt_tensor *const *qkv, const struc
     return status;
 }
 
-static ctrt_status backward(ctrt_tensor **const *outs, ctrt_tensor *const *operands, ctrt_tensor *logsumexp,
-                            const struct sizes *s, const ctrt_attention_attributes *attributes)
+static ctrt_status attention_vjp_run(ctrt_tensor **const *outs, ctrt_tensor *const *operands, ctrt_tensor *logsumexp,
+                                     const struct sizes *s, const ctrt_attention_attributes *attributes)
 {
     OP_SCOPE(OP_attention_backward);
     const ctrt_dtype dtype = tensor_dtype(operands[1]);
@@ -302,7 +302,7 @@ static ctrt_status backward(ctrt_tensor **const *outs, ctrt_tensor *const *opera
         status = heads_operand(&in_views[i], &kept[i], operands[i], s);
         in[i] = &in_views[i];
     }
-    rows_view(&in_views[5], &logsumexp->view, s);
+    attention_rows_view(&in_views[5], &logsumexp->view, s);
     in[5] = &in_views[5];
     for (int i = 0; i < 3 && status == CTRT_OK; i++) {
         status = heads_result(&out_views[i], &results[i], s, i == 0 ? s->rows : s->keys, i == 2 ? s->values : s->width,
@@ -332,13 +332,13 @@ ctrt_status op_attention_backward(ctrt_tensor **dq, ctrt_tensor **dk, ctrt_tenso
     struct sizes s;
     *done = find_sizes(&s, &q->view, &k->view, &v->view)
         && backward_available(tensor_dtype(q), q->device, &s, &attributes);
-    return *done ? backward(outs, operands, logsumexp, &s, &attributes) : CTRT_OK;
+    return *done ? attention_vjp_run(outs, operands, logsumexp, &s, &attributes) : CTRT_OK;
 }
 
 /* Composes the result from other ops. If all operands have the same half-precision dtype, the computation is in f32 and
  * only the result is rounded, because a rounding error e of a score multiplies its weight by exp(e). */
-static ctrt_status composed(ctrt_tensor **out, ctrt_tensor *const *qkv, ctrt_tensor *mask, double dropout_p,
-                            bool causal, double scale)
+static ctrt_status attention_from_ops(ctrt_tensor **out, ctrt_tensor *const *qkv, ctrt_tensor *mask, double dropout_p,
+                                      bool causal, double scale)
 {
     const ctrt_dtype dtype = tensor_dtype(qkv[0]);
     const bool half = dtype_half(dtype) && tensor_dtype(qkv[1]) == dtype && tensor_dtype(qkv[2]) == dtype;
@@ -393,5 +393,5 @@ ctrt_status ctrt_scaled_dot_product_attention(ctrt_tensor **out, ctrt_tensor *q,
         && forward_available(tensor_dtype(q), q->device, &s, &attributes))
         return error_rename(fused(out, qkv, &s, &attributes), who);
 
-    return error_rename(composed(out, qkv, mask, o.dropout_p, o.causal, scale), who);
+    return error_rename(attention_from_ops(out, qkv, mask, o.dropout_p, o.causal, scale), who);
 }

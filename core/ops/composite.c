@@ -37,7 +37,7 @@ ctrt_status ctrt_mse_loss(ctrt_tensor **out, ctrt_tensor *x, ctrt_tensor *target
 
 /* Divides by W. The gradient is 0 if W is 0, where that of a division would be NaN also for terms that the program has
  * multiplied by 0. */
-static ctrt_status divide(ctrt_tensor **out, ctrt_tensor *sum, ctrt_tensor *weight)
+static ctrt_status composite_divide(ctrt_tensor **out, ctrt_tensor *sum, ctrt_tensor *weight)
 {
     CTRT_AUTO(tensor) zero = NULL, divisor = NULL, missing = NULL;
     const bool was = op_pause_recording(true);
@@ -88,7 +88,7 @@ ctrt_status loss_fraction(ctrt_tensor **out, ctrt_tensor *sum, ctrt_tensor *weig
 {
     struct loss_parts *parts = thread_state.loss_parts;
     if (parts == NULL || !op_needs_grad(&sum, 1))           /* a metric is the fraction of its own rows */
-        return divide(out, sum, weight);
+        return composite_divide(out, sum, weight);
     return divide_part(out, parts, sum, weight, source, terms, full);
 }
 

@@ -18,7 +18,7 @@ static ctrt_status in_format(ctrt_tensor **out, ctrt_tensor *x, ctrt_memory_form
     return CTRT_OK;
 }
 
-static ctrt_status read_options(ctrt_conv_attributes *out, const ctrt_conv2d_options *given)
+static ctrt_status conv_read_options(ctrt_conv_attributes *out, const ctrt_conv2d_options *given)
 {
     ctrt_conv2d_options own = CTRT_CONV2D_OPTIONS;
     const ctrt_conv2d_options *const options = &own;
@@ -91,7 +91,7 @@ static ctrt_status conv_shape(int64_t *shape, const ctrt_tensor *x, const ctrt_t
 }
 
 /* Checks that all operands have the same floating dtype and the same device. */
-static ctrt_status check_operands(ctrt_tensor *x, ctrt_tensor *weight, ctrt_tensor *bias)
+static ctrt_status conv_check_operands(ctrt_tensor *x, ctrt_tensor *weight, ctrt_tensor *bias)
 {
     ctrt_tensor *const tensors[3] = { x, weight, bias };
     ctrt_device *device;
@@ -124,8 +124,9 @@ static ctrt_status fill_with_bias(ctrt_tensor *result, const ctrt_tensor *bias)
 }
 
 /* Runs conv2d or one of its gradients, which all have two 4-dim operands and a 4-dim result of `shape`. */
-static ctrt_status run(ctrt_tensor **result, enum op op, ctrt_tensor *first, ctrt_tensor *second, ctrt_tensor *bias,
-                       const ctrt_conv_attributes *attributes, const int64_t *shape, ctrt_memory_format format)
+static ctrt_status conv_run(ctrt_tensor **result, enum op op, ctrt_tensor *first, ctrt_tensor *second,
+                            ctrt_tensor *bias, const ctrt_conv_attributes *attributes, const int64_t *shape,
+    ctrt_memory_format format)
 {
     OP_SCOPE(op);
     ctrt_tensor *a = NULL, *b = NULL, *c = NULL;
@@ -164,13 +165,13 @@ ctrt_status ctrt_conv2d(ctrt_tensor **out, ctrt_tensor *x, ctrt_tensor *weight, 
     OP_AUTOCAST_3(OP_conv2d, x, weight, bias);
     union op_attributes graph = { 0 };
     int64_t shape[4];
-    CTRT_TRY(check_operands(x, weight, bias));
-    CTRT_TRY(read_options(&graph.conv, options));
+    CTRT_TRY(conv_check_operands(x, weight, bias));
+    CTRT_TRY(conv_read_options(&graph.conv, options));
     CTRT_TRY(conv_shape(shape, x, weight, bias, &graph.conv));
     ctrt_tensor *y = NULL;
     const ctrt_memory_format format =
         op_result_format(x) == CTRT_CHANNELS_LAST ? CTRT_CHANNELS_LAST : op_result_format(weight);
-    ctrt_status status = run(&y, OP_conv2d, x, weight, bias, &graph.conv, shape, format);
+    ctrt_status status = conv_run(&y, OP_conv2d, x, weight, bias, &graph.conv, shape, format);
     ctrt_tensor *const inputs[3] = { x, weight, bias };
     return op_finish(status, out, OP_conv2d, &y, 1, inputs, 3, &graph);
 }
@@ -181,7 +182,7 @@ ctrt_status op_conv2d_input_grad(ctrt_tensor **out, ctrt_tensor *dy, ctrt_tensor
     union op_attributes graph = { .conv_grad = { .conv = *attributes } };
     memcpy(graph.conv_grad.shape, shape, sizeof graph.conv_grad.shape);
     ctrt_tensor *dx = NULL;
-    ctrt_status status = run(&dx, OP_conv2d_input_grad, dy, weight, NULL, attributes, shape, op_result_format(dy));
+    ctrt_status status = conv_run(&dx, OP_conv2d_input_grad, dy, weight, NULL, attributes, shape, op_result_format(dy));
     ctrt_tensor *const inputs[2] = { dy, weight };
     return op_finish(status, out, OP_conv2d_input_grad, &dx, 1, inputs, 2, &graph);
 }
@@ -192,7 +193,7 @@ ctrt_status op_conv2d_weight_grad(ctrt_tensor **out, ctrt_tensor *dy, ctrt_tenso
     union op_attributes graph = { .conv_grad = { .conv = *attributes } };
     memcpy(graph.conv_grad.shape, shape, sizeof graph.conv_grad.shape);
     ctrt_tensor *dw = NULL;
-    ctrt_status status = run(&dw, OP_conv2d_weight_grad, dy, x, NULL, attributes, shape, op_result_format(x));
+    ctrt_status status = conv_run(&dw, OP_conv2d_weight_grad, dy, x, NULL, attributes, shape, op_result_format(x));
     ctrt_tensor *const inputs[2] = { dy, x };
     return op_finish(status, out, OP_conv2d_weight_grad, &dw, 1, inputs, 2, &graph);
 }

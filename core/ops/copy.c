@@ -143,7 +143,7 @@ ctrt_status ctrt_cpu(ctrt_tensor **out, ctrt_tensor *tensor)
 
 /* ---- copies into an existing tensor ---- */
 
-static bool same_elements(const ctrt_view *a, const ctrt_view *b)
+static bool copy_same_elements(const ctrt_view *a, const ctrt_view *b)
 {
     if (a->data != b->data || a->dtype != b->dtype)
         return false;
@@ -158,7 +158,7 @@ static bool same_elements(const ctrt_view *a, const ctrt_view *b)
 static ctrt_status write_elements(ctrt_tensor *self, const ctrt_view *from, ctrt_tensor *source, bool *asynchronous)
 {
     if (source->device == self->device) {
-        if (same_elements(&self->view, from))
+        if (copy_same_elements(&self->view, from))
             return CTRT_OK;
         if (views_overlap(&self->view, from)) {
             ctrt_tensor *aside = NULL;
@@ -225,7 +225,7 @@ ctrt_status ctrt_copy_non_blocking_(ctrt_tensor *self, ctrt_tensor *source, bool
     return status;
 }
 
-static ctrt_status filled(const char *who, ctrt_tensor *self, ctrt_scalar value)
+static ctrt_status copy_filled(const char *who, ctrt_tensor *self, ctrt_scalar value)
 {
     CTRT_TRY(inplace_check(who, self));
     CTRT_TRY(dtype_check_scalar(who, tensor_dtype(self), value));
@@ -244,13 +244,13 @@ static ctrt_status filled(const char *who, ctrt_tensor *self, ctrt_scalar value)
 ctrt_status ctrt_fill_(ctrt_tensor *self, ctrt_scalar value)
 {
     OP_CHECK("fill_", self);
-    return filled("fill_", self, value);
+    return copy_filled("fill_", self, value);
 }
 
 ctrt_status ctrt_zero_(ctrt_tensor *self)
 {
     OP_CHECK("zero_", self);
-    return filled("zero_", self, ctrt_int(0));
+    return copy_filled("zero_", self, ctrt_int(0));
 }
 
 /* ---- transfers to and from the host ---- */

@@ -7,7 +7,7 @@
 #include "ops/op_common.h"
 
 /* On success moves `fresh` into *out; on failure releases it and adds the context `who`. */
-static ctrt_status finish(ctrt_status status, const char *who, ctrt_tensor **out, ctrt_tensor *fresh)
+static ctrt_status create_finish(ctrt_status status, const char *who, ctrt_tensor **out, ctrt_tensor *fresh)
 {
     if (unlikely(status != CTRT_OK)) {
         tensor_release(fresh);
@@ -17,25 +17,25 @@ static ctrt_status finish(ctrt_status status, const char *who, ctrt_tensor **out
     return CTRT_OK;
 }
 
-static ctrt_status filled(ctrt_tensor **out, const char *who, ctrt_ints shape, ctrt_scalar value, ctrt_dtype dtype,
-                          ctrt_device *device)
+static ctrt_status create_filled(ctrt_tensor **out, const char *who, ctrt_ints shape, ctrt_scalar value,
+                                 ctrt_dtype dtype, ctrt_device *device)
 {
     ctrt_tensor *fresh = NULL;
     OP_CHECK(who, out);
     CTRT_TRY(dtype_resolve_on(&dtype, who, dtype, device));
     CTRT_TRY(dtype_check_scalar(who, dtype, value));
     CTRT_TRY(create_empty(&fresh, who, shape, dtype, device));
-    return finish(kernel_fill(&fresh->view, fresh->device, value), who, out, fresh);
+    return create_finish(kernel_fill(&fresh->view, fresh->device, value), who, out, fresh);
 }
 
 ctrt_status ctrt_zeros(ctrt_tensor **out, ctrt_ints shape, ctrt_dtype dtype, ctrt_device *device)
 {
-    return filled(out, "zeros", shape, ctrt_int(0), dtype, device);
+    return create_filled(out, "zeros", shape, ctrt_int(0), dtype, device);
 }
 
 ctrt_status ctrt_ones(ctrt_tensor **out, ctrt_ints shape, ctrt_dtype dtype, ctrt_device *device)
 {
-    return filled(out, "ones", shape, ctrt_int(1), dtype, device);
+    return create_filled(out, "ones", shape, ctrt_int(1), dtype, device);
 }
 
 /* Returns the dtype of a tensor with this value. CTRT_DTYPE_DEFAULT stays for a floating number, because the default
@@ -47,12 +47,12 @@ static ctrt_dtype dtype_for(ctrt_scalar value, ctrt_dtype dtype)
 
 ctrt_status ctrt_full(ctrt_tensor **out, ctrt_ints shape, ctrt_scalar value, ctrt_dtype dtype, ctrt_device *device)
 {
-    return filled(out, "full", shape, value, dtype_for(value, dtype), device);
+    return create_filled(out, "full", shape, value, dtype_for(value, dtype), device);
 }
 
 ctrt_status ctrt_scalar_tensor(ctrt_tensor **out, ctrt_scalar value, ctrt_dtype dtype, ctrt_device *device)
 {
-    return filled(out, "scalar_tensor", CTRT_SCALAR_SHAPE, value, dtype_for(value, dtype), device);
+    return create_filled(out, "scalar_tensor", CTRT_SCALAR_SHAPE, value, dtype_for(value, dtype), device);
 }
 
 /* ---- sequences and matrices ---- */
@@ -130,7 +130,7 @@ ctrt_status ctrt_arange(ctrt_tensor **out, ctrt_scalar start, ctrt_scalar end, c
     if (count > 0)
         status = kernel_call(&(struct op_call){ OP_arange, dtype, fresh->device, .outputs = &view, .n_outputs = 1,
                                                 .attributes = &attributes });
-    return finish(status, "arange", out, fresh);
+    return create_finish(status, "arange", out, fresh);
 }
 
 ctrt_status ctrt_eye(ctrt_tensor **out, int64_t n, int64_t m, ctrt_dtype dtype, ctrt_device *device)
@@ -146,7 +146,7 @@ ctrt_status ctrt_eye(ctrt_tensor **out, int64_t n, int64_t m, ctrt_dtype dtype, 
     view_refresh(&diagonal);
     if (status == CTRT_OK)
         status = kernel_fill(&diagonal, fresh->device, ctrt_int(1));
-    return finish(status, "eye", out, fresh);
+    return create_finish(status, "eye", out, fresh);
 }
 
 /* ---- from data ---- */
@@ -206,7 +206,7 @@ ctrt_status ctrt_empty_like(ctrt_tensor **out, ctrt_tensor *like, ctrt_dtype dty
                                    (like->view.flags & (CTRT_VIEW_CONTIGUOUS | CTRT_VIEW_CHANNELS_LAST))
                                    == CTRT_VIEW_CHANNELS_LAST
                                        ? CTRT_CHANNELS_LAST : CTRT_CONTIGUOUS_FORMAT);
-    return finish(status, "empty_like", out, fresh);
+    return create_finish(status, "empty_like", out, fresh);
 }
 
 static ctrt_status filled_like(ctrt_tensor **out, const char *who, ctrt_tensor *like, ctrt_scalar value,
@@ -218,7 +218,7 @@ static ctrt_status filled_like(ctrt_tensor **out, const char *who, ctrt_tensor *
     CTRT_TRY(dtype_resolve(&dtype, who, dtype == CTRT_DTYPE_DEFAULT ? tensor_dtype(like) : dtype));
     CTRT_TRY(dtype_check_scalar(who, dtype, value));
     CTRT_TRY(ctrt_empty_like(&fresh, like, dtype, device));
-    return finish(kernel_fill(&fresh->view, fresh->device, value), who, out, fresh);
+    return create_finish(kernel_fill(&fresh->view, fresh->device, value), who, out, fresh);
 }
 
 ctrt_status ctrt_zeros_like(ctrt_tensor **out, ctrt_tensor *like, ctrt_dtype dtype, ctrt_device *device)
@@ -261,20 +261,20 @@ ctrt_status ctrt_new_empty(ctrt_tensor **out, ctrt_tensor *like, ctrt_ints shape
 ctrt_status ctrt_new_zeros(ctrt_tensor **out, ctrt_tensor *like, ctrt_ints shape, ctrt_dtype dtype, ctrt_device *device)
 {
     CTRT_TRY(inherit("new_zeros", like, &dtype, &device));
-    return filled(out, "new_zeros", shape, ctrt_int(0), dtype, device);
+    return create_filled(out, "new_zeros", shape, ctrt_int(0), dtype, device);
 }
 
 ctrt_status ctrt_new_ones(ctrt_tensor **out, ctrt_tensor *like, ctrt_ints shape, ctrt_dtype dtype, ctrt_device *device)
 {
     CTRT_TRY(inherit("new_ones", like, &dtype, &device));
-    return filled(out, "new_ones", shape, ctrt_int(1), dtype, device);
+    return create_filled(out, "new_ones", shape, ctrt_int(1), dtype, device);
 }
 
 ctrt_status ctrt_new_full(ctrt_tensor **out, ctrt_tensor *like, ctrt_ints shape, ctrt_scalar value, ctrt_dtype dtype,
                           ctrt_device *device)
 {
     CTRT_TRY(inherit("new_full", like, &dtype, &device));
-    return filled(out, "new_full", shape, value, dtype, device);
+    return create_filled(out, "new_full", shape, value, dtype, device);
 }
 
 ctrt_status ctrt_new_tensor(ctrt_tensor **out, ctrt_tensor *like, const void *data, int64_t numel, ctrt_ints shape,

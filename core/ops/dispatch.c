@@ -457,7 +457,7 @@ ctrt_status kernel_call(const struct op_call *call)
 
 /* Sorts the dimensions by decreasing stride of the output, the last view, and removes those of size 1. Then merges
  * adjacent dimensions wherever the strides of all views allow that. All views have the output's shape. */
-static void merge_dims(ctrt_view *views, int count)
+static void dispatch_merge_dims(ctrt_view *views, int count)
 {
     ctrt_view *out = &views[count - 1];
     int order[CTRT_MAX_DIMS];
@@ -514,7 +514,7 @@ ctrt_status kernel_call_elementwise(const struct op_call *call)
                 merged[i].strides[d] = 0;
     }
     merged[n_inputs] = *output;
-    merge_dims(merged, n_inputs + 1);
+    dispatch_merge_dims(merged, n_inputs + 1);
     const ctrt_view *out = &merged[n_inputs];
     struct op_call merged_call = *call;
     merged_call.inputs = pointers;

@@ -51,8 +51,8 @@ static ctrt_status stage(struct staged *staged, const ctrt_view *view, ctrt_devi
     return read ? kernel_copy(&staged->view, cpu, view, device) : CTRT_OK;
 }
 
-static ctrt_status run_staged(struct staged *operands, const ctrt_view **pointers, const struct op_call *call,
-                              ctrt_device *cpu)
+static ctrt_status fallback_run_staged(struct staged *operands, const ctrt_view **pointers, const struct op_call *call,
+                                       ctrt_device *cpu)
 {
     const int n_inputs = call->n_inputs, n_outputs = call->n_outputs;
     for (int i = 0; i < n_inputs; i++) {
@@ -106,7 +106,7 @@ ctrt_status fallback_call(const struct op_call *call)
     if (atomic_fetch_add_explicit(&fallbacks[call->op], 1, memory_order_relaxed) == 0)
         log_message(CTRT_LOG_INFO, "core", "%s has no kernel for %s (%s): running it on the cpu", device, op,
                     ctrt_dtype_name(call->key));
-    ctrt_status status = run_staged(operands, pointers, call, cpu);
+    ctrt_status status = fallback_run_staged(operands, pointers, call, cpu);
     for (int i = 0; i < count; i++)
         if (operands[i].copied)
             pool_free(cpu->memory, &operands[i].block,

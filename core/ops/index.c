@@ -53,7 +53,7 @@ static ctrt_status check_index(const char *who, const ctrt_tensor *x, const ctrt
 
 /* Checks the values of the index if the result has no elements. Runs the kernel on a temporary tensor with one byte for
  * each slice, so that errors are reported as usual and the host does not wait for the device. */
-static ctrt_status check_range(const ctrt_tensor *index, int64_t size)
+static ctrt_status index_range_check(const ctrt_tensor *index, int64_t size)
 {
     ctrt_tensor *x = NULL, *y = NULL;
     ctrt_status status = tensor_new(&x, &size, 1, CTRT_U8, index->device);
@@ -107,7 +107,7 @@ static ctrt_status select_slices(ctrt_tensor **out, ctrt_tensor *x, int dim, ctr
         status = kernel_call(&(struct op_call){ OP_index_select, tensor_dtype(x), x->device, .inputs = in,
                                                 .n_inputs = 2, .outputs = &outputs, .n_outputs = 1 });
     } else if (status == CTRT_OK && places->view.numel > 0) {
-        status = check_range(places, split[1]);
+        status = index_range_check(places, split[1]);
     }
     const union op_attributes graph = { .index = { .size = split[1], .padding_idx = padding_idx, .dim = dim } };
     ctrt_tensor *const inputs[2] = { x, places };
@@ -340,7 +340,7 @@ ctrt_status op_scatter_add(ctrt_tensor **out, ctrt_tensor *dy, ctrt_tensor *inde
 
 /* ---- tril and triu ---- */
 
-static ctrt_status triangle(ctrt_tensor **out, enum op op, ctrt_tensor *x, int64_t diagonal)
+static ctrt_status index_triangle(ctrt_tensor **out, enum op op, ctrt_tensor *x, int64_t diagonal)
 {
     OP_SCOPE(op);
     const char *who = op_table[op].name;
@@ -371,10 +371,10 @@ static ctrt_status triangle(ctrt_tensor **out, enum op op, ctrt_tensor *x, int64
 
 ctrt_status ctrt_tril(ctrt_tensor **out, ctrt_tensor *x, int64_t diagonal)
 {
-    return triangle(out, OP_tril, x, diagonal);
+    return index_triangle(out, OP_tril, x, diagonal);
 }
 
 ctrt_status ctrt_triu(ctrt_tensor **out, ctrt_tensor *x, int64_t diagonal)
 {
-    return triangle(out, OP_triu, x, diagonal);
+    return index_triangle(out, OP_triu, x, diagonal);
 }

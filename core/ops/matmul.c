@@ -147,8 +147,8 @@ static bool rows_fold(int64_t *step, const ctrt_view *a)
     return a->strides[last] == 1;
 }
 
-static ctrt_status multiply(ctrt_tensor *y, ctrt_tensor *a, ctrt_tensor *b, const ctrt_view *left,
-                            const ctrt_view *right, const int64_t *batch, int batch_ndim)
+static ctrt_status matmul_run(ctrt_tensor *y, ctrt_tensor *a, ctrt_tensor *b, const ctrt_view *left,
+                              const ctrt_view *right, const int64_t *batch, int batch_ndim)
 {
     ctrt_tensor *keep_a = NULL, *keep_b = NULL;
     ctrt_view va, vb, vy;
@@ -212,7 +212,7 @@ ctrt_status ctrt_matmul(ctrt_tensor **out, ctrt_tensor *a, ctrt_tensor *b)
     ctrt_tensor *y = NULL;
     ctrt_status status = tensor_new(&y, shape, ndim, tensor_dtype(a), a->device);
     if (status == CTRT_OK && y->view.numel > 0)
-        status = multiply(y, a, b, left, right, batch, batch_ndim);
+        status = matmul_run(y, a, b, left, right, batch, batch_ndim);
     ctrt_tensor *const inputs[2] = { a, b };
     return op_finish(status, out, OP_matmul, &y, 1, inputs, 2, NULL);
 }

@@ -13,14 +13,14 @@ static ctrt_dtype statistics_dtype(ctrt_dtype dtype)
 }
 
 /* Contiguous versions of operands and views of them. NULL stays NULL. Released by operands_release. */
-struct operands {
+struct norm_operands {
     ctrt_tensor *kept[MAX_OPERANDS];
     ctrt_view views[MAX_OPERANDS];
     const ctrt_view *in[MAX_OPERANDS];
     int count;
 };
 
-static ctrt_status operands_add(struct operands *operands, ctrt_tensor *tensor, ctrt_dtype dtype)
+static ctrt_status operands_add(struct norm_operands *operands, ctrt_tensor *tensor, ctrt_dtype dtype)
 {
     const int i = operands->count++;
     operands->kept[i] = NULL;
@@ -33,7 +33,7 @@ static ctrt_status operands_add(struct operands *operands, ctrt_tensor *tensor, 
     return CTRT_OK;
 }
 
-static void operands_release(struct operands *operands)
+static void operands_release(struct norm_operands *operands)
 {
     for (int i = 0; i < operands->count; i++)
         tensor_release(operands->kept[i]);
@@ -119,7 +119,7 @@ ctrt_status ctrt_layer_norm(ctrt_tensor **out, ctrt_tensor *x, ctrt_ints normali
     const ctrt_dtype dtype = tensor_dtype(x);
     int64_t rows[2];
     row_shape(rows, view, normalized);
-    struct operands operands = { .count = 0 };
+    struct norm_operands operands = { .count = 0 };
     ctrt_tensor *results[3] = { NULL, NULL, NULL };
     ctrt_status status = operands_add(&operands, x, dtype);
     if (status == CTRT_OK)
@@ -175,7 +175,7 @@ ctrt_status op_layer_norm_backward(ctrt_tensor **dx, ctrt_tensor **dweight, ctrt
     ctrt_tensor **const outs[3] = { dx, dweight, dbias };
     ctrt_tensor *const wanted[MAX_OPERANDS] = { dy, x, weight, mean, rstd };
     ctrt_tensor *results[3] = { NULL, NULL, NULL };
-    struct operands operands = { .count = 0 };
+    struct norm_operands operands = { .count = 0 };
     ctrt_status status = CTRT_OK;
     for (int i = 0; i < MAX_OPERANDS && status == CTRT_OK; i++)
         status = operands_add(&operands, wanted[i], i < 3 ? dtype : statistics_dtype(dtype));
@@ -260,7 +260,7 @@ ctrt_status ctrt_batch_norm(ctrt_tensor **out, ctrt_tensor *x, ctrt_tensor *weig
     channel_shape(shape, &x->view);
     const bool update = training && running_mean != NULL && momentum >= 0;
 
-    struct operands operands = { .count = 0 };
+    struct norm_operands operands = { .count = 0 };
     ctrt_status status = CTRT_OK;
     for (int i = 0; i < MAX_OPERANDS && status == CTRT_OK; i++)
         status = operands_add(&operands, training && i > 2 && !update ? NULL : wanted[i],
@@ -303,7 +303,7 @@ ctrt_status op_batch_norm_backward(ctrt_tensor **dx, ctrt_tensor **dweight, ctrt
     ctrt_tensor *results[3] = { NULL, NULL, NULL };
     int64_t shape[3];
     channel_shape(shape, &x->view);
-    struct operands operands = { .count = 0 };
+    struct norm_operands operands = { .count = 0 };
     ctrt_status status = CTRT_OK;
     for (int i = 0; i < MAX_OPERANDS && status == CTRT_OK; i++)
         status = operands_add(&operands, wanted[i], i < 2 ? dtype : i == 2 ? affine : statistics_dtype(dtype));

@@ -18,7 +18,8 @@ static bool within(const ctrt_view *view, const struct storage *storage)
 
 /* Checks an operand and fills in the members of its view that the caller does not set. `has_data`: the op runs, so a
  * tensor is required. */
-static ctrt_status complete(ctrt_operand *operand, const ctrt_op_call *call, const char *role, int index, bool has_data)
+static ctrt_status op_operand_complete(ctrt_operand *operand, const ctrt_op_call *call, const char *role, int index,
+                                       bool has_data)
 {
     ctrt_view *view = &operand->view;
     const ctrt_tensor *tensor = operand->tensor;
@@ -54,7 +55,8 @@ static ctrt_status complete(ctrt_operand *operand, const ctrt_op_call *call, con
 }
 
 /* Writes the call in canonical form to *out, which points to `views`. `views` has room for all operands. */
-static ctrt_status prepare(struct op_call *out, const ctrt_view **views, const ctrt_op_call *call, bool has_data)
+static ctrt_status op_call_prepare(struct op_call *out, const ctrt_view **views, const ctrt_op_call *call,
+                                   bool has_data)
 {
     const int number = CTRT_HAS(call, number) ? call->number : 0;
     const int op = number > 0 && number <= OP_COUNT ? number - 1 : op_by_name(call->op);
@@ -69,7 +71,7 @@ static ctrt_status prepare(struct op_call *out, const ctrt_view **views, const c
         views[i] = NULL;
         if (operand == NULL)
             continue;
-        CTRT_TRY(complete(operand, call, output ? "output" : "input", index, has_data));
+        CTRT_TRY(op_operand_complete(operand, call, output ? "output" : "input", index, has_data));
         views[i] = &operand->view;
     }
     *out = (struct op_call){ (enum op)op, call->key, call->device, .inputs = views, .outputs = views + call->n_inputs,
@@ -78,7 +80,7 @@ static ctrt_status prepare(struct op_call *out, const ctrt_view **views, const c
     return CTRT_OK;
 }
 
-static ctrt_status check(const ctrt_op_call *call)
+static ctrt_status op_operands_check(const ctrt_op_call *call)
 {
     if (call != NULL && !CTRT_HAS(call, attributes))
         return fail_from(CTRT_ERR_INVALID_ARGUMENT, "op_run", "call->size is %zu; set it to sizeof(ctrt_op_call)",
@@ -94,13 +96,13 @@ static ctrt_status check(const ctrt_op_call *call)
 
 ctrt_status ctrt_op_run(const ctrt_op_call *call)
 {
-    CTRT_TRY(check(call));
+    CTRT_TRY(op_operands_check(call));
     const int count = call->n_inputs + call->n_outputs;
     const ctrt_view *few[FEW], **views = count <= FEW ? few : host_alloc((size_t)count * sizeof *views);
     if (views == NULL)
         return out_of_memory((size_t)count * sizeof *views, "operands");
     struct op_call canonical;
-    ctrt_status status = prepare(&canonical, views, call, true);
+    ctrt_status status = op_call_prepare(&canonical, views, call, true);
     if (status == CTRT_OK && canonical.op == OP_copy && canonical.n_inputs == 1 && canonical.n_outputs == 1
         && !(views[0]->flags & CTRT_VIEW_HOST_SCALAR))
         status = kernel_copy(views[1], call->device, views[0], call->device);
@@ -115,8 +117,8 @@ bool ctrt_op_accepts(const ctrt_op_call *call)
 {
     const ctrt_view *views[FEW];
     struct op_call canonical;
-    return check(call) == CTRT_OK && call->n_inputs + call->n_outputs <= FEW
-           && prepare(&canonical, views, call, false) == CTRT_OK && kernel_available(&canonical);
+    return op_operands_check(call) == CTRT_OK && call->n_inputs + call->n_outputs <= FEW
+           && op_call_prepare(&canonical, views, call, false) == CTRT_OK && kernel_available(&canonical);
 }
 
 ctrt_status ctrt_op_buffer(ctrt_tensor **out, int64_t count, ctrt_dtype dtype, ctrt_device *device)

@@ -167,7 +167,7 @@ static ctrt_status draw_captured(ctrt_random_attributes *attributes, ctrt_device
     return CTRT_OK;
 }
 
-static ctrt_status draw(ctrt_random_attributes *attributes, ctrt_device *device, uint64_t blocks)
+static ctrt_status random_draw(ctrt_random_attributes *attributes, ctrt_device *device, uint64_t blocks)
 {
     device = device_home(device);
     struct capture *capture = capture_here(device);
@@ -191,7 +191,7 @@ static ctrt_status fill_random(enum op op, ctrt_tensor *y, ctrt_random_attribute
     if (y->view.numel == 0)
         return CTRT_OK;
     attributes->size = sizeof *attributes;
-    CTRT_TRY(draw(attributes, y->device, blocks_for(op, y->view.numel, tensor_dtype(y))));
+    CTRT_TRY(random_draw(attributes, y->device, blocks_for(op, y->view.numel, tensor_dtype(y))));
     const ctrt_view *outputs = &y->view;
     return kernel_call(&(struct op_call){ op, tensor_dtype(y), y->device, .outputs = &outputs, .n_outputs = 1,
                                           .attributes = attributes });
@@ -301,7 +301,7 @@ ctrt_status ctrt_randperm(ctrt_tensor **out, int64_t n, ctrt_device *device)
     if (status == CTRT_OK)
         status = tensor_new(&order, &n, 1, CTRT_I64, cpu);
     if (status == CTRT_OK && n > 0) {
-        status = draw(&attributes, device, blocks_for(OP_randint, n, CTRT_I64));
+        status = random_draw(&attributes, device, blocks_for(OP_randint, n, CTRT_I64));
         const ctrt_view *outputs = &keys->view;
         if (status == CTRT_OK)
             status = kernel_call(&(struct op_call){ OP_randint, CTRT_I64, cpu, .outputs = &outputs, .n_outputs = 1,
@@ -389,7 +389,7 @@ ctrt_status ctrt_dropout(ctrt_tensor **out, ctrt_tensor *x, double p, bool train
         status = tensor_new(&results[1], x->view.shape, x->view.ndim, CTRT_BOOL, x->device);
     if (status == CTRT_OK && x->view.numel > 0) {
         ctrt_random_attributes attributes = { .size = sizeof attributes, .a = p };
-        status = draw(&attributes, x->device, blocks_for(OP_dropout, x->view.numel, CTRT_F32));
+        status = random_draw(&attributes, x->device, blocks_for(OP_dropout, x->view.numel, CTRT_F32));
         const ctrt_view *in = &source->view, *outputs[2] = { &results[0]->view, &results[1]->view };
         if (status == CTRT_OK)
             status = kernel_call(&(struct op_call){ OP_dropout, tensor_dtype(x), x->device, .inputs = &in,

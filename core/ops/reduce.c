@@ -58,7 +58,7 @@ static int reduced_shape(int64_t *shape, const ctrt_view *in, uint32_t dims, boo
     return n;
 }
 
-static ctrt_dtype result_dtype(enum op_promotion promotion, ctrt_dtype dtype)
+static ctrt_dtype reduce_result_dtype(enum op_promotion promotion, ctrt_dtype dtype)
 {
     switch (promotion) {
     case PROMOTION_SUM:     return dtype_floating(dtype) ? dtype : CTRT_I64;
@@ -103,7 +103,7 @@ static ctrt_status reduce_dims(ctrt_tensor **out, enum op op, ctrt_tensor *x, ui
     int ndim = reduced_shape(shape, &x->view, dims, keepdim);
     CTRT_TRY(check_elements(op, &x->view, dims));
     ctrt_tensor *y = NULL;
-    ctrt_status status = tensor_new(&y, shape, ndim, result_dtype(op_table[op].promotion, dtype), x->device);
+    ctrt_status status = tensor_new(&y, shape, ndim, reduce_result_dtype(op_table[op].promotion, dtype), x->device);
     if (status == CTRT_OK && y->view.numel > 0) {
         if (x->view.numel == 0) {
             status = fill_empty(op, y);
@@ -120,7 +120,7 @@ static ctrt_status reduce_dims(ctrt_tensor **out, enum op op, ctrt_tensor *x, ui
     return op_finish(status, out, op, &y, 1, &x, 1, &graph);
 }
 
-static ctrt_status reduce(ctrt_tensor **out, enum op op, ctrt_tensor *x, ctrt_ints list, bool keepdim)
+static ctrt_status reduce_listed_dims(ctrt_tensor **out, enum op op, ctrt_tensor *x, ctrt_ints list, bool keepdim)
 {
     const char *who = op_table[op].name;
     OP_CHECK(who, out);
@@ -132,19 +132,19 @@ static ctrt_status reduce(ctrt_tensor **out, enum op op, ctrt_tensor *x, ctrt_in
 
 ctrt_status ctrt_sum_dims(ctrt_tensor **out, ctrt_tensor *x, ctrt_ints dims, bool keepdim)
 {
-    return reduce(out, OP_sum, x, dims, keepdim);
+    return reduce_listed_dims(out, OP_sum, x, dims, keepdim);
 }
 
 ctrt_status ctrt_sum(ctrt_tensor **out, ctrt_tensor *x, ctrt_ints dims)
 {
-    return reduce(out, OP_sum, x, dims, false);
+    return reduce_listed_dims(out, OP_sum, x, dims, false);
 }
 
 ctrt_status ctrt_mean_dims(ctrt_tensor **out, ctrt_tensor *x, ctrt_ints dims, bool keepdim)
 {
     OP_CHECK("mean", x);
     CTRT_TRY(op_require_floating("mean", "x", x));
-    return reduce(out, OP_mean, x, dims, keepdim);
+    return reduce_listed_dims(out, OP_mean, x, dims, keepdim);
 }
 
 ctrt_status ctrt_mean(ctrt_tensor **out, ctrt_tensor *x, ctrt_ints dims)
@@ -154,27 +154,27 @@ ctrt_status ctrt_mean(ctrt_tensor **out, ctrt_tensor *x, ctrt_ints dims)
 
 ctrt_status ctrt_prod_dims(ctrt_tensor **out, ctrt_tensor *x, ctrt_ints dims, bool keepdim)
 {
-    return reduce(out, OP_prod, x, dims, keepdim);
+    return reduce_listed_dims(out, OP_prod, x, dims, keepdim);
 }
 
 ctrt_status ctrt_amax(ctrt_tensor **out, ctrt_tensor *x, ctrt_ints dims, bool keepdim)
 {
-    return reduce(out, OP_amax, x, dims, keepdim);
+    return reduce_listed_dims(out, OP_amax, x, dims, keepdim);
 }
 
 ctrt_status ctrt_amin(ctrt_tensor **out, ctrt_tensor *x, ctrt_ints dims, bool keepdim)
 {
-    return reduce(out, OP_amin, x, dims, keepdim);
+    return reduce_listed_dims(out, OP_amin, x, dims, keepdim);
 }
 
 ctrt_status ctrt_any(ctrt_tensor **out, ctrt_tensor *x, ctrt_ints dims, bool keepdim)
 {
-    return reduce(out, OP_any, x, dims, keepdim);
+    return reduce_listed_dims(out, OP_any, x, dims, keepdim);
 }
 
 ctrt_status ctrt_all(ctrt_tensor **out, ctrt_tensor *x, ctrt_ints dims, bool keepdim)
 {
-    return reduce(out, OP_all, x, dims, keepdim);
+    return reduce_listed_dims(out, OP_all, x, dims, keepdim);
 }
 
 /* Reduces one dimension, or all with an index into the flattened tensor. A kernel returns the row-major index over the
@@ -188,7 +188,7 @@ static ctrt_status arg_reduce(ctrt_tensor **out, enum op op, ctrt_tensor *x, ctr
                          dim.count);
     if (tensor_dtype(x) == CTRT_BOOL)
         return fail_from(CTRT_ERR_DTYPE, op_table[op].name, "not defined for bool; cast with ctrt_to_dtype");
-    return reduce(out, op, x, dim, keepdim);
+    return reduce_listed_dims(out, op, x, dim, keepdim);
 }
 
 ctrt_status ctrt_argmax(ctrt_tensor **out, ctrt_tensor *x, ctrt_ints dim, bool keepdim)
@@ -203,7 +203,8 @@ ctrt_status ctrt_argmin(ctrt_tensor **out, ctrt_tensor *x, ctrt_ints dim, bool k
 
 /* Returns the largest or smallest values with their indices: argmax or argmin, followed by gather, which is
  * differentiable. */
-static ctrt_status pick(ctrt_tensor **values, ctrt_tensor **indices, enum op op, ctrt_tensor *x, int dim, bool keepdim)
+static ctrt_status reduce_pick(ctrt_tensor **values, ctrt_tensor **indices, enum op op, ctrt_tensor *x, int dim,
+                               bool keepdim)
 {
     const char *who = op == OP_argmax ? "max" : "min";
     OP_CHECK(who, x);
@@ -239,12 +240,12 @@ static ctrt_status pick(ctrt_tensor **values, ctrt_tensor **indices, enum op op,
 
 ctrt_status ctrt_max(ctrt_tensor **values, ctrt_tensor **indices, ctrt_tensor *x, int dim, bool keepdim)
 {
-    return pick(values, indices, OP_argmax, x, dim, keepdim);
+    return reduce_pick(values, indices, OP_argmax, x, dim, keepdim);
 }
 
 ctrt_status ctrt_min(ctrt_tensor **values, ctrt_tensor **indices, ctrt_tensor *x, int dim, bool keepdim)
 {
-    return pick(values, indices, OP_argmin, x, dim, keepdim);
+    return reduce_pick(values, indices, OP_argmin, x, dim, keepdim);
 }
 
 /* Two passes: the sum of the squared distances from the mean, divided by n - correction, or by 0 if that is negative.

@@ -161,7 +161,8 @@ static void name_object(struct plugin_file *file, void *handle)
     object->l_name = (char *)(uintptr_t)file->path;
 }
 
-static int load(void **handle, struct plugin_file *file, struct checked_file *validated, char *reason, size_t bytes)
+static int dl_load_file(void **handle, struct plugin_file *file, struct checked_file *validated, char *reason,
+                        size_t bytes)
 {
     char path[4200];
     int result = elf_validate(validated->file, file->path, reason, bytes);
@@ -194,7 +195,7 @@ int dl_load(void **handle, struct plugin_file *file, char *reason, size_t bytes)
     int result = open_checked(&validated, file->path, strict, user, reason, bytes);
     if (result != VALIDATE_OK)
         return result;
-    result = load(handle, file, &validated, reason, bytes);
+    result = dl_load_file(handle, file, &validated, reason, bytes);
     close(validated.file);
     if (validated.folder >= 0)
         close(validated.folder);

@@ -29,7 +29,7 @@
 
 #define MAX_LINKS 40
 
-struct walk {
+struct permissions_walk {
     int at;                     /* descriptor of the current folder (O_PATH) */
     bool shared;                /* the current folder is writable by others, and sticky */
     uid_t user;                 /* trusted in addition to root */
@@ -65,7 +65,7 @@ int validate_errno(int error, const char *what, const char *path, char *reason, 
     return error_is_transient(error) ? error : VALIDATE_REFUSED;
 }
 
-static bool trusted_owner(const struct walk *w, const struct stat *facts)
+static bool trusted_owner(const struct permissions_walk *w, const struct stat *facts)
 {
     return facts->st_uid == 0 || facts->st_uid == w->user;
 }
@@ -75,7 +75,7 @@ static bool writable_by_others(const struct stat *facts)
     return (facts->st_mode & (S_IWGRP | S_IWOTH)) != 0;
 }
 
-static int bad_owner(struct walk *w, const char *what, const char *path, const struct stat *facts)
+static int bad_owner(struct permissions_walk *w, const char *what, const char *path, const struct stat *facts)
 {
     snprintf(w->reason, w->bytes, "%s %s belongs to user %u, who is neither root nor the user of this process (%u)",
              what, path,
@@ -83,7 +83,7 @@ static int bad_owner(struct walk *w, const char *what, const char *path, const s
     return VALIDATE_REFUSED;
 }
 
-static int bad_mode(struct walk *w, const char *what, const char *path, const struct stat *facts)
+static int bad_mode(struct permissions_walk *w, const char *what, const char *path, const struct stat *facts)
 {
     const unsigned mode = (unsigned)(facts->st_mode & 07777);
     if (facts->st_mode & S_IWOTH)
@@ -94,13 +94,13 @@ static int bad_mode(struct walk *w, const char *what, const char *path, const st
     return VALIDATE_REFUSED;
 }
 
-static const char *shown(const struct walk *w)
+static const char *shown(const struct permissions_walk *w)
 {
     return w->shown[0] != '\0' ? w->shown : "/";
 }
 
 /* Makes `fd` the current folder and checks its owner and permissions. Takes ownership of `fd`. Returns a result. */
-static int enter(struct walk *w, int fd, const struct stat *facts)
+static int permissions_enter(struct permissions_walk *w, int fd, const struct stat *facts)
 {
     if (w->at >= 0)
         close(w->at);
@@ -111,7 +111,7 @@ static int enter(struct walk *w, int fd, const struct stat *facts)
     return w->shared && !(facts->st_mode & S_ISVTX) ? bad_mode(w, "folder", shown(w), facts) : VALIDATE_OK;
 }
 
-static int enter_root(struct walk *w)
+static int enter_root(struct permissions_walk *w)
 {
     struct stat facts;
     int fd = fd_above_stdio(open("/", O_PATH | O_DIRECTORY | O_CLOEXEC));
@@ -122,12 +122,12 @@ static int enter_root(struct walk *w)
             close(fd);
         return validate_errno(error, "folder", "/", w->reason, w->bytes);
     }
-    return enter(w, fd, &facts);
+    return permissions_enter(w, fd, &facts);
 }
 
 /* Follows the symbolic link `fd`: prepends its target to the remaining path. Takes ownership of `fd`. Returns a
  * result. */
-static int follow(struct walk *w, int fd, const char *path)
+static int permissions_follow(struct permissions_walk *w, int fd, const char *path)
 {
     char target[PATH_MAX], rest[PATH_MAX];
     const ssize_t length = readlinkat(fd, "", target, sizeof target - 1);
@@ -143,7 +143,7 @@ static int follow(struct walk *w, int fd, const char *path)
 }
 
 /* Opens the file `name` of the current folder for reading and checks the owner and permissions of the opened file. */
-static int open_file(struct walk *w, int *out, const char *name, const char *path)
+static int permissions_open_file(struct permissions_walk *w, int *out, const char *name, const char *path)
 {
     struct stat facts;
     int fd = fd_above_stdio(openat(w->at, name, O_RDONLY | O_NOFOLLOW | O_NONBLOCK | O_NOCTTY | O_CLOEXEC));
@@ -180,7 +180,7 @@ static bool append(char *path, size_t bytes, const char *folder, const char *nam
 
 /* Resolves the remaining path from the current folder. If `file` is NULL, all entries must be folders; otherwise the
  * last entry must be a file, which is opened as *file. Returns a result. */
-static int walk_on(struct walk *w, int *file)
+static int walk_on(struct permissions_walk *w, int *file)
 {
     while (w->rest[strspn(w->rest, "/")] != '\0') {
         char name[NAME_MAX + 1], path[PATH_MAX];
@@ -207,15 +207,15 @@ static int walk_on(struct walk *w, int *file)
             return bad_owner(w, "entry", path, &facts);
         }
         if (S_ISLNK(facts.st_mode)) {
-            result = follow(w, fd, path);
+            result = permissions_follow(w, fd, path);
         } else if (S_ISDIR(facts.st_mode)) {
             memcpy(w->shown, path, sizeof path);
-            result = enter(w, fd, &facts);
+            result = permissions_enter(w, fd, &facts);
         } else {
             close(fd);
             if (file == NULL || w->rest[0] != '\0')
                 return validate_errno(ENOTDIR, "file", path, w->reason, w->bytes);
-            return open_file(w, file, name, path);
+            return permissions_open_file(w, file, name, path);
         }
         if (result != VALIDATE_OK)
             return result;
@@ -226,7 +226,7 @@ static int walk_on(struct walk *w, int *file)
     return VALIDATE_REFUSED;
 }
 
-static int open_validated(struct checked_file *out, struct walk *w, const char *path)
+static int open_validated(struct checked_file *out, struct permissions_walk *w, const char *path)
 {
     const char *slash = strrchr(path, '/');
     int result = enter_root(w);
@@ -262,7 +262,7 @@ int open_checked(struct checked_file *out, const char *path, bool strict, uid_t 
     }
     if (path[0] != '/' || strlen(path) >= PATH_MAX)
         return validate_errno(EINVAL, "file", path, reason, bytes);
-    struct walk w = { .at = -1, .user = user, .reason = reason, .bytes = bytes };
+    struct permissions_walk w = { .at = -1, .user = user, .reason = reason, .bytes = bytes };
     const int result = open_validated(out, &w, path);
     if (w.at >= 0)
         close(w.at);

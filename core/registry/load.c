@@ -34,7 +34,7 @@ static ctrt_status refuse(struct plugin_file *file, const char *reason)
 
 /* Returns the plugin's entry function, or NULL with a reason. The handle is never closed, because dlclose has no effect
  * with RTLD_NODELETE. */
-static ctrt_plugin_entry entry_of(void *handle, char *reason, size_t bytes)
+static ctrt_plugin_entry load_entry_of(void *handle, char *reason, size_t bytes)
 {
     ctrt_plugin_entry entry;
     void *symbol = dlsym(handle, "ctrt_plugin_v1");
@@ -69,7 +69,7 @@ static bool uses_other_library(void *handle)
 }
 
 /* Calls the component's probe and stores its result. Terminates the reason, because the plugin may not have done so. */
-static void probe(struct component *component, const ctrt_component *declared)
+static void load_probe(struct component *component, const ctrt_component *declared)
 {
     char reason[256] = "";
     component->fitness = 1;
@@ -99,7 +99,7 @@ static void fill_component(struct component *component, struct plugin_file *file
         component->score = declared->score;
         component->table = declared->table;
         if (validate_table(component->kind, component->table, reason, sizeof reason)) {
-            probe(component, declared);
+            load_probe(component, declared);
             return;
         }
     }
@@ -165,7 +165,7 @@ static ctrt_status probe_again(struct plugin_file *file)
         if (component->state != PLUGIN_ABSENT || component->fitness != CTRT_PROBE_AGAIN)
             continue;
         const char *declared = (const char *)file->plugin->components + i * file->plugin->component_stride;
-        probe(component, (const ctrt_component *)declared);
+        load_probe(component, (const ctrt_component *)declared);
         if (file->initialised)
             validate_late(component);
     }
@@ -199,7 +199,7 @@ ctrt_status file_open(struct plugin_file *file)
     file->reason = "";
     if (uses_other_library(handle))
         return refuse(file, "it is linked with libctrt.so. " OTHER_LIBRARY);
-    ctrt_plugin_entry entry = entry_of(handle, reason, sizeof reason);
+    ctrt_plugin_entry entry = load_entry_of(handle, reason, sizeof reason);
     if (entry == NULL)
         return refuse(file, reason);
     const ctrt_plugin *plugin = entry(CTRT_PLUGIN_ABI_MAJOR, CTRT_PLUGIN_ABI_MINOR);

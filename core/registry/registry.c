@@ -40,7 +40,7 @@ static bool better(const struct component *b, const struct component *a)
 
 /* Returns the best usable component of that name among the opened files, or NULL. Disables all others, unless they are
  * of kind CTRT_COMPONENT_KERNELS; the reason contains the preferred component. */
-static struct component *settle(ctrt_component_kind kind, const char *name)
+static struct component *registry_settle(ctrt_component_kind kind, const char *name)
 {
     struct component *best = NULL;
     for (int pass = 0; pass < 2; pass++)
@@ -116,7 +116,7 @@ static void record_unknown(ctrt_component_kind kind, const char *name, const cha
 
 /* Returns CTRT_ERR_NOT_FOUND. The message contains the reasons of all candidates or, if there are none, the searched
  * folders and the known names. */
-static ctrt_status fail_missing(ctrt_component_kind kind, const char *name)
+static ctrt_status registry_fail_missing(ctrt_component_kind kind, const char *name)
 {
     char reasons[2048] = "", known[512];
     size_t used = 0;
@@ -146,7 +146,7 @@ static ctrt_status fail_missing(ctrt_component_kind kind, const char *name)
                      reasons, registry_known(known, sizeof known, kind, name));
 }
 
-static ctrt_status find(struct component **out, ctrt_component_kind kind, const char *name)
+static ctrt_status registry_lookup(struct component **out, ctrt_component_kind kind, const char *name)
 {
     CTRT_TRY(search_files());
     if (!registry_name_valid(name))
@@ -159,15 +159,15 @@ static ctrt_status find(struct component **out, ctrt_component_kind kind, const 
     for (size_t i = 0; i < registry_file_count; i++)
         if (registry_files[i]->kind == kind && strcmp(registry_files[i]->name, name) == 0)
             CTRT_TRY(file_open(registry_files[i]));
-    *out = settle(kind, name);
-    return *out != NULL ? CTRT_OK : fail_missing(kind, name);
+    *out = registry_settle(kind, name);
+    return *out != NULL ? CTRT_OK : registry_fail_missing(kind, name);
 }
 
 ctrt_status registry_find(const struct component **out, ctrt_component_kind kind, const char *name)
 {
     struct component *found = NULL;
     registry_enter();
-    ctrt_status status = find(&found, kind, name);
+    ctrt_status status = registry_lookup(&found, kind, name);
     registry_leave();
     if (status == CTRT_OK)
         *out = found;
@@ -175,7 +175,7 @@ ctrt_status registry_find(const struct component **out, ctrt_component_kind kind
 }
 
 /* Initialises the component's plugin if necessary and marks the component as loaded. The caller holds the lock. */
-static ctrt_status use(struct component *component, const struct plugin_file *caller)
+static ctrt_status registry_initialize(struct component *component, const struct plugin_file *caller)
 {
     if (component->state == PLUGIN_LOADED)
         return CTRT_OK;
@@ -204,9 +204,9 @@ ctrt_status registry_use_from(const struct component **out, ctrt_component_kind 
 {
     struct component *found = NULL;
     registry_enter();
-    ctrt_status status = find(&found, kind, name);
+    ctrt_status status = registry_lookup(&found, kind, name);
     if (status == CTRT_OK && found->state != PLUGIN_LOADED)
-        status = use(found, plugin_at(address));
+        status = registry_initialize(found, plugin_at(address));
     registry_leave();
     if (status == CTRT_OK)
         *out = found;
@@ -249,7 +249,7 @@ ctrt_status registry_ranked(const struct component **list, size_t *count, size_t
     for (size_t f = 0; f < registry_file_count && status == CTRT_OK; f++)
         for (size_t i = 0; i < registry_files[f]->count && *count < max; i++) {
             struct component *here = &registry_files[f]->components[i];
-            if (here->kind != kind || !usable(here) || settle(kind, here->name) != here)
+            if (here->kind != kind || !usable(here) || registry_settle(kind, here->name) != here)
                 continue;
             if (kind == CTRT_COMPONENT_BACKEND && select_backend(here->name) != CTRT_OK)
                 continue;
@@ -282,7 +282,7 @@ ctrt_status registry_overlays(const ctrt_kernel_table **list, size_t *count, siz
         for (size_t i = 0; i < file->count && *count < COUNT_OF(found) && !try_again(status); i++) {
             struct component *here = &file->components[i];
             if (here->kind == CTRT_COMPONENT_KERNELS && strcmp(here->name, name) == 0 && usable(here)
-                && (status = use(here, NULL)) == CTRT_OK)
+                && (status = registry_initialize(here, NULL)) == CTRT_OK)
                 found[(*count)++] = here;
         }
     }
@@ -334,10 +334,11 @@ static const char *missing_base(const struct component *component)
     if (component == NULL || component->kind != CTRT_COMPONENT_BACKEND || !usable(component))
         return NULL;
     const ctrt_backend *backend = component->table;
-    return CTRT_SLOT(backend, base) && settle(CTRT_COMPONENT_BACKEND, backend->base) == NULL ? backend->base : NULL;
+    return CTRT_SLOT(backend, base) && registry_settle(CTRT_COMPONENT_BACKEND, backend->base) == NULL ? backend->base
+        : NULL;
 }
 
-static void describe(ctrt_plugin_info *out, const struct plugin_file *file, const struct component *component)
+static void registry_fill_info(ctrt_plugin_info *out, const struct plugin_file *file, const struct component *component)
 {
     bool known = file->plugin != NULL;
     out->file = file->path;
@@ -372,9 +373,9 @@ ctrt_status ctrt_plugin_list(ctrt_plugin_info *out, size_t index)
         size_t rows = MAX(file->count, 1);
         for (size_t i = 0; i < file->count; i++)
             if (usable(&file->components[i]))
-                settle(file->components[i].kind, file->components[i].name);
+                registry_settle(file->components[i].kind, file->components[i].name);
         if (index < rows) {
-            describe(&info, file, file->count > 0 ? &file->components[index] : NULL);
+            registry_fill_info(&info, file, file->count > 0 ? &file->components[index] : NULL);
             found = true;
         } else {
             index -= rows;

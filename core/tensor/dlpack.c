@@ -109,7 +109,7 @@ static ctrt_status imported_dtype(ctrt_dtype *out, DLDataType type)
                      , type.code < COUNT_OF(code_names) ? code_names[type.code] : "?", type.bits, type.code);
 }
 
-struct wanted {
+struct dlpack_wanted {
     const char *type;
     int physical;
     ctrt_device *found;
@@ -117,7 +117,7 @@ struct wanted {
 
 static void find_physical(ctrt_device *device, void *argument)
 {
-    struct wanted *wanted = argument;
+    struct dlpack_wanted *wanted = argument;
     if (strcmp(device->type, wanted->type) == 0 && device->physical == wanted->physical)
         wanted->found = device;
 }
@@ -135,7 +135,7 @@ static ctrt_status imported_device(ctrt_device **out, DLDevice device)
     if (type_is_cpu(type))
         return ctrt_context(device_cpu(out), "from_dlpack");
     /* DLPack's device id is the backend's index, which CTRT_VISIBLE_DEVICES does not renumber. */
-    struct wanted wanted = { type, device.device_id, NULL };
+    struct dlpack_wanted wanted = { type, device.device_id, NULL };
     device_for_each(find_physical, &wanted);
     for (int i = 0; wanted.found == NULL && i < ctrt_device_count(type); i++) {
         char name[64];

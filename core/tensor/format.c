@@ -20,7 +20,7 @@ const struct format_options format_defaults = { .precision = 4, .threshold = 100
 #define NUMBER_BYTES   512
 #define MOST_PRECISION 100
 
-struct graph_params {
+struct format_graph_params {
     bool floating, whole, scientific;
     int width, precision;
 };
@@ -33,7 +33,7 @@ static int put_double(char *buffer, const char *format, int precision, double va
     return snprintf(buffer, NUMBER_BYTES, format, precision, value);
 }
 
-static int number_text(char *buffer, const struct graph_params *numbers, ctrt_scalar value)
+static int number_text(char *buffer, const struct format_graph_params *numbers, ctrt_scalar value)
 {
     if (value.kind == CTRT_SCALAR_BOOL)
         return snprintf(buffer, NUMBER_BYTES, "%s", value.i ? "True" : "False");
@@ -57,7 +57,7 @@ struct print {
     const ctrt_view *view;
     const struct format_options *options;
     bool partly;                    /* more elements than the threshold */
-    struct graph_params numbers;
+    struct format_graph_params numbers;
     struct strbuf text;
     /* results of the first pass */
     double smallest, largest;       /* magnitudes of the finite numbers other than 0 */
@@ -119,8 +119,8 @@ static void visit_width(struct print *print, ctrt_scalar value)
 
 static void choose_numbers(struct print *print)
 {
-    struct graph_params *numbers = &print->numbers;
-    *numbers = (struct graph_params){ .floating = dtype_floating(print->view->dtype), .whole = true, .width = 1,
+    struct format_graph_params *numbers = &print->numbers;
+    *numbers = (struct format_graph_params){ .floating = dtype_floating(print->view->dtype), .whole = true, .width = 1,
                                  .precision = MIN(MAX(print->options->precision, 0), MOST_PRECISION) };
     if (numbers->floating) {
         for_each_shown(print, 0, 0, visit_range);

@@ -16,7 +16,7 @@ struct scope {
     uint32_t first;                         /* first entry of its list of tensors; 0: none */
 };
 
-struct entry {
+struct scope_entry {
     ctrt_tensor *tensor;                    /* NULL: the entry is free */
     struct scope *scope;
     uint32_t next, previous;                /* of the scope's list; `next` also links free entries */
@@ -24,13 +24,13 @@ struct entry {
 };
 
 LOCK_DEFINE(scopes_lock, LOCK_SCOPE);
-static struct entry *entries;               /* entry 0 is not used */
+static struct scope_entry *entries;               /* entry 0 is not used */
 static uint32_t entry_count, free_entry;
 static size_t entry_capacity;
 
 /* ---- the table; all functions require the lock ---- */
 
-static uint32_t entry_new(void)
+static uint32_t scope_entry_new(void)
 {
     if (free_entry != 0) {
         const uint32_t place = free_entry;
@@ -42,7 +42,7 @@ static uint32_t entry_new(void)
 
 static void link_in(uint32_t place, struct scope *scope)
 {
-    struct entry *entry = &entries[place];
+    struct scope_entry *entry = &entries[place];
     entry->scope = scope;
     entry->previous = 0;
     entry->next = scope->first;
@@ -53,7 +53,7 @@ static void link_in(uint32_t place, struct scope *scope)
 
 static void link_out(uint32_t place)
 {
-    struct entry *entry = &entries[place];
+    struct scope_entry *entry = &entries[place];
     if (entry->previous != 0)
         entries[entry->previous].next = entry->next;
     else
@@ -76,9 +76,9 @@ static void entry_free(uint32_t place)
 void scope_note(ctrt_tensor *tensor)
 {
     lock_enter(&scopes_lock);
-    const uint32_t place = entry_new();
+    const uint32_t place = scope_entry_new();
     if (place != 0) {
-        entries[place] = (struct entry){ .tensor = tensor };
+        entries[place] = (struct scope_entry){ .tensor = tensor };
         link_in(place, thread_state.scope);
         tensor->scope_place = place;
         tensor->flags |= TENSOR_SCOPED;
@@ -98,7 +98,7 @@ void scope_count(ctrt_tensor *tensor, int by)
 {
     lock_enter(&scopes_lock);
     if (tensor->flags & TENSOR_SCOPED) {
-        struct entry *entry = &entries[tensor->scope_place];
+        struct scope_entry *entry = &entries[tensor->scope_place];
         entry->held = by > 0 || entry->held > 0 ? entry->held + (uint32_t)by : 0;
     }
     lock_leave(&scopes_lock);
@@ -156,7 +156,7 @@ static ctrt_status none_open(const char *who)
 
 /* Removes a tensor without holds from the scope and returns it with a reference; NULL if there is none. Moves tensors
  * with holds to `rest`. */
-static ctrt_tensor *take(struct scope *scope, struct scope *rest)
+static ctrt_tensor *scope_take(struct scope *scope, struct scope *rest)
 {
     ctrt_tensor *found = NULL;
     lock_enter(&scopes_lock);
@@ -211,7 +211,7 @@ static void end_all(struct scope *scope)
     while (ended && scope->first != 0) {
         ctrt_tensor *tensor;
         ended = false;
-        while ((tensor = take(scope, &rest)) != NULL) {
+        while ((tensor = scope_take(scope, &rest)) != NULL) {
             tensor_end(tensor, atomic_load(&nothing));
             tensor_release(tensor);
             ended = true;

@@ -9,7 +9,7 @@
 #include "base/host_alloc.h"
 #include "tensor/replaced.h"
 
-struct visit {
+struct tensor_visit {
     const struct storage *storage;
     int tensors;
     bool exported;
@@ -21,7 +21,7 @@ struct visit {
 __attribute__((no_sanitize("thread"))) static void visit(void *object, void *argument)
 {
     ctrt_tensor *tensor = object;
-    struct visit *found = argument;
+    struct tensor_visit *found = argument;
     if (__atomic_load_n(&tensor->storage, __ATOMIC_RELAXED) != found->storage)
         return;
     found->tensors++;
@@ -30,7 +30,7 @@ __attribute__((no_sanitize("thread"))) static void visit(void *object, void *arg
         tensor->view.data = found->to + ((const char *)tensor->view.data - found->from);
 }
 
-static void visit_all(struct visit *found, ctrt_tensor *tensor)
+static void visit_all(struct tensor_visit *found, ctrt_tensor *tensor)
 {
     if (atomic_load(&tensor->storage->refs) == 1)
         visit(tensor, found);
@@ -49,7 +49,7 @@ ctrt_status tensor_share_check(const char *who, ctrt_tensor *tensor)
                          "result of ctrt_clone");
     if (dry_run_on(storage->device))
         return fail_from(CTRT_ERR_NOT_SUPPORTED, who, "tensors of a dry run have no memory to share");
-    struct visit found = { .storage = storage };
+    struct tensor_visit found = { .storage = storage };
     visit_all(&found, tensor);
     if (found.exported)
         return fail_from(CTRT_ERR_STATE, who, "the memory was exported with ctrt_to_dlpack, so it cannot be moved; "
@@ -62,8 +62,8 @@ ctrt_status tensor_share_check(const char *who, ctrt_tensor *tensor)
 
 void tensor_share_move(ctrt_tensor *tensor, struct shared_segment *segment, size_t place)
 {
-    struct visit found = { .storage = tensor->storage, .from = tensor->storage->block.address,
-                           .to = segment->address + place };
+    struct tensor_visit found = { .storage = tensor->storage, .from = tensor->storage->block.address,
+                                  .to = segment->address + place };
     atomic_fetch_add_explicit(&tensor_replaced, 1, memory_order_relaxed);
     shared_storage_move(tensor->storage, segment, place);
     visit_all(&found, tensor);

@@ -127,8 +127,8 @@ ctrt_status optimizer_collect(struct state_items *out, const char *prefix, ctrt_
 }
 
 /* The classes of the optimizer's module gather what other processes have, and the whole states are saved. */
-static ctrt_status save_whole(struct state_items *list, ctrt_optimizer *optimizer, const char *path,
-                              const ctrt_module_place *places, const ctrt_metadata *metadata)
+static ctrt_status optim_save_whole(struct state_items *list, ctrt_optimizer *optimizer, const char *path,
+                                    const ctrt_module_place *places, const ctrt_metadata *metadata)
 {
     CTRT_TRY(module_event(optimizer->module, CTRT_MODULE_OPTIMIZER_SAVE_BEGIN, optimizer));
     ctrt_status status = optimizer_items(list, optimizer, places);
@@ -158,7 +158,7 @@ ctrt_status ctrt_optimizer_save(ctrt_optimizer *optimizer, const char *path)
             status = optimizer_items(&list, optimizer, places);
         status = parts_write(&parts, status, list.items, list.count, &metadata, 1);
     } else if (status == CTRT_OK) {
-        status = save_whole(&list, optimizer, path, places, &metadata);
+        status = optim_save_whole(&list, optimizer, path, places, &metadata);
     }
     state_free(&list);
     host_free(places);

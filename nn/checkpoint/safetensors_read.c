@@ -62,7 +62,7 @@ static ctrt_status list_next(struct parser *p, char close, bool *more)
     return malformed(p, close == '}' ? "expected ',' or '}'" : "expected ',' or ']'");
 }
 
-static ctrt_status number(struct parser *p, int64_t *out)
+static ctrt_status safetensors_number(struct parser *p, int64_t *out)
 {
     int64_t value = 0;
     skip_space(p);
@@ -151,7 +151,7 @@ static ctrt_status escape(struct parser *p, char **to)
 
 /* Decodes a string into the header's string buffer; *out is null-terminated. The buffer is large enough, because a
  * decoded string is never longer than its JSON text. */
-static ctrt_status string(struct parser *p, const char **out)
+static ctrt_status safetensors_string(struct parser *p, const char **out)
 {
     char *to = p->text;
     CTRT_TRY(expect(p, '"'));
@@ -239,7 +239,7 @@ static ctrt_status skip_value(struct parser *p)
             more = !take(p, open[depth]);
             depth += more;
         } else if (p->at < p->end && *p->at == '"') {
-            CTRT_TRY(string(p, &ignored));
+            CTRT_TRY(safetensors_string(p, &ignored));
             more = false;
         } else {
             CTRT_TRY(skip_scalar(p));
@@ -250,7 +250,7 @@ static ctrt_status skip_value(struct parser *p)
             depth -= !more;
         }
         if (depth > 0 && open[depth - 1] == '}') {
-            CTRT_TRY(string(p, &ignored));
+            CTRT_TRY(safetensors_string(p, &ignored));
             CTRT_TRY(expect(p, ':'));
         }
         p->text = text;
@@ -269,7 +269,7 @@ static const struct { const char *name; int bits; } other_dtypes[] = {
 
 static ctrt_status parse_dtype(struct parser *p, struct safetensors_entry *entry)
 {
-    CTRT_TRY(string(p, &entry->format_dtype));
+    CTRT_TRY(safetensors_string(p, &entry->format_dtype));
     for (int dtype = 1; dtype < DTYPE_COUNT; dtype++)
         if (strcmp(dtype_table[dtype].safetensors_name, entry->format_dtype) == 0)
             entry->dtype = (ctrt_dtype)dtype;
@@ -284,7 +284,7 @@ static ctrt_status parse_shape(struct parser *p, struct safetensors_entry *entry
     CTRT_TRY(expect(p, '['));
     for (more = !take(p, ']'); more;) {
         int64_t size;
-        CTRT_TRY(number(p, &size));
+        CTRT_TRY(safetensors_number(p, &size));
         CTRT_TRY(list_next(p, ']', &more));
         if (entry->ndim < CTRT_MAX_DIMS)
             entry->shape[entry->ndim++] = size;
@@ -300,9 +300,9 @@ static ctrt_status parse_offsets(struct parser *p, struct safetensors_entry *ent
 {
     int64_t begin, end;
     CTRT_TRY(expect(p, '['));
-    CTRT_TRY(number(p, &begin));
+    CTRT_TRY(safetensors_number(p, &begin));
     CTRT_TRY(expect(p, ','));
-    CTRT_TRY(number(p, &end));
+    CTRT_TRY(safetensors_number(p, &end));
     CTRT_TRY(expect(p, ']'));
     if (begin > end || (uint64_t)end > p->data_size)
         return ctrt_fail(CTRT_ERR_FORMAT,
@@ -359,7 +359,7 @@ static ctrt_status parse_entry(struct parser *p, const char *name)
     while (more) {
         const char *key;
         size_t field = 0;
-        CTRT_TRY(string(p, &key));
+        CTRT_TRY(safetensors_string(p, &key));
         while (field < COUNT_OF(fields) && strcmp(fields[field].key, key) != 0)
             field++;
         if (field < COUNT_OF(fields) && (seen & 1u << field))
@@ -395,9 +395,9 @@ static ctrt_status parse_metadata(struct parser *p)
         return CTRT_OK;
     while (more) {
         ctrt_metadata pair;
-        CTRT_TRY(string(p, &pair.key));
+        CTRT_TRY(safetensors_string(p, &pair.key));
         CTRT_TRY(expect(p, ':'));
-        CTRT_TRY(string(p, &pair.value));
+        CTRT_TRY(safetensors_string(p, &pair.value));
         CTRT_TRY(ARRAY_RESERVE(header->metadata, header->metadata_capacity, header->metadata_count,
                                "a file's header"));
         header->metadata[header->metadata_count++] = pair;
@@ -416,7 +416,7 @@ static ctrt_status parse_header(struct parser *p)
         more = false;
     while (more) {
         const char *name;
-        CTRT_TRY(string(p, &name));
+        CTRT_TRY(safetensors_string(p, &name));
         CTRT_TRY(expect(p, ':'));
         bool metadata = strcmp(name, METADATA_KEY) == 0;
         if (metadata && metadata_seen)
@@ -537,7 +537,7 @@ ctrt_status safetensors_header_bytes(size_t *out, const void *first, size_t size
     return CTRT_OK;
 }
 
-static ctrt_status parse(struct safetensors_header *out, const unsigned char *bytes, size_t size)
+static ctrt_status safetensors_parse_header(struct safetensors_header *out, const unsigned char *bytes, size_t size)
 {
     size_t header_bytes;
     CTRT_TRY(safetensors_header_bytes(&header_bytes, bytes, size));
@@ -555,7 +555,7 @@ static ctrt_status parse(struct safetensors_header *out, const unsigned char *by
 ctrt_status safetensors_parse(struct safetensors_header *out, const void *bytes, size_t size)
 {
     *out = (struct safetensors_header){ 0 };
-    ctrt_status status = parse(out, bytes, size);
+    ctrt_status status = safetensors_parse_header(out, bytes, size);
     if (status)
         safetensors_free(out);
     return status;

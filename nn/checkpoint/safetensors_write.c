@@ -85,8 +85,8 @@ static ctrt_status write_tensor(struct file_writer *file, ctrt_tensor *tensor)
     return status;
 }
 
-static ctrt_status write_file(const char *path, const struct strbuf *header,
-                              const struct safetensors_item *const *sorted, size_t count)
+static ctrt_status safetensors_write_file(const char *path, const struct strbuf *header,
+                                          const struct safetensors_item *const *sorted, size_t count)
 {
     struct file_writer file;
     CTRT_TRY(file_writer_open(&file, path));
@@ -181,7 +181,7 @@ ctrt_status safetensors_write(const char *path, const struct safetensors_item *i
     if (status == CTRT_OK)
         status = put_header(&header, sorted, count, metadata, metadata_count);
     if (status == CTRT_OK)
-        status = write_file(path, &header, sorted, count);
+        status = safetensors_write_file(path, &header, sorted, count);
     host_free(sorted);
     strbuf_drop(&header);
     return status;

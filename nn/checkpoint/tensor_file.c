@@ -21,7 +21,7 @@
 
 /* Reads exactly `bytes` bytes at `offset`. The file is not mapped, because access to a mapped page raises SIGBUS if
  * another process has truncated the file. */
-static ctrt_status read_at(void *to, int fd, size_t bytes, size_t offset)
+static ctrt_status tensor_file_read_at(void *to, int fd, size_t bytes, size_t offset)
 {
     char *at = to;
     while (bytes > 0) {
@@ -40,7 +40,7 @@ static ctrt_status read_at(void *to, int fd, size_t bytes, size_t offset)
     return CTRT_OK;
 }
 
-static ctrt_status header_read(ctrt_tensor_file *file)
+static ctrt_status tensor_file_header_read(ctrt_tensor_file *file)
 {
     unsigned char first[8];
     struct stat about;
@@ -50,13 +50,13 @@ static ctrt_status header_read(ctrt_tensor_file *file)
     if (!S_ISREG(about.st_mode))
         return ctrt_fail(CTRT_ERR_IO, "not a regular file");
     const size_t size = (size_t)about.st_size;
-    CTRT_TRY(read_at(first, file->fd, MIN(size, sizeof first), 0));
+    CTRT_TRY(tensor_file_read_at(first, file->fd, MIN(size, sizeof first), 0));
     CTRT_TRY(safetensors_header_bytes(&bytes, first, size));
     unsigned char *header = host_alloc(bytes);
     if (header == NULL)
         return out_of_memory(bytes, "a file's header");
     memcpy(header, first, sizeof first);            /* not read again, because the file may have changed */
-    ctrt_status status = read_at(header + sizeof first, file->fd, bytes - sizeof first, sizeof first);
+    ctrt_status status = tensor_file_read_at(header + sizeof first, file->fd, bytes - sizeof first, sizeof first);
     if (status == CTRT_OK)
         status = safetensors_parse(&file->header, header, size);
     host_free(header);
@@ -88,7 +88,7 @@ ctrt_status tensor_file_open_one(ctrt_tensor_file **out, const char *path)
     while (file->fd < 0 && errno == EINTR);
     if (file->fd < 0)
         return ctrt_fail(CTRT_ERR_IO, "cannot open %.500s: %s", path, strerror(errno));
-    CTRT_TRY(ctrt_context(header_read(file), "%.500s", path));
+    CTRT_TRY(ctrt_context(tensor_file_header_read(file), "%.500s", path));
     *out = file;
     file = NULL;
     return CTRT_OK;
@@ -188,7 +188,7 @@ ctrt_status tensor_file_values(void *to, const ctrt_tensor_file *file, const str
     const size_t each = dtype_bytes(entry->dtype);
     if (entry->divided)
         return divided_values(to, file, entry, from, count);
-    CTRT_TRY(ctrt_context(read_at(to, file->fd, (size_t)count * each, entry->begin + (size_t)from * each),
+    CTRT_TRY(ctrt_context(tensor_file_read_at(to, file->fd, (size_t)count * each, entry->begin + (size_t)from * each),
                           "reading \"%s\"", entry->name));
     if (entry->dtype == CTRT_BOOL)                  /* a file may contain bool bytes other than 0 and 1 */
         for (int64_t i = 0; i < count; i++)

@@ -77,7 +77,7 @@ static ctrt_status rows_add(struct safetensors_entry *whole, const ctrt_tensor_f
     return CTRT_OK;
 }
 
-static ctrt_status tensors_add(ctrt_tensor_file *file)
+static ctrt_status tensor_parts_tensors_add(ctrt_tensor_file *file)
 {
     const struct safetensors_header *first = &file->parts[0]->header;
     struct safetensors_header *header = &file->header;
@@ -100,7 +100,7 @@ static ctrt_status tensors_add(ctrt_tensor_file *file)
     return safetensors_sort(header);
 }
 
-static ctrt_status parts_read(ctrt_tensor_file *file, const struct parts_header *index, const char *path)
+static ctrt_status tensor_parts_read(ctrt_tensor_file *file, const struct parts_header *index, const char *path)
 {
     char common[PATH_MAX], name[PATH_MAX];
     if (realpath(path, common) == NULL)
@@ -113,7 +113,7 @@ static ctrt_status parts_read(ctrt_tensor_file *file, const struct parts_header 
         CTRT_TRY(parts_path(name, common, index->save, i, index->count));
         CTRT_TRY(part_open(&file->parts[i], index, name, i));
     }
-    return tensors_add(file);
+    return tensor_parts_tensors_add(file);
 }
 
 ctrt_status parts_open(ctrt_tensor_file *file, const char *path)
@@ -121,7 +121,7 @@ ctrt_status parts_open(ctrt_tensor_file *file, const char *path)
     struct parts_header index;
     if (!parts_header_read(&index, file) || index.part >= 0)
         return CTRT_OK;
-    return ctrt_context(parts_read(file, &index, path), "%.500s consists of this file and %d parts next to it, all of "
-                        "which must be of one save (restore them together, or use another checkpoint)", path,
-                        index.count);
+    return ctrt_context(tensor_parts_read(file, &index, path),
+                        "%.500s consists of this file and %d parts next to it, all of "
+        "which must be of one save (restore them together, or use another checkpoint)", path, index.count);
 }

@@ -66,7 +66,8 @@ static ctrt_status tensors_choose(struct copier *c, ctrt_module *module, enum wa
     return CTRT_OK;
 }
 
-static ctrt_status tensors_copy(const struct copier *c, struct module_tensors *to, const struct module_tensors *from)
+static ctrt_status module_copy_tensors_copy(const struct copier *c, struct module_tensors *to,
+                                            const struct module_tensors *from)
 {
     for (size_t i = 0; i < from->count; i++) {
         const struct module_tensor *item = &from->items[i];
@@ -126,8 +127,8 @@ static ctrt_status copy_module(ctrt_module **out, struct copier *c, ctrt_module 
     copy->training = module->training;
     CTRT_TRY(twin_add(c, module, copy));
     c->pairs[c->pair_count++] = (struct pair){ module, copy };
-    CTRT_TRY(tensors_copy(c, &copy->parameters, &module->parameters));
-    CTRT_TRY(tensors_copy(c, &copy->buffers, &module->buffers));
+    CTRT_TRY(module_copy_tensors_copy(c, &copy->parameters, &module->parameters));
+    CTRT_TRY(module_copy_tensors_copy(c, &copy->buffers, &module->buffers));
     struct module_children *children = &copy->children;
     for (size_t i = 0; i < module->children.count; i++) {
         const struct module_child *item = &module->children.items[i];
@@ -171,7 +172,7 @@ static ctrt_status copy_state(const struct copier *c, ctrt_module *copy, const c
     return CTRT_OK;
 }
 
-static ctrt_status states_copy(const struct copier *c)
+static ctrt_status module_states_copy(const struct copier *c)
 {
     for (size_t i = 0; i < c->pair_count; i++) {
         ctrt_module *original = c->pairs[i].original, *copy = c->pairs[i].copy;
@@ -195,7 +196,7 @@ ctrt_status module_copy_with(ctrt_module **out, const char *who, ctrt_module *mo
     if (status == CTRT_OK)
         status = copy_module(&copy, &c, module);
     if (status == CTRT_OK)
-        status = ctrt_context(states_copy(&c), "%s", who);
+        status = ctrt_context(module_states_copy(&c), "%s", who);
     for (size_t i = 0; i < c.tensor_count; i++)
         ctrt_tensor_release(&c.tensors[i]);
     host_free(c.tensors);

@@ -6,7 +6,7 @@
 #include "tensor/tensor.h"
 
 /* Adds name, dtype, shape and values, each preceded by its size. */
-static ctrt_status add_tensor(struct sha256 *hash, const struct walk_entry *entry)
+static ctrt_status hash_add_tensor(struct sha256 *hash, const struct walk_entry *entry)
 {
     ctrt_tensor *tensor = entry->tensor;
     const ctrt_dtype dtype = ctrt_tensor_dtype(tensor);
@@ -35,7 +35,7 @@ static ctrt_status add_tensors(struct sha256 *hash, ctrt_module *module)
         CTRT_TRY(module_walk(&walk, module, (enum walk_kind)kind));
         for (size_t i = 0; i < walk->count; i++)
             if (walk->entries[i].persistent)
-                CTRT_TRY(add_tensor(hash, &walk->entries[i]));
+                CTRT_TRY(hash_add_tensor(hash, &walk->entries[i]));
     }
     return CTRT_OK;
 }

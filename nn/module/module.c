@@ -173,7 +173,7 @@ static bool children_have(const struct module_children *children, const char *na
 }
 
 /* Checks a name: it must not be empty, contain a dot (the separator of nested names) or exist in the module already. */
-static ctrt_status name_check(const ctrt_module *module, const char *who, const char *name)
+static ctrt_status module_name_check(const ctrt_module *module, const char *who, const char *name)
 {
     const char *kind = module->class_of->kind;
     if (name == NULL)
@@ -204,7 +204,7 @@ ctrt_status ctrt_module_add_parameter(ctrt_module *module, const char *name, ctr
 {
     if (module == NULL)
         return fail_null("module_add_parameter", "module");
-    CTRT_TRY(name_check(module, "module_add_parameter", name));
+    CTRT_TRY(module_name_check(module, "module_add_parameter", name));
     if (tensor == NULL)
         return fail_null("module_add_parameter", "tensor");
     if (!ctrt_tensor_is_leaf(tensor))
@@ -221,7 +221,7 @@ ctrt_status ctrt_module_add_buffer(ctrt_module *module, const char *name, ctrt_t
 {
     if (module == NULL)
         return fail_null("module_add_buffer", "module");
-    CTRT_TRY(name_check(module, "module_add_buffer", name));
+    CTRT_TRY(module_name_check(module, "module_add_buffer", name));
     if (tensor == NULL)
         return fail_null("module_add_buffer", "tensor");
     return tensors_add(&module->buffers, name, tensor, persistent);
@@ -263,7 +263,7 @@ ctrt_status ctrt_module_add_module(ctrt_module *module, const char *name, ctrt_m
 {
     if (child == NULL)
         return module_missing("module_add_module", "child");
-    ctrt_status status = module ? name_check(module, "module_add_module", name)
+    ctrt_status status = module ? module_name_check(module, "module_add_module", name)
                                 : fail_null("module_add_module", "module");
     if (status == CTRT_OK)
         status = children_add(module, name, child);
@@ -301,13 +301,13 @@ ctrt_status module_new_parameter(ctrt_tensor **borrowed, ctrt_module *module, co
 /* ---- forward ---- */
 
 /* The stack of modules whose forward runs in this thread. Maintained only while memory is watched, for its labels. */
-struct running {
-    struct running *outer;
+struct module_running {
+    struct module_running *outer;
     const ctrt_module *module;
     const char *base;                       /* the thread's label when the outermost module was called */
     char path[200];                         /* path from the outermost module, "encoder.layer1"; "": outermost */
 };
-static __thread struct running *running;
+static __thread struct module_running *running;
 
 /* Writes the path from `module` to its descendant `what` into `path` (`capacity` bytes). Returns false if `what` is not
  * a descendant of `module`. */
@@ -332,7 +332,7 @@ static bool path_to(char *path, size_t capacity, const ctrt_module *module, cons
 
 /* Fills in `self` for `module`: its path from the outermost running module, or a new path if `module` is not a
  * descendant of the innermost running module. */
-static void place(struct running *self, const ctrt_module *module)
+static void module_place(struct module_running *self, const ctrt_module *module)
 {
     self->outer = running;
     self->module = module;
@@ -348,13 +348,13 @@ static void place(struct running *self, const ctrt_module *module)
         self->path[0] = '\0';
 }
 
-static ctrt_status forward(ctrt_tensor **result, ctrt_module *module, ctrt_tensor *const *inputs, int count)
+static ctrt_status module_forward(ctrt_tensor **result, ctrt_module *module, ctrt_tensor *const *inputs, int count)
 {
     if (likely(!atomic_load_explicit(&label_wanted, memory_order_relaxed)))
         return module->forward(result, module, inputs, count);
-    struct running self;
+    struct module_running self;
     struct memory_label label;
-    place(&self, module);
+    module_place(&self, module);
     running = &self;
     label_enter(&label, self.base, *self.path ? self.path : module->class_of->kind);
     ctrt_status status = module->forward(result, module, inputs, count);
@@ -370,13 +370,13 @@ ctrt_status module_context(ctrt_status status, const char *name)
 
 /* Calls forward. The result is stored in a local variable first, because *y may own an input that the module still
  * reads, and because *y must not change if the module fails. */
-static ctrt_status run(ctrt_tensor **y, ctrt_module *module, ctrt_tensor *const *inputs, int count)
+static ctrt_status module_run(ctrt_tensor **y, ctrt_module *module, ctrt_tensor *const *inputs, int count)
 {
     CTRT_AUTO(tensor) result = NULL;
     CTRT_TRY(stack_check("forward"));
     ctrt_status status = likely(module->hooks == NULL) ? CTRT_OK : forward_hooks_before(module);
     if (likely(status == CTRT_OK))
-        status = forward(&result, module, inputs, count);
+        status = module_forward(&result, module, inputs, count);
     if (unlikely(module->hooks != NULL) && status == CTRT_OK && result != NULL)
         status = forward_hooks_after(module, result);
     if (status)
@@ -397,7 +397,7 @@ ctrt_status ctrt_forward(ctrt_tensor **y, ctrt_module *module, ctrt_tensor *x)
         return fail_null("forward", "module");
     if (x == NULL)
         return fail_null("forward", "x");
-    return run(y, module, &x, 1);
+    return module_run(y, module, &x, 1);
 }
 
 ctrt_status ctrt_forward_n(ctrt_tensor **y, ctrt_module *module, ctrt_tensor *const *inputs, int count)
@@ -409,7 +409,7 @@ ctrt_status ctrt_forward_n(ctrt_tensor **y, ctrt_module *module, ctrt_tensor *co
     if (inputs == NULL && count > 0)
         return fail_null("forward_n", "inputs");
     CTRT_TRY(module_at_least("forward_n", "count", count, 0));
-    return run(y, module, inputs, count);
+    return module_run(y, module, inputs, count);
 }
 
 ctrt_status module_one_input(const ctrt_module *module, ctrt_tensor *const *inputs, int count)

@@ -21,18 +21,18 @@ struct ctrt_split {
     bool trying;                        /* the next step is a trial with fewer pieces */
 };
 
-struct place {                          /* position of a device's random number generator */
+struct split_place {                          /* position of a device's random number generator */
     ctrt_device *device;
     uint64_t seed, offset;
     bool holds;                         /* the device has parameters or buffers of the module */
 };
 
 /* The saved state. */
-struct kept {
+struct split_kept {
     const struct walk *parameters, *buffers;
     ctrt_tensor **grads;                /* one per parameter; NULL: the parameter had no gradient */
     ctrt_tensor **values;               /* one copy per buffer */
-    struct place *places;               /* one per device that was open */
+    struct split_place *places;               /* one per device that was open */
     size_t place_count, place_capacity;
 };
 
@@ -79,21 +79,21 @@ int64_t ctrt_split_pieces(const ctrt_split *split)
 /* ---- saving and restoring state ---- */
 
 struct noting {
-    struct kept *kept;
+    struct split_kept *kept;
     ctrt_status status;
 };
 
 static void note_open(ctrt_device *device, void *argument)
 {
     struct noting *noting = argument;
-    struct kept *kept = noting->kept;
+    struct split_kept *kept = noting->kept;
     if (noting->status == CTRT_OK)
         noting->status = ARRAY_RESERVE(kept->places, kept->place_capacity, kept->place_count, "a list of devices");
     if (noting->status == CTRT_OK)
-        kept->places[kept->place_count++] = (struct place){ .device = device };
+        kept->places[kept->place_count++] = (struct split_place){ .device = device };
 }
 
-static struct place *place_of(const struct kept *kept, const ctrt_device *device)
+static struct split_place *place_of(const struct split_kept *kept, const ctrt_device *device)
 {
     for (size_t i = 0; i < kept->place_count; i++)
         if (kept->places[i].device == device->home)
@@ -103,7 +103,7 @@ static struct place *place_of(const struct kept *kept, const ctrt_device *device
 
 /* Saves the generator positions of all open devices, because a model on an accelerator may also use the generator of
  * another device, for example the cpu. */
-static ctrt_status keep_places(struct kept *kept)
+static ctrt_status keep_places(struct split_kept *kept)
 {
     struct noting noting = { kept, CTRT_OK };
     device_for_each(note_open, &noting);
@@ -113,7 +113,7 @@ static ctrt_status keep_places(struct kept *kept)
     const struct walk *walks[] = { kept->parameters, kept->buffers };
     for (int kind = 0; kind < 2; kind++)
         for (size_t i = 0; i < walks[kind]->count; i++) {
-            struct place *place = place_of(kept, ctrt_tensor_device(walks[kind]->entries[i].tensor));
+            struct split_place *place = place_of(kept, ctrt_tensor_device(walks[kind]->entries[i].tensor));
             if (place != NULL)
                 place->holds = true;
         }
@@ -123,8 +123,8 @@ static ctrt_status keep_places(struct kept *kept)
 /* Restores the generator position of a device. A device that was opened during the step gets the offset 0. */
 static void place_back(ctrt_device *device, void *argument)
 {
-    const struct kept *kept = argument;
-    const struct place *place = place_of(kept, device);
+    const struct split_kept *kept = argument;
+    const struct split_place *place = place_of(kept, device);
     pthread_mutex_lock(&device->generator_lock);
     if (place != NULL)
         device->seed = place->seed;
@@ -134,13 +134,13 @@ static void place_back(ctrt_device *device, void *argument)
 }
 
 /* Replaces the gradients of an attempt by the saved ones. */
-static void grads_back(const struct kept *kept)
+static void grads_back(const struct split_kept *kept)
 {
     for (size_t i = 0; i < kept->parameters->count; i++)
         (void)ctrt_tensor_set_grad(kept->parameters->entries[i].tensor, kept->grads[i]);
 }
 
-static void kept_free(struct kept *kept)
+static void kept_free(struct split_kept *kept)
 {
     for (size_t i = 0; kept->grads != NULL && i < kept->parameters->count; i++)
         ctrt_tensor_release(&kept->grads[i]);
@@ -152,7 +152,7 @@ static void kept_free(struct kept *kept)
 }
 
 /* Saves gradients and generator positions, before the first attempt. The caller calls kept_free, also on error. */
-static ctrt_status keep(struct kept *kept, ctrt_module *module)
+static ctrt_status split_keep(struct split_kept *kept, ctrt_module *module)
 {
     CTRT_TRY(module_walk(&kept->parameters, module, WALK_PARAMETERS));
     CTRT_TRY(module_walk(&kept->buffers, module, WALK_BUFFERS));
@@ -168,7 +168,7 @@ static ctrt_status keep(struct kept *kept, ctrt_module *module)
 
 /* Prepares an attempt: clears the gradients and copies the buffers. The buffers are copied even if the module is in
  * evaluation mode, because a descendant may be in training mode and write to its buffers. */
-static ctrt_status attempt_begin(struct kept *kept)
+static ctrt_status attempt_begin(struct split_kept *kept)
 {
     for (size_t i = 0; i < kept->parameters->count; i++)
         if (kept->grads[i] != NULL)
@@ -180,7 +180,7 @@ static ctrt_status attempt_begin(struct kept *kept)
 }
 
 /* Restores the saved state after a failed attempt. Returns the first error of restoring the buffers. */
-static ctrt_status attempt_forget(struct kept *kept)
+static ctrt_status attempt_forget(struct split_kept *kept)
 {
     ctrt_status status = CTRT_OK;
     grads_back(kept);
@@ -200,7 +200,7 @@ static ctrt_status attempt_forget(struct kept *kept)
  *
  * The first loop computes all sums in the new tensors, because an allocation may fail; until then the saved tensors are
  * unchanged. */
-static ctrt_status grads_join(const struct kept *kept)
+static ctrt_status grads_join(const struct split_kept *kept)
 {
     ctrt_status status = CTRT_OK;
     for (size_t i = 0; i < kept->parameters->count && status == CTRT_OK; i++) {
@@ -222,7 +222,8 @@ static ctrt_status grads_join(const struct kept *kept)
 
 /* ---- attempts ---- */
 
-static ctrt_status attempt(struct kept *kept, int64_t batch, int64_t pieces, ctrt_split_function function, void *user)
+static ctrt_status attempt(struct split_kept *kept, int64_t batch, int64_t pieces, ctrt_split_function function,
+                           void *user)
 {
     ctrt_status status = CTRT_OK;
     ctrt_no_grad status = attempt_begin(kept);
@@ -237,7 +238,7 @@ static ctrt_status attempt(struct kept *kept, int64_t batch, int64_t pieces, ctr
     return status;
 }
 
-static void warn(const struct kept *kept, int64_t batch, int64_t pieces, int64_t next)
+static void split_warn(const struct split_kept *kept, int64_t batch, int64_t pieces, int64_t next)
 {
     char text[160];
     snprintf(text, sizeof text, "out of memory with %lld rows in %lld piece%s; retrying with %lld", (long long)batch,
@@ -248,7 +249,7 @@ static void warn(const struct kept *kept, int64_t batch, int64_t pieces, int64_t
             (void)ctrt_memory_annotate(kept->places[i].device, text);
 }
 
-static void empty_caches(const struct kept *kept)
+static void empty_caches(const struct split_kept *kept)
 {
     for (size_t i = 0; i < kept->place_count; i++)
         if (kept->places[i].holds)
@@ -281,8 +282,8 @@ static int64_t next_pieces(const ctrt_split *split, int64_t batch, int64_t piece
     return pieces < most ? (pieces <= most / 2 ? 2 * pieces : most) : 0;
 }
 
-static ctrt_status run(ctrt_split *split, struct kept *kept, int64_t batch, ctrt_split_function function, void *user,
-                       ctrt_split_result *result)
+static ctrt_status split_run(ctrt_split *split, struct split_kept *kept, int64_t batch, ctrt_split_function function,
+                             void *user, ctrt_split_result *result)
 {
     int64_t pieces = MIN(split->pieces, batch), failures = 0;
     for (;;) {
@@ -302,7 +303,7 @@ static ctrt_status run(ctrt_split *split, struct kept *kept, int64_t batch, ctrt
         const int64_t next = next_pieces(split, batch, pieces, failures++);
         if (next == 0)
             return ctrt_fail(status, "%lld rows in %lld pieces: %s", (long long)batch, (long long)pieces, message);
-        warn(kept, batch, pieces, next);
+        split_warn(kept, batch, pieces, next);
         empty_caches(kept);
         pieces = next;
     }
@@ -314,16 +315,16 @@ static ctrt_status run(ctrt_split *split, struct kept *kept, int64_t batch, ctrt
 ctrt_status ctrt_split_step(ctrt_split_result *result, ctrt_split *split, int64_t batch, ctrt_split_function function,
                             void *user)
 {
-    struct kept kept = { .grads = NULL };
+    struct split_kept kept = { .grads = NULL };
     if (split == NULL)
         return fail_null("split_step", "split");
     if (function == NULL)
         return fail_null("split_step", "function");
     CTRT_TRY(module_at_least("split_step", "batch", batch, 1));
     CTRT_TRY(struct_check(result, "split_step", "result"));
-    ctrt_status status = keep(&kept, split->module);
+    ctrt_status status = split_keep(&kept, split->module);
     if (status == CTRT_OK)
-        status = run(split, &kept, batch, function, user, result);
+        status = split_run(split, &kept, batch, function, user, result);
     kept_free(&kept);
     return ctrt_context(status, "split_step");
 }

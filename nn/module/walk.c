@@ -14,7 +14,7 @@
 
 /* ---- the walk ---- */
 
-struct walker {
+struct module_walker {
     ctrt_module *root;
     enum walk_kind kind;
     struct walk walk;
@@ -22,7 +22,7 @@ struct walker {
     struct strbuf path;                 /* dotted prefix of the current module, "blocks.0." */
 };
 
-static void path_cut(struct walker *w, size_t length)
+static void path_cut(struct module_walker *w, size_t length)
 {
     w->path.length = length;
     if (w->path.bytes)
@@ -30,7 +30,7 @@ static void path_cut(struct walker *w, size_t length)
 }
 
 /* *is_new: whether this is the first visit of a tensor or module, which may be shared. */
-static ctrt_status visit(bool *is_new, struct walker *w, const void *object)
+static ctrt_status visit(bool *is_new, struct module_walker *w, const void *object)
 {
     const size_t before = w->seen.count;
     if (ptr_map_add(&w->seen, object, sizeof object) == NULL)
@@ -41,7 +41,7 @@ static ctrt_status visit(bool *is_new, struct walker *w, const void *object)
 
 /* Returns the interned copy of the current path, because the public API returns these names. `like`: a likely copy,
  * which is compared first, or NULL. */
-static ctrt_status path_intern(const char **out, const struct walker *w, const char *like)
+static ctrt_status path_intern(const char **out, const struct module_walker *w, const char *like)
 {
     *out = like;
     if (!w->path.failed && (like == NULL || strcmp(like, w->path.bytes) != 0))
@@ -49,7 +49,7 @@ static ctrt_status path_intern(const char **out, const struct walker *w, const c
     return w->path.failed || *out == NULL ? out_of_memory(w->path.length + 1, "a dotted name") : CTRT_OK;
 }
 
-static ctrt_status walk_tensor(struct walker *w, const struct module_tensor *item)
+static ctrt_status walk_tensor(struct module_walker *w, const struct module_tensor *item)
 {
     const struct walk *before = &w->root->walks[w->kind];
     struct walk *walk = &w->walk;
@@ -67,7 +67,7 @@ static ctrt_status walk_tensor(struct walker *w, const struct module_tensor *ite
     return CTRT_OK;
 }
 
-static ctrt_status walk_module(struct walker *w, const ctrt_module *module)
+static ctrt_status walk_module(struct module_walker *w, const ctrt_module *module)
 {
     const struct module_tensors *own = w->kind == WALK_PARAMETERS ? &module->parameters : &module->buffers;
     bool is_new = false;
@@ -95,7 +95,7 @@ ctrt_status module_walk(const struct walk **out, ctrt_module *module, enum walk_
     if (likely(kept->structure == structure))
         return CTRT_OK;
 
-    struct walker w = { .root = module, .kind = kind };
+    struct module_walker w = { .root = module, .kind = kind };
     ctrt_status status = walk_module(&w, module);
     ptr_map_free(&w.seen);
     strbuf_drop(&w.path);

@@ -43,7 +43,7 @@ static ctrt_status coefficients_at(struct optim_coefficient *out, const union op
 }
 
 /* s += g^2; p -= rate g / (sqrt(s) + epsilon) */
-static ctrt_status update(struct optim_update *u)
+static ctrt_status adagrad_update(struct optim_update *u)
 {
     const ctrt_adagrad_options *o = &u->options->adagrad;
     CTRT_AUTO(tensor) g = NULL, x = NULL;
@@ -61,5 +61,5 @@ const struct optim_kind optim_adagrad = {
     .defaults = { .adagrad = CTRT_ADAGRAD_OPTIONS },
     .states = { { .name = "sum" } }, .needs = needs, .initial = initial,
     .coefficient_count = 1, .coefficients = coefficients, .by_step = true,
-    .coefficients_at = coefficients_at, .update = update,
+    .coefficients_at = coefficients_at, .update = adagrad_update,
 };

@@ -47,8 +47,8 @@ static void adamw_coefficients(double *out, const union optim_options *options, 
     coefficients(out, options, step, true);
 }
 
-static ctrt_status coefficients_at(struct optim_coefficient *out, const union optim_options *options, ctrt_tensor *step,
-                                   const struct optim_coefficient *lr)
+static ctrt_status adam_coefficients_at(struct optim_coefficient *out, const union optim_options *options,
+                                        ctrt_tensor *step, const struct optim_coefficient *lr)
 {
     ctrt_tensor **const size = &out[STEP_SIZE].tensor, **const correction = &out[CORRECTION].tensor;
     CTRT_TRY(optim_bias(size, options->adam.beta1, step));
@@ -60,7 +60,7 @@ static ctrt_status coefficients_at(struct optim_coefficient *out, const union op
 
 /* m = beta1 m + (1 - beta1) g; v = beta2 v + (1 - beta2) g^2;
  * p = decay p - step_size m / (sqrt(v) correction + epsilon), with the largest v so far for AMSGrad */
-static ctrt_status update(struct optim_update *u, bool decoupled)
+static ctrt_status adam_apply(struct optim_update *u, bool decoupled)
 {
     const ctrt_adam_options *o = &u->options->adam;
     const struct optim_coefficient *c = u->coefficient;
@@ -80,16 +80,16 @@ static ctrt_status update(struct optim_update *u, bool decoupled)
 
 static ctrt_status adam_update(struct optim_update *u)
 {
-    return update(u, false);
+    return adam_apply(u, false);
 }
 
 static ctrt_status adamw_update(struct optim_update *u)
 {
-    return update(u, true);
+    return adam_apply(u, true);
 }
 
-static bool fused_attributes(union optim_attributes *out, const union optim_options *options, int64_t step,
-                             const double *replayed, bool decoupled)
+static bool adam_fused_attributes(union optim_attributes *out, const union optim_options *options, int64_t step,
+                                  const double *replayed, bool decoupled)
 {
     const ctrt_adam_options *o = &options->adam;
     out->adam = (ctrt_adam_attributes){
@@ -103,13 +103,13 @@ static bool fused_attributes(union optim_attributes *out, const union optim_opti
 static bool adam_fused(union optim_attributes *out, const union optim_options *options, int64_t step,
                        const double *replayed)
 {
-    return fused_attributes(out, options, step, replayed, false);
+    return adam_fused_attributes(out, options, step, replayed, false);
 }
 
 static bool adamw_fused(union optim_attributes *out, const union optim_options *options, int64_t step,
                         const double *replayed)
 {
-    return fused_attributes(out, options, step, replayed, true);
+    return adam_fused_attributes(out, options, step, replayed, true);
 }
 
 #define ADAM(id, ID, text)                                                                                          \
@@ -118,7 +118,7 @@ static bool adamw_fused(union optim_attributes *out, const union optim_options *
         .defaults = { .id = CTRT_##ID##_OPTIONS },                                                                  \
         .states = { { .name = "exp_avg" }, { .name = "exp_avg_sq" }, { .name = "max_exp_avg_sq" } },                \
         .needs = needs, .coefficient_count = COEFFICIENTS, .coefficients = id##_coefficients, .by_step = true,      \
-        .coefficients_at = coefficients_at, .update = id##_update, .fused = OP_adam_step,                           \
+        .coefficients_at = adam_coefficients_at, .update = id##_update, .fused = OP_adam_step,                      \
         .fused_attributes = id##_fused,                                                                             \
     }
 ADAM(adam, ADAM, "Adam");

@@ -110,7 +110,7 @@ static ctrt_status total_norm(ctrt_tensor **norm, const struct walk *walk, ctrt_
 }
 
 /* grad *= min(1, max_norm / (norm + 1e-6)). Computes the factor on the device, without copying the norm to the host. */
-static ctrt_status scale(const struct walk *walk, ctrt_tensor *norm, double max_norm)
+static ctrt_status clip_scale(const struct walk *walk, ctrt_tensor *norm, double max_norm)
 {
     CTRT_AUTO(tensor) factor = NULL;
     CTRT_AUTO(tensor) here = NULL;
@@ -141,7 +141,7 @@ static ctrt_status norm_find(ctrt_tensor **norm, const struct walk *walk, ctrt_m
     return status;
 }
 
-static ctrt_status clip(double *norm, const struct walk *walk, ctrt_module *module, double max_norm)
+static ctrt_status clip_to_norm(double *norm, const struct walk *walk, ctrt_module *module, double max_norm)
 {
     CTRT_AUTO(tensor) total = NULL;
     double value = 0;
@@ -152,7 +152,7 @@ static ctrt_status clip(double *norm, const struct walk *walk, ctrt_module *modu
             ctrt_tensor_release(&total);
     }
     if (total != NULL)
-        CTRT_TRY(scale(walk, total, max_norm));
+        CTRT_TRY(clip_scale(walk, total, max_norm));
     if (norm)
         *norm = value;
     return CTRT_OK;
@@ -167,6 +167,6 @@ ctrt_status ctrt_clip_grad_norm_(double *norm, ctrt_module *module, double max_n
     if (!(max_norm >= 0))
         return ctrt_fail(CTRT_ERR_INVALID_ARGUMENT, "clip_grad_norm_: max_norm is %g, expected at least 0", max_norm);
     CTRT_TRY(module_walk(&walk, module, WALK_PARAMETERS));
-    ctrt_no_grad status = clip(norm, walk, module, max_norm);
+    ctrt_no_grad status = clip_to_norm(norm, walk, module, max_norm);
     return ctrt_context(status, "clip_grad_norm_");
 }

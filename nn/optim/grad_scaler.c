@@ -138,7 +138,8 @@ ctrt_status ctrt_grad_scaler_scale(ctrt_tensor **out, ctrt_grad_scaler *scaler, 
 /* ---- the check of the gradients ---- */
 
 /* Returns the entry of the optimizer, which is added if there is none. */
-static ctrt_status entry_of(struct scaled_optimizer **out, ctrt_grad_scaler *scaler, ctrt_optimizer *optimizer)
+static ctrt_status grad_scaler_entry_of(struct scaled_optimizer **out, ctrt_grad_scaler *scaler,
+                                        ctrt_optimizer *optimizer)
 {
     for (size_t i = 0; i < scaler->count; i++)
         if (scaler->optimizers[i].optimizer == optimizer) {
@@ -320,7 +321,7 @@ ctrt_status ctrt_grad_scaler_unscale_(ctrt_grad_scaler *scaler, ctrt_optimizer *
     CTRT_TRY(arguments_check(scaler, optimizer, who));
     if (scaler->options.disabled)
         return CTRT_OK;
-    CTRT_TRY(entry_of(&entry, scaler, optimizer));
+    CTRT_TRY(grad_scaler_entry_of(&entry, scaler, optimizer));
     if (entry->stage == SCALER_UNSCALED)
         return ctrt_fail(CTRT_ERR_STATE, "%s: unscale_() has already been called on this optimizer since the last "
                          "update().", who);
@@ -356,7 +357,7 @@ ctrt_status ctrt_grad_scaler_step(ctrt_grad_scaler *scaler, ctrt_optimizer *opti
     CTRT_TRY(arguments_check(scaler, optimizer, who));
     if (scaler->options.disabled)
         return optim_step(optimizer, OPTIM_PLAIN);
-    CTRT_TRY(entry_of(&entry, scaler, optimizer));
+    CTRT_TRY(grad_scaler_entry_of(&entry, scaler, optimizer));
     if (entry->stage == SCALER_STEPPED)
         return ctrt_fail(CTRT_ERR_STATE, "%s: step() has already been called since the last update().", who);
     if (entry->stage == SCALER_READY)
@@ -441,7 +442,7 @@ static ctrt_status skips_poll(ctrt_grad_scaler *scaler, const char *who)
     return scaler_skips_check(scaler, (int64_t)value, who);
 }
 
-static ctrt_status update(ctrt_grad_scaler *scaler, double new_scale, const char *who)
+static ctrt_status grad_scaler_set_scale(ctrt_grad_scaler *scaler, double new_scale, const char *who)
 {
     CTRT_AUTO(tensor) found = NULL;
     if (new_scale != 0)
@@ -477,7 +478,7 @@ ctrt_status ctrt_grad_scaler_update(ctrt_grad_scaler *scaler, double new_scale)
         return ctrt_fail(CTRT_ERR_STATE, "%s: Attempted update but the scale does not exist yet; scale a loss with "
                          "ctrt_grad_scaler_scale first", who);
     struct scope *scope = scope_pause();
-    ctrt_no_grad status = update(scaler, new_scale, who);
+    ctrt_no_grad status = grad_scaler_set_scale(scaler, new_scale, who);
     scope_resume(scope);
     optimizers_forget(scaler);
     return status == CTRT_ERR_OVERFLOW ? status : ctrt_context(status, who);

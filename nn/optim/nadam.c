@@ -37,7 +37,7 @@ static double momentum(const ctrt_nadam_options *o, double step)
     return o->beta1 * (1 - 0.5 * pow(0.96, step * o->momentum_decay));
 }
 
-static void coefficients(double *out, const union optim_options *options, int64_t step)
+static void nadam_coefficients(double *out, const union optim_options *options, int64_t step)
 {
     const ctrt_nadam_options *o = &options->nadam;
     out[DECAY] = o->decoupled_weight_decay ? 1 - o->lr * o->weight_decay : 1;
@@ -57,8 +57,8 @@ static ctrt_status momentum_at(ctrt_tensor **out, const ctrt_nadam_options *o, c
     return ctrt_mul_scalar(out, *out, ctrt_float(o->beta1 / 2));
 }
 
-static ctrt_status coefficients_at(struct optim_coefficient *out, const union optim_options *options, ctrt_tensor *step,
-                                   const struct optim_coefficient *lr)
+static ctrt_status nadam_coefficients_at(struct optim_coefficient *out, const union optim_options *options,
+                                         ctrt_tensor *step, const struct optim_coefficient *lr)
 {
     const ctrt_nadam_options *o = &options->nadam;
     ctrt_tensor **const correction = &out[CORRECTION].tensor, **const rate = &out[GRADIENT_RATE].tensor;
@@ -85,7 +85,7 @@ static ctrt_status weighted(ctrt_tensor **out, ctrt_tensor *x, ctrt_tensor *prod
 /* m and v as in Adam; product *= MU;
  * p = decay p - (GRADIENT_RATE / (1 - product) g + MEAN_RATE / (1 - product MU_NEXT) m)
  *     / (sqrt(v correction) + epsilon) */
-static ctrt_status update(struct optim_update *u)
+static ctrt_status nadam_update(struct optim_update *u)
 {
     static const struct optim_coefficient one = { .value = 1 };
     const ctrt_nadam_options *o = &u->options->nadam;
@@ -114,6 +114,6 @@ const struct optim_kind optim_nadam = {
     .defaults = { .nadam = CTRT_NADAM_OPTIONS },
     .states = { { .name = "exp_avg" }, { .name = "exp_avg_sq" }, { .name = "mu_product", .scalar = true } },
     .needs = needs, .initial = initial,
-    .coefficient_count = COEFFICIENTS, .coefficients = coefficients, .by_step = true,
-    .coefficients_at = coefficients_at, .update = update,
+    .coefficient_count = COEFFICIENTS, .coefficients = nadam_coefficients, .by_step = true,
+    .coefficients_at = nadam_coefficients_at, .update = nadam_update,
 };

@@ -248,7 +248,7 @@ static double *group_lr(const ctrt_optimizer *optimizer, size_t group)
     return (double *)((char *)&optimizer->groups[group].options + optimizer->kind->options->offset);
 }
 
-static ctrt_status group_check(const ctrt_optimizer *optimizer, size_t group, const char *who)
+static ctrt_status optim_group_check(const ctrt_optimizer *optimizer, size_t group, const char *who)
 {
     if (optimizer == NULL)
         return fail_null(who, "optimizer");
@@ -269,7 +269,7 @@ ctrt_status ctrt_optimizer_option(double *out, const ctrt_optimizer *optimizer, 
         return fail_null("optimizer_option", "out");
     if (name == NULL)
         return fail_null("optimizer_option", "name");
-    CTRT_TRY(group_check(optimizer, group, "optimizer_option"));
+    CTRT_TRY(optim_group_check(optimizer, group, "optimizer_option"));
     for (const struct optim_option *option = optimizer->kind->options; option->name != NULL; option++)
         if (strcmp(option->name, name) == 0) {
             *out = optim_option_get(&optimizer->groups[group].options, option);
@@ -285,7 +285,7 @@ double ctrt_optimizer_lr(const ctrt_optimizer *optimizer)
 
 ctrt_status ctrt_optimizer_set_group_lr(ctrt_optimizer *optimizer, size_t group, double lr)
 {
-    CTRT_TRY(group_check(optimizer, group, "optimizer_set_group_lr"));
+    CTRT_TRY(optim_group_check(optimizer, group, "optimizer_set_group_lr"));
     CTRT_TRY(option_check(optimizer->kind->options, lr, "optimizer_set_group_lr", CTRT_ERR_INVALID_ARGUMENT));
     *group_lr(optimizer, group) = lr;
     return CTRT_OK;
@@ -293,7 +293,7 @@ ctrt_status ctrt_optimizer_set_group_lr(ctrt_optimizer *optimizer, size_t group,
 
 ctrt_status ctrt_optimizer_set_lr(ctrt_optimizer *optimizer, double lr)
 {
-    CTRT_TRY(group_check(optimizer, 0, "optimizer_set_lr"));
+    CTRT_TRY(optim_group_check(optimizer, 0, "optimizer_set_lr"));
     CTRT_TRY(option_check(optimizer->kind->options, lr, "optimizer_set_lr", CTRT_ERR_INVALID_ARGUMENT));
     for (size_t group = 0; group < optimizer->group_count; group++)
         *group_lr(optimizer, group) = lr;

@@ -30,7 +30,7 @@ static void coefficients(double *out, const union optim_options *options, int64_
 
 /* s = alpha s + (1 - alpha) g^2, m = alpha m + (1 - alpha) g; x = g / (sqrt(s - m^2) + epsilon), without m if not
  * centered; b = momentum b + x; p -= lr b, or lr x without momentum */
-static ctrt_status update(struct optim_update *u)
+static ctrt_status rmsprop_update(struct optim_update *u)
 {
     const ctrt_rmsprop_options *o = &u->options->rmsprop;
     CTRT_AUTO(tensor) g = NULL, x = NULL, denominator = NULL;
@@ -57,5 +57,5 @@ const struct optim_kind optim_rmsprop = {
     .name = "RMSprop", .options = options, .options_bytes = sizeof(ctrt_rmsprop_options),
     .defaults = { .rmsprop = CTRT_RMSPROP_OPTIONS },
     .states = { { .name = "square_avg" }, { .name = "momentum_buffer" }, { .name = "grad_avg" } }, .needs = needs,
-    .coefficient_count = 1, .coefficients = coefficients, .update = update,
+    .coefficient_count = 1, .coefficients = coefficients, .update = rmsprop_update,
 };

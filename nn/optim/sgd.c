@@ -40,7 +40,7 @@ static bool first_differs(const union optim_options *options)
 
 /* b = g in the first step, then b = momentum b + (1 - dampening) g;
  * p -= lr b, with nesterov p -= lr (g + momentum b), without momentum p -= lr g */
-static ctrt_status update(struct optim_update *u)
+static ctrt_status sgd_update(struct optim_update *u)
 {
     const ctrt_sgd_options *o = &u->options->sgd;
     CTRT_AUTO(tensor) g = NULL;
@@ -59,8 +59,8 @@ static ctrt_status update(struct optim_update *u)
     return optim_descend(u, NULL, &u->coefficient[0], g);
 }
 
-static bool fused_attributes(union optim_attributes *out, const union optim_options *options, int64_t step,
-                             const double *replayed)
+static bool sgd_fused_attributes(union optim_attributes *out, const union optim_options *options, int64_t step,
+                                 const double *replayed)
 {
     const ctrt_sgd_options *o = &options->sgd;
     out->sgd = (ctrt_sgd_attributes){
@@ -75,6 +75,6 @@ const struct optim_kind optim_sgd = {
     .name = "SGD", .options = options, .options_bytes = sizeof(ctrt_sgd_options),
     .defaults = { .sgd = CTRT_SGD_OPTIONS }, .check = check,
     .states = { { .name = "momentum_buffer" } }, .needs = needs,
-    .coefficient_count = 1, .coefficients = coefficients, .first_differs = first_differs, .update = update,
-    .fused = OP_sgd_step, .fused_attributes = fused_attributes,
+    .coefficient_count = 1, .coefficients = coefficients, .first_differs = first_differs, .update = sgd_update,
+    .fused = OP_sgd_step, .fused_attributes = sgd_fused_attributes,
 };

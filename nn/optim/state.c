@@ -3,7 +3,7 @@
  * other ranks. */
 #include "nn/optim/optim.h"
 
-static ctrt_status slot_of(struct optim_slot **out, ctrt_optimizer *optimizer, size_t index, const char *who)
+static ctrt_status optim_slot_of(struct optim_slot **out, ctrt_optimizer *optimizer, size_t index, const char *who)
 {
     if (optimizer == NULL)
         return fail_null(who, "optimizer");
@@ -26,7 +26,7 @@ ctrt_status ctrt_optimizer_state(ctrt_tensor **borrowed, ctrt_optimizer *optimiz
         return fail_null("optimizer_state", "borrowed");
     if (name == NULL)
         return fail_null("optimizer_state", "name");
-    CTRT_TRY(slot_of(&slot, optimizer, index, "optimizer_state"));
+    CTRT_TRY(optim_slot_of(&slot, optimizer, index, "optimizer_state"));
     for (int i = 0; i < OPTIM_STATES; i++) {
         const char *state_name = optimizer->kind->states[i].name;
         if (state_name && strcmp(name, state_name) == 0 && slot->state[i]) {
@@ -46,7 +46,7 @@ ctrt_status ctrt_optimizer_tensors(ctrt_tensor **parameter, ctrt_tensor **states
         return fail_null("optimizer_tensors", "parameter");
     if (states == NULL)
         return fail_null("optimizer_tensors", "states");
-    CTRT_TRY(slot_of(&slot, optimizer, index, "optimizer_tensors"));
+    CTRT_TRY(optim_slot_of(&slot, optimizer, index, "optimizer_tensors"));
     *parameter = slot->parameter;
     for (int i = 0, n = 0; i < OPTIM_STATES; i++) {
         if (n <= i)
@@ -62,7 +62,7 @@ ctrt_status ctrt_optimizer_get_state(int64_t *steps, ctrt_tensor **states, ctrt_
     struct optim_slot *slot = NULL;
     if (steps == NULL || states == NULL)
         return fail_null("optimizer_get_state", steps == NULL ? "steps" : "states");
-    CTRT_TRY(slot_of(&slot, optimizer, index, "optimizer_get_state"));
+    CTRT_TRY(optim_slot_of(&slot, optimizer, index, "optimizer_get_state"));
     CTRT_TRY(optim_settle(optimizer));
     *steps = slot->steps;
     for (int i = 0; i < OPTIM_STATES; i++)
@@ -101,7 +101,7 @@ ctrt_status ctrt_optimizer_set_state(ctrt_optimizer *optimizer, size_t index, in
 {
     struct optim_slot *slot = NULL;
     ctrt_status status = CTRT_OK;
-    CTRT_TRY(slot_of(&slot, optimizer, index, "optimizer_set_state"));
+    CTRT_TRY(optim_slot_of(&slot, optimizer, index, "optimizer_set_state"));
     if (steps < 0 || states == NULL)
         return ctrt_fail(CTRT_ERR_INVALID_ARGUMENT, "optimizer_set_state: %s",
                          steps < 0 ? "steps is negative" : "states is NULL");

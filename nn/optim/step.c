@@ -427,7 +427,7 @@ static ctrt_status batch_step(ctrt_optimizer *optimizer, size_t begin)
     return fused_available(optimizer) ? fused_step(optimizer, n, numbers) : composed_step(optimizer, n, numbers);
 }
 
-static ctrt_status step(ctrt_optimizer *optimizer)
+static ctrt_status optimizer_step_all(ctrt_optimizer *optimizer)
 {
     for (size_t i = 0; i < optimizer->count; i++) {
         ctrt_status status = slot_prepare(optimizer, &optimizer->slots[i]);
@@ -454,8 +454,8 @@ ctrt_status optim_step(ctrt_optimizer *optimizer, enum optim_guard guard)
     ctrt_no_grad {
         status = module_event(optimizer->module, CTRT_MODULE_STEP_BEGIN, optimizer);
         if (status == CTRT_OK)
-            status = module_event_end(guard != OPTIM_SKIPPED ? step(optimizer) : CTRT_OK, optimizer->module,
-                                      CTRT_MODULE_STEP_END, optimizer);
+            status = module_event_end(guard != OPTIM_SKIPPED ? optimizer_step_all(optimizer) : CTRT_OK,
+                                      optimizer->module, CTRT_MODULE_STEP_END, optimizer);
     }
     optimizer->guarded = false;
     scope_resume(scope);

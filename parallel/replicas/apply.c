@@ -19,7 +19,7 @@ struct apply {                              /* state of the calling thread that 
     struct scope *scope;
 };
 
-struct task {
+struct apply_task {
     const struct apply *apply;
     int index;
     ctrt_device *device;
@@ -31,7 +31,7 @@ struct task {
     char *message;                          /* owned; NULL: none */
 };
 
-static void task_finish(struct task *task, ctrt_status status)
+static void task_finish(struct apply_task *task, ctrt_status status)
 {
     task->status = status;
     if (status != CTRT_OK)
@@ -42,7 +42,7 @@ static void task_finish(struct task *task, ctrt_status status)
  * when the thread exits, before pthread_join returns. */
 static void *task_thread(void *argument)
 {
-    struct task *task = argument;
+    struct apply_task *task = argument;
     const struct apply *apply = task->apply;
     struct memory_label label;
     thread_register();
@@ -68,7 +68,7 @@ static void *task_thread(void *argument)
 }
 
 /* Runs the function in the calling thread, where only the current device differs. */
-static void task_run_here(struct task *task)
+static void apply_task_run_here(struct apply_task *task)
 {
     ctrt_status status = ctrt_device_push(task->device);
     if (status == CTRT_OK) {
@@ -82,7 +82,7 @@ static void task_run_here(struct task *task)
     }
 }
 
-static void tasks_run(struct task *tasks, int n)
+static void tasks_run(struct apply_task *tasks, int n)
 {
     CANCEL_DISABLED;                        /* the threads use this stack frame */
     for (int i = 0; i < n && n > 1; i++)
@@ -93,11 +93,11 @@ static void tasks_run(struct task *tasks, int n)
     /* Last, because a function in this thread can end the scope that the threads use. */
     for (int i = 0; i < n; i++)
         if (!tasks[i].started)
-            task_run_here(&tasks[i]);
+            apply_task_run_here(&tasks[i]);
 }
 
 /* Returns the error of the first task that failed. */
-static ctrt_status tasks_status(const struct task *tasks, int n)
+static ctrt_status apply_tasks_status(const struct apply_task *tasks, int n)
 {
     for (int i = 0; i < n; i++)
         if (tasks[i].status != CTRT_OK)
@@ -118,14 +118,14 @@ ctrt_status ctrt_parallel_apply(ctrt_parallel_function function, void *user, ctr
         .order_auto = thread_state.order_auto, .label = label_here(), .scope = thread_state.scope,
         .autocast = ctrt_autocast_state(),
     };
-    struct task *tasks = host_calloc((size_t)n * sizeof *tasks);
+    struct apply_task *tasks = host_calloc((size_t)n * sizeof *tasks);
     if (tasks == NULL)
         return out_of_memory((size_t)n * sizeof *tasks, "parallel_apply");
     for (int i = 0; i < n; i++)
-        tasks[i] = (struct task){ .apply = &apply, .index = i, .device = devices[i],
-                                  .stream = ctrt_stream_retain(stream_here(devices[i])) };
+        tasks[i] = (struct apply_task){ .apply = &apply, .index = i, .device = devices[i],
+                                        .stream = ctrt_stream_retain(stream_here(devices[i])) };
     tasks_run(tasks, n);
-    ctrt_status status = tasks_status(tasks, n);
+    ctrt_status status = apply_tasks_status(tasks, n);
     for (int i = 0; i < n; i++) {
         ctrt_stream_release(&tasks[i].stream);
         host_free(tasks[i].message);
@@ -136,7 +136,7 @@ ctrt_status ctrt_parallel_apply(ctrt_parallel_function function, void *user, ctr
 
 /* ---- modules ---- */
 
-struct forward {
+struct apply_forward {
     ctrt_tensor **results;
     ctrt_module *const *modules;
     ctrt_tensor *const *inputs;
@@ -144,7 +144,7 @@ struct forward {
 
 static ctrt_status forward_one(void *user, int index)
 {
-    const struct forward *f = user;
+    const struct apply_forward *f = user;
     return ctrt_forward(&f->results[index], f->modules[index], f->inputs[index]);
 }
 
@@ -161,7 +161,7 @@ ctrt_status ctrt_parallel_forward(ctrt_tensor **outputs, ctrt_module *const *mod
     ctrt_tensor **results = host_calloc((size_t)n * sizeof *results);
     if (results == NULL)
         return out_of_memory((size_t)n * sizeof *results, "parallel_forward");
-    struct forward f = { results, modules, inputs };
+    struct apply_forward f = { results, modules, inputs };
     ctrt_status status = ctrt_parallel_apply(forward_one, &f, devices, n);
     for (int i = 0; i < n; i++) {
         if (status == CTRT_OK)

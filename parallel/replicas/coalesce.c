@@ -18,7 +18,7 @@
 
 /* ---- groups ---- */
 
-struct group {
+struct coalesce_group {
     size_t *members;                        /* indices of tensors */
     size_t count, bytes;                    /* bytes: of all parts, aligned */
 };
@@ -45,14 +45,14 @@ struct grouping {
     ctrt_tensor *const *tensors;
     size_t count;
     bool (*wanted)(const void *user, const ctrt_tensor *tensor);
-    ctrt_status (*flush)(void *user, const struct group *group);
+    ctrt_status (*flush)(void *user, const struct coalesce_group *group);
     void *user;
 };
 
 static ctrt_status for_each_group(const struct grouping *g)
 {
     ctrt_status status = CTRT_OK;
-    struct group group = { .members = host_alloc((g->count + 1) * sizeof(size_t)) };
+    struct coalesce_group group = { .members = host_alloc((g->count + 1) * sizeof(size_t)) };
     if (group.members == NULL)
         return out_of_memory((g->count + 1) * sizeof(size_t), "copying tensors");
     uint64_t dtypes = 0;
@@ -68,7 +68,7 @@ static ctrt_status for_each_group(const struct grouping *g)
                 continue;
             const size_t bytes = aligned(tensor_bytes(tensor));
             if (!can_join(tensor)) {
-                status = g->flush(g->user, &(struct group){ .members = &t, .count = 1, .bytes = bytes });
+                status = g->flush(g->user, &(struct coalesce_group){ .members = &t, .count = 1, .bytes = bytes });
                 continue;
             }
             if (group.count > 0 && group.bytes + bytes > GROUP_BYTES) {
@@ -89,7 +89,7 @@ static ctrt_status for_each_group(const struct grouping *g)
 /* ---- flat tensors ---- */
 
 /* Packs the members of a group into a new tensor of one dimension on their device. */
-static ctrt_status pack(ctrt_tensor **out, ctrt_tensor *const *tensors, const struct group *group)
+static ctrt_status coalesce_pack(ctrt_tensor **out, ctrt_tensor *const *tensors, const struct coalesce_group *group)
 {
     ctrt_tensor *first = tensors[group->members[0]], *flat = NULL;
     const int64_t numel = (int64_t)(group->bytes / dtype_bytes(tensor_dtype(first)));
@@ -112,7 +112,7 @@ static ctrt_status pack(ctrt_tensor **out, ctrt_tensor *const *tensors, const st
 }
 
 /* Called when a part is not used any more: the flat tensor's memory is in use until the part's uses are done. */
-static void part_release(struct storage *self)
+static void coalesce_part_release(struct storage *self)
 {
     struct storage *flat = self->user[0];
     if (self->ordered && device_usable(flat->device)) {
@@ -134,7 +134,8 @@ static ctrt_status part_new(ctrt_tensor **out, ctrt_tensor *flat, const ctrt_ten
     view_contiguous(&view, &like->view, (char *)flat->view.data + offset);
     storage_retain(flat->storage);
     ctrt_status status = tensor_new_foreign(&part, view.data, tensor_bytes(like), view.shape, view.strides, view.ndim,
-                                            tensor_dtype(flat), flat->device, part_release, flat->storage, NULL);
+                                            tensor_dtype(flat), flat->device, coalesce_part_release, flat->storage,
+                                                NULL);
     if (status != CTRT_OK) {
         storage_release(flat->storage);
         return status;
@@ -179,7 +180,7 @@ static bool all_wanted(const void *user, const ctrt_tensor *tensor)
     return true;
 }
 
-static ctrt_status copy_group(void *user, const struct group *group)
+static ctrt_status copy_group(void *user, const struct coalesce_group *group)
 {
     const struct copying *c = user;
     ctrt_device *from = c->tensors[group->members[0]]->device;
@@ -197,7 +198,7 @@ static ctrt_status copy_group(void *user, const struct group *group)
             continue;
         }
         if (flat == NULL)
-            CTRT_TRY(pack(&flat, c->tensors, group));
+            CTRT_TRY(coalesce_pack(&flat, c->tensors, group));
         CTRT_TRY(ctrt_to_device(&moved, flat, c->devices[i]));
         size_t offset = 0;
         for (size_t m = 0; m < group->count; m++) {
@@ -234,7 +235,7 @@ static bool is_elsewhere(const void *user, const ctrt_tensor *grad)
 }
 
 /* Moves a group with recorded ops: the gradients of all members are one tensor on the way. */
-static ctrt_status move_joined(const struct moving *moving, const struct group *group, ctrt_tensor **rows)
+static ctrt_status move_joined(const struct moving *moving, const struct coalesce_group *group, ctrt_tensor **rows)
 {
     CTRT_AUTO(tensor) all = NULL;
     int64_t start = 0;
@@ -253,7 +254,7 @@ static ctrt_status move_joined(const struct moving *moving, const struct group *
     return CTRT_OK;
 }
 
-static ctrt_status move_group(void *user, const struct group *group)
+static ctrt_status move_group(void *user, const struct coalesce_group *group)
 {
     const struct moving *moving = user;
     ctrt_tensor **first = &moving->grads[group->members[0]];

@@ -10,11 +10,11 @@
 /* ---- tensors ---- */
 
 /* Where the tensors come from, for messages: tensor i is named LIST[i]PLACE, "outputs[1].boxes". */
-struct origin {
+struct gather_origin {
     const char *list, *place;
 };
 
-static ctrt_status check_shapes(const struct origin *origin, ctrt_tensor *const *tensors, int count, int dim)
+static ctrt_status check_shapes(const struct gather_origin *origin, ctrt_tensor *const *tensors, int count, int dim)
 {
     const ctrt_view *first = &tensors[0]->view;
     for (int i = 1; i < count; i++) {
@@ -62,7 +62,7 @@ static ctrt_status gather_scalars(ctrt_tensor **out, ctrt_tensor *const *tensors
     return status;
 }
 
-static ctrt_status gather_tensors(ctrt_tensor **out, const struct origin *origin, ctrt_tensor *const *tensors,
+static ctrt_status gather_tensors(ctrt_tensor **out, const struct gather_origin *origin, ctrt_tensor *const *tensors,
                                   int count, ctrt_device *device, int dim)
 {
     CTRT_TRY(shape_dim(&dim, "gather", dim, tensors[0]->view.ndim));
@@ -95,7 +95,7 @@ ctrt_status ctrt_gather_tensor(ctrt_tensor **out, ctrt_tensor *const *tensors, i
     for (int i = 0; i < count; i++)
         if (tensors[i] == NULL)
             return ctrt_fail(CTRT_ERR_INVALID_ARGUMENT, "gather_tensor: tensors[%d] is NULL", i);
-    return ctrt_context(gather_tensors(out, &(struct origin){ "tensors", "" }, tensors, count, device, dim),
+    return ctrt_context(gather_tensors(out, &(struct gather_origin){ "tensors", "" }, tensors, count, device, dim),
                         "gather_tensor");
 }
 
@@ -136,7 +136,7 @@ static ctrt_status check_forms(const struct gathering *g, ctrt_tree *const *tree
 static ctrt_status gather_leaves(ctrt_tree **out, const struct gathering *g, ctrt_tree *const *trees)
 {
     CTRT_AUTO(tensor) result = NULL;
-    const struct origin origin = { "outputs", place_of(g) };
+    const struct gather_origin origin = { "outputs", place_of(g) };
     ctrt_tensor **tensors = host_alloc((size_t)g->count * sizeof *tensors);
     if (tensors == NULL)
         return out_of_memory((size_t)g->count * sizeof *tensors, "gather_tree");

@@ -102,7 +102,7 @@ struct replication {
     int replica;                            /* for which `choose` is called */
 };
 
-static ctrt_status check_places(const struct replication *r)
+static ctrt_status replicate_check_places(const struct replication *r)
 {
     for (int kind = 0; kind < WALK_KINDS; kind++)
         for (size_t i = 0; i < r->walks[kind]->count; i++) {
@@ -120,7 +120,7 @@ static ctrt_status replication_begin(struct replication *r, ctrt_module *module)
 {
     for (int kind = 0; kind < WALK_KINDS; kind++)
         CTRT_TRY(module_walk(&r->walks[kind], module, (enum walk_kind)kind));
-    CTRT_TRY(check_places(r));
+    CTRT_TRY(replicate_check_places(r));
     r->count = r->walks[0]->count + r->walks[1]->count;
     const size_t copies = (r->count + 1) * (size_t)r->n;
     r->tensors = host_alloc((r->count + 1) * sizeof *r->tensors);
@@ -166,8 +166,8 @@ static ctrt_status copies_fill(const struct replication *r)
     return CTRT_OK;
 }
 
-static ctrt_status choose(ctrt_tensor **out, void *user, const struct walk_entry *original, size_t index,
-                          enum walk_kind kind)
+static ctrt_status replicate_choose(ctrt_tensor **out, void *user, const struct walk_entry *original, size_t index,
+                                    enum walk_kind kind)
 {
     const struct replication *r = user;
     const size_t t = r->positions[kind][index], i = (size_t)r->replica, rest = r->count - r->recorded;
@@ -184,7 +184,7 @@ static ctrt_status replicas_make(ctrt_module **replicas, struct replication *r, 
         return out_of_memory((size_t)r->n * sizeof *fresh, "replicas");
     ctrt_status status = CTRT_OK;
     for (r->replica = 0; r->replica < r->n && status == CTRT_OK; r->replica++)
-        status = module_copy_with(&fresh[r->replica], "replicate", module, choose, r);
+        status = module_copy_with(&fresh[r->replica], "replicate", module, replicate_choose, r);
     for (int i = 0; i < r->n; i++) {
         if (status == CTRT_OK)
             module_give(&replicas[i], &fresh[i]);

@@ -167,7 +167,7 @@ struct scattering {
 };
 
 /* Checks that all tensors give the same number of pieces, which becomes s->count. */
-static ctrt_status measure(struct scattering *s, const ctrt_tree *tree)
+static ctrt_status scatter_measure(struct scattering *s, const ctrt_tree *tree)
 {
     CTRT_TRY(stack_check("scatter_tree"));
     if (ctrt_tree_kind_of(tree) == CTRT_TREE_TENSOR) {
@@ -187,7 +187,7 @@ static ctrt_status measure(struct scattering *s, const ctrt_tree *tree)
     for (size_t k = 0; k < ctrt_tree_count(tree); k++) {
         const size_t length = s->path.length;
         tree_path_add(&s->path, tree, k);
-        CTRT_TRY(measure(s, tree->items[k]));
+        CTRT_TRY(scatter_measure(s, tree->items[k]));
         tree_path_cut(&s->path, length);
     }
     return CTRT_OK;
@@ -268,7 +268,7 @@ ctrt_status ctrt_scatter_tree(ctrt_tree **out, int *count, ctrt_tree *tree, ctrt
     if (fresh == NULL)
         return out_of_memory((size_t)n * sizeof *fresh, "scatter_tree");
     strbuf_add(&s.path, "input");
-    ctrt_status status = measure(&s, tree);
+    ctrt_status status = scatter_measure(&s, tree);
     if (s.count == 0)
         s.count = n;                        /* no tensor */
     if (status == CTRT_OK)

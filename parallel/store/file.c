@@ -68,7 +68,7 @@ static void unlock_file(const struct file_store *store)
     lock_byte(store, F_OFD_SETLK, F_UNLCK, ACCESS);
 }
 
-static ctrt_status reserve(struct file_store *store, size_t bytes)
+static ctrt_status file_store_reserve(struct file_store *store, size_t bytes)
 {
     if (bytes <= store->capacity)
         return CTRT_OK;
@@ -81,9 +81,9 @@ static ctrt_status reserve(struct file_store *store, size_t bytes)
     return CTRT_OK;
 }
 
-static ctrt_status read_at(struct file_store *store, size_t bytes, off_t offset)
+static ctrt_status file_store_read_at(struct file_store *store, size_t bytes, off_t offset)
 {
-    CTRT_TRY(reserve(store, bytes));
+    CTRT_TRY(file_store_reserve(store, bytes));
     for (size_t done = 0; done < bytes;) {
         const ssize_t n = pread(store->fd, store->buffer + done, bytes - done, offset + (off_t)done);
         if (n < 0 && errno == EINTR)
@@ -135,12 +135,12 @@ static ctrt_status replay_one(bool *cut, struct file_store *store, off_t size)
     *cut = (size_t)left < sizeof(struct store_header);
     if (*cut)
         return CTRT_OK;
-    CTRT_TRY(read_at(store, sizeof(struct store_header), store->end));
+    CTRT_TRY(file_store_read_at(store, sizeof(struct store_header), store->end));
     enum store_parsed parsed = store_message_parse(&message, &bytes, store->buffer, sizeof(struct store_header));
     *cut = parsed == STORE_INCOMPLETE && (off_t)bytes > left;
     if (parsed == STORE_MALFORMED || *cut)
         return *cut ? CTRT_OK : fail_damaged(store);
-    CTRT_TRY(read_at(store, bytes, store->end));
+    CTRT_TRY(file_store_read_at(store, bytes, store->end));
     parsed = store_message_parse(&message, &bytes, store->buffer, bytes);
     if (parsed != STORE_PARSED || (message.op != STORE_SET && message.op != STORE_DELETE))
         return fail_damaged(store);
@@ -154,7 +154,7 @@ static ctrt_status replay_one(bool *cut, struct file_store *store, off_t size)
 
 /* Executes the part of the log that has been added. Needs ACCESS. A message that is cut off at the end of the file is
  * from a process that ended while it wrote, and is removed. */
-static ctrt_status replay(struct file_store *store)
+static ctrt_status file_store_replay(struct file_store *store)
 {
     off_t size;
     bool cut = false;
@@ -167,15 +167,15 @@ static ctrt_status replay(struct file_store *store)
 }
 
 /* Appends the change that a request has made: the key's new value, or its removal if `value` is NULL. */
-static ctrt_status append(struct file_store *store, const struct store_message *request,
-                          const struct store_value *value)
+static ctrt_status file_store_append(struct file_store *store, const struct store_message *request,
+                                     const struct store_value *value)
 {
     const struct store_message message = {
         .op = value != NULL ? STORE_SET : STORE_DELETE, .key = request->key, .key_bytes = request->key_bytes,
         .value = value != NULL ? value->data : NULL, .value_bytes = value != NULL ? value->bytes : 0,
     };
     const size_t bytes = store_message_write(NULL, &message);
-    ctrt_status status = reserve(store, bytes);
+    ctrt_status status = file_store_reserve(store, bytes);
     if (status == CTRT_OK) {
         store_message_write(store->buffer, &message);
         status = write_at(store, store->buffer, bytes, store->end);
@@ -189,15 +189,15 @@ static ctrt_status append(struct file_store *store, const struct store_message *
 
 /* Executes a request with ACCESS held. If the file cannot be written, the map has a change that the file lacks;
  * therefore it is rebuilt from the file by the next request. */
-static ctrt_status execute(enum store_result *result, struct store_value **value, struct file_store *store,
-                           const struct store_message *message)
+static ctrt_status file_store_execute(enum store_result *result, struct store_value **value, struct file_store *store,
+                                      const struct store_message *message)
 {
     bool changed = false;
-    CTRT_TRY(replay(store));
+    CTRT_TRY(file_store_replay(store));
     *result = store_map_execute(value, &changed, &store->map, message);
     if (!changed)
         return CTRT_OK;
-    const ctrt_status status = append(store, message, *value);
+    const ctrt_status status = file_store_append(store, message, *value);
     if (status != CTRT_OK) {
         store_value_release(*value);
         *value = NULL;
@@ -242,7 +242,7 @@ static ctrt_status file_request(enum store_result *result, struct store_value **
         if (status == CTRT_OK && size != seen) {
             status = lock_file(store, MAX(deadline, store_now() + patience));
             if (status == CTRT_OK) {
-                status = execute(result, value, store, message);
+                status = file_store_execute(result, value, store, message);
                 seen = store->end;
                 unlock_file(store);
             }
@@ -259,7 +259,7 @@ static ctrt_status file_request(enum store_result *result, struct store_value **
 /* ---- open and close ---- */
 
 /* Opens the file. Refuses symbolic links and files of other users, who could have put them there (in /tmp). */
-static ctrt_status open_file(struct file_store *store)
+static ctrt_status file_store_open_file(struct file_store *store)
 {
     struct stat status;
     const int create = store->serves ? O_CREAT : 0;
@@ -283,7 +283,7 @@ static ctrt_status fail_left_over(const struct file_store *store)
 static ctrt_status serve_file(struct file_store *store, int64_t deadline)
 {
     off_t size = 0;
-    CTRT_TRY(open_file(store));
+    CTRT_TRY(file_store_open_file(store));
     CTRT_TRY(lock_file(store, deadline));
     ctrt_status status = file_size(&size, store);
     if (status == CTRT_OK && !lock_byte(store, F_OFD_SETLK, F_WRLCK, ALIVE))
@@ -304,12 +304,12 @@ static ctrt_status try_join(bool *ready, struct file_store *store)
     if (store->fd < 0 && access(store->path, F_OK) != 0 && errno == ENOENT)
         return CTRT_OK;
     if (store->fd < 0)
-        CTRT_TRY(open_file(store));
+        CTRT_TRY(file_store_open_file(store));
     CTRT_TRY(file_size(&size, store));
     if (size == 0 || !lock_byte(store, F_OFD_SETLK, F_WRLCK, ACCESS))
         return CTRT_OK;
     *ready = true;
-    ctrt_status status = size >= (off_t)sizeof magic ? read_at(store, sizeof magic, 0) : CTRT_OK;
+    ctrt_status status = size >= (off_t)sizeof magic ? file_store_read_at(store, sizeof magic, 0) : CTRT_OK;
     if (status == CTRT_OK && lock_byte(store, F_OFD_GETLK, F_WRLCK, ALIVE))
         status = fail_left_over(store);
     else if (status == CTRT_OK

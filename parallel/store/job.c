@@ -80,7 +80,8 @@ static void rank_key(char key[48], int rank)
 }
 
 /* Sets *holder to the value of the key after this process has tried to set it to `own`, if the key was `before`. */
-static ctrt_status exchange(char holder[160], ctrt_store *store, const char *key, const char *before, const char *own)
+static ctrt_status store_job_exchange(char holder[160], ctrt_store *store, const char *key, const char *before,
+                                      const char *own)
 {
     void *value = NULL;
     CTRT_TRY(ctrt_store_compare_set(store, key, before, before != NULL ? strlen(before) : 0, own, strlen(own), &value,
@@ -100,9 +101,9 @@ static ctrt_status claim_once(bool *taken, char holder[160], ctrt_store *store, 
     (void)gethostname(host, sizeof host - 1);
     rank_key(key, rank);
     snprintf(own, sizeof own, "%016" PRIx64 " (%s, process %d)", token(), host, (int)getpid());
-    CTRT_TRY(exchange(holder, store, key, NULL, own));
+    CTRT_TRY(store_job_exchange(holder, store, key, NULL, own));
     if (holder[0] == '\0')                  /* a process with this rank has ended */
-        CTRT_TRY(exchange(holder, store, key, "", own));
+        CTRT_TRY(store_job_exchange(holder, store, key, "", own));
     *taken = strncmp(holder, own, 17) != 0;
     return CTRT_OK;
 }

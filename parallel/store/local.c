@@ -37,7 +37,7 @@ __attribute__((constructor)) static void store_local_start(void)
     (void)lock_at_fork(NULL, NULL, after_fork_in_child);
 }
 
-static struct shared_map *find_or_add(const char *name)
+static struct shared_map *local_store_find_or_add(const char *name)
 {
     struct shared_map *shared = maps;
     while (shared != NULL && strcmp(shared->name, name) != 0)
@@ -58,7 +58,7 @@ static struct shared_map *find_or_add(const char *name)
     return shared;
 }
 
-static void drop(struct shared_map *shared)
+static void local_store_drop(struct shared_map *shared)
 {
     pthread_mutex_lock(&maps_lock);
     const bool last = --shared->references == 0;
@@ -84,7 +84,7 @@ static ctrt_status local_open(ctrt_store **out, const char *rest, bool serve, in
     struct local_store *store = host_calloc(sizeof *store);
     char *address = host_alloc(strlen(rest) + sizeof "local://");
     pthread_mutex_lock(&maps_lock);
-    struct shared_map *shared = store != NULL && address != NULL ? find_or_add(rest) : NULL;
+    struct shared_map *shared = store != NULL && address != NULL ? local_store_find_or_add(rest) : NULL;
     pthread_mutex_unlock(&maps_lock);
     if (shared == NULL) {
         host_free(store);
@@ -120,7 +120,7 @@ static ctrt_status local_request(enum store_result *result, struct store_value *
 
 static void local_close(ctrt_store *store)
 {
-    drop(((struct local_store *)store)->shared);
+    local_store_drop(((struct local_store *)store)->shared);
 }
 
 const struct store_kind store_local_kind = {

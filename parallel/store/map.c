@@ -45,7 +45,7 @@ uint64_t store_map_hash(const struct store_map *map, const char *key, size_t key
 }
 
 /* Returns the place of the pointer to the key's entry, or NULL. */
-static struct store_entry **find(const struct store_map *map, const char *key, size_t key_bytes)
+static struct store_entry **store_map_place(const struct store_map *map, const char *key, size_t key_bytes)
 {
     if (map->capacity == 0)
         return NULL;
@@ -59,7 +59,7 @@ static struct store_entry **find(const struct store_map *map, const char *key, s
 
 struct store_value *store_map_find(const struct store_map *map, const char *key, size_t key_bytes)
 {
-    struct store_entry **place = find(map, key, key_bytes);
+    struct store_entry **place = store_map_place(map, key, key_bytes);
     return place != NULL ? (*place)->value : NULL;
 }
 
@@ -88,7 +88,7 @@ static enum store_result set(struct store_map *map, const struct store_message *
 {
     if (bytes > STORE_MAP_BYTES - MIN(atomic_load(&map->bytes), STORE_MAP_BYTES))
         return STORE_FULL;
-    struct store_entry **place = find(map, message->key, message->key_bytes);
+    struct store_entry **place = store_map_place(map, message->key, message->key_bytes);
     if (place == NULL && map->count >= STORE_MAP_KEYS)
         return STORE_FULL;
     if (place == NULL && map->count >= map->capacity && !enlarge(map))
@@ -133,8 +133,8 @@ static bool parse_number(int64_t *out, const struct store_value *value)
     return !__builtin_mul_overflow(number, negative ? 1 : -1, out);
 }
 
-static enum store_result add(struct store_map *map, const struct store_message *message,
-                             const struct store_value *present)
+static enum store_result store_map_add(struct store_map *map, const struct store_message *message,
+                                       const struct store_value *present)
 {
     int64_t number = 0, amount;
     char text[24];
@@ -157,7 +157,8 @@ static bool expected(const struct store_message *message, const struct store_val
 enum store_result store_map_execute(struct store_value **value, bool *changed, struct store_map *map,
                                     const struct store_message *message)
 {
-    struct store_entry **place = find(map, message->key, message->key_bytes), *entry = place != NULL ? *place : NULL;
+    struct store_entry **place = store_map_place(map, message->key, message->key_bytes), *entry = place != NULL ? *place
+        : NULL;
     struct store_value *present = entry != NULL ? entry->value : NULL;
     enum store_result result = STORE_OK;
     *value = NULL;
@@ -168,7 +169,7 @@ enum store_result store_map_execute(struct store_value **value, bool *changed, s
         *changed = result == STORE_OK;
         break;
     case STORE_ADD:
-        result = add(map, message, present);
+        result = store_map_add(map, message, present);
         *changed = result == STORE_OK;
         break;
     case STORE_COMPARE_SET:

@@ -280,7 +280,7 @@ static void serve_round(struct store_server *server)
     free_dead(server);
 }
 
-static void *serve(void *argument)
+static void *store_server_serve(void *argument)
 {
     struct store_server *server = argument;
     pthread_mutex_lock(&server->lock);
@@ -353,12 +353,12 @@ static void server_free(struct store_server *server)
 }
 
 /* Starts the thread with all signals blocked, so that the program's handlers run in its own threads. */
-static ctrt_status start_thread(struct store_server *server)
+static ctrt_status store_server_start_thread(struct store_server *server)
 {
     sigset_t all, before;
     sigfillset(&all);
     pthread_sigmask(SIG_SETMASK, &all, &before);
-    const int error = pthread_create(&server->thread, NULL, serve, server);
+    const int error = pthread_create(&server->thread, NULL, store_server_serve, server);
     pthread_sigmask(SIG_SETMASK, &before, NULL);
     return error == 0 ? CTRT_OK : ctrt_fail(CTRT_ERR_COMM, "cannot start the server's thread: %s", strerror(error));
 }
@@ -379,7 +379,7 @@ ctrt_status store_server_start(struct store_server **out, const char *host, int 
     if (status == CTRT_OK)
         status = listen_on(server, host, port);
     if (status == CTRT_OK)
-        status = start_thread(server);
+        status = store_server_start_thread(server);
     if (status != CTRT_OK) {
         server_free(server);
         return status;

@@ -320,8 +320,8 @@ static struct store_message message_of(enum store_op op, const char *key, const 
 }
 
 /* A request whose value is not used. `seconds` 0: the store's. */
-static ctrt_status run(bool *unset, const char *function, ctrt_store *store, const struct store_message *message,
-                       double seconds)
+static ctrt_status store_run(bool *unset, const char *function, ctrt_store *store, const struct store_message *message,
+                             double seconds)
 {
     struct store_value *value = NULL;
     CTRT_TRY(check_request(function, store, message));
@@ -335,7 +335,7 @@ ctrt_status store_set_within(ctrt_store *store, const char *key, const void *val
 {
     const struct store_message message = message_of(STORE_SET, key, value, bytes);
     bool unset;
-    return run(&unset, "store_set", store, &message, seconds);
+    return store_run(&unset, "store_set", store, &message, seconds);
 }
 
 ctrt_status ctrt_store_set(ctrt_store *store, const char *key, const void *value, size_t bytes)
@@ -421,7 +421,7 @@ ctrt_status ctrt_store_delete(ctrt_store *store, const char *key, bool *existed)
 {
     const struct store_message message = message_of(STORE_DELETE, key, NULL, 0);
     bool unset;
-    CTRT_TRY(run(&unset, "store_delete", store, &message, 0));
+    CTRT_TRY(store_run(&unset, "store_delete", store, &message, 0));
     if (existed != NULL)
         *existed = !unset;
     return CTRT_OK;
@@ -441,5 +441,5 @@ ctrt_status store_set_at_disconnect(bool *supported, ctrt_store *store, const ch
                          "store_set_at_disconnect: the value of key %s has %zu bytes; at most %d are possible",
                          key != NULL ? key : "(NULL)", bytes, STORE_DISCONNECT_BYTES);
     /* A process that leaves does not wait for long. */
-    return run(&unset, "store_set_at_disconnect", store, &message, value != NULL ? 0 : STORE_ANSWER_TIME / 1e9);
+    return store_run(&unset, "store_set_at_disconnect", store, &message, value != NULL ? 0 : STORE_ANSWER_TIME / 1e9);
 }

@@ -154,7 +154,7 @@ static void finish_call(struct tcp_store *store, const struct store_message *rep
 }
 
 /* Handles the complete replies in the input buffer, and makes room for the rest of an incomplete one. */
-static void finish_calls(struct tcp_store *store)
+static void tcp_store_finish_calls(struct tcp_store *store)
 {
     size_t done = 0, size = 0;
     for (;;) {
@@ -196,7 +196,7 @@ static void receive_replies(struct tcp_store *store)
             return;
         }
         store->used += (size_t)n;
-        finish_calls(store);
+        tcp_store_finish_calls(store);
     }
 }
 
@@ -327,7 +327,7 @@ static void tcp_interrupt(ctrt_store *base, const char *key)
 /* ---- connect ---- */
 
 /* Waits until the socket is ready. Sets errno. */
-static bool wait_socket(int fd, short events, int64_t deadline)
+static bool tcp_store_wait_socket(int fd, short events, int64_t deadline)
 {
     struct pollfd entry = { .fd = fd, .events = events };
     int ready;
@@ -350,7 +350,7 @@ static bool transfer(int fd, void *data, size_t bytes, bool sends, int64_t deadl
         else if (n == 0)
             errno = ECONNRESET;
         if (n == 0 || (n < 0 && errno != EINTR && errno != EAGAIN)
-            || (n < 0 && errno == EAGAIN && !wait_socket(fd, sends ? POLLOUT : POLLIN, deadline)))
+            || (n < 0 && errno == EAGAIN && !tcp_store_wait_socket(fd, sends ? POLLOUT : POLLIN, deadline)))
             return false;
     }
     return true;
@@ -379,7 +379,7 @@ static int connect_to(const struct addrinfo *address, int64_t deadline)
     store_socket_options(fd);
     error = connect(fd, address->ai_addr, address->ai_addrlen) == 0 ? 0 : errno;
     if (error == EINPROGRESS || error == EINTR) {
-        const bool known = wait_socket(fd, POLLOUT, deadline)
+        const bool known = tcp_store_wait_socket(fd, POLLOUT, deadline)
                            && getsockopt(fd, SOL_SOCKET, SO_ERROR, &error, &length) == 0;
         error = known ? error : errno;
     }

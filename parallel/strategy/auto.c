@@ -169,7 +169,7 @@ static void facts_write(struct choice *choice, const char *where)
 }
 
 /* Ends the choice: the strategy in use remains. `why`: the reason, added to choice->facts; NULL: the facts suffice. */
-static void settle(struct parallel *p, ctrt_log_level level, const char *why)
+static void auto_settle(struct parallel *p, ctrt_log_level level, const char *why)
 {
     char text[DESCRIPTION_BYTES];
     struct choice *choice = p->choice;
@@ -217,7 +217,7 @@ static int first_fitting(const struct choice *choice)
 
 /* Creates the first strategy. The choice is settled if there is no other one, or the others would need the ranks to
  * measure their steps together. */
-static ctrt_status begin(struct parallel *p)
+static ctrt_status auto_create_first(struct parallel *p)
 {
     char where[64], why[256];
     struct choice *choice = p->choice;
@@ -233,12 +233,12 @@ static ctrt_status begin(struct parallel *p)
     CTRT_TRY(use(p, best));
     if (best > 0) {
         snprintf(why, sizeof why, "which is too little for one %s", place);
-        settle(p, CTRT_LOG_INFO, why);
+        auto_settle(p, CTRT_LOG_INFO, why);
     } else if (!room_for(choice, candidate, 0)) {
         snprintf(why, sizeof why, "which is too little%s", choice->candidates.refused);
-        settle(p, CTRT_LOG_WARNING, why);
+        auto_settle(p, CTRT_LOG_WARNING, why);
     } else if (ranks || choice->candidates.count == 1) {
-        settle(p, CTRT_LOG_INFO, NULL);
+        auto_settle(p, CTRT_LOG_INFO, NULL);
     }
     return CTRT_OK;
 }
@@ -257,7 +257,7 @@ ctrt_status auto_begin(struct parallel *p)
             ctrt_comm_abort(p->comm, ctrt_error_message());
         return status;
     }
-    return begin(p);
+    return auto_create_first(p);
 }
 
 /* What the candidates need for a batch. */
@@ -318,7 +318,7 @@ static ctrt_status decide_by_memory(struct parallel *p, const ctrt_strategy_batc
                  format_bytes(text[0], needs.bytes), needs.fits ? "" : ", which is too much",
                  needs.fits ? "" : choice->candidates.refused);
     CTRT_TRY(use(p, needs.best));
-    settle(p, needs.fits ? CTRT_LOG_INFO : CTRT_LOG_WARNING, why);
+    auto_settle(p, needs.fits ? CTRT_LOG_INFO : CTRT_LOG_WARNING, why);
     return CTRT_OK;
 }
 
@@ -358,7 +358,7 @@ static void decide_by_time(struct parallel *p, int64_t rows)
     times_write(others, sizeof others, &choice->candidates, best, rows);
     snprintf(why, sizeof why, "a step of %lld rows takes %.3g ms%s", (long long)rows,
              1e3 * (double)rows / list[best].rate, others);
-    settle(p, CTRT_LOG_INFO, why);
+    auto_settle(p, CTRT_LOG_INFO, why);
 }
 
 /* Begins to measure the next candidate, or decides if there is none. */
@@ -379,7 +379,7 @@ static void trial_next(struct parallel *p, int64_t rows)
     if (measured)
         decide_by_time(p, rows);
     else
-        settle(p, CTRT_LOG_INFO, choice->failure[0] != '\0' ? choice->failure : NULL);
+        auto_settle(p, CTRT_LOG_INFO, choice->failure[0] != '\0' ? choice->failure : NULL);
 }
 
 /* After a step of a candidate that is tried has failed: makes it with the first one. If that succeeds, the candidate is

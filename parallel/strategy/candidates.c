@@ -33,8 +33,8 @@ static void refused_note(struct candidates *candidates, const char *name, const 
         snprintf(candidates->refused, sizeof candidates->refused, ", but %s (%s)", estimate->reason, name);
 }
 
-static void add(struct candidates *candidates, const struct component *found, const struct parallel *p,
-                const ctrt_strategy_facts *facts)
+static void candidates_add(struct candidates *candidates, const struct component *found, const struct parallel *p,
+                           const ctrt_strategy_facts *facts)
 {
     const ctrt_strategy *table = found->table;
     const uint32_t ranks = p->comm != NULL ? CTRT_STRATEGY_RANKS : 0;
@@ -66,7 +66,7 @@ ctrt_status candidates_find(struct candidates *out, const struct parallel *p, co
     CTRT_TRY(registry_ranked(found, &count, COUNT_OF(found), CTRT_COMPONENT_STRATEGY));
     out->count = 0;
     for (size_t i = 0; i < count; i++)
-        add(out, found[i], p, facts);
+        candidates_add(out, found[i], p, facts);
     qsort(out->list, (size_t)out->count, sizeof *out->list, by_preference);
     return out->count > 0 ? CTRT_OK : none_applies();
 }

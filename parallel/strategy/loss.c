@@ -18,19 +18,19 @@
 /* Terms of a result that is reduced over the rows. */
 enum { TERM_FIXED = 1, TERM_MEAN = 2, TERM_SUM = 4, TERM_FRACTION = 8 };    /* FRACTION << k: fraction k */
 
-struct state {
+struct loss_state {
     bool rows;                              /* the result has values of rows; else see `terms` */
     int dim;                                /* the dimension of the rows; -1: unknown */
     uint32_t terms;                         /* set of TERM_...; 0: no such sum, because of `why` */
     const char *why;                        /* name of an op */
 };
 
-struct visit {                              /* item of the table */
+struct loss_visit {                              /* item of the table */
     const struct grad_node *node;
-    struct state state;
+    struct loss_state state;
 };
 
-struct search {
+struct loss_search {
     const struct loss_parts *parts;
     const ctrt_tensor *output;
     uint64_t mark;
@@ -38,11 +38,11 @@ struct search {
     struct ptr_map seen;
 };
 
-static const struct state fixed = { .terms = TERM_FIXED };
+static const struct loss_state fixed = { .terms = TERM_FIXED };
 
-static struct state refused(const char *op)
+static struct loss_state refused(const char *op)
 {
-    return (struct state){ .why = op };
+    return (struct loss_state){ .why = op };
 }
 
 static const struct op_node *as_op(const struct grad_node *node)
@@ -65,28 +65,28 @@ static int dim_reshaped(const struct grad_want *from, int dim, const struct grad
     return -1;
 }
 
-static struct state reduced_rows(const struct op_node *node, const struct grad_want *from, int dim)
+static struct loss_state reduced_rows(const struct op_node *node, const struct grad_want *from, int dim)
 {
     const uint32_t dims = node->attributes.reduce.dims, all = from->ndim >= 32 ? UINT32_MAX : (1u << from->ndim) - 1;
     if (from->ndim > 0 && (dims & all) != all && (dim < 0 || !(dims >> dim & 1))) {
         for (int d = dim - 1; d >= 0 && !node->attributes.reduce.keepdim; d--)
             dim -= dims >> d & 1;
-        return (struct state){ .rows = true, .dim = dim };
+        return (struct loss_state){ .rows = true, .dim = dim };
     }
     if (node->op == OP_mean)
-        return (struct state){ .terms = TERM_MEAN };
-    return node->op == OP_sum ? (struct state){ .terms = TERM_SUM } : refused(op_table[node->op].name);
+        return (struct loss_state){ .terms = TERM_MEAN };
+    return node->op == OP_sum ? (struct loss_state){ .terms = TERM_SUM } : refused(op_table[node->op].name);
 }
 
 /* `i`: an operand with values of rows, whose dimension is `dim`. */
-static struct state rows_state(const struct grad_node *node, uint32_t i, int dim)
+static struct loss_state rows_state(const struct grad_node *node, uint32_t i, int dim)
 {
     const struct op_node *op = as_op(node);
     const struct grad_shape *to = &node->shapes[0];
     const struct grad_want from = edge_want(&node->edges[i]);
-    struct state next = { .rows = true, .dim = -1 };
+    struct loss_state next = { .rows = true, .dim = -1 };
     if (op == NULL)                         /* a function of the program: one result for all rows, or values of rows */
-        return to->ndim == 0 ? refused(node->class->name(node)) : (struct state){ .rows = true, .dim = 0 };
+        return to->ndim == 0 ? refused(node->class->name(node)) : (struct loss_state){ .rows = true, .dim = 0 };
     const bool same_dim = op->attributes.slice.dim == dim;
     switch (op->op) {
     case OP_sum: case OP_mean: case OP_prod: case OP_amax: case OP_amin: case OP_var:
@@ -111,7 +111,7 @@ static struct state rows_state(const struct grad_node *node, uint32_t i, int dim
         next.dim = dim;
         return op->attributes.index.dim == dim ? refused(op_table[op->op].name) : next;
     case OP_batch_norm:
-        return op->attributes.norm.training ? refused("batch_norm") : (struct state){ .rows = true, .dim = dim };
+        return op->attributes.norm.training ? refused("batch_norm") : (struct loss_state){ .rows = true, .dim = dim };
     case OP_matmul: case OP_linear:
         if (dim >= 0 && dim == (i == 1 && op->op == OP_matmul && from.ndim > 1 ? from.ndim - 2 : from.ndim - 1))
             return refused(op_table[op->op].name);      /* a sum over the rows */
@@ -137,7 +137,7 @@ static bool is_factor(const struct op_node *node)
 }
 
 /* `terms`: of the operands; `dependent`: number of operands that depend on the rows. */
-static struct state terms_state(const struct grad_node *node, uint32_t terms, int dependent)
+static struct loss_state terms_state(const struct grad_node *node, uint32_t terms, int dependent)
 {
     const struct op_node *op = as_op(node);
     if (op == NULL)
@@ -148,16 +148,16 @@ static struct state terms_state(const struct grad_node *node, uint32_t terms, in
     switch (op->op) {
     case OP_neg: case OP_copy: case OP_to: case OP_view: case OP_expand: case OP_permute: case OP_select: case OP_slice:
     case OP_cat: case OP_sum: case OP_mean:
-        return (struct state){ .terms = terms };
+        return (struct loss_state){ .terms = terms };
     case OP_add: case OP_sub:
-        return (struct state){ .terms = terms | (number || tensor ? TERM_FIXED : 0) };
+        return (struct loss_state){ .terms = terms | (number || tensor ? TERM_FIXED : 0) };
     case OP_mul:
         if (number || (tensor && is_factor(op)))
-            return (struct state){ .terms = terms };
-        return dependent == 1 && !tensor ? (struct state){ .terms = reduced } : refused("mul");
+            return (struct loss_state){ .terms = terms };
+        return dependent == 1 && !tensor ? (struct loss_state){ .terms = reduced } : refused("mul");
     case OP_div:
         if (number && !op->attributes.scalar.left)
-            return (struct state){ .terms = terms };
+            return (struct loss_state){ .terms = terms };
         return refused("div");
     default:
         return refused(op_table[op->op].name);
@@ -166,7 +166,8 @@ static struct state terms_state(const struct grad_node *node, uint32_t terms, in
 
 /* A sum times a number is a sum. Warns if the number is the size of this part, because it would be another number with
  * other parts. */
-static void divisor_check(const struct search *search, const struct grad_node *node, const struct state *state)
+static void divisor_check(const struct loss_search *search, const struct grad_node *node,
+                          const struct loss_state *state)
 {
     static atomic_flag warned = ATOMIC_FLAG_INIT;
     const struct op_node *op = as_op(node);
@@ -187,9 +188,9 @@ static void divisor_check(const struct search *search, const struct grad_node *n
 
 /* ---- the search ---- */
 
-static ctrt_status node_state(struct state *out, struct search *search, struct grad_node *node);
+static ctrt_status node_state(struct loss_state *out, struct loss_search *search, struct grad_node *node);
 
-static ctrt_status edge_state(struct state *out, struct search *search, const struct grad_edge *edge)
+static ctrt_status edge_state(struct loss_state *out, struct loss_search *search, const struct grad_edge *edge)
 {
     *out = fixed;
     if (edge->to == NULL)
@@ -198,7 +199,7 @@ static ctrt_status edge_state(struct state *out, struct search *search, const st
         return node_state(out, search, edge_node(edge));
     if (edge_leaf(edge) != search->output)
         return loss_leaf_check(edge_leaf(edge));
-    *out = (struct state){ .rows = true };
+    *out = (struct loss_state){ .rows = true };
     return CTRT_OK;
 }
 
@@ -236,13 +237,13 @@ static bool row_by_row(const struct grad_node *node, const struct row_operands *
     return op->op != OP_cat || op->attributes.dim.dim != rows->dim || rows->count == (int)node->n_in;
 }
 
-static ctrt_status operands_state(struct state *out, struct search *search, struct grad_node *node)
+static ctrt_status operands_state(struct loss_state *out, struct loss_search *search, struct grad_node *node)
 {
     struct row_operands rows = { .dim = -1 };
     uint32_t terms = 0;
     int dependent = 0;
     for (uint32_t i = 0; i < node->n_in; i++) {
-        struct state here;
+        struct loss_state here;
         if (node->edges[i].to == NULL)
             continue;
         CTRT_TRY(edge_state(&here, search, &node->edges[i]));
@@ -268,20 +269,20 @@ static ctrt_status operands_state(struct state *out, struct search *search, stru
     return CTRT_OK;
 }
 
-static ctrt_status node_state(struct state *out, struct search *search, struct grad_node *node)
+static ctrt_status node_state(struct loss_state *out, struct loss_search *search, struct grad_node *node)
 {
     CTRT_TRY(stack_check("the loss"));
     if (node->sequence <= search->mark) {   /* of the forward pass */
-        *out = (struct state){ .rows = true };
+        *out = (struct loss_state){ .rows = true };
         return CTRT_OK;
     }
     for (int k = 0; k < search->parts->count; k++)
         if (search->parts->list[k].node == node) {
             CTRT_TRY(operands_state(out, search, node));        /* checks the leaves */
-            *out = (struct state){ .terms = TERM_FRACTION << k };
+            *out = (struct loss_state){ .terms = TERM_FRACTION << k };
             return CTRT_OK;
         }
-    struct visit *visit = ptr_map_find(&search->seen, node, sizeof *visit);
+    struct loss_visit *visit = ptr_map_find(&search->seen, node, sizeof *visit);
     if (visit != NULL) {
         *out = visit->state;
         return CTRT_OK;
@@ -397,8 +398,8 @@ static ctrt_status terms_apply(ctrt_tensor **value, ctrt_loss_part *part, const 
 ctrt_status loss_classify(ctrt_tensor **value, ctrt_loss_part *part, ctrt_tensor *output,
                           const struct loss_parts *parts, uint64_t mark)
 {
-    struct search search = { .parts = parts, .output = output, .mark = mark };
-    struct state state;
+    struct loss_search search = { .parts = parts, .output = output, .mark = mark };
+    struct loss_state state;
     CTRT_TRY(grad_refresh(*value));
     struct grad_edge edge = grad_edge_to(*value);
     const ctrt_status status = edge_state(&state, &search, &edge);
@@ -406,7 +407,7 @@ ctrt_status loss_classify(ctrt_tensor **value, ctrt_loss_part *part, ctrt_tensor
     host_free(search.seen.items);
     CTRT_TRY(status);
     if (state.rows && parts->rows == 1)     /* the value of one row is its mean */
-        state = (struct state){ .terms = TERM_MEAN };
+        state = (struct loss_state){ .terms = TERM_MEAN };
     if (state.rows)
         return ctrt_fail(CTRT_ERR_NOT_SUPPORTED, "it is not known how the loss is reduced over the rows; " REMEDY);
     if (state.terms == 0)

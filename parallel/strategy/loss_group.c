@@ -35,7 +35,7 @@ struct replay {                             /* the state of a recorded call */
 };
 
 /* Steps outside of the graph keep sums and fractions aside; means are in the gradients of the parameters. */
-static ctrt_status replay_check(void *state)
+static ctrt_status loss_group_replay_check(void *state)
 {
     struct replay *replay = state;
     const struct walk *walk;
@@ -67,7 +67,7 @@ static void replay_release(void *state)
 ctrt_status loss_group_capture(struct capture *capture, struct loss_group *group, ctrt_module *net,
                                ctrt_module *module)
 {
-    static const struct graph_call call = { .run = replay_check, .release = replay_release };
+    static const struct graph_call call = { .run = loss_group_replay_check, .release = replay_release };
     const struct walk *walk;
     if (group->steps > 0)
         return CTRT_OK;
@@ -150,7 +150,7 @@ static double unit_of(const ctrt_loss_part *total, int64_t rows)
 
 /* ---- groups ---- */
 
-static ctrt_status group_check(const struct loss_group *group, const ctrt_loss_part *total, ctrt_device *device)
+static ctrt_status loss_group_check(const struct loss_group *group, const ctrt_loss_part *total, ctrt_device *device)
 {
     if (group->steps > 0 && group->kind != total->kind)
         return ctrt_fail(CTRT_ERR_STATE, "the losses of the steps since ctrt_parallel_no_sync(net, true) are of "
@@ -165,8 +165,8 @@ static ctrt_status group_check(const struct loss_group *group, const ctrt_loss_p
 }
 
 /* Adds the step to the group. The gradients of the group are in group->pending, and grads[] are NULL. */
-static ctrt_status group_add(struct loss_group *group, ctrt_tensor **grads, size_t count, const ctrt_loss_part *total,
-                             int64_t rows)
+static ctrt_status loss_group_add(struct loss_group *group, ctrt_tensor **grads, size_t count,
+                                  const ctrt_loss_part *total, int64_t rows)
 {
     CTRT_AUTO(tensor) weight = ctrt_tensor_retain(total->weight);
     const double unit = unit_of(total, rows);
@@ -221,12 +221,12 @@ static ctrt_device *device_of(ctrt_tensor *const *grads, size_t count)
     return NULL;
 }
 
-static ctrt_status finish(struct loss_group *group, ctrt_tensor **loss, ctrt_tensor **grads, size_t count,
-                          const ctrt_loss_part *total, int64_t rows)
+static ctrt_status loss_group_finish(struct loss_group *group, ctrt_tensor **loss, ctrt_tensor **grads, size_t count,
+                                     const ctrt_loss_part *total, int64_t rows)
 {
     ctrt_device *device = device_of(grads, count);
     if (group != NULL && (group->no_sync || group->steps > 0))
-        CTRT_TRY(group_check(group, total, device));
+        CTRT_TRY(loss_group_check(group, total, device));
     if (total->kind == CTRT_LOSS_MEAN) {
         if (group != NULL && !(device != NULL && ctrt_capture_running(device))) {   /* a capture makes no step */
             group->kind = CTRT_LOSS_MEAN;
@@ -237,7 +237,7 @@ static ctrt_status finish(struct loss_group *group, ctrt_tensor **loss, ctrt_ten
     if (group == NULL || (!group->no_sync && group->steps == 0))
         CTRT_TRY(gradients_divide(grads, count, unit_of(total, rows), total->weight));
     else
-        CTRT_TRY(group_add(group, grads, count, total, rows));
+        CTRT_TRY(loss_group_add(group, grads, count, total, rows));
     CTRT_TRY(loss_scale(loss, unit_of(total, rows), total->weight));
     return group != NULL && !group->no_sync && group->steps > 0 ? group_end(group, grads) : CTRT_OK;
 }
@@ -254,7 +254,7 @@ ctrt_status ctrt_step_finish(ctrt_tensor **loss, ctrt_module *module, ctrt_tenso
         return fail_null("step_finish", total == NULL ? "total" : "batch");
     CTRT_TRY(module_walk(&walk, module, WALK_PARAMETERS));
     const bool was = op_pause_recording(true);
-    ctrt_status status = finish(thread_state.loss_group, loss, grads, walk->count, total, batch->rows);
+    ctrt_status status = loss_group_finish(thread_state.loss_group, loss, grads, walk->count, total, batch->rows);
     op_pause_recording(was);
     ctrt_loss_part_release(total);
     if (status == CTRT_OK)

@@ -96,12 +96,12 @@ ctrt_status ctrt_gradients_add(ctrt_module *module, ctrt_tensor **before, ctrt_t
 
 /* ---- parts of a batch ---- */
 
-struct part {                               /* the inputs of a part; owned */
+struct shards_part {                               /* the inputs of a part; owned */
     ctrt_tensor *inputs[MOST_INPUTS];
     int count;
 };
 
-static void part_release(struct part *part)
+static void part_release(struct shards_part *part)
 {
     for (int i = 0; i < part->count; i++)
         tensor_release(part->inputs[i]);
@@ -110,8 +110,8 @@ static void part_release(struct part *part)
 /* Cuts the rows from..from+rows-1 out of the inputs; `rows` -1: takes them as they are. `own`: as copies, so that
  * kernels find the same alignment on every device. The parts have history only if the inputs have and grad mode is
  * on. */
-static ctrt_status part_cut(struct part *part, ctrt_device *device, ctrt_tensor *const *inputs, int count, int64_t from,
-                            int64_t rows, bool own)
+static ctrt_status part_cut(struct shards_part *part, ctrt_device *device, ctrt_tensor *const *inputs, int count,
+                            int64_t from, int64_t rows, bool own)
 {
     if (count > MOST_INPUTS)
         return ctrt_fail(CTRT_ERR_INVALID_ARGUMENT, "%d inputs, expected at most %d", count, MOST_INPUTS);
@@ -137,8 +137,9 @@ struct pass {                               /* forward and backward over the row
     void *user;
 };
 
-static ctrt_status part_backward(ctrt_tensor **loss, ctrt_loss_part *kind, ctrt_module *module, const struct part *part,
-                                 const ctrt_strategy_batch *batch, const struct pass *pass)
+static ctrt_status part_backward(ctrt_tensor **loss, ctrt_loss_part *kind, ctrt_module *module,
+                                 const struct shards_part *part, const ctrt_strategy_batch *batch,
+    const struct pass *pass)
 {
     double weight = pass->weight;
     CTRT_AUTO(tensor) output = NULL, value = NULL;
@@ -156,7 +157,7 @@ static ctrt_status part_backward(ctrt_tensor **loss, ctrt_loss_part *kind, ctrt_
 static ctrt_status shard_backward(ctrt_tensor **loss, ctrt_loss_part *kind, ctrt_module *module, ctrt_device *device,
                                   const ctrt_strategy_batch *batch, const struct pass *pass)
 {
-    struct part part = { .count = 0 };
+    struct shards_part part = { .count = 0 };
     bool was = ctrt_set_grad_enabled(false);
     ctrt_status status = part_cut(&part, device, batch->inputs, batch->count, pass->from, pass->rows, pass->own);
     for (int i = 0; i < part.count && status == CTRT_OK; i++)
@@ -412,7 +413,7 @@ ctrt_status ctrt_shards_backward(ctrt_sum_tree *sum, ctrt_module *module, ctrt_d
 static ctrt_status shard_forward(ctrt_tensor **y, ctrt_module *module, ctrt_device *device, ctrt_tensor *const *inputs,
                                  int count, int64_t from, int64_t rows, bool own)
 {
-    struct part part = { .count = 0 };
+    struct shards_part part = { .count = 0 };
     ctrt_status status = part_cut(&part, device, inputs, count, from, rows, own);
     if (status == CTRT_OK)
         status = ctrt_forward_n(y, module, part.inputs, count);

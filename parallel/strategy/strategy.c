@@ -280,14 +280,14 @@ static ctrt_status ranks_join(struct parallel *state, ctrt_device *const *device
 }
 
 /* The arguments of ctrt_parallel_new and ctrt_parallel_new_comm. */
-struct wanted {
+struct strategy_wanted {
     ctrt_device *const *devices;
     int n;
     ctrt_comm *comm;
     uint32_t flags;                         /* of the strategy; `auto`: those that the one it chooses will have */
 };
 
-static ctrt_status devices_find(struct parallel *state, ctrt_module *module, const struct wanted *wanted)
+static ctrt_status devices_find(struct parallel *state, ctrt_module *module, const struct strategy_wanted *wanted)
 {
     if (wanted->flags & ~(uint32_t)STRATEGY_FLAGS)
         return ctrt_fail(CTRT_ERR_PLUGIN, "parallel_new: strategy %s has unknown flags %#x", state->name,
@@ -322,8 +322,8 @@ static void set_comm(void *net, ctrt_comm *comm)
 }
 
 /* `component`: NULL for `auto`. */
-static ctrt_status create(ctrt_module *net, ctrt_module *module, const struct component *component,
-                          const struct wanted *wanted)
+static ctrt_status strategy_instantiate(ctrt_module *net, ctrt_module *module, const struct component *component,
+                                        const struct strategy_wanted *wanted)
 {
     struct parallel *state = ctrt_module_state(net);
     state->name = component != NULL ? component->name : "auto";
@@ -353,7 +353,7 @@ static void warn_alone(const char *strategy, bool by_default)
 }
 
 static ctrt_status parallel_new(ctrt_module **out, ctrt_module *module, const char *strategy,
-                                struct wanted wanted)
+                                struct strategy_wanted wanted)
 {
     CANCEL_DISABLED;
     CTRT_AUTO(module) net = NULL;
@@ -383,7 +383,7 @@ static ctrt_status parallel_new(ctrt_module **out, ctrt_module *module, const ch
     const bool listens = automatic || CTRT_SLOT((const ctrt_strategy *)component->table, event);
     CTRT_TRY(ctrt_module_new(&net, &classes[listens]));
     net->training = ctrt_module_is_training(module);
-    CTRT_TRY(ctrt_context(create(net, module, component, &wanted), "parallel_new"));
+    CTRT_TRY(ctrt_context(strategy_instantiate(net, module, component, &wanted), "parallel_new"));
     module_give(out, &net);
     return CTRT_OK;
 }
@@ -391,14 +391,14 @@ static ctrt_status parallel_new(ctrt_module **out, ctrt_module *module, const ch
 ctrt_status ctrt_parallel_new(ctrt_module **out, ctrt_module *module, const char *strategy,
                               ctrt_device *const *devices, int n)
 {
-    return parallel_new(out, module, strategy, (struct wanted){ .devices = devices, .n = n });
+    return parallel_new(out, module, strategy, (struct strategy_wanted){ .devices = devices, .n = n });
 }
 
 ctrt_status ctrt_parallel_new_comm(ctrt_module **out, ctrt_module *module, const char *strategy, ctrt_comm *comm)
 {
     if (comm == NULL)
         return fail_null("parallel_new_comm", "comm");
-    return parallel_new(out, module, strategy, (struct wanted){ .comm = comm });
+    return parallel_new(out, module, strategy, (struct strategy_wanted){ .comm = comm });
 }
 
 ctrt_comm *ctrt_parallel_comm(ctrt_module *net)
@@ -429,7 +429,7 @@ ctrt_status ctrt_parallel_barrier(ctrt_module *net)
 
 /* ---- steps ---- */
 
-static ctrt_status rows_of(int64_t *rows, ctrt_tensor *const *inputs, int count, bool may_be_empty)
+static ctrt_status strategy_rows_of(int64_t *rows, ctrt_tensor *const *inputs, int count, bool may_be_empty)
 {
     for (int i = 0; i < count; i++) {
         if (inputs[i] == NULL)
@@ -486,7 +486,7 @@ ctrt_status ctrt_parallel_step_n(ctrt_tensor **loss, ctrt_module *net, ctrt_tens
         .partial = (int16_t)((state->comm != NULL && ctrt_comm_size(state->comm) > 1 ? CTRT_PARTIAL_RANKS : 0)
                              | (state->group.no_sync || state->group.steps > 0 ? CTRT_PARTIAL_STEPS : 0)),
     };
-    CTRT_TRY(ctrt_context(rows_of(&batch.rows, inputs, count, state->comm != NULL), "parallel_step"));
+    CTRT_TRY(ctrt_context(strategy_rows_of(&batch.rows, inputs, count, state->comm != NULL), "parallel_step"));
     CTRT_TRY(ctrt_context(modes_check(state), "parallel_step: %s", state->name));
     CTRT_TRY(ctrt_context(tensors_list(state), "parallel_step"));
     CTRT_TRY(ctrt_context(captured_keep(state, net, true), "parallel_step"));

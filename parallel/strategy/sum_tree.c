@@ -8,7 +8,7 @@
 #include "parallel/strategy/loss.h"
 
 /* Node `index` of `level`: the sum of the leaves index << level to ((index + 1) << level) - 1. */
-struct node {
+struct sum_tree_node {
     int level;
     int64_t index;
     ctrt_tensor **tensors;                  /* owned; elements may be NULL */
@@ -18,11 +18,11 @@ struct ctrt_sum_tree {
     ctrt_device *device;
     int64_t leaves;
     size_t count;                           /* tensors of a node */
-    struct node *nodes;                     /* the largest sums so far: no two of them are siblings */
+    struct sum_tree_node *nodes;                     /* the largest sums so far: no two of them are siblings */
     size_t node_count, node_capacity;
 };
 
-static void node_free(struct node *node, size_t count)
+static void node_free(struct sum_tree_node *node, size_t count)
 {
     for (size_t t = 0; node->tensors != NULL && t < count; t++)
         tensor_release(node->tensors[t]);
@@ -69,14 +69,14 @@ void ctrt_sum_tree_release(ctrt_sum_tree **tree)
 /* ---- adding nodes ---- */
 
 /* Returns whether one of the nodes is an ancestor of the other, or both are the same. */
-static bool overlap(const struct node *a, const struct node *b)
+static bool overlap(const struct sum_tree_node *a, const struct sum_tree_node *b)
 {
-    const struct node *low = a->level <= b->level ? a : b, *high = low == a ? b : a;
+    const struct sum_tree_node *low = a->level <= b->level ? a : b, *high = low == a ? b : a;
     return low->index >> (high->level - low->level) == high->index;
 }
 
 /* Adds the tensors of `right` to those of `left`. */
-static ctrt_status node_add(struct node *left, struct node *right, size_t count)
+static ctrt_status node_add(struct sum_tree_node *left, struct sum_tree_node *right, size_t count)
 {
     for (size_t t = 0; t < count; t++) {
         if (right->tensors[t] == NULL)
@@ -92,7 +92,7 @@ static ctrt_status node_add(struct node *left, struct node *right, size_t count)
 }
 
 /* Combines the node with its sibling, if the tree has it, then their parent with its sibling, and so on. */
-static ctrt_status combine(ctrt_sum_tree *tree, struct node *node)
+static ctrt_status sum_tree_combine(ctrt_sum_tree *tree, struct sum_tree_node *node)
 {
     while ((INT64_C(1) << node->level) < tree->leaves) {
         const int64_t other = node->index ^ 1;
@@ -103,10 +103,10 @@ static ctrt_status combine(ctrt_sum_tree *tree, struct node *node)
                 at++;
             if (at == tree->node_count)
                 return CTRT_OK;
-            struct node sibling = tree->nodes[at];
+            struct sum_tree_node sibling = tree->nodes[at];
             tree->nodes[at] = tree->nodes[--tree->node_count];
             if (sibling.index < node->index) {
-                const struct node swapped = *node;
+                const struct sum_tree_node swapped = *node;
                 *node = sibling;
                 sibling = swapped;
             }
@@ -121,7 +121,7 @@ static ctrt_status combine(ctrt_sum_tree *tree, struct node *node)
 }
 
 /* Takes ownership of the node. */
-static ctrt_status node_insert(ctrt_sum_tree *tree, struct node *node)
+static ctrt_status node_insert(ctrt_sum_tree *tree, struct sum_tree_node *node)
 {
     ctrt_status status = CTRT_OK;
     for (size_t i = 0; i < tree->node_count && status == CTRT_OK; i++)
@@ -132,7 +132,7 @@ static ctrt_status node_insert(ctrt_sum_tree *tree, struct node *node)
         status = ARRAY_RESERVE(tree->nodes, tree->node_capacity, tree->node_count, "a sum of gradients");
     const bool was = op_pause_recording(true);
     if (status == CTRT_OK)
-        status = combine(tree, node);
+        status = sum_tree_combine(tree, node);
     op_pause_recording(was);
     if (status == CTRT_OK)
         tree->nodes[tree->node_count++] = *node;
@@ -141,7 +141,7 @@ static ctrt_status node_insert(ctrt_sum_tree *tree, struct node *node)
     return status;
 }
 
-static ctrt_status node_move(ctrt_sum_tree *tree, struct node *node)
+static ctrt_status node_move(ctrt_sum_tree *tree, struct sum_tree_node *node)
 {
     const bool was = op_pause_recording(true);
     ctrt_status status = coalesced_move(node->tensors, tree->count, tree->device);
@@ -152,14 +152,15 @@ static ctrt_status node_move(ctrt_sum_tree *tree, struct node *node)
     return status;
 }
 
-static ctrt_status put(ctrt_sum_tree *tree, const char *who, int level, int64_t index, ctrt_tensor **tensors)
+static ctrt_status sum_tree_put_node(ctrt_sum_tree *tree, const char *who, int level, int64_t index,
+                                     ctrt_tensor **tensors)
 {
     if (tree == NULL)
         return fail_null(who, "tree");
     if (tensors == NULL)
         return fail_null(who, "tensors");
     const size_t bytes = (tree->count + 1) * sizeof *tensors;
-    struct node node = { .level = level, .index = index, .tensors = host_alloc(bytes) };
+    struct sum_tree_node node = { .level = level, .index = index, .tensors = host_alloc(bytes) };
     const bool inside = level >= 0 && level < 63 && index >= 0 && index <= (tree->leaves - 1) >> level;
     if (node.tensors == NULL || !inside) {
         ctrt_tensors_release(tensors, tree->count);
@@ -178,12 +179,12 @@ static ctrt_status put(ctrt_sum_tree *tree, const char *who, int level, int64_t 
 
 ctrt_status ctrt_sum_tree_add(ctrt_sum_tree *tree, int64_t leaf, ctrt_tensor **tensors)
 {
-    return put(tree, "sum_tree_add", 0, leaf, tensors);
+    return sum_tree_put_node(tree, "sum_tree_add", 0, leaf, tensors);
 }
 
 ctrt_status ctrt_sum_tree_put(ctrt_sum_tree *tree, int level, int64_t index, ctrt_tensor **tensors)
 {
-    return put(tree, "sum_tree_put", level, index, tensors);
+    return sum_tree_put_node(tree, "sum_tree_put", level, index, tensors);
 }
 
 ctrt_status ctrt_sum_tree_take(ctrt_sum_tree *tree, int *level, int64_t *index, ctrt_tensor **tensors)
@@ -195,7 +196,7 @@ ctrt_status ctrt_sum_tree_take(ctrt_sum_tree *tree, int *level, int64_t *index, 
     *level = -1;
     if (tree->node_count == 0)
         return CTRT_OK;
-    struct node *node = &tree->nodes[--tree->node_count];
+    struct sum_tree_node *node = &tree->nodes[--tree->node_count];
     *level = node->level;
     *index = node->index;
     for (size_t t = 0; t < tree->count; t++) {
@@ -217,7 +218,7 @@ ctrt_status ctrt_sum_tree_merge(ctrt_sum_tree *tree, ctrt_sum_tree *from)
                          "leaves of %zu tensors and %lld of %zu", tree == from ? "one tree twice: " : "",
                          (long long)tree->leaves, tree->count, (long long)from->leaves, from->count);
     while (from->node_count > 0) {
-        struct node node = from->nodes[--from->node_count];
+        struct sum_tree_node node = from->nodes[--from->node_count];
         CTRT_TRY(node_move(tree, &node));
     }
     return CTRT_OK;

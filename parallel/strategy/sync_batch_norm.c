@@ -103,7 +103,7 @@ static ctrt_status weighted_mean(ctrt_tensor **out, const struct moments *m, ctr
     return ctrt_div(out, product, m->divisor);
 }
 
-static ctrt_status combine(struct moments *m, ctrt_tensor *all, int64_t features)
+static ctrt_status sync_batch_norm_combine(struct moments *m, ctrt_tensor *all, int64_t features)
 {
     CTRT_AUTO(tensor) means = NULL, vars = NULL, counts = NULL, distance = NULL;
     CTRT_TRY(ctrt_narrow(&means, all, 1, 0, features));
@@ -153,7 +153,7 @@ static ctrt_status forward_with(struct moments *m, ctrt_function_context *contex
     ctrt_tensor *x = in[0], *weight = in[1];
     const ctrt_dtype dtype = statistics_dtype(x);
     CTRT_TRY(gather_moments(&all, sync, x));
-    CTRT_TRY(combine(m, all, ctrt_tensor_size(x, 1)));
+    CTRT_TRY(sync_batch_norm_combine(m, all, ctrt_tensor_size(x, 1)));
     CTRT_TRY(ctrt_to_dtype(&mean, m->mean, dtype));
     CTRT_TRY(ctrt_to_dtype(&var, m->var, dtype));
     CTRT_TRY(ctrt_batch_norm(y, x, weight, in[2], mean, var, false, -1, sync->epsilon));
@@ -176,13 +176,13 @@ static ctrt_status sync_forward(ctrt_function_context *context, ctrt_tensor **ou
 }
 
 /* Operands of the backward pass. f16 and bf16 become f32, so that only the results are rounded. */
-struct operands {
+struct sync_batch_norm_operands {
     ctrt_tensor *x, *dy, *weight;           /* owned; weight: ones if the layer has none */
     ctrt_tensor *mean, *var, *divisor;      /* borrowed */
     ctrt_tensor *rstd;                      /* owned */
 };
 
-static ctrt_status operands_find(struct operands *o, ctrt_function_context *context, ctrt_tensor *dy)
+static ctrt_status operands_find(struct sync_batch_norm_operands *o, ctrt_function_context *context, ctrt_tensor *dy)
 {
     const struct sync *sync = ctrt_function_user(context);
     ctrt_tensor *x, *weight;
@@ -206,7 +206,7 @@ static ctrt_status operands_find(struct operands *o, ctrt_function_context *cont
     return ctrt_rsqrt(&o->rstd, o->rstd);
 }
 
-static void operands_release(struct operands *o)
+static void operands_release(struct sync_batch_norm_operands *o)
 {
     ctrt_tensor_release(&o->x);
     ctrt_tensor_release(&o->dy);
@@ -216,8 +216,8 @@ static void operands_release(struct operands *o)
 
 /* Adds the second term, with the sums of all ranks, to dx. The losses of the ranks may have different weights, with
  * which the strategy multiplies the gradients later. */
-static ctrt_status add_statistics_gradient(const struct sync *sync, const struct operands *o, ctrt_tensor *dx,
-                                           ctrt_tensor *dweight, ctrt_tensor *dbias)
+static ctrt_status add_statistics_gradient(const struct sync *sync, const struct sync_batch_norm_operands *o,
+                                           ctrt_tensor *dx, ctrt_tensor *dweight, ctrt_tensor *dbias)
 {
     CTRT_AUTO(tensor) sums = NULL, factor = NULL, scale = NULL, shift = NULL, term = NULL;
     const int64_t features = ctrt_tensor_numel(dbias);
@@ -241,8 +241,8 @@ static ctrt_status add_statistics_gradient(const struct sync *sync, const struct
     return ctrt_add_(dx, term);
 }
 
-static ctrt_status backward_with(struct operands *o, ctrt_function_context *context, ctrt_tensor **grad_in,
-                                 ctrt_tensor *dy)
+static ctrt_status backward_with(struct sync_batch_norm_operands *o, ctrt_function_context *context,
+                                 ctrt_tensor **grad_in, ctrt_tensor *dy)
 {
     CTRT_AUTO(tensor) dx = NULL, dweight = NULL, dbias = NULL;
     const struct sync *sync = ctrt_function_user(context);
@@ -264,7 +264,7 @@ static ctrt_status backward_with(struct operands *o, ctrt_function_context *cont
 static ctrt_status sync_backward(ctrt_function_context *context, ctrt_tensor **grad_in, int n_in,
                                  ctrt_tensor *const *grad_out, int n_out)
 {
-    struct operands o = { .x = NULL };
+    struct sync_batch_norm_operands o = { .x = NULL };
     (void)n_in, (void)n_out;
     if (ctrt_grad_enabled())
         return ctrt_fail(CTRT_ERR_NOT_SUPPORTED, "SyncBatchNorm has no second derivative; call backward without "
@@ -379,7 +379,7 @@ static ctrt_status each(ctrt_module *module, void (*visit)(void *user, ctrt_modu
     return CTRT_OK;
 }
 
-static void convert(void *user, ctrt_module *module)
+static void sync_batch_norm_convert(void *user, ctrt_module *module)
 {
     ctrt_comm *comm = user;
     struct batch_norm *norm = ctrt_module_state(module);
@@ -404,10 +404,10 @@ ctrt_status ctrt_convert_sync_batch_norm(ctrt_module *module, ctrt_comm *comm)
     if (module == NULL)
         return module_missing("convert_sync_batch_norm", "module");
     CTRT_TRY(each(module, nothing, NULL));  /* all or none, if modules are nested too deep */
-    return each(module, convert, comm);
+    return each(module, sync_batch_norm_convert, comm);
 }
 
-static void find(void *user, ctrt_module *module)
+static void sync_batch_norm_find(void *user, ctrt_module *module)
 {
     ctrt_sync_layers *found = user;
     if (module->class_of != &sync_batch_norm_class)
@@ -425,7 +425,7 @@ ctrt_status ctrt_sync_layers_find(ctrt_sync_layers *out, ctrt_module *module)
     if (module == NULL)
         return fail_null("sync_layers_find", "module");
     *out = (ctrt_sync_layers){ .layers = 0 };
-    return each(module, find, out);
+    return each(module, sync_batch_norm_find, out);
 }
 
 static void abort_own(void *user, ctrt_module *module)

@@ -34,7 +34,7 @@ static const struct { const char *name; void *function; } symbols[] = {
 };
 
 /* Called once, before all other functions. */
-static int32_t probe(char *reason, size_t bytes)
+static int32_t jpeg_probe(char *reason, size_t bytes)
 {
     void *library = dlopen(CTRT_JPEG_SONAME, RTLD_NOW | RTLD_LOCAL | RTLD_NODELETE);
     for (size_t i = 0; library != NULL && i < sizeof symbols / sizeof symbols[0]; i++)
@@ -104,7 +104,7 @@ static void cmyk_row(unsigned char *rgb, const JSAMPLE *row, JDIMENSION width)
         }
 }
 
-static void read_rows(struct decoder *d, unsigned char *rgb)
+static void jpeg_read_rows(struct decoder *d, unsigned char *rgb)
 {
     struct jpeg_decompress_struct *info = &d->info;
     const bool cmyk = info->jpeg_color_space == JCS_CMYK || info->jpeg_color_space == JCS_YCCK;
@@ -122,7 +122,7 @@ static void read_rows(struct decoder *d, unsigned char *rgb)
 }
 
 /* Reads the header, and the pixels if `rgb` is not NULL. */
-static ctrt_status run(ctrt_image_info *info, unsigned char *rgb, const void *file, size_t bytes)
+static ctrt_status jpeg_run(ctrt_image_info *info, unsigned char *rgb, const void *file, size_t bytes)
 {
     struct decoder *d = host->alloc(sizeof *d);
     if (d == NULL)
@@ -140,7 +140,7 @@ static ctrt_status run(ctrt_image_info *info, unsigned char *rgb, const void *fi
         else if (info->height != d->info.image_height || info->width != d->info.image_width)
             status = host->fail(CTRT_ERR_FORMAT, "the JPEG file has changed");
         else
-            read_rows(d, rgb);
+            jpeg_read_rows(d, rgb);
         if (d->truncated && rgb != NULL)
             status = host->fail(CTRT_ERR_FORMAT, "the JPEG file is truncated");
     } else {
@@ -153,13 +153,13 @@ static ctrt_status run(ctrt_image_info *info, unsigned char *rgb, const void *fi
 
 static ctrt_status describe(ctrt_image_info *info, const void *file, size_t bytes)
 {
-    return run(info, NULL, file, bytes);
+    return jpeg_run(info, NULL, file, bytes);
 }
 
 static ctrt_status decode(void *rgb, const ctrt_image_info *info, const void *file, size_t bytes)
 {
     ctrt_image_info expected = *info;
-    return run(&expected, rgb, file, bytes);
+    return jpeg_run(&expected, rgb, file, bytes);
 }
 
 static ctrt_status init(const ctrt_host *table)
@@ -170,7 +170,8 @@ static ctrt_status init(const ctrt_host *table)
 
 static const ctrt_image_codec codec = { .size = sizeof codec, .describe = describe, .decode = decode };
 static const ctrt_component components[] = {
-    { .size = sizeof(ctrt_component), .kind = CTRT_COMPONENT_IMAGE, .name = "jpeg", .table = &codec, .probe = probe },
+    { .size = sizeof(ctrt_component), .kind = CTRT_COMPONENT_IMAGE, .name = "jpeg", .table = &codec,
+     .probe = jpeg_probe },
 };
 
 CTRT_PLUGIN_DEFINE("image-jpeg", PACKAGE_VERSION, "JPEG images by libjpeg", components, init)

@@ -20,7 +20,7 @@ static struct {
 } png;
 
 /* Called once, before all other functions. */
-static int32_t probe(char *reason, size_t bytes)
+static int32_t png_probe(char *reason, size_t bytes)
 {
     void *library = dlopen(CTRT_PNG_SONAME, RTLD_NOW | RTLD_LOCAL | RTLD_NODELETE);
     if (library == NULL || (*(void **)&png.begin = dlsym(library, "png_image_begin_read_from_memory")) == NULL
@@ -38,7 +38,7 @@ static ctrt_status fail(png_image *image)
     return host->fail(CTRT_ERR_FORMAT, "%s (libpng)", image->message);
 }
 
-static ctrt_status describe(ctrt_image_info *info, const void *file, size_t bytes)
+static ctrt_status png_describe(ctrt_image_info *info, const void *file, size_t bytes)
 {
     png_image image = { .version = PNG_IMAGE_VERSION };
     if (!png.begin(&image, file, bytes))
@@ -52,7 +52,7 @@ static ctrt_status describe(ctrt_image_info *info, const void *file, size_t byte
 
 /* libpng would blend transparent pixels with a background. To drop the transparency, as PIL does, read it and leave it
  * out. Values of 16 bits are taken to be sRGB, as those of 8 bits. */
-static ctrt_status decode(void *rgb, const ctrt_image_info *info, const void *file, size_t bytes)
+static ctrt_status png_decode(void *rgb, const ctrt_image_info *info, const void *file, size_t bytes)
 {
     png_image image = { .version = PNG_IMAGE_VERSION };
     if (!png.begin(&image, file, bytes))
@@ -84,9 +84,10 @@ static ctrt_status init(const ctrt_host *table)
     return CTRT_OK;
 }
 
-static const ctrt_image_codec codec = { .size = sizeof codec, .describe = describe, .decode = decode };
+static const ctrt_image_codec codec = { .size = sizeof codec, .describe = png_describe, .decode = png_decode };
 static const ctrt_component components[] = {
-    { .size = sizeof(ctrt_component), .kind = CTRT_COMPONENT_IMAGE, .name = "png", .table = &codec, .probe = probe },
+    { .size = sizeof(ctrt_component), .kind = CTRT_COMPONENT_IMAGE, .name = "png", .table = &codec,
+     .probe = png_probe },
 };
 
 CTRT_PLUGIN_DEFINE("image-png", PACKAGE_VERSION, "PNG images by libpng", components, init)

@@ -19,8 +19,8 @@
 static const ctrt_host *host;
 
 /* A part of a chunk; the cookie. */
-struct block {
-    struct block *before, *after;               /* neighbours in the chunk */
+struct arena_block {
+    struct arena_block *before, *after;               /* neighbours in the chunk */
     struct chunk *chunk;
     size_t bytes;
     bool used;
@@ -28,16 +28,16 @@ struct block {
 
 struct chunk {
     struct chunk *next;                         /* in the region, in the order of filling */
-    struct region *region;
+    struct arena_region *region;
     char *address;
     size_t bytes, end;                          /* end: offset of the end of the last block */
     size_t used, used_bytes;                    /* used blocks */
-    struct block *first, *last;
+    struct arena_block *first, *last;
     void *fence;                                /* the fences of the blocks freed here, joined */
 };
 
-struct region {
-    struct region *next;
+struct arena_region {
+    struct arena_region *next;
     struct arena *arena;
     void *queue;
     struct chunk *chunks;
@@ -46,8 +46,8 @@ struct region {
 struct arena {
     const ctrt_memory_source *source;
     size_t chunk_bytes;
-    struct region *regions;
-    struct block *unused;                       /* free block descriptors, linked by `before` */
+    struct arena_region *regions;
+    struct arena_block *unused;                       /* free block descriptors, linked by `before` */
     ctrt_stat segment, reserved;
     uint64_t retries;
 };
@@ -99,12 +99,12 @@ static void drop_blocks(struct arena *arena, struct chunk *chunk)
 }
 
 /* Returns empty chunks to the source; returns the number of chunks. */
-static size_t release(struct arena *arena)
+static size_t arena_release(struct arena *arena)
 {
     struct chunk *leaving = NULL;
     size_t count = 0;
     pthread_mutex_lock(&lock);
-    for (struct region *region = arena->regions; region != NULL; region = region->next)
+    for (struct arena_region *region = arena->regions; region != NULL; region = region->next)
         for (struct chunk **at = &region->chunks; *at != NULL;) {
             struct chunk *chunk = *at;
             if (chunk->used > 0) {
@@ -132,18 +132,18 @@ static size_t release(struct arena *arena)
 
 static void arena_trim(void *policy)
 {
-    (void)release(policy);
+    (void)arena_release(policy);
 }
 
 static void arena_destroy(void *policy)
 {
     struct arena *arena = policy;
-    (void)release(arena);
-    for (struct region *region = arena->regions, *next; region != NULL; region = next) {
+    (void)arena_release(arena);
+    for (struct arena_region *region = arena->regions, *next; region != NULL; region = next) {
         next = region->next;
         host->free(region);
     }
-    for (struct block *block = arena->unused, *before; block != NULL; block = before) {
+    for (struct arena_block *block = arena->unused, *before; block != NULL; block = before) {
         before = block->before;
         host->free(block);
     }
@@ -152,21 +152,21 @@ static void arena_destroy(void *policy)
 
 /* ---- blocks; requires the lock ---- */
 
-static struct region *region_get(struct arena *arena, void *queue)
+static struct arena_region *region_get(struct arena *arena, void *queue)
 {
-    struct region *region = arena->regions;
+    struct arena_region *region = arena->regions;
     while (region != NULL && region->queue != queue)
         region = region->next;
     if (region != NULL || (region = host->alloc(sizeof *region)) == NULL)
         return region;
-    *region = (struct region){ .next = arena->regions, .arena = arena, .queue = queue };
+    *region = (struct arena_region){ .next = arena->regions, .arena = arena, .queue = queue };
     arena->regions = region;
     return region;
 }
 
-static struct block *block_new(struct arena *arena)
+static struct arena_block *arena_block_new(struct arena *arena)
 {
-    struct block *block = arena->unused;
+    struct arena_block *block = arena->unused;
     if (block != NULL)
         arena->unused = block->before;
     else
@@ -174,16 +174,16 @@ static struct block *block_new(struct arena *arena)
     return block;
 }
 
-static void place(struct chunk *chunk, struct block *block, size_t bytes, ctrt_block *out)
+static void arena_place(struct chunk *chunk, struct arena_block *block, size_t bytes, ctrt_block *out)
 {
-    const struct region *region = chunk->region;
+    const struct arena_region *region = chunk->region;
     const ctrt_memory_source *source = region->arena->source;
     if (chunk->fence != NULL) {
         fence_order(source, chunk->fence, region->queue);
         source->fence_free(source->state, chunk->fence);
         chunk->fence = NULL;
     }
-    *block = (struct block){ .before = chunk->last, .chunk = chunk, .bytes = bytes, .used = true };
+    *block = (struct arena_block){ .before = chunk->last, .chunk = chunk, .bytes = bytes, .used = true };
     if (chunk->last != NULL)
         chunk->last->after = block;
     else
@@ -196,7 +196,7 @@ static void place(struct chunk *chunk, struct block *block, size_t bytes, ctrt_b
 }
 
 /* Allocates a chunk for at least `bytes`. Releases the lock during the call of the source. */
-static ctrt_status grow(struct region *region, struct chunk **out, size_t bytes, bool spare)
+static ctrt_status arena_grow(struct arena_region *region, struct chunk **out, size_t bytes, bool spare)
 {
     struct arena *arena = region->arena;
     const ctrt_memory_source *source = arena->source;
@@ -207,7 +207,7 @@ static ctrt_status grow(struct region *region, struct chunk **out, size_t bytes,
         return out_of_host_memory();
     pthread_mutex_unlock(&lock);
     ctrt_status status = source->alloc(source->state, &address, size, region->queue);
-    bool again = status == CTRT_ERR_OUT_OF_MEMORY && !spare && release(arena) > 0;
+    bool again = status == CTRT_ERR_OUT_OF_MEMORY && !spare && arena_release(arena) > 0;
     if (again)
         status = source->alloc(source->state, &address, size, region->queue);
     if (status == CTRT_ERR_OUT_OF_MEMORY && bytes < usual)
@@ -229,15 +229,15 @@ static ctrt_status grow(struct region *region, struct chunk **out, size_t bytes,
     return CTRT_OK;
 }
 
-static ctrt_status take(struct arena *arena, ctrt_block *out, size_t bytes, void *queue, bool spare)
+static ctrt_status arena_take(struct arena *arena, ctrt_block *out, size_t bytes, void *queue, bool spare)
 {
     size_t rounded = (bytes + GRANULE - 1) & ~(GRANULE - 1);
     ctrt_status status = CTRT_OK;
     if (rounded < bytes || rounded > SIZE_MAX / 2)
         return host->fail(CTRT_ERR_OUT_OF_MEMORY, "arena: %zu bytes are too many", bytes);
     pthread_mutex_lock(&lock);
-    struct region *region = region_get(arena, queue);
-    struct block *block = region != NULL ? block_new(arena) : NULL;
+    struct arena_region *region = region_get(arena, queue);
+    struct arena_block *block = region != NULL ? arena_block_new(arena) : NULL;
     if (block == NULL) {
         status = out_of_host_memory();
     } else {
@@ -245,9 +245,9 @@ static ctrt_status take(struct arena *arena, ctrt_block *out, size_t bytes, void
         while (chunk != NULL && chunk->bytes - chunk->end < rounded)
             chunk = chunk->next;
         if (chunk == NULL)
-            status = grow(region, &chunk, rounded, spare);
+            status = arena_grow(region, &chunk, rounded, spare);
         if (status == CTRT_OK) {
-            place(chunk, block, rounded, out);
+            arena_place(chunk, block, rounded, out);
         } else {
             block->before = arena->unused;
             arena->unused = block;
@@ -259,18 +259,18 @@ static ctrt_status take(struct arena *arena, ctrt_block *out, size_t bytes, void
 
 static ctrt_status arena_alloc(void *policy, ctrt_block *out, size_t bytes, void *queue)
 {
-    return take(policy, out, bytes, queue, false);
+    return arena_take(policy, out, bytes, queue, false);
 }
 
 static ctrt_status arena_alloc_spare(void *policy, ctrt_block *out, size_t bytes, void *queue)
 {
-    return take(policy, out, bytes, queue, true);
+    return arena_take(policy, out, bytes, queue, true);
 }
 
 static void arena_free(void *policy, const ctrt_block *given, void *queue)
 {
     struct arena *arena = policy;
-    struct block *block = given->cookie;
+    struct arena_block *block = given->cookie;
     struct chunk *chunk = block->chunk;
     (void)queue;                                /* the block's region determines the queue */
     pthread_mutex_lock(&lock);
@@ -281,7 +281,7 @@ static void arena_free(void *policy, const ctrt_block *given, void *queue)
         drop_blocks(arena, chunk);
     } else {
         while (!chunk->last->used) {            /* ends at a used block, of which there is at least one */
-            struct block *last = chunk->last;
+            struct arena_block *last = chunk->last;
             chunk->last = last->before;
             chunk->last->after = NULL;
             chunk->end -= last->bytes;
@@ -314,7 +314,7 @@ static void arena_stats(void *policy, ctrt_memory_policy_stats *out)
     stats.source_allocs = (uint64_t)arena->segment.allocated;
     stats.source_frees = (uint64_t)arena->segment.freed;
     stats.retries = arena->retries;
-    for (const struct region *region = arena->regions; region != NULL; region = region->next)
+    for (const struct arena_region *region = arena->regions; region != NULL; region = region->next)
         for (const struct chunk *chunk = region->chunks; chunk != NULL; chunk = chunk->next) {
             stats.cached_bytes += chunk->bytes - chunk->used_bytes;
             if (chunk->bytes - chunk->end > stats.largest_free)
@@ -334,7 +334,7 @@ static void walk_chunk(const struct chunk *chunk, void (*visit)(const ctrt_memor
     visit(&piece, argument);
     piece.segment = false;
     char *address = chunk->address;
-    for (const struct block *block = chunk->first; block != NULL; block = block->after) {
+    for (const struct arena_block *block = chunk->first; block != NULL; block = block->after) {
         piece.address = address;
         piece.bytes = block->bytes;
         piece.block_state = (uint8_t)(block->used ? CTRT_BLOCK_ACTIVE : free_state);
@@ -353,7 +353,7 @@ static void arena_walk(void *policy, void (*visit)(const ctrt_memory_piece *piec
 {
     const struct arena *arena = policy;
     pthread_mutex_lock(&lock);
-    for (const struct region *region = arena->regions; region != NULL; region = region->next)
+    for (const struct arena_region *region = arena->regions; region != NULL; region = region->next)
         for (const struct chunk *chunk = region->chunks; chunk != NULL; chunk = chunk->next)
             walk_chunk(chunk, visit, argument);
     pthread_mutex_unlock(&lock);

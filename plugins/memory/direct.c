@@ -16,15 +16,15 @@
 static const ctrt_host *host;
 
 /* A block, which is also a segment of its own; the cookie. */
-struct block {
-    struct block *next, *previous;
+struct direct_block {
+    struct direct_block *next, *previous;
     void *address, *queue;
     size_t bytes;
 };
 
 struct direct {
     const ctrt_memory_source *source;
-    struct block *blocks;
+    struct direct_block *blocks;
     ctrt_stat segment[CTRT_POOLS], reserved[CTRT_POOLS];
 };
 
@@ -95,11 +95,11 @@ static void direct_walk(void *policy, void (*visit)(const ctrt_memory_piece *pie
 {
     struct direct *self = policy;
     pthread_mutex_lock(&lock);
-    for (const struct block *block = self->blocks; block != NULL; block = block->next) {
+    for (const struct direct_block *block = self->blocks; block != NULL; block = block->next) {
         ctrt_memory_piece piece = {
-            .size = sizeof piece, .segment = true, .large = kind_of(block->bytes) == CTRT_POOL_LARGE,
-            .address = block->address, .bytes = block->bytes, .queue = block->queue,
-        };
+                   .size = sizeof piece, .segment = true, .large = kind_of(block->bytes) == CTRT_POOL_LARGE,
+                   .address = block->address, .bytes = block->bytes, .queue = block->queue,
+               };
         visit(&piece, argument);
         piece.segment = false;
         piece.block_state = CTRT_BLOCK_ACTIVE;
@@ -116,11 +116,11 @@ static ctrt_status direct_alloc(void *policy, ctrt_block *out, size_t bytes, voi
     size_t rounded = (bytes + GRANULE - 1) & ~(size_t)(GRANULE - 1);
     if (rounded < bytes)
         return host->fail(CTRT_ERR_OUT_OF_MEMORY, "direct: %zu bytes are too many", bytes);
-    struct block *block = host->alloc(sizeof *block);
+    struct direct_block *block = host->alloc(sizeof *block);
     if (block == NULL)
         return host->fail(CTRT_ERR_OUT_OF_MEMORY, "direct: out of host memory for %zu bytes of its own structures",
                           sizeof *block);
-    *block = (struct block){ .queue = queue, .bytes = rounded };
+    *block = (struct direct_block){ .queue = queue, .bytes = rounded };
     ctrt_status status = self->source->alloc(self->source->state, &block->address, rounded, queue);
     if (status) {
         host->free(block);
@@ -140,7 +140,7 @@ static ctrt_status direct_alloc(void *policy, ctrt_block *out, size_t bytes, voi
 static void direct_free(void *policy, const ctrt_block *given, void *queue)
 {
     struct direct *self = policy;
-    struct block *block = given->cookie;
+    struct direct_block *block = given->cookie;
     (void)queue;
     pthread_mutex_lock(&lock);
     if (block->previous != NULL)

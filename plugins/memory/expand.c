@@ -19,7 +19,7 @@ size_t expand_step(const struct heap *heap)
                  policy->source->page_bytes);
 }
 
-static ctrt_status reserve(struct heap *heap)
+static ctrt_status expand_reserve(struct heap *heap)
 {
     struct policy *policy = heap->pool->policy;
     const ctrt_memory_source *source = policy->source;
@@ -88,7 +88,7 @@ static struct block *mark_mapped(struct heap *heap, struct block *block)
 }
 
 /* Maps the first `bytes` of an unmapped block. Only the holder of the growth lock changes unmapped blocks. */
-static ctrt_status map(struct heap *heap, struct block **mapped, struct block *block, size_t bytes)
+static ctrt_status expand_map_block(struct heap *heap, struct block **mapped, struct block *block, size_t bytes)
 {
     struct policy *policy = heap->pool->policy;
     const ctrt_memory_source *source = policy->source;
@@ -113,7 +113,7 @@ static ctrt_status map(struct heap *heap, struct block **mapped, struct block *b
 ctrt_status expand_map(struct heap *heap, struct block **out, size_t bytes, size_t step)
 {
     if (heap->range == NULL) {
-        ctrt_status status = reserve(heap);
+        ctrt_status status = expand_reserve(heap);
         if (status)
             return status;
     }
@@ -127,7 +127,7 @@ ctrt_status expand_map(struct heap *heap, struct block **out, size_t bytes, size
         struct block *gap = before ? first->after : first;
         size_t missing = before ? (first->bytes < bytes ? bytes - first->bytes : 0) : bytes;
         size_t wanted = up_to(missing > 0 ? missing : 1, step);
-        ctrt_status status = map(heap, &mapped, gap, wanted < gap->bytes ? wanted : gap->bytes);
+        ctrt_status status = expand_map_block(heap, &mapped, gap, wanted < gap->bytes ? wanted : gap->bytes);
         if (status)
             return status;
         if (mapped->bytes >= bytes) {

@@ -71,7 +71,7 @@ bool option_bool(bool *out, struct option_text value)
 /* ---- names ---- */
 
 /* Returns the Levenshtein distance of two short words. */
-static size_t distance(const char *word, struct option_text other)
+static size_t policy_options_distance(const char *word, struct option_text other)
 {
     enum { LONGEST = 32 };
     size_t row[LONGEST + 1], length = strlen(word);
@@ -95,13 +95,13 @@ static size_t distance(const char *word, struct option_text other)
     return row[length];
 }
 
-static ctrt_status fail_unknown(const ctrt_host *host, const char *policy, const struct option *options, size_t count,
-                                struct option_text name)
+static ctrt_status policy_options_fail_unknown(const ctrt_host *host, const char *policy, const struct option *options,
+                                               size_t count, struct option_text name)
 {
     char known[256] = "", hint[64] = "";
     size_t used = 0, best = 4;
     for (size_t i = 0; i < count && used < sizeof known; i++) {
-        size_t far = distance(options[i].name, name);
+        size_t far = policy_options_distance(options[i].name, name);
         used += (size_t)snprintf(known + used, sizeof known - used, "%s%s", i > 0 ? ", " : "", options[i].name);
         if (far < best && far < name.length) {
             best = far;
@@ -137,7 +137,7 @@ ctrt_status options_read(const ctrt_host *host, const char *policy, const struct
             if (strlen(options[i].name) == name.length && memcmp(options[i].name, at, name.length) == 0)
                 found = &options[i];
         if (found == NULL)
-            return fail_unknown(host, policy, options, count, name);
+            return policy_options_fail_unknown(host, policy, options, count, name);
         if (!found->read(settings, value))
             return host->fail(CTRT_ERR_INVALID_ARGUMENT, "%s: %s must be %s, not \"%.*s\"", policy, found->name,
                               found->wants, value.length < 128 ? (int)value.length : 128, value.at);

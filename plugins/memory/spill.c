@@ -220,7 +220,7 @@ static void spill_free(void *policy, const ctrt_block *given, void *queue)
 /* ---- use ---- */
 
 /* Makes `queue` wait for the work on `home`. */
-static ctrt_status follow(struct spill *self, void *home, void *queue)
+static ctrt_status spill_follow(struct spill *self, void *home, void *queue)
 {
     void *fence = NULL;
     ctrt_status status = self->source->fence_new(self->source->state, &fence, home);
@@ -253,7 +253,7 @@ static ctrt_status note_queue(struct spill *self, struct block *block, void *que
         block->others = larger;
         block->other_capacity = capacity;
     }
-    ctrt_status status = follow(self, block->home, queue);
+    ctrt_status status = spill_follow(self, block->home, queue);
     if (status == CTRT_OK)
         block->others[block->other_count++] = queue;
     return status;

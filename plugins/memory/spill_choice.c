@@ -10,36 +10,36 @@
 
 #include "spill_choice.h"
 
-struct candidate {
+struct spill_choice_candidate {
     struct block *block;
     size_t rank;                        /* by age; 0 is the oldest */
 };
 
 static int by_address(const void *a, const void *b)
 {
-    const struct candidate *x = a, *y = b;
+    const struct spill_choice_candidate *x = a, *y = b;
     return x->block->address < y->block->address ? -1 : x->block->address > y->block->address;
 }
 
-struct run {
+struct spill_choice_run {
     size_t from, count, moved, rank;    /* rank: of the run's most recently used block */
 };
 
 /* Reports whether `a` and `b` can be parts of one run. A block in use ends a run, because the memory on both of its
  * sides is not contiguous. */
-static bool joins(const struct candidate *a, const struct candidate *b)
+static bool joins(const struct spill_choice_candidate *a, const struct spill_choice_candidate *b)
 {
     return (char *)a->block->address + a->block->bytes <= (char *)b->block->address && a->block->uses == 0
            && b->block->uses == 0;
 }
 
 /* Finds the best run among the blocks with a rank below `oldest`; if `queue` is not NULL, only of that queue. */
-static bool best_run(struct run *best, const struct candidate *at, size_t count, size_t bytes, size_t oldest,
-                     const void *queue)
+static bool best_run(struct spill_choice_run *best, const struct spill_choice_candidate *at, size_t count, size_t bytes,
+                     size_t oldest, const void *queue)
 {
     bool found = false;
     for (size_t i = 0; i < count; i++) {
-        struct run run = { i, 0, 0, 0 };
+        struct spill_choice_run run = { i, 0, 0, 0 };
         const char *begin = at[i].block->address;
         for (size_t k = i; k < count; k++) {
             const struct block *block = at[k].block;
@@ -82,14 +82,14 @@ struct block *spill_choose(struct list *here, size_t bytes, const void *queue)
     }
     if (idle == 0)
         return NULL;
-    struct candidate *at = spill_host->alloc(count * sizeof *at);
+    struct spill_choice_candidate *at = spill_host->alloc(count * sizeof *at);
     if (at == NULL)
         return take_oldest(here);
     count = idle = 0;
     for (struct block *block = here->first; block != NULL; block = block->after)
-        at[count++] = (struct candidate){ block, block->uses == 0 ? idle++ : 0 };
+        at[count++] = (struct spill_choice_candidate){ block, block->uses == 0 ? idle++ : 0 };
     qsort(at, count, sizeof *at, by_address);
-    struct run run = { 0 };
+    struct spill_choice_run run = { 0 };
     bool found = false;
     for (int pass = 0; pass < 4 && !found; pass++)
         found = best_run(&run, at, count, bytes, pass % 2 == 0 ? (idle + 1) / 2 : idle, pass < 2 ? queue : NULL);

@@ -69,7 +69,7 @@ void spill_buffer_put(struct spill *self, struct buffer *buffer)
 
 /* Frees free buffers until `wanted` bytes can be allocated within the limit. First makes the buffers of blocks whose
  * copy to the device succeeded free. */
-static bool free_cached(struct spill *self, size_t wanted)
+static bool spill_pinned_free_cached(struct spill *self, size_t wanted)
 {
     struct buffer *idle = NULL, *held = NULL;
     bool enough, known;
@@ -126,7 +126,7 @@ void spill_buffers_trim(struct spill *self)
 }
 
 /* Returns a free buffer of the class, preferably one that is idle; NULL if there is none. */
-static struct buffer *take_free(struct spill *self, unsigned class)
+static struct buffer *spill_pinned_take_free(struct spill *self, unsigned class)
 {
     struct buffer **best = NULL;
     for (struct buffer **at = &self->buffers[class]; *at != NULL; at = &(*at)->next) {
@@ -154,11 +154,12 @@ static bool count_pinned(struct spill *self, size_t bytes, size_t *allocated)
     return fits;
 }
 
-static ctrt_status draw(struct spill *self, struct buffer *buffer, size_t bytes)
+static ctrt_status spill_pinned_draw(struct spill *self, struct buffer *buffer, size_t bytes)
 {
     const ctrt_memory_source *source = self->source;
     size_t allocated;
-    if (!count_pinned(self, bytes, &allocated) && !(free_cached(self, bytes) && count_pinned(self, bytes, &allocated)))
+    if (!count_pinned(self, bytes, &allocated) && !(spill_pinned_free_cached(self, bytes) &&
+                                                    count_pinned(self, bytes, &allocated)))
         return spill_host->fail(CTRT_ERR_OUT_OF_MEMORY,
                                 "spill: %zu of %zu bytes of pinned host memory are in use, and %zu more are needed "
                                 "(CTRT_MEMORY=spill:host=...)", allocated, self->host_limit, bytes);
@@ -179,7 +180,7 @@ ctrt_status spill_buffer_take(struct spill *self, struct buffer **out, size_t by
 {
     const unsigned class = spill_class(bytes);
     pthread_mutex_lock(&self->lock);
-    struct buffer *buffer = take_free(self, class);
+    struct buffer *buffer = spill_pinned_take_free(self, class);
     pthread_mutex_unlock(&self->lock);
     if (buffer != NULL) {
         *out = buffer;
@@ -189,7 +190,7 @@ ctrt_status spill_buffer_take(struct spill *self, struct buffer **out, size_t by
     if (buffer == NULL)
         return spill_host->fail(CTRT_ERR_OUT_OF_MEMORY, "spill: out of host memory to describe pinned memory");
     *buffer = (struct buffer){ .class = class };
-    ctrt_status status = draw(self, buffer, spill_class_bytes(class));
+    ctrt_status status = spill_pinned_draw(self, buffer, spill_class_bytes(class));
     if (status == CTRT_ERR_OUT_OF_MEMORY && must) {
         buffer->address = spill_host->alloc(spill_class_bytes(class));
         buffer->pageable = true;

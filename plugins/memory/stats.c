@@ -5,7 +5,7 @@
 #include "caching.h"
 
 /* Computes the values that count_in_pool does not update. */
-static void complete(ctrt_stat pools[CTRT_POOLS])
+static void policy_stats_complete(ctrt_stat pools[CTRT_POOLS])
 {
     ctrt_stat *all = &pools[CTRT_POOL_ALL];
     for (int kind = CTRT_POOL_LARGE; kind < CTRT_POOLS; kind++) {
@@ -34,10 +34,10 @@ void caching_stats(void *state, ctrt_memory_policy_stats *out)
     }
     policy_resume(policy);
     pthread_mutex_unlock(&policy->lock);
-    complete(stats.segment);
-    complete(stats.reserved);
-    complete(stats.inactive_split);
-    complete(stats.inactive_split_bytes);
+    policy_stats_complete(stats.segment);
+    policy_stats_complete(stats.reserved);
+    policy_stats_complete(stats.inactive_split);
+    policy_stats_complete(stats.inactive_split_bytes);
     stats.size = out->size;
     stats.reserved_bytes = (uint64_t)stats.reserved[CTRT_POOL_ALL].current;
     stats.max_split = policy->settings.max_split == SIZE_MAX ? 0 : policy->settings.max_split;
@@ -66,13 +66,14 @@ void caching_reset_peaks(void *state)
     pthread_mutex_unlock(&policy->lock);
 }
 
-struct walker {
+struct policy_stats_walker {
     void (*visit)(const ctrt_memory_piece *piece, void *argument);
     void *argument;
     const ctrt_memory_source *source;
 };
 
-static void report(const struct walker *walker, const struct block *block, bool segment, size_t bytes)
+static void policy_stats_fill(const struct policy_stats_walker *walker, const struct block *block, bool segment,
+                              size_t bytes)
 {
     const struct heap *heap = block->heap;
     ctrt_memory_piece piece = {
@@ -92,7 +93,7 @@ static void report(const struct walker *walker, const struct block *block, bool 
 }
 
 /* Reports a segment and its blocks; of an expandable segment, each run of mapped blocks as one segment. */
-static void walk_segment(const struct walker *walker, const struct segment *segment)
+static void walk_segment(const struct policy_stats_walker *walker, const struct segment *segment)
 {
     for (const struct block *block = segment->first; block != NULL;) {
         size_t bytes = 0;
@@ -102,16 +103,16 @@ static void walk_segment(const struct walker *walker, const struct segment *segm
         }
         for (const struct block *at = block; at != NULL && at->state != BLOCK_UNMAPPED; at = at->after)
             bytes += at->bytes;
-        report(walker, block, true, bytes);
+        policy_stats_fill(walker, block, true, bytes);
         for (; block != NULL && block->state != BLOCK_UNMAPPED; block = block->after)
-            report(walker, block, false, block->bytes);
+            policy_stats_fill(walker, block, false, block->bytes);
     }
 }
 
 void caching_walk(void *state, void (*visit)(const ctrt_memory_piece *piece, void *argument), void *argument)
 {
     struct policy *policy = state;
-    struct walker walker = { visit, argument, policy->source };
+    struct policy_stats_walker walker = { visit, argument, policy->source };
     pthread_mutex_lock(&policy->growth);        /* ensures that no pages are being unmapped */
     pthread_mutex_lock(&policy->lock);
     policy_pause(policy);

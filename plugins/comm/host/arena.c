@@ -171,7 +171,7 @@ static ctrt_status arena_add(struct host_comm *comm, const struct arena_name *na
     return CTRT_OK;
 }
 
-static ctrt_status create(struct host_comm *comm, const char *key)
+static ctrt_status host_arena_create(struct host_comm *comm, const char *key)
 {
     struct arena_name name = { .pid = getpid(), .bytes = arena_bytes(comm->world) };
     struct stat file;
@@ -210,7 +210,7 @@ static ctrt_status get_name(struct arena_name *name, struct host_comm *comm, con
     }
 }
 
-static ctrt_status join(struct host_comm *comm, const struct arena_name *name)
+static ctrt_status host_arena_join(struct host_comm *comm, const struct arena_name *name)
 {
     char path[64];
     void *memory = NULL;
@@ -231,13 +231,13 @@ ctrt_status host_arena_open(struct host_comm *comm)
     char key[320];
     snprintf(key, sizeof key, "%s/host-arena", comm->config->name);
     if (comm->rank == 0) {
-        CTRT_TRY(create(comm, key));
+        CTRT_TRY(host_arena_create(comm, key));
     } else {
         CTRT_TRY(get_name(&name, comm, key));
         if (name.bytes != arena_bytes(comm->world))
             return ctrt_fail(CTRT_ERR_COMM, "rank 0 has another version of the engine, or another number of ranks");
         pthread_mutex_lock(&arenas_lock);
-        ctrt_status status = join(comm, &name);
+        ctrt_status status = host_arena_join(comm, &name);
         pthread_mutex_unlock(&arenas_lock);
         CTRT_TRY(status);
     }

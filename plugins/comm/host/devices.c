@@ -52,7 +52,7 @@ static ctrt_status publish(struct host_comm *comm, ctrt_tensor *tensor)
 
 /* Makes this rank's stream wait for the work that the other ranks have published. A copy may also use the source's
  * device. */
-static ctrt_status follow(struct host_comm *comm)
+static ctrt_status host_devices_follow(struct host_comm *comm)
 {
     for (int rank = 0; rank < comm->world; rank++) {
         ctrt_event *event = comm->header->ranks[rank].events[comm->phases & 1];
@@ -90,7 +90,7 @@ ctrt_status host_copy_tensor(ctrt_tensor *to, ctrt_tensor *from)
     return copy_part(to, 0, from, 0, (uint64_t)ctrt_tensor_numel(from));
 }
 
-static ctrt_status combine(ctrt_tensor **sum, ctrt_tensor *x, uint32_t op)
+static ctrt_status host_devices_combine(ctrt_tensor **sum, ctrt_tensor *x, uint32_t op)
 {
     switch ((ctrt_comm_op)op) {
     case CTRT_COMM_PRODUCT: return ctrt_mul_(*sum, x);
@@ -102,8 +102,8 @@ static ctrt_status combine(ctrt_tensor **sum, ctrt_tensor *x, uint32_t op)
 
 /* Reduces a range of the tensors of all ranks into a new tensor on this rank's device, in the order of the ranks. f16
  * and bf16 are combined in f32. */
-static ctrt_status reduce(ctrt_tensor **out, struct host_comm *comm, const ctrt_comm_call *call, uint64_t offset,
-                          uint64_t count)
+static ctrt_status host_devices_reduce(ctrt_tensor **out, struct host_comm *comm, const ctrt_comm_call *call,
+                                       uint64_t offset, uint64_t count)
 {
     const ctrt_dtype dtype = (ctrt_dtype)call->signature.dtype;
     const ctrt_dtype wide = dtype == CTRT_F16 || dtype == CTRT_BF16 ? CTRT_F32 : dtype;
@@ -116,7 +116,7 @@ static ctrt_status reduce(ctrt_tensor **out, struct host_comm *comm, const ctrt_
         if (rank == 0)
             ctrt_tensor_assign(&sum, x);
         else
-            CTRT_TRY(combine(&sum, x, call->signature.op));
+            CTRT_TRY(host_devices_combine(&sum, x, call->signature.op));
     }
     if (call->signature.op == CTRT_COMM_AVERAGE)
         CTRT_TRY(ctrt_div_scalar_(sum, ctrt_float(comm->world)));
@@ -126,7 +126,7 @@ static ctrt_status reduce(ctrt_tensor **out, struct host_comm *comm, const ctrt_
 /* ---- collectives ---- */
 
 /* Writes this rank's result, from the tensors of the other ranks. Not for reductions that the ranks share. */
-static ctrt_status take(struct host_comm *comm, const ctrt_comm_call *call)
+static ctrt_status host_devices_take(struct host_comm *comm, const ctrt_comm_call *call)
 {
     const uint64_t count = call->signature.count, mine = (uint64_t)comm->rank * count;
     const int root = call->signature.root;
@@ -149,7 +149,7 @@ static ctrt_status take(struct host_comm *comm, const ctrt_comm_call *call)
             CTRT_TRY(copy_part(to, (uint64_t)rank * count, tensor_of(comm, rank), mine, count));
         return CTRT_OK;
     case CTRT_COLLECTIVE_REDUCE_SCATTER:
-        CTRT_TRY(reduce(&sum, comm, call, mine, count));
+        CTRT_TRY(host_devices_reduce(&sum, comm, call, mine, count));
         return host_copy_tensor(to, sum);
     default:
         return CTRT_OK;
@@ -167,7 +167,7 @@ static uint64_t share(const struct host_comm *comm, const ctrt_comm_call *call, 
 static ctrt_status reduce_share(ctrt_tensor **sum, struct host_comm *comm, const ctrt_comm_call *call)
 {
     const uint64_t begin = share(comm, call, comm->rank), end = share(comm, call, comm->rank + 1);
-    return end > begin ? reduce(sum, comm, call, begin, end - begin) : CTRT_OK;
+    return end > begin ? host_devices_reduce(sum, comm, call, begin, end - begin) : CTRT_OK;
 }
 
 static ctrt_status take_shares(struct host_comm *comm, const ctrt_comm_call *call)
@@ -184,7 +184,7 @@ static ctrt_status take_shares(struct host_comm *comm, const ctrt_comm_call *cal
 #define WITH_OTHERS(comm, step)                                                                                 \
     do {                                                                                                        \
         CTRT_TRY(host_use_begin(comm, call->state));                                                            \
-        ctrt_status status_ = follow(comm);                                                                     \
+        ctrt_status status_ = host_devices_follow(comm);                                                        \
         if (status_ == CTRT_OK)                                                                                 \
             status_ = (step);                                                                                   \
         host_use_end(comm);                                                                                     \
@@ -192,7 +192,7 @@ static ctrt_status take_shares(struct host_comm *comm, const ctrt_comm_call *cal
             return host_dead(comm, status_);                                                                    \
     } while (0)
 
-static ctrt_status run(struct host_comm *comm, const ctrt_comm_call *call, ctrt_tensor **sum)
+static ctrt_status host_devices_run(struct host_comm *comm, const ctrt_comm_call *call, ctrt_tensor **sum)
 {
     const struct host_entry entry = { .signature = call->signature };
     const bool shares = host_shares(call);
@@ -201,7 +201,7 @@ static ctrt_status run(struct host_comm *comm, const ctrt_comm_call *call, ctrt_
     CTRT_TRY(host_arrive(comm, call));
     if (call->signature.count == 0)
         return CTRT_OK;
-    WITH_OTHERS(comm, shares ? reduce_share(sum, comm, call) : take(comm, call));
+    WITH_OTHERS(comm, shares ? reduce_share(sum, comm, call) : host_devices_take(comm, call));
     if (shares) {
         CTRT_TRY(publish(comm, *sum));
         CTRT_TRY(host_barrier(comm, call->state));
@@ -217,5 +217,5 @@ static ctrt_status run(struct host_comm *comm, const ctrt_comm_call *call, ctrt_
 ctrt_status host_run_devices(struct host_comm *comm, const ctrt_comm_call *call)
 {
     CTRT_AUTO(tensor) sum = NULL;
-    return run(comm, call, &sum);
+    return host_devices_run(comm, call, &sum);
 }

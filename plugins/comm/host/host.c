@@ -58,7 +58,7 @@ static ctrt_status agree_to_pull(struct host_comm *comm)
     return CTRT_OK;
 }
 
-static ctrt_status join(struct host_comm *comm)
+static ctrt_status host_join(struct host_comm *comm)
 {
     bool one_process = true, cpus = true;
     CTRT_TRY(host_arena_open(comm));
@@ -106,7 +106,7 @@ static ctrt_status host_create(void **out, const ctrt_comm_config *config)
     comm->to = calloc((size_t)config->world, sizeof *comm->to);
     ctrt_status status = comm->from == NULL || comm->to == NULL
                              ? ctrt_fail(CTRT_ERR_OUT_OF_MEMORY, "no memory for a group of %d ranks", config->world)
-                             : join(comm);
+                             : host_join(comm);
     if (status == CTRT_OK) {
         comm->joining = false;
         *out = comm;

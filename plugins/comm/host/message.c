@@ -104,7 +104,7 @@ static ctrt_status receive_tensor(struct host_comm *comm, const ctrt_comm_call *
     return CTRT_OK;
 }
 
-static ctrt_status receive(struct host_comm *comm, const ctrt_comm_call *call, struct host_outbox *box)
+static ctrt_status host_message_receive(struct host_comm *comm, const ctrt_comm_call *call, struct host_outbox *box)
 {
     if (comm->mode == HOST_PROCESSES)
         return receive_pieces(comm, call, box);
@@ -132,7 +132,7 @@ ctrt_status host_recv(struct host_comm *comm, const ctrt_comm_call *call)
     const ctrt_comm_signature sent = box->signature;
     const bool equal = memcmp(&sent, &call->signature, sizeof sent) == 0;
     if (equal) {
-        CTRT_TRY(receive(comm, call, box));
+        CTRT_TRY(host_message_receive(comm, call, box));
     } else {
         box->answer = call->signature;
         atomic_store(&box->refused, true);

@@ -38,7 +38,7 @@ static void copy_others(const struct host_comm *comm, char *to, const char *from
     memcpy(to + own.end, from + own.end, bytes - own.end);
 }
 
-static void put(const struct host_comm *comm, const ctrt_comm_call *call, size_t stride, uint32_t index)
+static void host_pieces_put(const struct host_comm *comm, const ctrt_comm_call *call, size_t stride, uint32_t index)
 {
     const char *given = host_given(comm, call);
     const size_t bytes = bytes_of(call, stride, index);
@@ -60,7 +60,7 @@ static void slots(struct host_comm *comm, uint32_t index)
 }
 
 /* Reduces this rank's share of the piece. */
-static void combine(struct host_comm *comm, const ctrt_comm_call *call, size_t stride, uint32_t index)
+static void host_pieces_combine(struct host_comm *comm, const ctrt_comm_call *call, size_t stride, uint32_t index)
 {
     const size_t offset = index * stride;
     const char *const to[] = {
@@ -83,12 +83,12 @@ ctrt_status host_run_pieces(struct host_comm *comm, const ctrt_comm_call *call, 
     }
     for (uint32_t step = 1; step <= steps; step++) {
         if (step < count)
-            put(comm, call, stride, step);
+            host_pieces_put(comm, call, stride, step);
         if (!combines) {
             slots(comm, step - 1);
             host_take(comm, call, comm->from, stride, (step - 1) * stride, bytes_of(call, stride, step - 1));
         } else if (step <= count) {
-            combine(comm, call, stride, step - 1);
+            host_pieces_combine(comm, call, stride, step - 1);
         }
         if (combines && step >= 2 && call->receive != NULL)
             copy_others(comm, (char *)call->receive + (step - 2) * stride, host_result(comm, comm->pieces + step - 2),
@@ -103,7 +103,7 @@ ctrt_status host_run_pieces(struct host_comm *comm, const ctrt_comm_call *call, 
 void host_put_first(struct host_comm *comm, const ctrt_comm_call *call)
 {
     if (call->bytes > 0)
-        put(comm, call, part_bytes(comm, call), 0);
+        host_pieces_put(comm, call, part_bytes(comm, call), 0);
 }
 
 void host_take(const struct host_comm *comm, const ctrt_comm_call *call, const char *const *from, size_t stride,

@@ -293,7 +293,7 @@ static ctrt_status all_reduce(struct host_comm *comm, const ctrt_comm_call *call
 
 /* ---- any collective ---- */
 
-static ctrt_status run(struct host_comm *comm, const ctrt_comm_call *call)
+static ctrt_status host_pull_run(struct host_comm *comm, const ctrt_comm_call *call)
 {
     const int root = call->signature.root;
     const size_t mine = (size_t)comm->rank * call->bytes;
@@ -321,7 +321,7 @@ static ctrt_status run(struct host_comm *comm, const ctrt_comm_call *call)
 
 ctrt_status host_run_pull(struct host_comm *comm, const ctrt_comm_call *call)
 {
-    CTRT_TRY(run(comm, call));
+    CTRT_TRY(host_pull_run(comm, call));
     /* The program may change or free its tensor when the call returns. */
     return host_barrier(comm, call->state);
 }

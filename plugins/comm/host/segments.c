@@ -171,7 +171,8 @@ struct host_place host_place_of(struct host_comm *comm, const void *address, siz
     return place;
 }
 
-static bool resolve(const char **out, const struct host_comm *comm, int rank, const struct host_place *place)
+static bool host_segments_resolve(const char **out, const struct host_comm *comm, int rank,
+                                  const struct host_place *place)
 {
     const struct host_segment *segment = comm->segments;
     *out = place->address;
@@ -190,8 +191,8 @@ bool host_resolve(struct host_comm *comm, bool results)
     bool all = true;
     pthread_mutex_lock(&comm->segments_lock);
     for (int rank = 0; rank < comm->world && all; rank++)
-        all = resolve(&comm->from[rank], comm, rank, &host_entry(comm, rank)->give)
-              && (!results || resolve(&comm->to[rank], comm, rank, &host_entry(comm, rank)->receive));
+        all = host_segments_resolve(&comm->from[rank], comm, rank, &host_entry(comm, rank)->give)
+              && (!results || host_segments_resolve(&comm->to[rank], comm, rank, &host_entry(comm, rank)->receive));
     pthread_mutex_unlock(&comm->segments_lock);
     return all;
 }

@@ -94,7 +94,7 @@ static ctrt_status barrier_of_few(struct host_comm *comm, void *state)
     return CTRT_OK;
 }
 
-static ctrt_status barrier(struct host_comm *comm, void *state)
+static ctrt_status host_wait_barrier(struct host_comm *comm, void *state)
 {
     if (comm->world <= FEW_RANKS && comm->spin > 0)
         return barrier_of_few(comm, state);
@@ -126,7 +126,7 @@ ctrt_status host_check_alive(struct host_comm *comm, void *state)
 
 ctrt_status host_barrier(struct host_comm *comm, void *state)
 {
-    CTRT_TRY(barrier(comm, state));
+    CTRT_TRY(host_wait_barrier(comm, state));
     /* A rank that joins late may find that the others have failed already: its first call reports that. */
     return comm->joining ? CTRT_OK : host_check_alive(comm, state);
 }
@@ -156,7 +156,7 @@ void host_enter(struct host_comm *comm, const struct host_entry *entry)
 
 ctrt_status host_arrive(struct host_comm *comm, const ctrt_comm_call *call)
 {
-    CTRT_TRY(barrier(comm, call->state));
+    CTRT_TRY(host_wait_barrier(comm, call->state));
     const ctrt_comm_signature *const first = &host_entry(comm, 0)->signature;
     for (int rank = 1; rank < comm->world; rank++)
         if (memcmp(&host_entry(comm, rank)->signature, first, sizeof *first) != 0)

@@ -25,7 +25,7 @@ static void bounded_free(struct bounded *bounded)
     free(bounded);
 }
 
-static void *run(void *argument)
+static void *bounded_run(void *argument)
 {
     struct bounded *bounded = argument;
     const int error = bounded->call(bounded->data);
@@ -42,13 +42,13 @@ static void *run(void *argument)
     return NULL;
 }
 
-static ctrt_status start(struct bounded *bounded)
+static ctrt_status bounded_start(struct bounded *bounded)
 {
     pthread_t thread;
     sigset_t all, before;
     sigfillset(&all);                       /* the program's handlers run in its own threads */
     pthread_sigmask(SIG_SETMASK, &all, &before);
-    const int error = pthread_create(&thread, NULL, run, bounded);
+    const int error = pthread_create(&thread, NULL, bounded_run, bounded);
     pthread_sigmask(SIG_SETMASK, &before, NULL);
     if (error != 0)
         return mpi_host->fail(CTRT_ERR_OUT_OF_MEMORY, "no thread for a call of MPI");
@@ -98,7 +98,7 @@ ctrt_status mpi_bounded(bool *returned, int *error, int (*call)(void *data), voi
     pthread_condattr_setclock(&monotonic, CLOCK_MONOTONIC);
     pthread_cond_init(&bounded->ended, &monotonic);
     pthread_condattr_destroy(&monotonic);
-    ctrt_status status = start(bounded);
+    ctrt_status status = bounded_start(bounded);
     if (status != CTRT_OK) {
         free(data);
         bounded_free(bounded);

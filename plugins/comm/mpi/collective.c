@@ -35,7 +35,7 @@ static void copy(void *to, const void *from, size_t bytes)
 }
 
 /* Writes this rank's result. inputs[rank]: the data that the rank contributes. */
-static void take(struct mpi_comm *comm, const ctrt_comm_call *call)
+static void mpi_take(struct mpi_comm *comm, const ctrt_comm_call *call)
 {
     const void **const inputs = comm->inputs;
     const int root = call->signature.root, rank = comm->rank, world = comm->world;
@@ -421,7 +421,7 @@ ctrt_status mpi_collective(struct mpi_comm *comm, const ctrt_comm_call *call)
     if (comm->world == 1) {
         comm->inputs[0] = data;
         if (call->bytes > 0)
-            take(comm, call);
+            mpi_take(comm, call);
         return CTRT_OK;
     }
     const bool local = !small && comm->machines == 1;
@@ -435,7 +435,7 @@ ctrt_status mpi_collective(struct mpi_comm *comm, const ctrt_comm_call *call)
     if (small) {
         for (int rank = 0; rank < comm->world; rank++)
             comm->inputs[rank] = comm->blocks[rank] + 1;
-        take(comm, call);
+        mpi_take(comm, call);
         return CTRT_OK;
     }
     if (local)

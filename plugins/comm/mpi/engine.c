@@ -35,7 +35,7 @@ static ctrt_status init(const ctrt_host *host)
 
 /* ---- joining ---- */
 
-static ctrt_status get(void *out, size_t bytes, const ctrt_comm_config *config, const char *key)
+static ctrt_status mpi_get(void *out, size_t bytes, const ctrt_comm_config *config, const char *key)
 {
     void *value = NULL;
     size_t found = 0;
@@ -70,13 +70,13 @@ static ctrt_status exchange_places(struct mpi_place *places, const ctrt_comm_con
         CTRT_TRY(ctrt_store_set(config->store, key, own, sizeof *own));
     for (int other = 1; config->rank == 0 && other < config->world; other++) {
         snprintf(key, sizeof key, "%s/mpi/%d", config->name, other);
-        CTRT_TRY(get(&places[other], sizeof *places, config, key));
+        CTRT_TRY(mpi_get(&places[other], sizeof *places, config, key));
     }
     snprintf(key, sizeof key, "%s/mpi", config->name);
-    return config->rank == 0 ? ctrt_store_set(config->store, key, places, all) : get(places, all, config, key);
+    return config->rank == 0 ? ctrt_store_set(config->store, key, places, all) : mpi_get(places, all, config, key);
 }
 
-static ctrt_status check_places(const struct mpi_place *places, const ctrt_comm_config *config)
+static ctrt_status mpi_check_places(const struct mpi_place *places, const ctrt_comm_config *config)
 {
     for (int rank = 0; rank < config->world; rank++) {
         bool repeated = false;
@@ -159,7 +159,7 @@ static ctrt_status connect_ranks(struct mpi_comm *comm, struct mpi_place *places
 {
     const ctrt_comm_config *config = comm->config;
     CTRT_TRY(exchange_places(places, config));
-    CTRT_TRY(check_places(places, config));
+    CTRT_TRY(mpi_check_places(places, config));
     CTRT_TRY(config->poll(config->state));
     comm->spin = choose_spin(places, config);
     comm->cuda = true;
@@ -271,7 +271,7 @@ static bool mpi_reaches_device(void *state, const ctrt_comm_call *call)
 
 /* Waits for the work of the current stream, because MPI has no streams, and makes the device's context current, which
  * MPI needs. Does nothing if the tensors are in host memory. */
-static ctrt_status synchronize(const struct mpi_comm *comm, const ctrt_comm_call *call)
+static ctrt_status mpi_synchronize(const struct mpi_comm *comm, const ctrt_comm_call *call)
 {
     const ctrt_tensor *any = call->send_tensor != NULL ? call->send_tensor : call->receive_tensor;
     CTRT_AUTO(stream) stream = NULL;
@@ -285,7 +285,7 @@ static ctrt_status synchronize(const struct mpi_comm *comm, const ctrt_comm_call
 
 static ctrt_status run_call(struct mpi_comm *comm, const ctrt_comm_call *call)
 {
-    CTRT_TRY(synchronize(comm, call));
+    CTRT_TRY(mpi_synchronize(comm, call));
     if (call->peer < 0)
         return mpi_collective(comm, call);
     return call->receive_tensor != NULL ? mpi_message_receive(comm, call) : mpi_message_send(comm, call);

@@ -155,7 +155,7 @@ static void *open_loaded(void)
 }
 
 /* Opens the library and finds its functions. The caller holds start_lock. */
-static ctrt_status load(void)
+static ctrt_status mpi_load(void)
 {
     ctrt_param_value given;
     const char *missing;
@@ -283,7 +283,7 @@ static ctrt_status initialize(double seconds)
     int flag = 0, level = 0;
     if (stuck)
         return mpi_host->fail(CTRT_ERR_COMM, "MPI_Init still waits for other processes since an earlier call");
-    CTRT_TRY(load());
+    CTRT_TRY(mpi_load());
     if (mpi->finalized(&flag) == 0 && flag)
         return mpi_host->fail(CTRT_ERR_STATE, "the program has called MPI_Finalize; MPI cannot be used any more");
     (void)mpi->initialized(&flag);

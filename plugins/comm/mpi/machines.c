@@ -70,7 +70,7 @@ static ctrt_status create_local(struct mpi_comm *comm)
 }
 
 /* Sets *all to whether `mine` is true on all ranks. */
-static ctrt_status agree(bool *all, struct mpi_comm *comm, bool mine)
+static ctrt_status mpi_agree(bool *all, struct mpi_comm *comm, bool mine)
 {
     const ctrt_comm_call call = { .state = comm->config->state };
     int64_t least = mine;
@@ -116,7 +116,7 @@ ctrt_status mpi_machines_join(struct mpi_comm *comm, const struct mpi_place *pla
     ctrt_status status = comm->local_world > 1 ? create_local(comm) : CTRT_OK;
     if (status != CTRT_OK)
         mpi_host->log(CTRT_LOG_INFO, "mpi", "the ranks of this machine share no memory: %s", ctrt_error_message());
-    CTRT_TRY(agree(&all, comm, status == CTRT_OK));
+    CTRT_TRY(mpi_agree(&all, comm, status == CTRT_OK));
     if (!all) {
         mpi_machines_leave(comm);
     } else if (machines > 1) {

@@ -30,7 +30,8 @@ ctrt_status mpi_message_send(struct mpi_comm *comm, const ctrt_comm_call *call)
     return mpi_finish(&batch);
 }
 
-static ctrt_status report_mismatch(struct mpi_comm *comm, const ctrt_comm_call *call, const struct mpi_block *block)
+static ctrt_status mpi_message_mismatch(struct mpi_comm *comm, const ctrt_comm_call *call,
+                                        const struct mpi_block *block)
 {
     ctrt_comm_signature *signatures = calloc((size_t)comm->world, sizeof *signatures);
     if (signatures == NULL)
@@ -54,7 +55,7 @@ ctrt_status mpi_message_receive(struct mpi_comm *comm, const ctrt_comm_call *cal
         CTRT_TRY(mpi_finish(&batch));
     }
     if (memcmp(&block->signature, &call->signature, sizeof call->signature) != 0)
-        return report_mismatch(comm, call, block);
+        return mpi_message_mismatch(comm, call, block);
     if (call->bytes > 0 && !mpi_message_large(comm, call))
         memcpy(call->receive, block + 1, call->bytes);
     if (comm->message_block > 0)

@@ -41,7 +41,7 @@ static size_t block_bytes(const struct mpi_block *block)
 
 /* ---- mismatches ---- */
 
-static ctrt_status report_mismatch(struct mpi_comm *comm, const ctrt_comm_call *call)
+static ctrt_status mpi_opening_mismatch(struct mpi_comm *comm, const ctrt_comm_call *call)
 {
     ctrt_comm_signature *signatures = calloc((size_t)comm->world, sizeof *signatures);
     if (signatures == NULL)
@@ -68,7 +68,8 @@ static ctrt_status find_blocks(struct mpi_comm *comm, size_t *end, int from, int
     return CTRT_OK;
 }
 
-static ctrt_status exchange(struct mpi_comm *comm, const ctrt_comm_call *call, const void *data, size_t bytes)
+static ctrt_status mpi_opening_exchange(struct mpi_comm *comm, const ctrt_comm_call *call, const void *data,
+                                        size_t bytes)
 {
     const int world = comm->world;
     struct mpi_batch batch = { .comm = comm, .call = call, .arriving = true };
@@ -126,9 +127,10 @@ ctrt_status mpi_open(struct mpi_comm *comm, const ctrt_comm_call *call, const vo
         CTRT_TRY(compare_hashes(&equal, comm, call));
     if (equal)
         return CTRT_OK;
-    CTRT_TRY(comm->machines == 1 ? mpi_window_exchange(comm, call, data, bytes) : exchange(comm, call, data, bytes));
+    CTRT_TRY(comm->machines == 1 ? mpi_window_exchange(comm, call, data, bytes)
+             : mpi_opening_exchange(comm, call, data, bytes));
     for (int rank = 0; rank < comm->world; rank++)
         if (memcmp(&comm->blocks[rank]->signature, &call->signature, sizeof call->signature) != 0)
-            return report_mismatch(comm, call);
+            return mpi_opening_mismatch(comm, call);
     return CTRT_OK;
 }

@@ -59,8 +59,8 @@ double mpi_paused(const struct mpi_pause *pause)
     return pause->begin > 0 ? 1e-9 * (double)(clock_now() - pause->begin) : 0;
 }
 
-static ctrt_status wait_for(struct mpi_comm *comm, const ctrt_comm_call *call, mpi_handle *requests, int count,
-                            bool data)
+static ctrt_status mpi_wait_word(struct mpi_comm *comm, const ctrt_comm_call *call, mpi_handle *requests, int count,
+                                 bool data)
 {
     struct mpi_pause pause = { .spin = comm->spin, .data = data };
     for (int at = 0, tests = 1; at < count; tests++) {
@@ -81,7 +81,7 @@ static ctrt_status wait_for(struct mpi_comm *comm, const ctrt_comm_call *call, m
 
 ctrt_status mpi_wait(struct mpi_comm *comm, const ctrt_comm_call *call, mpi_handle request)
 {
-    return wait_for(comm, call, &request, 1, true);
+    return mpi_wait_word(comm, call, &request, 1, true);
 }
 
 /* ---- batches ---- */
@@ -90,7 +90,7 @@ ctrt_status mpi_finish(struct mpi_batch *batch)
 {
     const int count = batch->count;
     batch->count = 0;
-    return wait_for(batch->comm, batch->call, batch->requests, count, !batch->arriving);
+    return mpi_wait_word(batch->comm, batch->call, batch->requests, count, !batch->arriving);
 }
 
 /* Makes room for two requests. */

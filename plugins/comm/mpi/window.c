@@ -13,7 +13,8 @@ enum { MESSAGE_BLOCK = 8192 + 64 };     /* largest bytes of such a block */
 enum { TAKEN_BYTES = 64 };              /* distance of two counts of messages */
 
 /* Waits until *word is at least `number`. */
-static ctrt_status wait_for(struct mpi_comm *comm, const ctrt_comm_call *call, _Atomic uint64_t *word, uint64_t number)
+static ctrt_status mpi_window_wait(struct mpi_comm *comm, const ctrt_comm_call *call, _Atomic uint64_t *word,
+                                   uint64_t number)
 {
     struct mpi_pause pause = { .spin = comm->spin };
     for (int i = 1; atomic_load_explicit(word, memory_order_acquire) < number; i++) {
@@ -45,7 +46,7 @@ ctrt_status mpi_window_exchange(struct mpi_comm *comm, const ctrt_comm_call *cal
     for (int i = 1; i < comm->world; i++) {
         const int rank = comm->rank + i < comm->world ? comm->rank + i : comm->rank + i - comm->world;
         struct mpi_block *block = opening_block(comm, rank, number);
-        CTRT_TRY(wait_for(comm, call, &block->ready, number));
+        CTRT_TRY(mpi_window_wait(comm, call, &block->ready, number));
         comm->blocks[rank] = block;
     }
     return CTRT_OK;
@@ -84,7 +85,7 @@ ctrt_status mpi_window_send(struct mpi_comm *comm, const ctrt_comm_call *call, s
     uint64_t *const seen = &comm->taken[call->peer];
     if (number > MESSAGES && *seen < number - MESSAGES) {
         _Atomic uint64_t *taken = taken_count(comm, comm->rank, call->peer);
-        CTRT_TRY(wait_for(comm, call, taken, number - MESSAGES));
+        CTRT_TRY(mpi_window_wait(comm, call, taken, number - MESSAGES));
         *seen = atomic_load_explicit(taken, memory_order_relaxed);
     }
     struct mpi_block *block = message_block(comm, comm->rank, call->peer, number);
@@ -99,7 +100,7 @@ ctrt_status mpi_window_send(struct mpi_comm *comm, const ctrt_comm_call *call, s
 ctrt_status mpi_window_receive(const struct mpi_block **out, struct mpi_comm *comm, const ctrt_comm_call *call)
 {
     struct mpi_block *block = message_block(comm, call->peer, comm->rank, call->signature.sequence);
-    CTRT_TRY(wait_for(comm, call, &block->ready, call->signature.sequence));
+    CTRT_TRY(mpi_window_wait(comm, call, &block->ready, call->signature.sequence));
     *out = block;
     return CTRT_OK;
 }

@@ -7,7 +7,7 @@
 #include "engine.h"
 
 /* The arguments of the NCCL calls for one collective or message. */
-struct job {
+struct nccl_call {
     struct nccl_group *group;
     struct nccl_link *link;
     const ctrt_comm_call *call;
@@ -22,7 +22,7 @@ struct job {
 /* ---- dtypes and reductions ---- */
 
 /* Returns the ncclDataType_t of a dtype, or -1. */
-static int type_of(uint32_t dtype)
+static int nccl_type_of(uint32_t dtype)
 {
     switch (dtype) {
     case CTRT_F16: return NCCL_F16;
@@ -39,7 +39,7 @@ static int type_of(uint32_t dtype)
 
 /* Returns the ncclRedOp_t of a reduction. A bool is a byte that is 0 or 1, so "or" is the maximum, and "and" is the
  * minimum. */
-static int op_of(uint32_t op, uint32_t dtype)
+static int nccl_op_of(uint32_t op, uint32_t dtype)
 {
     static const int ops[] = {
         [CTRT_COMM_SUM] = NCCL_SUM, [CTRT_COMM_PRODUCT] = NCCL_PRODUCT, [CTRT_COMM_MIN] = NCCL_MIN,
@@ -59,13 +59,13 @@ static bool reduces(const ctrt_comm_call *call)
 
 /* ---- NCCL calls ---- */
 
-static nccl_result send_part(const struct job *job, int part, int peer)
+static nccl_result send_part(const struct nccl_call *job, int part, int peer)
 {
     return nccl.send((const char *)job->send + (size_t)part * job->part, job->count, job->type, peer, job->link->handle,
                      job->stream);
 }
 
-static nccl_result receive_part(const struct job *job, int part, int peer)
+static nccl_result receive_part(const struct nccl_call *job, int part, int peer)
 {
     return nccl.receive((char *)job->receive + (size_t)part * job->part, job->count, job->type, peer, job->link->handle,
                         job->stream);
@@ -78,7 +78,7 @@ static bool enqueued(nccl_result result)
 
 /* Enqueues the sends and receives that replace a collective that NCCL lacks, between ncclGroupStart and ncclGroupEnd. A
  * rank also sends to itself. */
-static nccl_result messages(const struct job *job)
+static nccl_result messages(const struct nccl_call *job)
 {
     const uint32_t collective = job->call->signature.collective;
     const int rank = job->link->rank, world = job->link->world;
@@ -97,7 +97,7 @@ static nccl_result messages(const struct job *job)
     return result;
 }
 
-static nccl_result grouped(const struct job *job, const char **what)
+static nccl_result grouped(const struct nccl_call *job, const char **what)
 {
     *what = "GroupStart";
     nccl_result result = nccl.group_start();
@@ -113,7 +113,7 @@ static nccl_result grouped(const struct job *job, const char **what)
 }
 
 /* *what: the name of the NCCL function without "nccl", for messages. */
-static nccl_result enqueue(const struct job *job, const char **what)
+static nccl_result enqueue(const struct nccl_call *job, const char **what)
 {
     const nccl_handle handle = job->link->handle;
     switch (job->call->signature.collective) {
@@ -147,14 +147,14 @@ static nccl_result enqueue(const struct job *job, const char **what)
 }
 
 /* Sets job->stream, and the CUDA device of the thread. */
-static ctrt_status fill_stream(struct job *job)
+static ctrt_status fill_stream(struct nccl_call *job)
 {
     CTRT_AUTO(stream) stream = NULL;
     CTRT_TRY(ctrt_stream_current(&stream, job->group->config->device));
     return ctrt_stream_native(&job->stream, stream);
 }
 
-static ctrt_status run_job(const struct job *job)
+static ctrt_status run_job(const struct nccl_call *job)
 {
     struct nccl_group *group = job->group;
     const char *what = "";
@@ -172,7 +172,7 @@ static ctrt_status run_job(const struct job *job)
 /* ---- waiting ---- */
 
 /* Waits until the current stream has reached this point. */
-static ctrt_status wait_for_stream(const struct job *job)
+static ctrt_status wait_for_stream(const struct nccl_call *job)
 {
     CTRT_AUTO(event) event = NULL;
     bool done = false;
@@ -191,7 +191,7 @@ static ctrt_status wait_for_stream(const struct job *job)
 
 /* A barrier is an all_reduce whose result is not used, because an all_reduce completes only after all ranks have called
  * it. */
-static ctrt_status barrier(struct job job)
+static ctrt_status nccl_barrier(struct nccl_call job)
 {
     job.send = job.receive = ctrt_tensor_data(job.group->ones);
     job.count = 1;
@@ -207,8 +207,8 @@ ctrt_status nccl_all_true(bool *all, struct nccl_group *group, bool own)
     double value = 0;
     const ctrt_comm_call call = { .size = sizeof call, .signature.collective = CTRT_COLLECTIVE_ALL_REDUCE, .peer = -1,
                                   .state = group->config->state };
-    struct job job = { .group = group, .link = &group->all, .call = &call, .count = 1, .type = NCCL_I32,
-                       .op = NCCL_MIN };
+    struct nccl_call job = { .group = group, .link = &group->all, .call = &call, .count = 1, .type = NCCL_I32,
+                             .op = NCCL_MIN };
     CTRT_TRY(ctrt_full(&x, CTRT_SHAPE(1), ctrt_int(own), CTRT_I32, group->config->device));
     job.send = job.receive = ctrt_tensor_data(x);
     CTRT_TRY(fill_stream(&job));
@@ -222,7 +222,7 @@ ctrt_status nccl_all_true(bool *all, struct nccl_group *group, bool own)
 /* ---- CTRT_NCCL_CHECK ---- */
 
 /* Compares the signatures of the ranks of the link. The ranks of a message's link are the sender and the receiver. */
-static ctrt_status compare_signatures(const struct job *of)
+static ctrt_status compare_signatures(const struct nccl_call *of)
 {
     enum { WORDS = sizeof(ctrt_comm_signature) / 8 };
     struct nccl_group *group = of->group;
@@ -234,7 +234,7 @@ static ctrt_status compare_signatures(const struct job *of)
     CTRT_TRY(ctrt_empty(&out, CTRT_SHAPE(world, WORDS), CTRT_I64, device));
     ctrt_comm_call gather = *call;
     gather.signature.collective = CTRT_COLLECTIVE_ALL_GATHER;
-    struct job job = *of;
+    struct nccl_call job = *of;
     job.call = &gather;
     job.send = ctrt_tensor_data(in);
     job.receive = ctrt_tensor_data(out);
@@ -264,7 +264,7 @@ static ctrt_status compare_signatures(const struct job *of)
 
 /* NCCL has no 16-bit integers, so they are reduced as 32-bit integers; the lower 16 bits of the result are the same.
  * The other collectives transfer 16-bit integers as bytes. */
-static ctrt_status run_widened(struct job job)
+static ctrt_status run_widened(struct nccl_call job)
 {
     const ctrt_comm_call *call = job.call;
     ctrt_tensor *const target = call->receive_tensor;
@@ -298,19 +298,19 @@ static ctrt_status message_link(struct nccl_link **out, struct nccl_group *group
     return nccl_link_open(group, *out, key, receives, 2, call->state);
 }
 
-static ctrt_status fill(struct job *job)
+static ctrt_status nccl_fill(struct nccl_call *job)
 {
     const ctrt_comm_signature *signature = &job->call->signature;
     job->part = job->call->bytes;
     job->count = (size_t)signature->count;
-    job->type = type_of(signature->dtype);
+    job->type = nccl_type_of(signature->dtype);
     job->root = signature->root;
     if (job->type < 0) {
         job->type = NCCL_I8;
         job->count = job->call->bytes;
     }
     if (reduces(job->call))
-        job->op = op_of(signature->op, signature->dtype);
+        job->op = nccl_op_of(signature->op, signature->dtype);
     return fill_stream(job);
 }
 
@@ -319,22 +319,22 @@ ctrt_status nccl_run(void *state, const ctrt_comm_call *call)
     struct nccl_group *group = state;
     const uint32_t collective = call->signature.collective;
     const bool waits = collective == CTRT_COLLECTIVE_BARRIER || collective == CTRT_COLLECTIVE_EMPTY;
-    struct job job = { .group = group, .link = &group->all, .call = call, .send = call->send,
-                       .receive = call->receive };
+    struct nccl_call job = { .group = group, .link = &group->all, .call = call, .send = call->send,
+                             .receive = call->receive };
     if (call->queue == NULL)
         return ctrt_fail(CTRT_ERR_NOT_SUPPORTED, "the engine nccl needs tensors that stay in the memory of %s; use "
                          "another memory policy than spill, or CTRT_COMM=host",
                          ctrt_device_name(group->config->device));
     if (call->peer >= 0)
         CTRT_TRY(message_link(&job.link, group, call));
-    CTRT_TRY(fill(&job));
+    CTRT_TRY(nccl_fill(&job));
     if (group->check && !ctrt_capture_running(group->config->device))
         CTRT_TRY(compare_signatures(&job));
     if (waits)
-        return barrier(job);
+        return nccl_barrier(job);
     if (call->bytes == 0)
         return CTRT_OK;
-    if (reduces(call) && type_of(call->signature.dtype) < 0) {
+    if (reduces(call) && nccl_type_of(call->signature.dtype) < 0) {
         job.count = (size_t)call->signature.count;
         return run_widened(job);
     }

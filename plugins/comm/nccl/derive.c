@@ -67,7 +67,7 @@ static char agreed(const struct nccl_group *group, double seconds)
 }
 
 /* *all: whether all ranks have succeeded; `own`: this one. */
-static ctrt_status agree(bool *all, struct nccl_group *group, bool own)
+static ctrt_status nccl_agree(bool *all, struct nccl_group *group, bool own)
 {
     ctrt_store *const store = group->config->store;
     char path[320], result;
@@ -100,7 +100,7 @@ static ctrt_status await_revoked(const struct nccl_group *group, struct nccl_gro
 }
 
 /* Calls ncclCommShrink, and waits for its end or until another rank has failed. *created: whether it has succeeded. */
-static ctrt_status shrink(bool *created, struct nccl_group *group, struct nccl_group *parent, const int32_t *ranks)
+static ctrt_status nccl_shrink(bool *created, struct nccl_group *group, struct nccl_group *parent, const int32_t *ranks)
 {
     struct nccl_ending *const ending = parent->ending;
     const int lost = parent->world - group->world;
@@ -144,9 +144,9 @@ ctrt_status nccl_link_shrink(bool *done, struct nccl_group *group, struct nccl_g
     *done = false;
     if (!nccl_can_shrink(group->config) || (parent != NULL && parent->world == group->world))
         return CTRT_OK;
-    ctrt_status status = parent != NULL ? shrink(&created, group, parent, ranks) : CTRT_OK;
+    ctrt_status status = parent != NULL ? nccl_shrink(&created, group, parent, ranks) : CTRT_OK;
     if (status == CTRT_OK)
-        status = agree(done, group, created);
+        status = nccl_agree(done, group, created);
     if (*done) {
         group->all = (struct nccl_link){ .handle = parent->ending->child, .rank = group->rank, .world = group->world };
         parent->ending->child = NULL;

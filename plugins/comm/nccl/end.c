@@ -55,7 +55,7 @@ static bool revoke(nccl_handle handle)
     return asked == NCCL_OK && result == NCCL_OK;
 }
 
-static void *end_all(void *argument)
+static void *nccl_end_all(void *argument)
 {
     struct nccl_ending *ending = argument;
     if (ending->revoking != NULL && revoke(ending->revoking))
@@ -87,8 +87,8 @@ static void end_in_thread(struct nccl_ending *ending)
     pthread_t thread;
     atomic_store(&ending->done, false);
     atomic_fetch_add(&ending->refs, 1);
-    if (pthread_create(&thread, NULL, end_all, ending) != 0) {
-        (void)end_all(ending);
+    if (pthread_create(&thread, NULL, nccl_end_all, ending) != 0) {
+        (void)nccl_end_all(ending);
         return;
     }
     (void)pthread_detach(thread);

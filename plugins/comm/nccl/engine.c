@@ -57,13 +57,13 @@ static ctrt_status make_ones(struct nccl_group *group)
 }
 
 /* The group that a new one comes from, see the slot `derive`; `ranks` NULL: from none. */
-struct origin {
+struct nccl_origin {
     struct nccl_group *parent;
     const int32_t *ranks;
     int color;                              /* of ctrt_comm_split; else -1 */
 };
 
-static ctrt_status connect_links(struct nccl_group *group, const struct origin *origin)
+static ctrt_status connect_links(struct nccl_group *group, const struct nccl_origin *origin)
 {
     const ctrt_comm_config *config = group->config;
     bool done = false;
@@ -74,7 +74,7 @@ static ctrt_status connect_links(struct nccl_group *group, const struct origin *
     return done ? CTRT_OK : nccl_link_open(group, &group->all, "nccl", config->rank, config->world, config->state);
 }
 
-static ctrt_status join(void **out, const ctrt_comm_config *config, const struct origin *origin)
+static ctrt_status nccl_join(void **out, const ctrt_comm_config *config, const struct nccl_origin *origin)
 {
     struct nccl_group *group = NULL;
     ctrt_status status = group_new(&group, config);
@@ -106,7 +106,7 @@ static ctrt_status join(void **out, const ctrt_comm_config *config, const struct
 
 static ctrt_status nccl_create(void **out, const ctrt_comm_config *config)
 {
-    return join(out, config, &(struct origin){ .color = -1 });
+    return nccl_join(out, config, &(struct nccl_origin){ .color = -1 });
 }
 
 static ctrt_status nccl_derive(void **out, const ctrt_comm_config *config, void *parent, const int32_t *ranks,
@@ -114,7 +114,7 @@ static ctrt_status nccl_derive(void **out, const ctrt_comm_config *config, void 
 {
     if (config == NULL)
         return nccl_link_split(NULL, parent, NCCL_NO_COLOR);
-    return join(out, config, &(struct origin){ .parent = parent, .ranks = ranks, .color = color });
+    return nccl_join(out, config, &(struct nccl_origin){ .parent = parent, .ranks = ranks, .color = color });
 }
 
 static void nccl_destroy(void *state)

@@ -176,7 +176,7 @@ static ctrt_status find_functions(void *library)
 }
 
 /* The caller holds the lock. */
-static ctrt_status open_library(void)
+static ctrt_status nccl_open_library(void)
 {
     struct reasons reasons = { "" };
     ctrt_param_value named, folders;
@@ -201,7 +201,7 @@ static ctrt_status open_library(void)
 ctrt_status nccl_open(void)
 {
     pthread_mutex_lock(&lock);
-    const ctrt_status status = is_open ? CTRT_OK : open_library();
+    const ctrt_status status = is_open ? CTRT_OK : nccl_open_library();
     pthread_mutex_unlock(&lock);
     return status;
 }
