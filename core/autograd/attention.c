@@ -68,5 +68,5 @@ static ctrt_status attention_vjp(const struct grad_context *ctx, ctrt_tensor **d
                                        ctx->attributes->attention.causal, ctx->attributes->attention.scale));
     return done ? CTRT_OK : attention_composed(ctx, dx, dy[0]);
 }
-#define EACH {.inputs = 7, .outputs = 3}
-const struct grad_rule rule_attention = {.saves = {EACH, EACH, EACH}, .vjp = attention_vjp};
+#define EACH { .inputs = 7, .outputs = 3 }
+const struct grad_rule rule_attention = { .saves = { EACH, EACH, EACH }, .vjp = attention_vjp };

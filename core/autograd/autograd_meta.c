@@ -13,7 +13,7 @@ ctrt_status autograd_meta_get(struct autograd_meta **out, ctrt_tensor *tensor)
         meta = free_list_take(FREE_META, sizeof *meta);
         if (unlikely(meta == NULL))
             return out_of_memory(sizeof *meta, "a tensor's history");
-        *meta = (struct autograd_meta){.leaf = {.head = {true}, .tensor = tensor}};
+        *meta = (struct autograd_meta){ .leaf = { .head = { true }, .tensor = tensor } };
         tensor->grad = meta;
     }
     *out = meta;

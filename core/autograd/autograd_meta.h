@@ -61,7 +61,7 @@ static inline ctrt_status grad_refresh(ctrt_tensor *tensor)
  * if the tensor needs no gradient. Requires grad_refresh(tensor). The edge owns its target. */
 static inline struct grad_edge grad_edge_to(ctrt_tensor *tensor)
 {
-    struct grad_edge edge = {NULL, 0};
+    struct grad_edge edge = { NULL, 0 };
     if (tensor == NULL || !tensor_requires_grad(tensor))
         return edge;
     struct autograd_meta *meta = tensor->grad;

@@ -9,8 +9,8 @@
 static ctrt_status conv_of(ctrt_tensor **out, ctrt_tensor *x, ctrt_tensor *w, const ctrt_conv_attributes *a)
 {
     ctrt_conv2d_options options = {
-        .size = sizeof options, .stride = {a->stride[0], a->stride[1]}, .padding = {a->padding[0], a->padding[1]},
-        .dilation = {a->dilation[0], a->dilation[1]}, .groups = a->groups,
+        .size = sizeof options, .stride = { a->stride[0], a->stride[1] }, .padding = { a->padding[0], a->padding[1] },
+        .dilation = { a->dilation[0], a->dilation[1] }, .groups = a->groups,
     };
     return ctrt_conv2d(out, x, w, NULL, &options);
 }
@@ -26,7 +26,7 @@ static ctrt_status conv2d_vjp(const struct grad_context *ctx, ctrt_tensor **dx, 
         CTRT_TRY(ctrt_sum(&dx[2], dy[0], CTRT_DIMS(0, 2, 3)));
     return CTRT_OK;
 }
-const struct grad_rule rule_conv2d = {.saves = {{.inputs = 2}, {.inputs = 1}}, .vjp = conv2d_vjp};
+const struct grad_rule rule_conv2d = { .saves = { { .inputs = 2 }, { .inputs = 1 } }, .vjp = conv2d_vjp };
 
 /* The inputs are (dy, w). g is the gradient of the result, which has the shape of x. */
 static ctrt_status conv2d_input_grad_vjp(const struct grad_context *ctx, ctrt_tensor **dx, ctrt_tensor *const *g)
@@ -38,7 +38,8 @@ static ctrt_status conv2d_input_grad_vjp(const struct grad_context *ctx, ctrt_te
         CTRT_TRY(op_conv2d_weight_grad(&dx[1], ctx->inputs[0], g[0], a, input_shape(ctx, 1).values));
     return CTRT_OK;
 }
-const struct grad_rule rule_conv2d_input_grad = {.saves = {{.inputs = 2}, {.inputs = 1}}, .vjp = conv2d_input_grad_vjp};
+const struct grad_rule rule_conv2d_input_grad = { .saves = { { .inputs = 2 }, { .inputs = 1 } },
+                                                 .vjp = conv2d_input_grad_vjp };
 
 /* The inputs are (dy, x). g is the gradient of the result, which has the shape of w. */
 static ctrt_status conv2d_weight_grad_vjp(const struct grad_context *ctx, ctrt_tensor **dx, ctrt_tensor *const *g)
@@ -50,5 +51,5 @@ static ctrt_status conv2d_weight_grad_vjp(const struct grad_context *ctx, ctrt_t
         CTRT_TRY(op_conv2d_input_grad(&dx[1], ctx->inputs[0], g[0], a, input_shape(ctx, 1).values));
     return CTRT_OK;
 }
-const struct grad_rule rule_conv2d_weight_grad = {.saves = {{.inputs = 2}, {.inputs = 1}},
-                                                  .vjp = conv2d_weight_grad_vjp};
+const struct grad_rule rule_conv2d_weight_grad = { .saves = { { .inputs = 2 }, { .inputs = 1 } },
+                                                  .vjp = conv2d_weight_grad_vjp };

@@ -11,8 +11,8 @@ static ctrt_status copy_vjp(const struct grad_context *ctx, ctrt_tensor **dx, ct
         CTRT_TRY(ctrt_zeros_like(&dx[0], dy[0], CTRT_DTYPE_DEFAULT, NULL));
     return needs_grad(ctx, source) ? pass_on(&dx[source], dy[0]) : CTRT_OK;
 }
-const struct grad_rule rule_copy = {.vjp = copy_vjp};
-const struct grad_rule rule_to = {.vjp = copy_vjp};
+const struct grad_rule rule_copy = { .vjp = copy_vjp };
+const struct grad_rule rule_to = { .vjp = copy_vjp };
 
 /* Stores the size of each input along the dimension of the cat. */
 static size_t cat_remember(int64_t *to, ctrt_tensor *const *inputs, int n_inputs, const union op_attributes *attributes)
@@ -39,4 +39,4 @@ static ctrt_status cat_vjp(const struct grad_context *ctx, ctrt_tensor **dx, ctr
     }
     return CTRT_OK;
 }
-const struct grad_rule rule_cat = {.vjp = cat_vjp, .remember = cat_remember};
+const struct grad_rule rule_cat = { .vjp = cat_vjp, .remember = cat_remember };

@@ -37,21 +37,21 @@ static ctrt_status neg_vjp(const struct grad_context *ctx, ctrt_tensor **dx, ctr
     (void)ctx;
     return ctrt_neg(&dx[0], dy[0]);
 }
-const struct grad_rule rule_neg = {.vjp = neg_vjp};
+const struct grad_rule rule_neg = { .vjp = neg_vjp };
 
 static ctrt_status abs_vjp(const struct grad_context *ctx, ctrt_tensor **dx, ctrt_tensor *const *dy)
 {
     CTRT_TRY(ctrt_sign(&dx[0], ctx->inputs[0]));
     return ctrt_mul(&dx[0], dy[0], dx[0]);
 }
-const struct grad_rule rule_abs = {.saves = {{.inputs = 1}}, .vjp = abs_vjp};
+const struct grad_rule rule_abs = { .saves = { { .inputs = 1 } }, .vjp = abs_vjp };
 
 static ctrt_status square_vjp(const struct grad_context *ctx, ctrt_tensor **dx, ctrt_tensor *const *dy)
 {
     CTRT_TRY(ctrt_mul(&dx[0], dy[0], ctx->inputs[0]));
     return ctrt_mul_scalar(&dx[0], dx[0], ctrt_float(2));
 }
-const struct grad_rule rule_square = {.saves = {{.inputs = 1}}, .vjp = square_vjp};
+const struct grad_rule rule_square = { .saves = { { .inputs = 1 } }, .vjp = square_vjp };
 
 static ctrt_status relu_vjp(const struct grad_context *ctx, ctrt_tensor **dx, ctrt_tensor *const *dy)
 {
@@ -63,7 +63,7 @@ static ctrt_status relu_vjp(const struct grad_context *ctx, ctrt_tensor **dx, ct
     tensor_release(flat);
     return status;
 }
-const struct grad_rule rule_relu = {.saves = {{.outputs = 1}}, .vjp = relu_vjp};
+const struct grad_rule rule_relu = { .saves = { { .outputs = 1 } }, .vjp = relu_vjp };
 
 /* For step functions, whose derivative is 0 wherever it exists. */
 static ctrt_status zero_vjp(const struct grad_context *ctx, ctrt_tensor **dx, ctrt_tensor *const *dy)
@@ -71,11 +71,11 @@ static ctrt_status zero_vjp(const struct grad_context *ctx, ctrt_tensor **dx, ct
     (void)ctx;
     return ctrt_zeros_like(&dx[0], dy[0], CTRT_DTYPE_DEFAULT, NULL);
 }
-const struct grad_rule rule_sign = {.vjp = zero_vjp};
-const struct grad_rule rule_floor = {.vjp = zero_vjp};
-const struct grad_rule rule_ceil = {.vjp = zero_vjp};
-const struct grad_rule rule_round = {.vjp = zero_vjp};
-const struct grad_rule rule_trunc = {.vjp = zero_vjp};
+const struct grad_rule rule_sign = { .vjp = zero_vjp };
+const struct grad_rule rule_floor = { .vjp = zero_vjp };
+const struct grad_rule rule_ceil = { .vjp = zero_vjp };
+const struct grad_rule rule_round = { .vjp = zero_vjp };
+const struct grad_rule rule_trunc = { .vjp = zero_vjp };
 
 /* The derivative is 1 strictly between the limits and 0 elsewhere, also at the limits. */
 static ctrt_status clamp_vjp(const struct grad_context *ctx, ctrt_tensor **dx, ctrt_tensor *const *dy)
@@ -95,7 +95,7 @@ done:
     tensor_release(below);
     return status;
 }
-const struct grad_rule rule_clamp = {.saves = {{.inputs = 1}}, .vjp = clamp_vjp};
+const struct grad_rule rule_clamp = { .saves = { { .inputs = 1 } }, .vjp = clamp_vjp };
 
 /* ---- two operands ---- */
 
@@ -106,7 +106,7 @@ static ctrt_status add_vjp(const struct grad_context *ctx, ctrt_tensor **dx, ctr
             CTRT_TRY(pass_on(&dx[i], dy[0]));
     return CTRT_OK;
 }
-const struct grad_rule rule_add = {.vjp = add_vjp};
+const struct grad_rule rule_add = { .vjp = add_vjp };
 
 static ctrt_status sub_vjp(const struct grad_context *ctx, ctrt_tensor **dx, ctrt_tensor *const *dy)
 {
@@ -116,7 +116,7 @@ static ctrt_status sub_vjp(const struct grad_context *ctx, ctrt_tensor **dx, ctr
         CTRT_TRY(pass_on(&dx[0], dy[0]));
     return needs_grad(ctx, 1) ? ctrt_neg(&dx[1], dy[0]) : CTRT_OK;
 }
-const struct grad_rule rule_sub = {.vjp = sub_vjp};
+const struct grad_rule rule_sub = { .vjp = sub_vjp };
 
 static ctrt_status mul_vjp(const struct grad_context *ctx, ctrt_tensor **dx, ctrt_tensor *const *dy)
 {
@@ -126,7 +126,7 @@ static ctrt_status mul_vjp(const struct grad_context *ctx, ctrt_tensor **dx, ctr
         CTRT_TRY(ctrt_mul(&dx[0], dy[0], ctx->inputs[1]));
     return needs_grad(ctx, 1) ? ctrt_mul(&dx[1], dy[0], ctx->inputs[0]) : CTRT_OK;
 }
-const struct grad_rule rule_mul = {.saves = {{.inputs = 2}, {.inputs = 1}}, .vjp = mul_vjp};
+const struct grad_rule rule_mul = { .saves = { { .inputs = 2 }, { .inputs = 1 } }, .vjp = mul_vjp };
 
 /* dx = -dy (s/x)/x. Half precision is widened, because s/x may overflow there although the derivative does not. */
 static ctrt_status div_of_scalar(ctrt_tensor **dx, ctrt_tensor *x, ctrt_scalar s, ctrt_tensor *dy)
@@ -160,7 +160,7 @@ static ctrt_status div_vjp(const struct grad_context *ctx, ctrt_tensor **dx, ctr
     return ctrt_neg(&dx[1], dx[1]);
 }
 const struct grad_rule rule_div = {
-    .saves = {{.inputs = 2}, {.inputs = 3}}, .has_number_form = true, .number_left = true, .vjp = div_vjp
+    .saves = { { .inputs = 2 }, { .inputs = 3 } }, .has_number_form = true, .number_left = true, .vjp = div_vjp
 };
 
 /* Records *whole as a function of a and b whose derivatives are 0. Recording the division instead would give NaN where
@@ -210,8 +210,8 @@ static ctrt_status fmod_vjp(const struct grad_context *ctx, ctrt_tensor **dx, ct
 {
     return rest_vjp(ctx, dx, dy, trunc_divide);
 }
-const struct grad_rule rule_remainder = {.saves = {{0}, {.inputs = 3}}, .vjp = remainder_vjp};
-const struct grad_rule rule_fmod = {.saves = {{0}, {.inputs = 3}}, .vjp = fmod_vjp};
+const struct grad_rule rule_remainder = { .saves = { { 0 }, { .inputs = 3 } }, .vjp = remainder_vjp };
+const struct grad_rule rule_fmod = { .saves = { { 0 }, { .inputs = 3 } }, .vjp = fmod_vjp };
 
 /* ---- powers ---- */
 
@@ -291,7 +291,7 @@ done:
     return status;
 }
 const struct grad_rule rule_pow = {
-    .saves = {{.inputs = 3}, {.inputs = 3}}, .has_number_form = true, .number_right = true, .number_left = true,
+    .saves = { { .inputs = 3 }, { .inputs = 3 } }, .has_number_form = true, .number_right = true, .number_left = true,
     .vjp = pow_vjp
 };
 
@@ -340,11 +340,11 @@ static ctrt_status minimum_vjp(const struct grad_context *ctx, ctrt_tensor **dx,
     return extreme_vjp(ctx, dx, dy, false);
 }
 const struct grad_rule rule_maximum = {
-    .saves = {{.inputs = 3}, {.inputs = 3}}, .has_number_form = true, .number_right = true, .number_left = true,
+    .saves = { { .inputs = 3 }, { .inputs = 3 } }, .has_number_form = true, .number_right = true, .number_left = true,
     .vjp = maximum_vjp
 };
 const struct grad_rule rule_minimum = {
-    .saves = {{.inputs = 3}, {.inputs = 3}}, .has_number_form = true, .number_right = true, .number_left = true,
+    .saves = { { .inputs = 3 }, { .inputs = 3 } }, .has_number_form = true, .number_right = true, .number_left = true,
     .vjp = minimum_vjp
 };
 
@@ -354,4 +354,4 @@ static ctrt_status where_vjp(const struct grad_context *ctx, ctrt_tensor **dx, c
         CTRT_TRY(where_else_zero(&dx[1], ctx->inputs[0], dy[0]));
     return needs_grad(ctx, 2) ? zero_where(&dx[2], ctx->inputs[0], dy[0]) : CTRT_OK;
 }
-const struct grad_rule rule_where = {.saves = {{0}, {.inputs = 1}, {.inputs = 1}}, .vjp = where_vjp};
+const struct grad_rule rule_where = { .saves = { { 0 }, { .inputs = 1 }, { .inputs = 1 } }, .vjp = where_vjp };

@@ -10,7 +10,7 @@ static ctrt_status sqrt_vjp(const struct grad_context *ctx, ctrt_tensor **dx, ct
     CTRT_TRY(ctrt_mul_scalar(&dx[0], ctx->outputs[0], ctrt_float(2)));
     return ctrt_div(&dx[0], dy[0], dx[0]);
 }
-const struct grad_rule rule_sqrt = {.saves = {{.outputs = 1}}, .vjp = sqrt_vjp};
+const struct grad_rule rule_sqrt = { .saves = { { .outputs = 1 } }, .vjp = sqrt_vjp };
 
 /* y = x^-1/2: dy = -1/2 y^3 dx */
 static ctrt_status rsqrt_vjp(const struct grad_context *ctx, ctrt_tensor **dx, ctrt_tensor *const *dy)
@@ -20,7 +20,7 @@ static ctrt_status rsqrt_vjp(const struct grad_context *ctx, ctrt_tensor **dx, c
     CTRT_TRY(ctrt_mul_scalar(&dx[0], dx[0], ctrt_float(-0.5)));
     return ctrt_mul(&dx[0], dy[0], dx[0]);
 }
-const struct grad_rule rule_rsqrt = {.saves = {{.outputs = 1}}, .vjp = rsqrt_vjp};
+const struct grad_rule rule_rsqrt = { .saves = { { .outputs = 1 } }, .vjp = rsqrt_vjp };
 
 /* y = 1/x: dy = -y^2 dx */
 static ctrt_status reciprocal_vjp(const struct grad_context *ctx, ctrt_tensor **dx, ctrt_tensor *const *dy)
@@ -29,40 +29,40 @@ static ctrt_status reciprocal_vjp(const struct grad_context *ctx, ctrt_tensor **
     CTRT_TRY(ctrt_mul(&dx[0], dy[0], dx[0]));
     return ctrt_neg(&dx[0], dx[0]);
 }
-const struct grad_rule rule_reciprocal = {.saves = {{.outputs = 1}}, .vjp = reciprocal_vjp};
+const struct grad_rule rule_reciprocal = { .saves = { { .outputs = 1 } }, .vjp = reciprocal_vjp };
 
 static ctrt_status exp_vjp(const struct grad_context *ctx, ctrt_tensor **dx, ctrt_tensor *const *dy)
 {
     return ctrt_mul(&dx[0], dy[0], ctx->outputs[0]);
 }
-const struct grad_rule rule_exp = {.saves = {{.outputs = 1}}, .vjp = exp_vjp};
+const struct grad_rule rule_exp = { .saves = { { .outputs = 1 } }, .vjp = exp_vjp };
 
 static ctrt_status expm1_vjp(const struct grad_context *ctx, ctrt_tensor **dx, ctrt_tensor *const *dy)
 {
     CTRT_TRY(ctrt_add_scalar(&dx[0], ctx->outputs[0], ctrt_float(1)));
     return ctrt_mul(&dx[0], dy[0], dx[0]);
 }
-const struct grad_rule rule_expm1 = {.saves = {{.outputs = 1}}, .vjp = expm1_vjp};
+const struct grad_rule rule_expm1 = { .saves = { { .outputs = 1 } }, .vjp = expm1_vjp };
 
 static ctrt_status log_vjp(const struct grad_context *ctx, ctrt_tensor **dx, ctrt_tensor *const *dy)
 {
     return ctrt_div(&dx[0], dy[0], ctx->inputs[0]);
 }
-const struct grad_rule rule_log = {.saves = {{.inputs = 1}}, .vjp = log_vjp};
+const struct grad_rule rule_log = { .saves = { { .inputs = 1 } }, .vjp = log_vjp };
 
 static ctrt_status log1p_vjp(const struct grad_context *ctx, ctrt_tensor **dx, ctrt_tensor *const *dy)
 {
     CTRT_TRY(ctrt_add_scalar(&dx[0], ctx->inputs[0], ctrt_float(1)));
     return ctrt_div(&dx[0], dy[0], dx[0]);
 }
-const struct grad_rule rule_log1p = {.saves = {{.inputs = 1}}, .vjp = log1p_vjp};
+const struct grad_rule rule_log1p = { .saves = { { .inputs = 1 } }, .vjp = log1p_vjp };
 
 static ctrt_status sin_vjp(const struct grad_context *ctx, ctrt_tensor **dx, ctrt_tensor *const *dy)
 {
     CTRT_TRY(ctrt_cos(&dx[0], ctx->inputs[0]));
     return ctrt_mul(&dx[0], dy[0], dx[0]);
 }
-const struct grad_rule rule_sin = {.saves = {{.inputs = 1}}, .vjp = sin_vjp};
+const struct grad_rule rule_sin = { .saves = { { .inputs = 1 } }, .vjp = sin_vjp };
 
 static ctrt_status cos_vjp(const struct grad_context *ctx, ctrt_tensor **dx, ctrt_tensor *const *dy)
 {
@@ -70,7 +70,7 @@ static ctrt_status cos_vjp(const struct grad_context *ctx, ctrt_tensor **dx, ctr
     CTRT_TRY(ctrt_mul(&dx[0], dy[0], dx[0]));
     return ctrt_neg(&dx[0], dx[0]);
 }
-const struct grad_rule rule_cos = {.saves = {{.inputs = 1}}, .vjp = cos_vjp};
+const struct grad_rule rule_cos = { .saves = { { .inputs = 1 } }, .vjp = cos_vjp };
 
 /* d tan x = (1 + tan^2 x) dx */
 static ctrt_status tan_vjp(const struct grad_context *ctx, ctrt_tensor **dx, ctrt_tensor *const *dy)
@@ -79,7 +79,7 @@ static ctrt_status tan_vjp(const struct grad_context *ctx, ctrt_tensor **dx, ctr
     CTRT_TRY(ctrt_add_scalar(&dx[0], dx[0], ctrt_float(1)));
     return ctrt_mul(&dx[0], dy[0], dx[0]);
 }
-const struct grad_rule rule_tan = {.saves = {{.outputs = 1}}, .vjp = tan_vjp};
+const struct grad_rule rule_tan = { .saves = { { .outputs = 1 } }, .vjp = tan_vjp };
 
 /* d tanh x = (1 - tanh^2 x) dx */
 static ctrt_status tanh_vjp(const struct grad_context *ctx, ctrt_tensor **dx, ctrt_tensor *const *dy)
@@ -90,7 +90,7 @@ static ctrt_status tanh_vjp(const struct grad_context *ctx, ctrt_tensor **dx, ct
     CTRT_TRY(ctrt_rsub_scalar(&dx[0], dx[0], ctrt_float(1)));
     return ctrt_mul(&dx[0], dy[0], dx[0]);
 }
-const struct grad_rule rule_tanh = {.saves = {{.outputs = 1}}, .vjp = tanh_vjp};
+const struct grad_rule rule_tanh = { .saves = { { .outputs = 1 } }, .vjp = tanh_vjp };
 
 /* y = sigmoid(x): dy = y (1-y) dx */
 static ctrt_status sigmoid_vjp(const struct grad_context *ctx, ctrt_tensor **dx, ctrt_tensor *const *dy)
@@ -101,7 +101,7 @@ static ctrt_status sigmoid_vjp(const struct grad_context *ctx, ctrt_tensor **dx,
     CTRT_TRY(ctrt_mul(&dx[0], dx[0], ctx->outputs[0]));
     return ctrt_mul(&dx[0], dy[0], dx[0]);
 }
-const struct grad_rule rule_sigmoid = {.saves = {{.outputs = 1}}, .vjp = sigmoid_vjp};
+const struct grad_rule rule_sigmoid = { .saves = { { .outputs = 1 } }, .vjp = sigmoid_vjp };
 
 /* d (x s(x)) = s (1 + x (1 - s)) dx with the sigmoid s */
 static ctrt_status silu_vjp(const struct grad_context *ctx, ctrt_tensor **dx, ctrt_tensor *const *dy)
@@ -120,7 +120,7 @@ done:
     tensor_release(s);
     return status;
 }
-const struct grad_rule rule_silu = {.saves = {{.inputs = 1}}, .vjp = silu_vjp};
+const struct grad_rule rule_silu = { .saves = { { .inputs = 1 } }, .vjp = silu_vjp };
 
 /* Phi(x) + x phi(x) */
 static ctrt_status gelu_slope(ctrt_tensor **out, ctrt_tensor *x)
@@ -178,7 +178,7 @@ static ctrt_status gelu_vjp(const struct grad_context *ctx, ctrt_tensor **dx, ct
     CTRT_TRY(by_tanh ? gelu_tanh_slope(&dx[0], ctx->inputs[0]) : gelu_slope(&dx[0], ctx->inputs[0]));
     return ctrt_mul(&dx[0], dy[0], dx[0]);
 }
-const struct grad_rule rule_gelu = {.saves = {{.inputs = 1}}, .vjp = gelu_vjp};
+const struct grad_rule rule_gelu = { .saves = { { .inputs = 1 } }, .vjp = gelu_vjp };
 
 /* d erf x = 2/sqrt(pi) exp(-x^2) dx */
 static ctrt_status erf_vjp(const struct grad_context *ctx, ctrt_tensor **dx, ctrt_tensor *const *dy)
@@ -189,4 +189,4 @@ static ctrt_status erf_vjp(const struct grad_context *ctx, ctrt_tensor **dx, ctr
     CTRT_TRY(ctrt_mul_scalar(&dx[0], dx[0], ctrt_float(M_2_SQRTPI)));
     return ctrt_mul(&dx[0], dy[0], dx[0]);
 }
-const struct grad_rule rule_erf = {.saves = {{.inputs = 1}}, .vjp = erf_vjp};
+const struct grad_rule rule_erf = { .saves = { { .inputs = 1 } }, .vjp = erf_vjp };

@@ -53,7 +53,7 @@ static void scratch_clear(struct engine_scratch *s)
     host_free(s->entries);
     host_free(s->targets);
     host_free(s->heap);
-    *s = (struct engine_scratch){0};
+    *s = (struct engine_scratch){ 0 };
 }
 
 void engine_scratch_free(struct engine_scratch *scratch)
@@ -287,7 +287,7 @@ static ctrt_status run_node_here(const struct run *run, struct grad_node *node, 
                                  ctrt_tensor **dx, ctrt_tensor **dy)
 {
     const struct engine_task *task = run->task;
-    struct node_run how = {.create_graph = task->create_graph, .retain_graph = task->retain_graph};
+    struct node_run how = { .create_graph = task->create_graph, .retain_graph = task->retain_graph };
     for (uint32_t i = 0; i < MIN(node->n_in, 64); i++)
         if (targets[i] != NOWHERE && run->s->entries[targets[i]].wanted)
             how.needs |= (uint64_t)1 << i;
@@ -482,7 +482,7 @@ static ctrt_status run_all(struct run *run)
 
 ctrt_status engine_run(const struct engine_task *task)
 {
-    struct run run = {.task = task};
+    struct run run = { .task = task };
     CTRT_TRY(scratch_take(&run.s));
     const bool was = thread_state.grad_disabled, order_was = thread_state.order_auto;
     const struct autocast_mark autocast = autocast_mark();

@@ -57,7 +57,7 @@ ctrt_status ctrt_function_save(ctrt_function_context *context, ctrt_tensor *tens
     tensor_retain(tensor);
     scope_hold(tensor);
     int64_t bytes = tensor->view.numel * (int64_t)dtype_bytes(tensor_dtype(tensor));
-    context->kept[context->n_kept++] = (struct function_kept){tensor, NULL, tensor_version(tensor), -1, bytes};
+    context->kept[context->n_kept++] = (struct function_kept){ tensor, NULL, tensor_version(tensor), -1, bytes };
     context->had_kept = true;
     autograd_count(autograd_here(), 0, bytes);
     return CTRT_OK;
@@ -171,7 +171,7 @@ static void function_visit(struct grad_node *node, void (*report)(void *user, vo
     pthread_mutex_unlock(&self->lock);
 }
 
-static const struct node_class function_class = {function_run, function_name, function_destroy, function_visit};
+static const struct node_class function_class = { function_run, function_name, function_destroy, function_visit };
 
 static ctrt_status node_new(struct function_node **out, ctrt_tensor *const *results, int n_out, ctrt_tensor *const *in,
                             int n_in)

@@ -72,7 +72,7 @@ ctrt_status ctrt_backward(ctrt_tensor *tensor)
 ctrt_status ctrt_backward_with(ctrt_tensor *tensor, ctrt_tensor *gradient, bool retain_graph, bool create_graph)
 {
     OP_CHECK("backward", tensor);
-    struct engine_task task = {.retain_graph = retain_graph || create_graph, .create_graph = create_graph};
+    struct engine_task task = { .retain_graph = retain_graph || create_graph, .create_graph = create_graph };
     CTRT_TRY(grad_begin(&task.root, &task.gradient, "backward", tensor, gradient));
     struct memory_label label;
     const bool labelled = label_enter_watched(&label, "backward");

@@ -77,7 +77,7 @@ static ctrt_status retained_add(struct grad_node *node, ctrt_tensor *tensor, uin
     struct retained *retained = host_alloc(sizeof *retained);
     if (retained == NULL)
         return out_of_memory(sizeof *retained, "a retained gradient");
-    *retained = (struct retained){tensor, output, extras->retained};
+    *retained = (struct retained){ tensor, output, extras->retained };
     extras->retained = retained;
     return CTRT_OK;
 }
@@ -161,7 +161,7 @@ struct hooks_running {
 
 static ctrt_status running_capacity(struct hooks_running *running, int n)
 {
-    *running = (struct hooks_running){NULL, 0};
+    *running = (struct hooks_running){ NULL, 0 };
     if (n == 0)
         return CTRT_OK;
     running->hooks = host_alloc((size_t)n * sizeof *running->hooks);
@@ -235,7 +235,7 @@ ctrt_status node_hooks_run(struct grad_node *node, uint32_t output, ctrt_tensor 
     if (extras == NULL || *grad == NULL)
         return CTRT_OK;
     const struct grad_shape *shape = &node->shapes[output];
-    const struct grad_want want = {shape->shape, shape->ndim, (ctrt_dtype)shape->dtype, shape->device};
+    const struct grad_want want = { shape->shape, shape->ndim, (ctrt_dtype)shape->dtype, shape->device };
     struct hooks_running running;
     lock_enter(&hooks_lock);
     ctrt_status status = of_node(&running, extras->hooks, output);
@@ -251,7 +251,7 @@ ctrt_status node_hooks_run(struct grad_node *node, uint32_t output, ctrt_tensor 
 ctrt_status leaf_hooks_run(struct autograd_meta *meta, ctrt_tensor **grad)
 {
     const ctrt_tensor *leaf = meta->leaf.tensor;
-    const struct grad_want want = {leaf->view.shape, leaf->view.ndim, tensor_dtype(leaf), leaf->device};
+    const struct grad_want want = { leaf->view.shape, leaf->view.ndim, tensor_dtype(leaf), leaf->device };
     struct hooks_running running;
     ctrt_status status = of_leaf(&running, meta);
     if (status == CTRT_OK)
@@ -278,7 +278,7 @@ static ctrt_status link_to_node(struct grad_hook *hook, struct grad_node *node, 
     struct hook_link *link = host_alloc(sizeof *link);
     if (link == NULL)
         return out_of_memory(sizeof *link, "a hook");
-    *link = (struct hook_link){hook, output, NULL};
+    *link = (struct hook_link){ hook, output, NULL };
     lock_enter(&hooks_lock);
     struct node_extras *extras;
     ctrt_status status = extras_of(&extras, node);

@@ -9,7 +9,7 @@ static ctrt_status index_select_vjp(const struct grad_context *ctx, ctrt_tensor 
     return op_index_add(&dx[0], dy[0], ctx->inputs[1], dim, input_shape(ctx, 0).values[dim],
                         ctx->attributes->index.padding_idx);
 }
-const struct grad_rule rule_index_select = {.saves = {{.inputs = 2}}, .vjp = index_select_vjp};
+const struct grad_rule rule_index_select = { .saves = { { .inputs = 2 } }, .vjp = index_select_vjp };
 
 /* Sets *out to the slices of g at `index`. An index of several dimensions is flattened, and the result gets `shape`. */
 static ctrt_status slices_at(ctrt_tensor **out, ctrt_tensor *g, ctrt_tensor *index, int dim, ctrt_ints shape)
@@ -41,28 +41,28 @@ done:
     tensor_release(dropped);
     return status;
 }
-const struct grad_rule rule_index_add = {.saves = {{.inputs = 2}}, .vjp = index_add_vjp};
+const struct grad_rule rule_index_add = { .saves = { { .inputs = 2 } }, .vjp = index_add_vjp };
 
 static ctrt_status gather_vjp(const struct grad_context *ctx, ctrt_tensor **dx, ctrt_tensor *const *dy)
 {
     return op_scatter_add(&dx[0], dy[0], ctx->inputs[1], ctx->attributes->index.dim, ctx->attributes->index.size);
 }
-const struct grad_rule rule_gather = {.saves = {{.inputs = 2}}, .vjp = gather_vjp};
+const struct grad_rule rule_gather = { .saves = { { .inputs = 2 } }, .vjp = gather_vjp };
 
 static ctrt_status scatter_add_vjp(const struct grad_context *ctx, ctrt_tensor **dx, ctrt_tensor *const *g)
 {
     return ctrt_gather(&dx[0], g[0], ctx->attributes->index.dim, ctx->inputs[1]);
 }
-const struct grad_rule rule_scatter_add = {.saves = {{.inputs = 2}}, .vjp = scatter_add_vjp};
+const struct grad_rule rule_scatter_add = { .saves = { { .inputs = 2 } }, .vjp = scatter_add_vjp };
 
 static ctrt_status tril_vjp(const struct grad_context *ctx, ctrt_tensor **dx, ctrt_tensor *const *dy)
 {
     return ctrt_tril(&dx[0], dy[0], ctx->attributes->triangle.diagonal);
 }
-const struct grad_rule rule_tril = {.vjp = tril_vjp};
+const struct grad_rule rule_tril = { .vjp = tril_vjp };
 
 static ctrt_status triu_vjp(const struct grad_context *ctx, ctrt_tensor **dx, ctrt_tensor *const *dy)
 {
     return ctrt_triu(&dx[0], dy[0], ctx->attributes->triangle.diagonal);
 }
-const struct grad_rule rule_triu = {.vjp = triu_vjp};
+const struct grad_rule rule_triu = { .vjp = triu_vjp };

@@ -203,7 +203,7 @@ static ctrt_status overwrite_vjp(const struct grad_context *ctx, ctrt_tensor **d
 {
     return needs_grad(ctx, 0) ? ctrt_zeros_like(&dx[0], dy[0], CTRT_DTYPE_DEFAULT, NULL) : CTRT_OK;
 }
-static const struct grad_rule rule_overwrite = {.vjp = overwrite_vjp};
+static const struct grad_rule rule_overwrite = { .vjp = overwrite_vjp };
 
 /* Returns an error in the cases in which PyTorch does: self is a view that is not VIEW_PLAIN; self is a leaf that
  * requires grad; self is a view that requires grad and its base is a leaf, whether or not the base itself requires

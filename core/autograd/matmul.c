@@ -67,7 +67,7 @@ done:
     tensor_release(dym);
     return status;
 }
-const struct grad_rule rule_matmul = {.saves = {{.inputs = 2}, {.inputs = 1}}, .vjp = matmul_vjp};
+const struct grad_rule rule_matmul = { .saves = { { .inputs = 2 }, { .inputs = 1 } }, .vjp = matmul_vjp };
 
 /* y = x w^T + b for matrices of rows: dx = dy w, dw = dy^T x, db = the sum of dy's rows. */
 static ctrt_status linear_vjp(const struct grad_context *ctx, ctrt_tensor **dx, ctrt_tensor *const *dy)
@@ -91,4 +91,4 @@ done:
     tensor_release(turned);
     return status;
 }
-const struct grad_rule rule_linear = {.saves = {{.inputs = 2}, {.inputs = 1}}, .vjp = linear_vjp};
+const struct grad_rule rule_linear = { .saves = { { .inputs = 2 }, { .inputs = 1 } }, .vjp = linear_vjp };

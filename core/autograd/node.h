@@ -171,10 +171,10 @@ static inline struct grad_want edge_want(const struct grad_edge *edge)
 {
     if (edge_is_leaf(edge)) {
         ctrt_tensor *leaf = edge_leaf(edge);
-        return (struct grad_want){leaf->view.shape, leaf->view.ndim, tensor_dtype(leaf), leaf->device};
+        return (struct grad_want){ leaf->view.shape, leaf->view.ndim, tensor_dtype(leaf), leaf->device };
     }
     const struct grad_shape *shape = &edge_node(edge)->shapes[edge->output];
-    return (struct grad_want){shape->shape, shape->ndim, (ctrt_dtype)shape->dtype, shape->device};
+    return (struct grad_want){ shape->shape, shape->ndim, (ctrt_dtype)shape->dtype, shape->device };
 }
 
 /* ---- nodes of ops (op_node.c) ---- */

@@ -79,8 +79,8 @@ static ctrt_status layer_norm_vjp(const struct grad_context *ctx, ctrt_tensor **
                                   ctx->inputs[0], ctx->inputs[1], ctx->outputs[1], ctx->outputs[2],
                                   ctx->attributes->norm.normalized);
 }
-#define NORM_SAVES {{.inputs = 3, .outputs = 6}, {.inputs = 3, .outputs = 6}, {.inputs = 3, .outputs = 6}}
-const struct grad_rule rule_layer_norm = {.saves = NORM_SAVES, .vjp = layer_norm_vjp};
+#define NORM_SAVES {{ .inputs = 3, .outputs = 6 }, { .inputs = 3, .outputs = 6 }, { .inputs = 3, .outputs = 6 }}
+const struct grad_rule rule_layer_norm = { .saves = NORM_SAVES, .vjp = layer_norm_vjp };
 
 /* Reshapes [C] to [1, C, 1, ...] with `ndim` dimensions. */
 static ctrt_status as_channels(ctrt_tensor **out, ctrt_tensor *tensor, int ndim)
@@ -147,4 +147,4 @@ static ctrt_status batch_norm_vjp(const struct grad_context *ctx, ctrt_tensor **
                                   ctx->inputs[0], ctx->inputs[1], ctx->outputs[1], ctx->outputs[2],
                                   ctx->attributes->norm.training);
 }
-const struct grad_rule rule_batch_norm = {.saves = NORM_SAVES, .vjp = batch_norm_vjp};
+const struct grad_rule rule_batch_norm = { .saves = NORM_SAVES, .vjp = batch_norm_vjp };

@@ -370,4 +370,4 @@ static void op_node_visit(struct grad_node *base, void (*report)(void *user, voi
     atomic_store_explicit(&node->state, SAVED_THERE, memory_order_release);
 }
 
-const struct node_class op_node_class = {op_node_run, op_node_name, op_node_destroy, op_node_visit};
+const struct node_class op_node_class = { op_node_run, op_node_name, op_node_destroy, op_node_visit };

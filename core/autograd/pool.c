@@ -19,4 +19,4 @@ done:
     tensor_release(flat);
     return status;
 }
-const struct grad_rule rule_max_pool2d = {.saves = {{.outputs = 2}}, .vjp = max_pool2d_vjp};
+const struct grad_rule rule_max_pool2d = { .saves = { { .outputs = 2 } }, .vjp = max_pool2d_vjp };

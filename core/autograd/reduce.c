@@ -43,7 +43,7 @@ static ctrt_status sum_vjp(const struct grad_context *ctx, ctrt_tensor **dx, ctr
     CTRT_TRY(unreduce(&dx[0], ctx, dy[0], shape));
     return ctrt_expand(&dx[0], dx[0], shape);
 }
-const struct grad_rule rule_sum = {.vjp = sum_vjp};
+const struct grad_rule rule_sum = { .vjp = sum_vjp };
 
 static ctrt_status mean_vjp(const struct grad_context *ctx, ctrt_tensor **dx, ctrt_tensor *const *dy)
 {
@@ -54,7 +54,7 @@ static ctrt_status mean_vjp(const struct grad_context *ctx, ctrt_tensor **dx, ct
         CTRT_TRY(ctrt_div_scalar(&dx[0], dx[0], ctrt_float((double)count)));
     return ctrt_expand(&dx[0], dx[0], shape);
 }
-const struct grad_rule rule_mean = {.vjp = mean_vjp};
+const struct grad_rule rule_mean = { .vjp = mean_vjp };
 
 /* dx = 2 dy (x - mean) / (n - correction), also if n - correction is 0 or negative. Exception: if n - correction <= 0
  * and no dimensions were given, dx is dy times infinity, and NaN where x equals the mean, as in PyTorch. */
@@ -85,7 +85,7 @@ done:
     tensor_release(slope);
     return status;
 }
-const struct grad_rule rule_var = {.saves = {{.inputs = 1}}, .vjp = var_vjp};
+const struct grad_rule rule_var = { .saves = { { .inputs = 1 } }, .vjp = var_vjp };
 
 /* ---- product ---- */
 
@@ -220,7 +220,7 @@ done:
     tensor_release(scale);
     return status;
 }
-const struct grad_rule rule_prod = {.saves = {{.inputs = 1}}, .vjp = prod_vjp};
+const struct grad_rule rule_prod = { .saves = { { .inputs = 1 } }, .vjp = prod_vjp };
 
 /* ---- amax and amin: ties share the gradient evenly ---- */
 
@@ -242,5 +242,5 @@ done:
     tensor_release(count);
     return status;
 }
-const struct grad_rule rule_amax = {.saves = {{.inputs = 1, .outputs = 1}}, .vjp = extreme_vjp};
-const struct grad_rule rule_amin = {.saves = {{.inputs = 1, .outputs = 1}}, .vjp = extreme_vjp};
+const struct grad_rule rule_amax = { .saves = { { .inputs = 1, .outputs = 1 } }, .vjp = extreme_vjp };
+const struct grad_rule rule_amin = { .saves = { { .inputs = 1, .outputs = 1 } }, .vjp = extreme_vjp };

@@ -14,7 +14,7 @@ static ctrt_status softmax_vjp(const struct grad_context *ctx, ctrt_tensor **dx,
     CTRT_TRY(ctrt_sub(&dx[0], dy[0], dx[0]));
     return ctrt_mul(&dx[0], y, dx[0]);
 }
-const struct grad_rule rule_softmax = {.saves = {{.outputs = 1}}, .vjp = softmax_vjp};
+const struct grad_rule rule_softmax = { .saves = { { .outputs = 1 } }, .vjp = softmax_vjp };
 
 /* dx = dy - exp(y) sum(dy) */
 static ctrt_status log_softmax_vjp(const struct grad_context *ctx, ctrt_tensor **dx, ctrt_tensor *const *dy)
@@ -32,7 +32,7 @@ done:
     tensor_release(sum);
     return status;
 }
-const struct grad_rule rule_log_softmax = {.saves = {{.outputs = 1}}, .vjp = log_softmax_vjp};
+const struct grad_rule rule_log_softmax = { .saves = { { .outputs = 1 } }, .vjp = log_softmax_vjp };
 
 /* Computes, without history, the constants of the derivative dloss/dx = pull p - target with p = softmax(x): `pull` [N,
  * 1] and `target` [N, C]; and `ignored` [N, 1], true for the rows whose derivative is 0. For a row with target t,
@@ -89,4 +89,4 @@ done:
     tensor_release(row);
     return status;
 }
-const struct grad_rule rule_cross_entropy = {.saves = {{.inputs = 7, .outputs = 2}}, .vjp = cross_entropy_vjp};
+const struct grad_rule rule_cross_entropy = { .saves = { { .inputs = 7, .outputs = 2 } }, .vjp = cross_entropy_vjp };

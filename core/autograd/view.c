@@ -6,7 +6,7 @@ static ctrt_status view_vjp(const struct grad_context *ctx, ctrt_tensor **dx, ct
 {
     return ctrt_reshape(&dx[0], dy[0], input_shape(ctx, 0));
 }
-const struct grad_rule rule_view = {.vjp = view_vjp};
+const struct grad_rule rule_view = { .vjp = view_vjp };
 
 static ctrt_status permute_vjp(const struct grad_context *ctx, ctrt_tensor **dx, ctrt_tensor *const *dy)
 {
@@ -16,7 +16,7 @@ static ctrt_status permute_vjp(const struct grad_context *ctx, ctrt_tensor **dx,
         back[ctx->attributes->permute.dims[d]] = d;
     return ctrt_permute(&dx[0], dy[0], ctrt_ints_of(back, ndim));
 }
-const struct grad_rule rule_permute = {.vjp = permute_vjp};
+const struct grad_rule rule_permute = { .vjp = permute_vjp };
 
 /* The engine sums over the expanded dimensions. */
 static ctrt_status expand_vjp(const struct grad_context *ctx, ctrt_tensor **dx, ctrt_tensor *const *dy)
@@ -24,7 +24,7 @@ static ctrt_status expand_vjp(const struct grad_context *ctx, ctrt_tensor **dx, 
     (void)ctx;
     return pass_on(&dx[0], dy[0]);
 }
-const struct grad_rule rule_expand = {.vjp = expand_vjp};
+const struct grad_rule rule_expand = { .vjp = expand_vjp };
 
 static ctrt_status slice_vjp(const struct grad_context *ctx, ctrt_tensor **dx, ctrt_tensor *const *dy)
 {
@@ -38,7 +38,7 @@ done:
     tensor_release(part);
     return status;
 }
-const struct grad_rule rule_slice = {.vjp = slice_vjp};
+const struct grad_rule rule_slice = { .vjp = slice_vjp };
 
 static ctrt_status select_vjp(const struct grad_context *ctx, ctrt_tensor **dx, ctrt_tensor *const *dy)
 {
@@ -51,7 +51,7 @@ done:
     tensor_release(part);
     return status;
 }
-const struct grad_rule rule_select = {.vjp = select_vjp};
+const struct grad_rule rule_select = { .vjp = select_vjp };
 
 /* ---- as_strided ---- */
 
@@ -72,7 +72,7 @@ static size_t as_strided_remember(int64_t *to, ctrt_tensor *const *inputs, int n
 /* Creates an i64 tensor on `device` with the buffer index of each element of `g`, in row-major order. */
 static ctrt_status places_of(ctrt_tensor **out, const struct geometry *g, ctrt_device *device)
 {
-    int64_t numel = shape_numel(g->shape, g->ndim), at[CTRT_MAX_DIMS] = {0}, place = g->offset;
+    int64_t numel = shape_numel(g->shape, g->ndim), at[CTRT_MAX_DIMS] = { 0 }, place = g->offset;
     int64_t *places = host_alloc((size_t)MAX(numel, 1) * sizeof *places);
     if (places == NULL)
         return out_of_memory((size_t)numel * sizeof *places, "the derivative of as_strided");
@@ -117,7 +117,7 @@ done:
 static ctrt_status as_strided_vjp(const struct grad_context *ctx, ctrt_tensor **dx, ctrt_tensor *const *dy)
 {
     ctrt_tensor *buffer = NULL, *ones = NULL, *count = NULL;
-    struct geometry from = {.offset = ctx->extra[0]}, to = {.offset = ctx->attributes->strided.offset};
+    struct geometry from = { .offset = ctx->extra[0] }, to = { .offset = ctx->attributes->strided.offset };
     ctrt_ints shape = input_shape(ctx, 0);
     ctrt_status status;
     from.ndim = shape.count;
@@ -149,4 +149,4 @@ done:
     tensor_release(count);
     return status;
 }
-const struct grad_rule rule_as_strided = {.vjp = as_strided_vjp, .remember = as_strided_remember};
+const struct grad_rule rule_as_strided = { .vjp = as_strided_vjp, .remember = as_strided_remember };

@@ -94,8 +94,8 @@ static ctrt_status slices_run(struct grad_node *node, const struct node_run *run
     STEP(inner->class->run(inner, &how, dx, &inner_dy));
     if (run->needs & 1) {
         if (dx[0]) {
-            struct grad_want want = {self->part.shape, self->part.ndim, (ctrt_dtype)self->shape.dtype,
-                                     self->shape.device};
+            struct grad_want want = { self->part.shape, self->part.ndim, (ctrt_dtype)self->shape.dtype,
+                                     self->shape.device };
             STEP(grad_reduce_to(&dx[0], &want));
             STEP(ctrt_copy_(part, dx[0]));
         } else {
@@ -116,7 +116,7 @@ static void slices_visit(struct grad_node *node, void (*report)(void *user, void
     report(user, &((struct view_history_node *)node)->inner->node, false);
 }
 
-static const struct node_class slices_class = {slices_run, slices_name, slices_destroy, slices_visit};
+static const struct node_class slices_class = { slices_run, slices_name, slices_destroy, slices_visit };
 
 ctrt_status view_history_rebase(ctrt_tensor *base, ctrt_tensor *view, struct op_node *inner)
 {

@@ -121,8 +121,8 @@ CTRT_API ctrt_status ctrt_sequential_add(ctrt_module *sequential, ctrt_module *m
 #define CTRT_MAKE(...) CTRT_PICK_(CTRT_MAKE_, __VA_ARGS__, CTRT_MANY_, 0)(__VA_ARGS__)
 #ifndef __cplusplus
 #define CTRT_MODULES(...)                                                                           \
-    ctrt_modules_of((ctrt_module *const[]){__VA_ARGS__},                                            \
-                    (int)(sizeof((ctrt_module *const[]){__VA_ARGS__}) / sizeof(ctrt_module *)))
+    ctrt_modules_of((ctrt_module *const[]){ __VA_ARGS__ },                                            \
+                    (int)(sizeof((ctrt_module *const[]){ __VA_ARGS__ }) / sizeof(ctrt_module *)))
 #else
 extern "C++" {
 template <int n> struct ctrt_modules_array_ {

@@ -34,7 +34,7 @@ static inline ctrt_ints ctrt_ints_of(const int64_t *values, int count)
 
 #ifndef __cplusplus
 #define CTRT_SHAPE(...)                                                                                           \
-    ctrt_ints_of((const int64_t[]){__VA_ARGS__}, (int)(sizeof((const int64_t[]){__VA_ARGS__}) / sizeof(int64_t)))
+    ctrt_ints_of((const int64_t[]){ __VA_ARGS__ }, (int)(sizeof((const int64_t[]){ __VA_ARGS__ }) / sizeof(int64_t)))
 #else
 extern "C++" {
 template <int n> struct ctrt_ints_array_ {

@@ -32,7 +32,7 @@ static void free_blocks(void *of_thread)
     for (int i = 0; i < SCRATCH_COUNT; i++) {
         if (b[i].memory)
             free(b[i].memory);
-        b[i] = (struct block){0};
+        b[i] = (struct block){ 0 };
     }
 }
 
@@ -52,7 +52,7 @@ static void *grow(struct block *b, size_t bytes)
     pthread_once(&once, make_key);
     if (b->memory)
         free(b->memory);
-    *b = (struct block){0};
+    *b = (struct block){ 0 };
     void *memory = malloc(bytes + align);
     if (!memory)
         return NULL;

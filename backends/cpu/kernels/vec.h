@@ -38,8 +38,8 @@ VEC_INLINE void vf_store(float *p, vf v) { memcpy(p, &v, sizeof v); }
 VEC_INLINE vd vd_load(const double *p) { vd v; memcpy(&v, p, sizeof v); return v; }
 VEC_INLINE void vd_store(double *p, vd v) { memcpy(p, &v, sizeof v); }
 /* Subtracts 0 instead of adding it, because x + 0 would turn -0 into 0. */
-VEC_INLINE vf vf_set(float x) { vf v = {0}; return x - v; }
-VEC_INLINE vd vd_set(double x) { vd v = {0}; return x - v; }
+VEC_INLINE vf vf_set(float x) { vf v = { 0 }; return x - v; }
+VEC_INLINE vd vd_set(double x) { vd v = { 0 }; return x - v; }
 
 /* Masks of the first n lanes (0 <= n <= VF or VD). Masked-off lanes load as 0 and are not stored. */
 #if VEC_AVX512
@@ -73,7 +73,7 @@ VEC_INLINE vf_mask vf_first(int n) { return n; }
 VEC_INLINE vd_mask vd_first(int n) { return n; }
 VEC_INLINE vf vf_load_m(const float *p, vf_mask n)
 {
-    float lanes[VF] = {0};
+    float lanes[VF] = { 0 };
     for (int i = 0; i < VF; i++)
         if (i < n)
             lanes[i] = p[i];
@@ -87,7 +87,7 @@ VEC_INLINE void vf_store_m(float *p, vf v, vf_mask n)
 }
 VEC_INLINE vd vd_load_m(const double *p, vd_mask n)
 {
-    double lanes[VD] = {0};
+    double lanes[VD] = { 0 };
     for (int i = 0; i < VD; i++)
         if (i < n)
             lanes[i] = p[i];
