@@ -2,14 +2,15 @@
 
 # base: status and messages, log, parameters, containers
 libctrt_core_la_SOURCES += \
-    core/base/array.c core/base/array.h core/base/base.h core/base/bindings.c core/base/clock.h \
-    core/base/constants.def core/base/descriptor.c core/base/descriptor.h core/base/edit_distance.c \
-    core/base/file_writer.c core/base/file_writer.h core/base/hash.h core/base/host_alloc.c core/base/host_alloc.h \
-    core/base/intern.c core/base/intern.h core/base/json.c core/base/json.h core/base/lock.c core/base/lock.h \
-    core/base/log.c core/base/param.c core/base/param.h core/base/param_parse.c core/base/progress.c \
-    core/base/progress.h core/base/ptr_map.c core/base/ptr_map.h core/base/sha256.c core/base/sha256.h \
-    core/base/stack.c core/base/stack.h core/base/states.h core/base/status.c core/base/strbuf.c core/base/strbuf.h \
-    core/base/struct_size.c core/base/thread.c core/base/thread.h core/base/version.c
+    core/base/array.c core/base/array.h core/base/backtrace.c core/base/backtrace.h core/base/base.h \
+    core/base/bindings.c core/base/clock.h core/base/constants.def core/base/descriptor.c core/base/descriptor.h \
+    core/base/dtype.c core/base/dtype.h core/base/edit_distance.c core/base/file_writer.c \
+    core/base/file_writer.h core/base/hash.h core/base/host_alloc.c core/base/host_alloc.h core/base/intern.c \
+    core/base/intern.h core/base/json.c core/base/json.h core/base/lock.c core/base/lock.h core/base/log.c \
+    core/base/param.c core/base/param.h core/base/param_parse.c core/base/progress.c core/base/progress.h \
+    core/base/ptr_map.c core/base/ptr_map.h core/base/sha256.c core/base/sha256.h core/base/stack.c \
+    core/base/stack.h core/base/states.h core/base/status.c core/base/strbuf.c core/base/strbuf.h \
+    core/base/struct_size.c core/base/thread.c core/base/thread.h core/base/version.c core/upcalls.h
 
 # registry: plugins, components, selection
 libctrt_core_la_SOURCES += \
@@ -19,9 +20,9 @@ libctrt_core_la_SOURCES += \
 
 # device: opening and choosing devices, current devices
 libctrt_core_la_SOURCES += \
-    core/device/auto.c core/device/close.c core/device/close.h core/device/current.c core/device/current.h \
-    core/device/device.h core/device/internal.h core/device/launcher.c core/device/launcher.h core/device/open.c \
-    core/device/parse.c core/device/processor_share.c core/device/properties.c core/device/types.c \
+    core/device/auto.c core/device/current.c core/device/current.h core/device/device.h core/device/get.c \
+    core/device/internal.h core/device/launcher.c core/device/launcher.h core/device/parse.c \
+    core/device/processor_share.c core/device/properties.c core/device/types.c \
     core/device/utilization.c core/device/visible.c core/device/visible.h
 
 # stream: streams, events, fences
@@ -31,18 +32,17 @@ libctrt_core_la_SOURCES += \
 
 # memory: storages, their hazards, the layers and policies of a device's memory
 libctrt_core_la_SOURCES += \
-    core/memory/counters.c core/memory/counters.h core/memory/device_memory.c core/memory/device_source.c \
-    core/memory/device_source.h core/memory/events.h core/memory/hazard.c core/memory/hazard.h \
+    core/memory/block_table.c core/memory/block_table.h core/memory/counters.c core/memory/counters.h \
+    core/memory/device_memory.c core/memory/device_source.c core/memory/device_source.h core/memory/hazard.c \
+    core/memory/hazard.h core/memory/history.c core/memory/history.h core/memory/label.c core/memory/label.h \
     core/memory/pinned_cache.c core/memory/pinned_cache.h core/memory/policy.c core/memory/policy.h \
     core/memory/pool.c core/memory/pool.h core/memory/pressure.c core/memory/pressure.h core/memory/quota.c \
     core/memory/quota.h core/memory/races.c core/memory/races.h core/memory/shared.c core/memory/shared.h \
-    core/memory/shutdown.c core/memory/storage.c core/memory/storage.h
+    core/memory/storage.c core/memory/storage.h
 
-# memory_stats: what the memory is used for: blocks, owners, history, reports
+# memory_stats: what the memory is used for: owners, snapshots, reports
 libctrt_core_la_SOURCES += \
-    core/memory_stats/backtrace.c core/memory_stats/backtrace.h core/memory_stats/block_table.c \
-    core/memory_stats/block_table.h core/memory_stats/history.c core/memory_stats/history.h \
-    core/memory_stats/label.c core/memory_stats/label.h core/memory_stats/metrics.c core/memory_stats/oom_report.c \
+    core/memory_stats/metrics.c core/memory_stats/oom_report.c \
     core/memory_stats/owners.c core/memory_stats/owners.h core/memory_stats/peak_scope.c \
     core/memory_stats/segments.c core/memory_stats/segments.h core/memory_stats/snapshot.c \
     core/memory_stats/stats.c core/memory_stats/stats.h core/memory_stats/summary.c core/memory_stats/summary.h
@@ -55,7 +55,7 @@ libctrt_core_la_SOURCES += \
 # tensor: dtype, shape, view, creation, printing, DLPack
 libctrt_core_la_SOURCES += \
     core/tensor/accessors.c core/tensor/create.c core/tensor/create.h core/tensor/dlpack.c core/tensor/dlpack.h \
-    core/tensor/dtype.c core/tensor/format.c core/tensor/format.h core/tensor/pinned.c core/tensor/pinned.h \
+    core/tensor/format.c core/tensor/format.h core/tensor/pinned.c core/tensor/pinned.h \
     core/tensor/promote.c core/tensor/replaced.h core/tensor/scope.c core/tensor/scope.h core/tensor/shape.c \
     core/tensor/shape.h core/tensor/share.c core/tensor/share.h core/tensor/tensor.c core/tensor/tensor.h
 
@@ -69,6 +69,10 @@ libctrt_core_la_SOURCES += \
     core/ops/matmul.c core/ops/norm.c core/ops/op.h core/ops/op_common.c core/ops/op_common.h core/ops/op_run.c \
     core/ops/peers.c core/ops/peers.h core/ops/pinned.c core/ops/pool.c core/ops/random.c core/ops/reduce.c \
     core/ops/softmax.c core/ops/view.c
+
+# lifecycle: opening and closing devices
+libctrt_core_la_SOURCES += \
+    core/lifecycle/close.c core/lifecycle/close.h core/lifecycle/open.c core/lifecycle/shutdown.c
 
 # dryrun: predicting memory without running kernels
 libctrt_core_la_SOURCES += \

@@ -18,7 +18,8 @@ CAPTIONS = {
     "core/base": "status, log, parameters", "core/registry": "loading of plugins", "core/device": "names, opening",
     "core/stream": "streams, events", "core/memory": "storages, hazards", "core/memory_stats": "who uses what",
     "core/graph": "capture, replay", "core/tensor": "dtypes, shapes", "core/ops": "dispatch, op functions",
-    "core/dryrun": "predicted memory", "core/autograd": "graph, derivatives", "nn": "modules, optimizers",
+    "core/lifecycle": "opening, closing", "core/dryrun": "predicted memory", "core/autograd": "graph, derivatives",
+    "nn": "modules, optimizers",
     "share": "between processes", "parallel": "communicators, strategies", "data": "datasets, loader",
 }
 WIDTH, HEIGHT, GAP_X, GAP_Y, MARGIN = 164, 44, 26, 34, 16

@@ -4,7 +4,7 @@
 #include "autograd/graph_growth.h"
 #include "autograd/autograd_meta.h"
 #include "autograd/rule.h"
-#include "memory_stats/label.h"
+#include "memory/label.h"
 #include "ops/op_common.h"
 
 /* Creates a tensor of ones like `tensor`, which has one element. */

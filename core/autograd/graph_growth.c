@@ -4,7 +4,7 @@
 
 #include "base/param.h"
 #include "ctrt/autograd.h"
-#include "memory_stats/label.h"
+#include "memory/label.h"
 
 static const ctrt_param graph_growth_param = {
     sizeof graph_growth_param, "CTRT_GRAPH_GROWTH", CTRT_PARAM_INT, "0", NULL,

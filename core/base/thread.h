@@ -20,7 +20,7 @@ struct free_list {
 struct error_text;                  /* status.c */
 struct device_thread;               /* device/current.c */
 struct counter_table;               /* memory/counters.h */
-struct memory_label;                /* memory_stats/label.h */
+struct memory_label;                /* memory/label.h */
 struct stream_thread;               /* stream/stream.h */
 struct autocast_region;             /* ops/autocast.c */
 struct loss_group;                  /* parallel/strategy/loss.h */
@@ -37,7 +37,7 @@ struct thread_state {
     struct stream_thread *streams;  /* current streams; NULL: the devices' default streams */
     void *autograd;                 /* scratch memory of the autograd engine */
     struct counter_table *memory;   /* memory/counters.h: memory statistics per device */
-    struct memory_label *label;     /* memory_stats/label.h: label of the memory that the thread allocates */
+    struct memory_label *label;     /* memory/label.h: label of the memory that the thread allocates */
     struct autocast_region *autocast;           /* ops/autocast.h: the settings of ops; NULL: no autocast */
     struct autocast_region *autocast_regions;   /* the innermost region of the thread */
     struct loss_parts *loss_parts;  /* ops/loss_parts.h: the loss of a part of a batch is computed; NULL: no */

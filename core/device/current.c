@@ -18,7 +18,8 @@ static void thread_drop(struct thread_state *state)
 {
     if (state->devices != NULL) {
         for (size_t i = 0; i < state->devices->depth; i++)
-            ctrt_stream_release(&state->devices->guards[i].stream);
+            if (state->devices->guards[i].release != NULL)
+                state->devices->guards[i].release(&state->devices->guards[i].stream);
         host_free(state->devices->guards);
     }
     host_free(state->devices);
@@ -149,7 +150,7 @@ ctrt_status ctrt_device_push(ctrt_device *device)
 ctrt_status ctrt_device_pop(void)
 {
     struct guard *guard = device_guard_top();
-    if (guard == NULL || guard->of_stream)
+    if (guard == NULL || guard->release != NULL)
         return ctrt_fail(CTRT_ERR_STATE, "device_pop without a matching ctrt_device_push%s",
                          guard != NULL ? " (the last push was ctrt_stream_push)" : "");
     device_guard_pop(guard);

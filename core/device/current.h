@@ -12,8 +12,8 @@
 struct guard {
     ctrt_device *pushed;            /* NULL: the push changed nothing */
     ctrt_device *before;
-    bool of_stream;                 /* pushed by ctrt_stream_push, otherwise by ctrt_device_push */
     ctrt_stream *stream;            /* the stream that was current on `pushed`; NULL: the default stream */
+    void (*release)(ctrt_stream **stream);      /* of `stream`; NULL: pushed by ctrt_device_push */
 };
 
 /* Makes `device` current (NULL: no change) and pushes a guard with the previous state. *out is valid until the next

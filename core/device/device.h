@@ -104,30 +104,6 @@ static inline bool device_usable(const ctrt_device *device)
  * scope. */
 ctrt_status device_fail_forked(const ctrt_device *device);
 
-/* Defined in ops/launch.c: the value of device->launch without a dry run. */
-extern const struct launch_ops launch_direct;
-
-/* Creates and destroys the device's memory policy and statistics. Defined in memory/device_memory.c; declared here
- * because opening a device needs these functions and this layer does not include memory/. */
-ctrt_status device_memory_create(ctrt_device *device);
-void device_memory_destroy(ctrt_device *device);
-/* device_memory_close ends the policy of a device that is being closed and keeps the statistics; device_memory_reopen
- * creates a policy when the device is opened again. */
-void device_memory_close(ctrt_device *device);
-ctrt_status device_memory_reopen(ctrt_device *device);
-/* Called once after each opening of the device, without the device lock. */
-void device_memory_opened(ctrt_device *device);
-
-/* The device's streams, defined in stream/stream.c. Open creates the default stream of a device that is being opened;
- * CTRT_ERR_PLUGIN if the queue table of an asynchronous backend lacks a required function. Shut destroys all backend
- * queues and events of a device that is being closed; reopen creates new queues for all its streams. Held returns the
- * number of its streams that are held by the program or by other threads. */
-ctrt_status stream_device_open(ctrt_device *device);
-void stream_device_close(ctrt_device *device);
-void stream_device_shut(ctrt_device *device);
-ctrt_status stream_device_reopen(ctrt_device *device);
-uint32_t stream_device_held(ctrt_device *device);
-
 /* utilization.c: lists other processes that have memory on the open device, largest amount first. Returns how many were
  * listed; 0 when the processes are unknown. Takes no lock of the library. */
 size_t device_other_processes(ctrt_process *list, size_t capacity, const ctrt_device *device);
@@ -141,9 +117,5 @@ ctrt_status device_cpu(ctrt_device **out);
 ctrt_status device_accelerator(ctrt_device **out);
 /* Calls `visit` for every open device. */
 void device_for_each(void (*visit)(ctrt_device *device, void *argument), void *argument);
-
-/* Defined in ops/peers.c. Returns false if direct copies between the open devices `from` and `to` were tested and do
- * not work. Tests them if necessary, unless work of one of the devices is being captured or predicted. */
-bool device_link_works(ctrt_device *to, ctrt_device *from);
 
 #endif

@@ -5,6 +5,7 @@
 
 #include "device/device.h"
 #include "registry/registry.h"
+#include "upcalls.h"
 
 #define MAX_DEVICES_OF_TYPE 256
 
@@ -46,10 +47,5 @@ ctrt_status device_locate(struct device_type **type, int *index, const char *nam
 
 /* current.c: the thread's current index of `type`, for names without an index such as "cuda"; 0 if none was set. */
 int device_current_index(const char *type);
-
-/* close.c: opens a closed device again, in the same struct. Requires the device lock. */
-ctrt_status device_reopen(ctrt_device *device);
-/* open.c: returns the device of `spec`, opened at first use. */
-ctrt_status device_open(ctrt_device **out, const ctrt_device_spec *spec);
 
 #endif

@@ -477,33 +477,3 @@ ctrt_status ctrt_pick_devices(ctrt_device_spec *list, size_t *count, size_t capa
         *count = picked;
     return status;
 }
-
-/* ---- links ---- */
-
-ctrt_status ctrt_device_get_link(ctrt_link *out, const char *name, const char *peer)
-{
-    CANCEL_DISABLED;
-    static const char *const kinds[] = {
-        [CTRT_LINK_UNKNOWN] = "",           [CTRT_LINK_NVLINK] = "NVLink",      [CTRT_LINK_BOARD] = "same board",
-        [CTRT_LINK_SWITCH] = "PCI switch",  [CTRT_LINK_SWITCHES] = "PCI switches", [CTRT_LINK_BRIDGE] = "host bridge",
-        [CTRT_LINK_NODE] = "NUMA node",     [CTRT_LINK_SYSTEM] = "system",
-    };
-    struct device_type *type, *other;
-    int index, to;
-    ctrt_device_link link = { .size = sizeof link, .direct = -1 };
-    if (out == NULL)
-        return fail_null("device_get_link", "out");
-    CTRT_TRY(device_locate(&type, &index, name));
-    CTRT_TRY(device_locate(&other, &to, peer));
-    if (type->backend == other->backend && CTRT_SLOT(type->backend->device, link))
-        CTRT_TRY(type->backend->device->link(type->physical[index], type->physical[to], &link));
-    device_enter();
-    ctrt_device *from_device = type->open[index], *to_device = other->open[to];
-    device_leave();
-    if (link.direct > 0 && from_device != NULL && to_device != NULL && from_device != to_device
-        && device_usable(from_device) && device_usable(to_device) && !device_link_works(to_device, from_device))
-        link.direct = 0;
-    ctrt_link own = { .direct = link.direct, .links = link.links };
-    snprintf(own.kind, sizeof own.kind, "%s", (unsigned)link.kind < COUNT_OF(kinds) ? kinds[link.kind] : "");
-    return struct_write(out, &own, sizeof own, "device_get_link", "out");
-}

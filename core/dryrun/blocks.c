@@ -6,9 +6,8 @@
 
 #include "base/base.h"
 #include "base/host_alloc.h"
-#include "memory/events.h"
 #include "memory/quota.h"
-#include "memory_stats/block_table.h"
+#include "memory/block_table.h"
 
 /* ---- the table ---- */
 

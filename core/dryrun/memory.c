@@ -11,7 +11,7 @@
 #include "dryrun/cleanup.h"
 #include "dryrun/source.h"
 #include "memory/policy.h"
-#include "memory_stats/label.h"
+#include "memory/label.h"
 #include "tensor/tensor.h"
 
 /* Where in the program the peak or the first failure occurred. */

@@ -16,7 +16,7 @@
 #include "base/host_alloc.h"
 #include "base/lock.h"
 #include "graph/graph_parts.h"
-#include "memory/events.h"
+#include "memory/block_table.h"
 #include "memory/hazard.h"
 
 static struct graph_capture *running;             /* captures of all devices */

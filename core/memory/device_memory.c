@@ -4,7 +4,7 @@
 #include "base/host_alloc.h"
 #include "base/param.h"
 #include "memory/device_source.h"
-#include "memory/events.h"
+#include "memory/block_table.h"
 #include "memory/pinned_cache.h"
 #include "memory/policy.h"
 #include "memory/pool.h"
@@ -228,7 +228,7 @@ void pool_destroy(struct device_memory *memory)
     pool_drop_policies(memory);
     counters_destroy(&memory->counters);
     block_table_destroy(memory);
-    oom_report_free(memory->last_oom);
+    host_free(memory->last_oom);
     free(memory);
 }
 

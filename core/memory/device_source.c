@@ -5,7 +5,7 @@
 
 #include "base/base.h"
 #include "base/host_alloc.h"
-#include "memory/events.h"
+#include "memory/block_table.h"
 #include "memory/pressure.h"
 #include "memory/quota.h"
 #include "stream/fence.h"

@@ -7,7 +7,7 @@
 #include "base/base.h"
 #include "base/host_alloc.h"
 #include "stream/fence.h"
-#include "memory/events.h"
+#include "memory/block_table.h"
 #include "memory/hazard.h"
 #include "memory/quota.h"
 

@@ -4,7 +4,7 @@
 
 #include "base/base.h"
 #include "base/host_alloc.h"
-#include "memory/events.h"
+#include "memory/block_table.h"
 #include "stream/fence.h"
 
 /* ---- layers ---- */

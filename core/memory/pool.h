@@ -16,10 +16,10 @@
 #include "device/device.h"
 #include "memory/counters.h"
 #include "memory/policy.h"
+#include "upcalls.h"
 
 struct block_table;                         /* block_table.h */
 struct history;                             /* history.h */
-struct oom_report;                          /* oom_report.c */
 struct memory_layer;
 
 /* The operations of a layer. NULL: the layer does not change this operation; the one of the layer below applies. */
@@ -77,7 +77,7 @@ struct device_memory {
     struct history *history;                /* likewise */
     struct peak_window scraped;             /* peaks since the metrics were last read */
     _Atomic uint64_t ooms, rejections, retries;
-    struct oom_report *last_oom;            /* NULL: none yet */
+    char *last_oom;                         /* the last report, host_alloc; NULL: none yet. Guarded in oom_report.c */
 };
 
 /* Creates the memory of a device that is being opened, with the policies of CTRT_MEMORY, else the backend's default,
@@ -152,5 +152,15 @@ extern __thread bool quota_refused;
 
 /* Sets *out to the memory of `device`. NULL: of the default device. */
 ctrt_status memory_get(struct device_memory **out, ctrt_device *device);
+
+/* Create and destroy the device's memory policy and statistics. */
+ctrt_status device_memory_create(ctrt_device *device);
+void device_memory_destroy(ctrt_device *device);
+/* device_memory_close ends the policy of a device that is being closed and keeps the statistics; device_memory_reopen
+ * creates a policy when the device is opened again. */
+void device_memory_close(ctrt_device *device);
+ctrt_status device_memory_reopen(ctrt_device *device);
+/* Called once after each opening of the device, without the device lock. */
+void device_memory_opened(ctrt_device *device);
 
 #endif

@@ -28,9 +28,9 @@
 #include "base/descriptor.h"
 #include "base/param.h"
 #include "base/thread.h"
-#include "ctrt/memory.h"
 #include "device/device.h"
 #include "memory/pinned_cache.h"
+#include "memory/pool.h"
 
 static const ctrt_param pressure_param = {
     sizeof pressure_param, "CTRT_MEMORY_PRESSURE", CTRT_PARAM_STRING, "off", NULL,
@@ -213,10 +213,10 @@ static void pressure_empty_caches(void)
     struct open_hosts hosts = { .count = 0 };
     device_for_each(pressure_visit, &hosts);
     for (int i = 0; i < hosts.count; i++) {
-        uint64_t before = ctrt_memory_reserved(hosts.list[i]);
-        if (ctrt_memory_empty_cache(hosts.list[i]) != CTRT_OK)
-            continue;
-        uint64_t after = ctrt_memory_reserved(hosts.list[i]);
+        struct device_memory *memory = hosts.list[i]->memory;
+        uint64_t before = counters_reserved_bytes(&memory->counters);
+        pool_trim(memory);
+        uint64_t after = counters_reserved_bytes(&memory->counters);
         hosts.given += before > after ? before - after : 0;
     }
     atomic_fetch_add(&trims, 1);

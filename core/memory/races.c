@@ -3,6 +3,7 @@
 #include "memory/races.h"
 
 #include "base/array.h"
+#include "base/dtype.h"
 #include "ctrt/stream.h"
 
 #define RACES_LOGGED 50                     /* further races are only counted */
@@ -54,7 +55,7 @@ static void footprint_merge(struct footprint *at)
 /* Returns false if the view has no elements. */
 static bool footprint_of(struct footprint *at, const ctrt_view *view, const struct storage *storage)
 {
-    const int64_t item = (int64_t)ctrt_dtype_size(view->dtype);
+    const int64_t item = (int64_t)dtype_bytes(view->dtype);
     if (view->numel == 0 && view->ndim == 0) {
         *at = (struct footprint){ .hi = INT64_MAX, .block = INT64_MAX };
         return true;

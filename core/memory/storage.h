@@ -63,10 +63,6 @@ struct capture {
     const struct capture_ops *ops;
 };
 
-/* graph/capture.c: allocates the block of a new storage from the running capture of `queue`, to which the memory
- * belongs also after the capture has ended. Without such a capture, allocates from the device's memory. */
-ctrt_status capture_storage_alloc(struct storage *storage, struct device_memory *memory, size_t bytes, void *queue);
-
 /* Initializes `self` with `bytes` bytes of `device`, refs 1 and version 0. `bytes` may be 0. */
 ctrt_status storage_init(struct storage *self, ctrt_device *device, size_t bytes);
 

@@ -1,25 +1,19 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* memory_stats/oom_report.c: the report of a failed allocation: how much memory is in use, by what, and what the
  * user can do. */
-#include "memory/events.h"
-
 #include "base/base.h"
 #include "base/host_alloc.h"
 #include "base/lock.h"
 #include "base/json.h"
 #include "memory/pinned_cache.h"
 #include "memory/quota.h"
-#include "memory_stats/history.h"
+#include "memory/history.h"
 #include "memory_stats/owners.h"
 #include "memory_stats/segments.h"
 #include "memory_stats/stats.h"
 
 #define OWNERS_REPORTED 20
 #define PROCESSES_REPORTED 8
-
-struct oom_report {
-    char *json;
-};
 
 LOCK_DEFINE_MUTEX(oom_lock);            /* guards all last_oom and the callback */
 static ctrt_memory_oom_callback callback;
@@ -176,17 +170,13 @@ static char *to_json(const struct finding *f, const char *advice)
 /* Stores `json` as the device's last report, which then owns it. */
 static void oom_keep_report(struct device_memory *memory, char *json)
 {
-    struct oom_report *report = json != NULL ? host_alloc(sizeof *report) : NULL, *old;
-    if (report == NULL) {
-        host_free(json);
+    if (json == NULL)
         return;
-    }
-    report->json = json;
     pthread_mutex_lock(&oom_lock);
-    old = memory->last_oom;
-    memory->last_oom = report;
+    char *old = memory->last_oom;
+    memory->last_oom = json;
     pthread_mutex_unlock(&oom_lock);
-    oom_report_free(old);
+    host_free(old);
 }
 
 static void call_callback(struct device_memory *memory, size_t bytes, const char *json)
@@ -271,14 +261,6 @@ ctrt_status oom_fail_pinned(struct device_memory *memory, size_t bytes, const ch
     return oom_compose_and_fail(memory, bytes, why, true);
 }
 
-void oom_report_free(struct oom_report *report)
-{
-    if (report == NULL)
-        return;
-    host_free(report->json);
-    host_free(report);
-}
-
 /* ---- public ---- */
 
 ctrt_status ctrt_memory_last_oom(char **out, ctrt_device *device)
@@ -291,7 +273,7 @@ ctrt_status ctrt_memory_last_oom(char **out, ctrt_device *device)
     pthread_mutex_lock(&oom_lock);
     bool there = memory->last_oom != NULL;
     if (there)
-        copy = host_strdup(memory->last_oom->json);
+        copy = host_strdup(memory->last_oom);
     pthread_mutex_unlock(&oom_lock);
     if (!there)
         return ctrt_fail(CTRT_ERR_NOT_FOUND, "memory_last_oom: %s was never out of memory", memory->device->name);

@@ -7,7 +7,7 @@
 #include "base/base.h"
 #include "base/host_alloc.h"
 #include "base/json.h"
-#include "memory/events.h"
+#include "memory/block_table.h"
 
 /* Labels are interned and ops are static, so equal ones usually have the same address; strings of plugins may not. */
 static int by_name(const void *a, const void *b)

@@ -3,11 +3,9 @@
 #ifndef CORE_MEMORY_STATS_OWNERS_H
 #define CORE_MEMORY_STATS_OWNERS_H
 
-#include "memory_stats/block_table.h"
+#include "memory/block_table.h"
 
 struct json;
-
-#define OWNER_UNKNOWN "(not watched)"
 
 /* Lists the owners, largest first. Blocks that are not in the table of allocated blocks form one owner, so that the sum
  * is what is allocated on the device. *out is new and the caller frees it. Returns false if memory runs out. */
@@ -16,5 +14,8 @@ bool owners_of(ctrt_memory_owner **out, size_t *count, struct device_memory *mem
 void owners_json(struct json *json, const char *key, const ctrt_memory_owner *owners, size_t count);
 /* Writes "encoder (matmul)" to label[128], or returns a constant string. */
 const char *owner_label(char label[128], const ctrt_memory_owner *owner);
+/* Writes the label and op that allocated most of the device's memory in use, "encoder (matmul)". Returns false if there
+ * is no record of any owner. */
+bool owners_largest(char label[128], struct device_memory *memory);
 
 #endif

@@ -227,9 +227,8 @@ void ctrt_autocast_clear_cache(void)
 /* Returns whether copies of the tensor are kept. Memory of a capture or dry run is not valid after its end. */
 static bool is_kept(const struct autocast_type *type, ctrt_tensor *tensor)
 {
-    return type->cache && tensor_dtype(tensor) == CTRT_F32 && tensor_requires_grad(tensor)
-           && !(tensor->flags & TENSOR_IS_VIEW) && ctrt_tensor_is_leaf(tensor) && !dry_run_on(tensor->device)
-           && capture_here(tensor->device) == NULL;
+    return type->cache && tensor_dtype(tensor) == CTRT_F32 && grad_is_parameter(tensor)
+           && !(tensor->flags & TENSOR_IS_VIEW) && !dry_run_on(tensor->device) && capture_here(tensor->device) == NULL;
 }
 
 static bool is_valid(const struct converted *item, ctrt_dtype dtype)

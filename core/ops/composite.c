@@ -108,7 +108,7 @@ ctrt_status ctrt_loss_fraction(ctrt_tensor **out, ctrt_tensor *sum, ctrt_tensor 
     if (weight->device != sum->device)
         return fail_from(CTRT_ERR_DEVICE, "loss_fraction", "sum is on %s, weight on %s; move one with ctrt_to_device",
                          sum->device->name, weight->device->name);
-    if (ctrt_grad_enabled() && tensor_requires_grad(weight))
+    if (!thread_state.grad_disabled && tensor_requires_grad(weight))
         return fail_from(CTRT_ERR_AUTOGRAD, "loss_fraction", "weight requires grad, but no gradient flows to it; "
                          "compute it in a block of ctrt_no_grad, or detach it");
     return ctrt_context(loss_fraction(out, sum, weight, weight, autograd_sum_terms(sum), false), "loss_fraction");

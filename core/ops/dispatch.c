@@ -11,7 +11,7 @@
 #include "base/lock.h"
 #include "ctrt/ops.h"
 #include "memory/pool.h"
-#include "memory_stats/block_table.h"
+#include "memory/block_table.h"
 #include "ops/launch.h"
 
 const struct op_info op_table[OP_COUNT] = {

@@ -4,8 +4,8 @@
 
 #include "base/base.h"
 #include "base/host_alloc.h"
-#include "memory_stats/backtrace.h"
-#include "memory_stats/label.h"
+#include "base/backtrace.h"
+#include "memory/label.h"
 
 /* ---- records of enqueued work ---- */
 

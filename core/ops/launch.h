@@ -19,7 +19,7 @@ struct launch_copy {
     bool wait;                              /* return when the copy is done */
 };
 
-/* How work is enqueued: launch_direct (device.h), or, during a dry run, functions that only count the memory
+/* How work is enqueued: launch_direct (upcalls.h), or, during a dry run, functions that only count the memory
  * (dryrun/kernels.c). */
 struct launch_ops {
     ctrt_status (*kernel)(ctrt_call *call, ctrt_device *device);

@@ -77,29 +77,7 @@ ctrt_status op_cat_to(ctrt_tensor **out, ctrt_tensor *const *tensors, int count,
 ctrt_status op_finish(ctrt_status status, ctrt_tensor **out, enum op op, ctrt_tensor **results, int n_results,
                       ctrt_tensor *const *inputs, int n_inputs, const union op_attributes *attributes);
 
-/* The functions below are defined in autograd/, above this layer. Besides them the ops layer calls these functions of
- * autograd: ctrt_tensor_is_leaf (autocast.c) and ctrt_tensor_grad_fn (format.c). */
-
-/* Creates a graph node with edges to the inputs (NULL is allowed) and makes it the history of results[0]. */
-ctrt_status autograd_record(enum op op, ctrt_tensor **results, int n_results, ctrt_tensor *const *inputs, int n_inputs,
-                            const union op_attributes *attributes);
-/* Must be called before an op writes self, which is inputs[0]. Returns CTRT_ERR_AUTOGRAD if autograd cannot record the
- * change, for instance of a leaf that requires grad. Saves the inputs that the rule uses, and a clone of self if the
- * rule uses input 0. After the write, *token must be passed to autograd_inplace_end with the kernel's status. */
-struct inplace_token { void *node; };
-ctrt_status autograd_inplace_begin(struct inplace_token *token, enum op op, ctrt_tensor *self,
-                                   ctrt_tensor *const *inputs, int n_inputs, const union op_attributes *attributes);
-/* Increments the version of self's storage and, if `status` is CTRT_OK, makes the new node self's history. */
-ctrt_status autograd_inplace_end(struct inplace_token *token, ctrt_tensor *self, ctrt_status status);
-/* Records a view op and stores the base in the view, for later writes through views. Must be called for every view op,
- * outside grad mode too. */
-ctrt_status autograd_view(enum op op, ctrt_tensor *result, ctrt_tensor *base, const union op_attributes *attributes);
-/* Returns the history of a tensor with a reference, which autograd_history_release releases; NULL: it has none. */
-void *autograd_history(ctrt_tensor *tensor);
+/* Releases the result of autograd_history (upcalls.h). */
 void autograd_history_release(void *history);
-/* Returns the number of terms if the tensor is the result of ctrt_sum, else 0. */
-int64_t autograd_sum_terms(ctrt_tensor *tensor);
-/* Marks a view that an op returned together with other views: autograd rejects changes of it in place (VIEW_CHUNK). */
-void autograd_view_of_several(ctrt_tensor *view);
 
 #endif

@@ -7,6 +7,7 @@
 
 #include "base/base.h"
 #include "base/host_alloc.h"
+#include "device/internal.h"
 #include "memory/pool.h"
 #include "ops/dispatch.h"
 #include "ops/launch.h"
@@ -94,7 +95,9 @@ static bool busy(const ctrt_device *device)
     return dry_run_on(device) || atomic_load(&device->home->captures) > 0;
 }
 
-bool device_link_works(ctrt_device *to, ctrt_device *from)
+/* Returns false if direct copies between the open devices were tested and do not work. Tests them if necessary, unless
+ * work of one of the devices is being captured or predicted. */
+static bool link_works(ctrt_device *to, ctrt_device *from)
 {
     const uint8_t *state = state_of_link(to, from);
     if (!busy(to) && !busy(from))
@@ -112,4 +115,32 @@ bool peers_work(ctrt_device *to, ctrt_device *from)
             __atomic_store_n(state, known, __ATOMIC_RELEASE);
     }
     return known == WORKS;
+}
+
+ctrt_status ctrt_device_get_link(ctrt_link *out, const char *name, const char *peer)
+{
+    CANCEL_DISABLED;
+    static const char *const kinds[] = {
+        [CTRT_LINK_UNKNOWN] = "",           [CTRT_LINK_NVLINK] = "NVLink",      [CTRT_LINK_BOARD] = "same board",
+        [CTRT_LINK_SWITCH] = "PCI switch",  [CTRT_LINK_SWITCHES] = "PCI switches", [CTRT_LINK_BRIDGE] = "host bridge",
+        [CTRT_LINK_NODE] = "NUMA node",     [CTRT_LINK_SYSTEM] = "system",
+    };
+    struct device_type *type, *other;
+    int index, to;
+    ctrt_device_link link = { .size = sizeof link, .direct = -1 };
+    if (out == NULL)
+        return fail_null("device_get_link", "out");
+    CTRT_TRY(device_locate(&type, &index, name));
+    CTRT_TRY(device_locate(&other, &to, peer));
+    if (type->backend == other->backend && CTRT_SLOT(type->backend->device, link))
+        CTRT_TRY(type->backend->device->link(type->physical[index], type->physical[to], &link));
+    device_enter();
+    ctrt_device *from_device = type->open[index], *to_device = other->open[to];
+    device_leave();
+    if (link.direct > 0 && from_device != NULL && to_device != NULL && from_device != to_device
+        && device_usable(from_device) && device_usable(to_device) && !link_works(to_device, from_device))
+        link.direct = 0;
+    ctrt_link own = { .direct = link.direct, .links = link.links };
+    snprintf(own.kind, sizeof own.kind, "%s", (unsigned)link.kind < COUNT_OF(kinds) ? kinds[link.kind] : "");
+    return struct_write(out, &own, sizeof own, "device_get_link", "out");
 }

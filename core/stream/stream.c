@@ -3,7 +3,6 @@
 
 #include "base/array.h"
 #include "base/param.h"
-#include "device/close.h"
 #include "device/current.h"
 #include "device/internal.h"
 #include "stream/stream_error.h"
@@ -560,7 +559,7 @@ ctrt_status ctrt_stream_push(ctrt_stream *stream)
     ctrt_device *device = stream != NULL ? stream->device : NULL;
     struct guard *guard;
     CTRT_TRY(device_guard_push(&guard, device));
-    guard->of_stream = true;
+    guard->release = ctrt_stream_release;
     if (stream == NULL)
         return CTRT_OK;
     guard->stream = ctrt_stream_retain(stream);
@@ -575,7 +574,7 @@ ctrt_status ctrt_stream_push(ctrt_stream *stream)
 ctrt_status ctrt_stream_pop(void)
 {
     struct guard *guard = device_guard_top();
-    if (guard == NULL || !guard->of_stream)
+    if (guard == NULL || guard->release == NULL)
         return ctrt_fail(CTRT_ERR_STATE, "stream_pop without a matching ctrt_stream_push%s",
                          guard != NULL ? " (the last push was ctrt_device_push)" : "");
     if (guard->pushed != NULL) {

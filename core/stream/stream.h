@@ -32,7 +32,7 @@
 #define STREAM_WORKS 1024                   /* number of last pieces of work whose name and backtrace are kept */
 #define STREAM_ERROR_BYTES 1024
 
-struct backtrace;                           /* memory_stats/backtrace.h */
+struct backtrace;                           /* base/backtrace.h */
 
 struct clock {
     uint64_t *seen;                         /* indexed by slot; slots `count` and above have the value 0 */
@@ -88,7 +88,7 @@ struct ctrt_stream {
     _Atomic(struct capture *) capture;      /* graph/capture.h: the capture that records the stream's work; NULL: the
                                              * work runs */
     atomic_uint cuts;                       /* number of cuts between parts of its captures: graph/graph_parts.c */
-    const char *label;                      /* label of the last work: memory_stats/label.h */
+    const char *label;                      /* label of the last work: memory/label.h */
     /* ring of the last label changes: from work `from` on, the label is `label` */
     struct stream_site { uint64_t from; const char *label; } *sites;
     uint64_t site_count;
@@ -160,6 +160,16 @@ static inline void *stream_queue(const ctrt_device *device)
 {
     return likely(!device_asynchronous(device)) ? NULL : stream_here(device)->queue;
 }
+
+/* The device's streams. Open creates the default stream of a device that is being opened; CTRT_ERR_PLUGIN if the queue
+ * table of an asynchronous backend lacks a required function. Close is for a device that failed to open. Shut destroys
+ * all backend queues and events of a device that is being closed; reopen creates new queues for all its streams. Held
+ * returns the number of its streams that are held by the program or by other threads. */
+ctrt_status stream_device_open(ctrt_device *device);
+void stream_device_close(ctrt_device *device);
+void stream_device_shut(ctrt_device *device);
+ctrt_status stream_device_reopen(ctrt_device *device);
+uint32_t stream_device_held(ctrt_device *device);
 
 /* Exchanges the thread's current stream of `device` and *stream, including the references (NULL: the default
  * stream). */
@@ -257,8 +267,5 @@ void stream_site_text(char *text, size_t bytes, const ctrt_stream *stream, uint6
 /* Formats the op of the work at `point` (if works are recorded), the stream and the text of stream_site_text: "exp on
  * stream 2 of sim:0 in encoder.0". */
 void stream_work_text(char *text, size_t bytes, timepoint point);
-/* memory_stats/backtrace.c: formats the innermost call from outside the library, "train(step+0x1c)"; "" if there is
- * none. */
-void backtrace_place(char *text, size_t bytes, const struct backtrace *backtrace);
 
 #endif

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* stream/stream_site.c: where a stream's work was enqueued: the label (module path), and the backtrace if recorded. */
+#include "base/backtrace.h"
 #include "base/host_alloc.h"
 #include "stream/stream.h"
 

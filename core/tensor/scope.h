@@ -52,18 +52,12 @@ static inline void scope_resume(struct scope *was)
 /* tensor.c: frees the tensor's autograd history and replaces its storage by `storage`, which belongs to another device.
  * The handle stays valid. */
 void tensor_end(ctrt_tensor *tensor, struct storage *storage);
-/* A tensor of an ending scope that the library still holds. */
+/* A tensor of an ending scope that the library still holds; grad_find_cycles (upcalls.h) sets `unused`. */
 struct scope_held {
     ctrt_tensor *tensor;
     uint32_t held;                          /* number of holds */
     bool unused;                            /* result: the tensor is not a parameter, and only the tensors of this list
                                              * and their histories refer to it */
 };
-/* autograd/cycle.c: finds the tensors that are referred to only by each other, through saved values and histories, and
- * sets `unused`. Returns how many; 0 when out of memory. */
-size_t grad_find_cycles(struct scope_held *tensors, size_t count);
-/* autograd/autograd_meta.c: returns whether the tensor is a leaf that requires grad. Such tensors are parameters, and
- * no scope ends them. */
-bool grad_is_parameter(const ctrt_tensor *tensor);
 
 #endif

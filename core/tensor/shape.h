@@ -5,6 +5,7 @@
 
 #include <stdlib.h>
 
+#include "base/dtype.h"
 #include "tensor/tensor.h"
 
 /* Checks a program's shape: number of dimensions, negative sizes, overflow of numel * element size. `who` begins the
@@ -78,26 +79,6 @@ bool shape_view_strides(int64_t *strides, const ctrt_view *in, const int64_t *sh
 #define SHAPE_TEXT_BYTES 192
 const char *shape_text(char *buffer, const int64_t *shape, int ndim);
 
-/* dtype.c */
-enum dtype_category { DTYPE_BOOLEAN, DTYPE_INTEGRAL, DTYPE_FLOATING };
-struct dtype_info {
-    const char *name, *torch_name, *safetensors_name;
-    uint8_t bytes, dlpack_code;
-    enum dtype_category category;
-};
-enum {
-    DTYPE_COUNT = 1                     /* one more than the largest value; the values have no gaps */
-#define DTYPE(name, value, bytes, category, text, dlpack, safetensors, torch) + 1
-#include "ctrt/dtype.def"
-#undef DTYPE
-};
-#define DTYPE_MAX_BYTES 16              /* room for one element of any dtype */
-extern const struct dtype_info dtype_table[DTYPE_COUNT];            /* entry 0 is empty */
-static inline size_t dtype_bytes(ctrt_dtype dtype) { return dtype_table[dtype].bytes; }
-static inline bool dtype_floating(ctrt_dtype dtype) { return dtype_table[dtype].category == DTYPE_FLOATING; }
-static inline bool dtype_half(ctrt_dtype dtype) { return dtype == CTRT_F16 || dtype == CTRT_BF16; }
-/* Resolves CTRT_DTYPE_DEFAULT to the default floating type; CTRT_ERR_DTYPE if `dtype` is invalid. */
-ctrt_status dtype_resolve(ctrt_dtype *out, const char *who, ctrt_dtype dtype);
 /* Returns the default floating type of new tensors on `device` (NULL: the default device), which may differ from the
  * process default. */
 ctrt_status dtype_default_on(ctrt_dtype *out, const char *who, ctrt_device *device);
@@ -105,19 +86,6 @@ static inline ctrt_status dtype_resolve_on(ctrt_dtype *out, const char *who, ctr
 {
     return likely(dtype != CTRT_DTYPE_DEFAULT) ? dtype_resolve(out, who, dtype) : dtype_default_on(out, who, device);
 }
-/* Converts one host element. Floats are truncated to integers without saturation, as a C cast does for values in range
- * (the rule of PyTorch on CPU). */
-void dtype_store(void *element, ctrt_dtype dtype, ctrt_scalar value);
-ctrt_scalar dtype_load(const void *element, ctrt_dtype dtype);
-/* Checks a program's scalar (fill, full): CTRT_ERR_OVERFLOW "who: 300 cannot be converted to i8 without overflow". */
-ctrt_status dtype_check_scalar(const char *who, ctrt_dtype dtype, ctrt_scalar value);
-/* Returns bool, i64 or the default floating type, depending on the scalar's kind. */
-ctrt_dtype dtype_of_scalar(ctrt_scalar value);
-/* Round to nearest, ties to even; NaN stays NaN. */
-uint16_t f16_of_float(float value);
-float float_of_f16(uint16_t half);
-uint16_t bf16_of_float(float value);
-float float_of_bf16(uint16_t value);
 
 /* Returns the offset of the first element from the start of the storage, in elements. */
 static inline int64_t tensor_offset(const ctrt_tensor *tensor)

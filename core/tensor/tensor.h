@@ -10,6 +10,7 @@
 #include "base/thread.h"
 #include "ctrt/tensor.h"
 #include "memory/storage.h"
+#include "upcalls.h"
 
 struct autograd_meta;                           /* autograd/autograd_meta.h: gradient, history, hooks; NULL for most
                                                  * tensors */
@@ -86,9 +87,6 @@ static inline void tensor_move(ctrt_tensor **out, ctrt_tensor *fresh)
     tensor_release(old);
 }
 
-/* autograd/autograd_meta.c: reports whether the base of a view requires grad now. */
-bool grad_base_requires_grad(const ctrt_tensor *tensor);
-
 /* A view of a base without history requires grad as soon as a tensor that requires grad is written into the base in
  * place. */
 static inline bool tensor_requires_grad(const ctrt_tensor *tensor)
@@ -111,9 +109,5 @@ static inline uint32_t tensor_version(const ctrt_tensor *tensor)
 {
     return atomic_load_explicit(&tensor->storage->version, memory_order_relaxed);
 }
-
-/* Frees the gradient and history of a tensor that is being destroyed. Defined in autograd/autograd_meta.c; declared
- * here because tensors are destroyed in this layer. */
-void autograd_meta_free(ctrt_tensor *tensor);
 
 #endif

@@ -7,7 +7,7 @@
 #include "base/ptr_map.h"
 #include "base/stack.h"
 #include "base/strbuf.h"
-#include "memory_stats/label.h"
+#include "memory/label.h"
 #include "nn/module/module.h"
 #include "tensor/scope.h"
 

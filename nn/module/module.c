@@ -4,8 +4,8 @@
 
 #include "base/intern.h"
 #include "base/stack.h"
-#include "memory_stats/block_table.h"
-#include "memory_stats/label.h"
+#include "memory/block_table.h"
+#include "memory/label.h"
 #include "tensor/scope.h"
 
 _Atomic uint64_t module_structure = 1;

@@ -9,7 +9,7 @@
 #include "base/ptr_map.h"
 #include "base/stack.h"
 #include "base/strbuf.h"
-#include "memory_stats/label.h"
+#include "memory/label.h"
 #include "tensor/tensor.h"
 
 /* ---- the walk ---- */

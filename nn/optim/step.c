@@ -9,7 +9,7 @@
 #include "nn/optim/optim.h"
 
 #include "graph/capture.h"
-#include "memory_stats/label.h"
+#include "memory/label.h"
 #include "tensor/tensor.h"
 #include "tensor/scope.h"
 

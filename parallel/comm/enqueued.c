@@ -11,7 +11,7 @@
 
 #include "base/thread.h"
 #include "graph/capture.h"
-#include "memory/events.h"
+#include "memory/pool.h"
 #include "stream/stream.h"
 
 struct enqueued {

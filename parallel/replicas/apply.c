@@ -4,7 +4,7 @@
 
 #include "base/base.h"
 #include "ctrt/amp.h"
-#include "memory_stats/label.h"
+#include "memory/label.h"
 #include "parallel/replicas/devices.h"
 #include "stream/stream.h"
 #include "tensor/scope.h"

@@ -8,7 +8,7 @@
 
 #include "autograd/engine.h"
 #include "memory/hazard.h"
-#include "memory_stats/label.h"
+#include "memory/label.h"
 #include "ops/op_common.h"
 #include "parallel/replicas/devices.h"
 #include "tensor/shape.h"

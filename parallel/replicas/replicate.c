@@ -2,7 +2,7 @@
 /* parallel/replicas/replicate.c: copies of a module on several devices, whose gradients are added up in the module. */
 #include "autograd/engine.h"
 #include "base/base.h"
-#include "memory_stats/label.h"
+#include "memory/label.h"
 #include "nn/module/module.h"
 #include "ops/op_common.h"
 #include "parallel/replicas/devices.h"

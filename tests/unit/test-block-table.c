@@ -7,7 +7,7 @@
 #include "calls.h"
 #include "base/host_alloc.h"
 #include "fake_pool.h"
-#include "memory_stats/history.h"
+#include "memory/history.h"
 
 /* Returns the bytes of an owner, 0 if the owner is not listed. *sum receives the bytes of all owners. */
 static uint64_t owner_bytes(ctrt_device *device, const char *label, const char *op, uint64_t *sum)

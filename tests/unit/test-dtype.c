@@ -229,7 +229,7 @@ WRAP(where_float, where_scalar(out, t, ctrt_float(1)))
 #define ROW_GRAPH(name)
 #define OF(name)         { #name, name##_of, NULL }
 
-static const struct op { const char *name; unary one; binary two;
+static const struct binary { const char *name; unary one; binary two;
 } ops[] = {
 #define CTRT_OP(name, form, promotion, dtypes, numbers, autocast, in_place, gradient, text) ROW_##form(name)
 #include "ctrt/ops.def"
@@ -258,7 +258,7 @@ static const struct { const char *op, *dtypes, *torch, *gives, *reason;
 
 /* ---- rows of the reference files ---- */
 
-static const struct op *find(const char *name)
+static const struct binary *find(const char *name)
 {
     for (size_t k = 0; k < COUNT(ops); k++)
         if (!strcmp(ops[k].name, name))
@@ -266,7 +266,7 @@ static const struct op *find(const char *name)
     return NULL;
 }
 
-static void one_row(const struct op *op, const char *a_name, const char *b_name, const char *want)
+static void one_row(const struct binary *op, const char *a_name, const char *b_name, const char *want)
 {
     CTRT_AUTO(tensor) a = operand(true, dtype_from_name(a_name)), out = NULL,
         b = b_name ? operand(true, dtype_from_name(b_name)) : NULL;
@@ -290,7 +290,7 @@ static void one_row(const struct op *op, const char *a_name, const char *b_name,
 TEST(result_types, NULL)
 {
     char *bytes = ref_read_bytes("op_dtypes.txt"), *rest = bytes, last[32] = "", word[5][32];
-    const struct op *op = NULL;
+    const struct binary *op = NULL;
     int rows = 0;
     for (int words; (words = ref_words(word, &rest)) > 0;) {
         if (strcmp(word[0], last)) {

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* memory_stats/backtrace.c: call stacks of allocations. */
+/* base/backtrace.c: call stacks of allocations. */
 #ifndef _GNU_SOURCE
 #define _GNU_SOURCE
 #endif
-#include "memory_stats/backtrace.h"
+#include "base/backtrace.h"
 
 #include <dlfcn.h>
 #include <stdlib.h>
@@ -12,7 +12,6 @@
 #include "base/base.h"
 #include "base/lock.h"
 #include "base/json.h"
-#include "stream/stream.h"
 
 /* Some C libraries do not have it (musl). */
 extern int backtrace(void **addresses, int most) __attribute__((weak));

@@ -1,16 +1,32 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* memory_stats/block_table.h: the table of allocated blocks and their owners, and the events of the memory history.
+/* memory/block_table.h: the table of allocated blocks and their owners, and the events of the memory history.
  *
  * While a device is watched, each of its blocks has an entry in a hash table by address, which is divided into shards
  * with a lock each. Asynchronous devices are watched from the start, other devices on request. */
-#ifndef CORE_MEMORY_STATS_BLOCK_TABLE_H
-#define CORE_MEMORY_STATS_BLOCK_TABLE_H
+#ifndef CORE_MEMORY_BLOCK_TABLE_H
+#define CORE_MEMORY_BLOCK_TABLE_H
 
-#include "memory/events.h"
 #include "memory/pool.h"
-#include "memory_stats/label.h"
+#include "memory/label.h"
 
-struct backtrace;                           /* backtrace.h */
+struct backtrace;                           /* base/backtrace.h */
+
+/* The names are those of PyTorch's memory history. */
+enum history_action {
+    HISTORY_ALLOC, HISTORY_FREE_REQUESTED, HISTORY_FREE_COMPLETED, HISTORY_SEGMENT_ALLOC, HISTORY_SEGMENT_FREE,
+    HISTORY_SEGMENT_MAP, HISTORY_SEGMENT_UNMAP, HISTORY_OOM, HISTORY_SNAPSHOT, HISTORY_ANNOTATE, HISTORY_ACTIONS
+};
+
+/* block_table_init reads CTRT_MEMORY_HISTORY once per process, and starts watching the device if required.
+ * block_table_destroy frees the table and the history. */
+ctrt_status block_table_init(struct device_memory *memory);
+void block_table_destroy(struct device_memory *memory);
+
+/* Called only while the device is watched (pool_watched). */
+void block_table_alloc(struct device_memory *memory, const ctrt_block *block, size_t requested, const void *queue);
+void block_table_free(struct device_memory *memory, const ctrt_block *block, size_t requested, const void *queue);
+void block_table_segment(struct device_memory *memory, enum history_action action, const void *address, size_t bytes,
+                         const void *queue);
 
 struct history_event {
     uint64_t number;                        /* from 1 */
@@ -23,6 +39,8 @@ struct history_event {
     enum history_action action;
     const struct backtrace *backtrace;      /* call stack; NULL: unknown (backtrace.h) */
 };
+
+#define OWNER_UNKNOWN "(not watched)"
 
 struct block_entry {
     const void *address;                    /* key: base/ptr_map.h */

@@ -1,13 +1,15 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* device/close.c: closing a device, and opening it again.
+/* lifecycle/close.c: closing a device, and opening it again.
  *
  * Device handles stay valid permanently. Closing therefore keeps the struct, its streams' structs, its table entries
  * and its statistics, and releases everything that belongs to the backend. */
-#include "device/close.h"
+#include "lifecycle/close.h"
 
 #include "base/base.h"
 #include "base/host_alloc.h"
 #include "device/internal.h"
+#include "memory/pool.h"
+#include "stream/stream.h"
 
 /* Drops the kernel table, the results of link tests and the random seed; they are set up again for the next backend
  * handle. */

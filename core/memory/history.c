@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* memory_stats/history.c: the ring buffer of memory events, and the choice of what is recorded. */
-#include "memory_stats/history.h"
+/* memory/history.c: the ring buffer of memory events, and the choice of what is recorded. */
+#include "memory/history.h"
 
 #include <time.h>
 
@@ -9,7 +9,7 @@
 #include "base/host_alloc.h"
 #include "base/lock.h"
 #include "base/param.h"
-#include "memory_stats/backtrace.h"
+#include "base/backtrace.h"
 
 static const ctrt_param history_param = {
     sizeof history_param, "CTRT_MEMORY_HISTORY", CTRT_PARAM_STRING, NULL, NULL,

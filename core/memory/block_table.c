@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* memory_stats/block_table.c: the table of allocated blocks. */
-#include "memory_stats/block_table.h"
+/* memory/block_table.c: the table of allocated blocks. */
+#include "memory/block_table.h"
 
 #include <sched.h>
 #include <stdatomic.h>
@@ -10,8 +10,7 @@
 #include "base/host_alloc.h"
 #include "base/lock.h"
 #include "base/ptr_map.h"
-#include "memory_stats/history.h"
-#include "memory_stats/owners.h"
+#include "memory/history.h"
 #include "registry/registry.h"
 #include "stream/stream.h"
 

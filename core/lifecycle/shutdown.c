@@ -1,11 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* memory/shutdown.c: ctrt_memory_release_all and ctrt_shutdown. */
+/* lifecycle/shutdown.c: ctrt_memory_release_all and ctrt_shutdown. */
 #include "base/base.h"
 #include "base/host_alloc.h"
 #include "base/strbuf.h"
-#include "device/close.h"
-#include "memory/events.h"
+#include "lifecycle/close.h"
 #include "memory/pinned_cache.h"
+#include "memory_stats/owners.h"
+#include "stream/stream.h"
 
 static ctrt_status fail_in_use(const char *who, struct device_memory *memory, uint64_t bytes)
 {

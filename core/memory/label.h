@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* memory_stats/label.h: labels, which attribute a thread's allocations to a part of the program.
+/* memory/label.h: labels, which attribute a thread's allocations to a part of the program.
  *
  * A label is a whole path, such as "encoder/attention", interned once per process. Each thread has a stack of them. */
-#ifndef CORE_MEMORY_STATS_LABEL_H
-#define CORE_MEMORY_STATS_LABEL_H
+#ifndef CORE_MEMORY_LABEL_H
+#define CORE_MEMORY_LABEL_H
 
 #include <stdatomic.h>
 

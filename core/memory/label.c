@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* memory_stats/label.c: the thread's stack of labels. */
-#include "memory_stats/label.h"
+/* memory/label.c: the thread's stack of labels. */
+#include "memory/label.h"
 
 #include "base/base.h"
 #include "base/intern.h"

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* tensor/dtype.c: data types: properties, names, and host conversion of single elements. */
-#include "tensor/shape.h"
+/* base/dtype.c: data types: properties, names, and host conversion of single elements. */
+#include "base/dtype.h"
 
 #include <math.h>
 #include <strings.h>

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* memory_stats/history.h: the ring buffer of a device's memory events. Events are added through block_table.h. */
-#ifndef CORE_MEMORY_STATS_HISTORY_H
-#define CORE_MEMORY_STATS_HISTORY_H
+/* memory/history.h: the ring buffer of a device's memory events. Events are added through block_table.h. */
+#ifndef CORE_MEMORY_HISTORY_H
+#define CORE_MEMORY_HISTORY_H
 
-#include "memory_stats/block_table.h"
+#include "memory/block_table.h"
 
 #define HISTORY_ENTRIES 65536               /* default */
 

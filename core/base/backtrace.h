@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* memory_stats/backtrace.h: call stacks of allocations: return addresses, with equal stacks stored once.
+/* base/backtrace.h: call stacks of allocations: return addresses, with equal stacks stored once.
  *
  * Recording a stack costs about a microsecond; symbols are looked up only when a stack is printed. Needs backtrace(3)
  * of the C library; without it there are no stacks. */
-#ifndef CORE_MEMORY_STATS_BACKTRACE_H
-#define CORE_MEMORY_STATS_BACKTRACE_H
+#ifndef CORE_BASE_BACKTRACE_H
+#define CORE_BASE_BACKTRACE_H
 
 #include <stdatomic.h>
 #include <stddef.h>
@@ -34,5 +34,8 @@ const struct backtrace *backtrace_here(void);
 /* Adds [{"name": "ctrt_add", "filename": "/usr/lib/libctrt.so.0", "line": 0, "offset": 4660}, ...]. `offset` is
  * relative to the file, as addr2line expects; `name` is "" if the file does not export the symbol. */
 void backtrace_json(struct json *json, const char *key, const struct backtrace *backtrace);
+/* Formats the innermost call from outside the library, "train(step+0x1c)"; "" if there is
+ * none. */
+void backtrace_place(char *text, size_t bytes, const struct backtrace *backtrace);
 
 #endif
