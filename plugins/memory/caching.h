@@ -222,6 +222,8 @@ static inline bool heap_reuse(struct heap *heap, struct block *block)
 }
 void heap_add_free(struct heap *heap, struct block *block);
 void heap_remove_free(struct heap *heap, struct block *block);
+/* Adds a free block, merged with its free neighbours; returns the block that it is part of. */
+struct block *heap_add_merged(struct heap *heap, struct block *block);
 /* Merges block->after into `block`. */
 void block_merge_next(struct block *block);
 /* Splits `block` after the first `bytes`. `rest` describes the remainder and gets the block's state; it is not added to

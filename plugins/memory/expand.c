@@ -74,17 +74,7 @@ static struct block *mark_mapped(struct heap *heap, struct block *block)
     count_in_pool(stats->reserved, heap->kind, (int64_t)block->bytes);
     stats->source_allocs++;
     block->state = BLOCK_FREE;
-    if (block->after != NULL && block->after->state == BLOCK_FREE) {
-        heap_remove_free(heap, block->after);
-        block_merge_next(block);
-    }
-    if (block->before != NULL && block->before->state == BLOCK_FREE) {
-        block = block->before;
-        heap_remove_free(heap, block);
-        block_merge_next(block);
-    }
-    heap_add_free(heap, block);
-    return block;
+    return heap_add_merged(heap, block);
 }
 
 /* Maps the first `bytes` of an unmapped block. Only the holder of the growth lock changes unmapped blocks. */

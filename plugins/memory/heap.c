@@ -270,12 +270,8 @@ struct block *heap_alloc(struct heap *heap, size_t bytes)
     return block;
 }
 
-void heap_free(struct heap *heap, struct block *block)
+struct block *heap_add_merged(struct heap *heap, struct block *block)
 {
-    if (likely(!block->segment->expandable)) {
-        const struct split_change change = split_change_of_free(block);
-        count_split(heap, change.blocks, change.bytes);
-    }
     if (block->after != NULL && block->after->state == BLOCK_FREE) {
         heap_remove_free(heap, block->after);
         block_merge_next(block);
@@ -286,4 +282,14 @@ void heap_free(struct heap *heap, struct block *block)
         block_merge_next(block);
     }
     heap_add_free(heap, block);
+    return block;
+}
+
+void heap_free(struct heap *heap, struct block *block)
+{
+    if (likely(!block->segment->expandable)) {
+        const struct split_change change = split_change_of_free(block);
+        count_split(heap, change.blocks, change.bytes);
+    }
+    heap_add_merged(heap, block);
 }
