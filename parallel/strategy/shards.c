@@ -349,67 +349,6 @@ static ctrt_status range_check(const char *who, ctrt_module *module, ctrt_device
     return CTRT_OK;
 }
 
-/* Runs one shard and adds its gradients, loss and weight to the sum. */
-static ctrt_status shard_add(ctrt_sum_tree *sum, ctrt_tensor **tensors, size_t parameters, ctrt_loss_part *total,
-                             ctrt_module *module, ctrt_device *device, const ctrt_strategy_batch *batch, int64_t shard,
-                             int64_t from, int64_t rows)
-{
-    const struct pass pass = {
-        .from = from, .rows = rows, .weight = (double)rows / (double)batch->rows, .own = true,
-    };
-    ctrt_loss_part part = { .parts = 0 };
-    ctrt_status status = shard_backward(&tensors[parameters], &part, module, device, batch, &pass);
-    if (status == CTRT_OK && sum_tree_tensors(sum) < parameters + 2)
-        status = means_only(&part);
-    tensors[parameters + 1] = part.weight;
-    part.weight = NULL;
-    if (status == CTRT_OK)
-        status = ctrt_loss_part_add(total, &part);
-    CTRT_TRY(status);
-    CTRT_TRY(ctrt_gradients_take(tensors, module));
-    return ctrt_sum_tree_add(sum, shard, tensors);
-}
-
-ctrt_status ctrt_shards_backward(ctrt_sum_tree *sum, ctrt_module *module, ctrt_device *device,
-                                 const ctrt_strategy_batch *batch, ctrt_shard_range *range)
-{
-    struct buffers buffers;
-    struct numbers numbers;
-    const struct walk *walk;
-    int64_t from = 0;
-    if (sum == NULL)
-        return fail_null("shards_backward", "sum");
-    CTRT_TRY(range_check("shards_backward", module, device, range));
-    CTRT_TRY(batch_check("shards_backward", batch));
-    CTRT_TRY(numbers_begin(&numbers, device, range));
-    CTRT_TRY(module_walk(&walk, module, WALK_PARAMETERS));
-    const size_t parameters = walk->count;
-    ctrt_loss_part total = { .parts = 0 };
-    ctrt_tensor **tensors = host_calloc((parameters + 2) * sizeof *tensors);
-    if (tensors == NULL)
-        return out_of_memory((parameters + 2) * sizeof *tensors, "gradients");
-    ctrt_status status = buffers_begin(&buffers, module);
-    for (int64_t shard = range->first; shard < range->first + range->count && status == CTRT_OK; shard++) {
-        status = numbers_shard(device, range, shard);
-        if (status == CTRT_OK)
-            status = ctrt_context(shard_add(sum, tensors, parameters, &total, module, device, batch, shard, from,
-                                            range->sizes[shard]), "shard %lld", (long long)shard);
-        from += range->sizes[shard];
-        if (status == CTRT_OK)
-            status = numbers_next(device, range, shard);
-        if (status == CTRT_OK)
-            status = buffers_next(&buffers);
-    }
-    status = buffers_end(&buffers, status);
-    numbers_end(&numbers, device, range);
-    ctrt_tensors_release(tensors, parameters + 2);
-    host_free(tensors);
-    range->kind = total.kind;
-    range->parts = total.parts;
-    range->per_row = total.per_row;
-    return status;
-}
-
 static ctrt_status shard_forward(ctrt_tensor **y, ctrt_module *module, ctrt_device *device, ctrt_tensor *const *inputs,
                                  int count, int64_t from, int64_t rows, bool own)
 {
@@ -430,40 +369,103 @@ ctrt_status ctrt_shard_forward(ctrt_tensor **y, ctrt_module *module, ctrt_device
     return shard_forward(y, module, device, inputs, count, from, rows, false);
 }
 
-ctrt_status ctrt_shards_forward(ctrt_tensor **y, ctrt_module *module, ctrt_device *device, ctrt_tensor *const *inputs,
-                                int count, ctrt_shard_range *range)
+/* What ctrt_shards_backward or ctrt_shards_forward computes. */
+struct shards {
+    ctrt_module *module;
+    ctrt_device *device;
+    ctrt_shard_range *range;
+    const ctrt_strategy_batch *batch;       /* backward; NULL: forward */
+    ctrt_sum_tree *sum;
+    ctrt_loss_part total;
+    size_t parameters;
+    ctrt_tensor *const *inputs;             /* forward */
+    int count;
+    ctrt_tensor **y;
+    ctrt_tensor **tensors;                  /* backward: gradients, loss, weight of one shard; forward: all outputs */
+};
+
+/* Runs one shard and adds its gradients, loss and weight to the sum. */
+static ctrt_status shard_add(struct shards *s, int64_t shard, int64_t from, int64_t rows)
+{
+    const struct pass pass = {
+        .from = from, .rows = rows, .weight = (double)rows / (double)s->batch->rows, .own = true,
+    };
+    ctrt_loss_part part = { .parts = 0 };
+    ctrt_status status = shard_backward(&s->tensors[s->parameters], &part, s->module, s->device, s->batch, &pass);
+    if (status == CTRT_OK && sum_tree_tensors(s->sum) < s->parameters + 2)
+        status = means_only(&part);
+    s->tensors[s->parameters + 1] = part.weight;
+    part.weight = NULL;
+    if (status == CTRT_OK)
+        status = ctrt_loss_part_add(&s->total, &part);
+    CTRT_TRY(status);
+    CTRT_TRY(ctrt_gradients_take(s->tensors, s->module));
+    return ctrt_sum_tree_add(s->sum, shard, s->tensors);
+}
+
+static ctrt_status shard_run(struct shards *s, int64_t shard, int64_t from)
+{
+    const int64_t rows = s->range->sizes[shard];
+    ctrt_tensor **output = &s->tensors[shard - s->range->first];
+    CTRT_TRY(numbers_shard(s->device, s->range, shard));
+    CTRT_TRY(ctrt_context(s->batch != NULL
+                              ? shard_add(s, shard, from, rows)
+                              : shard_forward(output, s->module, s->device, s->inputs, s->count, from, rows, true),
+                          "shard %lld", (long long)shard));
+    return numbers_next(s->device, s->range, shard);
+}
+
+/* Runs all shards of the range. `count`: of `tensors`. */
+static ctrt_status shards_run(struct shards *s, size_t count)
 {
     struct buffers buffers;
     struct numbers numbers;
+    ctrt_shard_range *range = s->range;
     int64_t from = 0;
-    if (y == NULL)
-        return fail_null("shards_forward", "y");
-    CTRT_TRY(range_check("shards_forward", module, device, range));
-    if (inputs == NULL)
-        return fail_null("shards_forward", "inputs");
-    CTRT_TRY(numbers_begin(&numbers, device, range));
-    ctrt_tensor **results = host_calloc((size_t)range->count * sizeof *results);
-    if (results == NULL)
-        return out_of_memory((size_t)range->count * sizeof *results, "results of shards");
-    ctrt_status status = buffers_begin(&buffers, module);
-    for (int64_t i = 0; i < range->count && status == CTRT_OK; i++) {
-        const int64_t shard = range->first + i;
-        status = numbers_shard(device, range, shard);
-        if (status == CTRT_OK)
-            status = ctrt_context(shard_forward(&results[i], module, device, inputs, count, from, range->sizes[shard],
-                                                true),
-                                  "shard %lld", (long long)shard);
+    CTRT_TRY(numbers_begin(&numbers, s->device, range));
+    s->tensors = host_calloc(count * sizeof *s->tensors);
+    if (s->tensors == NULL)
+        return out_of_memory(count * sizeof *s->tensors, "results of shards");
+    ctrt_status status = buffers_begin(&buffers, s->module);
+    for (int64_t shard = range->first; shard < range->first + range->count && status == CTRT_OK; shard++) {
+        status = shard_run(s, shard, from);
         from += range->sizes[shard];
-        if (status == CTRT_OK)
-            status = numbers_next(device, range, shard);
         if (status == CTRT_OK)
             status = buffers_next(&buffers);
     }
     status = buffers_end(&buffers, status);
-    numbers_end(&numbers, device, range);
-    if (status == CTRT_OK)
-        status = ctrt_gather_tensor(y, results, (int)range->count, device, 0);
-    ctrt_tensors_release(results, (size_t)range->count);
-    host_free(results);
+    numbers_end(&numbers, s->device, range);
+    if (status == CTRT_OK && s->y != NULL)
+        status = ctrt_gather_tensor(s->y, s->tensors, (int)range->count, s->device, 0);
+    ctrt_tensors_release(s->tensors, count);
+    host_free(s->tensors);
     return status;
+}
+
+ctrt_status ctrt_shards_backward(ctrt_sum_tree *sum, ctrt_module *module, ctrt_device *device,
+                                 const ctrt_strategy_batch *batch, ctrt_shard_range *range)
+{
+    struct shards s = { .module = module, .device = device, .range = range, .batch = batch, .sum = sum };
+    const struct walk *walk;
+    if (sum == NULL)
+        return fail_null("shards_backward", "sum");
+    CTRT_TRY(range_check("shards_backward", module, device, range));
+    CTRT_TRY(batch_check("shards_backward", batch));
+    CTRT_TRY(module_walk(&walk, module, WALK_PARAMETERS));
+    s.parameters = walk->count;
+    const ctrt_status status = shards_run(&s, s.parameters + 2);
+    range->kind = s.total.kind;
+    range->parts = s.total.parts;
+    range->per_row = s.total.per_row;
+    return status;
+}
+
+ctrt_status ctrt_shards_forward(ctrt_tensor **y, ctrt_module *module, ctrt_device *device, ctrt_tensor *const *inputs,
+                                int count, ctrt_shard_range *range)
+{
+    struct shards s = { .module = module, .device = device, .range = range, .inputs = inputs, .count = count, .y = y };
+    if (y == NULL)
+        return fail_null("shards_forward", "y");
+    CTRT_TRY(range_check("shards_forward", module, device, range));
+    return inputs != NULL ? shards_run(&s, (size_t)range->count) : fail_null("shards_forward", "inputs");
 }
