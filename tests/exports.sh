@@ -67,6 +67,21 @@ check "ctrt_constant_get lists the constants of the public headers" "$(diff "$wo
 check "libctrt has no text relocations and no executable stack" \
     "$($READELF -dW "$library" | grep TEXTREL; $READELF -lW "$library" | grep 'GNU_STACK.*E ')"
 
+# Who searches for a global, or sets a breakpoint at it, finds one. Sources of several plugins, such as those of
+# plugins/strategy/ranks, define theirs in each.
+check "no two plugins define the same global" "$(cd "$builddir" &&
+    find backends plugins -path '*/.libs/*.o' -exec $NM -A --defined-only {} + | ${AWK:-awk} '
+        $2 ~ /^[TDBR]$/ && $3 !~ /^(__.*|ctrt_plugin_v1)$/ {
+            source = plugin = $1
+            sub(/\.o:.*/, "", source)
+            sub(/\.libs\/.*_la-/, "", source)
+            sub(/.*\.libs\//, "", plugin)
+            sub(/_la-.*/, "", plugin)
+            if ($3 in sources && sources[$3] != source && plugins[$3] != plugin)
+                print $3 ": " sources[$3] ".c and " source ".c"
+            sources[$3] = source
+            plugins[$3] = plugin
+        }')"
 [ -n "$plugins" ] || skip "plugins" "none was built"
 for plugin in $plugins; do
     name=$(basename "$plugin")

@@ -201,6 +201,20 @@ if PLUGIN_STRATEGY_SINGLE
 if PLUGIN_STRATEGY_SHARDED
 comm_tests   += tests/unit/test-sharded.c tests/unit/test-sharded-uses.c
 public_tests += tests/unit/test-sharded-costs.c
+if PLUGIN_STRATEGY_DISTRIBUTED
+# The two strategies with states whose changes are recorded.
+comm_tests        += tests/unit/test-strategy-states.c
+check_LTLIBRARIES += states-sharded.la states-distributed.la
+STATES_CPPFLAGS = $(PLUGIN_CPPFLAGS) -D_GNU_SOURCE -I$(top_srcdir) -include $(top_srcdir)/tests/plugins/states.h
+states_sharded_la_SOURCES      = $(strategy_sharded_sources) tests/plugins/states.c tests/plugins/states.h
+states_sharded_la_CPPFLAGS     = $(STATES_CPPFLAGS)
+states_sharded_la_LDFLAGS      = $(PLUGIN_LDFLAGS) -rpath /nowhere
+states_sharded_la_LIBADD       = libctrt.la
+states_distributed_la_SOURCES  = $(strategy_distributed_sources) tests/plugins/states.c tests/plugins/states.h
+states_distributed_la_CPPFLAGS = $(STATES_CPPFLAGS)
+states_distributed_la_LDFLAGS  = $(PLUGIN_LDFLAGS) -rpath /nowhere
+states_distributed_la_LIBADD   = libctrt.la
+endif
 endif
 if PLUGIN_STRATEGY_DISTRIBUTED
 comm_tests   += tests/unit/test-comm-hooks.c tests/unit/test-distributed.c tests/unit/test-distributed-capture.c \

@@ -218,4 +218,29 @@ static inline void accumulate_rows(const char *strategy, struct rank *rank, void
     pair_free(&p);
 }
 
+/* The last rank has no memory for the gathers or buckets of a backward pass of the program: no other rank waits for it,
+ * and its next forward pass fails too. */
+static inline void backward_without_memory(const char *strategy, struct rank *rank)
+{
+    enum { WIDE = 512, MOST_FILLERS = 128 };
+    CTRT_AUTO(module) module = NULL, net = NULL;
+    CTRT_AUTO(tensor) x = batch_of(rank->device, CTRT_F32, 0, 0, 2), y = NULL, loss = NULL;
+    ctrt_tensor *fillers[MOST_FILLERS] = { NULL };
+    const bool fails = rank->number == rank->size - 1;
+    int count = 0;
+    CHECK_OK(ctrt_sequential_new(&module, CTRT_MODULES(CTRT_NEW(linear, FEATURES, WIDE, true, rank->device),
+                                                       CTRT_NEW(linear, WIDE, WIDE, true, rank->device),
+                                                       CTRT_NEW(linear, WIDE, FEATURES, true, rank->device))));
+    net = net_of_ranks(module, strategy, rank);
+    CHECK_OK(ctrt_forward(&y, net, x));
+    CHECK_OK(square_loss(&loss, y, NULL, 0, NULL));
+    while (fails && count < MOST_FILLERS
+           && ctrt_empty(&fillers[count], CTRT_SHAPE(WIDE, WIDE / 2), CTRT_F32, rank->device) == CTRT_OK)
+        count++;
+    CHECK_FAILS(ctrt_backward(loss), fails ? CTRT_ERR_OUT_OF_MEMORY : CTRT_ERR_COMM, "out of memory");
+    while (count > 0)
+        ctrt_tensor_release(&fillers[--count]);
+    CHECK_FAILS(ctrt_forward(&y, net, x), CTRT_ERR_COMM, "out of memory");
+}
+
 #endif

@@ -298,6 +298,11 @@ enum { FIRST_SIZE = 2, SIZE_STEP = 2 };
 enum { FIRST_SIZE = 1, SIZE_STEP = 1 };
 #endif
 
+static void failure_in_backward(struct rank *rank)
+{
+    backward_without_memory("distributed", rank);
+}
+
 TEST_MAIN
 {
     for (enum kind kind = 0; kind < (enum kind)TESTED_KINDS; kind++) {
@@ -333,6 +338,9 @@ TEST_MAIN
         IN_CHILD(SETTINGS, "CTRT_CANONICAL=1")
             run_quiet(kind, 3, 10, canonical, NULL, -1);
     }
+    group("a rank fails in the backward pass of the program");
+    IN_CHILD("CTRT_SIM=devices=4,memory=32m", "CTRT_NUM_THREADS=1")
+        run_quiet(ON_SIM, 3, 10, failure_in_backward, NULL, -1);
     group("a process that is killed");
     IN_CHILD(SETTINGS)
         run_quiet(PROCESSES, 3, 10, killed, NULL, 1);

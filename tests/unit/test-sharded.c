@@ -320,6 +320,12 @@ static void failure(struct rank *rank)
         CHECK_EQ(ctrt_autograd_live_nodes(), nodes);
 }
 
+static void failure_in_backward(struct rank *rank)
+{
+    if (strcmp(getenv("CTRT_SHARDED_STAGE"), "3") == 0 && columns > 1)      /* else all parameters stay gathered */
+        backward_without_memory("sharded", rank);
+}
+
 /* ---- creation ---- */
 
 static void creation(struct rank *rank)
@@ -412,6 +418,7 @@ static const struct body bodies[] = {
     { "modules that run again", runs_again, false, "0", NULL },
     { "optimizers", optimizers, false, "0", NULL },
     { "a rank fails", failure, true, "0", NULL },
+    { "a rank fails in the backward pass", failure_in_backward, false, "0", NULL },
     { "clipping", clipping, false, "0", NULL },
     { "creation", creation, false, "0", NULL },
     { "canonical mode", canonical, false, "1", NULL },
@@ -422,7 +429,7 @@ TEST_MAIN
     for (size_t c = FIRST_CONFIG; c < COUNT(configs); c += CONFIG_STEP) {
         const struct config *config = &configs[c];
         for (size_t b = 0; b < COUNT(bodies); b++) {
-            if (bodies[b].run == failure && config->ranks == 1)
+            if ((bodies[b].run == failure || bodies[b].run == failure_in_backward) && config->ranks == 1)
                 continue;
             group("%s: stage %s, %d ranks, mesh %s", bodies[b].name, config->stage, config->ranks,
                   *config->mesh != '\0' ? config->mesh : "of one row");

@@ -65,14 +65,11 @@ static ctrt_status plan_make(struct plan *plan, const struct data_parallel *dp, 
                                             .weights = dp->weights };
     const size_t n = (size_t)dp->n;
     plan->rows = rows;
-    plan->shard_sizes = calloc((size_t)dp->canonical + 1, sizeof(int64_t));
-    plan->first_shard = calloc(n, sizeof(int64_t));
-    plan->shard_count = calloc(n, sizeof(int64_t));
-    plan->first = calloc(n, sizeof(int64_t));
-    plan->sizes = calloc(n, sizeof(int64_t));
-    if (plan->shard_sizes == NULL || plan->first_shard == NULL || plan->shard_count == NULL || plan->first == NULL
-        || plan->sizes == NULL)
-        return no_memory();
+    CTRT_TRY(ALLOCATE(plan->shard_sizes, (size_t)dp->canonical + 1));
+    CTRT_TRY(ALLOCATE(plan->first_shard, n));
+    CTRT_TRY(ALLOCATE(plan->shard_count, n));
+    CTRT_TRY(ALLOCATE(plan->first, n));
+    CTRT_TRY(ALLOCATE(plan->sizes, n));
     if (dp->canonical > 0 && rows > 0)
         CTRT_TRY(plan_shards(plan, dp));
     else
@@ -170,11 +167,9 @@ static ctrt_status modules_choose(struct forward *f)
 static ctrt_status forward_run(struct forward *f, ctrt_tensor **y, ctrt_tensor *const *inputs)
 {
     const size_t count = (size_t)f->plan->count;
-    f->modules = calloc(count, sizeof *f->modules);
-    f->inputs = calloc(count * (size_t)f->count, sizeof *f->inputs);
-    f->outputs = calloc(count, sizeof *f->outputs);
-    if (f->modules == NULL || f->inputs == NULL || f->outputs == NULL)
-        return no_memory();
+    CTRT_TRY(ALLOCATE(f->modules, count));
+    CTRT_TRY(ALLOCATE(f->inputs, count * (size_t)f->count));
+    CTRT_TRY(ALLOCATE(f->outputs, count));
     CTRT_TRY(modules_choose(f));
     CTRT_TRY(inputs_scatter(f, inputs));
     CTRT_TRY(streams_find(f->dp, f->plan->count));
@@ -197,7 +192,7 @@ static ctrt_status dp_forward(void *self, ctrt_tensor **y, ctrt_tensor *const *i
     struct forward f = { .dp = dp, .plan = &plan, .count = count };
     if (status == CTRT_OK)
         status = generator_end(forward_run(&f, y, inputs), &plan, dp);
-    reduce_end(dp, status != CTRT_OK);
+    dp_reduce_end(dp, status != CTRT_OK);
     for (int r = 0; f.modules != NULL && r < plan.count; r++)
         ctrt_module_release(&f.modules[r]);
     ctrt_tensors_release(f.inputs, (size_t)plan.count * (size_t)count);
@@ -264,9 +259,8 @@ static ctrt_status part_run(struct step *s, int index)
 {
     if (s->plan->shards == 0)
         return rows_run(s, index);
-    ctrt_tensor **inputs = calloc((size_t)s->batch->count, sizeof *inputs);
-    if (inputs == NULL)
-        return no_memory();
+    ctrt_tensor **inputs;
+    CTRT_TRY(ALLOCATE(inputs, (size_t)s->batch->count));
     ctrt_status status = shards_run(s, index, inputs);
     ctrt_tensors_release(inputs, (size_t)s->batch->count);
     free(inputs);
@@ -303,9 +297,8 @@ static ctrt_status sums_finish(struct step *s, ctrt_tensor **loss)
 /* The gradients of replica `r` become those from before plus those of the step. */
 static ctrt_status grads_keep(struct data_parallel *dp, int r)
 {
-    ctrt_tensor **grads = calloc(dp->parameters + 1, sizeof *grads);
-    if (grads == NULL)
-        return no_memory();
+    ctrt_tensor **grads;
+    CTRT_TRY(ALLOCATE(grads, dp->parameters + 1));
     ctrt_status status = ctrt_gradients_take(grads, dp->replicas[r].module);
     if (status == CTRT_OK) {
         dp->replicas[r].taken = false;
@@ -331,7 +324,7 @@ static ctrt_status grads_finish(struct step *s, ctrt_tensor **loss)
     if (s->plan->shards == 0 && count == 1)
         CTRT_TRY(ctrt_gradients_take(dp->grads, dp->module));
     else if (s->plan->shards == 0)
-        CTRT_TRY(reduce_rest(dp, count));
+        CTRT_TRY(dp_reduce_rest(dp, count));
     CTRT_TRY(streams_join(dp, s->plan->count));
     dp->replicas[0].taken = false;
     CTRT_TRY(ctrt_step_finish(loss, dp->module, dp->replicas[0].before, dp->grads, total, s->batch));
@@ -344,7 +337,7 @@ static ctrt_status step_run(struct step *s, ctrt_tensor **loss)
     struct data_parallel *dp = s->dp;
     const bool keep = dp->no_sync && s->plan->shards == 0 && dp->n > 1;
     const bool overlap = !keep && !dp->pending && s->plan->shards == 0 && s->plan->count > 1;
-    CTRT_TRY(reduce_begin(dp, s->plan->count, overlap));
+    CTRT_TRY(dp_reduce_begin(dp, s->plan->count, overlap));
     CTRT_TRY(replicas_run(dp, step_one, s, s->plan->count));
     ctrt_status status;
     ctrt_no_grad status = sums_finish(s, loss);
@@ -375,9 +368,9 @@ static ctrt_status step_planned(struct data_parallel *dp, ctrt_tensor **loss, co
 {
     struct step s = { .dp = dp, .plan = plan, .batch = batch };
     CTRT_TRY(replicas_update(dp, plan->count));
-    s.sums = calloc((size_t)plan->count, sizeof *s.sums);
-    s.parts = calloc((size_t)plan->count + 1, sizeof *s.parts);
-    ctrt_status status = s.sums != NULL && s.parts != NULL ? CTRT_OK : no_memory();
+    ctrt_status status = ALLOCATE(s.sums, (size_t)plan->count);
+    if (status == CTRT_OK)
+        status = ALLOCATE(s.parts, (size_t)plan->count + 1);
     for (int r = 0; r < dp->n && status == CTRT_OK; r++)
         if (dp->replicas[r].module != NULL) {
             status = ctrt_gradients_take(dp->replicas[r].before, dp->replicas[r].module);
@@ -387,7 +380,7 @@ static ctrt_status step_planned(struct data_parallel *dp, ctrt_tensor **loss, co
         status = generator_end(step_run(&s, loss), plan, dp);
     if (status != CTRT_OK)
         step_undo(dp);
-    reduce_end(dp, status != CTRT_OK);
+    dp_reduce_end(dp, status != CTRT_OK);
     for (int r = 0; s.sums != NULL && r < plan->count; r++)
         ctrt_sum_tree_release(&s.sums[r]);
     for (int r = 0; s.parts != NULL && r <= plan->count; r++)
@@ -430,9 +423,7 @@ static ctrt_status weights_read(struct data_parallel *dp)
         return CTRT_OK;
     const char *at = value.text;
     int count = 0;
-    dp->weights = calloc((size_t)dp->n, sizeof *dp->weights);
-    if (dp->weights == NULL)
-        return no_memory();
+    CTRT_TRY(ALLOCATE(dp->weights, (size_t)dp->n));
     for (bool more = true; more;) {
         char *end;
         const double weight = strtod(at, &end);
@@ -458,7 +449,7 @@ static void dp_destroy(void *self)
     sync_free(dp);
     replicas_free(dp);
     if (dp->first != NULL && dp->received != NULL)
-        reduce_end(dp, true);
+        dp_reduce_end(dp, true);
     pthread_mutex_destroy(&dp->adding);
     free(dp->replicas);
     free(dp->weights);
@@ -472,11 +463,9 @@ static ctrt_status setup(struct data_parallel *dp)
 {
     ctrt_param_value bucket;
     const size_t n = (size_t)dp->n;
-    dp->replicas = calloc(n, sizeof *dp->replicas);
-    dp->received = calloc(n, sizeof *dp->received);
-    dp->first = calloc(n + 1, sizeof *dp->first);
-    if (dp->replicas == NULL || dp->received == NULL || dp->first == NULL)
-        return no_memory();
+    CTRT_TRY(ALLOCATE(dp->replicas, n));
+    CTRT_TRY(ALLOCATE(dp->received, n));
+    CTRT_TRY(ALLOCATE(dp->first, n + 1));
     CTRT_TRY(places_make(dp));
     dp->distinct = true;
     for (int i = 0; i < dp->n; i++)
@@ -494,9 +483,8 @@ static ctrt_status setup(struct data_parallel *dp)
 
 static ctrt_status dp_create(void **out, const ctrt_strategy_config *config)
 {
-    struct data_parallel *dp = calloc(1, sizeof *dp);
-    if (dp == NULL)
-        return no_memory();
+    struct data_parallel *dp;
+    CTRT_TRY(ALLOCATE(dp, 1));
     dp->module = config->module;
     dp->devices = config->devices;
     dp->n = config->count;

@@ -18,7 +18,7 @@
 #include "ctrt/ctrt.h"
 #include "ctrt/strategy_plugin.h"
 
-#include "../no_memory.h"
+#include "../allocate.h"
 
 struct data_parallel;
 
@@ -67,7 +67,7 @@ void replicas_drop_predicted(struct data_parallel *dp);
 
 /* ---- gradients ---- */
 
-struct bucket {                             /* parameters whose gradients are added up together */
+struct dp_bucket {                             /* parameters whose gradients are added up together */
     size_t first, end;                      /* parameters; the bucket with the highest ones comes first */
     bool whole;                             /* of one parameter, which is sharded over the members of its device: its
                                              * gradients are not copied to memory of the bucket, where they would lose
@@ -119,11 +119,11 @@ void streams_leave(const int *entered);
  * next work on tensors of the step does anyway; otherwise (CTRT_STREAM_ORDER=manual) the program could not. */
 ctrt_status streams_join(struct data_parallel *dp, int count);
 /* Prepares the buckets for a step with `count` replicas. `overlap`: the hooks reduce each complete bucket. */
-ctrt_status reduce_begin(struct data_parallel *dp, int count, bool overlap);
+ctrt_status dp_reduce_begin(struct data_parallel *dp, int count, bool overlap);
 /* Reduces the other buckets over `count` replicas. The sums are in dp->grads. */
-ctrt_status reduce_rest(struct data_parallel *dp, int count);
+ctrt_status dp_reduce_rest(struct data_parallel *dp, int count);
 /* Ends the step; after a failure the streams, which may have an error, are replaced at the next step. */
-void reduce_end(struct data_parallel *dp, bool failed);
+void dp_reduce_end(struct data_parallel *dp, bool failed);
 /* Combines trees[count], tree i on devices[i], in trees[0]. */
 ctrt_status trees_merge(ctrt_sum_tree **trees, int count);
 
@@ -157,7 +157,7 @@ struct data_parallel {
 
     ctrt_tensor **grads;                    /* sums of a step; parameters + 2 */
     int64_t *offsets;                       /* of each parameter's gradient in its bucket's memory, in elements */
-    struct bucket *buckets;
+    struct dp_bucket *buckets;
     size_t bucket_count;
     uint64_t bucket_bytes;
     atomic_bool overlapping;

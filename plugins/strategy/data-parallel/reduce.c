@@ -28,9 +28,7 @@ static ctrt_status hooks_add(struct data_parallel *dp, int index)
     struct replica *replica = &dp->replicas[index];
     if (replica->module == NULL || replica->hooks != NULL)
         return CTRT_OK;
-    replica->hooks = calloc(dp->parameters + 1, sizeof *replica->hooks);
-    if (replica->hooks == NULL)
-        return no_memory();
+    CTRT_TRY(ALLOCATE(replica->hooks, dp->parameters + 1));
     for (size_t i = 0; i < dp->parameters; i++) {
         struct hook_user *hook = &replica->hooks[i];
         ctrt_tensor *leaf = replica->tensors[i];
@@ -61,7 +59,7 @@ void hooks_free(struct data_parallel *dp, int index)
     replica->hooks = NULL;
 }
 
-static void sums_release(struct data_parallel *dp, struct bucket *bucket)
+static void sums_release(struct data_parallel *dp, struct dp_bucket *bucket)
 {
     for (int r = 0; bucket->sums != NULL && r < dp->n; r++)
         ctrt_tensor_release(&bucket->sums[r]);
@@ -70,7 +68,7 @@ static void sums_release(struct data_parallel *dp, struct bucket *bucket)
 void buckets_free(struct data_parallel *dp)
 {
     for (size_t b = 0; b < dp->bucket_count; b++) {
-        struct bucket *bucket = &dp->buckets[b];
+        struct dp_bucket *bucket = &dp->buckets[b];
         sums_release(dp, bucket);
         for (int p = 0; bucket->events != NULL && p < dp->first[dp->n]; p++)
             ctrt_event_release(&bucket->events[p]);
@@ -101,24 +99,20 @@ static uint64_t gradient_bytes(const ctrt_tensor *parameter)
 static ctrt_status make(struct data_parallel *dp)
 {
     uint64_t bytes = 0;
-    dp->offsets = calloc(dp->parameters + 1, sizeof *dp->offsets);
-    dp->buckets = calloc(dp->parameters + 1, sizeof *dp->buckets);
-    dp->packed = calloc(dp->parameters * (size_t)dp->n + 1, sizeof *dp->packed);
-    if (dp->offsets == NULL || dp->buckets == NULL || dp->packed == NULL)
-        return no_memory();
+    CTRT_TRY(ALLOCATE(dp->offsets, dp->parameters + 1));
+    CTRT_TRY(ALLOCATE(dp->buckets, dp->parameters + 1));
+    CTRT_TRY(ALLOCATE(dp->packed, dp->parameters * (size_t)dp->n + 1));
     for (size_t i = dp->parameters; i-- > 0;) {
         const uint64_t here = gradient_bytes(dp->tensors[i]);
         const ctrt_dtype dtype = ctrt_tensor_dtype(dp->tensors[i]);
         const bool whole = is_sharded(dp->tensors[i]);
-        struct bucket *bucket = &dp->buckets[dp->bucket_count];
+        struct dp_bucket *bucket = &dp->buckets[dp->bucket_count];
         if (dp->bucket_count == 0 || bytes + here > dp->bucket_bytes || dtype != bucket[-1].dtype || whole
             || bucket[-1].whole) {
             dp->bucket_count++;
-            *bucket = (struct bucket){ .end = i + 1, .dtype = dtype, .whole = whole };
-            bucket->sums = calloc((size_t)dp->n, sizeof *bucket->sums);
-            bucket->events = calloc((size_t)dp->first[dp->n], sizeof *bucket->events);
-            if (bucket->sums == NULL || bucket->events == NULL)
-                return no_memory();
+            *bucket = (struct dp_bucket){ .end = i + 1, .dtype = dtype, .whole = whole };
+            CTRT_TRY(ALLOCATE(bucket->sums, (size_t)dp->n));
+            CTRT_TRY(ALLOCATE(bucket->events, (size_t)dp->first[dp->n]));
             bytes = 0;
         }
         bytes += here;
@@ -156,9 +150,9 @@ bool buckets_fit(const struct data_parallel *dp)
 static ctrt_status place_add(struct data_parallel *dp, ctrt_device *device, int count)
 {
     ctrt_device_properties properties = CTRT_DEVICE_PROPERTIES;
-    struct place *larger = realloc(dp->places, (size_t)(count + 1) * sizeof *larger);
-    if (larger == NULL)
-        return no_memory();
+    const size_t bytes = (size_t)(count + 1) * sizeof *dp->places;
+    struct place *larger = realloc(dp->places, bytes);
+    CTRT_TRY(strategy_allocated(larger, bytes));
     dp->places = larger;
     CTRT_TRY(ctrt_device_get_properties(&properties, ctrt_device_name(device)));
     larger[count] = (struct place){ .device = device, .asynchronous = properties.asynchronous };
@@ -239,7 +233,7 @@ ctrt_status trees_merge(ctrt_sum_tree **trees, int count)
 /* ---- one bucket ---- */
 
 /* The part of the bucket's memory on replica r that is for the gradient of parameter i. */
-static ctrt_status part_of(ctrt_tensor **out, const struct data_parallel *dp, const struct bucket *bucket, int r,
+static ctrt_status part_of(ctrt_tensor **out, const struct data_parallel *dp, const struct dp_bucket *bucket, int r,
                            size_t i)
 {
     const ctrt_tensor *like = dp->tensors[i];
@@ -262,14 +256,14 @@ static ctrt_status gradients_drop(struct data_parallel *dp, int r, size_t b)
 
 /* Releases the gradients of earlier buckets two buckets late: the backward pass would otherwise get their memory at
  * once, and would have to wait until it was copied. */
-static ctrt_status gradients_drop_late(struct data_parallel *dp, const struct bucket *bucket, int r)
+static ctrt_status gradients_drop_late(struct data_parallel *dp, const struct dp_bucket *bucket, int r)
 {
     const size_t b = (size_t)(bucket - dp->buckets);
     return b >= 2 ? gradients_drop(dp, r, b - 2) : CTRT_OK;
 }
 
 /* Allocates the memory of a bucket. */
-static ctrt_status bucket_open(struct data_parallel *dp, struct bucket *bucket, int r)
+static ctrt_status bucket_open(struct data_parallel *dp, struct dp_bucket *bucket, int r)
 {
     if (bucket->sums[r] != NULL)
         return CTRT_OK;
@@ -278,7 +272,7 @@ static ctrt_status bucket_open(struct data_parallel *dp, struct bucket *bucket, 
 }
 
 /* Records that the gradients of replica r are in bucket->sums. */
-static ctrt_status packed_record(struct data_parallel *dp, struct bucket *bucket, int r)
+static ctrt_status packed_record(struct data_parallel *dp, struct dp_bucket *bucket, int r)
 {
     EACH_PLACE(place, dp, r) {
         ctrt_event **event = &bucket->events[place - dp->places];
@@ -293,7 +287,7 @@ static ctrt_status packed_record(struct data_parallel *dp, struct bucket *bucket
 
 /* Copies the gradient of parameter i of replica r to the bucket's memory; without gradient, writes zeros there. The
  * sum of a `whole` bucket is the gradient itself; without gradient, there is none. */
-static ctrt_status pack(struct data_parallel *dp, struct bucket *bucket, int r, size_t i)
+static ctrt_status pack(struct data_parallel *dp, struct dp_bucket *bucket, int r, size_t i)
 {
     CTRT_AUTO(tensor) part = NULL;
     ctrt_tensor *grad = ctrt_tensor_grad(dp->replicas[r].tensors[i]);
@@ -311,7 +305,7 @@ static ctrt_status pack(struct data_parallel *dp, struct bucket *bucket, int r, 
 
 /* Makes additions on the device of replica `to` wait for the gradients of replica `from`. Automatic ordering would
  * wait for all copies that the thread of `from` has enqueued, also those of later buckets. */
-static ctrt_status packed_wait(const struct data_parallel *dp, const struct bucket *bucket, int to, int from)
+static ctrt_status packed_wait(const struct data_parallel *dp, const struct dp_bucket *bucket, int to, int from)
 {
     EACH_PLACE(place, dp, to)
         EACH_PLACE(other, dp, from) {
@@ -339,7 +333,7 @@ static ctrt_status receive(ctrt_tensor **out, struct data_parallel *dp, int to, 
 
 /* Adds the sum of replica `from` to that of replica `to`. The memory of the former is released at the end of the step:
  * a later bucket would otherwise get it at once, and would have to wait until it was copied. */
-static ctrt_status merge(struct data_parallel *dp, struct bucket *bucket, int to, int from)
+static ctrt_status merge(struct data_parallel *dp, struct dp_bucket *bucket, int to, int from)
 {
     CTRT_AUTO(tensor) here = NULL;
     ctrt_tensor *sum = bucket->sums[from];
@@ -365,7 +359,7 @@ static ctrt_status merge(struct data_parallel *dp, struct bucket *bucket, int to
     return ctrt_add_(bucket->sums[to], here);
 }
 
-static ctrt_status merge_all(struct data_parallel *dp, struct bucket *bucket, int count)
+static ctrt_status merge_all(struct data_parallel *dp, struct dp_bucket *bucket, int count)
 {
     ctrt_status status = CTRT_OK;
     pthread_mutex_lock(&dp->adding);            /* all buckets use the same memory */
@@ -378,7 +372,7 @@ static ctrt_status merge_all(struct data_parallel *dp, struct bucket *bucket, in
 
 /* Adds up the bucket's memory of all replicas. The parts of the sum that any replica has packed are the gradients of
  * the step. */
-static ctrt_status bucket_sum(struct data_parallel *dp, struct bucket *bucket, int count)
+static ctrt_status bucket_sum(struct data_parallel *dp, struct dp_bucket *bucket, int count)
 {
     CTRT_TRY(merge_all(dp, bucket, count));
     for (size_t i = bucket->first; i < bucket->end; i++) {
@@ -402,7 +396,7 @@ static bool has_gradient(const struct data_parallel *dp, int r, size_t i)
 }
 
 /* Packs what no hook has packed. A replica without any gradient of the bucket has no part in the sum. */
-static ctrt_status bucket_rest(struct data_parallel *dp, struct bucket *bucket, int count)
+static ctrt_status bucket_rest(struct data_parallel *dp, struct dp_bucket *bucket, int count)
 {
     for (int r = 0; r < count; r++) {
         bool any = false;
@@ -421,7 +415,7 @@ static ctrt_status bucket_rest(struct data_parallel *dp, struct bucket *bucket, 
 
 /* ---- during the backward pass ---- */
 
-static struct bucket *bucket_of(struct data_parallel *dp, size_t parameter)
+static struct dp_bucket *bucket_of(struct data_parallel *dp, size_t parameter)
 {
     size_t low = 0, high = dp->bucket_count;
     while (high - low > 1) {
@@ -436,7 +430,7 @@ static struct bucket *bucket_of(struct data_parallel *dp, size_t parameter)
 
 static ctrt_status gradient_add(struct data_parallel *dp, int r, size_t parameter)
 {
-    struct bucket *bucket = bucket_of(dp, parameter);
+    struct dp_bucket *bucket = bucket_of(dp, parameter);
     CTRT_TRY(pack(dp, bucket, r, parameter));
     return atomic_fetch_sub(&bucket->waiting, 1) == 1 ? bucket_sum(dp, bucket, dp->active) : CTRT_OK;
 }
@@ -457,7 +451,7 @@ static ctrt_status on_gradient(void *user, ctrt_tensor *leaf)
 
 /* Decides where in the bucket's memory the gradients are. Parameters that no_sync has kept gradients of may have been
  * frozen since. */
-static void bucket_begin(struct data_parallel *dp, struct bucket *bucket, int count)
+static void bucket_begin(struct data_parallel *dp, struct dp_bucket *bucket, int count)
 {
     const int64_t unit = (int64_t)(PART_ALIGN / ctrt_dtype_size(bucket->dtype));
     int waiting = 0;
@@ -473,7 +467,7 @@ static void bucket_begin(struct data_parallel *dp, struct bucket *bucket, int co
     bucket->done = waiting == 0;
 }
 
-ctrt_status reduce_begin(struct data_parallel *dp, int count, bool overlap)
+ctrt_status dp_reduce_begin(struct data_parallel *dp, int count, bool overlap)
 {
     CTRT_TRY(streams_find(dp, count));
     dp->active = count;
@@ -485,12 +479,12 @@ ctrt_status reduce_begin(struct data_parallel *dp, int count, bool overlap)
     return CTRT_OK;
 }
 
-ctrt_status reduce_rest(struct data_parallel *dp, int count)
+ctrt_status dp_reduce_rest(struct data_parallel *dp, int count)
 {
     atomic_store(&dp->overlapping, false);
     CTRT_TRY(streams_find(dp, count));
     for (size_t b = 0; b < dp->bucket_count; b++) {
-        struct bucket *bucket = &dp->buckets[b];
+        struct dp_bucket *bucket = &dp->buckets[b];
         ctrt_status status = CTRT_OK;
         if (bucket->done)
             continue;
@@ -521,7 +515,7 @@ ctrt_status streams_join(struct data_parallel *dp, int count)
     return CTRT_OK;
 }
 
-void reduce_end(struct data_parallel *dp, bool failed)
+void dp_reduce_end(struct data_parallel *dp, bool failed)
 {
     atomic_store(&dp->overlapping, false);
     for (size_t b = 0; b < dp->bucket_count; b++)

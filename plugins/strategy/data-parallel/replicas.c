@@ -69,12 +69,12 @@ static ctrt_status list(struct data_parallel *dp)
     if (dp->pending)
         return ctrt_fail(CTRT_ERR_STATE, "the module has changed, but replicas have gradients of steps with no_sync");
     replicas_free(dp);
-    dp->tensors = calloc(count + 1, sizeof *dp->tensors);
-    dp->grads = calloc(parameters + 2, sizeof *dp->grads);
-    if (dp->tensors == NULL || dp->grads == NULL) {
+    ctrt_status allocated = ALLOCATE(dp->tensors, count);
+    if (allocated == CTRT_OK)
+        allocated = ALLOCATE(dp->grads, parameters + 2);
+    if (allocated != CTRT_OK)
         replicas_free(dp);
-        return no_memory();
-    }
+    CTRT_TRY(allocated);
     dp->parameters = parameters;
     dp->count = count;
     for (size_t i = 0; i < count; i++) {
@@ -146,14 +146,11 @@ static bool is_like(const struct data_parallel *dp, int index)
 static ctrt_status replica_fill(struct data_parallel *dp, int index)
 {
     struct replica *replica = &dp->replicas[index];
-    replica->tensors = calloc(dp->count + 1, sizeof *replica->tensors);
-    replica->original_versions = calloc(dp->count + 1, sizeof(uint32_t));
-    replica->versions = calloc(dp->count + 1, sizeof(uint32_t));
-    replica->before = calloc(dp->parameters + 1, sizeof *replica->before);
     replica->fresh = true;
-    if (replica->tensors == NULL || replica->original_versions == NULL || replica->versions == NULL
-        || replica->before == NULL)
-        return no_memory();
+    CTRT_TRY(ALLOCATE(replica->tensors, dp->count));
+    CTRT_TRY(ALLOCATE(replica->original_versions, dp->count));
+    CTRT_TRY(ALLOCATE(replica->versions, dp->count));
+    CTRT_TRY(ALLOCATE(replica->before, dp->parameters + 1));
     replica->module = dp->module;
     if (index > 0) {
         replica->module = NULL;
@@ -278,9 +275,7 @@ static ctrt_status values_update(struct data_parallel *dp, int count)
         first++;
     if (first == dp->count)
         return CTRT_OK;
-    u.stale = calloc(dp->count, sizeof *u.stale);
-    if (u.stale == NULL)
-        return no_memory();
+    CTRT_TRY(ALLOCATE(u.stale, dp->count));
     for (size_t i = first; i < dp->count; i++)
         if (all || is_stale(dp, count, i))
             u.stale[u.count++] = i;

@@ -25,9 +25,7 @@ static ctrt_status comms_make(struct data_parallel *dp, int count)
     if (dp->comm_count == count)
         return CTRT_OK;
     sync_free(dp);
-    dp->comms = calloc((size_t)count, sizeof *dp->comms);
-    if (dp->comms == NULL)
-        return no_memory();
+    CTRT_TRY(ALLOCATE(dp->comms, (size_t)count));
     ctrt_status status = ctrt_comm_new_local(dp->comms, dp->devices, count, &options);
     if (status == CTRT_OK)
         dp->comm_count = count;

@@ -119,9 +119,9 @@ static void worker_start(struct worker *worker)
 ctrt_status workers_new(struct workers **out, const struct data_parallel *dp)
 {
     const int n = dp->n;
-    struct workers *workers = calloc(1, sizeof *workers + (size_t)n * sizeof workers->list[0]);
-    if (workers == NULL)
-        return no_memory();
+    const size_t bytes = sizeof(struct workers) + (size_t)n * sizeof(struct worker);
+    struct workers *workers = calloc(1, bytes);
+    CTRT_TRY(strategy_allocated(workers, bytes));
     pthread_mutex_init(&workers->lock, NULL);
     pthread_cond_init(&workers->work, NULL);
     pthread_cond_init(&workers->done, NULL);

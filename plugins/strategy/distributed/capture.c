@@ -35,18 +35,15 @@ static void record_free(void *user)
 
 static ctrt_status record_new(struct record **out, struct distributed *d)
 {
-    *out = calloc(1, sizeof **out);
-    if (*out == NULL)
-        return no_memory();
+    CTRT_TRY(ALLOCATE(*out, 1));
     (*out)->d = d;
     (*out)->step = weights_step(&d->weights);
     (*out)->number = d->weights.number;
     (*out)->earlier = d->group_steps;
-    (*out)->before = calloc(2 * d->slot_count + 1, sizeof *(*out)->before);
-    if ((*out)->before == NULL) {
+    const ctrt_status status = ALLOCATE((*out)->before, 2 * d->slot_count);
+    if (status != CTRT_OK)
         record_free(*out);
-        return no_memory();
-    }
+    CTRT_TRY(status);
     (*out)->slot_count = d->slot_count;
     (*out)->after = (*out)->before + d->slot_count;
     for (size_t s = 0; s < d->slot_count; s++)
@@ -56,7 +53,7 @@ static ctrt_status record_new(struct record **out, struct distributed *d)
 
 ctrt_status capture_check(struct distributed *d)
 {
-    if (!d->captured || d->rebuilt)
+    if (!d->captured || d->order_state == ORDER_AGREED)
         return CTRT_OK;
     return ctrt_fail(CTRT_ERR_STATE, "the buckets are not arranged yet, and a capture is running on %s; make two steps "
                      "(ctrt_parallel_step without no_sync, or ctrt_forward and ctrt_backward) before the capture",
@@ -107,24 +104,24 @@ static void group_drop(struct distributed *d)
 }
 
 /* Fails, and drops the group, unless the slot's gradient of the steps since the last reduction is in `expected`. */
-static ctrt_status gradient_check(struct distributed *d, const struct slot *slot, const ctrt_tensor *expected)
+static ctrt_status gradient_check(struct distributed *d, const struct distributed_slot *slot,
+                                  const ctrt_tensor *expected)
 {
-    const char *name = "";
     ctrt_tensor *here = slot->replayed != NULL ? slot->replayed : ctrt_tensor_grad(slot->tensor);
     if (here == expected)
         return CTRT_OK;
-    (void)ctrt_module_parameter(&name, NULL, d->r.module, slot->parameter);
     group_drop(d);
     return ctrt_fail(CTRT_ERR_STATE, "a captured step and another step of one group (ctrt_parallel_no_sync) have the "
                      "gradient of \"%s\" in different tensors, so the sum would lack steps; capture all steps of a "
                      "group, or capture when the parameters have gradients and keep these "
-                     "(ctrt_optimizer_zero_grad(optimizer, false)); the gradients of the group are lost", name);
+                     "(ctrt_optimizer_zero_grad(optimizer, false)); the gradients of the group are lost",
+                     ranks_name(&d->r, slot->parameter));
 }
 
 ctrt_status capture_mixed(struct distributed *d)
 {
     for (size_t s = 0; s < d->slot_count; s++) {
-        struct slot *slot = &d->slots[s];
+        struct distributed_slot *slot = &d->slots[s];
         if (slot->replayed != NULL)
             CTRT_TRY(gradient_check(d, slot, ctrt_tensor_grad(slot->tensor)));
     }
@@ -252,7 +249,7 @@ static ctrt_status end_local(void *user)
     const struct record *record = user;
     CTRT_TRY(replay_check(record));
     for (size_t i = 0; i < record->used_count; i++) {
-        struct slot *slot = &record->d->slots[record->used[i]];
+        struct distributed_slot *slot = &record->d->slots[record->used[i]];
         slot->used = true;
         ctrt_tensor_assign(&slot->replayed, record->after[record->used[i]]);
     }
@@ -264,11 +261,10 @@ ctrt_status capture_local(struct distributed *d)
 {
     struct record *record = NULL;
     CTRT_TRY(record_new(&record, d));
-    record->used = calloc(d->slot_count, sizeof *record->used);
-    if (record->used == NULL) {
+    const ctrt_status status = ALLOCATE(record->used, d->slot_count);
+    if (status != CTRT_OK)
         record_free(record);
-        return no_memory();
-    }
+    CTRT_TRY(status);
     for (size_t s = 0; s < d->slot_count; s++)
         if (d->slots[s].used) {
             record->used[record->used_count++] = s;
@@ -285,7 +281,7 @@ ctrt_status capture_stats(struct distributed *d, ctrt_tensor **stats, double *us
     bool complete = true;
     for (size_t s = 0; s < d->slot_count; s++) {
         complete = complete && d->slots[s].used;
-        used[s + 1] = d->slots[s].used || d->slots[s].anywhere;
+        used[s + 1] = d->slots[s].used || d->slots[s].used_globally;
     }
     CTRT_TRY(ctrt_full(stats, CTRT_SHAPE(n), ctrt_float(complete ? 1 : 0), CTRT_F64, d->r.device));
     for (int64_t s = 0; s < n; s++) {

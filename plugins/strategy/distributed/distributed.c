@@ -32,7 +32,9 @@ static ctrt_status module_check(struct distributed *d)
         const char *name;
         ctrt_tensor *tensor;
         CTRT_TRY(ranks_tensor(&name, &tensor, &d->r, i));
-        const struct slot *here = slot < d->slot_count && d->slots[slot].parameter == i ? &d->slots[slot++] : NULL;
+        const struct distributed_slot *here = NULL;
+        if (slot < d->slot_count && d->slots[slot].parameter == i)
+            here = &d->slots[slot++];
         const bool same = here == NULL || d->buckets[here->bucket].dtype == ctrt_tensor_dtype(tensor);
         if (!same || (here == NULL && ctrt_tensor_requires_grad(tensor)))
             return ctrt_fail(CTRT_ERR_STATE, "\"%s\" %s after ctrt_parallel_new; call it again", name,
@@ -47,7 +49,7 @@ static ctrt_status module_check(struct distributed *d)
 static ctrt_status pass_begin(struct distributed *d)
 {
     CTRT_TRY(capture_check(d));
-    CTRT_TRY(reduce_rebuild(d));
+    CTRT_TRY(distributed_reduce_rebuild(d));
     CTRT_TRY(ranks_buffers(&d->r));
     if (d->captured)
         return capture_step(d);
@@ -57,27 +59,27 @@ static ctrt_status pass_begin(struct distributed *d)
     return CTRT_OK;
 }
 
-/* Reports a failure to the other ranks, which would wait for this one. In a capture, nothing has been sent yet. */
-static ctrt_status fail_all(struct distributed *d, ctrt_status status)
+/* In a capture, nothing has been sent yet. */
+ctrt_status distributed_fail_all(struct distributed *d, ctrt_status status)
 {
     char message[1024];
     if (status == CTRT_OK)
         return status;
     snprintf(message, sizeof message, "%s", ctrt_error_message());
     if (d->captured) {
-        reduce_cancel(d);
+        distributed_reduce_cancel(d);
         return ctrt_fail(status, "%s", message);
     }
     const bool sync_failed = d->r.sync != NULL && ctrt_comm_error(d->r.sync) != CTRT_OK;
     d->survive.own = status != CTRT_ERR_COMM || !(sync_failed || ctrt_comm_error(d->r.comm) != CTRT_OK);
     ranks_abort(&d->r, NULL, 0, message);
-    reduce_cancel(d);
+    distributed_reduce_cancel(d);
     return ctrt_fail(status, "%s", message);
 }
 
 static ctrt_status unfinished_check(struct distributed *d)
 {
-    return fail_all(d, reduce_check(d));
+    return distributed_fail_all(d, distributed_reduce_check(d));
 }
 
 /* The weights of the ranks in the backward pass of the program: their rows. */
@@ -100,7 +102,7 @@ static ctrt_status forward_weights(struct distributed *d, int64_t rows)
     return status;
 }
 
-static ctrt_status dist_forward(void *self, ctrt_tensor **y, ctrt_tensor *const *inputs, int count)
+static ctrt_status distributed_forward(void *self, ctrt_tensor **y, ctrt_tensor *const *inputs, int count)
 {
     struct distributed *d = self;
     CTRT_TRY(module_check(d));
@@ -117,12 +119,14 @@ static ctrt_status dist_forward(void *self, ctrt_tensor **y, ctrt_tensor *const 
         CTRT_TRY(capture_mixed(d));
     if (ctrt_grad_enabled() && !d->no_sync) {
         CTRT_TRY(pass_begin(d));
-        CTRT_TRY(reduce_begin(d, FORWARD));
+        CTRT_TRY(distributed_reduce_begin(d, PROGRAM));
     }
     if (ctrt_grad_enabled() && d->r.canonical == 0 && d->r.size > 1)
         CTRT_TRY(forward_weights(d, ranks_rows(inputs)));
     const ctrt_status status = ranks_forward(&d->r, y, inputs, count);
-    return d->r.sync_active && d->r.canonical == 0 ? fail_all(d, status) : status;
+    if (status == CTRT_OK && d->r.pass == PASS_FORWARD)
+        STATE_SET(MACHINE_PASS, d->r.pass, PASS_TURN);
+    return d->r.sync_active && d->r.canonical == 0 ? distributed_fail_all(d, status) : status;
 }
 
 /* This rank's loss is known, and the backward pass follows. */
@@ -132,8 +136,10 @@ static ctrt_status part_ready(void *user, const ctrt_loss_part *part, double *fa
     ctrt_status status;
     ctrt_no_grad {
         status = weights_part(&d->weights, part, part != NULL ? d->step_rows : 0, d->r.sync_active, factor);
-        if (status == CTRT_OK && d->mode == STEP)
-            status = reduce_weights(d);
+        if (status == CTRT_OK && d->r.kind == STEP) {
+            STATE_SET(MACHINE_PASS, d->r.pass, PASS_TURN);
+            status = distributed_reduce_weights(d);
+        }
     }
     return status;
 }
@@ -147,9 +153,9 @@ static ctrt_status backward(struct distributed *d, ctrt_tensor **loss, const ctr
 static ctrt_status step_synced(struct distributed *d, ctrt_tensor **loss, const ctrt_strategy_batch *batch)
 {
     CTRT_AUTO(tensor) own = NULL;
-    CTRT_TRY(reduce_begin(d, STEP));
+    CTRT_TRY(distributed_reduce_begin(d, STEP));
     CTRT_TRY(backward(d, &own, batch));
-    return reduce_finish(d, loss, own);
+    return distributed_reduce_finish(d, loss, own);
 }
 
 /* The gradients of the group, which are those of the module, are divided. Only one rank is left. */
@@ -239,19 +245,18 @@ ctrt_status step_once(struct distributed *d, ctrt_tensor **loss, const ctrt_stra
     if (status == CTRT_OK)
         status = ctrt_gradients_take(d->r.before, d->r.module);
     if (status != CTRT_OK)
-        return local && !d->r.sync_active ? status : fail_all(d, status);
-    d->mode = LOCAL;
+        return local && !d->r.sync_active ? status : distributed_fail_all(d, status);
+    ranks_pass_begin(&d->r, UNHOOKED);
     status = d->r.canonical > 0 ? canonical_step(&d->r, loss, batch)
              : local          ? step_local(d, loss, batch)
                               : step_synced(d, loss, batch);
     if (d->captured && local)
         capture_end(d);
     d->done += status == CTRT_OK && !d->captured && !d->no_sync;
-    d->mode = status == CTRT_OK ? IDLE : d->mode;
     if (status != CTRT_OK && (!local || d->r.sync_active))
-        status = fail_all(d, status);
+        status = distributed_fail_all(d, status);
+    ranks_pass_end(&d->r);
     if (status != CTRT_OK) {
-        d->mode = IDLE;
         weights_end(&d->weights);
         ctrt_tensors_release(d->r.grads, d->r.parameters + 2);
         if (!d->weights.begun)
@@ -261,37 +266,37 @@ ctrt_status step_once(struct distributed *d, ctrt_tensor **loss, const ctrt_stra
     return status;
 }
 
-static ctrt_status dist_step(void *self, ctrt_tensor **loss, const ctrt_strategy_batch *batch)
+static ctrt_status distributed_step(void *self, ctrt_tensor **loss, const ctrt_strategy_batch *batch)
 {
     struct distributed *d = self;
     return d->survive.on ? survive_step(d, loss, batch) : step_once(d, loss, batch);
 }
 
-static int64_t dist_steps(void *self)
+static int64_t distributed_steps(void *self)
 {
     const struct distributed *d = self;
     return d->survive.on ? d->steps : d->done;
 }
 
-static ctrt_status dist_barrier(void *self)
+static ctrt_status distributed_barrier(void *self)
 {
     struct distributed *d = self;
     return d->survive.on ? survive_barrier(d) : ctrt_comm_barrier(d->r.comm);
 }
 
-static ctrt_status dist_no_sync(void *self, bool on)
+static ctrt_status distributed_no_sync(void *self, bool on)
 {
     struct distributed *d = self;
     d->no_sync = on;
     return CTRT_OK;
 }
 
-static ctrt_status dist_set_comm_hook(void *self, ctrt_comm_hook hook, void *user)
+static ctrt_status distributed_set_comm_hook(void *self, ctrt_comm_hook hook, void *user)
 {
     struct distributed *d = self;
     if (d->r.canonical > 0 && hook != NULL)
         return ctrt_fail(CTRT_ERR_NOT_SUPPORTED, "canonical mode adds gradients in a fixed order, without hooks");
-    if (d->started)
+    if (d->r.pass == PASS_BACKWARD)
         return ctrt_fail(CTRT_ERR_STATE, "a backward pass has begun; set the hook between steps");
     hook_free(d);
     d->hook = hook;
@@ -300,7 +305,7 @@ static ctrt_status dist_set_comm_hook(void *self, ctrt_comm_hook hook, void *use
 }
 
 /* An optimizer must not use gradients that are not reduced. */
-static ctrt_status dist_event(void *self, ctrt_module_event event, void *argument)
+static ctrt_status distributed_event(void *self, ctrt_module_event event, void *argument)
 {
     if (event == CTRT_MODULE_STEP_BEGIN)
         CTRT_TRY(unfinished_check(self));
@@ -309,11 +314,11 @@ static ctrt_status dist_event(void *self, ctrt_module_event event, void *argumen
 
 /* ---- creation ---- */
 
-static void dist_destroy(void *self)
+static void distributed_destroy(void *self)
 {
     struct distributed *d = self;
     survive_end(d);
-    reduce_free(d);
+    distributed_reduce_free(d);
     hook_free(d);
     ranks_free(&d->r);
     free(d);
@@ -339,16 +344,15 @@ static ctrt_status options_text(const struct distributed *d, char **text)
 {
     size_t bytes;
     FILE *file = open_memstream(text, &bytes);
-    if (file == NULL)
-        return no_memory();
+    CTRT_TRY(strategy_allocated(file, sizeof *file));
     fprintf(file, "CTRT_DISTRIBUTED_BUCKET=%llu\nCTRT_DISTRIBUTED_BUFFERS=%s\nCTRT_AUDIT=%lld\nCTRT_ON_FAILURE=%s\n",
             (unsigned long long)d->bucket_bytes, d->r.broadcast_buffers ? "yes" : "no", (long long)d->audit,
             d->survive.on ? "shrink" : "stop");
     hook_text(d, file);
-    return fclose(file) == 0 ? CTRT_OK : no_memory();
+    return strategy_allocated(fclose(file) == 0 ? *text : NULL, bytes);
 }
 
-ctrt_status dist_meet(struct distributed *d, ctrt_status status)
+ctrt_status distributed_meet(struct distributed *d, ctrt_status status)
 {
     char *options = NULL;
     if (status == CTRT_OK)
@@ -356,8 +360,8 @@ ctrt_status dist_meet(struct distributed *d, ctrt_status status)
     status = ranks_join(&d->r, status, options);
     free(options);
     CTRT_TRY(status);
-    CTRT_TRY(verify_ready(&d->r, reduce_new(d)));
-    CTRT_TRY(verify_ready(&d->r, reduce_memory(d)));
+    CTRT_TRY(verify_ready(&d->r, distributed_reduce_new(d)));
+    CTRT_TRY(verify_ready(&d->r, distributed_reduce_memory(d)));
     if (d->survive.on)
         return share_state(d);
     return exchange(&d->r, EXCHANGE_BROADCAST, d->r.tensors, d->r.count, 0);
@@ -370,28 +374,27 @@ static ctrt_status setup(struct distributed *d, const ctrt_strategy_config *conf
         status = ranks_find(&d->r);
     if (status == CTRT_OK)
         status = survive_begin(d, config);
-    status = dist_meet(d, status);
+    status = distributed_meet(d, status);
     return d->survive.on && status != CTRT_OK ? survive_rebuild(d, status) : status;
 }
 
-static ctrt_status dist_create(void **out, const ctrt_strategy_config *config)
+static ctrt_status distributed_create(void **out, const ctrt_strategy_config *config)
 {
-    struct distributed *d = calloc(1, sizeof *d);
-    if (d == NULL)
-        return no_memory();
+    struct distributed *d;
+    CTRT_TRY(ALLOCATE(d, 1));
     ranks_init(&d->r, config);
     d->hook_name = "";
     ctrt_status status = setup(d, config);
     if (status == CTRT_ERR_COMM)            /* other ranks may have succeeded */
-        status = fail_all(d, status);
+        status = distributed_fail_all(d, status);
     if (status == CTRT_OK)
         *out = d;
     else
-        dist_destroy(d);
+        distributed_destroy(d);
     return status;
 }
 
-static void dist_describe(void *self, char *text, size_t bytes)
+static void distributed_describe(void *self, char *text, size_t bytes)
 {
     const struct distributed *d = self;
     snprintf(text, bytes, "on %s, rank %d of %d by %s; %zu buckets%s%s", ctrt_device_name(d->r.device), d->r.rank,
@@ -400,7 +403,7 @@ static void dist_describe(void *self, char *text, size_t bytes)
              d->hook == NULL ? "" : *d->hook_name != '\0' ? d->hook_name : "of the program");
 }
 
-static ctrt_status dist_estimate(ctrt_strategy_estimate *estimate, const ctrt_strategy_config *config,
+static ctrt_status distributed_estimate(ctrt_strategy_estimate *estimate, const ctrt_strategy_config *config,
                                  const ctrt_strategy_facts *facts)
 {
     (void)config;
@@ -413,10 +416,10 @@ static ctrt_status dist_estimate(ctrt_strategy_estimate *estimate, const ctrt_st
 
 static const ctrt_strategy strategy = {
     .size = sizeof(ctrt_strategy), .flags = CTRT_STRATEGY_RANKS | CTRT_STRATEGY_CAPTURE,
-    .create = dist_create, .destroy = dist_destroy,
-    .forward = dist_forward, .step = dist_step, .no_sync = dist_no_sync, .describe = dist_describe,
-    .event = dist_event, .set_comm_hook = dist_set_comm_hook, .steps = dist_steps, .barrier = dist_barrier,
-    .estimate = dist_estimate,
+    .create = distributed_create, .destroy = distributed_destroy,
+    .forward = distributed_forward, .step = distributed_step, .no_sync = distributed_no_sync,
+    .describe = distributed_describe, .event = distributed_event, .set_comm_hook = distributed_set_comm_hook,
+    .steps = distributed_steps, .barrier = distributed_barrier, .estimate = distributed_estimate,
 };
 static const ctrt_component components[] = {
     { .size = sizeof(ctrt_component), .kind = CTRT_COMPONENT_STRATEGY, .name = "distributed", .table = &strategy },

@@ -18,24 +18,24 @@
 struct distributed;
 
 /* A parameter that requires grad. */
-struct slot {
+struct distributed_slot {
     struct distributed *d;
     ctrt_tensor *tensor;                    /* owned */
     size_t parameter;                       /* its index in the module */
     size_t bucket;
     int64_t offset;                         /* in the bucket's memory, in elements */
     ctrt_tensor *view;                      /* its part of that memory; owned; NULL: not ready */
-    uint64_t hook;
-    bool hooked;
-    bool used;                              /* it got a gradient since the last reduction */
+    uint64_t hook;                          /* 0: none */
+    bool used;                              /* it got a gradient since the last reduction, in any pass */
     bool used_before;                       /* that, before the pass that is being captured */
-    bool anywhere;                          /* a rank used it in the last reduction */
+    bool used_globally;                     /* a rank used it in the last reduction */
     ctrt_tensor *before;                    /* its gradient before the pass that is being captured; owned; NULL: none */
     ctrt_tensor *replayed;                  /* its gradient in the group, if a replay has written the last one; owned */
 };
 
-struct bucket {
+struct distributed_bucket {
     size_t first, count;                    /* indices in d->order */
+    enum bucket_state state;
     size_t waiting;                         /* gradients that are not there yet */
     int64_t numel;                          /* of its memory */
     ctrt_dtype dtype;
@@ -43,23 +43,14 @@ struct bucket {
     ctrt_tensor *flat;                      /* its memory during a pass, allocated for the first gradient; owned */
     ctrt_tensor **gradients;                /* for hooks: views of the slots, borrowed; `count` of them */
     ctrt_work *work;                        /* the reduction, or a stage of the hook, that runs; owned */
-    bool hooked;                            /* the hook has not finished the bucket */
     int stage;                              /* of the hook: the next one */
     ctrt_tensor *sent;                      /* of the hooks f16 and bf16: the bucket in that dtype; owned */
-};
-
-/* Why gradients are computed at the moment, which decides who reduces them. */
-enum mode {
-    IDLE,
-    STEP,                                   /* a step; it reduces the rest itself */
-    FORWARD,                                /* a backward pass of the program, after a forward pass */
-    LOCAL,                                  /* not reduced by hooks: canonical mode, no_sync */
 };
 
 /* State for CTRT_ON_FAILURE=shrink (survive.c, share.c). */
 enum { MOST_OPTIMIZERS = 8 };
 struct survive {
-    bool on;                                /* CTRT_ON_FAILURE=shrink */
+    bool on;                                /* CTRT_ON_FAILURE=shrink; constant */
     bool own;                               /* the failure began on this rank, which therefore forms no new group */
     bool skipped;                           /* this rank has got the result of the step from another one */
     void (*set_comm)(void *net, ctrt_comm *comm);
@@ -82,18 +73,18 @@ struct distributed {
     struct ranks r;
     struct survive survive;
     ctrt_stream *stream;                    /* for the copies to buckets; owned; NULL: the device is synchronous */
-    bool no_sync;
+    bool no_sync;                           /* the program's choice for the next pass */
     int64_t done;                           /* completed steps (ctrt_parallel_steps); with survive.on, `steps` are */
     int64_t audit, steps;                   /* audit: every so many steps; 0: never */
     uint64_t bucket_bytes;
 
-    struct slot *slots;
+    struct distributed_slot *slots;
     size_t slot_count;
     size_t *order;                          /* slots in the order of the buckets */
-    struct bucket *buckets;
+    struct distributed_bucket *buckets;
     size_t bucket_count, next;              /* next: the bucket that is reduced next */
-    size_t *seen, seen_count;               /* slots in the order of the first reduction's gradients */
-    bool reduced, rebuilt;                  /* there was a reduction; buckets have the order of `seen` */
+    size_t *recorded, recorded_count;       /* slots in the order of the first reduction's gradients */
+    enum order order_state;                 /* RECORDED since the first reduction; AGREED: the buckets have the order */
 
     ctrt_comm_hook hook;                    /* NULL: all_reduce */
     void *hook_user;
@@ -101,13 +92,12 @@ struct distributed {
     struct powersgd *powersgd;              /* owned; NULL: not chosen */
     uint32_t layout;                        /* number of times that the buckets were made */
 
-    enum mode mode;
     bool captured;                          /* the pass that runs, or the last one, is being captured */
     bool group_open;                        /* captured steps whose losses are no means wait for the reducing one */
     int64_t group_steps;                    /* captured steps since the last captured reduction */
-    bool started;                           /* a gradient has arrived since the forward pass */
     struct weights weights;                 /* of the ranks' losses in steps */
     int64_t step_rows;                      /* of this rank in the step that runs */
+    double *stats;                          /* [slot_count + 1], see stats_finish */
     /* Gradients from before a step, or from before the steps since the last reduction, to which the sums of losses that
      * are no means are added; [parameters], owned. */
     ctrt_tensor **base;
@@ -116,25 +106,25 @@ struct distributed {
 /* ---- reduce.c ---- */
 
 /* Creates slots and buckets, and adds the hooks. Later calls: creates buckets as the first one. */
-ctrt_status reduce_new(struct distributed *d);
+ctrt_status distributed_reduce_new(struct distributed *d);
 /* Allocates the memory of the buckets. Collective, also if it fails on this rank. */
-ctrt_status reduce_memory(struct distributed *d);
-void reduce_free(struct distributed *d);
+ctrt_status distributed_reduce_memory(struct distributed *d);
+void distributed_reduce_free(struct distributed *d);
 /* Called before the first gradient of a pass; rebuilds the buckets if that is due (collective). */
-ctrt_status reduce_rebuild(struct distributed *d);
-ctrt_status reduce_begin(struct distributed *d, enum mode mode);
+ctrt_status distributed_reduce_rebuild(struct distributed *d);
+ctrt_status distributed_reduce_begin(struct distributed *d, enum pass_kind kind);
 /* Called when this rank's loss of a step is known (d->weights.part): starts to add up what gives the weights of the
  * ranks, and puts gradients from before aside if the buckets must not contain them. */
-ctrt_status reduce_weights(struct distributed *d);
+ctrt_status distributed_reduce_weights(struct distributed *d);
 /* Moves the gradients in d->r.before to d->base, or back. */
 void base_move(struct distributed *d, bool back);
 /* Ends a step: reduces the other buckets, decides which parameters are unused on all ranks, writes the gradients
  * back. `loss`: this rank's, NULL without rows; *mean receives the loss of all rows. */
-ctrt_status reduce_finish(struct distributed *d, ctrt_tensor **mean, ctrt_tensor *loss);
+ctrt_status distributed_reduce_finish(struct distributed *d, ctrt_tensor **mean, ctrt_tensor *loss);
 /* Gives up a reduction. */
-void reduce_cancel(struct distributed *d);
+void distributed_reduce_cancel(struct distributed *d);
 /* CTRT_ERR_STATE, naming the parameters without gradient, if a backward pass has begun and not computed all. */
-ctrt_status reduce_check(const struct distributed *d);
+ctrt_status distributed_reduce_check(const struct distributed *d);
 
 /* ---- capture.c: passes in a capture of the device's stream ---- */
 
@@ -184,7 +174,10 @@ ctrt_status powersgd_hook(ctrt_work **work, const ctrt_gradient_bucket *bucket, 
 ctrt_status step_once(struct distributed *d, ctrt_tensor **loss, const ctrt_strategy_batch *batch);
 /* Makes the ranks of d->comm, which are new, ready for steps: compares their modules, creates the buckets and gives all
  * of them the state of one. `status`: of what this rank has done alone. Collective. */
-ctrt_status dist_meet(struct distributed *d, ctrt_status status);
+ctrt_status distributed_meet(struct distributed *d, ctrt_status status);
+/* If `status` is an error, reports it to the other ranks, which would wait for this one, and ends the pass. Returns
+ * `status`. */
+ctrt_status distributed_fail_all(struct distributed *d, ctrt_status status);
 
 /* ---- survive.c: steps of which ranks may be lost ---- */
 

@@ -25,7 +25,7 @@ struct factor {                             /* of a gradient */
     int64_t n, m, rank;                     /* rank 0: it is not compressed */
 };
 
-struct bucket_state {
+struct powersgd_bucket {
     bool compressing;                       /* in this pass */
     struct factor *factors;                 /* one per gradient; NULL: the bucket was not compressed so far */
     int64_t plain, p_numel, q_numel;        /* elements of gradients that are not compressed, of all P, of all Q */
@@ -38,14 +38,13 @@ struct powersgd {
     int64_t rank, start, passes;
     uint32_t layout;
     size_t count;
-    struct bucket_state *buckets;
+    struct powersgd_bucket *buckets;
 };
 
 ctrt_status powersgd_new(struct powersgd **out, int64_t rank, int64_t start)
 {
-    struct powersgd *state = calloc(1, sizeof *state);
-    if (state == NULL)
-        return no_memory();
+    struct powersgd *state;
+    CTRT_TRY(ALLOCATE(state, 1));
     state->rank = rank;
     state->start = start;
     *out = state;
@@ -73,30 +72,28 @@ void powersgd_free(struct powersgd *state)
 }
 
 /* *out: the state of the bucket, which is new after a change of the layout. */
-static ctrt_status bucket_find(struct bucket_state **out, struct powersgd *state, const ctrt_gradient_bucket *bucket)
+static ctrt_status bucket_find(struct powersgd_bucket **out, struct powersgd *state, const ctrt_gradient_bucket *bucket)
 {
     const size_t index = (size_t)bucket->index;
     if (state->layout != bucket->layout)
         buckets_clear(state);
     state->layout = bucket->layout;
     if (index >= state->count) {
-        struct bucket_state *grown = realloc(state->buckets, (index + 1) * sizeof *grown);
+        struct powersgd_bucket *grown = realloc(state->buckets, (index + 1) * sizeof *grown);
         if (grown == NULL)
-            return no_memory();
+            return strategy_allocated(NULL, (index + 1) * sizeof *grown);
         state->buckets = grown;
         for (; state->count <= index; state->count++)
-            state->buckets[state->count] = (struct bucket_state){ .q = NULL };
+            state->buckets[state->count] = (struct powersgd_bucket){ .q = NULL };
     }
     *out = &state->buckets[index];
     return CTRT_OK;
 }
 
 /* Chooses which gradients are compressed. */
-static ctrt_status factors_find(struct bucket_state *b, const ctrt_gradient_bucket *bucket, int64_t most)
+static ctrt_status factors_find(struct powersgd_bucket *b, const ctrt_gradient_bucket *bucket, int64_t most)
 {
-    b->factors = calloc((size_t)bucket->count, sizeof *b->factors);
-    if (b->factors == NULL)
-        return no_memory();
+    CTRT_TRY(ALLOCATE(b->factors, (size_t)bucket->count));
     b->plain = b->p_numel = b->q_numel = 0;
     for (int32_t i = 0; i < bucket->count; i++) {
         const ctrt_tensor *gradient = bucket->gradients[i];
@@ -155,11 +152,10 @@ static ctrt_status orthogonalize(ctrt_tensor *matrix)
 
 /* The first Q: uniform numbers in [-1, 1) by SplitMix64 (Steele, Lea and Flood 2014) of bucket and position. Computed
  * without functions that differ between machines, because all ranks must have the same numbers. */
-static ctrt_status q_new(struct bucket_state *b, const ctrt_gradient_bucket *bucket)
+static ctrt_status q_new(struct powersgd_bucket *b, const ctrt_gradient_bucket *bucket)
 {
-    double *values = calloc((size_t)b->q_numel + 1, sizeof *values);
-    if (values == NULL)
-        return no_memory();
+    double *values;
+    CTRT_TRY(ALLOCATE(values, (size_t)b->q_numel + 1));
     for (int64_t i = 0; i < b->q_numel; i++) {
         uint64_t z = (((uint64_t)bucket->index << 40) + (uint64_t)i + 1) * 0x9e3779b97f4a7c15u;
         z = (z ^ (z >> 30)) * 0xbf58476d1ce4e5b9u;
@@ -179,7 +175,7 @@ struct place {
     int64_t flat, plain, p, q;              /* in the bucket; in the message; in the message; in q */
 };
 
-static void place_first(struct place *at, const struct bucket_state *b)
+static void place_first(struct place *at, const struct powersgd_bucket *b)
 {
     *at = (struct place){ .p = b->plain };
 }
@@ -197,8 +193,8 @@ struct matrices {
     ctrt_tensor *m, *p, *q, *transposed;    /* transposed: of p or q */
 };
 
-static ctrt_status matrices_find(struct matrices *x, const struct bucket_state *b, const ctrt_gradient_bucket *bucket,
-                                 const struct factor *f, const struct place *at)
+static ctrt_status matrices_find(struct matrices *x, const struct powersgd_bucket *b,
+                                 const ctrt_gradient_bucket *bucket, const struct factor *f, const struct place *at)
 {
     CTRT_TRY(matrix_at(&x->m, bucket->flat, at->flat, f->n, f->m));
     CTRT_TRY(matrix_at(&x->p, b->message, at->p, f->n, f->rank));
@@ -214,7 +210,7 @@ static void matrices_release(struct matrices *x)
 }
 
 /* Copies a gradient that is not compressed to the message, or the sum back. */
-static ctrt_status plain_copy(const struct bucket_state *b, ctrt_tensor *gradient, const struct place *at, bool in)
+static ctrt_status plain_copy(const struct powersgd_bucket *b, ctrt_tensor *gradient, const struct place *at, bool in)
 {
     CTRT_AUTO(tensor) part = NULL;
     CTRT_TRY(ctrt_narrow(&part, b->message, 0, at->plain, ctrt_tensor_numel(gradient)));
@@ -223,7 +219,7 @@ static ctrt_status plain_copy(const struct bucket_state *b, ctrt_tensor *gradien
 }
 
 /* The error is zero where nothing is compressed. */
-static ctrt_status error_keep(struct bucket_state *b, struct matrices *x, const struct place *at)
+static ctrt_status error_keep(struct powersgd_bucket *b, struct matrices *x, const struct place *at)
 {
     CTRT_AUTO(tensor) error = NULL, approximation = NULL;
     CTRT_TRY(matrix_at(&error, b->error, at->flat, ctrt_tensor_size(x->m, 0), ctrt_tensor_size(x->m, 1)));
@@ -233,7 +229,7 @@ static ctrt_status error_keep(struct bucket_state *b, struct matrices *x, const 
     return ctrt_sub_(error, approximation);
 }
 
-static ctrt_status stage_matrix(struct bucket_state *b, struct matrices *x, const struct place *at, int stage)
+static ctrt_status stage_matrix(struct powersgd_bucket *b, struct matrices *x, const struct place *at, int stage)
 {
     switch (stage) {
     case 0:
@@ -252,7 +248,7 @@ static ctrt_status stage_matrix(struct bucket_state *b, struct matrices *x, cons
     }
 }
 
-static ctrt_status stage_all(struct bucket_state *b, const ctrt_gradient_bucket *bucket, int stage)
+static ctrt_status stage_all(struct powersgd_bucket *b, const ctrt_gradient_bucket *bucket, int stage)
 {
     struct place at;
     ctrt_status status = CTRT_OK;
@@ -274,7 +270,7 @@ static ctrt_status stage_all(struct bucket_state *b, const ctrt_gradient_bucket 
 }
 
 /* Adds the error of the last step. */
-static ctrt_status stage_begin(struct bucket_state *b, const ctrt_gradient_bucket *bucket, int64_t rank)
+static ctrt_status stage_begin(struct powersgd_bucket *b, const ctrt_gradient_bucket *bucket, int64_t rank)
 {
     if (b->factors == NULL)
         CTRT_TRY(factors_find(b, bucket, rank));
@@ -291,7 +287,7 @@ static ctrt_status stage_begin(struct bucket_state *b, const ctrt_gradient_bucke
 ctrt_status powersgd_hook(ctrt_work **work, const ctrt_gradient_bucket *bucket, int stage, void *user)
 {
     struct powersgd *state = user;
-    struct bucket_state *b = NULL;
+    struct powersgd_bucket *b = NULL;
     CTRT_TRY(bucket_find(&b, state, bucket));
     if (stage == 0) {
         b->compressing = state->passes >= state->start && hook_compresses(bucket);

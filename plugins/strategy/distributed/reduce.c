@@ -41,55 +41,63 @@ static void buckets_free(struct distributed *d)
 /* Decides where in the bucket's memory the gradients are. */
 static void bucket_layout(struct distributed *d, size_t b)
 {
-    struct bucket *bucket = &d->buckets[b];
+    struct distributed_bucket *bucket = &d->buckets[b];
     bucket->dtype = ctrt_tensor_dtype(d->slots[d->order[bucket->first]].tensor);
     for (size_t k = 0; k < bucket->count; k++) {
-        struct slot *slot = &d->slots[d->order[bucket->first + k]];
+        struct distributed_slot *slot = &d->slots[d->order[bucket->first + k]];
         slot->offset = bucket->numel;
         slot->bucket = b;
         bucket->numel += ctrt_tensor_numel(slot->tensor);
     }
 }
 
-/* Assigns the slots to buckets, in the order `seen` or, NULL, by their order in the module. */
-static ctrt_status buckets_make(struct distributed *d, const size_t *seen)
+static ctrt_status buckets_fill(struct distributed *d, struct bucket_item *items, size_t *ends, const size_t *order)
 {
     const size_t n = d->slot_count;
-    buckets_free(d);
-    d->layout++;
-    struct bucket_item *items = calloc(n, sizeof *items);
-    size_t *ends = calloc(n, sizeof *ends);
-    d->order = calloc(n, sizeof *d->order);
-    d->buckets = calloc(n, sizeof *d->buckets);
-    long count = -1;
-    for (size_t s = 0; items != NULL && s < n; s++) {
+    for (size_t s = 0; s < n; s++) {
         const ctrt_dtype dtype = ctrt_tensor_dtype(d->slots[s].tensor);
         items[s].bytes = (uint64_t)ctrt_tensor_numel(d->slots[s].tensor) * ctrt_dtype_size(dtype);
         items[s].dtype = (int)dtype;
     }
-    if (items != NULL && ends != NULL && d->order != NULL && d->buckets != NULL)
-        count = buckets_assign(d->order, ends, items, n, seen, FIRST_BUCKET, d->bucket_bytes);
-    ctrt_status status = count < 0 ? no_memory() : CTRT_OK;
-    for (long b = 0; b < count; b++) {
-        struct bucket *bucket = &d->buckets[b];
+    const long count = buckets_assign(d->order, ends, items, n, order, FIRST_BUCKET, d->bucket_bytes);
+    CTRT_TRY(strategy_allocated(count >= 0 ? d->order : NULL, 4 * n * sizeof *d->order));
+    for (size_t b = 0; b < (size_t)count; b++) {
+        struct distributed_bucket *bucket = &d->buckets[b];
         bucket->first = b > 0 ? ends[b - 1] : 0;
         bucket->count = ends[b] - bucket->first;
-        bucket->gradients = calloc(bucket->count, sizeof *bucket->gradients);
-        d->bucket_count = (size_t)b + 1;
-        bucket_layout(d, (size_t)b);
-        if (bucket->gradients == NULL)
-            status = no_memory();
+        d->bucket_count = b + 1;
+        bucket_layout(d, b);
+        CTRT_TRY(ALLOCATE(bucket->gradients, bucket->count));
     }
+    return CTRT_OK;
+}
+
+/* Assigns the slots to buckets, in the given order or, NULL, by their order in the module. */
+static ctrt_status buckets_make(struct distributed *d, const size_t *order)
+{
+    struct bucket_item *items = NULL;
+    size_t *ends = NULL;
+    buckets_free(d);
+    d->layout++;
+    ctrt_status status = ALLOCATE(d->order, d->slot_count);
+    if (status == CTRT_OK)
+        status = ALLOCATE(d->buckets, d->slot_count);
+    if (status == CTRT_OK)
+        status = ALLOCATE(items, d->slot_count);
+    if (status == CTRT_OK)
+        status = ALLOCATE(ends, d->slot_count);
+    if (status == CTRT_OK)
+        status = buckets_fill(d, items, ends, order);
     free(items);
     free(ends);
     return status;
 }
 
-ctrt_status reduce_memory(struct distributed *d)
+ctrt_status distributed_reduce_memory(struct distributed *d)
 {
     ctrt_status status = CTRT_OK;
     for (size_t b = 0; b < d->bucket_count; b++) {
-        struct bucket *bucket = &d->buckets[b];
+        struct distributed_bucket *bucket = &d->buckets[b];
         const ctrt_ints shape = CTRT_SHAPE(bucket->numel);
         const ctrt_status result = ctrt_comm_empty(&bucket->shared, d->r.comm, shape, bucket->dtype);
         status = status == CTRT_OK ? result : status;
@@ -101,53 +109,31 @@ ctrt_status reduce_memory(struct distributed *d)
     return status;
 }
 
-/* Rank 0's order of gradients; parameters that had none come last. */
-static ctrt_status order_agree(struct distributed *d, int64_t *order)
+/* Parameters that had no gradient in rank 0's pass come last. */
+ctrt_status distributed_reduce_rebuild(struct distributed *d)
 {
-    size_t n = d->seen_count;
-    for (size_t i = 0; i < n; i++)
-        order[i] = (int64_t)d->seen[i];
-    for (size_t s = d->slot_count; s-- > 0;) {
-        bool known = false;
-        for (size_t i = 0; i < d->seen_count && !known; i++)
-            known = d->seen[i] == s;
-        if (!known)
-            order[n++] = (int64_t)s;
-    }
-    return exchange_order(&d->r, order, d->slot_count);
-}
-
-ctrt_status reduce_rebuild(struct distributed *d)
-{
-    if (!d->reduced || d->rebuilt)
+    if (d->order_state != ORDER_RECORDED)
         return CTRT_OK;
-    int64_t *order = calloc(d->slot_count, sizeof *order);
-    if (order == NULL)
-        return no_memory();
-    ctrt_status status = order_agree(d, order);
-    for (size_t s = 0; s < d->slot_count && status == CTRT_OK; s++)
-        d->seen[s] = (size_t)order[s];
-    free(order);
-    if (status == CTRT_OK)
-        status = buckets_make(d, d->seen);
-    if (status == CTRT_OK)
-        status = reduce_memory(d);
-    d->rebuilt = status == CTRT_OK;
-    return status;
+    CTRT_TRY(exchange_order(&d->r, d->recorded, d->slot_count, d->recorded, d->recorded_count));
+    CTRT_TRY(buckets_make(d, d->recorded));
+    CTRT_TRY(distributed_reduce_memory(d));
+    STATE_SET(MACHINE_ORDER, d->order_state, ORDER_AGREED);
+    return CTRT_OK;
 }
 
 /* ---- reductions ---- */
 
-ctrt_status reduce_begin(struct distributed *d, enum mode mode)
+ctrt_status distributed_reduce_begin(struct distributed *d, enum pass_kind kind)
 {
-    d->mode = mode;
-    d->started = false;
+    ranks_pass_begin(&d->r, kind);
     d->next = 0;
-    if (!d->reduced)
-        d->seen_count = 0;
+    if (d->order_state == ORDER_OF_MODULE)
+        d->recorded_count = 0;
     memory_release(d);
-    for (size_t b = 0; b < d->bucket_count; b++)
-        d->buckets[b].waiting = d->buckets[b].count, d->buckets[b].hooked = false;
+    for (size_t b = 0; b < d->bucket_count; b++) {
+        d->buckets[b].waiting = d->buckets[b].count;
+        STATE_SET(MACHINE_BUCKET, d->buckets[b].state, BUCKET_FILLING);
+    }
     return capture_join(d);
 }
 
@@ -162,7 +148,7 @@ void base_move(struct distributed *d, bool back)
     }
 }
 
-ctrt_status reduce_weights(struct distributed *d)
+ctrt_status distributed_reduce_weights(struct distributed *d)
 {
     struct weights *w = &d->weights;
     int joining = 0;
@@ -176,11 +162,11 @@ ctrt_status reduce_weights(struct distributed *d)
     else if (d->survive.on && ctrt_comm_joining(&joining, d->r.comm) != CTRT_OK)
         joining = 0;                        /* the store does not answer; the watching thread reports that */
     CTRT_TRY(weights_reduce(w, d->r.comm, joining));
-    return d->reduced || d->captured ? CTRT_OK : weights_verify(w);
+    return d->order_state != ORDER_OF_MODULE || d->captured ? CTRT_OK : weights_verify(w);
 }
 
 /* Calls the hook for the next stage. It has finished the bucket if it returns without work. */
-static ctrt_status hook_call(struct distributed *d, struct bucket *bucket)
+static ctrt_status hook_call(struct distributed *d, struct distributed_bucket *bucket)
 {
     for (size_t k = 0; k < bucket->count; k++)
         bucket->gradients[k] = d->slots[d->order[bucket->first + k]].view;
@@ -194,25 +180,28 @@ static ctrt_status hook_call(struct distributed *d, struct bucket *bucket)
     (void)ctrt_autocast_pop();
     CTRT_TRY(ctrt_context(status, "communication hook %s, stage %d", d->hook_name, bucket->stage));
     bucket->stage++;
-    bucket->hooked = bucket->work != NULL;
+    if (bucket->work == NULL)
+        STATE_SET(MACHINE_BUCKET, bucket->state, BUCKET_REDUCED);
     return CTRT_OK;
 }
 
-static ctrt_status bucket_launch(struct distributed *d, struct bucket *bucket)
+static bool hook_used(const struct distributed *d)
 {
-    CTRT_TRY(weights_find(&d->weights));
-    if (d->weights.weight != NULL)
-        CTRT_TRY(ctrt_mul_(bucket->flat, d->weights.weight));
-    else if (d->r.size > 1)
-        CTRT_TRY(ctrt_mul_scalar_(bucket->flat, ctrt_float(1.0 / d->r.size)));
+    return d->hook != NULL && d->r.size > 1;
+}
+
+static ctrt_status bucket_launch(struct distributed *d, struct distributed_bucket *bucket)
+{
+    CTRT_TRY(weights_apply(&d->weights, bucket->flat, d->r.size));
+    STATE_SET(MACHINE_BUCKET, bucket->state, BUCKET_REDUCING);
     bucket->stage = 0;
-    if (d->hook != NULL && d->r.size > 1)
+    if (hook_used(d))
         return hook_call(d, bucket);
     return ctrt_comm_all_reduce(&bucket->work, d->r.comm, bucket->flat, CTRT_COMM_SUM);
 }
 
 /* The memory that processes share, unless gradients of an earlier pass are still in it. */
-static ctrt_status bucket_memory(struct distributed *d, struct bucket *bucket)
+static ctrt_status bucket_memory(struct distributed *d, struct distributed_bucket *bucket)
 {
     if (bucket->flat != NULL)
         return CTRT_OK;
@@ -222,18 +211,19 @@ static ctrt_status bucket_memory(struct distributed *d, struct bucket *bucket)
     return CTRT_OK;
 }
 
-static ctrt_status slot_view(struct distributed *d, struct slot *slot)
+static ctrt_status slot_view(struct distributed *d, struct distributed_slot *slot)
 {
-    struct bucket *bucket = &d->buckets[slot->bucket];
+    struct distributed_bucket *bucket = &d->buckets[slot->bucket];
     const ctrt_tensor *like = slot->tensor;
     CTRT_TRY(bucket_memory(d, bucket));
     CTRT_TRY(ctrt_narrow(&slot->view, bucket->flat, 0, slot->offset, ctrt_tensor_numel(like)));
     return ctrt_view_as(&slot->view, slot->view, ctrt_ints_of(ctrt_tensor_shape(like), ctrt_tensor_ndim(like)));
 }
 
-static ctrt_status slot_fill(struct distributed *d, struct slot *slot, ctrt_tensor *grad)
+static ctrt_status slot_fill(struct distributed *d, struct distributed_slot *slot, ctrt_tensor *grad)
 {
-    ctrt_tensor *before = d->mode == STEP ? d->r.before[slot->parameter] : NULL;
+    struct distributed_bucket *bucket = &d->buckets[slot->bucket];
+    ctrt_tensor *before = d->r.kind == STEP ? d->r.before[slot->parameter] : NULL;
     CTRT_TRY(slot_view(d, slot));
     if (grad != NULL || before != NULL)
         CTRT_TRY(ctrt_copy_(slot->view, grad != NULL ? grad : before));
@@ -241,8 +231,9 @@ static ctrt_status slot_fill(struct distributed *d, struct slot *slot, ctrt_tens
         CTRT_TRY(ctrt_zero_(slot->view));
     if (grad != NULL && before != NULL)
         CTRT_TRY(ctrt_add_(slot->view, before));
-    d->buckets[slot->bucket].waiting--;
-    while (d->next < d->bucket_count && d->buckets[d->next].waiting == 0)
+    if (--bucket->waiting == 0)
+        STATE_SET(MACHINE_BUCKET, bucket->state, BUCKET_READY);
+    while (d->next < d->bucket_count && d->buckets[d->next].state == BUCKET_READY)
         CTRT_TRY(bucket_launch(d, &d->buckets[d->next++]));
     return CTRT_OK;
 }
@@ -259,7 +250,7 @@ static ctrt_status slot_fill(struct distributed *d, struct slot *slot, ctrt_tens
 
 /* Copies the gradient (NULL: none) and that from before the step to the bucket. Reduces buckets whose turn it is. The
  * copies have a stream of their own, so that the backward pass goes on. */
-static ctrt_status slot_ready(struct distributed *d, struct slot *slot, ctrt_tensor *grad)
+static ctrt_status slot_ready(struct distributed *d, struct distributed_slot *slot, ctrt_tensor *grad)
 {
     ctrt_status status;
     ON_STREAM(d, status, slot_fill(d, slot, grad));
@@ -273,13 +264,17 @@ static ctrt_status buckets_wait(struct distributed *d)
     for (bool more = true; more;) {
         more = false;
         for (size_t b = 0; b < d->bucket_count; b++) {
-            struct bucket *bucket = &d->buckets[b];
+            struct distributed_bucket *bucket = &d->buckets[b];
+            if (bucket->state == BUCKET_REDUCED)
+                continue;
             if (bucket->work != NULL)
                 CTRT_TRY(ctrt_work_wait(bucket->work));
             ctrt_work_release(&bucket->work);
-            if (bucket->hooked)
+            if (hook_used(d))
                 CTRT_TRY(hook_call(d, bucket));
-            more = more || bucket->work != NULL;
+            else
+                STATE_SET(MACHINE_BUCKET, bucket->state, BUCKET_REDUCED);
+            more = more || bucket->state != BUCKET_REDUCED;
         }
     }
     return CTRT_OK;
@@ -289,14 +284,24 @@ static void reduce_end(struct distributed *d)
 {
     for (size_t s = 0; s < d->slot_count; s++)
         d->slots[s].used = false;
-    d->mode = IDLE;
-    d->started = false;
+    ranks_pass_end(&d->r);
     if (d->captured)
         capture_end(d);
     else
         weights_reset(&d->weights);
     memory_release(d);
     weights_end(&d->weights);
+}
+
+/* The end of a pass whose gradients are reduced. */
+static ctrt_status reduced(struct distributed *d)
+{
+    if (d->captured)
+        CTRT_TRY(capture_reduced(d));
+    if (d->order_state == ORDER_OF_MODULE)
+        STATE_SET(MACHINE_ORDER, d->order_state, ORDER_RECORDED);
+    reduce_end(d);
+    return CTRT_OK;
 }
 
 /* ---- the end of a backward pass of the program ---- */
@@ -306,48 +311,40 @@ static ctrt_status forward_finish(struct distributed *d)
     CTRT_TRY(buckets_wait(d));
     CTRT_TRY(ranks_buffers(&d->r));
     for (size_t s = 0; s < d->slot_count; s++) {
-        d->slots[s].anywhere = true;
+        d->slots[s].used_globally = true;
         CTRT_TRY(ctrt_copy_(ctrt_tensor_grad(d->slots[s].tensor), d->slots[s].view));
     }
-    if (d->captured)
-        CTRT_TRY(capture_reduced(d));
-    d->reduced = true;
-    reduce_end(d);
-    return CTRT_OK;
+    return reduced(d);
 }
 
 /* ---- hooks ---- */
 
-static ctrt_status gradient_arrived(struct distributed *d, struct slot *slot)
+static ctrt_status gradient_arrived(struct distributed *d, struct distributed_slot *slot)
 {
-    const char *name = "";
-    ctrt_tensor *tensor = NULL;
-    if (d->mode == IDLE || slot->view != NULL) {
-        (void)ctrt_module_parameter(&name, &tensor, d->r.module, slot->parameter);
-        return ctrt_fail(CTRT_ERR_STATE, "the gradient of \"%s\" was computed %s; call ctrt_parallel_no_sync to add up "
-                         "gradients on this rank", name,
-                         d->mode == IDLE ? "without a forward pass of the strategy before, so it would not be reduced"
-                                         : "twice after one forward pass");
-    }
+    CTRT_TRY(ranks_gradient_arrives(&d->r, slot->parameter, slot->view != NULL, "call ctrt_parallel_no_sync to add up "
+                                    "gradients on this rank"));
     if (d->captured != ctrt_capture_running(d->r.device))
         return ctrt_fail(CTRT_ERR_STATE, "the forward pass %s captured, but the backward pass %s; capture both",
                          d->captured ? "was" : "was not", d->captured ? "is not" : "is");
-    d->started = true;
-    if (!d->reduced)
-        d->seen[d->seen_count++] = (size_t)(slot - d->slots);
-    CTRT_TRY(slot_ready(d, slot, ctrt_tensor_grad(slot->tensor)));
-    return d->mode == FORWARD && d->next == d->bucket_count ? forward_finish(d) : CTRT_OK;
+    if (d->order_state == ORDER_OF_MODULE)
+        d->recorded[d->recorded_count++] = (size_t)(slot - d->slots);
+    ctrt_status status = slot_ready(d, slot, ctrt_tensor_grad(slot->tensor));
+    if (d->r.kind != PROGRAM)
+        return status;
+    if (status == CTRT_OK && d->next == d->bucket_count)
+        status = forward_finish(d);
+    return distributed_fail_all(d, status);                 /* nobody else would, as the end of a step does */
 }
 
 static ctrt_status on_gradient(void *user, ctrt_tensor *leaf)
 {
-    struct slot *slot = user;
+    struct distributed_slot *slot = user;
     struct distributed *d = slot->d;
     ctrt_status status;
     (void)leaf;
     if (d->no_sync)
         slot->used = true;
-    if (d->no_sync || d->mode == LOCAL)
+    if (d->no_sync || (d->r.kind == UNHOOKED && d->r.pass != PASS_IDLE))
         return CTRT_OK;
     slot->used = true;
     const bool was = ctrt_set_streams_ordered(true);
@@ -358,35 +355,8 @@ static ctrt_status on_gradient(void *user, ctrt_tensor *leaf)
 
 /* ---- the end of a step ---- */
 
-/* Adds up the loss, times its number, and, for each slot, the number of ranks that use it. */
-static ctrt_status stats_reduce(struct distributed *d, ctrt_tensor **stats, double *used, ctrt_tensor *loss)
-{
-    const int64_t n = (int64_t)d->slot_count + 1;
-    CTRT_AUTO(tensor) first = NULL, value = NULL;
-    bool complete = true;
-    used[0] = 0;
-    for (size_t s = 0; s < d->slot_count; s++) {
-        used[s + 1] = d->slots[s].used;
-        complete = complete && d->slots[s].used;
-    }
-    if (d->captured)
-        CTRT_TRY(capture_stats(d, stats, used));
-    else
-        CTRT_TRY(ctrt_from_data(stats, used, n, CTRT_SHAPE(n), CTRT_F64, d->r.device));
-    if (loss != NULL) {
-        CTRT_TRY(ctrt_narrow(&first, *stats, 0, 0, 1));
-        CTRT_TRY(ctrt_to_dtype(&value, loss, CTRT_F64));
-        CTRT_TRY(ctrt_mul_scalar(&value, value, ctrt_float(d->weights.number)));
-        CTRT_TRY(ctrt_view_as(&value, value, CTRT_SHAPE(1)));
-        CTRT_TRY(ctrt_copy_(first, value));
-    }
-    CTRT_TRY(ctrt_comm_all_reduce(NULL, d->r.comm, *stats, CTRT_COMM_SUM));
-    /* A parameter that this rank uses is reduced in any case. If it uses all, it does not need the counts. */
-    return complete || d->captured ? CTRT_OK : ctrt_to_host(used, (size_t)n * sizeof *used, *stats, CTRT_F64);
-}
-
 /* Makes the sum the gradient, in the tensor from before the step if there is one. d->r.before receives it. */
-static ctrt_status slot_finish(struct distributed *d, struct slot *slot, bool used)
+static ctrt_status slot_finish(struct distributed *d, struct distributed_slot *slot, bool used)
 {
     ctrt_tensor **target = &d->r.before[slot->parameter], **base = &d->base[slot->parameter];
     if (*base != NULL) {
@@ -410,13 +380,22 @@ static ctrt_status slot_finish(struct distributed *d, struct slot *slot, bool us
     return CTRT_OK;
 }
 
-static ctrt_status stats_finish(struct distributed *d, ctrt_tensor **mean, ctrt_tensor *loss, double *used)
+/* Adds up the loss, times its number, and, for each slot, the number of ranks that use it. */
+static ctrt_status stats_finish(struct distributed *d, ctrt_tensor **mean, ctrt_tensor *loss)
 {
-    CTRT_AUTO(tensor) stats = NULL, sum = NULL;
+    CTRT_AUTO(tensor) recorded = NULL;
+    bool complete = true;
+    d->stats[0] = 0;
+    for (size_t s = 0; s < d->slot_count; s++) {
+        d->stats[s + 1] = d->slots[s].used;
+        complete = complete && d->slots[s].used;
+    }
     CTRT_TRY(weights_find(&d->weights));                        /* the totals are there also without buckets */
-    CTRT_TRY(stats_reduce(d, &stats, used, loss));
-    CTRT_TRY(ctrt_select(&sum, stats, 0, 0));
-    return weights_loss(mean, &d->weights, sum, loss != NULL ? ctrt_tensor_dtype(loss) : CTRT_F32);
+    if (d->captured)
+        CTRT_TRY(capture_stats(d, &recorded, d->stats));
+    /* A parameter that this rank uses is reduced in any case. If it uses all, it does not need the counts. */
+    return weights_stats(mean, &d->weights, d->r.comm, loss, d->stats, d->slot_count + 1, recorded,
+                         !complete && !d->captured);
 }
 
 /* Makes the program's stream wait for the loss. */
@@ -427,15 +406,15 @@ static ctrt_status stream_join(struct distributed *d)
     return ctrt_stream_wait(current, d->stream);
 }
 
-static ctrt_status finish(struct distributed *d, ctrt_tensor **mean, ctrt_tensor *loss, double *used)
+static ctrt_status finish(struct distributed *d, ctrt_tensor **mean, ctrt_tensor *loss)
 {
     ctrt_status status = CTRT_OK;
     for (size_t k = 0; k < d->slot_count; k++) {
-        struct slot *slot = &d->slots[d->order[k]];
+        struct distributed_slot *slot = &d->slots[d->order[k]];
         if (slot->view == NULL)
             CTRT_TRY(slot_ready(d, slot, NULL));
     }
-    ON_STREAM(d, status, stats_finish(d, mean, loss, used));      /* beside the last bucket's reduction */
+    ON_STREAM(d, status, stats_finish(d, mean, loss));      /* beside the last bucket's reduction */
     CTRT_TRY(status);
     CTRT_TRY(buckets_wait(d));
     CTRT_TRY(ranks_buffers(&d->r));
@@ -444,32 +423,24 @@ static ctrt_status finish(struct distributed *d, ctrt_tensor **mean, ctrt_tensor
     if (d->survive.on && !d->captured)
         CTRT_TRY(survive_settle(d, *mean));
     for (size_t s = 0; s < d->slot_count; s++) {
-        d->slots[s].anywhere = used[s + 1] != 0;
-        CTRT_TRY(slot_finish(d, &d->slots[s], d->slots[s].anywhere));
+        d->slots[s].used_globally = d->stats[s + 1] != 0;
+        CTRT_TRY(slot_finish(d, &d->slots[s], d->slots[s].used_globally));
     }
     CTRT_TRY(ctrt_gradients_restore(d->r.module, d->r.before));
     CTRT_TRY(weights_clear(&d->weights));
-    if (d->captured)
-        CTRT_TRY(capture_reduced(d));
-    d->reduced = true;
-    reduce_end(d);
-    return CTRT_OK;
+    return reduced(d);
 }
 
-ctrt_status reduce_finish(struct distributed *d, ctrt_tensor **mean, ctrt_tensor *loss)
+ctrt_status distributed_reduce_finish(struct distributed *d, ctrt_tensor **mean, ctrt_tensor *loss)
 {
     ctrt_status status;
-    double *used = calloc(d->slot_count + 1, sizeof *used);
-    if (used == NULL)
-        return no_memory();
-    ctrt_no_grad status = finish(d, mean, loss, used);
-    free(used);
+    ctrt_no_grad status = finish(d, mean, loss);
     return status;
 }
 
 /* ---- failures ---- */
 
-void reduce_cancel(struct distributed *d)
+void distributed_reduce_cancel(struct distributed *d)
 {
     for (size_t b = 0; b < d->bucket_count; b++) {
         if (d->buckets[b].work != NULL && !d->captured)
@@ -479,10 +450,10 @@ void reduce_cancel(struct distributed *d)
     reduce_end(d);
 }
 
-ctrt_status reduce_check(const struct distributed *d)
+ctrt_status distributed_reduce_check(const struct distributed *d)
 {
     struct missing missing = { .count = 0 };
-    if (d->mode != FORWARD || !d->started)
+    if (!missing_possible(&d->r))
         return CTRT_OK;
     for (size_t s = 0; s < d->slot_count; s++)
         if (d->slots[s].view == NULL)
@@ -492,44 +463,38 @@ ctrt_status reduce_check(const struct distributed *d)
 
 /* ---- creation ---- */
 
-ctrt_status reduce_new(struct distributed *d)
+ctrt_status distributed_reduce_new(struct distributed *d)
 {
     if (d->slots != NULL) {
-        d->reduced = d->rebuilt = false;
-        d->seen_count = 0;
+        STATE_SET(MACHINE_ORDER, d->order_state, ORDER_OF_MODULE);
         return buckets_make(d, NULL);
     }
-    d->slots = calloc(d->r.parameters + 1, sizeof *d->slots);
-    d->seen = calloc(d->r.parameters + 1, sizeof *d->seen);
-    d->base = calloc(d->r.parameters + 1, sizeof *d->base);
-    if (d->slots == NULL || d->seen == NULL || d->base == NULL)
-        return no_memory();
+    CTRT_TRY(ALLOCATE(d->slots, d->r.parameters + 1));
+    CTRT_TRY(ALLOCATE(d->recorded, d->r.parameters));
+    CTRT_TRY(ALLOCATE(d->base, d->r.parameters + 1));
     CTRT_TRY(weights_new(&d->weights, d->r.device));
     for (size_t i = 0; i < d->r.parameters; i++)
         if (ctrt_tensor_requires_grad(d->r.tensors[i]))
-            d->slots[d->slot_count++] = (struct slot){
+            d->slots[d->slot_count++] = (struct distributed_slot){
                 .d = d, .tensor = ctrt_tensor_retain(d->r.tensors[i]), .parameter = i,
             };
     if (d->slot_count == 0)
         return ctrt_fail(CTRT_ERR_INVALID_ARGUMENT, "the module has no parameter that requires grad, so there is "
                          "nothing to reduce");
-    ctrt_device_properties properties = CTRT_DEVICE_PROPERTIES;
-    CTRT_TRY(ctrt_device_get_properties(&properties, ctrt_device_name(d->r.device)));
-    if (properties.asynchronous)
-        CTRT_TRY(ctrt_stream_new(&d->stream, d->r.device, 0));
+    CTRT_TRY(ALLOCATE(d->stats, d->slot_count + 1));
+    CTRT_TRY(ranks_stream(&d->stream, &d->r));
     for (size_t s = 0; s < d->slot_count; s++) {
-        struct slot *slot = &d->slots[s];
+        struct distributed_slot *slot = &d->slots[s];
         CTRT_TRY(ctrt_tensor_add_accumulate_hook(slot->tensor, on_gradient, slot, &slot->hook));
-        slot->hooked = true;
     }
     return buckets_make(d, NULL);
 }
 
-void reduce_free(struct distributed *d)
+void distributed_reduce_free(struct distributed *d)
 {
     buckets_free(d);
     for (size_t s = 0; d->slots != NULL && s < d->slot_count; s++) {
-        if (d->slots[s].hooked)
+        if (d->slots[s].hook != 0)
             (void)ctrt_tensor_remove_hook(d->slots[s].tensor, d->slots[s].hook);
         ctrt_tensor_release(&d->slots[s].tensor);
         ctrt_tensor_release(&d->slots[s].before);
@@ -541,5 +506,6 @@ void reduce_free(struct distributed *d)
     weights_free(&d->weights);
     ctrt_stream_release(&d->stream);
     free(d->slots);
-    free(d->seen);
+    free(d->recorded);
+    free(d->stats);
 }

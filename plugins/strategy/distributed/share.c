@@ -38,14 +38,12 @@ void image_free(struct optimizer_image **image)
 
 static ctrt_status image_new(struct optimizer_image **out, size_t count)
 {
-    struct optimizer_image *image = calloc(1, sizeof *image);
+    struct optimizer_image *image;
+    CTRT_TRY(ALLOCATE(image, 1));
     *out = image;
-    if (image == NULL)
-        return no_memory();
     image->count = count;
-    image->steps = calloc(count + 1, sizeof *image->steps);
-    image->states = calloc(count * CTRT_OPTIMIZER_STATES + 1, sizeof *image->states);
-    return image->steps != NULL && image->states != NULL ? CTRT_OK : no_memory();
+    CTRT_TRY(ALLOCATE(image->steps, count));
+    return ALLOCATE(image->states, count * CTRT_OPTIMIZER_STATES);
 }
 
 ctrt_status image_apply(struct optimizer_image *image, ctrt_optimizer *optimizer)
@@ -119,9 +117,8 @@ static void transfer_free(struct transfer *t, const struct distributed *d)
 static ctrt_status plan(struct transfer *t, struct distributed *d)
 {
     int64_t own[NUMBERS] = { d->steps, d->survive.optimizer_steps };
-    int64_t *all = calloc((size_t)d->r.size * NUMBERS, sizeof *all);
-    if (all == NULL)
-        return no_memory();
+    int64_t *all;
+    CTRT_TRY(ALLOCATE(all, (size_t)d->r.size * NUMBERS));
     ctrt_status status = gather_numbers(&d->r, all, own, NUMBERS);
     for (int rank = 1; rank < d->r.size && status == CTRT_OK; rank++)
         if (all[rank * NUMBERS + STEPS] > all[t->source * NUMBERS + STEPS])
@@ -147,9 +144,7 @@ static ctrt_status send_tensors(struct transfer *t, struct distributed *d)
 {
     if (d->r.rank == t->source)
         return exchange(&d->r, EXCHANGE_BROADCAST, d->r.tensors, d->r.count, t->source);
-    t->tensors = calloc(d->r.count + 1, sizeof *t->tensors);
-    if (t->tensors == NULL)
-        return no_memory();
+    CTRT_TRY(ALLOCATE(t->tensors, d->r.count + 1));
     for (size_t i = 0; i < d->r.count; i++)
         CTRT_TRY(ctrt_empty(&t->tensors[i], ctrt_ints_of(ctrt_tensor_shape(d->r.tensors[i]),
                                                          ctrt_tensor_ndim(d->r.tensors[i])),
@@ -177,9 +172,8 @@ static ctrt_status send_header(struct transfer *t, struct distributed *d)
 static ctrt_status send_optimizer(struct transfer *t, struct distributed *d, int i)
 {
     const size_t count = (size_t)t->header[COUNTS + i];
-    int64_t *numbers = calloc(count * SLOT_NUMBERS + 1, sizeof *numbers);
-    if (numbers == NULL)
-        return no_memory();
+    int64_t *numbers;
+    CTRT_TRY(ALLOCATE(numbers, count * SLOT_NUMBERS + 1));
     ctrt_status status = image_new(&t->images[i], count);
     if (status == CTRT_OK && d->r.rank == t->source)
         status = image_take(t->images[i], numbers, d->survive.optimizers[i]);
@@ -196,9 +190,9 @@ static ctrt_status send_optimizer(struct transfer *t, struct distributed *d, int
 /* Broadcasts the gradients, after one number per parameter that is 1 if the parameter has a gradient, else 0. */
 static ctrt_status send_gradients(struct transfer *t, struct distributed *d)
 {
-    int64_t *flags = calloc(d->r.parameters + 1, sizeof *flags);
-    t->grads = calloc(d->r.parameters + 1, sizeof *t->grads);
-    ctrt_status status = flags != NULL && t->grads != NULL ? CTRT_OK : no_memory();
+    int64_t *flags;
+    CTRT_TRY(ALLOCATE(t->grads, d->r.parameters));
+    ctrt_status status = ALLOCATE(flags, d->r.parameters + 1);
     for (size_t i = 0; i < d->r.parameters && status == CTRT_OK; i++)
         flags[i] = ctrt_tensor_grad(d->r.tensors[i]) != NULL;
     if (status == CTRT_OK)

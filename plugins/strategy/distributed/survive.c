@@ -20,18 +20,13 @@
  * lost rank, and is returned. */
 enum { MOST_VAIN = 3 };
 
-static const ctrt_param failure_param = {
-    .size = sizeof(ctrt_param), .name = "CTRT_ON_FAILURE", .type = CTRT_PARAM_ENUM, .fallback = "stop",
-    .words = "stop|shrink",
-    .help = "what the strategy distributed does when a rank is lost: stop, or go on with the ranks that are left",
-};
 static const ctrt_host *host;
 
 ctrt_status survive_params(const ctrt_host *the_host)
 {
     ctrt_param_value value;
     host = the_host;
-    return host->param(&value, &failure_param);
+    return host->param(&value, &ranks_failure_param);
 }
 
 ctrt_status survive_begin(struct distributed *d, const ctrt_strategy_config *config)
@@ -39,7 +34,7 @@ ctrt_status survive_begin(struct distributed *d, const ctrt_strategy_config *con
     struct survive *s = &d->survive;
     ctrt_param_value value;
     ctrt_sync_layers sync;
-    CTRT_TRY(host->param(&value, &failure_param));
+    CTRT_TRY(host->param(&value, &ranks_failure_param));
     if (value.integer == 0 || !CTRT_SLOT(config, net))
         return CTRT_OK;
     if (d->r.canonical > 0)
@@ -49,10 +44,8 @@ ctrt_status survive_begin(struct distributed *d, const ctrt_strategy_config *con
     if (sync.own > 0)
         return ctrt_fail(CTRT_ERR_NOT_SUPPORTED, "CTRT_ON_FAILURE=shrink: %d SyncBatchNorm layers have a communicator "
                          "of the program, which the strategy cannot replace; create them with NULL", (int)sync.own);
-    s->used = calloc(d->r.parameters + 1, sizeof *s->used);
-    s->buffers = calloc(d->r.count + 1, sizeof *s->buffers);
-    if (s->used == NULL || s->buffers == NULL)
-        return no_memory();
+    CTRT_TRY(ALLOCATE(s->used, d->r.parameters + 1));
+    CTRT_TRY(ALLOCATE(s->buffers, d->r.count + 1));
     s->set_comm = config->set_comm;
     s->net = config->net;
     s->loss_dtype = CTRT_F32;
@@ -178,8 +171,7 @@ static ctrt_status streams_reset(const struct distributed *d)
 static void restore_counters(struct distributed *d)
 {
     struct survive *s = &d->survive;
-    d->mode = IDLE;
-    d->started = false;
+    ranks_pass_end(&d->r);
     d->steps = s->completed;
     ctrt_tensor *sum = d->weights.sum;
     d->weights = s->weights;                /* of the step there is nothing, neither now nor then */
@@ -209,7 +201,7 @@ static bool others_failed(struct distributed *d, ctrt_status status)
                || (d->r.sync != NULL && ctrt_comm_error(d->r.sync) == CTRT_ERR_COMM));
 }
 
-/* Replaces the group by that of the remaining ranks. The buckets are still in memory of the old group; dist_meet
+/* Replaces the group by that of the remaining ranks. The buckets are still in memory of the old group; distributed_meet
  * allocates them again. */
 static void next_group(struct distributed *d, ctrt_comm *next)
 {
@@ -238,7 +230,7 @@ static ctrt_status meet(struct distributed *d)
 {
     char message[1024];
     d->r.refused = -1;
-    ctrt_status status = dist_meet(d, group_prepare(d));
+    ctrt_status status = distributed_meet(d, group_prepare(d));
     if (status == CTRT_OK || others_failed(d, status))
         return status;
     snprintf(message, sizeof message, "%s", ctrt_error_message());

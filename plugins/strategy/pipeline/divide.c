@@ -281,21 +281,17 @@ static ctrt_status division_begin(struct division *d, const struct owner *owners
 {
     const struct pipeline *p = d->p;
     const size_t most = p->child_count + 1, stages = (size_t)p->n;
-    bool *tied = calloc(most, sizeof *tied);
-    d->fixed = calloc(most, sizeof *d->fixed);
-    d->grads = calloc(most, sizeof *d->grads);
-    d->sizes = calloc(most, sizeof *d->sizes);
-    d->cuts = calloc(most, sizeof *d->cuts);
-    d->best = calloc(most * stages, sizeof *d->best);
-    d->from = calloc(most * stages, sizeof *d->from);
-    d->needs = calloc(most, sizeof *d->needs);
-    d->capacity = calloc(stages, sizeof *d->capacity);
-    d->budget = calloc(stages, sizeof *d->budget);
-    if (tied == NULL || d->fixed == NULL || d->grads == NULL || d->sizes == NULL || d->cuts == NULL || d->best == NULL
-        || d->from == NULL || d->needs == NULL || d->capacity == NULL || d->budget == NULL) {
-        free(tied);
-        return no_memory();
-    }
+    bool *tied;
+    CTRT_TRY(ALLOCATE(d->fixed, most));
+    CTRT_TRY(ALLOCATE(d->grads, most));
+    CTRT_TRY(ALLOCATE(d->sizes, most));
+    CTRT_TRY(ALLOCATE(d->cuts, most));
+    CTRT_TRY(ALLOCATE(d->best, most * stages));
+    CTRT_TRY(ALLOCATE(d->from, most * stages));
+    CTRT_TRY(ALLOCATE(d->needs, most));
+    CTRT_TRY(ALLOCATE(d->capacity, stages));
+    CTRT_TRY(ALLOCATE(d->budget, stages));
+    CTRT_TRY(ALLOCATE(tied, most));
     for (size_t i = 0; i < p->count; i++)
         for (size_t c = owners[i].first + 1; owners[i].first < p->child_count && c <= owners[i].last; c++)
             tied[c] = true;

@@ -115,7 +115,7 @@ static ctrt_status pass(struct probe *probe, bool later, bool hold)
     ctrt_status status;
     probe->later = later;
     probe->hold = hold;
-    ctrt_no_grad status = rows_cut(&h, &probe->run, probe->run.x, 0);
+    ctrt_no_grad status = pipeline_rows_cut(&h, &probe->run, probe->run.x, 0);
     for (size_t c = 0; c <= p->child_count && status == CTRT_OK; c++)
         status = child_forward(probe, c, &h);
     if (status == CTRT_OK)
@@ -148,9 +148,7 @@ static ctrt_status probe_run(struct probe *probe, const struct pipeline *p, ctrt
     probe->whole = (struct pipeline){ .devices = p->devices, .n = 1, .canonical = p->canonical, .stages = &probe->stage,
                                       .stage_count = 1, .child_count = p->child_count };
     probe->whole.micro = p->micro > 0 ? p->micro : 4 * (int64_t)p->stage_count;
-    probe->whole.children = calloc(p->child_count, sizeof *probe->whole.children);
-    if (probe->whole.children == NULL)
-        return no_memory();
+    CTRT_TRY(ALLOCATE(probe->whole.children, p->child_count));
     CTRT_TRY(ctrt_module_copy(copy, p->module, probe->stage.device));
     probe->whole.module = *copy;
     for (size_t c = 0; c < p->child_count; c++)
@@ -184,12 +182,14 @@ ctrt_status pipeline_measure(struct child_memory *memory, int64_t *micro, uint64
     part.partial |= CTRT_PARTIAL_STEPS;     /* else the loss of one micro-batch would not be checked */
     ctrt_module *copy = NULL;
     const size_t count = p->child_count + 1;
-    ctrt_dry_run **runs = calloc((size_t)p->stage_count, sizeof(ctrt_dry_run *));
-    probe.before = calloc(count, sizeof *probe.before);
-    probe.outputs = calloc(count, sizeof *probe.outputs);
-    probe.marks = calloc(count, sizeof *probe.marks);
-    const bool memory_left = runs != NULL && probe.before != NULL && probe.outputs != NULL && probe.marks != NULL;
-    ctrt_status status = memory_left ? CTRT_OK : no_memory();
+    ctrt_dry_run **runs;
+    ctrt_status status = ALLOCATE(runs, (size_t)p->stage_count);
+    if (status == CTRT_OK)
+        status = ALLOCATE(probe.before, count);
+    if (status == CTRT_OK)
+        status = ALLOCATE(probe.outputs, count);
+    if (status == CTRT_OK)
+        status = ALLOCATE(probe.marks, count);
     for (int s = 0; s < p->stage_count && status == CTRT_OK; s++)
         if (!ctrt_dry_run_active(p->stages[s].device))
             status = ctrt_dry_run_begin(&runs[s], p->stages[s].device);

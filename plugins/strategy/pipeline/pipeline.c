@@ -65,9 +65,8 @@ static ctrt_status create(void **out, const ctrt_strategy_config *config)
 {
     ctrt_param_value split;
     CTRT_TRY(host->param(&split, &split_param));
-    struct pipeline *p = calloc(1, sizeof *p);
-    if (p == NULL)
-        return no_memory();
+    struct pipeline *p;
+    CTRT_TRY(ALLOCATE(p, 1));
     p->module = config->module;
     p->devices = config->devices;
     p->n = config->count;

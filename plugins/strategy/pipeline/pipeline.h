@@ -13,7 +13,7 @@
 #include "ctrt/ctrt.h"
 #include "ctrt/strategy_plugin.h"
 
-#include "../no_memory.h"
+#include "../allocate.h"
 
 struct stage {
     ctrt_device *device;

@@ -55,11 +55,9 @@ static ctrt_status tensors_list(struct pipeline *p)
     size_t parameters, count;
     CTRT_TRY(tensors_count(&parameters, &count, p->module));
     tensors_free(p);
-    p->tensors = calloc(count + 1, sizeof *p->tensors);
-    p->before = calloc(parameters + 1, sizeof *p->before);
-    p->grads = calloc(parameters + 1, sizeof *p->grads);
-    if (p->tensors == NULL || p->before == NULL || p->grads == NULL)
-        return no_memory();
+    CTRT_TRY(ALLOCATE(p->tensors, count + 1));
+    CTRT_TRY(ALLOCATE(p->before, parameters + 1));
+    CTRT_TRY(ALLOCATE(p->grads, parameters + 1));
     p->parameters = parameters;
     p->count = count;
     for (size_t i = 0; i < count; i++) {
@@ -82,9 +80,7 @@ static ctrt_status children_list(struct pipeline *p)
         count++;
     if (count == 0)
         return ctrt_fail(CTRT_ERR_NOT_SUPPORTED, "the Sequential has no children");
-    p->children = calloc(count, sizeof *p->children);
-    if (p->children == NULL)
-        return no_memory();
+    CTRT_TRY(ALLOCATE(p->children, count));
     for (p->child_count = 0; p->child_count < count; p->child_count++)
         CTRT_TRY(ctrt_module_child(NULL, &p->children[p->child_count], p->module, p->child_count));
     return CTRT_OK;
@@ -92,9 +88,8 @@ static ctrt_status children_list(struct pipeline *p)
 
 static ctrt_status owners_find(struct owner **out, const struct pipeline *p)
 {
-    struct owner *owners = calloc(p->count + 1, sizeof *owners);
-    if (owners == NULL)
-        return no_memory();
+    struct owner *owners;
+    CTRT_TRY(ALLOCATE(owners, p->count + 1));
     for (size_t i = 0; i < p->count; i++)
         owners[i].first = p->child_count;
     for (size_t c = 0; c < p->child_count; c++) {
@@ -135,11 +130,10 @@ static ctrt_status stages_fill(struct pipeline *p, const struct owner *owners)
         struct stage *stage = &p->stages[s];
         free(stage->parameters);
         free(stage->buffers);
-        stage->parameters = calloc(p->parameters + 1, sizeof *stage->parameters);
-        stage->buffers = calloc(p->count - p->parameters + 1, sizeof *stage->buffers);
+        stage->parameters = stage->buffers = NULL;
         stage->parameter_count = stage->buffer_count = 0;
-        if (stage->parameters == NULL || stage->buffers == NULL)
-            return no_memory();
+        CTRT_TRY(ALLOCATE(stage->parameters, p->parameters));
+        CTRT_TRY(ALLOCATE(stage->buffers, p->count - p->parameters));
     }
     for (size_t i = 0; i < p->count; i++) {
         if (owners[i].first == p->child_count)
@@ -192,8 +186,8 @@ static ctrt_device *child_device(ctrt_module *child)
 
 static ctrt_status children_to_stages(struct pipeline *p)
 {
-    ctrt_device **places = calloc(p->child_count, sizeof(ctrt_device *));
-    ctrt_status status = places != NULL ? CTRT_OK : no_memory();
+    ctrt_device **places;
+    ctrt_status status = ALLOCATE(places, p->child_count);
     size_t c = 0;
     for (; c < p->child_count && status == CTRT_OK; c++) {
         const int s = stage_of(p, c);
@@ -228,9 +222,7 @@ ctrt_status pipeline_place(struct pipeline *p, const char *split)
     struct owner *owners = NULL;
     CTRT_TRY(children_list(p));
     CTRT_TRY(tensors_list(p));
-    p->stages = calloc((size_t)p->n, sizeof *p->stages);
-    if (p->stages == NULL)
-        return no_memory();
+    CTRT_TRY(ALLOCATE(p->stages, (size_t)p->n));
     for (int s = 0; s < p->n; s++)
         p->stages[s].device = p->devices[s];
     p->settled = split != NULL && *split != '\0';
@@ -272,8 +264,7 @@ static ctrt_status place_measured(struct pipeline *p, const struct demand *deman
     const size_t bytes = (size_t)p->n * sizeof(struct stage);
     const int count = p->stage_count;
     struct stage *old = malloc(bytes);
-    if (old == NULL)
-        return no_memory();
+    CTRT_TRY(strategy_allocated(old, bytes));
     memcpy(old, p->stages, bytes);
     ctrt_status status = owners_find(&owners, p);
     if (status == CTRT_OK)
@@ -311,9 +302,8 @@ ctrt_status pipeline_place_batch(struct pipeline *p, const ctrt_strategy_batch *
     for (int s = 0; s < p->stage_count; s++)
         if (ctrt_dry_run_active(p->stages[s].device))
             return CTRT_OK;                 /* parameters must not move in a dry run of the program */
-    struct child_memory *memory = calloc(p->child_count + 1, sizeof *memory);
-    if (memory == NULL)
-        return no_memory();
+    struct child_memory *memory;
+    CTRT_TRY(ALLOCATE(memory, p->child_count + 1));
     ctrt_status status = pipeline_measure(memory, &demand.micro, demand.copies, p, batch);
     if (status != CTRT_OK) {
         /* A module that cannot be copied, and a loss function that uses its parameters without ctrt_loss_parameter, are

@@ -15,29 +15,22 @@ ctrt_status run_begin(struct run *run)
     int64_t most = p->micro > 0 ? p->micro : p->stage_count == 1 ? 1 : 4 * (int64_t)p->stage_count;
     int count = 0;
     most = p->canonical > 0 ? p->canonical : run->batch == NULL ? 1 : most;
-    run->sizes = calloc((size_t)most, sizeof *run->sizes);
-    run->firsts = calloc((size_t)most, sizeof *run->firsts);
-    if (run->sizes == NULL || run->firsts == NULL)
-        return no_memory();
+    CTRT_TRY(ALLOCATE(run->sizes, (size_t)most));
+    CTRT_TRY(ALLOCATE(run->firsts, (size_t)most));
     CTRT_TRY(ctrt_chunk_sizes(run->sizes, &count, run->rows, (int)most, &balanced));
     run->micro = count;
     for (int m = 1; m < count; m++)
         run->firsts[m] = run->firsts[m - 1] + run->sizes[m - 1];
 
-    run->slots = calloc(stages * (size_t)count, sizeof *run->slots);
-    run->forwards = calloc(stages, sizeof *run->forwards);
-    run->backwards = calloc(stages, sizeof *run->backwards);
-    run->generators = calloc(stages, sizeof *run->generators);
-    run->numbers = calloc((size_t)count, sizeof *run->numbers);
-    run->sums = calloc(stages, sizeof(ctrt_sum_tree *));
-    run->leaves = calloc(p->parameters + 1, sizeof *run->leaves);
-    if (run->slots == NULL || run->forwards == NULL || run->backwards == NULL || run->generators == NULL
-        || run->numbers == NULL || run->sums == NULL || run->leaves == NULL)
-        return no_memory();
+    CTRT_TRY(ALLOCATE(run->slots, stages * (size_t)count));
+    CTRT_TRY(ALLOCATE(run->forwards, stages));
+    CTRT_TRY(ALLOCATE(run->backwards, stages));
+    CTRT_TRY(ALLOCATE(run->generators, stages));
+    CTRT_TRY(ALLOCATE(run->numbers, (size_t)count));
+    CTRT_TRY(ALLOCATE(run->sums, stages));
+    CTRT_TRY(ALLOCATE(run->leaves, p->parameters + 1));
     if (p->canonical > 0) {
-        run->buffers = calloc(p->count - p->parameters + 1, sizeof *run->buffers);
-        if (run->buffers == NULL)
-            return no_memory();
+        CTRT_TRY(ALLOCATE(run->buffers, p->count - p->parameters + 1));
     }
     return CTRT_OK;
 }
@@ -77,7 +70,7 @@ void run_free(struct run *run)
     free(run->leaves);
 }
 
-ctrt_status rows_cut(ctrt_tensor **out, const struct run *run, ctrt_tensor *whole, int64_t m)
+ctrt_status pipeline_rows_cut(ctrt_tensor **out, const struct run *run, ctrt_tensor *whole, int64_t m)
 {
     CTRT_AUTO(tensor) piece = ctrt_tensor_retain(whole);
     if (run->sizes[m] != run->rows)

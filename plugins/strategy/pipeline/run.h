@@ -6,7 +6,7 @@
 
 #include "pipeline.h"
 
-struct slot {                               /* one micro-batch in one stage; owned; NULL: not there (yet) */
+struct pipeline_slot {                               /* one micro-batch in one stage; owned; NULL: not there (yet) */
     ctrt_tensor *input;                     /* a leaf, on the stage's device */
     ctrt_tensor *output;                    /* with history; of the last stage the loss */
     ctrt_tensor *gradient;                  /* of `output`, on the stage's device */
@@ -29,7 +29,7 @@ struct run {
     int64_t *sizes, *firsts;                /* rows of each */
     ctrt_tensor *x;                         /* the whole batch on the first device */
     ctrt_tensor **inputs;                   /* the other inputs of the whole batch on the last device */
-    struct slot *slots;                     /* slots[stage * micro + m] */
+    struct pipeline_slot *slots;                     /* slots[stage * micro + m] */
     int64_t *forwards, *backwards;          /* number of passes that each stage has enqueued */
     struct generator *generators;           /* of the stages' devices, from before */
     struct generator *numbers;              /* of each micro-batch, at the point that it has reached */
@@ -46,7 +46,7 @@ struct run {
     ctrt_tensor **early;
 };
 
-static inline struct slot *slot_of(const struct run *run, int s, int64_t m)
+static inline struct pipeline_slot *slot_of(const struct run *run, int s, int64_t m)
 {
     return &run->slots[(int64_t)s * run->micro + m];
 }
@@ -57,7 +57,7 @@ static inline struct slot *slot_of(const struct run *run, int s, int64_t m)
 ctrt_status run_begin(struct run *run);
 void run_free(struct run *run);
 /* The rows of micro-batch m. In canonical mode as a copy, so that kernels find the same alignment on every device. */
-ctrt_status rows_cut(ctrt_tensor **out, const struct run *run, ctrt_tensor *whole, int64_t m);
+ctrt_status pipeline_rows_cut(ctrt_tensor **out, const struct run *run, ctrt_tensor *whole, int64_t m);
 
 /* Random numbers: they do not depend on the devices. Micro-batch m begins with the state of the first device's
  * generator, advanced by (m + 1) * 2^32, and takes the state along from stage to stage. In canonical mode this gives

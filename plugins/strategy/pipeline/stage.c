@@ -66,7 +66,7 @@ static ctrt_status loss_input(ctrt_tensor **out, struct run *run, int i, int64_t
     ctrt_tensor *whole = i == 0 ? run->x : run->inputs[i];
     if (whole == NULL)
         return CTRT_OK;
-    CTRT_TRY(rows_cut(out, run, whole, m));
+    CTRT_TRY(pipeline_rows_cut(out, run, whole, m));
     return i > 0 || last->device == run->p->stages[0].device ? CTRT_OK : send(out, *out, last, &last->activations);
 }
 
@@ -75,8 +75,8 @@ ctrt_status loss_run(ctrt_tensor **loss, ctrt_tensor **weight, struct run *run, 
     const ctrt_strategy_batch *batch = run->batch;
     ctrt_loss_part part = { .parts = 0 };
     CTRT_AUTO(tensor) value = NULL;
-    ctrt_tensor **inputs = calloc((size_t)batch->count, sizeof *inputs);
-    ctrt_status status = inputs != NULL ? CTRT_OK : no_memory();
+    ctrt_tensor **inputs;
+    ctrt_status status = ALLOCATE(inputs, (size_t)batch->count);
     for (int i = 0; i < batch->count && status == CTRT_OK; i++)
         ctrt_no_grad status = loss_input(&inputs[i], run, i, m);
     const ctrt_part_module module = { run->p->module, run->originals };
@@ -100,7 +100,7 @@ ctrt_status loss_run(ctrt_tensor **loss, ctrt_tensor **weight, struct run *run, 
 static ctrt_status output_send(struct run *run, int s, int64_t m)
 {
     struct stage *next = &run->p->stages[s + 1];
-    struct slot *slot = slot_of(run, s, m), *to = slot_of(run, s + 1, m);
+    struct pipeline_slot *slot = slot_of(run, s, m), *to = slot_of(run, s + 1, m);
     const bool recorded = ctrt_tensor_requires_grad(slot->output);
     CTRT_TRY(send(&to->input, slot->output, next, &next->activations));
     if (recorded)
@@ -141,10 +141,10 @@ ctrt_status loss_backward(struct run *run, ctrt_tensor *loss, int64_t m)
 ctrt_status stage_forward(struct run *run, int s, int64_t m)
 {
     CTRT_AUTO(tensor) output = NULL;
-    struct slot *slot = slot_of(run, s, m);
+    struct pipeline_slot *slot = slot_of(run, s, m);
     ctrt_status status = CTRT_OK;
     if (s == 0) {
-        ctrt_no_grad status = rows_cut(&slot->input, run, run->x, m);
+        ctrt_no_grad status = pipeline_rows_cut(&slot->input, run, run->x, m);
         CTRT_TRY(status);
         CTRT_TRY(ctrt_detach(&slot->input, slot->input));
     }
@@ -180,9 +180,7 @@ static ctrt_status early_take(struct run *run, int s, int64_t m)
         if (gradient == NULL || ours)
             continue;
         if (run->early == NULL)
-            run->early = calloc((size_t)run->micro * p->parameters, sizeof *run->early);
-        if (run->early == NULL)
-            return no_memory();
+            CTRT_TRY(ALLOCATE(run->early, (size_t)run->micro * p->parameters));
         ctrt_tensor_assign(&run->early[(size_t)m * p->parameters + i], gradient);
         CTRT_TRY(ctrt_tensor_set_grad(p->tensors[i], NULL));
     }
@@ -229,7 +227,7 @@ static void crossing_release(struct run *run, int s, int64_t m)
 
 ctrt_status stage_backward(struct run *run, int s, int64_t m)
 {
-    struct slot *slot = slot_of(run, s, m);
+    struct pipeline_slot *slot = slot_of(run, s, m);
     CTRT_TRY(early_return(run, &run->p->stages[s], m));
     if (s + 1 == run->p->stage_count) {
         CTRT_TRY(loss_backward(run, slot->output, m));

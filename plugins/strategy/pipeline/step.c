@@ -66,9 +66,7 @@ ctrt_status batch_copy(struct run *run)
 {
     const struct pipeline *p = run->p;
     const ctrt_strategy_batch *batch = run->batch;
-    run->inputs = calloc((size_t)batch->count, sizeof *run->inputs);
-    if (run->inputs == NULL)
-        return no_memory();
+    CTRT_TRY(ALLOCATE(run->inputs, (size_t)batch->count));
     CTRT_TRY(input_copy(&run->x, batch->inputs[0], p->stages[0].device, 0));
     for (int i = 1; i < batch->count; i++)
         if (batch->inputs[i] != NULL)
@@ -206,11 +204,13 @@ static ctrt_status part_forward(ctrt_tensor **y, struct run *run, int64_t m, ctr
 /* Canonical mode: each shard by itself, and the results concatenated. */
 static ctrt_status shards_forward(ctrt_tensor **y, struct run *run, ctrt_tensor *x)
 {
-    ctrt_tensor **results = calloc((size_t)run->micro, sizeof *results);
-    ctrt_status status = results != NULL ? buffers_copy(run) : no_memory();
+    ctrt_tensor **results;
+    ctrt_status status = ALLOCATE(results, (size_t)run->micro);
+    if (status == CTRT_OK)
+        status = buffers_copy(run);
     for (int64_t m = 0; m < run->micro && status == CTRT_OK; m++) {
         CTRT_AUTO(tensor) piece = NULL;
-        status = rows_cut(&piece, run, x, m);
+        status = pipeline_rows_cut(&piece, run, x, m);
         if (status == CTRT_OK)
             status = ctrt_context(part_forward(&results[m], run, m, piece), "shard %lld", (long long)m);
     }

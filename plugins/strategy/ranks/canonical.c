@@ -74,11 +74,9 @@ static ctrt_status plan_make(struct ranks *r, struct plan *plan, int64_t rows)
     uint64_t seed, offset;
     CTRT_TRY(ctrt_generator_get(r->device, &seed, &offset));
     const int64_t own[FIELDS] = { rows, (int64_t)seed, (int64_t)offset };
-    plan->ranks = calloc((size_t)r->size * FIELDS, sizeof *plan->ranks);
-    plan->sizes = calloc((size_t)r->canonical + 1, sizeof *plan->sizes);
-    plan->header = calloc(header_count(r), sizeof *plan->header);
-    if (plan->ranks == NULL || plan->sizes == NULL || plan->header == NULL)
-        return no_memory();
+    CTRT_TRY(ALLOCATE(plan->ranks, (size_t)r->size * FIELDS));
+    CTRT_TRY(ALLOCATE(plan->sizes, (size_t)r->canonical + 1));
+    CTRT_TRY(ALLOCATE(plan->header, header_count(r)));
     CTRT_TRY(gather_numbers(r, plan->ranks, own, FIELDS));
     return plan_shards(r, plan);
 }
@@ -247,9 +245,8 @@ ctrt_status canonical_forward(struct ranks *r, ctrt_tensor **y, ctrt_tensor *con
     int shards = 0;
     if (ctrt_tensor_ndim(inputs[0]) == 0 || ctrt_tensor_size(inputs[0], 0) == 0)
         return ctrt_shard_forward(y, r->module, r->device, inputs, count, 0, -1);
-    int64_t *sizes = calloc((size_t)r->canonical + 1, sizeof *sizes);
-    if (sizes == NULL)
-        return no_memory();
+    int64_t *sizes;
+    CTRT_TRY(ALLOCATE(sizes, (size_t)r->canonical + 1));
     ctrt_status status = ctrt_chunk_sizes(sizes, &shards, ctrt_tensor_size(inputs[0], 0), r->canonical, &balanced);
     range.sizes = sizes;
     range.count = range.total = shards;

@@ -82,9 +82,8 @@ static ctrt_status exchange_all(struct ranks *r, enum exchange how, ctrt_tensor 
 ctrt_status exchange(struct ranks *r, enum exchange how, ctrt_tensor *const *tensors, size_t count, int peer)
 {
     ctrt_status status;
-    size_t *members = calloc(count + 1, sizeof *members);
-    if (members == NULL)
-        return no_memory();
+    size_t *members;
+    CTRT_TRY(ALLOCATE(members, count + 1));
     ctrt_no_grad status = exchange_all(r, how, tensors, count, peer, members);
     free(members);
     return status;
@@ -109,18 +108,31 @@ ctrt_status gather_numbers(struct ranks *r, int64_t *out, const int64_t *numbers
     return ctrt_to_host(out, (size_t)total * sizeof *out, all, CTRT_I64);
 }
 
-ctrt_status exchange_order(struct ranks *r, int64_t *order, size_t count)
+static bool contains(const int64_t *numbers, size_t count, int64_t number)
 {
-    CTRT_TRY(exchange_numbers(r, EXCHANGE_BROADCAST, order, count, 0));
-    bool *seen = calloc(count + 1, sizeof *seen), valid = true;
-    if (seen == NULL)
-        return no_memory();
-    for (size_t i = 0; i < count && valid; i++) {
-        valid = order[i] >= 0 && order[i] < (int64_t)count && !seen[order[i]];
-        if (valid)
-            seen[order[i]] = true;
-    }
-    free(seen);
-    return valid ? CTRT_OK : ctrt_fail(CTRT_ERR_STATE, "rank 0 has sent a wrong order; do all ranks run the same "
-                                       "version of the library?");
+    size_t i = 0;
+    while (i < count && numbers[i] != number)
+        i++;
+    return i < count;
+}
+
+ctrt_status exchange_order(struct ranks *r, size_t *order, size_t count, const size_t *recorded, size_t recorded_count)
+{
+    int64_t *numbers;
+    size_t n = 0;
+    CTRT_TRY(ALLOCATE(numbers, count));
+    for (; n < recorded_count; n++)
+        numbers[n] = (int64_t)recorded[n];
+    for (size_t i = count; i-- > 0;)
+        if (!contains(numbers, recorded_count, (int64_t)i))
+            numbers[n++] = (int64_t)i;
+    ctrt_status status = exchange_numbers(r, EXCHANGE_BROADCAST, numbers, count, 0);
+    for (size_t i = 0; i < count && status == CTRT_OK; i++)
+        if (numbers[i] < 0 || numbers[i] >= (int64_t)count || contains(numbers, i, numbers[i]))
+            status = ctrt_fail(CTRT_ERR_STATE, "rank 0 has sent a wrong order; do all ranks run the same version of "
+                               "the library?");
+    for (size_t i = 0; i < count && status == CTRT_OK; i++)
+        order[i] = (size_t)numbers[i];
+    free(numbers);
+    return status;
 }

@@ -6,6 +6,12 @@
 #include <stdlib.h>
 #include <string.h>
 
+const ctrt_param ranks_failure_param = {
+    .size = sizeof(ctrt_param), .name = "CTRT_ON_FAILURE", .type = CTRT_PARAM_ENUM, .fallback = "stop",
+    .words = "stop|shrink",
+    .help = "what the strategy distributed does when a rank is lost: stop, or go on with the ranks that are left",
+};
+
 void ranks_init(struct ranks *r, const ctrt_strategy_config *config)
 {
     r->module = config->module;
@@ -34,6 +40,20 @@ ctrt_status ranks_tensor(const char **name, ctrt_tensor **tensor, const struct r
                                  : ctrt_module_buffer(name, tensor, r->module, index - r->parameters);
 }
 
+const char *ranks_name(const struct ranks *r, size_t parameter)
+{
+    const char *name = "";
+    (void)ctrt_module_parameter(&name, NULL, r->module, parameter);
+    return name;
+}
+
+ctrt_status ranks_stream(ctrt_stream **stream, const struct ranks *r)
+{
+    ctrt_device_properties properties = CTRT_DEVICE_PROPERTIES;
+    CTRT_TRY(ctrt_device_get_properties(&properties, ctrt_device_name(r->device)));
+    return properties.asynchronous ? ctrt_stream_new(stream, r->device, 0) : CTRT_OK;
+}
+
 static ctrt_status device_check(const struct ranks *r, const char *name, const ctrt_tensor *tensor)
 {
     if (ctrt_tensor_device(tensor) == r->device)
@@ -59,11 +79,9 @@ ctrt_status ranks_find(struct ranks *r)
     CTRT_TRY(tensors_list(r->module));
     r->parameters = ctrt_module_parameter_count(r->module);
     const size_t count = r->parameters + ctrt_module_buffer_count(r->module);
-    r->tensors = calloc(count + 1, sizeof *r->tensors);
-    r->grads = calloc(r->parameters + 2, sizeof *r->grads);
-    r->before = calloc(r->parameters + 1, sizeof *r->before);
-    if (r->tensors == NULL || r->grads == NULL || r->before == NULL)
-        return no_memory();
+    CTRT_TRY(ALLOCATE(r->tensors, count + 1));
+    CTRT_TRY(ALLOCATE(r->grads, r->parameters + 2));
+    CTRT_TRY(ALLOCATE(r->before, r->parameters + 1));
     for (size_t i = 0; i < count; i++) {
         const char *name;
         ctrt_tensor *tensor;
@@ -136,20 +154,50 @@ void ranks_abort(struct ranks *r, ctrt_comm *const *comms, int count, const char
     ctrt_sync_layers_abort(r->module, message);
 }
 
+/* ---- the state of a pass ---- */
+
+void ranks_pass_end(struct ranks *r)
+{
+    STATE_SET(MACHINE_PASS, r->pass, PASS_IDLE);
+}
+
+void ranks_pass_begin(struct ranks *r, enum pass_kind kind)
+{
+    ranks_pass_end(r);
+    STATE_SET(MACHINE_PASS, r->pass, PASS_FORWARD);
+    r->kind = kind;
+}
+
+ctrt_status ranks_gradient_arrives(struct ranks *r, size_t parameter, bool arrived, const char *advice)
+{
+    const char *why = arrived ? "twice after one forward pass"
+                      : r->pass == PASS_IDLE || r->kind == EVALUATION
+                          ? "without a forward pass of the strategy before, so it would not be reduced"
+                      : r->pass == PASS_FORWARD ? "before the forward pass has ended" : NULL;
+    if (why != NULL)
+        return ctrt_fail(CTRT_ERR_STATE, "the gradient of \"%s\" was computed %s; %s", ranks_name(r, parameter), why,
+                         advice);
+    if (r->pass == PASS_TURN)
+        STATE_SET(MACHINE_PASS, r->pass, PASS_BACKWARD);
+    return CTRT_OK;
+}
+
 /* ---- missing gradients ---- */
 
 #define MOST_NAMES 8
 
+bool missing_possible(const struct ranks *r)
+{
+    return r->kind == PROGRAM && r->pass == PASS_BACKWARD;
+}
+
 void missing_add(struct missing *missing, const struct ranks *r, size_t parameter)
 {
-    const char *name = "";
-    ctrt_tensor *tensor = NULL;
     const size_t room = sizeof missing->names - missing->length;
     if (missing->count++ >= MOST_NAMES || room <= 1)
         return;
-    (void)ctrt_module_parameter(&name, &tensor, r->module, parameter);
     const int written = snprintf(missing->names + missing->length, room, "%s\"%s\"", missing->count > 1 ? ", " : "",
-                                 name);
+                                 ranks_name(r, parameter));
     missing->length += (size_t)written < room ? (size_t)written : room - 1;
 }
 

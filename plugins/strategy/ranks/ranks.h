@@ -8,8 +8,18 @@
 #include "ctrt/ctrt.h"
 #include "ctrt/strategy_plugin.h"
 
-#include "../no_memory.h"
+#include "../allocate.h"
+#include "states.h"
 
+/* Who reduces the gradients of a pass. */
+enum pass_kind {
+    EVALUATION,                             /* nobody: a forward pass without gradients */
+    STEP,                                   /* ctrt_parallel_step: hooks, and its end what is left */
+    PROGRAM,                                /* hooks alone: a forward pass whose backward pass the program calls */
+    UNHOOKED,                               /* not the hooks: a canonical step, or (distributed) a local one */
+};
+
+/* Flags are constant after the creation, except for sync_active; what changes in a pass is in `pass`. */
 struct ranks {
     ctrt_module *module;                    /* borrowed */
     ctrt_comm *comm;                        /* borrowed */
@@ -29,6 +39,9 @@ struct ranks {
     ctrt_tensor **tensors;                  /* the module's parameters, then buffers; owned */
     size_t parameters, count;               /* number of parameters, and of all tensors */
     ctrt_tensor **grads, **before;          /* parameters + 2, parameters + 1; scratch of a step */
+
+    enum pass pass;
+    enum pass_kind kind;                    /* of the pass; from the last one in PASS_IDLE */
 };
 
 /* ---- weights.c: the weights of the ranks' losses ---- */
@@ -81,8 +94,13 @@ double weights_rows(const struct weights *w, int64_t rows);
 /* For captures: the totals before the weights of fractions, the dividend of the weight. */
 void weights_numbers(const struct weights *w, double numbers[WEIGHTS_TOTALS], int joining);
 double weights_own(const struct weights *w);
-/* *mean: the loss of all rows, from the sum over the ranks of the losses times w->number. */
-ctrt_status weights_loss(ctrt_tensor **mean, const struct weights *w, ctrt_tensor *sum, ctrt_dtype dtype);
+/* Multiplies a rank's gradients by its weight; without one, by that of equal numbers of rows. */
+ctrt_status weights_apply(struct weights *w, ctrt_tensor *gradients, int size);
+/* Adds numbers[count] up over the ranks, of which the first is the loss (NULL: none) times w->number. *mean: the
+ * loss of all rows. Writes the sums to `numbers` if `read`; then the host waits. `recorded`: NULL or, in a capture, a
+ * tensor with the numbers. */
+ctrt_status weights_stats(ctrt_tensor **mean, struct weights *w, ctrt_comm *comm, ctrt_tensor *loss, double *numbers,
+                          size_t count, ctrt_tensor *recorded, bool read);
 /* *loss: the loss of this rank's rows alone, from that of its backward pass; NULL on entry without rows. */
 ctrt_status weights_local_loss(ctrt_tensor **loss, const struct weights *w);
 /* For a rank that does not know the kind. *keeps: 1 if the sums over the ranks are without the gradients from before
@@ -100,6 +118,8 @@ void weights_end(struct weights *w);
 
 /* ---- ranks.c ---- */
 
+extern const ctrt_param ranks_failure_param;        /* CTRT_ON_FAILURE */
+
 /* Sets module, communicator, device, rank, size and canonical. */
 void ranks_init(struct ranks *r, const ctrt_strategy_config *config);
 void ranks_free(struct ranks *r);
@@ -114,6 +134,16 @@ ctrt_status ranks_check(struct ranks *r);
 ctrt_status ranks_join(struct ranks *r, ctrt_status status, const char *options);
 /* Writes the `index`-th of all tensors and its name, both borrowed. */
 ctrt_status ranks_tensor(const char **name, ctrt_tensor **tensor, const struct ranks *r, size_t index);
+/* Returns the name of a parameter, for messages. */
+const char *ranks_name(const struct ranks *r, size_t parameter);
+/* *stream: a new stream for work beside the backward pass; owned; NULL on a synchronous device. */
+ctrt_status ranks_stream(ctrt_stream **stream, const struct ranks *r);
+/* Begins a pass; ends it, or gives it up, if one runs. */
+void ranks_pass_begin(struct ranks *r, enum pass_kind kind);
+void ranks_pass_end(struct ranks *r);
+/* Called when a gradient of the pass arrives. CTRT_ERR_STATE if the pass expects none, or if it has `arrived` before;
+ * `advice`, for the message. */
+ctrt_status ranks_gradient_arrives(struct ranks *r, size_t parameter, bool arrived, const char *advice);
 /* Broadcasts rank 0's buffers if broadcast_buffers is set and the module is in training mode. Passes that reduce
  * gradients begin and end with it, so that after them all ranks have the same buffers to save. */
 ctrt_status ranks_buffers(struct ranks *r);
@@ -131,6 +161,7 @@ struct missing {
     char names[512];
     size_t count, length;
 };
+bool missing_possible(const struct ranks *r);      /* a backward pass of the program has begun and is not complete */
 void missing_add(struct missing *missing, const struct ranks *r, size_t parameter);
 /* Fails with CTRT_ERR_STATE, naming them, if there are some. */
 ctrt_status missing_check(const struct missing *missing);
@@ -149,8 +180,9 @@ ctrt_status exchange(struct ranks *r, enum exchange how, ctrt_tensor *const *ten
 ctrt_status exchange_numbers(struct ranks *r, enum exchange how, int64_t *numbers, size_t count, int peer);
 /* Writes the `count` numbers of each rank to out[size * count]. */
 ctrt_status gather_numbers(struct ranks *r, int64_t *out, const int64_t *numbers, size_t count);
-/* Broadcasts rank 0's order[count]. CTRT_ERR_STATE if it is no permutation of 0..count-1. */
-ctrt_status exchange_order(struct ranks *r, int64_t *order, size_t count);
+/* Sets order[count] to rank 0's: recorded[recorded_count], then the others of 0..count-1, the highest first. `recorded`
+ * may be `order`. CTRT_ERR_STATE if rank 0 sends no permutation. */
+ctrt_status exchange_order(struct ranks *r, size_t *order, size_t count, const size_t *recorded, size_t recorded_count);
 
 /* ---- verify.c ---- */
 

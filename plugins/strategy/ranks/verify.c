@@ -13,10 +13,9 @@
 static ctrt_status agree(struct ranks *r, int64_t first, const char *message)
 {
     int64_t text[MESSAGE_WORDS] = { 0 };
-    int64_t *all = calloc((size_t)r->size, sizeof *all);
+    int64_t *all;
     int rank = 0;
-    if (all == NULL)
-        return no_memory();
+    CTRT_TRY(ALLOCATE(all, (size_t)r->size));
     ctrt_status status = gather_numbers(r, all, &first, 1);
     while (status == CTRT_OK && rank < r->size && all[rank] < 0)
         rank++;
@@ -45,8 +44,7 @@ ctrt_status verify_ready(struct ranks *r, ctrt_status status)
 static ctrt_status structure_text(const struct ranks *r, const char *options, char **text, size_t *bytes)
 {
     FILE *file = open_memstream(text, bytes);
-    if (file == NULL)
-        return no_memory();
+    CTRT_TRY(strategy_allocated(file, sizeof *file));
     fprintf(file, "CTRT_CANONICAL=%d\n%s", (int)r->canonical, options);
     fprintf(file, "%d SyncBatchNorm layers\n", (int)r->sync_layers);
     for (size_t i = 0; i < r->count; i++) {
@@ -61,7 +59,7 @@ static ctrt_status structure_text(const struct ranks *r, const char *options, ch
             fprintf(file, "%s%lld", k > 0 ? ", " : "", (long long)ctrt_tensor_size(r->tensors[i], k));
         fprintf(file, "]%s\n", parameter && !ctrt_tensor_requires_grad(r->tensors[i]) ? ", frozen" : "");
     }
-    return fclose(file) == 0 ? CTRT_OK : no_memory();
+    return strategy_allocated(fclose(file) == 0 ? *text : NULL, *bytes);
 }
 
 static int line_length(const char *line)
@@ -96,9 +94,9 @@ ctrt_status verify_structure(struct ranks *r, const char *options)
     if (status == CTRT_OK)
         status = exchange_numbers(r, EXCHANGE_BROADCAST, &length, 1, 0);
     const size_t words = (size_t)length / 8 + 1;
-    int64_t *theirs = status == CTRT_OK ? calloc(words, sizeof *theirs) : NULL;
-    if (status == CTRT_OK && theirs == NULL)
-        status = no_memory();
+    int64_t *theirs = NULL;
+    if (status == CTRT_OK)
+        status = ALLOCATE(theirs, words);
     if (status == CTRT_OK && r->rank == 0)
         memcpy(theirs, mine, bytes);
     if (status == CTRT_OK)
@@ -119,8 +117,7 @@ static ctrt_status same_bytes(bool *same, ctrt_tensor *a, ctrt_tensor *b)
     const ctrt_dtype dtype = ctrt_tensor_dtype(a);
     const size_t bytes = (size_t)ctrt_tensor_numel(a) * ctrt_dtype_size(dtype);
     char *memory = malloc(2 * bytes + 1);
-    if (memory == NULL)
-        return no_memory();
+    CTRT_TRY(strategy_allocated(memory, 2 * bytes + 1));
     ctrt_status status = ctrt_to_host(memory, bytes, a, dtype);
     if (status == CTRT_OK)
         status = ctrt_to_host(memory + bytes, bytes, b, dtype);
@@ -162,9 +159,8 @@ ctrt_status verify_values(struct ranks *r, int64_t step)
     union { char text[72]; int64_t words[9]; } own = { .words = { 0 } };
     bool same = true;
     CTRT_TRY(ctrt_module_sha256(own.text, r->module));
-    int64_t *all = calloc((size_t)r->size * 8, sizeof *all);
-    if (all == NULL)
-        return no_memory();
+    int64_t *all;
+    CTRT_TRY(ALLOCATE(all, (size_t)r->size * 8));
     ctrt_status status = gather_numbers(r, all, own.words, 8);
     for (int rank = 1; rank < r->size; rank++)
         same = same && memcmp(all, all + 8 * rank, 64) == 0;
@@ -184,9 +180,8 @@ ctrt_status verify_devices(struct ranks *r)
     (void)gethostname(host, sizeof host - 1);
     for (const char *at = host; *at != '\0'; at++)
         own[2] = (int64_t)((uint64_t)own[2] * 31 + (unsigned char)*at);
-    int64_t *all = calloc((size_t)r->size * 3, sizeof *all);
-    if (all == NULL)
-        return no_memory();
+    int64_t *all;
+    CTRT_TRY(ALLOCATE(all, (size_t)r->size * 3));
     ctrt_status status = gather_numbers(r, all, own, 3);
     r->distinct = true;
     for (int i = 0; i < r->size; i++)

@@ -177,6 +177,14 @@ ctrt_status weights_find(struct weights *w)
     return ctrt_masked_fill(&w->weight, w->weight, zero, ctrt_float(0));
 }
 
+ctrt_status weights_apply(struct weights *w, ctrt_tensor *gradients, int size)
+{
+    CTRT_TRY(weights_find(w));
+    if (w->weight != NULL)
+        return ctrt_mul_(gradients, w->weight);
+    return size > 1 ? ctrt_mul_scalar_(gradients, ctrt_float(1.0 / size)) : CTRT_OK;
+}
+
 /* ---- the loss of all ranks ---- */
 
 /* The number by which the sum of the losses is divided. A rank without rows finds the kind in the totals. */
@@ -194,7 +202,8 @@ static ctrt_status divisor(ctrt_tensor **out, const struct weights *w)
     return ctrt_masked_fill(out, *out, other, ctrt_float(1));
 }
 
-ctrt_status weights_loss(ctrt_tensor **mean, const struct weights *w, ctrt_tensor *sum, ctrt_dtype dtype)
+/* *mean: the loss of all rows, from the sum over the ranks of the losses times w->number. */
+static ctrt_status mean_of(ctrt_tensor **mean, const struct weights *w, ctrt_tensor *sum, ctrt_dtype dtype)
 {
     CTRT_AUTO(tensor) value = NULL, total = NULL;
     const int32_t kind = weights_kind(w);
@@ -204,6 +213,32 @@ ctrt_status weights_loss(ctrt_tensor **mean, const struct weights *w, ctrt_tenso
         CTRT_TRY(place(&total, w->totals, kind == CTRT_LOSS_MEAN ? MEAN_STEP : FRACTION_STEP));
     CTRT_TRY(ctrt_div(&value, sum, total));
     return ctrt_to_dtype(mean, value, dtype);
+}
+
+/* Writes the loss, times its number, to stats[0]. */
+static ctrt_status loss_write(ctrt_tensor *stats, const struct weights *w, ctrt_tensor *loss)
+{
+    CTRT_AUTO(tensor) first = NULL, value = NULL;
+    CTRT_TRY(place(&first, stats, 0));
+    CTRT_TRY(ctrt_to_dtype(&value, loss, CTRT_F64));
+    CTRT_TRY(ctrt_mul_scalar(&value, value, ctrt_float(w->number)));
+    CTRT_TRY(ctrt_view_as(&value, value, CTRT_SCALAR_SHAPE));
+    return ctrt_copy_(first, value);
+}
+
+ctrt_status weights_stats(ctrt_tensor **mean, struct weights *w, ctrt_comm *comm, ctrt_tensor *loss, double *numbers,
+                          size_t count, ctrt_tensor *recorded, bool read)
+{
+    const int64_t n = (int64_t)count;
+    CTRT_AUTO(tensor) stats = ctrt_tensor_retain(recorded), sum = NULL;
+    if (stats == NULL)
+        CTRT_TRY(ctrt_from_data(&stats, numbers, n, CTRT_SHAPE(n), CTRT_F64, w->device));
+    if (loss != NULL)
+        CTRT_TRY(loss_write(stats, w, loss));
+    CTRT_TRY(ctrt_comm_all_reduce(NULL, comm, stats, CTRT_COMM_SUM));
+    CTRT_TRY(place(&sum, stats, 0));
+    CTRT_TRY(mean_of(mean, w, sum, loss != NULL ? ctrt_tensor_dtype(loss) : CTRT_F32));
+    return read ? ctrt_to_host(numbers, count * sizeof *numbers, stats, CTRT_F64) : CTRT_OK;
 }
 
 ctrt_status weights_keeps(ctrt_tensor **keeps, const struct weights *w)

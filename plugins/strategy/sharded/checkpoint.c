@@ -15,7 +15,7 @@ static ctrt_status host_device(ctrt_device **cpu)
     return ctrt_device_get(cpu, "cpu");
 }
 
-static ctrt_status group_to_host(struct sharded *s, struct group *group, ctrt_device *cpu)
+static ctrt_status group_to_host(struct sharded *s, struct sharded_group *group, ctrt_device *cpu)
 {
     CTRT_TRY(group_gather(s, group));
     for (size_t i = group->first; i < group->first + group->count; i++)
@@ -47,7 +47,7 @@ static void hosts_end(struct sharded *s)
 
 /* ---- optimizers ---- */
 
-static struct slot *slot_of(struct sharded *s, const ctrt_tensor *tensor)
+static struct sharded_slot *slot_of(struct sharded *s, const ctrt_tensor *tensor)
 {
     for (size_t i = 0; i < s->slot_count; i++)
         if (s->slots[i].tensor == tensor)
@@ -55,14 +55,14 @@ static struct slot *slot_of(struct sharded *s, const ctrt_tensor *tensor)
     return NULL;
 }
 
-typedef ctrt_status (*state_visit)(struct sharded *s, struct slot *slot, ctrt_tensor *state);
+typedef ctrt_status (*state_visit)(struct sharded *s, struct sharded_slot *slot, ctrt_tensor *state);
 
 /* Calls visit() for each state of a parameter of this strategy, in the order of the optimizer. */
 static ctrt_status states_visit(struct sharded *s, ctrt_optimizer *optimizer, state_visit visit)
 {
     ctrt_tensor *parameter, *states[CTRT_OPTIMIZER_STATES];
     for (size_t i = 0; ctrt_optimizer_tensors(&parameter, states, optimizer, i) == CTRT_OK; i++) {
-        struct slot *slot = slot_of(s, parameter);
+        struct sharded_slot *slot = slot_of(s, parameter);
         for (int k = 0; slot != NULL && k < CTRT_OPTIMIZER_STATES && states[k] != NULL; k++)
             CTRT_TRY(visit(s, slot, states[k]));
     }
@@ -70,7 +70,7 @@ static ctrt_status states_visit(struct sharded *s, ctrt_optimizer *optimizer, st
 }
 
 /* Replaces a state of the whole parameter, from a file or from before ctrt_parallel_new, by that of the shard. */
-static ctrt_status state_cut(struct sharded *s, struct slot *slot, ctrt_tensor *state)
+static ctrt_status state_cut(struct sharded *s, struct sharded_slot *slot, ctrt_tensor *state)
 {
     CTRT_AUTO(tensor) own = NULL;
     bool whole = ctrt_tensor_ndim(state) == slot->ndim;
@@ -78,18 +78,18 @@ static ctrt_status state_cut(struct sharded *s, struct slot *slot, ctrt_tensor *
         whole = ctrt_tensor_size(state, i) == slot->shape[i];
     if (!whole || (slot->own == slot->rows && slot->ndim > 0))
         return CTRT_OK;
-    CTRT_TRY(rows_cut(&own, slot, state, s->r.device));
+    CTRT_TRY(sharded_rows_cut(&own, slot, state, s->r.device));
     return ctrt_tensor_set_data(state, own);
 }
 
 static ctrt_status swap_add(struct sharded *s, ctrt_tensor *tensor)
 {
-    struct swap *grown = realloc(s->swaps, (s->swap_count + 1) * sizeof *grown);
-    if (grown == NULL)
-        return no_memory();
+    const size_t bytes = (s->swap_count + 1) * sizeof *s->swaps;
+    struct sharded_swap *grown = realloc(s->swaps, bytes);
+    CTRT_TRY(strategy_allocated(grown, bytes));
     s->swaps = grown;
-    struct swap *swap = &s->swaps[s->swap_count];
-    *swap = (struct swap){ .tensor = NULL };
+    struct sharded_swap *swap = &s->swaps[s->swap_count];
+    *swap = (struct sharded_swap){ .tensor = NULL };
     CTRT_TRY(ctrt_detach(&swap->was, tensor));
     swap->tensor = ctrt_tensor_retain(tensor);
     s->swap_count++;
@@ -99,7 +99,7 @@ static ctrt_status swap_add(struct sharded *s, ctrt_tensor *tensor)
 static void swaps_end(struct sharded *s)
 {
     while (s->swap_count > 0) {
-        struct swap *swap = &s->swaps[--s->swap_count];
+        struct sharded_swap *swap = &s->swaps[--s->swap_count];
         (void)ctrt_tensor_set_data(swap->tensor, swap->was);
         ctrt_tensor_release(&swap->tensor);
         ctrt_tensor_release(&swap->was);
@@ -109,7 +109,8 @@ static void swaps_end(struct sharded *s)
 }
 
 /* Writes to *whole a new tensor with the rows of all ranks, of which this rank has `rows`. All ranks call it. */
-static ctrt_status rows_gather(ctrt_tensor **whole, struct sharded *s, const struct slot *slot, ctrt_tensor *rows)
+static ctrt_status rows_gather(ctrt_tensor **whole, struct sharded *s, const struct sharded_slot *slot,
+                               ctrt_tensor *rows)
 {
     CTRT_AUTO(tensor) flat = NULL, own = NULL, all = NULL;
     const int64_t chunk = slot->chunk * slot->row, numel = slot->own * slot->row;
@@ -127,7 +128,7 @@ static ctrt_status rows_gather(ctrt_tensor **whole, struct sharded *s, const str
 }
 
 /* Gathers a state in host memory; swaps_end makes it the shard again. All ranks call it. */
-static ctrt_status state_gather(struct sharded *s, struct slot *slot, ctrt_tensor *state)
+static ctrt_status state_gather(struct sharded *s, struct sharded_slot *slot, ctrt_tensor *state)
 {
     CTRT_AUTO(tensor) whole = NULL;
     ctrt_device *cpu;
@@ -152,7 +153,7 @@ static bool norm_of_whole(const struct sharded *s)
 
 static ctrt_status gradient_gather(struct sharded *s, ctrt_module_gradient *gradient)
 {
-    const struct slot *slot = slot_of(s, gradient->parameter);
+    const struct sharded_slot *slot = slot_of(s, gradient->parameter);
     if (slot == NULL || s->r.canonical == 0 || s->mesh_columns == 1)
         return CTRT_OK;
     return rows_gather(&gradient->whole, s, slot, ctrt_tensor_grad(gradient->parameter));
@@ -164,7 +165,7 @@ static void rows_describe(struct sharded *s, ctrt_module_rows *rows)
 {
     for (size_t i = 0; i < rows->count; i++) {
         ctrt_module_place *place = &rows->places[i];
-        const struct slot *slot = slot_of(s, place->tensor);
+        const struct sharded_slot *slot = slot_of(s, place->tensor);
         if (slot == NULL)
             continue;
         place->divided = true;
@@ -196,9 +197,9 @@ static ctrt_status parts_agree(struct sharded *s, ctrt_module_agreement *agreeme
     s->r.refused = -1;
     agreement->status = verify_ready(&s->r, status);
     if (agreement->status != CTRT_OK)
-        return s->r.refused >= 0 ? agreement->status : fail_all(s, agreement->status);
+        return s->r.refused >= 0 ? agreement->status : sharded_fail_all(s, agreement->status);
     memcpy(numbers, agreement->numbers, sizeof numbers);
-    agreement->status = fail_all(s, exchange_numbers(&s->r, EXCHANGE_BROADCAST, numbers, 2, 0));
+    agreement->status = sharded_fail_all(s, exchange_numbers(&s->r, EXCHANGE_BROADCAST, numbers, 2, 0));
     memcpy(agreement->numbers, numbers, sizeof numbers);
     return agreement->status;
 }
@@ -235,8 +236,9 @@ static ctrt_status event_run(struct sharded *s, ctrt_module_event event, void *a
         if (status != CTRT_OK)
             checkpoint_end(s);
         /* The gathers of the other ranks must not meet those of this rank's next call. */
-        return event == CTRT_MODULE_SAVE_BEGIN || event == CTRT_MODULE_OPTIMIZER_SAVE_BEGIN ? fail_all(s, status)
-                                                                                            : status;
+        if (event == CTRT_MODULE_SAVE_BEGIN || event == CTRT_MODULE_OPTIMIZER_SAVE_BEGIN)
+            return sharded_fail_all(s, status);
+        return status;
     case CTRT_MODULE_ROWS:
         rows_describe(s, argument);
         return CTRT_OK;

@@ -4,32 +4,30 @@
  * The sequence has the groups in the order of the forward pass. If a backward pass follows, the groups that are freed
  * after their forward pass come again in reverse order. When a module needs its group, the gathers up to this group are
  * issued, and one more, which runs in the background while the module computes. */
-#include <stdlib.h>
-
 #include "sharded.h"
 
 #define NOWHERE SIZE_MAX
 
 /* ---- one group ---- */
 
-static ctrt_status group_issue(struct sharded *s, struct group *group)
+static ctrt_status group_issue(struct sharded *s, struct sharded_group *group)
 {
-    if (group->pending || group->gathered)
+    if (group->gather != GATHER_NONE)
         return CTRT_OK;
+    STATE_SET(MACHINE_GATHER, group->gather, GATHER_ISSUED);
     for (size_t p = group->part; p < group->part + group->parts; p++) {
-        struct part *part = &s->parts[p];
+        struct sharded_part *part = &s->parts[p];
         if (s->mesh_columns == 1 || part->numel == 0)
             continue;
         CTRT_TRY(ctrt_empty(&part->flat, CTRT_SHAPE(s->mesh_columns * part->numel), part->dtype, s->r.device));
         CTRT_TRY(ctrt_comm_all_gather(&part->gather, s->gathers, part->flat, part->shard));
     }
-    group->pending = true;
     return CTRT_OK;
 }
 
 /* Sets slot->full to the whole parameter. If the parameter is alone in its part, `full` is a view of the gather's
  * output, otherwise a copy. */
-static ctrt_status slot_full(struct sharded *s, struct slot *slot, struct part *part)
+static ctrt_status slot_full(struct sharded *s, struct sharded_slot *slot, struct sharded_part *part)
 {
     CTRT_AUTO(tensor) memory = NULL, to = NULL, from = NULL;
     const int64_t ranks = s->mesh_columns, chunk = slot->chunk * slot->row;
@@ -51,12 +49,12 @@ static ctrt_status slot_full(struct sharded *s, struct slot *slot, struct part *
     return CTRT_OK;
 }
 
-static ctrt_status group_receive(struct sharded *s, struct group *group)
+static ctrt_status group_receive(struct sharded *s, struct sharded_group *group)
 {
-    if (group->gathered)
+    if (group->gather != GATHER_ISSUED)
         return CTRT_OK;
     for (size_t p = group->part; p < group->part + group->parts; p++) {
-        struct part *part = &s->parts[p];
+        struct sharded_part *part = &s->parts[p];
         if (part->gather != NULL)
             CTRT_TRY(ctrt_work_wait(part->gather));
         ctrt_work_release(&part->gather);
@@ -64,12 +62,11 @@ static ctrt_status group_receive(struct sharded *s, struct group *group)
             CTRT_TRY(slot_full(s, &s->slots[i], part));
         ctrt_tensor_release(&part->flat);
     }
-    group->pending = false;
-    group->gathered = true;
+    STATE_SET(MACHINE_GATHER, group->gather, GATHER_GATHERED);
     return CTRT_OK;
 }
 
-ctrt_status group_gather(struct sharded *s, struct group *group)
+ctrt_status group_gather(struct sharded *s, struct sharded_group *group)
 {
     ctrt_status status;
     ctrt_no_grad {
@@ -82,56 +79,32 @@ ctrt_status group_gather(struct sharded *s, struct group *group)
 
 /* ---- the order ---- */
 
-/* Sets s->order to the order of rank 0's forward pass. Groups whose modules did not run on rank 0 come last. */
-static ctrt_status order_agree(struct sharded *s)
+static void sequence_add(struct sharded *s, size_t g, size_t *index)
 {
-    int64_t *order = calloc(s->group_count, sizeof *order);
-    size_t n = s->seen_count;
-    if (order == NULL)
-        return no_memory();
-    for (size_t i = 0; i < n; i++)
-        order[i] = (int64_t)s->seen[i];
-    for (size_t g = 0; g < s->group_count; g++) {
-        bool known = false;
-        for (size_t i = 0; i < s->seen_count && !known; i++)
-            known = s->seen[i] == g;
-        if (!known)
-            order[n++] = (int64_t)g;
-    }
-    ctrt_status status = exchange_order(&s->r, order, s->group_count);
-    for (size_t g = 0; g < s->group_count && status == CTRT_OK; g++)
-        s->order[g] = (size_t)order[g];
-    free(order);
-    return status;
-}
-
-static void sequence_add(struct sharded *s, size_t g, size_t *place)
-{
-    *place = s->sequence_count;
+    *index = s->sequence_count;
     s->sequence[s->sequence_count++] = g;
 }
 
 ctrt_status sequence_begin(struct sharded *s, bool backward)
 {
-    if (s->passes > 0 && !s->ordered) {
-        CTRT_TRY(order_agree(s));
-        s->ordered = true;
-    }
-    s->passes++;
-    s->again = NULL;
-    s->again_hash = 0;
+    if (s->order_state == ORDER_RECORDED)           /* groups whose modules did not run on rank 0 come last */
+        CTRT_TRY(exchange_order(&s->r, s->order, s->group_count, s->recorded, s->recorded_count));
+    if (s->order_state != ORDER_AGREED)
+        STATE_SET(MACHINE_ORDER, s->order_state, s->order_state + 1);
+    s->regathered = NULL;
+    s->regathered_hash = 0;
     s->sequence_count = s->issued = 0;
     for (size_t k = 0; k < s->group_count; k++)
-        sequence_add(s, s->order[k], &s->groups[s->order[k]].place);
+        sequence_add(s, s->order[k], &s->groups[s->order[k]].forward_index);
     s->forward_count = s->sequence_count;
     for (size_t k = s->group_count; k-- > 0;) {
-        struct group *group = &s->groups[s->order[k]];
-        group->back = NOWHERE;
+        struct sharded_group *group = &s->groups[s->order[k]];
+        group->backward_index = NOWHERE;
         if (backward && !group->keep)
-            sequence_add(s, s->order[k], &group->back);
+            sequence_add(s, s->order[k], &group->backward_index);
     }
     for (size_t g = 0; g < s->group_count; g++) {
-        struct group *group = &s->groups[g];
+        struct sharded_group *group = &s->groups[g];
         group->first_call = group->last_call = 0;
     }
     return CTRT_OK;
@@ -148,38 +121,33 @@ static ctrt_status issue_until(struct sharded *s, size_t end)
 }
 
 /* The gathers of modules that run again are in no sequence, so that the ranks do not know of those of each other. */
-static void again_note(struct sharded *s, const struct group *group)
+static void regather_note(struct sharded *s, const struct sharded_group *group)
 {
-    if (group->pending || group->gathered)
+    if (group->gather != GATHER_NONE)
         return;
-    s->again = group;
-    s->again_hash = (s->again_hash * 31 + (uint32_t)(group - s->groups) + 1) & 0xfffff;
+    s->regathered = group;
+    s->regathered_hash = (s->regathered_hash * 31 + (uint32_t)(group - s->groups) + 1) & 0xfffff;
 }
 
-static ctrt_status again_explain(const struct sharded *s, ctrt_status status)
+static ctrt_status regather_explain(const struct sharded *s, ctrt_status status)
 {
-    if (status == CTRT_OK || s->again == NULL)
+    if (status == CTRT_OK || s->regathered == NULL)
         return status;
     return ctrt_context(status, "a %s ran several times in this pass, and was gathered again; all ranks must run each "
-                        "module equally often, in the same order", ctrt_module_kind(s->again->module));
+                        "module equally often, in the same order", ctrt_module_kind(s->regathered->module));
 }
 
-ctrt_status sequence_open(struct sharded *s, struct group *group, bool backward)
+ctrt_status sequence_open(struct sharded *s, struct sharded_group *group, bool backward)
 {
     const size_t end = backward ? s->sequence_count : s->forward_count;
-    const size_t place = backward ? group->back : group->place;
-    ctrt_status status;
-    if (group->open)
+    const size_t index = backward ? group->backward_index : group->forward_index;
+    if (group->gather == GATHER_OPEN)
         return CTRT_OK;
-    if (place != NOWHERE)
-        CTRT_TRY(again_explain(s, issue_until(s, place + 2 < end ? place + 2 : end)));
-    again_note(s, group);
-    ctrt_no_grad {
-        status = group_issue(s, group);
-        if (status == CTRT_OK)
-            status = group_receive(s, group);
-    }
-    return status == CTRT_OK ? group_open(s, group) : again_explain(s, status);
+    if (index != NOWHERE)
+        CTRT_TRY(regather_explain(s, issue_until(s, index + 2 < end ? index + 2 : end)));
+    regather_note(s, group);
+    CTRT_TRY(regather_explain(s, group_gather(s, group)));
+    return group_open(s, group);
 }
 
 ctrt_status sequence_turn(struct sharded *s)
@@ -191,14 +159,14 @@ ctrt_status sequence_end(struct sharded *s, bool backward)
 {
     const size_t end = backward ? s->sequence_count : s->forward_count;
     while (s->issued < end) {
-        struct group *group = &s->groups[s->sequence[s->issued]];
+        struct sharded_group *group = &s->groups[s->sequence[s->issued]];
         CTRT_TRY(issue_until(s, s->issued + 1));
         if (!group->keep || backward)
             group_forget(s, group);
     }
     for (size_t g = 0; g < s->group_count; g++) {
-        struct group *group = &s->groups[g];
-        if (!group->open && (!group->keep || backward))
+        struct sharded_group *group = &s->groups[g];
+        if (group->gather != GATHER_OPEN && (!group->keep || backward))
             group_forget(s, group);
     }
     return CTRT_OK;

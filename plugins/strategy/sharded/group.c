@@ -27,8 +27,7 @@ static ctrt_status modules_add(struct division *d, ctrt_module *module)
     if (d->count == d->capacity) {
         const size_t capacity = 2 * d->capacity + 8;
         ctrt_module **grown = realloc(d->modules, capacity * sizeof *grown);
-        if (grown == NULL)
-            return no_memory();
+        CTRT_TRY(strategy_allocated(grown, capacity * sizeof *grown));
         d->modules = grown;
         d->capacity = capacity;
     }
@@ -83,10 +82,10 @@ static void owners_find(struct division *d)
             d->owner[p] = 0;
 }
 
-static void slot_make(struct sharded *s, struct slot *slot, size_t parameter, size_t group)
+static void slot_make(struct sharded *s, struct sharded_slot *slot, size_t parameter, size_t group)
 {
     ctrt_tensor *tensor = s->r.tensors[parameter];
-    *slot = (struct slot){
+    *slot = (struct sharded_slot){
         .s = s, .tensor = ctrt_tensor_retain(tensor), .parameter = parameter, .group = group,
         .ndim = ctrt_tensor_ndim(tensor), .trains = ctrt_tensor_requires_grad(tensor),
     };
@@ -104,11 +103,11 @@ static void slot_make(struct sharded *s, struct slot *slot, size_t parameter, si
 /* Adds the slots of one dtype to the group. */
 static void part_make(struct sharded *s, const struct division *d, size_t g, ctrt_dtype dtype)
 {
-    struct part part = { .first = s->slot_count, .dtype = dtype };
+    struct sharded_part part = { .first = s->slot_count, .dtype = dtype };
     for (size_t p = 0; p < s->r.parameters; p++) {
         if (d->owner[p] != g || ctrt_tensor_dtype(s->r.tensors[p]) != dtype)
             continue;
-        struct slot *slot = &s->slots[s->slot_count++];
+        struct sharded_slot *slot = &s->slots[s->slot_count++];
         slot_make(s, slot, p, g);
         slot->offset = part.numel;
         slot->grad_offset = part.grad_numel;
@@ -125,20 +124,17 @@ static void part_make(struct sharded *s, const struct division *d, size_t g, ctr
 static ctrt_status division_apply(struct sharded *s, const struct division *d)
 {
     uint64_t dtypes = 0;
-    s->groups = calloc(d->count, sizeof *s->groups);
-    s->slots = calloc(s->r.parameters + 1, sizeof *s->slots);
-    s->parts = calloc(s->r.parameters + 1, sizeof *s->parts);
-    s->order = calloc(d->count, sizeof *s->order);
-    s->seen = calloc(d->count, sizeof *s->seen);
-    s->sequence = calloc(2 * d->count, sizeof *s->sequence);
-    if (s->groups == NULL || s->slots == NULL || s->parts == NULL || s->order == NULL || s->seen == NULL
-        || s->sequence == NULL)
-        return no_memory();
+    CTRT_TRY(ALLOCATE(s->groups, d->count));
+    CTRT_TRY(ALLOCATE(s->slots, s->r.parameters + 1));
+    CTRT_TRY(ALLOCATE(s->parts, s->r.parameters + 1));
+    CTRT_TRY(ALLOCATE(s->order, d->count));
+    CTRT_TRY(ALLOCATE(s->recorded, d->count));
+    CTRT_TRY(ALLOCATE(s->sequence, 2 * d->count));
     for (size_t p = 0; p < s->r.parameters; p++)
         dtypes |= CTRT_DTYPE_BIT(ctrt_tensor_dtype(s->r.tensors[p]));
     s->group_count = d->count;
     for (size_t g = 0; g < d->count; g++) {
-        struct group *group = &s->groups[g];
+        struct sharded_group *group = &s->groups[g];
         group->module = d->modules[g];
         group->keep = g == 0 || s->stage < 3;
         group->first = s->slot_count;
@@ -155,9 +151,7 @@ static ctrt_status division_apply(struct sharded *s, const struct division *d)
 ctrt_status groups_make(struct sharded *s)
 {
     struct division d = { .s = s };
-    d.owner = calloc(s->r.parameters + 1, sizeof *d.owner);
-    if (d.owner == NULL)
-        return no_memory();
+    CTRT_TRY(ALLOCATE(d.owner, s->r.parameters + 1));
     for (size_t p = 0; p < s->r.parameters; p++)
         d.owner[p] = SIZE_MAX;
     ctrt_status status = modules_add(&d, s->r.module);
@@ -174,13 +168,15 @@ ctrt_status groups_make(struct sharded *s)
 
 void groups_free(struct sharded *s)
 {
+    for (size_t g = 0; g < s->group_count; g++)
+        group_forget(s, &s->groups[g]);             /* a gather may have failed */
     for (size_t i = 0; i < s->slot_count; i++) {
         ctrt_tensor_release(&s->slots[i].tensor);
         ctrt_tensor_release(&s->slots[i].shard);
-        ctrt_tensor_release(&s->slots[i].away);
-        ctrt_tensor_release(&s->slots[i].aside);
-        ctrt_tensor_release(&s->slots[i].fresh);
-        ctrt_tensor_release(&s->slots[i].whole);
+        ctrt_tensor_release(&s->slots[i].absent);
+        ctrt_tensor_release(&s->slots[i].shard_grad);
+        ctrt_tensor_release(&s->slots[i].local_grad);
+        ctrt_tensor_release(&s->slots[i].local_grad_sum);
     }
     for (size_t i = 0; i < s->part_count; i++)
         ctrt_tensor_release(&s->parts[i].shard);
@@ -188,20 +184,21 @@ void groups_free(struct sharded *s)
     free(s->slots);
     free(s->parts);
     free(s->order);
-    free(s->seen);
+    free(s->recorded);
     free(s->sequence);
 }
 
 /* ---- shards ---- */
 
-static ctrt_ints shard_shape(const struct slot *slot, int64_t *shape)
+static ctrt_ints shard_shape(const struct sharded_slot *slot, int64_t *shape)
 {
     memcpy(shape, slot->shape, sizeof slot->shape);
     shape[0] = slot->own;
     return ctrt_ints_of(shape, slot->ndim > 0 ? slot->ndim : 1);
 }
 
-ctrt_status rows_cut(ctrt_tensor **out, const struct slot *slot, ctrt_tensor *whole, ctrt_device *device)
+ctrt_status sharded_rows_cut(ctrt_tensor **out, const struct sharded_slot *slot, ctrt_tensor *whole,
+                             ctrt_device *device)
 {
     int64_t shape[CTRT_MAX_DIMS];
     CTRT_AUTO(tensor) rows = NULL, view = NULL, fresh = NULL;
@@ -219,18 +216,18 @@ ctrt_status rows_cut(ctrt_tensor **out, const struct slot *slot, ctrt_tensor *wh
 }
 
 /* Creates the slot's slice of the part's shard, and copies this rank's rows of the parameter and of its gradient. */
-static ctrt_status slot_shard(struct sharded *s, struct slot *slot, struct part *part)
+static ctrt_status slot_shard(struct sharded *s, struct sharded_slot *slot, struct sharded_part *part)
 {
     int64_t shape[CTRT_MAX_DIMS];
     CTRT_AUTO(tensor) rows = NULL;
     CTRT_TRY(ctrt_narrow(&slot->shard, part->shard, 0, slot->offset, slot->own * slot->row));
     CTRT_TRY(ctrt_view_as(&slot->shard, slot->shard, shard_shape(slot, shape)));
-    CTRT_TRY(rows_cut(&rows, slot, slot->tensor, s->r.device));
+    CTRT_TRY(sharded_rows_cut(&rows, slot, slot->tensor, s->r.device));
     if (slot->own > 0)
         CTRT_TRY(ctrt_copy_(slot->shard, rows));
-    CTRT_TRY(slot_away_new(slot));
+    CTRT_TRY(slot_absent_new(slot));
     if (ctrt_tensor_grad(slot->tensor) != NULL)
-        CTRT_TRY(rows_cut(&slot->aside, slot, ctrt_tensor_grad(slot->tensor), s->r.device));
+        CTRT_TRY(sharded_rows_cut(&slot->shard_grad, slot, ctrt_tensor_grad(slot->tensor), s->r.device));
     return CTRT_OK;
 }
 
@@ -247,7 +244,7 @@ static ctrt_status buffer_move(struct sharded *s, ctrt_tensor *buffer)
 ctrt_status shards_make(struct sharded *s)
 {
     for (size_t p = 0; p < s->part_count; p++) {
-        struct part *part = &s->parts[p];
+        struct sharded_part *part = &s->parts[p];
         CTRT_TRY(ctrt_zeros(&part->shard, CTRT_SHAPE(part->numel), part->dtype, s->r.device));
         for (size_t i = part->first; i < part->first + part->count; i++)
             CTRT_TRY(slot_shard(s, &s->slots[i], part));
@@ -260,62 +257,66 @@ ctrt_status shards_make(struct sharded *s)
 void shards_show(struct sharded *s)
 {
     for (size_t i = 0; i < s->slot_count; i++)
-        s->slots[i].state = SLOT_WHOLE;         /* until now the tensor is the whole parameter */
-    slots_shard(s);
-    s->divided = true;
+        (void)slot_set(&s->slots[i], SLOT_SHARD, NULL);
 }
 
 /* ---- states ---- */
 
-ctrt_status slot_set(struct slot *slot, enum slot_state state, ctrt_tensor *data)
+ctrt_status slot_set(struct sharded_slot *slot, enum slot_state state, ctrt_tensor *data)
 {
-    if (slot->state == state && state != SLOT_WHOLE)
+    if (slot->state == state)
         return CTRT_OK;
-    if (slot->state == SLOT_WHOLE) {
+    if (slot->state == SLOT_WHOLE || slot->state == SLOT_UNDIVIDED) {
         (void)ctrt_tensor_set_grad(slot->tensor, NULL);
         (void)ctrt_tensor_set_data(slot->tensor, slot->shard);
-        (void)ctrt_tensor_set_grad(slot->tensor, slot->aside);
-        ctrt_tensor_release(&slot->aside);
+        (void)ctrt_tensor_set_grad(slot->tensor, slot->shard_grad);
+        ctrt_tensor_release(&slot->shard_grad);
     }
-    slot->state = state;
-    if (state != SLOT_WHOLE)
-        return ctrt_tensor_set_data(slot->tensor, state == SLOT_AWAY ? slot->away : slot->shard);
-    slot->aside = ctrt_tensor_retain(ctrt_tensor_grad(slot->tensor));
+    STATE_SET(MACHINE_SLOT, slot->state, state);
+    if (state == SLOT_ABSENT || state == SLOT_SHARD)
+        return ctrt_tensor_set_data(slot->tensor, state == SLOT_ABSENT ? slot->absent : slot->shard);
+    slot->shard_grad = ctrt_tensor_retain(ctrt_tensor_grad(slot->tensor));
     CTRT_TRY(ctrt_tensor_set_grad(slot->tensor, NULL));
     return ctrt_tensor_set_data(slot->tensor, data);
 }
 
-void slots_away(struct sharded *s)
+void slots_absent(struct sharded *s)
 {
     for (size_t i = 0; i < s->slot_count; i++)
-        if (s->slots[i].state != SLOT_WHOLE)
-            (void)slot_set(&s->slots[i], SLOT_AWAY, NULL);
+        (void)slot_set(&s->slots[i], SLOT_ABSENT, NULL);
+}
+
+bool slots_divided(const struct sharded *s)
+{
+    return s->slot_count > 0 && s->slots[0].state != SLOT_UNDIVIDED;
 }
 
 void slots_shard(struct sharded *s)
 {
-    for (size_t i = 0; i < s->slot_count; i++)
+    for (size_t i = 0; i < s->slot_count && slots_divided(s); i++)
         (void)slot_set(&s->slots[i], SLOT_SHARD, NULL);
 }
 
-ctrt_status group_open(struct sharded *s, struct group *group)
+ctrt_status group_open(struct sharded *s, struct sharded_group *group)
 {
-    if (group->open)
+    if (group->gather == GATHER_OPEN)
         return CTRT_OK;
-    group->open = true;
+    STATE_SET(MACHINE_GATHER, group->gather, GATHER_OPEN);
     for (size_t i = group->first; i < group->first + group->count; i++)
         CTRT_TRY(slot_set(&s->slots[i], SLOT_WHOLE, s->slots[i].full));
     return CTRT_OK;
 }
 
-void group_close(struct sharded *s, struct group *group)
+void group_close(struct sharded *s, struct sharded_group *group)
 {
-    for (size_t i = group->first; group->open && i < group->first + group->count; i++)
-        (void)slot_set(&s->slots[i], SLOT_AWAY, NULL);
-    group->open = false;
+    if (group->gather != GATHER_OPEN)
+        return;
+    for (size_t i = group->first; i < group->first + group->count; i++)
+        (void)slot_set(&s->slots[i], SLOT_ABSENT, NULL);
+    STATE_SET(MACHINE_GATHER, group->gather, GATHER_GATHERED);
 }
 
-void group_forget(struct sharded *s, struct group *group)
+void group_forget(struct sharded *s, struct sharded_group *group)
 {
     group_close(s, group);
     for (size_t i = group->first; i < group->first + group->count; i++)
@@ -326,5 +327,12 @@ void group_forget(struct sharded *s, struct group *group)
         ctrt_work_release(&s->parts[p].gather);
         ctrt_tensor_release(&s->parts[p].flat);
     }
-    group->pending = group->gathered = false;
+    STATE_SET(MACHINE_GATHER, group->gather, GATHER_NONE);
+}
+
+void groups_forget(struct sharded *s)
+{
+    for (size_t g = 0; g < s->group_count; g++)
+        group_forget(s, &s->groups[g]);
+    slots_shard(s);
 }

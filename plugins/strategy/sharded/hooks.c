@@ -92,19 +92,18 @@ static void *numbers_pack(const struct sharded *s, size_t group)
 /* ---- use of a parameter that is not gathered ---- */
 
 /* `argument`: the serial number of the instance, and the index of the slot. */
-static ctrt_status on_use_away(void *argument)
+static ctrt_status on_use_absent(void *argument)
 {
     const uint64_t numbers = (uintptr_t)argument;
     const struct sharded *s = instance_find((uint32_t)(numbers >> 40));
-    const char *name = "";
-    ctrt_tensor *tensor = NULL;
     if (s == NULL)
         return ctrt_fail(CTRT_ERR_STATE, "a parameter that the strategy sharded has freed is used after the release of "
                          "its net");
-    const struct slot *slot = &s->slots[numbers & 0xffffffffff];
+    const struct sharded_slot *slot = &s->slots[numbers & 0xffffffffff];
     const char *owner = ctrt_module_kind(s->groups[slot->group].module);
-    const char *user = s->running != NULL && !s->forward_ended ? ctrt_module_kind(s->running->module) : NULL;
-    (void)ctrt_module_parameter(&name, &tensor, s->r.module, slot->parameter);
+    const char *name = ranks_name(&s->r, slot->parameter);
+    const bool running = s->running != NULL && s->r.pass == PASS_FORWARD;
+    const char *user = running ? ctrt_module_kind(s->running->module) : NULL;
     if (user != NULL)
         return ctrt_fail(CTRT_ERR_STATE, "%s uses the parameter \"%s\" of %s, which the strategy sharded gathers only "
                          "while %s runs; before ctrt_parallel_new, register it in %s as well "
@@ -114,12 +113,12 @@ static ctrt_status on_use_away(void *argument)
                      "that is passed to ctrt_parallel_new", name, owner);
 }
 
-ctrt_status slot_away_new(struct slot *slot)
+ctrt_status slot_absent_new(struct sharded_slot *slot)
 {
     struct sharded *s = slot->s;
     const uint64_t numbers = (uint64_t)s->serial << 40 | (uint64_t)(slot - s->slots);
-    return ctrt_tensor_new_absent(&slot->away, ctrt_ints_of(slot->shape, slot->ndim), ctrt_tensor_dtype(slot->tensor),
-                                  s->r.device, on_use_away, (void *)(uintptr_t)numbers);
+    return ctrt_tensor_new_absent(&slot->absent, ctrt_ints_of(slot->shape, slot->ndim), ctrt_tensor_dtype(slot->tensor),
+                                  s->r.device, on_use_absent, (void *)(uintptr_t)numbers);
 }
 
 /* ---- backward ---- */
@@ -127,25 +126,25 @@ ctrt_status slot_away_new(struct slot *slot)
 /* Nodes run in the reverse order of their recording. So when the gradient of a group's output in `pass` is computed,
  * the nodes of later passes have run, and groups of the last pass whose modules began to run later have completed their
  * backward pass. */
-static ctrt_status later_groups_end(struct sharded *s, const struct group *group, uint32_t pass)
+static ctrt_status later_groups_end(struct sharded *s, const struct sharded_group *group, uint32_t pass)
 {
     for (size_t g = 1; g < s->group_count; g++) {
-        struct group *other = &s->groups[g];
+        struct sharded_group *other = &s->groups[g];
         const bool other_pass = other->pass != pass;
-        if (!other->open || other == group
+        if (other->gather != GATHER_OPEN || other == group
             || (!other_pass && (pass != s->pass || other->first_call <= group->last_call)))
             continue;
-        if (s->mode == STEP)
-            CTRT_TRY(reduce_complete(s, other));
-        if (s->mode == STEP || other_pass || other->waiting == 0)
+        if (s->r.kind == STEP)
+            CTRT_TRY(sharded_reduce_complete(s, other));
+        if (s->r.kind == STEP || other_pass || other->waiting == 0)
             group_forget(s, other);
     }
     return CTRT_OK;
 }
 
-static ctrt_status backward_begins(struct sharded *s, struct group *group, uint32_t pass)
+static ctrt_status backward_begins(struct sharded *s, struct sharded_group *group, uint32_t pass)
 {
-    if (s->all_open || (group->open && group->pass == pass))
+    if (group->gather == GATHER_OPEN && group->pass == pass)
         return CTRT_OK;
     CTRT_TRY(later_groups_end(s, group, pass));
     group->pass = pass;
@@ -161,19 +160,20 @@ static ctrt_status on_output_gradient(void *user, ctrt_tensor **grad)
         return ctrt_fail(CTRT_ERR_STATE, "sharded: the net of this backward pass has been released, so its parameters "
                          "cannot be gathered");
     const uint32_t before = (s->pass - (uint32_t)(numbers >> 16)) & 0xffffff;
-    if (before > s->joined || (s->mode != STEP && s->mode != FORWARD))
+    if (before > s->joined || (s->r.pass != PASS_TURN && s->r.pass != PASS_BACKWARD))
         return ctrt_fail(CTRT_ERR_STATE, "sharded: the forward pass of this backward pass has ended, because a "
                          "backward pass, a step or a checkpoint of the net came after it; add up the losses of several "
                          "forward passes, or run the backward pass of each before the next one");
     const bool was = ctrt_set_streams_ordered(true);
-    const ctrt_status status = backward_begins(s, &s->groups[numbers & 0xffff], s->pass - before);
+    /* The program runs this backward pass, so nobody else would end the pass, in which the other ranks wait. */
+    const ctrt_status status = sharded_fail_all(s, backward_begins(s, &s->groups[numbers & 0xffff], s->pass - before));
     ctrt_set_streams_ordered(was);
     return ctrt_context(status, "sharded");
 }
 
 /* ---- forward ---- */
 
-static struct group *group_of(struct sharded *s, const ctrt_module *module)
+static struct sharded_group *group_of(struct sharded *s, const ctrt_module *module)
 {
     for (size_t g = 0; g < s->group_count; g++)
         if (s->groups[g].module == module)
@@ -185,17 +185,17 @@ static struct group *group_of(struct sharded *s, const ctrt_module *module)
 static ctrt_status before_forward(void *user, ctrt_module *module)
 {
     struct sharded *s = user;
-    struct group *group = group_of(s, module);
-    if (s->mode == IDLE || (s->forward_ended && !s->all_open))
+    struct sharded_group *group = group_of(s, module);
+    if (s->r.pass == PASS_IDLE || (s->r.pass != PASS_FORWARD && s->r.canonical == 0))
         return ctrt_fail(CTRT_ERR_STATE, "the parameters of this module are distributed by the strategy sharded; run "
                          "it by ctrt_forward or ctrt_parallel_step with the net of ctrt_parallel_new");
-    if (s->all_open || group == NULL)
+    if (s->r.canonical > 0 || group == NULL)
         return CTRT_OK;
     group->outer = s->running;
     group->pass = s->pass;
     s->running = group;
-    if (group->first_call == 0 && !s->ordered && s->seen_count < s->group_count)
-        s->seen[s->seen_count++] = (size_t)(group - s->groups);
+    if (group->first_call == 0 && s->order_state != ORDER_AGREED && s->recorded_count < s->group_count)
+        s->recorded[s->recorded_count++] = (size_t)(group - s->groups);
     if (group->first_call == 0)
         group->first_call = ++s->calls;
     return sequence_open(s, group, false);
@@ -203,23 +203,23 @@ static ctrt_status before_forward(void *user, ctrt_module *module)
 
 static ctrt_status forward_ends(struct sharded *s)
 {
-    s->forward_ended = true;
+    STATE_SET(MACHINE_PASS, s->r.pass, PASS_TURN);
     CTRT_TRY(sequence_end(s, false));
-    return s->mode == STEP ? sequence_turn(s) : CTRT_OK;
+    return s->r.kind == STEP ? sequence_turn(s) : CTRT_OK;
 }
 
 static ctrt_status after_forward(void *user, ctrt_module *module, ctrt_tensor *output)
 {
     struct sharded *s = user;
-    struct group *group = group_of(s, module);
-    if (s->all_open || group == NULL)
+    struct sharded_group *group = group_of(s, module);
+    if (s->r.canonical > 0 || group == NULL)
         return CTRT_OK;
     group->last_call = ++s->calls;
     s->running = group->outer;
-    if (s->mode != EVALUATE && ctrt_grad_enabled() && ctrt_tensor_requires_grad(output))
+    if (s->r.kind != EVALUATION && ctrt_grad_enabled() && ctrt_tensor_requires_grad(output))
         CTRT_TRY(ctrt_tensor_add_hook(output, on_output_gradient, numbers_pack(s, (size_t)(group - s->groups)), NULL));
-    if (module != s->r.module || s->mode != STEP) {         /* a loss function may use the parameters of group 0 */
-        if (group->keep && s->mode != EVALUATE)
+    if (module != s->r.module || s->r.kind != STEP) {         /* a loss function may use the parameters of group 0 */
+        if (group->keep && s->r.kind != EVALUATION)
             group_close(s, group);
         else
             group_forget(s, group);
@@ -249,11 +249,10 @@ static ctrt_status inner_add(struct sharded *s, ctrt_module *module)
         if (ctrt_module_parameter_count(child) == 0)
             continue;
         if (!has_hooks(s, child)) {
-            struct inner *grown = realloc(s->inner, (s->inner_count + 1) * sizeof *grown), *inner;
-            if (grown == NULL)
-                return no_memory();
+            const size_t bytes = (s->inner_count + 1) * sizeof *s->inner;
+            struct sharded_inner *grown = realloc(s->inner, bytes), *inner = grown + s->inner_count;
+            CTRT_TRY(strategy_allocated(grown, bytes));
             s->inner = grown;
-            inner = &s->inner[s->inner_count];
             CTRT_TRY(ctrt_module_add_forward_hooks(child, &inner_hooks, s, &inner->hooks));
             inner->module = ctrt_module_retain(child);
             s->inner_count++;
@@ -263,26 +262,23 @@ static ctrt_status inner_add(struct sharded *s, ctrt_module *module)
     return CTRT_OK;
 }
 
-ctrt_status hooks_add(struct sharded *s)
+ctrt_status sharded_hooks_add(struct sharded *s)
 {
-    for (size_t g = 0; g < s->group_count; g++) {
-        struct group *group = &s->groups[g];
-        CTRT_TRY(ctrt_module_add_forward_hooks(group->module, &forward_hooks, s, &group->hooks));
-        group->hooked = true;
-    }
+    for (size_t g = 0; g < s->group_count; g++)
+        CTRT_TRY(ctrt_module_add_forward_hooks(s->groups[g].module, &forward_hooks, s, &s->groups[g].hooks));
     return inner_add(s, s->r.module);
 }
 
-void hooks_remove(struct sharded *s)
+void sharded_hooks_remove(struct sharded *s)
 {
     while (s->inner_count > 0) {
-        struct inner *inner = &s->inner[--s->inner_count];
+        struct sharded_inner *inner = &s->inner[--s->inner_count];
         (void)ctrt_module_remove_forward_hooks(inner->module, inner->hooks);
         ctrt_module_release(&inner->module);
     }
     free(s->inner);
     s->inner = NULL;
-    for (size_t g = 0; s->groups != NULL && g < s->group_count; g++)
-        if (s->groups[g].hooked)
+    for (size_t g = 0; g < s->group_count; g++)
+        if (s->groups[g].hooks != 0)
             (void)ctrt_module_remove_forward_hooks(s->groups[g].module, s->groups[g].hooks);
 }

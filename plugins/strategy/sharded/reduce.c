@@ -5,23 +5,19 @@
  * rank's weight, and reduced by reduce_scatter within the row, then by all_reduce over the column. In stage 1,
  * reductions begin after the backward pass has ended. Gradients of passes without reduction stay whole until the
  * next reduction. */
-#include <math.h>
-#include <stdlib.h>
-
 #include "sharded.h"
 
 /* ---- parts ---- */
 
 /* The slot's elements in part->sent: one chunk per rank of the row. */
-static ctrt_status sent_chunks(ctrt_tensor **out, struct sharded *s, const struct slot *slot, struct part *part)
+static ctrt_status sent_chunks(ctrt_tensor **out, const struct sharded_slot *slot, struct sharded_part *part)
 {
-    CTRT_TRY(ctrt_view_as(out, part->sent, CTRT_SHAPE(s->mesh_columns, part->grad_numel)));
+    CTRT_TRY(ctrt_view_as(out, part->sent, CTRT_SHAPE(slot->s->mesh_columns, part->grad_numel)));
     return ctrt_narrow(out, *out, 1, slot->grad_offset, slot->chunk * slot->row);
 }
 
 /* Copies `grad` to the slot's chunks, or adds it. Padding is not written, because its sums are not read. */
-static ctrt_status chunks_fill(struct sharded *s, const struct slot *slot, struct part *part, ctrt_tensor *grad,
-                               bool add)
+static ctrt_status chunks_fill(const struct sharded_slot *slot, struct sharded_part *part, ctrt_tensor *grad, bool add)
 {
     CTRT_AUTO(tensor) chunks = NULL, to = NULL, flat = NULL, from = NULL;
     const int64_t chunk = slot->chunk * slot->row, numel = slot->rows * slot->row;
@@ -32,7 +28,7 @@ static ctrt_status chunks_fill(struct sharded *s, const struct slot *slot, struc
         CTRT_TRY(ctrt_narrow(&to, part->sent, 0, 0, numel));
         return add ? ctrt_add_(to, flat) : ctrt_copy_(to, flat);
     }
-    CTRT_TRY(sent_chunks(&chunks, s, slot, part));
+    CTRT_TRY(sent_chunks(&chunks, slot, part));
     if (whole > 0) {
         CTRT_TRY(ctrt_narrow(&to, chunks, 0, 0, whole));
         CTRT_TRY(ctrt_narrow(&from, flat, 0, 0, whole * chunk));
@@ -48,35 +44,35 @@ static ctrt_status chunks_fill(struct sharded *s, const struct slot *slot, struc
 }
 
 /* If the gradient is alone in its part and needs no padding, part->sent is a view of it, and nothing is copied. */
-static ctrt_status sent_alone(bool *done, struct sharded *s, const struct slot *slot, struct part *part,
-                              ctrt_tensor *grad)
+static ctrt_status sent_alone(bool *done, const struct sharded_slot *slot, struct sharded_part *part, ctrt_tensor *grad)
 {
-    *done = part->training == 1 && part->sent == NULL && slot->chunk * s->mesh_columns == slot->rows
+    *done = part->training == 1 && part->sent == NULL && slot->chunk * slot->s->mesh_columns == slot->rows
             && ctrt_tensor_is_contiguous(grad, CTRT_CONTIGUOUS_FORMAT);
     return *done ? ctrt_view_as(&part->sent, grad, CTRT_SHAPE(slot->rows * slot->row)) : CTRT_OK;
 }
 
 /* Writes the gradient (NULL: zero) plus the gradients of passes without reduction to part->sent. */
-static ctrt_status slot_fill(struct sharded *s, struct slot *slot, struct part *part, ctrt_tensor *grad)
+static ctrt_status slot_fill(const struct sharded_slot *slot, struct sharded_part *part, ctrt_tensor *grad)
 {
+    const struct sharded *s = slot->s;
     CTRT_AUTO(tensor) chunks = NULL;
     bool alone = false;
     if (grad != NULL)
-        CTRT_TRY(sent_alone(&alone, s, slot, part, grad));
+        CTRT_TRY(sent_alone(&alone, slot, part, grad));
     if (part->sent == NULL)
         CTRT_TRY(ctrt_empty(&part->sent, CTRT_SHAPE(s->mesh_columns * part->grad_numel), part->dtype, s->r.device));
     if (grad == NULL) {
-        CTRT_TRY(sent_chunks(&chunks, s, slot, part));
+        CTRT_TRY(sent_chunks(&chunks, slot, part));
         CTRT_TRY(ctrt_zero_(chunks));
     } else if (!alone) {
-        CTRT_TRY(chunks_fill(s, slot, part, grad, false));
+        CTRT_TRY(chunks_fill(slot, part, grad, false));
     }
-    return slot->whole != NULL ? chunks_fill(s, slot, part, slot->whole, true) : CTRT_OK;
+    return slot->local_grad_sum != NULL ? chunks_fill(slot, part, slot->local_grad_sum, true) : CTRT_OK;
 }
 
-static struct part *part_of(struct sharded *s, const struct slot *slot)
+static struct sharded_part *part_of(struct sharded *s, const struct sharded_slot *slot)
 {
-    const struct group *group = &s->groups[slot->group];
+    const struct sharded_group *group = &s->groups[slot->group];
     size_t p = group->part;
     while ((size_t)(slot - s->slots) >= s->parts[p].first + s->parts[p].count)
         p++;
@@ -86,12 +82,14 @@ static struct part *part_of(struct sharded *s, const struct slot *slot)
 /* ---- reductions ---- */
 
 /* Waits for the group's running reduction. If that was the one within the row, begins the one over the column. */
-static ctrt_status group_advance(struct sharded *s, struct group *group)
+static ctrt_status group_advance(struct sharded *s, struct sharded_group *group)
 {
-    const bool column = group->launched && !group->column && s->columns != NULL;
-    group->column = group->column || column;
+    const bool column = group->reduce == REDUCE_ROW && s->columns != NULL;
+    if (group->reduce == REDUCE_DONE)
+        return CTRT_OK;
+    STATE_SET(MACHINE_REDUCE, group->reduce, column ? REDUCE_COLUMN : REDUCE_DONE);
     for (size_t p = group->part; p < group->part + group->parts; p++) {
-        struct part *part = &s->parts[p];
+        struct sharded_part *part = &s->parts[p];
         if (part->reduce != NULL)
             CTRT_TRY(ctrt_work_wait(part->reduce));
         ctrt_work_release(&part->reduce);
@@ -102,15 +100,11 @@ static ctrt_status group_advance(struct sharded *s, struct group *group)
     return CTRT_OK;
 }
 
-static ctrt_status part_launch(struct sharded *s, struct part *part)
+static ctrt_status part_launch(struct sharded *s, struct sharded_part *part)
 {
     if (part->grad_numel == 0 || part->sent == NULL)
         return CTRT_OK;
-    CTRT_TRY(weights_find(&s->weights));
-    if (s->weights.weight != NULL)
-        CTRT_TRY(ctrt_mul_(part->sent, s->weights.weight));
-    else if (s->r.size > 1)
-        CTRT_TRY(ctrt_mul_scalar_(part->sent, ctrt_float(1.0 / s->r.size)));
+    CTRT_TRY(weights_apply(&s->weights, part->sent, s->r.size));
     if (s->mesh_columns == 1) {
         part->received = part->sent;
         part->sent = NULL;
@@ -122,11 +116,11 @@ static ctrt_status part_launch(struct sharded *s, struct part *part)
 
 static ctrt_status group_launch(struct sharded *s, size_t k)
 {
-    struct group *group = &s->groups[s->order[s->group_count - 1 - k]];
+    struct sharded_group *group = &s->groups[s->order[s->group_count - 1 - k]];
     for (size_t back = 2; back >= 1; back--)        /* at most one reduction of each kind runs, to bound the memory */
         if (k >= back)
             CTRT_TRY(group_advance(s, &s->groups[s->order[s->group_count - 1 - k + back]]));
-    group->launched = true;
+    STATE_SET(MACHINE_REDUCE, group->reduce, REDUCE_ROW);
     for (size_t p = group->part; p < group->part + group->parts; p++)
         CTRT_TRY(part_launch(s, &s->parts[p]));
     return CTRT_OK;
@@ -151,21 +145,11 @@ static ctrt_status launch(struct sharded *s)
     return status;
 }
 
-static ctrt_status reductions_wait(struct sharded *s)
+void sharded_reduce_begin(struct sharded *s)
 {
-    for (int turn = 0; turn < (s->columns != NULL ? 2 : 1); turn++)
-        for (size_t k = 0; k < s->group_count; k++)
-            CTRT_TRY(group_advance(s, &s->groups[s->order[s->group_count - 1 - k]]));
-    return CTRT_OK;
-}
-
-void reduce_begin(struct sharded *s)
-{
-    s->started = false;
     s->next = 0;
     for (size_t g = 0; g < s->group_count; g++) {
-        struct group *group = &s->groups[g];
-        group->launched = group->column = false;
+        struct sharded_group *group = &s->groups[g];
         group->waiting = 0;
         for (size_t i = group->first; i < group->first + group->count; i++) {
             group->waiting += s->slots[i].trains;
@@ -174,10 +158,12 @@ void reduce_begin(struct sharded *s)
     }
 }
 
-static void reduce_end(struct sharded *s)
+void sharded_reduce_cancel(struct sharded *s)
 {
+    for (size_t g = 0; g < s->group_count; g++)
+        STATE_SET(MACHINE_REDUCE, s->groups[g].reduce, REDUCE_NONE);
     for (size_t p = 0; p < s->part_count; p++) {
-        struct part *part = &s->parts[p];
+        struct sharded_part *part = &s->parts[p];
         if (part->reduce != NULL)
             (void)ctrt_work_wait(part->reduce);
         ctrt_work_release(&part->reduce);
@@ -185,25 +171,20 @@ static void reduce_end(struct sharded *s)
         ctrt_tensor_release(&part->received);
     }
     for (size_t i = 0; i < s->slot_count; i++)
-        ctrt_tensor_release(&s->slots[i].fresh);
+        ctrt_tensor_release(&s->slots[i].local_grad);
     weights_end(&s->weights);
-}
-
-void reduce_cancel(struct sharded *s)
-{
-    reduce_end(s);
 }
 
 /* ---- gradients of the shards ---- */
 
 /* Adds `grad` to the gradient of the shard; if there is none, `grad` becomes the gradient. */
-static ctrt_status shard_add(struct slot *slot, ctrt_tensor *grad)
+static ctrt_status shard_add(struct sharded_slot *slot, ctrt_tensor *grad)
 {
     ctrt_tensor *before = ctrt_tensor_grad(slot->tensor);
     return before != NULL ? ctrt_add_(before, grad) : ctrt_tensor_set_grad(slot->tensor, grad);
 }
 
-static ctrt_status slot_finish(struct slot *slot, struct part *part)
+static ctrt_status slot_finish(struct sharded_slot *slot, struct sharded_part *part)
 {
     int64_t shape[CTRT_MAX_DIMS] = { 0 };
     CTRT_AUTO(tensor) grad = NULL;
@@ -215,34 +196,39 @@ static ctrt_status slot_finish(struct slot *slot, struct part *part)
     return shard_add(slot, grad);
 }
 
-/* Ends a reduction: adds the sums to the gradients of the shards. used[i + 1]: the number of ranks that use slot i;
- * NULL: all slots are used. */
-static ctrt_status reduced(struct sharded *s, const double *used)
+/* Waits for all reductions, and adds the sums to the gradients of the shards. used[i + 1]: the number of ranks that use
+ * slot i; NULL: all slots are used. */
+static ctrt_status reductions_end(struct sharded *s, const double *used)
 {
+    for (int turn = 0; turn < (s->columns != NULL ? 2 : 1); turn++)
+        for (size_t k = 0; k < s->group_count; k++)
+            CTRT_TRY(group_advance(s, &s->groups[s->order[s->group_count - 1 - k]]));
+    CTRT_TRY(ranks_buffers(&s->r));
+    groups_forget(s);
     for (size_t p = 0; p < s->part_count; p++) {
-        struct part *part = &s->parts[p];
+        struct sharded_part *part = &s->parts[p];
         for (size_t i = part->first; i < part->first + part->count; i++)
             if (s->slots[i].trains && part->received != NULL && (used == NULL || used[i + 1] != 0))
                 CTRT_TRY(slot_finish(&s->slots[i], part));
     }
     for (size_t i = 0; i < s->slot_count; i++) {
         s->slots[i].used = false;
-        ctrt_tensor_release(&s->slots[i].whole);
+        ctrt_tensor_release(&s->slots[i].local_grad_sum);
     }
     CTRT_TRY(weights_clear(&s->weights));
     weights_reset(&s->weights);
-    reduce_end(s);
+    sharded_reduce_cancel(s);
     return CTRT_OK;
 }
 
-ctrt_status reduce_cut(struct sharded *s)
+ctrt_status sharded_reduce_cut(struct sharded *s)
 {
     for (size_t i = 0; i < s->slot_count; i++) {
-        struct slot *slot = &s->slots[i];
+        struct sharded_slot *slot = &s->slots[i];
         CTRT_AUTO(tensor) own = NULL;
         if (s->r.grads[slot->parameter] == NULL)
             continue;
-        CTRT_TRY(rows_cut(&own, slot, s->r.grads[slot->parameter], s->r.device));
+        CTRT_TRY(sharded_rows_cut(&own, slot, s->r.grads[slot->parameter], s->r.device));
         CTRT_TRY(shard_add(slot, own));
     }
     return CTRT_OK;
@@ -252,38 +238,32 @@ ctrt_status reduce_cut(struct sharded *s)
 
 /* All gradients of the group are computed. Frees its parameters, unless some are frozen, because the backward pass may
  * still need these. Ends a backward pass of the program after its last group. */
-static ctrt_status group_complete(struct sharded *s, struct group *group)
+static ctrt_status group_complete(struct sharded *s, struct sharded_group *group)
 {
-    if (!group->frozen && !s->all_open)
+    if (!group->frozen && s->r.canonical == 0)
         group_forget(s, group);
-    if (s->local || (s->stage == 1 && s->mode == STEP))
+    if (s->local || (s->stage == 1 && s->r.kind == STEP))
         return CTRT_OK;
     if (s->stage > 1)
         CTRT_TRY(launch(s));
     for (size_t g = 0; g < s->group_count; g++)
         if (s->groups[g].waiting > 0)
             return CTRT_OK;
-    if (s->mode != FORWARD)
+    if (s->r.kind != PROGRAM)
         return CTRT_OK;
     CTRT_TRY(launch(s));
-    CTRT_TRY(reductions_wait(s));
-    CTRT_TRY(ranks_buffers(&s->r));
-    for (size_t g = 0; g < s->group_count; g++)
-        group_forget(s, &s->groups[g]);
-    slots_shard(s);
-    CTRT_TRY(reduced(s, NULL));
-    s->all_open = false;
-    s->mode = IDLE;
+    CTRT_TRY(reductions_end(s, NULL));
+    ranks_pass_end(&s->r);
     return CTRT_OK;
 }
 
-ctrt_status reduce_complete(struct sharded *s, struct group *group)
+ctrt_status sharded_reduce_complete(struct sharded *s, struct sharded_group *group)
 {
     for (size_t p = group->part; p < group->part + group->parts && !s->local; p++) {
-        struct part *part = &s->parts[p];
+        struct sharded_part *part = &s->parts[p];
         for (size_t i = part->first; i < part->first + part->count; i++)
             if (s->slots[i].trains && !s->slots[i].arrived)
-                CTRT_TRY(slot_fill(s, &s->slots[i], part, NULL));
+                CTRT_TRY(slot_fill(&s->slots[i], part, NULL));
     }
     for (size_t i = group->first; i < group->first + group->count; i++)
         s->slots[i].arrived = true;
@@ -291,36 +271,33 @@ ctrt_status reduce_complete(struct sharded *s, struct group *group)
     return s->local || s->stage == 1 ? CTRT_OK : launch(s);
 }
 
-static ctrt_status gradient_arrived(struct sharded *s, struct slot *slot, ctrt_tensor *grad)
+static ctrt_status gradient_add(struct sharded *s, struct sharded_slot *slot, ctrt_tensor *grad)
 {
-    struct group *group = &s->groups[slot->group];
-    const char *name = "";
-    ctrt_tensor *tensor = NULL;
-    if ((s->mode != STEP && s->mode != FORWARD) || slot->arrived) {
-        (void)ctrt_module_parameter(&name, &tensor, s->r.module, slot->parameter);
-        return ctrt_fail(CTRT_ERR_STATE, "the gradient of \"%s\" was computed %s", name,
-                         slot->arrived ? "twice after one forward pass; call ctrt_parallel_step, or "
-                                         "ctrt_forward for each backward pass"
-                                       : "without a forward pass of the strategy before, so it would not be reduced");
-    }
-    s->started = true;
+    struct sharded_group *group = &s->groups[slot->group];
     slot->arrived = slot->used = true;
     if (!s->local)
-        CTRT_TRY(slot_fill(s, slot, part_of(s, slot), grad));
-    else if (s->mode == FORWARD && slot->whole != NULL)
-        CTRT_TRY(ctrt_add_(slot->whole, grad));
+        CTRT_TRY(slot_fill(slot, part_of(s, slot), grad));
+    else if (s->r.kind == PROGRAM && slot->local_grad_sum != NULL)
+        CTRT_TRY(ctrt_add_(slot->local_grad_sum, grad));
     else
-        ctrt_tensor_assign(s->mode == FORWARD ? &slot->whole : &slot->fresh, grad);
+        ctrt_tensor_assign(s->r.kind == PROGRAM ? &slot->local_grad_sum : &slot->local_grad, grad);
     CTRT_TRY(ctrt_tensor_set_grad(slot->tensor, NULL));
     return --group->waiting == 0 ? group_complete(s, group) : CTRT_OK;
 }
 
+static ctrt_status gradient_arrived(struct sharded *s, struct sharded_slot *slot, ctrt_tensor *grad)
+{
+    CTRT_TRY(ranks_gradient_arrives(&s->r, slot->parameter, slot->arrived, "call ctrt_parallel_step, or ctrt_forward "
+                                    "for each backward pass"));
+    return sharded_fail_all(s, gradient_add(s, slot, grad));
+}
+
 static ctrt_status on_gradient(void *user, ctrt_tensor *leaf)
 {
-    struct slot *slot = user;
+    struct sharded_slot *slot = user;
     struct sharded *s = slot->s;
     ctrt_status status;
-    if (s->mode == CANONICAL)
+    if (s->r.kind == UNHOOKED && s->r.pass != PASS_IDLE)
         return CTRT_OK;
     CTRT_AUTO(tensor) grad = ctrt_tensor_retain(ctrt_tensor_grad(leaf));
     const bool was = ctrt_set_streams_ordered(true);
@@ -333,74 +310,52 @@ static ctrt_status on_gradient(void *user, ctrt_tensor *leaf)
 
 /* Fails if modules that ran again were not the same on all ranks: if not all of the ranks' hashes, of which `sums` has
  * the sum and the sum of the squares, are equal. Gathers of different modules may then have met. */
-static ctrt_status again_check(const struct sharded *s, const double sums[2])
+static ctrt_status regather_check(const struct sharded *s, const double sums[2])
 {
     if (s->r.size * sums[1] == sums[0] * sums[0])
         return CTRT_OK;
     return ctrt_fail(CTRT_ERR_STATE, "a %s ran several times in this step, but on other ranks it ran less or more "
                      "often, or in another order; all ranks must run each module equally often, in the same order",
-                     ctrt_module_kind(s->again->module));
+                     ctrt_module_kind(s->regathered->module));
 }
 
 /* Sums over the ranks the loss, times its number, for each slot whether a rank uses it, and the hash of the modules
  * that ran again and its square. */
-static ctrt_status stats_reduce(struct sharded *s, ctrt_tensor **mean, ctrt_tensor *loss, double *used)
+static ctrt_status stats_reduce(struct sharded *s, ctrt_tensor **mean, ctrt_tensor *loss)
 {
-    const int64_t n = (int64_t)s->slot_count + 3;
-    CTRT_AUTO(tensor) stats = NULL, first = NULL, value = NULL;
+    const size_t n = s->slot_count + 3;
+    double *used = s->stats;
     bool complete = true;
     used[0] = 0;
     for (size_t i = 0; i < s->slot_count; i++) {
         used[i + 1] = s->slots[i].used;
         complete = complete && (s->slots[i].used || !s->slots[i].trains);
     }
-    used[n - 2] = s->again_hash;
-    used[n - 1] = (double)s->again_hash * s->again_hash;
-    CTRT_TRY(ctrt_from_data(&stats, used, n, CTRT_SHAPE(n), CTRT_F64, s->r.device));
-    if (loss != NULL) {
-        CTRT_TRY(ctrt_narrow(&first, stats, 0, 0, 1));
-        CTRT_TRY(ctrt_to_dtype(&value, loss, CTRT_F64));
-        CTRT_TRY(ctrt_mul_scalar(&value, value, ctrt_float(s->weights.number)));
-        CTRT_TRY(ctrt_view_as(&value, value, CTRT_SHAPE(1)));
-        CTRT_TRY(ctrt_copy_(first, value));
-    }
-    CTRT_TRY(ctrt_comm_all_reduce(NULL, s->r.comm, stats, CTRT_COMM_SUM));
-    CTRT_TRY(ctrt_select(&value, stats, 0, 0));
-    CTRT_TRY(weights_loss(mean, &s->weights, value, loss != NULL ? ctrt_tensor_dtype(loss) : CTRT_F32));
+    used[n - 2] = s->regathered_hash;
+    used[n - 1] = (double)s->regathered_hash * s->regathered_hash;
     /* Each parameter that this rank uses gets a gradient, so a rank that uses all parameters needs no counts. */
-    if (complete && s->again == NULL)
-        return CTRT_OK;
-    CTRT_TRY(ctrt_to_host(used, (size_t)n * sizeof *used, stats, CTRT_F64));
-    return s->again != NULL ? again_check(s, &used[n - 2]) : CTRT_OK;
+    CTRT_TRY(weights_stats(mean, &s->weights, s->r.comm, loss, used, n, NULL, !complete || s->regathered != NULL));
+    return s->regathered != NULL ? regather_check(s, &used[n - 2]) : CTRT_OK;
 }
 
-static ctrt_status finish(struct sharded *s, ctrt_tensor **mean, ctrt_tensor *loss, double *used)
+static ctrt_status finish(struct sharded *s, ctrt_tensor **mean, ctrt_tensor *loss)
 {
     for (size_t k = s->group_count; k-- > 0;)
-        CTRT_TRY(reduce_complete(s, &s->groups[s->order[k]]));
+        CTRT_TRY(sharded_reduce_complete(s, &s->groups[s->order[k]]));
     CTRT_TRY(launch(s));
     CTRT_TRY(weights_find(&s->weights));
-    CTRT_TRY(stats_reduce(s, mean, loss, used));
-    CTRT_TRY(reductions_wait(s));
-    CTRT_TRY(ranks_buffers(&s->r));
-    for (size_t g = 0; g < s->group_count; g++)
-        group_forget(s, &s->groups[g]);
-    slots_shard(s);
-    return reduced(s, used);
+    CTRT_TRY(stats_reduce(s, mean, loss));
+    return reductions_end(s, s->stats);
 }
 
-ctrt_status reduce_finish(struct sharded *s, ctrt_tensor **mean, ctrt_tensor *loss)
+ctrt_status sharded_reduce_finish(struct sharded *s, ctrt_tensor **mean, ctrt_tensor *loss)
 {
     ctrt_status status;
-    double *used = calloc(s->slot_count + 3, sizeof *used);
-    if (used == NULL)
-        return no_memory();
-    ctrt_no_grad status = finish(s, mean, loss, used);
-    free(used);
+    ctrt_no_grad status = finish(s, mean, loss);
     return status;
 }
 
-ctrt_status reduce_local(struct sharded *s, ctrt_tensor **loss)
+ctrt_status sharded_reduce_local(struct sharded *s, ctrt_tensor **loss)
 {
     const struct weights_step step = weights_step(&s->weights);
     ctrt_status status;
@@ -410,24 +365,24 @@ ctrt_status reduce_local(struct sharded *s, ctrt_tensor **loss)
             status = weights_add(&s->weights);
     }
     for (size_t i = 0; i < s->slot_count && status == CTRT_OK; i++) {
-        struct slot *slot = &s->slots[i];
-        if (slot->fresh == NULL)
+        struct sharded_slot *slot = &s->slots[i];
+        if (slot->local_grad == NULL)
             continue;
-        if (slot->whole == NULL)
-            ctrt_tensor_assign(&slot->whole, slot->fresh);
+        if (slot->local_grad_sum == NULL)
+            ctrt_tensor_assign(&slot->local_grad_sum, slot->local_grad);
         else
-            ctrt_no_grad status = ctrt_add_(slot->whole, slot->fresh);
-        ctrt_tensor_release(&slot->fresh);
+            ctrt_no_grad status = ctrt_add_(slot->local_grad_sum, slot->local_grad);
+        ctrt_tensor_release(&slot->local_grad);
     }
     if (status == CTRT_OK)
         weights_count(&s->weights, &step);
     return status;
 }
 
-ctrt_status reduce_check(const struct sharded *s)
+ctrt_status sharded_reduce_check(const struct sharded *s)
 {
     struct missing missing = { .count = 0 };
-    if (s->mode != FORWARD || !s->started || s->local)
+    if (!missing_possible(&s->r) || s->local)
         return CTRT_OK;
     for (size_t i = 0; i < s->slot_count; i++)
         if (!s->slots[i].arrived && s->slots[i].trains)
@@ -437,30 +392,26 @@ ctrt_status reduce_check(const struct sharded *s)
 
 /* ---- creation ---- */
 
-ctrt_status reduce_new(struct sharded *s)
+ctrt_status sharded_reduce_new(struct sharded *s)
 {
-    ctrt_device_properties properties = CTRT_DEVICE_PROPERTIES;
-    CTRT_TRY(ctrt_device_get_properties(&properties, ctrt_device_name(s->r.device)));
-    if (properties.asynchronous)
-        CTRT_TRY(ctrt_stream_new(&s->stream, s->r.device, 0));
+    CTRT_TRY(ranks_stream(&s->stream, &s->r));
     CTRT_TRY(weights_new(&s->weights, s->r.device));
+    CTRT_TRY(ALLOCATE(s->stats, s->slot_count + 3));
     for (size_t i = 0; i < s->slot_count; i++) {
-        struct slot *slot = &s->slots[i];
-        if (!slot->trains)
-            continue;
-        CTRT_TRY(ctrt_tensor_add_accumulate_hook(slot->tensor, on_gradient, slot, &slot->hook));
-        slot->hooked = true;
+        struct sharded_slot *slot = &s->slots[i];
+        if (slot->trains)
+            CTRT_TRY(ctrt_tensor_add_accumulate_hook(slot->tensor, on_gradient, slot, &slot->hook));
     }
     return CTRT_OK;
 }
 
-void reduce_free(struct sharded *s)
+void sharded_reduce_free(struct sharded *s)
 {
-    if (s->slots != NULL)
-        reduce_end(s);
-    for (size_t i = 0; s->slots != NULL && i < s->slot_count; i++)
-        if (s->slots[i].hooked)
+    sharded_reduce_cancel(s);
+    for (size_t i = 0; i < s->slot_count; i++)
+        if (s->slots[i].hook != 0)
             (void)ctrt_tensor_remove_hook(s->slots[i].tensor, s->slots[i].hook);
+    free(s->stats);
     weights_free(&s->weights);
     ctrt_stream_release(&s->stream);
 }

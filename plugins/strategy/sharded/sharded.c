@@ -22,33 +22,25 @@ static const ctrt_param checkpoint_param = {
     .help = "sharded: how ctrt_save and ctrt_optimizer_save write: `whole`: one file with whole tensors; `parts`: a "
             "file per rank with its shards",
 };
-static const ctrt_param failure_param = {
-    .size = sizeof(ctrt_param), .name = "CTRT_ON_FAILURE", .type = CTRT_PARAM_ENUM, .fallback = "stop",
-    .words = "stop|shrink",
-    .help = "what the strategy distributed does when a rank is lost: stop, or go on with the ranks that are left",
-};
 static const ctrt_host *host;
 
 /* ---- passes ---- */
 
 void pass_close(struct sharded *s)
 {
-    for (size_t g = 0; s->groups != NULL && g < s->group_count; g++)
-        group_forget(s, &s->groups[g]);
-    slots_shard(s);
-    reduce_cancel(s);
-    s->all_open = s->started = false;
-    s->mode = IDLE;
+    groups_forget(s);
+    sharded_reduce_cancel(s);
+    ranks_pass_end(&s->r);
 }
 
 ctrt_status pass_check(struct sharded *s)
 {
-    CTRT_TRY(reduce_check(s));
+    CTRT_TRY(sharded_reduce_check(s));
     pass_close(s);
     return CTRT_OK;
 }
 
-ctrt_status fail_all(struct sharded *s, ctrt_status status)
+ctrt_status sharded_fail_all(struct sharded *s, ctrt_status status)
 {
     char message[1024];
     if (status == CTRT_OK)
@@ -63,47 +55,50 @@ ctrt_status fail_all(struct sharded *s, ctrt_status status)
  * on the shards. */
 static ctrt_status module_check(struct sharded *s)
 {
+    if (s->r.pass == PASS_FORWARD)
+        return ctrt_fail(CTRT_ERR_STATE, "a forward pass of the net runs; a module of the net cannot run the net");
     CTRT_TRY(ranks_check(&s->r));
     for (size_t i = 0; i < s->slot_count; i++) {
-        const struct slot *slot = &s->slots[i];
-        const char *name = "";
-        ctrt_tensor *tensor = NULL;
-        const bool divided = ctrt_tensor_shares_storage(slot->tensor, slot->state == SLOT_AWAY ? slot->away
-                                                                                              : slot->shard);
+        const struct sharded_slot *slot = &s->slots[i];
+        ctrt_tensor *data = slot->state == SLOT_ABSENT ? slot->absent
+                            : slot->state == SLOT_WHOLE ? slot->full : slot->shard;
+        const bool divided = ctrt_tensor_shares_storage(slot->tensor, data);
         if (divided && ctrt_tensor_requires_grad(slot->tensor) == slot->trains)
             continue;
-        (void)ctrt_module_parameter(&name, &tensor, s->r.module, slot->parameter);
-        return ctrt_fail(CTRT_ERR_STATE, "\"%s\" %s after ctrt_parallel_new; call it again", name,
+        return ctrt_fail(CTRT_ERR_STATE, "\"%s\" %s after ctrt_parallel_new; call it again",
+                         ranks_name(&s->r, slot->parameter),
                          divided ? "began or ceased to require grad" : "was moved or converted");
     }
     return CTRT_OK;
 }
 
-/* Begins a pass. All ranks call it. `joins`: the pass continues one in the mode FORWARD, so that one backward pass can
+/* Begins a pass. All ranks call it. `joins`: the pass continues one of the kind PROGRAM, so that one backward pass can
  * run through both. */
-static ctrt_status pass_begin(struct sharded *s, enum mode mode, bool joins)
+static ctrt_status pass_begin(struct sharded *s, enum pass_kind kind, bool joins)
 {
     s->pass++;
     s->joined = joins ? s->joined + 1 : 0;
     s->calls = 0;
-    s->forward_ended = false;
     s->running = NULL;
-    CTRT_TRY(sequence_begin(s, mode == STEP || mode == FORWARD));
-    if (!joins && mode != EVALUATE)
+    CTRT_TRY(sequence_begin(s, kind == STEP || kind == PROGRAM));
+    if (!joins && kind != EVALUATION)
         CTRT_TRY(ranks_buffers(&s->r));
     if (!joins)
-        reduce_begin(s);
-    if (!joins || mode == FORWARD)
-        s->local = s->no_sync && mode != CANONICAL;
-    s->mode = mode;
-    slots_away(s);
+        sharded_reduce_begin(s);
+    if (!joins || kind == PROGRAM)
+        s->local = s->no_sync && kind != UNHOOKED;
+    if (joins)
+        STATE_SET(MACHINE_PASS, s->r.pass, PASS_FORWARD);
+    else
+        ranks_pass_begin(&s->r, kind);
+    s->r.kind = kind;
+    slots_absent(s);
     return CTRT_OK;
 }
 
 /* Opens all groups, in canonical mode, which runs the module once per shard of the batch. */
 static ctrt_status open_all(struct sharded *s)
 {
-    s->all_open = true;
     for (size_t g = 0; g < s->group_count; g++) {
         CTRT_TRY(group_gather(s, &s->groups[g]));
         CTRT_TRY(group_open(s, &s->groups[g]));
@@ -121,22 +116,24 @@ static ctrt_status forward_run(struct sharded *s, ctrt_tensor **y, ctrt_tensor *
 static ctrt_status sharded_forward(void *self, ctrt_tensor **y, ctrt_tensor *const *inputs, int count)
 {
     struct sharded *s = self;
-    const bool joins = s->mode == FORWARD && !s->started && s->r.canonical == 0;
-    CTRT_TRY(fail_all(s, module_check(s)));
+    const bool joins = s->r.kind == PROGRAM && s->r.pass == PASS_TURN && s->r.canonical == 0;
+    CTRT_TRY(sharded_fail_all(s, module_check(s)));
     if (!joins)
-        CTRT_TRY(fail_all(s, pass_check(s)));
-    CTRT_TRY(fail_all(s, pass_begin(s, ctrt_grad_enabled() ? FORWARD : EVALUATE, joins)));
-    if (s->mode == FORWARD && !joins && s->r.canonical == 0) {
+        CTRT_TRY(sharded_fail_all(s, pass_check(s)));
+    CTRT_TRY(sharded_fail_all(s, pass_begin(s, ctrt_grad_enabled() ? PROGRAM : EVALUATION, joins)));
+    if (s->r.kind == PROGRAM && !joins && s->r.canonical == 0) {
         ctrt_status weighted;
         ctrt_no_grad weighted = weights_forward(&s->weights, ranks_rows(inputs), s->r.comm, !s->local);
-        CTRT_TRY(fail_all(s, weighted));
+        CTRT_TRY(sharded_fail_all(s, weighted));
     }
-    const ctrt_status status = fail_all(s, forward_run(s, y, inputs, count));
-    if (s->mode == EVALUATE && joins)
-        s->mode = FORWARD;
-    else if (s->mode == EVALUATE)
+    CTRT_TRY(sharded_fail_all(s, forward_run(s, y, inputs, count)));
+    if (s->r.canonical > 0)
+        STATE_SET(MACHINE_PASS, s->r.pass, PASS_TURN);
+    if (joins)
+        s->r.kind = PROGRAM;
+    else if (s->r.kind == EVALUATION)
         pass_close(s);
-    return status;
+    return CTRT_OK;
 }
 
 /* ---- steps ---- */
@@ -169,7 +166,7 @@ static ctrt_status step_synced(struct sharded *s, ctrt_tensor **loss, const ctrt
     CTRT_TRY(backward(s, &own, batch));
     CTRT_TRY(sequence_end(s, false));
     CTRT_TRY(sequence_end(s, true));
-    return reduce_finish(s, loss, own);
+    return sharded_reduce_finish(s, loss, own);
 }
 
 static ctrt_status step_local(struct sharded *s, ctrt_tensor **loss, const ctrt_strategy_batch *batch)
@@ -178,7 +175,7 @@ static ctrt_status step_local(struct sharded *s, ctrt_tensor **loss, const ctrt_
     CTRT_TRY(sequence_end(s, false));
     CTRT_TRY(sequence_end(s, true));
     CTRT_TRY(ranks_buffers(&s->r));
-    return reduce_local(s, loss);
+    return sharded_reduce_local(s, loss);
 }
 
 /* canonical_step gives every rank the gradients of the whole batch, with the same bits. Each rank keeps its own
@@ -190,18 +187,16 @@ static ctrt_status step_canonical(struct sharded *s, ctrt_tensor **loss, const c
         status = canonical_step(&s->r, loss, batch);
     if (status == CTRT_OK)
         status = ctrt_gradients_take(s->r.grads, s->r.module);
-    for (size_t g = 0; g < s->group_count; g++)
-        group_forget(s, &s->groups[g]);
-    slots_shard(s);
+    groups_forget(s);
     if (status == CTRT_OK)
-        ctrt_no_grad status = reduce_cut(s);
+        ctrt_no_grad status = sharded_reduce_cut(s);
     ctrt_tensors_release(s->r.grads, s->r.parameters + 2);
     return status;
 }
 
 static ctrt_status step_run(struct sharded *s, ctrt_tensor **loss, const ctrt_strategy_batch *batch)
 {
-    if (s->mode == CANONICAL)
+    if (s->r.kind == UNHOOKED)
         return step_canonical(s, loss, batch);
     return s->local ? step_local(s, loss, batch) : step_synced(s, loss, batch);
 }
@@ -213,11 +208,11 @@ static ctrt_status sharded_step(void *self, ctrt_tensor **loss, const ctrt_strat
     if (status == CTRT_OK)
         status = pass_check(s);
     if (status == CTRT_OK)
-        status = pass_begin(s, s->r.canonical > 0 ? CANONICAL : STEP, false);
+        status = pass_begin(s, s->r.canonical > 0 ? UNHOOKED : STEP, false);
     if (status == CTRT_OK)
         status = step_run(s, loss, batch);
     if (status != CTRT_OK)
-        return fail_all(s, status);
+        return sharded_fail_all(s, status);
     pass_close(s);
     return CTRT_OK;
 }
@@ -241,11 +236,8 @@ static ctrt_status parameters_return(struct sharded *s)
 {
     for (size_t g = 0; g < s->group_count; g++) {
         CTRT_TRY(group_gather(s, &s->groups[g]));
-        for (size_t i = s->groups[g].first; i < s->groups[g].first + s->groups[g].count; i++) {
-            struct slot *slot = &s->slots[i];
-            CTRT_TRY(ctrt_tensor_set_grad(slot->tensor, NULL));
-            CTRT_TRY(ctrt_tensor_set_data(slot->tensor, slot->full));
-        }
+        for (size_t i = s->groups[g].first; i < s->groups[g].first + s->groups[g].count; i++)
+            CTRT_TRY(slot_set(&s->slots[i], SLOT_UNDIVIDED, s->slots[i].full));
         group_forget(s, &s->groups[g]);
     }
     return CTRT_OK;
@@ -254,17 +246,15 @@ static ctrt_status parameters_return(struct sharded *s)
 static void sharded_destroy(void *self)
 {
     struct sharded *s = self;
+    const bool divided = slots_divided(s);
     instance_remove(s);
-    if (s->groups != NULL)
-        pass_close(s);
+    pass_close(s);
     checkpoint_end(s);
-    hooks_remove(s);
-    reduce_free(s);
-    const bool connected = s->divided && ctrt_comm_error(s->r.comm) == CTRT_OK;
-    if (s->divided && (!connected || parameters_return(s) != CTRT_OK))
+    sharded_hooks_remove(s);
+    sharded_reduce_free(s);
+    const bool connected = divided && ctrt_comm_error(s->r.comm) == CTRT_OK;
+    if (divided && (!connected || parameters_return(s) != CTRT_OK))
         host->log(CTRT_LOG_WARNING, "parallel", "sharded: the module keeps its shards: %s", ctrt_error_message());
-    for (size_t g = 0; s->groups != NULL && g < s->group_count; g++)
-        group_forget(s, &s->groups[g]);             /* a gather of parameters_return may have failed */
     groups_free(s);
     ctrt_comm_release(&s->gathers);
     ctrt_comm_release(&s->reduces);
@@ -293,7 +283,7 @@ static ctrt_status mesh_read(struct sharded *s)
 static ctrt_status params_read(struct sharded *s)
 {
     ctrt_param_value stage, checkpoint, failure;
-    CTRT_TRY(host->param(&failure, &failure_param));
+    CTRT_TRY(host->param(&failure, &ranks_failure_param));
     if (failure.integer != 0)
         return ctrt_fail(CTRT_ERR_NOT_SUPPORTED, "CTRT_ON_FAILURE=shrink: a lost rank takes its part of the parameters "
                          "along, so the other ranks cannot go on; unset it, save checkpoints and start again from the "
@@ -327,9 +317,9 @@ static ctrt_status prepare(struct sharded *s)
     if (status == CTRT_OK)
         ctrt_no_grad status = shards_make(s);
     if (status == CTRT_OK)
-        status = reduce_new(s);
+        status = sharded_reduce_new(s);
     if (status == CTRT_OK)
-        status = hooks_add(s);
+        status = sharded_hooks_add(s);
     return status;
 }
 
@@ -355,14 +345,13 @@ static ctrt_status setup(struct sharded *s)
 
 static ctrt_status sharded_create(void **out, const ctrt_strategy_config *config)
 {
-    struct sharded *s = calloc(1, sizeof *s);
-    if (s == NULL)
-        return no_memory();
+    struct sharded *s;
+    CTRT_TRY(ALLOCATE(s, 1));
     ranks_init(&s->r, config);
     s->r.from_cpu = s->r.broadcast_buffers = true;
     ctrt_status status = setup(s);
     if (status == CTRT_ERR_COMM)            /* other ranks may have succeeded */
-        status = fail_all(s, status);
+        status = sharded_fail_all(s, status);
     if (status == CTRT_OK)
         *out = s;
     else
@@ -375,7 +364,7 @@ static void sharded_describe(void *self, char *text, size_t bytes)
     const struct sharded *s = self;
     double shards = 0, whole = 0;
     for (size_t i = 0; i < s->slot_count; i++) {
-        const struct slot *slot = &s->slots[i];
+        const struct sharded_slot *slot = &s->slots[i];
         const double row = (double)slot->row * (double)ctrt_dtype_size(ctrt_tensor_dtype(slot->tensor));
         shards += (double)slot->own * row;
         whole += (double)slot->rows * row;
@@ -448,7 +437,7 @@ static ctrt_status init(const ctrt_host *the_host)
 {
     ctrt_param_value value;
     host = the_host;
-    CTRT_TRY(host->param(&value, &failure_param));
+    CTRT_TRY(host->param(&value, &ranks_failure_param));
     CTRT_TRY(host->param(&value, &stage_param));
     CTRT_TRY(host->param(&value, &checkpoint_param));
     return host->param(&value, &mesh_param);

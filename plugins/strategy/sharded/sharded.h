@@ -21,17 +21,8 @@
 
 struct sharded;
 
-/* The elements of a parameter's handle, the module's tensor. slot_set changes from each state to each other.
- *
- *   SHARD   this rank's rows, with their gradient: between passes
- *   AWAY    none: in a pass, while no module runs that has the parameter. The handle has the shape of the whole
- *           parameter and the shard's gradient (so that zero_grad works between forward and backward). Its use is an
- *           error that names the parameter.
- *   WHOLE   the whole parameter, with the gradient of the pass; the shard's gradient is in `aside` */
-enum slot_state { SLOT_SHARD, SLOT_AWAY, SLOT_WHOLE };
-
 /* A parameter. */
-struct slot {
+struct sharded_slot {
     struct sharded *s;
     ctrt_tensor *tensor;                    /* the module's parameter; owned */
     size_t parameter;                       /* its index in the module */
@@ -41,23 +32,22 @@ struct slot {
     int64_t rows, chunk, row;               /* rows of the whole parameter and of a chunk; elements of a row */
     int64_t first, own;                     /* rows of this rank */
     int64_t offset, grad_offset;            /* in the flat tensors of the part, in elements */
-    bool trains;                            /* requires grad */
+    bool trains;                            /* requires grad; constant */
+    uint64_t hook;                          /* 0: none */
     ctrt_tensor *shard;                     /* a slice of the part's shard; owned */
     ctrt_tensor *full;                      /* the gathered parameter; owned; NULL: not gathered */
-    ctrt_tensor *away;                      /* without elements, in the shape of the whole parameter; owned */
-    ctrt_tensor *aside;                     /* the shard's gradient in the state SLOT_WHOLE; owned */
-    ctrt_tensor *fresh;                     /* whole gradient of a pass without reduction; owned */
-    ctrt_tensor *whole;                     /* sum of the whole gradients of passes without reduction; owned */
+    ctrt_tensor *absent;                    /* without elements, in the shape of the whole parameter; owned */
+    ctrt_tensor *shard_grad;                /* the shard's gradient in the state SLOT_WHOLE; owned */
+    ctrt_tensor *local_grad;                /* whole gradient of a pass without reduction; owned */
+    ctrt_tensor *local_grad_sum;            /* sum of the whole gradients of passes without reduction; owned */
     ctrt_tensor *host;                      /* whole parameter on the cpu while a file is written; owned */
-    enum slot_state state;
-    bool arrived;                           /* the backward pass has computed its gradient */
-    bool used;                              /* it has got a gradient since the last reduction */
-    uint64_t hook;
-    bool hooked;
+    enum slot_state state;                  /* changed by slot_set */
+    bool arrived;                           /* in this pass its gradient was computed, or counts as zero */
+    bool used;                              /* it has got a gradient since the last reduction, in any pass */
 };
 
 /* The parameters of one dtype in a group. */
-struct part {
+struct sharded_part {
     size_t first, count;                    /* slots */
     size_t training;                        /* slots that require grad */
     ctrt_dtype dtype;
@@ -70,42 +60,30 @@ struct part {
     ctrt_work *reduce;                      /* the reduction within the row or over the column; owned */
 };
 
-struct group {
+struct sharded_group {
     ctrt_module *module;                    /* borrowed */
     size_t first, count;                    /* slots */
     size_t part, parts;
-    uint64_t hooks;                         /* of the module */
-    bool hooked;
-    bool keep;                              /* stays gathered from the forward to the backward pass */
-    bool frozen;                            /* some parameter does not require grad */
-    bool pending;                           /* its gather is issued, and not received yet */
-    bool gathered;                          /* slots have `full` */
-    bool open;                              /* tensors are the whole parameters */
-    bool launched;                          /* its reduction within the row has begun */
-    bool column;                            /* its reduction over the column has begun */
+    uint64_t hooks;                         /* of the module; 0: none */
+    bool keep;                              /* stays gathered from the forward to the backward pass; constant */
+    bool frozen;                            /* some parameter does not require grad; constant */
+    enum gather_state gather;
+    enum reduce_state reduce;
     size_t waiting;                         /* gradients that the backward pass has not computed yet */
     uint32_t pass;                          /* the pass for which it is open */
-    struct group *outer;                    /* while its forward pass runs: the group whose module called it */
+    struct sharded_group *outer;            /* while its forward pass runs: the group whose module called it */
     uint64_t first_call, last_call;         /* in a forward pass: numbers of its first begin and its last end */
-    size_t place, back;                     /* indices in the sequence: forward, and backward (SIZE_MAX: none) */
+    size_t forward_index, backward_index;   /* in the sequence; SIZE_MAX: not in it */
 };
 
 /* A module below that of a group, which must not run between passes. */
-struct inner {
+struct sharded_inner {
     ctrt_module *module;                    /* owned */
     uint64_t hooks;
 };
 
-enum mode {
-    IDLE,
-    EVALUATE,                               /* a forward pass without gradients */
-    STEP,                                   /* ctrt_parallel_step; its end reduces the gradients that are left */
-    FORWARD,                                /* a forward pass; the program calls the backward pass */
-    CANONICAL,                              /* all groups stay open */
-};
-
 /* A state that is whole while an optimizer is saved. */
-struct swap {
+struct sharded_swap {
     ctrt_tensor *tensor, *was;              /* the handle, and the elements that it gets back; owned */
 };
 
@@ -113,44 +91,41 @@ struct sharded {
     struct ranks r;
     uint32_t serial;                        /* of this instance in this process */
     int stage;
-    bool save_parts;                        /* each rank saves its shards to a file of its own */
+    bool save_parts;                        /* each rank saves its shards to a file of its own; constant */
     int mesh_rows, mesh_columns;
     int column;                             /* of this rank in the mesh: the index of its chunk */
     ctrt_comm *gathers, *reduces;           /* of this rank's row; owned */
     ctrt_comm *columns;                     /* of this rank's column; NULL: one row; owned */
     ctrt_stream *stream;                    /* for reductions; owned; NULL: the device is synchronous */
 
-    struct slot *slots;                     /* by group and part */
+    struct sharded_slot *slots;             /* by group and part */
     size_t slot_count;
-    struct part *parts;
+    struct sharded_part *parts;
     size_t part_count;
-    struct group *groups;                   /* group 0: of the module itself */
+    struct sharded_group *groups;           /* group 0: of the module itself */
     size_t group_count;
-    struct inner *inner;
+    struct sharded_inner *inner;
     size_t inner_count;
     size_t *order;                          /* groups in the order of the forward pass */
-    size_t *seen, seen_count;               /* groups in the order in which their modules first ran */
-    bool ordered;                           /* `order` is that of rank 0 */
-    int64_t passes;
+    enum order order_state;
+    size_t *recorded, recorded_count;       /* groups in the order in which their modules first ran */
 
-    bool divided;                           /* the module's tensors are shards */
-    enum mode mode;
-    bool no_sync, local;                    /* local: the pass does not reduce */
-    bool all_open;                          /* canonical mode: hooks have no effect */
-    bool forward_ended, started;            /* started: a gradient has arrived */
+    bool no_sync;                           /* the program's choice for the next pass */
+    bool local;                             /* this pass does not reduce */
     uint32_t pass;                          /* number of the pass */
     uint32_t joined;                        /* earlier passes whose backward pass runs together with that of this one */
-    struct group *running;                  /* the innermost one whose forward pass runs */
+    struct sharded_group *running;          /* the innermost one whose forward pass runs */
     uint64_t calls;
     size_t *sequence, sequence_count, forward_count, issued;    /* groups to gather */
-    const struct group *again;              /* gathered again outside of the sequence, because its module ran again */
-    uint32_t again_hash;                    /* of these groups in their order, 20 bits; 0: none */
+    const struct sharded_group *regathered; /* gathered again outside of the sequence, because its module ran again */
+    uint32_t regathered_hash;               /* of these groups in their order, 20 bits; 0: none */
     size_t next;                            /* index of the next group in the order of reductions */
     struct weights weights;                 /* of the ranks' losses in steps */
-    bool verified;                          /* the kinds of the losses were compared, in the first reduction */
+    bool verified;                          /* since the first reduction: the kinds of the losses were compared */
     int64_t step_rows;                      /* of this rank in the step that runs */
+    double *stats;                          /* [slot_count + 3], see stats_reduce */
 
-    struct swap *swaps;
+    struct sharded_swap *swaps;
     size_t swap_count;
 };
 
@@ -165,27 +140,32 @@ ctrt_status shards_make(struct sharded *s);
 void shards_show(struct sharded *s);
 /* Writes to *out a new tensor on `device` with this rank's rows of `whole`, which has the shape of the whole
  * parameter. */
-ctrt_status rows_cut(ctrt_tensor **out, const struct slot *slot, ctrt_tensor *whole, ctrt_device *device);
-/* group_open: the tensors of the group become the gathered parameters. group_close: they have no elements. */
-ctrt_status group_open(struct sharded *s, struct group *group);
-void group_close(struct sharded *s, struct group *group);
-/* Changes the state of a slot. `data`: for SLOT_WHOLE, the elements of the whole parameter. Can fail only for
- * SLOT_WHOLE. */
-ctrt_status slot_set(struct slot *slot, enum slot_state state, ctrt_tensor *data);
-/* Sets the slots that are not SLOT_WHOLE, or all, to SLOT_AWAY at the beginning of a pass, to SLOT_SHARD at its end. */
-void slots_away(struct sharded *s);
+ctrt_status sharded_rows_cut(ctrt_tensor **out, const struct sharded_slot *slot, ctrt_tensor *whole,
+                             ctrt_device *device);
+/* Opens a group whose parameters are gathered: its slots are WHOLE; closes it, if it is open: they are ABSENT. */
+ctrt_status group_open(struct sharded *s, struct sharded_group *group);
+void group_close(struct sharded *s, struct sharded_group *group);
+/* Changes the state of a slot. `data`: for SLOT_WHOLE and SLOT_UNDIVIDED, the elements of the whole parameter. Can fail
+ * only for these two. */
+ctrt_status slot_set(struct sharded_slot *slot, enum slot_state state, ctrt_tensor *data);
+/* Sets all slots to SLOT_ABSENT at the beginning of a pass, and to SLOT_SHARD at its end. */
+void slots_absent(struct sharded *s);
 void slots_shard(struct sharded *s);
+/* Whether the module's tensors are shards. */
+bool slots_divided(const struct sharded *s);
 /* Frees the gathered parameters, and waits for a gather that runs. */
-void group_forget(struct sharded *s, struct group *group);
+void group_forget(struct sharded *s, struct sharded_group *group);
+/* The same for all groups; the slots are shards again. */
+void groups_forget(struct sharded *s);
 
 /* ---- gather.c ---- */
 
 /* Gathers the parameters of a group at once, outside of the sequence. All ranks call it. */
-ctrt_status group_gather(struct sharded *s, struct group *group);
+ctrt_status group_gather(struct sharded *s, struct sharded_group *group);
 /* Computes the sequence of the gathers of a pass. All ranks call it. `backward`: a backward pass follows. */
 ctrt_status sequence_begin(struct sharded *s, bool backward);
 /* Gathers and opens a group for the forward or backward pass of its module; begins to gather the next one. */
-ctrt_status sequence_open(struct sharded *s, struct group *group, bool backward);
+ctrt_status sequence_open(struct sharded *s, struct sharded_group *group, bool backward);
 /* Issues the remaining gathers of the forward pass, or of both passes, so that all ranks issue the same ones. Frees the
  * parameters that are not needed any more. */
 ctrt_status sequence_end(struct sharded *s, bool backward);
@@ -194,32 +174,32 @@ ctrt_status sequence_turn(struct sharded *s);
 
 /* ---- reduce.c ---- */
 
-ctrt_status reduce_new(struct sharded *s);
-void reduce_free(struct sharded *s);
-void reduce_begin(struct sharded *s);
+ctrt_status sharded_reduce_new(struct sharded *s);
+void sharded_reduce_free(struct sharded *s);
+void sharded_reduce_begin(struct sharded *s);
 /* Marks the group as complete in the backward pass; gradients that were not computed count as zero. */
-ctrt_status reduce_complete(struct sharded *s, struct group *group);
+ctrt_status sharded_reduce_complete(struct sharded *s, struct sharded_group *group);
 /* Ends a step. `loss`: this rank's loss, or NULL without rows. *mean receives the loss of all rows; owned. */
-ctrt_status reduce_finish(struct sharded *s, ctrt_tensor **mean, ctrt_tensor *loss);
+ctrt_status sharded_reduce_finish(struct sharded *s, ctrt_tensor **mean, ctrt_tensor *loss);
 /* Ends a step without reduction. */
-ctrt_status reduce_local(struct sharded *s, ctrt_tensor **loss);
+ctrt_status sharded_reduce_local(struct sharded *s, ctrt_tensor **loss);
 /* Adds whole gradients r.grads[], of which all ranks have the same bits, to the gradients of the shards. */
-ctrt_status reduce_cut(struct sharded *s);
+ctrt_status sharded_reduce_cut(struct sharded *s);
 /* Waits for reductions that run, and drops their results. */
-void reduce_cancel(struct sharded *s);
+void sharded_reduce_cancel(struct sharded *s);
 /* Fails with CTRT_ERR_STATE if a backward pass of the program has not computed all gradients. The message names the
  * parameters without gradient. */
-ctrt_status reduce_check(const struct sharded *s);
+ctrt_status sharded_reduce_check(const struct sharded *s);
 
 /* ---- hooks.c ---- */
 
 /* Adds and removes the hooks of the groups' modules. */
-ctrt_status hooks_add(struct sharded *s);
-void hooks_remove(struct sharded *s);
+ctrt_status sharded_hooks_add(struct sharded *s);
+void sharded_hooks_remove(struct sharded *s);
 /* Fails with CTRT_ERR_STATE if another instance in this process divides one of the parameters. */
 ctrt_status instance_check(const struct sharded *s);
-/* Creates the tensor of a slot in the state SLOT_AWAY. */
-ctrt_status slot_away_new(struct slot *slot);
+/* Creates the tensor of a slot in the state SLOT_ABSENT. */
+ctrt_status slot_absent_new(struct sharded_slot *slot);
 /* Registers this instance, so that hooks of graphs and tensors can find it, and sets its serial number. */
 ctrt_status instance_add(struct sharded *s);
 void instance_remove(const struct sharded *s);
@@ -233,7 +213,7 @@ ctrt_status pass_check(struct sharded *s);
 
 /* If `status` is an error, ends the pass and aborts the communicators, because the other ranks would wait for this one.
  * Returns `status`. */
-ctrt_status fail_all(struct sharded *s, ctrt_status status);
+ctrt_status sharded_fail_all(struct sharded *s, ctrt_status status);
 
 /* ---- checkpoint.c ---- */
 

@@ -9,7 +9,7 @@
 #include "ctrt/ctrt.h"
 #include "ctrt/strategy_plugin.h"
 
-#include "../no_memory.h"
+#include "../allocate.h"
 
 struct single {
     ctrt_module *module;                    /* borrowed */
@@ -50,19 +50,17 @@ static void single_destroy(void *self)
 static ctrt_status single_create(void **out, const ctrt_strategy_config *config)
 {
     CTRT_TRY(check_place(config->module, config->devices[0]));
-    struct single *single = calloc(1, sizeof *single);
-    if (single == NULL)
-        return no_memory();
+    struct single *single;
+    CTRT_TRY(ALLOCATE(single, 1));
     single->module = config->module;
     single->device = config->devices[0];
     single->canonical = config->canonical;
-    single->sizes = calloc((size_t)config->canonical + 1, sizeof *single->sizes);
-    if (single->sizes == NULL) {
+    const ctrt_status status = ALLOCATE(single->sizes, (size_t)config->canonical);
+    if (status == CTRT_OK)
+        *out = single;
+    else
         single_destroy(single);
-        return no_memory();
-    }
-    *out = single;
-    return CTRT_OK;
+    return status;
 }
 
 /* The module may have got parameters, and may have been moved. */
@@ -76,10 +74,10 @@ static ctrt_status refresh(struct single *single)
         return CTRT_OK;
     free(single->before);
     free(single->grads);
+    single->before = single->grads = NULL;
     single->parameters = count;
-    single->before = calloc(count + 1, sizeof *single->before);
-    single->grads = calloc(count + 2, sizeof *single->grads);
-    return single->before != NULL && single->grads != NULL ? CTRT_OK : no_memory();
+    CTRT_TRY(ALLOCATE(single->before, count + 1));
+    return ALLOCATE(single->grads, count + 2);
 }
 
 /* All shards of a batch. */
