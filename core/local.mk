@@ -62,7 +62,8 @@ libctrt_core_la_SOURCES += \
 # ops: dispatch, the op functions of each family
 libctrt_core_la_SOURCES += \
     core/ops/amp.c core/ops/amp.h core/ops/attention.c core/ops/attributes.h core/ops/autocast.c \
-    core/ops/autocast.h core/ops/backward.h core/ops/cat.c core/ops/composite.c core/ops/conv.c core/ops/copy.c \
+    core/ops/autocast.h core/ops/backward.h core/ops/cat.c core/ops/composite.c core/ops/contract.c \
+    core/ops/contract.h core/ops/conv.c core/ops/copy.c \
     core/ops/copy_engine.c core/ops/create.c core/ops/dispatch.c core/ops/dispatch.h core/ops/elementwise.c \
     core/ops/elementwise.h core/ops/fallback.c core/ops/format.c core/ops/index.c core/ops/inplace.c \
     core/ops/inplace.h core/ops/launch.c core/ops/launch.h core/ops/layout.c core/ops/loss_parts.h \

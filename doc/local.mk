@@ -5,12 +5,16 @@ dist_doc_DATA  += README.md doc/bindings.md doc/communicators.md doc/cuda.md doc
     doc/writing-a-strategy.md doc/sharing.md doc/sim.md doc/streams.md doc/block-layouts.svg doc/comm-growth.svg doc/layers.svg
 dist_man1_MANS  = doc/ctrt.1
 dist_man7_MANS += doc/ctrt.7
-man7_MANS       = doc/ctrt-ops.7
-CLEANFILES     += doc/ctrt-ops.7
-EXTRA_DIST     += doc/ops.awk doc/layers.py
+man7_MANS       = doc/ctrt-ops.7 doc/ctrt-kernels.7
+CLEANFILES     += doc/ctrt-ops.7 doc/ctrt-kernels.7
+EXTRA_DIST     += doc/ops.awk doc/kernels.awk doc/layers.py
 
 doc/ctrt-ops.7: doc/ops.awk include/ctrt/ops.def
 	$(AM_V_GEN)$(MKDIR_P) doc && $(AWK) -f $(srcdir)/doc/ops.awk $(srcdir)/include/ctrt/ops.def >$@.new && mv $@.new $@
+
+doc/ctrt-kernels.7: doc/kernels.awk include/ctrt/ops.def include/ctrt/contracts.def
+	$(AM_V_GEN)$(MKDIR_P) doc && $(AWK) -f $(srcdir)/doc/kernels.awk $(srcdir)/include/ctrt/ops.def \
+	    $(srcdir)/include/ctrt/contracts.def >$@.new && mv $@.new $@
 
 # The reference of the API from the headers' comments; needs doxygen.
 doc: doc/Doxyfile

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 # Writes from include/ctrt/ops.def the manual page ctrt-ops(7), or, with -v form=header, the declarations of the
-# functions of elementwise ops with comments, for the reference of the API.
+# functions of elementwise ops with comments, for the reference of the API. kernels.awk writes the other page.
 BEGIN {
     result["KEEP"] = result["PROMOTE"] = "same"; result["TO_FLOAT"] = "float"
     result["COMPARE"] = result["TO_BOOL"] = "bool"; result["TO_I64"] = "i64"

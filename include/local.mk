@@ -7,6 +7,7 @@ pkginclude_HEADERS += \
     include/ctrt/comm.h \
     include/ctrt/comm_plugin.h \
     include/ctrt/ctrt.h \
+    include/ctrt/contracts.def \
     include/ctrt/data.h \
     include/ctrt/datasets.h \
     include/ctrt/device.h \

@@ -96,7 +96,7 @@ public_tests += \
     tests/unit/test-ops.c tests/unit/test-ops-reference.c tests/unit/test-optim.c \
     tests/unit/test-view.c
 internal_tests += \
-    tests/unit/test-convert.c tests/unit/test-dtype.c tests/unit/test-format.c \
+    tests/unit/test-contracts.c tests/unit/test-convert.c tests/unit/test-dtype.c tests/unit/test-format.c \
     tests/unit/test-optim-kinds.c tests/unit/test-progress.c
 TSAN_TESTS += tests/unit/test-autocast.c tests/unit/test-autograd-threads.c
 

@@ -15,7 +15,8 @@ static const char usage[] =
     "usage: ctrt check [OPTION...] [DEVICE | PLUGIN.so]\n"
     "Runs every op against a reference, for every dtype and layout, on the device (default: cpu) or on the backend of "
     "the\n"
-    "plugin file. Prints TAP. Exit status 0: no check failed; 1: a check failed; 2: the suite could not start.\n"
+    "plugin file. Prints TAP. Exit status 0: no check failed; 1: a check failed, or none ran a kernel of the device;\n"
+    "2: the suite could not start.\n"
     "  --device NAME      the device\n"
     "  --op PATTERN       only ops whose name matches the shell pattern\n"
     "  --tags LIST        only checks with one of these words: a family (elementwise, reduce, matmul, conv, softmax, "
@@ -26,8 +27,8 @@ static const char usage[] =
     "  --expect FILE      known failures: lines 'unsupported PATTERN: REASON' or 'fails PATTERN: REASON'\n"
     "  --seed N           seed of the random inputs (1)\n"
     "  --list             prints the names of the checks and runs none\n"
-    "Ops for which the backend has no kernel run on the cpu and are reported as skipped; CTRT_FALLBACK=error makes "
-    "them fail.\n";
+    "Each call of a kernel is also compared with the op's contract, which `ctrt ops NAME` prints. Ops for which the\n"
+    "backend has no kernel run on the cpu and are reported as skipped; CTRT_FALLBACK=error makes them fail.\n";
 
 /* Prepends `folder` to CTRT_PLUGIN_PATH. Must be called before the library reads that variable. Returns false if memory
  * runs out. */
@@ -127,7 +128,7 @@ int tool_check(int argc, char **argv)
         fputs(usage, stderr);
         return 2;
     }
-    if (setenv("CTRT_FALLBACK", "cpu", 0) != 0)
+    if (setenv("CTRT_FALLBACK", "cpu", 0) != 0 || setenv("CTRT_CHECK_CALLS", "1", 0) != 0)
         return 2;
     if (optind < argc) {
         wish.device = argv[optind];

@@ -1,7 +1,7 @@
 # The command `ctrt`, which uses only the public API. Each subcommand has a row in the table of main.c.
 bin_PROGRAMS += ctrt
 ctrt_SOURCES  = tools/check.c tools/info.c tools/json.c tools/json.h tools/main.c tools/memory.c \
-                tools/run.c tools/run.h tools/run_nodes.c tools/run_output.c tools/run_ranks.c \
+                tools/ops.c tools/run.c tools/run.h tools/run_nodes.c tools/run_output.c tools/run_ranks.c \
                 tools/tool.h
 ctrt_CPPFLAGS = $(AM_CPPFLAGS) -I$(top_srcdir)/tests/conformance -Itools
 ctrt_LDFLAGS  = $(AM_LDFLAGS) $(PROGRAM_RPATH)

@@ -16,6 +16,7 @@ static const struct command {
     { "info",    tool_info,    "devices, plugins and parameters of this machine" },
     { "plugins", tool_plugins, "every plugin file, whether it was loaded and, if not, why" },
     { "check",   tool_check,   "conformance suite on a device or a plugin" },
+    { "ops",     tool_ops,     "what the kernel of an op gets and computes" },
     { "memory",  tool_memory,  "HTML page of a memory snapshot" },
     { "run",     tool_run,     "starts a program as several ranks" },
 };
@@ -53,8 +54,9 @@ int main(int argc, char **argv)
         printf("ctrt %s (plugin ABI %u.%u)\n", ctrt_version(), CTRT_PLUGIN_ABI_MAJOR, CTRT_PLUGIN_ABI_MINOR);
         return 0;
     }
-    /* Hides warnings about refused plugins unless CTRT_LOG is set, because the listings contain the same reasons. */
-    if (getenv("CTRT_LOG") == NULL)
+    /* Hides warnings about refused plugins and folders unless CTRT_LOG is set, because the listings contain the same
+     * reasons. `check` has no listing. */
+    if (getenv("CTRT_LOG") == NULL && strcmp(argv[1], "check") != 0)
         ctrt_log_set_level(CTRT_LOG_ERROR);
     for (size_t i = 0; i < COMMANDS; i++)
         if (strcmp(argv[1], commands[i].name) == 0) {

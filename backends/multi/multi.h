@@ -225,7 +225,7 @@ ctrt_status multi_workers_run(struct multi_workers *workers, ctrt_status (*funct
 /* ---- rules.c ---- */
 
 enum {                                  /* multi_rule.flags */
-    MULTI_BY_DIM = 1,                   /* dimension d of every operand has one letter; `in` and `out` are NULL */
+    MULTI_BY_DIM = 1,                   /* dimension d of every operand has one letter; `operands` is NULL */
     MULTI_REDUCES = 2,                  /* the op is a reduction; its attributes have the reduced dimensions */
     MULTI_SUMS = 4,                     /* a dimension that an output lacks is summed over */
     MULTI_BIAS = 8,                     /* input 2 is added on one member only, so that the sum contains it once */
@@ -239,10 +239,10 @@ enum {                                  /* multi_rule.flags */
     MULTI_DIVIDES = 2048                /* with MULTI_SCALES: input 0 is not the number */
 };
 
-/* The operands of an op in the notation of Einstein sums: one string for each operand, separated by commas, with one
- * letter for each dimension. Dimensions with equal letters correspond. Only lower-case letters may be sharded. */
+/* Which dimensions of an op's operands may be sharded: those whose names in the op's contract (ctrt/contracts.def) are
+ * in `letters`. Dimensions with equal names correspond, as in Einstein sums. */
 struct multi_rule {
-    const char *op, *in, *out;
+    const char *op, *const *operands, *letters;
     uint32_t flags;
 };
 /* Returns the rule of an op. For an op without a rule, returns one without letters; never NULL. */
@@ -254,7 +254,7 @@ struct multi_operand {
     const ctrt_view *view;              /* NULL: absent */
     struct multi_block *block;          /* NULL: a host scalar, or a view without elements */
     int64_t offset;                     /* bytes from the beginning of the block */
-    char letters[CTRT_MAX_DIMS + 1];
+    char letters[CTRT_MAX_DIMS + 1];    /* names of the dimensions, lower-case if the dimension may be sharded */
     bool output;
     int same;                           /* index of the input that is the same view; -1: none */
     bool fresh;                         /* output: the op overwrites the block's data, or the block has no parts */

@@ -23,15 +23,17 @@ static int64_t view_bytes(const ctrt_view *view)
 
 /* ---- operands ---- */
 
-/* Copies the letters of operand `index` from a rule's `in` or `out`. */
-static void copy_letters(char *to, const char *text, int index)
+/* Copies the names of the dimensions of input or output `index` from the contract; none if the op has no rule. */
+static void copy_letters(char *to, const struct multi_rule *rule, bool output, int index)
 {
-    for (; index > 0 && text != NULL; index--) {
-        text = strchr(text, ',');
-        text = text != NULL ? text + 1 : NULL;
-    }
-    for (int i = 0; text != NULL && i < CTRT_MAX_DIMS && text[i] != '\0' && text[i] != ','; i++)
-        *to++ = text[i];
+    const char *at = rule->operands != NULL ? *rule->operands : "";
+    if (output)
+        at = strstr(at, "->");
+    for (int i = 0; i <= index && at != NULL; i++)
+        at = strchr(at + (i > 0), '[');
+    for (; at != NULL && *at != ']'; at++)
+        if (isalnum((unsigned char)*at))
+            *to++ = (char)(strchr(rule->letters, *at) != NULL ? tolower((unsigned char)*at) : *at);
     *to = '\0';
 }
 
@@ -39,7 +41,10 @@ static void set_letters(struct multi_operand *o, const struct multi_plan *plan, 
 {
     const struct multi_rule *rule = plan->rule;
     if (!(rule->flags & MULTI_BY_DIM)) {
-        copy_letters(o->letters, o->output ? rule->out : rule->in, o->output ? index - plan->n_inputs : index);
+        if (o->same >= 0)
+            strcpy(o->letters, plan->operands[o->same].letters);
+        else
+            copy_letters(o->letters, rule, o->output, o->output ? index - plan->n_inputs : index);
         return;
     }
     for (int d = 0; d < o->view->ndim; d++) {

@@ -1,12 +1,21 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* backends/multi/rules.c: the rules of ops. ctrt/plugin.h describes the operands of each op, multi.h the notation. */
+/* backends/multi/rules.c: the rules of ops. ctrt/contracts.def has the operands of each op, multi.h the notation. */
 #include "multi.h"
 
 #include <stdlib.h>
 
-#define BY_DIM(op)       { op, NULL, NULL, MULTI_BY_DIM }
-#define LINEAR(op, more) { op, NULL, NULL, MULTI_BY_DIM | MULTI_LINEAR | (more) }
-#define REDUCE(op, more) { op, NULL, NULL, MULTI_BY_DIM | MULTI_REDUCES | (more) }
+static const struct contracts {
+#define CTRT_CONTRACT(op, layout, attributes, operands, text) const char *op;
+#include "ctrt/contracts.def"
+} contracts = {
+#define CTRT_CONTRACT(op, layout, attributes, operands, text) operands,
+#include "ctrt/contracts.def"
+};
+
+#define ALONG(op, letters, flags) { #op, &contracts.op, letters, flags }
+#define BY_DIM(op)                { op, NULL, NULL, MULTI_BY_DIM }
+#define LINEAR(op, more)          { op, NULL, NULL, MULTI_BY_DIM | MULTI_LINEAR | (more) }
+#define REDUCE(op, more)          { op, NULL, NULL, MULTI_BY_DIM | MULTI_REDUCES | (more) }
 
 /* The ops UNARY and BINARY of ops.def can be divided along any dimension. They have a row below only if more holds. */
 #define NAME_UNARY(op)   #op,
@@ -30,49 +39,49 @@ static const struct multi_rule rules[] = {
     REDUCE("any", 0),
     REDUCE("argmax", 0),
     REDUCE("argmin", 0),
-    { "attention", "bhLE,bhSE,bhSV", "bhLV,bhL", 0 },
-    { "attention_backward", "bhLV,bhLE,bhSE,bhSV,bhLV,bhL", "bhLE,bhSE,bhSV", 0 },
-    { "batch_norm", "McS,c,c,c,c", "McS,c,c,c,c", 0 },
-    { "batch_norm_backward", "McS,McS,c,c,c", "McS,c,c", 0 },
+    ALONG(attention, "BH", 0),
+    ALONG(attention_backward, "BH", 0),
+    ALONG(batch_norm, "C", 0),
+    ALONG(batch_norm_backward, "C", 0),
     BY_DIM("clamp"),
-    { "conv2d", "nCHW,oCPQ,o", "noYX", MULTI_CONV },
-    { "conv2d_input_grad", "noYX,oCPQ", "nCHW", MULTI_CONV | MULTI_SUMS },
-    { "conv2d_weight_grad", "noYX,nCHW", "oCPQ", MULTI_CONV | MULTI_SUMS },
+    ALONG(conv2d, "NO", MULTI_CONV),
+    ALONG(conv2d_input_grad, "NO", MULTI_CONV | MULTI_SUMS),
+    ALONG(conv2d_weight_grad, "NO", MULTI_CONV | MULTI_SUMS),
     LINEAR("copy", 0),
-    { "cross_entropy", "mC,m,C", "m,mS", 0 },
-    { "cross_entropy_backward", "mC,m,C,mS,m", "mC", 0 },
+    ALONG(cross_entropy, "N", 0),
+    ALONG(cross_entropy_backward, "N", 0),
     LINEAR("div", MULTI_SCALES | MULTI_DIVIDES),
     { "dropout", NULL, NULL, MULTI_BY_DIM | MULTI_DROPOUT },
     { "fill", NULL, NULL, MULTI_BY_DIM | MULTI_FILL },
-    { "gather", "oVi,omi", "omi", 0 },
+    ALONG(gather, "OIM", 0),
     BY_DIM("gelu"),
     BY_DIM("gelu_backward"),
-    { "index_add", "omi,m", "oVi", MULTI_SUMS },
-    { "index_select", "oVi,m", "omi", 0 },
-    { "layer_norm", "mN,N,N", "mN,m,m", 0 },
-    { "layer_norm_backward", "mN,mN,N,m,m", "mN,N,N", MULTI_SUMS },
-    { "linear", "mk,nk,n", "mn", MULTI_SUMS | MULTI_BIAS },
-    { "log_softmax", "oNi", "oNi", 0 },
-    { "log_softmax_backward", "oNi,oNi", "oNi", 0 },
-    { "matmul", "bmk,bkn", "bmn", MULTI_SUMS },
-    { "max_pool2d", "ncHW", "ncYX,ncYX", 0 },
-    { "max_pool2d_backward", "ncYX,ncYX", "ncHW", 0 },
+    ALONG(index_add, "OMI", MULTI_SUMS),
+    ALONG(index_select, "OIM", 0),
+    ALONG(layer_norm, "M", 0),
+    ALONG(layer_norm_backward, "M", MULTI_SUMS),
+    ALONG(linear, "MKN", MULTI_SUMS | MULTI_BIAS),
+    ALONG(log_softmax, "OI", 0),
+    ALONG(log_softmax_backward, "OI", 0),
+    ALONG(matmul, "BMKN", MULTI_SUMS),
+    ALONG(max_pool2d, "NC", 0),
+    ALONG(max_pool2d_backward, "NC", 0),
     REDUCE("mean", MULTI_SUMS | MULTI_LINEAR | MULTI_MEAN),
     LINEAR("mul", MULTI_SCALES),
     LINEAR("neg", 0),
     REDUCE("prod", 0),
     BY_DIM("relu_backward"),
-    { "scatter_add", "omi,omi", "oVi", MULTI_SUMS },
+    ALONG(scatter_add, "OMI", MULTI_SUMS),
     { "sgd_step", NULL, NULL, MULTI_BY_DIM | MULTI_STEP },
     BY_DIM("sigmoid_backward"),
     BY_DIM("silu_backward"),
-    { "softmax", "oNi", "oNi", 0 },
-    { "softmax_backward", "oNi,oNi", "oNi", 0 },
+    ALONG(softmax, "OI", 0),
+    ALONG(softmax_backward, "OI", 0),
     LINEAR("sub", 0),
     REDUCE("sum", MULTI_SUMS | MULTI_LINEAR),
     BY_DIM("tanh_backward"),
-    { "tril", "bMN", "bMN", 0 },
-    { "triu", "bMN", "bMN", 0 },
+    ALONG(tril, "B", 0),
+    ALONG(triu, "B", 0),
     BY_DIM("where"),
 };
 

@@ -12,6 +12,7 @@
 #include "ctrt/ops.h"
 #include "memory/pool.h"
 #include "memory/block_table.h"
+#include "ops/contract.h"
 #include "ops/launch.h"
 
 const struct op_info op_table[OP_COUNT] = {
@@ -125,8 +126,18 @@ static void place_kernel(const ctrt_kernel *kernel, void *argument)
     }
 }
 
+static bool calls_checked;              /* CTRT_CHECK_CALLS; set before the first table is published */
+
+/* In the place of a kernel's `run` if calls are checked. */
+static ctrt_status run_checked(const ctrt_call *call)
+{
+    CTRT_TRY(contract_check(call));
+    return call->kernel->run(call);
+}
+
 static ctrt_status table_build(struct dispatch_entry **out, ctrt_device *device)
 {
+    CTRT_TRY(contract_wanted(&calls_checked));
     const size_t entry_count = (size_t)OP_COUNT * DTYPE_COUNT;
     size_t kernel_count = 0;
     kernels_for_each(device, count_kernel, &kernel_count);
@@ -154,7 +165,7 @@ static ctrt_status table_build(struct dispatch_entry **out, ctrt_device *device)
         entries[i].flags = best->flags;
         /* On an asynchronous device every call must go through launch_kernel. */
         if (!CTRT_SLOT(best, accepts) && !CTRT_SLOT(best, workspace) && !device_asynchronous(device))
-            entries[i].run = best->run;
+            entries[i].run = calls_checked ? run_checked : best->run;
     }
     *out = entries;
     return CTRT_OK;
@@ -315,6 +326,8 @@ static ctrt_status run_kernel(ctrt_call *invocation, ctrt_device *device)
 {
     const ctrt_kernel *kernel = invocation->kernel;
     ctrt_block workspace = { 0 };
+    if (unlikely(calls_checked))
+        CTRT_TRY(contract_check(invocation));
     if (CTRT_SLOT(kernel, workspace))
         CTRT_TRY(alloc_workspace(&workspace, invocation, device));
     ctrt_status status = device_asynchronous(device) ? launch_kernel(invocation, device) : kernel->run(invocation);

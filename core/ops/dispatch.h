@@ -22,7 +22,7 @@ struct dispatch_entry {
     const ctrt_kernel *const *kernels;              /* candidates, highest score first */
 };
 
-/* A call of an op on operands in the canonical form of plugin.h. Inputs may be NULL if the op allows that. */
+/* A call of an op on operands in the canonical form of ctrt/contracts.def. Inputs may be NULL where it says so. */
 struct op_call {
     enum op op;
     ctrt_dtype key;                         /* the key dtype, which selects the dispatch entry */

@@ -2,7 +2,7 @@
 /* ops/op_common.h: functions shared by the op functions of all families.
  *
  * An op function (ctrt_add) is common to all backends: it checks the operands, brings them into the canonical form of
- * plugin.h, allocates the results, calls the kernel and ends with op_finish, which records the op for autograd. */
+ * contracts.def, allocates the results, calls the kernel and ends with op_finish, which records the op for autograd. */
 #ifndef CORE_OPS_OP_COMMON_H
 #define CORE_OPS_OP_COMMON_H
 

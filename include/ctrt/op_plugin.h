@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* ctrt/op_plugin.h: runs ops in the canonical form of ctrt/plugin.h, for backends that are composed of other devices.
+/* ctrt/op_plugin.h: runs ops in the form of ctrt/contracts.def, for backends that are composed of other devices.
  *
  * A kernel of such a backend gets views of its own device, and calls the op on tensors of other devices. Dispatch runs
  * the call, so scores, strides, workspaces, the fallback and the order of streams work as in the op functions of
@@ -25,7 +25,7 @@ typedef struct ctrt_operand {
  * op computes it in place. */
 typedef struct ctrt_op_call {
     size_t size;                        /* sizeof(ctrt_op_call) */
-    const char *op;                     /* name in the table of ops of ctrt/plugin.h */
+    const char *op;                     /* name in ctrt/ops.def */
     ctrt_dtype key;                     /* the op's key dtype */
     ctrt_device *device;
     ctrt_operand *const *inputs, *const *outputs;
@@ -35,7 +35,7 @@ typedef struct ctrt_op_call {
 } ctrt_op_call;
 
 /* Runs the op. On an asynchronous device the op is enqueued on the calling thread's current stream. The operands must
- * have the shapes that the table of ops describes; these are not checked.
+ * have the shapes of the op's contract (ctrt/contracts.def); these are checked with CTRT_CHECK_CALLS=1 only.
  *
  * Errors: CTRT_ERR_INVALID_ARGUMENT if `size` is too small. CTRT_ERR_NOT_FOUND for an unknown op. CTRT_ERR_DTYPE for an
  * unknown dtype. CTRT_ERR_DEVICE if a tensor is on another device than `device`. CTRT_ERR_SHAPE if a view exceeds the

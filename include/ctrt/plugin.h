@@ -58,7 +58,7 @@ typedef struct ctrt_view {
 
 struct ctrt_kernel;
 
-/* One execution of an op. Views of optional inputs may be NULL where the op's description says so. Inputs never
+/* One execution of an op. Views of optional inputs may be NULL where the op's contract says so. Inputs never
  * overlap outputs, except as the identical view of an in-place op (CTRT_KERNEL_INPLACE).
  *
  * On a device with queues, run() enqueues the work on `queue` and returns. Everything that the call points to
@@ -88,11 +88,11 @@ enum {                              /* ctrt_kernel.flags */
 #define CTRT_DTYPE_BIT(dtype) ((uint64_t)1 << (dtype))
 
 /* A kernel: the code of one op on one backend for a set of dtypes. Among the kernels whose `dtypes` contain the op's
- * key dtype (see the table of ops below) and whose accepts() returns true, the one with the best score is selected;
+ * key dtype (ctrt/contracts.def) and whose accepts() returns true, the one with the best score is selected;
  * the core caches the selection. */
 typedef struct ctrt_kernel {
     size_t size;
-    const char *op;                                 /* name in the table of ops below */
+    const char *op;                                 /* name in ctrt/ops.def */
     uint64_t dtypes;                                /* set of CTRT_DTYPE_BIT */
     int32_t score;                                  /* 0 is normal; larger wins */
     uint32_t flags;                                 /* CTRT_KERNEL_* */
@@ -105,185 +105,90 @@ typedef struct ctrt_kernel {
     ctrt_status (*workspace)(const ctrt_call *call, size_t *bytes);
 } ctrt_kernel;
 
-/* ---- attributes of ops ------------------------------------------------------------------------------------------ */
+/* ---- attributes of ops ------------------------------------------------------------------------------------------
+ *
+ * ctrt/contracts.def has for each op the operands of its kernel, what it computes, its struct of attributes, and the
+ * meaning of the structs' members. `ctrt ops NAME` prints it; the manual page ctrt-kernels(7) has all of it. */
 
-typedef struct ctrt_reduce_attributes {     /* sum mean prod amax amin any all argmax argmin */
+typedef struct ctrt_reduce_attributes {
     size_t size;
-    uint32_t dims;                          /* bit d is set if dimension d of the input view is reduced */
+    uint32_t dims;
 } ctrt_reduce_attributes;
 
-typedef struct ctrt_range_attributes {      /* clamp: the limits if has_lo, has_hi; fill: lo; arange: lo = start, hi
-                                             * = step */
+typedef struct ctrt_range_attributes {
     size_t size;
     ctrt_scalar lo, hi;
     bool has_lo, has_hi;
 } ctrt_range_attributes;
 
-typedef struct ctrt_gelu_attributes {       /* gelu gelu_backward */
+typedef struct ctrt_gelu_attributes {
     size_t size;
-    bool tanh;                              /* use the tanh approximation instead of erf */
+    bool tanh;
 } ctrt_gelu_attributes;
 
-typedef struct ctrt_conv_attributes {       /* conv2d conv2d_input_grad conv2d_weight_grad */
+typedef struct ctrt_conv_attributes {
     size_t size;
-    int64_t stride[2], padding[2], dilation[2], groups;     /* stride, padding, dilation at most INT32_MAX */
+    int64_t stride[2], padding[2], dilation[2], groups;
 } ctrt_conv_attributes;
 
-typedef struct ctrt_pool_attributes {       /* max_pool2d max_pool2d_backward */
+typedef struct ctrt_pool_attributes {
     size_t size;
-    int64_t kernel[2], stride[2], padding[2], dilation[2];  /* each at most INT32_MAX */
+    int64_t kernel[2], stride[2], padding[2], dilation[2];
 } ctrt_pool_attributes;
 
-typedef struct ctrt_norm_attributes {       /* layer_norm batch_norm and their gradients */
+typedef struct ctrt_norm_attributes {
     size_t size;
-    double epsilon, momentum;               /* momentum: batch_norm only: factor with which running_* move toward the
-                                             * batch's statistics, 0 to 1 */
-    bool training;                          /* batch_norm only */
+    double epsilon, momentum;
+    bool training;
 } ctrt_norm_attributes;
 
 typedef struct ctrt_cross_entropy_attributes {
     size_t size;
-    int64_t ignore_index;                   /* rows with this target do not contribute */
+    int64_t ignore_index;
     double label_smoothing;
 } ctrt_cross_entropy_attributes;
 
-typedef struct ctrt_attention_attributes {  /* attention attention_backward */
+typedef struct ctrt_attention_attributes {
     size_t size;
-    double scale;                           /* factor of the scores */
-    bool causal;                            /* row i attends to columns up to i */
+    double scale;
+    bool causal;
 } ctrt_attention_attributes;
 
-typedef struct ctrt_index_attributes {      /* index_add: index of a row without gradient; tril, triu: the diagonal */
+typedef struct ctrt_index_attributes {
     size_t size;
-    int64_t value;                          /* index_add: -1: none */
+    int64_t value;
 } ctrt_index_attributes;
 
-/* Random numbers are Philox4x32-10 (Salmon et al. 2011). Element i of the output uses word i%4 of the block with
- * counter {offset + i/4 (64 bit), 0, 0} and key `seed`, so the same seed generates the same numbers on every
- * backend.
- *
- * uniform: (word >> 8) * 2^-24, then * (hi - lo), + lo, each rounded to f32, then rounded to the output's dtype, and
- * lo if the result is not below hi (f64 outputs: block i/2, words 2(i%2) and 2(i%2)+1 as hi and lo, top 53 bits *
- * 2^-53, the rest in f64). normal: Box-Muller over word pairs (0,1) and (2,3): with u1 = ((w0>>8)+1) * 2^-24 and u2
- * = (w1>>8) * 2^-24, r = sqrt(-2 ln u1), even elements are r*cos(2 pi u2), odd ones r*sin(2 pi u2), computed in f32
- * (f64: from the 53-bit pairs, one block per two elements). randint: lo + (((uint64)word_pair) % range), block i/2,
- * as 64 bits (w_even << 32 | w_odd). bernoulli and dropout: the f32 uniform < p (dropout keeps an element if uniform
- * >= p). f16 and bf16 are rounded from f32. */
-typedef struct ctrt_random_attributes {     /* uniform normal randint bernoulli dropout */
+typedef struct ctrt_random_attributes {
     size_t size;
-    uint64_t seed, offset;                  /* the core advances offset by the number of blocks used */
-    double a, b;                            /* uniform: lo, hi; normal: mean, std; bernoulli, dropout: p */
-    int64_t lo, hi;                         /* randint: lo <= value < hi */
-    const uint64_t *place;                  /* in a capture: see below; otherwise NULL */
+    uint64_t seed, offset;
+    double a, b;
+    int64_t lo, hi;
+    const uint64_t *place;
 } ctrt_random_attributes;
 
-typedef struct ctrt_sgd_attributes {        /* sgd_step */
+typedef struct ctrt_sgd_attributes {
     size_t size;
     double lr, momentum, dampening, weight_decay;
-    bool nesterov, maximize, first;         /* first: set the momentum buffers to the gradient */
-    const double *replayed;                 /* in a capture: lr; see below */
+    bool nesterov, maximize, first;
+    const double *replayed;
 } ctrt_sgd_attributes;
 
-typedef struct ctrt_adam_attributes {       /* adam_step */
+typedef struct ctrt_adam_attributes {
     size_t size;
     double lr, beta1, beta2, epsilon, weight_decay;
-    bool decoupled;                         /* AdamW: p *= 1 - lr*weight_decay; otherwise weight_decay*p is added to
-                                             * the gradient */
+    bool decoupled;
     bool maximize;
-    int64_t step;                           /* 1 for the first step */
-    /* In a capture three values: decoupled ? 1 - lr*weight_decay : 1; lr / (1 - beta1^step);
-     * 1 / sqrt(1 - beta2^step). Two more if the call has the operand `skipped`, which then replace
-     * the second and the third: lr, step. */
+    int64_t step;
     const double *replayed;
 } ctrt_adam_attributes;
 
-typedef struct ctrt_amp_attributes {        /* amp_update */
+typedef struct ctrt_amp_attributes {
     size_t size;
     double growth_factor, backoff_factor;
-    double min_scale;                       /* the scale is never decreased below this; 0: no limit */
+    double min_scale;
     int64_t growth_interval;
 } ctrt_amp_attributes;
-
-/* Values that change between replays of captured work are in device memory, and the kernel reads them there when it
- * runs, instead of the members next to the pointer. `place` points to the seed and to a number that is added to
- * `offset`. Only backends with a capture table receive such pointers. */
-
-/* ---- the table of ops ------------------------------------------------------------------------------------------
- *
- * The operands of each op's kernel. "like" means the same shape. The key dtype is that of input 0 unless another is
- * named. Floating-point work on f16 and bf16 accumulates in f32. NULL marks optional inputs. The core has broadcast
- * (strides 0), promoted, validated and allocated the operands.
- *
- * Elementwise; all views have one shape, with dimensions merged where possible:
- *   copy(x) -> out            out may have another dtype (key: x); float to int truncates toward zero; bool is x != 0
- *   fill() -> out             value: range_attributes.lo; key: out.  Any strides if the kernel has CTRT_KERNEL_STRIDED
- *   NAME(x) -> out, NAME(a, b) -> out     every op of the form UNARY or BINARY in ctrt/ops.def, which says what it
- *       computes. Keys: floating if its promotion is TO_FLOAT, else its dtypes. out is bool if it is TO_BOOL or
- *       COMPARE, else of the key dtype. Of bool, add and maximum are or; mul and minimum are and
- *   clamp(x), range_attributes    any dtype but bool
- *   gelu(x)                       floating
- *   relu_backward(dy, y): y <= 0 ? 0 : dy   sigmoid_backward(dy, y)    tanh_backward(dy, y)
- *   gelu_backward(dy, x)    silu_backward(dy, x)
- *   where(cond bool, a, b) (key: a)
- * Reductions; attributes: reduce. out has the input's ndim, with size 1 and stride 0 at reduced dimensions:
- *   sum prod(x) -> out, key x, out dtype: x's, or i64 for integers and bool      mean(x) floating
- *   amax amin(x) NaN wins     any all(x) -> bool
- *   argmax argmin(x) -> i64: row-major index in the reduced dimensions; first of ties, NaN wins
- * Matrices (strided; one of the last two strides of each input is 1):
- *   matmul(a[B,M,K], b[B,K,N]) -> out[B,M,N] contiguous; batch strides may be 0
- *   linear(x[M,K], w[N,K], bias[N] or NULL) -> out[M,N] contiguous
- *   A backend's kernels may also support an f32 out with f16 or bf16 operands (bias is f32 then), for overlays; the
- *   core does not use it
- * Convolution and pooling, NCHW shapes, contiguous or (with the flag) channels-last:
- *   conv2d(x[N,C,H,W], w[O,C/g,kh,kw], bias[O] or NULL) -> y
- *   conv2d_input_grad(dy, w) -> dx;   conv2d_weight_grad(dy, x) -> dw
- *   max_pool2d(x) -> y, indices i64 (h*W+w of the input plane; -1: the window lies outside)
- *   max_pool2d_backward(dy, indices) -> dx
- * Rows (contiguous):
- *   softmax log_softmax(x[O,N,I]) over the middle dimension;  softmax_backward log_softmax_backward(dy, y) likewise
- *   cross_entropy(logits[N,C], target i64[N], class weight[C] or NULL) -> loss f32/f64[N] (f32 for f16, bf16),
- *       statistics of the loss's dtype[N,2]: the largest logit of each row and the sum of e^(logit - largest)
- *   cross_entropy_backward(logits, target, weight or NULL, statistics, dloss[N]) -> dlogits[N,C]
- *       A target outside [0,C) that is not ignore_index is an error whose message contains it
- *   layer_norm(x[M,N], weight[N] or NULL, bias[N] or NULL) -> y, mean[M], rstd[M] (f64 for f64, else f32)
- *   layer_norm_backward(dy, x, weight or NULL, mean, rstd) -> dx, dweight[N] or NULL, dbias[N] or NULL
- *   batch_norm(x[N,C,S], weight[C] or NULL, bias or NULL, running_mean[C] or NULL, running_var or NULL)
- *       -> y, mean[C], rstd[C]
- *       In training: the batch's statistics; if running_* are present, outputs 3 and 4 are the same tensors, to be
- *       updated in place (unbiased variance). Otherwise running_* are used, and mean and rstd are computed from them.
- *       weight, bias and running_* may be f32 if x is f16 or bf16
- *   batch_norm_backward(dy, x, weight or NULL, mean, rstd) -> dx, dweight or NULL, dbias or NULL
- * Attention (strided; the last stride of q, k, v, y and their gradients is 1; no size is 0). Optional for a device:
- * without it the core composes attention of other ops. If causal, column j of row i is masked where j > i; its
- * weight is 0. A row of weights whose scores are all -inf is NaN:
- *   attention(q[B,H,L,E], k[B,H,S,E], v[B,H,S,V]) -> y[B,H,L,V] = softmax(scale q k^T) v,
- *       logsumexp[B,H,L] of the rows of scale q k^T (f64 for f64, else f32; contiguous)
- *   attention_backward(dy, q, k, v, y, logsumexp) -> dq, dk, dv, each like its operand; with
- *       p = exp(scale q k^T - logsumexp) and ds = p (dy v^T - sum(dy y)):
- *       dv = p^T dy, dq = scale ds k, dk = scale ds^T q
- * Indexing (contiguous; an index out of range is an error whose message contains it):
- *   index_select(x[O,V,I], index i64[M]) -> out[O,M,I]
- *   index_add(dy[O,M,I], index[M]) -> dx[O,V,I], zeroed first; attributes.value: row to skip
- *   gather(x[O,V,I], index i64[O,M,I]) -> out[O,M,I];   scatter_add(dy[O,M,I], index[O,M,I]) -> dx[O,V,I], zeroed first
- *   tril triu(x[B,M,N]) -> out
- * Creation and random (key: out, contiguous): arange() range_attributes; uniform normal() floating; randint();
- *   bernoulli(); dropout(x) -> y = x * mask / (1-p), mask bool
- * Optimizers, in place on n tensors in one call (contiguous; key: parameter); optional, else elementwise ops do the
- * step:
- *   sgd_step: inputs p[n], g[n], buf[n] (buf absent without momentum): outputs p[n], buf[n]
- *   adam_step: inputs p[n], g[n], m[n], v[n]: outputs p[n], m[n], v[n]
- *   buf, m and v are f32 if p and g are f16 or bf16, otherwise they have p's dtype
- *   Kernels with CTRT_KERNEL_FOUND_INF may get two more inputs at the end, of one element: found_inf f32, skipped f64.
- *   If found_inf is not 0, the kernel writes nothing. Otherwise adam_step computes with the step number
- *   step + skipped; skipped is minus the number of earlier steps that were counted in `step` but not made
- * Gradient scaling (contiguous; optional, else elementwise ops do it). Outputs are the same tensors as the inputs of
- * the same number:
- *   amp_unscale: inputs found_inf f32[1], g[n], scale f32[1]: outputs found_inf, g[n] (key: g). Multiplies each g by
- *       1 / scale, which is computed in f32, and sets found_inf to 1 if an element was not finite; else found_inf stays
- *   amp_update: inputs scale f32[1], tracker i32[1], skips i32[2], found_inf f32[1]: outputs scale, tracker, skips
- *       (key: scale). If found_inf is not 0: scale *= backoff_factor, but not below min_scale; tracker = 0; skips += 1.
- *       Otherwise tracker += 1 and skips[0] = 0; if tracker is then growth_interval: tracker = 0, and scale *=
- *       growth_factor if the product is finite in f32. Products are computed in f64 and rounded */
 
 /* ---- functions that the library provides to plugins ------------------------------------------------------------- */
 

@@ -25,8 +25,8 @@ struct conformance_result {
     int passed, failed, skipped, expected;      /* expected: known failures, which are not in `failed` */
 };
 
-/* Runs the suite. Returns 0 if nothing failed; 1 if a check failed or none ran; 2 if the suite could not start
- * (reported on stderr). `result` may be NULL. */
+/* Runs the suite. Returns 0 if nothing failed; 1 if a check failed, or none ran a kernel of the device; 2 if the suite
+ * could not start (reported on stderr). `result` may be NULL. */
 int conformance_run(const struct conformance_options *options, struct conformance_result *result);
 
 #endif

@@ -9,11 +9,11 @@ enum {
     RESULT_TO_BOOL = TO_BOOL, RESULT_TO_I64 = TO_I64, RESULT_SUM = SUM_RULE
 };
 
-#define FORM_UNARY_no(name)   .inputs = 1, .unary = ctrt_##name
+#define FORM_UNARY_no(name)   .inputs = 1, .kernel = #name, .unary = ctrt_##name
 #define FORM_UNARY_yes(name)  FORM_UNARY_no(name), .unary_ = ctrt_##name##_
-#define FORM_BINARY_no(name)  .inputs = 2, .binary = ctrt_##name, .scalar = ctrt_##name##_scalar
+#define FORM_BINARY_no(name)  .inputs = 2, .kernel = #name, .binary = ctrt_##name, .scalar = ctrt_##name##_scalar
 #define FORM_BINARY_yes(name) FORM_BINARY_no(name), .binary_ = ctrt_##name##_, .scalar_ = ctrt_##name##_scalar_
-#define FORM_OWN_no(name)     .inputs = 0
+#define FORM_OWN_no(name)     .inputs = 0, .kernel = #name
 #define FORM_GRAPH_no(name)   .inputs = 0
 
 static const struct check_op listed[] = {
@@ -62,6 +62,14 @@ static void copy_form(struct check_op *op, const struct check_op *row)
         op->flags |= GRAD2;
     if (op->unary != NULL && op->result == TO_FLOAT)
         op->tolerance = MATH;
+}
+
+bool op_has_kernels(const char *name)
+{
+    for (int k = 0; k < COUNT_OF(listed); k++)
+        if (strcmp(name, listed[k].name) == 0)
+            return listed[k].kernel != NULL;
+    return false;
 }
 
 void op_complete(struct check_op *op)

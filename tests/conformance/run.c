@@ -86,6 +86,16 @@ void check_skip(struct run *run, const char *format, ...)
     run->skipped = true;
 }
 
+/* Returns whether the device has a kernel for the checked op and dtype, or the op needs none. */
+static bool kernel_present(const struct run *run)
+{
+    bool present = run->kernel == NULL || !op_has_kernels(run->kernel);
+    for (int dtype = 1; dtype < 64 && !present; dtype++)
+        present = (run->dtype == 0 || (int)run->dtype == dtype)
+                  && ctrt_op_supported(run->device, run->kernel, (ctrt_dtype)dtype);
+    return present;
+}
+
 void check_end(struct run *run)
 {
     const char *reason = "";
@@ -94,6 +104,7 @@ void check_end(struct run *run)
         check_skip(run, "%s has no kernel for %s and used the cpu", ctrt_device_name(run->device), run->kernel);
     bool foreseen = expected_of(run->check, &reason) == EXPECT_FAILURE;
     run->number++;
+    run->kernels += !run->skipped && kernel_present(run);
     if (run->failed && foreseen) {
         fprintf(run->out, "not ok %d - %s # TODO %s\n", run->number, run->check, reason);
         run->result.expected++;
@@ -260,6 +271,19 @@ static void print_fallbacks(struct run *run)
     fprintf(run->out, "\n");
 }
 
+/* Returns the file of the backend of the device. */
+static const char *backend_file(const ctrt_device *device)
+{
+    const char *name = ctrt_device_name(device);
+    ctrt_plugin_info info = CTRT_PLUGIN_INFO;
+    for (size_t k = 0; ctrt_plugin_list(&info, k) == CTRT_OK; k++)
+        if (strcmp(info.kind, "backend") == 0 && strcmp(info.state, "loaded") == 0
+            && strlen(info.component) == strcspn(name, ":")
+            && strncmp(info.component, name, strlen(info.component)) == 0)
+            return info.file;
+    return "no file";
+}
+
 int conformance_run(const struct conformance_options *options, struct conformance_result *result)
 {
     struct run run = { .options = options, .out = options->out ? options->out : stdout };
@@ -273,8 +297,8 @@ int conformance_run(const struct conformance_options *options, struct conformanc
     run.matrices = ctrt_device_get_properties(&properties, ctrt_device_name(run.device)) == CTRT_OK
     ? properties.matrix_dtype : CTRT_F32;
     if (!options->list)
-        fprintf(run.out, "# conformance of %s, seed %llu\n", ctrt_device_name(run.device),
-                (unsigned long long)options->seed);
+        fprintf(run.out, "# conformance of %s (%s), seed %llu\n", ctrt_device_name(run.device),
+                backend_file(run.device), (unsigned long long)options->seed);
     for (int f = 0; f < FAMILIES; f++)
         run_family(&run, families[f]);
     if (wanted(&run, "suite"))
@@ -285,10 +309,14 @@ int conformance_run(const struct conformance_options *options, struct conformanc
         fprintf(run.out, "# %d passed, %d failed, %d skipped, %d failed as expected\n", run.result.passed,
                 run.result.failed, run.result.skipped, run.result.expected);
         if (run.number == 0)
-            fprintf(run.out, "# nothing was checked\n");
+            fprintf(run.out, "# nothing was checked: no check has these names and tags; --list prints all checks\n");
+        else if (run.kernels == 0)
+            fprintf(run.out, "# nothing was checked: %s has no kernels for these checks. Its file is %s; "
+                    "CTRT_PLUGIN_PATH=FOLDER, an absolute path, uses the plugins of another folder\n",
+                    ctrt_device_name(run.device), backend_file(run.device));
     }
     fflush(run.out);
     if (result)
         *result = run.result;
-    return run.result.failed || (!options->list && run.number == 0) ? 1 : 0;
+    return run.result.failed || (!options->list && run.kernels == 0) ? 1 : 0;
 }

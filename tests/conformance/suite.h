@@ -233,7 +233,7 @@ struct run {
     FILE *out;
     ctrt_device *device;
     struct conformance_result result;
-    int number;
+    int number, kernels;                /* checks; those for whose op and dtype the device has a kernel */
     bool failed, skipped;
     const char *variant;                /* name of the variant that is being checked; prefix of messages */
     const char *kernel;                 /* kernel of the checked op */
@@ -285,6 +285,8 @@ struct dice op_dice(const struct run *run, const struct check_op *op, ctrt_dtype
  * GRAD. For the forms UNARY and BINARY also how the op is called, GRAD2 (unless FLAT) and, for UNARY with TO_FLOAT, the
  * tolerance MATH. */
 void op_complete(struct check_op *op);
+/* Returns whether ctrt/ops.def has an op `name` for which devices have kernels. */
+bool op_has_kernels(const char *name);
 
 void check_forward(struct run *run, const struct check_op *op, ctrt_dtype dtype);       /* forward.c */
 void check_scalar_form(struct run *run, const struct check_op *op, ctrt_dtype dtype);

@@ -41,6 +41,11 @@ fi
 if [ -e "$builddir/plugins-built/backend-cpu.so" ]; then
     run 0 "checks the cpu" '^ok .* - neg f32 contiguous$' --op neg
     run 0 "checks a device by name" '^ok .* - neg f32 contiguous$' --op neg --device cpu
+    run 0 "prints the file that it checks" "^# conformance of cpu (.*/backend-cpu.so), seed 1" --op neg --tags f32
+    path=$CTRT_PLUGIN_PATH
+    CTRT_PLUGIN_PATH=plugins-built:$path
+    run 0 "warns about a relative folder" 'plugins-built (ignored: not an absolute path)' --op neg --tags f32
+    CTRT_PLUGIN_PATH=$path
     run 0 "lists" '^neg bf16 sliced$' --op neg --list
     run 0 "checks the backend of a file" '^ok .* - sum f64 transposed$' \
         --op sum --tags f64 "$builddir/plugins-built/backend-cpu.so"
@@ -59,8 +64,11 @@ if [ -e "$builddir/plugins-built/backend-cpu.so" ]; then
         # The whole suite (with sanitizers, one dtype), which also checks the core's copies between the host and memory
         # that the host cannot access.
         run 0 "checks the template" '^ok .* - relu f32 contiguous$' ${SANITIZE:+--tags f32} "$work/backend-template.so"
-        run 0 "reports an op for which the template used the cpu" \
+        run 1 "reports an op for which the template used the cpu" \
             'SKIP template:0 has no kernel for exp and used the cpu' --op exp "$work/backend-template.so"
+        run 1 "fails if the template has no kernel for the checked op, and prints the tested file" \
+            "template:0 has no kernels for these checks. Its file is $work/backend-template.so" \
+            --op exp "$work/backend-template.so"
     else
         not_ok "builds the template" "$(cat "$work/err")"
     fi
