@@ -3,11 +3,13 @@
 
 # comm: process groups: members, calls, failures, reports
 libctrt_core_la_SOURCES += \
-    parallel/comm/capture.c parallel/comm/collectives.c parallel/comm/comm.c parallel/comm/comm.h \
-    parallel/comm/enqueued.c parallel/comm/enqueued.h parallel/comm/environment.c parallel/comm/environment.h \
-    parallel/comm/epoch.c parallel/comm/failure.c parallel/comm/failure.h parallel/comm/flight_record.c \
-    parallel/comm/flight_record.h parallel/comm/join.c parallel/comm/members.c parallel/comm/memory.c \
-    parallel/comm/report.c parallel/comm/run.c parallel/comm/watch.c
+    parallel/comm/alarm.c parallel/comm/capture.c parallel/comm/collectives.c parallel/comm/comm.c \
+    parallel/comm/comm.h parallel/comm/connect.c parallel/comm/enqueued.c \
+    parallel/comm/environment.c parallel/comm/environment.h parallel/comm/epoch.c parallel/comm/failure.c \
+    parallel/comm/failure.h parallel/comm/flight_record.c parallel/comm/flight_record.h parallel/comm/group.c \
+    parallel/comm/group.h parallel/comm/join.c parallel/comm/lanes.c parallel/comm/lanes.h parallel/comm/members.c \
+    parallel/comm/memory.c parallel/comm/peers.c parallel/comm/peers.h parallel/comm/report.c \
+    parallel/comm/run.c parallel/comm/tracker.c parallel/comm/watch.c parallel/comm/watch.h
 
 # replicas: scatter, gather, copies of modules, parallel threads
 libctrt_core_la_SOURCES += \

@@ -191,6 +191,8 @@ TSAN_TESTS     += $(stream_tests) $(parallel_tests) tests/unit/test-pinned.c tes
 if PLUGIN_COMM_HOST
 comm_tests    = tests/unit/test-comm.c tests/unit/test-comm-failure.c tests/unit/test-comm-report.c \
     tests/unit/test-comm-random.c tests/unit/test-comm-capture.c tests/unit/test-comm-shrink.c
+internal_tests += tests/unit/test-comm-states.c
+TSAN_TESTS   += tests/unit/test-comm-states.c
 public_tests += tests/unit/test-comm-pull.c     # without ThreadSanitizer, because all ranks are processes
 LONG_TESTS   += tests/integration/comm-random-long.sh
 EXTRA_DIST   += tests/integration/comm-random-long.sh

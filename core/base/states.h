@@ -9,6 +9,7 @@
 #ifndef CORE_BASE_STATES_H
 #define CORE_BASE_STATES_H
 
+#include <stdatomic.h>
 #include <stdbool.h>
 
 #define STATE(state) (1u << (state))
@@ -32,5 +33,19 @@ static inline bool state_may_follow(const unsigned *next, unsigned from, unsigne
 #else
 #define STATE_CHECK(next, from, to) ((void)0)
 #endif
+
+/* Changes *state to `to` if it is one of `from` (STATE), and returns the state before. For states that threads change
+ * without a lock. */
+static inline unsigned state_change(const unsigned *next, atomic_uint *state, unsigned from, unsigned to)
+{
+    unsigned before = atomic_load(state);
+    while (from & STATE(before)) {
+        STATE_CHECK(next, before, to);
+        if (atomic_compare_exchange_weak(state, &before, to))
+            break;
+    }
+    (void)next;
+    return before;
+}
 
 #endif

@@ -13,7 +13,8 @@
 #include "parallel/comm/comm.h"
 #include "tensor/tensor.h"
 
-struct comm_captured {
+struct captured_call {
+    struct comm_captured base;
     atomic_int refs;                        /* owned by the work handle and by the calls in the graph */
     struct capture *capture;                /* only compared, because the capture may have ended */
     const char *who;                        /* the public function, for messages */
@@ -25,7 +26,7 @@ struct comm_captured {
 
 static void captured_drop(void *state)
 {
-    struct comm_captured *captured = state;
+    struct captured_call *captured = state;
     if (captured == NULL || atomic_fetch_sub(&captured->refs, 1) != 1)
         return;
     ctrt_tensor_release(&captured->call.send_tensor);
@@ -38,7 +39,7 @@ static void captured_drop(void *state)
 
 static ctrt_status collective_run(void *state)
 {
-    struct comm_captured *captured = state;
+    struct captured_call *captured = state;
     CTRT_TRY(ctrt_context(comm_check(captured->comm), "%s", captured->who));
     return ctrt_context(comm_submit(captured->waits ? NULL : &captured->running, captured->comm, &captured->call), "%s",
                         captured->who);
@@ -47,7 +48,7 @@ static ctrt_status collective_run(void *state)
 /* Waits also for a collective without a recorded ctrt_work_wait, so that it ends before the next replay begins. */
 static ctrt_status collective_finish(void *state)
 {
-    struct comm_captured *captured = state;
+    struct captured_call *captured = state;
     if (captured->running == NULL)
         return CTRT_OK;
     const ctrt_status status = ctrt_work_wait(captured->running);
@@ -55,16 +56,16 @@ static ctrt_status collective_finish(void *state)
     return status;
 }
 
-static ctrt_status wait_run(void *state)
+static ctrt_status captured_wait_run(void *state)
 {
-    const struct comm_captured *captured = state;
+    const struct captured_call *captured = state;
     return ctrt_work_wait(captured->running);
 }
 
 static const struct graph_call collective_call = {
     .run = collective_run, .finish = collective_finish, .release = captured_drop,
 };
-static const struct graph_call wait_call = { .run = wait_run, .release = captured_drop };
+static const struct graph_call wait_call = { .run = captured_wait_run, .release = captured_drop };
 
 /* ---- recording ---- */
 
@@ -78,12 +79,25 @@ static ctrt_status tensor_use(ctrt_tensor **out, ctrt_tensor *tensor, bool write
     return ctrt_detach(out, tensor);
 }
 
-static ctrt_status captured_new(struct comm_captured **out, ctrt_comm *comm, const char *who,
+/* ctrt_work_wait. */
+static ctrt_status captured_wait(const ctrt_work *work)
+{
+    struct captured_call *captured = (struct captured_call *)work->captured;
+    struct capture *capture = capture_here(work->device);
+    if (capture == NULL || capture != captured->capture)
+        return ctrt_fail(CTRT_ERR_STATE, "work_wait: the collective was recorded in a capture, so it has no work of "
+                         "its own to wait for; wait for it within the capture, on a captured stream");
+    atomic_fetch_add(&captured->refs, 1);
+    return ctrt_context(capture_call(capture, &wait_call, captured), "work_wait");
+}
+
+static ctrt_status captured_new(struct captured_call **out, ctrt_comm *comm, const char *who,
                                 const ctrt_comm_call *call, struct capture *capture)
 {
-    struct comm_captured *captured = host_calloc(sizeof *captured);
+    struct captured_call *captured = host_calloc(sizeof *captured);
     if (captured == NULL)
         return out_of_memory(sizeof *captured, "a collective in a capture");
+    captured->base = (struct comm_captured){ .wait = captured_wait, .release = captured_drop };
     atomic_init(&captured->refs, 1);
     captured->capture = capture;
     captured->who = who;
@@ -108,14 +122,14 @@ static ctrt_status captured_new(struct comm_captured **out, ctrt_comm *comm, con
 ctrt_status comm_capture(ctrt_work **out, ctrt_comm *comm, const char *who, const ctrt_comm_call *call,
                          struct capture *capture)
 {
-    struct comm_captured *captured = NULL;
+    struct captured_call *captured = NULL;
     ctrt_work *work = NULL;
     CTRT_TRY(captured_new(&captured, comm, who, call, capture));
     captured->waits = out == NULL;
     ctrt_status status = out != NULL ? comm_work_new(&work, &captured->call, comm->device) : CTRT_OK;
     if (status == CTRT_OK && work != NULL) {
         atomic_fetch_add(&captured->refs, 1);
-        work->captured = captured;
+        work->captured = &captured->base;
     }
     if (status == CTRT_OK)
         status = capture_call(capture, &collective_call, captured);
@@ -132,20 +146,4 @@ ctrt_status comm_capture(ctrt_work **out, ctrt_comm *comm, const char *who, cons
         *out = work;
     }
     return CTRT_OK;
-}
-
-ctrt_status comm_captured_wait(const ctrt_work *work)
-{
-    struct comm_captured *captured = work->captured;
-    struct capture *capture = capture_here(work->device);
-    if (capture == NULL || capture != captured->capture)
-        return ctrt_fail(CTRT_ERR_STATE, "work_wait: the collective was recorded in a capture, so it has no work of "
-                         "its own to wait for; wait for it within the capture, on a captured stream");
-    atomic_fetch_add(&captured->refs, 1);
-    return ctrt_context(capture_call(capture, &wait_call, captured), "work_wait");
-}
-
-void comm_captured_release(ctrt_work *work)
-{
-    captured_drop(work->captured);
 }

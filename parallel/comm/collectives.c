@@ -20,13 +20,14 @@ static ctrt_status check_tensor(const ctrt_comm *comm, const char *who, const ch
 {
     if (tensor->device != comm->device)
         return ctrt_fail(CTRT_ERR_DEVICE, "%s: %s is on %s, but rank %d of group %s uses %s", who, argument,
-                         ctrt_device_name(tensor->device), comm->rank, comm->name, ctrt_device_name(comm->device));
+                         ctrt_device_name(tensor->device), comm->group.rank, comm->group.name,
+                         ctrt_device_name(comm->device));
     if (!(tensor->view.flags & CTRT_VIEW_CONTIGUOUS) && tensor->view.numel > 0)
         return ctrt_fail(CTRT_ERR_SHAPE, "%s: %s is not contiguous; use ctrt_contiguous", who, argument);
     return CTRT_OK;
 }
 
-static bool overlap(const ctrt_tensor *a, const ctrt_tensor *b)
+static bool tensors_overlap(const ctrt_tensor *a, const ctrt_tensor *b)
 {
     const int64_t size = (int64_t)ctrt_dtype_size(tensor_dtype(a));
     return ctrt_tensor_shares_storage(a, b)
@@ -45,20 +46,20 @@ static ctrt_status check_tensors(uint64_t *count, const ctrt_comm *comm, const s
     if (receive != NULL && receive != send)
         CTRT_TRY(check_tensor(comm, who, send == NULL ? "tensor" : "out", receive));
     const bool parts = any == send ? request->send_parts : request->receive_parts;
-    *count = (uint64_t)any->view.numel / (parts ? (uint64_t)comm->size : 1);
-    if (parts && any->view.numel % comm->size != 0)
+    *count = (uint64_t)any->view.numel / (parts ? (uint64_t)comm->group.size : 1);
+    if (parts && any->view.numel % comm->group.size != 0)
         return ctrt_fail(CTRT_ERR_SHAPE, "%s: %lld elements cannot be cut into %d equal parts", who,
-                         (long long)any->view.numel, comm->size);
+                         (long long)any->view.numel, comm->group.size);
     const bool in_place = !request->send_parts && !request->receive_parts;      /* reductions have one tensor */
     if (send != NULL && receive != NULL && !in_place) {
         if (tensor_dtype(send) != tensor_dtype(receive))
             return ctrt_fail(CTRT_ERR_DTYPE, "%s: in has dtype %s, out %s", who, ctrt_dtype_name(tensor_dtype(send)),
                              ctrt_dtype_name(tensor_dtype(receive)));
-        const uint64_t expected = *count * (request->receive_parts ? (uint64_t)comm->size : 1);
+        const uint64_t expected = *count * (request->receive_parts ? (uint64_t)comm->group.size : 1);
         if ((uint64_t)receive->view.numel != expected)
             return ctrt_fail(CTRT_ERR_SHAPE, "%s: out has %lld elements, expected %llu for %d ranks", who,
-                             (long long)receive->view.numel, (unsigned long long)expected, comm->size);
-        if (overlap(send, receive))
+                             (long long)receive->view.numel, (unsigned long long)expected, comm->group.size);
+        if (tensors_overlap(send, receive))
             return ctrt_fail(CTRT_ERR_INVALID_ARGUMENT, "%s: in and out overlap", who);
     }
     if (request->reduces && ((int)request->op < 0 || request->op > CTRT_COMM_AVERAGE))
@@ -75,10 +76,10 @@ static ctrt_status check_tensors(uint64_t *count, const ctrt_comm *comm, const s
 static ctrt_status submit(ctrt_work **work, ctrt_comm *comm, const struct request *request)
 {
     const bool message = request->collective == CTRT_COLLECTIVE_SEND || request->collective == CTRT_COLLECTIVE_RECV;
-    if (request->rooted && (request->root < 0 || request->root >= comm->size))
+    if (request->rooted && (request->root < 0 || request->root >= comm->group.size))
         return ctrt_fail(CTRT_ERR_INVALID_ARGUMENT, "%s: rank %d is not in group %s of %d ranks", request->who,
-                         request->root, comm->name, comm->size);
-    if (message && request->root == comm->rank)
+                         request->root, comm->group.name, comm->group.size);
+    if (message && request->root == comm->group.rank)
         return ctrt_fail(CTRT_ERR_INVALID_ARGUMENT, "%s: a rank cannot exchange messages with itself", request->who);
     uint64_t count = 0;
     const ctrt_tensor *any = request->send ? request->send : request->receive;
@@ -92,7 +93,7 @@ static ctrt_status submit(ctrt_work **work, ctrt_comm *comm, const struct reques
         .signature = { .count = count, .collective = message ? CTRT_COLLECTIVE_SEND : request->collective,
                        .op = request->reduces ? request->op : 0, .dtype = any ? tensor_dtype(any) : 0,
                        .root = !request->rooted                                     ? -1
-                               : request->collective == CTRT_COLLECTIVE_SEND ? comm->rank : request->root },
+                               : request->collective == CTRT_COLLECTIVE_SEND ? comm->group.rank : request->root },
         .peer = message ? request->root : -1,
         .bytes = any ? (size_t)count * ctrt_dtype_size(tensor_dtype(any)) : 0,
         .send_tensor = request->send, .receive_tensor = request->receive,
@@ -133,7 +134,8 @@ ctrt_status ctrt_comm_reduce(ctrt_work **work, ctrt_comm *comm, ctrt_tensor *ten
     REQUIRE("comm_reduce", tensor);
     REQUIRE("comm_reduce", comm);
     SUBMIT(work, comm, "comm_reduce", CTRT_COLLECTIVE_REDUCE, .send = tensor,
-           .receive = comm->rank == root ? tensor : NULL, .reduces = true, .op = op, .rooted = true, .root = root);
+           .receive = comm->group.rank == root ? tensor : NULL, .reduces = true, .op = op, .rooted = true,
+           .root = root);
 }
 
 ctrt_status ctrt_comm_all_gather(ctrt_work **work, ctrt_comm *comm, ctrt_tensor *out, ctrt_tensor *in)
@@ -148,19 +150,19 @@ ctrt_status ctrt_comm_gather(ctrt_work **work, ctrt_comm *comm, ctrt_tensor *out
 {
     REQUIRE("comm_gather", in);
     REQUIRE("comm_gather", comm);
-    if (comm->rank == root)
+    if (comm->group.rank == root)
         REQUIRE("comm_gather", out);
-    SUBMIT(work, comm, "comm_gather", CTRT_COLLECTIVE_GATHER, .send = in, .receive = comm->rank == root ? out : NULL,
-           .receive_parts = true, .rooted = true, .root = root);
+    SUBMIT(work, comm, "comm_gather", CTRT_COLLECTIVE_GATHER, .send = in,
+           .receive = comm->group.rank == root ? out : NULL, .receive_parts = true, .rooted = true, .root = root);
 }
 
 ctrt_status ctrt_comm_scatter(ctrt_work **work, ctrt_comm *comm, ctrt_tensor *out, ctrt_tensor *in, int root)
 {
     REQUIRE("comm_scatter", out);
     REQUIRE("comm_scatter", comm);
-    if (comm->rank == root)
+    if (comm->group.rank == root)
         REQUIRE("comm_scatter", in);
-    SUBMIT(work, comm, "comm_scatter", CTRT_COLLECTIVE_SCATTER, .send = comm->rank == root ? in : NULL,
+    SUBMIT(work, comm, "comm_scatter", CTRT_COLLECTIVE_SCATTER, .send = comm->group.rank == root ? in : NULL,
            .receive = out, .send_parts = true, .rooted = true, .root = root);
 }
 

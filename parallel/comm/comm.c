@@ -12,9 +12,8 @@
 #include "base/strbuf.h"
 #include "base/thread.h"
 #include "device/launcher.h"
-#include "parallel/comm/enqueued.h"
-#include "parallel/comm/failure.h"
 #include "parallel/comm/environment.h"
+#include "parallel/comm/peers.h"
 #include "parallel/store/own_address.h"
 #include "parallel/store/store.h"
 #include "registry/registry.h"
@@ -34,9 +33,6 @@ static const ctrt_param timeout_param = {
 };
 CORE_PARAM(timeout_param);
 
-/* How long ranks that have joined may take to connect, at least. */
-static const double CONNECT_SECONDS = 2;
-
 /* ---- creation ---- */
 
 static ctrt_status read_timeout(double *out, double given)
@@ -50,109 +46,7 @@ static ctrt_status read_timeout(double *out, double given)
     return CTRT_OK;
 }
 
-ctrt_status comm_alloc(ctrt_comm **out, int rank, int size, const char *name, double timeout)
-{
-    ctrt_comm *comm = host_calloc(sizeof *comm);
-    if (comm == NULL)
-        return out_of_memory(sizeof *comm, "a communicator");
-    atomic_init(&comm->refs, 1);
-    atomic_init(&comm->parts, 1);
-    atomic_init(&comm->possible, UINT64_MAX);
-    comm->process = comm_process();
-    comm->rank = rank;
-    comm->size = size;
-    comm->timeout = timeout;
-    pthread_mutex_init(&comm->lock, NULL);
-    pthread_cond_init(&comm->changed, NULL);
-    comm->engine_name = "";
-    comm->name = host_strdup(name);
-    comm->members = comm_members_new(size);
-    comm->sent = host_calloc((size_t)size * sizeof *comm->sent);
-    comm->received = host_calloc((size_t)size * sizeof *comm->received);
-    comm->messages = host_calloc(2 * (size_t)size * sizeof *comm->messages);
-    comm->record = host_calloc(sizeof *comm->record);
-    const bool complete = comm->name && comm->members && comm->sent && comm->received && comm->messages
-                          && comm->record;
-    if (comm->record != NULL)
-        flight_begin(comm->record);
-    for (int i = 0; i < LANES; i++)
-        comm->lanes[i].comm = comm;
-    *out = comm;
-    return complete ? CTRT_OK : out_of_memory((size_t)size * sizeof(struct comm_member), "a communicator");
-}
-
-void comm_drop(ctrt_comm *comm)
-{
-    if (atomic_fetch_sub_explicit(&comm->parts, 1, memory_order_acq_rel) != 1)
-        return;
-    if (comm->handle != NULL)
-        comm->engine->destroy(comm->handle);
-    ctrt_store_release(&comm->store);
-    pthread_mutex_destroy(&comm->lock);
-    pthread_cond_destroy(&comm->changed);
-    host_free(comm->name);
-    host_free(comm->id);
-    host_free(comm->was);
-    host_free(comm->changes);
-    comm_members_release(comm->members);
-    host_free(comm->sent);
-    host_free(comm->received);
-    host_free(comm->messages);
-    host_free(comm->record);
-    free(comm->error);
-    free(comm->report);
-    host_free(comm);
-}
-
-ctrt_comm *ctrt_comm_retain(ctrt_comm *comm)
-{
-    if (comm != NULL)
-        atomic_fetch_add_explicit(&comm->refs, 1, memory_order_relaxed);
-    return comm;
-}
-
-void ctrt_comm_release(ctrt_comm **comm)
-{
-    if (comm == NULL || *comm == NULL)
-        return;
-    CANCEL_DISABLED;
-    ctrt_comm *gone = *comm;
-    *comm = NULL;
-    if (atomic_fetch_sub_explicit(&gone->refs, 1, memory_order_acq_rel) != 1)
-        return;
-    if (gone->process != comm_process()) {      /* the parent's threads may have been changing the rest */
-        ctrt_store_release(&gone->store);
-        return;
-    }
-    struct error_text *error = error_set_aside();       /* the caller's, which the store's errors would replace */
-    comm_lanes_end(gone);
-    comm_enqueued_end(gone);
-    comm_unwatch(gone);
-    comm_drop(gone);
-    error_put_back(error);
-}
-
 /* ---- joining ---- */
-
-/* The hash is FNV-1a. */
-const char *comm_shorten(char text[COMM_SHORT], const char *name)
-{
-    uint64_t hash = 14695981039346656037u;
-    for (const char *at = name; *at != '\0'; at++)
-        hash = (hash ^ (unsigned char)*at) * 1099511628211u;
-    if (strlen(name) < COMM_SHORT)
-        snprintf(text, COMM_SHORT, "%s", name);
-    else
-        snprintf(text, COMM_SHORT, "%.100s~%016" PRIx64, name, hash);
-    return text;
-}
-
-ctrt_status comm_add_joined(int64_t *sum, const ctrt_comm *comm, int amount)
-{
-    char key[COMM_SHORT + 32], name[COMM_SHORT];
-    snprintf(key, sizeof key, "%s/joined", comm_shorten(name, comm->name));
-    return ctrt_store_add(comm->store, key, amount, sum);
-}
 
 /* Every rank adds itself below `name` and so gets the number of the group: a name can be used again after all ranks
  * have joined. */
@@ -161,45 +55,9 @@ static ctrt_status choose_id(ctrt_comm *comm)
     int64_t joined = 0;
     char id[COMM_SHORT + 32], name[COMM_SHORT];
     CTRT_TRY(comm_add_joined(&joined, comm, 1));
-    snprintf(id, sizeof id, "%s/%" PRId64, comm_shorten(name, comm->name), (joined - 1) / comm->size);
-    comm->id = host_strdup(id);
-    return comm->id ? CTRT_OK : out_of_memory(strlen(id), "a group's name");
-}
-
-/* Sets the deadline of connecting: that of ctrt_comm_new, so that its parts do not take the time limit each. Ranks that
- * have joined late have CONNECT_SECONDS. */
-static void begin_connecting(ctrt_comm *comm)
-{
-    struct comm_lane *lane = &comm->lanes[LANE_COLLECTIVES];
-    const int64_t least = clock_after(MIN(comm->timeout, CONNECT_SECONDS));
-    comm_lane_begin(lane);
-    if (comm->join_deadline != 0)
-        atomic_store(&lane->deadline, MAX(comm->join_deadline, least));
-}
-
-ctrt_status comm_connect(ctrt_comm *comm, const ctrt_comm *parent, const int32_t *ranks, int color)
-{
-    CTRT_TRY(comm_members_check(comm));
-    comm->config = (ctrt_comm_config){
-        .size = sizeof comm->config, .rank = comm->rank, .world = comm->size, .name = comm->id,
-        .device = comm->device, .store = comm->store, .timeout = comm->timeout,
-        .state = &comm->lanes[LANE_COLLECTIVES], .poll = comm_poll, .mismatch = comm_mismatch,
-        .epoch = comm->epoch, .elastic = comm->elastic,
-    };
-    begin_connecting(comm);
-    /* Before `create`, so that a rank that ends while the others connect is noticed. */
-    CTRT_TRY(comm_watch(comm));
-    void *handle = NULL;
-    const ctrt_status status = parent != NULL && CTRT_SLOT(comm->engine, derive)
-                                   ? comm->engine->derive(&handle, &comm->config, parent->handle, ranks, color)
-                                   : comm->engine->create(&handle, &comm->config);
-    if (status != CTRT_OK)                  /* the group has failed on all ranks, so none waits for another to leave */
-        return comm->local ? status : comm_fail(comm, status, ctrt_error_message());
-    pthread_mutex_lock(&comm->lock);
-    comm->handle = handle;
-    pthread_mutex_unlock(&comm->lock);
-    comm_leave_at_exit(comm);
-    return CTRT_OK;
+    snprintf(id, sizeof id, "%s/%" PRId64, comm_shorten(name, comm->group.name), (joined - 1) / comm->group.size);
+    comm->group.id = host_strdup(id);
+    return comm->group.id ? CTRT_OK : out_of_memory(strlen(id), "a group's name");
 }
 
 static ctrt_status use_engine(ctrt_comm *comm, const char *name)
@@ -211,12 +69,12 @@ static ctrt_status use_engine(ctrt_comm *comm, const char *name)
     return CTRT_OK;
 }
 
-static ctrt_status join(ctrt_comm *comm)
+static ctrt_status join_processes(ctrt_comm *comm)
 {
     CTRT_TRY(choose_id(comm));
     CTRT_TRY(comm_members_exchange(comm));
     CTRT_TRY(comm_connect(comm, NULL, NULL, -1));
-    return comm->elastic && comm->rank == 0 ? comm_publish_current(comm) : CTRT_OK;
+    return comm->group.elastic && comm->group.rank == 0 ? comm_publish_current(comm) : CTRT_OK;
 }
 
 /* The engine of a communicator of processes if neither the program nor CTRT_COMM names one. A launcher other than
@@ -235,7 +93,7 @@ static ctrt_status bootstrap_store(ctrt_comm *comm)
     char address[ENVIRONMENT_STORE_BYTES] = "", name[65] = "", host[OWN_ADDRESS_BYTES];
     int32_t rank, size;
     ctrt_status status = CTRT_OK;
-    if (comm->rank == 0) {
+    if (comm->group.rank == 0) {
         (void)gethostname(name, sizeof name - 1);
         own_address(host, name);
         snprintf(address, sizeof address, strchr(host, ':') != NULL ? "tcp://[%s]:0" : "tcp://%s:0", host);
@@ -243,14 +101,14 @@ static ctrt_status bootstrap_store(ctrt_comm *comm)
         snprintf(address, sizeof address, "%s", status == CTRT_OK ? ctrt_store_address(comm->store) : "");
     }
     CTRT_TRY(comm->engine->bootstrap(&rank, &size, address, sizeof address));
-    if (comm->rank == 0)
+    if (comm->group.rank == 0)
         return status;
     if (address[0] == '\0')
         return ctrt_fail(CTRT_ERR_COMM, "rank 0 could not serve a key-value store");
-    if (rank != comm->rank || size != comm->size)
+    if (rank != comm->group.rank || size != comm->group.size)
         return ctrt_fail(CTRT_ERR_INVALID_ARGUMENT,
                          "this process is rank %d of %d, but the engine %s counts it as rank %d of %d; set CTRT_STORE, "
-                         "or MASTER_ADDR and MASTER_PORT, or start one job only", comm->rank, comm->size,
+                         "or MASTER_ADDR and MASTER_PORT, or start one job only", comm->group.rank, comm->group.size,
                          comm->engine_name, (int)rank, (int)size);
     return environment_open_store(&comm->store, address, rank, comm->timeout);
 }
@@ -261,32 +119,26 @@ static ctrt_status open_store(ctrt_comm *comm, int rank)
 {
     char address[ENVIRONMENT_STORE_BYTES];
     CTRT_TRY(environment_store(address));
-    if (address[0] == '\0' && comm->size == 1)
+    if (address[0] == '\0' && comm->group.size == 1)
         return ctrt_store_open(&comm->store, "local://ctrt-world", true, comm->timeout);
     if (address[0] == '\0' && CTRT_SLOT(comm->engine, bootstrap))
         return bootstrap_store(comm);
     if (address[0] == '\0')
         return ctrt_fail(CTRT_ERR_INVALID_ARGUMENT,
                          "%d ranks need a store: set CTRT_STORE, or MASTER_ADDR and MASTER_PORT, or start them with "
-                         "`ctrt run`", comm->size);
+                         "`ctrt run`", comm->group.size);
     return environment_open_store(&comm->store, address, rank, comm->timeout);
 }
 
-ctrt_status ctrt_comm_new(ctrt_comm **out, const ctrt_comm_options *options)
+/* Joins the group of `given`, whose defaults are those of the environment. On failure *out is a group to release. */
+static ctrt_status new_process_rank(ctrt_comm **out, const ctrt_comm_options *given)
 {
-    ctrt_comm_options own = CTRT_COMM_OPTIONS;
-    const ctrt_comm_options *const given = &own;
     struct rank_environment environment;
-    ctrt_comm *comm = NULL;
     ctrt_param_value engine;
     double timeout;
     bool elastic = false, joins = false;
-    CANCEL_DISABLED;
-    if (out == NULL)
-        return fail_null("comm_new", "out");
-    CTRT_TRY(struct_read(&own, sizeof own, options, "comm_new", "options"));
     if (given->world_size < 0 || (given->world_size > 0 && (given->rank < 0 || given->rank >= given->world_size)))
-        return ctrt_fail(CTRT_ERR_INVALID_ARGUMENT, "comm_new: rank %d of %d", given->rank, given->world_size);
+        return ctrt_fail(CTRT_ERR_INVALID_ARGUMENT, "rank %d of %d", given->rank, given->world_size);
     CTRT_TRY(read_timeout(&timeout, given->timeout));
     CTRT_TRY(launcher_read(&environment));
     CTRT_TRY(param_read(&engine, &engine_param, "core"));
@@ -295,30 +147,33 @@ ctrt_status ctrt_comm_new(ctrt_comm **out, const ctrt_comm_options *options)
     /* A rank that joins does not know its number yet, and does not serve the store. */
     const int size = joins ? 2 : given->world_size > 0 ? given->world_size : environment.size;
     const int rank = joins ? 1 : given->world_size > 0 ? given->rank : environment.rank;
-    ctrt_status status = comm_alloc(&comm, rank, size, given->name ? given->name : "world", timeout);
-    if (status == CTRT_OK) {
-        comm->join_deadline = clock_after(timeout);
-        status = use_engine(comm, name);
-    }
-    if (status == CTRT_OK && given->device != NULL)
-        comm->device = given->device;
-    else if (status == CTRT_OK)
-        status = ctrt_device_auto(&comm->device);
-    if (status == CTRT_OK && given->store != NULL)
-        comm->store = ctrt_store_retain(given->store);
-    else if (status == CTRT_OK)
-        status = open_store(comm, joins ? -1 : rank);
-    if (status == CTRT_OK) {
-        comm->elastic = elastic;
-        status = joins ? comm_join(&comm) : join(comm);
-    }
-    if (status != CTRT_OK) {
-        ctrt_comm_release(&comm);
-        return ctrt_context(status, "comm_new");
-    }
-    ctrt_comm_release(out);
-    *out = comm;
-    return CTRT_OK;
+    CTRT_TRY(comm_alloc(out, rank, size, given->name ? given->name : "world", timeout));
+    ctrt_comm *comm = *out;
+    comm->group.elastic = elastic;
+    comm->join_deadline = clock_after(timeout);
+    comm->device = given->device;
+    comm->store = ctrt_store_retain(given->store);
+    CTRT_TRY(use_engine(comm, name));
+    if (comm->device == NULL)
+        CTRT_TRY(ctrt_device_auto(&comm->device));
+    if (comm->store == NULL)
+        CTRT_TRY(open_store(comm, joins ? -1 : rank));
+    return joins ? comm_join(out) : join_processes(comm);
+}
+
+ctrt_status ctrt_comm_new(ctrt_comm **out, const ctrt_comm_options *options)
+{
+    ctrt_comm_options given = CTRT_COMM_OPTIONS;
+    ctrt_comm *comm = NULL;
+    CANCEL_DISABLED;
+    if (out == NULL)
+        return fail_null("comm_new", "out");
+    CTRT_TRY(struct_read(&given, sizeof given, options, "comm_new", "options"));
+    const ctrt_status status = new_process_rank(&comm, &given);
+    ctrt_comm_release(status == CTRT_OK ? out : &comm);
+    if (status == CTRT_OK)
+        *out = comm;
+    return ctrt_context(status, "comm_new");
 }
 
 /* ---- groups of this process ---- */
@@ -358,7 +213,7 @@ static ctrt_status connect_local(struct local_join *joins, int n)
             status = ctrt_fail(CTRT_ERR_OUT_OF_MEMORY, "comm_new_local: cannot create a thread for rank %d: %s", i,
                                strerror(error));
             for (int other = 0; other < n; other++)     /* ends the waits of the other ranks */
-                atomic_store(&joins[other].comm->alarmed, true);
+                (void)failure_alarm(&joins[other].comm->failure);
         }
     }
     for (int i = 0; i < n; i++)
@@ -376,28 +231,28 @@ static ctrt_status connect_local(struct local_join *joins, int n)
 static ctrt_status local_rank_new(struct local_join *joins, int rank, ctrt_device *const *devices, int n,
                                   const ctrt_comm_options *options, const char *id)
 {
-    ctrt_comm **comm = &joins[rank].comm;
-    CTRT_TRY(comm_alloc(comm, rank, n, options->name ? options->name : "local", options->timeout));
-    (*comm)->local = true;
-    (*comm)->device = devices[rank];
-    (*comm)->id = host_strdup(id);
-    if ((*comm)->id == NULL)
+    const char *name = options->name ? options->name : "local";
+    ctrt_comm **const out = &joins[rank].comm, *const first = joins[0].comm;
+    CTRT_TRY(rank > 0 ? comm_alloc_like(out, first, rank, n, name) : comm_alloc(out, rank, n, name, options->timeout));
+    ctrt_comm *comm = *out;
+    comm->group.local = true;
+    comm->device = devices[rank];
+    comm->group.id = host_strdup(id);
+    if (comm->group.id == NULL)
         return out_of_memory(strlen(id), "a group's name");
-    CTRT_TRY(use_engine(*comm, options->engine ? options->engine : LOCAL_ENGINE));
-    if (rank > 0)
-        (*comm)->store = ctrt_store_retain(joins[0].comm->store);
-    else
-        CTRT_TRY(ctrt_store_open(&(*comm)->store, id, true, CTRT_DEFAULT_SECONDS));
-    struct comm_member *const members = (*comm)->members->list;
+    struct comm_members *members = comm->group.members;
     if (rank > 0) {                         /* the same list, because n lists would need n * n members */
-        comm_members_release((*comm)->members);
-        (*comm)->members = joins[0].comm->members;
-        atomic_fetch_add(&(*comm)->members->refs, 1);
+        comm_members_release(members);
+        comm->group.members = first->group.members;
+        atomic_fetch_add(&comm->group.members->refs, 1);
+        return CTRT_OK;
     }
-    for (int i = 0; i < n && rank == 0; i++) {
-        (void)gethostname(members[i].host, sizeof members[i].host - 1);
-        members[i].pid = getpid();
-        snprintf(members[i].device, sizeof members[i].device, "%s", ctrt_device_name(devices[i]));
+    CTRT_TRY(use_engine(comm, options->engine ? options->engine : LOCAL_ENGINE));
+    CTRT_TRY(ctrt_store_open(&comm->store, id, true, CTRT_DEFAULT_SECONDS));
+    for (int i = 0; i < n; i++) {
+        (void)gethostname(members->list[i].host, sizeof members->list[i].host - 1);
+        members->list[i].pid = getpid();
+        snprintf(members->list[i].device, sizeof members->list[i].device, "%s", ctrt_device_name(devices[i]));
     }
     return CTRT_OK;
 }
@@ -449,18 +304,18 @@ static ctrt_status gather_choices(struct choice *all, ctrt_comm *comm, struct ch
 {
     CTRT_AUTO(tensor) in = NULL, out = NULL;
     CTRT_TRY(ctrt_from_data(&in, &own, 2, CTRT_SHAPE(2), CTRT_I64, comm->device));
-    CTRT_TRY(ctrt_empty(&out, CTRT_SHAPE(comm->size, 2), CTRT_I64, comm->device));
+    CTRT_TRY(ctrt_empty(&out, CTRT_SHAPE(comm->group.size, 2), CTRT_I64, comm->device));
     CTRT_TRY(ctrt_comm_all_gather(NULL, comm, out, in));
-    CTRT_TRY(ctrt_to_host(all, (size_t)comm->size * sizeof *all, out, CTRT_I64));
+    CTRT_TRY(ctrt_to_host(all, (size_t)comm->group.size * sizeof *all, out, CTRT_I64));
     return comm_check(comm);
 }
 
 /* Writes the ranks of `comm` with this rank's color, ordered by key, then by rank. Returns their number. */
-static int group_of(int *ranks, const ctrt_comm *comm, const struct choice *all)
+static int ranks_of_color(int *ranks, const ctrt_comm *comm, const struct choice *all)
 {
     int count = 0;
-    for (int rank = 0; rank < comm->size; rank++) {
-        if (all[rank].color != all[comm->rank].color)
+    for (int rank = 0; rank < comm->group.size; rank++) {
+        if (all[rank].color != all[comm->group.rank].color)
             continue;
         int at = count++;
         for (; at > 0 && all[ranks[at - 1]].key > all[rank].key; at--)
@@ -474,35 +329,31 @@ static ctrt_status split_join(ctrt_comm **out, ctrt_comm *comm, const int *ranks
 {
     int rank = 0;
     char name[256], parent[COMM_SHORT];
-    while (ranks[rank] != comm->rank)
+    while (ranks[rank] != comm->group.rank)
         rank++;
-    snprintf(name, sizeof name, "%.100s.%d", comm->name, (int)color);
-    CTRT_TRY(comm_alloc(out, rank, count, name, comm->timeout));
-    snprintf(name, sizeof name, "%s/split-%" PRIu64 "-%d", comm_shorten(parent, comm->id), comm->splits, (int)color);
-    (*out)->id = host_strdup(name);
-    if ((*out)->id == NULL)
+    snprintf(name, sizeof name, "%.100s.%d", comm->group.name, (int)color);
+    CTRT_TRY(comm_alloc_like(out, comm, rank, count, name));
+    snprintf(name, sizeof name, "%s/split-%" PRIu64 "-%d", comm_shorten(parent, comm->group.id), comm->splits,
+             (int)color);
+    (*out)->group.id = host_strdup(name);
+    if ((*out)->group.id == NULL)
         return out_of_memory(strlen(name), "a group's name");
-    (*out)->device = comm->device;
-    (*out)->store = ctrt_store_retain(comm->store);
-    (*out)->engine = comm->engine;
-    (*out)->engine_name = comm->engine_name;
-    (*out)->local = comm->local;
     for (int i = 0; i < count; i++)
-        (*out)->members->list[i] = comm->members->list[ranks[i]];
+        (*out)->group.members->list[i] = comm->group.members->list[ranks[i]];
     return comm_connect(*out, comm, ranks, (int)color);
 }
 
-/* Connects the new groups. `ranks`: memory for comm->size numbers. If the engine derives groups, an error of one rank
- * is an error of all, because the engine needs all ranks of `comm`. */
+/* Connects the new groups. `ranks`: memory for the numbers of all ranks. If the engine derives groups, an error of one
+ * rank is an error of all, because the engine needs all ranks of `comm`. */
 static ctrt_status split_connect(ctrt_comm **out, ctrt_comm *comm, int *ranks, const struct choice *all)
 {
-    const int color = (int)all[comm->rank].color;
+    const int color = (int)all[comm->group.rank].color;
     const bool derives = CTRT_SLOT(comm->engine, derive);
     ctrt_status status = CTRT_OK;
     if (derives)
-        comm_lane_begin(&comm->lanes[LANE_COLLECTIVES]);
+        comm_timer_begin(&comm->lanes.lane[LANE_COLLECTIVES].timer);
     if (color >= 0)
-        status = split_join(out, comm, ranks, group_of(ranks, comm, all), color);
+        status = split_join(out, comm, ranks, ranks_of_color(ranks, comm, all), color);
     else if (derives)
         status = comm->engine->derive(NULL, NULL, comm->handle, NULL, -1);
     return status != CTRT_OK && derives ? comm_fail(comm, status, ctrt_error_message()) : status;
@@ -515,10 +366,11 @@ ctrt_status ctrt_comm_split(ctrt_comm **out, ctrt_comm *comm, int color, int key
         return fail_null("comm_split", out == NULL ? "out" : "comm");
     CTRT_TRY(ctrt_context(capture_refuse(comm->device, "groups cannot be split there; split them before the capture"),
                           "comm_split"));
-    struct choice *all = host_alloc((size_t)comm->size * sizeof *all);
-    int *ranks = host_alloc((size_t)comm->size * sizeof *ranks);
+    struct choice *all = host_alloc((size_t)comm->group.size * sizeof *all);
+    int *ranks = host_alloc((size_t)comm->group.size * sizeof *ranks);
     ctrt_comm *fresh = NULL;
-    ctrt_status status = all && ranks ? CTRT_OK : out_of_memory((size_t)comm->size * sizeof *all, "a list of ranks");
+    ctrt_status status = all && ranks ? CTRT_OK
+                                      : out_of_memory((size_t)comm->group.size * sizeof *all, "a list of ranks");
     if (status == CTRT_OK)
         status = gather_choices(all, comm, (struct choice){ color, key });
     if (status == CTRT_OK) {
@@ -540,12 +392,12 @@ ctrt_status ctrt_comm_split(ctrt_comm **out, ctrt_comm *comm, int color, int key
 
 int ctrt_comm_rank(const ctrt_comm *comm)
 {
-    return comm ? comm->rank : -1;
+    return comm ? comm->group.rank : -1;
 }
 
 int ctrt_comm_size(const ctrt_comm *comm)
 {
-    return comm ? comm->size : 0;
+    return comm ? comm->group.size : 0;
 }
 
 ctrt_device *ctrt_comm_device(const ctrt_comm *comm)
@@ -560,5 +412,5 @@ const char *ctrt_comm_engine_name(const ctrt_comm *comm)
 
 const char *ctrt_comm_name(const ctrt_comm *comm)
 {
-    return comm ? comm->name : NULL;
+    return comm ? comm->group.name : NULL;
 }

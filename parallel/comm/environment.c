@@ -55,7 +55,7 @@ static ctrt_store *kept_store;
 static char *kept_address;
 
 /* The child of a fork cannot use its parent's store, nor free it: another thread may have been changing it. */
-static void after_fork_in_child(void)
+static void forget_kept_store(void)
 {
     pthread_mutex_init(&kept_lock, NULL);
     kept_store = NULL;
@@ -64,7 +64,7 @@ static void after_fork_in_child(void)
 
 __attribute__((constructor)) static void environment_start(void)
 {
-    (void)lock_at_fork(NULL, NULL, after_fork_in_child);
+    (void)lock_at_fork(NULL, NULL, forget_kept_store);
 }
 
 /* How long rank 0 waits for a store whose address it cannot use itself. */

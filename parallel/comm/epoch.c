@@ -10,7 +10,7 @@
  * way.
  *
  * A rank is lost if its process has ended, if it has released the communicator, if it does not answer (no state within
- * SILENT_SECONDS, see comm/failure.h) or if it has not set `here/R` within the time limit of a collective. */
+ * SILENT_SECONDS) or if it has not set `here/R` within the time limit of a collective. */
 #include <inttypes.h>
 #include <math.h>
 #include <stdio.h>
@@ -21,7 +21,7 @@
 #include "base/param.h"
 #include "base/strbuf.h"
 #include "base/thread.h"
-#include "parallel/comm/failure.h"
+#include "parallel/comm/peers.h"
 #include "parallel/store/store.h"
 
 static const ctrt_param failure_param = {
@@ -60,33 +60,14 @@ ctrt_status comm_read_modes(bool *elastic, bool *joins)
 
 /* ---- keys ---- */
 
-size_t comm_root_length(const char *text, int epoch)
-{
-    char suffix[16];
-    const size_t length = strlen(text);
-    snprintf(suffix, sizeof suffix, "~%d", epoch);
-    const size_t end = strlen(suffix);
-    return epoch > 0 && length > end && strcmp(text + length - end, suffix) == 0 ? length - end : length;
-}
-
-ctrt_status comm_next_id(char **out, const ctrt_comm *comm)
-{
-    const size_t length = comm_root_length(comm->id, comm->epoch), bytes = length + 16;
-    *out = host_alloc(bytes);
-    if (*out == NULL)
-        return out_of_memory(bytes, "a group's name");
-    snprintf(*out, bytes, "%.*s~%d", (int)length, comm->id, comm->epoch + 1);
-    return CTRT_OK;
-}
-
-ctrt_status comm_next_guard(ctrt_comm *comm, int32_t was, enum comm_guard guard)
+ctrt_status comm_next_guard(ctrt_comm *comm, int32_t previous, enum comm_guard guard)
 {
     static const char alarm[] = "0 F a rank has ended while the group was rebuilt";
     char key[COMM_KEY], *id = NULL;
     bool supported = false;
     const bool set = guard == GUARD_SET;
     CTRT_TRY(comm_next_id(&id, comm));
-    snprintf(key, sizeof key, "%.280s/lost/%d", id, comm_lost_number(was));
+    snprintf(key, sizeof key, "%.280s/lost/%d", id, comm_lost_number(previous));
     ctrt_status status = store_set_at_disconnect(&supported, comm->store, key, set ? "" : NULL, 0);
     snprintf(key, sizeof key, "%.280s/alarm", id);
     if (status == CTRT_OK && guard != GUARD_KEEP_ALARM)
@@ -95,23 +76,12 @@ ctrt_status comm_next_guard(ctrt_comm *comm, int32_t was, enum comm_guard guard)
     return status;
 }
 
-/* Waits up to `seconds` for a key; *set: whether the store has it. Fails if the store does not answer. */
-static ctrt_status is_set(bool *set, ctrt_comm *comm, const char *what, int rank, double seconds)
-{
-    char key[COMM_KEY];
-    bool unset = true;
-    CTRT_TRY(store_get_within(&unset, NULL, NULL, comm->store, comm_key(key, comm, what, rank), seconds,
-                              STORE_ANSWER_TIME / 1e9));
-    *set = !unset;
-    return CTRT_OK;
-}
-
 static ctrt_status fail_store(const ctrt_comm *comm, ctrt_status status)
 {
     if (status != CTRT_ERR_COMM)
         return status;
-    for (int rank = 0; rank < comm->size; rank++)
-        if (comm->members->list[rank].serves && atomic_load(&comm->store->ended))
+    for (int rank = 0; rank < comm->group.size; rank++)
+        if (comm->group.members->list[rank].serves && atomic_load(&comm->store->ended))
             return ctrt_fail(CTRT_ERR_COMM, "the ranks that are left cannot agree, because rank %d has ended, which "
                              "served the store %s; the store must outlive the ranks: start them with `ctrt run`, or "
                              "set CTRT_STORE to one that another process serves", rank,
@@ -134,7 +104,7 @@ static bool list_valid(struct comm_list *list, size_t bytes, const ctrt_comm *co
         return false;
     for (int i = 0; i < list->size; i++) {
         struct comm_member *member = &list->ranks[i].member;
-        if (comm->listed && list->ranks[i].was >= comm->size)
+        if (comm->group.state != GROUP_JOINING && list->ranks[i].previous >= comm->group.size)
             return false;
         member->host[sizeof member->host - 1] = member->device[sizeof member->device - 1] = '\0';
     }
@@ -143,21 +113,18 @@ static bool list_valid(struct comm_list *list, size_t bytes, const ctrt_comm *co
 
 ctrt_status comm_list_read(struct comm_list **out, ctrt_comm *comm, double seconds)
 {
-    char key[COMM_KEY];
     void *value = NULL;
     size_t bytes = 0;
-    bool unset = true;
     *out = NULL;
-    CTRT_TRY(store_get_within(&unset, &value, &bytes, comm->store, comm_key(key, comm, "next", -1), seconds,
-                              STORE_ANSWER_TIME / 1e9));
-    if (unset)
+    CTRT_TRY(comm_get(&value, &bytes, comm, "next", -1, seconds));
+    if (value == NULL)
         return CTRT_OK;
     *out = value;
     if (list_valid(*out, bytes, comm))
         return CTRT_OK;
     free(value);
     *out = NULL;
-    return ctrt_fail(CTRT_ERR_STATE, "the key %s of the store has a wrong value", key);
+    return ctrt_fail(CTRT_ERR_STATE, "the key %s of the store has a wrong value", comm_key(comm, "next", -1));
 }
 
 /* ---- the agreement ---- */
@@ -180,51 +147,49 @@ static bool has_taken(const struct agreement *a, double seconds)
 /* Initialises *a. The first failure of the group determines how long to wait for ranks. */
 static ctrt_status agreement_begin(struct agreement *a, ctrt_comm *comm)
 {
-    char key[COMM_KEY];
     struct alarm alarm = { .kind = 0 };
     void *value = NULL;
     size_t bytes = 0;
-    bool unset = true;
     *a = (struct agreement){ .comm = comm, .begin = clock_after(0), .limit = comm->timeout };
-    CTRT_TRY(store_get_within(&unset, &value, &bytes, comm->store, comm_key(key, comm, "alarm", -1), 0,
-                              STORE_ANSWER_TIME / 1e9));
-    if (!unset && comm_parse_alarm(&alarm, comm, value))
+    CTRT_TRY(comm_get(&value, &bytes, comm, "alarm", -1, 0));
+    const bool set = comm_parse_alarm(&alarm, comm, value);
+    if (set)
         free(alarm.cause);
     free(value);
     /* After rank 0 has left the group ('L'), the other ranks no longer watch for alarms and publish no states. */
-    a->watched = !comm->local && !unset && alarm.kind != 'L';
-    if (alarm.kind == 'T' || atomic_load(&comm->expired))
+    a->watched = !comm->group.local && set && alarm.kind != 'L';
+    if (alarm.kind == 'T')
         a->limit = fmin(a->limit, LATE_SECONDS);
-    a->ranks = host_calloc((size_t)comm->size * sizeof *a->ranks);
-    return a->ranks != NULL ? CTRT_OK : out_of_memory((size_t)comm->size * sizeof *a->ranks, "a list of ranks");
+    a->ranks = host_calloc((size_t)comm->group.size * sizeof *a->ranks);
+    return a->ranks != NULL ? CTRT_OK : out_of_memory((size_t)comm->group.size * sizeof *a->ranks, "a list of ranks");
 }
 
 /* Updates a->ranks[rank]. Waits up to `seconds` for its key `here/R`. */
-static ctrt_status look(struct agreement *a, int rank, double seconds)
+static ctrt_status look_for_rank(struct agreement *a, int rank, double seconds)
 {
     static const char *const ends[] = { "ended", "gone", "left" };
     ctrt_comm *comm = a->comm;
-    bool set = rank == comm->rank;
+    bool set = rank == comm->group.rank;
     if (set)
         a->ranks[rank] = HERE;
     if (set || a->ranks[rank] == LOST)
         return CTRT_OK;
     for (size_t i = 0; i < COUNT_OF(ends) && !set; i++)
-        CTRT_TRY(is_set(&set, comm, ends[i], rank, 0));
-    if (!set && comm->was != NULL)
-        CTRT_TRY(is_set(&set, comm, "lost", comm_lost_number(comm->was[rank]), 0));
+        CTRT_TRY(comm_is_set(&set, comm, ends[i], rank, 0));
+    if (!set && comm->group.previous != NULL)
+        CTRT_TRY(comm_is_set(&set, comm, "lost", comm_lost_number(comm->group.previous[rank]), 0));
     if (set)
         a->ranks[rank] = LOST;
     if (a->ranks[rank] != UNKNOWN)
         return CTRT_OK;
-    CTRT_TRY(is_set(&set, comm, "here", rank, seconds));
+    CTRT_TRY(comm_is_set(&set, comm, "here", rank, seconds));
     if (set) {
         a->ranks[rank] = HERE;
         return CTRT_OK;
     }
     bool answers = true;
     if (a->watched && has_taken(a, SILENT_SECONDS))
-        CTRT_TRY(is_set(&answers, comm, "state", rank, 0));
+        CTRT_TRY(comm_is_set(&answers, comm, "state", rank, 0));
     if (!answers || has_taken(a, a->limit))
         a->ranks[rank] = LOST;
     return CTRT_OK;
@@ -234,8 +199,8 @@ static ctrt_status look(struct agreement *a, int rank, double seconds)
 static ctrt_status leads(bool *out, struct agreement *a)
 {
     *out = true;
-    for (int rank = 0; rank < a->comm->rank && *out; rank++) {
-        CTRT_TRY(look(a, rank, 0));
+    for (int rank = 0; rank < a->comm->group.rank && *out; rank++) {
+        CTRT_TRY(look_for_rank(a, rank, 0));
         *out = a->ranks[rank] == LOST;
     }
     *out = *out || has_taken(a, a->limit + LEADER_SECONDS);
@@ -248,10 +213,10 @@ static ctrt_status add_joiners(struct comm_list *list, ctrt_comm *comm, int64_t 
     for (int64_t k = 1; k <= requests; k++) {
         struct comm_list_entry *entry = &list->ranks[list->size];
         bool ended = false;
-        CTRT_TRY(is_set(&ended, comm, "unjoin", (int)k, 0));
+        CTRT_TRY(comm_is_set(&ended, comm, "unjoin", (int)k, 0));
         if (ended || !comm_read(&entry->member, sizeof entry->member, comm, "join", (int)k, 0))
             continue;
-        entry->was = -(int32_t)k;
+        entry->previous = -(int32_t)k;
         list->size++;
     }
     return CTRT_OK;
@@ -261,8 +226,8 @@ static ctrt_status add_joiners(struct comm_list *list, ctrt_comm *comm, int64_t 
 static void publish_excluded(const struct agreement *a)
 {
     char key[COMM_KEY];
-    for (int rank = 0; rank < a->comm->size; rank++) {
-        const struct comm_member *member = &a->comm->members->list[rank];
+    for (int rank = 0; rank < a->comm->group.size; rank++) {
+        const struct comm_member *member = &a->comm->group.members->list[rank];
         if (a->ranks[rank] != LOST)
             continue;
         snprintf(key, sizeof key, "ctrt-run/excluded/%s/%" PRId64, member->host, member->pid);
@@ -273,25 +238,24 @@ static void publish_excluded(const struct agreement *a)
 static ctrt_status propose(struct agreement *a)
 {
     ctrt_comm *comm = a->comm;
-    char key[COMM_KEY];
     int64_t requests = 0;
     void *value = NULL;
     size_t bytes = 0;
-    if (comm->elastic && !comm->local)
-        CTRT_TRY(store_add_within(comm->store, comm_key(key, comm, "joins", -1), 0, &requests, 0));
+    if (comm->group.elastic && !comm->group.local)
+        CTRT_TRY(store_add_within(comm->store, comm_key(comm, "joins", -1), 0, &requests, 0));
     requests = requests < 0 || requests > 4096 ? 0 : requests;
-    struct comm_list *list = host_calloc(list_bytes(comm->size + (int)requests));
+    struct comm_list *list = host_calloc(list_bytes(comm->group.size + (int)requests));
     if (list == NULL)
-        return out_of_memory(list_bytes(comm->size + (int)requests), "a list of ranks");
+        return out_of_memory(list_bytes(comm->group.size + (int)requests), "a list of ranks");
     list->magic = LIST_MAGIC;
-    for (int rank = 0; rank < comm->size; rank++)
+    for (int rank = 0; rank < comm->group.size; rank++)
         if (a->ranks[rank] == HERE)
-            list->ranks[list->size++] = (struct comm_list_entry){ .was = rank, .member = comm->members->list[rank] };
+            list->ranks[list->size++] = (struct comm_list_entry){ rank, .member = comm->group.members->list[rank] };
     ctrt_status status = add_joiners(list, comm, requests);
     if (status == CTRT_OK)
-        status = ctrt_store_compare_set(comm->store, comm_key(key, comm, "next", -1), NULL, 0, list,
+        status = ctrt_store_compare_set(comm->store, comm_key(comm, "next", -1), NULL, 0, list,
                                         list_bytes(list->size), &value, &bytes);
-    if (status == CTRT_OK && !comm->local && bytes == list_bytes(list->size) && memcmp(value, list, bytes) == 0)
+    if (status == CTRT_OK && !comm->group.local && bytes == list_bytes(list->size) && memcmp(value, list, bytes) == 0)
         publish_excluded(a);
     free(value);
     host_free(list);
@@ -299,7 +263,7 @@ static ctrt_status propose(struct agreement *a)
 }
 
 /* Reads the list of the next epoch. Proposes one if this rank is the one to do so. */
-static ctrt_status agree(struct comm_list **out, struct agreement *a)
+static ctrt_status agree_on_list(struct comm_list **out, struct agreement *a)
 {
     for (bool lead = false;;) {
         CTRT_TRY(comm_list_read(out, a->comm, lead ? 0 : SLICE));
@@ -308,8 +272,8 @@ static ctrt_status agree(struct comm_list **out, struct agreement *a)
         if (!lead)
             CTRT_TRY(leads(&lead, a));
         bool complete = lead;
-        for (int rank = 0; rank < a->comm->size && lead; rank++) {
-            CTRT_TRY(look(a, rank, complete ? BRIEF : 0));
+        for (int rank = 0; rank < a->comm->group.size && lead; rank++) {
+            CTRT_TRY(look_for_rank(a, rank, complete ? BRIEF : 0));
             complete = complete && a->ranks[rank] != UNKNOWN;
         }
         if (complete)
@@ -320,28 +284,27 @@ static ctrt_status agree(struct comm_list **out, struct agreement *a)
 /* Announces this rank in the store, and waits for the list of the next epoch. *out: owned; freed with free(). */
 static ctrt_status agree_on_next(struct comm_list **out, ctrt_comm *comm)
 {
-    char key[COMM_KEY];
     struct agreement a = { .comm = comm };
     ctrt_status status = comm_list_read(out, comm, 0);
     if (status != CTRT_OK || *out != NULL)
         return status;                      /* the others have agreed without this rank */
-    status = comm_next_guard(comm, comm->rank, GUARD_SET);
+    status = comm_next_guard(comm, comm->group.rank, GUARD_SET);
     if (status == CTRT_OK)
-        status = ctrt_store_set(comm->store, comm_key(key, comm, "here", comm->rank), "", 0);
+        status = ctrt_store_set(comm->store, comm_key(comm, "here", comm->group.rank), "", 0);
     if (status == CTRT_OK)
         status = agreement_begin(&a, comm);
     if (status == CTRT_OK)
-        status = agree(out, &a);
+        status = agree_on_list(out, &a);
     host_free(a.ranks);
     return status;
 }
 
 /* ---- the new group ---- */
 
-static int find_rank(const struct comm_list *list, int32_t was)
+static int find_rank(const struct comm_list *list, int32_t previous)
 {
     for (int i = 0; i < list->size; i++)
-        if (list->ranks[i].was == was)
+        if (list->ranks[i].previous == previous)
             return i;
     return -1;
 }
@@ -363,11 +326,11 @@ static ctrt_status describe_change(char **out, char **line, const ctrt_comm *com
     struct strbuf text = { 0 }, words = { 0 };
     struct json json = { .text = &text, .lines = JSON_COMPACT };
     json_begin(&json, NULL, '{');
-    json_add_int(&json, "epoch", comm->epoch + 1);
+    json_add_int(&json, "epoch", comm->group.epoch + 1);
     json_add_int(&json, "size", list->size);
     json_begin(&json, "lost", '[');
-    for (int rank = 0; rank < comm->size && comm->listed; rank++) {
-        const struct comm_member *member = &comm->members->list[rank];
+    for (int rank = 0; rank < comm->group.size && comm->group.state != GROUP_JOINING; rank++) {
+        const struct comm_member *member = &comm->group.members->list[rank];
         if (find_rank(list, rank) >= 0)
             continue;
         json_member(&json, rank, member);
@@ -378,7 +341,7 @@ static ctrt_status describe_change(char **out, char **line, const ctrt_comm *com
     json_begin(&json, "joined", '[');
     for (int i = 0; i < list->size; i++) {
         const struct comm_member *member = &list->ranks[i].member;
-        if (list->ranks[i].was >= 0)
+        if (list->ranks[i].previous >= 0)
             continue;
         json_member(&json, i, member);
         strbuf_add(&words, "%s%s, process %" PRId64 ", %s joins as rank %d", words.length > 0 ? "; " : "",
@@ -389,11 +352,11 @@ static ctrt_status describe_change(char **out, char **line, const ctrt_comm *com
     char *change = NULL;
     CTRT_TRY(strbuf_finish(line, &words, "a message"));
     CTRT_TRY(strbuf_finish(&change, &text, "a report"));
-    const size_t before = comm->changes != NULL ? strlen(comm->changes) - 1 : 0, bytes = before + strlen(change) + 3;
+    const char *const changes = comm->group.changes;
+    const size_t before = changes != NULL ? strlen(changes) - 1 : 0, bytes = before + strlen(change) + 3;
     *out = host_alloc(bytes);
     if (*out != NULL)                       /* appends to the JSON array */
-        snprintf(*out, bytes, "%.*s%c%s]", (int)before, before > 0 ? comm->changes : "", before > 0 ? ',' : '[',
-                 change);
+        snprintf(*out, bytes, "%.*s%c%s]", (int)before, before > 0 ? changes : "", before > 0 ? ',' : '[', change);
     free(change);
     return *out != NULL ? CTRT_OK : out_of_memory(bytes, "a report");
 }
@@ -401,36 +364,32 @@ static ctrt_status describe_change(char **out, char **line, const ctrt_comm *com
 /* Allocates the communicator of rank `rank` of the list. */
 static ctrt_status list_comm(ctrt_comm **out, const ctrt_comm *comm, const struct comm_list *list, int rank)
 {
+    const struct comm_group *group = &comm->group;
     struct strbuf text = { 0 };
     char *name = NULL;
-    strbuf_add(&text, "%.*s~%d", (int)comm_root_length(comm->name, comm->epoch), comm->name, comm->epoch + 1);
+    strbuf_add(&text, "%.*s~%d", (int)comm_root_length(group->name, group->epoch), group->name, group->epoch + 1);
     CTRT_TRY(strbuf_finish(&name, &text, "a group's name"));
-    const ctrt_status status = comm_alloc(out, rank, list->size, name, comm->timeout);
+    const ctrt_status status = comm_alloc_like(out, comm, rank, list->size, name);
     free(name);
     CTRT_TRY(status);
     ctrt_comm *fresh = *out;
-    fresh->epoch = comm->epoch + 1;
-    fresh->device = comm->device;
-    fresh->store = ctrt_store_retain(comm->store);
-    fresh->engine = comm->engine;
-    fresh->engine_name = comm->engine_name;
-    fresh->local = comm->local;
-    fresh->elastic = comm->elastic;
-    fresh->was = host_alloc((size_t)list->size * sizeof *fresh->was);
-    if (fresh->was == NULL)
-        return out_of_memory((size_t)list->size * sizeof *fresh->was, "a list of ranks");
+    fresh->group.epoch = group->epoch + 1;
+    fresh->group.elastic = group->elastic;
+    fresh->group.previous = host_alloc((size_t)list->size * sizeof *fresh->group.previous);
+    if (fresh->group.previous == NULL)
+        return out_of_memory((size_t)list->size * sizeof *fresh->group.previous, "a list of ranks");
     for (int i = 0; i < list->size; i++) {
-        fresh->was[i] = list->ranks[i].was;
-        fresh->members->list[i] = list->ranks[i].member;
+        fresh->group.previous[i] = list->ranks[i].previous;
+        fresh->group.members->list[i] = list->ranks[i].member;
     }
-    return comm_next_id(&fresh->id, comm);
+    return comm_next_id(&fresh->group.id, comm);
 }
 
 /* Whether all ranks of the list were in the epoch before. */
 static bool has_no_joiners(const struct comm_list *list)
 {
     for (int i = 0; i < list->size; i++)
-        if (list->ranks[i].was < 0)
+        if (list->ranks[i].previous < 0)
             return false;
     return true;
 }
@@ -441,21 +400,21 @@ ctrt_status comm_list_connect(ctrt_comm **out, ctrt_comm *comm, const struct com
     char *line = NULL;
     ctrt_status status = list_comm(&fresh, comm, list, rank);
     if (status == CTRT_OK)
-        status = describe_change(&fresh->changes, &line, comm, list);
+        status = describe_change(&fresh->group.changes, &line, comm, list);
     if (status == CTRT_OK && rank == 0)
-        log_message(CTRT_LOG_WARNING, "comm", "group %s: epoch %d with %d rank%s: %s", comm->name, fresh->epoch,
-                    list->size, list->size > 1 ? "s" : "", line[0] != '\0' ? line : "the same ranks");
+        log_message(CTRT_LOG_WARNING, "comm", "group %s: epoch %d with %d rank%s: %s", comm->group.name,
+                    fresh->group.epoch, list->size, list->size > 1 ? "s" : "", *line ? line : "the same ranks");
     free(line);
     if (status != CTRT_OK) {
         ctrt_comm_release(&fresh);
         return status;
     }
     *out = fresh;
-    status = comm_connect(fresh, has_no_joiners(list) ? comm : NULL, fresh->was, -1);
+    status = comm_connect(fresh, has_no_joiners(list) ? comm : NULL, fresh->group.previous, -1);
     if (status == CTRT_OK)
-        (void)comm_next_guard(comm, list->ranks[rank].was, fresh->size > 1 || fresh->elastic ? GUARD_KEEP_ALARM
-                                                                                             : GUARD_DROP);
-    if (status == CTRT_OK && fresh->elastic && !fresh->local && rank == 0)
+        (void)comm_next_guard(comm, list->ranks[rank].previous,
+                              fresh->group.size > 1 || fresh->group.elastic ? GUARD_KEEP_ALARM : GUARD_DROP);
+    if (status == CTRT_OK && fresh->group.elastic && !fresh->group.local && rank == 0)
         status = comm_publish_current(fresh);
     return status == CTRT_OK ? CTRT_OK : comm_fail(fresh, status, ctrt_error_message());
 }
@@ -466,12 +425,13 @@ static ctrt_status fail_excluded(ctrt_comm *comm, const struct comm_list *list)
     struct strbuf text = { 0 };
     char *ranks = NULL;
     for (int i = 0; i < list->size && i < 16; i++)
-        if (list->ranks[i].was >= 0)
-            strbuf_add(&text, "%s%d", text.length > 0 ? ", " : "", (int)list->ranks[i].was);
+        if (list->ranks[i].previous >= 0)
+            strbuf_add(&text, "%s%d", text.length > 0 ? ", " : "", (int)list->ranks[i].previous);
     CTRT_TRY(strbuf_finish(&ranks, &text, "a message"));
     const ctrt_status status = ctrt_fail(CTRT_ERR_COMM, "rank %d of group %s is excluded: it did not answer in time, "
-                                         "and the ranks %s%s went on without it as epoch %d", comm->rank, comm->name,
-                                         ranks, list->size > 16 ? ", ..." : "", comm->epoch + 1);
+                                         "and the ranks %s%s went on without it as epoch %d", comm->group.rank,
+                                         comm->group.name, ranks, list->size > 16 ? ", ..." : "",
+                                         comm->group.epoch + 1);
     free(ranks);
     return status;
 }
@@ -481,18 +441,22 @@ static ctrt_status fail_excluded(ctrt_comm *comm, const struct comm_list *list)
 static ctrt_status next_epoch(ctrt_comm **out, ctrt_comm *comm)
 {
     struct comm_list *list = NULL;
+    const enum group_state before = comm_group_change(comm, GROUP_CURRENT, GROUP_MOVING);
+    if (before != GROUP_CURRENT)
+        return ctrt_fail(CTRT_ERR_STATE, "rank %d of group %s %s epoch %d already", comm->group.rank, comm->group.name,
+                         before == GROUP_REPLACED ? "has gone on to" : "goes on in another thread to",
+                         comm->group.epoch + 1);
     comm_fail_replaced(comm);
-    comm->moves = true;
-    comm_lanes_end(comm);
+    comm_lanes_end(comm, true);
     ctrt_status status = agree_on_next(&list, comm);
+    const int rank = status == CTRT_OK ? find_rank(list, comm->group.rank) : -1;
+    (void)comm_group_change(comm, GROUP_MOVING, rank >= 0 ? GROUP_REPLACED : GROUP_CURRENT);
     if (status != CTRT_OK)
         return fail_store(comm, status);
-    const int rank = find_rank(list, comm->rank);
     if (rank < 0) {
-        (void)comm_next_guard(comm, comm->rank, GUARD_DROP);
+        (void)comm_next_guard(comm, comm->group.rank, GUARD_DROP);
         status = fail_excluded(comm, list);
     } else {
-        comm->replaced = true;
         status = comm_list_connect(out, comm, list, rank);
     }
     free(list);
@@ -508,9 +472,6 @@ ctrt_status ctrt_comm_shrink(ctrt_comm **out, ctrt_comm *comm)
         return fail_null("comm_shrink", out == NULL ? "out" : "comm");
     if (comm->process != comm_process())
         return comm_fail_forked("comm_shrink");
-    if (comm->replaced)
-        return ctrt_fail(CTRT_ERR_STATE, "comm_shrink: rank %d of group %s has gone on to epoch %d already", comm->rank,
-                         comm->name, comm->epoch + 1);
     present = ctrt_comm_retain(comm);
     for (int attempt = 0; status == CTRT_ERR_COMM && attempt < MOST_ATTEMPTS; attempt++) {
         status = next_epoch(&next, present);
@@ -533,12 +494,12 @@ ctrt_status ctrt_comm_shrink(ctrt_comm **out, ctrt_comm *comm)
 
 int ctrt_comm_epoch(const ctrt_comm *comm)
 {
-    return comm != NULL ? comm->epoch : -1;
+    return comm != NULL ? comm->group.epoch : -1;
 }
 
 int ctrt_comm_previous_rank(const ctrt_comm *comm, int rank)
 {
-    if (comm == NULL || rank < 0 || rank >= comm->size)
+    if (comm == NULL || rank < 0 || rank >= comm->group.size)
         return -1;
-    return comm->was == NULL ? rank : comm->was[rank] < 0 ? -1 : comm->was[rank];
+    return comm->group.previous == NULL ? rank : comm->group.previous[rank] < 0 ? -1 : comm->group.previous[rank];
 }

@@ -1,95 +1,65 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* parallel/comm/failure.h: what comm/failure.c, comm/watch.c and comm/report.c share.
- *
- * Keys in the store, below the id of the group:
- *   alarm      the first failure: the rank that found it, a letter, and a message. 'E': that rank's process has ended
- *              (set by the store's server); 'M': the ranks called different collectives; 'A': aborted; 'T': a rank did
- *              not come in time; 'S': replaced by the next epoch; 'F': failed otherwise. A
- *              thread of each process waits for it. Rank 0 sets it to 'L' when it leaves the group, because it may
- *              serve the store: then the others watch no more, and a connection that ends is no failure.
- *   unwatched  number of other ranks that do not watch any more; `unwatched/0` is set when it is all of them. Rank 0
- *              waits for that, so that the store does not end while a rank watches
- *   state/R    what rank R was doing, set when it has seen the alarm (struct state)
- *   ended/R    rank R's process has ended (set by the store's server)
- *   messages/R the messages that rank R has completed (comm->messages); set before `left/R`, if there are any
- *   left/R     rank R has released its communicator (struct departure)
- *   departed   number of ranks that have done so
- *   gone/R     rank R has released its communicator after a failure
- *
- * Keys of the agreement on the next epoch (comm/epoch.c, comm/join.c), below the id of the present one:
- *   here/R     rank R takes part in the agreement
- *   next       the ranks of the next epoch (struct comm_list); the first value counts
- *   lost/W     below the id of the next epoch: the process of a rank of this one, W = comm_lost_number(rank), or of a
- *              request to join has ended (set by the store's server)
- *   joins      number of requests to join
- *   join/K     request K: the process that wants to join (struct comm_member)
- *   unjoin/K   that process has ended (set by the store's server)
- * NAME/current, for groups that other processes can join: epoch, number of ranks and id of the newest epoch.
- * ctrt-run/excluded/HOST/PID: a process that the other ranks have excluded, for `ctrt run`.
- *
- * The values come from other processes, and possibly from other programs that use the store: they are checked. */
+/* parallel/comm/failure.h: the failure of a communicator: the first error, which thread composes the report, and the
+ * report. */
 #ifndef PARALLEL_COMM_FAILURE_H
 #define PARALLEL_COMM_FAILURE_H
 
-#include "parallel/comm/comm.h"
+#include <pthread.h>
 
-/* How long a failed rank waits for the states of the others, in seconds. */
-#define ANSWER_SECONDS 0.5
+#include "base/base.h"
+#include "base/states.h"
 
-struct state {
-    ctrt_comm_signature done, pending;      /* sequence 0: none */
+/*  from                     event                                                 to
+ *  NONE                     another rank of this process has failed               ALARMED
+ *  NONE                     a call of this rank has exceeded its time limit       EXPIRED
+ *  NONE, ALARMED, EXPIRED   a thread begins to compose the report                 COMPOSING
+ *  COMPOSING                the report is complete                                FAILED
+ *  COMPOSING                the same, but the store did not answer                DISCONNECTED
+ * Changes without a lock; to the last two under the communicator's lock. */
+enum failure_state {
+    FAILURE_NONE, FAILURE_ALARMED, FAILURE_EXPIRED, FAILURE_COMPOSING, FAILURE_FAILED, FAILURE_DISCONNECTED,
+    FAILURE_STATES
+};
+extern const unsigned failure_next[];
+
+struct comm_failure {
+    atomic_uint state;                      /* enum failure_state */
+    pthread_mutex_t lock;
+    pthread_cond_t ended;                   /* threads wait for FAILED or DISCONNECTED */
+    /* Set before these states, and constant then. */
+    ctrt_status status;
+    char *error;                            /* message; NULL without memory */
+    char *report;                           /* JSON; NULL without memory */
 };
 
-/* A rank that has left the group. */
-struct departure {
-    uint64_t collectives;                   /* how many it had called */
-    uint64_t messages;                      /* 1: it has completed some: key messages/R */
-    struct state state;
-};
-
-/* The first alarm of the group. */
-struct alarm {
-    int rank;
-    char kind;                              /* see above; 0: unknown, because the store does not answer */
-    char *cause;                            /* its message, if another rank set it; to be freed */
-};
-
-/* Returns the number in the key `lost` of an element of ctrt_comm.was. */
-static inline int comm_lost_number(int32_t was)
+static inline enum failure_state failure_state(const struct comm_failure *failure)
 {
-    return was >= 0 ? 2 * was : -2 * was - 1;
+    return (enum failure_state)atomic_load_explicit(&failure->state, memory_order_acquire);
+}
+/* Whether the group has failed and its error is known. */
+static inline bool failure_ended(const struct comm_failure *failure)
+{
+    return failure_state(failure) >= FAILURE_FAILED;
+}
+/* Whether another thread or rank has found a failure that this thread has to report or wait for. */
+static inline bool failure_pending(const struct comm_failure *failure)
+{
+    const enum failure_state state = failure_state(failure);
+    return state == FAILURE_ALARMED || state == FAILURE_COMPOSING;
 }
 
-/* ---- comm/watch.c ---- */
-
-/* Writes a key of the group: `what`, or, if rank >= 0, `what`/rank. Returns `key`. */
-#define COMM_KEY 320
-const char *comm_key(char key[COMM_KEY], const ctrt_comm *comm, const char *what, int rank);
-/* Reads rank `rank`'s value of `what`, of `bytes` bytes. False: it is wrong, or not set within `seconds`. */
-bool comm_read(void *out, size_t bytes, ctrt_comm *comm, const char *what, int rank, double seconds);
-/* How long this rank waits for the store, in seconds: briefly if the store has not answered the watching thread. */
-double comm_store_patience(const ctrt_comm *comm);
-struct state comm_own_state(ctrt_comm *comm);
-/* Returns the other rank of the message that this rank waits for; -1: none, or a collective. */
-int comm_pending_peer(ctrt_comm *comm);
-void comm_publish_state(ctrt_comm *comm);
-/* Makes the other ranks of this process fail too. `publish`: publishes their states. */
-void comm_alarm_siblings(const ctrt_comm *comm, bool publish);
-
-/* ---- comm/failure.c ---- */
-
-/* Reads the value of the key `alarm`. Sets *out and returns true if it is one. */
-bool comm_parse_alarm(struct alarm *out, const ctrt_comm *comm, const char *value);
-
-/* ---- comm/report.c ---- */
-
-/* Writes the message and the JSON report of this rank, both for free(); NULL without memory. `alarm`: the first one;
- * `error`: the error of this rank. Returns the status of the failure, which `status` is for this rank alone. */
-ctrt_status comm_compose(char **message, char **report, ctrt_comm *comm, ctrt_status status, const struct alarm *alarm,
-                         const char *error);
-/* Writes the JSON report of a communicator that has not failed. */
-ctrt_status comm_compose_json(char **out, ctrt_comm *comm);
-/* Writes the report, which may be NULL, to the file that CTRT_COMM_REPORT names. */
-void comm_write_report(const ctrt_comm *comm, const char *report);
+void failure_init(struct comm_failure *failure);
+void failure_destroy(struct comm_failure *failure);
+/* Another rank of this process has failed. Returns whether nobody knew of a failure before. */
+bool failure_alarm(struct comm_failure *failure);
+/* A call has exceeded its time limit. Without effect if a failure is known. */
+void failure_expire(struct comm_failure *failure);
+/* Makes the calling thread the one that composes the report, and returns the state until then. If another thread
+ * composes it, waits until that has ended, and returns FAILED or DISCONNECTED. */
+enum failure_state failure_begin(struct comm_failure *failure);
+/* Sets the error. Takes `error` and `report`, for free(). `answers`: the store does. */
+void failure_end(struct comm_failure *failure, ctrt_status status, char *error, char *report, bool answers);
+/* Sets the thread's error message and returns the error. Requires failure_ended. */
+ctrt_status failure_error(const struct comm_failure *failure);
 
 #endif

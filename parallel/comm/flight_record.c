@@ -48,7 +48,7 @@ void flight_begin(struct flight_record *record)
     record->begin_time = clock_now(CLOCK_REALTIME);
 }
 
-static bool reduces(const ctrt_comm_signature *signature)
+static bool signature_reduces(const ctrt_comm_signature *signature)
 {
     return signature->collective == CTRT_COLLECTIVE_ALL_REDUCE || signature->collective == CTRT_COLLECTIVE_REDUCE
            || signature->collective == CTRT_COLLECTIVE_REDUCE_SCATTER;
@@ -88,14 +88,14 @@ void flight_set(struct flight_record *record, uint64_t number, enum flight_state
     *(state == FLIGHT_RUNNING ? &flight->started : &flight->ended) = ticks();
 }
 
-static uint64_t oldest(const struct flight_record *record)
+static uint64_t flight_oldest(const struct flight_record *record)
 {
     return record->count > FLIGHT_RECORDS ? record->count - FLIGHT_RECORDS : 0;
 }
 
 const struct flight *flight_last_done(const struct flight_record *record)
 {
-    for (uint64_t i = record->count; i > oldest(record); i--)
+    for (uint64_t i = record->count; i > flight_oldest(record); i--)
         if (record->ring[(i - 1) % FLIGHT_RECORDS].state == FLIGHT_DONE)
             return &record->ring[(i - 1) % FLIGHT_RECORDS];
     return NULL;
@@ -110,7 +110,7 @@ const struct flight *flight_get(const struct flight_record *record, uint64_t num
 const struct flight *flight_pending(const struct flight_record *record)
 {
     const struct flight *message = NULL;
-    for (uint64_t i = oldest(record); i < record->count; i++) {
+    for (uint64_t i = flight_oldest(record); i < record->count; i++) {
         const struct flight *flight = &record->ring[i % FLIGHT_RECORDS];
         if (flight->state != FLIGHT_DONE && flight->peer < 0)
             return flight;
@@ -128,7 +128,7 @@ const char *flight_text(char text[FLIGHT_TEXT], const ctrt_comm_signature *signa
     if (signature->dtype == 0)
         return text;
     const char *dtype = ctrt_dtype_name((ctrt_dtype)signature->dtype);
-    if (reduces(signature))
+    if (signature_reduces(signature))
         length = snprintf(rest, room, " (%s, %" PRIu64 " %s", op_name(signature), signature->count, dtype);
     else
         length = snprintf(rest, room, " (%" PRIu64 " %s", signature->count, dtype);
@@ -164,7 +164,7 @@ static void flight_json_one(struct json *json, const struct flight *flight, cons
         json_add_string(json, "dtype", ctrt_dtype_name((ctrt_dtype)signature->dtype));
         json_add_uint(json, "count", signature->count);
     }
-    if (reduces(signature))
+    if (signature_reduces(signature))
         json_add_string(json, "op", op_name(signature));
     if (signature->root >= 0)
         json_add_int(json, "root", signature->root);
@@ -183,7 +183,7 @@ void flight_json(struct json *json, const char *key, const struct flight_record 
     if (scale.ticks > record->begin_ticks)
         scale.tick = (double)(scale.time - record->begin_time) / (double)(scale.ticks - record->begin_ticks);
     json_begin(json, key, '[');
-    for (uint64_t i = oldest(record); i < record->count; i++)
+    for (uint64_t i = flight_oldest(record); i < record->count; i++)
         flight_json_one(json, &record->ring[i % FLIGHT_RECORDS], &scale);
     json_end(json, ']');
 }

@@ -8,7 +8,7 @@
 #include <stdlib.h>
 
 #include "base/thread.h"
-#include "parallel/comm/failure.h"
+#include "parallel/comm/peers.h"
 #include "parallel/store/store.h"
 
 /* Seconds between two checks for requests, and between two checks whether the group still exists. */
@@ -16,39 +16,20 @@ static const double LOOK_SECONDS = 0.2, EXISTS_SECONDS = 1;
 
 /* ---- the group ---- */
 
-/* Writes the name of the key that has the group's present epoch, and returns `key`. */
-static const char *current_key(char key[COMM_KEY], const ctrt_comm *comm)
-{
-    char text[COMM_SHORT], *name = host_strdup(comm->name);
-    if (name != NULL)
-        name[comm_root_length(name, comm->epoch)] = '\0';
-    snprintf(key, COMM_KEY, "%s/current", comm_shorten(text, name != NULL ? name : comm->name));
-    host_free(name);
-    return key;
-}
-
-ctrt_status comm_publish_current(ctrt_comm *comm)
-{
-    char key[COMM_KEY], value[COMM_KEY + 32];
-    snprintf(value, sizeof value, "%d %d %s", comm->epoch, comm->size, comm->id);
-    return ctrt_store_set(comm->store, current_key(key, comm), value, strlen(value));
-}
-
 ctrt_status ctrt_comm_joining(int *count, ctrt_comm *comm)
 {
-    char key[COMM_KEY];
     int64_t requests = 0;
     if (count == NULL || comm == NULL)
         return fail_null("comm_joining", count == NULL ? "count" : "comm");
     if (comm->process != comm_process())
         return comm_fail_forked("comm_joining");
-    *count = comm->joining;
-    if (!comm->elastic || comm->local || comm->rank != 0 || clock_after(0) < comm->next_look)
+    *count = comm->group.joining;
+    if (!comm->group.elastic || comm->group.local || comm->group.rank != 0 || clock_after(0) < comm->group.next_look)
         return CTRT_OK;
-    comm->next_look = clock_after(LOOK_SECONDS);
-    CTRT_TRY(store_add_within(comm->store, comm_key(key, comm, "joins", -1), 0, &requests, comm_store_patience(comm)));
-    comm->joining = (int32_t)requests;
-    *count = comm->joining;
+    comm->group.next_look = clock_after(LOOK_SECONDS);
+    CTRT_TRY(store_add_within(comm->store, comm_key(comm, "joins", -1), 0, &requests, comm_store_patience(comm)));
+    comm->group.joining = (int32_t)requests;
+    *count = comm->group.joining;
     return CTRT_OK;
 }
 
@@ -58,19 +39,17 @@ ctrt_status ctrt_comm_joining(int *count, ctrt_comm *comm)
 static ctrt_status check_exists(ctrt_comm *comm, int size)
 {
     static const char *const ends[] = { "left", "ended", "gone" };
-    char key[COMM_KEY];
     bool left = false;
     for (int rank = 0; rank < size; rank++) {
-        bool runs = true;
-        for (size_t i = 0; i < COUNT_OF(ends) && runs; i++) {
-            CTRT_TRY(store_get_within(&runs, NULL, NULL, comm->store, comm_key(key, comm, ends[i], rank), 0,
-                                      STORE_ANSWER_TIME / 1e9));
-            left = left || (!runs && i == 0);
+        bool ended = false;
+        for (size_t i = 0; i < COUNT_OF(ends) && !ended; i++) {
+            CTRT_TRY(comm_is_set(&ended, comm, ends[i], rank, 0));
+            left = left || (ended && i == 0);
         }
-        if (runs)
+        if (!ended)
             return CTRT_OK;
     }
-    return ctrt_fail(CTRT_ERR_COMM, "group %s has %s before it admitted this process (CTRT_JOIN)", comm->name,
+    return ctrt_fail(CTRT_ERR_COMM, "group %s has %s before it admitted this process (CTRT_JOIN)", comm->group.name,
                      left ? "ended" : "lost all its ranks");
 }
 
@@ -80,38 +59,35 @@ static ctrt_status find_group(ctrt_comm *comm, int *size)
     char key[COMM_KEY];
     void *value = NULL;
     int at = 0;
-    CTRT_TRY(ctrt_context(ctrt_store_get(comm->store, current_key(key, comm), &value, NULL, comm->timeout),
+    CTRT_TRY(ctrt_context(ctrt_store_get(comm->store, comm_current_key(key, comm), &value, NULL, comm->timeout),
                           "no group %s that this process can join (CTRT_JOIN); its ranks need CTRT_ON_FAILURE=shrink",
-                          comm->name));
-    const bool valid = sscanf(value, "%d %d %n", &comm->epoch, size, &at) == 2 && at > 0 && comm->epoch >= 0
+                          comm->group.name));
+    const bool valid = sscanf(value, "%d %d %n", &comm->group.epoch, size, &at) == 2 && at > 0 && comm->group.epoch >= 0
                        && *size > 0 && strlen((char *)value + at) < COMM_SHORT + 64;
     if (valid)
-        comm->id = host_strdup((char *)value + at);
+        comm->group.id = host_strdup((char *)value + at);
     free(value);
     if (!valid)
         return ctrt_fail(CTRT_ERR_STATE, "the key %s of the store has a wrong value", key);
-    return comm->id != NULL ? CTRT_OK : out_of_memory(COMM_SHORT, "a group's name");
+    return comm->group.id != NULL ? CTRT_OK : out_of_memory(COMM_SHORT, "a group's name");
 }
 
 /* Adds a request to the present epoch. *number: the number of the request. */
-static ctrt_status ask(int64_t *number, ctrt_comm *comm)
+static ctrt_status add_request(int64_t *number, ctrt_comm *comm)
 {
     struct comm_member own = { .pid = 0 };
-    char key[COMM_KEY];
-    bool supported = false;
     comm_member_fill(&own, comm);
-    CTRT_TRY(ctrt_store_add(comm->store, comm_key(key, comm, "joins", -1), 1, number));
-    CTRT_TRY(store_set_at_disconnect(&supported, comm->store, comm_key(key, comm, "unjoin", (int)*number), "", 0));
+    CTRT_TRY(ctrt_store_add(comm->store, comm_key(comm, "joins", -1), 1, number));
+    CTRT_TRY(comm_set_at_end(comm, "unjoin", (int)*number, ""));
     CTRT_TRY(comm_next_guard(comm, -(int32_t)*number, GUARD_SET));
-    return ctrt_store_set(comm->store, comm_key(key, comm, "join", (int)*number), &own, sizeof own);
+    return ctrt_store_set(comm->store, comm_key(comm, "join", (int)*number), &own, sizeof own);
 }
 
-/* Removes what `ask` has registered for the case that this process ends, after the request was granted or ignored.
+/* Removes what add_request has registered for the end of this process, after the request was granted or ignored.
  * GUARD_DROP: also the alarm in the next epoch. */
-static void forget(ctrt_comm *comm, int64_t number, enum comm_guard guard)
+static void forget_request(ctrt_comm *comm, int64_t number, enum comm_guard guard)
 {
-    char key[COMM_KEY];
-    (void)store_set_at_disconnect(&(bool){ false }, comm->store, comm_key(key, comm, "unjoin", (int)number), NULL, 0);
+    (void)comm_set_at_end(comm, "unjoin", (int)number, NULL);
     if (guard == GUARD_DROP)
         (void)comm_next_guard(comm, -(int32_t)number, guard);
 }
@@ -125,8 +101,8 @@ static ctrt_status await_list(struct comm_list **out, ctrt_comm *comm, int size,
         if (*out != NULL)
             return CTRT_OK;
         if (clock_after(0) > deadline)
-            return ctrt_fail(CTRT_ERR_COMM, "group %s did not admit this process (CTRT_JOIN) within %g s", comm->name,
-                             comm->timeout);
+            return ctrt_fail(CTRT_ERR_COMM, "group %s did not admit this process (CTRT_JOIN) within %g s",
+                             comm->group.name, comm->timeout);
         if (clock_after(0) < next_check)
             continue;
         next_check = clock_after(EXISTS_SECONDS);
@@ -135,13 +111,13 @@ static ctrt_status await_list(struct comm_list **out, ctrt_comm *comm, int size,
 }
 
 /* Sets id and epoch of `comm` to those of the next epoch, which has not admitted this process. */
-static ctrt_status follow(ctrt_comm *comm)
+static ctrt_status follow_epoch(ctrt_comm *comm)
 {
     char *id = NULL;
     CTRT_TRY(comm_next_id(&id, comm));
-    host_free(comm->id);
-    comm->id = id;
-    comm->epoch++;
+    host_free(comm->group.id);
+    comm->group.id = id;
+    comm->group.epoch++;
     return CTRT_OK;
 }
 
@@ -157,19 +133,19 @@ static ctrt_status await_admission(ctrt_comm **out, ctrt_comm *comm)
     CTRT_TRY(find_group(comm, &size));
     for (;;) {
         int rank = -1;
-        CTRT_TRY(ask(&number, comm));
+        CTRT_TRY(add_request(&number, comm));
         ctrt_status status = await_list(&list, comm, size, deadline);
         for (int i = 0; status == CTRT_OK && i < list->size; i++)
-            if (list->ranks[i].was == -(int32_t)number)
+            if (list->ranks[i].previous == -(int32_t)number)
                 rank = i;
-        forget(comm, number, status == CTRT_OK && rank >= 0 ? GUARD_SET : GUARD_DROP);
+        forget_request(comm, number, status == CTRT_OK && rank >= 0 ? GUARD_SET : GUARD_DROP);
         if (status == CTRT_OK && rank >= 0)
             status = comm_list_connect(out, comm, list, rank);
         size = list != NULL ? list->size : 0;
         free(list);
         if (status != CTRT_OK || rank >= 0)
             return status;
-        CTRT_TRY(follow(comm));
+        CTRT_TRY(follow_epoch(comm));
     }
 }
 

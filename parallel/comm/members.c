@@ -18,37 +18,22 @@
 
 enum { LIST = 'L', MISSING = 'M' };
 
-struct comm_members *comm_members_new(int size)
-{
-    struct comm_members *members = host_calloc(sizeof *members + (size_t)size * sizeof *members->list);
-    if (members != NULL)
-        atomic_init(&members->refs, 1);
-    return members;
-}
-
-void comm_members_release(struct comm_members *members)
-{
-    if (members != NULL && atomic_fetch_sub(&members->refs, 1) == 1)
-        host_free(members);
-}
-
 /* ---- exchange ---- */
 
-static ctrt_status fail_missing(const ctrt_comm *comm, const char *missing)
+static ctrt_status fail_missing_ranks(const ctrt_comm *comm, const char *missing)
 {
-    return ctrt_fail(CTRT_ERR_COMM, "group %s of %d ranks: rank%s %s did not join within %g s", comm->name, comm->size,
-                     strchr(missing, ',') ? "s" : "", missing, comm->timeout);
+    return ctrt_fail(CTRT_ERR_COMM, "group %s of %d ranks: rank%s %s did not join within %g s", comm->group.name,
+                     comm->group.size, strchr(missing, ',') ? "s" : "", missing, comm->timeout);
 }
 
 /* Fails if another process has published this rank. */
-static ctrt_status publish(const ctrt_comm *comm)
+static ctrt_status member_publish(const ctrt_comm *comm)
 {
-    const struct comm_member *own = &comm->members->list[comm->rank];
-    char key[320];
+    const struct comm_member *own = &comm->group.members->list[comm->group.rank];
+    const char *key = comm_key(comm, "member", comm->group.rank);
     struct comm_member first;
     void *value = NULL;
     size_t bytes = 0;
-    snprintf(key, sizeof key, "%s/member/%d", comm->id, comm->rank);
     CTRT_TRY(ctrt_store_compare_set(comm->store, key, NULL, 0, own, sizeof *own, &value, &bytes));
     const bool mine = bytes == sizeof first && memcmp(value, own, bytes) == 0;
     if (bytes == sizeof first)
@@ -60,17 +45,17 @@ static ctrt_status publish(const ctrt_comm *comm)
         return ctrt_fail(CTRT_ERR_COMM, "the key %s of the store has a wrong value", key);
     (void)comm_add_joined(NULL, comm, -1);
     return ctrt_fail(CTRT_ERR_STATE, "rank %d of group %s has joined already (%.63s, process %" PRId64 "); each rank "
-                     "must join once, and two jobs must not use the same store", comm->rank, comm->name, first.host,
-                     first.pid);
+                     "must join once, and two jobs must not use the same store", comm->group.rank, comm->group.name,
+                     first.host, first.pid);
 }
 
-static void pack(struct strbuf *text, const ctrt_comm *comm)
+static void members_pack(struct strbuf *text, const ctrt_comm *comm)
 {
-    const uint32_t size = (uint32_t)comm->size;
+    const uint32_t size = (uint32_t)comm->group.size;
     strbuf_add_bytes(text, &(char){ LIST }, 1);
     strbuf_add_bytes(text, (const char *)&size, sizeof size);
-    for (int rank = 0; rank < comm->size; rank++) {
-        const struct comm_member *member = &comm->members->list[rank];
+    for (int rank = 0; rank < comm->group.size; rank++) {
+        const struct comm_member *member = &comm->group.members->list[rank];
         const bool same = rank > 0 && strcmp(member->host, member[-1].host) == 0;
         strbuf_add_bytes(text, (const char *)&member->pid, sizeof member->pid);
         strbuf_add_bytes(text, member->serves ? "\1" : "", 1);
@@ -91,20 +76,20 @@ static bool unpack_text(char to[64], const char **at, const char *end)
     return true;
 }
 
-static ctrt_status unpack(ctrt_comm *comm, const char *value, size_t bytes)
+static ctrt_status members_unpack(ctrt_comm *comm, const char *value, size_t bytes)
 {
     const char *at = value + 1 + sizeof(uint32_t), *const end = value + bytes;
     uint32_t size = 0;
     if (bytes > 0 && value[0] == MISSING)           /* the store adds a NUL byte */
-        return fail_missing(comm, value + 1);
+        return fail_missing_ranks(comm, value + 1);
     bool valid = bytes >= 1 + sizeof size && value[0] == LIST;
     if (valid)
         memcpy(&size, value + 1, sizeof size);
-    if (valid && size != (uint32_t)comm->size)
-        return ctrt_fail(CTRT_ERR_COMM, "rank 0 has created group %s with %u ranks, rank %d expects %d", comm->name,
-                         size, comm->rank, comm->size);
-    for (int rank = 0; rank < comm->size && valid; rank++) {
-        struct comm_member *member = &comm->members->list[rank];
+    if (valid && size != (uint32_t)comm->group.size)
+        return ctrt_fail(CTRT_ERR_COMM, "rank 0 has created group %s with %u ranks, rank %d expects %d",
+                         comm->group.name, size, comm->group.rank, comm->group.size);
+    for (int rank = 0; rank < comm->group.size && valid; rank++) {
+        struct comm_member *member = &comm->group.members->list[rank];
         valid = (size_t)(end - at) > sizeof member->pid + 1;
         if (!valid)
             break;
@@ -117,7 +102,7 @@ static ctrt_status unpack(ctrt_comm *comm, const char *value, size_t bytes)
     }
     if (valid && at == end)
         return CTRT_OK;
-    return ctrt_fail(CTRT_ERR_COMM, "the store has a wrong list of the ranks of group %s", comm->name);
+    return ctrt_fail(CTRT_ERR_COMM, "the store has a wrong list of the ranks of group %s", comm->group.name);
 }
 
 /* Copies a member from the store, which other programs may write to. */
@@ -128,18 +113,17 @@ static void copy_member(struct comm_member *member, const void *value)
 }
 
 /* Rank 0 collects the members and publishes the list, or the ranks that are missing. */
-static ctrt_status collect(ctrt_comm *comm, const char *list_key)
+static ctrt_status members_collect(ctrt_comm *comm, const char *list_key)
 {
     const int64_t deadline = clock_after(comm->timeout);
     struct strbuf text = { 0 }, missing = { 0 };
-    char key[320];
-    for (int rank = 1; rank < comm->size; rank++) {
-        struct comm_member *member = &comm->members->list[rank];
+    for (int rank = 1; rank < comm->group.size; rank++) {
+        struct comm_member *member = &comm->group.members->list[rank];
         void *value = NULL;
         size_t bytes = 0;
         const double left = (double)(deadline - clock_after(0)) / 1e9;
-        snprintf(key, sizeof key, "%s/member/%d", comm->id, rank);
-        ctrt_status status = ctrt_store_get(comm->store, key, &value, &bytes, left > 0.01 ? left : 0.01);
+        ctrt_status status = ctrt_store_get(comm->store, comm_key(comm, "member", rank), &value, &bytes,
+                                            left > 0.01 ? left : 0.01);
         if (status == CTRT_OK && bytes == sizeof *member)
             copy_member(member, value);
         else if (status == CTRT_OK || clock_after(0) >= deadline)
@@ -152,7 +136,7 @@ static ctrt_status collect(ctrt_comm *comm, const char *list_key)
     char *words = NULL, *value = NULL;
     CTRT_TRY(strbuf_finish(&words, &missing, "a list of ranks"));
     if (complete)
-        pack(&text, comm);
+        members_pack(&text, comm);
     else
         strbuf_add(&text, "%c%s", MISSING, words);
     const size_t bytes = text.length;
@@ -160,7 +144,7 @@ static ctrt_status collect(ctrt_comm *comm, const char *list_key)
     if (status == CTRT_OK)
         status = ctrt_store_set(comm->store, list_key, value, bytes);
     if (!complete)
-        status = fail_missing(comm, words);
+        status = fail_missing_ranks(comm, words);
     free(words);
     free(value);
     return status;
@@ -176,19 +160,18 @@ void comm_member_fill(struct comm_member *own, const ctrt_comm *comm)
 
 ctrt_status comm_members_exchange(ctrt_comm *comm)
 {
-    struct comm_member *own = &comm->members->list[comm->rank];
-    char list_key[320];
+    struct comm_member *own = &comm->group.members->list[comm->group.rank];
+    const char *list_key = comm_key(comm, "members", -1);
     void *value = NULL;
     size_t bytes = 0;
     comm_member_fill(own, comm);
-    CTRT_TRY(publish(comm));
-    snprintf(list_key, sizeof list_key, "%s/members", comm->id);
-    if (comm->rank == 0)
-        return collect(comm, list_key);
+    CTRT_TRY(member_publish(comm));
+    if (comm->group.rank == 0)
+        return members_collect(comm, list_key);
     /* Rank 0 reports which ranks are missing when its own time is over. */
     ctrt_status status = ctrt_store_get(comm->store, list_key, &value, &bytes, comm->timeout + 1);
-    status = status != CTRT_OK ? ctrt_context(status, "group %s: rank 0 did not answer", comm->name)
-                               : unpack(comm, value, bytes);
+    status = status != CTRT_OK ? ctrt_context(status, "group %s: rank 0 did not answer", comm->group.name)
+                               : members_unpack(comm, value, bytes);
     free(value);
     return status;
 }
@@ -205,14 +188,14 @@ static int compare_members(const void *a, const void *b)
 
 static ctrt_status count_places(int32_t *hosts, int32_t *processes, const ctrt_comm *comm)
 {
-    const struct comm_member **sorted = host_alloc((size_t)comm->size * sizeof *sorted);
+    const struct comm_member **sorted = host_alloc((size_t)comm->group.size * sizeof *sorted);
     *hosts = *processes = 1;
     if (sorted == NULL)
-        return out_of_memory((size_t)comm->size * sizeof *sorted, "a list of ranks");
-    for (int rank = 0; rank < comm->size; rank++)
-        sorted[rank] = &comm->members->list[rank];
-    qsort(sorted, (size_t)comm->size, sizeof *sorted, compare_members);
-    for (int i = 1; i < comm->size; i++) {
+        return out_of_memory((size_t)comm->group.size * sizeof *sorted, "a list of ranks");
+    for (int rank = 0; rank < comm->group.size; rank++)
+        sorted[rank] = &comm->group.members->list[rank];
+    qsort(sorted, (size_t)comm->group.size, sizeof *sorted, compare_members);
+    for (int i = 1; i < comm->group.size; i++) {
         *hosts += strcmp(sorted[i - 1]->host, sorted[i]->host) != 0;
         *processes += compare_members(&sorted[i - 1], &sorted[i]) != 0;
     }
@@ -223,24 +206,25 @@ static ctrt_status count_places(int32_t *hosts, int32_t *processes, const ctrt_c
 /* Logs a warning if another rank of this host uses the same device, once per pair: by the lower rank. */
 static void warn_overlap(const ctrt_comm *comm)
 {
-    const struct comm_member *const list = comm->members->list, *const own = &list[comm->rank];
-    if (device_host_synchronous(comm->device) || comm->local)
+    const struct comm_member *const list = comm->group.members->list, *const own = &list[comm->group.rank];
+    if (device_host_synchronous(comm->device) || comm->group.local)
         return;
-    for (int rank = comm->rank + 1; rank < comm->size; rank++)
+    for (int rank = comm->group.rank + 1; rank < comm->group.size; rank++)
         if (strcmp(list[rank].host, own->host) == 0 && strcmp(list[rank].device, own->device) == 0)
-            log_message(CTRT_LOG_WARNING, "comm", "ranks %d and %d both use %s of %s", comm->rank, rank, own->device,
-                        own->host);
+            log_message(CTRT_LOG_WARNING, "comm", "ranks %d and %d both use %s of %s", comm->group.rank, rank,
+                        own->device, own->host);
 }
 
 ctrt_status comm_members_check(const ctrt_comm *comm)
 {
     int32_t hosts = 1, processes = 1;
-    if (!comm->local)
+    if (!comm->group.local)
         CTRT_TRY(count_places(&hosts, &processes, comm));
-    if (CTRT_SLOT(comm->engine, connects) && !comm->engine->connects(comm->size, hosts, processes))
+    if (CTRT_SLOT(comm->engine, connects) && !comm->engine->connects(comm->group.size, hosts, processes))
         return ctrt_fail(CTRT_ERR_NOT_SUPPORTED,
                          "group %s: the engine %s cannot connect %d ranks in %d processes on %d machines; set "
-                         "CTRT_COMM to another one", comm->name, comm->engine_name, comm->size, processes, hosts);
+                         "CTRT_COMM to another one", comm->group.name, comm->engine_name, comm->group.size, processes,
+                         hosts);
     warn_overlap(comm);
     return CTRT_OK;
 }

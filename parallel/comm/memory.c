@@ -6,37 +6,7 @@
 #include "device/device.h"
 #include "graph/capture.h"
 #include "parallel/comm/comm.h"
-#include "registry/registry.h"
 #include "tensor/create.h"
-
-/* All ranks decide equally, because all of them have to call the engine's alloc. */
-static bool shares_memory(const ctrt_comm *comm)
-{
-    bool cpus = CTRT_SLOT(comm->engine, alloc) && CTRT_SLOT(comm->engine, free);
-    if (cpus && (comm->engine->flags & CTRT_COMM_DEVICE_MEMORY))
-        return true;
-    for (int rank = 0; rank < comm->size && cpus; rank++)
-        cpus = type_is_cpu(comm->members->list[rank].device);
-    return cpus;
-}
-
-ctrt_status comm_run_empty(ctrt_comm *comm, const ctrt_comm_call *call)
-{
-    void **address = call->receive;
-    ctrt_comm_call barrier = *call;
-    barrier.bytes = 0;
-    barrier.receive = NULL;
-    CTRT_TRY(comm->engine->run(comm->handle, &barrier));
-    if (call->bytes == 0 || !shares_memory(comm))
-        return CTRT_OK;
-    ctrt_status status = comm->engine->alloc(comm->handle, address, call->bytes);
-    if (status != CTRT_ERR_OUT_OF_MEMORY)
-        return status;
-    log_message(CTRT_LOG_WARNING, "comm", "rank %d of group %s uses memory that is not shared: %s", comm->rank,
-                comm->name, ctrt_error_message());
-    *address = NULL;
-    return CTRT_OK;
-}
 
 static void free_shared(struct storage *storage)
 {
@@ -76,7 +46,7 @@ ctrt_status ctrt_comm_empty(ctrt_tensor **out, ctrt_comm *comm, ctrt_ints shape,
             comm->engine->free(comm->handle, address);
             return ctrt_context(status, "comm_empty");
         }
-        atomic_fetch_add(&comm->parts, 1);
+        atomic_fetch_add(&comm->engine_refs, 1);
     }
     tensor_move(out, fresh);
     return CTRT_OK;

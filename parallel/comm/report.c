@@ -9,7 +9,7 @@
 #include "base/descriptor.h"
 #include "base/param.h"
 #include "base/strbuf.h"
-#include "parallel/comm/failure.h"
+#include "parallel/comm/peers.h"
 #include "parallel/store/store.h"
 
 static const ctrt_param report_param = {
@@ -59,7 +59,7 @@ static void collect_states(struct rank_state *ranks, ctrt_comm *comm, const ctrt
 {
     const int64_t deadline = clock_after(ANSWER_SECONDS);
     const bool all_came = connecting(comm);         /* ranks that answer have joined, and connect now */
-    for (int rank = 0; rank < comm->size; rank++) {
+    for (int rank = 0; rank < comm->group.size; rank++) {
         const ctrt_comm_signature *pending = &ranks[rank].state.pending;
         if (deadline < clock_after(-1))
             return;                         /* the store has stopped answering */
@@ -76,7 +76,7 @@ static void collect_states(struct rank_state *ranks, ctrt_comm *comm, const ctrt
     }
     /* Processes may end together: one that has answered may have ended since, and the store notices that later. */
     const int64_t noticed = clock_after(ended >= 0 ? ANSWER_SECONDS / 10 : 0);
-    for (int rank = 0; rank < comm->size; rank++)
+    for (int rank = 0; rank < comm->group.size; rank++)
         if (ranks[rank].kind == RANK_BEHIND
             && comm_read(NULL, 0, comm, "ended", rank, clock_after(0) < noticed ? ANSWER_SECONDS / 10 : 0))
             ranks[rank].kind = RANK_ENDED;
@@ -86,14 +86,14 @@ static void collect_states(struct rank_state *ranks, ctrt_comm *comm, const ctrt
 static void recall_states(struct rank_state *ranks, ctrt_comm *comm)
 {
     pthread_mutex_lock(&comm->lock);
-    for (int rank = 0; rank < comm->size; rank++) {
-        const bool left = comm->departures != NULL && comm->departures[rank].left;
+    for (int rank = 0; rank < comm->group.size; rank++) {
+        const bool left = comm->watch.departures != NULL && comm->watch.departures[rank].left;
         ranks[rank].kind = left                          ? RANK_LEFT
-                           : rank == comm->rank          ? RANK_ARRIVED
-                           : !comm->members->list[rank].serves ? RANK_UNKNOWN
+                           : rank == comm->group.rank          ? RANK_ARRIVED
+                           : !comm->group.members->list[rank].serves ? RANK_UNKNOWN
                            : atomic_load(&comm->store->ended) ? RANK_ENDED : RANK_SILENT;
         if (left)
-            ranks[rank].state = (struct state){ .done = comm->departures[rank].done };
+            ranks[rank].state = (struct state){ .done = comm->watch.departures[rank].done };
     }
     pthread_mutex_unlock(&comm->lock);
 }
@@ -102,7 +102,7 @@ static void recall_states(struct rank_state *ranks, ctrt_comm *comm)
 
 static bool on_other_host(const ctrt_comm *comm, int rank)
 {
-    return strcmp(comm->members->list[rank].host, comm->members->list[comm->rank].host) != 0;
+    return strcmp(comm->group.members->list[rank].host, comm->group.members->list[comm->group.rank].host) != 0;
 }
 
 /* Whether the rank can be the cause of the failure. `ended`: the cause is the end of a process, not ranks that have not
@@ -116,21 +116,21 @@ static bool can_be_cause(const struct rank_state *state, int rank, bool ended, i
 
 /* Adds "rank 2 (host, process 7, cuda:2) did not arrive, it last completed all_reduce 56 (sum, 1000 f32)" for every
  * rank that can be the cause. Returns whether it is unknown of one of them what it last completed. */
-static bool describe_ranks(struct strbuf *text, ctrt_comm *comm, const struct rank_state *ranks, bool ended)
+static bool describe_ranks(struct strbuf *text, ctrt_comm *comm, const struct rank_state *ranks, bool ended,
+                           int peer)
 {
-    const int peer = comm_pending_peer(comm);
     static const char *const words[] = {
         [RANK_SILENT] = "does not answer (stopped, or not reachable)", [RANK_ENDED] = "has ended",
         [RANK_UNKNOWN] = "cannot be reached", [RANK_LEFT] = "has left the group", [RANK_BEHIND] = "did not arrive",
     };
     bool unknown = false;
     int listed = 0;
-    for (int rank = 0; rank < comm->size; rank++) {
+    for (int rank = 0; rank < comm->group.size; rank++) {
         char call[FLIGHT_TEXT];
-        const struct comm_member *member = &comm->members->list[rank];
+        const struct comm_member *member = &comm->group.members->list[rank];
         const struct rank_state *state = &ranks[rank];
         /* If the store does not answer, the ranks of this machine are not those that cannot be reached. */
-        if (state->kind == RANK_ARRIVED || rank == comm->rank || !can_be_cause(state, rank, ended, peer)
+        if (state->kind == RANK_ARRIVED || rank == comm->group.rank || !can_be_cause(state, rank, ended, peer)
             || (state->kind == RANK_UNKNOWN && !on_other_host(comm, rank)))
             continue;
         if (listed++ == 8) {
@@ -160,7 +160,7 @@ static void json_call(struct json *json, const char *key, const ctrt_comm_signat
 
 static void json_rank(struct json *json, const ctrt_comm *comm, int rank, const struct rank_state *state)
 {
-    const struct comm_member *member = &comm->members->list[rank];
+    const struct comm_member *member = &comm->group.members->list[rank];
     json_begin(json, NULL, '{');
     json_add_int(json, "rank", rank);
     json_add_string(json, "host", member->host);
@@ -179,20 +179,20 @@ static ctrt_status compose_json(char **out, ctrt_comm *comm, const char *error, 
 {
     struct strbuf text = { 0 };
     struct json json = { .text = &text, .lines = 1 };
-    const struct state own = comm_own_state(comm);
+    const struct state own = comm_own_state(NULL, comm);
     json_begin(&json, NULL, '{');
-    json_add_string(&json, "group", comm->name);
-    json_add_int(&json, "rank", comm->rank);
-    json_add_int(&json, "size", comm->size);
+    json_add_string(&json, "group", comm->group.name);
+    json_add_int(&json, "rank", comm->group.rank);
+    json_add_int(&json, "size", comm->group.size);
     json_add_string(&json, "engine", comm->engine_name);
-    json_add_int(&json, "epoch", comm->epoch);
-    if (comm->changes != NULL)
-        json_add_literal(&json, "changes", comm->changes);
+    json_add_int(&json, "epoch", comm->group.epoch);
+    if (comm->group.changes != NULL)
+        json_add_literal(&json, "changes", comm->group.changes);
     json_add_string(&json, "error", error);
     json_call(&json, "completed", &own.done);
     json_call(&json, "pending", &own.pending);
     json_begin(&json, "ranks", '[');
-    for (int rank = 0; rank < comm->size; rank++)
+    for (int rank = 0; rank < comm->group.size; rank++)
         json_rank(&json, comm, rank, ranks ? &ranks[rank] : NULL);
     json_end(&json, ']');
     pthread_mutex_lock(&comm->lock);
@@ -213,7 +213,7 @@ void comm_write_report(const ctrt_comm *comm, const char *report)
         return;
     for (const char *at = value.text; *at != '\0'; at++) {
         if (at[0] == '%' && at[1] == 'r')
-            strbuf_add(&path, "%d", comm->rank), at++;
+            strbuf_add(&path, "%d", comm->group.rank), at++;
         else
             strbuf_add_bytes(&path, at, 1);
     }
@@ -233,21 +233,22 @@ void comm_write_report(const ctrt_comm *comm, const char *report)
 ctrt_status comm_compose(char **message, char **report, ctrt_comm *comm, ctrt_status status, const struct alarm *alarm,
                          const char *error)
 {
+    int peer;
     char call[FLIGHT_TEXT];
     struct strbuf text = { 0 };
     const bool ended = alarm->kind == 'E', answers = alarm->kind != 0;
     /* If this rank itself has failed, another one may have seen the effect and raised the alarm first. */
     const bool own_failure = alarm->kind == 'F' && status != CTRT_ERR_COMM;
-    const struct state own = comm_own_state(comm);
-    struct rank_state *ranks = host_calloc((size_t)comm->size * sizeof *ranks);
+    const struct state own = comm_own_state(&peer, comm);
+    struct rank_state *ranks = host_calloc((size_t)comm->group.size * sizeof *ranks);
     if (ranks != NULL && answers)
         collect_states(ranks, comm, own.pending.sequence ? &own.pending : NULL, ended ? alarm->rank : -1);
     else if (ranks != NULL)
         recall_states(ranks, comm);
     if (ended && own.pending.sequence > 0)
-        strbuf_add(&text, "%s of group %s cannot complete", flight_text(call, &own.pending), comm->name);
+        strbuf_add(&text, "%s of group %s cannot complete", flight_text(call, &own.pending), comm->group.name);
     else if (ended)
-        strbuf_add(&text, "group %s has lost a rank", comm->name);
+        strbuf_add(&text, "group %s has lost a rank", comm->group.name);
     else if (alarm->kind == 'F' && alarm->cause != NULL && !own_failure && connecting(comm))
         strbuf_add(&text, "another rank could not join: rank %d: %s", alarm->rank, alarm->cause);
     else
@@ -259,8 +260,8 @@ ctrt_status comm_compose(char **message, char **report, ctrt_comm *comm, ctrt_st
         status = CTRT_ERR_STATE;
     else if (ranks != NULL && status == CTRT_ERR_COMM && alarm->kind != 'A'
              && (ended || alarm->cause == NULL || own.pending.sequence > 0 || connecting(comm))
-             && describe_ranks(&text, comm, ranks, ended) && own.done.sequence > 0)
-        strbuf_add(&text, "; rank %d last completed %s", comm->rank, flight_text(call, &own.done));
+             && describe_ranks(&text, comm, ranks, ended, peer) && own.done.sequence > 0)
+        strbuf_add(&text, "; rank %d last completed %s", comm->group.rank, flight_text(call, &own.done));
     (void)strbuf_finish(message, &text, "a message");
     (void)compose_json(report, comm, *message, ranks);
     host_free(ranks);

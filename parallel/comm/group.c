@@ -1,0 +1,121 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* parallel/comm/group.c: the names and keys of a group. */
+#include <inttypes.h>
+#include <stdio.h>
+
+#include "parallel/comm/comm.h"
+#include "parallel/store/store.h"
+
+const unsigned group_next[GROUP_STATES] = {
+    [GROUP_JOINING] = STATE(GROUP_CURRENT),
+    [GROUP_CURRENT] = STATE(GROUP_MOVING),
+    [GROUP_MOVING] = STATE(GROUP_CURRENT) | STATE(GROUP_REPLACED),
+};
+
+enum group_state comm_group_change(ctrt_comm *comm, enum group_state from, enum group_state to)
+{
+    return (enum group_state)state_change(group_next, &comm->group.state, STATE(from), to);
+}
+
+struct comm_members *comm_members_new(int size)
+{
+    struct comm_members *members = host_calloc(sizeof *members + (size_t)size * sizeof *members->list);
+    if (members != NULL)
+        atomic_init(&members->refs, 1);
+    return members;
+}
+
+void comm_members_release(struct comm_members *members)
+{
+    if (members != NULL && atomic_fetch_sub(&members->refs, 1) == 1)
+        host_free(members);
+}
+
+const char *comm_write_key(char key[COMM_KEY], const ctrt_comm *comm, const char *what, int rank)
+{
+    if (rank < 0)
+        snprintf(key, COMM_KEY, "%s/%s", comm->group.id, what);
+    else
+        snprintf(key, COMM_KEY, "%s/%s/%d", comm->group.id, what, rank);
+    return key;
+}
+
+ctrt_status comm_get(void **value, size_t *bytes, const ctrt_comm *comm, const char *what, int rank, double seconds)
+{
+    bool unset = true;
+    return store_get_within(&unset, value, bytes, comm->store, comm_key(comm, what, rank), seconds,
+                            STORE_ANSWER_TIME / 1e9);
+}
+
+ctrt_status comm_is_set(bool *set, const ctrt_comm *comm, const char *what, int rank, double seconds)
+{
+    void *value = NULL;
+    CTRT_TRY(comm_get(&value, NULL, comm, what, rank, seconds));
+    *set = value != NULL;
+    free(value);
+    return CTRT_OK;
+}
+
+ctrt_status comm_set_at_end(const ctrt_comm *comm, const char *what, int rank, const char *value)
+{
+    bool supported;
+    return store_set_at_disconnect(&supported, comm->store, comm_key(comm, what, rank), value,
+                                   value != NULL ? strlen(value) : 0);
+}
+
+/* The hash is FNV-1a. */
+const char *comm_shorten(char text[COMM_SHORT], const char *name)
+{
+    uint64_t hash = 14695981039346656037u;
+    for (const char *at = name; *at != '\0'; at++)
+        hash = (hash ^ (unsigned char)*at) * 1099511628211u;
+    if (strlen(name) < COMM_SHORT)
+        snprintf(text, COMM_SHORT, "%s", name);
+    else
+        snprintf(text, COMM_SHORT, "%.100s~%016" PRIx64, name, hash);
+    return text;
+}
+
+ctrt_status comm_add_joined(int64_t *sum, const ctrt_comm *comm, int amount)
+{
+    char key[COMM_SHORT + 32], name[COMM_SHORT];
+    snprintf(key, sizeof key, "%s/joined", comm_shorten(name, comm->group.name));
+    return ctrt_store_add(comm->store, key, amount, sum);
+}
+
+size_t comm_root_length(const char *text, int epoch)
+{
+    char suffix[16];
+    const size_t length = strlen(text);
+    snprintf(suffix, sizeof suffix, "~%d", epoch);
+    const size_t end = strlen(suffix);
+    return epoch > 0 && length > end && strcmp(text + length - end, suffix) == 0 ? length - end : length;
+}
+
+ctrt_status comm_next_id(char **out, const ctrt_comm *comm)
+{
+    const size_t length = comm_root_length(comm->group.id, comm->group.epoch), bytes = length + 16;
+    *out = host_alloc(bytes);
+    if (*out == NULL)
+        return out_of_memory(bytes, "a group's name");
+    snprintf(*out, bytes, "%.*s~%d", (int)length, comm->group.id, comm->group.epoch + 1);
+    return CTRT_OK;
+}
+
+const char *comm_current_key(char key[COMM_KEY], const ctrt_comm *comm)
+{
+    char text[COMM_SHORT], *name = host_strdup(comm->group.name);
+    if (name != NULL)
+        name[comm_root_length(name, comm->group.epoch)] = '\0';
+    snprintf(key, COMM_KEY, "%s/current", comm_shorten(text, name != NULL ? name : comm->group.name));
+    host_free(name);
+    return key;
+}
+
+ctrt_status comm_publish_current(ctrt_comm *comm)
+{
+    char key[COMM_KEY], value[COMM_KEY + 32];
+    snprintf(value, sizeof value, "%d %d %s", comm->group.epoch, comm->group.size, comm->group.id);
+    return ctrt_store_set(comm->store, comm_current_key(key, comm), value, strlen(value));
+}
+
