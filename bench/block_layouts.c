@@ -43,7 +43,7 @@ static struct weight {
 enum { WEIGHTS = sizeof weights / sizeof weights[0] };
 
 static ctrt_device *device;
-static ctrt_layout_counts last = { .size = sizeof(ctrt_layout_counts) };
+static ctrt_layout_counts last = CTRT_LAYOUT_COUNTS;
 
 static void print_layout(ctrt_tensor *x, const char *end)
 {
@@ -66,7 +66,7 @@ static void print_shape(ctrt_tensor *x)
 /* Ends a line with the collectives since the line before. */
 static ctrt_status print_counts(void)
 {
-    ctrt_layout_counts now = { .size = sizeof now };
+    ctrt_layout_counts now = CTRT_LAYOUT_COUNTS;
     CTRT_TRY(ctrt_layout_count(&now, device));
     printf("%d\t%d\n", (int)(now.all_reduce - last.all_reduce),
            (int)(now.all_gather + now.reduce_scatter + now.all_to_all - last.all_gather - last.reduce_scatter

@@ -408,31 +408,30 @@ ctrt_status ctrt_loader_get_state(ctrt_loader_state *out, ctrt_loader *loader)
     if (loader->options.any_order && returned(loader) > 0)
         return ctrt_fail(CTRT_ERR_NOT_SUPPORTED, "loader_get_state: with any_order the place in an epoch is not a "
                          "number of batches; call it between epochs");
-    *out = (ctrt_loader_state){ .size = sizeof *out, .seed = loader->ring->header->seed, .epoch = loader->epoch,
-                                .batch = returned(loader), .fingerprint = loader_fingerprint(loader) };
-    return CTRT_OK;
+    const ctrt_loader_state own = { .seed = loader->ring->header->seed, .epoch = loader->epoch,
+                                    .batch = returned(loader), .fingerprint = loader_fingerprint(loader) };
+    return struct_write(out, &own, sizeof own, "loader_get_state", "out");
 }
 
-ctrt_status ctrt_loader_restore(ctrt_loader *loader, const ctrt_loader_state *state)
+ctrt_status ctrt_loader_restore(ctrt_loader *loader, const ctrt_loader_state *given)
 {
-    if (state == NULL)
+    ctrt_loader_state own = CTRT_LOADER_STATE;
+    if (given == NULL)
         return fail_null("loader_restore", "state");
     CTRT_TRY(loader_usable(loader, "loader_restore"));
-    if (state->size != sizeof *state)
-        return ctrt_fail(CTRT_ERR_INVALID_ARGUMENT, "loader_restore: state.size is %zu; expected %zu", state->size,
-                         sizeof *state);
-    if (state->fingerprint != loader_fingerprint(loader))
+    CTRT_TRY(struct_read(&own, sizeof own, given, "loader_restore", "state"));
+    if (own.fingerprint != loader_fingerprint(loader))
         return ctrt_fail(CTRT_ERR_INVALID_ARGUMENT, "loader_restore: the state is of a loader with another dataset, "
                          "sampler or batch size; this one has \"%s\" with %" PRId64 " samples in %" PRId64 " batches",
                          loader->dataset->functions.name, loader->dataset->length, ctrt_loader_length(loader));
-    if (state->batch < 0 || (loader->sampler != NULL && state->batch > ctrt_sampler_batches(loader->sampler)))
-        return ctrt_fail(CTRT_ERR_INVALID_ARGUMENT, "loader_restore: batch %" PRId64 " of %" PRId64, state->batch,
+    if (own.batch < 0 || (loader->sampler != NULL && own.batch > ctrt_sampler_batches(loader->sampler)))
+        return ctrt_fail(CTRT_ERR_INVALID_ARGUMENT, "loader_restore: batch %" PRId64 " of %" PRId64, own.batch,
                          ctrt_loader_length(loader));
     CANCEL_DISABLED;
     loader_leave_epoch(loader);
-    loader->ring->header->seed = state->seed;
-    loader->epoch = state->epoch;
-    loader->resume = state->batch;
+    loader->ring->header->seed = own.seed;
+    loader->epoch = own.epoch;
+    loader->resume = own.batch;
     return CTRT_OK;
 }
 

@@ -56,7 +56,7 @@ static struct sampler_share share_of(const ctrt_loader *loader)
 
 static ctrt_status place_get(struct saved_place *out, ctrt_loader *loader)
 {
-    ctrt_loader_state state;
+    ctrt_loader_state state = CTRT_LOADER_STATE;
     CTRT_TRY(ctrt_loader_get_state(&state, loader));
     const struct sampler_share share = share_of(loader);
     *out = (struct saved_place){ .seed = (int64_t)state.seed, .epoch = (int64_t)state.epoch,
@@ -115,14 +115,12 @@ static ctrt_status place_fit(ctrt_loader_state *out, const struct saved_place *p
 
 /* ---- saving ---- */
 
-static ctrt_status state_check(const char *who, const ctrt_training_state *state)
+static ctrt_status state_get(ctrt_training_state *own, const char *who, const ctrt_training_state *given)
 {
-    if (state == NULL)
+    if (given == NULL)
         return fail_null(who, "state");
-    if (state->size != sizeof *state)
-        return ctrt_fail(CTRT_ERR_INVALID_ARGUMENT, "%s: state.size is %zu; expected %zu", who, state->size,
-                         sizeof *state);
-    return state->module == NULL ? fail_null(who, "state.module") : CTRT_OK;
+    CTRT_TRY(struct_read(own, sizeof *own, given, who, "state"));
+    return own->module == NULL ? fail_null(who, "state.module") : CTRT_OK;
 }
 
 static ctrt_status place_collect(struct state_items *list, ctrt_loader *loader)
@@ -192,14 +190,15 @@ static ctrt_status training_save(const char *path, const ctrt_training_state *st
 
 ctrt_status ctrt_training_save(const char *path, const ctrt_training_state *state)
 {
+    ctrt_training_state own = CTRT_TRAINING_STATE;
     CANCEL_DISABLED;
     if (path == NULL)
         return fail_null("training_save", "path");
-    CTRT_TRY(state_check("training_save", state));
-    if (state->step < 0)
+    CTRT_TRY(state_get(&own, "training_save", state));
+    if (own.step < 0)
         return ctrt_fail(CTRT_ERR_INVALID_ARGUMENT, "training_save: state.step is %" PRId64 "; expected 0 or more",
-                         state->step);
-    return ctrt_context(training_save(path, state), "saving %.500s", path);
+                         own.step);
+    return ctrt_context(training_save(path, &own), "saving %.500s", path);
 }
 
 /* ---- loading ---- */
@@ -315,9 +314,11 @@ static ctrt_status training_load(ctrt_training_state *state, const char *path)
 
 ctrt_status ctrt_training_load(ctrt_training_state *state, const char *path)
 {
+    ctrt_training_state own = CTRT_TRAINING_STATE;
     CANCEL_DISABLED;
     if (path == NULL)
         return fail_null("training_load", "path");
-    CTRT_TRY(state_check("training_load", state));
-    return ctrt_context(training_load(state, path), "loading %.500s", path);
+    CTRT_TRY(state_get(&own, "training_load", state));
+    CTRT_TRY(ctrt_context(training_load(&own, path), "loading %.500s", path));
+    return struct_write(state, &own, sizeof own, "training_load", "state");
 }

@@ -210,7 +210,7 @@ static const ctrt_layout_pattern tensor_parallel[] = {
 
 static ctrt_status print_redistributions(ctrt_device *device)
 {
-    ctrt_layout_counts counts = { .size = sizeof counts };
+    ctrt_layout_counts counts = CTRT_LAYOUT_COUNTS;
     CTRT_TRY(ctrt_layout_count(&counts, device));
     printf("redistributions: %llu all_reduce, %llu all_gather, %llu reduce_scatter, %llu all_to_all\n",
            (unsigned long long)counts.all_reduce, (unsigned long long)counts.all_gather,

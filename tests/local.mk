@@ -422,7 +422,7 @@ EXTRA_DIST += tests/conformance/cpu.sh tests/conformance/cpu-variants.sh tests/c
 
 EXTRA_DIST       += tests/abi/abidiff.sh tests/abi/layout.py tests/abi/plugin-1.0/ctrt/dtype.def \
                     tests/abi/plugin-1.0/ctrt/plugin.h tests/abi/plugin-1.0/ctrt/status.def \
-                    tests/abi/plugin-1.0/ctrt/types.h tests/abi/surface.c
+                    tests/abi/plugin-1.0/ctrt/types.h tests/abi/structs.txt tests/abi/surface.c
 
 # The engine mpi, under every MPI that is installed.
 if PLUGIN_COMM_MPI

@@ -105,17 +105,11 @@ ctrt_status ctrt_layout_count(ctrt_layout_counts *counts, ctrt_device *device)
 {
     OP_CHECK("layout_count", counts);
     CTRT_TRY(device_or_default(&device, device));
-    const size_t size = counts->size;
-    ctrt_layout_counts none = { .size = size };
-    if (size < offsetof(ctrt_layout_counts, all_reduce) || size > 4096)
-        return fail_from(CTRT_ERR_INVALID_ARGUMENT, "layout_count", "counts->size is %zu, expected %zu", size,
-                         sizeof none);
+    ctrt_layout_counts own = CTRT_LAYOUT_COUNTS;
     const ctrt_layout_table *table = table_of(device);
     if (!device_usable(device))
         return device_fail_forked(device);
     if (table != NULL)
-        return table->counts(device->handle, counts);
-    memset(counts, 0, size);
-    counts->size = size;
-    return CTRT_OK;
+        CTRT_TRY(table->counts(device->handle, &own));
+    return struct_write(counts, &own, sizeof own, "layout_count", "counts");
 }

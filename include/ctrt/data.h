@@ -322,12 +322,12 @@ CTRT_API ctrt_status ctrt_loader_set_epoch(ctrt_loader *loader, uint64_t epoch);
 
 /* The place of a loader: plain data that can be written to a file. */
 typedef struct ctrt_loader_state {
-    size_t size;                        /* sizeof(ctrt_loader_state) */
+    size_t size;
     uint64_t seed, epoch;
     int64_t batch;                      /* batches of the epoch that ctrt_loader_next has returned or left out */
     uint64_t fingerprint;               /* of the dataset's length and fields, the sampler and the batch size */
-    uint64_t reserved[3];               /* 0 */
 } ctrt_loader_state;
+#define CTRT_LOADER_STATE CTRT_SIZED_(ctrt_loader_state)
 
 /* Writes the place after the last batch that ctrt_loader_next returned. CTRT_ERR_NOT_SUPPORTED with any_order, in the
  * middle of an epoch. */

@@ -48,8 +48,9 @@ CTRT_API ctrt_status ctrt_tensor_distribute_like(ctrt_tensor *tensor, ctrt_tenso
  * Errors: CTRT_ERR_NOT_FOUND if the device has not more than `index` members. */
 CTRT_API ctrt_status ctrt_device_member(ctrt_device **out, ctrt_device *device, int index);
 
-/* Writes the number of redistributions since the device was opened; all are 0 for a device without members. The caller
- * sets counts->size. `device`: NULL is the default device. */
+/* Writes the number of redistributions since the device was opened; all are 0 for a device without members.
+ * `device`: NULL is the default device. */
+#define CTRT_LAYOUT_COUNTS CTRT_SIZED_(ctrt_layout_counts)
 CTRT_API ctrt_status ctrt_layout_count(ctrt_layout_counts *counts, ctrt_device *device);
 
 /* A layout for the parameters whose dotted names match `pattern`, a pattern of fnmatch(): `*` matches any

@@ -245,11 +245,11 @@ typedef enum ctrt_loss_kind { CTRT_LOSS_MEAN, CTRT_LOSS_SUM, CTRT_LOSS_FRACTION 
 
 /* What the library has to know of one part, or of several. Initialise it with zeros. */
 typedef struct ctrt_loss_part {
-    size_t size;
     int32_t kind;                       /* ctrt_loss_kind */
     int32_t parts;                      /* number of parts; 0: none */
     double per_row;                     /* number of terms of S per row; 1 for sums */
     ctrt_tensor *weight;                /* W of a fraction, f64 without dimensions, else NULL; owned */
+    uint64_t reserved[2];               /* 0 */
 } ctrt_loss_part;
 CTRT_API void ctrt_loss_part_release(ctrt_loss_part *part);
 /* Adds *part to *total; *part is empty afterwards. CTRT_ERR_STATE if the loss function has returned losses of different
@@ -313,6 +313,7 @@ typedef struct ctrt_shard_range {
                                          * the first device's generator to offset + (total + 1) * 2^32 */
     int32_t kind, parts;                /* written: as in ctrt_loss_part, of the shards of the range */
     double per_row;
+    uint64_t reserved[2];               /* 0 */
 } ctrt_shard_range;
 
 /* Runs each shard of the range forward and backward by itself and adds its gradients, followed by its loss multiplied

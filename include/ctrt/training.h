@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* ctrt/training.h: saves and loads the state of a training run as one file.
  *
- *     ctrt_training_state run = { sizeof run, net, optimizer, scaler, loader, step };
+ *     ctrt_training_state run = CTRT_WITH(ctrt_training_state, .module = net, .optimizer = sgd, .loader = loader);
  *     ctrt_training_save("run.safetensors", &run);
  *     ...
  *     ctrt_training_load(&run, "run.safetensors");         in a new process, whose objects are in `run`
@@ -23,7 +23,7 @@ CTRT_BEGIN_DECLS
 
 /* The objects of a training run; borrowed. All but the module may be NULL. */
 typedef struct ctrt_training_state {
-    size_t size;                        /* sizeof(ctrt_training_state) */
+    size_t size;
     ctrt_module *module;                /* the net of ctrt_parallel_new or its module; for `data-parallel` only the
                                          * net has the generators of all devices */
     ctrt_optimizer *optimizer;
@@ -31,6 +31,7 @@ typedef struct ctrt_training_state {
     ctrt_loader *loader;
     int64_t step;                       /* a number of the program, 0 or more */
 } ctrt_training_state;
+#define CTRT_TRAINING_STATE CTRT_SIZED_(ctrt_training_state)
 
 /* Writes the objects to `path`. A failed or interrupted save leaves the old file intact. Under a strategy with ranks
  * every rank calls it between the same two steps, because the ranks exchange the states of their generators; each

@@ -125,9 +125,9 @@ typedef struct ctrt_layout {
     int64_t reserved[2];                /* 0 */
 } ctrt_layout;
 
-/* Redistributions since the device was opened. New members are appended. */
+/* Redistributions since the device was opened. */
 typedef struct ctrt_layout_counts {
-    size_t size;                        /* sizeof(ctrt_layout_counts) of the caller */
+    size_t size;
     uint64_t all_gather;                /* sharded to replicated */
     uint64_t all_reduce;                /* partial to replicated */
     uint64_t reduce_scatter;            /* partial to sharded */

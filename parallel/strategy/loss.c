@@ -444,7 +444,7 @@ ctrt_status ctrt_part_loss(ctrt_tensor **loss, ctrt_loss_part *part, ctrt_tensor
     const bool alone = rows == batch->rows && batch->partial == 0;
     const uint64_t mark = autograd_here()->sequence;
     ctrt_tensor_release(&part->weight);
-    *part = (ctrt_loss_part){ .size = sizeof *part, .kind = CTRT_LOSS_MEAN, .parts = 1, .per_row = 1 };
+    *part = (ctrt_loss_part){ .kind = CTRT_LOSS_MEAN, .parts = 1, .per_row = 1 };
     thread_state.loss_parts = alone ? NULL : &parts;
     thread_state.loss_device = output->device;
     ctrt_status status = batch->loss(&value, output, inputs, batch->count, batch->user);

@@ -93,7 +93,7 @@ static void loaders(void)
 {
     ctrt_dataset *dataset = plain_dataset((struct plain){ .length = 4, .once = -1 });
     ctrt_loader *loader = NULL, *none = NULL;
-    ctrt_loader_state state = { 0 };
+    ctrt_loader_state state = CTRT_LOADER_STATE;
     pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
     pthread_t thread;
     bool more = false;

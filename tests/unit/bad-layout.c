@@ -9,7 +9,7 @@ static void layouts(void)
     ctrt_layout layout;
     const ctrt_layout whole = { .kind = CTRT_LAYOUT_REPLICATED }, rows = { .kind = CTRT_LAYOUT_SHARDED };
     const ctrt_layout_pattern pattern = { "weight", whole }, absent = { "nothing", whole };
-    ctrt_layout_counts counts = { .size = sizeof counts }, empty = { 0 };
+    ctrt_layout_counts counts = CTRT_LAYOUT_COUNTS, empty = { 0 };
     NULL_IN2(ctrt_tensor_layout, &layout, p.x);
     ctrt_device *member = NULL;
     NULL_IN2(ctrt_tensor_distribute, p.x, &whole);

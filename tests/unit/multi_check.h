@@ -26,7 +26,7 @@ static inline void multi_close(void)
 
 static inline ctrt_layout_counts multi_counts(void)
 {
-    ctrt_layout_counts counts = { .size = sizeof counts };
+    ctrt_layout_counts counts = CTRT_LAYOUT_COUNTS;
     CHECK_OK(ctrt_layout_count(&counts, multi));
     return counts;
 }

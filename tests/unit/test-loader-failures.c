@@ -117,7 +117,7 @@ TEST(item_fails, "a sample that fails: the batch is left out, and the next call 
     EACH(c, cases) {
         CTRT_AUTO(loader) loader = new_loader(dataset, OPTIONS(.workers = c->workers, .worker_kind = c->kind));
         ctrt_tensor *fields[2] = { NULL, NULL };
-        ctrt_loader_state state;
+        ctrt_loader_state state = CTRT_LOADER_STATE;
         bool more = true;
         hash_batches(NULL, loader, 5);
         CHECK_FAILS(ctrt_loader_next(fields, &more, loader), CTRT_ERR_FORMAT, c->words);

@@ -69,7 +69,7 @@ TEST(any_order, "any order: the same samples, each once")
 {
     CTRT_AUTO(loader) loader = new_loader(plain, (ctrt_loader_options)OPTIONS(.workers = 3, .any_order = true));
     ctrt_tensor *fields[2] = { NULL, NULL };
-    ctrt_loader_state state;
+    ctrt_loader_state state = CTRT_LOADER_STATE;
     uint64_t seen = 0;
     bool more = true;
     CHECK_OK(ctrt_loader_get_state(&state, loader));
@@ -109,7 +109,7 @@ static void resume(ctrt_dataset *dataset, bool shuffle)
         CTRT_AUTO(loader) b = new_loader(dataset, CTRT_WITH(ctrt_loader_options, .batch_size = BATCH,
                                                             .workers = c->workers,
                                                                          .shuffle = shuffle, .seed = 99));
-        ctrt_loader_state state = { 0 };
+        ctrt_loader_state state = CTRT_LOADER_STATE;
         uint64_t rest[2];
         CHECK_OK(ctrt_loader_set_epoch(a, 3));
         hash_batches(NULL, a, c->batches);
@@ -132,14 +132,14 @@ TEST(resuming, "a loader continues in the middle of an epoch, with another numbe
     resume(plain, true);
     resume(stream, false);
     CTRT_AUTO(loader) loader = new_loader(plain, (ctrt_loader_options)OPTIONS(.workers = 0));
-    ctrt_loader_state state;
+    ctrt_loader_state state = CTRT_LOADER_STATE;
     CHECK_OK(ctrt_loader_get_state(&state, loader));
     state.fingerprint++;
     CHECK_FAILS(ctrt_loader_restore(loader, &state), CTRT_ERR_INVALID_ARGUMENT, "another dataset, sampler or batch");
     state.fingerprint--, state.batch = BATCHES + 1;
     CHECK_FAILS(ctrt_loader_restore(loader, &state), CTRT_ERR_INVALID_ARGUMENT, "batch 15 of 14");
     state.size = 8;
-    CHECK_FAILS(ctrt_loader_restore(loader, &state), CTRT_ERR_INVALID_ARGUMENT, "state.size is 8");
+    CHECK_FAILS(ctrt_loader_restore(loader, &state), CTRT_ERR_INVALID_ARGUMENT, "its size is 8");
 }
 
 TEST(epochs, "set_epoch repeats an epoch; the order is a function of (seed, epoch)")
@@ -201,7 +201,7 @@ TEST(devices, "batches on a device: the same, copied ahead on another stream, al
             }
             if (batch % 2 == 0)
                 CHECK_OK(ctrt_scope_end());
-            ctrt_loader_state state = { 0 };
+            ctrt_loader_state state = CTRT_LOADER_STATE;
             CHECK_OK(ctrt_loader_get_state(&state, loader));
             CHECK_EQ(state.batch, more ? batch + 1 : 0);        /* the batch that is copied ahead does not count */
         }

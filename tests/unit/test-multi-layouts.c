@@ -373,7 +373,7 @@ static void bad_input(void)
     CHECK_FAILS(ctrt_tensor_distribute(part, SHARDED(0)), CTRT_ERR_SHAPE, "part of its storage");
     CHECK_OK(ctrt_transpose(&part, x, 0, 1));
     CHECK_FAILS(ctrt_tensor_distribute(part, SHARDED(0)), CTRT_ERR_SHAPE, "not contiguous");
-    ctrt_layout_counts none = { .size = sizeof none };
+    ctrt_layout_counts none = CTRT_LAYOUT_COUNTS;
     CHECK_OK(ctrt_layout_count(&none, one));
     CHECK_EQ(none.all_gather + none.all_reduce + none.local, 0);
     CHECK_FAILS(ctrt_module_distribute(net, wrong, 1), CTRT_ERR_NOT_FOUND, "\"mlp.1.weight\"");

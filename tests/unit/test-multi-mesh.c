@@ -15,7 +15,7 @@ static void mesh_open(void)
 
 static ctrt_layout_counts counts_of(ctrt_device *device)
 {
-    ctrt_layout_counts counts = { .size = sizeof counts };
+    ctrt_layout_counts counts = CTRT_LAYOUT_COUNTS;
     CHECK_OK(ctrt_layout_count(&counts, device));
     return counts;
 }

@@ -37,7 +37,7 @@ static void results_on(ctrt_tensor **results, ctrt_device *device, bool distribu
 static void compare(const char *all_reduce)
 {
     ctrt_tensor *want[4] = { NULL }, *got[4] = { NULL };
-    ctrt_layout_counts counts = { .size = sizeof counts };
+    ctrt_layout_counts counts = CTRT_LAYOUT_COUNTS;
     results_on(want, gpu, false);
     results_on(got, multi, true);
     for (int i = 0; i < 4; i++) {

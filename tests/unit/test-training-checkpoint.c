@@ -294,7 +294,7 @@ static void places(const ctrt_training_state *saved, const char *path)
     };
     EACH(c, cases) {
         ctrt_training_state state = *saved;
-        ctrt_loader_state place = { 0 };
+        ctrt_loader_state place = CTRT_LOADER_STATE;
         state.loader = batches_new(c->count, 0, c->ranks, c->batch, c->shuffle, 3);
         if (c->words != NULL) {
             unchanged(&state, path, CTRT_ERR_STATE, c->words);

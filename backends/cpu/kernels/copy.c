@@ -60,7 +60,7 @@ static const uint8_t kinds[CPU_DTYPES] = {
 static ctrt_status copy_cast(const ctrt_call *call)
 {
     const ctrt_view *out = call->outputs[0], *in = call->inputs[0];
-    if (out->dtype >= CPU_DTYPES)
+    if (out->dtype >= CPU_DTYPES || casts[in->dtype][out->dtype] == NULL)
         return cpu_host->fail(CTRT_ERR_NOT_SUPPORTED, "the backend cpu cannot convert to dtype %u", out->dtype);
     struct cpu_plan plan = { casts[in->dtype][out->dtype], 1, 1, { kinds[in->dtype] }, kinds[out->dtype] };
     return cpu_elementwise_loop(call, &plan, NULL);
@@ -88,7 +88,7 @@ static ctrt_status copy_run(const ctrt_call *call)
         [CPU_KIND_4] = { move_4, 1, 1, { CPU_KIND_4 }, CPU_KIND_4 },
         [CPU_KIND_8] = { move_8, 1, 1, { CPU_KIND_8 }, CPU_KIND_8 },
     };
-    static const uint8_t bytes[CPU_DTYPES] = {
+    static const uint8_t bytes[] = {
 #define DTYPE(name, value, size, category, text, dlpack, safetensors, torch) [CTRT_##name] = size,
 #include "ctrt/dtype.def"
 #undef DTYPE

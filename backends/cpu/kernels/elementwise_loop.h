@@ -14,9 +14,10 @@
  * argument of cpu_elementwise_loop; further ones are NULL. out may alias an input. */
 typedef void (*cpu_loop)(void *out, const void *a, const void *b, const void *c, int64_t n);
 
-/* Storage format of an operand: its element size in bytes, or a half-precision type, which is converted to f32. */
+/* Storage format of an operand: its element size in bytes, or, above all sizes, a half-precision type, which is
+ * converted to f32. */
 enum cpu_storage_kind {
-    CPU_KIND_1 = 1, CPU_KIND_2 = 2, CPU_KIND_4 = 4, CPU_KIND_8 = 8, CPU_KIND_F16 = 16, CPU_KIND_BF16 = 32
+    CPU_KIND_1 = 1, CPU_KIND_2 = 2, CPU_KIND_4 = 4, CPU_KIND_8 = 8, CPU_KIND_F16 = 64, CPU_KIND_BF16
 };
 
 struct cpu_plan {

@@ -133,8 +133,8 @@ static ctrt_status backward_shards(struct single *single, ctrt_tensor **loss, ct
     ctrt_sum_tree_release(&sum);
     if (status == CTRT_OK) {
         *loss = single->grads[single->parameters];
-        *total = (ctrt_loss_part){ sizeof *total, range.kind, range.parts, range.per_row,
-                                   single->grads[single->parameters + 1] };
+        *total = (ctrt_loss_part){ .kind = range.kind, .parts = range.parts, .per_row = range.per_row,
+                                   .weight = single->grads[single->parameters + 1] };
         single->grads[single->parameters] = single->grads[single->parameters + 1] = NULL;
     }
     return generator_end(status, single, &range);
