@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* bench/train.c: training steps of an MLP 64-256-256-10 (batch 64, SGD), an MLP 784-1024-1024-10 (batch 256, AdamW), a
- * CNN on images of 28x28 (batch 64, SGD) and a transformer (width 256, 4 layers, 8 sequences of 128, AdamW), in f32 and
- * in bf16 under autocast. peers/train_torch.cpp measures the same in libtorch. CTRT_NUM_THREADS sets the threads. */
+/* bench/train.c: training steps in f32, and in bf16 under autocast. The networks are an MLP 64-256-256-10 (batch 64,
+ * SGD), an MLP 784-1024-1024-10 (batch 256, AdamW), a CNN on images of 28x28 (batch 64, SGD) and a transformer (width
+ * 256, 4 layers, 8 sequences of 128, AdamW). peers/train_torch.cpp measures the same in libtorch. CTRT_NUM_THREADS sets
+ * the threads. */
 #include <ctrt/ctrt.h>
 
 #include "check.h"

@@ -12,7 +12,7 @@
 #include "device/device.h"
 #include "registry/registry.h"
 
-/* The formats that are recognized: `magic` is at byte `at` of the file. `name`: of the plugin; "" for pnm.c. */
+/* The formats that are recognized. `magic` is at byte `at` of the file. `name`: the plugin's name; "" for pnm.c. */
 static struct format {
     const char *name, *magic;
     size_t at, length;
@@ -57,8 +57,8 @@ static ctrt_status find_codec(const ctrt_image_codec **out, struct format *forma
     return CTRT_OK;
 }
 
-/* Copies the pixels so that the image is upright. Orientations (Exif 2.32, 4.6.4): 2 to 4 are mirrored or turned by
- * half, 5 to 8 have rows as columns. */
+/* Copies the pixels so that the image is upright. Of the orientations (Exif 2.32, 4.6.4), 2 to 4 are mirrored or
+ * rotated by 180 degrees; 5 to 8 also have rows and columns exchanged. */
 static ctrt_status turn_upright(ctrt_image *image, int orientation)
 {
     const bool columns = orientation >= 5, from_bottom = orientation == 3 || orientation == 4 || orientation == 6

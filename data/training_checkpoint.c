@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* data/training_checkpoint.c: saves and loads the objects of a training run as one file (ctrt/training.h).
  *
- * The place of a loader is in the file twice: as the ctrt_loader_state of each rank, for the same number of ranks, and
- * as the number of samples that all ranks together have got, from which another number of ranks computes its batch. */
+ * The place of a loader is in the file twice. The ctrt_loader_state of each rank is for the same number of ranks. The
+ * number of samples that all ranks together have got is for another number of ranks; the loader's batch is computed
+ * from it. */
 #include "ctrt/training.h"
 
 #include <inttypes.h>

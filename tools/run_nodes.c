@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* tools/run_nodes.c: the launchers of several machines.
  *
- * Keys of the store, each with the prefix "ctrt-run/": `ranks`, the number of ranks per node; `joined/I`, set by node
- * I; `start`, set by node 0 when all have joined; `failures` and `failure`, the number of failed nodes and the text of
- * the first; `beat/I` and `ended/I` of node I. A launcher that crashes or loses its network is detected because its
- * beat stops; node 0's is detected because the store fails. */
+ * Keys of the store, each with the prefix "ctrt-run/": `ranks` is the number of ranks per node. Node I sets `joined/I`.
+ * Node 0 sets `start` when all have joined. `failures` is the number of failed nodes, and `failure` the text of the
+ * first. Node I increases `beat/I`, and sets `ended/I` at its end. A launcher that crashes or loses its network is
+ * detected because its beat stops; node 0's is detected because the store fails. */
 #define _GNU_SOURCE
 #include <pthread.h>
 #include <signal.h>
@@ -163,7 +163,7 @@ static ctrt_status watch_nodes(bool *all)
     return CTRT_OK;
 }
 
-/* One exchange with the store. *done: the launcher may end. */
+/* Exchanges requests and results with the store once. *done: the launcher may end. */
 static ctrt_status run_nodes_exchange(bool *done, bool fails, bool ends)
 {
     int64_t failures;

@@ -22,8 +22,8 @@ static const ctrt_component components[] = {
       .table = &sim_control_table },
 };
 
-/* The options are read each time devices are counted, described or opened, so that the program can change them before
- * that. */
+/* Reads the options only to warn of malformed ones. They are read again each time devices are counted, described or
+ * opened, so the program can change them until then. */
 static ctrt_status init(const ctrt_host *host)
 {
     struct sim_options options;

@@ -205,9 +205,8 @@ static ctrt_status overwrite_vjp(const struct grad_context *ctx, ctrt_tensor **d
 }
 static const struct grad_rule rule_overwrite = { .vjp = overwrite_vjp };
 
-/* Returns an error in the cases in which PyTorch does: self is a view that is not VIEW_PLAIN; self is a leaf that
- * requires grad; self is a view that requires grad and its base is a leaf, whether or not the base itself requires
- * grad. */
+/* Returns an error in the cases in which PyTorch does: if self is a view that is not VIEW_PLAIN, a leaf that requires
+ * grad, or a view that requires grad of a leaf, whether or not the leaf itself requires grad. */
 static ctrt_status check_self(ctrt_tensor *self)
 {
     const struct autograd_meta *meta = self->grad;

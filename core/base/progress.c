@@ -74,7 +74,7 @@ char *progress_format(char line[PROGRESS_LINE], const struct progress_state *sta
     if (known) {
         format_seconds(left, state->rate > 0 ? MAX((double)state->total - (double)state->count, 0) / state->rate
                              : state->count >= state->total ? 0 : -1);
-        /* 100% only when the last step is done. */
+        /* The percentage is rounded down, so it is 100 only when the last step is done. */
         snprintf(before, sizeof before, "%s%s%3d%%", state->name, space, (int)(100 * within / (double)state->total));
         snprintf(after, sizeof after, " %lld/%lld [%s<%s, %s]%s%s", (long long)state->count, (long long)state->total,
                  elapsed, left, rate, state->note[0] != '\0' ? " " : "", state->note);
@@ -93,7 +93,7 @@ char *progress_format(char line[PROGRESS_LINE], const struct progress_state *sta
     } else {
         snprintf(line, (size_t)columns + 1, "%s%s", before, after);
     }
-    /* A byte that is not printed would break the line. */
+    /* Control characters would break the line. */
     for (char *c = line; *c != '\0'; c++)
         if ((unsigned char)*c < ' ' || *c == 127)
             *c = ' ';
@@ -121,8 +121,8 @@ static void progress_write_all(int fd, const char *text, size_t bytes)
     }
 }
 
-/* Updates the rate with the steps since the last write. The first intervals count as much as the weights so far allow,
- * so that the average does not begin at 0. */
+/* Updates the rate with the steps since the last write. Divides the weighted sum by the sum of its weights, so that the
+ * average does not begin near 0. */
 static void rate_update(ctrt_progress *progress, double time)
 {
     const double seconds = time - progress->shown;

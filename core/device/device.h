@@ -77,7 +77,7 @@ static inline bool device_host_synchronous(const ctrt_device *device)
 }
 
 /* Returns whether it is the device of device_cpu. Only this device has tensors in memory that the program, the library
- * or another device has allocated; code that needs only the properties asks for them with the functions above. */
+ * or another device has allocated; code that needs only a property uses the functions above. */
 static inline bool device_is_cpu(const ctrt_device *device)
 {
     return device->cpu;

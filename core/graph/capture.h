@@ -24,7 +24,7 @@ static inline struct capture *capture_here(const ctrt_device *device)
                : atomic_load_explicit(&stream_here(device)->capture, memory_order_acquire);
 }
 
-/* capture_params reserves `bytes` (at most GRAPH_PARAMS_ROOM) of device memory for an op that is being captured;
+/* capture_params reserves `bytes` (at most GRAPH_PARAMS_BYTES) of device memory for an op that is being captured;
  * `source` fills them at each replay. *where: their address. The capture owns `state` afterwards, also on an error.
  * capture_params_of returns the state that the capture already has for that source, or NULL. */
 ctrt_status capture_params(const void **where, struct capture *capture, size_t bytes,

@@ -21,7 +21,7 @@ struct use {
     bool writes;
 };
 
-/* struct capture (storage.h) with its content. */
+/* The whole of a capture. Lower layers use struct capture (memory/storage.h) only. */
 struct graph_capture {
     struct capture base;
     atomic_int refs;                        /* owned by the graph and by storages that the capture allocated */

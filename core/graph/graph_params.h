@@ -33,10 +33,10 @@ void graph_params_link(struct graph_params **list, struct graph_params *more);
 /* Returns the state that graph_params_place got with this source, and its device address. NULL: there is none. */
 void *graph_params_find(const void **where, const struct graph_params *list, const struct graph_param_source *source);
 
-/* The steps of a replay. graph_params_ready waits until no copy reads the next images. graph_params_put, called with
- * the stream's lock held, lets the sources write their values and enqueues the copies; on an error it undoes the
- * values. graph_params_sent records `point`, the last work that reads the images, and whether the graph was enqueued;
- * if it was not, it undoes the values. */
+/* The steps of a replay. graph_params_ready waits until no copy reads the next images. graph_params_put requires the
+ * stream's lock. It lets the sources write their values and enqueues the copies; on an error it undoes the values.
+ * graph_params_sent records `point`, the last work that reads the images, and whether the graph was enqueued; if it was
+ * not, it undoes the values. */
 void graph_params_ready(const struct graph_params *list);
 ctrt_status graph_params_put(struct graph_params *list, const ctrt_stream *stream);
 void graph_params_sent(struct graph_params *list, timepoint point, bool replayed);

@@ -4,8 +4,8 @@
 
 #include "base/host_alloc.h"
 
-/* Returns whether cat ignores the tensor: an empty 1-dim tensor can be joined with tensors of any shape, as in
- * PyTorch. */
+/* Returns whether cat ignores the tensor. As in PyTorch, an empty 1-dim tensor can be joined with tensors of any
+ * shape. */
 static bool skipped(const ctrt_tensor *tensor)
 {
     return tensor->view.ndim == 1 && tensor->view.shape[0] == 0;
@@ -76,7 +76,7 @@ static ctrt_status copy_parts(const ctrt_tensor *result, ctrt_tensor *const *ten
     return CTRT_OK;
 }
 
-/* `device`: of the result; NULL: all tensors must be on one device, which is the result's. */
+/* `device`: that of the result. NULL: all tensors must be on one device, and the result is on it too. */
 static ctrt_status cat(ctrt_tensor **out, ctrt_tensor *const *tensors, int count, int dim, ctrt_device *device)
 {
     OP_SCOPE(OP_cat);

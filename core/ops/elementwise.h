@@ -12,9 +12,10 @@ struct number {
 };
 /* Initializes `number` with `value`, converted to `dtype`. */
 void number_init(struct number *number, ctrt_scalar value, ctrt_dtype dtype);
-/* Returns the dtype in which `op` computes with the number `value`, if its tensors promote to `compute`: f32 for add,
- * sub, mul, div and floor_divide in f16 or bf16 if `compute` cannot represent the value (x times 0.1 must not become x
- * times 0.09998); otherwise `compute`. PyTorch's CUDA kernels do the same, for these five ops only. */
+/* Returns the dtype in which `op` computes with the number `value`, if its tensors promote to `compute`. This is f32
+ * for add, sub, mul, div and floor_divide in f16 or bf16 if `compute` cannot represent the value, because x times 0.1
+ * must not become x times 0.09998. Otherwise it is `compute`. PyTorch's CUDA kernels do the same, for these five ops
+ * only. */
 ctrt_dtype number_dtype(enum op op, ctrt_scalar value, ctrt_dtype compute);
 /* Like number_dtype, for tensor operands. A 0-dim tensor in host memory counts as a number; the function reads its
  * value. */

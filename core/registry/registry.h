@@ -49,8 +49,8 @@ struct component {
 /* Looks up a component and initialises its plugin if necessary.
  *
  * Errors: CTRT_ERR_NOT_FOUND, whose message contains the reasons of all candidates or the known names with the most
- * similar one; CTRT_ERR_PLUGIN if init fails; CTRT_ERR_INVALID_ARGUMENT for a malformed name or CTRT_BACKENDS;
- * CTRT_ERR_NO_DEVICE if CTRT_BACKENDS excludes the backend; CTRT_ERR_STATE if plugins need each other during init;
+ * similar one. CTRT_ERR_PLUGIN if init fails. CTRT_ERR_INVALID_ARGUMENT for a malformed name or CTRT_BACKENDS.
+ * CTRT_ERR_NO_DEVICE if CTRT_BACKENDS excludes the backend. CTRT_ERR_STATE if plugins need each other during init.
  * CTRT_ERR_OUT_OF_MEMORY and CTRT_ERR_IO, which are transient. */
 ctrt_status registry_use(const struct component **out, ctrt_component_kind kind, const char *name);
 

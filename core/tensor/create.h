@@ -11,8 +11,8 @@ ctrt_status create_empty(ctrt_tensor **out, const char *who, ctrt_ints shape, ct
 
 /* Checks a program's strides (NULL: row major) for a checked shape; refuses negative strides and overflow. `out`
  * receives the tensor's strides. Strides of dimensions of at most one element, and all strides of a tensor without
- * elements, are replaced by row-major ones, because the program may pass any number there. *elements: the number of
- * storage elements that the tensor spans; 0 for a tensor without elements. */
+ * elements, are replaced by row-major ones, because the program may pass any number there. Sets *elements to the number
+ * of storage elements that the tensor spans; 0 for a tensor without elements. */
 ctrt_status strides_import(int64_t *out, int64_t *elements, const char *who, const int64_t *shape,
                            const int64_t *strides, int ndim, ctrt_dtype dtype);
 

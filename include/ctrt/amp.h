@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* ctrt/amp.h: automatic mixed precision: autocast, and scaling of the loss.
  *
- * Under autocast each op selects the dtype of its computation: matrix products and convolutions run in f16 or bf16,
- * which many devices compute faster; ops that need range or precision (losses, and except on the cpu exp, log, softmax,
- * layer norm and sums) run in f32; all others run in the dtypes of their operands. Parameters and gradients stay f32.
+ * Under autocast each op selects the dtype of its computation. Matrix products and convolutions run in f16 or bf16,
+ * which many devices compute faster. Ops that need range or precision run in f32: losses and, except on the cpu, exp,
+ * log, softmax, layer norm and sums. All others run in the dtypes of their operands. Parameters and gradients stay f32.
  * doc/mixed-precision.md has the list of ops. The semantics are those of torch.autocast.
  *
  *     ctrt_autocast("cuda", NULL) {
@@ -136,11 +136,11 @@ CTRT_API ctrt_status ctrt_grad_scaler_update(ctrt_grad_scaler *scaler, double ne
 
 /* Waits for the device and returns the error of ctrt_grad_scaler_update for max_skips. */
 CTRT_API ctrt_status ctrt_grad_scaler_check(ctrt_grad_scaler *scaler);
-/* Writes a line that names the parameter whose gradient is inf or NaN and comes first in the backward pass (the last
- * of the optimizer's parameters), and their number: "3.weight: 2 of 8 elements of the gradient are inf or NaN; so are
- * gradients of 4 of 6 parameters". "" if all are finite. The gradients are those that the parameters have now, so call
- * it after ctrt_grad_scaler_step or ctrt_grad_scaler_unscale_ and before they are zeroed. Waits for the device. At most
- * `bytes` are written, with the final 0. */
+/* Writes a line about the parameters whose gradient is inf or NaN. It names the one that comes first in the backward
+ * pass (the last of the optimizer's parameters), and their number: "3.weight: 2 of 8 elements of the gradient are inf
+ * or NaN; so are gradients of 4 of 6 parameters". "" if all are finite. The gradients are those that the parameters
+ * have now, so call it after ctrt_grad_scaler_step or ctrt_grad_scaler_unscale_ and before they are zeroed. Waits for
+ * the device. At most `bytes` are written, with the final 0. */
 CTRT_API ctrt_status ctrt_grad_scaler_report(char *text, size_t bytes, ctrt_optimizer *optimizer);
 
 /* The keys of PyTorch's GradScaler.state_dict. */

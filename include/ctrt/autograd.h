@@ -31,9 +31,9 @@ CTRT_API const char *ctrt_tensor_grad_fn(const ctrt_tensor *tensor);
 
 /* Adds d(tensor)/d(leaf) to the grad of every leaf, then frees the graph. `tensor` has one element.
  *
- * Errors: CTRT_ERR_AUTOGRAD for a tensor without history, for more than one element, for a graph that was freed, for a
- * saved tensor that was changed in place after it was saved, and for a leaf that a recorded in-place op has turned into
- * a result after its use. */
+ * Errors: CTRT_ERR_AUTOGRAD for a tensor without history, for more than one element, and for a graph that was freed. It
+ * is also returned for a saved tensor that was changed in place after it was saved, and for a leaf that a recorded
+ * in-place op has turned into a result after its use. */
 CTRT_API ctrt_status ctrt_backward(ctrt_tensor *tensor);
 /* Like ctrt_backward, with an upstream gradient (NULL: ones, for a tensor of one element). `retain_graph` keeps the
  * graph for another call. `create_graph` records the backward pass itself, for higher derivatives. A leaf's grad then

@@ -119,9 +119,9 @@ typedef struct ctrt_comm_options {
  * With CTRT_JOIN=yes the process joins the group of this name that exists already and has CTRT_ON_FAILURE=shrink; rank
  * and size are then those that its ranks have decided when they admitted it (ctrt_comm_shrink).
  *
- * Errors: CTRT_ERR_COMM if ranks are missing after the timeout, with their numbers; CTRT_ERR_STATE if another process
- * has joined with this rank, if the store belongs to another job (CTRT_JOB), or if its address is in use;
- * CTRT_ERR_NOT_FOUND for an engine that does not exist; CTRT_ERR_INVALID_ARGUMENT for malformed variables, which the
+ * Errors: CTRT_ERR_COMM if ranks are missing after the timeout, with their numbers. CTRT_ERR_STATE if another process
+ * has joined with this rank, if the store belongs to another job (CTRT_JOB), or if its address is in use.
+ * CTRT_ERR_NOT_FOUND for an engine that does not exist. CTRT_ERR_INVALID_ARGUMENT for malformed variables, which the
  * message names. */
 CTRT_API ctrt_status ctrt_comm_new(ctrt_comm **out, const ctrt_comm_options *options);
 /* Creates a group of `n` ranks in this process, one per element of `devices`, and writes their communicators to out[n].
@@ -168,10 +168,10 @@ CTRT_API ctrt_status ctrt_comm_report(char **json, ctrt_comm *comm);
  * last. Every rank that goes on calls it, on the communicator that has failed. A communicator that has not failed ends
  * on all ranks, as by ctrt_comm_abort. Rank and size of *out differ from those of `comm`, which the caller releases.
  *
- * The ranks agree through the store of `comm`. A rank is lost if its process has ended, if it has released `comm`, if
- * its process is stopped (5 s), or if it does not call the function within the timeout of the group (at most 5 s if it
- * has exceeded that in a collective). If further ranks are lost meanwhile, the agreement begins again with another
- * epoch.
+ * The ranks agree through the store of `comm`. A rank is lost if its process has ended, if it has released `comm`, or
+ * if its process is stopped (5 s). It is also lost if it does not call the function within the timeout of the group (at
+ * most 5 s if it has exceeded that in a collective). If further ranks are lost meanwhile, the agreement begins again
+ * with another epoch.
  *
  * Errors: CTRT_ERR_COMM if the store has ended, because its server was one of the lost ranks, and if the other ranks
  * have gone on without this one, which did not answer in time. Then `comm` can only be released. CTRT_ERR_NOT_SUPPORTED
@@ -189,12 +189,12 @@ CTRT_API ctrt_status ctrt_comm_joining(int *count, ctrt_comm *comm);
 
 /* ---- tensors in shared memory ------------------------------------------------------------------------------------ */
 
-/* Creates an uninitialised contiguous tensor on the communicator's device, in memory that all ranks can access, so
- * that collectives read and write it without copies through other memory (engines `host` and `mpi`, processes of one
- * machine, on the cpu; engine `nccl` with CTRT_NCCL_REGISTER=yes). With other engines and devices, or if there is not
- * enough such memory (logged as a warning), the tensor is an ordinary one. Collective: all ranks pass the same number
- * of elements and the same dtype, otherwise CTRT_ERR_STATE on all of them. A collective is faster only if all tensors
- * that it reads, on all ranks, were created by this function for its communicator.
+/* Creates an uninitialised contiguous tensor on the communicator's device, in memory that all ranks can access.
+ * Collectives read and write it without copies through other memory. The engines `host` and `mpi` have such memory for
+ * processes of one machine, on the cpu, and the engine `nccl` with CTRT_NCCL_REGISTER=yes. With other engines and
+ * devices, or if there is not enough such memory (logged as a warning), the tensor is an ordinary one. Collective: all
+ * ranks pass the same number of elements and the same dtype, otherwise CTRT_ERR_STATE on all of them. A collective is
+ * faster only if all tensors that it reads, on all ranks, were created by this function for its communicator.
  *
  * On success *out owns one reference. The memory belongs to this rank. It is freed with the last tensor that uses it,
  * without waiting for other ranks, in any order, and also after the communicator was released. The address range of all

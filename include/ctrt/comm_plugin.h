@@ -33,7 +33,7 @@ typedef struct ctrt_comm_signature {
     int32_t root;                       /* -1 without one; of a message the sender */
 } ctrt_comm_signature;
 
-/* One collective. Data is contiguous and consists of parts of `count` elements: `send` and `receive` have one part,
+/* One collective. Data is contiguous and consists of parts of `count` elements. `send` and `receive` have one part,
  * except where every rank has a part: receive of all_gather and gather, send of scatter and reduce_scatter, both of
  * all_to_all. send and receive may be the same memory for all_reduce and reduce; broadcast uses `receive` on all ranks.
  * A rank that has no data for a side has NULL there (gather's receive elsewhere than at the root, for example). */

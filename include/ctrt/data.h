@@ -200,9 +200,9 @@ CTRT_API ctrt_status ctrt_sampler_weighted(ctrt_sampler **out, const double *wei
 CTRT_API ctrt_status ctrt_sampler_distributed(ctrt_sampler **out, int64_t length, int rank, int world, bool shuffle,
                                               bool drop_last);
 /* The same, but a rank gets blocks of `block` successive indices: rank 0 the first block, rank 1 the second, ... 1: as
- * ctrt_sampler_distributed. 0: the batch size of the loader or batch sampler that uses the sampler, so that the batches
- * of all ranks, one after the other, are the batch of one process with `world` times the batch size; without batches,
- * each rank gets one block. If the number of a rank's indices is no multiple, all last blocks are equally smaller. */
+ * ctrt_sampler_distributed. 0: the batch size of the loader or batch sampler that uses the sampler. Then the batches of
+ * all ranks, one after the other, are the batch of one process with `world` times the batch size. Without batches, each
+ * rank gets one block. If the number of a rank's indices is no multiple, all last blocks are equally smaller. */
 CTRT_API ctrt_status ctrt_sampler_distributed_blocks(ctrt_sampler **out, int64_t length, int rank, int world,
                                                      bool shuffle, bool drop_last, int64_t block);
 /* A batch sampler that takes `batch_size` indices of `sampler` for each batch. `drop_last`: leaves out the last batch
@@ -292,13 +292,14 @@ typedef struct ctrt_loader ctrt_loader;
 
 /* Creates a loader over `dataset`, which is retained. Starts no worker before the first ctrt_loader_next.
  *
- * Errors: CTRT_ERR_INVALID_ARGUMENT for options that exclude each other, as DataLoader: sampler or batch_sampler with
- * shuffle; batch_sampler with batch_size, sampler or drop_last; CTRT_NO_BATCH with drop_last; a sampler or shuffle with
- * a stream; timeout, prefetch_factor, persistent_workers, any_order, restarts or a worker_kind without workers;
- * negative numbers. CTRT_ERR_OUT_OF_MEMORY if the batches exceed memory_budget (the message has the numbers) or the
- * memory that processes share is exhausted. CTRT_ERR_NOT_SUPPORTED for a stream with CTRT_WORKERS_THREADS.
- * CTRT_ERR_STATE for CTRT_WORKERS_SERVER without a server or with a dataset that has no opener. The server's workers
- * cannot have collate_user and worker_init_user, and threads cannot be replaced (restarts). */
+ * Errors: CTRT_ERR_INVALID_ARGUMENT for negative numbers and, as DataLoader, for options that exclude each other. These
+ * are sampler or batch_sampler with shuffle; batch_sampler with batch_size, sampler or drop_last; CTRT_NO_BATCH with
+ * drop_last; a sampler or shuffle with a stream. Without workers, they are also timeout, prefetch_factor,
+ * persistent_workers, any_order, restarts and a worker_kind. CTRT_ERR_OUT_OF_MEMORY if the batches exceed memory_budget
+ * (the message has the numbers) or the memory that processes share is exhausted. CTRT_ERR_NOT_SUPPORTED for a stream
+ * with CTRT_WORKERS_THREADS. CTRT_ERR_STATE for CTRT_WORKERS_SERVER without a server or with a dataset that has no
+ * opener. The server's workers cannot have collate_user and worker_init_user, and threads cannot be replaced
+ * (restarts). */
 CTRT_API ctrt_status ctrt_loader_new(ctrt_loader **out, ctrt_dataset *dataset, const ctrt_loader_options *options);
 
 /* Writes the next batch: fields[f] for each field of the dataset, tensors of the device (or the cpu), and true to

@@ -51,9 +51,10 @@ typedef enum ctrt_cifar_kind { CTRT_CIFAR10, CTRT_CIFAR100, CTRT_CIFAR100_COARSE
 CTRT_API ctrt_status ctrt_cifar_dataset(ctrt_dataset **out, const char *const *paths, int count, ctrt_cifar_kind kind,
                                         const ctrt_image_options *options);
 
-/* A folder with a sub-folder for each class, as torchvision's ImageFolder: the classes are the names of the sub-folders
- * in sorted order, the samples the files in and below them whose extension is that of an image (.jpg .jpeg .png .ppm
- * .bmp .pgm .tif .tiff .webp, in any case), in sorted order. Symbolic links are followed. Formats: ctrt_read_image.
+/* A folder with a sub-folder for each class, as torchvision's ImageFolder. The classes are the names of the sub-folders
+ * in sorted order. The samples are the files in and below them, in sorted order, whose extension is that of an image
+ * (.jpg .jpeg .png .ppm .bmp .pgm .tif .tiff .webp, in any case). Symbolic links are followed. Formats:
+ * ctrt_read_image.
  *
  * options->height and width are required. With a transform of the program they are the size of its result, and it gets
  * the image as decoded: u8, pixel by pixel. CTRT_ERR_NOT_FOUND if there is no class, if a class has no image, or if

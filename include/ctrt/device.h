@@ -91,9 +91,9 @@ CTRT_API ctrt_status ctrt_device_memory_info(ctrt_device *device, uint64_t *free
 /* Blocks until all work of the device is done; NULL: the default device. Returns CTRT_OK immediately on a synchronous
  * device. */
 CTRT_API ctrt_status ctrt_device_synchronize(ctrt_device *device);
-/* Returns how often the host has waited for work of `device` (NULL: the default device) since it was opened: in
- * ctrt_item, in blocking copies to and from the host, in synchronizing a stream, an event or the device, and in the
- * library's own waits. 0 on a synchronous device. ctrt_memory_metrics also reports it. */
+/* Returns how often the host has waited for work of `device` (NULL: the default device) since it was opened. The host
+ * waits in ctrt_item, in blocking copies to and from the host, in synchronizing a stream, an event or the device, and
+ * in the library's own waits. 0 on a synchronous device. ctrt_memory_metrics also reports it. */
 CTRT_API uint64_t ctrt_device_synchronizations(ctrt_device *device);
 
 /* Makes `device` the calling thread's current device of its type, which a name without an index ("cuda") refers to.

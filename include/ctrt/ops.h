@@ -19,9 +19,9 @@ CTRT_BEGIN_DECLS
 
 /* ---- elementwise ops of one and of two operands ----
  *
- * Every row of ctrt/ops.def with the form UNARY or BINARY declares functions, here with NAME for the name of the op;
  * ctrt-ops(7) lists the ops with what they compute, their dtypes, and whether they are differentiable and have
- * functions that work in place:
+ * functions that work in place. Every row of ctrt/ops.def with the form UNARY or BINARY declares functions, here with
+ * NAME for the name of the op:
  *
  * UNARY:  ctrt_status ctrt_NAME(ctrt_tensor **out, ctrt_tensor *x);
  *         ctrt_status ctrt_NAME_(ctrt_tensor *self);
@@ -252,9 +252,9 @@ typedef struct ctrt_attention_options {
  * 0, and its gradients are 0. A row whose scores are all -inf for another reason, such as infinite operands, is NaN.
  *
  * If the device has a kernel for it (cuda: without mask and dropout, operands of one floating dtype, E and V up to
- * 128), the L x S scores are never stored, in forward or in backward, and half precision rounds only the weights; a
- * second derivative (create_graph) is composed of other ops. Otherwise the op is composed of products and softmax,
- * which for half precision run in f32 and round only the result. Whether a value of v that is NaN or infinite
+ * 128), the L x S scores are never stored, in forward or in backward. Half precision then rounds only the weights. A
+ * second derivative (create_graph) is composed of other ops. Without such a kernel the op is composed of products and
+ * softmax, which for half precision run in f32 and round only the result. Whether a value of v that is NaN or infinite
  * affects the result through a weight of 0 is unspecified.
  *
  * The result's dimensions may have the memory order of q's, so that heads that are a transposed view can be merged

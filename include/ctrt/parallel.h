@@ -144,8 +144,8 @@ CTRT_API ctrt_status ctrt_parallel_forward(ctrt_tensor **outputs, ctrt_module *c
 
 /* ---- batch norm over the rows of all ranks --------------------------------------------------------------------------
  *
- * SyncBatchNorm (torch.nn.SyncBatchNorm) of [N, C, ...]: in training mode, mean and variance are those of the rows of
- * all ranks, each row with the same weight, also if ranks have different numbers of rows or none; running_var gets the
+ * SyncBatchNorm (torch.nn.SyncBatchNorm) of [N, C, ...]. In training mode, mean and variance are those of the rows of
+ * all ranks, each row with the same weight, also if ranks have different numbers of rows or none. running_var gets the
  * unbiased variance of all rows. In evaluation mode it is batch norm. Parameters, buffers, their names and `epsilon`,
  * `momentum`, `affine` are those of ctrt_batch_norm1d_new.
  *
@@ -176,17 +176,17 @@ typedef struct ctrt_imbalance {
     const char *what;                   /* "memory" or "processors"; static */
     uint64_t reserved[2];               /* 0 */
 } ctrt_imbalance;
-/* Compares the total memory of the devices of each type, then, if that is balanced, their numbers of processors, and
- * returns whether the smallest is below 0.75 of the largest; then *out (may be NULL) names the two, and a warning is
- * logged. Values that the backend does not report are not compared. */
+/* Compares the total memory of the devices of each type and, if that is balanced, their numbers of processors. Returns
+ * whether the smallest is below 0.75 of the largest. Then *out (may be NULL) names the two, and a warning is logged.
+ * Values that the backend does not report are not compared. */
 CTRT_API bool ctrt_devices_imbalanced(ctrt_imbalance *out, ctrt_device *const *devices, int n);
 
 /* ---- strategies --------------------------------------------------------------------------------------------------
  *
- * A strategy is how a module runs on devices: `single` on one, `data-parallel` on several with a part of the batch on
- * each, `pipeline` on several with some of the layers on each, `distributed` and `sharded` on those of the ranks of a
- * communicator. `auto` chooses one of them. Strategies are plugins, chosen by name, in the program or by the
- * environment (doc/parallel.md):
+ * A strategy determines how a module runs on devices. `single` uses one device. `data-parallel` uses several, with a
+ * part of the batch on each, and `pipeline` several, with some of the layers on each. `distributed` and `sharded` use
+ * those of the ranks of a communicator. `auto` chooses one of them. Strategies are plugins, chosen by name, in the
+ * program or by the environment (doc/parallel.md):
  *
  *     CTRT_TRY(ctrt_parallel_new(&net, module, NULL, NULL, 0));
  *     CTRT_TRY(ctrt_adamw_new(&optimizer, net, NULL));
@@ -206,10 +206,10 @@ CTRT_API bool ctrt_devices_imbalanced(ctrt_imbalance *out, ctrt_device *const *d
  *
  * `auto` is `distributed` if a launcher has started several ranks, or `sharded` if the module fits only so; `single`
  * for one device; `pipeline` for a Sequential that does not fit on the first device. Otherwise it runs as `single`
- * until ctrt_parallel_step has predicted the memory of the first batch (by a dry run, in which the loss function is
- * called once more and no other thread may use the first device) and measured some steps of `single` and
- * `data-parallel`. It moves the module to the devices of its choice. ctrt_parallel_describe returns what was chosen
- * and why; one line with level info is logged.
+ * until ctrt_parallel_step has predicted the memory of the first batch and measured some steps of `single` and
+ * `data-parallel`. The prediction is a dry run, in which the loss function is called once more and no other thread may
+ * use the first device. It moves the module to the devices of its choice. ctrt_parallel_describe returns what was
+ * chosen and why; one line with level info is logged.
  *
  * Errors: CTRT_ERR_NOT_FOUND for an unknown strategy, with the known ones; CTRT_ERR_DEVICE, naming the tensor, if the
  * strategy requires it on another device; CTRT_ERR_STATE for a module that this function created. */
@@ -245,11 +245,11 @@ CTRT_API ctrt_status ctrt_parallel_barrier(ctrt_module *net);
 typedef ctrt_status (*ctrt_loss_function)(ctrt_tensor **loss, ctrt_tensor *output, ctrt_tensor *const *inputs,
                                           int count, void *user);
 /* For loss functions that use a parameter or a buffer of the module: a penalty, class weights, or an embedding that is
- * also the last layer. *out is what this part of the batch uses in place of `tensor`: under `data-parallel` the tensor
- * of the replica, else `tensor` itself, or a copy on the output's device. The copy has history, so that under
- * `pipeline` the gradient flows back to the stage of the parameter. A tensor that does not belong to the module of
- * ctrt_parallel_new is copied as well. *out is NULL or a tensor, by the assignment rule of ctrt/base.h. Outside of a
- * loss function *out is `tensor`.
+ * also the last layer. Sets *out to the tensor that this part of the batch uses in place of `tensor`. Under
+ * `data-parallel` this is the tensor of the replica, else `tensor` itself, or a copy on the output's device. The copy
+ * has history, so that under `pipeline` the gradient flows back to the stage of the parameter. A tensor that does not
+ * belong to the module of ctrt_parallel_new is copied as well. *out is NULL or a tensor, by the assignment rule of
+ * ctrt/base.h. Outside of a loss function *out is `tensor`.
  *
  * `sharded` gathers only parameters that the module itself has; others have no elements here, and an op that uses them
  * fails with CTRT_ERR_STATE. Errors: CTRT_ERR_INVALID_ARGUMENT for NULL, those of ctrt_to_device. Thread-safe. */
@@ -261,9 +261,9 @@ CTRT_API ctrt_status ctrt_loss_parameter(ctrt_tensor **out, ctrt_tensor *tensor)
  *
  * If the step fails on one device, it fails, with an error that names the device, and the gradients are those from
  * before. `net` was created by ctrt_parallel_new, else CTRT_ERR_INVALID_ARGUMENT. CTRT_ERR_SHAPE for inputs without
- * rows, or of different numbers. In a capture, CTRT_ERR_NOT_SUPPORTED in canonical mode and for strategies that use
- * several devices, and CTRT_ERR_STATE if `distributed` has made less than two steps; in a dry run, CTRT_ERR_STATE
- * unless all devices of the strategy are in one, CTRT_ERR_NOT_SUPPORTED for strategies with a communicator.
+ * rows, or of different numbers. In a capture: CTRT_ERR_NOT_SUPPORTED in canonical mode and for strategies that use
+ * several devices, and CTRT_ERR_STATE if `distributed` has made less than two steps. In a dry run: CTRT_ERR_STATE
+ * unless all devices of the strategy are in one, and CTRT_ERR_NOT_SUPPORTED for strategies with a communicator.
  *
  * With `distributed` the inputs are this rank's part of the batch, which may have 0 rows, and the loss is that of the
  * rows of all ranks. If the step fails on one rank, it fails on all, and the communicator cannot be used any more. A
@@ -298,10 +298,10 @@ typedef struct ctrt_gradient_bucket {
 } ctrt_gradient_bucket;
 /* Replaces bucket->flat by the sum over the ranks. With stage 0 it is called when the gradients of the bucket are
  * complete, during the backward pass, bucket after bucket. If it writes *work (NULL on entry; the library releases it),
- * it is called again with the next stage when that work has ended, after the backward pass, again for all buckets in
- * their order; when it returns without work, the bucket is finished. All ranks must get the same bits in `flat`. An
- * error ends the step on all ranks. `comm` must not be used for anything else, and all ranks must call the same
- * collectives. */
+ * it is called again with the next stage when that work has ended. These calls are after the backward pass, again for
+ * all buckets in their order. When it returns without work, the bucket is finished. All ranks must get the same bits in
+ * `flat`. An error ends the step on all ranks. `comm` must not be used for anything else, and all ranks must call the
+ * same collectives. */
 typedef ctrt_status (*ctrt_comm_hook)(ctrt_work **work, const ctrt_gradient_bucket *bucket, int stage, void *user);
 /* Makes `distributed` reduce gradients by `hook`, as register_comm_hook of PyTorch's DistributedDataParallel; NULL: by
  * an all_reduce. Replaces the hook that the parameter CTRT_DISTRIBUTED_HOOK has chosen. To be called on all ranks,

@@ -18,7 +18,7 @@
  * process.
  *
  * Fork. The child of a fork can use the tensors and the queues of its parent. Shared tensors are the same memory in
- * both processes; all others are copies, except batches of a data loader with worker processes or pinned memory: the
+ * both processes. All others are copies, except batches of a data loader with worker processes or pinned memory. The
  * parent's loader writes later batches to their memory, so clone (ctrt_clone) what a child needs before the fork. A
  * device other than the cpu cannot be used in the child if the parent used it before (CTRT_ERR_FORKED). */
 #ifndef CTRT_SHARE_H
@@ -71,9 +71,9 @@ CTRT_API void ctrt_queue_release(ctrt_queue **queue);
  * another process uses it.
  *
  * `seconds`: how long to wait while the queue is full; negative: without limit. Errors: CTRT_ERR_COMM when that time is
- * over; CTRT_ERR_STATE if no process can receive the message any more; CTRT_ERR_AUTOGRAD for a tensor that requires
- * grad and is not a leaf (send the result of ctrt_detach); CTRT_ERR_NOT_SUPPORTED for other devices, and for received
- * tensors of cuda; those of ctrt_tensor_share_. Thread-safe. */
+ * over. CTRT_ERR_STATE if no process can receive the message any more. CTRT_ERR_AUTOGRAD for a tensor that requires
+ * grad and is not a leaf (send the result of ctrt_detach). CTRT_ERR_NOT_SUPPORTED for other devices, and for received
+ * tensors of cuda. Those of ctrt_tensor_share_. Thread-safe. */
 CTRT_API ctrt_status ctrt_queue_put(ctrt_queue *queue, ctrt_tensor *const *tensors, int count, const void *bytes,
                                     size_t size, double seconds);
 /* Receives the oldest message. In: *count and *size are the room of `tensors` and of `bytes`; out: the numbers of the
@@ -83,10 +83,10 @@ CTRT_API ctrt_status ctrt_queue_put(ctrt_queue *queue, ctrt_tensor *const *tenso
  * without elements arrives as a contiguous one of the cpu. Tensors of
  * one message that shared a storage share one again.
  *
- * Errors: CTRT_ERR_COMM if no message arrives within `seconds` (negative: no limit); CTRT_ERR_STATE if the queue is
- * empty and no process can put messages any more; CTRT_ERR_INVALID_ARGUMENT if the room does not suffice: *count and
- * *size are set, and the next call of this process gets the message; CTRT_ERR_IO if the process may have no more open
- * files, and CTRT_ERR_OUT_OF_MEMORY: the message is lost. Thread-safe. */
+ * Errors: CTRT_ERR_COMM if no message arrives within `seconds` (negative: no limit). CTRT_ERR_STATE if the queue is
+ * empty and no process can put messages any more. CTRT_ERR_INVALID_ARGUMENT if the arrays are too small: *count and
+ * *size are set, and the next call of this process gets the message. CTRT_ERR_IO if the process may have no more open
+ * files, and CTRT_ERR_OUT_OF_MEMORY; after these two the message is lost. Thread-safe. */
 CTRT_API ctrt_status ctrt_queue_get(ctrt_tensor **tensors, int *count, void *bytes, size_t *size, ctrt_queue *queue,
                                     double seconds);
 /* Declares that this process will not put messages (or get them) any more. When all processes have done so, or ended,

@@ -64,11 +64,10 @@ CTRT_API ctrt_status ctrt_split_new(ctrt_split **out, ctrt_module *module, const
 /* Frees *split and sets it to NULL. */
 CTRT_API void ctrt_split_release(ctrt_split **split);
 
-/* Runs a batch of `batch` rows (at least 1) in one piece, or in as many as the last step needed. If `function`
- * returns CTRT_ERR_OUT_OF_MEMORY, the gradients of the attempt, its changes to the module's buffers (batch_norm's
- * statistics) and the use of random numbers on every device are undone, caches are emptied, a warning is logged, and
- * the step is repeated with twice as many pieces. Gradients from before are added to, in the same tensors, as by
- * ctrt_backward.
+/* Runs a batch of `batch` rows (at least 1) in one piece, or in as many as the last step needed. If `function` returns
+ * CTRT_ERR_OUT_OF_MEMORY, the attempt is undone: its gradients, its changes to the module's buffers (batch_norm's
+ * statistics) and its use of random numbers on every device. Caches are emptied, a warning is logged, and the step is
+ * repeated with twice as many pieces. Gradients from before are added to, in the same tensors, as by ctrt_backward.
  *
  * If even the smallest pieces do not fit, or on any other error, that error is returned and the gradients are those
  * from before. If the buffers could not be restored, because their stream failed, the message also says so. `result`

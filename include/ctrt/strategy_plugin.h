@@ -199,8 +199,8 @@ CTRT_API void ctrt_tensors_release(ctrt_tensor **tensors, size_t count);
 
 /* ---- sums in a fixed order ---------------------------------------------------------------------------------------
  *
- * A sum tree adds lists of tensors, one list per leaf, in an order that depends on the number of leaves only: node j of
- * level l + 1 is the sum of the nodes 2j and 2j + 1 of level l, level 0 are the leaves, and a node without a sibling
+ * A sum tree adds lists of tensors, one list per leaf, in an order that depends on the number of leaves only. Level 0
+ * are the leaves. Node j of level l + 1 is the sum of the nodes 2j and 2j + 1 of level l. A node without a sibling
  * moves up unchanged. A tensor that is NULL is zero. Each device adds the leaves that it computed in a tree of its own;
  * ctrt_sum_tree_merge combines the trees. So the bits of the sums do not depend on the number of devices, if the
  * devices compute the same bits. Not recorded by autograd. A tree must not be used by two threads at the same time. */

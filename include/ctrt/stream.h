@@ -3,10 +3,10 @@
  *
  * Work enqueued on one stream runs in order; work on different streams may overlap. Each thread has a current stream
  * per device, initially the device's default stream, and ops are enqueued there. ctrt orders streams automatically
- * where they share tensors: an op waits, on the device, for earlier work of other streams on its operands, and freed
+ * where they share tensors. An op waits, on the device, for earlier work of other streams on its operands, and freed
  * memory is reused only after the work that used it. Most programs therefore never wait explicitly.
- * CTRT_STREAM_ORDER=manual leaves the ordering to the program, as PyTorch does. CTRT_STREAM_ORDER=check does the
- * same and reports each pair of accesses that is not ordered (ctrt_race_count).
+ * CTRT_STREAM_ORDER=manual leaves the ordering to the program, as PyTorch does. CTRT_STREAM_ORDER=check does the same
+ * and reports each pair of accesses that is not ordered (ctrt_race_count).
  *
  * On a synchronous device (cpu) work is complete when the call returns. Streams and events also exist there, and are
  * always done, so that programs need no separate code path.

@@ -50,10 +50,11 @@ CTRT_API ctrt_status ctrt_training_save(const char *path, const ctrt_training_st
  * objects and *state as they are. An error of a device while values are copied to it can leave the module or the
  * optimizer partly loaded, as in ctrt_load.
  *
- * The number of ranks may be another one than that of the save. The loader continues at the place that it had, if its
- * sampler is sequential, random without replacement, or distributed, and the samples that all ranks had got are a
- * number of whole batches of the new ranks; then the ranks together get the samples that follow, in the same order. If
- * they are not, or with another sampler and another number of batches, it is CTRT_ERR_STATE.
+ * The number of ranks may be another one than that of the save. The loader continues at the place that it had under two
+ * conditions. Its sampler is sequential, random without replacement, or distributed, and the samples that all ranks had
+ * got are a number of whole batches of the new ranks. Then the ranks together get the samples that follow, in the same
+ * order. If they are no such number, or with another sampler and another number of batches, the result is
+ * CTRT_ERR_STATE.
  *
  * With the number of ranks of the save, each rank's generators get their states from the file, so dropout continues
  * with the random numbers that would have followed. Generators of more devices than the file has stay as they are. With

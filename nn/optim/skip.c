@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* nn/optim/skip.c: guarded steps. A gradient scaler makes them; the device skips them if a gradient is inf or NaN.
  *
- * The host does not wait for the decision, so it counts each guarded step of a slot, and the device counts the skipped
- * ones in optim_place.skipped. The number that Adam's formulas need is the sum of both, computed on the device. All
- * devices of an optimizer take the same decision. The count of a place therefore holds for all slots that the guarded
- * steps have updated, as long as these are the same in each step. If other slots have a gradient, or something needs
- * the true numbers on the host (checkpoints, steps without a scaler), optim_settle waits for the device and subtracts
- * the count from the slots. */
+ * The host does not wait for the decision, so it counts each guarded step of a slot. The device counts the skipped ones
+ * in optim_place.skipped, as a negative number. The number of steps that Adam's formulas need is the sum of both,
+ * computed on the device. All devices of an optimizer take the same decision. The count of a place therefore holds for
+ * all slots that the guarded steps have updated, as long as these are the same in each step. If other slots have a
+ * gradient, or something needs the true numbers on the host (checkpoints, steps without a scaler), optim_settle waits
+ * for the device and adds the negative count to the counts of the slots. */
 #include "nn/optim/optim.h"
 
 #include <math.h>

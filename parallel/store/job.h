@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* parallel/store/job.h: the job that a store belongs to, so that two jobs with one address do not train together.
+/* parallel/store/job.h: the job to which a store belongs, so that two jobs with the same address do not train together.
  *
  * Keys in the store:
  *   ctrt-job/id        the identity of the job, set by the process that serves. ANY: any job can use the store, because
@@ -21,13 +21,15 @@ struct job {
 /* Reads the job that this process belongs to from CTRT_JOB, else from the variables of the launcher. */
 ctrt_status job_read(struct job *out);
 
-/* Called by the process that serves the store. `job` NULL: it is for the job of CTRT_JOB, without it for any job. */
+/* Called by the process that serves the store. `job` NULL: the store is for the job of CTRT_JOB or, if that is not set,
+ * for any job. */
 ctrt_status store_job_serve(ctrt_store *store, const struct job *job);
 /* Checks that the store belongs to the job, and claims the rank of this process. Waits up to `seconds`.
- * CTRT_ERR_STATE if it belongs to another job or another process has the rank. `replaces_server`: this process tried to
- * serve at the store's address, so the job must be one that no other job can be mistaken for. */
+ * CTRT_ERR_STATE if the store belongs to another job, or if another process has the rank. `replaces_server`: this
+ * process could not serve at the store's address itself. Then an equal identity is accepted only if job->unique is
+ * set. */
 ctrt_status store_job_join(ctrt_store *store, const struct job *job, bool replaces_server, double seconds);
-/* Gives up the rank that the store has claimed. */
+/* Releases the rank that store_job_join or store_job_serve has claimed. */
 void store_job_leave(ctrt_store *store);
 
 #endif

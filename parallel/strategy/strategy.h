@@ -44,7 +44,7 @@ ctrt_status strategy_canonical(int32_t *shards);
 
 /* ---- auto (strategy/auto.c) ----
  *
- * The candidates are all strategies that have `estimate` (strategy_candidates.h), in the order of their preference.
+ * The candidates are all strategies that have `estimate` (candidates.h), in the order of their preference.
  * When the module is created, auto_begin chooses one if the ranks, the devices and the size of the module decide it.
  * Otherwise the choice needs a batch: the module begins with the first candidate, and auto_step predicts the memory of
  * the first step by a dry run, then measures a few steps of the first candidate and of those that may be faster. */

@@ -18,7 +18,7 @@ struct ctrt_sum_tree {
     ctrt_device *device;
     int64_t leaves;
     size_t count;                           /* tensors of a node */
-    struct sum_tree_node *nodes;                     /* the largest sums so far: no two of them are siblings */
+    struct sum_tree_node *nodes;            /* the largest sums so far: no two of them are siblings */
     size_t node_count, node_capacity;
 };
 

@@ -2,7 +2,7 @@
 /* plugins/memory/arena.c: a memory policy for steps that free all their blocks.
  *
  * Each queue has a region of chunks. A new block is placed at the end of the first chunk that has room for it, so there
- * is no search among blocks and no splitting, and after a step that freed all its blocks the next one uses the same
+ * is no search among blocks and no splitting. After a step that freed all its blocks, the next one uses the same
  * addresses. A chunk without used blocks is empty again, and free blocks at the end of a chunk are removed immediately.
  * A free block is not reused while any block after it is used, so a block that outlives its step keeps all memory
  * before it in the chunk allocated. */

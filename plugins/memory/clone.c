@@ -1,9 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* plugins/memory/clone.c: copies the state of a policy, for predictions of its behaviour.
  *
- * Segments and blocks have the addresses of the original's, whose memory must not be accessed through the copy. Fences
- * are not copied, because no decision depends on them. Each used block of the original is mapped to a block of the
- * copy, which is looked up by its cookie when the block is freed in the copy. */
+ * Segments and blocks of the copy have the same addresses as those of the original. The memory at these addresses must
+ * not be accessed through the copy. Fences are not copied, because no decision depends on them. A table maps each used
+ * block of the original to a block of the copy. When a block is freed in the copy, its cookie is the original's block,
+ * and the table gives the copy's. */
 #include <string.h>
 
 #include "caching.h"

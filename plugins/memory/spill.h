@@ -11,9 +11,9 @@
  *   COMING    a thread is moving it to the device
  *
  * All copies run on the block's home queue, after the work of the other queues that used it. A queue that fails does
- * not execute its copies. Therefore a copy of the bytes is released only when another copy is known to be valid: device
- * memory is freed after the copy to the host is known to have succeeded, and pinned memory is kept until the copy back
- * to the device is known to have succeeded. If the copy back failed, it is repeated. One lock guards lists, places and
+ * not execute its copies. Therefore a copy of the bytes is released only when another copy is known to be valid. Device
+ * memory is freed after the copy to the host is known to have succeeded. Pinned memory is kept until the copy back to
+ * the device is known to have succeeded. If the copy back failed, it is repeated. One lock guards lists, places and
  * counters; it is released during requests for device or pinned memory and during waits. */
 #ifndef CTRT_MEMORY_SPILL_H
 #define CTRT_MEMORY_SPILL_H

@@ -114,8 +114,9 @@ static void activemask(struct warp *w, const struct insn *i, uint32_t mask)
 /* ---- mma: D = A B + C with A of 16 rows and B of 8 columns ----
  *
  * Lane 4 * g + t has, of C and D, elements (g, 2t), (g, 2t + 1), (g + 8, 2t), (g + 8, 2t + 1). Its registers of A have
- * pairs of elements of rows g and g + 8 in turn, at columns 2t, 2t + 1, and then at those plus 8; those of B have pairs
- * of rows 2t, 2t + 1 of column g, and then of those rows plus 8. Products are exact, and sums are rounded to f32. */
+ * pairs of elements of rows g and g + 8 in turn, at columns 2t, 2t + 1, and then at those plus 8. Its registers of B
+ * have pairs of rows 2t, 2t + 1 of column g, and then of those rows plus 8. Products are exact, and sums are rounded to
+ * f32. */
 static void multiply(struct warp *w, const struct insn *i, float a[16][16], float b[16][8], unsigned depth,
                      unsigned first_c)
 {

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Kernels of the cpu backend in cases that the conformance suite does not cover: tensors divided among threads or
- * written with non-temporal stores, the accuracy of long sums, operands and errors that the core does not let through;
- * products by each library with several threads, a fork and no memory. */
+/* Kernels of the cpu backend in cases that the conformance suite does not cover. These are tensors divided among
+ * threads or written with non-temporal stores, the accuracy of long sums, and operands and errors that the core does
+ * not let through. Products by each library are run with several threads, in a forked child and without memory. */
 #include "base/host_alloc.h"
 #include "calls.h"
 #include "memory_checks.h"

@@ -352,7 +352,7 @@ PROCESS_TEST(forks_beside_start, "fork while another thread starts its pool", NO
 static void (*at_opening)(void);
 static void (*in_version)(void);
 static int creations_to_fail, creations;
-static void *onednn;                        /* test_creation_without_memory: the library, whose symbols are global */
+static void *onednn;                        /* creates_later: the library, whose symbols are global */
 
 __attribute__((visibility("default"))) void *dlopen(const char *file, int flags)
 {

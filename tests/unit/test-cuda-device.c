@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Tests the devices of the cuda backend with a software driver and a software NVML (tests/softcuda): queries before
- * CUDA is initialized, fork, which devices get a context, and usage values; stream-ordered memory (CTRT_CUDA_POOL):
- * waits between streams, trimming of the pool, graph capture and devices without pools. test-cuda-faults.c tests a
- * failure of each driver function. */
+ * CUDA is initialized, fork, which devices get a context, and usage values. Tests stream-ordered memory
+ * (CTRT_CUDA_POOL): waits between streams, trimming of the pool, graph capture and devices without pools.
+ * test-cuda-faults.c tests a failure of each driver function. */
 #include <pthread.h>
 
 #include "../options.h"

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Elementwise kernels of the cuda backend: the launches that the conformance suite's small shapes do not reach (vectors
- * along rows of strided operands, repeated elements, tiles of transposing copies), conversions of values out of range,
- * short powers, quotients, and random numbers at unaligned addresses and beyond 32 bits. Results must have the cpu's
- * bits, except for functions whose last digits differ between math libraries.
+ * along rows of strided operands, repeated elements, tiles of transposing copies). Also tests conversions of values out
+ * of range, short powers, quotients, and random numbers at unaligned addresses and beyond 32 bits. Results must have
+ * the cpu's bits, except for functions whose last digits differ between math libraries.
  *
  *     run-public test-cuda-elementwise [DEVICE] */
 #include "cuda_compare.h"

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Reductions, row ops, indexing and optimizers of the cuda backend, compared with the cpu: the sizes at which a kernel
- * or its launch changes (vectors or single elements, registers or shared memory, one part or several), which the
- * conformance suite's shapes do not reach. Each call runs twice and must give the same bits, and once with unaligned
- * operands. Run by tests/integration/cuda-rows.sh:
+/* Reductions, row ops, indexing and optimizers of the cuda backend, compared with the cpu. The sizes are those at which
+ * a kernel or its launch changes (vectors or single elements, registers or shared memory, one part or several) and
+ * which the conformance suite's shapes do not reach. Each call runs twice and must give the same bits, and once with
+ * unaligned operands. Run by tests/integration/cuda-rows.sh:
  *
  *     run-public test-cuda-rows [DEVICE [sorted]]
  *

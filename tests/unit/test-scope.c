@@ -13,7 +13,7 @@ static bool has_ended(ctrt_tensor *tensor)
     return ctrt_clone(&copy, tensor) == CTRT_ERR_STATE && strstr(ctrt_error_message(), "scope that has ended") != NULL;
 }
 
-/* The memory and the graph nodes that exist; check_left compares them at the end of a test. */
+/* The memory and the graph nodes that exist; nothing_left compares them at the end of a test. */
 struct existing {
     uint64_t bytes, nodes;
 };

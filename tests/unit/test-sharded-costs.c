@@ -64,9 +64,9 @@ static uint64_t all_reduce_bytes(int64_t n, int size, int r, uint64_t element)
     return (uint64_t)(own * (size - 1) + n - own) * element;
 }
 
-/* With P bytes of parameters and C columns: two all_gathers (one, if parameters stay gathered between the passes) and
- * one reduce_scatter of P within the row, (C - 1) / C P each; the all_reduce of P / C over the column; and those of
- * weights, loss, use and the hash of modules that ran again by all ranks. */
+/* With P bytes of parameters and C columns, a step has two all_gathers (one, if parameters stay gathered between the
+ * passes) and one reduce_scatter of P within the row, (C - 1) / C P each. It has an all_reduce of P / C over the
+ * column. All ranks also reduce weights, loss, use and the hash of modules that ran again. */
 static uint64_t step_bytes(const struct mesh *mesh, int rank, int width)
 {
     const int64_t elements = (int64_t)LAYERS * width * width, shard = elements / mesh->columns;

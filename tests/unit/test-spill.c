@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Tests the memory policy `spill` on simulated devices: values after a queue failed and dropped its copies (no tensor
- * may lose its value, and no other stream may read memory whose copy was dropped), statistics, snapshots, training that
- * needs more memory than the device has, and several threads. */
+/* Tests the memory policy `spill` on simulated devices. After a queue failed and dropped its copies, no tensor may lose
+ * its value, and no other stream may read memory whose copy was dropped. Also tests statistics, snapshots, training
+ * that needs more memory than the device has, and several threads. */
 #include <math.h>
 
 #include "calls.h"

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Tests checkpoints of whole training runs: a run continues from one file in the middle of an epoch, with another
- * strategy and another number of ranks, as if it had not been interrupted; with dropout too, to the bit; and files that
- * do not fit change nothing. */
+/* Tests checkpoints of whole training runs. A run continues from one file in the middle of an epoch, with another
+ * strategy and another number of ranks, to the bit as if it had not been interrupted, with dropout too. Files that do
+ * not fit change nothing. */
 #include <errno.h>
 #include <signal.h>
 #include <sys/resource.h>

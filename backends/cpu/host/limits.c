@@ -11,7 +11,7 @@
  * The result is an upper bound: page cache and reclaimable slab count as free, although the kernel may keep some of
  * them; of the allocated memory, only the part that exceeds the process's total anonymous memory counts as not written
  * to. A granted request may still fail later, because other processes also allocate memory; a rejected request could
- * not have succeeded. memory.high throttles a group and kills no process, so it lowers the reported free memory but no
+ * not have succeeded. memory.high throttles a group and kills no process. So it lowers the reported free memory, but no
  * request is rejected because of it. RLIMIT_AS is not checked here, because mmap enforces it. */
 #include "internal.h"
 

@@ -35,8 +35,8 @@ struct conv_args {
     int32_t parts;
     void *scratch;                          /* [parts][o*groups][c*kh*kw]; NULL: the only part writes the result */
     int64_t weights;                        /* o*groups x c*kh*kw */
-    /* Patches of x, or with `back` patches of y for each pixel of x: [pixels][taps], or with by_taps
-     * [images][taps][pixels of an image]. last: the channel is the fastest dimension of a tap index. */
+    /* The patches are those of x or, with `back`, those of y for each pixel of x. Their layout is [pixels][taps] or,
+     * with by_taps, [images][taps][pixels of an image]. last: the channel is the fastest dimension of a tap index. */
     int32_t back, by_taps, last;
 };
 

@@ -4,8 +4,8 @@
  * Each byte is read and written once, so the kernels are memory-bound, and enough loads must be in flight: on an H200,
  * about 25 KiB per multiprocessor. Contiguous operands are processed in vectors of 16 bytes; a thread loads UNROLL of
  * them before it uses the first. For strided operands, the index is divided by the shape (multiplications, see
- * kernel.h): once per vector if the last dimension of every operand is dense or repeats a single element (a bias, a
- * scale per row), else for four elements of a thread at a time. */
+ * kernel.h). This is done once per vector if the last dimension of every operand is dense or repeats a single element
+ * (a bias, a scale per row). Else it is done for four elements of a thread at a time. */
 #ifndef CUDA_ELEMENTWISE_CUH
 #define CUDA_ELEMENTWISE_CUH
 

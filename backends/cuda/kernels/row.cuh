@@ -2,8 +2,8 @@
 /* backends/cuda/kernels/row.cuh: a row of elements that a team of threads keeps while it processes the row.
  *
  * A thread holds the vectors lane, lane + team, ... of the row, K elements each, in storage that no other thread
- * accesses: at most R vectors in registers (the team is a warp), or, if R is 0, in dynamic shared memory (the team is
- * the block), laid out so that neighbouring threads use neighbouring banks. */
+ * accesses. If R > 0, the team is a warp, and the storage is at most R vectors in registers. If R is 0, the team is the
+ * block, and the storage is dynamic shared memory, laid out so that neighbouring threads use neighbouring banks. */
 #ifndef CUDA_ROW_CUH
 #define CUDA_ROW_CUH
 

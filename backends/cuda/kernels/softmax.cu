@@ -3,12 +3,16 @@
  * inner].
  *
  * Forward moves 2 operands and backward 3, and the kernels are memory-bound. For 2-byte rows, instructions take almost
- * as long as memory accesses, so softmax computes each exponential once and keeps it. inner 1: a row of up to 1024
- * elements is kept in a warp's registers (NAME_w in vectors, NAME_v for rows that are not whole vectors), a longer one
- * in a block's shared memory (NAME_b). A row that does not fit there, or a long row that is not made of whole vectors,
- * is read twice, the second time mostly from the L2 cache (NAME_l, which processes vectors between the unaligned ends).
- * inner > 1: neighbouring threads have neighbouring columns, several threads share a column, and a column is read twice
- * (NAME_c). */
+ * as long as memory accesses, so softmax computes each exponential once and keeps it. With inner 1:
+ *
+ *   NAME_w   keeps a row of up to 1024 elements in a warp's registers, in vectors
+ *   NAME_v   the same for rows that are not whole vectors
+ *   NAME_b   keeps a longer row of whole vectors in a block's shared memory
+ *   NAME_l   for all other rows: reads a row twice, the second time mostly from the L2 cache, in vectors between the
+ *            unaligned ends
+ *
+ * With inner > 1, NAME_c reads each column twice. Neighbouring threads have neighbouring columns, and several threads
+ * share a column. */
 #include "row.cuh"
 #include "softmax_args.h"
 

@@ -2,13 +2,13 @@
 /* plugins/comm/host/pieces.c: collectives through the arena.
  *
  * Data passes in pieces. In each step a rank copies piece k to its slot and takes its part of piece k-1 from the slots
- * of all ranks; then a barrier. The ranks share large reductions: a rank copies piece k, without its share, to its
- * slot, reduces its share of piece k-1 from its own data and the slots of the others into its result and the result
- * area, and copies the shares of the others of piece k-2 from there. So of n bytes a rank copies 2 n (world-1)/world
- * bytes and reduces n/world, and the pieces stay in the caches: memory is read and written once. A slot is written
- * again two steps later, after the barrier that follows its last read. Pieces are counted over all collectives, so that
- * the next collective begins with the other slot, which no rank reads any more: no barrier is necessary after the last
- * step. */
+ * of all ranks; then a barrier. The ranks share large reductions. In each step a rank copies piece k, without its
+ * share, to its slot. It reduces its share of piece k-1 from its own data and the slots of the others into its result
+ * and the result area. It copies the shares of the others of piece k-2 from there. So of n bytes a rank copies 2 n
+ * (world-1)/world bytes and reduces n/world, and the pieces stay in the caches: memory is read and written once. A slot
+ * is written again two steps later, after the barrier that follows its last read. Pieces are counted over all
+ * collectives, so that the next collective begins with the other slot, which no rank reads any more: no barrier is
+ * necessary after the last step. */
 #include "host.h"
 
 /* Bytes of each part in a piece: also the distance of the parts in a slot. */

@@ -7,9 +7,9 @@
  * reading the lines from memory.
  *
  * In an all_reduce, rank r reduces part r of the tensor, block by block. It copies the block of each other rank to its
- * scratch memory, which stays in its cache, reduces the blocks in the order of the ranks, and copies the result to the
- * tensors of the other ranks (process_vm_writev), whose cache lines it still has. So each byte of each tensor is read
- * from memory once and written once, by one processor. The kernel copies 2 n (ranks-1)/ranks bytes per rank.
+ * scratch memory, which stays in its cache, and reduces the blocks in the order of the ranks. Then it copies the result
+ * to the tensors of the other ranks (process_vm_writev), whose cache lines it still has. So each byte of each tensor is
+ * read from memory once and written once, by one processor. The kernel copies 2 n (ranks-1)/ranks bytes per rank.
  *
  * A rank whose call fails must not return while another rank writes to its tensor, so host_dead waits until no rank
  * does (host_await_writers). */

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* plugins/comm/mpi/abi.h: the functions of MPI, independent of its ABI.
  *
- * MPI's standard fixes the names of its functions and not the types of its handles: in Open MPI they are pointers to
- * objects that libmpi exports, in MPICH and its relatives (Intel MPI, MVAPICH) integers. abi_openmpi.c and
+ * MPI's standard fixes the names of its functions and not the types of its handles. In Open MPI handles are pointers to
+ * objects that libmpi exports; in MPICH and its relatives (Intel MPI, MVAPICH) they are integers. abi_openmpi.c and
  * abi_mpich.c declare the types and constants of one ABI each and include abi_calls.h, which defines the functions of
  * struct mpi_abi.
  *

@@ -200,9 +200,10 @@ ctrt_status mpi_rebuild(const ctrt_comm_config *config);
 
 /* ---- bounded.c ---- */
 
-/* Runs call(data), which may wait for other processes, and waits for its result *error up to `seconds`; also calls
- * poll of `config`, unless it is NULL. *returned false: it still runs, and the status is that of poll, or CTRT_OK after
- * the time limit; then MPI is not finalised. `data`: memory of malloc, or NULL; the caller frees it if *returned. */
+/* Runs call(data), which may wait for other processes, and waits for its result *error up to `seconds`. Also calls poll
+ * of `config`, unless it is NULL. *returned false: call(data) still runs, and the returned status is that of poll, or
+ * CTRT_OK after the time limit. MPI is not finalised then. `data`: memory of malloc, or NULL; the caller frees it if
+ * *returned. */
 ctrt_status mpi_bounded(bool *returned, int *error, int (*call)(void *data), void *data, double seconds,
                         const ctrt_comm_config *config);
 

@@ -2,9 +2,9 @@
 /* plugins/comm/mpi/opening.c: the first step of a collective, in which all ranks learn the signatures of all ranks.
  *
  * On one machine: through shared memory, see window.c.
- * comm->gathers: an all-gather of blocks by Bruck's algorithm, in ceil(log2(world)) rounds: a rank that
- * has the blocks of d ranks, from its own upward, sends them to the rank d below it, and receives d more from above.
- * Larger groups: an MPI_Iallreduce of a hash of the signature; if hashes differ, the blocks are also exchanged. */
+ * comm->gathers: an all-gather of blocks by Bruck's algorithm, in ceil(log2(world)) rounds. A rank that has the blocks
+ * of d ranks, from its own upward, sends them to the rank d below it, and receives d more from above. Larger groups: an
+ * MPI_Iallreduce of a hash of the signature; if hashes differ, the blocks are also exchanged. */
 #include <stdlib.h>
 
 #include "engine.h"

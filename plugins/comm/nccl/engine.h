@@ -83,7 +83,7 @@ struct nccl_group {
     ctrt_tensor *ones;                      /* on the device, for barriers */
 };
 
-/* Seconds that the engine waits for a key of the store before it calls poll and waits again. */
+/* Seconds that the engine waits for a key of the store before it calls poll; then it waits again. */
 extern const double NCCL_STORE_SECONDS;
 /* Seconds of CLOCK_MONOTONIC. */
 double nccl_now(void);
@@ -106,13 +106,14 @@ ctrt_status nccl_links_error(struct nccl_group *group);
 
 /* ---- derive.c ---- */
 
-/* Creates the communicator for the collectives of `child` from that of `parent`, of which all ranks call the function;
- * those that pass no color have `child` NULL and NCCL_NO_COLOR. */
+/* Creates the communicator for the collectives of `child` from that of `parent`. All ranks of `parent` call the
+ * function. A rank that joins no group passes NULL for `child` and NCCL_NO_COLOR for `color`. */
 ctrt_status nccl_link_split(struct nccl_group *child, struct nccl_group *parent, int color);
-/* The same for the ranks `ranks`[group->world] of the failed group `parent`; NULL: this rank was not connected to it.
- * *done: whether that was possible; the same on all ranks. */
+/* Creates the communicator for the collectives of `group` from that of the failed group `parent`. ranks[group->world]:
+ * the ranks that remain, as numbered in `parent`. `parent` NULL: this rank was not connected to it. *done: whether the
+ * communicator was created; the same on all ranks. */
 ctrt_status nccl_link_shrink(bool *done, struct nccl_group *group, struct nccl_group *parent, const int32_t *ranks);
-/* Whether groups are shrunk by ncclCommShrink. */
+/* Returns whether groups are shrunk by ncclCommShrink. */
 bool nccl_can_shrink(const ctrt_comm_config *config);
 
 /* ---- end.c ---- */
@@ -120,10 +121,11 @@ bool nccl_can_shrink(const ctrt_comm_config *config);
 ctrt_status nccl_ending_new(struct nccl_ending **out, int world);
 /* Drops a reference, which may be NULL. */
 void nccl_ending_drop(struct nccl_ending *ending);
-/* Allows no more calls, and aborts or revokes the communicators. Waits up to 0.5 s for that, and leaves the rest to a
- * thread. */
+/* Refuses further calls, and aborts or revokes the communicators. Waits up to 0.5 s for the end of this; a thread does
+ * what is left then. */
 void nccl_links_abort(struct nccl_group *group);
-/* Aborts a communicator that was revoked, and the one that is created from it. Waits up to 0.5 s, as before. */
+/* Aborts a communicator that was revoked, and the one that is created from it. Waits up to 0.5 s, as
+ * nccl_links_abort. */
 void nccl_abort_revoked(struct nccl_group *group);
 /* Frees the NCCL communicators. Waits up to 2 s for the other ranks to do the same, and for the end of aborts. */
 void nccl_links_close(struct nccl_group *group);
