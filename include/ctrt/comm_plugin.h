@@ -36,16 +36,17 @@ typedef struct ctrt_comm_signature {
 /* One collective. Data is contiguous and consists of parts of `count` elements. `send` and `receive` have one part,
  * except where every rank has a part: receive of all_gather and gather, send of scatter and reduce_scatter, both of
  * all_to_all. send and receive may be the same memory for all_reduce and reduce; broadcast uses `receive` on all ranks.
- * A rank that has no data for a side has NULL there (gather's receive elsewhere than at the root, for example). */
+ * A rank that has no data for a side has NULL there (gather's receive elsewhere than at the root, for example), and so
+ * may a tensor without elements. In a message, `root` of the signature is the rank that sends. */
 typedef struct ctrt_comm_call {
     size_t size;
     ctrt_comm_signature signature;
-    int32_t peer;                       /* of send and recv: the other rank */
+    int32_t peer;                       /* of send and recv: the other rank; else -1 */
     uint32_t reserved;
     size_t bytes;                       /* bytes of one part */
     const void *send;                   /* addresses on the device, or on the host if the library has copied the data */
     void *receive;
-    ctrt_tensor *send_tensor;           /* the tensors that have the data */
+    ctrt_tensor *send_tensor;           /* the tensors that have the data; the copies if the library has copied it */
     ctrt_tensor *receive_tensor;
     void *queue;                        /* with CTRT_COMM_ENQUEUES, if the addresses are those of the device: the queue
                                          * of the current stream; else NULL */
@@ -58,12 +59,14 @@ typedef struct ctrt_comm_config {
     int32_t rank, world;                /* number of this rank and of ranks */
     const char *name;                   /* different for each group, the same on all ranks; for keys and messages */
     ctrt_device *device;                /* of this rank */
-    ctrt_store *store;                  /* common to the ranks; keys of the engine begin with `name` and '/' */
+    ctrt_store *store;                  /* common to the ranks, also if these are threads; keys of the engine begin with
+                                         * `name` and '/' */
     double timeout;                     /* seconds that a collective may take; also for create */
     void *state;                        /* first argument of the functions below, in create and derive; in run it is
                                          * call->state */
     /* While run() or create() waits for other ranks it calls poll about every 10 ms, and returns its result if that
-     * is not CTRT_OK: the time limit has passed, a rank has ended, or the group was aborted. Cheap. */
+     * is not CTRT_OK: the time limit has passed, a rank has ended, or the group was aborted. Cheap. Data that has
+     * arrived comes first: a rank that has completed the collective may leave or abort the group at once. */
     ctrt_status (*poll)(void *state);
     /* Reports that the signatures of a collective differ. `signatures`[world], in order of ranks; those with sequence 0
      * are unknown. Returns the error, which run() returns. */
@@ -97,7 +100,15 @@ typedef struct ctrt_comm_engine {
     /* Leaves the group. May wait for other ranks only for a short time, because they may have ended. */
     void (*destroy)(void *comm);
     /* Runs a collective. Calls come from any thread: collectives one at a time and in order, and at the same time sends
-     * and receives, each also one at a time and in order. */
+     * and receives, each also one at a time and in order.
+     *
+     * Without CTRT_COMM_ENQUEUES the ranks exchange their signatures and compare all bytes before they write to
+     * `receive`. If they differ, each rank returns the result of `mismatch`. For a message the two ranks do so; if the
+     * sender does not wait for the receiver's signature, it gets the error only at its next call.
+     *
+     * Errors: what `poll` or `mismatch` returned, or an error of the engine. The library adds the ranks that have ended
+     * or did not arrive to a CTRT_ERR_COMM of the engine. If a connection breaks, call poll for up to 5 s before such
+     * an error, because the library finds out whether the other rank has ended or left, and names the collective. */
     ctrt_status (*run)(void *comm, const ctrt_comm_call *call);
     /* Optional: makes a run() that waits in another thread return soon. For engines whose waits do not call poll. */
     void (*abort)(void *comm);
