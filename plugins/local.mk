@@ -87,19 +87,24 @@ endif
 
 # The engine host without its registration. The engine mpi uses it between the processes of one machine.
 noinst_LTLIBRARIES += libcomm-host.la
-libcomm_host_la_SOURCES  = $(comm_host_sources) plugins/comm/reduce.h plugins/comm/reduce_table.c
+libcomm_host_la_SOURCES  = $(comm_host_sources)
 libcomm_host_la_CPPFLAGS = $(PLUGIN_CPPFLAGS) -D_GNU_SOURCE
 libcomm_host_la_CFLAGS   = $(PLUGIN_CFLAGS)
-libcomm_host_la_LIBADD   = libcomm-reduce-baseline.la
+libcomm_host_la_LIBADD   = libcomm-reduce.la
 
-# Compiled once per instruction set.
+# Sums and other reductions of arrays in host memory, for any engine. Compiled once per instruction set.
+noinst_LTLIBRARIES += libcomm-reduce.la
+libcomm_reduce_la_SOURCES  = plugins/comm/reduce.h plugins/comm/reduce_table.c
+libcomm_reduce_la_CPPFLAGS = $(PLUGIN_CPPFLAGS)
+libcomm_reduce_la_CFLAGS   = $(PLUGIN_CFLAGS)
+libcomm_reduce_la_LIBADD   = libcomm-reduce-baseline.la
 noinst_LTLIBRARIES += libcomm-reduce-baseline.la
 libcomm_reduce_baseline_la_SOURCES  = plugins/comm/reduce.c
 libcomm_reduce_baseline_la_CPPFLAGS = $(PLUGIN_CPPFLAGS) -DHOST_VARIANT=baseline
 libcomm_reduce_baseline_la_CFLAGS   = $(PLUGIN_CFLAGS) $(CPU_KERNEL_CFLAGS)
 if CPU_AVX2
 noinst_LTLIBRARIES += libcomm-reduce-avx2.la
-libcomm_host_la_LIBADD += libcomm-reduce-avx2.la
+libcomm_reduce_la_LIBADD += libcomm-reduce-avx2.la
 libcomm_reduce_avx2_la_SOURCES  = plugins/comm/reduce.c
 libcomm_reduce_avx2_la_CPPFLAGS = $(PLUGIN_CPPFLAGS) -DHOST_VARIANT=avx2
 libcomm_reduce_avx2_la_CFLAGS   = $(PLUGIN_CFLAGS) $(CPU_KERNEL_CFLAGS) $(CPU_AVX2_CFLAGS)

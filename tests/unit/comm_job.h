@@ -97,7 +97,8 @@ static inline void run_threads(struct rank *ranks, int size, double timeout)
     for (int i = 0; i < size; i++)
         devices[i] = device_of(ranks[i].kind, i);
     const ctrt_comm_options options = { .size = sizeof(ctrt_comm_options),
-                                        .engine = ranks[0].kind >= NCCL_THREADS ? "nccl" : NULL, .timeout = timeout };
+                                        .engine = ranks[0].kind >= NCCL_THREADS ? "nccl" : getenv("CTRT_COMM"),
+                                        .timeout = timeout };
     if (!CHECK_OK(ctrt_comm_new_local(comms, devices, size, &options)))
         return;
     for (int i = 0; i < size; i++) {
