@@ -13,7 +13,8 @@ import sys
 ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 CAPTIONS = {
     "include": "public headers", "backends": "kinds of hardware", "tools": "the command ctrt",
-    "plugins/memory": "memory policies", "plugins/comm": "engines of communicators",
+    "plugins/common": "clock, fork, files", "plugins/memory": "memory policies",
+    "plugins/comm": "engines of communicators",
     "plugins/strategy": "parallel strategies", "plugins/image": "decoders of images",
     "core/base": "status, log, parameters", "core/registry": "loading of plugins", "core/device": "names, opening",
     "core/stream": "streams, events", "core/memory": "storages, hazards", "core/memory_stats": "who uses what",

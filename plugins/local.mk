@@ -1,5 +1,6 @@
 # Plugins that are not backends: memory policies, engines of communicators, and parallel strategies. Each is a
 # separate plugin.
+EXTRA_DIST += plugins/common/clock.h plugins/common/file.h plugins/common/fork.h
 memory_caching_sources = plugins/memory/caching.c plugins/memory/caching.h plugins/memory/clone.c plugins/memory/expand.c \
                          plugins/memory/stats.c plugins/memory/grow.c plugins/memory/heap.c plugins/memory/options.c \
                          plugins/memory/options.h plugins/memory/settings.c plugins/memory/size_class.c plugins/memory/size_class.h \

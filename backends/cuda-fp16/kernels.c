@@ -6,6 +6,7 @@
  * also rounded, and the result is converted back to f32. As with autocast, values beyond 65504 become infinite in f16
  * (not in bf16). The results of attention are also rounded, except logsumexp, which is always f32. */
 #include "fp16.h"
+#include "plugins/common/fork.h"
 
 #include <pthread.h>
 #include <stdatomic.h>
@@ -34,17 +35,7 @@ struct found {
 };
 static struct found found[16];
 static atomic_size_t found_count;
-static pthread_mutex_t found_lock = PTHREAD_MUTEX_INITIALIZER;
-
-static void after_fork_in_child(void)
-{
-    pthread_mutex_init(&found_lock, NULL);
-}
-
-__attribute__((constructor)) static void kernels_start(void)
-{
-    pthread_atfork(NULL, NULL, after_fork_in_child);
-}
+FORK_MUTEX(found_lock)
 
 static void fill(struct found *f, const char *op, ctrt_dtype dtype)
 {

@@ -6,6 +6,7 @@
  * the block by one division. The table of blocks consists of chunks that are never moved or freed, so a lookup needs no
  * lock. */
 #include "multi.h"
+#include "plugins/common/fork.h"
 
 #include <stdint.h>
 
@@ -14,23 +15,11 @@
 #define CHUNK    4096
 #define CHUNKS   512                    /* 2^21 blocks */
 
-static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
+FORK_MUTEX(lock)
 static struct multi_block *_Atomic *_Atomic chunks[CHUNKS];
 static uint32_t *unused;                /* numbers of freed blocks */
 static size_t unused_count, unused_capacity;
 static uint32_t used;                   /* the numbers below this one have been used */
-
-/* If another thread held the lock during the fork, it does not exist in the child to unlock it. The table may be
- * inconsistent, but the child does not read it, because it cannot use devices of the parent. */
-static void after_fork_in_child(void)
-{
-    pthread_mutex_init(&lock, NULL);
-}
-
-__attribute__((constructor)) static void blocks_start(void)
-{
-    pthread_atfork(NULL, NULL, after_fork_in_child);
-}
 
 struct multi_block *multi_block_of(const void *address)
 {

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* backends/sim/device.c: the devices that CTRT_SIM defines: counting, describing, opening, closing. */
 #include "sim.h"
+#include "plugins/common/fork.h"
 
 #include <stdio.h>
 #include <string.h>
@@ -23,8 +24,8 @@ static void after_fork_in_child(void)
 __attribute__((constructor)) static void device_start(void)
 {
     sim_process = getpid();
-    pthread_atfork(NULL, NULL, after_fork_in_child);
 }
+FORK_CHILD(after_fork_in_child)
 
 ctrt_status sim_usable(const struct sim_device *device)
 {

@@ -2,6 +2,7 @@
 /* backends/sim/kernels.c: offers the cpu backend's kernels as kernels of the device. Each call is copied into a work
  * item. */
 #include "sim.h"
+#include "plugins/common/fork.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -18,18 +19,7 @@ ctrt_kernel_table sim_kernel_table = { .size = sizeof(ctrt_kernel_table), .strid
 static struct sim_kernel *kernels;
 static size_t kernel_count;
 static const ctrt_kernel_table *cpu_table;
-static pthread_mutex_t making = PTHREAD_MUTEX_INITIALIZER;     /* held by sim_kernels_ready */
-
-/* The thread that held the mutex does not exist in the child. */
-static void after_fork_in_child(void)
-{
-    pthread_mutex_init(&making, NULL);
-}
-
-__attribute__((constructor)) static void kernels_start(void)
-{
-    pthread_atfork(NULL, NULL, after_fork_in_child);
-}
+FORK_MUTEX(making)                      /* held by sim_kernels_ready */
 
 static const struct { uint8_t bytes; const char *name; } dtypes[] = {
 #define DTYPE(name, value, bytes, category, text, dlpack, safetensors, torch) [CTRT_##name] = { bytes, text },

@@ -6,6 +6,7 @@
  * sleeps until that end. If the system wakes it late, or runs other threads instead, that does not change simulated
  * time: the worker catches up, because the next end is computed from this one. */
 #include "sim.h"
+#include "plugins/common/clock.h"
 
 #include <errno.h>
 #include <stdarg.h>
@@ -15,9 +16,7 @@
 
 int64_t sim_now(void)
 {
-    struct timespec now;
-    clock_gettime(CLOCK_MONOTONIC, &now);
-    return (int64_t)now.tv_sec * 1000000000 + now.tv_nsec;
+    return clock_now(CLOCK_MONOTONIC);
 }
 
 void sim_sleep_until(int64_t time)
@@ -93,14 +92,6 @@ static void run(struct sim_queue *queue, struct sim_work *work)
     atomic_fetch_sub(&running, 1);
 }
 
-/* Processor time of the calling thread, in ns. */
-static int64_t processor_time(void)
-{
-    struct timespec used;
-    clock_gettime(CLOCK_THREAD_CPUTIME_ID, &used);
-    return (int64_t)used.tv_sec * 1000000000 + used.tv_nsec;
-}
-
 static void work_do(struct sim_queue *queue, struct sim_work *work)
 {
     struct sim_device *device = queue->device;
@@ -117,9 +108,10 @@ static void work_do(struct sim_queue *queue, struct sim_work *work)
         atomic_store(&device->lost, true);
         return;
     }
-    const int64_t before = processor_time();
+    const int64_t before = clock_now(CLOCK_THREAD_CPUTIME_ID);
     run(queue, work);
-    const int64_t used = processor_time() - before, end = begin + (used > work->cost ? used : work->cost);
+    const int64_t used = clock_now(CLOCK_THREAD_CPUTIME_ID) - before;
+    const int64_t end = begin + (used > work->cost ? used : work->cost);
     if (end > sim_now())
         sim_sleep_until(end);
     queue->clock = end > queue->clock ? end : queue->clock;         /* waits and calls of the host change the clock */

@@ -5,9 +5,9 @@
  * nvidia-smi; here the backends report the values. */
 #include <errno.h>
 #include <math.h>
-#include <time.h>
 
 #include "base/base.h"
+#include "base/clock.h"
 #include "base/descriptor.h"
 #include "base/host_alloc.h"
 #include "base/strbuf.h"
@@ -386,10 +386,7 @@ static uint64_t next_random(uint64_t *state)
 
 static void look_at_all(struct utilization_candidate *list, struct device_type *type, const ctrt_pick_options *o)
 {
-    struct timespec now;
-    clock_gettime(CLOCK_REALTIME, &now);
-    uint64_t state = (uint64_t)now.tv_sec * 1000000007u + (uint64_t)now.tv_nsec
-                     + (uint64_t)device_process * 0x9e3779b9u;
+    uint64_t state = (uint64_t)clock_now(CLOCK_REALTIME) + (uint64_t)device_process * 0x9e3779b9u;
     for (int i = 0; i < type->count; i++) {
         ctrt_device_usage usage;
         if (utilization_usage_of(&usage, type, i, NULL, 0) != CTRT_OK)

@@ -2,9 +2,8 @@
 /* memory/history.c: the ring buffer of memory events, and the choice of what is recorded. */
 #include "memory/history.h"
 
-#include <time.h>
-
 #include "base/base.h"
+#include "base/clock.h"
 #include "base/intern.h"
 #include "base/host_alloc.h"
 #include "base/lock.h"
@@ -32,21 +31,14 @@ static struct choice {
     size_t entries;
 } choice;
 
-static uint64_t read_clock(clockid_t clock)
-{
-    struct timespec now;
-    clock_gettime(clock, &now);
-    return (uint64_t)now.tv_sec * 1000000u + (uint64_t)now.tv_nsec / 1000u;
-}
-
 uint64_t history_now(void)
 {
-    return read_clock(CLOCK_REALTIME);
+    return (uint64_t)clock_now(CLOCK_REALTIME) / 1000;
 }
 
 uint64_t history_about_now(void)
 {
-    return read_clock(CLOCK_REALTIME_COARSE);
+    return (uint64_t)clock_now(CLOCK_REALTIME_COARSE) / 1000;
 }
 
 const char *history_action_name(enum history_action action)

@@ -2,9 +2,8 @@
 /* memory/pinned_cache.c: cache of pinned host memory. */
 #include "memory/pinned_cache.h"
 
-#include <time.h>
-
 #include "base/base.h"
+#include "base/clock.h"
 #include "base/host_alloc.h"
 #include "stream/fence.h"
 #include "memory/block_table.h"
@@ -101,13 +100,6 @@ static void count_call(struct pinned *own, size_t granted, int sign, int64_t mic
     times->avg = times->total / times->count;
 }
 
-static int64_t clock_now(void)
-{
-    struct timespec now;
-    clock_gettime(CLOCK_MONOTONIC, &now);
-    return (int64_t)now.tv_sec * 1000000 + now.tv_nsec / 1000;
-}
-
 /* ---- allocation and free ---- */
 
 /* Removes and returns a free block of that class whose copies are done. NULL: none. */
@@ -126,7 +118,7 @@ static struct pinned_block *take_free(struct pinned *own, unsigned class)
  * within the limit together. */
 static ctrt_status obtain(struct pinned *own, ctrt_device *device, void **address, size_t bytes)
 {
-    int64_t begin = clock_now();
+    int64_t begin = clock_now(CLOCK_MONOTONIC);
     atomic_fetch_add_explicit(&own->held, bytes, memory_order_relaxed);
     ctrt_status status = quota_check(device->memory, bytes);
     *address = NULL;
@@ -139,7 +131,7 @@ static ctrt_status obtain(struct pinned *own, ctrt_device *device, void **addres
         atomic_fetch_sub_explicit(&own->held, bytes, memory_order_relaxed);
         return status;
     }
-    int64_t took = clock_now() - begin;
+    int64_t took = (clock_now(CLOCK_MONOTONIC) - begin) / 1000;
     pthread_mutex_lock(&own->lock);
     count_call(own, bytes, 1, took);
     count_active(own, bytes, 1);
@@ -184,9 +176,9 @@ ctrt_status pinned_alloc(void **address, size_t *granted, ctrt_device *device, s
 
 static void free_cached(struct pinned *own, ctrt_device *device, void *address, size_t granted)
 {
-    int64_t begin = clock_now();
+    int64_t begin = clock_now(CLOCK_MONOTONIC);
     device->backend->memory->host_free(device->handle, address, granted);
-    int64_t took = clock_now() - begin;
+    int64_t took = (clock_now(CLOCK_MONOTONIC) - begin) / 1000;
     atomic_fetch_sub_explicit(&own->held, granted, memory_order_relaxed);
     pthread_mutex_lock(&own->lock);
     count_call(own, granted, -1, took);

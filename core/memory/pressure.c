@@ -26,6 +26,7 @@
 
 #include "base/base.h"
 #include "base/descriptor.h"
+#include "base/lock.h"
 #include "base/param.h"
 #include "base/thread.h"
 #include "device/device.h"
@@ -317,7 +318,7 @@ ctrt_status pressure_start(void)
     if (!options.watch || !atomic_compare_exchange_strong(&state, &idle, STARTING))
         return CTRT_OK;
     if (!atomic_flag_test_and_set(&registered)) {
-        pthread_atfork(NULL, NULL, after_fork_in_child);
+        (void)lock_at_fork(NULL, NULL, after_fork_in_child);
         atexit(pressure_stop);              /* registered late, so it runs before handlers registered earlier */
     }
     bool running = watch_all(file.text, options.trigger);

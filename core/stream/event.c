@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* stream/event.c: the public events. */
-#include <time.h>
-
+#include "base/clock.h"
 #include "base/host_alloc.h"
 #include "stream/stream.h"
 
@@ -90,13 +89,6 @@ static ctrt_status check_runs(const char *who, const ctrt_event *event)
                      "%s: the event was recorded in a capture, so it has no work of its own to wait for", who);
 }
 
-static double now_ms(void)
-{
-    struct timespec now;
-    clock_gettime(CLOCK_MONOTONIC, &now);
-    return (double)now.tv_sec * 1e3 + (double)now.tv_nsec * 1e-6;
-}
-
 /* Requires the event's lock. */
 static ctrt_status record_on(ctrt_event *event, ctrt_stream *stream)
 {
@@ -134,7 +126,7 @@ ctrt_status ctrt_event_record(ctrt_event *event, ctrt_stream *stream)
     if (event->event != NULL)
         status = record_on(event, stream);
     else
-        event->host_ms = now_ms();
+        event->host_ms = seconds_now() * 1e3;
     if (status == CTRT_OK)
         event->records++;
     pthread_mutex_unlock(&event->lock);

@@ -9,6 +9,7 @@
 #include "spill.h"
 
 #include "config.h"
+#include "plugins/common/fork.h"
 
 const ctrt_host *spill_host;
 
@@ -122,6 +123,7 @@ static void after_fork_in_child(void)
         self->forked = self->moves;
     }
 }
+FORK_CHILD(after_fork_in_child)
 
 static ctrt_status fail_forked(const struct spill *self)
 {
@@ -447,10 +449,7 @@ static const ctrt_component components[] = {
 
 static ctrt_status init(const ctrt_host *given)
 {
-    static bool forks_known;
     spill_host = given;
-    if (!forks_known)
-        forks_known = pthread_atfork(NULL, NULL, after_fork_in_child) == 0;
     return CTRT_OK;
 }
 

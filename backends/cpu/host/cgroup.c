@@ -4,6 +4,7 @@
  * Kernel documentation: admin-guide/cgroup-v2.rst (cpu.max, memory.max, memory.high, memory.current, memory.stat) and
  * cgroup-v1/memory.rst. The limits of all ancestor groups also apply. */
 #include "internal.h"
+#include "plugins/common/file.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -22,21 +23,10 @@ bool cpu_read_file(const char *path, char *buffer, size_t bytes)
         return false;
     int cancel;
     pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, &cancel);
-    size_t used = 0;
-    int fd = CTRT_PLUGIN_DESCRIPTOR(cpu_host, open(full, O_RDONLY | O_CLOEXEC));
-    if (fd < 0)
-        goto done;
-    while (used < bytes - 1) {
-        ssize_t got = read(fd, buffer + used, bytes - 1 - used);
-        if (got < 0 && errno == EINTR)
-            continue;
-        if (got <= 0)
-            break;
-        used += (size_t)got;
-    }
-    close(fd);
-    buffer[used] = '\0';
-done:
+    const int fd = CTRT_PLUGIN_DESCRIPTOR(cpu_host, open(full, O_RDONLY | O_CLOEXEC));
+    const size_t used = file_read(fd, buffer, bytes);
+    if (fd >= 0)
+        close(fd);
     pthread_setcancelstate(cancel, NULL);
     return used > 0;
 }

@@ -16,6 +16,8 @@
 #endif
 #include "team.h"
 #include "internal.h"
+#include "plugins/common/clock.h"
+#include "plugins/common/fork.h"
 
 #include <limits.h>
 #include <linux/futex.h>
@@ -82,13 +84,6 @@ static bool always_short;
 static pthread_key_t at_exit;
 static bool registered;
 
-static int64_t now(void)
-{
-    struct timespec t;
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    return (int64_t)t.tv_sec * 1000000000 + t.tv_nsec;
-}
-
 static void futex_wait(_Atomic uint32_t *word, uint32_t value)
 {
     syscall(SYS_futex, word, FUTEX_WAIT_PRIVATE, value, NULL, NULL, 0);
@@ -116,9 +111,7 @@ static void measure(struct worker *worker, int64_t time)
     const int64_t awake = time - worker->window - worker->slept;
     if (awake < WINDOW)
         return;
-    struct timespec t;
-    clock_gettime(CLOCK_THREAD_CPUTIME_ID, &t);
-    const int64_t used = (int64_t)t.tv_sec * 1000000000 + t.tv_nsec, lost = awake - (used - worker->used);
+    const int64_t used = clock_now(CLOCK_THREAD_CPUTIME_ID), lost = awake - (used - worker->used);
     worker->short_until = worker->window != 0 && lost > awake / 5 ? time + SHORT_FOR : 0;
     atomic_store_explicit(&worker->team->short_until, worker->short_until, memory_order_relaxed);
     worker->window = time;
@@ -138,7 +131,7 @@ static bool spin(_Atomic uint32_t *word, uint32_t value, struct team *team, stru
                 return true;
             pause_thread();
         }
-        const int64_t time = now();
+        const int64_t time = clock_now(CLOCK_MONOTONIC);
         int64_t short_until = worker != NULL ? worker->short_until
                               : atomic_load_explicit(&team->short_until, memory_order_relaxed);
         if (end == 0) {
@@ -207,10 +200,10 @@ static void *work(void *argument)
             if (spin(&worker->state, IDLE, team, worker)
                 || !atomic_compare_exchange_strong(&worker->state, &idle, ASLEEP))
                 continue;
-            const int64_t begin = now();
+            const int64_t begin = clock_now(CLOCK_MONOTONIC);
             while (atomic_load(&worker->state) == ASLEEP)
                 futex_wait(&worker->state, ASLEEP);
-            worker->slept += now() - begin;
+            worker->slept += clock_now(CLOCK_MONOTONIC) - begin;
         }
         if (team->ends)
             return NULL;
@@ -253,9 +246,9 @@ void cpu_team_run(int count, cpu_task task, void *argument, bool concurrent)
     bool asleep = false;
     for (int i = 1; i < count; i++)
         asleep |= publish(team->workers[i - 1], concurrent);
-    const int64_t begin = asleep ? now() : 0;
+    const int64_t begin = asleep ? clock_now(CLOCK_MONOTONIC) : 0;
     run_task(team, 0);
-    const bool wake_pays = !asleep || now() - begin >= WAKE_PAYS;
+    const bool wake_pays = !asleep || clock_now(CLOCK_MONOTONIC) - begin >= WAKE_PAYS;
     const uint32_t ended = 1 + run_others(team);
     for (int i = 1; i < count && asleep; i++) {
         struct worker *worker = team->workers[i - 1];
@@ -374,13 +367,13 @@ static void after_fork_in_child(void)
     team_free(self.own);
     self.own = NULL;
 }
+FORK_CHILD(after_fork_in_child)
 
 bool cpu_team_init(bool crowded)
 {
     always_short = crowded;
     if (!registered)
-        registered = pthread_key_create(&at_exit, team_end) == 0
-                     && pthread_atfork(NULL, NULL, after_fork_in_child) == 0;
+        registered = pthread_key_create(&at_exit, team_end) == 0;
     return registered;
 }
 

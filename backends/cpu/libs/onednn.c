@@ -20,24 +20,14 @@
 #include "onednn_api.h"
 #include "openmp.h"
 #include "host/scratch.h"
+#include "plugins/common/fork.h"
 
 /* ---- the library ---- */
 
 static struct onednn library;
 enum library_state { UNDECIDED, USABLE, UNUSABLE };
 static _Atomic enum library_state state;      /* set once, with `opening` locked */
-static pthread_mutex_t opening = PTHREAD_MUTEX_INITIALIZER;
-
-/* A thread that held the mutex does not exist in the child, which opens the library again if `state` is undecided. */
-static void after_fork_in_child(void)
-{
-    pthread_mutex_init(&opening, NULL);
-}
-
-__attribute__((constructor)) static void onednn_start(void)
-{
-    pthread_atfork(NULL, NULL, after_fork_in_child);
-}
+FORK_MUTEX(opening)                           /* the child opens the library again if `state` is undecided */
 
 /* oneDNN ends the process if memory runs out while it initialises, creates a primitive, or executes one for the first
  * time (an uncaught C++ exception; generated code written to a failed mapping). Therefore do each of these only if this

@@ -4,6 +4,7 @@
 #include "ops/conv.h"
 #include "discovery.h"
 #include "ops/product.h"
+#include "plugins/common/fork.h"
 
 #include <stdarg.h>
 #include <stdio.h>
@@ -22,8 +23,8 @@ static void after_fork_in_child(void)
 __attribute__((constructor)) static void device_start(void)
 {
     cuda_process = getpid();
-    pthread_atfork(NULL, NULL, after_fork_in_child);
 }
+FORK_CHILD(after_fork_in_child)
 
 /* ---- errors of the driver ---- */
 

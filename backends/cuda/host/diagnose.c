@@ -8,6 +8,7 @@
 #define _GNU_SOURCE
 #endif
 #include "discovery.h"
+#include "plugins/common/file.h"
 
 #include <dirent.h>
 #include <dlfcn.h>
@@ -43,13 +44,10 @@ static bool place(char path[PATH_MAX], const char *format, ...)
 bool cuda_read_file(const char *path, char *text, size_t bytes)
 {
     char full[PATH_MAX];
-    text[0] = '\0';
     const int fd = place(full, "%s", path) ? CTRT_PLUGIN_DESCRIPTOR(cuda_host, open(full, O_RDONLY | O_CLOEXEC)) : -1;
-    if (fd < 0)
-        return false;
-    const ssize_t got = read(fd, text, bytes - 1);
-    close(fd);
-    text[got > 0 ? got : 0] = '\0';
+    const size_t got = file_read(fd, text, bytes);
+    if (fd >= 0)
+        close(fd);
     return got > 0;
 }
 

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* backends/cuda/host/driver.c: loads the CUDA driver at run time. */
 #include "discovery.h"
+#include "plugins/common/fork.h"
 
 #include <dlfcn.h>
 #include <stdio.h>
@@ -14,7 +15,7 @@ int cuda_driver_version;
 
 pid_t cuda_driver_process;
 
-static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
+FORK_MUTEX(lock)
 
 /* Results of loading and of initialising the driver. */
 static struct step {
@@ -22,16 +23,6 @@ static struct step {
     ctrt_status status;
     char words[512];
 } loaded, opened;
-
-static void after_fork_in_child(void)
-{
-    pthread_mutex_init(&lock, NULL);
-}
-
-__attribute__((constructor)) static void driver_start(void)
-{
-    pthread_atfork(NULL, NULL, after_fork_in_child);
-}
 
 static const struct entry {
     const char *symbol;

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* backends/cuda/host/launch.c: looks up kernels in the fat binaries by name at their first use, and launches them. */
 #include "fatbin.h"
+#include "plugins/common/fork.h"
 
 #include <stdio.h>
 #include <string.h>
@@ -17,17 +18,7 @@ const uint8_t cuda_dtype_bytes[] = {
 #undef DTYPE
 };
 
-static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;    /* held while a fat binary is loaded */
-
-static void after_fork_in_child(void)
-{
-    pthread_mutex_init(&lock, NULL);
-}
-
-__attribute__((constructor)) static void launch_start(void)
-{
-    pthread_atfork(NULL, NULL, after_fork_in_child);
-}
+FORK_MUTEX(lock)    /* held while a fat binary is loaded */
 
 /* Reports a failure to load a fat binary. If the GPU or the driver does not support it, the message names the
  * remedy. */

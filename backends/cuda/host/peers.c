@@ -5,23 +5,14 @@
  * example because of an IOMMU). Therefore the first copy between two devices is preceded by a test copy of a pattern,
  * which is read back. If the test fails, copies go through host memory, and a warning is logged once. */
 #include "cuda.h"
+#include "plugins/common/fork.h"
 
 #include <stdio.h>
 #include <string.h>
 
 #define TRIAL_BYTES 65536u
 
-static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
-
-static void after_fork_in_child(void)
-{
-    pthread_mutex_init(&lock, NULL);
-}
-
-__attribute__((constructor)) static void peers_start(void)
-{
-    pthread_atfork(NULL, NULL, after_fork_in_child);
-}
+FORK_MUTEX(lock)
 
 bool cuda_can_access_peer(void *handle, void *peer)
 {

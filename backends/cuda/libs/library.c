@@ -13,6 +13,7 @@
 #include <unistd.h>
 
 #include "host/options.h"
+#include "plugins/common/fork.h"
 
 static CTRT_PRINTF(2, 3) void append(struct cuda_library_failure *why, const char *format, ...)
 {
@@ -156,8 +157,8 @@ static void opening_init(void)
 __attribute__((constructor)) static void library_start(void)
 {
     opening_init();
-    pthread_atfork(NULL, NULL, opening_init);
 }
+FORK_CHILD(opening_init)
 
 void *cuda_library_fill_slot(struct cuda_device *device, enum cuda_library_slot slot, const void *old,
                              void *(*open)(struct cuda_device *device))

@@ -17,24 +17,16 @@
 #include <unistd.h>
 
 #include "host/options.h"
+#include "plugins/common/file.h"
+#include "plugins/common/fork.h"
 
 #define HEADER "ctrt-cuda-tuning 1\n"
 #define MOST_BYTES (16u << 20)
 #define RUNS_AT_MOST 16
 
-static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
+FORK_MUTEX(lock)
 static char *content;                       /* the file without its header; lines end in \n. NULL: none or not read */
 static bool was_read, refused;              /* refused: the file is not a tuning file or not readable */
-
-static void after_fork_in_child(void)
-{
-    pthread_mutex_init(&lock, NULL);
-}
-
-__attribute__((constructor)) static void tuning_start(void)
-{
-    pthread_atfork(NULL, NULL, after_fork_in_child);
-}
 
 /* ---- the file; called with the lock held ---- */
 
@@ -53,13 +45,7 @@ static char *read_file(const char *path)
     if (fstat(file, &facts) != 0 || !S_ISREG(facts.st_mode) || facts.st_size > (off_t)MOST_BYTES) {
         refused = true;
     } else if (facts.st_size > 0 && (text = cuda_host->alloc((size_t)facts.st_size + 2)) != NULL) {
-        size_t used = 0;
-        ssize_t got = 1;
-        while (used < (size_t)facts.st_size && got > 0) {
-            got = read(file, text + used, (size_t)facts.st_size - used);
-            used += got > 0 ? (size_t)got : 0;
-        }
-        text[used] = '\0';
+        const size_t used = file_read(file, text, (size_t)facts.st_size + 1);
         if (strlen(text) != used || strncmp(text, HEADER, sizeof HEADER - 1) != 0) {
             refused = true;
             cuda_host->free(text);

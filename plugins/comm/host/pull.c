@@ -21,6 +21,7 @@
 #include <unistd.h>
 
 #include "host.h"
+#include "plugins/common/clock.h"
 
 enum {
     SCRATCH = 2 << 20,                  /* bytes of scratch memory, which block_bytes() divides among the ranks */
@@ -260,13 +261,11 @@ static bool writes(const struct host_rank *rank)
 bool host_await_writers(const struct host_comm *comm)
 {
     const struct timespec pause = { .tv_nsec = 50000 };
-    struct timespec begin, now;
-    clock_gettime(CLOCK_MONOTONIC, &begin);
+    const int64_t end = clock_now(CLOCK_MONOTONIC) + WRITERS_MS * INT64_C(1000000);
     for (int rank = 0; rank < comm->world; rank++) {
         const struct host_rank *other = &comm->header->ranks[rank];
         while (rank != comm->rank && writes(other)) {
-            clock_gettime(CLOCK_MONOTONIC, &now);
-            if ((now.tv_sec - begin.tv_sec) * 1000 + (now.tv_nsec - begin.tv_nsec) / 1000000 > WRITERS_MS)
+            if (clock_now(CLOCK_MONOTONIC) > end)
                 return false;
             nanosleep(&pause, NULL);
         }

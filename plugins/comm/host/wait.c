@@ -9,6 +9,7 @@
 #include <unistd.h>
 
 #include "host.h"
+#include "plugins/common/clock.h"
 
 /* A sleeping thread wakes after SLICE_NS to call poll. Above SLICE_RANKS ranks it sleeps longer, because otherwise the
  * threads of a large group would occupy the processors with polls. */
@@ -17,13 +18,6 @@
 #define MOST_SLICES 50
 #define FEW_RANKS   4
 #define LOOKS       64                      /* reads of a word between two reads of the clock: about 3 us */
-
-static int64_t now(void)
-{
-    struct timespec time;
-    clock_gettime(CLOCK_MONOTONIC, &time);
-    return (int64_t)time.tv_sec * 1000000000 + time.tv_nsec;
-}
 
 void host_word_set(struct host_word *word, uint32_t value)
 {
@@ -48,9 +42,9 @@ ctrt_status host_poll_joining(struct host_comm *comm)
     char key[320];
     void *value = NULL;
     size_t bytes = 0;
-    if (!comm->joining || now() < comm->next_look)
+    if (!comm->joining || clock_now(CLOCK_MONOTONIC) < comm->next_look)
         return CTRT_OK;
-    comm->next_look = now() + 250000000;
+    comm->next_look = clock_now(CLOCK_MONOTONIC) + 250000000;
     snprintf(key, sizeof key, "%s/host-failed", comm->config->name);
     if (ctrt_store_get(comm->config->store, key, &value, &bytes, 0.001) != CTRT_OK)
         return CTRT_OK;
@@ -61,8 +55,8 @@ ctrt_status host_poll_joining(struct host_comm *comm)
 
 ctrt_status host_wait(struct host_comm *comm, void *state, struct host_word *word, uint32_t old)
 {
-    const int64_t end = comm->spin > 0 ? now() + comm->spin : 0;
-    for (int i = 1; comm->spin > 0 && (i % LOOKS != 0 || now() < end); i++) {
+    const int64_t end = comm->spin > 0 ? clock_now(CLOCK_MONOTONIC) + comm->spin : 0;
+    for (int i = 1; comm->spin > 0 && (i % LOOKS != 0 || clock_now(CLOCK_MONOTONIC) < end); i++) {
         if (atomic_load_explicit(&word->value, memory_order_acquire) != old)
             return CTRT_OK;
         host_relax();
@@ -119,7 +113,8 @@ ctrt_status host_check_alive(struct host_comm *comm, void *state)
     if (!atomic_load(&comm->header->dead))
         return CTRT_OK;
     ctrt_status status = CTRT_OK;
-    for (const int64_t end = now() + ALARM_NS; status == CTRT_OK && now() < end; usleep(1000))
+    const int64_t end = clock_now(CLOCK_MONOTONIC) + ALARM_NS;
+    for (; status == CTRT_OK && clock_now(CLOCK_MONOTONIC) < end; usleep(1000))
         status = comm->config->poll(state);
     return host_dead(comm, status != CTRT_OK ? status : ctrt_fail(CTRT_ERR_COMM, "another rank has failed"));
 }

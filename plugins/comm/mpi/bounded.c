@@ -8,6 +8,7 @@
 #include <time.h>
 
 #include "engine.h"
+#include "plugins/common/clock.h"
 
 struct bounded {
     pthread_mutex_t lock;
@@ -56,21 +57,14 @@ static ctrt_status bounded_start(struct bounded *bounded)
     return CTRT_OK;
 }
 
-static int64_t now(void)
-{
-    struct timespec time;
-    clock_gettime(CLOCK_MONOTONIC, &time);
-    return (int64_t)time.tv_sec * 1000000000 + time.tv_nsec;
-}
-
 /* Waits until the call has returned, the time is over, or poll fails. */
 static ctrt_status await(struct bounded *bounded, double seconds, const ctrt_comm_config *config)
 {
-    const int64_t deadline = now() + (int64_t)(seconds * 1e9);
+    const int64_t deadline = clock_now(CLOCK_MONOTONIC) + (int64_t)(seconds * 1e9);
     ctrt_status status = CTRT_OK;
     pthread_mutex_lock(&bounded->lock);
-    while (bounded->state == RUNNING && status == CTRT_OK && now() < deadline) {
-        const int64_t next = now() + 5000000;
+    while (bounded->state == RUNNING && status == CTRT_OK && clock_now(CLOCK_MONOTONIC) < deadline) {
+        const int64_t next = clock_now(CLOCK_MONOTONIC) + 5000000;
         const struct timespec limit = { .tv_sec = next / 1000000000, .tv_nsec = next % 1000000000 };
         pthread_cond_timedwait(&bounded->ended, &bounded->lock, &limit);
         pthread_mutex_unlock(&bounded->lock);

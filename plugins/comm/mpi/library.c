@@ -10,6 +10,7 @@
 #include <unistd.h>
 
 #include "engine.h"
+#include "plugins/common/clock.h"
 
 const ctrt_host *mpi_host;
 const struct mpi_abi *mpi;
@@ -220,7 +221,6 @@ enum { GRACE = 2 };
 static void finalize(void)
 {
     struct mpi_pause pause = { 0 };
-    struct timespec now;
     mpi_handle request;
     int done = 0;
     const bool incomplete = atomic_load(&gave_up) || atomic_load(&busy) > 0;
@@ -229,13 +229,11 @@ static void finalize(void)
     if (atomic_load(&rebuilt) || !mpi_usable()
         || mpi->iallreduce(&any_incomplete, &any_incomplete, 1, CTRT_I64, CTRT_COMM_MAX, mpi->world(), &request) != 0)
         return;
-    clock_gettime(CLOCK_MONOTONIC, &now);
-    const time_t begin = now.tv_sec;
-    const time_t limit = (time_t)mpi_timeout();
+    const double seconds = early ? GRACE : mpi_timeout();
+    const int64_t end = clock_now(CLOCK_MONOTONIC) + (int64_t)(seconds * 1e9);
     while (mpi->test(&request, &done) == 0 && !done) {
         (void)mpi_pause(&pause, NULL, NULL);
-        clock_gettime(CLOCK_MONOTONIC, &now);
-        if (now.tv_sec - begin > (early ? GRACE : limit))
+        if (clock_now(CLOCK_MONOTONIC) > end)
             return;
     }
     if (done && !any_incomplete)

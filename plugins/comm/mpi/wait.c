@@ -5,6 +5,7 @@
 #include <unistd.h>
 
 #include "engine.h"
+#include "plugins/common/clock.h"
 
 ctrt_status mpi_failed(const char *function, int error)
 {
@@ -22,19 +23,12 @@ ctrt_status mpi_incomplete(struct mpi_comm *comm, ctrt_status status)
 
 /* ---- waiting ---- */
 
-static int64_t clock_now(void)
-{
-    struct timespec time;
-    clock_gettime(CLOCK_MONOTONIC, &time);
-    return (int64_t)time.tv_sec * 1000000000 + time.tv_nsec;
-}
-
 enum { LOOK = 5000000, SLEEP = 2000000 };   /* nanoseconds */
 static const int64_t SLEEP_DATA = 1000000000;
 
 ctrt_status mpi_pause(struct mpi_pause *pause, ctrt_status (*poll)(void *state), void *state)
 {
-    const int64_t now = clock_now();
+    const int64_t now = clock_now(CLOCK_MONOTONIC);
     if (pause->begin == 0) {
         pause->begin = now;
         pause->next = now + LOOK;
@@ -56,7 +50,7 @@ ctrt_status mpi_pause(struct mpi_pause *pause, ctrt_status (*poll)(void *state),
 
 double mpi_paused(const struct mpi_pause *pause)
 {
-    return pause->begin > 0 ? 1e-9 * (double)(clock_now() - pause->begin) : 0;
+    return pause->begin > 0 ? 1e-9 * (double)(clock_now(CLOCK_MONOTONIC) - pause->begin) : 0;
 }
 
 static ctrt_status mpi_wait_word(struct mpi_comm *comm, const ctrt_comm_call *call, mpi_handle *requests, int count,

@@ -6,15 +6,14 @@
 #include <time.h>
 
 #include "engine.h"
+#include "plugins/common/clock.h"
 
 /* Seconds that the engine waits for a key of the store before it calls poll and waits again. */
 const double NCCL_STORE_SECONDS = 0.1;
 
 double nccl_now(void)
 {
-    struct timespec time;
-    clock_gettime(CLOCK_MONOTONIC, &time);
-    return (double)time.tv_sec + 1e-9 * (double)time.tv_nsec;
+    return 1e-9 * (double)clock_now(CLOCK_MONOTONIC);
 }
 
 void nccl_pause(long *nanoseconds)
