@@ -234,6 +234,8 @@ static inline void backward_without_memory(const char *strategy, struct rank *ra
     net = net_of_ranks(module, strategy, rank);
     CHECK_OK(ctrt_forward(&y, net, x));
     CHECK_OK(square_loss(&loss, y, NULL, 0, NULL));
+    CHECK_OK(ctrt_device_synchronize(rank->device));        /* collectives of the forward pass need memory too */
+    CHECK_OK(ctrt_comm_barrier(rank->comm));
     while (fails && count < MOST_FILLERS
            && ctrt_empty(&fillers[count], CTRT_SHAPE(WIDE, WIDE / 2), CTRT_F32, rank->device) == CTRT_OK)
         count++;
