@@ -61,8 +61,7 @@ void hooks_free(struct data_parallel *dp, int index)
 
 static void sums_release(struct data_parallel *dp, struct dp_bucket *bucket)
 {
-    for (int r = 0; bucket->sums != NULL && r < dp->n; r++)
-        ctrt_tensor_release(&bucket->sums[r]);
+    ctrt_tensors_release(bucket->sums, dp->n);
 }
 
 void buckets_free(struct data_parallel *dp)

@@ -17,8 +17,7 @@ static void replica_free(struct data_parallel *dp, int index)
 {
     struct replica *replica = &dp->replicas[index];
     hooks_free(dp, index);
-    if (replica->before != NULL)
-        ctrt_tensors_release(replica->before, dp->parameters + 1);
+    ctrt_tensors_release(replica->before, dp->parameters + 1);
     free(replica->before);
     free(replica->tensors);
     free(replica->original_versions);
@@ -33,8 +32,7 @@ void replicas_free(struct data_parallel *dp)
     buckets_free(dp);
     for (int i = 0; dp->replicas != NULL && i < dp->n; i++)
         replica_free(dp, i);
-    for (size_t i = 0; dp->tensors != NULL && i < dp->count; i++)
-        ctrt_tensor_release(&dp->tensors[i]);
+    ctrt_tensors_release(dp->tensors, dp->count);
     free(dp->tensors);
     free(dp->grads);
     dp->tensors = dp->grads = NULL;

@@ -26,8 +26,7 @@ static void record_free(void *user)
     struct record *record = user;
     ctrt_tensor_release(&record->totals);
     ctrt_tensor_release(&record->own);
-    if (record->before != NULL)
-        ctrt_tensors_release(record->before, 2 * record->slot_count);
+    ctrt_tensors_release(record->before, 2 * record->slot_count);
     free(record->before);
     free(record->used);
     free(record);

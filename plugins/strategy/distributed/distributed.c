@@ -19,7 +19,6 @@ static const ctrt_param audit_param = {
     .size = sizeof(ctrt_param), .name = "CTRT_AUDIT", .type = CTRT_PARAM_INT, .fallback = "0",
     .help = "distributed: compare the parameters of all ranks every so many steps (0: never)",
 };
-static const ctrt_host *host;
 
 /* ---- the module ---- */
 
@@ -85,19 +84,13 @@ static ctrt_status unfinished_check(struct distributed *d)
 /* The weights of the ranks in the backward pass of the program: their rows. */
 static ctrt_status forward_weights(struct distributed *d, int64_t rows)
 {
-    ctrt_status status = CTRT_OK;
+    ctrt_status status;
     ctrt_no_grad {
-        if (d->captured) {
-            const ctrt_loss_part mean = { .kind = CTRT_LOSS_MEAN, .parts = 1, .per_row = 1 };
-            double factor = 1;
-            status = weights_part(&d->weights, &mean, rows, false, &factor);
-            if (status == CTRT_OK)
-                status = capture_weights(d);
-            if (status == CTRT_OK)
-                status = weights_reduce(&d->weights, d->r.comm, 0);
-        } else {
-            status = weights_forward(&d->weights, rows, d->r.comm, !d->no_sync);
-        }
+        status = weights_mean(&d->weights, rows);
+        if (status == CTRT_OK && d->captured)
+            status = capture_weights(d);
+        if (status == CTRT_OK)
+            status = weights_forward(&d->weights, d->r.comm, !d->r.no_sync);
     }
     return status;
 }
@@ -108,16 +101,16 @@ static ctrt_status distributed_forward(void *self, ctrt_tensor **y, ctrt_tensor 
     CTRT_TRY(module_check(d));
     CTRT_TRY(unfinished_check(d));
     capture_begin(d);
-    if (d->survive.on && ctrt_grad_enabled() && !d->no_sync)
+    if (d->survive.on && ctrt_grad_enabled() && !d->r.no_sync)
         return ctrt_fail(CTRT_ERR_NOT_SUPPORTED, "CTRT_ON_FAILURE=shrink: the backward pass of the program cannot be "
                          "repeated by the ranks that are left; use ctrt_parallel_step, or ctrt_no_grad");
-    if (ctrt_grad_enabled() && d->no_sync && d->captured && d->r.size > 1)
+    if (ctrt_grad_enabled() && d->r.no_sync && d->captured && d->r.size > 1)
         return ctrt_fail(CTRT_ERR_NOT_SUPPORTED, "a capture is running on %s, and gradients of a loss of the program "
                          "cannot be added up there without communication; use ctrt_parallel_step",
                          ctrt_device_name(d->r.device));
     if (ctrt_grad_enabled() && !d->captured)
         CTRT_TRY(capture_mixed(d));
-    if (ctrt_grad_enabled() && !d->no_sync) {
+    if (ctrt_grad_enabled() && !d->r.no_sync) {
         CTRT_TRY(pass_begin(d));
         CTRT_TRY(distributed_reduce_begin(d, PROGRAM));
     }
@@ -129,33 +122,23 @@ static ctrt_status distributed_forward(void *self, ctrt_tensor **y, ctrt_tensor 
     return d->r.sync_active && d->r.canonical == 0 ? distributed_fail_all(d, status) : status;
 }
 
-/* This rank's loss is known, and the backward pass follows. */
-static ctrt_status part_ready(void *user, const ctrt_loss_part *part, double *factor)
+static ctrt_status weights_ready(void *user)
 {
     struct distributed *d = user;
-    ctrt_status status;
-    ctrt_no_grad {
-        status = weights_part(&d->weights, part, part != NULL ? d->step_rows : 0, d->r.sync_active, factor);
-        if (status == CTRT_OK && d->r.kind == STEP) {
-            STATE_SET(MACHINE_PASS, d->r.pass, PASS_TURN);
-            status = distributed_reduce_weights(d);
-        }
-    }
-    return status;
-}
-
-static ctrt_status backward(struct distributed *d, ctrt_tensor **loss, const ctrt_strategy_batch *batch)
-{
-    d->step_rows = batch->rows;
-    return ranks_backward(&d->r, loss, batch, &d->weights, part_ready, d);
+    if (d->r.kind != STEP)
+        return CTRT_OK;
+    STATE_SET(MACHINE_PASS, d->r.pass, PASS_TURN);
+    return distributed_reduce_weights(d);
 }
 
 static ctrt_status step_synced(struct distributed *d, ctrt_tensor **loss, const ctrt_strategy_batch *batch)
 {
     CTRT_AUTO(tensor) own = NULL;
     CTRT_TRY(distributed_reduce_begin(d, STEP));
-    CTRT_TRY(backward(d, &own, batch));
-    return distributed_reduce_finish(d, loss, own);
+    CTRT_TRY(ranks_backward(&d->r, &own, batch, &d->weights, weights_ready, d));
+    ctrt_status status;
+    ctrt_no_grad status = distributed_reduce_finish(d, loss, own);
+    return status;
 }
 
 /* The gradients of the group, which are those of the module, are divided. Only one rank is left. */
@@ -211,9 +194,9 @@ static ctrt_status local_end(struct distributed *d, ctrt_tensor **loss)
         base_move(d, false);
     CTRT_TRY(weights_local_loss(loss, &d->weights));
     CTRT_TRY(ctrt_gradients_add(d->r.module, d->r.before, d->r.grads));
-    if (d->captured && !d->no_sync)
+    if (d->captured && !d->r.no_sync)
         CTRT_TRY(capture_alone(d));
-    if (d->no_sync)
+    if (d->r.no_sync)
         return group_add(d);
     if (weights_known(&d->weights) && weights_kind(&d->weights) != CTRT_LOSS_MEAN)
         CTRT_TRY(group_divide(d));
@@ -223,7 +206,7 @@ static ctrt_status local_end(struct distributed *d, ctrt_tensor **loss)
 
 static ctrt_status step_local(struct distributed *d, ctrt_tensor **loss, const ctrt_strategy_batch *batch)
 {
-    CTRT_TRY(backward(d, loss, batch));
+    CTRT_TRY(ranks_backward(&d->r, loss, batch, &d->weights, weights_ready, d));
     ctrt_status status;
     ctrt_no_grad status = local_end(d, loss);
     if (status == CTRT_OK)
@@ -233,7 +216,7 @@ static ctrt_status step_local(struct distributed *d, ctrt_tensor **loss, const c
 
 ctrt_status step_once(struct distributed *d, ctrt_tensor **loss, const ctrt_strategy_batch *batch)
 {
-    const bool local = (d->no_sync || d->r.size == 1) && d->r.canonical == 0;
+    const bool local = (d->r.no_sync || d->r.size == 1) && d->r.canonical == 0;
     capture_begin(d);
     ctrt_status status = module_check(d);
     if (status == CTRT_OK)
@@ -252,7 +235,7 @@ ctrt_status step_once(struct distributed *d, ctrt_tensor **loss, const ctrt_stra
                               : step_synced(d, loss, batch);
     if (d->captured && local)
         capture_end(d);
-    d->done += status == CTRT_OK && !d->captured && !d->no_sync;
+    d->done += status == CTRT_OK && !d->captured && !d->r.no_sync;
     if (status != CTRT_OK && (!local || d->r.sync_active))
         status = distributed_fail_all(d, status);
     ranks_pass_end(&d->r);
@@ -282,13 +265,6 @@ static ctrt_status distributed_barrier(void *self)
 {
     struct distributed *d = self;
     return d->survive.on ? survive_barrier(d) : ctrt_comm_barrier(d->r.comm);
-}
-
-static ctrt_status distributed_no_sync(void *self, bool on)
-{
-    struct distributed *d = self;
-    d->no_sync = on;
-    return CTRT_OK;
 }
 
 static ctrt_status distributed_set_comm_hook(void *self, ctrt_comm_hook hook, void *user)
@@ -327,9 +303,9 @@ static void distributed_destroy(void *self)
 static ctrt_status params_read(struct distributed *d)
 {
     ctrt_param_value bucket, buffers, audit;
-    CTRT_TRY(host->param(&bucket, &bucket_param));
-    CTRT_TRY(host->param(&buffers, &buffers_param));
-    CTRT_TRY(host->param(&audit, &audit_param));
+    CTRT_TRY(ranks_host->param(&bucket, &bucket_param));
+    CTRT_TRY(ranks_host->param(&buffers, &buffers_param));
+    CTRT_TRY(ranks_host->param(&audit, &audit_param));
     if (audit.integer < 0)
         return ctrt_fail(CTRT_ERR_INVALID_ARGUMENT, "CTRT_AUDIT=%s: expected a number of steps, 0 for never",
                          audit.text);
@@ -417,7 +393,7 @@ static ctrt_status distributed_estimate(ctrt_strategy_estimate *estimate, const 
 static const ctrt_strategy strategy = {
     .size = sizeof(ctrt_strategy), .flags = CTRT_STRATEGY_RANKS | CTRT_STRATEGY_CAPTURE,
     .create = distributed_create, .destroy = distributed_destroy,
-    .forward = distributed_forward, .step = distributed_step, .no_sync = distributed_no_sync,
+    .forward = distributed_forward, .step = distributed_step, .no_sync = ranks_no_sync,
     .describe = distributed_describe, .event = distributed_event, .set_comm_hook = distributed_set_comm_hook,
     .steps = distributed_steps, .barrier = distributed_barrier, .estimate = distributed_estimate,
 };
@@ -425,15 +401,13 @@ static const ctrt_component components[] = {
     { .size = sizeof(ctrt_component), .kind = CTRT_COMPONENT_STRATEGY, .name = "distributed", .table = &strategy },
 };
 
-static ctrt_status init(const ctrt_host *the_host)
+static ctrt_status init(const ctrt_host *host)
 {
-    ctrt_param_value value;
-    host = the_host;
-    CTRT_TRY(host->param(&value, &bucket_param));
-    CTRT_TRY(host->param(&value, &buffers_param));
-    CTRT_TRY(host->param(&value, &audit_param));
-    CTRT_TRY(survive_params(host));
-    return hook_params(host);
+    static const ctrt_param *const params[] = {
+        &bucket_param, &buffers_param, &audit_param, &ranks_failure_param, &hook_params[HOOK_NAME],
+        &hook_params[HOOK_RANK], &hook_params[HOOK_START], NULL,
+    };
+    return ranks_register(host, params);
 }
 
 CTRT_PLUGIN_DEFINE("strategy-distributed", PACKAGE_VERSION, "a part of each batch on each rank of a communicator",

@@ -73,7 +73,6 @@ struct distributed {
     struct ranks r;
     struct survive survive;
     ctrt_stream *stream;                    /* for the copies to buckets; owned; NULL: the device is synchronous */
-    bool no_sync;                           /* the program's choice for the next pass */
     int64_t done;                           /* completed steps (ctrt_parallel_steps); with survive.on, `steps` are */
     int64_t audit, steps;                   /* audit: every so many steps; 0: never */
     uint64_t bucket_bytes;
@@ -96,7 +95,6 @@ struct distributed {
     bool group_open;                        /* captured steps whose losses are no means wait for the reducing one */
     int64_t group_steps;                    /* captured steps since the last captured reduction */
     struct weights weights;                 /* of the ranks' losses in steps */
-    int64_t step_rows;                      /* of this rank in the step that runs */
     double *stats;                          /* [slot_count + 1], see stats_finish */
     /* Gradients from before a step, or from before the steps since the last reduction, to which the sums of losses that
      * are no means are added; [parameters], owned. */
@@ -154,8 +152,8 @@ ctrt_status capture_stats(struct distributed *d, ctrt_tensor **stats, double *us
 
 /* Reads the parameters and chooses the hook. */
 ctrt_status hook_choose(struct distributed *d);
-/* Registers the parameters. */
-ctrt_status hook_params(const ctrt_host *host);
+enum { HOOK_NAME, HOOK_RANK, HOOK_START };
+extern const ctrt_param hook_params[];
 /* Writes a line that ranks compare. */
 void hook_text(const struct distributed *d, FILE *file);
 void hook_free(struct distributed *d);
@@ -181,7 +179,6 @@ ctrt_status distributed_fail_all(struct distributed *d, ctrt_status status);
 
 /* ---- survive.c: steps of which ranks may be lost ---- */
 
-ctrt_status survive_params(const ctrt_host *host);
 /* Reads CTRT_ON_FAILURE. With `shrink`, refuses modules and modes that cannot continue after a rank is lost. */
 ctrt_status survive_begin(struct distributed *d, const ctrt_strategy_config *config);
 void survive_end(struct distributed *d);

@@ -4,19 +4,20 @@
 
 #include "distributed.h"
 
-static const ctrt_param hook_param = {
-    .size = sizeof(ctrt_param), .name = "CTRT_DISTRIBUTED_HOOK", .type = CTRT_PARAM_STRING,
-    .help = "distributed: how f32 and f64 gradients are sent: f16, bf16, powersgd (default: as they are)",
+const ctrt_param hook_params[] = {
+    [HOOK_NAME] = {
+        .size = sizeof(ctrt_param), .name = "CTRT_DISTRIBUTED_HOOK", .type = CTRT_PARAM_STRING,
+        .help = "distributed: how f32 and f64 gradients are sent: f16, bf16, powersgd (default: as they are)",
+    },
+    [HOOK_RANK] = {
+        .size = sizeof(ctrt_param), .name = "CTRT_POWERSGD_RANK", .type = CTRT_PARAM_INT, .fallback = "1",
+        .help = "distributed: rank of the matrices with which the hook powersgd approximates gradients",
+    },
+    [HOOK_START] = {
+        .size = sizeof(ctrt_param), .name = "CTRT_POWERSGD_START", .type = CTRT_PARAM_INT, .fallback = "1000",
+        .help = "distributed: number of reductions before the hook powersgd begins to compress",
+    },
 };
-static const ctrt_param rank_param = {
-    .size = sizeof(ctrt_param), .name = "CTRT_POWERSGD_RANK", .type = CTRT_PARAM_INT, .fallback = "1",
-    .help = "distributed: rank of the matrices with which the hook powersgd approximates gradients",
-};
-static const ctrt_param start_param = {
-    .size = sizeof(ctrt_param), .name = "CTRT_POWERSGD_START", .type = CTRT_PARAM_INT, .fallback = "1000",
-    .help = "distributed: number of reductions before the hook powersgd begins to compress",
-};
-static const ctrt_host *host;
 
 bool hook_compresses(const ctrt_gradient_bucket *bucket)
 {
@@ -57,7 +58,7 @@ static ctrt_status bf16_hook(ctrt_work **work, const ctrt_gradient_bucket *bucke
 static ctrt_status at_least(int64_t *out, const ctrt_param *param, int64_t least)
 {
     ctrt_param_value value;
-    CTRT_TRY(host->param(&value, param));
+    CTRT_TRY(ranks_host->param(&value, param));
     if (value.integer < least)
         return ctrt_fail(CTRT_ERR_INVALID_ARGUMENT, "%s=%s: expected at least %lld", param->name, value.text,
                          (long long)least);
@@ -69,9 +70,9 @@ ctrt_status hook_choose(struct distributed *d)
 {
     ctrt_param_value name;
     int64_t rank, start;
-    CTRT_TRY(host->param(&name, &hook_param));
-    CTRT_TRY(at_least(&rank, &rank_param, 1));
-    CTRT_TRY(at_least(&start, &start_param, 0));
+    CTRT_TRY(ranks_host->param(&name, &hook_params[HOOK_NAME]));
+    CTRT_TRY(at_least(&rank, &hook_params[HOOK_RANK], 1));
+    CTRT_TRY(at_least(&start, &hook_params[HOOK_START], 0));
     if (name.text == NULL || name.text[0] == '\0')
         return CTRT_OK;
     if (d->r.canonical > 0)
@@ -100,8 +101,8 @@ void hook_text(const struct distributed *d, FILE *file)
 {
     ctrt_param_value rank, start;
     fprintf(file, "CTRT_DISTRIBUTED_HOOK=%s\n", d->hook_name);
-    if (d->powersgd != NULL && host->param(&rank, &rank_param) == CTRT_OK
-        && host->param(&start, &start_param) == CTRT_OK)
+    if (d->powersgd != NULL && ranks_host->param(&rank, &hook_params[HOOK_RANK]) == CTRT_OK
+        && ranks_host->param(&start, &hook_params[HOOK_START]) == CTRT_OK)
         fprintf(file, "CTRT_POWERSGD_RANK=%lld, CTRT_POWERSGD_START=%lld\n", (long long)rank.integer,
                 (long long)start.integer);
 }
@@ -113,13 +114,4 @@ void hook_free(struct distributed *d)
     d->hook = NULL;
     d->hook_user = NULL;
     d->hook_name = "";
-}
-
-ctrt_status hook_params(const ctrt_host *the_host)
-{
-    ctrt_param_value value;
-    host = the_host;
-    CTRT_TRY(host->param(&value, &hook_param));
-    CTRT_TRY(host->param(&value, &rank_param));
-    return host->param(&value, &start_param);
 }

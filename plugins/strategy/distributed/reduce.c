@@ -342,9 +342,9 @@ static ctrt_status on_gradient(void *user, ctrt_tensor *leaf)
     struct distributed *d = slot->d;
     ctrt_status status;
     (void)leaf;
-    if (d->no_sync)
+    if (d->r.no_sync)
         slot->used = true;
-    if (d->no_sync || (d->r.kind == UNHOOKED && d->r.pass != PASS_IDLE))
+    if (d->r.no_sync || (d->r.kind == UNHOOKED && d->r.pass != PASS_IDLE))
         return CTRT_OK;
     slot->used = true;
     const bool was = ctrt_set_streams_ordered(true);
@@ -406,7 +406,7 @@ static ctrt_status stream_join(struct distributed *d)
     return ctrt_stream_wait(current, d->stream);
 }
 
-static ctrt_status finish(struct distributed *d, ctrt_tensor **mean, ctrt_tensor *loss)
+ctrt_status distributed_reduce_finish(struct distributed *d, ctrt_tensor **mean, ctrt_tensor *loss)
 {
     ctrt_status status = CTRT_OK;
     for (size_t k = 0; k < d->slot_count; k++) {
@@ -429,13 +429,6 @@ static ctrt_status finish(struct distributed *d, ctrt_tensor **mean, ctrt_tensor
     CTRT_TRY(ctrt_gradients_restore(d->r.module, d->r.before));
     CTRT_TRY(weights_clear(&d->weights));
     return reduced(d);
-}
-
-ctrt_status distributed_reduce_finish(struct distributed *d, ctrt_tensor **mean, ctrt_tensor *loss)
-{
-    ctrt_status status;
-    ctrt_no_grad status = finish(d, mean, loss);
-    return status;
 }
 
 /* ---- failures ---- */
@@ -500,8 +493,7 @@ void distributed_reduce_free(struct distributed *d)
         ctrt_tensor_release(&d->slots[s].before);
         ctrt_tensor_release(&d->slots[s].replayed);
     }
-    if (d->base != NULL)
-        ctrt_tensors_release(d->base, d->r.parameters);
+    ctrt_tensors_release(d->base, d->r.parameters);
     free(d->base);
     weights_free(&d->weights);
     ctrt_stream_release(&d->stream);

@@ -28,8 +28,7 @@ void image_free(struct optimizer_image **image)
 {
     if (*image == NULL)
         return;
-    for (size_t i = 0; (*image)->states != NULL && i < (*image)->count * CTRT_OPTIMIZER_STATES; i++)
-        ctrt_tensor_release(&(*image)->states[i]);
+    ctrt_tensors_release((*image)->states, (*image)->count * CTRT_OPTIMIZER_STATES);
     free((*image)->steps);
     free((*image)->states);
     free(*image);
@@ -102,10 +101,8 @@ struct transfer {
 
 static void transfer_free(struct transfer *t, const struct distributed *d)
 {
-    for (size_t i = 0; t->tensors != NULL && i < d->r.count; i++)
-        ctrt_tensor_release(&t->tensors[i]);
-    for (size_t i = 0; t->grads != NULL && i < d->r.parameters; i++)
-        ctrt_tensor_release(&t->grads[i]);
+    ctrt_tensors_release(t->tensors, d->r.count);
+    ctrt_tensors_release(t->grads, d->r.parameters);
     for (int i = 0; i < MOST_OPTIMIZERS; i++)
         image_free(&t->images[i]);
     free(t->tensors);

@@ -20,21 +20,12 @@
  * lost rank, and is returned. */
 enum { MOST_VAIN = 3 };
 
-static const ctrt_host *host;
-
-ctrt_status survive_params(const ctrt_host *the_host)
-{
-    ctrt_param_value value;
-    host = the_host;
-    return host->param(&value, &ranks_failure_param);
-}
-
 ctrt_status survive_begin(struct distributed *d, const ctrt_strategy_config *config)
 {
     struct survive *s = &d->survive;
     ctrt_param_value value;
     ctrt_sync_layers sync;
-    CTRT_TRY(host->param(&value, &ranks_failure_param));
+    CTRT_TRY(ranks_host->param(&value, &ranks_failure_param));
     if (value.integer == 0 || !CTRT_SLOT(config, net))
         return CTRT_OK;
     if (d->r.canonical > 0)
@@ -257,8 +248,8 @@ static ctrt_status rebuild(struct distributed *d)
             break;
     }
     if (status == CTRT_OK && d->r.rank == 0)
-        host->log(CTRT_LOG_INFO, "distributed", "epoch %d of the group, %d before: %d ranks go on after step %lld",
-                  ctrt_comm_epoch(d->r.comm), before, d->r.size, (long long)d->steps);
+        ranks_host->log(CTRT_LOG_INFO, "distributed", "epoch %d of the group, %d before: %d ranks go on after step "
+                        "%lld", ctrt_comm_epoch(d->r.comm), before, d->r.size, (long long)d->steps);
     return status;
 }
 
@@ -329,7 +320,7 @@ ctrt_status survive_step(struct distributed *d, ctrt_tensor **loss, const ctrt_s
     if (ctrt_capture_running(d->r.device))
         return ctrt_fail(CTRT_ERR_NOT_SUPPORTED, "CTRT_ON_FAILURE=shrink: a capture is running on %s, but replays "
                          "cannot be repeated by the ranks that are left", ctrt_device_name(d->r.device));
-    if (d->no_sync)
+    if (d->r.no_sync)
         return step_once(d, loss, batch);
     char message[1024] = "";
     CTRT_TRY(save(d));

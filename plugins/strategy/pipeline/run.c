@@ -52,10 +52,8 @@ void run_free(struct run *run)
     ctrt_tensor_release(&run->x);
     if (run->batch != NULL)
         ctrt_tensors_release(run->inputs, (size_t)run->batch->count);
-    if (run->leaves != NULL)
-        ctrt_tensors_release(run->leaves, p->parameters);
-    if (run->early != NULL)
-        ctrt_tensors_release(run->early, (size_t)run->micro * p->parameters);
+    ctrt_tensors_release(run->leaves, p->parameters);
+    ctrt_tensors_release(run->early, (size_t)run->micro * p->parameters);
     free(run->early);
     free(run->inputs);
     free(run->sizes);

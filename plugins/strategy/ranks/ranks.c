@@ -12,6 +12,22 @@ const ctrt_param ranks_failure_param = {
     .help = "what the strategy distributed does when a rank is lost: stop, or go on with the ranks that are left",
 };
 
+const ctrt_host *ranks_host;
+
+ctrt_status ranks_register(const ctrt_host *host, const ctrt_param *const *params)
+{
+    ctrt_param_value value;
+    for (ranks_host = host; *params != NULL; params++)
+        CTRT_TRY(host->param(&value, *params));
+    return CTRT_OK;
+}
+
+ctrt_status ranks_no_sync(void *self, bool on)
+{
+    ((struct ranks *)self)->no_sync = on;
+    return CTRT_OK;
+}
+
 void ranks_init(struct ranks *r, const ctrt_strategy_config *config)
 {
     r->module = config->module;
@@ -25,8 +41,7 @@ void ranks_init(struct ranks *r, const ctrt_strategy_config *config)
 void ranks_free(struct ranks *r)
 {
     ctrt_comm_release(&r->sync);
-    for (size_t i = 0; r->tensors != NULL && i < r->count; i++)
-        ctrt_tensor_release(&r->tensors[i]);
+    ctrt_tensors_release(r->tensors, r->count);
     free(r->tensors);
     free(r->grads);
     free(r->before);
@@ -238,21 +253,42 @@ static ctrt_status empty_loss(ctrt_tensor **loss, ctrt_tensor *output, ctrt_tens
     return ctrt_sum(loss, output, CTRT_ALL_DIMS);
 }
 
-ctrt_status ranks_backward(struct ranks *r, ctrt_tensor **loss, const ctrt_strategy_batch *batch,
-                           const struct weights *weights, ctrt_part_ready ready, void *user)
+struct own_part {
+    struct ranks *r;
+    struct weights *weights;
+    int64_t rows;
+    ctrt_status (*ready)(void *user);
+    void *user;
+};
+
+static ctrt_status part_ready(void *user, const ctrt_loss_part *part, double *factor)
 {
+    const struct own_part *own = user;
+    ctrt_status status;
+    ctrt_no_grad {
+        status = weights_part(own->weights, part, own->rows, own->r->sync_active, factor);
+        if (status == CTRT_OK)
+            status = own->ready(own->user);
+    }
+    return status;
+}
+
+ctrt_status ranks_backward(struct ranks *r, ctrt_tensor **loss, const ctrt_strategy_batch *batch,
+                           struct weights *weights, ctrt_status (*ready)(void *user), void *user)
+{
+    struct own_part ours = { r, weights, batch->rows, ready, user };
     ctrt_strategy_batch own = *batch;
     ctrt_loss_part part = { .parts = 0 };
     double none = 1;
     own.partial = batch->partial != 0 || weights->steps > 0;
     if (batch->rows == 0 && !r->sync_active)
-        return ready(user, NULL, &none);
+        return part_ready(&ours, NULL, &none);
     if (batch->rows == 0)
         own.loss = empty_loss;
     ctrt_batch_ranks ranks = { r->sync, weights_rows(weights, batch->rows) };
     ctrt_swap_batch_ranks(&ranks);
-    const ctrt_status status = ctrt_part_backward(loss, &part, r->module, r->device, &own, 0, batch->rows, 1, ready,
-                                                  user);
+    const ctrt_status status = ctrt_part_backward(loss, &part, r->module, r->device, &own, 0, batch->rows, 1,
+                                                  part_ready, &ours);
     ctrt_swap_batch_ranks(&ranks);
     ctrt_loss_part_release(&part);
     if (batch->rows == 0)

@@ -19,7 +19,7 @@ enum pass_kind {
     UNHOOKED,                               /* not the hooks: a canonical step, or (distributed) a local one */
 };
 
-/* Flags are constant after the creation, except for sync_active; what changes in a pass is in `pass`. */
+/* The first member of a strategy. Flags are constant after the creation, except for sync_active and no_sync. */
 struct ranks {
     ctrt_module *module;                    /* borrowed */
     ctrt_comm *comm;                        /* borrowed */
@@ -40,6 +40,7 @@ struct ranks {
     size_t parameters, count;               /* number of parameters, and of all tensors */
     ctrt_tensor **grads, **before;          /* parameters + 2, parameters + 1; scratch of a step */
 
+    bool no_sync;                           /* the program's choice for the next pass */
     enum pass pass;
     enum pass_kind kind;                    /* of the pass; from the last one in PASS_IDLE */
 };
@@ -78,8 +79,10 @@ void weights_free(struct weights *w);
 /* Begins a step: the loss of this rank's rows. `part` NULL or no rows: none. Multiplies *factor, that of the gradient.
  * `equal_rows`: gradients are proportional to the rows of the ranks, as SyncBatchNorm layers expect. */
 ctrt_status weights_part(struct weights *w, const ctrt_loss_part *part, int64_t rows, bool equal_rows, double *factor);
-/* The same for a forward pass whose loss, a mean, the program computes. `rows`: of this rank. */
-ctrt_status weights_forward(struct weights *w, int64_t rows, ctrt_comm *comm, bool reduces);
+/* The same for a forward pass whose loss, a mean, the program computes; then starts to add up the totals or, without
+ * reduction, counts the step. `rows`: of this rank. */
+ctrt_status weights_mean(struct weights *w, int64_t rows);
+ctrt_status weights_forward(struct weights *w, ctrt_comm *comm, bool reduces);
 /* Starts to add up the totals. `joining`: see WEIGHTS_JOINING. */
 ctrt_status weights_reduce(struct weights *w, ctrt_comm *comm, int joining);
 /* Sets w->weight, if weights_reduce was called. The host does not wait for the device. */
@@ -118,7 +121,12 @@ void weights_end(struct weights *w);
 
 /* ---- ranks.c ---- */
 
+extern const ctrt_host *ranks_host;
 extern const ctrt_param ranks_failure_param;        /* CTRT_ON_FAILURE */
+/* Sets ranks_host and registers the parameters, up to NULL. */
+ctrt_status ranks_register(const ctrt_host *host, const ctrt_param *const *params);
+/* The slot no_sync of a strategy. */
+ctrt_status ranks_no_sync(void *self, bool on);
 
 /* Sets module, communicator, device, rank, size and canonical. */
 void ranks_init(struct ranks *r, const ctrt_strategy_config *config);
@@ -151,11 +159,11 @@ ctrt_status ranks_buffers(struct ranks *r);
 int64_t ranks_rows(ctrt_tensor *const *inputs);
 /* Runs a forward pass of the inputs. */
 ctrt_status ranks_forward(struct ranks *r, ctrt_tensor **y, ctrt_tensor *const *inputs, int count);
-/* Runs forward pass, loss and backward pass of this rank's rows, with `ready` between loss and backward pass, also
- * without rows, then perhaps with `part` NULL. A rank without rows runs the passes only if SyncBatchNorm layers need
- * its collectives; *loss stays NULL. */
+/* Runs forward pass, loss and backward pass of this rank's rows, with weights_part and `ready` between loss and
+ * backward pass, also without rows. A rank without rows runs the passes only if SyncBatchNorm layers need its
+ * collectives; *loss stays NULL. */
 ctrt_status ranks_backward(struct ranks *r, ctrt_tensor **loss, const ctrt_strategy_batch *batch,
-                           const struct weights *weights, ctrt_part_ready ready, void *user);
+                           struct weights *weights, ctrt_status (*ready)(void *user), void *user);
 /* Collects the parameters that got no gradient in a backward pass of the program. Initialise it with 0. */
 struct missing {
     char names[512];

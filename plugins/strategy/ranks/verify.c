@@ -50,9 +50,7 @@ static ctrt_status structure_text(const struct ranks *r, const char *options, ch
     for (size_t i = 0; i < r->count; i++) {
         const bool parameter = i < r->parameters;
         const char *name = "";
-        ctrt_tensor *tensor = NULL;
-        (void)(parameter ? ctrt_module_parameter(&name, &tensor, r->module, i)
-                         : ctrt_module_buffer(&name, &tensor, r->module, i - r->parameters));
+        (void)ranks_tensor(&name, NULL, r, i);
         fprintf(file, "%s \"%s\", %s [", parameter ? "parameter" : "buffer", name,
                 ctrt_dtype_name(ctrt_tensor_dtype(r->tensors[i])));
         for (int k = 0; k < ctrt_tensor_ndim(r->tensors[i]); k++)
@@ -132,7 +130,6 @@ static ctrt_status find_difference(struct ranks *r, int64_t step)
     int64_t first = -1;
     char message[400] = "";
     const char *name = "";
-    ctrt_tensor *tensor = NULL;
     const size_t count = r->broadcast_buffers ? r->count : r->parameters;
     for (size_t i = 0; i < count; i++) {
         CTRT_AUTO(tensor) copy = NULL;
@@ -145,10 +142,8 @@ static ctrt_status find_difference(struct ranks *r, int64_t step)
         if (!same && first < 0)
             first = (int64_t)i;
     }
-    if (first >= 0 && (size_t)first < r->parameters)
-        CTRT_TRY(ctrt_module_parameter(&name, &tensor, r->module, (size_t)first));
-    else if (first >= 0)
-        CTRT_TRY(ctrt_module_buffer(&name, &tensor, r->module, (size_t)first - r->parameters));
+    if (first >= 0)
+        CTRT_TRY(ranks_tensor(&name, NULL, r, (size_t)first));
     snprintf(message, sizeof message, "CTRT_AUDIT at step %lld: \"%s\" differs from rank 0's", (long long)step,
              name);
     return agree(r, first, message);

@@ -79,11 +79,15 @@ ctrt_status weights_part(struct weights *w, const ctrt_loss_part *part, int64_t 
     return CTRT_OK;
 }
 
-ctrt_status weights_forward(struct weights *w, int64_t rows, ctrt_comm *comm, bool reduces)
+ctrt_status weights_mean(struct weights *w, int64_t rows)
 {
     const ctrt_loss_part mean = { .kind = CTRT_LOSS_MEAN, .parts = 1, .per_row = 1 };
     double factor = 1;
-    CTRT_TRY(weights_part(w, &mean, rows, false, &factor));
+    return weights_part(w, &mean, rows, false, &factor);
+}
+
+ctrt_status weights_forward(struct weights *w, ctrt_comm *comm, bool reduces)
+{
     if (reduces)
         return weights_reduce(w, comm, 0);
     const struct weights_step step = weights_step(w);
@@ -99,19 +103,14 @@ double weights_rows(const struct weights *w, int64_t rows)
 
 /* ---- totals ---- */
 
-static ctrt_status place(ctrt_tensor **out, ctrt_tensor *totals, int64_t at)
-{
-    return ctrt_select(out, totals, 0, at);
-}
-
 /* Adds the weights of fractions, which are on the device, to the totals. */
 static ctrt_status fractions_write(const struct weights *w)
 {
     CTRT_AUTO(tensor) step = NULL, all = NULL;
     if (weights_kind(w) != CTRT_LOSS_FRACTION)
         return CTRT_OK;
-    CTRT_TRY(place(&step, w->totals, FRACTION_STEP));
-    CTRT_TRY(place(&all, w->totals, FRACTION_ALL));
+    CTRT_TRY(ctrt_select(&step, w->totals, 0, FRACTION_STEP));
+    CTRT_TRY(ctrt_select(&all, w->totals, 0, FRACTION_ALL));
     CTRT_TRY(ctrt_copy_(all, w->sum));
     if (w->part.weight == NULL)
         return CTRT_OK;
@@ -169,7 +168,7 @@ ctrt_status weights_find(struct weights *w)
         ctrt_tensor_assign(&w->weight, own);
         return CTRT_OK;
     }
-    CTRT_TRY(place(&total, w->totals, kind == CTRT_LOSS_MEAN ? MEAN_ALL : FRACTION_ALL));
+    CTRT_TRY(ctrt_select(&total, w->totals, 0, kind == CTRT_LOSS_MEAN ? MEAN_ALL : FRACTION_ALL));
     CTRT_TRY(ctrt_div(&w->weight, own, total));
     if (kind == CTRT_LOSS_MEAN)
         return CTRT_OK;
@@ -191,9 +190,9 @@ ctrt_status weights_apply(struct weights *w, ctrt_tensor *gradients, int size)
 static ctrt_status divisor(ctrt_tensor **out, const struct weights *w)
 {
     CTRT_AUTO(tensor) mean = NULL, fraction = NULL, sums = NULL, other = NULL;
-    CTRT_TRY(place(&mean, w->totals, MEAN_STEP));
-    CTRT_TRY(place(&fraction, w->totals, FRACTION_STEP));
-    CTRT_TRY(place(&sums, w->totals, SUMS));
+    CTRT_TRY(ctrt_select(&mean, w->totals, 0, MEAN_STEP));
+    CTRT_TRY(ctrt_select(&fraction, w->totals, 0, FRACTION_STEP));
+    CTRT_TRY(ctrt_select(&sums, w->totals, 0, SUMS));
     CTRT_TRY(ctrt_isnan(&other, mean));
     CTRT_TRY(ctrt_where(out, other, fraction, mean));
     CTRT_TRY(ctrt_gt_scalar(&other, sums, ctrt_float(0)));
@@ -210,7 +209,7 @@ static ctrt_status mean_of(ctrt_tensor **mean, const struct weights *w, ctrt_ten
     if (!weights_known(w) || kind == CTRT_LOSS_SUM)
         CTRT_TRY(divisor(&total, w));
     else
-        CTRT_TRY(place(&total, w->totals, kind == CTRT_LOSS_MEAN ? MEAN_STEP : FRACTION_STEP));
+        CTRT_TRY(ctrt_select(&total, w->totals, 0, kind == CTRT_LOSS_MEAN ? MEAN_STEP : FRACTION_STEP));
     CTRT_TRY(ctrt_div(&value, sum, total));
     return ctrt_to_dtype(mean, value, dtype);
 }
@@ -219,7 +218,7 @@ static ctrt_status mean_of(ctrt_tensor **mean, const struct weights *w, ctrt_ten
 static ctrt_status loss_write(ctrt_tensor *stats, const struct weights *w, ctrt_tensor *loss)
 {
     CTRT_AUTO(tensor) first = NULL, value = NULL;
-    CTRT_TRY(place(&first, stats, 0));
+    CTRT_TRY(ctrt_select(&first, stats, 0, 0));
     CTRT_TRY(ctrt_to_dtype(&value, loss, CTRT_F64));
     CTRT_TRY(ctrt_mul_scalar(&value, value, ctrt_float(w->number)));
     CTRT_TRY(ctrt_view_as(&value, value, CTRT_SCALAR_SHAPE));
@@ -236,7 +235,7 @@ ctrt_status weights_stats(ctrt_tensor **mean, struct weights *w, ctrt_comm *comm
     if (loss != NULL)
         CTRT_TRY(loss_write(stats, w, loss));
     CTRT_TRY(ctrt_comm_all_reduce(NULL, comm, stats, CTRT_COMM_SUM));
-    CTRT_TRY(place(&sum, stats, 0));
+    CTRT_TRY(ctrt_select(&sum, stats, 0, 0));
     CTRT_TRY(mean_of(mean, w, sum, loss != NULL ? ctrt_tensor_dtype(loss) : CTRT_F32));
     return read ? ctrt_to_host(numbers, count * sizeof *numbers, stats, CTRT_F64) : CTRT_OK;
 }
@@ -244,7 +243,7 @@ ctrt_status weights_stats(ctrt_tensor **mean, struct weights *w, ctrt_comm *comm
 ctrt_status weights_keeps(ctrt_tensor **keeps, const struct weights *w)
 {
     CTRT_AUTO(tensor) mean = NULL;
-    CTRT_TRY(place(&mean, w->totals, MEAN_ALL));
+    CTRT_TRY(ctrt_select(&mean, w->totals, 0, MEAN_ALL));
     CTRT_TRY(ctrt_isnan(&mean, mean));
     return ctrt_to_dtype(keeps, mean, CTRT_F64);
 }

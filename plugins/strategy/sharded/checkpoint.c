@@ -10,11 +10,6 @@
 
 /* ---- modules ---- */
 
-static ctrt_status host_device(ctrt_device **cpu)
-{
-    return ctrt_device_get(cpu, "cpu");
-}
-
 static ctrt_status group_to_host(struct sharded *s, struct sharded_group *group, ctrt_device *cpu)
 {
     CTRT_TRY(group_gather(s, group));
@@ -27,7 +22,7 @@ static ctrt_status save_begin(struct sharded *s)
 {
     ctrt_device *cpu;
     CTRT_TRY(ranks_buffers(&s->r));
-    CTRT_TRY(host_device(&cpu));
+    CTRT_TRY(ctrt_device_get(&cpu, "cpu"));
     for (size_t g = 0; g < s->group_count; g++) {
         const ctrt_status status = group_to_host(s, &s->groups[g], cpu);
         group_forget(s, &s->groups[g]);
@@ -135,7 +130,7 @@ static ctrt_status state_gather(struct sharded *s, struct sharded_slot *slot, ct
     CTRT_TRY(state_cut(s, slot, state));                    /* if it is whole, before the optimizer's first step */
     if (slot->chunk * slot->row == 0)
         return CTRT_OK;
-    CTRT_TRY(host_device(&cpu));
+    CTRT_TRY(ctrt_device_get(&cpu, "cpu"));
     CTRT_TRY(rows_gather(&whole, s, slot, state));
     CTRT_TRY(ctrt_to_device(&whole, whole, cpu));
     CTRT_TRY(swap_add(s, state));
@@ -260,9 +255,9 @@ static ctrt_status event_run(struct sharded *s, ctrt_module_event event, void *a
     }
 }
 
-ctrt_status checkpoint_event(struct sharded *s, ctrt_module_event event, void *argument)
+ctrt_status checkpoint_event(void *self, ctrt_module_event event, void *argument)
 {
     ctrt_status status;
-    ctrt_no_grad status = event_run(s, event, argument);
+    ctrt_no_grad status = event_run(self, event, argument);
     return status;
 }

@@ -338,7 +338,7 @@ static ctrt_status stats_reduce(struct sharded *s, ctrt_tensor **mean, ctrt_tens
     return s->regathered != NULL ? regather_check(s, &used[n - 2]) : CTRT_OK;
 }
 
-static ctrt_status finish(struct sharded *s, ctrt_tensor **mean, ctrt_tensor *loss)
+ctrt_status sharded_reduce_finish(struct sharded *s, ctrt_tensor **mean, ctrt_tensor *loss)
 {
     for (size_t k = s->group_count; k-- > 0;)
         CTRT_TRY(sharded_reduce_complete(s, &s->groups[s->order[k]]));
@@ -346,13 +346,6 @@ static ctrt_status finish(struct sharded *s, ctrt_tensor **mean, ctrt_tensor *lo
     CTRT_TRY(weights_find(&s->weights));
     CTRT_TRY(stats_reduce(s, mean, loss));
     return reductions_end(s, s->stats);
-}
-
-ctrt_status sharded_reduce_finish(struct sharded *s, ctrt_tensor **mean, ctrt_tensor *loss)
-{
-    ctrt_status status;
-    ctrt_no_grad status = finish(s, mean, loss);
-    return status;
 }
 
 ctrt_status sharded_reduce_local(struct sharded *s, ctrt_tensor **loss)

@@ -22,7 +22,6 @@ static const ctrt_param checkpoint_param = {
     .help = "sharded: how ctrt_save and ctrt_optimizer_save write: `whole`: one file with whole tensors; `parts`: a "
             "file per rank with its shards",
 };
-static const ctrt_host *host;
 
 /* ---- passes ---- */
 
@@ -86,7 +85,7 @@ static ctrt_status pass_begin(struct sharded *s, enum pass_kind kind, bool joins
     if (!joins)
         sharded_reduce_begin(s);
     if (!joins || kind == PROGRAM)
-        s->local = s->no_sync && kind != UNHOOKED;
+        s->local = s->r.no_sync && kind != UNHOOKED;
     if (joins)
         STATE_SET(MACHINE_PASS, s->r.pass, PASS_FORWARD);
     else
@@ -122,8 +121,9 @@ static ctrt_status sharded_forward(void *self, ctrt_tensor **y, ctrt_tensor *con
         CTRT_TRY(sharded_fail_all(s, pass_check(s)));
     CTRT_TRY(sharded_fail_all(s, pass_begin(s, ctrt_grad_enabled() ? PROGRAM : EVALUATION, joins)));
     if (s->r.kind == PROGRAM && !joins && s->r.canonical == 0) {
-        ctrt_status weighted;
-        ctrt_no_grad weighted = weights_forward(&s->weights, ranks_rows(inputs), s->r.comm, !s->local);
+        ctrt_status weighted = weights_mean(&s->weights, ranks_rows(inputs));
+        if (weighted == CTRT_OK)
+            ctrt_no_grad weighted = weights_forward(&s->weights, s->r.comm, !s->local);
         CTRT_TRY(sharded_fail_all(s, weighted));
     }
     CTRT_TRY(sharded_fail_all(s, forward_run(s, y, inputs, count)));
@@ -138,40 +138,33 @@ static ctrt_status sharded_forward(void *self, ctrt_tensor **y, ctrt_tensor *con
 
 /* ---- steps ---- */
 
-/* This rank's loss is known, and the backward pass follows. In the first step, waits for the weights of all ranks. */
-static ctrt_status part_ready(void *user, const ctrt_loss_part *part, double *factor)
+/* In the first step, waits for the weights of all ranks. */
+static ctrt_status weights_ready(void *user)
 {
     struct sharded *s = user;
-    ctrt_status status;
-    ctrt_no_grad {
-        status = weights_part(&s->weights, part, part != NULL ? s->step_rows : 0, s->r.sync_active, factor);
-        if (status == CTRT_OK && !s->local)
-            status = weights_reduce(&s->weights, s->r.comm, 0);
-        if (status == CTRT_OK && !s->local && !s->verified)
-            status = weights_verify(&s->weights);
-    }
-    s->verified = s->verified || (status == CTRT_OK && !s->local);
-    return status;
-}
-
-static ctrt_status backward(struct sharded *s, ctrt_tensor **loss, const ctrt_strategy_batch *batch)
-{
-    s->step_rows = batch->rows;
-    return ranks_backward(&s->r, loss, batch, &s->weights, part_ready, s);
+    if (s->local)
+        return CTRT_OK;
+    CTRT_TRY(weights_reduce(&s->weights, s->r.comm, 0));
+    if (!s->verified)
+        CTRT_TRY(weights_verify(&s->weights));
+    s->verified = true;
+    return CTRT_OK;
 }
 
 static ctrt_status step_synced(struct sharded *s, ctrt_tensor **loss, const ctrt_strategy_batch *batch)
 {
     CTRT_AUTO(tensor) own = NULL;
-    CTRT_TRY(backward(s, &own, batch));
+    CTRT_TRY(ranks_backward(&s->r, &own, batch, &s->weights, weights_ready, s));
     CTRT_TRY(sequence_end(s, false));
     CTRT_TRY(sequence_end(s, true));
-    return sharded_reduce_finish(s, loss, own);
+    ctrt_status status;
+    ctrt_no_grad status = sharded_reduce_finish(s, loss, own);
+    return status;
 }
 
 static ctrt_status step_local(struct sharded *s, ctrt_tensor **loss, const ctrt_strategy_batch *batch)
 {
-    CTRT_TRY(backward(s, loss, batch));
+    CTRT_TRY(ranks_backward(&s->r, loss, batch, &s->weights, weights_ready, s));
     CTRT_TRY(sequence_end(s, false));
     CTRT_TRY(sequence_end(s, true));
     CTRT_TRY(ranks_buffers(&s->r));
@@ -217,18 +210,6 @@ static ctrt_status sharded_step(void *self, ctrt_tensor **loss, const ctrt_strat
     return CTRT_OK;
 }
 
-static ctrt_status sharded_no_sync(void *self, bool on)
-{
-    struct sharded *s = self;
-    s->no_sync = on;
-    return CTRT_OK;
-}
-
-static ctrt_status sharded_event(void *self, ctrt_module_event event, void *argument)
-{
-    return checkpoint_event(self, event, argument);
-}
-
 /* ---- creation ---- */
 
 /* Gives the module its whole parameters, because it continues without the strategy. Collective. */
@@ -254,7 +235,7 @@ static void sharded_destroy(void *self)
     sharded_reduce_free(s);
     const bool connected = divided && ctrt_comm_error(s->r.comm) == CTRT_OK;
     if (divided && (!connected || parameters_return(s) != CTRT_OK))
-        host->log(CTRT_LOG_WARNING, "parallel", "sharded: the module keeps its shards: %s", ctrt_error_message());
+        ranks_host->log(CTRT_LOG_WARNING, "parallel", "sharded: the module keeps its shards: %s", ctrt_error_message());
     groups_free(s);
     ctrt_comm_release(&s->gathers);
     ctrt_comm_release(&s->reduces);
@@ -268,7 +249,7 @@ static ctrt_status mesh_read(struct sharded *s)
 {
     ctrt_param_value value;
     int end = 0;
-    CTRT_TRY(host->param(&value, &mesh_param));
+    CTRT_TRY(ranks_host->param(&value, &mesh_param));
     s->mesh_rows = 1;
     s->mesh_columns = s->r.size;
     if (value.text == NULL || *value.text == '\0')
@@ -283,13 +264,13 @@ static ctrt_status mesh_read(struct sharded *s)
 static ctrt_status params_read(struct sharded *s)
 {
     ctrt_param_value stage, checkpoint, failure;
-    CTRT_TRY(host->param(&failure, &ranks_failure_param));
+    CTRT_TRY(ranks_host->param(&failure, &ranks_failure_param));
     if (failure.integer != 0)
         return ctrt_fail(CTRT_ERR_NOT_SUPPORTED, "CTRT_ON_FAILURE=shrink: a lost rank takes its part of the parameters "
                          "along, so the other ranks cannot go on; unset it, save checkpoints and start again from the "
                          "last one, with any number of ranks, or use the strategy distributed");
-    CTRT_TRY(host->param(&stage, &stage_param));
-    CTRT_TRY(host->param(&checkpoint, &checkpoint_param));
+    CTRT_TRY(ranks_host->param(&stage, &stage_param));
+    CTRT_TRY(ranks_host->param(&checkpoint, &checkpoint_param));
     s->save_parts = checkpoint.integer != 0;
     if (stage.integer < 1 || stage.integer > 3)
         return ctrt_fail(CTRT_ERR_INVALID_ARGUMENT, "CTRT_SHARDED_STAGE=%s: expected 1, 2 or 3", stage.text);
@@ -311,16 +292,13 @@ static ctrt_status comms_split(struct sharded *s)
  * succeeded in this part. */
 static ctrt_status prepare(struct sharded *s)
 {
-    ctrt_status status = groups_make(s);
-    if (status == CTRT_OK)
-        status = instance_add(s);
-    if (status == CTRT_OK)
-        ctrt_no_grad status = shards_make(s);
-    if (status == CTRT_OK)
-        status = sharded_reduce_new(s);
-    if (status == CTRT_OK)
-        status = sharded_hooks_add(s);
-    return status;
+    ctrt_status status;
+    CTRT_TRY(groups_make(s));
+    CTRT_TRY(instance_add(s));
+    ctrt_no_grad status = shards_make(s);
+    CTRT_TRY(status);
+    CTRT_TRY(sharded_reduce_new(s));
+    return sharded_hooks_add(s);
 }
 
 static ctrt_status setup(struct sharded *s)
@@ -426,21 +404,19 @@ static ctrt_status sharded_estimate(ctrt_strategy_estimate *estimate, const ctrt
 static const ctrt_strategy strategy = {
     .size = sizeof(ctrt_strategy), .flags = CTRT_STRATEGY_RANKS,
     .create = sharded_create, .destroy = sharded_destroy,
-    .forward = sharded_forward, .step = sharded_step, .no_sync = sharded_no_sync, .describe = sharded_describe,
-    .event = sharded_event, .estimate = sharded_estimate,
+    .forward = sharded_forward, .step = sharded_step, .no_sync = ranks_no_sync, .describe = sharded_describe,
+    .event = checkpoint_event, .estimate = sharded_estimate,
 };
 static const ctrt_component components[] = {
     { .size = sizeof(ctrt_component), .kind = CTRT_COMPONENT_STRATEGY, .name = "sharded", .table = &strategy },
 };
 
-static ctrt_status init(const ctrt_host *the_host)
+static ctrt_status init(const ctrt_host *host)
 {
-    ctrt_param_value value;
-    host = the_host;
-    CTRT_TRY(host->param(&value, &ranks_failure_param));
-    CTRT_TRY(host->param(&value, &stage_param));
-    CTRT_TRY(host->param(&value, &checkpoint_param));
-    return host->param(&value, &mesh_param);
+    static const ctrt_param *const params[] = {
+        &ranks_failure_param, &stage_param, &checkpoint_param, &mesh_param, NULL,
+    };
+    return ranks_register(host, params);
 }
 
 CTRT_PLUGIN_DEFINE("strategy-sharded", PACKAGE_VERSION,

@@ -110,7 +110,6 @@ struct sharded {
     enum order order_state;
     size_t *recorded, recorded_count;       /* groups in the order in which their modules first ran */
 
-    bool no_sync;                           /* the program's choice for the next pass */
     bool local;                             /* this pass does not reduce */
     uint32_t pass;                          /* number of the pass */
     uint32_t joined;                        /* earlier passes whose backward pass runs together with that of this one */
@@ -122,7 +121,6 @@ struct sharded {
     size_t next;                            /* index of the next group in the order of reductions */
     struct weights weights;                 /* of the ranks' losses in steps */
     bool verified;                          /* since the first reduction: the kinds of the losses were compared */
-    int64_t step_rows;                      /* of this rank in the step that runs */
     double *stats;                          /* [slot_count + 3], see stats_reduce */
 
     struct sharded_swap *swaps;
@@ -217,7 +215,7 @@ ctrt_status sharded_fail_all(struct sharded *s, ctrt_status status);
 
 /* ---- checkpoint.c ---- */
 
-ctrt_status checkpoint_event(struct sharded *s, ctrt_module_event event, void *argument);
+ctrt_status checkpoint_event(void *self, ctrt_module_event event, void *argument);
 void checkpoint_end(struct sharded *s);
 
 #endif
