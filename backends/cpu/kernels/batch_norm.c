@@ -32,21 +32,13 @@ struct job {
 #define LANES VF
 #define NAME(name) name##_f32
 #define OP(name) vf_##name
-#include "norm_body.h"
 #include "batch_norm_body.h"
-#undef T
-#undef V
-#undef LANES
-#undef NAME
-#undef OP
-#undef PIECE
 
 #define T double
 #define V vd
 #define LANES VD
 #define NAME(name) name##_f64
 #define OP(name) vd_##name
-#include "norm_body.h"
 #include "batch_norm_body.h"
 
 static ctrt_status run(const ctrt_call *call, const char *op, const ctrt_view *x,
@@ -75,11 +67,9 @@ static ctrt_status batch_norm_backward(const ctrt_call *call)
     return run(call, "batch_norm_backward", call->inputs[1], backward_f32, backward_f64);
 }
 
-#define KERNEL(name, types, flags_)                                                                               \
-    { .size = sizeof(ctrt_kernel), .op = #name, .dtypes = types, .flags = flags_, .run = name }
 static const ctrt_kernel kernels[] = {
-    KERNEL(batch_norm, CPU_FLOATING, 0),
-    KERNEL(batch_norm_backward, CPU_FLOATING, 0),
+    CPU_ROW(batch_norm, CPU_FLOATING),
+    CPU_ROW(batch_norm_backward, CPU_FLOATING),
 };
 
 CPU_KERNELS(batch_norm, kernels);

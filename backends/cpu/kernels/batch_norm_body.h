@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* backends/cpu/kernels/batch_norm_body.h: a template that batch_norm.c includes once per type. */
+/* backends/cpu/kernels/batch_norm_body.h: a body (body.h) that batch_norm.c includes once per type. */
+#include "norm_body.h"
 
 /* State of a task: its channels, one channel if S > 1, otherwise up to CHANNELS. */
 struct NAME(channels) {
@@ -209,3 +210,9 @@ static void NAME(backward)(void *argument, int64_t begin, int64_t end)
         }
     }
 }
+
+#undef T
+#undef V
+#undef LANES
+#undef NAME
+#undef OP

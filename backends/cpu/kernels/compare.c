@@ -5,11 +5,6 @@
 #include "convert.h"
 #include "elementwise_loop.h"
 
-#define U8 CTRT_DTYPE_BIT(CTRT_U8)
-#define I8 CTRT_DTYPE_BIT(CTRT_I8)
-#define I16 CTRT_DTYPE_BIT(CTRT_I16)
-#define I32 CTRT_DTYPE_BIT(CTRT_I32)
-#define I64 CTRT_DTYPE_BIT(CTRT_I64)
 
 #define ASK(op, type, T, kind, expression)                                                                        \
     CPU_LOOP_2(op##_##type, T, uint8_t, expression)                                                               \
@@ -84,22 +79,21 @@ WHERE(4, uint32_t)
 WHERE(8, uint64_t)
 
 /* Bools are compared as bytes of value 0 or 1. */
-#define KERNELS_FLOATING(op)                                                                                      \
-    CPU_KERNEL(#op, CPU_F32, op##_f32_run), CPU_KERNEL(#op, CPU_F64, op##_f64_run),                               \
-    CPU_KERNEL(#op, CPU_F16, op##_f16_run), CPU_KERNEL(#op, CPU_BF16, op##_bf16_run)
 #define KERNELS_ALL(op, ...)                                                                                      \
-    KERNELS_FLOATING(op), CPU_KERNEL(#op, I8, op##_i8_run), CPU_KERNEL(#op, U8 | CPU_BOOL, op##_u8_run),          \
-    CPU_KERNEL(#op, I16, op##_i16_run), CPU_KERNEL(#op, I32, op##_i32_run), CPU_KERNEL(#op, I64, op##_i64_run),
+    CPU_FLOATING_ROWS(op, op), CPU_KERNEL(#op, CPU_I8, op##_i8_run), CPU_KERNEL(#op, CPU_U8 | CPU_BOOL, op##_u8_run), \
+    CPU_KERNEL(#op, CPU_I16, op##_i16_run), CPU_KERNEL(#op, CPU_I32, op##_i32_run),                               \
+    CPU_KERNEL(#op, CPU_I64, op##_i64_run),
 #define KERNELS_ONE(op, floating, integers)                                                                       \
-    KERNELS_FLOATING(op), CPU_KERNEL(#op, I8 | U8 | CPU_BOOL, integers##_1_run),                                  \
-    CPU_KERNEL(#op, I16, integers##_2_run), CPU_KERNEL(#op, I32, integers##_4_run),                               \
-    CPU_KERNEL(#op, I64, integers##_8_run),
+    CPU_FLOATING_ROWS(op, op), CPU_KERNEL(#op, CPU_I8 | CPU_U8 | CPU_BOOL, integers##_1_run),                     \
+    CPU_KERNEL(#op, CPU_I16, integers##_2_run), CPU_KERNEL(#op, CPU_I32, integers##_4_run),                       \
+    CPU_KERNEL(#op, CPU_I64, integers##_8_run),
 
 static const ctrt_kernel kernels[] = {
     COMPARE_OPS(KERNELS_ALL)
     ASK_OPS(KERNELS_ONE)
-    CPU_KERNEL("where", I8 | U8 | CPU_BOOL, where_1_run), CPU_KERNEL("where", CPU_F16 | CPU_BF16 | I16, where_2_run),
-    CPU_KERNEL("where", CPU_F32 | I32, where_4_run), CPU_KERNEL("where", CPU_F64 | I64, where_8_run),
+    CPU_KERNEL("where", CPU_I8 | CPU_U8 | CPU_BOOL, where_1_run),
+    CPU_KERNEL("where", CPU_F16 | CPU_BF16 | CPU_I16, where_2_run),
+    CPU_KERNEL("where", CPU_F32 | CPU_I32, where_4_run), CPU_KERNEL("where", CPU_F64 | CPU_I64, where_8_run),
 };
 
 CPU_KERNELS(compare, kernels);

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* backends/cpu/kernels/conv.c: conv2d and its two gradients: converts views to struct cpu_conv and selects the
  * implementation. */
+#include "body.h"
 #include "conv.h"
 
 #include <string.h>
@@ -62,9 +63,10 @@ static ctrt_status conv2d_weight_grad(const ctrt_call *call)
                call->inputs[0]);
 }
 
-#define KERNEL(name)                                                                                              \
-    { .size = sizeof(ctrt_kernel), .op = #name, .dtypes = CPU_FLOATING, .flags = CTRT_KERNEL_CHANNELS_LAST,       \
-      .run = name }
-static const ctrt_kernel kernels[] = { KERNEL(conv2d), KERNEL(conv2d_input_grad), KERNEL(conv2d_weight_grad) };
+static const ctrt_kernel kernels[] = {
+    CPU_ROW(conv2d, CPU_FLOATING, .flags = CTRT_KERNEL_CHANNELS_LAST),
+    CPU_ROW(conv2d_input_grad, CPU_FLOATING, .flags = CTRT_KERNEL_CHANNELS_LAST),
+    CPU_ROW(conv2d_weight_grad, CPU_FLOATING, .flags = CTRT_KERNEL_CHANNELS_LAST),
+};
 
 const struct cpu_kernels cpu_conv_kernels = { kernels, sizeof kernels / sizeof kernels[0] };

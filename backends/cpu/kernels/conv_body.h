@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* backends/cpu/kernels/conv_body.h: a template that conv_builtin.c includes once per type.
+/* backends/cpu/kernels/conv_body.h: a body (body.h) that conv_builtin.c includes once per type.
  *
  * Layout of patches: contiguous images [channel, ky, kx][pixel], channels-last images [pixel][ky, kx, channel]. */
 

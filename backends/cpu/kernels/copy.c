@@ -164,11 +164,11 @@ static const ctrt_kernel kernels[] = {
     CPU_KERNEL("fill", CPU_F64, fill_f64_run),
     CPU_KERNEL("fill", CPU_F16, fill_f16_run),
     CPU_KERNEL("fill", CPU_BF16, fill_bf16_run),
-    CPU_KERNEL("fill", CTRT_DTYPE_BIT(CTRT_I8), fill_i8_run),
-    CPU_KERNEL("fill", CTRT_DTYPE_BIT(CTRT_U8), fill_u8_run),
-    CPU_KERNEL("fill", CTRT_DTYPE_BIT(CTRT_I16), fill_i16_run),
-    CPU_KERNEL("fill", CTRT_DTYPE_BIT(CTRT_I32), fill_i32_run),
-    CPU_KERNEL("fill", CTRT_DTYPE_BIT(CTRT_I64), fill_i64_run),
+    CPU_KERNEL("fill", CPU_I8, fill_i8_run),
+    CPU_KERNEL("fill", CPU_U8, fill_u8_run),
+    CPU_KERNEL("fill", CPU_I16, fill_i16_run),
+    CPU_KERNEL("fill", CPU_I32, fill_i32_run),
+    CPU_KERNEL("fill", CPU_I64, fill_i64_run),
     CPU_KERNEL("fill", CPU_BOOL, fill_bool_run),
 };
 

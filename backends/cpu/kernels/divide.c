@@ -161,16 +161,13 @@ POWER(i32, int32_t, CPU_KIND_4)
 POWER(i64, int64_t, CPU_KIND_8)
 
 #define KERNELS_INTEGER(op)                                                                                       \
-    CPU_KERNEL(#op, CTRT_DTYPE_BIT(CTRT_I8), op##_i8_run),                                                        \
-    CPU_KERNEL(#op, CTRT_DTYPE_BIT(CTRT_U8), op##_u8_run),                                                        \
-    CPU_KERNEL(#op, CTRT_DTYPE_BIT(CTRT_I16), op##_i16_run),                                                      \
-    CPU_KERNEL(#op, CTRT_DTYPE_BIT(CTRT_I32), op##_i32_run),                                                      \
-    CPU_KERNEL(#op, CTRT_DTYPE_BIT(CTRT_I64), op##_i64_run),
-#define KERNELS_FLOATING(op, run)                                                                                 \
-    CPU_KERNEL(#op, CPU_F32, run##_f32_run), CPU_KERNEL(#op, CPU_F64, run##_f64_run),                             \
-    CPU_KERNEL(#op, CPU_F16, run##_f16_run), CPU_KERNEL(#op, CPU_BF16, run##_bf16_run),
-#define KERNELS(op, ...) KERNELS_FLOATING(op, op) KERNELS_INTEGER(op)
+    CPU_KERNEL(#op, CPU_I8, op##_i8_run),                                                        \
+    CPU_KERNEL(#op, CPU_U8, op##_u8_run),                                                        \
+    CPU_KERNEL(#op, CPU_I16, op##_i16_run),                                                      \
+    CPU_KERNEL(#op, CPU_I32, op##_i32_run),                                                      \
+    CPU_KERNEL(#op, CPU_I64, op##_i64_run),
+#define KERNELS(op, ...) CPU_FLOATING_ROWS(op, op), KERNELS_INTEGER(op)
 
-static const ctrt_kernel kernels[] = { DIVISIONS(KERNELS) KERNELS_FLOATING(pow, pow_any) KERNELS_INTEGER(pow) };
+static const ctrt_kernel kernels[] = { DIVISIONS(KERNELS) CPU_FLOATING_ROWS(pow, pow_any), KERNELS_INTEGER(pow) };
 
 CPU_KERNELS(divide, kernels);

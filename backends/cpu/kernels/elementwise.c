@@ -44,20 +44,14 @@ BINARY_OPS(WRAP_LOOPS, FLOATING, ORDER_LOOPS)
 INTEGER(or, bool, uint8_t, CPU_KIND_1, (x | y) != 0)
 INTEGER(and, bool, uint8_t, CPU_KIND_1, (x != 0) & (y != 0))
 
-#define I8  CTRT_DTYPE_BIT(CTRT_I8)
-#define U8  CTRT_DTYPE_BIT(CTRT_U8)
-#define I16 CTRT_DTYPE_BIT(CTRT_I16)
-#define I32 CTRT_DTYPE_BIT(CTRT_I32)
-#define I64 CTRT_DTYPE_BIT(CTRT_I64)
-#define KERNELS_FLOAT(op, ...)                                                                                    \
-    CPU_KERNEL(#op, CPU_F32, op##_f32_run), CPU_KERNEL(#op, CPU_F64, op##_f64_run),                               \
-    CPU_KERNEL(#op, CPU_F16, op##_f16_run), CPU_KERNEL(#op, CPU_BF16, op##_bf16_run),
+#define KERNELS_FLOAT(op, ...) CPU_FLOATING_ROWS(op, op),
 #define KERNELS_WRAP(op, ...)                                                                                     \
-    KERNELS_FLOAT(op) CPU_KERNEL(#op, I8 | U8, op##_8_run), CPU_KERNEL(#op, I16, op##_16_run),                    \
-    CPU_KERNEL(#op, I32, op##_32_run), CPU_KERNEL(#op, I64, op##_64_run),
+    CPU_FLOATING_ROWS(op, op), CPU_KERNEL(#op, CPU_I8 | CPU_U8, op##_8_run), CPU_KERNEL(#op, CPU_I16, op##_16_run), \
+    CPU_KERNEL(#op, CPU_I32, op##_32_run), CPU_KERNEL(#op, CPU_I64, op##_64_run),
 #define KERNELS_ORDER(op, ...)                                                                                    \
-    KERNELS_FLOAT(op) CPU_KERNEL(#op, I8, op##_i8_run), CPU_KERNEL(#op, U8, op##_u8_run),                         \
-    CPU_KERNEL(#op, I16, op##_i16_run), CPU_KERNEL(#op, I32, op##_i32_run), CPU_KERNEL(#op, I64, op##_i64_run),
+    CPU_FLOATING_ROWS(op, op), CPU_KERNEL(#op, CPU_I8, op##_i8_run), CPU_KERNEL(#op, CPU_U8, op##_u8_run),        \
+    CPU_KERNEL(#op, CPU_I16, op##_i16_run), CPU_KERNEL(#op, CPU_I32, op##_i32_run),                               \
+    CPU_KERNEL(#op, CPU_I64, op##_i64_run),
 
 static const ctrt_kernel kernels[] = {
     BINARY_OPS(KERNELS_WRAP, KERNELS_FLOAT, KERNELS_ORDER)

@@ -115,8 +115,12 @@ static inline __attribute__((always_inline)) bool cpu_is_short(const ctrt_call *
         }                                                                                                         \
     }
 
-#define CPU_KERNEL(name, types, function)                                                                             \
-    { .size = sizeof(ctrt_kernel), .op = name, .dtypes = (types), .flags = CTRT_KERNEL_STRIDED | CTRT_KERNEL_INPLACE, \
-      .run = function }
+/* A kernel that calls cpu_elementwise_loop, and the kernels of the four floating types. */
+#define CPU_KERNEL(name, types, function)                                                                         \
+    { .size = sizeof(ctrt_kernel), .op = name, .dtypes = (types), .run = function,                                \
+      .flags = CTRT_KERNEL_STRIDED | CTRT_KERNEL_INPLACE }
+#define CPU_FLOATING_ROWS(op, name)                                                                               \
+    CPU_KERNEL(#op, CPU_F32, name##_f32_run), CPU_KERNEL(#op, CPU_F64, name##_f64_run),                           \
+    CPU_KERNEL(#op, CPU_F16, name##_f16_run), CPU_KERNEL(#op, CPU_BF16, name##_bf16_run)
 
 #endif

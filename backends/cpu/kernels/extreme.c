@@ -10,21 +10,20 @@
 #define BEATS_MAX(x, a) ((x) > (a) || (x) != (x))
 #define BEATS_MIN(x, a) ((x) < (a) || (x) != (x))
 
-/* Processes four vectors at a time explicitly, because compilers cannot vectorize this reduction with its NaN
- * semantics. The vector max and min return the second operand if either is NaN, so they skip NaNs; a separate
- * comparison of pairs of vectors detects NaNs. */
+/* For extreme_body.h: whether elements of two vectors are NaN, and whether any was. */
+#define vf_least vf_min
 #if VEC_AVX512
-#define UNORDERED_f32(a, b) _mm512_cmp_ps_mask(a, b, _CMP_UNORD_Q)
-#define UNORDERED_f64(a, b) _mm512_cmp_pd_mask(a, b, _CMP_UNORD_Q)
-typedef uint32_t unordered_f32, unordered_f64;
-#define ANY_f32(m) ((m) != 0)
-#define ANY_f64(m) ((m) != 0)
+#define vf_unordered(a, b) _mm512_cmp_ps_mask(a, b, _CMP_UNORD_Q)
+#define vd_unordered(a, b) _mm512_cmp_pd_mask(a, b, _CMP_UNORD_Q)
+typedef uint32_t vf_nans, vd_nans;
+#define vf_any(nans) ((nans) != 0)
+#define vd_any(nans) ((nans) != 0)
 VEC_INLINE vd vd_least(vd a, vd b) { return _mm512_min_pd(a, b); }
 #else
-#define UNORDERED_f32(a, b) (((a) != (a)) | ((b) != (b)))
-#define UNORDERED_f64(a, b) (((a) != (a)) | ((b) != (b)))
-typedef vi unordered_f32;
-typedef vl unordered_f64;
+#define vf_unordered(a, b) (((a) != (a)) | ((b) != (b)))
+#define vd_unordered(a, b) (((a) != (a)) | ((b) != (b)))
+typedef vi vf_nans;
+typedef vl vd_nans;
 static bool any_bit(const void *m)
 {
     uint64_t words[VEC_BYTES / 8], all = 0;
@@ -33,41 +32,24 @@ static bool any_bit(const void *m)
         all |= words[i];
     return all != 0;
 }
-#define ANY_f32(m) any_bit(&(m))
-#define ANY_f64(m) any_bit(&(m))
+#define vf_any(nans) any_bit(&(nans))
+#define vd_any(nans) any_bit(&(nans))
 VEC_INLINE vd vd_least(vd a, vd b) { return vd_select(a < b, a, b); }
 #endif
 
-#define RUN_FLOATING(name, type, T, V, LOAD, SET, MORE, LANES, first, sign)                                       \
-    static void name##_##type##_fold(void *acc, const void *from, int64_t n, int64_t base)                        \
-    {                                                                                                             \
-        const T *all = from;                                                                                      \
-        T a = *(T *)acc, lanes[LANES];                                                                            \
-        int64_t i = 0;                                                                                            \
-        (void)base;                                                                                               \
-        if (n >= 4 * (LANES)) {                                                                                   \
-            V s0 = SET(first), s1 = s0, s2 = s0, s3 = s0;                                                         \
-            unordered_##type nan = { 0 };                                                                         \
-            for (; i + 4 * (LANES) <= n; i += 4 * (LANES)) {                                                      \
-                V x0 = LOAD(all + i), x1 = LOAD(all + i + (LANES));                                               \
-                V x2 = LOAD(all + i + 2 * (LANES)), x3 = LOAD(all + i + 3 * (LANES));                             \
-                s0 = MORE(x0, s0), s1 = MORE(x1, s1), s2 = MORE(x2, s2), s3 = MORE(x3, s3);                       \
-                nan |= UNORDERED_##type(x0, x1) | UNORDERED_##type(x2, x3);                                       \
-            }                                                                                                     \
-            s0 = MORE(MORE(s0, s1), MORE(s2, s3));                                                                \
-            memcpy(lanes, &s0, sizeof lanes);                                                                     \
-            for (int k = 0; k < (LANES); k++)                                                                     \
-                a = lanes[k] sign a ? lanes[k] : a;                                                               \
-            a = ANY_##type(nan) ? (T)NAN : a;                                                                     \
-        }                                                                                                         \
-        for (; i < n; i++)                                                                                        \
-            a = all[i] sign a || all[i] != all[i] ? all[i] : a;                                                   \
-        *(T *)acc = a;                                                                                            \
-    }
-RUN_FLOATING(amax, f32, float, vf, vf_load, vf_set, vf_max, VF, -INFINITY, >)
-RUN_FLOATING(amin, f32, float, vf, vf_load, vf_set, vf_min, VF, INFINITY, <)
-RUN_FLOATING(amax, f64, double, vd, vd_load, vd_set, vd_max, VD, -INFINITY, >)
-RUN_FLOATING(amin, f64, double, vd, vd_load, vd_set, vd_least, VD, INFINITY, <)
+#define T float
+#define V vf
+#define LANES VF
+#define NAME(name) name##_f32_fold
+#define OP(name) vf_##name
+#include "extreme_body.h"
+
+#define T double
+#define V vd
+#define LANES VD
+#define NAME(name) name##_f64_fold
+#define OP(name) vd_##name
+#include "extreme_body.h"
 
 #define VALUES(op, type, T, kind, first, BEATS)                                                                   \
     START(op##_##type, T, first)                                                                                  \

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* backends/cpu/kernels/gemm_body.h: a template that gemm_loops.c includes once per type.
+/* backends/cpu/kernels/gemm_body.h: a body (body.h) that gemm_loops.c includes once per type.
  *
  * The algorithm is that of Goto and van de Geijn (2008): a kernel keeps a tile of C in registers and iterates over k. A
  * and B are packed, in the order in which the kernel reads them, into blocks that fit the L2 and L1 cache. */

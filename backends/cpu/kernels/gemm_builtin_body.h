@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* backends/cpu/kernels/gemm_builtin_body.h: a template that gemm_builtin.c includes once per type. */
+/* backends/cpu/kernels/gemm_builtin_body.h: a body (body.h) that gemm_builtin.c includes once per type. */
 
 /* Products of at most this many multiplications use one thread, because waking a second thread takes longer than it
  * saves. */

@@ -56,10 +56,8 @@ GELU(f64)
 GELU(f16)
 GELU(bf16)
 
-#define KERNELS(op, ...)                                                                                          \
-    CPU_KERNEL(#op, CPU_F32, op##_f32_run), CPU_KERNEL(#op, CPU_F64, op##_f64_run),                               \
-    CPU_KERNEL(#op, CPU_F16, op##_f16_run), CPU_KERNEL(#op, CPU_BF16, op##_bf16_run),
 
+#define KERNELS(op, ...) CPU_FLOATING_ROWS(op, op),
 static const ctrt_kernel kernels[] = { GRADIENTS(KERNELS) KERNELS(relu_backward) KERNELS(gelu_backward) };
 
 CPU_KERNELS(gradient, kernels);

@@ -2,7 +2,7 @@
 /* backends/cpu/kernels/index.c: index_select, index_add, gather, scatter_add, tril and triu. */
 #include <string.h>
 
-#include "host/cpu.h"
+#include "body.h"
 #include "half.h"
 #include "host/scratch.h"
 
@@ -40,6 +40,42 @@ static ctrt_status check(const char *op, const int64_t *index, int64_t count, in
                           (long long)index[i], (long long)i, (long long)size);
 }
 
+/* Integers are unsigned, because sums wrap. Sums of f16 and bf16 are in f32. */
+#define T float
+#define NAME(name) name##_f32
+#include "index_body.h"
+
+#define T double
+#define NAME(name) name##_f64
+#include "index_body.h"
+
+#define T uint8_t
+#define NAME(name) name##_8
+#include "index_body.h"
+
+#define T uint16_t
+#define NAME(name) name##_16
+#include "index_body.h"
+
+#define T uint32_t
+#define NAME(name) name##_32
+#include "index_body.h"
+
+#define T uint64_t
+#define NAME(name) name##_64
+#include "index_body.h"
+
+typedef void (*add_function)(const struct job *job, int64_t outer, int64_t c0, int64_t c1);
+static const struct functions {
+    void (*gather)(void *job, int64_t begin, int64_t end);
+    add_function index_add, scatter_add;
+} functions_of[CPU_DTYPES] = {
+#define ENTRY(dtype, copied, added) [CTRT_##dtype] = { gather_##copied, index_add_##added, scatter_add_##added }
+    ENTRY(F32, f32, f32), ENTRY(F64, f64, f64), ENTRY(F16, 16, f32), ENTRY(BF16, 16, f32), ENTRY(I8, 8, 8),
+    ENTRY(U8, 8, 8), ENTRY(I16, 16, 16), ENTRY(I32, 32, 32), ENTRY(I64, 64, 64), ENTRY(BOOL, 8, 8),
+#undef ENTRY
+};
+
 /* ---- index_select ---- */
 
 static void select_rows(void *argument, int64_t begin, int64_t end)
@@ -75,23 +111,6 @@ static ctrt_status index_select(const ctrt_call *call)
 
 /* ---- gather ---- */
 
-#define GATHER(bits)                                                                                              \
-    static void gather_##bits(void *argument, int64_t begin, int64_t end)                                         \
-    {                                                                                                             \
-        const struct job *job = argument;                                                                         \
-        const uint##bits##_t *from = (const uint##bits##_t *)job->from;                                           \
-        uint##bits##_t *to = (uint##bits##_t *)job->to;                                                           \
-        for (int64_t r = begin; r < end; r++) {                                                                   \
-            const int64_t plane = r / job->count * job->size * job->inner, row = r * job->inner;                  \
-            for (int64_t i = 0; i < job->inner; i++)                                                              \
-                to[row + i] = from[plane + job->index[row + i] * job->inner + i];                                 \
-        }                                                                                                         \
-    }
-GATHER(8)
-GATHER(16)
-GATHER(32)
-GATHER(64)
-
 static ctrt_status gather(const ctrt_call *call)
 {
     const ctrt_view *x = call->inputs[0], *index = call->inputs[1], *out = call->outputs[0];
@@ -102,59 +121,14 @@ static ctrt_status gather(const ctrt_call *call)
         .bytes = bytes_of[x->dtype], .size = x->shape[1], .inner = x->shape[2], .count = index->shape[1],
         .index = index->data, .from = x->data, .to = out->data,
     };
-    static void (*const by_bytes[])(void *, int64_t, int64_t) = {
-        [1] = gather_8, [2] = gather_16, [4] = gather_32, [8] = gather_64
-    };
     cpu_parallel_for(index->shape[0] * job.count, GRAIN / (job.inner * (int64_t)job.bytes) + 1,
-                     by_bytes[job.bytes], &job);
+                     functions_of[x->dtype].gather, &job);
     return CTRT_OK;
 }
 
 /* ---- index_add and scatter_add ----
  *
  * Tasks are divided by columns and by outer index, so that two threads never add to the same element. */
-
-/* Adds rows dy[outer,count,inner] to dx[outer,size,inner], for one outer index and the columns [c0, c1). */
-#define ADD(name, T)                                                                                              \
-    static void index_add_##name(const struct job *job, int64_t outer, int64_t c0, int64_t c1)                    \
-    {                                                                                                             \
-        T *dx = (T *)job->to + outer * job->size * job->inner;                                                    \
-        const T *dy = (const T *)job->from + outer * job->count * job->inner;                                     \
-        for (int64_t i = 0; i < job->count; i++) {                                                                \
-            if (job->index[i] == job->skip)                                                                       \
-                continue;                                                                                         \
-            T *to = dx + job->index[i] * job->inner;                                                              \
-            const T *from = dy + i * job->inner;                                                                  \
-            for (int64_t c = c0; c < c1; c++)                                                                     \
-                to[c] = (T)(to[c] + from[c]);                                                                     \
-        }                                                                                                         \
-    }                                                                                                             \
-    static void scatter_add_##name(const struct job *job, int64_t outer, int64_t c0, int64_t c1)                  \
-    {                                                                                                             \
-        T *dx = (T *)job->to + outer * job->size * job->inner;                                                    \
-        const T *dy = (const T *)job->from + outer * job->count * job->inner;                                     \
-        const int64_t *index = job->index + outer * job->count * job->inner;                                      \
-        for (int64_t i = 0; i < job->count; i++, dy += job->inner, index += job->inner)                           \
-            for (int64_t c = c0; c < c1; c++)                                                                     \
-                dx[index[c] * job->inner + c] = (T)(dx[index[c] * job->inner + c] + dy[c]);                       \
-    }
-ADD(f32, float)
-ADD(f64, double)
-ADD(i8, uint8_t)            /* unsigned, because sums wrap */
-ADD(i16, uint16_t)
-ADD(i32, uint32_t)
-ADD(i64, uint64_t)
-
-typedef void (*add_function)(const struct job *job, int64_t outer, int64_t c0, int64_t c1);
-struct add_functions {
-    add_function index_add, scatter_add;
-};
-static const struct add_functions add_of[CPU_DTYPES] = {
-#define ENTRY(dtype, name) [CTRT_##dtype] = { index_add_##name, scatter_add_##name }
-    ENTRY(F32, f32), ENTRY(F64, f64), ENTRY(F16, f32), ENTRY(BF16, f32), ENTRY(I8, i8),
-    ENTRY(U8, i8),   ENTRY(I16, i16), ENTRY(I32, i32), ENTRY(I64, i64),
-#undef ENTRY
-};
 
 /* Columns per task: at least one cache line. */
 #define COLUMNS 64
@@ -184,7 +158,7 @@ static ctrt_status add_over(const ctrt_call *call, const char *op, int64_t count
     struct add_job a = {
         .job = { .size = dx->shape[1], .inner = dx->shape[2], .count = count, .index = index->data,
                  .from = dy->data, .to = dx->data, .skip = skip },
-        .add = scatter ? add_of[dx->dtype].scatter_add : add_of[dx->dtype].index_add,
+        .add = scatter ? functions_of[dx->dtype].scatter_add : functions_of[dx->dtype].index_add,
         .across = (dx->shape[2] + COLUMNS - 1) / COLUMNS,
     };
     size_t bytes = (size_t)dx->numel * bytes_of[dx->dtype];
@@ -274,10 +248,9 @@ static ctrt_status triu(const ctrt_call *call)
     return triangle(call, true);
 }
 
-#define KERNEL(name, types) { .size = sizeof(ctrt_kernel), .op = #name, .dtypes = types, .run = name }
 static const ctrt_kernel kernels[] = {
-    KERNEL(index_select, CPU_ALL), KERNEL(index_add, CPU_NUMBERS), KERNEL(gather, CPU_ALL),
-    KERNEL(scatter_add, CPU_NUMBERS), KERNEL(tril, CPU_ALL), KERNEL(triu, CPU_ALL),
+    CPU_ROW(index_select, CPU_ALL), CPU_ROW(index_add, CPU_NUMBERS), CPU_ROW(gather, CPU_ALL),
+    CPU_ROW(scatter_add, CPU_NUMBERS), CPU_ROW(tril, CPU_ALL), CPU_ROW(triu, CPU_ALL),
 };
 
 const struct cpu_kernels cpu_index_kernels = { kernels, sizeof kernels / sizeof kernels[0] };

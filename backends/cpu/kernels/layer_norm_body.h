@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* backends/cpu/kernels/layer_norm_body.h: a template that norm.c includes once per type. */
+/* backends/cpu/kernels/layer_norm_body.h: a body (body.h) that norm.c includes once per type. */
+#include "norm_body.h"
 
 /* Returns row i of a view as T: the tensor's own data, or converted into `wide`. */
 static const T *NAME(row)(const struct job *job, const ctrt_view *view, int64_t i, T *wide)
@@ -114,3 +115,9 @@ static void NAME(join_parts)(const struct job *job, const ctrt_view *out, int wh
     if ((void *)sum != out->data)
         job->half->narrow(out->data, (const float *)sum, n);
 }
+
+#undef T
+#undef V
+#undef LANES
+#undef NAME
+#undef OP

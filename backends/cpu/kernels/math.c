@@ -91,10 +91,7 @@ GELU(bf16)
     X(tan, math_tan_reduced(x), tanf, tan)
 TRIG_OPS(TRIG)
 
-#define KERNELS(op, ...)                                                                                          \
-    CPU_KERNEL(#op, CPU_F32, op##_f32_run), CPU_KERNEL(#op, CPU_F64, op##_f64_run),                               \
-    CPU_KERNEL(#op, CPU_F16, op##_f16_run), CPU_KERNEL(#op, CPU_BF16, op##_bf16_run),
-
+#define KERNELS(op, ...) CPU_FLOATING_ROWS(op, op),
 static const ctrt_kernel kernels[] = {
     MATH_OPS(KERNELS)
     TRIG_OPS(KERNELS)

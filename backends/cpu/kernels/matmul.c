@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* backends/cpu/kernels/matmul.c: the matmul and linear kernels: select the implementation of a matrix product. */
+#include "body.h"
 #include "libs/onednn.h"
 #include "product.h"
 
@@ -59,8 +60,9 @@ static ctrt_status linear(const ctrt_call *call)
     return compute(&p);
 }
 
-#define KERNEL(name)                                                                                              \
-    { .size = sizeof(ctrt_kernel), .op = #name, .dtypes = CPU_NUMBERS, .flags = CTRT_KERNEL_STRIDED, .run = name }
-static const ctrt_kernel kernels[] = { KERNEL(matmul), KERNEL(linear) };
+static const ctrt_kernel kernels[] = {
+    CPU_ROW(matmul, CPU_NUMBERS, .flags = CTRT_KERNEL_STRIDED),
+    CPU_ROW(linear, CPU_NUMBERS, .flags = CTRT_KERNEL_STRIDED),
+};
 
 const struct cpu_kernels cpu_matmul_kernels = { kernels, sizeof kernels / sizeof kernels[0] };

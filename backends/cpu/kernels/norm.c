@@ -32,21 +32,13 @@ struct job {
 #define LANES VF
 #define NAME(name) name##_f32
 #define OP(name) vf_##name
-#include "norm_body.h"
 #include "layer_norm_body.h"
-#undef T
-#undef V
-#undef LANES
-#undef NAME
-#undef OP
-#undef PIECE
 
 #define T double
 #define V vd
 #define LANES VD
 #define NAME(name) name##_f64
 #define OP(name) vd_##name
-#include "norm_body.h"
 #include "layer_norm_body.h"
 
 /* Returns a parameter in the compute type: the tensor's own data, or converted into `wide`. */
@@ -117,11 +109,9 @@ static ctrt_status layer_norm_backward(const ctrt_call *call)
     return CTRT_OK;
 }
 
-#define KERNEL(name, types, flags_)                                                                               \
-    { .size = sizeof(ctrt_kernel), .op = #name, .dtypes = types, .flags = flags_, .run = name }
 static const ctrt_kernel kernels[] = {
-    KERNEL(layer_norm, CPU_FLOATING, 0),
-    KERNEL(layer_norm_backward, CPU_FLOATING, 0),
+    CPU_ROW(layer_norm, CPU_FLOATING),
+    CPU_ROW(layer_norm_backward, CPU_FLOATING),
 };
 
 CPU_KERNELS(norm, kernels);

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* backends/cpu/kernels/norm_body.h: a template that norm.c and batch_norm.c include once per type: sums of adjacent
+/* backends/cpu/kernels/norm_body.h: the part that layer_norm_body.h and batch_norm_body.h include: sums of adjacent
  * elements.
  *
  * Sums are computed in SIMD lanes of T over pieces of PIECE elements, and the pieces are added in f64, so that a mean
@@ -74,3 +74,5 @@ static inline void NAME(gradient_sums)(double *plain, double *with_x, const T *d
         *with_x += (double)rest_x;
     }
 }
+
+#undef PIECE

@@ -29,6 +29,14 @@ struct adam {
     double epsilon, sign;
 };
 
+struct job {
+    int64_t tensors;
+    const struct half_loops *half;
+    struct sgd sgd;
+    struct adam adam;
+    const ctrt_view *const *in, *const *out;    /* views of the current tensor; its k-th state is at [k * tensors] */
+};
+
 #define T float
 #define V vf
 #define LANES VF
@@ -43,33 +51,7 @@ struct adam {
 #define OP(name) vd_##name
 #include "optim_body.h"
 
-struct job {
-    int64_t tensors;
-    const struct half_loops *half;
-    struct sgd sgd;
-    struct adam adam;
-    const ctrt_view *const *in, *const *out;    /* views of the current tensor; its k-th state is at [k * tensors] */
-};
-
-static void sgd_f32_range(void *argument, int64_t begin, int64_t end)
-{
-    const struct job *j = argument;
-    const int64_t n = j->tensors;
-    sgd_f32(&j->sgd, (float *)j->out[0]->data + begin, (const float *)j->in[0]->data + begin,
-            (const float *)j->in[n]->data + begin, j->sgd.has_buffer ? (float *)j->out[n]->data + begin : NULL,
-            j->sgd.has_buffer ? (const float *)j->in[2 * n]->data + begin : NULL, end - begin);
-}
-
-static void sgd_f64_range(void *argument, int64_t begin, int64_t end)
-{
-    const struct job *j = argument;
-    const int64_t n = j->tensors;
-    sgd_f64(&j->sgd, (double *)j->out[0]->data + begin, (const double *)j->in[0]->data + begin,
-            (const double *)j->in[n]->data + begin, j->sgd.has_buffer ? (double *)j->out[n]->data + begin : NULL,
-            j->sgd.has_buffer ? (const double *)j->in[2 * n]->data + begin : NULL, end - begin);
-}
-
-static void sgd_half_range(void *argument, int64_t begin, int64_t end)
+static void sgd_range_half(void *argument, int64_t begin, int64_t end)
 {
     const struct job *j = argument;
     const int64_t n = j->tensors;
@@ -78,33 +60,13 @@ static void sgd_half_range(void *argument, int64_t begin, int64_t end)
         const int64_t count = end - i < PIECE ? end - i : PIECE;
         j->half->widen(p, (const uint16_t *)j->in[0]->data + i, count);
         j->half->widen(g, (const uint16_t *)j->in[n]->data + i, count);
-        sgd_f32(&j->sgd, p, p, g, j->sgd.has_buffer ? (float *)j->out[n]->data + i : NULL,
-                j->sgd.has_buffer ? (const float *)j->in[2 * n]->data + i : NULL, count);
+        sgd_f32(&j->sgd, p, p, g, j->sgd.has_buffer ? output_f32(j, 1, i) : NULL,
+                j->sgd.has_buffer ? input_f32(j, 2, i) : NULL, count);
         j->half->narrow((uint16_t *)j->out[0]->data + i, p, count);
     }
 }
 
-static void adam_f32_range(void *argument, int64_t begin, int64_t end)
-{
-    const struct job *j = argument;
-    const int64_t n = j->tensors;
-    adam_f32(&j->adam, (float *)j->out[0]->data + begin, (float *)j->out[n]->data + begin,
-             (float *)j->out[2 * n]->data + begin, (const float *)j->in[0]->data + begin,
-             (const float *)j->in[n]->data + begin, (const float *)j->in[2 * n]->data + begin,
-             (const float *)j->in[3 * n]->data + begin, end - begin);
-}
-
-static void adam_f64_range(void *argument, int64_t begin, int64_t end)
-{
-    const struct job *j = argument;
-    const int64_t n = j->tensors;
-    adam_f64(&j->adam, (double *)j->out[0]->data + begin, (double *)j->out[n]->data + begin,
-             (double *)j->out[2 * n]->data + begin, (const double *)j->in[0]->data + begin,
-             (const double *)j->in[n]->data + begin, (const double *)j->in[2 * n]->data + begin,
-             (const double *)j->in[3 * n]->data + begin, end - begin);
-}
-
-static void adam_half_range(void *argument, int64_t begin, int64_t end)
+static void adam_range_half(void *argument, int64_t begin, int64_t end)
 {
     const struct job *j = argument;
     const int64_t n = j->tensors;
@@ -113,8 +75,8 @@ static void adam_half_range(void *argument, int64_t begin, int64_t end)
         const int64_t count = end - i < PIECE ? end - i : PIECE;
         j->half->widen(p, (const uint16_t *)j->in[0]->data + i, count);
         j->half->widen(g, (const uint16_t *)j->in[n]->data + i, count);
-        adam_f32(&j->adam, p, (float *)j->out[n]->data + i, (float *)j->out[2 * n]->data + i, p, g,
-                 (const float *)j->in[2 * n]->data + i, (const float *)j->in[3 * n]->data + i, count);
+        adam_f32(&j->adam, p, output_f32(j, 1, i), output_f32(j, 2, i), p, g, input_f32(j, 2, i), input_f32(j, 3, i),
+                 count);
         j->half->narrow((uint16_t *)j->out[0]->data + i, p, count);
     }
 }
@@ -154,7 +116,7 @@ static ctrt_status sgd_step(const ctrt_call *call)
         .sgd = { .lr = a->lr, .momentum = a->momentum, .dampening = a->dampening, .weight_decay = a->weight_decay,
                  .sign = a->maximize ? -1 : 1, .nesterov = a->nesterov, .first = a->first, .has_buffer = buffered },
     };
-    return step(call, &job, buffered ? 3 : 2, sgd_f32_range, sgd_f64_range, sgd_half_range);
+    return step(call, &job, buffered ? 3 : 2, sgd_range_f32, sgd_range_f64, sgd_range_half);
 }
 
 static ctrt_status adam_step(const ctrt_call *call)
@@ -170,14 +132,12 @@ static ctrt_status adam_step(const ctrt_call *call)
             .epsilon = a->epsilon, .sign = a->maximize ? -1 : 1,
         },
     };
-    return step(call, &job, 4, adam_f32_range, adam_f64_range, adam_half_range);
+    return step(call, &job, 4, adam_range_f32, adam_range_f64, adam_range_half);
 }
 
-#define KERNEL(name, types, flags_)                                                                               \
-    { .size = sizeof(ctrt_kernel), .op = #name, .dtypes = types, .flags = flags_, .run = name }
 static const ctrt_kernel kernels[] = {
-    KERNEL(sgd_step, CPU_FLOATING, CTRT_KERNEL_INPLACE | CTRT_KERNEL_FOUND_INF),
-    KERNEL(adam_step, CPU_FLOATING, CTRT_KERNEL_INPLACE | CTRT_KERNEL_FOUND_INF),
+    CPU_ROW(sgd_step, CPU_FLOATING, .flags = CTRT_KERNEL_INPLACE | CTRT_KERNEL_FOUND_INF),
+    CPU_ROW(adam_step, CPU_FLOATING, .flags = CTRT_KERNEL_INPLACE | CTRT_KERNEL_FOUND_INF),
 };
 
 CPU_KERNELS(optim, kernels);

@@ -97,8 +97,6 @@ static void pair_plane(const struct job *job, int64_t t)
     }
 }
 
-#define LOAD(x) (x)
-#define STORE(x) (x)
 #define LARGER_FLOAT(v, best) ((v) > (best) || (v) != (v))
 #define LARGER_INTEGER(v, best) ((v) > (best))
 
@@ -151,8 +149,6 @@ static void pair_plane(const struct job *job, int64_t t)
 #define NAME(name) name##_u8
 #include "pool_body.h"
 
-#undef LOAD
-#undef STORE
 #define LOAD(x) cpu_f32_from_f16(x)
 #define STORE(x) cpu_f16_from_f32(x)
 #define T uint16_t
@@ -162,8 +158,6 @@ static void pair_plane(const struct job *job, int64_t t)
 #define NAME(name) name##_f16
 #include "pool_body.h"
 
-#undef LOAD
-#undef STORE
 #define LOAD(x) cpu_f32_from_bf16(x)
 #define STORE(x) cpu_bf16_from_f32(x)
 #define T uint16_t
@@ -225,11 +219,9 @@ static ctrt_status max_pool2d_backward(const ctrt_call *call)
     return run(call, call->outputs[0], call->inputs[0], call->inputs[1], true);
 }
 
-#define KERNEL(name, types, flags_)                                                                               \
-    { .size = sizeof(ctrt_kernel), .op = #name, .dtypes = types, .flags = flags_, .run = name }
 static const ctrt_kernel kernels[] = {
-    KERNEL(max_pool2d, CPU_NUMBERS, CTRT_KERNEL_CHANNELS_LAST),
-    KERNEL(max_pool2d_backward, CPU_FLOATING, CTRT_KERNEL_CHANNELS_LAST),
+    CPU_ROW(max_pool2d, CPU_NUMBERS, .flags = CTRT_KERNEL_CHANNELS_LAST),
+    CPU_ROW(max_pool2d_backward, CPU_FLOATING, .flags = CTRT_KERNEL_CHANNELS_LAST),
 };
 
 CPU_KERNELS(pool, kernels);

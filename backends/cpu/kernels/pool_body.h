@@ -1,6 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* backends/cpu/kernels/pool_body.h: a template that pool.c includes once per type. T is the storage type, C the type in
- * which elements are compared. */
+/* backends/cpu/kernels/pool_body.h: a body (body.h) that pool.c includes once per type. T is the storage
+ * type, C the type in which elements are compared; LOAD and STORE convert between them, if they differ. LOWEST is the
+ * least value of C, and LARGER(v, best) is true if v wins. */
+
+#ifndef LOAD
+#define LOAD(x)  (x)
+#define STORE(x) (x)
+#endif
 
 /* Computes one window for `channels` adjacent channels. */
 static void NAME(window)(const struct job *job, T *y, int64_t *index, const T *image, int64_t step, int64_t oy,
@@ -170,6 +176,8 @@ static void NAME(backward)(void *argument, int64_t begin, int64_t end)
 
 #undef T
 #undef C
+#undef LOAD
+#undef STORE
 #undef LOWEST
 #undef LARGER
 #undef NAME

@@ -316,19 +316,17 @@ DROPOUT(f64, double, double, SELF, SELF)
 DROPOUT(f16, uint16_t, float, cpu_f32_from_f16, cpu_f16_from_f32)
 DROPOUT(bf16, uint16_t, float, cpu_f32_from_bf16, cpu_bf16_from_f32)
 
-#define KERNEL(name, types, function) { .size = sizeof(ctrt_kernel), .op = name, .dtypes = (types), .run = function }
 #define KERNELS_FLOATING(op)                                                                                      \
-    KERNEL(#op, CPU_F32, op##_f32_run), KERNEL(#op, CPU_F64, op##_f64_run), KERNEL(#op, CPU_F16, op##_f16_run),   \
-    KERNEL(#op, CPU_BF16, op##_bf16_run)
-#define KERNELS_WIDTHS(op)                                                                                           \
-    KERNEL(#op, CTRT_DTYPE_BIT(CTRT_I8) | CTRT_DTYPE_BIT(CTRT_U8), op##_8_run),                                      \
-    KERNEL(#op, CTRT_DTYPE_BIT(CTRT_I16), op##_16_run), KERNEL(#op, CTRT_DTYPE_BIT(CTRT_I32), op##_32_run),          \
-    KERNEL(#op, CTRT_DTYPE_BIT(CTRT_I64), op##_64_run)
+    CPU_ROW_OF(op, CPU_F32, op##_f32_run), CPU_ROW_OF(op, CPU_F64, op##_f64_run),                                 \
+    CPU_ROW_OF(op, CPU_F16, op##_f16_run), CPU_ROW_OF(op, CPU_BF16, op##_bf16_run)
+#define KERNELS_WIDTHS(op)                                                                                        \
+    CPU_ROW_OF(op, CPU_I8 | CPU_U8, op##_8_run), CPU_ROW_OF(op, CPU_I16, op##_16_run),                            \
+    CPU_ROW_OF(op, CPU_I32, op##_32_run), CPU_ROW_OF(op, CPU_I64, op##_64_run)
 
 static const ctrt_kernel kernels[] = {
     KERNELS_FLOATING(uniform), KERNELS_FLOATING(normal), KERNELS_FLOATING(dropout),
-    KERNELS_FLOATING(randint), KERNELS_WIDTHS(randint), KERNEL("randint", CPU_BOOL, randint_bool_run),
-    KERNELS_FLOATING(bernoulli), KERNELS_WIDTHS(bernoulli), KERNEL("bernoulli", CPU_BOOL, bernoulli_8_run),
+    KERNELS_FLOATING(randint), KERNELS_WIDTHS(randint), CPU_ROW_OF(randint, CPU_BOOL, randint_bool_run),
+    KERNELS_FLOATING(bernoulli), KERNELS_WIDTHS(bernoulli), CPU_ROW_OF(bernoulli, CPU_BOOL, bernoulli_8_run),
 };
 
 CPU_KERNELS(random, kernels);

@@ -84,13 +84,11 @@ RUN(16, true)
 RUN(32, true)
 RUN(64, true)
 
-#define KERNEL(types, type)                                                                                          \
-    { .size = sizeof(ctrt_kernel), .op = "arange", .dtypes = (types), .run = range_##type##_run }
-
 static const ctrt_kernel kernels[] = {
-    KERNEL(CPU_F32, f32), KERNEL(CPU_F64, f64), KERNEL(CPU_F16, f16), KERNEL(CPU_BF16, bf16),
-    KERNEL(CTRT_DTYPE_BIT(CTRT_I8) | CTRT_DTYPE_BIT(CTRT_U8), 8), KERNEL(CTRT_DTYPE_BIT(CTRT_I16), 16),
-    KERNEL(CTRT_DTYPE_BIT(CTRT_I32), 32), KERNEL(CTRT_DTYPE_BIT(CTRT_I64), 64),
+    CPU_ROW_OF(arange, CPU_F32, range_f32_run), CPU_ROW_OF(arange, CPU_F64, range_f64_run),
+    CPU_ROW_OF(arange, CPU_F16, range_f16_run), CPU_ROW_OF(arange, CPU_BF16, range_bf16_run),
+    CPU_ROW_OF(arange, CPU_I8 | CPU_U8, range_8_run), CPU_ROW_OF(arange, CPU_I16, range_16_run),
+    CPU_ROW_OF(arange, CPU_I32, range_32_run), CPU_ROW_OF(arange, CPU_I64, range_64_run),
 };
 
 CPU_KERNELS(range, kernels);

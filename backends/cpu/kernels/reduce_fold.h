@@ -85,21 +85,17 @@
                                                     columns, merge, finish };                                       \
     CPU_REDUCE(op, type, op##_##type)
 
-#define U8 CTRT_DTYPE_BIT(CTRT_U8)
-#define I8 CTRT_DTYPE_BIT(CTRT_I8)
-#define I16 CTRT_DTYPE_BIT(CTRT_I16)
-#define I32 CTRT_DTYPE_BIT(CTRT_I32)
-#define I64 CTRT_DTYPE_BIT(CTRT_I64)
-#define KERNEL(name, types, function)                                                                                \
-    { .size = sizeof(ctrt_kernel), .op = name, .dtypes = (types), .flags = CTRT_KERNEL_STRIDED, .run = function }
+#define REDUCE_ROW(op, set, function) CPU_ROW_OF(op, set, function, .flags = CTRT_KERNEL_STRIDED)
 #define KERNELS_FLOATING(op)                                                                                      \
-    KERNEL(#op, CPU_F32, op##_f32_run), KERNEL(#op, CPU_F64, op##_f64_run), KERNEL(#op, CPU_F16, op##_f16_run),   \
-    KERNEL(#op, CPU_BF16, op##_bf16_run)
+    REDUCE_ROW(op, CPU_F32, op##_f32_run), REDUCE_ROW(op, CPU_F64, op##_f64_run),                                 \
+    REDUCE_ROW(op, CPU_F16, op##_f16_run), REDUCE_ROW(op, CPU_BF16, op##_bf16_run)
 #define KERNELS_INTEGER(op)                                                                                       \
-    KERNEL(#op, I8, op##_i8_run), KERNEL(#op, U8 | CPU_BOOL, op##_u8_run), KERNEL(#op, I16, op##_i16_run),        \
-    KERNEL(#op, I32, op##_i32_run), KERNEL(#op, I64, op##_i64_run)
+    REDUCE_ROW(op, CPU_I8, op##_i8_run), REDUCE_ROW(op, CPU_U8 | CPU_BOOL, op##_u8_run),                          \
+    REDUCE_ROW(op, CPU_I16, op##_i16_run), REDUCE_ROW(op, CPU_I32, op##_i32_run),                                 \
+    REDUCE_ROW(op, CPU_I64, op##_i64_run)
 #define KERNELS_TRUTH(op)                                                                                         \
-    KERNELS_FLOATING(op), KERNEL(#op, I8 | U8 | CPU_BOOL, op##_1_run), KERNEL(#op, I16, op##_2_run),              \
-    KERNEL(#op, I32, op##_4_run), KERNEL(#op, I64, op##_8_run)
+    KERNELS_FLOATING(op), REDUCE_ROW(op, CPU_I8 | CPU_U8 | CPU_BOOL, op##_1_run),                                 \
+    REDUCE_ROW(op, CPU_I16, op##_2_run), REDUCE_ROW(op, CPU_I32, op##_4_run),                                     \
+    REDUCE_ROW(op, CPU_I64, op##_8_run)
 
 #endif

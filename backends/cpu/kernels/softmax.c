@@ -299,15 +299,13 @@ static ctrt_status cross_entropy_backward(const ctrt_call *call)
     return cross_entropy_over(call, "cross_entropy_backward", backward_f32, backward_f64);
 }
 
-#define KERNEL(name, types, flags_)                                                                               \
-    { .size = sizeof(ctrt_kernel), .op = #name, .dtypes = types, .flags = flags_, .run = name }
 static const ctrt_kernel kernels[] = {
-    KERNEL(softmax, CPU_FLOATING, 0),
-    KERNEL(log_softmax, CPU_FLOATING, 0),
-    KERNEL(softmax_backward, CPU_FLOATING, 0),
-    KERNEL(log_softmax_backward, CPU_FLOATING, 0),
-    KERNEL(cross_entropy, CPU_FLOATING, 0),
-    KERNEL(cross_entropy_backward, CPU_FLOATING, 0),
+    CPU_ROW(softmax, CPU_FLOATING),
+    CPU_ROW(log_softmax, CPU_FLOATING),
+    CPU_ROW(softmax_backward, CPU_FLOATING),
+    CPU_ROW(log_softmax_backward, CPU_FLOATING),
+    CPU_ROW(cross_entropy, CPU_FLOATING),
+    CPU_ROW(cross_entropy_backward, CPU_FLOATING),
 };
 
 CPU_KERNELS(softmax, kernels);

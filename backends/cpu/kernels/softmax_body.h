@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* backends/cpu/kernels/softmax_body.h: a template that softmax.c includes once per type.
+/* backends/cpu/kernels/softmax_body.h: a body (body.h) that softmax.c includes once per type.
  *
  * A block is n rows of `width` adjacent columns, with rows `step` elements apart; each column is one softmax. A block
  * of width 1 and step 1 is a contiguous vector and has functions of its own. */

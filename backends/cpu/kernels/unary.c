@@ -143,23 +143,15 @@ CLAMP_RUN(i16, i16, CPU_KIND_2)
 CLAMP_RUN(i32, i32, CPU_KIND_4)
 CLAMP_RUN(i64, i64, CPU_KIND_8)
 
-#define U8 CTRT_DTYPE_BIT(CTRT_U8)
-#define I8 CTRT_DTYPE_BIT(CTRT_I8)
-#define I16 CTRT_DTYPE_BIT(CTRT_I16)
-#define I32 CTRT_DTYPE_BIT(CTRT_I32)
-#define I64 CTRT_DTYPE_BIT(CTRT_I64)
-#define KERNELS_FLOATING(op)                                                                                      \
-    CPU_KERNEL(#op, CPU_F32, op##_f32_run), CPU_KERNEL(#op, CPU_F64, op##_f64_run),                               \
-    CPU_KERNEL(#op, CPU_F16, op##_f16_run), CPU_KERNEL(#op, CPU_BF16, op##_bf16_run)
 #define KERNELS_WRAP(op, ...)                                                                                     \
-    KERNELS_FLOATING(op), CPU_KERNEL(#op, I8 | U8, op##_8_run), CPU_KERNEL(#op, I16, op##_16_run),                \
-    CPU_KERNEL(#op, I32, op##_32_run), CPU_KERNEL(#op, I64, op##_64_run),
+    CPU_FLOATING_ROWS(op, op), CPU_KERNEL(#op, CPU_I8 | CPU_U8, op##_8_run), CPU_KERNEL(#op, CPU_I16, op##_16_run), \
+    CPU_KERNEL(#op, CPU_I32, op##_32_run), CPU_KERNEL(#op, CPU_I64, op##_64_run),
 #define KERNELS_SIGN(op, f32, f64, integer, of_u8)                                                                \
-    KERNELS_FLOATING(op), CPU_KERNEL(#op, I8, op##_i8_run), CPU_KERNEL(#op, I16, op##_i16_run),                   \
-    CPU_KERNEL(#op, I32, op##_i32_run), CPU_KERNEL(#op, I64, op##_i64_run), CPU_KERNEL(#op, U8, of_u8),
+    CPU_FLOATING_ROWS(op, op), CPU_KERNEL(#op, CPU_I8, op##_i8_run), CPU_KERNEL(#op, CPU_I16, op##_i16_run),      \
+    CPU_KERNEL(#op, CPU_I32, op##_i32_run), CPU_KERNEL(#op, CPU_I64, op##_i64_run), CPU_KERNEL(#op, CPU_U8, of_u8),
 #define KERNELS_SAME(op, ...)                                                                                     \
-    KERNELS_FLOATING(op), CPU_KERNEL(#op, I8 | U8, same_1_run), CPU_KERNEL(#op, I16, same_2_run),                 \
-    CPU_KERNEL(#op, I32, same_4_run), CPU_KERNEL(#op, I64, same_8_run),
+    CPU_FLOATING_ROWS(op, op), CPU_KERNEL(#op, CPU_I8 | CPU_U8, same_1_run), CPU_KERNEL(#op, CPU_I16, same_2_run), \
+    CPU_KERNEL(#op, CPU_I32, same_4_run), CPU_KERNEL(#op, CPU_I64, same_8_run),
 
 static const ctrt_kernel kernels[] = {
     UNARY_OPS(KERNELS_WRAP, KERNELS_SIGN, KERNELS_SIGN, KERNELS_SAME)

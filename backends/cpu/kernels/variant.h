@@ -11,7 +11,7 @@
 #include <stdint.h>
 #include <string.h>
 
-#include "host/cpu.h"
+#include "body.h"
 #include "vec.h"
 
 #ifndef CPU_VARIANT
