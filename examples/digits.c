@@ -153,7 +153,8 @@ static ctrt_status train(ctrt_module *net, const struct model *model, const stru
     struct progress progress = { .start = now(), .shown = now(), .steps = epochs * batches };
 
     /* Label smoothing improves the accuracy with so few images. */
-    const ctrt_cross_entropy_options softened = CTRT_WITH(ctrt_cross_entropy_options, .label_smoothing = 0.1);
+    ctrt_cross_entropy_options softened = CTRT_CROSS_ENTROPY_OPTIONS;
+    softened.label_smoothing = 0.1;
     ctrt_adamw_options options = CTRT_ADAMW_OPTIONS;
     options.lr = model->lr;
     options.weight_decay = model->weight_decay;

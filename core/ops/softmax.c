@@ -257,7 +257,7 @@ static ctrt_status reduce_losses(ctrt_tensor **out, ctrt_tensor *losses, ctrt_te
             op_pause_recording(was);
             if (status == CTRT_OK)
                 status = loss_fraction(&loss, loss, divisor, target, flat->view.numel,
-                                       options->weight == NULL && !options->has_ignore_index);
+                                       options->weight == NULL && ignore_index == -100);
         } else if (status == CTRT_OK && options->reduction == CTRT_REDUCE_MEAN) {
             const bool was = op_pause_recording(true);
             status = mean_divisor(&divisor, flat, options->weight, ignore_index, tensor_dtype(loss));
@@ -284,8 +284,7 @@ ctrt_status ctrt_cross_entropy(ctrt_tensor **out, ctrt_tensor *logits, ctrt_tens
     OP_CHECK("cross_entropy", target);
     OP_AUTOCAST_1(OP_cross_entropy, logits);
     CTRT_TRY(check_cross_entropy(logits, target, options));
-    const ctrt_cross_entropy_attributes attributes = { sizeof attributes,
-                                                       options->has_ignore_index ? options->ignore_index : -100,
+    const ctrt_cross_entropy_attributes attributes = { sizeof attributes, options->ignore_index,
                                                        options->label_smoothing };
     ctrt_tensor *rows = NULL, *flat = NULL, *losses = NULL;
     ctrt_status status = class_rows(&rows, logits);

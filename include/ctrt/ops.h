@@ -204,14 +204,13 @@ typedef enum ctrt_reduction { CTRT_REDUCE_MEAN, CTRT_REDUCE_SUM, CTRT_REDUCE_NON
 /* Cross entropy of logits [N, C] or [N, C, d1...] and class indices [N] or [N, d1...] (i64), as
  * torch.nn.functional.cross_entropy. */
 typedef struct ctrt_cross_entropy_options {
-    size_t size;
+    size_t initialized;                 /* the size; CTRT_CROSS_ENTROPY_OPTIONS sets it */
     ctrt_tensor *weight;                /* [C], or NULL */
-    bool has_ignore_index;              /* false: ignore_index is -100 */
-    int64_t ignore_index;
-    double label_smoothing;
-    ctrt_reduction reduction;
+    int64_t ignore_index;               /* -100; targets of this value do not contribute */
+    double label_smoothing;             /* 0 */
+    ctrt_reduction reduction;           /* CTRT_REDUCE_MEAN */
 } ctrt_cross_entropy_options;
-#define CTRT_CROSS_ENTROPY_OPTIONS CTRT_SIZED_(ctrt_cross_entropy_options)
+#define CTRT_CROSS_ENTROPY_OPTIONS { sizeof(ctrt_cross_entropy_options), 0, -100, 0, CTRT_REDUCE_MEAN }
 CTRT_API ctrt_status ctrt_cross_entropy(ctrt_tensor **out, ctrt_tensor *logits, ctrt_tensor *target,
                                         const ctrt_cross_entropy_options *options);
 /* sum / weight, for losses whose divisor depends on the data: a masked loss, a mean over tokens that are not padding.

@@ -399,8 +399,6 @@ typedef struct ctrt_kernel_table {      /* optional; without it every op needs t
     void (*end_threads)(void);
 } ctrt_kernel_table;
 
-/* Not used: communicators are components of their own, CTRT_COMPONENT_COMM. Keeps the table's place in ctrt_backend. */
-typedef struct ctrt_comm_table { size_t size; } ctrt_comm_table;
 /* Graph capture: work of queues, recorded as a graph that can be enqueued repeatedly. Between begin and end, work
  * that is enqueued on `queue` is recorded and does not run. Queues that wait for an event of it in the meantime join
  * the capture, and `queue` waits for them before end. Memory may be allocated in the meantime. */
@@ -434,7 +432,6 @@ typedef struct ctrt_backend {
     const ctrt_memory_table *memory;
     const ctrt_queue_table *queue;
     const ctrt_kernel_table *kernels;
-    const ctrt_comm_table *comm;
     const ctrt_capture_table *capture;
     const char *default_memory;         /* default memory policy of this backend's devices if CTRT_MEMORY is not set;
                                          * NULL: direct */
@@ -598,7 +595,8 @@ typedef enum ctrt_component_kind {
     CTRT_COMPONENT_MEMORY = 3,          /* table: ctrt_memory_policy */
     CTRT_COMPONENT_COMM = 4,            /* table: ctrt_comm_engine, in ctrt/comm_plugin.h */
     CTRT_COMPONENT_STRATEGY = 5,        /* table: ctrt_strategy, in ctrt/strategy_plugin.h */
-    CTRT_COMPONENT_HOOK = 6,            /* any table; the library lists the component and does not use it */
+    CTRT_COMPONENT_HOOK = 6,            /* any table, which the library only lists: for a tool that knows the plugin,
+                                         * such as the tests of simulated devices */
     CTRT_COMPONENT_IMAGE = 7,           /* table: ctrt_image_codec, in ctrt/image_plugin.h */
     CTRT_COMPONENT_KIND_MAX_ = 0x7fffffff
 } ctrt_component_kind;

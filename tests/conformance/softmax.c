@@ -130,9 +130,8 @@ REFERENCE(entropy)
 CALL(entropy)
 {
     ctrt_cross_entropy_options options = {
-        .size = sizeof(ctrt_cross_entropy_options), .weight = in[2],
-        .has_ignore_index = v->n[1] != 0,
-        .ignore_index = v->n[1] - 1,
+        sizeof(ctrt_cross_entropy_options), .weight = in[2],
+        .ignore_index = v->n[1] != 0 ? v->n[1] - 1 : -100,
         .label_smoothing = v->x[0],
         .reduction = (ctrt_reduction)v->n[0],
     };
@@ -167,7 +166,7 @@ static void check_height(struct run *run)
             grad.f[row * h->classes + c] = (c ? 1 : rest) / exp(log_sum) - share;
         }
     }
-    const ctrt_cross_entropy_options options = { .size = sizeof(ctrt_cross_entropy_options),
+    const ctrt_cross_entropy_options options = { sizeof(ctrt_cross_entropy_options), .ignore_index = -100,
                                                  .label_smoothing = h->smoothing, .reduction = CTRT_REDUCE_SUM };
     if (upload(run, &logits, &x, true) && upload(run, &index, &target, false)
         && check_call(run, ctrt_cross_entropy(&y, logits, index, &options), dtype, "the call")

@@ -76,7 +76,6 @@ class Pool2dOptions(Options):
 class CrossEntropyOptions(Options):
     _fields_ = [
         ("weight", c.c_void_p),
-        ("has_ignore_index", c.c_bool),
         ("ignore_index", c.c_int64),
         ("label_smoothing", c.c_double),
         ("reduction", c.c_int),

@@ -482,7 +482,7 @@ def cross_entropy(r, Input):
 
     def in_ctrt(x, t, w=None):
         options = C.CrossEntropyOptions(
-            w.handle.value if w else None, True, ignored, smoothing, ("mean", "sum", "none").index(reduction)
+            w.handle.value if w else None, ignored, smoothing, ("mean", "sum", "none").index(reduction)
         )
         return C.op("cross_entropy", x, t, c.addressof(options))
 

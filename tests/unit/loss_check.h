@@ -34,10 +34,13 @@ static inline ctrt_status class_loss(ctrt_tensor **loss, ctrt_tensor *output, ct
     const float values[CLASSES] = { 0.25F, 1, 2.5F };
     if (weighted)
         CTRT_TRY(ctrt_from_data(&weight, values, CLASSES, CTRT_SHAPE(CLASSES), CTRT_F32, ctrt_tensor_device(output)));
-    return ctrt_cross_entropy(loss, output, labels,
-                              &CTRT_WITH(ctrt_cross_entropy_options, .weight = weight, .has_ignore_index = ignore >= 0,
-                                                             .ignore_index = ignore, .label_smoothing = smoothing,
-                                                             .reduction = reduction));
+    ctrt_cross_entropy_options options = CTRT_CROSS_ENTROPY_OPTIONS;
+    options.weight = weight;
+    options.label_smoothing = smoothing;
+    options.reduction = reduction;
+    if (ignore >= 0)
+        options.ignore_index = ignore;
+    return ctrt_cross_entropy(loss, output, labels, &options);
 }
 
 #define LOSS(name) \

@@ -128,8 +128,7 @@ static void check_softmax(void)
 
 static ctrt_status cross_entropy(ctrt_tensor **out, ctrt_tensor *const *in, const int64_t *n)
 {
-    const ctrt_cross_entropy_options options = { .size = sizeof(ctrt_cross_entropy_options), .weight = in[2],
-                                                 .has_ignore_index = true, .ignore_index = n[0],
+    const ctrt_cross_entropy_options options = { sizeof(ctrt_cross_entropy_options), .weight = in[2], .ignore_index = n[0],
                                                  .label_smoothing = 0.1, .reduction = CTRT_REDUCE_NONE };
     return ctrt_cross_entropy(out, in[0], in[1], &options);
 }
@@ -292,7 +291,7 @@ static int64_t run_sorted(struct trial t)
 static void check_errors(void)
 {
     static const char *const ops[] = { "index_select", "gather", "cross_entropy", "floor_divide" };
-    const ctrt_cross_entropy_options options = { .size = sizeof(ctrt_cross_entropy_options),
+    const ctrt_cross_entropy_options options = { sizeof(ctrt_cross_entropy_options), .ignore_index = -100,
                                                  .reduction = CTRT_REDUCE_NONE };
     CTRT_AUTO(tensor) x = numbers(CTRT_SHAPE(3, 5), CTRT_F32, SMOOTH), out = NULL;
     CTRT_AUTO(stream) stream = NULL;

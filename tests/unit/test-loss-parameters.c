@@ -81,7 +81,9 @@ LOSS(loss_class_weights)
     CTRT_AUTO(tensor) weight = NULL;
     (void)count;
     CTRT_TRY(use(&weight, user));
-    return ctrt_cross_entropy(loss, output, inputs[LABELS], &CTRT_WITH(ctrt_cross_entropy_options, .weight = weight));
+    ctrt_cross_entropy_options options = CTRT_CROSS_ENTROPY_OPTIONS;
+    options.weight = weight;
+    return ctrt_cross_entropy(loss, output, inputs[LABELS], &options);
 }
 
 static const struct loss_kind kinds[] = {

@@ -218,9 +218,8 @@ static ctrt_reduction reduction(const struct ref_case *c)
 static ctrt_status cross_entropy(struct ref_case *c)
 {
     ctrt_cross_entropy_options options = {
-        .size = sizeof(ctrt_cross_entropy_options), .weight = IN("weight"),
-        .has_ignore_index = attr(c, "ignore_index") != NULL,
-        .ignore_index = (int64_t)number(c, "ignore_index", 0),
+        sizeof(ctrt_cross_entropy_options), .weight = IN("weight"),
+        .ignore_index = (int64_t)number(c, "ignore_index", -100),
         .label_smoothing = number(c, "label_smoothing", 0),
         .reduction = reduction(c),
     };

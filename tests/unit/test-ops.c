@@ -217,9 +217,10 @@ TEST(numbers, "numbers that a dtype cannot represent")
     CHECK_OK(ctrt_cross_entropy(&y, logits, target, NULL));
     CHECK_OK(ctrt_item(&loss, y));
     CHECK_NEAR(loss, log(200), 1e-9);
-    CHECK_FAILS(ctrt_cross_entropy(&y, logits, target, &CTRT_WITH(ctrt_cross_entropy_options,
-                                                                  .reduction = (ctrt_reduction)7)),
-                CTRT_ERR_INVALID_ARGUMENT, "7 is not a ctrt_reduction");
+    ctrt_cross_entropy_options wrong = CTRT_CROSS_ENTROPY_OPTIONS;
+    wrong.reduction = (ctrt_reduction)7;
+    CHECK_FAILS(ctrt_cross_entropy(&y, logits, target, &wrong), CTRT_ERR_INVALID_ARGUMENT,
+                "7 is not a ctrt_reduction");
 }
 
 /* The expected values are PyTorch's. PyTorch keeps such a number in f32 for add, sub, mul, div and floor_divide, and

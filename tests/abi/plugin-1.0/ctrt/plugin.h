@@ -254,7 +254,6 @@ typedef struct ctrt_kernel_table {
     void (*single_thread)(bool on);
     void (*end_threads)(void);
 } ctrt_kernel_table;
-typedef struct ctrt_comm_table { size_t size; } ctrt_comm_table;
 typedef struct ctrt_capture_table {
     size_t size;
     ctrt_status (*begin)(void *device, void *queue);
@@ -278,7 +277,6 @@ typedef struct ctrt_backend {
     const ctrt_memory_table *memory;
     const ctrt_queue_table *queue;
     const ctrt_kernel_table *kernels;
-    const ctrt_comm_table *comm;
     const ctrt_capture_table *capture;
     const char *default_memory;
     const char *base;
