@@ -176,7 +176,7 @@ CTRT_API ctrt_status ctrt_comm_report(char **json, ctrt_comm *comm);
  * Errors: CTRT_ERR_COMM if the store has ended, because its server was one of the lost ranks, and if the other ranks
  * have gone on without this one, which did not answer in time. Then `comm` can only be released. CTRT_ERR_NOT_SUPPORTED
  * if the engine cannot connect the ranks that are left. CTRT_ERR_STATE if this rank has left `comm` by an earlier
- * call. */
+ * call, or does so in another thread. */
 CTRT_API ctrt_status ctrt_comm_shrink(ctrt_comm **out, ctrt_comm *comm);
 /* Returns how often the group was rebuilt, 0 at first; -1 for NULL. */
 CTRT_API int ctrt_comm_epoch(const ctrt_comm *comm);

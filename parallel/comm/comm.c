@@ -282,12 +282,9 @@ ctrt_status ctrt_comm_new_local(ctrt_comm **out, ctrt_device *const *devices, in
     if (status == CTRT_OK)
         status = connect_local(joins, n);
     for (int i = 0; i < n; i++) {
-        if (status == CTRT_OK) {
-            ctrt_comm_release(&out[i]);
+        ctrt_comm_release(status == CTRT_OK ? &out[i] : &joins[i].comm);
+        if (status == CTRT_OK)
             out[i] = joins[i].comm;
-        } else {
-            ctrt_comm_release(&joins[i].comm);
-        }
     }
     host_free(joins);
     return status;
@@ -366,26 +363,20 @@ ctrt_status ctrt_comm_split(ctrt_comm **out, ctrt_comm *comm, int color, int key
         return fail_null("comm_split", out == NULL ? "out" : "comm");
     CTRT_TRY(ctrt_context(capture_refuse(comm->device, "groups cannot be split there; split them before the capture"),
                           "comm_split"));
-    struct choice *all = host_alloc((size_t)comm->group.size * sizeof *all);
-    int *ranks = host_alloc((size_t)comm->group.size * sizeof *ranks);
+    const size_t size = (size_t)comm->group.size, bytes = size * (sizeof(struct choice) + sizeof(int));
+    struct choice *all = host_alloc(bytes);
     ctrt_comm *fresh = NULL;
-    ctrt_status status = all && ranks ? CTRT_OK
-                                      : out_of_memory((size_t)comm->group.size * sizeof *all, "a list of ranks");
-    if (status == CTRT_OK)
-        status = gather_choices(all, comm, (struct choice){ color, key });
+    ctrt_status status = all != NULL ? gather_choices(all, comm, (struct choice){ color, key })
+                                     : out_of_memory(bytes, "a list of ranks");
     if (status == CTRT_OK) {
         comm->splits++;
-        status = split_connect(&fresh, comm, ranks, all);
+        status = split_connect(&fresh, comm, (int *)(all + size), all);
     }
     host_free(all);
-    host_free(ranks);
-    if (status != CTRT_OK) {
-        ctrt_comm_release(&fresh);
-        return ctrt_context(status, "comm_split");
-    }
-    ctrt_comm_release(out);
-    *out = fresh;
-    return CTRT_OK;
+    ctrt_comm_release(status == CTRT_OK ? out : &fresh);
+    if (status == CTRT_OK)
+        *out = fresh;
+    return ctrt_context(status, "comm_split");
 }
 
 /* ---- properties ---- */

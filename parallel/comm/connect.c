@@ -101,28 +101,21 @@ void ctrt_comm_release(ctrt_comm **comm)
     error_put_back(error);
 }
 
-/* Sets the deadline of connecting: that of ctrt_comm_new, so that its parts do not take the time limit each. Ranks that
- * have joined late have CONNECT_SECONDS. */
-static void begin_connecting(ctrt_comm *comm)
-{
-    struct comm_timer *timer = &comm->lanes.lane[LANE_COLLECTIVES].timer;
-    const int64_t least = clock_after(MIN(comm->timeout, CONNECT_SECONDS));
-    comm_timer_begin(timer);
-    if (comm->join_deadline != 0)
-        atomic_store(&timer->deadline, MAX(comm->join_deadline, least));
-}
-
 ctrt_status comm_connect(ctrt_comm *comm, const ctrt_comm *parent, const int32_t *ranks, int color)
 {
+    struct comm_timer *timer = &comm->lanes.lane[LANE_COLLECTIVES].timer;
     (void)comm_group_change(comm, GROUP_JOINING, GROUP_CURRENT);
     CTRT_TRY(comm_members_check(comm));
     comm->config = (ctrt_comm_config){
         .size = sizeof comm->config, .rank = comm->group.rank, .world = comm->group.size, .name = comm->group.id,
         .device = comm->device, .store = comm->store, .timeout = comm->timeout,
-        .state = &comm->lanes.lane[LANE_COLLECTIVES].timer, .poll = comm_poll, .mismatch = comm_mismatch,
-        .epoch = comm->group.epoch, .elastic = comm->group.elastic,
+        .state = timer, .poll = comm_poll, .mismatch = comm_mismatch, .epoch = comm->group.epoch,
+        .elastic = comm->group.elastic,
     };
-    begin_connecting(comm);
+    comm_timer_begin(timer);
+    if (comm->join_deadline != 0)           /* so that the parts of ctrt_comm_new do not take the time limit each */
+        atomic_store(&timer->deadline,
+                     MAX(comm->join_deadline, clock_after(MIN(comm->timeout, CONNECT_SECONDS))));
     /* Before `create`, so that a rank that ends while the others connect is noticed. */
     CTRT_TRY(comm_watch(comm));
     void *handle = NULL;

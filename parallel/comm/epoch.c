@@ -481,13 +481,10 @@ ctrt_status ctrt_comm_shrink(ctrt_comm **out, ctrt_comm *comm)
         present = next;
         next = NULL;
     }
-    if (status != CTRT_OK) {
-        ctrt_comm_release(&present);
-        return ctrt_context(status, "comm_shrink");
-    }
-    ctrt_comm_release(out);
-    *out = present;
-    return CTRT_OK;
+    ctrt_comm_release(status == CTRT_OK ? out : &present);
+    if (status == CTRT_OK)
+        *out = present;
+    return ctrt_context(status, "comm_shrink");
 }
 
 /* ---- properties ---- */

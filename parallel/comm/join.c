@@ -155,11 +155,8 @@ ctrt_status comm_join(ctrt_comm **comm)
     ctrt_status status = await_admission(&fresh, *comm);
     if (status == CTRT_ERR_COMM && fresh != NULL)       /* a rank was lost while the group connected */
         status = ctrt_comm_shrink(&fresh, fresh);
-    if (status != CTRT_OK) {
-        ctrt_comm_release(&fresh);
-        return status;
-    }
-    ctrt_comm_release(comm);
-    *comm = fresh;
-    return CTRT_OK;
+    ctrt_comm_release(status == CTRT_OK ? comm : &fresh);
+    if (status == CTRT_OK)
+        *comm = fresh;
+    return status;
 }

@@ -28,7 +28,7 @@ static void change_failure(ctrt_comm *comm, unsigned from, unsigned to)
         (void)failure_begin(&comm->failure);
     else if (to > FAILURE_COMPOSING)
         failure_end(&comm->failure, CTRT_ERR_COMM, none, none, to == FAILURE_FAILED);
-    if (atomic_load(&comm->failure.state) != to)        /* the functions do not change to a state that is illegal */
+    if (from == to || atomic_load(&comm->failure.state) != to)  /* the functions do not make an illegal change */
         (void)state_change(failure_next, &comm->failure.state, STATE(from), to);
 }
 
@@ -78,6 +78,7 @@ static bool changes(const struct machine *machine, unsigned from, unsigned to, b
         return *(const unsigned *)machine->state == to;
     }
 #ifdef CTRT_ASSERTIONS
+    fflush(stdout);
     const pid_t child = fork();
     if (child == 0) {
         signal(SIGABRT, SIG_DFL);
