@@ -137,7 +137,10 @@ static ctrt_status run_checked(const ctrt_call *call)
 
 static ctrt_status table_build(struct dispatch_entry **out, ctrt_device *device)
 {
-    CTRT_TRY(contract_wanted(&calls_checked));
+    bool checked = false;
+    CTRT_TRY(contract_wanted(&checked));
+    if (calls_checked != checked)           /* written once, because other threads read it without the lock */
+        calls_checked = checked;
     const size_t entry_count = (size_t)OP_COUNT * DTYPE_COUNT;
     size_t kernel_count = 0;
     kernels_for_each(device, count_kernel, &kernel_count);
