@@ -9,9 +9,9 @@
  *   store   with ctrt_comm_new, as processes do: each rank has a connection of its own to a tcp store
  *
  * and makes all_reduces of 8 bytes. Prints one line per group, which bench/comm_growth.py draws: seconds until all
- * ranks have joined; messages and bytes that the store's connections have carried until then, in both directions (data
- * segments and payload of TCP, from TCP_INFO: several replies may share a segment, and a large one needs several);
- * resident memory per rank; microseconds of an all_reduce. */
+ * ranks have joined; messages and bytes that the store's connections have carried until then, in both directions;
+ * resident memory per rank; microseconds of an all_reduce. Messages and bytes are data segments and payload of TCP,
+ * from TCP_INFO. Several replies may share a segment, and a large one needs several. */
 #ifndef _GNU_SOURCE
 #define _GNU_SOURCE
 #endif

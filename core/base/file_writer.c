@@ -52,7 +52,7 @@ static const char *folder_of(char *buffer, const char *path)
     return dirname(buffer);
 }
 
-/* Applies the rule of the kernel setting fs.protected_symlinks, even where that setting is off: in a directory that is
+/* Applies the rule of the kernel setting fs.protected_symlinks, even where that setting is off. In a directory that is
  * sticky and writable by all users (/tmp), a symbolic link is followed only if its owner is the effective user or the
  * owner of the directory. Otherwise another user could choose which file is replaced. */
 static bool link_trusted(const char *path, const struct stat *link)

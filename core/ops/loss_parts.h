@@ -3,9 +3,8 @@
  *
  * The loss of a batch can be S / W, where W depends on the data (ctrt_loss_fraction, ctrt_cross_entropy). If the batch
  * is computed in parts, W is known when all parts were computed. So while thread_state.loss_parts is set, such a loss
- * is S divided by a number of the host, and W is listed here. parallel/strategy/loss.c sets the list, finds out how
- * the loss
- * depends on the listed fractions, and corrects the sum of all parts. */
+ * is S divided by a number of the host, and W is listed here. parallel/strategy/loss.c sets the list, determines how
+ * the loss depends on the listed fractions, and corrects the sum of all parts. */
 #ifndef CORE_OPS_LOSS_PARTS_H
 #define CORE_OPS_LOSS_PARTS_H
 

@@ -55,8 +55,8 @@ CTRT_API ctrt_status ctrt_context(ctrt_status status, const char *format, ...) C
     }
 
 /* The blocks of the library: ctrt_no_grad { ... } and ctrt_scope { ... }; with arguments, ctrt_autocast(type, options),
- * ctrt_on_device(device), ctrt_on_stream(stream) and ctrt_labeled(label). Each begins what its name says for the
- * statement or block that follows, and ends it wherever that is left: at its end, by continue, break, return, goto,
+ * ctrt_on_device(device), ctrt_on_stream(stream) and ctrt_labeled(label). Each has its effect for the statement or
+ * block that follows. The effect ends wherever control leaves that block: at its end, by continue, break, return, goto,
  * CTRT_TRY or, in C++, an exception. If a block with arguments or a scope cannot begin, the enclosing function returns
  * the status, as by CTRT_TRY. Blocks nest. Requires GCC or Clang. */
 struct ctrt_block_ { bool was, once; };

@@ -210,9 +210,9 @@ CTRT_API ctrt_status ctrt_module_zero_grad(ctrt_module *module, bool set_to_none
  * lists become pointers to the copies of their tensors and modules; NULL remains NULL.
  *
  * CTRT_ERR_NOT_SUPPORTED, naming the module or its class, if a class without `replicate` has `destroy`, because the
- * bytes could then own something, or has a state but no `state_pointers`, or if a listed pointer is to something that
- * is not a parameter, buffer or module of what is copied. If copying fails, `destroy` may be called for a copy whose
- * state is still zero. */
+ * bytes could then own something, or has a state but no `state_pointers`. The same if a listed pointer is to something
+ * that is not a parameter, buffer or module of what is copied. If copying fails, `destroy` may be called for a copy
+ * whose state is still zero. */
 CTRT_API ctrt_status ctrt_module_copy(ctrt_module **out, ctrt_module *module, ctrt_device *device);
 
 /* ---- user-defined modules ---- */

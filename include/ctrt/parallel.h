@@ -83,10 +83,10 @@ typedef struct ctrt_scatter_options {
 CTRT_API ctrt_status ctrt_chunk_sizes(int64_t *sizes, int *count, int64_t size, int n,
                                       const ctrt_scatter_options *options);
 
-/* Cuts a tensor along `dim` into pieces and copies piece i to devices[i]; a piece that is there already is a view,
- * which must not be changed in place while the tensor's gradient is recorded. Copies from pinned memory do not wait for
- * the device. Writes the pieces to out[n] and their number to *count, which may be less than n (the others become
- * NULL).
+/* Cuts a tensor along `dim` into pieces and copies piece i to devices[i]. If the tensor is on devices[i], piece i is a
+ * view, which must not be changed in place while the tensor's gradient is recorded. Copies from pinned memory do not
+ * wait for the device. Writes the pieces to out[n] and their number to *count, which may be less than n (the others
+ * become NULL).
  *
  * Differentiable: the gradients of the pieces are copied back and concatenated. CTRT_ERR_SHAPE for a 0-dim tensor
  * and for a dimension out of range. */

@@ -25,9 +25,9 @@ typedef struct ctrt_strategy_config {
     int32_t count;                      /* number of devices */
     int32_t canonical;                  /* number of shards in canonical mode; 0: off */
     ctrt_comm *comm;                    /* of strategies with CTRT_STRATEGY_RANKS, borrowed; else NULL */
-    /* For these: makes `comm`, of the same device, the communicator of the net (ctrt_parallel_comm) in place of the
-     * present one, which is released, so the strategy replaces the ranks after a loss (ctrt_comm_shrink). The library
-     * retains `comm`; `net` is the member below. */
+    /* For strategies with CTRT_STRATEGY_RANKS, after a loss of ranks (ctrt_comm_shrink): replaces the communicator of
+     * the net (ctrt_parallel_comm) by `comm`, which has the same device, and releases the old one. The library retains
+     * `comm`; `net` is the member below. */
     void (*set_comm)(void *net, ctrt_comm *comm);
     void *net;
 } ctrt_strategy_config;
@@ -121,15 +121,15 @@ typedef struct ctrt_strategy {
 
 /* ---- threads ----------------------------------------------------------------------------------------------------- */
 
-/* Sets whether the calling thread orders streams automatically also with CTRT_STREAM_ORDER=manual, and returns whether
- * it did. The library calls a strategy's functions with it on, because the program cannot put its waits between the
- * copies that a strategy makes; the strategy's own threads turn it on. */
+/* Sets whether the calling thread orders streams automatically also with CTRT_STREAM_ORDER=manual, and returns the
+ * setting from before. The library calls a strategy's functions with it on, because the program cannot put its waits
+ * between the copies that a strategy makes; the strategy's own threads turn it on. */
 CTRT_API bool ctrt_set_streams_ordered(bool on);
 
 /* ---- memory ------------------------------------------------------------------------------------------------------ */
 
-/* Writes the bytes of the memory of `device` that `module` can have: what is free or cached there, within the limit of
- * the process (ctrt_memory_limit), and what its parameters, their gradients and its buffers use there now.
+/* Writes the number of bytes of `device` that `module` can use: the free and cached bytes, within the limit of the
+ * process (ctrt_memory_limit), and those that its parameters, their gradients and its buffers use there now.
  * CTRT_ERR_NOT_SUPPORTED if the backend does not report the device's memory and there is no limit. */
 CTRT_API ctrt_status ctrt_module_memory_budget(uint64_t *bytes, ctrt_module *module, ctrt_device *device);
 /* ---- batch norm over the rows of all ranks --------------------------------------------------------------------------
@@ -160,8 +160,8 @@ CTRT_API void ctrt_sync_layers_abort(ctrt_module *module, const char *reason);
 
 /* ---- parts of parameters ------------------------------------------------------------------------------------------
  *
- * A strategy can replace the elements of a parameter, for example by a part of them. The handle stays the same, so
- * that modules and optimizers use what it has at the moment. */
+ * A strategy can replace the elements of a parameter, for example by a part of them. The handle stays the same, so that
+ * modules and optimizers use its present elements. */
 
 /* Makes `tensor` use the elements, shape, strides and device of `source`, whose dtype must be the same
  * (CTRT_ERR_DTYPE). History, hooks and requires_grad of `tensor` stay. `tensor` must not be the result of an op

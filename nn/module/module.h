@@ -82,7 +82,7 @@ void forward_hooks_free(ctrt_module *module);
  * received the END. An END reaches all modules; the first error is returned. Costs nothing if no module has such a
  * class. */
 ctrt_status module_event(ctrt_module *module, ctrt_module_event event, void *argument);
-/* Calls them with an END and returns `status`, with its message, or if that is CTRT_OK their error. */
+/* Calls `event` with an END. Returns `status`, with its message, or, if that is CTRT_OK, the error of the call. */
 ctrt_status module_event_end(ctrt_status status, ctrt_module *module, ctrt_module_event event, void *argument);
 /* Lets `net`, which contains `module`, receive the events of `module` and its descendants also if they are used without
  * `net`. `was` NULL: for the modules without a stand-in; `net` NULL: removes the stand-in `was`. */

@@ -2,10 +2,10 @@
 /* suite.h: shared by the files of the conformance suite.
  *
  * An op is a row (struct check_op) in the table of its family: how to call it, its reference in float64 or int64, the
- * domains of its inputs and its tolerance. op_complete adds the properties of the op from ctrt/ops.def: its dtypes, the
- * dtype of the result, whether it is differentiable, and the functions of a plain elementwise op. To add an op, add a
- * row; forward.c, inplace.c and gradient.c then check it for every dtype and layout. Checks that do not fit into rows
- * (views, random numbers, optimizers) are functions (struct check_special). */
+ * domains of its inputs and its tolerance. op_complete adds what ctrt/ops.def has: its dtypes, the dtype of the result,
+ * whether it is differentiable, and the functions of a plain elementwise op. To add an op, add a row; forward.c,
+ * inplace.c and gradient.c then check it for every dtype and layout. Checks that do not fit into rows (views, random
+ * numbers, optimizers) are functions (struct check_special). */
 #ifndef CONFORMANCE_SUITE_H
 #define CONFORMANCE_SUITE_H
 

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* tests/ptx/kernel.c: fat binaries and launches. A fat binary is a header of 16 bytes (magic number, version, its size,
- * size of all entries) and entries: kind (1: PTX, 2: a cubin), version, size of the entry's header, size of the
- * payload, at byte 28 the architecture and at byte 40 flags, among them those of compressed payloads. */
+ * size of all entries) and entries. An entry has a kind (1: PTX, 2: a cubin), a version, the size of its header and the
+ * size of its payload. At byte 28 it has the architecture, and at byte 40 flags, among them those of compressed
+ * payloads. */
 #include "driver.h"
 
 #include <stdio.h>
