@@ -11,8 +11,8 @@
 
 /* ---- the file ----
  *
- * A file without header cannot be told from one with an unknown header. Therefore everything that looks like a header
- * or like another kind of file is an error, and options.raw accepts it. */
+ * A file without header cannot be distinguished from one with an unknown header. Therefore everything that looks like a
+ * header or like another kind of file is an error, and options.raw accepts it. */
 
 static uint32_t little32(const unsigned char *at)
 {

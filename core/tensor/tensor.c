@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* tensor/tensor.c: creates and destroys tensors.
  *
- * A tensor's struct embeds the storage that was created with it. The struct lives until both the tensor and that
- * storage are gone (`parts`), because views may keep the storage longer than the tensor. If both end together, which is
- * the usual case, no atomic read-modify-write is needed. */
+ * A tensor's struct embeds the storage that was created with it. The struct is freed when both the tensor and that
+ * storage have been released (`parts`), because views may keep the storage longer than the tensor. If both end
+ * together, which is the usual case, no atomic read-modify-write is needed. */
 #include "tensor/tensor.h"
 
 #include "base/host_alloc.h"

@@ -42,8 +42,8 @@ typedef struct ctrt_host_memory_stats {
 
 /* All statistics of one device.
  *   - allocation: blocks in use by tensors.
- *   - active: those, and blocks that wait for streams. ctrt reuses such blocks immediately, ordered after the pending
- *     work, so the two are equal.
+ *   - active: these, and blocks that wait for streams. ctrt reuses such blocks immediately, ordered after the pending
+ *     work, so `active` equals `allocation`.
  *   - segment: segments that the policy allocated from the device.
  *   - inactive_split: free blocks that share their segment with blocks in use, so that the segment cannot be
  *     released.
@@ -227,14 +227,14 @@ CTRT_API ctrt_status ctrt_shutdown(void);
  *
  *   - Gradients that were made in it are released, so their tensors have no gradient. A gradient from before to which
  *     the step added keeps its values.
- *   - Optimizers and gradient scalers continue as if the dry run had not been: steps, states, the scale and the count
- *     of skipped steps. States that it created are released; the next step creates them again. States that it
- *     converted, because the parameter is on another device or of another dtype than at the last step, are the old
- *     ones again.
+ *   - Optimizers and gradient scalers continue as if there had been no dry run: steps, states, the scale and the
+ *     count of skipped steps. States that it created are released; the next step creates them again. States that it
+ *     converted, because the parameter is on another device or of another dtype than at the last step, are the old ones
+ *     again.
  *   - Buffers of modules (batch_norm's statistics) keep their values. An inf watch has no result of the pass.
  *   - The device's random generator continues where it was before.
- *   - Autocast has kept no copies of parameters, a backend no packed weights, and `data-parallel` drops replicas that
- *     were created in it (doc/parallel.md, Captures and dry runs).
+ *   - Autocast keeps no copies of parameters from it, and a backend no packed weights. `data-parallel` drops replicas
+ *     that were created in it (doc/parallel.md, Captures and dry runs).
  *   - What the program changed on the host stays: learning rates that it set, its own counters, the place of a loader.
  *
  * The program releases all other tensors that it created in the dry run, best before its end; `left_bytes` counts those

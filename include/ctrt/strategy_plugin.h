@@ -59,7 +59,7 @@ typedef struct ctrt_strategy_batch {
  * those of strategies with RANKS. */
 enum { CTRT_STRATEGY_RANKS = 1, CTRT_STRATEGY_ONE_DEVICE = 2, CTRT_STRATEGY_CAPTURE = 4 };
 
-/* What `auto` knows when it asks strategies for estimates, in addition to the configuration. */
+/* The information that `auto` passes to `estimate`, in addition to the configuration. */
 typedef struct ctrt_strategy_facts {
     size_t size;
     int32_t elastic;                    /* 1: ranks that are lost are replaced or left out (CTRT_ON_FAILURE=shrink) */
@@ -243,7 +243,7 @@ CTRT_API ctrt_status ctrt_sum_tree_result(ctrt_tensor **out, ctrt_sum_tree *tree
  * CTRT_ERR_NOT_SUPPORTED. */
 typedef enum ctrt_loss_kind { CTRT_LOSS_MEAN, CTRT_LOSS_SUM, CTRT_LOSS_FRACTION } ctrt_loss_kind;
 
-/* What the library has to know of one part, or of several. Initialise it with zeros. */
+/* The data of one part, or of several, that the library needs. Initialise it with zeros. */
 typedef struct ctrt_loss_part {
     int32_t kind;                       /* ctrt_loss_kind */
     int32_t parts;                      /* number of parts; 0: none */

@@ -90,7 +90,7 @@ ctrt_status optim_settle(ctrt_optimizer *optimizer)
 }
 
 /* Returns whether optim_settle must run before the step: a slot was not part of the last guarded step or no longer is,
- * or the slot's first step may have been skipped, and the formula needs to know that on the host. */
+ * or the slot's first step may have been skipped, and the formula needs that information on the host. */
 static bool must_settle(const ctrt_optimizer *optimizer, const struct optim_slot *slot, size_t place)
 {
     bool (*const first_differs)(const union optim_options *) = optimizer->kind->first_differs;

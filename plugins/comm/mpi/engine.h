@@ -15,8 +15,8 @@
  * A collective begins with an exchange of blocks between all ranks, the opening. A block has the signature and, if the
  * call is small, the data that the rank contributes. On one machine, blocks are written to shared memory. Otherwise
  * they are messages, which are the same for all kinds of collectives except for their length, which the receiver need
- * not know before. So ranks that call different collectives all learn it, and MPI never gets calls that do not match.
- * Small collectives are complete then, apart from local work.
+ * not know before. So all ranks detect that they call different collectives, and MPI never gets calls that do not
+ * match. Small collectives are complete then, apart from local work.
  *
  * A failed group does not call MPI again. If requests of a failed call are incomplete, MPI may use their memory at any
  * time, so that memory is never freed: the buffers of the group and, by a reference, the tensors of the call. */

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* plugins/comm/mpi/opening.c: the first step of a collective, in which all ranks learn the signatures of all ranks.
+/* plugins/comm/mpi/opening.c: the first step of a collective, in which all ranks get the signatures of all ranks.
  *
  * On one machine: through shared memory, see window.c.
  * comm->gathers: an all-gather of blocks by Bruck's algorithm, in ceil(log2(world)) rounds. A rank that has the blocks
