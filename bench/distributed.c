@@ -68,9 +68,11 @@ static ctrt_status block_forward(ctrt_tensor **y, ctrt_module *self, ctrt_tensor
 static ctrt_status block_new(ctrt_module **out)
 {
     static const ctrt_module_class class = { .size = sizeof class, .kind = "Block", .forward = block_forward };
+    ctrt_multihead_attention_options causal = CTRT_MULTIHEAD_ATTENTION_OPTIONS;
+    causal.causal = true;
     CTRT_TRY(ctrt_module_new(out, &class));
     CTRT_TRY(ctrt_module_add_module(*out, "ln1", CTRT_NEW(layer_norm, CTRT_SHAPE(WIDTH), NULL, cpu)));
-    CTRT_TRY(ctrt_module_add_module(*out, "attn", CTRT_NEW(multihead_attention, WIDTH, HEADS, 0, true, true, cpu)));
+    CTRT_TRY(ctrt_module_add_module(*out, "attn", CTRT_NEW(multihead_attention, WIDTH, HEADS, &causal, cpu)));
     CTRT_TRY(ctrt_module_add_module(*out, "ln2", CTRT_NEW(layer_norm, CTRT_SHAPE(WIDTH), NULL, cpu)));
     return ctrt_module_add_module(*out, "mlp", CTRT_NEW(sequential, CTRT_MODULES(
         CTRT_NEW(linear, WIDTH, 4 * WIDTH, true, cpu), CTRT_NEW(gelu, false),
@@ -79,7 +81,7 @@ static ctrt_status block_new(ctrt_module **out)
 
 static ctrt_status transformer_new(ctrt_module **out)
 {
-    CTRT_TRY(ctrt_sequential_new(out, CTRT_MODULES(CTRT_NEW(embedding, VOCABULARY, WIDTH, -1, cpu))));
+    CTRT_TRY(ctrt_sequential_new(out, CTRT_MODULES(CTRT_NEW(embedding, VOCABULARY, WIDTH, NULL, cpu))));
     for (int i = 0; i < BLOCKS; i++)
         CTRT_TRY(ctrt_sequential_add(*out, CTRT_MAKE(block_new)));
     CTRT_TRY(ctrt_sequential_add(*out, CTRT_NEW(layer_norm, CTRT_SHAPE(WIDTH), NULL, cpu)));

@@ -133,7 +133,7 @@ static ctrt_status transformer(struct training *t, struct problem *p, int64_t ba
     ctrt_module *body = NULL;
     *p = (struct problem){ batch * s.length, s.vocabulary };
     CTRT_TRY(transformer_new(&body, s.width, s.heads, (int)s.layers));
-    CTRT_TRY(ctrt_sequential_new(&t->model, CTRT_MODULES(CTRT_NEW(embedding, s.vocabulary, s.width, -1, NULL), body,
+    CTRT_TRY(ctrt_sequential_new(&t->model, CTRT_MODULES(CTRT_NEW(embedding, s.vocabulary, s.width, NULL, NULL), body,
                                                          CTRT_NEW(layer_norm, CTRT_SHAPE(s.width), NULL, NULL),
                                                          CTRT_NEW(linear, s.width, s.vocabulary, true, NULL),
                                                              CTRT_NEW(flatten, 0, 1))));

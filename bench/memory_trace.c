@@ -288,7 +288,9 @@ static void replay(const struct trace *trace, const char *model, const char *how
 #define MODEL(name, ...)                                        \
     static ctrt_module *name(void)                              \
     {                                                           \
+        ctrt_multihead_attention_options causal = CTRT_MULTIHEAD_ATTENTION_OPTIONS; \
         ctrt_module *model = NULL;                              \
+        causal.dropout = 0.1, causal.causal = true;             \
         check(ctrt_sequential_new(&model, CTRT_MODULES(__VA_ARGS__))); \
         return model;                                           \
     }
@@ -296,7 +298,7 @@ static void replay(const struct trace *trace, const char *model, const char *how
 #define SAME &CTRT_WITH(ctrt_conv2d_options, .padding = { 1, 1 })
 #define HALF &CTRT_WITH(ctrt_pool2d_options, .kernel = { 2, 2 })
 #define BLOCK CTRT_NEW(layer_norm, CTRT_SHAPE(128), NULL, NULL),                                     \
-              CTRT_NEW(multihead_attention, 128, 4, 0.1, true, true, NULL),                             \
+              CTRT_NEW(multihead_attention, 128, 4, &causal, NULL),                             \
               CTRT_NEW(linear, 128, 512, true, NULL), CTRT_NEW(gelu, true), CTRT_NEW(linear, 512, 128, true, NULL)
 
 MODEL(mlp, CTRT_NEW(linear, 784, 1024, true, NULL), CTRT_NEW(relu), CTRT_NEW(linear, 1024, 1024, true, NULL),
@@ -307,7 +309,7 @@ MODEL(cnn, CTRT_NEW(conv2d, 3, 32, 3, 3, SAME, false, NULL), CTRT_NEW(batch_norm
       CTRT_NEW(max_pool2d, HALF), CTRT_NEW(conv2d, 32, 64, 3, 3, SAME, true, NULL), CTRT_NEW(relu),
           CTRT_NEW(max_pool2d, HALF),
       CTRT_NEW(flatten, 1, -1), CTRT_NEW(linear, 64 * 64, 10, true, NULL))
-MODEL(transformer, CTRT_NEW(embedding, 1000, 128, -1, NULL), BLOCK, BLOCK,
+MODEL(transformer, CTRT_NEW(embedding, 1000, 128, NULL, NULL), BLOCK, BLOCK,
       CTRT_NEW(layer_norm, CTRT_SHAPE(128), NULL, NULL),
       CTRT_NEW(flatten, 1, -1), CTRT_NEW(linear, 64 * 128, 10, true, NULL))
 

@@ -31,11 +31,13 @@ static const ctrt_module_class block_class = {
 
 static ctrt_status block_new(ctrt_module **out, int64_t width, int64_t heads)
 {
+    ctrt_multihead_attention_options causal = CTRT_MULTIHEAD_ATTENTION_OPTIONS;
+    causal.causal = true;
     CTRT_TRY(ctrt_module_new(out, &block_class));
     struct block *b = ctrt_module_state(*out);
     b->ln1 = CTRT_NEW(layer_norm, CTRT_SHAPE(width), NULL, NULL);
     CTRT_TRY(ctrt_module_add_module(*out, "ln1", b->ln1));
-    b->attention = CTRT_NEW(multihead_attention, width, heads, 0, true, true, NULL);
+    b->attention = CTRT_NEW(multihead_attention, width, heads, &causal, NULL);
     CTRT_TRY(ctrt_module_add_module(*out, "attention", b->attention));
     b->ln2 = CTRT_NEW(layer_norm, CTRT_SHAPE(width), NULL, NULL);
     CTRT_TRY(ctrt_module_add_module(*out, "ln2", b->ln2));

@@ -47,11 +47,13 @@ static const ctrt_module_class block_class = {
 
 static ctrt_status block_new(ctrt_module **out, ctrt_device *device)
 {
+    ctrt_multihead_attention_options causal = CTRT_MULTIHEAD_ATTENTION_OPTIONS;
+    causal.causal = true;
     CTRT_TRY(ctrt_module_new(out, &block_class));
     struct block *b = ctrt_module_state(*out);
     b->ln1 = CTRT_NEW(layer_norm, CTRT_SHAPE(WIDTH), NULL, device);
     CTRT_TRY(ctrt_module_add_module(*out, "ln1", b->ln1));              /* returns the error of a failed CTRT_NEW */
-    b->attn = CTRT_NEW(multihead_attention, WIDTH, HEADS, 0, true, true, device);
+    b->attn = CTRT_NEW(multihead_attention, WIDTH, HEADS, &causal, device);
     CTRT_TRY(ctrt_module_add_module(*out, "attn", b->attn));
     b->ln2 = CTRT_NEW(layer_norm, CTRT_SHAPE(WIDTH), NULL, device);
     CTRT_TRY(ctrt_module_add_module(*out, "ln2", b->ln2));
@@ -86,7 +88,7 @@ static ctrt_status gpt_new(ctrt_module **out, int vocabulary, ctrt_device *devic
     CTRT_AUTO(tensor) positions = NULL;
     CTRT_TRY(ctrt_module_new(out, &gpt_class));
     struct gpt *g = ctrt_module_state(*out);
-    g->tokens = CTRT_NEW(embedding, vocabulary, WIDTH, -1, device);
+    g->tokens = CTRT_NEW(embedding, vocabulary, WIDTH, NULL, device);
     CTRT_TRY(ctrt_module_add_module(*out, "tokens", g->tokens));
     CTRT_TRY(ctrt_randn(&positions, CTRT_SHAPE(CONTEXT, WIDTH), CTRT_DTYPE_DEFAULT, device));
     CTRT_TRY(ctrt_module_add_parameter(*out, "positions", g->positions = positions));

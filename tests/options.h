@@ -28,6 +28,8 @@
 #define PROGRESS(...) OPTIONS(ctrt_progress_options, .scale = 1, .interval = -1, .fd = 2, __VA_ARGS__)
 #define CROP(...)    OPTIONS(ctrt_random_crop_options, .scale = { 0.08, 1 }, .ratio = { 3.0 / 4, 4.0 / 3 }, __VA_ARGS__)
 #define NORM(...)    OPTIONS(ctrt_batch_norm_options, .epsilon = 1e-5, .momentum = 0.1, .affine = true, __VA_ARGS__)
+#define EMBEDDING(...) OPTIONS(ctrt_embedding_options, .padding_idx = -1, __VA_ARGS__)
+#define ATTENTION(...) OPTIONS(ctrt_multihead_attention_options, .bias = true, __VA_ARGS__)
 #define LAYER_NORM(...) OPTIONS(ctrt_layer_norm_options, .epsilon = 1e-5, .affine = true, __VA_ARGS__)
 
 #endif

@@ -62,10 +62,14 @@ typedef struct ctrt_layer_norm_options {
  * defaults. */
 CTRT_API ctrt_status ctrt_layer_norm_new(ctrt_module **out, ctrt_ints normalized_shape,
                                          const ctrt_layer_norm_options *options, ctrt_device *device);
-/* Rows of weight [count, dim] at integer indices. `padding_idx`: a row that is initialised to zeros and receives no
- * gradient; -1: none. */
-CTRT_API ctrt_status ctrt_embedding_new(ctrt_module **out, int64_t count, int64_t dim, int64_t padding_idx,
-                                        ctrt_device *device);
+typedef struct ctrt_embedding_options {
+    size_t initialized;                 /* the size; CTRT_EMBEDDING_OPTIONS sets it */
+    int64_t padding_idx;                /* -1: none; else a row that is initialised to zeros and receives no gradient */
+} ctrt_embedding_options;
+#define CTRT_EMBEDDING_OPTIONS { sizeof(ctrt_embedding_options), -1 }
+/* Rows of weight [count, dim] at integer indices. `options` NULL: the defaults. */
+CTRT_API ctrt_status ctrt_embedding_new(ctrt_module **out, int64_t count, int64_t dim,
+                                        const ctrt_embedding_options *options, ctrt_device *device);
 /* Modules of the functions of the same names in ctrt/ops.h. Dropout has an effect in training mode only; `p` is the
  * probability of setting an element to zero. */
 CTRT_API ctrt_status ctrt_dropout_new(ctrt_module **out, double p);
@@ -79,12 +83,19 @@ CTRT_API ctrt_status ctrt_softmax_new(ctrt_module **out, int dim);
 CTRT_API ctrt_status ctrt_flatten_new(ctrt_module **out, int first_dim, int last_dim);
 /* 2-d max pooling, as ctrt_max_pool2d. */
 CTRT_API ctrt_status ctrt_max_pool2d_new(ctrt_module **out, const ctrt_pool2d_options *options);
+typedef struct ctrt_multihead_attention_options {
+    size_t initialized;                 /* the size; CTRT_MULTIHEAD_ATTENTION_OPTIONS sets it */
+    double dropout;                     /* 0; probability with which training mode drops a weight */
+    bool bias;                          /* true: with in_proj_bias and out_proj.bias */
+    bool causal;                        /* false; true: position t attends to positions up to t */
+} ctrt_multihead_attention_options;
+#define CTRT_MULTIHEAD_ATTENTION_OPTIONS { sizeof(ctrt_multihead_attention_options), 0, true, false }
 /* Multi-head self attention of x [..., T, embed] (batch first). Parameters in_proj_weight, in_proj_bias,
  * out_proj.weight, out_proj.bias, as in PyTorch. With inputs {q, k, v} or {q, k, v, mask} of ctrt_forward_n it is
- * general attention, with the mask as in ctrt_scaled_dot_product_attention. `causal`: position t attends to
- * positions up to t. */
-CTRT_API ctrt_status ctrt_multihead_attention_new(ctrt_module **out, int64_t embed, int64_t heads, double dropout,
-                                                  bool bias, bool causal, ctrt_device *device);
+ * general attention, with the mask as in ctrt_scaled_dot_product_attention. `options` NULL: the defaults. */
+CTRT_API ctrt_status ctrt_multihead_attention_new(ctrt_module **out, int64_t embed, int64_t heads,
+                                                  const ctrt_multihead_attention_options *options,
+                                                  ctrt_device *device);
 
 /* A list of modules whose references are passed to the callee; CTRT_MODULES, below, creates one in place. */
 typedef struct ctrt_module_list {

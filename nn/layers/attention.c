@@ -105,15 +105,17 @@ static const ctrt_module_class attention_class = {
     .forward = attention_forward,
 };
 
-ctrt_status ctrt_multihead_attention_new(ctrt_module **out, int64_t embed, int64_t heads, double dropout, bool bias,
-                                         bool causal, ctrt_device *device)
+ctrt_status ctrt_multihead_attention_new(ctrt_module **out, int64_t embed, int64_t heads,
+                                         const ctrt_multihead_attention_options *options, ctrt_device *device)
 {
+    ctrt_multihead_attention_options o = CTRT_MULTIHEAD_ATTENTION_OPTIONS;
     static const char who[] = "multihead_attention_new";
     CTRT_AUTO(module) self = NULL;
     CTRT_AUTO(module) out_proj = NULL;
     ctrt_tensor *out_bias;
     if (out == NULL)
         return fail_null(who, "out");
+    CTRT_TRY(struct_read(&o, sizeof o, options, who, "options"));
     CTRT_TRY(module_at_least(who, "embed", embed, 1));
     CTRT_TRY(module_at_least(who, "heads", heads, 1));
     if (embed % heads)
@@ -121,23 +123,23 @@ ctrt_status ctrt_multihead_attention_new(ctrt_module **out, int64_t embed, int64
                          (long long)embed, (long long)heads);
     if (embed > INT64_MAX / 3)
         return ctrt_fail(CTRT_ERR_OVERFLOW, "%s: embed %lld is too large", who, (long long)embed);
-    if (!(dropout >= 0 && dropout <= 1))
-        return ctrt_fail(CTRT_ERR_INVALID_ARGUMENT, "%s: dropout is %g, expected a probability", who, dropout);
+    if (!(o.dropout >= 0 && o.dropout <= 1))
+        return ctrt_fail(CTRT_ERR_INVALID_ARGUMENT, "%s: dropout is %g, expected a probability", who, o.dropout);
 
     CTRT_TRY(ctrt_module_new(&self, &attention_class));
     struct attention *a = ctrt_module_state(self);
     a->embed = embed;
     a->heads = heads;
-    a->dropout = dropout;
-    a->causal = causal;
+    a->dropout = o.dropout;
+    a->causal = o.causal;
     CTRT_TRY(module_new_parameter(&a->in_weight, self, "in_proj_weight", CTRT_SHAPE(3 * embed, embed), device));
     CTRT_TRY(ctrt_init_xavier_uniform_(a->in_weight, 1));
-    if (bias) {
+    if (o.bias) {
         CTRT_TRY(module_new_parameter(&a->in_bias, self, "in_proj_bias", CTRT_SHAPE(3 * embed), device));
         CTRT_TRY(ctrt_init_constant_(a->in_bias, 0));
     }
-    CTRT_TRY(ctrt_linear_new(&out_proj, embed, embed, bias, device));
-    if (bias) {
+    CTRT_TRY(ctrt_linear_new(&out_proj, embed, embed, o.bias, device));
+    if (o.bias) {
         CTRT_TRY(ctrt_module_tensor(&out_bias, out_proj, "bias"));
         CTRT_TRY(ctrt_init_constant_(out_bias, 0));
     }

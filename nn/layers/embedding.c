@@ -27,25 +27,28 @@ static ctrt_status zero_row(ctrt_tensor *weight, int64_t row)
     return ctrt_zero_(view);
 }
 
-ctrt_status ctrt_embedding_new(ctrt_module **out, int64_t count, int64_t dim, int64_t padding_idx, ctrt_device *device)
+ctrt_status ctrt_embedding_new(ctrt_module **out, int64_t count, int64_t dim, const ctrt_embedding_options *options,
+                               ctrt_device *device)
 {
+    ctrt_embedding_options o = CTRT_EMBEDDING_OPTIONS;
     CTRT_AUTO(module) self = NULL;
     ctrt_status status = CTRT_OK;
     if (out == NULL)
         return fail_null("embedding_new", "out");
+    CTRT_TRY(struct_read(&o, sizeof o, options, "embedding_new", "options"));
     CTRT_TRY(module_at_least("embedding_new", "count", count, 1));
     CTRT_TRY(module_at_least("embedding_new", "dim", dim, 0));
-    CTRT_TRY(module_at_least("embedding_new", "padding_idx", padding_idx, -1));
-    if (padding_idx >= count)
+    CTRT_TRY(module_at_least("embedding_new", "padding_idx", o.padding_idx, -1));
+    if (o.padding_idx >= count)
         return ctrt_fail(CTRT_ERR_INVALID_ARGUMENT, "embedding_new: padding_idx %lld is not below the %lld rows",
-                         (long long)padding_idx, (long long)count);
+                         (long long)o.padding_idx, (long long)count);
     CTRT_TRY(ctrt_module_new(&self, &embedding_class));
     struct embedding *embedding = ctrt_module_state(self);
-    embedding->padding_idx = padding_idx;
+    embedding->padding_idx = o.padding_idx;
     CTRT_TRY(module_new_parameter(&embedding->weight, self, "weight", CTRT_SHAPE(count, dim), device));
     CTRT_TRY(ctrt_init_normal_(embedding->weight, 0, 1));
-    if (padding_idx >= 0)
-        ctrt_no_grad status = zero_row(embedding->weight, padding_idx);
+    if (o.padding_idx >= 0)
+        ctrt_no_grad status = zero_row(embedding->weight, o.padding_idx);
     CTRT_TRY(status);
     module_give(out, &self);
     return CTRT_OK;

@@ -15,9 +15,9 @@ static ctrt_device *device;
 
 static double dropout;                  /* of the network that is made */
 
-MODEL(net, CTRT_NEW(multihead_attention, 8, 2, 0, true, true, device), CTRT_NEW(linear, 8, 16, true, device),
-      CTRT_NEW(layer_norm, CTRT_SHAPE(16), NULL, device), CTRT_NEW(tanh), CTRT_NEW(dropout, dropout),
-      CTRT_NEW(linear, 16, 4, true, device))
+MODEL(net, CTRT_NEW(multihead_attention, 8, 2, ATTENTION(.causal = true), device),
+      CTRT_NEW(linear, 8, 16, true, device), CTRT_NEW(layer_norm, CTRT_SHAPE(16), NULL, device), CTRT_NEW(tanh),
+    CTRT_NEW(dropout, dropout), CTRT_NEW(linear, 16, 4, true, device))
 
 static void training_new(struct training *t, const struct model *model)
 {

@@ -51,8 +51,8 @@ static ctrt_status transformer_new(ctrt_module **out, ctrt_device *device)
 {
     CTRT_TRY(ctrt_module_new(out, &transformer_class));
     struct transformer *t = ctrt_module_state(*out);
-    CTRT_TRY(ctrt_module_add_module(*out, "tok", t->tok = CTRT_NEW(embedding, VOCABULARY, WIDTH, -1, device)));
-    CTRT_TRY(ctrt_module_add_module(*out, "pos", t->pos = CTRT_NEW(embedding, LENGTH, WIDTH, -1, device)));
+    CTRT_TRY(ctrt_module_add_module(*out, "tok", t->tok = CTRT_NEW(embedding, VOCABULARY, WIDTH, NULL, device)));
+    CTRT_TRY(ctrt_module_add_module(*out, "pos", t->pos = CTRT_NEW(embedding, LENGTH, WIDTH, NULL, device)));
     CTRT_TRY(ctrt_module_add_module(*out, "blocks", t->blocks = CTRT_NEW(sequential, CTRT_NO_MODULES)));
     for (int i = 0; i < LAYERS; i++)
         CTRT_TRY(ctrt_sequential_add(t->blocks, CTRT_MAKE(block_new, WIDTH, HEADS, HIDDEN, false, device)));

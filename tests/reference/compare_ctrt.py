@@ -90,6 +90,14 @@ class LayerNormOptions(Options):
     _fields_ = [("epsilon", c.c_double), ("affine", c.c_bool)]
 
 
+class EmbeddingOptions(Options):
+    _fields_ = [("padding_idx", c.c_int64)]
+
+
+class MultiheadAttentionOptions(Options):
+    _fields_ = [("dropout", c.c_double), ("bias", c.c_bool), ("causal", c.c_bool)]
+
+
 class AttentionOptions(Options):
     _fields_ = [("dropout_p", c.c_double), ("causal", c.c_bool), ("has_scale", c.c_bool), ("scale", c.c_double)]
 

@@ -104,7 +104,7 @@ def attention(r, sizes):
     bias, causal = r.random() < 0.8, r.random() < 0.5
     return (
         Attention(sizes[-1], heads, bias, causal),
-        ("multihead_attention_new", sizes[-1], heads, 0.0, bias, causal, None),
+        ("multihead_attention_new", sizes[-1], heads, C.MultiheadAttentionOptions(0.0, bias, causal), None),
         sizes,
     )
 
@@ -135,7 +135,7 @@ def make(r):
     if len(sizes) == 3 and r.random() < 0.5:
         rows, padding = r.randint(2, 6), r.choice((-1, -1, 0))
         layers.append(nn.Embedding(rows, sizes[-1], padding if padding >= 0 else None))
-        made.append(("embedding_new", rows, sizes[-1], padding, None))
+        made.append(("embedding_new", rows, sizes[-1], C.EmbeddingOptions(padding), None))
         inputs = torch.randint(0, rows, sizes[:2], generator=torch.Generator().manual_seed(r.getrandbits(30)))
     else:
         inputs = values(r, sizes, torch.float32, "normal")

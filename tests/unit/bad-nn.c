@@ -126,7 +126,7 @@ static void constructors(void)
     BAD(INVALID_ARGUMENT, ctrt_batch_norm1d_new(NULL, 3, NULL, NULL));
     BAD(INVALID_ARGUMENT, ctrt_batch_norm2d_new(NULL, 3, NULL, NULL));
     BAD(INVALID_ARGUMENT, ctrt_layer_norm_new(NULL, CTRT_SHAPE(3), NULL, NULL));
-    BAD(INVALID_ARGUMENT, ctrt_embedding_new(NULL, 3, 4, -1, NULL));
+    BAD(INVALID_ARGUMENT, ctrt_embedding_new(NULL, 3, 4, NULL, NULL));
     BAD(INVALID_ARGUMENT, ctrt_dropout_new(NULL, 0.5));
     BAD(INVALID_ARGUMENT, ctrt_relu_new(NULL));
     BAD(INVALID_ARGUMENT, ctrt_gelu_new(NULL, true));
@@ -135,7 +135,7 @@ static void constructors(void)
     BAD(INVALID_ARGUMENT, ctrt_softmax_new(NULL, 0));
     BAD(INVALID_ARGUMENT, ctrt_flatten_new(NULL, 1, -1));
     BAD(INVALID_ARGUMENT, ctrt_max_pool2d_new(NULL, &no_kernel));
-    BAD(INVALID_ARGUMENT, ctrt_multihead_attention_new(NULL, 4, 2, 0, true, false, NULL));
+    BAD(INVALID_ARGUMENT, ctrt_multihead_attention_new(NULL, 4, 2, NULL, NULL));
     BAD_NEW(ANY, ctrt_layer_norm_new(&module, ctrt_ints_of(NULL, 2), NULL, NULL));
     BAD_NEW(ANY, ctrt_layer_norm_new(&module, CTRT_ALL_DIMS, NULL, NULL));
     BAD_NEW(ANY, ctrt_max_pool2d_new(&module, NULL));

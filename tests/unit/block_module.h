@@ -4,6 +4,7 @@
 #ifndef CTRT_TESTS_BLOCK_MODULE_H
 #define CTRT_TESTS_BLOCK_MODULE_H
 
+#include "../options.h"
 #include "calls.h"
 #include "ctrt/ctrt.h"
 
@@ -35,8 +36,8 @@ static inline ctrt_status block_new(ctrt_module **out, int64_t width, int64_t he
     CTRT_TRY(ctrt_module_new(out, &block_class));
     struct block *b = ctrt_module_state(*out);
     CTRT_TRY(ctrt_module_add_module(*out, "ln1", b->ln1 = CTRT_NEW(layer_norm, CTRT_SHAPE(width), NULL, device)));
-    CTRT_TRY(ctrt_module_add_module(*out, "attn", b->attn = CTRT_NEW(multihead_attention, width, heads, 0, true, true,
-                                                                     device)));
+    CTRT_TRY(ctrt_module_add_module(*out, "attn", b->attn = CTRT_NEW(multihead_attention, width, heads,
+                                                                     ATTENTION(.causal = true), device)));
     CTRT_TRY(ctrt_module_add_module(*out, "ln2", b->ln2 = CTRT_NEW(layer_norm, CTRT_SHAPE(width), NULL, device)));
     return ctrt_module_add_module(*out, "mlp", b->mlp = CTRT_NEW(sequential, CTRT_MODULES(
         CTRT_NEW(linear, width, hidden, true, device), CTRT_NEW(gelu, gelu_tanh),

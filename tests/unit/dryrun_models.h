@@ -40,8 +40,9 @@ MODEL(cnn, CTRT_NEW(conv2d, 3, 8, 3, 3, &CTRT_WITH(ctrt_conv2d_options, .padding
 MODEL(norms, CTRT_NEW(conv2d, 3, 6, 3, 3, &CTRT_WITH(ctrt_conv2d_options, .stride = { 2, 2 }), false, device),
       CTRT_NEW(batch_norm2d, 6, NULL, device), CTRT_NEW(relu), CTRT_NEW(dropout, 0.2), CTRT_NEW(flatten, 1, -1),
       CTRT_NEW(linear, 6 * 49, 10, true, device))
-MODEL(attention, CTRT_NEW(embedding, 50, 32, -1, device), CTRT_NEW(layer_norm, CTRT_SHAPE(32), NULL, device),
-      CTRT_NEW(multihead_attention, 32, 4, 0.1, true, true, device), CTRT_NEW(linear, 32, 64, true, device),
+MODEL(attention, CTRT_NEW(embedding, 50, 32, NULL, device), CTRT_NEW(layer_norm, CTRT_SHAPE(32), NULL, device),
+      CTRT_NEW(multihead_attention, 32, 4, ATTENTION(.dropout = 0.1, .causal = true), device),
+          CTRT_NEW(linear, 32, 64, true, device),
       CTRT_NEW(gelu, true), CTRT_NEW(linear, 64, 32, true, device), CTRT_NEW(flatten, 1, -1),
       CTRT_NEW(linear, 12 * 32, 10, true, device))
 

@@ -22,7 +22,7 @@ MODEL(cnn_small, CTRT_NEW(conv2d, 1, 4, 3, 3, NULL, true, device), CTRT_NEW(batc
                                                                                                           -1),
       CTRT_NEW(linear, 16, 16, true, device), CTRT_NEW(layer_norm, CTRT_SHAPE(16), NULL, device),
       CTRT_NEW(dropout, 0.25), CTRT_NEW(linear, 16, 3, true, device))
-MODEL(attention_small, CTRT_NEW(multihead_attention, 8, 2, 0, true, true, device), CTRT_NEW(gelu, false),
+MODEL(attention_small, CTRT_NEW(multihead_attention, 8, 2, ATTENTION(.causal = true), device), CTRT_NEW(gelu, false),
       CTRT_NEW(flatten, 1, -1), CTRT_NEW(linear, 24, 3, true, device))
 
 static const struct model small_models[] = {
@@ -179,8 +179,9 @@ static void test_steps(void)
 static ctrt_status attention_new(ctrt_module **out)
 {
     return ctrt_sequential_new(out, CTRT_MODULES(
-        CTRT_NEW(embedding, 5, 4, 0, cpu), CTRT_NEW(layer_norm, CTRT_SHAPE(4), NULL, cpu),
-        CTRT_NEW(multihead_attention, 4, 2, 0.1, true, true, cpu), CTRT_NEW(gelu, true), CTRT_NEW(flatten, 1, -1),
+        CTRT_NEW(embedding, 5, 4, EMBEDDING(.padding_idx = 0), cpu), CTRT_NEW(layer_norm, CTRT_SHAPE(4), NULL, cpu),
+        CTRT_NEW(multihead_attention, 4, 2, ATTENTION(.dropout = 0.1, .causal = true), cpu), CTRT_NEW(gelu, true),
+            CTRT_NEW(flatten, 1, -1),
         CTRT_NEW(linear, 12, 3, true, cpu)));
 }
 

@@ -86,7 +86,7 @@ TEST(embedding, "Embedding")
     CTRT_AUTO(module) module = NULL;
     CTRT_AUTO(tensor) index = NULL, y = NULL, loss = NULL, ones = NULL;
     const int64_t rows[] = { 4, 0, 2, 2 }, outside = 5;
-    CHECK_OK(ctrt_embedding_new(&module, 5, 3, 2, cpu));
+    CHECK_OK(ctrt_embedding_new(&module, 5, 3, EMBEDDING(.padding_idx = 2), cpu));
     ctrt_tensor *weight = module_tensor(module, "weight");
     for (int i = 0; i < 3; i++)
         CHECK(at(weight, 2 * 3 + i) == 0 && at(weight, 4 * 3 + i) != 0, "padding row 2 is not 0, or row 4 has a 0");
@@ -252,9 +252,9 @@ TEST(attention, "MultiheadAttention: a mask, biases, keys and values, shapes")
         mask = OP(ones, CTRT_SHAPE(T, T), CTRT_BOOL, cpu), other = numbers(CTRT_SHAPE(T, EMBED + 1));
     ctrt_tensor *inputs[] = { q, k, v, NULL };
     CHECK_OK(ctrt_tril(&mask, mask, 0));
-    CHECK_OK(ctrt_multihead_attention_new(&module, EMBED, HEADS, 0, true, false, cpu));
-    CHECK_OK(ctrt_multihead_attention_new(&causal, EMBED, HEADS, 0, true, true, cpu));
-    CHECK_OK(ctrt_multihead_attention_new(&plain, EMBED, HEADS, 0, false, false, cpu));
+    CHECK_OK(ctrt_multihead_attention_new(&module, EMBED, HEADS, NULL, cpu));
+    CHECK_OK(ctrt_multihead_attention_new(&causal, EMBED, HEADS, ATTENTION(.causal = true), cpu));
+    CHECK_OK(ctrt_multihead_attention_new(&plain, EMBED, HEADS, ATTENTION(.bias = false), cpu));
     CHECK_EQ(ctrt_module_parameter_count(module), 4);
     CHECK_EQ(ctrt_module_parameter_count(plain), 2);
     CHECK_EQ(at(module_tensor(module, "in_proj_bias"), 0), 0.0);
@@ -293,7 +293,7 @@ TEST(padding, "MultiheadAttention: a sequence that the mask hides entirely, with
     CTRT_AUTO(tensor) x = numbers(CTRT_SHAPE(2, 3, 4)), y = NULL, loss = NULL;
     ctrt_tensor *masks[2] = { tensor_with(visible, CTRT_SHAPE(2, 1, 1, 3), CTRT_BOOL, cpu),
                               tensor_with(bias, CTRT_SHAPE(2, 1, 1, 3), CTRT_F32, cpu) };
-    CHECK_OK(ctrt_multihead_attention_new(&module, 4, 2, 0.5, true, false, cpu));
+    CHECK_OK(ctrt_multihead_attention_new(&module, 4, 2, ATTENTION(.dropout = 0.5), cpu));
     CHECK_OK(ctrt_tensor_require_grad(x, true));
     randomize(module);
     for (int kind = 0; kind < 2; kind++) {
@@ -327,9 +327,9 @@ TEST(bad_options, "messages for bad options name them")
     BAD(ctrt_conv2d_new(&m, 1, 1, 0, 3, NULL, true, cpu), "kernel_h is 0");
     BAD(ctrt_conv2d_new(&m, 3, 4, 3, 3, &two_groups, true, cpu), "groups is 2");
     BAD(ctrt_conv2d_new(&m, 4, 4, 3, 3, &backward, true, cpu), "stride is -1");
-    BAD(ctrt_embedding_new(&m, 0, 3, -1, cpu), "count is 0");
-    BAD(ctrt_embedding_new(&m, 5, 3, 5, cpu), "padding_idx 5");
-    BAD(ctrt_embedding_new(&m, 5, 3, -2, cpu), "padding_idx is -2");
+    BAD(ctrt_embedding_new(&m, 0, 3, NULL, cpu), "count is 0");
+    BAD(ctrt_embedding_new(&m, 5, 3, EMBEDDING(.padding_idx = 5), cpu), "padding_idx 5");
+    BAD(ctrt_embedding_new(&m, 5, 3, EMBEDDING(.padding_idx = -2), cpu), "padding_idx is -2");
     BAD(ctrt_layer_norm_new(&m, CTRT_SCALAR_SHAPE, NULL, cpu), "0 sizes");
     BAD(ctrt_layer_norm_new(&m, CTRT_SHAPE(3, 0), NULL, cpu), "normalized_shape is 0");
     BAD(ctrt_layer_norm_new(&m, CTRT_SHAPE(3), LAYER_NORM(.epsilon = NAN), cpu), "epsilon");
@@ -339,12 +339,13 @@ TEST(bad_options, "messages for bad options name them")
     BAD(ctrt_max_pool2d_new(&m, &no_kernel), "kernel is 0");
     BAD(ctrt_dropout_new(&m, 1.5), "1.5");
     BAD(ctrt_dropout_new(&m, NAN), "probability");
-    BAD(ctrt_multihead_attention_new(&m, 6, 4, 0, true, true, cpu), "multiple of 4 heads");
-    BAD(ctrt_multihead_attention_new(&m, 0, 1, 0, true, true, cpu), "embed is 0");
-    BAD(ctrt_multihead_attention_new(&m, 6, 0, 0, true, true, cpu), "heads is 0");
-    BAD(ctrt_multihead_attention_new(&m, 6, 2, 2, true, true, cpu), "dropout is 2");
+    BAD(ctrt_multihead_attention_new(&m, 6, 4, ATTENTION(.causal = true), cpu), "multiple of 4 heads");
+    BAD(ctrt_multihead_attention_new(&m, 0, 1, ATTENTION(.causal = true), cpu), "embed is 0");
+    BAD(ctrt_multihead_attention_new(&m, 6, 0, ATTENTION(.causal = true), cpu), "heads is 0");
+    BAD(ctrt_multihead_attention_new(&m, 6, 2, ATTENTION(.dropout = 2, .causal = true), cpu), "dropout is 2");
     CHECK_FAILS(ctrt_linear_new(&m, INT64_MAX, INT64_MAX, true, cpu), CTRT_ERR_OVERFLOW, NULL);
-    CHECK_FAILS(ctrt_multihead_attention_new(&m, INT64_MAX, 1, 0, true, true, cpu), CTRT_ERR_OVERFLOW, "too large");
+    CHECK_FAILS(ctrt_multihead_attention_new(&m, INT64_MAX, 1, ATTENTION(.causal = true), cpu), CTRT_ERR_OVERFLOW,
+                "too large");
     CHECK(m == NULL, "a failed constructor set its output");
 #undef BAD
 }

@@ -8,6 +8,7 @@
 #include <math.h>
 
 #include "calls.h"
+#include "../options.h"
 #include "../reference/ref.h"
 #include "tensors.h"
 
@@ -248,8 +249,8 @@ static ctrt_status multi_head(struct ref_case *c)
     };
     CTRT_AUTO(module) net = NULL;
     ctrt_tensor *x = IN("x"), *memory = IN("memory");
-    CTRT_TRY(ctrt_multihead_attention_new(&net, ctrt_tensor_size(x, 2), (int64_t)number(c, "heads", 1), 0, true,
-                                          number(c, "causal", 0) != 0, NULL));
+    CTRT_TRY(ctrt_multihead_attention_new(&net, ctrt_tensor_size(x, 2), (int64_t)number(c, "heads", 1),
+                                          ATTENTION(.causal = number(c, "causal", 0) != 0), NULL));
     CTRT_TRY(ctrt_module_to(net, NULL, ctrt_tensor_dtype(x)));
     for (int k = 0; k < 4; k++)
         for (int i = 0; i < c->inputs; i++)

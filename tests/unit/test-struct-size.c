@@ -105,6 +105,8 @@ NEW(csv_new, dataset, ctrt_csv_dataset(&made, "/nonexistent.csv", given))
 NEW(tokens_new, dataset, ctrt_tokens_dataset(&made, "/nonexistent.tokens", given))
 NEW(batch_norm_new, module, ctrt_batch_norm2d_new(&made, 3, given, cpu))
 NEW(layer_norm_new, module, ctrt_layer_norm_new(&made, CTRT_SHAPE(3), given, cpu))
+NEW(embedding_new, module, ctrt_embedding_new(&made, 3, 2, given, cpu))
+NEW(multihead_attention_new, module, ctrt_multihead_attention_new(&made, 4, 2, given, cpu))
 NEW(conv2d, tensor, ctrt_conv2d(&made, image, filter, NULL, given))
 NEW(conv2d_new, module, ctrt_conv2d_new(&made, 2, 4, 1, 1, given, true, cpu))
 NEW(max_pool2d, tensor, ctrt_max_pool2d(&made, NULL, image, given))
@@ -178,6 +180,8 @@ TEST(reading, "members that the caller lacks have their defaults, and members th
         READS(pick_options, CTRT_PICK_OPTIONS, pick),
         READS(batch_norm_options, CTRT_BATCH_NORM_OPTIONS, batch_norm_new),
         READS(layer_norm_options, CTRT_LAYER_NORM_OPTIONS, layer_norm_new),
+        READS(embedding_options, CTRT_EMBEDDING_OPTIONS, embedding_new),
+        READS(multihead_attention_options, CTRT_MULTIHEAD_ATTENTION_OPTIONS, multihead_attention_new),
         READS(conv2d_options, CTRT_CONV2D_OPTIONS, conv2d),
         READS(conv2d_options, CTRT_CONV2D_OPTIONS, conv2d_new),
         READS(pool2d_options, CTRT_POOL2D_OPTIONS, max_pool2d),
