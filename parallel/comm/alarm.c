@@ -69,6 +69,7 @@ static void fail_first(ctrt_comm *comm, ctrt_status status, char kind, const cha
 {
     char *message = NULL, *report = NULL;
     const struct alarm alarm = raise_alarm(comm, kind, error);
+    failure_raised(&comm->failure);
     comm_lanes_settle(comm);
     if (alarm.kind != 0)
         comm_publish_state(comm);
@@ -83,7 +84,7 @@ static ctrt_status comm_fail_as(ctrt_comm *comm, ctrt_status status, char kind, 
 {
     CANCEL_DISABLED;
     const enum failure_state before = failure_begin(&comm->failure);
-    if (before < FAILURE_COMPOSING) {
+    if (before < FAILURE_RAISING) {
         struct strbuf copy = { 0 };         /* because `error` may be the thread's error message, which changes */
         char *words = NULL;
         strbuf_add_string(&copy, error);
@@ -148,7 +149,7 @@ ctrt_status comm_poll(void *state)
     /* Engines poll many times per second. After such a pause this process, and probably the whole job, was stopped. */
     if (pause > STOPPED_NS)
         atomic_fetch_add(&timer->deadline, pause);
-    if (failure_pending(&comm->failure))
+    if (failure_ends_calls(&comm->failure))
         return ctrt_fail(CTRT_ERR_COMM, "another rank has failed");
     if (failure_ended(&comm->failure))
         return comm_check(comm);

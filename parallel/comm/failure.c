@@ -5,9 +5,10 @@
 #include <stdlib.h>
 
 const unsigned failure_next[FAILURE_STATES] = {
-    [FAILURE_NONE] = STATE(FAILURE_ALARMED) | STATE(FAILURE_EXPIRED) | STATE(FAILURE_COMPOSING),
-    [FAILURE_ALARMED] = STATE(FAILURE_COMPOSING),
-    [FAILURE_EXPIRED] = STATE(FAILURE_COMPOSING),
+    [FAILURE_NONE] = STATE(FAILURE_ALARMED) | STATE(FAILURE_EXPIRED) | STATE(FAILURE_RAISING),
+    [FAILURE_ALARMED] = STATE(FAILURE_RAISING),
+    [FAILURE_EXPIRED] = STATE(FAILURE_RAISING),
+    [FAILURE_RAISING] = STATE(FAILURE_COMPOSING),
     [FAILURE_COMPOSING] = STATE(FAILURE_FAILED) | STATE(FAILURE_DISCONNECTED),
 };
 static const unsigned UNREPORTED = STATE(FAILURE_NONE) | STATE(FAILURE_ALARMED) | STATE(FAILURE_EXPIRED);
@@ -44,7 +45,7 @@ void failure_expire(struct comm_failure *failure)
 
 enum failure_state failure_begin(struct comm_failure *failure)
 {
-    const enum failure_state before = failure_change(failure, UNREPORTED, FAILURE_COMPOSING);
+    const enum failure_state before = failure_change(failure, UNREPORTED, FAILURE_RAISING);
     if (UNREPORTED & STATE(before))
         return before;
     pthread_mutex_lock(&failure->lock);
@@ -52,6 +53,11 @@ enum failure_state failure_begin(struct comm_failure *failure)
         pthread_cond_wait(&failure->ended, &failure->lock);
     pthread_mutex_unlock(&failure->lock);
     return failure_state(failure);
+}
+
+void failure_raised(struct comm_failure *failure)
+{
+    (void)failure_change(failure, STATE(FAILURE_RAISING), FAILURE_COMPOSING);
 }
 
 void failure_end(struct comm_failure *failure, ctrt_status status, char *error, char *report, bool answers)

@@ -12,13 +12,14 @@
 /*  from                     event                                                 to
  *  NONE                     another rank of this process has failed               ALARMED
  *  NONE                     a call of this rank has exceeded its time limit       EXPIRED
- *  NONE, ALARMED, EXPIRED   a thread begins to compose the report                 COMPOSING
+ *  NONE, ALARMED, EXPIRED   a thread begins to raise the alarm in the store       RAISING
+ *  RAISING                  the other ranks know; it begins to compose the report COMPOSING
  *  COMPOSING                the report is complete                                FAILED
  *  COMPOSING                the same, but the store did not answer                DISCONNECTED
  * Changes without a lock; to the last two under the communicator's lock. */
 enum failure_state {
-    FAILURE_NONE, FAILURE_ALARMED, FAILURE_EXPIRED, FAILURE_COMPOSING, FAILURE_FAILED, FAILURE_DISCONNECTED,
-    FAILURE_STATES
+    FAILURE_NONE, FAILURE_ALARMED, FAILURE_EXPIRED, FAILURE_RAISING, FAILURE_COMPOSING, FAILURE_FAILED,
+    FAILURE_DISCONNECTED, FAILURE_STATES
 };
 extern const unsigned failure_next[];
 
@@ -45,7 +46,13 @@ static inline bool failure_ended(const struct comm_failure *failure)
 static inline bool failure_pending(const struct comm_failure *failure)
 {
     const enum failure_state state = failure_state(failure);
-    return state == FAILURE_ALARMED || state == FAILURE_COMPOSING;
+    return state == FAILURE_ALARMED || state == FAILURE_RAISING || state == FAILURE_COMPOSING;
+}
+/* Whether calls that run have to end. Before the alarm is raised they do not: the other ranks would see that a call of
+ * this one has failed, and raise an alarm that does not name the cause. */
+static inline bool failure_ends_calls(const struct comm_failure *failure)
+{
+    return failure_pending(failure) && failure_state(failure) != FAILURE_RAISING;
 }
 
 void failure_init(struct comm_failure *failure);
@@ -54,9 +61,11 @@ void failure_destroy(struct comm_failure *failure);
 bool failure_alarm(struct comm_failure *failure);
 /* A call has exceeded its time limit. Without effect if a failure is known. */
 void failure_expire(struct comm_failure *failure);
-/* Makes the calling thread the one that composes the report, and returns the state until then. If another thread
- * composes it, waits until that has ended, and returns FAILED or DISCONNECTED. */
+/* Makes the calling thread the one that raises the alarm and composes the report, and returns the state until then. If
+ * another thread does so, waits until that has ended, and returns FAILED or DISCONNECTED. */
 enum failure_state failure_begin(struct comm_failure *failure);
+/* The alarm is raised, or the store does not answer. */
+void failure_raised(struct comm_failure *failure);
 /* Sets the error. Takes `error` and `report`, for free(). `answers`: the store does. */
 void failure_end(struct comm_failure *failure, ctrt_status status, char *error, char *report, bool answers);
 /* Sets the thread's error message and returns the error. Requires failure_ended. */

@@ -24,8 +24,10 @@ static void change_failure(ctrt_comm *comm, unsigned from, unsigned to)
         (void)failure_alarm(&comm->failure);
     else if (to == FAILURE_EXPIRED)
         failure_expire(&comm->failure);
-    else if (to == FAILURE_COMPOSING && from < FAILURE_COMPOSING)
+    else if (to == FAILURE_RAISING && from < FAILURE_RAISING)
         (void)failure_begin(&comm->failure);
+    else if (to == FAILURE_COMPOSING)
+        failure_raised(&comm->failure);
     else if (to > FAILURE_COMPOSING)
         failure_end(&comm->failure, CTRT_ERR_COMM, none, none, to == FAILURE_FAILED);
     if (from == to || atomic_load(&comm->failure.state) != to)  /* the functions do not make an illegal change */
@@ -63,7 +65,7 @@ static const struct machine {
 } machines[] = {
     { "group", group_next, &parts.group.state, change_group, GROUP_STATES, { "1", "2", "13", "" } },
     { "failure", failure_next, &parts.failure.state, change_failure, FAILURE_STATES,
-      { "123", "3", "3", "45", "", "" } },
+      { "123", "3", "3", "4", "56", "", "" } },
     { "lane", lane_next, &parts.lanes.lane[0].state, change_lane, LANE_STATES, { "13", "02", "0", "" } },
     { "tracker", tracker_next, &parts.lanes.tracker.state, change_tracker, TRACKER_STATES, { "1", "2", "" } },
     { "watch", watch_next, &parts.watch.state, change_watch, WATCH_STATES,
@@ -202,6 +204,15 @@ static void check_shrink(void)
         LANE_IS(comms[i], LANE_COLLECTIVES, LANE_IDLE);
         ctrt_work_release(&works[i]);
     }
+    /* A call goes on until the alarm is raised: else another rank could be the first to raise one, without the cause. */
+    struct comm_timer *timer = &comms[0]->lanes.lane[LANE_COLLECTIVES].timer;
+    comm_timer_begin(timer);
+    CHECK_EQ(failure_begin(&comms[0]->failure), FAILURE_NONE);
+    CHECK_OK(comm_poll(timer));
+    failure_raised(&comms[0]->failure);
+    CHECK_FAILS(comm_poll(timer), CTRT_ERR_COMM, "another rank has failed");
+    atomic_store(&comms[0]->failure.state, FAILURE_NONE);
+
     ctrt_comm_abort(comms[0], "a test");
     FAILURE_IS(comms[0], FAILURE_FAILED);
     FAILURE_IS(comms[1], FAILURE_ALARMED);

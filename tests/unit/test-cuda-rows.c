@@ -128,7 +128,8 @@ static void check_softmax(void)
 
 static ctrt_status cross_entropy(ctrt_tensor **out, ctrt_tensor *const *in, const int64_t *n)
 {
-    const ctrt_cross_entropy_options options = { sizeof(ctrt_cross_entropy_options), .weight = in[2], .ignore_index = n[0],
+    const ctrt_cross_entropy_options options = { sizeof(ctrt_cross_entropy_options), .weight = in[2],
+                                                 .ignore_index = n[0],
                                                  .label_smoothing = 0.1, .reduction = CTRT_REDUCE_NONE };
     return ctrt_cross_entropy(out, in[0], in[1], &options);
 }
