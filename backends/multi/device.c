@@ -59,7 +59,7 @@ static ctrt_status find_members(struct multi_members *members, int32_t index)
 
 /* Adds up the members' properties that are available before a member is opened. Ignores a malformed list, which
  * open_device reports. */
-static ctrt_status describe(int32_t index, ctrt_device_info *info)
+static ctrt_status describe_device(int32_t index, ctrt_device_info *info)
 {
     ctrt_device_info facts = { .size = info->size, .numa_node = -1, .ecc = -1 };
     struct multi_members members;
@@ -149,7 +149,7 @@ static ctrt_status memory_info(void *handle, uint64_t *free_bytes, uint64_t *tot
 const ctrt_device_table multi_device_table = {
     .size = sizeof(ctrt_device_table),
     .count = count,
-    .describe = describe,
+    .describe = describe_device,
     .open = open_device,
     .close = close_device,
     .memory_info = memory_info,

@@ -422,7 +422,7 @@ static void note_fallback(const struct multi_plan *plan)
 }
 
 /* Sets the letters of the operand and its sharded dimension. */
-static void describe(struct multi_operand *o, const struct multi_plan *plan, int index)
+static void describe_operand(struct multi_operand *o, const struct multi_plan *plan, int index)
 {
     set_letters(o, plan, index);
     if (o->block == NULL || o->block->data.state != MULTI_SHARDED)
@@ -442,7 +442,7 @@ ctrt_status multi_plan_make(struct multi_plan *plan)
     if (distributed) {
         for (int i = 0; i < plan->count; i++)
             if (plan->operands[i].view != NULL)
-                describe(&plan->operands[i], plan, i);
+                describe_operand(&plan->operands[i], plan, i);
         plan->linear = stays_linear(plan);
         if (!plan->linear)
             choose(plan);

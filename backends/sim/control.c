@@ -35,7 +35,7 @@ static ctrt_status counters(int index, sim_counters *out)
 {
     struct sim_device *d;
     ctrt_status status = open_device(&d, index);
-    if (status)
+    if (status != CTRT_OK)
         return status;
     sim_counters c = {
         .size = out->size, .allocs = get(&d->count.allocs), .frees = get(&d->count.frees), .maps = get(&d->count.maps),
@@ -62,7 +62,7 @@ static ctrt_status launches(int index, const char *op, uint64_t *out)
 {
     struct sim_device *device;
     ctrt_status status = open_device(&device, index);
-    if (status)
+    if (status != CTRT_OK)
         return status;
     *out = 0;
     for (size_t i = 0; i < sim_kernel_count(); i++)
@@ -75,11 +75,11 @@ static ctrt_status inject(int index, const char *text)
 {
     struct sim_device *device;
     ctrt_status status = open_device(&device, index);
-    if (status)
+    if (status != CTRT_OK)
         return status;
     pthread_mutex_lock(&device->lock);
     status = sim_faults_parse(&device->faults, "fault", text);
-    if (!status)
+    if (status == CTRT_OK)
         sim_fault_late(device);
     pthread_mutex_unlock(&device->lock);
     return status;
@@ -89,7 +89,7 @@ static ctrt_status clear(int index)
 {
     struct sim_device *device;
     ctrt_status status = open_device(&device, index);
-    if (status)
+    if (status != CTRT_OK)
         return status;
     pthread_mutex_lock(&device->lock);
     device->faults.count = 0;
@@ -103,7 +103,7 @@ static ctrt_status set_latency(int index, int64_t nanoseconds)
 {
     struct sim_device *device;
     ctrt_status status = open_device(&device, index);
-    if (!status)
+    if (status == CTRT_OK)
         atomic_store(&device->latency, nanoseconds > 0 ? nanoseconds : 0);
     return status;
 }
@@ -112,7 +112,7 @@ static ctrt_status set_bandwidth(int index, uint64_t bytes_per_second)
 {
     struct sim_device *device;
     ctrt_status status = open_device(&device, index);
-    if (!status)
+    if (status == CTRT_OK)
         atomic_store(&device->bandwidth, bytes_per_second);
     return status;
 }
@@ -121,9 +121,9 @@ static ctrt_status link_counters(int to, int from, uint64_t *copies, uint64_t *b
 {
     struct sim_device *device;
     ctrt_status status = open_device(&device, to);
-    if (!status && (from < 0 || from >= SIM_DEVICES))
+    if (status == CTRT_OK && (from < 0 || from >= SIM_DEVICES))
         status = sim_host->fail(CTRT_ERR_NO_DEVICE, "there is no simulated device %d", from);
-    if (status)
+    if (status != CTRT_OK)
         return status;
     *copies = get(&device->links[from].copies);
     *bytes = get(&device->links[from].bytes);

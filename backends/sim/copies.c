@@ -67,7 +67,7 @@ ctrt_status sim_copy(void *handle, void *queue, void *to, const void *from, size
     struct sim_device *device = handle;
     char fault[64];
     ctrt_status status = sim_usable(device);
-    if (status || bytes == 0)
+    if (status != CTRT_OK || bytes == 0)
         return status;
     if (kind < CTRT_COPY_TO_DEVICE || kind > CTRT_COPY_ON_DEVICE)
         return sim_host->fail(CTRT_ERR_INVALID_ARGUMENT, "%s: %d is not a kind of copy", device->name, kind);
@@ -92,7 +92,7 @@ ctrt_status sim_fill(void *handle, void *queue, void *address, int byte, size_t 
 {
     struct sim_device *device = handle;
     ctrt_status status = sim_usable(device);
-    if (status || bytes == 0)
+    if (status != CTRT_OK || bytes == 0)
         return status;
     struct copy *fill = sim_work_new(sizeof *fill, "a fill");
     if (fill == NULL)
@@ -120,9 +120,9 @@ ctrt_status sim_copy_peer(void *to_handle, void *to, void *from_handle, const vo
     struct sim_device *to_device = to_handle, *from_device = from_handle;
     char fault[64];
     ctrt_status status = sim_usable(to_device);
-    if (!status)
+    if (status == CTRT_OK)
         status = sim_usable(from_device);
-    if (status || bytes == 0)
+    if (status != CTRT_OK || bytes == 0)
         return status;
     if (to_device != from_device && !sim_can_access_peer(to_device, from_device))
         return sim_host->fail(CTRT_ERR_NOT_SUPPORTED,

@@ -51,9 +51,9 @@ static ctrt_status count(int32_t *count)
 {
     struct sim_options options;
     ctrt_status status = sim_options_read(&options);
-    if (!status)
+    if (status == CTRT_OK)
         status = sim_kernels_ready();
-    if (!status)
+    if (status == CTRT_OK)
         *count = options.devices;
     return status;
 }
@@ -61,7 +61,7 @@ static ctrt_status count(int32_t *count)
 static ctrt_status read_for(struct sim_options *options, int32_t index)
 {
     ctrt_status status = sim_options_read(options);
-    if (status)
+    if (status != CTRT_OK)
         return status;
     if (index < 0 || index >= options->devices)
         return sim_host->fail(CTRT_ERR_NO_DEVICE,
@@ -70,11 +70,11 @@ static ctrt_status read_for(struct sim_options *options, int32_t index)
     return CTRT_OK;
 }
 
-static ctrt_status describe(int32_t index, ctrt_device_info *info)
+static ctrt_status describe_device(int32_t index, ctrt_device_info *info)
 {
     struct sim_options options;
     ctrt_status status = read_for(&options, index);
-    if (status)
+    if (status != CTRT_OK)
         return status;
     ctrt_device_info facts = {
         .size = info->size,
@@ -139,11 +139,11 @@ static ctrt_status device_new(struct sim_device **out, const struct sim_options 
         status = sim_host->fail(CTRT_ERR_OUT_OF_MEMORY, "%s: no host memory for its counters", device->name);
     else
         memset((void *)device->launches, 0, bytes);
-    if (!status)
+    if (status == CTRT_OK)
         status = sim_space_open(device);
-    if (!status)
+    if (status == CTRT_OK)
         status = sim_queue_new(&device->standard, device, 0);
-    if (status) {
+    if (status != CTRT_OK) {
         device_free(device);
         return status;
     }
@@ -156,11 +156,11 @@ static ctrt_status open_device(void **handle, int32_t index)
     struct sim_options options;
     struct sim_device *device = NULL;
     ctrt_status status = read_for(&options, index);
-    if (!status)
+    if (status == CTRT_OK)
         status = sim_kernels_ready();
-    if (!status)
+    if (status == CTRT_OK)
         status = device_new(&device, &options, index);
-    if (status)
+    if (status != CTRT_OK)
         return status;
     pthread_mutex_lock(&lock);
     const bool free_place = devices[index] == NULL;
@@ -190,7 +190,7 @@ static ctrt_status memory_info(void *handle, uint64_t *free_bytes, uint64_t *tot
 {
     struct sim_device *device = handle;
     ctrt_status status = sim_usable(device);
-    if (status)
+    if (status != CTRT_OK)
         return status;
     pthread_mutex_lock(&device->lock);
     *free_bytes = device->memory - device->physical.used;
@@ -202,7 +202,7 @@ static ctrt_status memory_info(void *handle, uint64_t *free_bytes, uint64_t *tot
 const ctrt_device_table sim_device_table = {
     .size = sizeof(ctrt_device_table),
     .count = count,
-    .describe = describe,
+    .describe = describe_device,
     .open = open_device,
     .close = close_device,
     .memory_info = memory_info,

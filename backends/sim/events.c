@@ -163,7 +163,7 @@ ctrt_status sim_event_record(void *handle, void *object, void *queue)
     if (timepoint == NULL)
         return CTRT_ERR_OUT_OF_MEMORY;
     ctrt_status status = put(device, queue, sim_timepoint_hold(timepoint), record_run, "an event");
-    if (status) {
+    if (status != CTRT_OK) {
         sim_timepoint_drop(timepoint);
         return status;
     }

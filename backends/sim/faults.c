@@ -142,7 +142,7 @@ ctrt_status sim_faults_parse(struct sim_faults *faults, const char *name, const 
         if (more.count == SIM_FAULTS)
             return sim_host->fail(CTRT_ERR_INVALID_ARGUMENT, "%s=%s: more than %d faults", name, text, SIM_FAULTS);
         ctrt_status status = read_fault(&more.at[more.count], name, text, entry);
-        if (status)
+        if (status != CTRT_OK)
             return status;
         more.count++;
     }

@@ -21,7 +21,7 @@ static ctrt_status alloc(void *handle, void **address, size_t bytes)
     char fault[64];
     uint64_t start = 0, whole = (bytes + SIM_ALIGN - 1) / SIM_ALIGN * SIM_ALIGN;
     ctrt_status status = sim_usable(device);
-    if (status)
+    if (status != CTRT_OK)
         return status;
     if (bytes == 0)
         return sim_host->fail(CTRT_ERR_INVALID_ARGUMENT, "%s: an allocation of 0 bytes", device->name);
@@ -33,7 +33,7 @@ static ctrt_status alloc(void *handle, void **address, size_t bytes)
     else if (device->physical.used > atomic_load(&device->count.peak))
         atomic_store(&device->count.peak, device->physical.used);
     pthread_mutex_unlock(&device->lock);
-    if (status)
+    if (status != CTRT_OK)
         return status;
     if (device->poison)
         memset(device->guard + device->delta + start, 0xff, whole);
@@ -69,7 +69,7 @@ static ctrt_status pin(struct sim_device *device, size_t bytes)
 {
     char fault[64];
     ctrt_status status = sim_usable(device);
-    if (status)
+    if (status != CTRT_OK)
         return status;
     pthread_mutex_lock(&device->lock);
     if (sim_fault_hits(device, SIM_FAULT_HOST, "", fault))
@@ -104,7 +104,7 @@ static ctrt_status host_alloc(void *handle, void **address, size_t bytes)
     struct sim_device *device = handle;
     void *memory = NULL;
     ctrt_status status = pin(device, bytes);
-    if (status)
+    if (status != CTRT_OK)
         return status;
     if (posix_memalign(&memory, PINNED_ALIGNMENT, bytes > 0 ? bytes : 1) != 0) {
         unpin(device, bytes);

@@ -332,7 +332,7 @@ ctrt_status sim_options_parse(struct sim_options *out, const char *name, const c
         if (*trim(entry) == '\0')
             continue;
         ctrt_status status = read_option(&r, text, entry);
-        if (status)
+        if (status != CTRT_OK)
             return status;
     }
     if (!make_peers(&r, r.peers))
@@ -349,11 +349,11 @@ ctrt_status sim_options_read(struct sim_options *out)
 {
     ctrt_param_value sim, fault;
     ctrt_status status = sim_host->param(&sim, &sim_param);
-    if (!status)
+    if (status == CTRT_OK)
         status = sim_host->param(&fault, &fault_param);
-    if (!status)
+    if (status == CTRT_OK)
         status = sim_options_parse(out, sim_param.name, sim.text != NULL ? sim.text : "");
-    if (!status && fault.text != NULL)
+    if (status == CTRT_OK && fault.text != NULL)
         status = sim_faults_parse(&out->faults, fault_param.name, fault.text);
     return status;
 }

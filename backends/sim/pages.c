@@ -27,7 +27,7 @@ ctrt_status sim_reserve(void *handle, void **address, size_t bytes)
 {
     struct sim_device *device = handle;
     ctrt_status status = sim_usable(device);
-    if (status)
+    if (status != CTRT_OK)
         return status;
     if (bytes == 0 || bytes % SIM_PAGE != 0)
         return not_pages(device, bytes);
@@ -111,7 +111,7 @@ ctrt_status sim_map(void *handle, void *address, size_t bytes)
     ctrt_status status = sim_usable(device);
     size_t first = 0, count = bytes / SIM_PAGE, done = 0;
     char fault[64];
-    if (status)
+    if (status != CTRT_OK)
         return status;
     if (bytes == 0 || bytes % SIM_PAGE != 0)
         return not_pages(device, bytes);
@@ -123,14 +123,14 @@ ctrt_status sim_map(void *handle, void *address, size_t bytes)
     else if (sim_fault_hits(device, SIM_FAULT_ALLOC, "", fault))
         status = sim_host->fail(CTRT_ERR_OUT_OF_MEMORY, "%s: no %zu bytes of pages (fault %s)", device->name, bytes,
                                 fault);
-    for (size_t page = first; !status && page < first + count; page++)
+    for (size_t page = first; status == CTRT_OK && page < first + count; page++)
         if (r->pages[page] >= 0)
             status = sim_host->fail(CTRT_ERR_STATE, "%s: page %zu of the reservation at %p is mapped already",
                                     device->name, page, (void *)(device->guard + r->start));
-    for (; !status && done < count; done++)
+    for (; status == CTRT_OK && done < count; done++)
         if ((status = page_map(device, r, first + done)) != CTRT_OK)
             break;
-    if (status) {
+    if (status != CTRT_OK) {
         while (done > 0)
             page_unmap(device, r, first + --done);
     } else {

@@ -29,7 +29,7 @@ static ctrt_status init(const ctrt_host *host)
     struct sim_options options;
     sim_host = host;
     ctrt_status status = sim_kernels_init();
-    if (!status && sim_options_read(&options) != CTRT_OK)
+    if (status == CTRT_OK && sim_options_read(&options) != CTRT_OK)
         host->log(CTRT_LOG_WARNING, "backend-sim",
                   "CTRT_SIM or CTRT_SIM_FAULT is malformed: there are no simulated devices");
     return status;

@@ -115,11 +115,11 @@ static ctrt_status create(void *handle, void **queue, int32_t priority)
     struct sim_device *device = handle;
     struct sim_queue *fresh;
     ctrt_status status = sim_usable(device);
-    if (status)
+    if (status != CTRT_OK)
         return status;
     queues_reap(device);
     status = sim_queue_new(&fresh, device, priority);
-    if (!status)
+    if (status == CTRT_OK)
         *queue = fresh;
     return status;
 }
@@ -154,7 +154,7 @@ void sim_queues_close(struct sim_device *device)
 
 /* Starts the worker. It blocks asynchronous signals, so that they are delivered to the program's own threads. The
  * caller holds the queue's lock. */
-static ctrt_status start(struct sim_queue *queue)
+static ctrt_status queue_start(struct sim_queue *queue)
 {
     sigset_t all, before;
     char name[40];
@@ -193,8 +193,8 @@ ctrt_status sim_enqueue(struct sim_queue *queue, struct sim_work *work)
     work->next = NULL;
     pthread_mutex_lock(&queue->lock);
     if (!queue->started)
-        status = start(queue);
-    if (!status) {
+        status = queue_start(queue);
+    if (status == CTRT_OK) {
         wait_for_room(queue);
         *queue->last = work;
         queue->last = &work->next;
@@ -202,7 +202,7 @@ ctrt_status sim_enqueue(struct sim_queue *queue, struct sim_work *work)
         pthread_cond_signal(&queue->come);
     }
     pthread_mutex_unlock(&queue->lock);
-    if (status) {
+    if (status != CTRT_OK) {
         if (work->drop != NULL)
             work->drop(work);
         sim_host->free(work);
@@ -229,7 +229,7 @@ static ctrt_status host_call(void *handle, void *queue, void (*function)(void *)
 {
     struct sim_device *device = handle;
     ctrt_status status = sim_usable(device);
-    if (status)
+    if (status != CTRT_OK)
         return status;
     struct host_call *call = sim_work_new(sizeof *call, "a call of the host");
     if (call == NULL)
@@ -300,14 +300,14 @@ static ctrt_status each_queue(struct sim_device *device, void *queue, void (*vis
         const int number = q->number;
         visit(q, argument);
         failure_of(q, &here);
-        if (!first.status)
+        if (first.status == CTRT_OK)
             first = here;
         queue_release(q);
         q = queue_from(device, number + 1);
     }
     if (sequence != NULL)
-        *sequence = first.status ? first.sequence : 0;
-    return first.status ? sim_host->fail(first.status, "%s", first.text) : sim_usable(device);
+        *sequence = first.status != CTRT_OK ? first.sequence : 0;
+    return first.status != CTRT_OK ? sim_host->fail(first.status, "%s", first.text) : sim_usable(device);
 }
 
 static bool own_worker(struct sim_queue *queue)
@@ -370,7 +370,7 @@ static ctrt_status reset(void *handle, void *queue)
 {
     struct sim_device *device = handle;
     ctrt_status status = sim_usable(device);
-    return status ? status : each_queue(device, queue, visit_reset, NULL, NULL);
+    return status != CTRT_OK ? status : each_queue(device, queue, visit_reset, NULL, NULL);
 }
 
 const ctrt_queue_table sim_queue_table = {

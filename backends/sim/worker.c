@@ -84,7 +84,7 @@ void sim_stop_at_exit(void)
         sim_sleep_until(sim_now() + 100000);
 }
 
-static void run(struct sim_queue *queue, struct sim_work *work)
+static void worker_run(struct sim_queue *queue, struct sim_work *work)
 {
     atomic_fetch_add(&running, 1);
     if (work->always || !atomic_load(&exiting))         /* timepoints are still reached */
@@ -109,7 +109,7 @@ static void work_do(struct sim_queue *queue, struct sim_work *work)
         return;
     }
     const int64_t before = clock_now(CLOCK_THREAD_CPUTIME_ID);
-    run(queue, work);
+    worker_run(queue, work);
     const int64_t used = clock_now(CLOCK_THREAD_CPUTIME_ID) - before;
     const int64_t end = begin + (used > work->cost ? used : work->cost);
     if (end > sim_now())

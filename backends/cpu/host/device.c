@@ -57,7 +57,7 @@ static ctrt_status count(int32_t *devices)
     return CTRT_OK;
 }
 
-static ctrt_status describe(int32_t index, ctrt_device_info *info)
+static ctrt_status describe_device(int32_t index, ctrt_device_info *info)
 {
     if (index != 0)
         return cpu_host->fail(CTRT_ERR_NO_DEVICE, "cpu:%d: there is one cpu device, cpu:0", (int)index);
@@ -106,7 +106,7 @@ static ctrt_status memory_info(void *device, uint64_t *free_bytes, uint64_t *tot
 const ctrt_device_table cpu_device_table = {
     .size = sizeof(ctrt_device_table),
     .count = count,
-    .describe = describe,
+    .describe = describe_device,
     .open = open_device,
     .close = close_device,
     .memory_info = memory_info,

@@ -132,15 +132,15 @@ static bool spin(_Atomic uint32_t *word, uint32_t value, struct team *team, stru
             pause_thread();
         }
         const int64_t time = clock_now(CLOCK_MONOTONIC);
-        int64_t short_until = worker != NULL ? worker->short_until
+        int64_t short_until = worker ? worker->short_until
                               : atomic_load_explicit(&team->short_until, memory_order_relaxed);
         if (end == 0) {
-            if (worker != NULL)
+            if (worker)
                 measure(worker, time);
             end = time + (always_short || time < short_until ? SPIN_SHORT : SPIN_LONG);
         } else if (time - last > PREEMPTED) {
             short_until = short_until > time + SHORT_AFTER ? short_until : time + SHORT_AFTER;
-            if (worker != NULL)
+            if (worker)
                 worker->short_until = short_until;
             else
                 atomic_store_explicit(&team->short_until, short_until, memory_order_relaxed);
@@ -235,7 +235,7 @@ static bool publish(struct worker *worker, bool concurrent)
 void cpu_team_run(int count, cpu_task task, void *argument, bool concurrent)
 {
     struct team *team = self.own;
-    if (count <= 1 || team == NULL) {
+    if (count <= 1 || !team) {
         cpu_team_run_nested(task, argument);
         return;
     }
@@ -296,7 +296,7 @@ void cpu_team_run_nested(cpu_task task, void *argument)
 void cpu_team_barrier(void)
 {
     struct team *team = self.region;
-    if (team == NULL)
+    if (!team)
         return;
     const uint32_t barriers = atomic_load(&team->barriers);
     if (atomic_fetch_add(&team->arrived, 1) + 1 == (uint32_t)team->count) {
@@ -346,7 +346,7 @@ static void team_end(void *argument)
 void cpu_team_end(void)
 {
     struct team *team = self.own;
-    if (team == NULL || self.count > 0)
+    if (!team || self.count > 0)
         return;
     pthread_setspecific(at_exit, NULL);
     team_end(team);
@@ -361,7 +361,7 @@ static void after_fork_in_child(void)
 #ifdef __SANITIZE_THREAD__
     threads_possible = false;
 #endif
-    if (self.own == NULL)
+    if (!self.own)
         return;
     pthread_setspecific(at_exit, NULL);
     team_free(self.own);
@@ -379,10 +379,10 @@ bool cpu_team_init(bool crowded)
 
 static struct team *team_of_thread(void)
 {
-    if (self.own != NULL)
+    if (self.own)
         return self.own;
     struct team *team = aligned_alloc(_Alignof(struct team), sizeof *team);
-    if (team == NULL)
+    if (!team)
         return NULL;
     memset(team, 0, sizeof *team);
     team->size = 1;
@@ -396,7 +396,7 @@ static struct team *team_of_thread(void)
 static bool start_worker(struct team *team)
 {
     struct worker *worker = aligned_alloc(_Alignof(struct worker), sizeof *worker);
-    if (worker == NULL)
+    if (!worker)
         return false;
     memset(worker, 0, sizeof *worker);
     worker->team = team;
@@ -413,7 +413,7 @@ static void start_workers(struct team *team, int wanted)
 {
     static atomic_flag warned = ATOMIC_FLAG_INIT;
     struct worker **workers = realloc(team->workers, (size_t)(wanted - 1) * sizeof *workers);
-    if (workers != NULL) {
+    if (workers) {
         /* Signals of the process are handled by the program's own threads. */
         static const int own[] = { SIGSEGV, SIGBUS, SIGFPE, SIGILL, SIGTRAP, SIGABRT };
         sigset_t blocked, before;
@@ -436,12 +436,12 @@ static void start_workers(struct team *team, int wanted)
 
 int cpu_team_size(void)
 {
-    return self.own != NULL ? self.own->size : 1;
+    return self.own ? self.own->size : 1;
 }
 
 int cpu_team_limit(void)
 {
-    return self.own != NULL && self.own->limited ? self.own->size : INT_MAX;
+    return self.own && self.own->limited ? self.own->size : INT_MAX;
 }
 
 int cpu_team_grow(int wanted)
@@ -449,7 +449,7 @@ int cpu_team_grow(int wanted)
     if (wanted <= cpu_team_size() || !threads_possible)
         return cpu_team_size();
     struct team *team = team_of_thread();
-    if (team == NULL)
+    if (!team)
         return 1;
     if (!team->limited || --team->calls_to_retry <= 0)
         start_workers(team, wanted);

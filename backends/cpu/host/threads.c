@@ -84,7 +84,7 @@ static int threads_allowed(void)
 {
     if (single || threads_wanted == 1 || cpu_team_tasks() > 0)
         return 1;
-    return program_in_parallel != NULL && program_in_parallel() ? 1 : threads_wanted;
+    return program_in_parallel && program_in_parallel() ? 1 : threads_wanted;
 }
 
 int cpu_thread_count(void)

@@ -41,8 +41,8 @@ struct job {
 #define OP(name) vd_##name
 #include "batch_norm_body.h"
 
-static ctrt_status run(const ctrt_call *call, const char *op, const ctrt_view *x,
-                       void (*f32)(void *, int64_t, int64_t), void (*f64)(void *, int64_t, int64_t))
+static ctrt_status batch_norm_run(const ctrt_call *call, const char *op, const ctrt_view *x,
+                                  void (*f32)(void *, int64_t, int64_t), void (*f64)(void *, int64_t, int64_t))
 {
     struct job job = {
         .call = call, .a = call->attributes, .n = x->shape[0], .channels = x->shape[1], .size = x->shape[2]
@@ -59,12 +59,12 @@ static ctrt_status run(const ctrt_call *call, const char *op, const ctrt_view *x
 
 static ctrt_status batch_norm(const ctrt_call *call)
 {
-    return run(call, "batch_norm", call->inputs[0], forward_f32, forward_f64);
+    return batch_norm_run(call, "batch_norm", call->inputs[0], forward_f32, forward_f64);
 }
 
 static ctrt_status batch_norm_backward(const ctrt_call *call)
 {
-    return run(call, "batch_norm_backward", call->inputs[1], backward_f32, backward_f64);
+    return batch_norm_run(call, "batch_norm_backward", call->inputs[1], backward_f32, backward_f64);
 }
 
 static const ctrt_kernel kernels[] = {

@@ -19,8 +19,8 @@ static bool channels_last(const ctrt_view *x, const ctrt_view *weight, const ctr
     return !(x->flags & y->flags & weight->flags & CTRT_VIEW_CONTIGUOUS);
 }
 
-static ctrt_status run(const ctrt_call *call, const char *op, enum cpu_conv_pass pass, const ctrt_view *x,
-                       const ctrt_view *weight, const ctrt_view *bias, const ctrt_view *y)
+static ctrt_status conv_run(const ctrt_call *call, const char *op, enum cpu_conv_pass pass, const ctrt_view *x,
+                            const ctrt_view *weight, const ctrt_view *bias, const ctrt_view *y)
 {
     const ctrt_conv_attributes *a = call->attributes;
     const struct cpu_conv conv = {
@@ -47,20 +47,20 @@ static ctrt_status run(const ctrt_call *call, const char *op, enum cpu_conv_pass
 
 static ctrt_status conv2d(const ctrt_call *call)
 {
-    return run(call, "conv2d", CPU_CONV_FORWARD, call->inputs[0], call->inputs[1],
-               call->n_inputs > 2 ? call->inputs[2] : NULL, call->outputs[0]);
+    return conv_run(call, "conv2d", CPU_CONV_FORWARD, call->inputs[0], call->inputs[1],
+                    call->n_inputs > 2 ? call->inputs[2] : NULL, call->outputs[0]);
 }
 
 static ctrt_status conv2d_input_grad(const ctrt_call *call)
 {
-    return run(call, "conv2d_input_grad", CPU_CONV_INPUT_GRAD, call->outputs[0], call->inputs[1], NULL,
-               call->inputs[0]);
+    return conv_run(call, "conv2d_input_grad", CPU_CONV_INPUT_GRAD, call->outputs[0], call->inputs[1], NULL,
+                    call->inputs[0]);
 }
 
 static ctrt_status conv2d_weight_grad(const ctrt_call *call)
 {
-    return run(call, "conv2d_weight_grad", CPU_CONV_WEIGHT_GRAD, call->inputs[1], call->outputs[0], NULL,
-               call->inputs[0]);
+    return conv_run(call, "conv2d_weight_grad", CPU_CONV_WEIGHT_GRAD, call->inputs[1], call->outputs[0], NULL,
+                    call->inputs[0]);
 }
 
 static const ctrt_kernel kernels[] = {

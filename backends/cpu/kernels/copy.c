@@ -60,7 +60,7 @@ static const uint8_t kinds[CPU_DTYPES] = {
 static ctrt_status copy_cast(const ctrt_call *call)
 {
     const ctrt_view *out = call->outputs[0], *in = call->inputs[0];
-    if (out->dtype >= CPU_DTYPES || casts[in->dtype][out->dtype] == NULL)
+    if (out->dtype >= CPU_DTYPES || !casts[in->dtype][out->dtype])
         return cpu_host->fail(CTRT_ERR_NOT_SUPPORTED, "the backend cpu cannot convert to dtype %u", out->dtype);
     struct cpu_plan plan = { casts[in->dtype][out->dtype], 1, 1, { kinds[in->dtype] }, kinds[out->dtype] };
     return cpu_elementwise_loop(call, &plan, NULL);

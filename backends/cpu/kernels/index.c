@@ -26,7 +26,7 @@ struct job {
 };
 
 /* Returns CTRT_ERR_INVALID_ARGUMENT, with a message about the first index outside [0, size), if there is one. */
-static ctrt_status check(const char *op, const int64_t *index, int64_t count, int64_t size)
+static ctrt_status check_indices(const char *op, const int64_t *index, int64_t count, int64_t size)
 {
     uint64_t bad = 0;
     for (int64_t i = 0; i < count; i++)
@@ -98,7 +98,7 @@ static void select_rows(void *argument, int64_t begin, int64_t end)
 static ctrt_status index_select(const ctrt_call *call)
 {
     const ctrt_view *x = call->inputs[0], *index = call->inputs[1], *out = call->outputs[0];
-    ctrt_status status = check("index_select", index->data, index->numel, x->shape[1]);
+    ctrt_status status = check_indices("index_select", index->data, index->numel, x->shape[1]);
     if (status || out->numel == 0)
         return status;
     struct job job = {
@@ -114,7 +114,7 @@ static ctrt_status index_select(const ctrt_call *call)
 static ctrt_status gather(const ctrt_call *call)
 {
     const ctrt_view *x = call->inputs[0], *index = call->inputs[1], *out = call->outputs[0];
-    ctrt_status status = check("gather", index->data, index->numel, x->shape[1]);
+    ctrt_status status = check_indices("gather", index->data, index->numel, x->shape[1]);
     if (status || out->numel == 0)
         return status;
     struct job job = {
@@ -151,7 +151,7 @@ static void add_tasks(void *argument, int64_t begin, int64_t end)
 static ctrt_status add_over(const ctrt_call *call, const char *op, int64_t count, int64_t skip, bool scatter)
 {
     const ctrt_view *dy = call->inputs[0], *index = call->inputs[1], *dx = call->outputs[0];
-    ctrt_status status = check(op, index->data, index->numel, dx->shape[1]);
+    ctrt_status status = check_indices(op, index->data, index->numel, dx->shape[1]);
     if (status || dx->numel == 0)
         return status;
     const bool half = dx->dtype == CTRT_F16 || dx->dtype == CTRT_BF16;

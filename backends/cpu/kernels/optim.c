@@ -95,7 +95,7 @@ static ctrt_status step(const ctrt_call *call, struct job *job, uint32_t states,
                         range_function f64, range_function half)
 {
     const ctrt_view *const *amp = amp_operands(call, states);
-    if (amp != NULL && *(const float *)amp[0]->data != 0)
+    if (amp && *(const float *)amp[0]->data != 0)
         return CTRT_OK;
     job->tensors = call->n_outputs / (states - 1);
     for (int64_t i = 0; i < job->tensors; i++) {
@@ -123,7 +123,7 @@ static ctrt_status adam_step(const ctrt_call *call)
 {
     const ctrt_adam_attributes *a = call->attributes;
     const ctrt_view *const *amp = amp_operands(call, 4);
-    const double t = (double)a->step + (amp != NULL ? *(const double *)amp[1]->data : 0);
+    const double t = (double)a->step + (amp ? *(const double *)amp[1]->data : 0);
     struct job job = {
         .adam = {
             .beta1 = a->beta1, .beta2 = a->beta2, .one_minus_beta1 = 1 - a->beta1, .one_minus_beta2 = 1 - a->beta2,

@@ -181,8 +181,8 @@ static const size_t bytes_of[CPU_DTYPES] = { [CTRT_F32] = 4, [CTRT_F64] = 8, [CT
 
 /* `large` is the input of the pooling or its gradient; `small` is the output of the pooling or its gradient. A task is
  * a plane, or a block of channels of a channels-last image. */
-static ctrt_status run(const ctrt_call *call, const ctrt_view *large, const ctrt_view *small,
-                       const ctrt_view *indices, bool backward)
+static ctrt_status pool_run(const ctrt_call *call, const ctrt_view *large, const ctrt_view *small,
+                            const ctrt_view *indices, bool backward)
 {
     if (small->numel == 0) {
         if (backward && large->numel)
@@ -211,12 +211,12 @@ static ctrt_status run(const ctrt_call *call, const ctrt_view *large, const ctrt
 
 static ctrt_status max_pool2d(const ctrt_call *call)
 {
-    return run(call, call->inputs[0], call->outputs[0], call->outputs[1], false);
+    return pool_run(call, call->inputs[0], call->outputs[0], call->outputs[1], false);
 }
 
 static ctrt_status max_pool2d_backward(const ctrt_call *call)
 {
-    return run(call, call->outputs[0], call->inputs[0], call->inputs[1], true);
+    return pool_run(call, call->outputs[0], call->inputs[0], call->inputs[1], true);
 }
 
 static const ctrt_kernel kernels[] = {

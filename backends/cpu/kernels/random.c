@@ -138,11 +138,11 @@ static void uniform(const struct random *r, float *x, int64_t n, const uint32_t 
     for (int64_t i = 0; i < n; i++)
         x[i] = (float)(int32_t)(words[i] >> 8) * 0x1p-24f;
     const bool standard = lo == 0 && hi == 1;
-    if (standard && r->round == NULL)
+    if (standard && !r->round)
         return;
     if (!standard)
         scale_shift(x, n, hi - lo, lo);
-    if (r->round != NULL)
+    if (r->round)
         r->round(x, n);
     for (int64_t i = 0; i < n; i++)
         x[i] = x[i] < hi ? x[i] : lo;               /* rounding may have produced hi, which is not in [lo, hi) */

@@ -124,7 +124,7 @@ static void tasks_half(void *argument, int64_t begin, int64_t end)
     }
 }
 
-static ctrt_status run(const ctrt_call *call, block_f32 f32, block_f64 f64)
+static ctrt_status softmax_run(const ctrt_call *call, block_f32 f32, block_f64 f64)
 {
     const ctrt_view *x = call->inputs[0];
     if (x->numel == 0)
@@ -149,7 +149,7 @@ static ctrt_status run(const ctrt_call *call, block_f32 f32, block_f64 f64)
 #define SOFTMAX(name)                                                                                             \
     static ctrt_status name(const ctrt_call *call)                                                                \
     {                                                                                                             \
-        return run(call, name##_block_f32, name##_block_f64);                                                     \
+        return softmax_run(call, name##_block_f32, name##_block_f64);                                            \
     }
 SOFTMAX(softmax)
 SOFTMAX(log_softmax)

@@ -140,8 +140,8 @@ static void read_groups(void *argument, int64_t begin, int64_t end)
         }
 }
 
-static void run(const struct cpu_blocked *b, const void *images, const void *blocked,
-                void (*body)(void *, int64_t, int64_t))
+static void blocked_run(const struct cpu_blocked *b, const void *images, const void *blocked,
+                        void (*body)(void *, int64_t, int64_t))
 {
     struct job job = {
         .b = b, .images = (uint16_t *)(uintptr_t)images, .blocked = (uint16_t *)(uintptr_t)blocked,
@@ -152,10 +152,10 @@ static void run(const struct cpu_blocked *b, const void *images, const void *blo
 
 void cpu_blocked_from_images(const struct cpu_blocked *b, void *blocked, const void *images)
 {
-    run(b, images, blocked, write_groups);
+    blocked_run(b, images, blocked, write_groups);
 }
 
 void cpu_blocked_to_images(const struct cpu_blocked *b, void *images, const void *blocked)
 {
-    run(b, images, blocked, read_groups);
+    blocked_run(b, images, blocked, read_groups);
 }

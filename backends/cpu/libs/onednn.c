@@ -286,7 +286,7 @@ static struct cpu_blocked blocked_of(const struct onednn_images *images, bool ou
         { 16, dnnl_nChw16c }, { 8, dnnl_nChw8c }
     };
     struct cpu_blocked b = { .block = 0 };
-    if (images == NULL || images->dims == NULL || images->from == dnnl_f32
+    if (!images || !images->dims || images->from == dnnl_f32
         || (images->to != images->from && (images->from != dnnl_bf16 || output)))
         return b;
     for (size_t i = 0; i < sizeof layouts / sizeof layouts[0] && b.block == 0; i++) {
@@ -348,7 +348,7 @@ void onednn_fill(struct onednn_entry *e, dnnl_primitive_desc_t pd, int count, co
     for (int i = 0; i < count && good; i++)
         good = add_operand(e, arguments[i], outputs[i], users[i],
                            library.dnnl_primitive_desc_query_md(pd, queries[i], indices[i]),
-                           images != NULL ? &images[i] : NULL);
+                           images ? &images[i] : NULL);
     if (good && !onednn_succeeded(e, library.dnnl_primitive_create(&e->primitive, pd)))
         e->primitive = NULL;
     library.dnnl_primitive_desc_destroy(pd);

@@ -63,8 +63,8 @@ static struct shapes shapes_of(const struct cpu_conv *v)
 /* The order of operands in all passes. */
 enum { X, WEIGHT, Y, BIAS };
 
-static dnnl_status_t describe(dnnl_primitive_desc_t *pd, const struct cpu_conv *v, const onednn_desc_ref *d,
-                              dnnl_primitive_attr_t attr)
+static dnnl_status_t describe_conv(dnnl_primitive_desc_t *pd, const struct cpu_conv *v, const onednn_desc_ref *d,
+                                   dnnl_primitive_attr_t attr)
 {
     const struct onednn *l = cpu_onednn();
     const dnnl_dims_t strides = { v->stride[0], v->stride[1] },
@@ -157,7 +157,7 @@ static bool make_in(struct onednn_entry *entry, const struct cpu_conv *v, dnnl_d
                                      count > 3 ? ONEDNN_REF(wants[3]) : NULL };
     onednn_desc_ref user_refs[4] = { ONEDNN_REF(users[0]), ONEDNN_REF(users[1]), ONEDNN_REF(users[2]),
                                      count > 3 ? ONEDNN_REF(users[3]) : NULL };
-    if (!onednn_succeeded(entry, describe(&pd, v, want_refs, attr)))
+    if (!onednn_succeeded(entry, describe_conv(&pd, v, want_refs, attr)))
         goto done;
     good = inner == dnnl_f32 || as_it_lies || v->pass != CPU_CONV_WEIGHT_GRAD || !by_gemm(pd);
     if (!good) {

@@ -183,10 +183,10 @@ static int visit(const struct image *image, bool replace)
     int count = 0, index;
     bool unknown = false;
     for (int table = 0; table < 2; table++)
-        for (size_t i = 0; image->tables[table] != NULL && i < image->counts[table]; i++) {
+        for (size_t i = 0; image->tables[table] && i < image->counts[table]; i++) {
             void **pointer = pointer_at(image, table, i, &index, &unknown);
             count += pointer != NULL;
-            if (pointer != NULL && replace)
+            if (pointer && replace)
                 __atomic_store_n(pointer, functions[index].replacement, __ATOMIC_RELEASE);
         }
     return unknown ? 0 : count;
@@ -197,7 +197,7 @@ static bool adopt(const void *function)
     Dl_info info;
     struct link_map *map = NULL;
     struct image image;
-    if (dladdr1(function, &info, (void **)&map, RTLD_DL_LINKMAP) == 0 || map == NULL || !image_read(&image, map)
+    if (dladdr1(function, &info, (void **)&map, RTLD_DL_LINKMAP) == 0 || !map || !image_read(&image, map)
         || visit(&image, false) == 0)
         return false;
     dl_iterate_phdr(find_read_only, &image);
@@ -223,7 +223,7 @@ void cpu_openmp_adopt(void *object, const void *function)
 
 void cpu_openmp_enter(void)
 {
-    if (inside++ == 0 && !adopted && openmp.set_num_threads != NULL && openmp.max_threads != NULL) {
+    if (inside++ == 0 && !adopted && openmp.set_num_threads && openmp.max_threads) {
         threads_before = openmp.max_threads();
         openmp.set_num_threads(1);
     }
@@ -231,7 +231,7 @@ void cpu_openmp_enter(void)
 
 void cpu_openmp_leave(void)
 {
-    if (--inside == 0 && !adopted && openmp.set_num_threads != NULL && openmp.max_threads != NULL)
+    if (--inside == 0 && !adopted && openmp.set_num_threads && openmp.max_threads)
         openmp.set_num_threads(threads_before);
 }
 
