@@ -115,16 +115,16 @@ core_tests = \
 internal_tests += $(core_tests)
 single_tests   += tests/unit/test-counters-peaks.c tests/unit/test-registry-faults.c
 TSAN_TESTS     += $(core_tests) tests/unit/test-counters-peaks.c tests/unit/test-registry-faults.c
-check_LTLIBRARIES += actor.la later.la static-tls.la stranger.la
-actor_la_SOURCES    = tests/plugins/actor.c
-actor_la_LDFLAGS    = $(PLUGIN_LDFLAGS) -rpath /nowhere
-later_la_SOURCES    = tests/plugins/later.c
-later_la_LDFLAGS    = $(PLUGIN_LDFLAGS) -rpath /nowhere
+check_LTLIBRARIES += plugin_by_name.la next_abi.la static-tls.la no_plugin.la
+plugin_by_name_la_SOURCES    = tests/plugins/plugin_by_name.c
+plugin_by_name_la_LDFLAGS    = $(PLUGIN_LDFLAGS) -rpath /nowhere
+next_abi_la_SOURCES    = tests/plugins/next_abi.c
+next_abi_la_LDFLAGS    = $(PLUGIN_LDFLAGS) -rpath /nowhere
 static_tls_la_SOURCES = tests/plugins/static-tls.c
 static_tls_la_LDFLAGS = $(PLUGIN_LDFLAGS) -rpath /nowhere
-stranger_la_SOURCES = tests/plugins/stranger.c
-stranger_la_CFLAGS  = $(AM_CFLAGS) -fvisibility=default
-stranger_la_LDFLAGS = $(PLUGIN_LDFLAGS) -rpath /nowhere
+no_plugin_la_SOURCES = tests/plugins/no_plugin.c
+no_plugin_la_CFLAGS  = $(AM_CFLAGS) -fvisibility=default
+no_plugin_la_LDFLAGS = $(PLUGIN_LDFLAGS) -rpath /nowhere
 
 if PLUGIN_CPU
 public_tests   += tests/unit/test-bad-input.c tests/unit/test-cpu-math.c tests/unit/test-struct-size.c
@@ -537,7 +537,7 @@ endif
 
 SMOKE_TESTS = $(TREE_TESTS) tests/integration/test-train-reference.c tests/integration/tool.sh \
               tests/unit/test-counters-peaks.c tests/unit/test-registry-faults.c
-SMOKE       = TESTS='$(SMOKE_TESTS)' check_DATA= check_LTLIBRARIES='actor.la' \
+SMOKE       = TESTS='$(SMOKE_TESTS)' check_DATA= check_LTLIBRARIES='plugin_by_name.la' \
               check_PROGRAMS='test-counters-peaks test-registry-faults test-train-reference'
 
 check-local: plugins-built/stamp

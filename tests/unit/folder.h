@@ -11,7 +11,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-/* Path of a built file: "actor.so" (the test plugins) or, for a name with a dash, a plugin of the library. */
+/* Path of a built file: "plugin_by_name.so" (the test plugins) or, for a name with a dash, a plugin of the library. */
 static inline const char *built_path(const char *name)
 {
     static char path[4096];
@@ -126,7 +126,7 @@ static inline void folder_copy_so(const char *folder, const char *stem, const ch
 /* Copies the test plugin to folder/STEM.so. The stem (KIND-ROLE) selects the role of the plugin. */
 static inline void folder_actor(const char *folder, const char *stem)
 {
-    folder_copy_so(folder, stem, "actor");
+    folder_copy_so(folder, stem, "plugin_by_name");
 }
 
 /* Creates a folder with the plugins of these stems: built plugins, and copies of the test plugin for other stems. */
@@ -135,7 +135,7 @@ static inline char *folder_of(const char *const *stems)
 {
     char *folder = folder_new();
     for (; *stems != NULL; stems++)
-        folder_copy_so(folder, *stems, access(built_path(*stems), F_OK) == 0 ? *stems : "actor");
+        folder_copy_so(folder, *stems, access(built_path(*stems), F_OK) == 0 ? *stems : "plugin_by_name");
     return folder;
 }
 

@@ -94,7 +94,7 @@ static void make_trust_tree(const char *root)
              "ln -s '%s/above/folder' other/folder-link && ln -s ../above other/above-link && "
              "ln -s ../above other/loose-link && ln -s circle other/circle", root, root);
     CHECK(system(command) == 0, "%s", command);
-    folder_copy(root, FILE_PATH, built_path("actor"), -1);
+    folder_copy(root, FILE_PATH, built_path("plugin_by_name"), -1);
 }
 
 TEST(test_trust_paths, NULL)
@@ -136,7 +136,7 @@ static void make_two_folders(void)
     snprintf(aside_folder, sizeof aside_folder, "%s/aside", root_folder);
     CHECK(mkdir(good_folder, 0755) == 0 && mkdir(other_folder, 0755) == 0, "mkdir failed");
     folder_actor(good_folder, "backend-fake");
-    folder_copy(other_folder, "backend-fake.so", built_path("stranger"), -1);
+    folder_copy(other_folder, "backend-fake.so", built_path("no_plugin"), -1);
 }
 
 static void swap_folders(void)

@@ -63,8 +63,8 @@ static const struct bad_plugin { const char *name, *reason; } bad_plugins[] = {
     { "null-slot", "struct ctrt_device_table: required slot open is missing or NULL" },
     { "short-slot", "required slot close is missing" },
     { "null-memory", "struct ctrt_memory_table: required slot alloc" }, { "probe-no", "no device node /dev/actor0" },
-    { "probe-silent", "without a reason" }, { "stranger", "does not export ctrt_plugin_v1" },
-    { "later", "built for plugin ABI 2, this library supports 1" },
+    { "probe-silent", "without a reason" }, { "no_plugin", "does not export ctrt_plugin_v1" },
+    { "next_abi", "built for plugin ABI 2, this library supports 1" },
     { "static-tls", "static-tls" }, { "headless", "backend-headless.so" },           /* messages of dlopen */
     { "truncated", "truncated" }, { "empty", "backend-empty.so" }, { "text", "backend-text.so" },
     { "folder", "not a regular file" },
@@ -73,17 +73,17 @@ static const struct bad_plugin { const char *name, *reason; } bad_plugins[] = {
 TEST(test_bad_plugins, "each invalid plugin is refused with a reason when it is requested, and listed with that reason")
 {
     char *folder = FOLDER_OF("backend-fake"), file[64];
-    struct stat actor;
+    struct stat built;
     EACH(c, bad_plugins) {
         const char *name = c->name;
         snprintf(file, sizeof file, "backend-%s.so", name);
         if (strcmp(name, "folder") != 0)
-            folder_copy(folder, file, built_path(access(built_path(name), F_OK) == 0 ? name : "actor"), -1);
+            folder_copy(folder, file, built_path(access(built_path(name), F_OK) == 0 ? name : "plugin_by_name"), -1);
     }
-    stat(built_path("actor"), &actor);
-    folder_copy(folder, "backend-truncated.so", built_path("actor"), actor.st_size / 8);
-    folder_copy(folder, "backend-headless.so", built_path("actor"), 40);
-    folder_copy(folder, "backend-empty.so", built_path("actor"), 0);
+    stat(built_path("plugin_by_name"), &built);
+    folder_copy(folder, "backend-truncated.so", built_path("plugin_by_name"), built.st_size / 8);
+    folder_copy(folder, "backend-headless.so", built_path("plugin_by_name"), 40);
+    folder_copy(folder, "backend-empty.so", built_path("plugin_by_name"), 0);
     folder_text(folder, "backend-text.so",
                 "This is no shared object, whatever its name says; it goes on for more than sixty-four bytes.\n");
     mkdir(folder_join(folder, "backend-folder.so"), 0755);
@@ -99,7 +99,7 @@ TEST(test_bad_plugins, "each invalid plugin is refused with a reason when it is 
         char line[200];
         snprintf(line, sizeof line, "%s %s of %s %s%s", info.kind, info.component, info.plugin, info.version,
                  info.reason);
-        CHECK_STR(line, "backend fake of actor 1");
+        CHECK_STR(line, "backend fake of plugin_by_name 1");
     }
 }
 

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* tests/plugins/actor.c: a shared object that acts as many plugins, valid and defective. The name of its file selects
- * which: tests copy it as backend-fake.so (a correct backend with three devices), backend-small-size.so and so on.
- * play_role lists the roles. */
+/* tests/plugins/plugin_by_name.c: a shared object that is one of many plugins, valid and defective. The name of its
+ * file selects which: tests copy it as backend-fake.so (a correct backend with three devices), backend-small-size.so
+ * and so on. play_role lists them. */
 #define _GNU_SOURCE
 #include <dlfcn.h>
 #include <pthread.h>
@@ -192,7 +192,7 @@ static ctrt_component component = {
 };
 static ctrt_plugin plugin = {
     .size = sizeof plugin, .abi_major = CTRT_PLUGIN_ABI_MAJOR, .abi_minor = CTRT_PLUGIN_ABI_MINOR,
-    .name = "actor", .version = "1", .description = "a plugin for tests",
+    .name = "plugin_by_name", .version = "1", .description = "a plugin for tests",
     .components = &component, .component_count = 1, .component_stride = sizeof component, .init = init,
 };
 
