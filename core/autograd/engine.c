@@ -29,7 +29,7 @@ struct entry {                          /* a node or leaf of this run */
 
 struct place {                          /* item of the table from nodes and leaves to entries */
     const struct grad_head *head;
-    uint32_t after;                     /* 1 + index of the entry */
+    uint32_t entry_number;              /* 1 + index of the entry; 0: new */
 };
 
 struct engine_scratch {
@@ -104,8 +104,8 @@ static __attribute__((always_inline)) inline ctrt_status entry_of(uint32_t *out,
     struct place *place = ptr_map_add(&s->places, head, sizeof *place);
     if (unlikely(place == NULL))
         return out_of_memory(sizeof *place, "running a graph backward");
-    if (place->after > 0) {
-        *out = place->after - 1;
+    if (place->entry_number > 0) {
+        *out = place->entry_number - 1;
         return CTRT_OK;
     }
     CTRT_TRY(ARRAY_RESERVE(s->entries, s->entry_capacity, s->n_entries, "running a graph backward"));
@@ -116,7 +116,7 @@ static __attribute__((always_inline)) inline ctrt_status entry_of(uint32_t *out,
     entry->wanted = true;
     entry->grad = NULL;
     *out = s->n_entries++;
-    place->after = s->n_entries;
+    place->entry_number = s->n_entries;
     return CTRT_OK;
 }
 

@@ -321,9 +321,9 @@ static void left_destroy(struct memory_layer *layer)
 }
 
 static const struct memory_ops left_ops = { .alloc = left_alloc, .free = left_free, .use = left_use,
-                                            .imaginary = is_left, .busy = left_busy, .destroy = left_destroy };
+                                            .is_predicted = is_left, .busy = left_busy, .destroy = left_destroy };
 /* While no blocks of ended dry runs exist, the layer does nothing, so that allocations do not pass through it. */
-static const struct memory_ops left_ops_idle = { .imaginary = is_left, .busy = left_busy, .destroy = left_destroy };
+static const struct memory_ops left_ops_idle = { .is_predicted = is_left, .busy = left_busy, .destroy = left_destroy };
 
 static void left_update(struct dryrun *dryrun)
 {
@@ -380,7 +380,7 @@ static const char *dryrun_busy(const struct memory_layer *layer)
 }
 
 static const struct memory_ops dryrun_ops = { .alloc = dryrun_alloc, .free = dryrun_free, .use = dryrun_use,
-                                            .unuse = dryrun_unuse, .trim = dryrun_trim, .imaginary = dryrun_owns,
+                                            .unuse = dryrun_unuse, .trim = dryrun_trim, .is_predicted = dryrun_owns,
                                             .busy = dryrun_busy };
 
 static ctrt_status dryrun_new(struct dryrun **out, struct device_memory *real)

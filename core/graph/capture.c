@@ -31,7 +31,7 @@ static ctrt_status capture_source_alloc(void *state, void **address, size_t byte
     struct segment *segment = host_calloc(sizeof *segment);
     if (segment == NULL)
         return out_of_memory(sizeof *segment, "a segment");
-    ctrt_status status = pool_draw(capture->memory, &segment->block, bytes, queue);
+    ctrt_status status = pool_try_alloc(capture->memory, &segment->block, bytes, queue);
     if (status != CTRT_OK) {
         host_free(segment);
         return status;

@@ -47,10 +47,11 @@ static void publish(struct counters *counters, struct thread_counters *cells)
         return;
     for (int class = 0; class < COUNTER_CLASSES; class++)
         for (int metric = 0; metric < COUNTER_METRICS; metric++) {
-            int64_t hidden = counter_load(&cells->net[class][metric]) - counter_load(&cells->seen[class][metric]);
+            int64_t hidden = counter_load(&cells->current[class][metric])
+                             - counter_load(&cells->published[class][metric]);
             if (hidden == 0)
                 continue;
-            atomic_fetch_add_explicit(&cells->seen[class][metric], hidden, memory_order_release);
+            atomic_fetch_add_explicit(&cells->published[class][metric], hidden, memory_order_release);
             atomic_fetch_add_explicit(&counters->published[class][metric], hidden, memory_order_release);
         }
     atomic_store_explicit(&cells->publishing, turn + 2, memory_order_release);
@@ -71,9 +72,9 @@ static void leave_all(struct thread_state *state)
             publish(counters, cells);
             for (int class = 0; class < COUNTER_CLASSES; class++)
                 for (int metric = 0; metric < COUNTER_METRICS; metric++)
-                    fetch_add(&counters->exited_total[class][metric], counter_load(&cells->in[class][metric]));
-            fetch_add(&counters->exited_oversize_net, counter_load(&cells->oversize_net));
-            fetch_add(&counters->exited_oversize_total, counter_load(&cells->oversize_total));
+                    fetch_add(&counters->exited_total[class][metric], counter_load(&cells->allocated[class][metric]));
+            fetch_add(&counters->exited_oversize_net, counter_load(&cells->oversize_current));
+            fetch_add(&counters->exited_oversize_total, counter_load(&cells->oversize_allocated));
             if (cells->next != NULL)
                 cells->next->previous = cells->previous;
             *(cells->previous != NULL ? &cells->previous->next : &counters->threads) = cells->next;
@@ -167,8 +168,8 @@ static void see(int64_t now[COUNTER_METRICS][COUNTER_CLASSES], struct counters *
         for (int class = 0; class < COUNTER_CLASSES; class++)
             for (int metric = 0; metric < COUNTER_METRICS; metric++)
                 now[metric][class] = atomic_load_explicit(&counters->published[class][metric], memory_order_acquire)
-                                     - atomic_load_explicit(&mine->seen[class][metric], memory_order_acquire)
-                                     + counter_load(&mine->net[class][metric]);
+                                     - atomic_load_explicit(&mine->published[class][metric], memory_order_acquire)
+                                     + counter_load(&mine->current[class][metric]);
         if (likely(atomic_load_explicit(&mine->publishing, memory_order_relaxed) == turn))
             return;
     }
@@ -178,12 +179,12 @@ void counters_update_peaks(struct counters *counters, struct thread_counters *mi
 {
     int64_t now[COUNTER_METRICS][COUNTER_CLASSES];
     const uint32_t epoch = atomic_load_explicit(&counters->epoch, memory_order_relaxed);
-    mine->rising = 0;
+    mine->peak_may_rise = 0;
     /* With several threads, every update must be evaluated, so store an epoch that never matches. */
     mine->epoch = atomic_load_explicit(&counters->many, memory_order_relaxed) ? ~epoch : epoch;
     for (int class = 0; class < COUNTER_CLASSES; class++)
         for (int metric = 0; metric < COUNTER_METRICS; metric++)
-            mine->top[class][metric] = counter_load(&mine->net[class][metric]);
+            mine->at_peak[class][metric] = counter_load(&mine->current[class][metric]);
     see(now, counters, mine);
     for (int metric = 0; metric < COUNTER_METRICS; metric++) {
         raise_to(counters, PEAK_OF(CTRT_POOL_ALL, metric), now[metric][COUNTER_LARGE] + now[metric][COUNTER_SMALL]);
@@ -192,7 +193,7 @@ void counters_update_peaks(struct counters *counters, struct thread_counters *mi
     }
     if (unlikely(counters->oversize != SIZE_MAX))
         raise_to(counters, PEAK_OVERSIZE,
-                 counter_load(&mine->oversize_net) + counter_load(&counters->exited_oversize_net));
+                 counter_load(&mine->oversize_current) + counter_load(&counters->exited_oversize_net));
 }
 
 void counters_publish(struct counters *counters, struct thread_counters *mine)
@@ -260,15 +261,15 @@ uint64_t counters_reserved_bytes(const struct counters *counters)
 /* ---- sums; the caller holds the lock ---- */
 
 struct sums {
-    int64_t current[PEAKS], in[PEAKS];
+    int64_t current[PEAKS], allocated[PEAKS];
 };
 
-static void add_pool(struct sums *sums, int all, int pool, int64_t current, int64_t in)
+static void add_pool(struct sums *sums, int all, int pool, int64_t current, int64_t allocated)
 {
     sums->current[all] += current;
-    sums->in[all] += in;
+    sums->allocated[all] += allocated;
     sums->current[pool] += current;
-    sums->in[pool] += in;
+    sums->allocated[pool] += allocated;
 }
 
 static void add_up(struct sums *sums, const struct counters *counters)
@@ -277,12 +278,13 @@ static void add_up(struct sums *sums, const struct counters *counters)
     for (int class = 0; class < COUNTER_CLASSES; class++) {
         for (int metric = 0; metric < COUNTER_METRICS; metric++) {
             int64_t current = counter_load(&counters->published[class][metric]);
-            int64_t in = counter_load(&counters->exited_total[class][metric]);
+            int64_t allocated = counter_load(&counters->exited_total[class][metric]);
             for (const struct thread_counters *cells = counters->threads; cells != NULL; cells = cells->next) {
-                current += counter_load(&cells->net[class][metric]) - counter_load(&cells->seen[class][metric]);
-                in += counter_load(&cells->in[class][metric]);
+                current += counter_load(&cells->current[class][metric])
+                           - counter_load(&cells->published[class][metric]);
+                allocated += counter_load(&cells->allocated[class][metric]);
             }
-            add_pool(sums, PEAK_OF(CTRT_POOL_ALL, metric), PEAK_OF(class + 1, metric), current, in);
+            add_pool(sums, PEAK_OF(CTRT_POOL_ALL, metric), PEAK_OF(class + 1, metric), current, allocated);
         }
         for (int metric = 0; metric < 2; metric++)
             add_pool(sums, PEAK_OF_RESERVED(CTRT_POOL_ALL, metric), PEAK_OF_RESERVED(class + 1, metric),
@@ -290,10 +292,10 @@ static void add_up(struct sums *sums, const struct counters *counters)
                      counter_load(&counters->reserved_total[class][metric]));
     }
     sums->current[PEAK_OVERSIZE] = counter_load(&counters->exited_oversize_net);
-    sums->in[PEAK_OVERSIZE] = counter_load(&counters->exited_oversize_total);
+    sums->allocated[PEAK_OVERSIZE] = counter_load(&counters->exited_oversize_total);
     for (const struct thread_counters *cells = counters->threads; cells != NULL; cells = cells->next) {
-        sums->current[PEAK_OVERSIZE] += counter_load(&cells->oversize_net);
-        sums->in[PEAK_OVERSIZE] += counter_load(&cells->oversize_total);
+        sums->current[PEAK_OVERSIZE] += counter_load(&cells->oversize_current);
+        sums->allocated[PEAK_OVERSIZE] += counter_load(&cells->oversize_allocated);
     }
     for (int i = 0; i < PEAKS; i++)             /* a sum may be negative while threads are counting */
         sums->current[i] = MAX(sums->current[i], 0);
@@ -377,7 +379,7 @@ void counters_reset_peaks(struct counters *counters)
 static ctrt_stat stat_of(const struct sums *sums, const struct counters *counters, int i)
 {
     return (ctrt_stat){ .current = sums->current[i], .peak = counters->life.peaks[i],
-                               .allocated = sums->in[i], .freed = sums->in[i] - sums->current[i] };
+                               .allocated = sums->allocated[i], .freed = sums->allocated[i] - sums->current[i] };
 }
 
 void counters_read(struct counter_stats *out, struct counters *counters)
@@ -413,7 +415,7 @@ void counters_undo_free(struct counters *counters, size_t bytes, size_t requeste
         fetch_add(&counters->published[counters_class(bytes)][metric], change[metric]);
     if (bytes >= counters->oversize)
         fetch_add(&counters->exited_oversize_net, 1);
-    /* Threads compare with `top` to detect a rising peak, and `top` does not hold after this change. */
+    /* Threads compare with `at_peak` to detect a rising peak, and `at_peak` does not hold after this change. */
     atomic_fetch_add_explicit(&counters->epoch, 1, memory_order_relaxed);
 }
 

@@ -45,15 +45,15 @@ typedef _Atomic int64_t counter;
 /* The counters of one thread for one device. Other threads only publish them, under the lock. */
 struct thread_counters {
     struct counters *counters;              /* NULL: the device was closed; written under the lock */
-    counter net[COUNTER_CLASSES][COUNTER_METRICS];          /* allocated minus freed */
-    counter in[COUNTER_CLASSES][COUNTER_METRICS];           /* allocated in total */
-    counter oversize_net, oversize_total;                   /* oversize blocks */
-    counter seen[COUNTER_CLASSES][COUNTER_METRICS];         /* part of `net` that is published */
-    /* Values of `net`, and the counters' epoch, when the peaks were last updated. Below `top` and in the same epoch, no
-     * peak can rise. */
-    int64_t top[COUNTER_CLASSES][COUNTER_METRICS];
+    counter current[COUNTER_CLASSES][COUNTER_METRICS];      /* allocated minus freed */
+    counter allocated[COUNTER_CLASSES][COUNTER_METRICS];    /* in total */
+    counter oversize_current, oversize_allocated;           /* oversize blocks */
+    counter published[COUNTER_CLASSES][COUNTER_METRICS];    /* part of `current` that is published */
+    /* Values of `current`, and the counters' epoch, when the peaks were last updated. Below `at_peak` and in the same
+     * epoch, no peak can rise. */
+    int64_t at_peak[COUNTER_CLASSES][COUNTER_METRICS];
     uint32_t epoch;
-    uint32_t rising;                        /* a peak may have risen since then */
+    uint32_t peak_may_rise;                 /* a peak may have risen since then */
     uint32_t calls;                         /* since counters were last published */
     uint64_t bytes;
     _Atomic uint32_t publishing;            /* sequence lock, incremented twice by each publish; odd while a thread
@@ -155,23 +155,23 @@ static inline void counters_alloc(struct counters *counters, size_t bytes, size_
         return;
     }
     int class = counters_class(bytes);
-    const int64_t count_now = counter_load(&mine->net[class][COUNTER_COUNT]) + 1;
-    const int64_t bytes_now = counter_load(&mine->net[class][COUNTER_BYTES]) + (int64_t)bytes;
-    const int64_t requested_now = counter_load(&mine->net[class][COUNTER_REQUESTED]) + (int64_t)requested;
-    counter_store(&mine->net[class][COUNTER_COUNT], count_now);
-    counter_store(&mine->net[class][COUNTER_BYTES], bytes_now);
-    counter_store(&mine->net[class][COUNTER_REQUESTED], requested_now);
-    const int64_t *top = mine->top[class];
-    if (unlikely((count_now > top[COUNTER_COUNT]) | (bytes_now > top[COUNTER_BYTES])
-                 | (requested_now > top[COUNTER_REQUESTED])
+    const int64_t count_now = counter_load(&mine->current[class][COUNTER_COUNT]) + 1;
+    const int64_t bytes_now = counter_load(&mine->current[class][COUNTER_BYTES]) + (int64_t)bytes;
+    const int64_t requested_now = counter_load(&mine->current[class][COUNTER_REQUESTED]) + (int64_t)requested;
+    counter_store(&mine->current[class][COUNTER_COUNT], count_now);
+    counter_store(&mine->current[class][COUNTER_BYTES], bytes_now);
+    counter_store(&mine->current[class][COUNTER_REQUESTED], requested_now);
+    const int64_t *at_peak = mine->at_peak[class];
+    if (unlikely((count_now > at_peak[COUNTER_COUNT]) | (bytes_now > at_peak[COUNTER_BYTES])
+                 | (requested_now > at_peak[COUNTER_REQUESTED])
                  | (mine->epoch != atomic_load_explicit(&counters->epoch, memory_order_relaxed))))
-        mine->rising = 1;
-    counter_add(&mine->in[class][COUNTER_COUNT], 1);
-    counter_add(&mine->in[class][COUNTER_BYTES], (int64_t)bytes);
-    counter_add(&mine->in[class][COUNTER_REQUESTED], (int64_t)requested);
+        mine->peak_may_rise = 1;
+    counter_add(&mine->allocated[class][COUNTER_COUNT], 1);
+    counter_add(&mine->allocated[class][COUNTER_BYTES], (int64_t)bytes);
+    counter_add(&mine->allocated[class][COUNTER_REQUESTED], (int64_t)requested);
     if (unlikely(bytes >= atomic_load_explicit(&counters->oversize, memory_order_relaxed))) {
-        counter_add(&mine->oversize_net, 1);
-        counter_add(&mine->oversize_total, 1);
+        counter_add(&mine->oversize_current, 1);
+        counter_add(&mine->oversize_allocated, 1);
     }
     counters_maybe_publish(counters, mine, bytes);
 }
@@ -188,14 +188,14 @@ static inline __attribute__((always_inline)) void counters_free(struct counters 
         counters_free_shared(counters, bytes, requested);
         return;
     }
-    if (unlikely(mine->rising))
+    if (unlikely(mine->peak_may_rise))
         counters_update_peaks(counters, mine);
     int class = counters_class(bytes);
-    counter_add(&mine->net[class][COUNTER_COUNT], -1);
-    counter_add(&mine->net[class][COUNTER_BYTES], -(int64_t)bytes);
-    counter_add(&mine->net[class][COUNTER_REQUESTED], -(int64_t)requested);
+    counter_add(&mine->current[class][COUNTER_COUNT], -1);
+    counter_add(&mine->current[class][COUNTER_BYTES], -(int64_t)bytes);
+    counter_add(&mine->current[class][COUNTER_REQUESTED], -(int64_t)requested);
     if (unlikely(bytes >= atomic_load_explicit(&counters->oversize, memory_order_relaxed)))
-        counter_add(&mine->oversize_net, -1);
+        counter_add(&mine->oversize_current, -1);
     counters_maybe_publish(counters, mine, bytes);
 }
 

@@ -42,7 +42,7 @@ static ctrt_status policies_use(struct memory_layer *layer, const ctrt_block *bl
 {
     struct device_memory *memory = layer->memory;
     const struct policy_layer *top = memory->policies[0];
-    quota_refused = false;
+    limit_refused = false;
     ctrt_status status = top->policy->use(top->state, block, queue, address);
     if (unlikely(status == CTRT_ERR_OUT_OF_MEMORY) && report)
         return oom_fail(memory, block->bytes, ctrt_error_message());

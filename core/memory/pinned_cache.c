@@ -144,7 +144,7 @@ ctrt_status pinned_alloc(void **address, size_t *granted, ctrt_device *device, s
     struct pinned *own = pinned_of(device);
     if (own == NULL)
         return out_of_memory(sizeof *own, "pinned memory");
-    quota_refused = false;
+    limit_refused = false;
     if (bytes > (size_t)1 << 56)
         return oom_fail_pinned(device->memory, bytes, "more than the address space holds");
     const unsigned class = class_of(bytes);
@@ -165,7 +165,7 @@ ctrt_status pinned_alloc(void **address, size_t *granted, ctrt_device *device, s
         pinned_trim(device);
         if (quota_limited(device->memory))
             pool_trim(device->memory);      /* the limit counts device and pinned memory together */
-        quota_refused = false;
+        limit_refused = false;
         status = obtain(own, device, address, *granted);
     }
     if (status == CTRT_ERR_OUT_OF_MEMORY)

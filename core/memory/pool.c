@@ -110,7 +110,7 @@ alloc_again(struct device_memory *memory, ctrt_block *block, size_t bytes, void 
     if (status == CTRT_ERR_OUT_OF_MEMORY && bytes <= PTRDIFF_MAX) {
         atomic_fetch_add_explicit(&memory->retries, 1, memory_order_relaxed);
         trim(memory, true);
-        quota_refused = false;
+        limit_refused = false;
         status = memory->alloc(memory->state, block, bytes, queue);
         status = policy_check_address(status, block->address, memory->policy_name, bytes);
     }
@@ -127,7 +127,7 @@ alloc_again(struct device_memory *memory, ctrt_block *block, size_t bytes, void 
 static ctrt_status __attribute__((noinline)) refuse(struct device_memory *memory, size_t bytes, const char *why,
                                                     bool report)
 {
-    quota_refused = false;
+    limit_refused = false;
     return report ? oom_fail(memory, bytes, why) : ctrt_fail(CTRT_ERR_OUT_OF_MEMORY, "%s", why);
 }
 
@@ -156,7 +156,7 @@ ctrt_status pool_alloc(struct device_memory *memory, ctrt_block *block, size_t b
     return alloc(memory, block, bytes, queue, true);
 }
 
-ctrt_status pool_draw(struct device_memory *memory, ctrt_block *block, size_t bytes, void *queue)
+ctrt_status pool_try_alloc(struct device_memory *memory, ctrt_block *block, size_t bytes, void *queue)
 {
     return alloc(memory, block, bytes, queue, false);
 }
@@ -181,7 +181,7 @@ void pool_forget(struct device_memory *memory, const ctrt_block *block, size_t b
     ctrt_block plain = *block;
     plain.fence = NULL;
     for (const struct memory_layer *layer = top(memory); layer != NULL; layer = layer->below)
-        if (layer->ops.imaginary != NULL && layer->ops.imaginary(layer, block)) {
+        if (layer->ops.is_predicted != NULL && layer->ops.is_predicted(layer, block)) {
             pool_free(memory, &plain, bytes, queue);
             return;
         }

@@ -38,7 +38,7 @@ struct memory_ops {
                         bool report);
     bool (*free_fixed)(struct memory_layer *layer, const ctrt_block *block);
     /* Returns whether the layer allocated the block and the block has no device memory. */
-    bool (*imaginary)(const struct memory_layer *layer, const ctrt_block *block);
+    bool (*is_predicted)(const struct memory_layer *layer, const ctrt_block *block);
     /* Returns why the device cannot be closed, NULL if it can. */
     const char *(*busy)(const struct memory_layer *layer);
     /* Frees the layer when the memory is closed or destroyed. NULL: the layer owns nothing. */
@@ -106,7 +106,7 @@ void layer_unuse(struct memory_layer *layer, const ctrt_block *block, void *queu
  * and a remedy. */
 ctrt_status pool_alloc(struct device_memory *memory, ctrt_block *block, size_t bytes, void *queue);
 /* Like pool_alloc, for a caller that can continue with less memory. Does not report that memory ran out. */
-ctrt_status pool_draw(struct device_memory *memory, ctrt_block *block, size_t bytes, void *queue);
+ctrt_status pool_try_alloc(struct device_memory *memory, ctrt_block *block, size_t bytes, void *queue);
 /* `bytes`: as passed to pool_alloc. `queue`: the queue whose work may use the memory next. */
 void pool_free(struct device_memory *memory, const ctrt_block *block, size_t bytes, void *queue);
 
@@ -148,7 +148,7 @@ static inline bool dry_run_on(const ctrt_device *device)
 }
 
 /* quota.c: set when a limit refuses memory to the calling thread; reset by callers. */
-extern __thread bool quota_refused;
+extern __thread bool limit_refused;
 
 /* Sets *out to the memory of `device`. NULL: of the default device. */
 ctrt_status memory_get(struct device_memory **out, ctrt_device *device);

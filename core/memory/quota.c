@@ -127,12 +127,12 @@ ctrt_status quota_init(struct device_memory *memory)
     return CTRT_OK;
 }
 
-__thread bool quota_refused;
+__thread bool limit_refused;
 
 static ctrt_status too_much(struct device_memory *memory, uint64_t limit, uint64_t reserved, size_t bytes)
 {
     char allowed[32], had[32], wanted[32];
-    quota_refused = true;
+    limit_refused = true;
     return ctrt_fail(CTRT_ERR_OUT_OF_MEMORY, "the limit is %s on %s; %s in addition to the %s reserved would exceed it",
                      format_bytes(allowed, limit), memory->device->name, format_bytes(wanted, bytes),
                      format_bytes(had, reserved));

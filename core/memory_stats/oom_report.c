@@ -44,7 +44,7 @@ static void oom_read_surroundings(struct finding *f, struct device_memory *memor
 {
     const ctrt_device *device = memory->device;
     *f = (struct finding){ .memory = memory, .requested = requested, .why = why, .pinned = pinned,
-                           .refused = quota_refused };
+                           .refused = limit_refused };
     if (!CTRT_SLOT(device->backend->device, memory_info)
         || device->backend->device->memory_info(device->handle, &f->free_bytes, &f->total) != CTRT_OK)
         f->free_bytes = f->total = 0;
@@ -234,9 +234,9 @@ static ctrt_status oom_compose_and_fail(struct device_memory *memory, size_t byt
     snprintf(reason, sizeof reason, "%s", why);
     atomic_fetch_add_explicit(&memory->ooms, 1, memory_order_relaxed);
     oom_read_surroundings(&f, memory, bytes, reason, pinned);
-    if (quota_refused)
+    if (limit_refused)
         atomic_fetch_add_explicit(&memory->rejections, 1, memory_order_relaxed);
-    quota_refused = false;
+    limit_refused = false;
     oom_write_advice(advice, &f);
     if (history_on(memory)) {
         struct history_event event = { .time = history_now(), .label = label_here(), .op = thread_state.op,
