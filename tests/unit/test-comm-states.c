@@ -204,7 +204,7 @@ static void check_shrink(void)
         LANE_IS(comms[i], LANE_COLLECTIVES, LANE_IDLE);
         ctrt_work_release(&works[i]);
     }
-    /* A call goes on until the alarm is raised: else another rank could be the first to raise one, without the cause. */
+    /* A call goes on until the alarm is raised: else another rank could be the first to raise one. */
     struct comm_timer *timer = &comms[0]->lanes.lane[LANE_COLLECTIVES].timer;
     comm_timer_begin(timer);
     CHECK_EQ(failure_begin(&comms[0]->failure), FAILURE_NONE);
