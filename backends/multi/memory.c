@@ -28,14 +28,14 @@ static bool overwrites(const struct multi_block *block, int64_t offset, size_t b
 /* ---- to a block ---- */
 
 /* Bytes that are copied to a block: of the host, or replicated data of another device. */
-struct origin {
+struct multi_origin {
     const void *host;                       /* NULL: the range of `parts` that begins at byte `offset` */
     ctrt_tensor *const *parts;
     int count;                              /* members of the other device */
     int64_t offset;
 };
 
-static ctrt_status write_part(ctrt_tensor *part, ctrt_dtype dtype, int64_t offset, const struct origin *from,
+static ctrt_status write_part(ctrt_tensor *part, ctrt_dtype dtype, int64_t offset, const struct multi_origin *from,
                               int member, size_t bytes)
 {
     const int64_t size = multi_dtype_bytes(dtype), count = (int64_t)bytes / size;
@@ -54,7 +54,7 @@ static ctrt_status write_part(ctrt_tensor *part, ctrt_dtype dtype, int64_t offse
 
 /* Copies the bytes to the same range of every member's part. */
 static ctrt_status write_parts(const struct multi_device *device, const struct multi_data *data, int64_t offset,
-                               const struct origin *from, size_t bytes)
+                               const struct multi_origin *from, size_t bytes)
 {
     for (int m = 0; m < device->count; m++) {
         const ctrt_status status = write_part(data->parts[m], data->dtype, offset, from, m, bytes);
@@ -68,7 +68,7 @@ static ctrt_status write_parts(const struct multi_device *device, const struct m
  * replicated copy is written and copied back. The range is a multiple of the element size of the parts, except in a
  * block that was written as bytes before. */
 static ctrt_status write_block(struct multi_device *device, struct multi_block *block, int64_t offset,
-                               const struct origin *from, size_t bytes)
+                               const struct multi_origin *from, size_t bytes)
 {
     struct multi_data *data = &block->data, whole;
     if (data->state == MULTI_SHARDED && block->kept) {
@@ -87,12 +87,12 @@ static ctrt_status write_block(struct multi_device *device, struct multi_block *
     return write_parts(device, data, offset, from, bytes);
 }
 
-static ctrt_status copy_to_device(struct multi_device *device, void *to, const void *from, size_t bytes)
+static ctrt_status multi_copy_to_device(struct multi_device *device, void *to, const void *from, size_t bytes)
 {
     struct multi_block *block;
     int64_t offset;
     TRY(find(&block, &offset, to, bytes));
-    return write_block(device, block, offset, &(struct origin){ .host = from }, bytes);
+    return write_block(device, block, offset, &(struct multi_origin){ .host = from }, bytes);
 }
 
 /* ---- to the host ---- */
@@ -134,7 +134,7 @@ static ctrt_status read_sharded(const struct multi_device *device, const struct 
 }
 
 /* Reads sharded bytes from the parts, and all others from the first member after making the block replicated. */
-static ctrt_status copy_to_host(struct multi_device *device, void *to, const void *from, size_t bytes)
+static ctrt_status multi_copy_to_host(struct multi_device *device, void *to, const void *from, size_t bytes)
 {
     struct multi_block *block;
     int64_t offset;
@@ -169,7 +169,7 @@ static void range_view(ctrt_view *view, const struct multi_data *data, int64_t o
     view->strides[0] = period / size, view->strides[1] = data->inner / size, view->strides[2] = 1;
 }
 
-static ctrt_status copy_on_device(struct multi_device *device, void *to, const void *from, size_t bytes)
+static ctrt_status multi_copy_on_device(struct multi_device *device, void *to, const void *from, size_t bytes)
 {
     struct multi_block *block, *target;
     int64_t offset, at;
@@ -198,10 +198,10 @@ static ctrt_status copy(void *handle, void *queue, void *to, const void *from, s
     if (bytes == 0)
         return CTRT_OK;
     if (kind == CTRT_COPY_ON_DEVICE)
-        return copy_on_device(device, to, from, bytes);
+        return multi_copy_on_device(device, to, from, bytes);
     const int cancel = multi_enter(device);
-    const ctrt_status status = kind == CTRT_COPY_TO_DEVICE ? copy_to_device(device, to, from, bytes)
-                                                           : copy_to_host(device, to, from, bytes);
+    const ctrt_status status = kind == CTRT_COPY_TO_DEVICE ? multi_copy_to_device(device, to, from, bytes)
+                                                           : multi_copy_to_host(device, to, from, bytes);
     multi_leave(device, cancel);
     return status;
 }
@@ -248,7 +248,7 @@ static ctrt_status copy_layout(bool *done, struct multi_device *device, struct m
     data->value = from->value;
     for (int m = 0; m < device->count && from->state != MULTI_CONSTANT; m++) {
         const int64_t size = sharded ? multi_part_bytes(from, device->count, m) : from->bytes;
-        const struct origin part = { .parts = &from->parts[m], .count = 1 };
+        const struct multi_origin part = { .parts = &from->parts[m], .count = 1 };
         const ctrt_status status = write_part(data->parts[m], from->dtype, 0, &part, 0, (size_t)size);
         if (status != CTRT_OK)
             return multi_member_fails(device, m, status);
@@ -262,7 +262,7 @@ static ctrt_status copy_range(struct multi_device *device, struct multi_block *b
                               size_t bytes)
 {
     struct multi_data whole = { .state = MULTI_EMPTY };
-    struct origin from = { .parts = other->data.parts, .count = source->count, .offset = other_offset };
+    struct multi_origin from = { .parts = other->data.parts, .count = source->count, .offset = other_offset };
     if (other->data.state == MULTI_SHARDED) {
         TRY(multi_data_to(source, &whole, &other->data, &(struct multi_data){ .state = MULTI_REPLICATED },
                           other->bytes));
@@ -294,15 +294,15 @@ static ctrt_status through_host(struct multi_device *device, void *to, struct mu
     void *buffer = malloc(bytes);
     if (buffer == NULL)
         return multi_host->fail(CTRT_ERR_OUT_OF_MEMORY, "%s: no %zu bytes of host memory", multi_kind.name, bytes);
-    ctrt_status status = copy_to_host(source, buffer, from, bytes);
+    ctrt_status status = multi_copy_to_host(source, buffer, from, bytes);
     if (status == CTRT_OK)
-        status = copy_to_device(device, to, buffer, bytes);
+        status = multi_copy_to_device(device, to, buffer, bytes);
     free(buffer);
     return status;
 }
 
-static ctrt_status copy_between(struct multi_device *device, void *to, struct multi_device *source, const void *from,
-                                size_t bytes)
+static ctrt_status multi_copy_between(struct multi_device *device, void *to, struct multi_device *source,
+                                      const void *from, size_t bytes)
 {
     struct multi_block *block, *other;
     int64_t offset, other_offset;
@@ -333,7 +333,7 @@ static ctrt_status copy_peer(void *handle, void *to, void *peer, const void *fro
     const bool ordered = ctrt_set_streams_ordered(true);    /* members' streams of both devices */
     (void)queue;
     const int cancel = multi_enter(first), inner = multi_enter(first == device ? source : device);
-    const ctrt_status status = bytes > 0 ? copy_between(device, to, source, from, bytes) : CTRT_OK;
+    const ctrt_status status = bytes > 0 ? multi_copy_between(device, to, source, from, bytes) : CTRT_OK;
     multi_leave(first == device ? source : device, inner);
     multi_leave(first, cancel);
     ctrt_set_streams_ordered(ordered);

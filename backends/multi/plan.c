@@ -11,7 +11,7 @@
 #include <limits.h>
 
 /* A letter along which a call may be divided. */
-struct candidate {
+struct plan_candidate {
     char letter;
     struct multi_split split;
 };
@@ -109,7 +109,7 @@ static ctrt_status find_operands(struct multi_plan *plan)
 
 /* Returns the dimension of the operand that has the candidate's letter, or -1. A dimension of size 1 that is broadcast
  * does not count. */
-static int dim_of(const struct multi_operand *o, const struct candidate *c)
+static int dim_of(const struct multi_operand *o, const struct plan_candidate *c)
 {
     const char *at = strchr(o->letters, c->letter);
     const int dim = at != NULL ? (int)(at - o->letters) : -1;
@@ -162,7 +162,7 @@ static int64_t gather_cost(const struct multi_operand *o)
     }
 }
 
-static int64_t input_cost(const struct multi_plan *plan, const struct multi_operand *o, const struct candidate *c)
+static int64_t input_cost(const struct multi_plan *plan, const struct multi_operand *o, const struct plan_candidate *c)
 {
     const int dim = dim_of(o, c);
     struct multi_data like;
@@ -175,7 +175,7 @@ static int64_t input_cost(const struct multi_plan *plan, const struct multi_oper
     return can_cut ? gather_cost(o) : IMPOSSIBLE;
 }
 
-static int64_t output_cost(const struct multi_plan *plan, struct multi_operand *o, const struct candidate *c)
+static int64_t output_cost(const struct multi_plan *plan, struct multi_operand *o, const struct plan_candidate *c)
 {
     const int dim = dim_of(o, c);
     struct multi_data like;
@@ -197,7 +197,7 @@ static int64_t output_cost(const struct multi_plan *plan, struct multi_operand *
 
 /* Returns whether dropout can be divided: the generator makes blocks of 4 numbers (f64: 2), so each part must begin
  * with a new block. */
-static bool dropout_divides(const struct multi_plan *plan, const struct candidate *c)
+static bool dropout_divides(const struct multi_plan *plan, const struct plan_candidate *c)
 {
     const ctrt_view *x = plan->operands[0].view;
     const int dim = dim_of(&plan->operands[0], c);
@@ -209,7 +209,7 @@ static bool dropout_divides(const struct multi_plan *plan, const struct candidat
            && multi_chunk(c->split.n, plan->device->count, 0).count * x->strides[dim] % per_block == 0;
 }
 
-static int64_t cost_of(const struct multi_plan *plan, const struct candidate *c)
+static int64_t cost_of(const struct multi_plan *plan, const struct plan_candidate *c)
 {
     const uint32_t flags = plan->rule->flags;
     const bool half = plan->key == CTRT_F16 || plan->key == CTRT_BF16;
@@ -242,7 +242,7 @@ static void choose(struct multi_plan *plan)
             best += gather_cost(&plan->operands[i]);
     for (int i = 0; i < plan->count; i++) {
         const struct multi_operand *o = &plan->operands[i];
-        struct candidate c = { 0 };
+        struct plan_candidate c = { 0 };
         if (o->block == NULL || o->fresh || o->block->data.state != MULTI_SHARDED)
             continue;
         const int dim = match(&c.split, plan, o);
@@ -329,7 +329,7 @@ static ctrt_status to_replicated(struct multi_plan *plan, struct multi_operand *
     return to_layout(plan, o, &like);
 }
 
-static ctrt_status prepare_input(struct multi_plan *plan, struct multi_operand *o, const struct candidate *c)
+static ctrt_status prepare_input(struct multi_plan *plan, struct multi_operand *o, const struct plan_candidate *c)
 {
     struct multi_data *data = &o->block->data, like;
     o->data = data;
@@ -355,7 +355,7 @@ static ctrt_status prepare_input(struct multi_plan *plan, struct multi_operand *
 
 /* Allocates memory for a fresh output. If the output is a view of a part of a CONSTANT block, the rest of the block
  * keeps the constant. */
-static ctrt_status prepare_fresh(struct multi_plan *plan, struct multi_operand *o, const struct candidate *c)
+static ctrt_status prepare_fresh(struct multi_plan *plan, struct multi_operand *o, const struct plan_candidate *c)
 {
     struct multi_data *data = &o->block->data;
     struct multi_data like = { .state = MULTI_REPLICATED, .dtype = (ctrt_dtype)o->view->dtype,
@@ -382,7 +382,7 @@ static ctrt_status prepare_fresh(struct multi_plan *plan, struct multi_operand *
     return multi_data_materialize(plan->device, data, &like, o->block->bytes);
 }
 
-static ctrt_status prepare_output(struct multi_plan *plan, struct multi_operand *o, const struct candidate *c)
+static ctrt_status prepare_output(struct multi_plan *plan, struct multi_operand *o, const struct plan_candidate *c)
 {
     struct multi_data *data = &o->block->data;
     o->data = data;
@@ -449,7 +449,7 @@ ctrt_status multi_plan_make(struct multi_plan *plan)
         if (!plan->linear && plan->letter == 0)
             note_fallback(plan);
     }
-    const struct candidate c = { plan->letter, plan->split };
+    const struct plan_candidate c = { plan->letter, plan->split };
     for (int i = 0; i < plan->count; i++) {
         struct multi_operand *o = &plan->operands[i];
         if (o->block != NULL) {

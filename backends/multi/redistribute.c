@@ -175,8 +175,8 @@ static ctrt_status member_collective(void *argument, int member)
 
 /* Runs the collective on the tensors of all members. After a failure the communicators are unusable, so they are
  * released. */
-static ctrt_status collect(struct multi_device *device, enum collective collective, ctrt_tensor *const *out,
-                           ctrt_tensor *const *in)
+static ctrt_status redistribute_collect(struct multi_device *device, enum collective collective,
+                                        ctrt_tensor *const *out, ctrt_tensor *const *in)
 {
     char message[1024];
     TRY(comms_ready(device));
@@ -263,13 +263,13 @@ static ctrt_status gather(struct multi_device *device, struct multi_data *to, co
     const struct chunks c = chunks_of(from, n);
     if (c.plain) {
         TRY(heads(large, to->parts, n, from->bytes, from->dtype));
-        return collect(device, ALL_GATHER, large, from->parts);
+        return redistribute_collect(device, ALL_GATHER, large, from->parts);
     }
     TRY(buffers(small, device, c.bytes, from->dtype));
     TRY(buffers(large, device, c.bytes * n, from->dtype));
     for (int m = 0; m < n; m++)
         TRY(move_part(device, m, from, &c, small[m], from->parts[m], false));
-    TRY(collect(device, ALL_GATHER, large, small));
+    TRY(redistribute_collect(device, ALL_GATHER, large, small));
     for (int m = 0; m < n; m++)
         for (int rank = 0; rank < n; rank++)
             TRY(move_chunk(device, m, from, &c, rank, large[m], to->parts[m], true));
@@ -284,21 +284,22 @@ static ctrt_status scatter_sums(struct multi_device *device, struct multi_data *
     const struct chunks c = chunks_of(to, n);
     if (c.plain) {
         TRY(heads(large, from->parts, n, to->bytes, to->dtype));
-        return collect(device, REDUCE_SCATTER, to->parts, large);
+        return redistribute_collect(device, REDUCE_SCATTER, to->parts, large);
     }
     TRY(buffers(small, device, c.bytes, to->dtype));
     TRY(buffers(large, device, c.bytes * n, to->dtype));
     for (int m = 0; m < n; m++)
         for (int rank = 0; rank < n; rank++)
             TRY(move_chunk(device, m, to, &c, rank, large[m], from->parts[m], false));
-    TRY(collect(device, REDUCE_SCATTER, small, large));
+    TRY(redistribute_collect(device, REDUCE_SCATTER, small, large));
     for (int m = 0; m < n; m++)
         TRY(move_part(device, m, to, &c, small[m], to->parts[m], true));
     return CTRT_OK;
 }
 
 /* Replicated to sharded: each member copies its part from its own replica. */
-static ctrt_status cut(const struct multi_device *device, struct multi_data *to, const struct multi_data *from)
+static ctrt_status redistribute_cut(const struct multi_device *device, struct multi_data *to,
+                                    const struct multi_data *from)
 {
     const int64_t period = to->extent * to->inner;
     for (int m = 0; m < device->count; m++) {
@@ -314,7 +315,7 @@ static ctrt_status cut(const struct multi_device *device, struct multi_data *to,
 ctrt_status multi_write_back(struct multi_device *device, struct multi_data *to, const struct multi_data *from)
 {
     device->counts.local++;
-    return cut(device, to, from);
+    return redistribute_cut(device, to, from);
 }
 
 /* Returns whether all_to_all can change the layout `from` into `to`: one of them cuts the outermost dimension and the
@@ -344,8 +345,8 @@ static ctrt_status exchange(struct multi_device *device, struct multi_data *to, 
             TRY(multi_copy_runs(device, m, (struct multi_runs){ small[m], r * rows * run, run },
                                 (struct multi_runs){ from->parts[m], r * run, n * run }, rows, run, from->dtype));
     if (!outward)
-        return collect(device, ALL_TO_ALL, to->parts, small);
-    TRY(collect(device, ALL_TO_ALL, large, from->parts));
+        return redistribute_collect(device, ALL_TO_ALL, to->parts, small);
+    TRY(redistribute_collect(device, ALL_TO_ALL, large, from->parts));
     for (int m = 0; m < n; m++)
         for (int r = 0; r < n; r++)
             TRY(multi_copy_runs(device, m, (struct multi_runs){ to->parts[m], r * run, n * run },
@@ -366,7 +367,7 @@ static ctrt_status redistribute(struct multi_device *device, struct multi_data *
     }
     if (from->state == MULTI_REPLICATED && to->state == MULTI_SHARDED) {
         device->counts.local++;
-        return cut(device, to, from);
+        return redistribute_cut(device, to, from);
     }
     if (from->state == MULTI_SHARDED && exchanges(from, to, device->count)) {
         device->counts.all_to_all++;
@@ -380,7 +381,7 @@ static ctrt_status redistribute(struct multi_device *device, struct multi_data *
     device->counts.all_gather++;
     ctrt_status status = gather(device, &whole, from, small, large);
     if (status == CTRT_OK)
-        status = cut(device, to, &whole);
+        status = redistribute_cut(device, to, &whole);
     multi_data_release(&whole);
     return status;
 }
@@ -406,12 +407,12 @@ ctrt_status multi_data_to(struct multi_device *device, struct multi_data *to, st
 
 /* Partial to replicated, by all_reduce in place. If it fails, some members may have the sum already and others their
  * addend, so the values are lost. They are kept if the communicators cannot be created. */
-static ctrt_status add_up(struct multi_device *device, struct multi_data *data)
+static ctrt_status redistribute_add_up(struct multi_device *device, struct multi_data *data)
 {
     if (device->count > 1) {
         TRY(comms_ready(device));
         device->counts.all_reduce++;
-        const ctrt_status status = collect(device, ALL_REDUCE, data->parts, NULL);
+        const ctrt_status status = redistribute_collect(device, ALL_REDUCE, data->parts, NULL);
         if (status != CTRT_OK) {
             multi_data_release(data);
             data->state = MULTI_LOST;
@@ -434,7 +435,7 @@ ctrt_status multi_replicate(struct multi_device *device, struct multi_block *blo
     if (data->state == MULTI_LOST)
         return multi_data_lost(multi_kind.name);
     if (data->state == MULTI_PARTIAL)
-        return add_up(device, data);
+        return redistribute_add_up(device, data);
     struct multi_data to;
     TRY(multi_data_to(device, &to, data, &like, block->bytes));
     multi_data_release(data);

@@ -92,7 +92,7 @@ static ctrt_status describe_device(int32_t index, ctrt_device_info *info)
 
 /* In the child of a fork, the worker threads do not exist, locks may be held by threads of the parent, and the memory
  * is shared with the parent. There this function only unmaps the addresses and closes the file. */
-static void device_free(struct sim_device *device)
+static void sim_device_free(struct sim_device *device)
 {
     if (sim_forked(device)) {
         sim_guard_remove(device);
@@ -109,7 +109,7 @@ static void device_free(struct sim_device *device)
     sim_host->free(device);
 }
 
-static ctrt_status device_new(struct sim_device **out, const struct sim_options *options, int index)
+static ctrt_status sim_device_new(struct sim_device **out, const struct sim_options *options, int index)
 {
     struct sim_device *device = sim_host->alloc(sizeof *device);
     if (device == NULL)
@@ -144,7 +144,7 @@ static ctrt_status device_new(struct sim_device **out, const struct sim_options 
     if (status == CTRT_OK)
         status = sim_queue_new(&device->standard, device, 0);
     if (status != CTRT_OK) {
-        device_free(device);
+        sim_device_free(device);
         return status;
     }
     *out = device;
@@ -159,7 +159,7 @@ static ctrt_status open_device(void **handle, int32_t index)
     if (status == CTRT_OK)
         status = sim_kernels_ready();
     if (status == CTRT_OK)
-        status = device_new(&device, &options, index);
+        status = sim_device_new(&device, &options, index);
     if (status != CTRT_OK)
         return status;
     pthread_mutex_lock(&lock);
@@ -168,7 +168,7 @@ static ctrt_status open_device(void **handle, int32_t index)
         devices[index] = device;
     pthread_mutex_unlock(&lock);
     if (!free_place) {
-        device_free(device);
+        sim_device_free(device);
         return sim_host->fail(CTRT_ERR_STATE, "sim:%d is open already", (int)index);
     }
     sim_guard_add(device);
@@ -183,7 +183,7 @@ static void close_device(void *handle)
     if (devices[device->index] == device)
         devices[device->index] = NULL;
     pthread_mutex_unlock(&lock);
-    device_free(device);
+    sim_device_free(device);
 }
 
 static ctrt_status memory_info(void *handle, uint64_t *free_bytes, uint64_t *total_bytes)

@@ -15,7 +15,7 @@
 #include "ops/autocast.h"
 #include "tensor/scope.h"
 
-struct entry {                          /* a node or leaf of this run */
+struct engine_entry {                   /* a node or leaf of this run */
     struct grad_head *head;
     uint32_t waiting;                   /* number of gradients that have not arrived yet */
     uint32_t first;                     /* index in scratch.targets of the target of its first edge */
@@ -27,7 +27,7 @@ struct entry {                          /* a node or leaf of this run */
     };
 };
 
-struct place {                          /* item of the table from nodes and leaves to entries */
+struct engine_place {                   /* item of the table from nodes and leaves to entries */
     const struct grad_head *head;
     uint32_t entry_number;              /* 1 + index of the entry; 0: new */
 };
@@ -35,7 +35,7 @@ struct place {                          /* item of the table from nodes and leav
 struct engine_scratch {
     bool busy;
     struct ptr_map places;
-    struct entry *entries;
+    struct engine_entry *entries;
     uint32_t *targets;                  /* for each edge the index of its target's entry, or NOWHERE */
     uint32_t *heap;
     uint32_t n_entries, n_targets, n_heap;
@@ -91,7 +91,7 @@ static void scratch_put(struct engine_scratch *s)
     }
     if (unlikely(s->entry_capacity > KEEP_ENTRIES))
         scratch_clear(s);
-    ptr_map_clear(&s->places, sizeof(struct place));
+    ptr_map_clear(&s->places, sizeof(struct engine_place));
     s->busy = false;
 }
 
@@ -101,7 +101,7 @@ static void scratch_put(struct engine_scratch *s)
 static __attribute__((always_inline)) inline ctrt_status entry_of(uint32_t *out, struct engine_scratch *s,
                                                                   struct grad_head *head)
 {
-    struct place *place = ptr_map_add(&s->places, head, sizeof *place);
+    struct engine_place *place = ptr_map_add(&s->places, head, sizeof *place);
     if (unlikely(place == NULL))
         return out_of_memory(sizeof *place, "running a graph backward");
     if (place->entry_number > 0) {
@@ -109,7 +109,7 @@ static __attribute__((always_inline)) inline ctrt_status entry_of(uint32_t *out,
         return CTRT_OK;
     }
     CTRT_TRY(ARRAY_RESERVE(s->entries, s->entry_capacity, s->n_entries, "running a graph backward"));
-    struct entry *entry = &s->entries[s->n_entries];
+    struct engine_entry *entry = &s->entries[s->n_entries];
     entry->head = head;
     entry->waiting = 0;
     entry->many = false;
@@ -197,7 +197,7 @@ static uint32_t heap_pop(struct engine_scratch *s)
 
 #define STREAMS_USED 8
 
-struct run {
+struct engine_pass {
     struct engine_scratch *s;
     const struct engine_task *task;
     /* Streams other than the caller's current one on which nodes ran; when the list is full, the caller's stream waits
@@ -206,7 +206,7 @@ struct run {
     uint32_t n_used;
 };
 
-static inline ctrt_tensor **slot(struct entry *entry, uint32_t output)
+static inline ctrt_tensor **slot(struct engine_entry *entry, uint32_t output)
 {
     return entry->many ? &entry->grads[output] : &entry->grad;
 }
@@ -231,7 +231,7 @@ static void capture(const struct engine_task *task, const struct grad_head *head
 }
 
 /* Called when all gradients of a leaf have arrived. */
-static ctrt_status leaf_finish(const struct engine_task *task, struct entry *entry)
+static ctrt_status leaf_finish(const struct engine_task *task, struct engine_entry *entry)
 {
     ctrt_tensor *grad = entry->grad;
     entry->grad = NULL;
@@ -253,10 +253,10 @@ static ctrt_status leaf_finish(const struct engine_task *task, struct entry *ent
 
 /* Adds `grad` (NULL: zero) to the gradient of the target of edge i, and finishes the target if this was its last
  * gradient. Takes over the reference to `grad`. */
-static ctrt_status deliver(const struct run *run, struct grad_node *node, uint32_t i, uint32_t target,
-                           ctrt_tensor *grad)
+static ctrt_status engine_deliver(const struct engine_pass *run, struct grad_node *node, uint32_t i, uint32_t target,
+                                  ctrt_tensor *grad)
 {
-    struct entry *entry = &run->s->entries[target];
+    struct engine_entry *entry = &run->s->entries[target];
     ctrt_status status = CTRT_OK;
     if (likely(grad != NULL)) {
         if (unlikely(!entry->wanted)) {
@@ -283,7 +283,7 @@ static ctrt_status deliver(const struct run *run, struct grad_node *node, uint32
 
 /* Computes dx from dy on the current stream. This is the part that a worker thread would run if the engine had one
  * thread for each device. */
-static ctrt_status run_node_here(const struct run *run, struct grad_node *node, const uint32_t *targets,
+static ctrt_status run_node_here(const struct engine_pass *run, struct grad_node *node, const uint32_t *targets,
                                  ctrt_tensor **dx, ctrt_tensor **dy)
 {
     const struct engine_task *task = run->task;
@@ -297,7 +297,7 @@ static ctrt_status run_node_here(const struct run *run, struct grad_node *node, 
 
 /* Makes the caller's current streams wait for the other streams on which nodes ran. Required if the program orders its
  * streams itself (CTRT_STREAM_ORDER): the caller's next work must come after the backward pass. */
-static ctrt_status wait_for_used(struct run *run)
+static ctrt_status wait_for_used(struct engine_pass *run)
 {
     ctrt_status status = CTRT_OK;
     for (uint32_t i = 0; i < run->n_used; i++) {
@@ -310,7 +310,7 @@ static ctrt_status wait_for_used(struct run *run)
     return status;
 }
 
-static ctrt_status note_used(struct run *run, ctrt_stream *stream)
+static ctrt_status note_used(struct engine_pass *run, ctrt_stream *stream)
 {
     for (uint32_t i = 0; i < run->n_used; i++)
         if (run->used[i] == stream)
@@ -322,7 +322,7 @@ static ctrt_status note_used(struct run *run, ctrt_stream *stream)
 }
 
 /* Runs the node on the stream on which its op ran, if that is not the current one. */
-static __attribute__((noinline)) ctrt_status run_node_elsewhere(struct run *run, struct grad_node *node,
+static __attribute__((noinline)) ctrt_status run_node_elsewhere(struct engine_pass *run, struct grad_node *node,
                                                                 const uint32_t *targets, ctrt_tensor **dx,
                                                                 ctrt_tensor **dy)
 {
@@ -339,8 +339,8 @@ static __attribute__((noinline)) ctrt_status run_node_elsewhere(struct run *run,
     return status;
 }
 
-static inline ctrt_status run_node(struct run *run, struct grad_node *node, const uint32_t *targets, ctrt_tensor **dx,
-                                   ctrt_tensor **dy)
+static inline ctrt_status run_node(struct engine_pass *run, struct grad_node *node, const uint32_t *targets,
+                                   ctrt_tensor **dx, ctrt_tensor **dy)
 {
     const ctrt_device *device = node->shapes[0].device;
     if (likely(!device_asynchronous(device))
@@ -351,7 +351,7 @@ static inline ctrt_status run_node(struct run *run, struct grad_node *node, cons
 
 #define INLINE_EDGES 8
 
-static ctrt_status step(struct run *run, uint32_t e)
+static ctrt_status engine_step(struct engine_pass *run, uint32_t e)
 {
     struct engine_scratch *s = run->s;
     struct grad_node *node = (struct grad_node *)s->entries[e].head;
@@ -401,7 +401,7 @@ static ctrt_status step(struct run *run, uint32_t e)
         if (target == NOWHERE)
             tensor_release(grad);
         else
-            status = deliver(run, node, i, target, grad);
+            status = engine_deliver(run, node, i, target, grad);
     }
     for (uint32_t i = delivered; i < n_in; i++)
         tensor_release(dx[i]);
@@ -412,7 +412,7 @@ static ctrt_status step(struct run *run, uint32_t e)
 
 /* Sets `wanted` of the entries that are on a path to a capture, and clears it for all others. Computes a topological
  * order without running the nodes and then propagates the flag in the reverse of that order. */
-static ctrt_status mark_wanted(const struct run *run)
+static ctrt_status mark_wanted(const struct engine_pass *run)
 {
     struct engine_scratch *s = run->s;
     uint32_t *order = host_alloc(2 * s->n_entries * sizeof *order), n = 0;
@@ -427,7 +427,7 @@ static ctrt_status mark_wanted(const struct run *run)
     }
     order[n++] = 0;
     for (uint32_t at = 0; at < n; at++) {
-        struct entry *entry = &s->entries[order[at]];
+        struct engine_entry *entry = &s->entries[order[at]];
         uint32_t n_in = entry->head->leaf ? 0 : ((struct grad_node *)entry->head)->n_in;
         for (uint32_t i = 0; i < n_in; i++) {
             uint32_t target = s->targets[entry->first + i];
@@ -436,7 +436,7 @@ static ctrt_status mark_wanted(const struct run *run)
         }
     }
     while (n-- > 0) {
-        struct entry *entry = &s->entries[order[n]];
+        struct engine_entry *entry = &s->entries[order[n]];
         uint32_t n_in = entry->head->leaf ? 0 : ((struct grad_node *)entry->head)->n_in;
         for (uint32_t i = 0; i < n_in; i++) {
             uint32_t target = s->targets[entry->first + i];
@@ -450,7 +450,7 @@ static ctrt_status mark_wanted(const struct run *run)
 static void release_entries(struct engine_scratch *s, bool failed)
 {
     for (uint32_t e = 0; e < s->n_entries; e++) {
-        struct entry *entry = &s->entries[e];
+        struct engine_entry *entry = &s->entries[e];
         if (entry->many) {
             for (uint32_t k = 0; k < ((struct grad_node *)entry->head)->n_out; k++)
                 tensor_release(entry->grads[k]);
@@ -463,7 +463,7 @@ static void release_entries(struct engine_scratch *s, bool failed)
     }
 }
 
-static ctrt_status run_all(struct run *run)
+static ctrt_status run_all(struct engine_pass *run)
 {
     struct engine_scratch *s = run->s;
     const struct engine_task *task = run->task;
@@ -476,13 +476,13 @@ static ctrt_status run_all(struct run *run)
         return leaf_finish(task, &s->entries[0]);
     CTRT_TRY(heap_push(s, 0));
     while (s->n_heap > 0)
-        CTRT_TRY(step(run, heap_pop(s)));
+        CTRT_TRY(engine_step(run, heap_pop(s)));
     return CTRT_OK;
 }
 
 ctrt_status engine_run(const struct engine_task *task)
 {
-    struct run run = { .task = task };
+    struct engine_pass run = { .task = task };
     CTRT_TRY(scratch_take(&run.s));
     const bool was = thread_state.grad_disabled, order_was = thread_state.order_auto;
     const struct autocast_mark autocast = autocast_mark();

@@ -58,7 +58,7 @@ static void publish(struct counters *counters, struct thread_counters *cells)
 }
 
 /* Called when the thread exits: adds its counters to the device's totals of exited threads. */
-static void leave_all(struct thread_state *state)
+static void counters_leave_all(struct thread_state *state)
 {
     struct counter_table *table = state->memory;
     state->memory = NULL;
@@ -89,7 +89,7 @@ static void leave_all(struct thread_state *state)
 
 __attribute__((constructor)) static void counters_start(void)
 {
-    thread_on_exit(leave_all);
+    thread_on_exit(counters_leave_all);
 }
 
 /* Plain realloc, so that injected failures do not occur here; without a table, the thread counts in shared counters. */
@@ -272,7 +272,7 @@ static void add_pool(struct sums *sums, int all, int pool, int64_t current, int6
     sums->allocated[pool] += allocated;
 }
 
-static void add_up(struct sums *sums, const struct counters *counters)
+static void counters_add_up(struct sums *sums, const struct counters *counters)
 {
     memset(sums, 0, sizeof *sums);
     for (int class = 0; class < COUNTER_CLASSES; class++) {
@@ -304,13 +304,13 @@ static void add_up(struct sums *sums, const struct counters *counters)
 /* Folds the peaks since the last fold, and the current sums, into all windows. A window that begins now starts with the
  * sums. The order matters while other threads count: for a block allocated after the epoch changed, the peak is updated
  * when the block is freed; a block allocated before and not yet freed is in the sums. */
-static void fold(struct sums *sums, struct counters *counters)
+static void counters_fold(struct sums *sums, struct counters *counters)
 {
     int64_t peaks[PEAKS];
     for (int i = 0; i < PEAKS; i++)
         peaks[i] = atomic_exchange_explicit(&counters->peaks[i], 0, memory_order_relaxed);
     atomic_fetch_add_explicit(&counters->epoch, 1, memory_order_seq_cst);
-    add_up(sums, counters);
+    counters_add_up(sums, counters);
     for (int i = 0; i < PEAKS; i++)
         for (struct peak_window *window = counters->windows; window != NULL; window = window->next)
             window->peaks[i] = MAX(window->peaks[i], MAX(peaks[i], sums->current[i]));
@@ -327,7 +327,7 @@ void peak_window_open(struct counters *counters, struct peak_window *window)
 {
     struct sums sums;
     lock_enter(&counters_lock);
-    fold(&sums, counters);
+    counters_fold(&sums, counters);
     begin(window, &sums);
     window->next = counters->windows;
     counters->windows = window;
@@ -338,7 +338,7 @@ void peak_windows_update(struct counters *counters)
 {
     struct sums sums;
     lock_enter(&counters_lock);
-    fold(&sums, counters);
+    counters_fold(&sums, counters);
     lock_leave(&counters_lock);
 }
 
@@ -346,7 +346,7 @@ void peak_window_restart(struct counters *counters, struct peak_window *window, 
 {
     struct sums sums;
     lock_enter(&counters_lock);
-    fold(&sums, counters);
+    counters_fold(&sums, counters);
     memcpy(peaks, window->peaks, sizeof window->peaks);
     begin(window, &sums);
     lock_leave(&counters_lock);
@@ -356,7 +356,7 @@ void peak_window_close(struct counters *counters, struct peak_window *window)
 {
     struct sums sums;
     lock_enter(&counters_lock);
-    fold(&sums, counters);
+    counters_fold(&sums, counters);
     for (struct peak_window **at = &counters->windows; *at != NULL; at = &(*at)->next)
         if (*at == window) {
             *at = window->next;
@@ -369,7 +369,7 @@ void counters_reset_peaks(struct counters *counters)
 {
     struct sums sums;
     lock_enter(&counters_lock);
-    fold(&sums, counters);
+    counters_fold(&sums, counters);
     begin(&counters->life, &sums);
     lock_leave(&counters_lock);
 }
@@ -386,7 +386,7 @@ void counters_read(struct counter_stats *out, struct counters *counters)
 {
     struct sums sums;
     lock_enter(&counters_lock);
-    fold(&sums, counters);
+    counters_fold(&sums, counters);
     for (int pool = 0; pool < CTRT_POOLS; pool++) {
         for (int metric = 0; metric < COUNTER_METRICS; metric++)
             out->blocks[pool][metric] = stat_of(&sums, counters, PEAK_OF(pool, metric));
@@ -401,7 +401,7 @@ uint64_t counters_current(struct counters *counters, int metric)
 {
     struct sums sums;
     lock_enter(&counters_lock);
-    add_up(&sums, counters);
+    counters_add_up(&sums, counters);
     lock_leave(&counters_lock);
     return (uint64_t)sums.current[PEAK_OF(CTRT_POOL_ALL, metric)];
 }

@@ -137,7 +137,7 @@ static bool word_equal(struct word a, struct word b)
 }
 
 /* One operand of the text: "name dtype[shape]n?". */
-struct entry {
+struct contract_entry {
     struct word all, name, dtype, shape;
     bool same, list, nullable, output;
     int group;                              /* 1, ...: number of the parentheses; 0: none */
@@ -158,7 +158,7 @@ static struct word read_word(const char **at, const char *end)
 }
 
 /* Reads the next operand; returns false at the end. */
-static bool read_one(struct entry *e, struct reader *r)
+static bool read_one(struct contract_entry *e, struct reader *r)
 {
     for (; *r->at != '\0' && strchr(" ,()->", *r->at); r->at++) {
         r->output |= *r->at == '>';
@@ -169,7 +169,7 @@ static bool read_one(struct entry *e, struct reader *r)
     }
     if (*r->at == '\0')
         return false;
-    *e = (struct entry){ .output = r->output, .group = r->group };
+    *e = (struct contract_entry){ .output = r->output, .group = r->group };
     const char *begin = r->at;
     e->same = *r->at == '=';
     r->at += e->same;
@@ -192,9 +192,9 @@ static bool read_one(struct entry *e, struct reader *r)
 }
 
 /* The same; an output "=x" is a list or absent if the input x is. */
-static bool read_entry(struct entry *e, struct reader *r, const char *operands)
+static bool read_entry(struct contract_entry *e, struct reader *r, const char *operands)
 {
-    struct entry input;
+    struct contract_entry input;
     if (!read_one(e, r))
         return false;
     for (struct reader inputs = { .at = operands }; e->same && read_one(&input, &inputs) && !input.output;)
@@ -222,7 +222,7 @@ struct match {
     int input_count;
 };
 
-static bool skipped(const struct match *m, const struct entry *e)
+static bool skipped(const struct match *m, const struct contract_entry *e)
 {
     return e->group > 0 && !(m->present >> e->group & 1);
 }
@@ -232,7 +232,7 @@ static bool counts_fit(struct match *m)
 {
     int64_t single[2] = { 0, 0 }, lists[2] = { 0, 0 };
     struct reader r = { .at = m->contract->operands };
-    for (struct entry e; read_entry(&e, &r, m->contract->operands);)
+    for (struct contract_entry e; read_entry(&e, &r, m->contract->operands);)
         if (!skipped(m, &e))
             (e.list ? lists : single)[e.output]++;
     const int64_t in = m->call->n_inputs, out = m->call->n_outputs;
@@ -240,7 +240,7 @@ static bool counts_fit(struct match *m)
     return in == single[0] + lists[0] * m->tensors && out == single[1] + lists[1] * m->tensors && m->tensors > 0;
 }
 
-static ctrt_dtype result_of(enum op op, ctrt_dtype key)
+static ctrt_dtype contract_result_of(enum op op, ctrt_dtype key)
 {
     switch (op_table[op].promotion) {
     case PROMOTION_COMPARE:
@@ -259,7 +259,7 @@ static bool dtype_fits(const struct match *m, struct word dtype, ctrt_dtype give
         at += *at == '|';
         if (word_is(word, "any") || word_is(word, ctrt_dtype_name(given))
             || (word_is(word, "key") && given == m->key)
-            || (word_is(word, "result") && given == result_of(m->op, m->key))
+            || (word_is(word, "result") && given == contract_result_of(m->op, m->key))
             || (word_is(word, "wide") && given == (m->key == CTRT_F64 ? CTRT_F64 : CTRT_F32)))
             return true;
     }
@@ -312,7 +312,7 @@ static bool shape_fits(struct match *m, struct word shape, const ctrt_view *view
     return ndim == view->ndim;
 }
 
-static bool layout_fits(const struct match *m, const struct entry *e, const ctrt_view *view)
+static bool contract_layout_fits(const struct match *m, const struct contract_entry *e, const ctrt_view *view)
 {
     const uint32_t flags = m->call->kernel->flags;
     if (view->flags & CTRT_VIEW_CONTIGUOUS)
@@ -329,7 +329,8 @@ static bool layout_fits(const struct match *m, const struct entry *e, const ctrt
     }
 }
 
-static ctrt_status refuse(const struct match *m, const struct entry *e, const ctrt_view *view, const char *what)
+static ctrt_status contract_refuse(const struct match *m, const struct contract_entry *e, const ctrt_view *view,
+                                   const char *what)
 {
     char shape[SHAPE_TEXT_BYTES], strides[SHAPE_TEXT_BYTES];
     return ctrt_fail(CTRT_ERR_INTERNAL, "contract of %s: %s %.*s: %s: %s%s, strides %s; the contract is %s",
@@ -339,39 +340,41 @@ static ctrt_status refuse(const struct match *m, const struct entry *e, const ct
                      view ? shape_text(strides, view->strides, view->ndim) : "none", m->contract->operands);
 }
 
-static ctrt_status check_view(struct match *m, const struct entry *e, const ctrt_view *const *views, int64_t index)
+static ctrt_status contract_check_view(struct match *m, const struct contract_entry *e, const ctrt_view *const *views,
+                                       int64_t index)
 {
     const ctrt_view *view = views[index];
     if (view == NULL)
-        return e->nullable ? CTRT_OK : refuse(m, e, view, "the view is missing");
+        return e->nullable ? CTRT_OK : contract_refuse(m, e, view, "the view is missing");
     if (e->dtype.length == 0 && m->key == 0) {
         m->key = (ctrt_dtype)view->dtype;
         if (!key_fits(m))
-            return refuse(m, e, view, "the kernel is not for this key dtype");
+            return contract_refuse(m, e, view, "the kernel is not for this key dtype");
     }
     if (e->dtype.length > 0 ? !dtype_fits(m, e->dtype, (ctrt_dtype)view->dtype) : view->dtype != (uint8_t)m->key)
-        return refuse(m, e, view, "wrong dtype");
+        return contract_refuse(m, e, view, "wrong dtype");
     if ((view->flags & CTRT_VIEW_HOST_SCALAR) && m->contract->layout == STRIDED && !e->output)
         return CTRT_OK;
     if (word_is(e->shape, "*") && m->shared == NULL)
         m->shared = views;
     if (!shape_fits(m, e->shape, view, index))
-        return refuse(m, e, view, "wrong shape");
-    if (!layout_fits(m, e, view))
-        return refuse(m, e, view, "wrong layout");
+        return contract_refuse(m, e, view, "wrong shape");
+    if (!contract_layout_fits(m, e, view))
+        return contract_refuse(m, e, view, "wrong layout");
     return CTRT_OK;
 }
 
 /* Checks an output that is the same tensor as the input `was`. It is another view if dispatch has replaced it. */
-static ctrt_status check_same(const struct match *m, const struct entry *e, const ctrt_view *view, const ctrt_view *was)
+static ctrt_status check_same(const struct match *m, const struct contract_entry *e, const ctrt_view *view,
+                              const ctrt_view *was)
 {
     if (view == was || (view != NULL && was != NULL && view->dtype == was->dtype
                         && shape_equal(view->shape, view->ndim, was->shape, was->ndim)))
         return CTRT_OK;
-    return refuse(m, e, view, "not like the input");
+    return contract_refuse(m, e, view, "not like the input");
 }
 
-static ctrt_status check_entry(struct match *m, const struct entry *e, int *next)
+static ctrt_status check_entry(struct match *m, const struct contract_entry *e, int *next)
 {
     const ctrt_view *const *views = (e->output ? m->call->outputs : m->call->inputs) + *next;
     const ctrt_view *const *was = NULL;
@@ -380,9 +383,9 @@ static ctrt_status check_entry(struct match *m, const struct entry *e, int *next
         if (word_equal(m->inputs[k].name, e->name))
             was = m->inputs[k].views;
     if (e->same && was == NULL)
-        return refuse(m, e, NULL, "no such input");
+        return contract_refuse(m, e, NULL, "no such input");
     for (int64_t i = 0; i < count; i++)
-        CTRT_TRY(e->same ? check_same(m, e, views[i], was[i]) : check_view(m, e, views, i));
+        CTRT_TRY(e->same ? check_same(m, e, views[i], was[i]) : contract_check_view(m, e, views, i));
     if (!e->output && m->input_count < MOST_ENTRIES) {
         m->inputs[m->input_count].name = e->name;
         m->inputs[m->input_count++].views = views;
@@ -391,11 +394,11 @@ static ctrt_status check_entry(struct match *m, const struct entry *e, int *next
     return CTRT_OK;
 }
 
-static ctrt_status check_operands(struct match *m)
+static ctrt_status contract_check_operands(struct match *m)
 {
     struct reader r = { .at = m->contract->operands };
     int next[2] = { 0, 0 };
-    for (struct entry e; read_entry(&e, &r, m->contract->operands);)
+    for (struct contract_entry e; read_entry(&e, &r, m->contract->operands);)
         if (!skipped(m, &e))
             CTRT_TRY(check_entry(m, &e, &next[e.output]));
     for (uint32_t i = 0; i < m->call->n_inputs && m->call->n_outputs > 0; i++)
@@ -418,7 +421,7 @@ ctrt_status contract_check(const ctrt_call *call)
         if (!counts_fit(&m))
             continue;
         possible = true;
-        status = check_operands(&m);
+        status = contract_check_operands(&m);
         if (status == CTRT_OK)
             return CTRT_OK;
     }

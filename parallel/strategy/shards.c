@@ -129,7 +129,7 @@ static ctrt_status part_cut(struct shards_part *part, ctrt_device *device, ctrt_
     return CTRT_OK;
 }
 
-struct pass {                               /* forward and backward over the rows from..from+rows-1 */
+struct shards_pass {                        /* forward and backward over the rows from..from+rows-1 */
     int64_t from, rows;
     double weight;
     bool own;                               /* copies of the inputs, see part_cut */
@@ -139,7 +139,7 @@ struct pass {                               /* forward and backward over the row
 
 static ctrt_status part_backward(ctrt_tensor **loss, ctrt_loss_part *kind, ctrt_module *module,
                                  const struct shards_part *part, const ctrt_strategy_batch *batch,
-    const struct pass *pass)
+    const struct shards_pass *pass)
 {
     double weight = pass->weight;
     CTRT_AUTO(tensor) output = NULL, value = NULL;
@@ -155,7 +155,7 @@ static ctrt_status part_backward(ctrt_tensor **loss, ctrt_loss_part *kind, ctrt_
 }
 
 static ctrt_status shard_backward(ctrt_tensor **loss, ctrt_loss_part *kind, ctrt_module *module, ctrt_device *device,
-                                  const ctrt_strategy_batch *batch, const struct pass *pass)
+                                  const ctrt_strategy_batch *batch, const struct shards_pass *pass)
 {
     struct shards_part part = { .count = 0 };
     bool was = ctrt_set_grad_enabled(false);
@@ -184,7 +184,7 @@ ctrt_status ctrt_part_backward(ctrt_tensor **loss, ctrt_loss_part *part, ctrt_mo
                                const ctrt_strategy_batch *batch, int64_t from, int64_t rows, double weight,
                                ctrt_part_ready ready, void *user)
 {
-    const struct pass pass = { from, rows, weight, false, ready, user };
+    const struct shards_pass pass = { from, rows, weight, false, ready, user };
     if (loss == NULL || part == NULL)
         return fail_null("part_backward", loss == NULL ? "loss" : "part");
     if (module == NULL || device == NULL)
@@ -209,7 +209,7 @@ ctrt_status ctrt_shard_backward(ctrt_tensor **loss, ctrt_module *module, ctrt_de
 {
     CTRT_AUTO(tensor) value = NULL;
     ctrt_loss_part part = { .parts = 0 };
-    const struct pass pass = { .from = from, .rows = rows, .weight = weight };
+    const struct shards_pass pass = { .from = from, .rows = rows, .weight = weight };
     if (loss == NULL)
         return fail_null("shard_backward", "loss");
     if (module == NULL || device == NULL)
@@ -387,7 +387,7 @@ struct shards {
 /* Runs one shard and adds its gradients, loss and weight to the sum. */
 static ctrt_status shard_add(struct shards *s, int64_t shard, int64_t from, int64_t rows)
 {
-    const struct pass pass = {
+    const struct shards_pass pass = {
         .from = from, .rows = rows, .weight = (double)rows / (double)s->batch->rows, .own = true,
     };
     ctrt_loss_part part = { .parts = 0 };

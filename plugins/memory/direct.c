@@ -97,9 +97,9 @@ static void direct_walk(void *policy, void (*visit)(const ctrt_memory_piece *pie
     pthread_mutex_lock(&lock);
     for (const struct direct_block *block = self->blocks; block != NULL; block = block->next) {
         ctrt_memory_piece piece = {
-                   .size = sizeof piece, .segment = true, .large = kind_of(block->bytes) == CTRT_POOL_LARGE,
-                   .address = block->address, .bytes = block->bytes, .queue = block->queue,
-               };
+            .size = sizeof piece, .segment = true, .large = kind_of(block->bytes) == CTRT_POOL_LARGE,
+            .address = block->address, .bytes = block->bytes, .queue = block->queue,
+        };
         visit(&piece, argument);
         piece.segment = false;
         piece.block_state = CTRT_BLOCK_ACTIVE;

@@ -127,11 +127,11 @@ static void test_publishing(void)
     stop = publish_meanwhile;
     counters_alloc(&counters, 64, 64);      /* registers this thread and publishes the other one's counters */
     CHECK_TRUE(published || done_soon());
-    int64_t seen = 0;
+    int64_t counted = 0;
     for (const struct thread_counters *each = counters.threads; each != NULL; each = each->next)
-        seen += counter_load(&each->seen[COUNTER_SMALL][COUNTER_COUNT]);
+        counted += counter_load(&each->published[COUNTER_SMALL][COUNTER_COUNT]);
     CHECK_EQ(counter_load(&counters.published[COUNTER_SMALL][COUNTER_COUNT]), 2);
-    CHECK_EQ(seen, 2);
+    CHECK_EQ(counted, 2);
     counters_update_peaks(&counters, counters_here(&counters));
     CHECK_EQ(peak_of(PEAK_OF(CTRT_POOL_ALL, COUNTER_COUNT)), 3);
     counters_free(&counters, 64, 64);

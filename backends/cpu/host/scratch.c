@@ -15,24 +15,24 @@
 
 #include "cpu.h"
 
-struct block {
+struct scratch_block {
     void *memory;               /* the address to free */
     void *aligned;
     size_t bytes;
 };
 
-static __thread struct block blocks[SCRATCH_COUNT];
+static __thread struct scratch_block blocks[SCRATCH_COUNT];
 static pthread_key_t at_exit;
 static pthread_once_t once = PTHREAD_ONCE_INIT;
 static bool have_key;
 
 static void free_blocks(void *of_thread)
 {
-    struct block *b = of_thread;
+    struct scratch_block *b = of_thread;
     for (int i = 0; i < SCRATCH_COUNT; i++) {
         if (b[i].memory)
             free(b[i].memory);
-        b[i] = (struct block){ 0 };
+        b[i] = (struct scratch_block){ 0 };
     }
 }
 
@@ -41,7 +41,7 @@ static void make_key(void)
     have_key = pthread_key_create(&at_exit, free_blocks) == 0;
 }
 
-static void *grow(struct block *b, size_t bytes)
+static void *grow(struct scratch_block *b, size_t bytes)
 {
     /* Align buffers of at least the size of a huge page to that size, so that the operating system can use huge
      * pages. */
@@ -52,7 +52,7 @@ static void *grow(struct block *b, size_t bytes)
     pthread_once(&once, make_key);
     if (b->memory)
         free(b->memory);
-    *b = (struct block){ 0 };
+    *b = (struct scratch_block){ 0 };
     void *memory = malloc(bytes + align);
     if (!memory)
         return NULL;
@@ -68,7 +68,7 @@ static void *grow(struct block *b, size_t bytes)
 
 void *cpu_scratch(enum cpu_scratch use, size_t bytes)
 {
-    struct block *b = &blocks[use];
+    struct scratch_block *b = &blocks[use];
     if (bytes <= b->bytes && b->aligned)
         return b->aligned;
     return grow(b, bytes ? bytes : 1);

@@ -41,7 +41,7 @@
 
 enum { IDLE = 0, OPEN = 1, ASLEEP = 2 };        /* bits of worker.state */
 
-struct worker {
+struct team_worker {
     /* OPEN: there is a task that no thread has begun. ASLEEP: the worker sleeps or is about to sleep until it is
      * woken. OPEN | ASLEEP: the task waits for any thread, and the worker was not woken. */
     _Alignas(64) _Atomic uint32_t state;
@@ -57,7 +57,7 @@ struct worker {
 };
 
 struct team {
-    struct worker **workers;            /* [size - 1]; worker i runs task i + 1 */
+    struct team_worker **workers;       /* [size - 1]; worker i runs task i + 1 */
     int size;
     bool limited;                       /* the last attempt to start all workers failed */
     int calls_to_retry;                 /* while limited: calls of cpu_team_grow before the next attempt */
@@ -106,7 +106,7 @@ static inline void pause_thread(void)
 }
 
 /* Called by a worker that has nothing to do: determines whether other threads use its processor. */
-static void measure(struct worker *worker, int64_t time)
+static void measure(struct team_worker *worker, int64_t time)
 {
     const int64_t awake = time - worker->window - worker->slept;
     if (awake < WINDOW)
@@ -121,7 +121,7 @@ static void measure(struct worker *worker, int64_t time)
 
 /* Waits until *word is not `value`, for at most about SPIN_LONG ns. Returns whether it is not. `worker`: the calling
  * worker, NULL in the caller. */
-static bool spin(_Atomic uint32_t *word, uint32_t value, struct team *team, struct worker *worker)
+static bool spin(_Atomic uint32_t *word, uint32_t value, struct team *team, struct team_worker *worker)
 {
     enum { CHECKS = 16 };               /* between two reads of the clock: about 1 us */
     int64_t end = 0, last = 0;
@@ -155,7 +155,7 @@ static bool spin(_Atomic uint32_t *word, uint32_t value, struct team *team, stru
 /* ---- tasks ---- */
 
 /* Takes the worker's task if no thread has begun it. `state`: what the worker's state becomes, apart from OPEN. */
-static bool take(struct worker *worker, uint32_t keep)
+static bool team_take(struct team_worker *worker, uint32_t keep)
 {
     uint32_t state = atomic_load_explicit(&worker->state, memory_order_relaxed);
     while (state & OPEN)
@@ -181,8 +181,8 @@ static uint32_t run_others(struct team *team)
 {
     uint32_t count = 0;
     for (int i = team->count - 1; i > 0; i--) {
-        struct worker *worker = team->workers[i - 1];
-        if (!take(worker, ASLEEP))
+        struct team_worker *worker = team->workers[i - 1];
+        if (!team_take(worker, ASLEEP))
             continue;
         run_task(team, i);
         count++;
@@ -192,10 +192,10 @@ static uint32_t run_others(struct team *team)
 
 static void *work(void *argument)
 {
-    struct worker *worker = argument;
+    struct team_worker *worker = argument;
     struct team *team = worker->team;
     for (;;) {
-        while (!take(worker, 0)) {
+        while (!team_take(worker, 0)) {
             uint32_t idle = IDLE;
             if (spin(&worker->state, IDLE, team, worker)
                 || !atomic_compare_exchange_strong(&worker->state, &idle, ASLEEP))
@@ -215,7 +215,7 @@ static void *work(void *argument)
 }
 
 /* Makes the worker's task available. Returns whether the worker was asleep. */
-static bool publish(struct worker *worker, bool concurrent)
+static bool team_publish(struct team_worker *worker, bool concurrent)
 {
     worker->woken = false;
     if (!concurrent && worker->skip > 0 && atomic_load_explicit(&worker->state, memory_order_relaxed) == ASLEEP) {
@@ -245,13 +245,13 @@ void cpu_team_run(int count, cpu_task task, void *argument, bool concurrent)
     atomic_store_explicit(&team->pending, (uint32_t)count, memory_order_relaxed);
     bool asleep = false;
     for (int i = 1; i < count; i++)
-        asleep |= publish(team->workers[i - 1], concurrent);
+        asleep |= team_publish(team->workers[i - 1], concurrent);
     const int64_t begin = asleep ? clock_now(CLOCK_MONOTONIC) : 0;
     run_task(team, 0);
     const bool wake_pays = !asleep || clock_now(CLOCK_MONOTONIC) - begin >= WAKE_PAYS;
     const uint32_t ended = 1 + run_others(team);
     for (int i = 1; i < count && asleep; i++) {
-        struct worker *worker = team->workers[i - 1];
+        struct team_worker *worker = team->workers[i - 1];
         if (wake_pays) {
             worker->useless = worker->skip = 0;
         } else if (worker->woken) {
@@ -395,7 +395,7 @@ static struct team *team_of_thread(void)
 
 static bool start_worker(struct team *team)
 {
-    struct worker *worker = aligned_alloc(_Alignof(struct worker), sizeof *worker);
+    struct team_worker *worker = aligned_alloc(_Alignof(struct team_worker), sizeof *worker);
     if (!worker)
         return false;
     memset(worker, 0, sizeof *worker);
@@ -412,7 +412,7 @@ static bool start_worker(struct team *team)
 static void start_workers(struct team *team, int wanted)
 {
     static atomic_flag warned = ATOMIC_FLAG_INIT;
-    struct worker **workers = realloc(team->workers, (size_t)(wanted - 1) * sizeof *workers);
+    struct team_worker **workers = realloc(team->workers, (size_t)(wanted - 1) * sizeof *workers);
     if (workers) {
         /* Signals of the process are handled by the program's own threads. */
         static const int own[] = { SIGSEGV, SIGBUS, SIGFPE, SIGILL, SIGTRAP, SIGABRT };

@@ -18,7 +18,7 @@
  * cache. */
 #define KEPT (32 << 10)
 
-struct job {
+struct batch_norm_job {
     const ctrt_call *call;
     const ctrt_norm_attributes *a;
     const struct half_loops *half;      /* NULL for f32 and f64 */
@@ -44,7 +44,7 @@ struct job {
 static ctrt_status batch_norm_run(const ctrt_call *call, const char *op, const ctrt_view *x,
                                   void (*f32)(void *, int64_t, int64_t), void (*f64)(void *, int64_t, int64_t))
 {
-    struct job job = {
+    struct batch_norm_job job = {
         .call = call, .a = call->attributes, .n = x->shape[0], .channels = x->shape[1], .size = x->shape[2]
     };
     if (x->dtype == CTRT_F16 || x->dtype == CTRT_BF16)

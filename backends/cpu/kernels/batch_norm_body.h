@@ -14,7 +14,7 @@ struct NAME(channels) {
 };
 
 /* Returns element i of a parameter of shape [C] as T, or `otherwise` if `view` is NULL. */
-static T NAME(element)(const struct job *job, const ctrt_view *view, int64_t i, T otherwise)
+static T NAME(element)(const struct batch_norm_job *job, const ctrt_view *view, int64_t i, T otherwise)
 {
     if (!view)
         return otherwise;
@@ -25,7 +25,7 @@ static T NAME(element)(const struct job *job, const ctrt_view *view, int64_t i, 
     return (T)wide;
 }
 
-static void NAME(put)(const struct job *job, const ctrt_view *view, int64_t i, T value)
+static void NAME(put)(const struct batch_norm_job *job, const ctrt_view *view, int64_t i, T value)
 {
     const float narrow = (float)value;
     if (!view)
@@ -36,7 +36,7 @@ static void NAME(put)(const struct job *job, const ctrt_view *view, int64_t i, T
         job->half->narrow((uint16_t *)view->data + i, &narrow, 1);
 }
 
-static bool NAME(begin)(struct job *job, struct NAME(channels) *c, int64_t task)
+static bool NAME(begin)(struct batch_norm_job *job, struct NAME(channels) *c, int64_t task)
 {
     c->first = job->size == 1 ? task * CHANNELS : task;
     c->count = job->size > 1 ? 1 : job->channels - c->first < CHANNELS ? job->channels - c->first : CHANNELS;
@@ -55,8 +55,8 @@ static bool NAME(begin)(struct job *job, struct NAME(channels) *c, int64_t task)
 
 /* Returns the task's run of image n of `view`, which is large input 0 or 1 of the kernel. Elements are converted in the
  * first pass over the images, or in each pass if the converted runs are not kept. */
-static T *NAME(run_of)(const struct job *job, const struct NAME(channels) * c, const ctrt_view *view, int64_t n,
-                       int input, bool first)
+static T *NAME(run_of)(const struct batch_norm_job *job, const struct NAME(channels) * c, const ctrt_view *view,
+                       int64_t n, int input, bool first)
 {
     const int64_t at = n * job->step + c->first * job->size;
     if (!job->half)
@@ -67,7 +67,7 @@ static T *NAME(run_of)(const struct job *job, const struct NAME(channels) * c, c
     return wide;
 }
 
-static void NAME(statistics)(struct job *job, struct NAME(channels) *c)
+static void NAME(statistics)(struct batch_norm_job *job, struct NAME(channels) *c)
 {
     const ctrt_view *x = job->call->inputs[0];
     const double count = (double)(job->n * job->size);
@@ -112,7 +112,7 @@ static void NAME(statistics)(struct job *job, struct NAME(channels) *c)
 
 static void NAME(forward)(void *argument, int64_t begin, int64_t end)
 {
-    struct job *job = argument;
+    struct batch_norm_job *job = argument;
     const ctrt_view *const *in = job->call->inputs, *y_view = job->call->outputs[0];
     for (int64_t t = begin; t < end; t++) {
         struct NAME(channels) c;
@@ -153,7 +153,7 @@ static void NAME(forward)(void *argument, int64_t begin, int64_t end)
  * constants, and dx = w rstd dy. */
 static void NAME(backward)(void *argument, int64_t begin, int64_t end)
 {
-    struct job *job = argument;
+    struct batch_norm_job *job = argument;
     const ctrt_view *const *in = job->call->inputs, *const *out = job->call->outputs;
     const uint32_t outputs = job->call->n_outputs;
     const double count = (double)(job->n * job->size);

@@ -17,7 +17,7 @@ enum access {
     GATHERED        /* any other layout */
 };
 
-struct operand {
+struct loop_operand {
     const ctrt_view *view;
     enum access access;
     int kind;
@@ -26,7 +26,7 @@ struct operand {
 
 struct work {
     const struct cpu_plan *plan;
-    struct operand in[3], out;
+    struct loop_operand in[3], out;
     const void *extra;
     bool plain;             /* all operands are DIRECT: no blocks are needed */
     bool stream;            /* write the output with non-temporal stores */
@@ -49,9 +49,9 @@ static bool is_constant(const ctrt_view *v)
     return true;
 }
 
-static struct operand operand_of(const ctrt_view *v, int kind, bool output)
+static struct loop_operand operand_of(const ctrt_view *v, int kind, bool output)
 {
-    struct operand o = { .view = v, .kind = kind, .bytes = element_bytes(kind) };
+    struct loop_operand o = { .view = v, .kind = kind, .bytes = element_bytes(kind) };
     if (v->flags & CTRT_VIEW_CONTIGUOUS && !(v->flags & CTRT_VIEW_HOST_SCALAR) && (output || v->numel != 1))
         o.access = kind >= CPU_KIND_F16 ? CONVERTED : DIRECT;
     else
@@ -62,7 +62,7 @@ static struct operand operand_of(const ctrt_view *v, int kind, bool output)
 /* ---- strided access ---- */
 
 /* Returns the offset, in elements, of element `index` of a view in row-major order; stores its coordinates in `at`. */
-static int64_t locate(const ctrt_view *v, int64_t index, int64_t *at)
+static int64_t loop_locate(const ctrt_view *v, int64_t index, int64_t *at)
 {
     int64_t offset = 0;
     for (int d = v->ndim - 1; d >= 0; d--) {
@@ -93,7 +93,7 @@ static int64_t next_row(const ctrt_view *v, int64_t offset, int64_t *at)
     {                                                                                                             \
         T *to = out;                                                                                              \
         int64_t at[CTRT_MAX_DIMS], last = v->ndim - 1, stride = v->strides[last];                                 \
-        int64_t offset = locate(v, begin, at), run = v->shape[last] - at[last];                                   \
+        int64_t offset = loop_locate(v, begin, at), run = v->shape[last] - at[last];                              \
         offset -= at[last] * stride;                                                                              \
         const T *from = (const T *)v->data + offset + at[last] * stride;                                          \
         for (;;) {                                                                                                \
@@ -121,7 +121,7 @@ static int64_t next_row(const ctrt_view *v, int64_t offset, int64_t *at)
     {                                                                                                             \
         const T *from = in;                                                                                       \
         int64_t at[CTRT_MAX_DIMS], last = v->ndim - 1, stride = v->strides[last];                                 \
-        int64_t offset = locate(v, begin, at), run = v->shape[last] - at[last];                                   \
+        int64_t offset = loop_locate(v, begin, at), run = v->shape[last] - at[last];                              \
         offset -= at[last] * stride;                                                                              \
         T *to = (T *)v->data + offset + at[last] * stride;                                                        \
         for (;;) {                                                                                                \
@@ -187,7 +187,7 @@ void cpu_narrow(void *to, const float *from, int kind, int64_t count)
         cpu_bf16_from_f32_row(to, from, count);
 }
 
-static void fill_constant(void *block, const struct operand *o, int64_t count)
+static void fill_constant(void *block, const struct loop_operand *o, int64_t count)
 {
     uint8_t *to = block;
     size_t bytes = o->bytes;
@@ -230,7 +230,7 @@ static void stream(char *to, const char *from, size_t bytes)
 }
 
 /* Returns the next `count` elements of an input in the loop's format: in the tensor itself, or copied to `block`. */
-static const void *fetch(const struct operand *o, void *block, int64_t begin, int64_t count)
+static const void *fetch(const struct loop_operand *o, void *block, int64_t begin, int64_t count)
 {
     const char *data = o->view->data;
     switch (o->access) {
@@ -248,7 +248,7 @@ static const void *fetch(const struct operand *o, void *block, int64_t begin, in
     int64_t row = v->shape[v->ndim - 1];
     if (v->strides[v->ndim - 1] == 1 && begin % row + count <= row) {       /* inside one contiguous row */
         int64_t at[CTRT_MAX_DIMS];
-        const char *piece = data + locate(v, begin, at) * (int64_t)o->bytes;
+        const char *piece = data + loop_locate(v, begin, at) * (int64_t)o->bytes;
         if (o->kind < CPU_KIND_F16)
             return piece;
         cpu_widen(block, piece, o->kind, count);
@@ -264,9 +264,9 @@ static const void *fetch(const struct operand *o, void *block, int64_t begin, in
     return block;
 }
 
-static void deliver(const struct work *w, void *block, int64_t begin, int64_t count)
+static void loop_deliver(const struct work *w, void *block, int64_t begin, int64_t count)
 {
-    const struct operand *o = &w->out;
+    const struct loop_operand *o = &w->out;
     uint16_t halves[BLOCK];
     if (o->kind >= CPU_KIND_F16) {
         void *to = o->access == CONVERTED && !w->stream ? (char *)o->view->data + begin * 2 : (void *)halves;
@@ -304,7 +304,7 @@ static void loop_part(void *argument, int64_t begin, int64_t end)
             plan->loop((char *)w->out.view->data + (size_t)i * w->out.bytes, p[0], p[1], p[2], count);
         } else {
             plan->loop(blocks[3], p[0], p[1], p[2], count);
-            deliver(w, blocks[3], i, count);
+            loop_deliver(w, blocks[3], i, count);
         }
     }
 #if VEC_AVX512 || VEC_AVX2
@@ -414,7 +414,7 @@ static void tiles_part(void *argument, int64_t begin, int64_t end)
         at[tile_dim] = row, at[last] = column;
         for (int k = 0; k <= plan->inputs; k++) {
             bool is_out = k == plan->inputs;
-            const struct operand *o = is_out ? &w->out : &w->in[k];
+            const struct loop_operand *o = is_out ? &w->out : &w->in[k];
             if (o->access == CONSTANT)
                 continue;
             int64_t offset = 0, down = o->view->strides[tile_dim], right = o->view->strides[last];
@@ -453,7 +453,7 @@ static int find_tile_dim(const struct work *w)
     if (last < 1 || out->shape[last] < 4 || out->numel < BLOCK / 4)
         return -1;
     for (int k = 0; k <= w->plan->inputs; k++) {
-        const struct operand *o = k == w->plan->inputs ? &w->out : &w->in[k];
+        const struct loop_operand *o = k == w->plan->inputs ? &w->out : &w->in[k];
         int64_t right = o->view->strides[last];
         if (o->access != GATHERED || (right >= -1 && right <= 1))
             continue;

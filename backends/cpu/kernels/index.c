@@ -15,7 +15,7 @@ static const uint8_t bytes_of[CPU_DTYPES] = {
 #undef DTYPE
 };
 
-struct job {
+struct index_job {
     const ctrt_call *call;
     size_t bytes;                       /* size of an element */
     int64_t outer, size, inner, count;  /* x[outer,size,inner]; index[count] or index[outer,count,inner] */
@@ -65,7 +65,7 @@ static ctrt_status check_indices(const char *op, const int64_t *index, int64_t c
 #define NAME(name) name##_64
 #include "index_body.h"
 
-typedef void (*add_function)(const struct job *job, int64_t outer, int64_t c0, int64_t c1);
+typedef void (*add_function)(const struct index_job *job, int64_t outer, int64_t c0, int64_t c1);
 static const struct functions {
     void (*gather)(void *job, int64_t begin, int64_t end);
     add_function index_add, scatter_add;
@@ -80,7 +80,7 @@ static const struct functions {
 
 static void select_rows(void *argument, int64_t begin, int64_t end)
 {
-    const struct job *job = argument;
+    const struct index_job *job = argument;
     const size_t row = (size_t)job->inner * job->bytes;
     for (int64_t r = begin; r < end; r++) {
         const char *from = job->from + (size_t)(r / job->count * job->size + job->index[r % job->count]) * row;
@@ -101,7 +101,7 @@ static ctrt_status index_select(const ctrt_call *call)
     ctrt_status status = check_indices("index_select", index->data, index->numel, x->shape[1]);
     if (status || out->numel == 0)
         return status;
-    struct job job = {
+    struct index_job job = {
         .bytes = bytes_of[x->dtype], .size = x->shape[1], .inner = x->shape[2], .count = index->numel,
         .index = index->data, .from = x->data, .to = out->data,
     };
@@ -117,7 +117,7 @@ static ctrt_status gather(const ctrt_call *call)
     ctrt_status status = check_indices("gather", index->data, index->numel, x->shape[1]);
     if (status || out->numel == 0)
         return status;
-    struct job job = {
+    struct index_job job = {
         .bytes = bytes_of[x->dtype], .size = x->shape[1], .inner = x->shape[2], .count = index->shape[1],
         .index = index->data, .from = x->data, .to = out->data,
     };
@@ -134,7 +134,7 @@ static ctrt_status gather(const ctrt_call *call)
 #define COLUMNS 64
 
 struct add_job {
-    struct job job;
+    struct index_job job;
     add_function add;
     int64_t across;
 };

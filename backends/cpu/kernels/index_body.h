@@ -3,7 +3,7 @@
 
 static void NAME(gather)(void *argument, int64_t begin, int64_t end)
 {
-    const struct job *job = argument;
+    const struct index_job *job = argument;
     const T *from = (const T *)job->from;
     T *to = (T *)job->to;
     for (int64_t r = begin; r < end; r++) {
@@ -14,7 +14,7 @@ static void NAME(gather)(void *argument, int64_t begin, int64_t end)
 }
 
 /* Adds rows dy[outer,count,inner] to dx[outer,size,inner], for one outer index and the columns [c0, c1). */
-static void NAME(index_add)(const struct job *job, int64_t outer, int64_t c0, int64_t c1)
+static void NAME(index_add)(const struct index_job *job, int64_t outer, int64_t c0, int64_t c1)
 {
     T *dx = (T *)job->to + outer * job->size * job->inner;
     const T *dy = (const T *)job->from + outer * job->count * job->inner;
@@ -29,7 +29,7 @@ static void NAME(index_add)(const struct job *job, int64_t outer, int64_t c0, in
 }
 
 /* The same with an index for each element. */
-static void NAME(scatter_add)(const struct job *job, int64_t outer, int64_t c0, int64_t c1)
+static void NAME(scatter_add)(const struct index_job *job, int64_t outer, int64_t c0, int64_t c1)
 {
     T *dx = (T *)job->to + outer * job->size * job->inner;
     const T *dy = (const T *)job->from + outer * job->count * job->inner;

@@ -3,7 +3,7 @@
 #include "norm_body.h"
 
 /* Returns row i of a view as T: the tensor's own data, or converted into `wide`. */
-static const T *NAME(row)(const struct job *job, const ctrt_view *view, int64_t i, T *wide)
+static const T *NAME(row)(const struct norm_job *job, const ctrt_view *view, int64_t i, T *wide)
 {
     if (!job->half)
         return (const T *)view->data + i * job->n;
@@ -12,7 +12,7 @@ static const T *NAME(row)(const struct job *job, const ctrt_view *view, int64_t 
 }
 
 /* Allocates scratch memory for `count` rows if rows are converted or streamed. Returns false if there is no memory. */
-static bool NAME(wide_rows)(struct job *job, T **wide, int count)
+static bool NAME(wide_rows)(struct norm_job *job, T **wide, int count)
 {
     *wide = NULL;
     if (!job->half && !job->stream)
@@ -25,7 +25,7 @@ static bool NAME(wide_rows)(struct job *job, T **wide, int count)
 
 static void NAME(forward)(void *argument, int64_t begin, int64_t end)
 {
-    struct job *job = argument;
+    struct norm_job *job = argument;
     const int64_t n = job->n;
     const T *weight = job->weight, *bias = job->bias;
     const ctrt_view *x_view = job->call->inputs[0], *y_view = job->call->outputs[0];
@@ -60,7 +60,7 @@ static void NAME(forward)(void *argument, int64_t begin, int64_t end)
 /* Computes dx for the rows of parts [begin, end), and each part's sums of dy * xhat and of dy. */
 static void NAME(backward)(void *argument, int64_t begin, int64_t end)
 {
-    struct job *job = argument;
+    struct norm_job *job = argument;
     const int64_t n = job->n;
     const T *weight = job->weight;
     const ctrt_view *dx_view = job->call->outputs[0];
@@ -103,7 +103,7 @@ static void NAME(backward)(void *argument, int64_t begin, int64_t end)
 }
 
 /* Adds the sums of the parts, in order. `which`: 0 for dweight, 1 for dbias. */
-static void NAME(join_parts)(const struct job *job, const ctrt_view *out, int which, int64_t parts)
+static void NAME(join_parts)(const struct norm_job *job, const ctrt_view *out, int which, int64_t parts)
 {
     const int64_t n = job->n;
     const T *partial = (const T *)job->partial + which * n;

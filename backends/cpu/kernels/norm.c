@@ -15,7 +15,7 @@
  * number of threads. */
 #define PARTS 32
 
-struct job {
+struct norm_job {
     const ctrt_call *call;
     int64_t n;                          /* elements per row */
     double epsilon;
@@ -42,7 +42,7 @@ struct job {
 #include "layer_norm_body.h"
 
 /* Returns a parameter in the compute type: the tensor's own data, or converted into `wide`. */
-static const void *parameter(const struct job *job, const ctrt_view *view, float *wide)
+static const void *parameter(const struct norm_job *job, const ctrt_view *view, float *wide)
 {
     if (!view)
         return NULL;
@@ -56,7 +56,7 @@ static ctrt_status layer_norm(const ctrt_call *call)
 {
     const ctrt_view *x = call->inputs[0];
     const ctrt_norm_attributes *attributes = call->attributes;
-    struct job job = { .call = call, .n = x->shape[1], .epsilon = attributes->epsilon };
+    struct norm_job job = { .call = call, .n = x->shape[1], .epsilon = attributes->epsilon };
     const size_t row_bytes = (size_t)job.n * sizeof(float);
     float *wide = NULL;
     if (x->dtype == CTRT_F16 || x->dtype == CTRT_BF16) {
@@ -79,7 +79,7 @@ static ctrt_status layer_norm_backward(const ctrt_call *call)
     const ctrt_view *x = call->inputs[1];
     const ctrt_view *dweight = call->n_outputs > 1 ? call->outputs[1] : NULL,
                     *dbias = call->n_outputs > 2 ? call->outputs[2] : NULL;
-    struct job job = { .call = call, .n = x->shape[1], .rows = x->shape[0] };
+    struct norm_job job = { .call = call, .n = x->shape[1], .rows = x->shape[0] };
     const size_t width = x->dtype == CTRT_F64 ? sizeof(double) : sizeof(float), row_bytes = (size_t)job.n * width;
     float *wide = NULL;
     if (x->dtype == CTRT_F16 || x->dtype == CTRT_BF16) {

@@ -29,7 +29,7 @@ struct adam {
     double epsilon, sign;
 };
 
-struct job {
+struct optim_job {
     int64_t tensors;
     const struct half_loops *half;
     struct sgd sgd;
@@ -53,7 +53,7 @@ struct job {
 
 static void sgd_range_half(void *argument, int64_t begin, int64_t end)
 {
-    const struct job *j = argument;
+    const struct optim_job *j = argument;
     const int64_t n = j->tensors;
     float p[PIECE], g[PIECE];
     for (int64_t i = begin; i < end; i += PIECE) {
@@ -68,7 +68,7 @@ static void sgd_range_half(void *argument, int64_t begin, int64_t end)
 
 static void adam_range_half(void *argument, int64_t begin, int64_t end)
 {
-    const struct job *j = argument;
+    const struct optim_job *j = argument;
     const int64_t n = j->tensors;
     float p[PIECE], g[PIECE];
     for (int64_t i = begin; i < end; i += PIECE) {
@@ -91,7 +91,7 @@ static const ctrt_view *const *amp_operands(const ctrt_call *call, uint32_t stat
     return call->n_inputs > inputs ? call->inputs + inputs : NULL;
 }
 
-static ctrt_status step(const ctrt_call *call, struct job *job, uint32_t states, range_function f32,
+static ctrt_status step(const ctrt_call *call, struct optim_job *job, uint32_t states, range_function f32,
                         range_function f64, range_function half)
 {
     const ctrt_view *const *amp = amp_operands(call, states);
@@ -112,7 +112,7 @@ static ctrt_status sgd_step(const ctrt_call *call)
 {
     const ctrt_sgd_attributes *a = call->attributes;
     const bool buffered = a->momentum != 0;
-    struct job job = {
+    struct optim_job job = {
         .sgd = { .lr = a->lr, .momentum = a->momentum, .dampening = a->dampening, .weight_decay = a->weight_decay,
                  .sign = a->maximize ? -1 : 1, .nesterov = a->nesterov, .first = a->first, .has_buffer = buffered },
     };
@@ -124,7 +124,7 @@ static ctrt_status adam_step(const ctrt_call *call)
     const ctrt_adam_attributes *a = call->attributes;
     const ctrt_view *const *amp = amp_operands(call, 4);
     const double t = (double)a->step + (amp ? *(const double *)amp[1]->data : 0);
-    struct job job = {
+    struct optim_job job = {
         .adam = {
             .beta1 = a->beta1, .beta2 = a->beta2, .one_minus_beta1 = 1 - a->beta1, .one_minus_beta2 = 1 - a->beta2,
             .decay = a->decoupled ? 1 - a->lr * a->weight_decay : 1, .coupled = a->decoupled ? 0 : a->weight_decay,

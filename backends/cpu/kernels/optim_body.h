@@ -54,19 +54,19 @@ static void NAME(adam)(const struct adam *a, T *p, T *m, T *v, const T *old_p, c
 
 /* Returns element `at` of operand k of the current tensor. Inputs: parameter, gradient, states; outputs: parameter,
  * states. */
-static T *NAME(input)(const struct job *j, int k, int64_t at)
+static T *NAME(input)(const struct optim_job *j, int k, int64_t at)
 {
     return (T *)j->in[k * j->tensors]->data + at;
 }
 
-static T *NAME(output)(const struct job *j, int k, int64_t at)
+static T *NAME(output)(const struct optim_job *j, int k, int64_t at)
 {
     return (T *)j->out[k * j->tensors]->data + at;
 }
 
 static void NAME(sgd_range)(void *argument, int64_t begin, int64_t end)
 {
-    const struct job *j = argument;
+    const struct optim_job *j = argument;
     const bool buffer = j->sgd.has_buffer;
     NAME(sgd)(&j->sgd, NAME(output)(j, 0, begin), NAME(input)(j, 0, begin), NAME(input)(j, 1, begin),
               buffer ? NAME(output)(j, 1, begin) : NULL, buffer ? NAME(input)(j, 2, begin) : NULL, end - begin);
@@ -74,7 +74,7 @@ static void NAME(sgd_range)(void *argument, int64_t begin, int64_t end)
 
 static void NAME(adam_range)(void *argument, int64_t begin, int64_t end)
 {
-    const struct job *j = argument;
+    const struct optim_job *j = argument;
     NAME(adam)(&j->adam, NAME(output)(j, 0, begin), NAME(output)(j, 1, begin), NAME(output)(j, 2, begin),
                NAME(input)(j, 0, begin), NAME(input)(j, 1, begin), NAME(input)(j, 2, begin), NAME(input)(j, 3, begin),
                end - begin);

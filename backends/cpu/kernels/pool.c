@@ -13,7 +13,7 @@
 /* Channels processed together in channels-last images, and outputs of a row in contiguous ones. */
 #define CHANNELS 64
 
-struct job {
+struct pool_job {
     const ctrt_call *call;
     const ctrt_pool_attributes *a;
     int64_t channels, h, w, oh, ow;
@@ -71,7 +71,7 @@ static void pair_rows(float *y, int64_t *index, const float *r0, const float *r1
 
 /* Pools plane `t` of contiguous images by pair_rows. Half precision is converted CHANNELS outputs at a time, which is
  * exact, because the results are elements of the input. */
-static void pair_plane(const struct job *job, int64_t t)
+static void pair_plane(const struct pool_job *job, int64_t t)
 {
     const ctrt_view *input = job->call->inputs[0];
     const bool bf16 = input->dtype == CTRT_BF16;
@@ -189,7 +189,7 @@ static ctrt_status pool_run(const ctrt_call *call, const ctrt_view *large, const
             memset(large->data, 0, (size_t)large->numel * bytes_of[large->dtype]);
         return CTRT_OK;
     }
-    struct job job = {
+    struct pool_job job = {
         .call = call, .a = call->attributes, .channels = large->shape[1], .h = large->shape[2],
         .w = large->shape[3], .oh = small->shape[2], .ow = small->shape[3],
         .channels_last = !(large->flags & small->flags & indices->flags & CTRT_VIEW_CONTIGUOUS),

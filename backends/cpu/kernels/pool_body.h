@@ -9,7 +9,7 @@
 #endif
 
 /* Computes one window for `channels` adjacent channels. */
-static void NAME(window)(const struct job *job, T *y, int64_t *index, const T *image, int64_t step, int64_t oy,
+static void NAME(window)(const struct pool_job *job, T *y, int64_t *index, const T *image, int64_t step, int64_t oy,
                          int64_t ox, int64_t channels)
 {
     const ctrt_pool_attributes *a = job->a;
@@ -53,7 +53,7 @@ static inline __attribute__((always_inline)) void NAME(tap)(C *best, int32_t *in
 }
 
 /* Pools a plane of a contiguous image, CHANNELS outputs of a row at a time. */
-static void NAME(plane)(const struct job *job, T *y, int64_t *indices, const T *image)
+static void NAME(plane)(const struct pool_job *job, T *y, int64_t *indices, const T *image)
 {
     const ctrt_pool_attributes *a = job->a;
     const int64_t s = a->stride[1];
@@ -111,7 +111,7 @@ static void NAME(plane)(const struct job *job, T *y, int64_t *indices, const T *
 
 static void NAME(forward)(void *argument, int64_t begin, int64_t end)
 {
-    const struct job *job = argument;
+    const struct pool_job *job = argument;
     const int64_t plane = job->h * job->w, out_plane = job->oh * job->ow;
     const T *x = job->call->inputs[0]->data;
     T *y = job->call->outputs[0]->data;
@@ -143,7 +143,7 @@ static void NAME(forward)(void *argument, int64_t begin, int64_t end)
 /* Adds each gradient at the index of its window's maximum. */
 static void NAME(backward)(void *argument, int64_t begin, int64_t end)
 {
-    const struct job *job = argument;
+    const struct pool_job *job = argument;
     const int64_t plane = job->h * job->w, out_plane = job->oh * job->ow;
     const T *dy = job->call->inputs[0]->data;
     const int64_t *index = job->call->inputs[1]->data;

@@ -12,7 +12,7 @@ struct dimension {
     int64_t size, in, out;      /* strides in elements; out is 0 for reduced dimensions */
 };
 
-struct walk {
+struct reduce_walk {
     const struct cpu_reducer *reducer;
     struct dimension kept[CTRT_MAX_DIMS], reduced[CTRT_MAX_DIMS];
     int n_kept, n_reduced;
@@ -68,7 +68,7 @@ static int merge_dimensions(struct dimension *dims, int n)
     return n ? last + 1 : 0;
 }
 
-static void find_dimensions(struct walk *w, const ctrt_view *in, const ctrt_view *out, uint32_t dims)
+static void find_dimensions(struct reduce_walk *w, const ctrt_view *in, const ctrt_view *out, uint32_t dims)
 {
     for (int d = 0; d < in->ndim; d++) {
         struct dimension dim = { in->shape[d], in->strides[d], out->strides[d] };
@@ -101,7 +101,7 @@ static void find_dimensions(struct walk *w, const ctrt_view *in, const ctrt_view
 
 /* Stores the input and output offsets of accumulator `index`. `n` is the number of kept dimensions, or one less for the
  * offsets of a group of columns. */
-static void locate(const struct walk *w, int n, int64_t index, int64_t *in, int64_t *out)
+static void reduce_locate(const struct reduce_walk *w, int n, int64_t index, int64_t *in, int64_t *out)
 {
     *in = *out = 0;
     for (int d = n - 1; d >= 0; d--) {
@@ -115,7 +115,7 @@ static void locate(const struct walk *w, int n, int64_t index, int64_t *in, int6
 /* ---- along a contiguous reduced dimension ---- */
 
 /* Accumulates the reduced elements [begin, end) of the accumulator whose first input element is at `data`. */
-static void fold_run(const struct walk *w, void *acc, const char *data, int64_t begin, int64_t end)
+static void fold_run(const struct reduce_walk *w, void *acc, const char *data, int64_t begin, int64_t end)
 {
     const struct cpu_reducer *reducer = w->reducer;
     int last = w->n_reduced - 1;
@@ -159,11 +159,11 @@ static void fold_run(const struct walk *w, void *acc, const char *data, int64_t 
 /* Processes work items [begin, end); an item is one piece of one accumulator. */
 static void runs_part(void *argument, int64_t begin, int64_t end)
 {
-    const struct walk *w = argument;
+    const struct reduce_walk *w = argument;
     for (int64_t item = begin; item < end; item++) {
         int64_t output = item / w->pieces, piece = item % w->pieces, in, out;
         char own[CPU_ACC_BYTES] __attribute__((aligned(16))), *acc = own;
-        locate(w, w->n_kept, output, &in, &out);
+        reduce_locate(w, w->n_kept, output, &in, &out);
         if (w->partial)
             acc = w->partial + (piece * w->outputs + output) * w->reducer->acc_bytes;
         int64_t from = piece * w->piece, to = from + w->piece < w->count ? from + w->piece : w->count;
@@ -177,7 +177,8 @@ static void runs_part(void *argument, int64_t begin, int64_t end)
 /* ---- across the reduced dimensions, for adjacent columns ---- */
 
 /* Accumulates rows [begin, end) of n adjacent columns; `data` is the first element of the first column. */
-static void fold_columns(const struct walk *w, void *acc, const char *data, int64_t n, int64_t begin, int64_t end)
+static void fold_columns(const struct reduce_walk *w, void *acc, const char *data, int64_t n, int64_t begin,
+                         int64_t end)
 {
     const struct cpu_reducer *reducer = w->reducer;
     int last = w->n_reduced - 1;
@@ -205,13 +206,13 @@ static void fold_columns(const struct walk *w, void *acc, const char *data, int6
 /* Processes work items [begin, end); an item is one piece of one tile of one group. */
 static void columns_part(void *argument, int64_t begin, int64_t end)
 {
-    const struct walk *w = argument;
+    const struct reduce_walk *w = argument;
     const struct dimension *inner = &w->kept[w->n_kept - 1];
     char own[TILE * CPU_ACC_BYTES] __attribute__((aligned(64)));
     for (int64_t item = begin; item < end; item++) {
         int64_t piece = item % w->pieces, tile = item / w->pieces % w->tiles, group = item / w->pieces / w->tiles;
         int64_t first = tile * w->tile, n = inner->size - first < w->tile ? inner->size - first : w->tile, in, out;
-        locate(w, w->n_kept - 1, group, &in, &out);
+        reduce_locate(w, w->n_kept - 1, group, &in, &out);
         char *acc = own;
         if (w->partial)
             acc = w->partial + (piece * w->outputs + group * inner->size + first) * w->reducer->acc_bytes;
@@ -229,7 +230,7 @@ static void columns_part(void *argument, int64_t begin, int64_t end)
 /* Merges the pieces pairwise, in a tree of fixed shape. */
 static void join_part(void *argument, int64_t begin, int64_t end)
 {
-    const struct walk *w = argument;
+    const struct reduce_walk *w = argument;
     size_t bytes = w->reducer->acc_bytes, row = (size_t)w->outputs * bytes;
     for (int64_t step = 1; step < w->pieces; step *= 2)
         for (int64_t piece = 0; piece + step < w->pieces; piece += 2 * step)
@@ -237,7 +238,7 @@ static void join_part(void *argument, int64_t begin, int64_t end)
                               w->partial + (size_t)(piece + step) * row + (size_t)begin * bytes, end - begin);
     for (int64_t output = begin; output < end; output++) {
         int64_t in, out;
-        locate(w, w->n_kept, output, &in, &out);
+        reduce_locate(w, w->n_kept, output, &in, &out);
         w->reducer->finish(w->out + out * (int64_t)w->out_bytes, 0, w->partial + (size_t)output * bytes, 1, w->count);
     }
 }
@@ -251,7 +252,7 @@ ctrt_status cpu_reduce(const ctrt_call *call, const struct cpu_reducer *reducer,
 {
     const ctrt_view *in = call->inputs[0], *out = call->outputs[0];
     const ctrt_reduce_attributes *attributes = call->attributes;
-    struct walk w = { .reducer = reducer, .in = in->data, .out = out->data, .in_bytes = bytes_of(reducer->in),
+    struct reduce_walk w = { .reducer = reducer, .in = in->data, .out = out->data, .in_bytes = bytes_of(reducer->in),
                       .out_bytes = bytes_of(reducer->out), .outputs = 1, .count = 1 };
     if (out->numel == 0)
         return CTRT_OK;

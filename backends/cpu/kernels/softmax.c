@@ -40,7 +40,7 @@ typedef void (*block_f32)(float *out, int64_t out_step, const float *a, const fl
 typedef void (*block_f64)(double *out, int64_t out_step, const double *a, const double *b, int64_t step,
                           int64_t n, int64_t width);
 
-struct job {
+struct softmax_job {
     const ctrt_call *call;
     int64_t n, inner, width, across;    /* a task is `width` columns; `across` tasks cover `inner` */
     block_f32 f32;
@@ -51,7 +51,7 @@ struct job {
 };
 
 /* Returns the offset of task t's first element and stores its number of columns. */
-static int64_t place(const struct job *job, int64_t t, int64_t *width)
+static int64_t place(const struct softmax_job *job, int64_t t, int64_t *width)
 {
     const int64_t column = t % job->across * job->width;
     *width = job->inner - column < job->width ? job->inner - column : job->width;
@@ -60,7 +60,7 @@ static int64_t place(const struct job *job, int64_t t, int64_t *width)
 
 static void tasks_f32(void *argument, int64_t begin, int64_t end)
 {
-    const struct job *job = argument;
+    const struct softmax_job *job = argument;
     const float *a = job->call->inputs[0]->data, *b = job->call->n_inputs > 1 ? job->call->inputs[1]->data : NULL;
     float *out = job->call->outputs[0]->data;
     float *row = job->stream ? cpu_scratch(SCRATCH_ROW, (size_t)job->n * sizeof(float)) : NULL;
@@ -81,7 +81,7 @@ static void tasks_f32(void *argument, int64_t begin, int64_t end)
 
 static void tasks_f64(void *argument, int64_t begin, int64_t end)
 {
-    const struct job *job = argument;
+    const struct softmax_job *job = argument;
     const double *a = job->call->inputs[0]->data, *b = job->call->n_inputs > 1 ? job->call->inputs[1]->data : NULL;
     double *out = job->call->outputs[0]->data;
     for (int64_t t = begin; t < end; t++) {
@@ -92,7 +92,7 @@ static void tasks_f64(void *argument, int64_t begin, int64_t end)
 
 static void tasks_half(void *argument, int64_t begin, int64_t end)
 {
-    struct job *job = argument;
+    struct softmax_job *job = argument;
     const uint16_t *a = job->call->inputs[0]->data,
                    *b = job->call->n_inputs > 1 ? job->call->inputs[1]->data : NULL;
     uint16_t *out = job->call->outputs[0]->data;
@@ -129,7 +129,7 @@ static ctrt_status softmax_run(const ctrt_call *call, block_f32 f32, block_f64 f
     const ctrt_view *x = call->inputs[0];
     if (x->numel == 0)
         return CTRT_OK;
-    struct job job = { .call = call, .n = x->shape[1], .inner = x->shape[2], .f32 = f32, .f64 = f64 };
+    struct softmax_job job = { .call = call, .n = x->shape[1], .inner = x->shape[2], .f32 = f32, .f64 = f64 };
     job.width = job.inner < COLUMNS ? job.inner : COLUMNS;
     job.across = (job.inner + job.width - 1) / job.width;
     const int64_t tasks = x->shape[0] * job.across, grain = GRAIN / (job.n * job.width) + 1;

@@ -29,7 +29,7 @@ static dgemm_function dgemm;
 static bool tuned;                      /* false for the reference CBLAS, which is slower than the built-in product */
 static pthread_once_t once = PTHREAD_ONCE_INIT;
 
-static void open_library(void)
+static void blas_open_library(void)
 {
     void *object = dlopen(CTRT_CBLAS_SONAME, RTLD_NOW | RTLD_LOCAL | RTLD_NODELETE);
     if (!object) {
@@ -74,7 +74,7 @@ static bool lay(int64_t rows, int64_t columns, int64_t row, int64_t column, int 
     return d > 0 && d <= INT_MAX && rows <= INT_MAX && columns <= INT_MAX;
 }
 
-struct job {
+struct blas_job {
     const struct cpu_product *p;
     int a_how, b_how, a_distance, b_distance;
     int64_t row_step, column_step, down, across;        /* size of a task's part of C; parts per matrix */
@@ -82,7 +82,7 @@ struct job {
 
 static void tasks(void *argument, int64_t begin, int64_t end)
 {
-    const struct job *job = argument;
+    const struct blas_job *job = argument;
     const struct cpu_product *p = job->p;
     for (int64_t t = begin; t < end; t++) {
         const int64_t j = t % job->across * job->column_step, i = t / job->across % job->down * job->row_step;
@@ -117,8 +117,8 @@ bool cpu_blas_product(const struct cpu_product *p, bool forced)
 {
     if ((p->dtype != CTRT_F32 && p->dtype != CTRT_F64) || p->k == 0 || cpu_threads_limited())
         return false;
-    pthread_once(&once, open_library);
-    struct job job = { .p = p, .row_step = p->m, .column_step = p->n, .down = 1, .across = 1 };
+    pthread_once(&once, blas_open_library);
+    struct blas_job job = { .p = p, .row_step = p->m, .column_step = p->n, .down = 1, .across = 1 };
     if (!sgemm || (!tuned && !forced) || !lay(p->m, p->k, p->a_row, p->a_col, &job.a_how, &job.a_distance)
         || !lay(p->k, p->n, p->b_row, p->b_col, &job.b_how, &job.b_distance))
         return false;

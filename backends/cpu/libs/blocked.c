@@ -21,7 +21,7 @@ typedef uint16_t half8 __attribute__((vector_size(16)));
 
 #define INLINE static inline __attribute__((always_inline))
 
-struct job {
+struct blocked_job {
     const struct cpu_blocked *b;
     uint16_t *images;
     uint16_t *blocked;
@@ -105,7 +105,7 @@ INLINE void write_channels(const struct cpu_blocked *b, uint16_t *to, const uint
 
 static void write_groups(void *argument, int64_t begin, int64_t end)
 {
-    const struct job *job = argument;
+    const struct blocked_job *job = argument;
     const struct cpu_blocked *b = job->b;
     const int64_t unit = b->wide ? 2 : 1;
     for (int64_t g = begin; g < end; g++)
@@ -122,7 +122,7 @@ static void write_groups(void *argument, int64_t begin, int64_t end)
 
 static void read_groups(void *argument, int64_t begin, int64_t end)
 {
-    const struct job *job = argument;
+    const struct blocked_job *job = argument;
     const struct cpu_blocked *b = job->b;
     for (int64_t g = begin; g < end; g++)
         for (int64_t c = 0; c < b->block; c += TILE) {
@@ -143,7 +143,7 @@ static void read_groups(void *argument, int64_t begin, int64_t end)
 static void blocked_run(const struct cpu_blocked *b, const void *images, const void *blocked,
                         void (*body)(void *, int64_t, int64_t))
 {
-    struct job job = {
+    struct blocked_job job = {
         .b = b, .images = (uint16_t *)(uintptr_t)images, .blocked = (uint16_t *)(uintptr_t)blocked,
         .groups = cpu_divide_up(b->channels, b->block),
     };

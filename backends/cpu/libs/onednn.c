@@ -60,7 +60,7 @@ static bool transient(int error)
 }
 
 /* Returns UNDECIDED, with an empty `text`, after a possibly temporary failure; otherwise `text` is a message to log. */
-static enum library_state open_library(char *text, size_t bytes)
+static enum library_state onednn_open_library(char *text, size_t bytes)
 {
     if (!memory_to_create())
         return UNDECIDED;
@@ -112,7 +112,7 @@ static void decide(void)
     char text[512] = "";
     pthread_mutex_lock(&opening);
     if (state == UNDECIDED)
-        state = open_library(text, sizeof text);
+        state = onednn_open_library(text, sizeof text);
     pthread_mutex_unlock(&opening);
     if (text[0] && state == USABLE)
         cpu_host->log(CTRT_LOG_DEBUG, "backend-cpu", "%s", text);

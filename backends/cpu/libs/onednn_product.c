@@ -45,11 +45,11 @@ static bool type_of(ctrt_dtype dtype, dnnl_data_type_t *type)
     return *type != dnnl_data_type_undef;
 }
 
-struct operand {
+struct product_operand {
     int64_t dims[3], strides[3];
 };
 
-static void make(struct onednn_entry *entry, dnnl_data_type_t type, int ndims, const struct operand *of,
+static void make(struct onednn_entry *entry, dnnl_data_type_t type, int ndims, const struct product_operand *of,
                  bool biased)
 {
     const struct onednn *l = cpu_onednn();
@@ -97,7 +97,7 @@ bool cpu_onednn_product(const struct cpu_product *p)
     if (!type_of(p->dtype, &type) || p->k == 0 || cpu_threads_limited() || !cpu_onednn())
         return false;
     const int64_t a_batch = p->a_batch ? p->batch : 1, b_batch = p->b_batch ? p->batch : 1;
-    struct operand of[4] = {
+    struct product_operand of[4] = {
         { { a_batch, p->m, p->k }, { p->a_batch, p->a_row, p->a_col } },
         { { b_batch, p->k, p->n }, { p->b_batch, p->b_row, p->b_col } },
         { { p->batch, p->m, p->n }, { p->m * p->n, p->n, 1 } },
