@@ -115,16 +115,16 @@ core_tests = \
 internal_tests += $(core_tests)
 single_tests   += tests/unit/test-counters-peaks.c tests/unit/test-registry-faults.c
 TSAN_TESTS     += $(core_tests) tests/unit/test-counters-peaks.c tests/unit/test-registry-faults.c
-check_LTLIBRARIES += plugin_by_name.la next_abi.la static-tls.la no_plugin.la
+check_LTLIBRARIES += plugin_by_name.la nextabi.la static-tls.la noplugin.la
 plugin_by_name_la_SOURCES    = tests/plugins/plugin_by_name.c
 plugin_by_name_la_LDFLAGS    = $(PLUGIN_LDFLAGS) -rpath /nowhere
-next_abi_la_SOURCES    = tests/plugins/next_abi.c
-next_abi_la_LDFLAGS    = $(PLUGIN_LDFLAGS) -rpath /nowhere
+nextabi_la_SOURCES    = tests/plugins/nextabi.c
+nextabi_la_LDFLAGS    = $(PLUGIN_LDFLAGS) -rpath /nowhere
 static_tls_la_SOURCES = tests/plugins/static-tls.c
 static_tls_la_LDFLAGS = $(PLUGIN_LDFLAGS) -rpath /nowhere
-no_plugin_la_SOURCES = tests/plugins/no_plugin.c
-no_plugin_la_CFLAGS  = $(AM_CFLAGS) -fvisibility=default
-no_plugin_la_LDFLAGS = $(PLUGIN_LDFLAGS) -rpath /nowhere
+noplugin_la_SOURCES = tests/plugins/noplugin.c
+noplugin_la_CFLAGS  = $(AM_CFLAGS) -fvisibility=default
+noplugin_la_LDFLAGS = $(PLUGIN_LDFLAGS) -rpath /nowhere
 
 if PLUGIN_CPU
 public_tests   += tests/unit/test-bad-input.c tests/unit/test-cpu-math.c tests/unit/test-struct-size.c

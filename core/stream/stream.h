@@ -44,7 +44,8 @@ struct clock {
  *   from            event                                                                          to
  *   USABLE          the backend or a wait reports a failure; stream_fail; a query fails; the       FAILED
  *                   stream's work uses results of a stream that has an error
- *   FAILED          the failure is one of the stream's own queue, which drops the work after it    BROKEN
+ *   FAILED          the queue drops the work after the failure: it reports so, or a wait or a      BROKEN
+ *                   query of the stream fails
  *   FAILED, BROKEN  ctrt_stream_reset has reset the queue; the queue is destroyed                  USABLE
  *
  * The first error is kept: a stream that is FAILED or BROKEN takes no other one. */

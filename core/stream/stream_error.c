@@ -110,6 +110,15 @@ void stream_find_error(ctrt_stream *stream)
     stream_set_broken(stream, from > 0 ? from : stream->verified_to + 1);
 }
 
+void stream_queue_failed(ctrt_stream *stream, ctrt_status status)
+{
+    stream_find_error(stream);
+    if (!stream_failed(stream))
+        stream_set_error(stream, stream_add_site(stream, status, 0), 0);
+    if (stream_state(stream) == STREAM_FAILED)
+        stream_set_broken(stream, stream->error.from);
+}
+
 void stream_lock_both(ctrt_stream *a, ctrt_stream *b)
 {
     const bool a_first = (uintptr_t)a < (uintptr_t)b;

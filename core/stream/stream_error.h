@@ -26,6 +26,8 @@ ctrt_status stream_add_site(const ctrt_stream *stream, ctrt_status status, uint6
 void stream_take_posted(ctrt_stream *stream);
 /* Asks the backend for a failure, after stream_take_posted. */
 void stream_find_error(ctrt_stream *stream);
+/* A wait for the queue or a query of it has returned `status`, with the thread's message, so the queue drops work. */
+void stream_queue_failed(ctrt_stream *stream, ctrt_status status);
 /* Returns the stream's error with a message that names the stream; CTRT_OK if the stream is usable. */
 ctrt_status stream_error(const ctrt_stream *stream);
 /* Makes the stream usable, without asking the backend. */

@@ -164,11 +164,7 @@ ctrt_status stream_waited(ctrt_stream *stream, ctrt_status status, uint64_t sequ
     stream_note_done(stream, sequence, seen, count);
     if (unlikely(status != CTRT_OK)) {
         pthread_mutex_lock(&stream->lock);
-        stream_find_error(stream);
-        if (!stream_failed(stream))
-            stream_set_error(stream, stream_add_site(stream, status, 0), 0);
-        if (stream_state(stream) == STREAM_FAILED)
-            stream_set_broken(stream, stream->error.from);
+        stream_queue_failed(stream, status);
         pthread_mutex_unlock(&stream->lock);
     } else {
         stream_inherit_errors(stream);
@@ -301,9 +297,10 @@ ctrt_status ctrt_stream_query(ctrt_stream *stream, bool *idle)
     if (done)
         stream_note_done(stream, sequence, NULL, 0);
     pthread_mutex_lock(&stream->lock);
-    stream_find_error(stream);
     if (status != CTRT_OK)
-        stream_set_error(stream, status, 0);
+        stream_queue_failed(stream, status);
+    else
+        stream_find_error(stream);
     status = stream_error(stream);
     pthread_mutex_unlock(&stream->lock);
     *idle = done;

@@ -48,11 +48,12 @@ static inline bool failure_pending(const struct comm_failure *failure)
     const enum failure_state state = failure_state(failure);
     return state == FAILURE_ALARMED || state == FAILURE_RAISING || state == FAILURE_COMPOSING;
 }
-/* Whether calls that run have to end. Before the alarm is raised they do not: the other ranks would see that a call of
- * this one has failed, and raise an alarm that does not name the cause. */
+/* Whether calls that run have to end because of the failure. Before the alarm is raised they do not: the other ranks
+ * would see that a call of this one has failed, and raise an alarm that does not name the cause. */
 static inline bool failure_ends_calls(const struct comm_failure *failure)
 {
-    return failure_pending(failure) && failure_state(failure) != FAILURE_RAISING;
+    const enum failure_state state = failure_state(failure);
+    return state == FAILURE_ALARMED || state == FAILURE_COMPOSING;
 }
 
 void failure_init(struct comm_failure *failure);

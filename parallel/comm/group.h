@@ -9,7 +9,8 @@
 /*  from       event                                                               to
  *  JOINING    the library begins to connect the ranks                             CURRENT
  *  CURRENT    this rank calls ctrt_comm_shrink                                    MOVING
- *  MOVING     the ranks have not agreed, or this rank is excluded                 CURRENT
+ *  MOVING     the ranks have not agreed, or this rank is excluded: the group      CURRENT
+ *             has failed, and ctrt_comm_shrink can be called again
  *  MOVING     the list of the next epoch contains this rank                       REPLACED
  * Changes without a lock. The placeholder of a process that joins a group (comm/join.c) remains JOINING: its ranks are
  * unknown. */

@@ -18,15 +18,15 @@ enum { LANE_COLLECTIVES, LANE_SENDS, LANE_RECEIVES, LANES };
  *  RUNNING    the call has ended                                                  IDLE
  *  RUNNING    the call fails, and the thread composes the report or waits for it  FAILING
  *  FAILING    the report is complete                                              IDLE
- *  IDLE       no call is queued, and the group is replaced or released            STOPPED
- * Changes under the communicator's lock. */
+ *  IDLE       no call is queued, and this rank shrinks or releases the group      STOPPED
+ * comm_lane_set (comm/run.c) makes the changes, under the communicator's lock. */
 enum lane_state { LANE_IDLE, LANE_RUNNING, LANE_FAILING, LANE_STOPPED, LANE_STATES };
 extern const unsigned lane_next[];
 
 /*  from       event                                                               to
  *  NONE       an engine has enqueued the first call                               RUNNING
  *  RUNNING    the communicator is released                                        ENDING
- * Changes under the communicator's lock. */
+ * comm_tracker_set (comm/tracker.c) makes the changes, under the communicator's lock. */
 enum tracker_state { TRACKER_NONE, TRACKER_RUNNING, TRACKER_ENDING, TRACKER_STATES };
 extern const unsigned tracker_next[];
 

@@ -5,7 +5,7 @@
  *   alarm      the first failure: the rank that found it, a letter, and a message. 'E': that rank's process has ended
  *              (set by the store's server); 'M': the ranks called different collectives; 'A': aborted; 'T': a rank did
  *              not come in time; 'S': replaced by the next epoch; 'F': failed otherwise. A
- *              thread of each process waits for it. Rank 0 sets it to 'L' when it leaves the group, because it may
+ *              thread of each communicator waits for it. Rank 0 sets it to 'L' when it leaves the group, because it may
  *              serve the store: then the others watch no more, and a connection that ends is no failure.
  *   unwatched  number of other ranks that do not watch any more; `unwatched/0` is set when it is all of them. Rank 0
  *              waits for that, so that the store does not end while a rank watches

@@ -237,13 +237,16 @@ static void run_work(struct comm_lane *lane, ctrt_work *work)
     flight_set(comm->record, work->number, FLIGHT_RUNNING);
     pthread_mutex_unlock(&comm->lock);
     comm_timer_begin(&lane->timer);
-    if (status == CTRT_OK && work->before != NULL)
+    if (status == CTRT_OK && work->before != NULL) {
         status = ctrt_stream_wait_event(lane->stream, work->before);
+        if (status != CTRT_OK)              /* the other ranks make the call, so the group has failed */
+            status = lane_fail(lane, status, ctrt_error_message());
+    }
     if (status == CTRT_OK)
         status = lane_run(&tracked, lane, &work->call, work->number, work);
+    lane_end(lane, &work->call, work->number, status, tracked);
     if (status == CTRT_OK && work->event != NULL)
         status = ctrt_event_record(work->event, lane->stream);
-    lane_end(lane, &work->call, work->number, status, tracked);
     if (status != CTRT_OK)
         comm_work_fail(work, status, ctrt_error_message());
     comm_work_end(work);
@@ -392,7 +395,7 @@ ctrt_status comm_submit(ctrt_work **out, ctrt_comm *comm, const ctrt_comm_call *
     if (enqueues(comm) && call->peer < 0)
         CTRT_TRY(enqueue_here(&ran, lane, work));
     pthread_mutex_lock(&comm->lock);
-    if (!ran)                               /* a lane stops when the group has failed, and when it is released */
+    if (!ran)                               /* this rank has called ctrt_comm_shrink */
         status = lane->state == LANE_STOPPED ? failure_error(&comm->failure) : lane_start(lane);
     if (status == CTRT_OK && !ran) {
         work->number = call_add(comm, &work->call, FLIGHT_QUEUED);

@@ -94,10 +94,12 @@ static void *watch_run(void *argument)
         left |= status == CTRT_OK && !unset && comm_parse_alarm(&alarm, comm, value) && alarm.kind == 'L';
         free(value);
         free(alarm.cause);
-        const bool found = (left || (unset && watch_change(watch, STATE(WATCH_LOOKING), WATCH_WATCHING)))
-                           && find_departures(comm);
+        bool looks = left;
+        if (unset)
+            looks |= watch_change(watch, STATE(WATCH_LOOKING), WATCH_WATCHING) == WATCH_LOOKING;
+        const bool found = looks && find_departures(comm);
         if (left && (found || status != CTRT_OK)) {
-            if (watch_change(watch, WATCH_ACTIVE, WATCH_UNWATCHED))
+            if (WATCH_ACTIVE & STATE(watch_change(watch, WATCH_ACTIVE, WATCH_UNWATCHED)))
                 count_unwatched(comm);
             break;
         }
@@ -200,7 +202,7 @@ static void forget_end(ctrt_comm *comm)
  * the store does not answer. */
 static bool leave(ctrt_comm *comm, struct departure *departure, double seconds)
 {
-    const unsigned before = state_change(watch_next, &comm->watch.state, WATCH_ENDS, WATCH_LEFT);
+    const enum watch_state before = watch_change(&comm->watch, WATCH_ENDS, WATCH_LEFT);
     if (before == WATCH_LEFT)
         return true;
     if (!publish_departure(comm, departure, seconds))
@@ -264,7 +266,9 @@ void comm_unwatch(ctrt_comm *comm)
  * collective that still runs will not be completed. */
 static bool leave_unreleased(ctrt_comm *comm)
 {
-    if (failure_ended(&comm->failure) || comm->watch.state <= WATCH_LISTED)
+    const bool alone = comm->group.size == 1 && comm->group.elastic;       /* other processes may wait to join */
+    if (failure_pending(&comm->failure) || failure_ended(&comm->failure) || comm->watch.state == WATCH_OFF
+        || (comm->watch.state == WATCH_LISTED && !alone))
         return true;
     struct departure departure = { .state = comm_own_state(NULL, comm) };
     comm_enqueued_count(comm);

@@ -12,12 +12,12 @@
  *  OFF                           the engine is about to connect the ranks                   LISTED
  *  LISTED                        the ranks are in several processes: the thread starts      WATCHING
  *  WATCHING                      the thread cannot start                                    LISTED
- *  WATCHING                      a collective takes long                                    LOOKING
+ *  WATCHING                      a call has run for 0.05 s                                  LOOKING
  *  LOOKING                       the thread looks for ranks that have left                  WATCHING
- *  WATCHING, LOOKING             rank 0 has left: the thread reports its end, and ends      UNWATCHED
+ *  WATCHING, LOOKING             rank 0 has left: the thread counts its rank in `unwatched`, and ends  UNWATCHED
  *  WATCHING, LOOKING             this rank leaves: the thread ends                          CLOSING
- *  LISTED, UNWATCHED, CLOSING    this rank has announced that it has left                   LEFT
- * Changes without a lock. */
+ *  LISTED, UNWATCHED, CLOSING    this rank begins to announce that it leaves; once          LEFT
+ * If the group fails, the thread ends and the state remains; then CLOSING is the last one. Changes without a lock. */
 enum watch_state {
     WATCH_OFF, WATCH_LISTED, WATCH_WATCHING, WATCH_LOOKING, WATCH_UNWATCHED, WATCH_CLOSING, WATCH_LEFT,
     WATCH_STATES
@@ -40,10 +40,10 @@ struct comm_watch {
     pthread_t thread;
 };
 
-/* Changes the state if it is one of `from`. Returns whether it was. */
-static inline bool watch_change(struct comm_watch *watch, unsigned from, enum watch_state to)
+/* Changes the state if it is one of `from`. Returns the state before. */
+static inline enum watch_state watch_change(struct comm_watch *watch, unsigned from, enum watch_state to)
 {
-    return from & STATE(state_change(watch_next, &watch->state, from, to));
+    return (enum watch_state)state_change(watch_next, &watch->state, from, to);
 }
 
 #endif

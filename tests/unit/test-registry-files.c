@@ -136,7 +136,7 @@ static void make_two_folders(void)
     snprintf(aside_folder, sizeof aside_folder, "%s/aside", root_folder);
     CHECK(mkdir(good_folder, 0755) == 0 && mkdir(other_folder, 0755) == 0, "mkdir failed");
     folder_actor(good_folder, "backend-fake");
-    folder_copy(other_folder, "backend-fake.so", built_path("no_plugin"), -1);
+    folder_copy(other_folder, "backend-fake.so", built_path("noplugin"), -1);
 }
 
 static void swap_folders(void)

@@ -63,8 +63,8 @@ static const struct bad_plugin { const char *name, *reason; } bad_plugins[] = {
     { "null-slot", "struct ctrt_device_table: required slot open is missing or NULL" },
     { "short-slot", "required slot close is missing" },
     { "null-memory", "struct ctrt_memory_table: required slot alloc" }, { "probe-no", "no device node /dev/actor0" },
-    { "probe-silent", "without a reason" }, { "no_plugin", "does not export ctrt_plugin_v1" },
-    { "next_abi", "built for plugin ABI 2, this library supports 1" },
+    { "probe-silent", "without a reason" }, { "noplugin", "does not export ctrt_plugin_v1" },
+    { "nextabi", "built for plugin ABI 2, this library supports 1" },
     { "static-tls", "static-tls" }, { "headless", "backend-headless.so" },           /* messages of dlopen */
     { "truncated", "truncated" }, { "empty", "backend-empty.so" }, { "text", "backend-text.so" },
     { "folder", "not a regular file" },

@@ -12,7 +12,7 @@
 /* A pass of this rank: a step, or a forward pass and the backward pass of the program.
  *
  *   IDLE       a step or a forward pass begins                             FORWARD
- *   FORWARD    the module has run, or, in a step, the loss is known        TURN
+ *   FORWARD    the module has run, or, in a step, the loss is known        TURN (a step without hooks: none)
  *   TURN       another forward pass joins this one (sharded)               FORWARD
  *   TURN       the first gradient arrives                                  BACKWARD
  *   any        the pass is complete or given up                            IDLE */
@@ -21,14 +21,15 @@ enum pass { PASS_IDLE, PASS_FORWARD, PASS_TURN, PASS_BACKWARD };
 /* The order in which ranks issue collectives: of buckets, or of gathers and reductions.
  *
  *   OF_MODULE  a pass records its order (sharded: begins to)               RECORDED
- *   RECORDED   the next pass begins: all ranks take the order of rank 0    AGREED
+ *   RECORDED   the next pass begins, or a forward pass joins this one:     AGREED
+ *              all ranks take the order of rank 0
  *   any        the ranks are a new group (distributed)                     OF_MODULE */
 enum order { ORDER_OF_MODULE, ORDER_RECORDED, ORDER_AGREED };
 
 /* A bucket of `distributed` in a pass.
  *
  *   FILLING    the last of its gradients arrives                           READY
- *   READY      the buckets before it are reduced: its reduction begins     REDUCING
+ *   READY      the reductions of those before it have begun: its own does  REDUCING
  *   REDUCING   no work is left: of the reduction, or of any stage of the hook   REDUCED
  *   any        a pass begins                                               FILLING */
 enum bucket_state { BUCKET_FILLING, BUCKET_READY, BUCKET_REDUCING, BUCKET_REDUCED };
@@ -55,16 +56,16 @@ enum slot_state { SLOT_UNDIVIDED, SLOT_SHARD, SLOT_ABSENT, SLOT_WHOLE };
  *
  *   NONE       it is their turn in the sequence, or a module needs them    ISSUED
  *   ISSUED     the gather's results become whole parameters                GATHERED
- *   GATHERED   the module begins a forward or backward pass                OPEN: the slots are WHOLE
+ *   GATHERED   the module begins a forward or backward pass                OPEN: the slots become WHOLE
  *   OPEN       the module's pass ends                                      GATHERED
- *   ISSUED, GATHERED   the parameters are freed                            NONE */
+ *   NONE, ISSUED, GATHERED   the parameters are freed                      NONE */
 enum gather_state { GATHER_NONE, GATHER_ISSUED, GATHER_GATHERED, GATHER_OPEN };
 
 /* The gradients of a group of `sharded`.
  *
  *   NONE       they are complete, and it is the group's turn               ROW: sums over the row of the mesh run
- *   ROW        these have arrived                                          COLUMN, or DONE if there is one row
- *   COLUMN     the sums over the column have arrived                       DONE
+ *   ROW        the wait for these begins                                   COLUMN, or DONE if there is one row
+ *   COLUMN     the wait for the sums over the column begins                DONE
  *   any        the sums are used or dropped                                NONE */
 enum reduce_state { REDUCE_NONE, REDUCE_ROW, REDUCE_COLUMN, REDUCE_DONE };
 
