@@ -92,6 +92,22 @@ static void captured_groups(struct rank *rank)
     }
 }
 
+/* Captures the two steps of a group: one without reduction, and the one that reduces. `steps`: with the optimizer's. */
+static void capture_group(ctrt_graph **local, ctrt_graph **reduced, struct training *t, struct rank *rank, bool steps)
+{
+    CHECK_OK(ctrt_optimizer_zero_grad(t->optimizer, true));
+    CHECK_OK(ctrt_capture_begin(rank->device));
+    CHECK_OK(ctrt_parallel_no_sync(t->net, true));
+    CHECK_OK(gradients(t));
+    CHECK_OK(ctrt_parallel_no_sync(t->net, false));
+    CHECK_OK(ctrt_capture_end(local, rank->device));
+    CHECK_OK(ctrt_capture_begin(rank->device));
+    CHECK_OK(gradients(t));
+    if (steps)
+        CHECK_OK(ctrt_optimizer_step(t->optimizer));
+    CHECK_OK(ctrt_capture_end(reduced, rank->device));
+}
+
 /* The steps of a group have graphs of their own, which are replayed in their order. */
 static void captured_apart(struct rank *rank)
 {
@@ -103,16 +119,7 @@ static void captured_apart(struct rank *rank)
         CHECK_OK(train_step(&t));
         CHECK_OK(train_step(&one));
     }
-    CHECK_OK(ctrt_optimizer_zero_grad(t.optimizer, true));
-    CHECK_OK(ctrt_capture_begin(rank->device));
-    CHECK_OK(ctrt_parallel_no_sync(t.net, true));
-    CHECK_OK(gradients(&t));
-    CHECK_OK(ctrt_parallel_no_sync(t.net, false));
-    CHECK_OK(ctrt_capture_end(&local, rank->device));
-    CHECK_OK(ctrt_capture_begin(rank->device));
-    CHECK_OK(gradients(&t));
-    CHECK_OK(ctrt_optimizer_step(t.optimizer));
-    CHECK_OK(ctrt_capture_end(&reduced, rank->device));
+    capture_group(&local, &reduced, &t, rank, true);
     for (int turn = 0; turn < 4; turn++) {
         CHECK_FAILS(ctrt_capture_replay(reduced), CTRT_ERR_STATE, "has not begun");
         CHECK_OK(ctrt_optimizer_zero_grad(one.optimizer, true));
@@ -143,15 +150,7 @@ static void captured_mixed(struct rank *rank)
     capture_plan(&t, &one, &p, rank);
     for (int i = 0; i < 3; i++)
         CHECK_OK(train_step(&t));
-    CHECK_OK(ctrt_optimizer_zero_grad(t.optimizer, true));
-    CHECK_OK(ctrt_capture_begin(rank->device));
-    CHECK_OK(ctrt_parallel_no_sync(t.net, true));
-    CHECK_OK(gradients(&t));
-    CHECK_OK(ctrt_parallel_no_sync(t.net, false));
-    CHECK_OK(ctrt_capture_end(&local, rank->device));
-    CHECK_OK(ctrt_capture_begin(rank->device));
-    CHECK_OK(gradients(&t));
-    CHECK_OK(ctrt_capture_end(&reduced, rank->device));
+    capture_group(&local, &reduced, &t, rank, false);
     CHECK_OK(ctrt_capture_replay(local));
     CHECK_OK(ctrt_parallel_no_sync(t.net, true));
     CHECK_OK(gradients(&t));
