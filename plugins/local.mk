@@ -112,16 +112,16 @@ libcomm_reduce_avx2_la_CFLAGS   = $(PLUGIN_CFLAGS) $(CPU_KERNEL_CFLAGS) $(CPU_AV
 endif
 
 # Parallel strategies call them too.
-strategy_single_sources = plugins/strategy/allocate.h plugins/strategy/single/single.c
-strategy_data_parallel_sources = plugins/strategy/allocate.h \
+strategy_single_sources = plugins/strategy/common.c plugins/strategy/common.h plugins/strategy/single/single.c
+strategy_data_parallel_sources = plugins/strategy/common.c plugins/strategy/common.h \
     plugins/strategy/data-parallel/data_parallel.c plugins/strategy/data-parallel/data_parallel.h \
     plugins/strategy/data-parallel/reduce.c plugins/strategy/data-parallel/replicas.c \
     plugins/strategy/data-parallel/sync.c plugins/strategy/data-parallel/workers.c
 # Of the strategies with one part of the batch per rank.
-strategy_ranks_sources = plugins/strategy/allocate.h \
-    plugins/strategy/ranks/canonical.c plugins/strategy/ranks/exchange.c plugins/strategy/ranks/ranks.c \
-    plugins/strategy/ranks/ranks.h plugins/strategy/ranks/states.h plugins/strategy/ranks/verify.c \
-    plugins/strategy/ranks/weights.c
+strategy_ranks_sources = plugins/strategy/common.c plugins/strategy/common.h \
+    plugins/strategy/ranks/canonical.c plugins/strategy/ranks/exchange.c plugins/strategy/ranks/gradients.c \
+    plugins/strategy/ranks/ranks.c plugins/strategy/ranks/ranks.h plugins/strategy/ranks/states.h \
+    plugins/strategy/ranks/verify.c plugins/strategy/ranks/weights.c
 strategy_distributed_sources = \
     plugins/strategy/distributed/buckets.c plugins/strategy/distributed/buckets.h \
     plugins/strategy/distributed/capture.c plugins/strategy/distributed/distributed.c \
@@ -132,7 +132,7 @@ strategy_sharded_sources = \
     plugins/strategy/sharded/checkpoint.c plugins/strategy/sharded/gather.c plugins/strategy/sharded/group.c \
     plugins/strategy/sharded/hooks.c plugins/strategy/sharded/reduce.c plugins/strategy/sharded/sharded.c \
     plugins/strategy/sharded/sharded.h $(strategy_ranks_sources)
-strategy_pipeline_sources = plugins/strategy/allocate.h \
+strategy_pipeline_sources = plugins/strategy/common.c plugins/strategy/common.h \
     plugins/strategy/pipeline/divide.c plugins/strategy/pipeline/measure.c plugins/strategy/pipeline/pipeline.c \
     plugins/strategy/pipeline/pipeline.h plugins/strategy/pipeline/place.c \
     plugins/strategy/pipeline/run.c plugins/strategy/pipeline/run.h plugins/strategy/pipeline/stage.c \

@@ -5,8 +5,6 @@
 
 #include <math.h>
 #include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 
 static const ctrt_param weights_param = {
     .size = sizeof(ctrt_param), .name = "CTRT_DATA_PARALLEL_WEIGHTS", .type = CTRT_PARAM_STRING,
@@ -16,40 +14,27 @@ static const ctrt_param bucket_param = {
     .size = sizeof(ctrt_param), .name = "CTRT_DATA_PARALLEL_BUCKET", .type = CTRT_PARAM_BYTES, .fallback = "10m",
     .help = "data-parallel: bytes of gradients that are added up together",
 };
-static const ctrt_host *host;
 
 /* ---- how a batch is cut ---- */
 
 struct plan {
     int count;                              /* replicas that have rows */
     int64_t rows, shards;                   /* of the batch; shards: 0 except in canonical mode */
-    int64_t *shard_sizes;                   /* rows of each shard */
     int64_t *first_shard, *shard_count;     /* of each replica */
     int64_t *first, *sizes;                 /* rows of each replica */
+    int64_t *shard_sizes;                   /* rows of each shard; one allocation with the lists above */
     uint64_t seed, offset;                  /* the state of the generator of devices[0] */
     atomic_bool random;                     /* a shard has used random numbers */
 };
 
-static void plan_free(struct plan *plan)
-{
-    free(plan->shard_sizes);
-    free(plan->first_shard);
-    free(plan->shard_count);
-    free(plan->first);
-    free(plan->sizes);
-}
-
 /* Gives each replica a range of shards. */
 static ctrt_status plan_shards(struct plan *plan, const struct data_parallel *dp)
 {
-    const ctrt_scatter_options balanced = { .size = sizeof balanced, .rule = CTRT_CHUNK_BALANCED },
-                               weighted = { .size = sizeof weighted, .rule = CTRT_CHUNK_BALANCED,
-                                            .weights = dp->weights };
     int shards = 0;
     CTRT_TRY(ctrt_generator_get(dp->devices[0], &plan->seed, &plan->offset));
-    CTRT_TRY(ctrt_chunk_sizes(plan->shard_sizes, &shards, plan->rows, dp->canonical, &balanced));
+    CTRT_TRY(strategy_cut(plan->shard_sizes, &shards, plan->rows, dp->canonical, NULL));
     plan->shards = shards;
-    CTRT_TRY(ctrt_chunk_sizes(plan->shard_count, &plan->count, shards, dp->n, &weighted));
+    CTRT_TRY(strategy_cut(plan->shard_count, &plan->count, shards, dp->n, dp->weights));
     int64_t shard = 0;
     for (int r = 0; r < plan->count; r++) {
         plan->first_shard[r] = shard;
@@ -61,19 +46,16 @@ static ctrt_status plan_shards(struct plan *plan, const struct data_parallel *dp
 
 static ctrt_status plan_make(struct plan *plan, const struct data_parallel *dp, int64_t rows)
 {
-    const ctrt_scatter_options weighted = { .size = sizeof weighted, .rule = CTRT_CHUNK_BALANCED,
-                                            .weights = dp->weights };
-    const size_t n = (size_t)dp->n;
     plan->rows = rows;
-    CTRT_TRY(ALLOCATE(plan->shard_sizes, (size_t)dp->canonical + 1));
-    CTRT_TRY(ALLOCATE(plan->first_shard, n));
-    CTRT_TRY(ALLOCATE(plan->shard_count, n));
-    CTRT_TRY(ALLOCATE(plan->first, n));
-    CTRT_TRY(ALLOCATE(plan->sizes, n));
+    CTRT_TRY(ALLOCATE(plan->first_shard, 4 * (size_t)dp->n + (size_t)dp->canonical));
+    plan->shard_count = plan->first_shard + dp->n;
+    plan->first = plan->shard_count + dp->n;
+    plan->sizes = plan->first + dp->n;
+    plan->shard_sizes = plan->sizes + dp->n;
     if (dp->canonical > 0 && rows > 0)
         CTRT_TRY(plan_shards(plan, dp));
     else
-        CTRT_TRY(ctrt_chunk_sizes(plan->sizes, &plan->count, rows, dp->n, &weighted));
+        CTRT_TRY(strategy_cut(plan->sizes, &plan->count, rows, dp->n, dp->weights));
     for (int r = 1; r < plan->count; r++)
         plan->first[r] = plan->first[r - 1] + plan->sizes[r - 1];
     return CTRT_OK;
@@ -200,7 +182,7 @@ static ctrt_status dp_forward(void *self, ctrt_tensor **y, ctrt_tensor *const *i
     free(f.modules);
     free(f.inputs);
     free(f.outputs);
-    plan_free(&plan);
+    free(plan.first_shard);
     replicas_drop_predicted(dp);
     return status;
 }
@@ -233,22 +215,19 @@ static ctrt_status shards_run(struct step *s, int index, ctrt_tensor **inputs)
     struct data_parallel *dp = s->dp;
     struct plan *plan = s->plan;
     ctrt_strategy_batch batch = *s->batch;
-    ctrt_status status = CTRT_OK;
     ctrt_shard_range range = range_of(plan, dp, index);
-    for (int i = 0; i < batch.count && status == CTRT_OK; i++) {
+    for (int i = 0; i < batch.count; i++) {
         if (batch.inputs[i] == NULL)
             continue;
         ctrt_no_grad {
-            status = ctrt_narrow(&inputs[i], batch.inputs[i], 0, plan->first[index], plan->sizes[index]);
-            if (status == CTRT_OK)
-                status = ctrt_to_device(&inputs[i], inputs[i], dp->devices[index]);
+            CTRT_TRY(ctrt_narrow(&inputs[i], batch.inputs[i], 0, plan->first[index], plan->sizes[index]));
+            CTRT_TRY(ctrt_to_device(&inputs[i], inputs[i], dp->devices[index]));
         }
     }
     batch.inputs = inputs;
-    if (status == CTRT_OK)
-        status = ctrt_sum_tree_new(&s->sums[index], plan->shards, dp->parameters + 2, dp->devices[index]);
-    if (status == CTRT_OK)
-        status = ctrt_shards_backward(s->sums[index], dp->replicas[index].module, dp->devices[index], &batch, &range);
+    CTRT_TRY(ctrt_sum_tree_new(&s->sums[index], plan->shards, dp->parameters + 2, dp->devices[index]));
+    const ctrt_status status = ctrt_shards_backward(s->sums[index], dp->replicas[index].module, dp->devices[index],
+                                                    &batch, &range);
     if (range.random)
         atomic_store(&plan->random, true);
     s->parts[index] = (ctrt_loss_part){ .kind = range.kind, .parts = range.parts, .per_row = range.per_row };
@@ -259,11 +238,10 @@ static ctrt_status part_run(struct step *s, int index)
 {
     if (s->plan->shards == 0)
         return rows_run(s, index);
-    ctrt_tensor **inputs;
+    SCRATCH ctrt_tensor **inputs = NULL;
     CTRT_TRY(ALLOCATE(inputs, (size_t)s->batch->count));
-    ctrt_status status = shards_run(s, index, inputs);
+    const ctrt_status status = shards_run(s, index, inputs);
     ctrt_tensors_release(inputs, (size_t)s->batch->count);
-    free(inputs);
     return status;
 }
 
@@ -297,15 +275,14 @@ static ctrt_status sums_finish(struct step *s, ctrt_tensor **loss)
 /* The gradients of replica `r` become those from before plus those of the step. */
 static ctrt_status grads_keep(struct data_parallel *dp, int r)
 {
-    ctrt_tensor **grads;
-    CTRT_TRY(ALLOCATE(grads, dp->parameters + 1));
+    SCRATCH ctrt_tensor **grads = NULL;
+    CTRT_TRY(ALLOCATE(grads, dp->parameters));
     ctrt_status status = ctrt_gradients_take(grads, dp->replicas[r].module);
     if (status == CTRT_OK) {
         dp->replicas[r].taken = false;
         status = ctrt_gradients_add(dp->replicas[r].module, dp->replicas[r].before, grads);
     }
     ctrt_tensors_release(grads, dp->parameters);
-    free(grads);
     return status;
 }
 
@@ -339,9 +316,7 @@ static ctrt_status step_run(struct step *s, ctrt_tensor **loss)
     const bool overlap = !keep && !dp->pending && s->plan->shards == 0 && s->plan->count > 1;
     CTRT_TRY(dp_reduce_begin(dp, s->plan->count, overlap));
     CTRT_TRY(replicas_run(dp, step_one, s, s->plan->count));
-    ctrt_status status;
-    ctrt_no_grad status = sums_finish(s, loss);
-    CTRT_TRY(status);
+    ctrt_no_grad CTRT_TRY(sums_finish(s, loss));
     if (!keep || s->parts[s->plan->count].kind != CTRT_LOSS_MEAN)   /* others are added up in each step of a group */
         return grads_finish(s, loss);
     CTRT_TRY(streams_join(dp, s->plan->count));
@@ -401,7 +376,7 @@ static ctrt_status dp_step(void *self, ctrt_tensor **loss, const ctrt_strategy_b
     if (status == CTRT_OK)
         status = step_planned(dp, loss, batch, &plan);
     replicas_drop_predicted(dp);
-    plan_free(&plan);
+    free(plan.first_shard);
     return status;
 }
 
@@ -418,7 +393,7 @@ static ctrt_status dp_no_sync(void *self, bool on)
 static ctrt_status weights_read(struct data_parallel *dp)
 {
     ctrt_param_value value;
-    CTRT_TRY(host->param(&value, &weights_param));
+    CTRT_TRY(strategy_host->param(&value, &weights_param));
     if (value.text == NULL || value.text[0] == '\0')
         return CTRT_OK;
     const char *at = value.text;
@@ -471,7 +446,7 @@ static ctrt_status setup(struct data_parallel *dp)
     for (int i = 0; i < dp->n; i++)
         for (int k = 0; k < i; k++)
             dp->distinct = dp->distinct && dp->devices[i] != dp->devices[k];
-    CTRT_TRY(host->param(&bucket, &bucket_param));
+    CTRT_TRY(strategy_host->param(&bucket, &bucket_param));
     dp->bucket_bytes = (uint64_t)bucket.integer;
     CTRT_TRY(weights_read(dp));
     CTRT_TRY(workers_new(&dp->workers, dp));
@@ -490,12 +465,7 @@ static ctrt_status dp_create(void **out, const ctrt_strategy_config *config)
     dp->n = config->count;
     dp->canonical = config->canonical;
     pthread_mutex_init(&dp->adding, NULL);
-    ctrt_status status = setup(dp);
-    if (status == CTRT_OK)
-        *out = dp;
-    else
-        dp_destroy(dp);
-    return status;
+    return strategy_created(out, dp, setup(dp), dp_destroy);
 }
 
 static void dp_describe(void *self, char *text, size_t bytes)
@@ -529,12 +499,10 @@ static const ctrt_component components[] = {
     { .size = sizeof(ctrt_component), .kind = CTRT_COMPONENT_STRATEGY, .name = "data-parallel", .table = &strategy },
 };
 
-static ctrt_status init(const ctrt_host *the_host)
+static ctrt_status init(const ctrt_host *host)
 {
-    ctrt_param_value value;
-    host = the_host;
-    CTRT_TRY(host->param(&value, &weights_param));
-    return host->param(&value, &bucket_param);
+    static const ctrt_param *const params[] = { &weights_param, &bucket_param, NULL };
+    return strategy_register(host, params);
 }
 
 CTRT_PLUGIN_DEFINE("strategy-data-parallel", PACKAGE_VERSION, "a part of each batch on each device, in one process",

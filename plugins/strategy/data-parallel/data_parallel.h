@@ -15,10 +15,7 @@
 #include <pthread.h>
 #include <stdatomic.h>
 
-#include "ctrt/ctrt.h"
-#include "ctrt/strategy_plugin.h"
-
-#include "../allocate.h"
+#include "../common.h"
 
 struct data_parallel;
 

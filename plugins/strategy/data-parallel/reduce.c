@@ -12,9 +12,6 @@
  * Asynchronous devices have a stream for the copies to the buckets and one for the additions, so that neither delays
  * the backward passes. One stream is not sufficient, because a thread may enqueue all copies of its device before
  * another one enqueues the first addition, which would then wait for them. */
-#include <stdlib.h>
-#include <string.h>
-
 #include "data_parallel.h"
 
 #define PART_ALIGN 64                       /* bytes; alignment of the gradients in a bucket, for vector loads */
@@ -59,16 +56,11 @@ void hooks_free(struct data_parallel *dp, int index)
     replica->hooks = NULL;
 }
 
-static void sums_release(struct data_parallel *dp, struct dp_bucket *bucket)
-{
-    ctrt_tensors_release(bucket->sums, dp->n);
-}
-
 void buckets_free(struct data_parallel *dp)
 {
     for (size_t b = 0; b < dp->bucket_count; b++) {
         struct dp_bucket *bucket = &dp->buckets[b];
-        sums_release(dp, bucket);
+        ctrt_tensors_release(bucket->sums, (size_t)dp->n);
         for (int p = 0; bucket->events != NULL && p < dp->first[dp->n]; p++)
             ctrt_event_release(&bucket->events[p]);
         free(bucket->sums);
@@ -89,20 +81,15 @@ static bool is_sharded(ctrt_tensor *parameter)
     return ctrt_tensor_layout(&layout, parameter) == CTRT_OK && layout.kind == CTRT_LAYOUT_SHARDED;
 }
 
-static uint64_t gradient_bytes(const ctrt_tensor *parameter)
-{
-    return (uint64_t)ctrt_tensor_numel(parameter) * ctrt_dtype_size(ctrt_tensor_dtype(parameter));
-}
-
 /* The parameters of a bucket have one dtype. A sharded parameter has a bucket of its own. */
 static ctrt_status make(struct data_parallel *dp)
 {
     uint64_t bytes = 0;
-    CTRT_TRY(ALLOCATE(dp->offsets, dp->parameters + 1));
-    CTRT_TRY(ALLOCATE(dp->buckets, dp->parameters + 1));
-    CTRT_TRY(ALLOCATE(dp->packed, dp->parameters * (size_t)dp->n + 1));
+    CTRT_TRY(ALLOCATE(dp->offsets, dp->parameters));
+    CTRT_TRY(ALLOCATE(dp->buckets, dp->parameters));
+    CTRT_TRY(ALLOCATE(dp->packed, dp->parameters * (size_t)dp->n));
     for (size_t i = dp->parameters; i-- > 0;) {
-        const uint64_t here = gradient_bytes(dp->tensors[i]);
+        const uint64_t here = strategy_tensor_bytes(dp->tensors[i]);
         const ctrt_dtype dtype = ctrt_tensor_dtype(dp->tensors[i]);
         const bool whole = is_sharded(dp->tensors[i]);
         struct dp_bucket *bucket = &dp->buckets[dp->bucket_count];
@@ -235,14 +222,10 @@ ctrt_status trees_merge(ctrt_sum_tree **trees, int count)
 static ctrt_status part_of(ctrt_tensor **out, const struct data_parallel *dp, const struct dp_bucket *bucket, int r,
                            size_t i)
 {
-    const ctrt_tensor *like = dp->tensors[i];
-    ctrt_tensor *sum = bucket->sums[r];
-    if (bucket->whole) {
-        ctrt_tensor_assign(out, sum);
-        return CTRT_OK;
-    }
-    CTRT_TRY(ctrt_narrow(out, sum, 0, dp->offsets[i], ctrt_tensor_numel(like)));
-    return ctrt_view_as(out, *out, ctrt_ints_of(ctrt_tensor_shape(like), ctrt_tensor_ndim(like)));
+    if (!bucket->whole)
+        return strategy_part(out, bucket->sums[r], dp->offsets[i], dp->tensors[i]);
+    ctrt_tensor_assign(out, bucket->sums[r]);
+    return CTRT_OK;
 }
 
 /* Releases the gradients of a replica that were copied to bucket number `b`. */
@@ -484,15 +467,12 @@ ctrt_status dp_reduce_rest(struct data_parallel *dp, int count)
     CTRT_TRY(streams_find(dp, count));
     for (size_t b = 0; b < dp->bucket_count; b++) {
         struct dp_bucket *bucket = &dp->buckets[b];
-        ctrt_status status = CTRT_OK;
         if (bucket->done)
             continue;
         ctrt_no_grad {
-            status = bucket_rest(dp, bucket, count);
-            if (status == CTRT_OK)
-                status = bucket_sum(dp, bucket, count);
+            CTRT_TRY(ctrt_context(bucket_rest(dp, bucket, count), "adding up gradients"));
+            CTRT_TRY(ctrt_context(bucket_sum(dp, bucket, count), "adding up gradients"));
         }
-        CTRT_TRY(ctrt_context(status, "adding up gradients"));
     }
     for (size_t b = 0; b < dp->bucket_count; b++)
         for (int r = 0; r < count; r++)
@@ -518,7 +498,7 @@ void dp_reduce_end(struct data_parallel *dp, bool failed)
 {
     atomic_store(&dp->overlapping, false);
     for (size_t b = 0; b < dp->bucket_count; b++)
-        sums_release(dp, &dp->buckets[b]);
+        ctrt_tensors_release(dp->buckets[b].sums, (size_t)dp->n);
     for (int r = 0; r < dp->n; r++) {
         ctrt_tensor_release(&dp->received[r]);
         EACH_PLACE(place, dp, r) {

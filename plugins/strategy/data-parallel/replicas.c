@@ -1,17 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* plugins/strategy/data-parallel/replicas.c: copies of the module, updated only where the module has changed. */
-#include <stdlib.h>
-#include <string.h>
-
 #include "data_parallel.h"
 
 /* ---- the lists of tensors ---- */
-
-static ctrt_status tensor_at(const char **name, ctrt_tensor **tensor, ctrt_module *module, size_t parameters, size_t i)
-{
-    return i < parameters ? ctrt_module_parameter(name, tensor, module, i)
-                          : ctrt_module_buffer(name, tensor, module, i - parameters);
-}
 
 static void replica_free(struct data_parallel *dp, int index)
 {
@@ -46,41 +37,17 @@ void replicas_drop_predicted(struct data_parallel *dp)
             replica_free(dp, i);
 }
 
-/* Returns whether the module has the tensors that dp->tensors lists. */
-static bool is_listed(const struct data_parallel *dp)
-{
-    if (dp->tensors == NULL || ctrt_module_parameter_count(dp->module) != dp->parameters
-        || ctrt_module_buffer_count(dp->module) != dp->count - dp->parameters)
-        return false;
-    for (size_t i = 0; i < dp->count; i++) {
-        ctrt_tensor *tensor;
-        if (tensor_at(NULL, &tensor, dp->module, dp->parameters, i) != CTRT_OK || tensor != dp->tensors[i])
-            return false;
-    }
-    return true;
-}
-
 static ctrt_status list(struct data_parallel *dp)
 {
-    const size_t parameters = ctrt_module_parameter_count(dp->module);
-    const size_t count = parameters + ctrt_module_buffer_count(dp->module);
     if (dp->pending)
         return ctrt_fail(CTRT_ERR_STATE, "the module has changed, but replicas have gradients of steps with no_sync");
     replicas_free(dp);
-    ctrt_status allocated = ALLOCATE(dp->tensors, count);
-    if (allocated == CTRT_OK)
-        allocated = ALLOCATE(dp->grads, parameters + 2);
-    if (allocated != CTRT_OK)
+    ctrt_status status = strategy_tensors_list(&dp->tensors, &dp->parameters, &dp->count, dp->module);
+    if (status == CTRT_OK)
+        status = ALLOCATE(dp->grads, dp->parameters + 2);
+    if (status != CTRT_OK)
         replicas_free(dp);
-    CTRT_TRY(allocated);
-    dp->parameters = parameters;
-    dp->count = count;
-    for (size_t i = 0; i < count; i++) {
-        ctrt_tensor *tensor;
-        CTRT_TRY(tensor_at(NULL, &tensor, dp->module, parameters, i));
-        dp->tensors[i] = ctrt_tensor_retain(tensor);
-    }
-    return CTRT_OK;
+    return status;
 }
 
 static ctrt_status check_places(const struct data_parallel *dp)
@@ -90,8 +57,7 @@ static ctrt_status check_places(const struct data_parallel *dp)
         if (device == dp->devices[0])
             continue;
         const char *name = "?";
-        ctrt_tensor *tensor;
-        (void)tensor_at(&name, &tensor, dp->module, dp->parameters, i);
+        (void)strategy_tensor_at(&name, NULL, dp->module, dp->parameters, i);
         return ctrt_fail(CTRT_ERR_DEVICE, "the module must have its parameters and buffers on %s (devices[0]), but "
                          "\"%s\" is on %s; move it with ctrt_module_to", ctrt_device_name(dp->devices[0]), name,
                          ctrt_device_name(device));
@@ -155,7 +121,7 @@ static ctrt_status replica_fill(struct data_parallel *dp, int index)
         CTRT_TRY(ctrt_module_copy(&replica->module, dp->module, dp->devices[index]));
     }
     for (size_t i = 0; i < dp->count; i++) {
-        CTRT_TRY(tensor_at(NULL, &replica->tensors[i], replica->module, dp->parameters, i));
+        CTRT_TRY(strategy_tensor_at(NULL, &replica->tensors[i], replica->module, dp->parameters, i));
         replica->original_versions[i] = ctrt_tensor_version(dp->tensors[i]);
         replica->versions[i] = ctrt_tensor_version(replica->tensors[i]);
     }
@@ -273,13 +239,13 @@ static ctrt_status values_update(struct data_parallel *dp, int count)
         first++;
     if (first == dp->count)
         return CTRT_OK;
-    CTRT_TRY(ALLOCATE(u.stale, dp->count));
+    SCRATCH size_t *stale = NULL;
+    CTRT_TRY(ALLOCATE(stale, dp->count));
+    u.stale = stale;
     for (size_t i = first; i < dp->count; i++)
         if (all || is_stale(dp, count, i))
-            u.stale[u.count++] = i;
-    ctrt_status status = values_copy(&u, count);
-    free(u.stale);
-    return status;
+            stale[u.count++] = i;
+    return values_copy(&u, count);
 }
 
 /* ---- together ---- */
@@ -287,7 +253,7 @@ static ctrt_status values_update(struct data_parallel *dp, int count)
 ctrt_status replicas_update(struct data_parallel *dp, int count)
 {
     bool made = false;
-    if (!is_listed(dp)) {
+    if (!strategy_tensors_same(dp->tensors, dp->parameters, dp->count, dp->module)) {
         CTRT_TRY(list(dp));
         made = true;
     }

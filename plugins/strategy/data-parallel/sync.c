@@ -5,7 +5,6 @@
  * that replica in their layers; the next step creates another one. */
 #include <pthread.h>
 #include <stdio.h>
-#include <stdlib.h>
 
 #include "data_parallel.h"
 

@@ -1,8 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* plugins/strategy/data-parallel/workers.c: one thread per device, kept alive between steps. */
 #include <pthread.h>
-#include <stdlib.h>
-#include <string.h>
 #include <unistd.h>
 
 #include "data_parallel.h"

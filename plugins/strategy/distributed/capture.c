@@ -4,8 +4,6 @@
  * The library records the collectives. This file records the host's part of a pass as calls (ctrt_capture_call), which
  * count rows and steps at each replay. The weights of the ranks are computed from these counts, so steps with and
  * without no_sync, captured or not, may follow each other in any order. */
-#include <stdlib.h>
-
 #include "distributed.h"
 
 /* The argument of a recorded call. */
@@ -36,16 +34,16 @@ static ctrt_status record_new(struct record **out, struct distributed *d)
 {
     CTRT_TRY(ALLOCATE(*out, 1));
     (*out)->d = d;
-    (*out)->step = weights_step(&d->weights);
-    (*out)->number = d->weights.number;
+    (*out)->step = weights_step(&d->r.weights);
+    (*out)->number = d->r.weights.number;
     (*out)->earlier = d->group_steps;
-    const ctrt_status status = ALLOCATE((*out)->before, 2 * d->slot_count);
+    const ctrt_status status = ALLOCATE((*out)->before, 2 * d->r.leaf_count);
     if (status != CTRT_OK)
         record_free(*out);
     CTRT_TRY(status);
-    (*out)->slot_count = d->slot_count;
-    (*out)->after = (*out)->before + d->slot_count;
-    for (size_t s = 0; s < d->slot_count; s++)
+    (*out)->slot_count = d->r.leaf_count;
+    (*out)->after = (*out)->before + d->r.leaf_count;
+    for (size_t s = 0; s < d->r.leaf_count; s++)
         (*out)->before[s] = ctrt_tensor_retain(d->slots[s].before);
     return CTRT_OK;
 }
@@ -66,47 +64,54 @@ void capture_begin(struct distributed *d)
         d->group_open = false;
         d->group_steps = 0;
     }
-    for (size_t s = 0; d->captured && s < d->slot_count; s++) {
-        d->slots[s].used_before = d->slots[s].used;
-        ctrt_tensor_assign(&d->slots[s].before, ctrt_tensor_grad(d->slots[s].tensor));
+    for (size_t s = 0; d->captured && s < d->r.leaf_count; s++) {
+        d->slots[s].used_before = d->slots[s].leaf.used;
+        ctrt_tensor_assign(&d->slots[s].before, ctrt_tensor_grad(d->slots[s].leaf.tensor));
     }
 }
 
 ctrt_status capture_join(struct distributed *d)
 {
     CTRT_AUTO(stream) current = NULL;
-    if (!d->captured || d->stream == NULL)
+    if (!d->captured || d->r.stream == NULL)
         return CTRT_OK;
     CTRT_TRY(ctrt_stream_current(&current, d->r.device));
-    return ctrt_stream_wait(d->stream, current);
+    return ctrt_stream_wait(d->r.stream, current);
 }
 
 void capture_end(struct distributed *d)
 {
-    for (size_t s = 0; s < d->slot_count; s++) {
-        d->slots[s].used = d->slots[s].used_before;
+    for (size_t s = 0; s < d->r.leaf_count; s++) {
+        d->slots[s].leaf.used = d->slots[s].used_before;
         ctrt_tensor_release(&d->slots[s].before);
     }
 }
 
 /* ---- groups of captured and other steps ---- */
 
+/* The end of a group, and of a reduction. */
+static ctrt_status end_reduction(void *user)
+{
+    struct distributed *d = user;
+    leaves_unused(&d->r);
+    for (size_t s = 0; s < d->r.leaf_count; s++)
+        ctrt_tensor_release(&d->slots[s].replayed);
+    weights_reset(&d->r.weights);
+    return CTRT_OK;
+}
+
 /* The group begins anew: its gradients are lost. */
 static void group_drop(struct distributed *d)
 {
-    for (size_t s = 0; s < d->slot_count; s++) {
-        d->slots[s].used = false;
-        ctrt_tensor_release(&d->slots[s].replayed);
-    }
-    ctrt_no_grad (void)ctrt_zero_(d->weights.sum);
-    weights_reset(&d->weights);
+    ctrt_no_grad (void)ctrt_zero_(d->r.weights.sum);
+    (void)end_reduction(d);
 }
 
 /* Fails, and drops the group, unless the slot's gradient of the steps since the last reduction is in `expected`. */
 static ctrt_status gradient_check(struct distributed *d, const struct distributed_slot *slot,
                                   const ctrt_tensor *expected)
 {
-    ctrt_tensor *here = slot->replayed != NULL ? slot->replayed : ctrt_tensor_grad(slot->tensor);
+    ctrt_tensor *here = slot->replayed != NULL ? slot->replayed : ctrt_tensor_grad(slot->leaf.tensor);
     if (here == expected)
         return CTRT_OK;
     group_drop(d);
@@ -114,17 +119,17 @@ static ctrt_status gradient_check(struct distributed *d, const struct distribute
                      "gradient of \"%s\" in different tensors, so the sum would lack steps; capture all steps of a "
                      "group, or capture when the parameters have gradients and keep these "
                      "(ctrt_optimizer_zero_grad(optimizer, false)); the gradients of the group are lost",
-                     ranks_name(&d->r, slot->parameter));
+                     ranks_name(&d->r, slot->leaf.parameter));
 }
 
 ctrt_status capture_mixed(struct distributed *d)
 {
-    for (size_t s = 0; s < d->slot_count; s++) {
+    for (size_t s = 0; s < d->r.leaf_count; s++) {
         struct distributed_slot *slot = &d->slots[s];
         if (slot->replayed != NULL)
-            CTRT_TRY(gradient_check(d, slot, ctrt_tensor_grad(slot->tensor)));
+            CTRT_TRY(gradient_check(d, slot, ctrt_tensor_grad(slot->leaf.tensor)));
     }
-    for (size_t s = 0; s < d->slot_count; s++)
+    for (size_t s = 0; s < d->r.leaf_count; s++)
         ctrt_tensor_release(&d->slots[s].replayed);
     return CTRT_OK;
 }
@@ -152,12 +157,12 @@ static ctrt_status group_check(const struct weights *w, const struct record *rec
 static ctrt_status replay_check(const struct record *record)
 {
     struct distributed *d = record->d;
-    const ctrt_status status = group_check(&d->weights, record);
+    const ctrt_status status = group_check(&d->r.weights, record);
     if (status != CTRT_OK)
         group_drop(d);
     CTRT_TRY(status);
-    for (size_t s = 0; s < d->slot_count && d->weights.steps > 0; s++)
-        if (d->slots[s].used)
+    for (size_t s = 0; s < d->r.leaf_count && d->r.weights.steps > 0; s++)
+        if (d->slots[s].leaf.used)
             CTRT_TRY(gradient_check(d, &d->slots[s], record->before[s]));
     return CTRT_OK;
 }
@@ -180,7 +185,7 @@ ctrt_status capture_step(struct distributed *d)
 static ctrt_status fill_weights(void *user)
 {
     const struct record *record = user;
-    struct weights *w = &record->d->weights;
+    struct weights *w = &record->d->r.weights;
     double numbers[WEIGHTS_TOTALS];
     CTRT_TRY(replay_check(record));
     w->part = (ctrt_loss_part){ .kind = record->step.kind, .parts = record->step.known };
@@ -199,7 +204,7 @@ static ctrt_status fill_weights(void *user)
 ctrt_status capture_weights(struct distributed *d)
 {
     struct record *record = NULL;
-    struct weights *w = &d->weights;
+    struct weights *w = &d->r.weights;
     CTRT_TRY(ctrt_empty(&w->totals, CTRT_SHAPE(WEIGHTS_TOTALS), CTRT_F64, d->r.device));
     CTRT_TRY(ctrt_empty(&w->own, CTRT_SCALAR_SHAPE, CTRT_F64, d->r.device));
     CTRT_TRY(record_new(&record, d));
@@ -209,17 +214,6 @@ ctrt_status capture_weights(struct distributed *d)
 }
 
 /* ---- the end of a pass ---- */
-
-static ctrt_status end_reduction(void *user)
-{
-    struct distributed *d = user;
-    for (size_t s = 0; s < d->slot_count; s++) {
-        d->slots[s].used = false;
-        ctrt_tensor_release(&d->slots[s].replayed);
-    }
-    weights_reset(&d->weights);
-    return CTRT_OK;
-}
 
 static ctrt_status end_alone(void *user)
 {
@@ -249,10 +243,10 @@ static ctrt_status end_local(void *user)
     CTRT_TRY(replay_check(record));
     for (size_t i = 0; i < record->used_count; i++) {
         struct distributed_slot *slot = &record->d->slots[record->used[i]];
-        slot->used = true;
+        slot->leaf.used = true;
         ctrt_tensor_assign(&slot->replayed, record->after[record->used[i]]);
     }
-    weights_count(&record->d->weights, &record->step);
+    weights_count(&record->d->r.weights, &record->step);
     return CTRT_OK;
 }
 
@@ -260,14 +254,14 @@ ctrt_status capture_local(struct distributed *d)
 {
     struct record *record = NULL;
     CTRT_TRY(record_new(&record, d));
-    const ctrt_status status = ALLOCATE(record->used, d->slot_count);
+    const ctrt_status status = ALLOCATE(record->used, d->r.leaf_count);
     if (status != CTRT_OK)
         record_free(record);
     CTRT_TRY(status);
-    for (size_t s = 0; s < d->slot_count; s++)
-        if (d->slots[s].used) {
+    for (size_t s = 0; s < d->r.leaf_count; s++)
+        if (d->slots[s].leaf.used) {
             record->used[record->used_count++] = s;
-            ctrt_tensor_assign(&record->after[s], ctrt_tensor_grad(d->slots[s].tensor));
+            ctrt_tensor_assign(&record->after[s], ctrt_tensor_grad(d->slots[s].leaf.tensor));
         }
     return ctrt_capture_call(d->r.device, end_local, record, record_free);
 }
@@ -276,16 +270,16 @@ ctrt_status capture_local(struct distributed *d)
 
 ctrt_status capture_stats(struct distributed *d, ctrt_tensor **stats, double *used)
 {
-    const int64_t n = (int64_t)d->slot_count + 1;
+    const int64_t n = (int64_t)d->r.leaf_count + 1;
     bool complete = true;
-    for (size_t s = 0; s < d->slot_count; s++) {
-        complete = complete && d->slots[s].used;
-        used[s + 1] = d->slots[s].used || d->slots[s].used_globally;
+    for (size_t s = 0; s < d->r.leaf_count; s++) {
+        complete = complete && d->slots[s].leaf.used;
+        used[s + 1] = d->slots[s].leaf.used || d->slots[s].used_globally;
     }
     CTRT_TRY(ctrt_full(stats, CTRT_SHAPE(n), ctrt_float(complete ? 1 : 0), CTRT_F64, d->r.device));
     for (int64_t s = 0; s < n; s++) {
         CTRT_AUTO(tensor) count = NULL;
-        const bool counts = s > 0 && d->slots[s - 1].used;
+        const bool counts = s > 0 && d->slots[s - 1].leaf.used;
         if (counts == complete)
             continue;
         CTRT_TRY(ctrt_narrow(&count, *stats, 0, s, 1));

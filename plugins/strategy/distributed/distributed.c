@@ -3,9 +3,7 @@
 #include "config.h"
 #include "distributed.h"
 
-#include <math.h>
 #include <stdio.h>
-#include <stdlib.h>
 
 static const ctrt_param bucket_param = {
     .size = sizeof(ctrt_param), .name = "CTRT_DISTRIBUTED_BUCKET", .type = CTRT_PARAM_BYTES, .fallback = "25m",
@@ -25,19 +23,15 @@ static const ctrt_param audit_param = {
 /* All ranks have agreed on the buckets of the creation. */
 static ctrt_status module_check(struct distributed *d)
 {
-    size_t slot = 0;
     CTRT_TRY(ranks_check(&d->r));
-    for (size_t i = 0; i < d->r.parameters; i++) {
-        const char *name;
-        ctrt_tensor *tensor;
-        CTRT_TRY(ranks_tensor(&name, &tensor, &d->r, i));
-        const struct distributed_slot *here = NULL;
-        if (slot < d->slot_count && d->slots[slot].parameter == i)
-            here = &d->slots[slot++];
-        const bool same = here == NULL || d->buckets[here->bucket].dtype == ctrt_tensor_dtype(tensor);
-        if (!same || (here == NULL && ctrt_tensor_requires_grad(tensor)))
-            return ctrt_fail(CTRT_ERR_STATE, "\"%s\" %s after ctrt_parallel_new; call it again", name,
-                             same ? "requires grad only" : "was replaced");
+    for (size_t i = 0, s = 0; i < d->r.parameters; i++) {
+        const ctrt_tensor *tensor = d->r.tensors[i];
+        const bool trains = s < d->r.leaf_count && d->r.leaves[s]->parameter == i;
+        const bool same = !trains || d->buckets[d->slots[s].bucket].dtype == ctrt_tensor_dtype(tensor);
+        if (!same || (!trains && ctrt_tensor_requires_grad(tensor)))
+            return ctrt_fail(CTRT_ERR_STATE, "\"%s\" %s after ctrt_parallel_new; call it again",
+                             ranks_name(&d->r, i), same ? "requires grad only" : "was replaced");
+        s += trains;
     }
     return CTRT_OK;
 }
@@ -58,41 +52,32 @@ static ctrt_status pass_begin(struct distributed *d)
     return CTRT_OK;
 }
 
-/* In a capture, nothing has been sent yet. */
-ctrt_status distributed_fail_all(struct distributed *d, ctrt_status status)
+static void distributed_give_up(struct ranks *r, ctrt_status status, const char *message)
 {
-    char message[1024];
-    if (status == CTRT_OK)
-        return status;
-    snprintf(message, sizeof message, "%s", ctrt_error_message());
-    if (d->captured) {
-        distributed_reduce_cancel(d);
-        return ctrt_fail(status, "%s", message);
+    struct distributed *d = (struct distributed *)r;
+    if (!d->captured) {                     /* in a capture, nothing has been sent yet */
+        const bool sync_failed = r->sync != NULL && ctrt_comm_error(r->sync) != CTRT_OK;
+        d->survive.own = status != CTRT_ERR_COMM || !(sync_failed || ctrt_comm_error(r->comm) != CTRT_OK);
+        ranks_abort(r, NULL, 0, message);
     }
-    const bool sync_failed = d->r.sync != NULL && ctrt_comm_error(d->r.sync) != CTRT_OK;
-    d->survive.own = status != CTRT_ERR_COMM || !(sync_failed || ctrt_comm_error(d->r.comm) != CTRT_OK);
-    ranks_abort(&d->r, NULL, 0, message);
     distributed_reduce_cancel(d);
-    return ctrt_fail(status, "%s", message);
 }
 
 static ctrt_status unfinished_check(struct distributed *d)
 {
-    return distributed_fail_all(d, distributed_reduce_check(d));
+    return ranks_fail_all(&d->r, gradients_check(&d->r));
 }
 
 /* The weights of the ranks in the backward pass of the program: their rows. */
 static ctrt_status forward_weights(struct distributed *d, int64_t rows)
 {
-    ctrt_status status;
     ctrt_no_grad {
-        status = weights_mean(&d->weights, rows);
-        if (status == CTRT_OK && d->captured)
-            status = capture_weights(d);
-        if (status == CTRT_OK)
-            status = weights_forward(&d->weights, d->r.comm, !d->r.no_sync);
+        CTRT_TRY(weights_mean(&d->r.weights, rows));
+        if (d->captured)
+            CTRT_TRY(capture_weights(d));
+        CTRT_TRY(weights_forward(&d->r.weights, d->r.comm, !d->r.no_sync));
     }
-    return status;
+    return CTRT_OK;
 }
 
 static ctrt_status distributed_forward(void *self, ctrt_tensor **y, ctrt_tensor *const *inputs, int count)
@@ -119,13 +104,13 @@ static ctrt_status distributed_forward(void *self, ctrt_tensor **y, ctrt_tensor 
     const ctrt_status status = ranks_forward(&d->r, y, inputs, count);
     if (status == CTRT_OK && d->r.pass == PASS_FORWARD)
         STATE_SET(MACHINE_PASS, d->r.pass, PASS_TURN);
-    return d->r.sync_active && d->r.canonical == 0 ? distributed_fail_all(d, status) : status;
+    return d->r.sync_active && d->r.canonical == 0 ? ranks_fail_all(&d->r, status) : status;
 }
 
-static ctrt_status weights_ready(void *user)
+static ctrt_status distributed_loss_known(struct ranks *r)
 {
-    struct distributed *d = user;
-    if (d->r.kind != STEP)
+    struct distributed *d = (struct distributed *)r;
+    if (r->kind != STEP)
         return CTRT_OK;
     STATE_SET(MACHINE_PASS, d->r.pass, PASS_TURN);
     return distributed_reduce_weights(d);
@@ -135,10 +120,9 @@ static ctrt_status step_synced(struct distributed *d, ctrt_tensor **loss, const 
 {
     CTRT_AUTO(tensor) own = NULL;
     CTRT_TRY(distributed_reduce_begin(d, STEP));
-    CTRT_TRY(ranks_backward(&d->r, &own, batch, &d->weights, weights_ready, d));
-    ctrt_status status;
-    ctrt_no_grad status = distributed_reduce_finish(d, loss, own);
-    return status;
+    CTRT_TRY(ranks_backward(&d->r, &own, batch));
+    ctrt_no_grad CTRT_TRY(distributed_reduce_finish(d, loss, own));
+    return CTRT_OK;
 }
 
 /* The gradients of the group, which are those of the module, are divided. Only one rank is left. */
@@ -147,29 +131,29 @@ static ctrt_status group_divide(struct distributed *d)
     if (d->captured)
         return ctrt_fail(CTRT_ERR_NOT_SUPPORTED, "with one rank, the last step of a group (ctrt_parallel_no_sync) "
                          "whose losses are no means cannot be captured");
-    CTRT_TRY(weights_reduce(&d->weights, d->r.comm, 0));
-    CTRT_TRY(weights_find(&d->weights));
+    CTRT_TRY(weights_reduce(&d->r.weights, d->r.comm, 0));
+    CTRT_TRY(weights_find(&d->r.weights));
     CTRT_TRY(ctrt_gradients_take(d->r.grads, d->r.module));
     for (size_t i = 0; i < d->r.parameters; i++)
         if (d->r.grads[i] != NULL)
-            CTRT_TRY(ctrt_mul_(d->r.grads[i], d->weights.weight));
+            CTRT_TRY(ctrt_mul_(d->r.grads[i], d->r.weights.weight));
     base_move(d, true);
     CTRT_TRY(ctrt_gradients_add(d->r.module, d->r.before, d->r.grads));
-    return weights_clear(&d->weights);
+    return weights_clear(&d->r.weights);
 }
 
 /* Keeps the step for the next reduction. */
 static ctrt_status group_add(struct distributed *d)
 {
-    const struct weights_step step = weights_step(&d->weights);
-    CTRT_TRY(weights_add(&d->weights));
+    const struct weights_step step = weights_step(&d->r.weights);
+    CTRT_TRY(weights_add(&d->r.weights));
     if (d->captured) {
         CTRT_TRY(capture_local(d));
         d->group_steps++;
         d->group_open = d->group_open || (step.known && step.kind != CTRT_LOSS_MEAN);
         return CTRT_OK;
     }
-    weights_count(&d->weights, &step);
+    weights_count(&d->r.weights, &step);
     return CTRT_OK;
 }
 
@@ -185,33 +169,31 @@ static ctrt_status refuse_before(const struct distributed *d)
 
 static ctrt_status local_end(struct distributed *d, ctrt_tensor **loss)
 {
-    const bool divided = d->weights.part.parts > 0 && d->weights.part.kind != CTRT_LOSS_MEAN;
+    const bool divided = d->r.weights.part.parts > 0 && d->r.weights.part.kind != CTRT_LOSS_MEAN;
     CTRT_TRY(ctrt_gradients_take(d->r.grads, d->r.module));
-    const bool first = divided && !d->weights.begun && !d->group_open;
+    const bool first = divided && !d->r.weights.begun && !d->group_open;
     if (first && d->captured)
         CTRT_TRY(refuse_before(d));
     if (first)
         base_move(d, false);
-    CTRT_TRY(weights_local_loss(loss, &d->weights));
+    CTRT_TRY(weights_local_loss(loss, &d->r.weights));
     CTRT_TRY(ctrt_gradients_add(d->r.module, d->r.before, d->r.grads));
     if (d->captured && !d->r.no_sync)
         CTRT_TRY(capture_alone(d));
     if (d->r.no_sync)
         return group_add(d);
-    if (weights_known(&d->weights) && weights_kind(&d->weights) != CTRT_LOSS_MEAN)
+    if (weights_known(&d->r.weights) && weights_kind(&d->r.weights) != CTRT_LOSS_MEAN)
         CTRT_TRY(group_divide(d));
-    weights_reset(&d->weights);
+    weights_reset(&d->r.weights);
     return CTRT_OK;
 }
 
 static ctrt_status step_local(struct distributed *d, ctrt_tensor **loss, const ctrt_strategy_batch *batch)
 {
-    CTRT_TRY(ranks_backward(&d->r, loss, batch, &d->weights, weights_ready, d));
-    ctrt_status status;
-    ctrt_no_grad status = local_end(d, loss);
-    if (status == CTRT_OK)
-        weights_end(&d->weights);
-    return status;
+    CTRT_TRY(ranks_backward(&d->r, loss, batch));
+    ctrt_no_grad CTRT_TRY(local_end(d, loss));
+    weights_end(&d->r.weights);
+    return CTRT_OK;
 }
 
 ctrt_status step_once(struct distributed *d, ctrt_tensor **loss, const ctrt_strategy_batch *batch)
@@ -228,7 +210,7 @@ ctrt_status step_once(struct distributed *d, ctrt_tensor **loss, const ctrt_stra
     if (status == CTRT_OK)
         status = ctrt_gradients_take(d->r.before, d->r.module);
     if (status != CTRT_OK)
-        return local && !d->r.sync_active ? status : distributed_fail_all(d, status);
+        return local && !d->r.sync_active ? status : ranks_fail_all(&d->r, status);
     ranks_pass_begin(&d->r, UNHOOKED);
     status = d->r.canonical > 0 ? canonical_step(&d->r, loss, batch)
              : local          ? step_local(d, loss, batch)
@@ -237,12 +219,12 @@ ctrt_status step_once(struct distributed *d, ctrt_tensor **loss, const ctrt_stra
         capture_end(d);
     d->done += status == CTRT_OK && !d->captured && !d->r.no_sync;
     if (status != CTRT_OK && (!local || d->r.sync_active))
-        status = distributed_fail_all(d, status);
+        status = ranks_fail_all(&d->r, status);
     ranks_pass_end(&d->r);
     if (status != CTRT_OK) {
-        weights_end(&d->weights);
+        weights_end(&d->r.weights);
         ctrt_tensors_release(d->r.grads, d->r.parameters + 2);
-        if (!d->weights.begun)
+        if (!d->r.weights.begun)
             base_move(d, true);             /* of this step */
         (void)ctrt_gradients_restore(d->r.module, d->r.before);
     }
@@ -302,16 +284,12 @@ static void distributed_destroy(void *self)
 
 static ctrt_status params_read(struct distributed *d)
 {
-    ctrt_param_value bucket, buffers, audit;
-    CTRT_TRY(ranks_host->param(&bucket, &bucket_param));
-    CTRT_TRY(ranks_host->param(&buffers, &buffers_param));
-    CTRT_TRY(ranks_host->param(&audit, &audit_param));
-    if (audit.integer < 0)
-        return ctrt_fail(CTRT_ERR_INVALID_ARGUMENT, "CTRT_AUDIT=%s: expected a number of steps, 0 for never",
-                         audit.text);
+    ctrt_param_value bucket, buffers;
+    CTRT_TRY(strategy_host->param(&bucket, &bucket_param));
+    CTRT_TRY(strategy_host->param(&buffers, &buffers_param));
+    CTRT_TRY(strategy_integer(&d->audit, &audit_param, 0, INT64_MAX, "a number of steps, 0 for never"));
     d->bucket_bytes = (uint64_t)bucket.integer;
     d->r.broadcast_buffers = buffers.integer != 0;
-    d->audit = audit.integer;
     return hook_choose(d);
 }
 
@@ -330,12 +308,10 @@ static ctrt_status options_text(const struct distributed *d, char **text)
 
 ctrt_status distributed_meet(struct distributed *d, ctrt_status status)
 {
-    char *options = NULL;
+    SCRATCH char *options = NULL;
     if (status == CTRT_OK)
         status = options_text(d, &options);
-    status = ranks_join(&d->r, status, options);
-    free(options);
-    CTRT_TRY(status);
+    CTRT_TRY(ranks_join(&d->r, status, options));
     CTRT_TRY(verify_ready(&d->r, distributed_reduce_new(d)));
     CTRT_TRY(verify_ready(&d->r, distributed_reduce_memory(d)));
     if (d->survive.on)
@@ -354,28 +330,28 @@ static ctrt_status setup(struct distributed *d, const ctrt_strategy_config *conf
     return d->survive.on && status != CTRT_OK ? survive_rebuild(d, status) : status;
 }
 
+static const struct ranks_calls calls = {
+    .name = "distributed", .gradient = distributed_gradient, .loss_known = distributed_loss_known,
+    .give_up = distributed_give_up,
+};
+
 static ctrt_status distributed_create(void **out, const ctrt_strategy_config *config)
 {
     struct distributed *d;
     CTRT_TRY(ALLOCATE(d, 1));
-    ranks_init(&d->r, config);
+    ranks_init(&d->r, &calls, config);
     d->hook_name = "";
     ctrt_status status = setup(d, config);
     if (status == CTRT_ERR_COMM)            /* other ranks may have succeeded */
-        status = distributed_fail_all(d, status);
-    if (status == CTRT_OK)
-        *out = d;
-    else
-        distributed_destroy(d);
-    return status;
+        status = ranks_fail_all(&d->r, status);
+    return strategy_created(out, d, status, distributed_destroy);
 }
 
 static void distributed_describe(void *self, char *text, size_t bytes)
 {
     const struct distributed *d = self;
     snprintf(text, bytes, "on %s, rank %d of %d by %s; %zu buckets%s%s", ctrt_device_name(d->r.device), d->r.rank,
-             d->r.size,
-             ctrt_comm_engine_name(d->r.comm), d->bucket_count, d->hook == NULL ? "" : "; hook ",
+             d->r.size, ctrt_comm_engine_name(d->r.comm), d->bucket_count, d->hook == NULL ? "" : "; hook ",
              d->hook == NULL ? "" : *d->hook_name != '\0' ? d->hook_name : "of the program");
 }
 
@@ -407,7 +383,7 @@ static ctrt_status init(const ctrt_host *host)
         &bucket_param, &buffers_param, &audit_param, &ranks_failure_param, &hook_params[HOOK_NAME],
         &hook_params[HOOK_RANK], &hook_params[HOOK_START], NULL,
     };
-    return ranks_register(host, params);
+    return strategy_register(host, params);
 }
 
 CTRT_PLUGIN_DEFINE("strategy-distributed", PACKAGE_VERSION, "a part of each batch on each rank of a communicator",

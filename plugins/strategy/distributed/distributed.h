@@ -19,15 +19,11 @@ struct distributed;
 
 /* A parameter that requires grad. */
 struct distributed_slot {
-    struct distributed *d;
-    ctrt_tensor *tensor;                    /* owned */
-    size_t parameter;                       /* its index in the module */
+    struct ranks_leaf leaf;                 /* arrived: `view` exists */
     size_t bucket;
     int64_t offset;                         /* in the bucket's memory, in elements */
     ctrt_tensor *view;                      /* its part of that memory; owned; NULL: not ready */
-    uint64_t hook;                          /* 0: none */
-    bool used;                              /* it got a gradient since the last reduction, in any pass */
-    bool used_before;                       /* that, before the pass that is being captured */
+    bool used_before;                       /* leaf.used before the pass that is being captured */
     bool used_globally;                     /* a rank used it in the last reduction */
     ctrt_tensor *before;                    /* its gradient before the pass that is being captured; owned; NULL: none */
     ctrt_tensor *replayed;                  /* its gradient in the group, if a replay has written the last one; owned */
@@ -56,8 +52,8 @@ struct survive {
     void (*set_comm)(void *net, ctrt_comm *comm);
     void *net;
     int64_t completed;                      /* steps before the one that runs */
-    struct weights weights;                 /* values from before the step, see struct distributed; `sum` is a copy */
-    bool *used;                             /* [slot_count] */
+    struct weights weights;                 /* values from before the step, see struct ranks; `sum` is a copy */
+    bool *used;                             /* [leaf_count] */
     ctrt_tensor **buffers;                  /* copies of the buffers; owned */
     bool joining, joining_now;              /* a rank waits to join: after the last step, after this one */
     double loss, loss_now;                  /* mean loss of the last step and of this one */
@@ -72,13 +68,11 @@ struct survive {
 struct distributed {
     struct ranks r;
     struct survive survive;
-    ctrt_stream *stream;                    /* for the copies to buckets; owned; NULL: the device is synchronous */
     int64_t done;                           /* completed steps (ctrt_parallel_steps); with survive.on, `steps` are */
     int64_t audit, steps;                   /* audit: every so many steps; 0: never */
     uint64_t bucket_bytes;
 
-    struct distributed_slot *slots;
-    size_t slot_count;
+    struct distributed_slot *slots;         /* r.leaf_count */
     size_t *order;                          /* slots in the order of the buckets */
     struct distributed_bucket *buckets;
     size_t bucket_count, next;              /* next: the bucket that is reduced next */
@@ -94,8 +88,6 @@ struct distributed {
     bool captured;                          /* the pass that runs, or the last one, is being captured */
     bool group_open;                        /* captured steps whose losses are no means wait for the reducing one */
     int64_t group_steps;                    /* captured steps since the last captured reduction */
-    struct weights weights;                 /* of the ranks' losses in steps */
-    double *stats;                          /* [slot_count + 1], see stats_finish */
     /* Gradients from before a step, or from before the steps since the last reduction, to which the sums of losses that
      * are no means are added; [parameters], owned. */
     ctrt_tensor **base;
@@ -111,7 +103,7 @@ void distributed_reduce_free(struct distributed *d);
 /* Called before the first gradient of a pass; rebuilds the buckets if that is due (collective). */
 ctrt_status distributed_reduce_rebuild(struct distributed *d);
 ctrt_status distributed_reduce_begin(struct distributed *d, enum pass_kind kind);
-/* Called when this rank's loss of a step is known (d->weights.part): starts to add up what gives the weights of the
+/* Called when this rank's loss of a step is known (d->r.weights.part): starts to add up what gives the weights of the
  * ranks, and puts gradients from before aside if the buckets must not contain them. */
 ctrt_status distributed_reduce_weights(struct distributed *d);
 /* Moves the gradients in d->r.before to d->base, or back. */
@@ -121,8 +113,8 @@ void base_move(struct distributed *d, bool back);
 ctrt_status distributed_reduce_finish(struct distributed *d, ctrt_tensor **mean, ctrt_tensor *loss);
 /* Gives up a reduction. */
 void distributed_reduce_cancel(struct distributed *d);
-/* CTRT_ERR_STATE, naming the parameters without gradient, if a backward pass has begun and not computed all. */
-ctrt_status distributed_reduce_check(const struct distributed *d);
+/* The slot calls->gradient. */
+ctrt_status distributed_gradient(struct ranks_leaf *leaf, ctrt_tensor *grad);
 
 /* ---- capture.c: passes in a capture of the device's stream ---- */
 
@@ -131,7 +123,7 @@ ctrt_status capture_check(struct distributed *d);
 /* Sets d->captured for the pass that begins. capture_end restores what a pass that does not run must not change. */
 void capture_begin(struct distributed *d);
 void capture_end(struct distributed *d);
-/* Lets d->stream join the capture. */
+/* Lets r.stream join the capture. */
 ctrt_status capture_join(struct distributed *d);
 /* Called at the beginning of a pass with gradients that is not captured: CTRT_ERR_STATE if the gradients of replayed
  * steps of the group are not those of the parameters. The group is dropped then. */
@@ -173,9 +165,6 @@ ctrt_status step_once(struct distributed *d, ctrt_tensor **loss, const ctrt_stra
 /* Makes the ranks of d->comm, which are new, ready for steps: compares their modules, creates the buckets and gives all
  * of them the state of one. `status`: of what this rank has done alone. Collective. */
 ctrt_status distributed_meet(struct distributed *d, ctrt_status status);
-/* If `status` is an error, reports it to the other ranks, which would wait for this one, and ends the pass. Returns
- * `status`. */
-ctrt_status distributed_fail_all(struct distributed *d, ctrt_status status);
 
 /* ---- survive.c: steps of which ranks may be lost ---- */
 

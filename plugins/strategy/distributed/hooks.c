@@ -55,45 +55,34 @@ static ctrt_status bf16_hook(ctrt_work **work, const ctrt_gradient_bucket *bucke
 
 /* ---- the choice ---- */
 
-static ctrt_status at_least(int64_t *out, const ctrt_param *param, int64_t least)
-{
-    ctrt_param_value value;
-    CTRT_TRY(ranks_host->param(&value, param));
-    if (value.integer < least)
-        return ctrt_fail(CTRT_ERR_INVALID_ARGUMENT, "%s=%s: expected at least %lld", param->name, value.text,
-                         (long long)least);
-    *out = value.integer;
-    return CTRT_OK;
-}
+static const struct { const char *name; ctrt_comm_hook hook; } known_hooks[] = {
+    { "f16", f16_hook }, { "bf16", bf16_hook }, { "powersgd", powersgd_hook },
+};
+enum { HOOKS = sizeof known_hooks / sizeof known_hooks[0] };
 
 ctrt_status hook_choose(struct distributed *d)
 {
     ctrt_param_value name;
     int64_t rank, start;
-    CTRT_TRY(ranks_host->param(&name, &hook_params[HOOK_NAME]));
-    CTRT_TRY(at_least(&rank, &hook_params[HOOK_RANK], 1));
-    CTRT_TRY(at_least(&start, &hook_params[HOOK_START], 0));
+    CTRT_TRY(strategy_host->param(&name, &hook_params[HOOK_NAME]));
+    CTRT_TRY(strategy_integer(&rank, &hook_params[HOOK_RANK], 1, INT64_MAX, "at least 1"));
+    CTRT_TRY(strategy_integer(&start, &hook_params[HOOK_START], 0, INT64_MAX, "at least 0"));
     if (name.text == NULL || name.text[0] == '\0')
         return CTRT_OK;
     if (d->r.canonical > 0)
         return ctrt_fail(CTRT_ERR_NOT_SUPPORTED, "CTRT_DISTRIBUTED_HOOK=%s: canonical mode adds gradients in a fixed "
                          "order, without hooks", name.text);
-    d->hook_user = d;
-    if (strcmp(name.text, "f16") == 0) {
-        d->hook = f16_hook;
-        d->hook_name = "f16";
-    } else if (strcmp(name.text, "bf16") == 0) {
-        d->hook = bf16_hook;
-        d->hook_name = "bf16";
-    } else if (strcmp(name.text, "powersgd") == 0) {
-        CTRT_TRY(powersgd_new(&d->powersgd, rank, start));
-        d->hook = powersgd_hook;
-        d->hook_user = d->powersgd;
-        d->hook_name = "powersgd";
-    } else {
+    size_t k = 0;
+    while (k < HOOKS && strcmp(name.text, known_hooks[k].name) != 0)
+        k++;
+    if (k == HOOKS)
         return ctrt_fail(CTRT_ERR_INVALID_ARGUMENT, "CTRT_DISTRIBUTED_HOOK=%s: expected f16, bf16 or powersgd",
                          name.text);
-    }
+    if (known_hooks[k].hook == powersgd_hook)
+        CTRT_TRY(powersgd_new(&d->powersgd, rank, start));
+    d->hook = known_hooks[k].hook;
+    d->hook_name = known_hooks[k].name;
+    d->hook_user = d->powersgd != NULL ? (void *)d->powersgd : d;
     return CTRT_OK;
 }
 
@@ -101,8 +90,8 @@ void hook_text(const struct distributed *d, FILE *file)
 {
     ctrt_param_value rank, start;
     fprintf(file, "CTRT_DISTRIBUTED_HOOK=%s\n", d->hook_name);
-    if (d->powersgd != NULL && ranks_host->param(&rank, &hook_params[HOOK_RANK]) == CTRT_OK
-        && ranks_host->param(&start, &hook_params[HOOK_START]) == CTRT_OK)
+    if (d->powersgd != NULL && strategy_host->param(&rank, &hook_params[HOOK_RANK]) == CTRT_OK
+        && strategy_host->param(&start, &hook_params[HOOK_START]) == CTRT_OK)
         fprintf(file, "CTRT_POWERSGD_RANK=%lld, CTRT_POWERSGD_START=%lld\n", (long long)rank.integer,
                 (long long)start.integer);
 }

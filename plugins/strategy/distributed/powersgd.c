@@ -14,8 +14,6 @@
  * the sum over the ranks, which is the same, but the parts do not grow when ranks have different data.
  *
  * Per bucket, the state is the error and Q. It ends with the layout of the buckets. */
-#include <stdlib.h>
-
 #include "distributed.h"
 
 #define MIN_RATE 2                          /* compresses if that divides the number of elements by more than this */
@@ -80,8 +78,7 @@ static ctrt_status bucket_find(struct powersgd_bucket **out, struct powersgd *st
     state->layout = bucket->layout;
     if (index >= state->count) {
         struct powersgd_bucket *grown = realloc(state->buckets, (index + 1) * sizeof *grown);
-        if (grown == NULL)
-            return strategy_allocated(NULL, (index + 1) * sizeof *grown);
+        CTRT_TRY(strategy_allocated(grown, (index + 1) * sizeof *grown));
         state->buckets = grown;
         for (; state->count <= index; state->count++)
             state->buckets[state->count] = (struct powersgd_bucket){ .q = NULL };
@@ -154,18 +151,17 @@ static ctrt_status orthogonalize(ctrt_tensor *matrix)
  * without functions that differ between machines, because all ranks must have the same numbers. */
 static ctrt_status q_new(struct powersgd_bucket *b, const ctrt_gradient_bucket *bucket)
 {
-    double *values;
-    CTRT_TRY(ALLOCATE(values, (size_t)b->q_numel + 1));
+    SCRATCH double *values = NULL;
+    CTRT_TRY(ALLOCATE(values, (size_t)b->q_numel));
     for (int64_t i = 0; i < b->q_numel; i++) {
         uint64_t z = (((uint64_t)bucket->index << 40) + (uint64_t)i + 1) * 0x9e3779b97f4a7c15u;
         z = (z ^ (z >> 30)) * 0xbf58476d1ce4e5b9u;
         z = (z ^ (z >> 27)) * 0x94d049bb133111ebu;
         values[i] = (double)((z ^ (z >> 31)) >> 11) * 0x1p-52 - 1;
     }
-    ctrt_status status = ctrt_from_data(&b->q, values, b->q_numel, CTRT_SHAPE(b->q_numel), CTRT_F64,
-                                        ctrt_tensor_device(bucket->flat));
-    free(values);
-    return status == CTRT_OK ? ctrt_to_dtype(&b->q, b->q, ctrt_tensor_dtype(bucket->flat)) : status;
+    CTRT_TRY(ctrt_from_data(&b->q, values, b->q_numel, CTRT_SHAPE(b->q_numel), CTRT_F64,
+                            ctrt_tensor_device(bucket->flat)));
+    return ctrt_to_dtype(&b->q, b->q, ctrt_tensor_dtype(bucket->flat));
 }
 
 /* ---- stages ---- */
@@ -174,11 +170,6 @@ static ctrt_status q_new(struct powersgd_bucket *b, const ctrt_gradient_bucket *
 struct place {
     int64_t flat, plain, p, q;              /* in the bucket; in the message; in the message; in q */
 };
-
-static void place_first(struct place *at, const struct powersgd_bucket *b)
-{
-    *at = (struct place){ .p = b->plain };
-}
 
 static void place_next(struct place *at, const struct factor *f, const ctrt_tensor *gradient)
 {
@@ -189,84 +180,54 @@ static void place_next(struct place *at, const struct factor *f, const ctrt_tens
     at->q += f->m * f->rank;
 }
 
-struct matrices {
-    ctrt_tensor *m, *p, *q, *transposed;    /* transposed: of p or q */
-};
-
-static ctrt_status matrices_find(struct matrices *x, const struct powersgd_bucket *b,
-                                 const ctrt_gradient_bucket *bucket, const struct factor *f, const struct place *at)
-{
-    CTRT_TRY(matrix_at(&x->m, bucket->flat, at->flat, f->n, f->m));
-    CTRT_TRY(matrix_at(&x->p, b->message, at->p, f->n, f->rank));
-    return matrix_at(&x->q, b->q, at->q, f->m, f->rank);
-}
-
-static void matrices_release(struct matrices *x)
-{
-    ctrt_tensor_release(&x->m);
-    ctrt_tensor_release(&x->p);
-    ctrt_tensor_release(&x->q);
-    ctrt_tensor_release(&x->transposed);
-}
-
 /* Copies a gradient that is not compressed to the message, or the sum back. */
 static ctrt_status plain_copy(const struct powersgd_bucket *b, ctrt_tensor *gradient, const struct place *at, bool in)
 {
     CTRT_AUTO(tensor) part = NULL;
-    CTRT_TRY(ctrt_narrow(&part, b->message, 0, at->plain, ctrt_tensor_numel(gradient)));
-    CTRT_TRY(ctrt_view_as(&part, part, ctrt_ints_of(ctrt_tensor_shape(gradient), ctrt_tensor_ndim(gradient))));
+    CTRT_TRY(strategy_part(&part, b->message, at->plain, gradient));
     return in ? ctrt_copy_(part, gradient) : ctrt_copy_(gradient, part);
 }
 
-/* The error is zero where nothing is compressed. */
-static ctrt_status error_keep(struct powersgd_bucket *b, struct matrices *x, const struct place *at)
+/* m is the gradient. The error is zero where nothing is compressed. */
+static ctrt_status stage_matrix(struct powersgd_bucket *b, const ctrt_gradient_bucket *bucket, const struct factor *f,
+                                const struct place *at, int stage)
 {
-    CTRT_AUTO(tensor) error = NULL, approximation = NULL;
-    CTRT_TRY(matrix_at(&error, b->error, at->flat, ctrt_tensor_size(x->m, 0), ctrt_tensor_size(x->m, 1)));
-    CTRT_TRY(ctrt_transpose(&x->transposed, x->q, 0, 1));
-    CTRT_TRY(ctrt_matmul(&approximation, x->p, x->transposed));
-    CTRT_TRY(ctrt_copy_(error, x->m));
-    return ctrt_sub_(error, approximation);
-}
-
-static ctrt_status stage_matrix(struct powersgd_bucket *b, struct matrices *x, const struct place *at, int stage)
-{
-    switch (stage) {
-    case 0:
-        CTRT_TRY(orthogonalize(x->q));
-        return product(x->p, x->m, x->q);
-    case 1:
-        CTRT_TRY(orthogonalize(x->p));
-        CTRT_TRY(ctrt_transpose(&x->transposed, x->p, 0, 1));       /* Q^T = P^T M: M^T would be copied first */
-        CTRT_TRY(ctrt_matmul(&x->transposed, x->transposed, x->m));
-        CTRT_TRY(ctrt_transpose(&x->transposed, x->transposed, 0, 1));
-        CTRT_TRY(ctrt_copy_(x->q, x->transposed));
-        return error_keep(b, x, at);
-    default:
-        CTRT_TRY(ctrt_transpose(&x->transposed, x->q, 0, 1));
-        return product(x->m, x->p, x->transposed);
+    CTRT_AUTO(tensor) m = NULL, p = NULL, q = NULL, transposed = NULL, error = NULL, approximation = NULL;
+    CTRT_TRY(matrix_at(&m, bucket->flat, at->flat, f->n, f->m));
+    CTRT_TRY(matrix_at(&p, b->message, at->p, f->n, f->rank));
+    CTRT_TRY(matrix_at(&q, b->q, at->q, f->m, f->rank));
+    if (stage == 0) {
+        CTRT_TRY(orthogonalize(q));
+        return product(p, m, q);
     }
+    if (stage == 1) {
+        CTRT_TRY(orthogonalize(p));
+        CTRT_TRY(ctrt_transpose(&transposed, p, 0, 1));             /* Q^T = P^T M: M^T would be copied first */
+        CTRT_TRY(ctrt_matmul(&transposed, transposed, m));
+        CTRT_TRY(ctrt_transpose(&transposed, transposed, 0, 1));
+        CTRT_TRY(ctrt_copy_(q, transposed));
+    }
+    CTRT_TRY(ctrt_transpose(&transposed, q, 0, 1));
+    if (stage == 2)
+        return product(m, p, transposed);
+    CTRT_TRY(ctrt_matmul(&approximation, p, transposed));
+    CTRT_TRY(matrix_at(&error, b->error, at->flat, f->n, f->m));
+    CTRT_TRY(ctrt_copy_(error, m));
+    return ctrt_sub_(error, approximation);
 }
 
 static ctrt_status stage_all(struct powersgd_bucket *b, const ctrt_gradient_bucket *bucket, int stage)
 {
-    struct place at;
-    ctrt_status status = CTRT_OK;
-    place_first(&at, b);
-    for (int32_t i = 0; i < bucket->count && status == CTRT_OK; i++) {
-        struct matrices x = { .m = NULL };
+    struct place at = { .p = b->plain };
+    for (int32_t i = 0; i < bucket->count; i++) {
         const struct factor *f = &b->factors[i];
-        if (f->rank > 0) {
-            status = matrices_find(&x, b, bucket, f, &at);
-            if (status == CTRT_OK)
-                status = stage_matrix(b, &x, &at, stage);
-            matrices_release(&x);
-        } else if (stage < 2) {
-            status = plain_copy(b, bucket->gradients[i], &at, stage == 0);
-        }
+        if (f->rank > 0)
+            CTRT_TRY(stage_matrix(b, bucket, f, &at, stage));
+        else if (stage < 2)
+            CTRT_TRY(plain_copy(b, bucket->gradients[i], &at, stage == 0));
         place_next(&at, f, bucket->gradients[i]);
     }
-    return status;
+    return CTRT_OK;
 }
 
 /* Adds the error of the last step. */

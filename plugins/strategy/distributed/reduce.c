@@ -4,9 +4,6 @@
  * The bucket contains the sum of a parameter's new gradient and of its gradient from before the pass. The latter comes
  * from passes without reduction, or from the last reduction. In that case it is equal on all ranks, and the reduction
  * does not change it, because the weights of all ranks add up to 1. */
-#include <stdlib.h>
-#include <string.h>
-
 #include "distributed.h"
 
 #define FIRST_BUCKET ((uint64_t)1 << 20)    /* small, so that the first reduction begins early */
@@ -19,8 +16,10 @@ static void memory_release(struct distributed *d)
         ctrt_work_release(&d->buckets[b].work);
         ctrt_tensor_release(&d->buckets[b].flat);
     }
-    for (size_t s = 0; d->slots != NULL && s < d->slot_count; s++)
+    for (size_t s = 0; s < d->r.leaf_count; s++) {
         ctrt_tensor_release(&d->slots[s].view);
+        d->slots[s].leaf.arrived = false;
+    }
 }
 
 static void buckets_free(struct distributed *d)
@@ -42,22 +41,21 @@ static void buckets_free(struct distributed *d)
 static void bucket_layout(struct distributed *d, size_t b)
 {
     struct distributed_bucket *bucket = &d->buckets[b];
-    bucket->dtype = ctrt_tensor_dtype(d->slots[d->order[bucket->first]].tensor);
+    bucket->dtype = ctrt_tensor_dtype(d->slots[d->order[bucket->first]].leaf.tensor);
     for (size_t k = 0; k < bucket->count; k++) {
         struct distributed_slot *slot = &d->slots[d->order[bucket->first + k]];
         slot->offset = bucket->numel;
         slot->bucket = b;
-        bucket->numel += ctrt_tensor_numel(slot->tensor);
+        bucket->numel += ctrt_tensor_numel(slot->leaf.tensor);
     }
 }
 
 static ctrt_status buckets_fill(struct distributed *d, struct bucket_item *items, size_t *ends, const size_t *order)
 {
-    const size_t n = d->slot_count;
+    const size_t n = d->r.leaf_count;
     for (size_t s = 0; s < n; s++) {
-        const ctrt_dtype dtype = ctrt_tensor_dtype(d->slots[s].tensor);
-        items[s].bytes = (uint64_t)ctrt_tensor_numel(d->slots[s].tensor) * ctrt_dtype_size(dtype);
-        items[s].dtype = (int)dtype;
+        items[s].bytes = strategy_tensor_bytes(d->slots[s].leaf.tensor);
+        items[s].dtype = (int)ctrt_tensor_dtype(d->slots[s].leaf.tensor);
     }
     const long count = buckets_assign(d->order, ends, items, n, order, FIRST_BUCKET, d->bucket_bytes);
     CTRT_TRY(strategy_allocated(count >= 0 ? d->order : NULL, 4 * n * sizeof *d->order));
@@ -75,22 +73,15 @@ static ctrt_status buckets_fill(struct distributed *d, struct bucket_item *items
 /* Assigns the slots to buckets, in the given order or, NULL, by their order in the module. */
 static ctrt_status buckets_make(struct distributed *d, const size_t *order)
 {
-    struct bucket_item *items = NULL;
-    size_t *ends = NULL;
+    SCRATCH struct bucket_item *items = NULL;
+    SCRATCH size_t *ends = NULL;
     buckets_free(d);
     d->layout++;
-    ctrt_status status = ALLOCATE(d->order, d->slot_count);
-    if (status == CTRT_OK)
-        status = ALLOCATE(d->buckets, d->slot_count);
-    if (status == CTRT_OK)
-        status = ALLOCATE(items, d->slot_count);
-    if (status == CTRT_OK)
-        status = ALLOCATE(ends, d->slot_count);
-    if (status == CTRT_OK)
-        status = buckets_fill(d, items, ends, order);
-    free(items);
-    free(ends);
-    return status;
+    CTRT_TRY(ALLOCATE(d->order, d->r.leaf_count));
+    CTRT_TRY(ALLOCATE(d->buckets, d->r.leaf_count));
+    CTRT_TRY(ALLOCATE(items, d->r.leaf_count));
+    CTRT_TRY(ALLOCATE(ends, d->r.leaf_count));
+    return buckets_fill(d, items, ends, order);
 }
 
 ctrt_status distributed_reduce_memory(struct distributed *d)
@@ -103,7 +94,7 @@ ctrt_status distributed_reduce_memory(struct distributed *d)
         status = status == CTRT_OK ? result : status;
         /* The call is collective, so this rank makes it for the ranks that share memory. With a stream it keeps no
          * tensor, which would hold memory of the device between the passes. */
-        if (d->stream != NULL)
+        if (d->r.stream != NULL)
             ctrt_tensor_release(&bucket->shared);
     }
     return status;
@@ -114,7 +105,7 @@ ctrt_status distributed_reduce_rebuild(struct distributed *d)
 {
     if (d->order_state != ORDER_RECORDED)
         return CTRT_OK;
-    CTRT_TRY(exchange_order(&d->r, d->recorded, d->slot_count, d->recorded, d->recorded_count));
+    CTRT_TRY(exchange_order(&d->r, d->recorded, d->r.leaf_count, d->recorded, d->recorded_count));
     CTRT_TRY(buckets_make(d, d->recorded));
     CTRT_TRY(distributed_reduce_memory(d));
     STATE_SET(MACHINE_ORDER, d->order_state, ORDER_AGREED);
@@ -150,7 +141,7 @@ void base_move(struct distributed *d, bool back)
 
 ctrt_status distributed_reduce_weights(struct distributed *d)
 {
-    struct weights *w = &d->weights;
+    struct weights *w = &d->r.weights;
     int joining = 0;
     if (d->group_open && !weights_known(w))
         return ctrt_fail(CTRT_ERR_NOT_SUPPORTED, "the last step of a captured group (ctrt_parallel_no_sync) whose loss "
@@ -192,7 +183,7 @@ static bool hook_used(const struct distributed *d)
 
 static ctrt_status bucket_launch(struct distributed *d, struct distributed_bucket *bucket)
 {
-    CTRT_TRY(weights_apply(&d->weights, bucket->flat, d->r.size));
+    CTRT_TRY(weights_apply(&d->r.weights, bucket->flat, d->r.size));
     STATE_SET(MACHINE_BUCKET, bucket->state, BUCKET_REDUCING);
     bucket->stage = 0;
     if (hook_used(d))
@@ -211,20 +202,13 @@ static ctrt_status bucket_memory(struct distributed *d, struct distributed_bucke
     return CTRT_OK;
 }
 
-static ctrt_status slot_view(struct distributed *d, struct distributed_slot *slot)
-{
-    struct distributed_bucket *bucket = &d->buckets[slot->bucket];
-    const ctrt_tensor *like = slot->tensor;
-    CTRT_TRY(bucket_memory(d, bucket));
-    CTRT_TRY(ctrt_narrow(&slot->view, bucket->flat, 0, slot->offset, ctrt_tensor_numel(like)));
-    return ctrt_view_as(&slot->view, slot->view, ctrt_ints_of(ctrt_tensor_shape(like), ctrt_tensor_ndim(like)));
-}
-
 static ctrt_status slot_fill(struct distributed *d, struct distributed_slot *slot, ctrt_tensor *grad)
 {
     struct distributed_bucket *bucket = &d->buckets[slot->bucket];
-    ctrt_tensor *before = d->r.kind == STEP ? d->r.before[slot->parameter] : NULL;
-    CTRT_TRY(slot_view(d, slot));
+    ctrt_tensor *before = d->r.kind == STEP ? d->r.before[slot->leaf.parameter] : NULL;
+    CTRT_TRY(bucket_memory(d, bucket));
+    CTRT_TRY(strategy_part(&slot->view, bucket->flat, slot->offset, slot->leaf.tensor));
+    slot->leaf.arrived = true;
     if (grad != NULL || before != NULL)
         CTRT_TRY(ctrt_copy_(slot->view, grad != NULL ? grad : before));
     else
@@ -238,23 +222,12 @@ static ctrt_status slot_fill(struct distributed *d, struct distributed_slot *slo
     return CTRT_OK;
 }
 
-/* Makes a call while d->stream is the current stream. */
-#define ON_STREAM(d, status, call)                                                      \
-    do {                                                                                \
-        if ((d)->stream != NULL)                                                        \
-            CTRT_TRY(ctrt_stream_push((d)->stream));                                    \
-        status = (call);                                                                \
-        if ((d)->stream != NULL)                                                        \
-            (void)ctrt_stream_pop();                                                    \
-    } while (0)
-
 /* Copies the gradient (NULL: none) and that from before the step to the bucket. Reduces buckets whose turn it is. The
  * copies have a stream of their own, so that the backward pass goes on. */
 static ctrt_status slot_ready(struct distributed *d, struct distributed_slot *slot, ctrt_tensor *grad)
 {
-    ctrt_status status;
-    ON_STREAM(d, status, slot_fill(d, slot, grad));
-    return status;
+    ctrt_on_stream(d->r.stream) CTRT_TRY(slot_fill(d, slot, grad));
+    return CTRT_OK;
 }
 
 /* Waits for the works of all buckets and runs the next stages of their hooks, until no work is left. All ranks do this
@@ -282,15 +255,14 @@ static ctrt_status buckets_wait(struct distributed *d)
 
 static void reduce_end(struct distributed *d)
 {
-    for (size_t s = 0; s < d->slot_count; s++)
-        d->slots[s].used = false;
+    leaves_unused(&d->r);
     ranks_pass_end(&d->r);
     if (d->captured)
         capture_end(d);
     else
-        weights_reset(&d->weights);
+        weights_reset(&d->r.weights);
     memory_release(d);
-    weights_end(&d->weights);
+    weights_end(&d->r.weights);
 }
 
 /* The end of a pass whose gradients are reduced. */
@@ -310,47 +282,34 @@ static ctrt_status forward_finish(struct distributed *d)
 {
     CTRT_TRY(buckets_wait(d));
     CTRT_TRY(ranks_buffers(&d->r));
-    for (size_t s = 0; s < d->slot_count; s++) {
+    for (size_t s = 0; s < d->r.leaf_count; s++) {
         d->slots[s].used_globally = true;
-        CTRT_TRY(ctrt_copy_(ctrt_tensor_grad(d->slots[s].tensor), d->slots[s].view));
+        CTRT_TRY(ctrt_copy_(ctrt_tensor_grad(d->slots[s].leaf.tensor), d->slots[s].view));
     }
     return reduced(d);
 }
 
 /* ---- hooks ---- */
 
-static ctrt_status gradient_arrived(struct distributed *d, struct distributed_slot *slot)
+ctrt_status distributed_gradient(struct ranks_leaf *leaf, ctrt_tensor *grad)
 {
-    CTRT_TRY(ranks_gradient_arrives(&d->r, slot->parameter, slot->view != NULL, "call ctrt_parallel_no_sync to add up "
-                                    "gradients on this rank"));
+    struct distributed *d = (struct distributed *)leaf->r;
+    struct distributed_slot *slot = (struct distributed_slot *)leaf;
+    leaf->used = true;
+    if (d->r.no_sync)
+        return CTRT_OK;
+    CTRT_TRY(gradient_arrives(leaf, "call ctrt_parallel_no_sync to add up gradients on this rank"));
     if (d->captured != ctrt_capture_running(d->r.device))
         return ctrt_fail(CTRT_ERR_STATE, "the forward pass %s captured, but the backward pass %s; capture both",
                          d->captured ? "was" : "was not", d->captured ? "is not" : "is");
     if (d->order_state == ORDER_OF_MODULE)
         d->recorded[d->recorded_count++] = (size_t)(slot - d->slots);
-    ctrt_status status = slot_ready(d, slot, ctrt_tensor_grad(slot->tensor));
+    ctrt_status status = slot_ready(d, slot, grad);
     if (d->r.kind != PROGRAM)
         return status;
     if (status == CTRT_OK && d->next == d->bucket_count)
         status = forward_finish(d);
-    return distributed_fail_all(d, status);                 /* nobody else would, as the end of a step does */
-}
-
-static ctrt_status on_gradient(void *user, ctrt_tensor *leaf)
-{
-    struct distributed_slot *slot = user;
-    struct distributed *d = slot->d;
-    ctrt_status status;
-    (void)leaf;
-    if (d->r.no_sync)
-        slot->used = true;
-    if (d->r.no_sync || (d->r.kind == UNHOOKED && d->r.pass != PASS_IDLE))
-        return CTRT_OK;
-    slot->used = true;
-    const bool was = ctrt_set_streams_ordered(true);
-    ctrt_no_grad status = gradient_arrived(d, slot);
-    ctrt_set_streams_ordered(was);
-    return ctrt_context(status, "distributed");
+    return ranks_fail_all(&d->r, status);       /* a step does this at its end; a program's backward pass has no end */
 }
 
 /* ---- the end of a step ---- */
@@ -358,7 +317,7 @@ static ctrt_status on_gradient(void *user, ctrt_tensor *leaf)
 /* Makes the sum the gradient, in the tensor from before the step if there is one. d->r.before receives it. */
 static ctrt_status slot_finish(struct distributed *d, struct distributed_slot *slot, bool used)
 {
-    ctrt_tensor **target = &d->r.before[slot->parameter], **base = &d->base[slot->parameter];
+    ctrt_tensor **target = &d->r.before[slot->leaf.parameter], **base = &d->base[slot->leaf.parameter];
     if (*base != NULL) {
         if (used)
             CTRT_TRY(ctrt_add_(*base, slot->view));
@@ -368,9 +327,9 @@ static ctrt_status slot_finish(struct distributed *d, struct distributed_slot *s
     }
     if (!used)
         return CTRT_OK;
-    if (*target != NULL && !weights_known(&d->weights)) {       /* the sum may or may not contain *target */
+    if (*target != NULL && !weights_known(&d->r.weights)) {       /* the sum may or may not contain *target */
         CTRT_AUTO(tensor) keeps = NULL;
-        CTRT_TRY(weights_keeps(&keeps, &d->weights));
+        CTRT_TRY(weights_keeps(&keeps, &d->r.weights));
         CTRT_TRY(ctrt_mul_(*target, keeps));
         return ctrt_add_(*target, slot->view);
     }
@@ -384,17 +343,12 @@ static ctrt_status slot_finish(struct distributed *d, struct distributed_slot *s
 static ctrt_status stats_finish(struct distributed *d, ctrt_tensor **mean, ctrt_tensor *loss)
 {
     CTRT_AUTO(tensor) recorded = NULL;
-    bool complete = true;
-    d->stats[0] = 0;
-    for (size_t s = 0; s < d->slot_count; s++) {
-        d->stats[s + 1] = d->slots[s].used;
-        complete = complete && d->slots[s].used;
-    }
-    CTRT_TRY(weights_find(&d->weights));                        /* the totals are there also without buckets */
+    const bool complete = leaves_stats(&d->r);
+    CTRT_TRY(weights_find(&d->r.weights));                        /* the totals are there also without buckets */
     if (d->captured)
-        CTRT_TRY(capture_stats(d, &recorded, d->stats));
+        CTRT_TRY(capture_stats(d, &recorded, d->r.stats));
     /* A parameter that this rank uses is reduced in any case. If it uses all, it does not need the counts. */
-    return weights_stats(mean, &d->weights, d->r.comm, loss, d->stats, d->slot_count + 1, recorded,
+    return weights_stats(mean, &d->r.weights, d->r.comm, loss, d->r.stats, d->r.leaf_count + 1, recorded,
                          !complete && !d->captured);
 }
 
@@ -403,31 +357,29 @@ static ctrt_status stream_join(struct distributed *d)
 {
     CTRT_AUTO(stream) current = NULL;
     CTRT_TRY(ctrt_stream_current(&current, d->r.device));
-    return ctrt_stream_wait(current, d->stream);
+    return ctrt_stream_wait(current, d->r.stream);
 }
 
 ctrt_status distributed_reduce_finish(struct distributed *d, ctrt_tensor **mean, ctrt_tensor *loss)
 {
-    ctrt_status status = CTRT_OK;
-    for (size_t k = 0; k < d->slot_count; k++) {
+    for (size_t k = 0; k < d->r.leaf_count; k++) {
         struct distributed_slot *slot = &d->slots[d->order[k]];
-        if (slot->view == NULL)
+        if (!slot->leaf.arrived)
             CTRT_TRY(slot_ready(d, slot, NULL));
     }
-    ON_STREAM(d, status, stats_finish(d, mean, loss));      /* beside the last bucket's reduction */
-    CTRT_TRY(status);
+    ctrt_on_stream(d->r.stream) CTRT_TRY(stats_finish(d, mean, loss));      /* beside the last bucket's reduction */
     CTRT_TRY(buckets_wait(d));
     CTRT_TRY(ranks_buffers(&d->r));
-    if (d->stream != NULL)
+    if (d->r.stream != NULL)
         CTRT_TRY(stream_join(d));
     if (d->survive.on && !d->captured)
         CTRT_TRY(survive_settle(d, *mean));
-    for (size_t s = 0; s < d->slot_count; s++) {
-        d->slots[s].used_globally = d->stats[s + 1] != 0;
+    for (size_t s = 0; s < d->r.leaf_count; s++) {
+        d->slots[s].used_globally = d->r.stats[s + 1] != 0;
         CTRT_TRY(slot_finish(d, &d->slots[s], d->slots[s].used_globally));
     }
     CTRT_TRY(ctrt_gradients_restore(d->r.module, d->r.before));
-    CTRT_TRY(weights_clear(&d->weights));
+    CTRT_TRY(weights_clear(&d->r.weights));
     return reduced(d);
 }
 
@@ -443,17 +395,6 @@ void distributed_reduce_cancel(struct distributed *d)
     reduce_end(d);
 }
 
-ctrt_status distributed_reduce_check(const struct distributed *d)
-{
-    struct missing missing = { .count = 0 };
-    if (!missing_possible(&d->r))
-        return CTRT_OK;
-    for (size_t s = 0; s < d->slot_count; s++)
-        if (d->slots[s].view == NULL)
-            missing_add(&missing, &d->r, d->slots[s].parameter);
-    return missing_check(&missing);
-}
-
 /* ---- creation ---- */
 
 ctrt_status distributed_reduce_new(struct distributed *d)
@@ -462,42 +403,29 @@ ctrt_status distributed_reduce_new(struct distributed *d)
         STATE_SET(MACHINE_ORDER, d->order_state, ORDER_OF_MODULE);
         return buckets_make(d, NULL);
     }
-    CTRT_TRY(ALLOCATE(d->slots, d->r.parameters + 1));
+    CTRT_TRY(ALLOCATE(d->slots, d->r.parameters));
     CTRT_TRY(ALLOCATE(d->recorded, d->r.parameters));
-    CTRT_TRY(ALLOCATE(d->base, d->r.parameters + 1));
-    CTRT_TRY(weights_new(&d->weights, d->r.device));
+    CTRT_TRY(ALLOCATE(d->base, d->r.parameters));
     for (size_t i = 0; i < d->r.parameters; i++)
         if (ctrt_tensor_requires_grad(d->r.tensors[i]))
-            d->slots[d->slot_count++] = (struct distributed_slot){
-                .d = d, .tensor = ctrt_tensor_retain(d->r.tensors[i]), .parameter = i,
-            };
-    if (d->slot_count == 0)
+            leaf_add(&d->r, &d->slots[d->r.leaf_count].leaf, i);
+    if (d->r.leaf_count == 0)
         return ctrt_fail(CTRT_ERR_INVALID_ARGUMENT, "the module has no parameter that requires grad, so there is "
                          "nothing to reduce");
-    CTRT_TRY(ALLOCATE(d->stats, d->slot_count + 1));
-    CTRT_TRY(ranks_stream(&d->stream, &d->r));
-    for (size_t s = 0; s < d->slot_count; s++) {
-        struct distributed_slot *slot = &d->slots[s];
-        CTRT_TRY(ctrt_tensor_add_accumulate_hook(slot->tensor, on_gradient, slot, &slot->hook));
-    }
+    CTRT_TRY(gradients_new(&d->r));
     return buckets_make(d, NULL);
 }
 
 void distributed_reduce_free(struct distributed *d)
 {
     buckets_free(d);
-    for (size_t s = 0; d->slots != NULL && s < d->slot_count; s++) {
-        if (d->slots[s].hook != 0)
-            (void)ctrt_tensor_remove_hook(d->slots[s].tensor, d->slots[s].hook);
-        ctrt_tensor_release(&d->slots[s].tensor);
+    gradients_free(&d->r);
+    for (size_t s = 0; s < d->r.leaf_count; s++) {
         ctrt_tensor_release(&d->slots[s].before);
         ctrt_tensor_release(&d->slots[s].replayed);
     }
     ctrt_tensors_release(d->base, d->r.parameters);
     free(d->base);
-    weights_free(&d->weights);
-    ctrt_stream_release(&d->stream);
     free(d->slots);
     free(d->recorded);
-    free(d->stats);
 }

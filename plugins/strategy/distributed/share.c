@@ -4,9 +4,6 @@
  * A rank that is behind receives into temporary tensors, and changes its own tensors only after the whole state has
  * arrived. So if a rank is lost during the transfer, every remaining rank still has a complete state, and a new
  * transfer can begin. */
-#include <stdlib.h>
-#include <string.h>
-
 #include "distributed.h"
 
 /* The state of an optimizer: for each parameter the number of steps and the tensors. */
@@ -114,26 +111,25 @@ static void transfer_free(struct transfer *t, const struct distributed *d)
 static ctrt_status plan(struct transfer *t, struct distributed *d)
 {
     int64_t own[NUMBERS] = { d->steps, d->survive.optimizer_steps };
-    int64_t *all;
+    SCRATCH int64_t *all = NULL;
     CTRT_TRY(ALLOCATE(all, (size_t)d->r.size * NUMBERS));
-    ctrt_status status = gather_numbers(&d->r, all, own, NUMBERS);
-    for (int rank = 1; rank < d->r.size && status == CTRT_OK; rank++)
+    CTRT_TRY(gather_numbers(&d->r, all, own, NUMBERS));
+    for (int rank = 1; rank < d->r.size; rank++)
         if (all[rank * NUMBERS + STEPS] > all[t->source * NUMBERS + STEPS])
             t->source = rank;
     t->steps = all[t->source * NUMBERS + STEPS];
     const int64_t optimizer_steps = all[t->source * NUMBERS + OPTIMIZER_STEPS];
-    for (int rank = 0; rank < d->r.size && status == CTRT_OK; rank++) {
+    for (int rank = 0; rank < d->r.size; rank++) {
         const int64_t steps = all[rank * NUMBERS + STEPS];
         t->any_behind = t->any_behind || steps < t->steps;
         t->gradients = t->gradients
                        || (steps >= 0 && steps < t->steps && all[rank * NUMBERS + OPTIMIZER_STEPS] == optimizer_steps);
         if (t->steps < 0 || (steps >= 0 && steps < t->steps - 1))
-            status = ctrt_fail(CTRT_ERR_STATE, "rank %d has completed %lld steps and rank %d %lld; the ranks cannot go "
-                               "on", rank, (long long)steps, t->source, (long long)t->steps);
+            return ctrt_fail(CTRT_ERR_STATE, "rank %d has completed %lld steps and rank %d %lld; the ranks cannot go "
+                             "on", rank, (long long)steps, t->source, (long long)t->steps);
     }
-    free(all);
     t->behind = d->steps < t->steps;
-    return status;
+    return CTRT_OK;
 }
 
 /* Broadcasts the parameters and buffers. */
@@ -143,9 +139,8 @@ static ctrt_status send_tensors(struct transfer *t, struct distributed *d)
         return exchange(&d->r, EXCHANGE_BROADCAST, d->r.tensors, d->r.count, t->source);
     CTRT_TRY(ALLOCATE(t->tensors, d->r.count + 1));
     for (size_t i = 0; i < d->r.count; i++)
-        CTRT_TRY(ctrt_empty(&t->tensors[i], ctrt_ints_of(ctrt_tensor_shape(d->r.tensors[i]),
-                                                         ctrt_tensor_ndim(d->r.tensors[i])),
-                            ctrt_tensor_dtype(d->r.tensors[i]), d->r.device));
+        CTRT_TRY(ctrt_empty(&t->tensors[i], strategy_shape(d->r.tensors[i]), ctrt_tensor_dtype(d->r.tensors[i]),
+                            d->r.device));
     return exchange(&d->r, EXCHANGE_BROADCAST, t->tensors, d->r.count, t->source);
 }
 
@@ -169,40 +164,33 @@ static ctrt_status send_header(struct transfer *t, struct distributed *d)
 static ctrt_status send_optimizer(struct transfer *t, struct distributed *d, int i)
 {
     const size_t count = (size_t)t->header[COUNTS + i];
-    int64_t *numbers;
+    SCRATCH int64_t *numbers = NULL;
     CTRT_TRY(ALLOCATE(numbers, count * SLOT_NUMBERS + 1));
-    ctrt_status status = image_new(&t->images[i], count);
-    if (status == CTRT_OK && d->r.rank == t->source)
-        status = image_take(t->images[i], numbers, d->survive.optimizers[i]);
-    if (status == CTRT_OK)
-        status = exchange_numbers(&d->r, EXCHANGE_BROADCAST, numbers, count * SLOT_NUMBERS + 1, t->source);
-    if (status == CTRT_OK && d->r.rank != t->source)
-        status = image_allocate(t->images[i], numbers, d->r.device);
-    if (status == CTRT_OK)
-        status = exchange(&d->r, EXCHANGE_BROADCAST, t->images[i]->states, count * CTRT_OPTIMIZER_STATES, t->source);
-    free(numbers);
-    return status;
+    CTRT_TRY(image_new(&t->images[i], count));
+    if (d->r.rank == t->source)
+        CTRT_TRY(image_take(t->images[i], numbers, d->survive.optimizers[i]));
+    CTRT_TRY(exchange_numbers(&d->r, EXCHANGE_BROADCAST, numbers, count * SLOT_NUMBERS + 1, t->source));
+    if (d->r.rank != t->source)
+        CTRT_TRY(image_allocate(t->images[i], numbers, d->r.device));
+    return exchange(&d->r, EXCHANGE_BROADCAST, t->images[i]->states, count * CTRT_OPTIMIZER_STATES, t->source);
 }
 
 /* Broadcasts the gradients, after one number per parameter that is 1 if the parameter has a gradient, else 0. */
 static ctrt_status send_gradients(struct transfer *t, struct distributed *d)
 {
-    int64_t *flags;
+    SCRATCH int64_t *flags = NULL;
     CTRT_TRY(ALLOCATE(t->grads, d->r.parameters));
-    ctrt_status status = ALLOCATE(flags, d->r.parameters + 1);
-    for (size_t i = 0; i < d->r.parameters && status == CTRT_OK; i++)
+    CTRT_TRY(ALLOCATE(flags, d->r.parameters + 1));
+    for (size_t i = 0; i < d->r.parameters; i++)
         flags[i] = ctrt_tensor_grad(d->r.tensors[i]) != NULL;
-    if (status == CTRT_OK)
-        status = exchange_numbers(&d->r, EXCHANGE_BROADCAST, flags, d->r.parameters + 1, t->source);
-    for (size_t i = 0; i < d->r.parameters && status == CTRT_OK; i++)
+    CTRT_TRY(exchange_numbers(&d->r, EXCHANGE_BROADCAST, flags, d->r.parameters + 1, t->source));
+    for (size_t i = 0; i < d->r.parameters; i++)
         if (flags[i] != 0 && d->r.rank == t->source)
             t->grads[i] = ctrt_tensor_retain(ctrt_tensor_grad(d->r.tensors[i]));
         else if (flags[i] != 0)
-            status = ctrt_empty(&t->grads[i], ctrt_ints_of(ctrt_tensor_shape(d->r.tensors[i]),
-                                                           ctrt_tensor_ndim(d->r.tensors[i])),
-                                ctrt_tensor_dtype(d->r.tensors[i]), d->r.device);
-    free(flags);
-    return status == CTRT_OK ? exchange(&d->r, EXCHANGE_BROADCAST, t->grads, d->r.parameters, t->source) : status;
+            CTRT_TRY(ctrt_empty(&t->grads[i], strategy_shape(d->r.tensors[i]), ctrt_tensor_dtype(d->r.tensors[i]),
+                                d->r.device));
+    return exchange(&d->r, EXCHANGE_BROADCAST, t->grads, d->r.parameters, t->source);
 }
 
 /* On ranks that are not behind, the parameters are equal to those of the source; only their buffers may differ. */

@@ -11,8 +11,6 @@
  * one step ahead. Ranks that are behind get the state after this step, and their call returns without gradients, so
  * that the optimizer step after the call changes nothing. In the next call all ranks are in the same step again. */
 #include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 
 #include "distributed.h"
 
@@ -25,7 +23,7 @@ ctrt_status survive_begin(struct distributed *d, const ctrt_strategy_config *con
     struct survive *s = &d->survive;
     ctrt_param_value value;
     ctrt_sync_layers sync;
-    CTRT_TRY(ranks_host->param(&value, &ranks_failure_param));
+    CTRT_TRY(strategy_host->param(&value, &ranks_failure_param));
     if (value.integer == 0 || !CTRT_SLOT(config, net))
         return CTRT_OK;
     if (d->r.canonical > 0)
@@ -132,31 +130,29 @@ static ctrt_status buffers_copy(struct distributed *d, bool save)
 static ctrt_status save(struct distributed *d)
 {
     struct survive *s = &d->survive;
-    ctrt_status status;
     s->own = s->skipped = s->joining_now = false;
     s->completed = d->steps;
     ctrt_tensor *sum = s->weights.sum;
-    s->weights = d->weights;
+    s->weights = d->r.weights;
     s->weights.sum = sum;
-    for (size_t i = 0; i < d->slot_count; i++)
-        s->used[i] = d->slots[i].used;
+    for (size_t i = 0; i < d->r.leaf_count; i++)
+        s->used[i] = d->slots[i].leaf.used;
     ctrt_no_grad {
-        status = buffers_copy(d, true);
-        if (status == CTRT_OK)
-            status = ctrt_clone(&s->weights.sum, d->weights.sum);
+        CTRT_TRY(buffers_copy(d, true));
+        CTRT_TRY(ctrt_clone(&s->weights.sum, d->r.weights.sum));
     }
-    return status;
+    return CTRT_OK;
 }
 
 /* Clears the errors that collectives have left on the streams on which they were enqueued. */
 static ctrt_status streams_reset(const struct distributed *d)
 {
     CTRT_AUTO(stream) current = NULL;
-    if (d->stream == NULL)
+    if (d->r.stream == NULL)
         return CTRT_OK;
     CTRT_TRY(ctrt_stream_current(&current, d->r.device));
-    CTRT_TRY(ctrt_stream_reset(d->stream));
-    return ctrt_stream_reset(current);      /* it gets the error of d->stream if it has waited for d->stream */
+    CTRT_TRY(ctrt_stream_reset(d->r.stream));
+    return ctrt_stream_reset(current);      /* it gets the error of d->r.stream if it has waited for d->r.stream */
 }
 
 static void restore_counters(struct distributed *d)
@@ -164,22 +160,21 @@ static void restore_counters(struct distributed *d)
     struct survive *s = &d->survive;
     ranks_pass_end(&d->r);
     d->steps = s->completed;
-    ctrt_tensor *sum = d->weights.sum;
-    d->weights = s->weights;                /* of the step there is nothing, neither now nor then */
-    d->weights.sum = sum;
-    for (size_t i = 0; i < d->slot_count; i++)
-        d->slots[i].used = s->used[i];
+    ctrt_tensor *sum = d->r.weights.sum;
+    d->r.weights = s->weights;                /* of the step there is nothing, neither now nor then */
+    d->r.weights.sum = sum;
+    for (size_t i = 0; i < d->r.leaf_count; i++)
+        d->slots[i].leaf.used = s->used[i];
 }
 
 static ctrt_status restore_buffers(struct distributed *d)
 {
-    ctrt_status status;
     ctrt_no_grad {
-        status = buffers_copy(d, false);
-        if (status == CTRT_OK && d->survive.weights.sum != NULL)
-            status = ctrt_copy_(d->weights.sum, d->survive.weights.sum);
+        CTRT_TRY(buffers_copy(d, false));
+        if (d->survive.weights.sum != NULL)
+            CTRT_TRY(ctrt_copy_(d->r.weights.sum, d->survive.weights.sum));
     }
-    return status;
+    return CTRT_OK;
 }
 
 /* ---- new groups ---- */
@@ -248,7 +243,7 @@ static ctrt_status rebuild(struct distributed *d)
             break;
     }
     if (status == CTRT_OK && d->r.rank == 0)
-        ranks_host->log(CTRT_LOG_INFO, "distributed", "epoch %d of the group, %d before: %d ranks go on after step "
+        strategy_host->log(CTRT_LOG_INFO, "distributed", "epoch %d of the group, %d before: %d ranks go on after step "
                         "%lld", ctrt_comm_epoch(d->r.comm), before, d->r.size, (long long)d->steps);
     return status;
 }
@@ -273,10 +268,10 @@ ctrt_status survive_settle(struct distributed *d, ctrt_tensor *mean)
 {
     struct survive *s = &d->survive;
     double totals[WEIGHTS_TOTALS] = { 0 };
-    if (d->stream != NULL)
+    if (d->r.stream != NULL)
         CTRT_TRY(ctrt_device_synchronize(d->r.device));
     CTRT_TRY(ctrt_comm_error(d->r.comm));
-    CTRT_TRY(ctrt_to_host(totals, sizeof totals, d->weights.totals, CTRT_F64));
+    CTRT_TRY(ctrt_to_host(totals, sizeof totals, d->r.weights.totals, CTRT_F64));
     s->joining_now = totals[WEIGHTS_JOINING] > 0;
     s->loss_dtype = ctrt_tensor_dtype(mean);
     return ctrt_item(&s->loss_now, mean);
@@ -298,9 +293,8 @@ static ctrt_status admit(struct distributed *d)
 static ctrt_status skipped(struct distributed *d, ctrt_tensor **loss)
 {
     struct survive *s = &d->survive;
-    weights_reset(&d->weights);
-    for (size_t i = 0; i < d->slot_count; i++)
-        d->slots[i].used = false;
+    weights_reset(&d->r.weights);
+    leaves_unused(&d->r);
     return ctrt_full(loss, CTRT_SCALAR_SHAPE, ctrt_float(s->loss), s->loss_dtype, d->r.device);
 }
 

@@ -10,8 +10,6 @@
 #include "pipeline.h"
 
 #include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 
 #define ASSUMED_STATES 2                    /* tensors per parameter that an optimizer keeps, as Adam's do */
 
@@ -39,7 +37,7 @@ static void tensor_count(struct division *d, size_t i, size_t child)
     const struct pipeline *p = d->p;
     const ctrt_tensor *tensor = p->tensors[i], *grad = ctrt_tensor_grad(tensor);
     const bool measured = d->demand->memory != NULL;
-    const uint64_t bytes = tensor_bytes(tensor);
+    const uint64_t bytes = strategy_tensor_bytes(tensor);
     d->fixed[child] += bytes;
     d->sizes[child + 1] += (double)bytes;
     if (i >= p->parameters) {
@@ -47,7 +45,7 @@ static void tensor_count(struct division *d, size_t i, size_t child)
         return;
     }
     if (grad != NULL && measured)
-        d->fixed[child] += tensor_bytes(grad);      /* the step adds to it at its end */
+        d->fixed[child] += strategy_tensor_bytes(grad);      /* the step adds to it at its end */
     if (!ctrt_tensor_requires_grad(tensor))
         return;
     const ctrt_dtype dtype = ctrt_tensor_dtype(tensor);
@@ -281,7 +279,7 @@ static ctrt_status division_begin(struct division *d, const struct owner *owners
 {
     const struct pipeline *p = d->p;
     const size_t most = p->child_count + 1, stages = (size_t)p->n;
-    bool *tied;
+    SCRATCH bool *tied = NULL;
     CTRT_TRY(ALLOCATE(d->fixed, most));
     CTRT_TRY(ALLOCATE(d->grads, most));
     CTRT_TRY(ALLOCATE(d->sizes, most));
@@ -299,7 +297,6 @@ static ctrt_status division_begin(struct division *d, const struct owner *owners
         if (!tied[c])
             d->cuts[d->groups++] = c;
     d->cuts[d->groups] = p->child_count;
-    free(tied);
     return CTRT_OK;
 }
 

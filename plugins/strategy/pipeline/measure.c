@@ -9,8 +9,6 @@
  * There are four passes, for all combinations of two conditions: gradients from an earlier pass exist or not; and a
  * child's input is released when the child has run, as within a stage, or its output is held until its backward pass,
  * as at the end of a stage. */
-#include <stdlib.h>
-
 #include "run.h"
 
 struct probe {
@@ -35,7 +33,7 @@ static int64_t grads_bytes(const struct pipeline *p)
     ctrt_tensor *parameter;
     for (size_t i = 0; ctrt_module_parameter(NULL, &parameter, p->module, i) == CTRT_OK; i++)
         if (ctrt_tensor_grad(parameter) != NULL)
-            bytes += (int64_t)tensor_bytes(ctrt_tensor_grad(parameter));
+            bytes += (int64_t)strategy_tensor_bytes(ctrt_tensor_grad(parameter));
     return bytes;
 }
 
@@ -83,7 +81,7 @@ static ctrt_status child_forward(struct probe *probe, size_t c, ctrt_tensor **h)
     CTRT_AUTO(memory_scope) scope = NULL;
     CTRT_AUTO(tensor) y = NULL, weight = NULL;
     ctrt_memory_peaks peaks = CTRT_MEMORY_PEAKS;
-    const int64_t input = (int64_t)tensor_bytes(*h);
+    const int64_t input = (int64_t)strategy_tensor_bytes(*h);
     CTRT_TRY(ctrt_memory_scope_begin(&scope, device));
     CTRT_TRY(c < p->child_count ? ctrt_context(ctrt_forward(&y, p->children[c], *h), "child %zu", c)
                                 : loss_run(&y, &weight, &probe->run, 0, *h));
@@ -112,10 +110,10 @@ static ctrt_status pass(struct probe *probe, bool later, bool hold)
 {
     const struct pipeline *p = &probe->whole;
     CTRT_AUTO(tensor) h = NULL;
-    ctrt_status status;
+    ctrt_status status = CTRT_OK;
     probe->later = later;
     probe->hold = hold;
-    ctrt_no_grad status = pipeline_rows_cut(&h, &probe->run, probe->run.x, 0);
+    ctrt_no_grad CTRT_TRY(pipeline_rows_cut(&h, &probe->run, probe->run.x, 0));
     for (size_t c = 0; c <= p->child_count && status == CTRT_OK; c++)
         status = child_forward(probe, c, &h);
     if (status == CTRT_OK)
@@ -143,7 +141,6 @@ static ctrt_status passes(struct probe *probe)
 static ctrt_status probe_run(struct probe *probe, const struct pipeline *p, ctrt_module **copy)
 {
     struct run *run = &probe->run;
-    ctrt_status status;
     probe->stage = (struct stage){ .device = p->stages[0].device, .end = p->child_count };
     probe->whole = (struct pipeline){ .devices = p->devices, .n = 1, .canonical = p->canonical, .stages = &probe->stage,
                                       .stage_count = 1, .child_count = p->child_count };
@@ -154,10 +151,9 @@ static ctrt_status probe_run(struct probe *probe, const struct pipeline *p, ctrt
     for (size_t c = 0; c < p->child_count; c++)
         CTRT_TRY(ctrt_module_child(NULL, &probe->whole.children[c], *copy, c));
     CTRT_TRY(run_begin(run));
-    ctrt_no_grad status = batch_copy(run);
-    CTRT_TRY(status);
+    ctrt_no_grad CTRT_TRY(batch_copy(run));
     const bool was = ctrt_set_grad_enabled(true);
-    status = passes(probe);
+    const ctrt_status status = passes(probe);
     ctrt_set_grad_enabled(was);
     return status;
 }
@@ -169,7 +165,7 @@ static void copies_read(uint64_t copies[2], const struct pipeline *p, const ctrt
     for (int i = 0; i < batch->count; i++)
         if (batch->inputs[i] != NULL
             && ctrt_tensor_device(batch->inputs[i]) != p->stages[i == 0 ? 0 : p->stage_count - 1].device)
-            copies[i > 0] += tensor_bytes(batch->inputs[i]);
+            copies[i > 0] += strategy_tensor_bytes(batch->inputs[i]);
 }
 
 ctrt_status pipeline_measure(struct child_memory *memory, int64_t *micro, uint64_t copies[2], const struct pipeline *p,

@@ -4,11 +4,6 @@
 #include "pipeline.h"
 
 #include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-
-#define MOST_MICRO  65536
-#define MOST_STATES 16
 
 static const ctrt_param split_param = {
     .size = sizeof(ctrt_param), .name = "CTRT_PIPELINE_SPLIT", .type = CTRT_PARAM_STRING,
@@ -26,27 +21,15 @@ static const ctrt_param schedule_param = {
     .size = sizeof(ctrt_param), .name = "CTRT_PIPELINE_SCHEDULE", .type = CTRT_PARAM_STRING, .fallback = "1f1b",
     .help = "pipeline: 1f1b, which keeps the activations of few micro-batches, or gpipe",
 };
-static const ctrt_host *host;
-
-void pipeline_log(ctrt_log_level level, const char *text)
-{
-    host->log(level, "parallel", "%s", text);
-}
 
 static ctrt_status parameters_read(struct pipeline *p)
 {
-    ctrt_param_value micro, states, schedule;
-    CTRT_TRY(host->param(&micro, &micro_param));
-    CTRT_TRY(host->param(&states, &states_param));
-    CTRT_TRY(host->param(&schedule, &schedule_param));
-    if (micro.integer < 0 || micro.integer > MOST_MICRO)
-        return ctrt_fail(CTRT_ERR_INVALID_ARGUMENT, "CTRT_PIPELINE_MICRO=%s: expected 0 (4 per stage) or a number of "
-                         "micro-batches up to %d", micro.text, MOST_MICRO);
-    if (states.integer < -1 || states.integer > MOST_STATES)
-        return ctrt_fail(CTRT_ERR_INVALID_ARGUMENT, "CTRT_PIPELINE_STATES=%s: expected -1 (unknown) or a number of "
-                         "tensors per parameter up to %d", states.text, MOST_STATES);
-    p->micro = micro.integer;
-    p->states = states.integer;
+    ctrt_param_value schedule;
+    CTRT_TRY(strategy_integer(&p->micro, &micro_param, 0, 65536, "0 (4 per stage) or a number of micro-batches up to "
+                              "65536"));
+    CTRT_TRY(strategy_integer(&p->states, &states_param, -1, 16, "-1 (unknown) or a number of tensors per parameter up "
+                              "to 16"));
+    CTRT_TRY(strategy_host->param(&schedule, &schedule_param));
     p->gpipe = strcmp(schedule.text, "gpipe") == 0;
     if (!p->gpipe && strcmp(schedule.text, "1f1b") != 0)
         return ctrt_fail(CTRT_ERR_INVALID_ARGUMENT, "CTRT_PIPELINE_SCHEDULE=%s: expected 1f1b or gpipe", schedule.text);
@@ -64,7 +47,7 @@ static void destroy(void *self)
 static ctrt_status create(void **out, const ctrt_strategy_config *config)
 {
     ctrt_param_value split;
-    CTRT_TRY(host->param(&split, &split_param));
+    CTRT_TRY(strategy_host->param(&split, &split_param));
     struct pipeline *p;
     CTRT_TRY(ALLOCATE(p, 1));
     p->module = config->module;
@@ -74,11 +57,7 @@ static ctrt_status create(void **out, const ctrt_strategy_config *config)
     ctrt_status status = parameters_read(p);
     if (status == CTRT_OK)
         status = pipeline_place(p, split.text);
-    if (status == CTRT_OK)
-        *out = p;
-    else
-        destroy(p);
-    return status;
+    return strategy_created(out, p, status, destroy);
 }
 
 void pipeline_describe(void *self, char *text, size_t bytes)
@@ -120,14 +99,10 @@ static const ctrt_component components[] = {
     { .size = sizeof(ctrt_component), .kind = CTRT_COMPONENT_STRATEGY, .name = "pipeline", .table = &strategy },
 };
 
-static ctrt_status init(const ctrt_host *the_host)
+static ctrt_status init(const ctrt_host *host)
 {
-    ctrt_param_value value;
-    host = the_host;
-    CTRT_TRY(host->param(&value, &split_param));
-    CTRT_TRY(host->param(&value, &micro_param));
-    CTRT_TRY(host->param(&value, &states_param));
-    return host->param(&value, &schedule_param);
+    static const ctrt_param *const params[] = { &split_param, &micro_param, &states_param, &schedule_param, NULL };
+    return strategy_register(host, params);
 }
 
 CTRT_PLUGIN_DEFINE("strategy-pipeline", PACKAGE_VERSION,

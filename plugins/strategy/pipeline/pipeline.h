@@ -10,10 +10,7 @@
 #ifndef PIPELINE_H
 #define PIPELINE_H
 
-#include "ctrt/ctrt.h"
-#include "ctrt/strategy_plugin.h"
-
-#include "../allocate.h"
+#include "../common.h"
 
 struct stage {
     ctrt_device *device;
@@ -77,7 +74,6 @@ ctrt_status pipeline_refresh(struct pipeline *p);
 void pipeline_unplace(struct pipeline *p);
 /* Returns the stage that contains the child. */
 int stage_of(const struct pipeline *p, size_t child);
-uint64_t tensor_bytes(const ctrt_tensor *tensor);
 
 /* ---- measuring (measure.c) ---- */
 
@@ -112,6 +108,5 @@ void streams_free(struct pipeline *p);
 /* ---- pipeline.c ---- */
 
 void pipeline_describe(void *self, char *text, size_t bytes);
-void pipeline_log(ctrt_log_level level, const char *text);
 
 #endif

@@ -3,32 +3,19 @@
 #include "pipeline.h"
 
 #include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 
 /* ---- the tensors of the children ---- */
-
-static ctrt_status tensor_at(const char **name, ctrt_tensor **tensor, ctrt_module *module, size_t parameters, size_t i)
-{
-    return i < parameters ? ctrt_module_parameter(name, tensor, module, i)
-                          : ctrt_module_buffer(name, tensor, module, i - parameters);
-}
 
 static const char *tensor_name(const struct pipeline *p, size_t i)
 {
     const char *name = "?";
-    (void)tensor_at(&name, NULL, p->module, p->parameters, i);
+    (void)strategy_tensor_at(&name, NULL, p->module, p->parameters, i);
     return name;
-}
-
-uint64_t tensor_bytes(const ctrt_tensor *tensor)
-{
-    return (uint64_t)ctrt_tensor_numel(tensor) * ctrt_dtype_size(ctrt_tensor_dtype(tensor));
 }
 
 static void tensors_free(struct pipeline *p)
 {
-    ctrt_tensors_release(p->tensors, p->tensors != NULL ? p->count : 0);
+    ctrt_tensors_release(p->tensors, p->count);
     free(p->tensors);
     free(p->before);
     free(p->grads);
@@ -36,36 +23,12 @@ static void tensors_free(struct pipeline *p)
     p->parameters = p->count = 0;
 }
 
-/* Writes the number of parameters, and of parameters and buffers. */
-static ctrt_status tensors_count(size_t *parameters, size_t *count, ctrt_module *module)
-{
-    ctrt_tensor *any;
-    for (int buffers = 0; buffers < 2; buffers++) {     /* if the host is out of memory, the numbers would be 0 */
-        const ctrt_status status = (buffers ? ctrt_module_buffer : ctrt_module_parameter)(NULL, &any, module, 0);
-        if (status != CTRT_OK && status != CTRT_ERR_NOT_FOUND)
-            return status;
-    }
-    *parameters = ctrt_module_parameter_count(module);
-    *count = *parameters + ctrt_module_buffer_count(module);
-    return CTRT_OK;
-}
-
 static ctrt_status tensors_list(struct pipeline *p)
 {
-    size_t parameters, count;
-    CTRT_TRY(tensors_count(&parameters, &count, p->module));
     tensors_free(p);
-    CTRT_TRY(ALLOCATE(p->tensors, count + 1));
-    CTRT_TRY(ALLOCATE(p->before, parameters + 1));
-    CTRT_TRY(ALLOCATE(p->grads, parameters + 1));
-    p->parameters = parameters;
-    p->count = count;
-    for (size_t i = 0; i < count; i++) {
-        ctrt_tensor *tensor;
-        CTRT_TRY(tensor_at(NULL, &tensor, p->module, parameters, i));
-        p->tensors[i] = ctrt_tensor_retain(tensor);
-    }
-    return CTRT_OK;
+    CTRT_TRY(strategy_tensors_list(&p->tensors, &p->parameters, &p->count, p->module));
+    CTRT_TRY(ALLOCATE(p->before, p->parameters));
+    return ALLOCATE(p->grads, p->parameters);
 }
 
 static ctrt_status children_list(struct pipeline *p)
@@ -86,22 +49,20 @@ static ctrt_status children_list(struct pipeline *p)
     return CTRT_OK;
 }
 
+/* Writes owners[p->count], which the caller frees, also if it fails. */
 static ctrt_status owners_find(struct owner **out, const struct pipeline *p)
 {
-    struct owner *owners;
-    CTRT_TRY(ALLOCATE(owners, p->count + 1));
+    CTRT_TRY(ALLOCATE(*out, p->count));
+    struct owner *owners = *out;
     for (size_t i = 0; i < p->count; i++)
         owners[i].first = p->child_count;
     for (size_t c = 0; c < p->child_count; c++) {
         size_t parameters, count;
         ctrt_tensor *tensor;
-        const ctrt_status status = tensors_count(&parameters, &count, p->children[c]);
-        if (status != CTRT_OK) {
-            free(owners);
-            return status;
-        }
+        CTRT_TRY(strategy_tensors_count(&parameters, &count, p->children[c]));
         size_t next = 0;                    /* the children's tensors have the order of the module's */
-        for (size_t k = 0; k < count && tensor_at(NULL, &tensor, p->children[c], parameters, k) == CTRT_OK; k++) {
+        for (size_t k = 0; k < count; k++) {
+            CTRT_TRY(strategy_tensor_at(NULL, &tensor, p->children[c], parameters, k));
             for (size_t tries = 0; tries < p->count && p->tensors[next] != tensor; tries++)
                 next = next + 1 < p->count ? next + 1 : 0;
             if (owners[next].first == p->child_count)
@@ -109,7 +70,6 @@ static ctrt_status owners_find(struct owner **out, const struct pipeline *p)
             owners[next].last = c;
         }
     }
-    *out = owners;
     return CTRT_OK;
 }
 
@@ -180,13 +140,13 @@ static ctrt_status split_read(struct pipeline *p, const char *split)
 static ctrt_device *child_device(ctrt_module *child)
 {
     ctrt_tensor *tensor;
-    return tensor_at(NULL, &tensor, child, ctrt_module_parameter_count(child), 0) == CTRT_OK
+    return strategy_tensor_at(NULL, &tensor, child, ctrt_module_parameter_count(child), 0) == CTRT_OK
                ? ctrt_tensor_device(tensor) : NULL;
 }
 
 static ctrt_status children_to_stages(struct pipeline *p)
 {
-    ctrt_device **places;
+    SCRATCH ctrt_device **places = NULL;
     ctrt_status status = ALLOCATE(places, p->child_count);
     size_t c = 0;
     for (; c < p->child_count && status == CTRT_OK; c++) {
@@ -199,7 +159,6 @@ static ctrt_status children_to_stages(struct pipeline *p)
         for (c--; c-- > 0;)
             if (places[c] != NULL)
                 (void)ctrt_module_to(p->children[c], places[c], CTRT_DTYPE_DEFAULT);
-    free(places);
     return status;
 }
 
@@ -219,22 +178,19 @@ void pipeline_unplace(struct pipeline *p)
 ctrt_status pipeline_place(struct pipeline *p, const char *split)
 {
     const struct demand demand = { .memory = NULL };
-    struct owner *owners = NULL;
+    SCRATCH struct owner *owners = NULL;
     CTRT_TRY(children_list(p));
     CTRT_TRY(tensors_list(p));
     CTRT_TRY(ALLOCATE(p->stages, (size_t)p->n));
     for (int s = 0; s < p->n; s++)
         p->stages[s].device = p->devices[s];
     p->settled = split != NULL && *split != '\0';
-    ctrt_status status = owners_find(&owners, p);
-    if (status == CTRT_OK)
-        status = p->settled ? split_read(p, split) : pipeline_divide(p, owners, &demand);
-    if (status == CTRT_OK)
-        status = stages_fill(p, owners);
-    if (status == CTRT_OK && p->settled)
-        status = pipeline_check(p, owners, &demand);
-    free(owners);
-    return status == CTRT_OK ? children_to_stages(p) : status;
+    CTRT_TRY(owners_find(&owners, p));
+    CTRT_TRY(p->settled ? split_read(p, split) : pipeline_divide(p, owners, &demand));
+    CTRT_TRY(stages_fill(p, owners));
+    if (p->settled)
+        CTRT_TRY(pipeline_check(p, owners, &demand));
+    return children_to_stages(p);
 }
 
 /* Moves the children to the stages that they have now. `old`: the `count` stages where they are. */
@@ -260,18 +216,16 @@ static ctrt_status children_move(struct pipeline *p, const struct owner *owners,
 
 static ctrt_status place_measured(struct pipeline *p, const struct demand *demand)
 {
-    struct owner *owners = NULL;
-    const size_t bytes = (size_t)p->n * sizeof(struct stage);
+    SCRATCH struct owner *owners = NULL;
+    SCRATCH struct stage *old = NULL;
     const int count = p->stage_count;
-    struct stage *old = malloc(bytes);
-    CTRT_TRY(strategy_allocated(old, bytes));
-    memcpy(old, p->stages, bytes);
-    ctrt_status status = owners_find(&owners, p);
-    if (status == CTRT_OK)
-        status = pipeline_divide(p, owners, demand);
+    CTRT_TRY(ALLOCATE(old, (size_t)p->n));
+    memcpy(old, p->stages, (size_t)p->n * sizeof *old);
+    CTRT_TRY(owners_find(&owners, p));
+    ctrt_status status = pipeline_divide(p, owners, demand);
     if (status == CTRT_OK)
         status = children_move(p, owners, old, count);
-    if (status != CTRT_OK && owners != NULL) {
+    if (status != CTRT_OK) {
         char message[1536];
         snprintf(message, sizeof message, "%s", ctrt_error_message());
         p->stage_count = count;
@@ -288,57 +242,35 @@ static ctrt_status place_measured(struct pipeline *p, const struct demand *deman
                                  : ctrt_fail(status, "%s; and the children could not be moved back to their devices, "
                                              "which the next step tries again", message);
     }
-    free(owners);
-    free(old);
     return status;
 }
 
 ctrt_status pipeline_place_batch(struct pipeline *p, const ctrt_strategy_batch *batch)
 {
     struct demand demand = { .memory = NULL };
-    char text[1024] = "pipeline ";
+    char text[1024] = "";
     if (p->settled || p->stage_count == 1)
         return CTRT_OK;
     for (int s = 0; s < p->stage_count; s++)
         if (ctrt_dry_run_active(p->stages[s].device))
             return CTRT_OK;                 /* parameters must not move in a dry run of the program */
-    struct child_memory *memory;
+    SCRATCH struct child_memory *memory = NULL;
     CTRT_TRY(ALLOCATE(memory, p->child_count + 1));
     ctrt_status status = pipeline_measure(memory, &demand.micro, demand.copies, p, batch);
     if (status != CTRT_OK) {
         /* A module that cannot be copied, and a loss function that uses its parameters without ctrt_loss_parameter, are
          * not measured again. After another error the step may also fail, and the next step measures again. */
         p->settled = status == CTRT_ERR_NOT_SUPPORTED || status == CTRT_ERR_DEVICE;
-        snprintf(text, sizeof text, "pipeline: the memory of a step is unknown, so the stages remain as they are: %s",
-                 ctrt_error_message());
-        pipeline_log(p->settled ? CTRT_LOG_INFO : CTRT_LOG_DEBUG, text);
-        free(memory);
+        strategy_host->log(p->settled ? CTRT_LOG_INFO : CTRT_LOG_DEBUG, "parallel", "pipeline: the memory of a step is "
+                           "unknown, so the stages remain as they are: %s", ctrt_error_message());
         return CTRT_OK;
     }
     demand.memory = memory;
-    status = place_measured(p, &demand);
-    free(memory);
-    p->settled = status == CTRT_OK;
-    if (p->settled) {
-        pipeline_describe(p, text + strlen(text), sizeof text - strlen(text));
-        pipeline_log(CTRT_LOG_INFO, text);
-    }
-    return status;
-}
-
-static bool tensors_same(const struct pipeline *p)
-{
-    size_t parameters, count;
-    if (p->tensors == NULL || p->before == NULL || p->grads == NULL
-        || tensors_count(&parameters, &count, p->module) != CTRT_OK || parameters != p->parameters
-        || count != p->count)
-        return false;
-    for (size_t i = 0; i < p->count; i++) {
-        ctrt_tensor *tensor;
-        if (tensor_at(NULL, &tensor, p->module, p->parameters, i) != CTRT_OK || tensor != p->tensors[i])
-            return false;
-    }
-    return true;
+    CTRT_TRY(place_measured(p, &demand));
+    p->settled = true;
+    pipeline_describe(p, text, sizeof text);
+    strategy_host->log(CTRT_LOG_INFO, "parallel", "pipeline %s", text);
+    return CTRT_OK;
 }
 
 static ctrt_status check_places(const struct pipeline *p)
@@ -360,7 +292,7 @@ static ctrt_status check_places(const struct pipeline *p)
 
 ctrt_status pipeline_refresh(struct pipeline *p)
 {
-    struct owner *owners = NULL;
+    SCRATCH struct owner *owners = NULL;
     ctrt_module *child;
     size_t count = 0;
     if (p->moved)
@@ -372,13 +304,13 @@ ctrt_status pipeline_refresh(struct pipeline *p)
     if (count < p->child_count || ctrt_module_child(NULL, &child, p->module, count) == CTRT_OK)
         return ctrt_fail(CTRT_ERR_STATE, "the children of the Sequential are not those of ctrt_parallel_new, which "
                          "divided %zu children into stages; call it again", p->child_count);
-    if (!tensors_same(p)) {
+    if (p->before == NULL || p->grads == NULL
+        || !strategy_tensors_same(p->tensors, p->parameters, p->count, p->module)) {
         ctrt_status status = tensors_list(p);
         if (status == CTRT_OK)
             status = owners_find(&owners, p);
         if (status == CTRT_OK)
             status = stages_fill(p, owners);
-        free(owners);
         if (status != CTRT_OK) {
             tensors_free(p);                /* listed again at the next call */
             return status;

@@ -1,8 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* plugins/strategy/pipeline/run.c: the state of a step or a forward pass: micro-batches, the states of
  * random generators, and the values of buffers. */
-#include <stdlib.h>
-
 #include "run.h"
 
 /* ---- runs ---- */
@@ -10,14 +8,13 @@
 ctrt_status run_begin(struct run *run)
 {
     struct pipeline *p = run->p;
-    const ctrt_scatter_options balanced = { .size = sizeof balanced, .rule = CTRT_CHUNK_BALANCED };
     const size_t stages = (size_t)p->stage_count;
     int64_t most = p->micro > 0 ? p->micro : p->stage_count == 1 ? 1 : 4 * (int64_t)p->stage_count;
     int count = 0;
     most = p->canonical > 0 ? p->canonical : run->batch == NULL ? 1 : most;
     CTRT_TRY(ALLOCATE(run->sizes, (size_t)most));
     CTRT_TRY(ALLOCATE(run->firsts, (size_t)most));
-    CTRT_TRY(ctrt_chunk_sizes(run->sizes, &count, run->rows, (int)most, &balanced));
+    CTRT_TRY(strategy_cut(run->sizes, &count, run->rows, (int)most, NULL));
     run->micro = count;
     for (int m = 1; m < count; m++)
         run->firsts[m] = run->firsts[m - 1] + run->sizes[m - 1];
@@ -28,11 +25,8 @@ ctrt_status run_begin(struct run *run)
     CTRT_TRY(ALLOCATE(run->generators, stages));
     CTRT_TRY(ALLOCATE(run->numbers, (size_t)count));
     CTRT_TRY(ALLOCATE(run->sums, stages));
-    CTRT_TRY(ALLOCATE(run->leaves, p->parameters + 1));
-    if (p->canonical > 0) {
-        CTRT_TRY(ALLOCATE(run->buffers, p->count - p->parameters + 1));
-    }
-    return CTRT_OK;
+    CTRT_TRY(ALLOCATE(run->leaves, p->parameters));
+    return p->canonical > 0 ? ALLOCATE(run->buffers, p->count - p->parameters) : CTRT_OK;
 }
 
 void run_free(struct run *run)
@@ -112,13 +106,12 @@ ctrt_status numbers_end(const struct run *run, ctrt_status status)
 ctrt_status buffers_copy(struct run *run)
 {
     const struct pipeline *p = run->p;
-    ctrt_status status = CTRT_OK;
-    for (size_t i = p->parameters; i < p->count && status == CTRT_OK; i++) {
+    for (size_t i = p->parameters; i < p->count; i++) {
         struct buffer *buffer = &run->buffers[i - p->parameters];
-        ctrt_no_grad status = ctrt_clone(&buffer->before, p->tensors[i]);
+        ctrt_no_grad CTRT_TRY(ctrt_clone(&buffer->before, p->tensors[i]));
         buffer->version = ctrt_tensor_version(p->tensors[i]);
     }
-    return status;
+    return CTRT_OK;
 }
 
 static ctrt_status buffer_reset(struct buffer *buffer, ctrt_tensor *tensor, bool keep)
@@ -133,14 +126,13 @@ static ctrt_status buffer_reset(struct buffer *buffer, ctrt_tensor *tensor, bool
 ctrt_status buffers_next(struct run *run, const struct stage *stage, int64_t m)
 {
     const struct pipeline *p = run->p;
-    ctrt_status status = CTRT_OK;
-    for (size_t k = 0; run->buffers != NULL && k < stage->buffer_count && status == CTRT_OK; k++) {
+    for (size_t k = 0; run->buffers != NULL && k < stage->buffer_count; k++) {
         ctrt_tensor *tensor = p->tensors[stage->buffers[k]];
         struct buffer *buffer = &run->buffers[stage->buffers[k] - p->parameters];
         if (ctrt_tensor_version(tensor) != buffer->version)
-            ctrt_no_grad status = buffer_reset(buffer, tensor, m == 0);
+            ctrt_no_grad CTRT_TRY(buffer_reset(buffer, tensor, m == 0));
     }
-    return status;
+    return CTRT_OK;
 }
 
 ctrt_status buffers_end(struct run *run, ctrt_status status)

@@ -1,8 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* plugins/strategy/pipeline/stage.c: the forward and the backward pass of one micro-batch in one stage, and copies
  * between stages. */
-#include <stdlib.h>
-
 #include "run.h"
 
 /* ---- streams for copies ---- */
@@ -19,21 +17,17 @@ void streams_free(struct pipeline *p)
 static ctrt_status send(ctrt_tensor **to, ctrt_tensor *from, const struct stage *stage, ctrt_stream **stream)
 {
     CTRT_AUTO(tensor) source = NULL, copy = NULL;
-    ctrt_status status = CTRT_OK;
     if (*stream == NULL)
         CTRT_TRY(ctrt_stream_new(stream, stage->device, 0));
     CTRT_TRY(ctrt_detach(&source, from));
     /* Elements with gaps would cross by way of the host. */
     if (!ctrt_tensor_is_contiguous(source, CTRT_CONTIGUOUS_FORMAT)
         && !ctrt_tensor_is_contiguous(source, CTRT_CHANNELS_LAST))
-        ctrt_no_grad status = ctrt_contiguous(&source, source, CTRT_CONTIGUOUS_FORMAT);
-    CTRT_TRY(status);
-    CTRT_TRY(ctrt_stream_push(*stream));
-    ctrt_no_grad status = ctrt_to_device(&copy, source, stage->device);
-    (void)ctrt_stream_pop();
-    if (status == CTRT_OK)
-        ctrt_tensor_assign(to, copy);
-    return status;
+        ctrt_no_grad CTRT_TRY(ctrt_contiguous(&source, source, CTRT_CONTIGUOUS_FORMAT));
+    ctrt_on_stream(*stream)
+        ctrt_no_grad CTRT_TRY(ctrt_to_device(&copy, source, stage->device));
+    ctrt_tensor_assign(to, copy);
+    return CTRT_OK;
 }
 
 /* ---- one stage ---- */
@@ -75,7 +69,7 @@ ctrt_status loss_run(ctrt_tensor **loss, ctrt_tensor **weight, struct run *run, 
     const ctrt_strategy_batch *batch = run->batch;
     ctrt_loss_part part = { .parts = 0 };
     CTRT_AUTO(tensor) value = NULL;
-    ctrt_tensor **inputs;
+    SCRATCH ctrt_tensor **inputs = NULL;
     ctrt_status status = ALLOCATE(inputs, (size_t)batch->count);
     for (int i = 0; i < batch->count && status == CTRT_OK; i++)
         ctrt_no_grad status = loss_input(&inputs[i], run, i, m);
@@ -84,8 +78,7 @@ ctrt_status loss_run(ctrt_tensor **loss, ctrt_tensor **weight, struct run *run, 
     if (status == CTRT_OK)
         status = ctrt_part_loss(&value, &part, output, inputs, batch, run->sizes[m]);
     (void)ctrt_set_part_module(before);
-    ctrt_tensors_release(inputs, inputs != NULL ? (size_t)batch->count : 0);
-    free(inputs);
+    ctrt_tensors_release(inputs, (size_t)batch->count);
     if (status == CTRT_OK) {
         ctrt_tensor_assign(loss, value);
         ctrt_tensor_assign(weight, part.weight);
@@ -130,10 +123,8 @@ static ctrt_status loss_keep(struct run *run, int64_t m, ctrt_tensor *weight)
 /* The weight is the gradient with which the backward pass begins. Most micro-batches have the same. */
 ctrt_status loss_backward(struct run *run, ctrt_tensor *loss, int64_t m)
 {
-    ctrt_status status = CTRT_OK;
     if (run->seed == NULL || run->seed_rows != run->sizes[m])
-        ctrt_no_grad status = ctrt_full_like(&run->seed, loss, weight_of(run, m), CTRT_DTYPE_DEFAULT, NULL);
-    CTRT_TRY(status);
+        ctrt_no_grad CTRT_TRY(ctrt_full_like(&run->seed, loss, weight_of(run, m), CTRT_DTYPE_DEFAULT, NULL));
     run->seed_rows = run->sizes[m];
     return ctrt_backward_with(loss, run->seed, false, false);
 }
@@ -142,10 +133,8 @@ ctrt_status stage_forward(struct run *run, int s, int64_t m)
 {
     CTRT_AUTO(tensor) output = NULL;
     struct pipeline_slot *slot = slot_of(run, s, m);
-    ctrt_status status = CTRT_OK;
     if (s == 0) {
-        ctrt_no_grad status = pipeline_rows_cut(&slot->input, run, run->x, m);
-        CTRT_TRY(status);
+        ctrt_no_grad CTRT_TRY(pipeline_rows_cut(&slot->input, run, run->x, m));
         CTRT_TRY(ctrt_detach(&slot->input, slot->input));
     }
     CTRT_TRY(stage_run(&output, run, s, m, slot->input));
@@ -156,8 +145,7 @@ ctrt_status stage_forward(struct run *run, int s, int64_t m)
         CTRT_AUTO(tensor) weight = NULL;
         struct generator *numbers = &run->numbers[m];
         CTRT_TRY(loss_run(&slot->output, &weight, run, m, output));
-        ctrt_no_grad status = loss_keep(run, m, weight);
-        CTRT_TRY(status);
+        ctrt_no_grad CTRT_TRY(loss_keep(run, m, weight));
         CTRT_TRY(ctrt_generator_get(run->p->stages[s].device, &numbers->seed, &numbers->offset));
         run->random = run->random || numbers->offset != numbers_first(run, m);
     }

@@ -5,8 +5,6 @@
  * copies between devices run on streams of their own, so that a stage computes while its next input arrives. Both
  * schedules run the forward passes, and the backward passes, of a stage in the order of the micro-batches, so they give
  * the same bits. */
-#include <stdlib.h>
-
 #include "run.h"
 
 /* ---- schedules ---- */
@@ -14,11 +12,8 @@
 static ctrt_status pass_run(struct run *run, int s, int64_t m, bool forward)
 {
     const struct stage *stage = &run->p->stages[s];
-    ctrt_status status = ctrt_device_push(stage->device);
-    if (status == CTRT_OK) {
-        status = forward ? stage_forward(run, s, m) : stage_backward(run, s, m);
-        (void)ctrt_device_pop();
-    }
+    ctrt_status status = CTRT_OK;
+    ctrt_on_device(stage->device) status = forward ? stage_forward(run, s, m) : stage_backward(run, s, m);
     return ctrt_context(status, "stage %d (%s): micro-batch %lld %s", s, ctrt_device_name(stage->device), (long long)m,
                         forward ? "forward" : "backward");
 }
@@ -128,19 +123,16 @@ static ctrt_status sums_finish(struct run *run, ctrt_tensor **loss)
 
 static ctrt_status step_run(struct run *run, ctrt_tensor **loss)
 {
-    ctrt_status status;
     ctrt_no_grad {
-        status = batch_copy(run);
-        if (status == CTRT_OK)
-            status = sums_begin(run);
+        CTRT_TRY(batch_copy(run));
+        CTRT_TRY(sums_begin(run));
     }
-    CTRT_TRY(status);
     const bool was = ctrt_set_grad_enabled(true);
-    status = schedule_run(run);
+    const ctrt_status status = schedule_run(run);
     ctrt_set_grad_enabled(was);
-    if (status == CTRT_OK)
-        ctrt_no_grad status = sums_finish(run, loss);
-    return status;
+    CTRT_TRY(status);
+    ctrt_no_grad CTRT_TRY(sums_finish(run, loss));
+    return CTRT_OK;
 }
 
 static ctrt_status step_numbered(struct run *run, ctrt_tensor **loss)
@@ -190,12 +182,8 @@ static ctrt_status part_forward(ctrt_tensor **y, struct run *run, int64_t m, ctr
     for (int s = 0; s < p->stage_count; s++) {
         const struct stage *stage = &p->stages[s];
         CTRT_TRY(ctrt_to_device(&h, h, stage->device));
-        ctrt_status status = ctrt_device_push(stage->device);
-        if (status == CTRT_OK) {
-            status = stage_run(&h, run, s, m, h);
-            (void)ctrt_device_pop();
-        }
-        CTRT_TRY(ctrt_context(status, "stage %d (%s)", s, ctrt_device_name(stage->device)));
+        ctrt_on_device(stage->device)
+            CTRT_TRY(ctrt_context(stage_run(&h, run, s, m, h), "stage %d (%s)", s, ctrt_device_name(stage->device)));
     }
     run->random = run->random || run->numbers[m].offset != numbers_first(run, m);
     return ctrt_to_device(y, h, p->stages[0].device);
@@ -204,7 +192,7 @@ static ctrt_status part_forward(ctrt_tensor **y, struct run *run, int64_t m, ctr
 /* Canonical mode: each shard by itself, and the results concatenated. */
 static ctrt_status shards_forward(ctrt_tensor **y, struct run *run, ctrt_tensor *x)
 {
-    ctrt_tensor **results;
+    SCRATCH ctrt_tensor **results = NULL;
     ctrt_status status = ALLOCATE(results, (size_t)run->micro);
     if (status == CTRT_OK)
         status = buffers_copy(run);
@@ -217,8 +205,7 @@ static ctrt_status shards_forward(ctrt_tensor **y, struct run *run, ctrt_tensor 
     status = buffers_end(run, status);
     if (status == CTRT_OK)
         status = ctrt_gather_tensor(y, results, (int)run->micro, run->p->stages[0].device, 0);
-    ctrt_tensors_release(results, results != NULL ? (size_t)run->micro : 0);
-    free(results);
+    ctrt_tensors_release(results, (size_t)run->micro);
     return status;
 }
 

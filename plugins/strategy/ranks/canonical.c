@@ -3,8 +3,6 @@
  *
  * The batch is the rows of all ranks, one after the other. It is cut into shards as on one device, and each rank
  * computes those of its own rows. Rank 0 adds the sums of all ranks up in one tree, and broadcasts the result. */
-#include <stdlib.h>
-
 #include "ranks.h"
 
 enum { ROWS, SEED, OFFSET, FIELDS };        /* numbers that the ranks exchange before a step */
@@ -44,14 +42,13 @@ static ctrt_status shard_at(int64_t *shard, const struct plan *plan, int rank, i
 
 static ctrt_status plan_shards(struct ranks *r, struct plan *plan)
 {
-    const ctrt_scatter_options balanced = { .size = sizeof balanced, .rule = CTRT_CHUNK_BALANCED };
     int total = 0;
     int64_t from = 0;
     for (int rank = 0; rank < r->size; rank++)
         plan->rows += plan->ranks[rank * FIELDS + ROWS];
     if (plan->rows == 0)
         return ctrt_fail(CTRT_ERR_SHAPE, "canonical mode: no rank has rows");
-    CTRT_TRY(ctrt_chunk_sizes(plan->sizes, &total, plan->rows, r->canonical, &balanced));
+    CTRT_TRY(strategy_cut(plan->sizes, &total, plan->rows, r->canonical, NULL));
     plan->range = (ctrt_shard_range){
         .sizes = plan->sizes, .total = total, .seeded = r->distinct,
         .seed = (uint64_t)plan->ranks[SEED], .offset = (uint64_t)plan->ranks[OFFSET],
@@ -120,8 +117,7 @@ static ctrt_status header_read(const struct ranks *r, const struct plan *plan, c
             continue;
         }
         const ctrt_tensor *like = r->tensors[i];
-        CTRT_TRY(ctrt_empty(&tensors[i], ctrt_ints_of(ctrt_tensor_shape(like), ctrt_tensor_ndim(like)),
-                            ctrt_tensor_dtype(like), r->device));
+        CTRT_TRY(ctrt_empty(&tensors[i], strategy_shape(like), ctrt_tensor_dtype(like), r->device));
     }
     return CTRT_OK;
 }
@@ -189,17 +185,15 @@ static ctrt_status sums_combine(struct ranks *r, struct plan *plan, ctrt_sum_tre
 /* ---- steps ---- */
 
 /* All ranks get the buffers of the first shard, and the generators continue after the numbers of all shards. */
-static ctrt_status state_end(struct ranks *r, const struct plan *plan)
+static ctrt_status state_end(struct ranks *r, struct plan *plan)
 {
     int first = 0;
+    plan->range.random = plan->header[RANDOM] != 0;
     while (plan->ranks[first * FIELDS + ROWS] == 0)
         first++;
     if (r->broadcast_buffers)
         CTRT_TRY(exchange(r, EXCHANGE_BROADCAST, r->tensors + r->parameters, r->count - r->parameters, first));
-    if (plan->header[RANDOM] == 0)
-        return CTRT_OK;
-    return ctrt_generator_set(r->device, plan->range.seed,
-                              plan->range.offset + (((uint64_t)plan->range.total + 1) << 32));
+    return strategy_shards_end(CTRT_OK, r->device, &plan->range);
 }
 
 static ctrt_status step_planned(struct ranks *r, struct plan *plan, ctrt_tensor **loss, ctrt_sum_tree *sum,
@@ -233,29 +227,5 @@ ctrt_status canonical_step(struct ranks *r, ctrt_tensor **loss, const ctrt_strat
     ctrt_sum_tree_release(&sum);
     ctrt_tensors_release(r->grads, r->parameters + 2);
     plan_free(&plan);
-    return status;
-}
-
-/* ---- forward ---- */
-
-ctrt_status canonical_forward(struct ranks *r, ctrt_tensor **y, ctrt_tensor *const *inputs, int count)
-{
-    const ctrt_scatter_options balanced = { .size = sizeof balanced, .rule = CTRT_CHUNK_BALANCED };
-    ctrt_shard_range range = { .first = 0, .seeded = r->distinct };
-    int shards = 0;
-    if (ctrt_tensor_ndim(inputs[0]) == 0 || ctrt_tensor_size(inputs[0], 0) == 0)
-        return ctrt_shard_forward(y, r->module, r->device, inputs, count, 0, -1);
-    int64_t *sizes;
-    CTRT_TRY(ALLOCATE(sizes, (size_t)r->canonical + 1));
-    ctrt_status status = ctrt_chunk_sizes(sizes, &shards, ctrt_tensor_size(inputs[0], 0), r->canonical, &balanced);
-    range.sizes = sizes;
-    range.count = range.total = shards;
-    if (status == CTRT_OK)
-        status = ctrt_generator_get(r->device, &range.seed, &range.offset);
-    if (status == CTRT_OK)
-        status = ctrt_shards_forward(y, r->module, r->device, inputs, count, &range);
-    if (status == CTRT_OK && range.random)
-        status = ctrt_generator_set(r->device, range.seed, range.offset + (((uint64_t)range.total + 1) << 32));
-    free(sizes);
     return status;
 }

@@ -1,17 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* plugins/strategy/ranks/exchange.c: sends many tensors with few messages. */
-#include <stdlib.h>
-
 #include "ranks.h"
 
 #define GROUP_BYTES ((uint64_t)25 << 20)
-
-/* A part of the flat tensor in the form of `like`. */
-static ctrt_status part(ctrt_tensor **out, ctrt_tensor *flat, int64_t from, const ctrt_tensor *like)
-{
-    CTRT_TRY(ctrt_narrow(out, flat, 0, from, ctrt_tensor_numel(like)));
-    return ctrt_view_as(out, *out, ctrt_ints_of(ctrt_tensor_shape(like), ctrt_tensor_ndim(like)));
-}
 
 static ctrt_status pack(ctrt_tensor *flat, ctrt_tensor *const *tensors, const size_t *members, size_t count, bool in)
 {
@@ -19,7 +10,7 @@ static ctrt_status pack(ctrt_tensor *flat, ctrt_tensor *const *tensors, const si
     for (size_t i = 0; i < count; i++) {
         CTRT_AUTO(tensor) view = NULL;
         ctrt_tensor *tensor = tensors[members[i]];
-        CTRT_TRY(part(&view, flat, at, tensor));
+        CTRT_TRY(strategy_part(&view, flat, at, tensor));
         CTRT_TRY(in ? ctrt_copy_(view, tensor) : ctrt_copy_(tensor, view));
         at += ctrt_tensor_numel(tensor);
     }
@@ -67,7 +58,7 @@ static ctrt_status exchange_all(struct ranks *r, enum exchange how, ctrt_tensor 
             if (tensors[t] == NULL || (int)ctrt_tensor_dtype(tensors[t]) != dtype)
                 continue;
             members[n++] = t;
-            bytes += (uint64_t)ctrt_tensor_numel(tensors[t]) * ctrt_dtype_size((ctrt_dtype)dtype);
+            bytes += strategy_tensor_bytes(tensors[t]);
             if (bytes < GROUP_BYTES)
                 continue;
             CTRT_TRY(flush(r, how, tensors, members, n, peer));
@@ -81,12 +72,10 @@ static ctrt_status exchange_all(struct ranks *r, enum exchange how, ctrt_tensor 
 
 ctrt_status exchange(struct ranks *r, enum exchange how, ctrt_tensor *const *tensors, size_t count, int peer)
 {
-    ctrt_status status;
-    size_t *members;
-    CTRT_TRY(ALLOCATE(members, count + 1));
-    ctrt_no_grad status = exchange_all(r, how, tensors, count, peer, members);
-    free(members);
-    return status;
+    SCRATCH size_t *members = NULL;
+    CTRT_TRY(ALLOCATE(members, count));
+    ctrt_no_grad CTRT_TRY(exchange_all(r, how, tensors, count, peer, members));
+    return CTRT_OK;
 }
 
 ctrt_status exchange_numbers(struct ranks *r, enum exchange how, int64_t *numbers, size_t count, int peer)
@@ -118,7 +107,7 @@ static bool contains(const int64_t *numbers, size_t count, int64_t number)
 
 ctrt_status exchange_order(struct ranks *r, size_t *order, size_t count, const size_t *recorded, size_t recorded_count)
 {
-    int64_t *numbers;
+    SCRATCH int64_t *numbers = NULL;
     size_t n = 0;
     CTRT_TRY(ALLOCATE(numbers, count));
     for (; n < recorded_count; n++)
@@ -126,13 +115,12 @@ ctrt_status exchange_order(struct ranks *r, size_t *order, size_t count, const s
     for (size_t i = count; i-- > 0;)
         if (!contains(numbers, recorded_count, (int64_t)i))
             numbers[n++] = (int64_t)i;
-    ctrt_status status = exchange_numbers(r, EXCHANGE_BROADCAST, numbers, count, 0);
-    for (size_t i = 0; i < count && status == CTRT_OK; i++)
+    CTRT_TRY(exchange_numbers(r, EXCHANGE_BROADCAST, numbers, count, 0));
+    for (size_t i = 0; i < count; i++)
         if (numbers[i] < 0 || numbers[i] >= (int64_t)count || contains(numbers, i, numbers[i]))
-            status = ctrt_fail(CTRT_ERR_STATE, "rank 0 has sent a wrong order; do all ranks run the same version of "
-                               "the library?");
-    for (size_t i = 0; i < count && status == CTRT_OK; i++)
+            return ctrt_fail(CTRT_ERR_STATE, "rank 0 has sent a wrong order; do all ranks run the same version of "
+                             "the library?");
+    for (size_t i = 0; i < count; i++)
         order[i] = (size_t)numbers[i];
-    free(numbers);
-    return status;
+    return CTRT_OK;
 }

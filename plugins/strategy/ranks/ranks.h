@@ -5,44 +5,37 @@
 #ifndef STRATEGY_RANKS_H
 #define STRATEGY_RANKS_H
 
-#include "ctrt/ctrt.h"
-#include "ctrt/strategy_plugin.h"
-
-#include "../allocate.h"
+#include "../common.h"
 #include "states.h"
 
-/* Who reduces the gradients of a pass. */
+/* Which code reduces the gradients of a pass. */
 enum pass_kind {
-    EVALUATION,                             /* nobody: a forward pass without gradients */
-    STEP,                                   /* ctrt_parallel_step: hooks, and its end what is left */
-    PROGRAM,                                /* hooks alone: a forward pass whose backward pass the program calls */
+    EVALUATION,                             /* none: a forward pass without gradients */
+    STEP,                                   /* ctrt_parallel_step: the hooks, and the end of the step the other ones */
+    PROGRAM,                                /* only the hooks: a forward pass whose backward pass the program calls */
     UNHOOKED,                               /* not the hooks: a canonical step, or (distributed) a local one */
 };
 
-/* The first member of a strategy. Flags are constant after the creation, except for sync_active and no_sync. */
-struct ranks {
-    ctrt_module *module;                    /* borrowed */
-    ctrt_comm *comm;                        /* borrowed */
-    /* For the collectives of SyncBatchNorm layers; owned. A communicator of their own, because their order relative to
-     * the collectives of gradients differs between ranks. NULL: no such layers, or one rank. */
-    ctrt_comm *sync;
-    int32_t sync_layers;
-    bool sync_active;                       /* a SyncBatchNorm layer is in training mode: other ranks may wait in it */
-    ctrt_device *device;
-    int rank, size;
-    int32_t canonical;
-    bool distinct;                          /* no two ranks are threads with one device */
-    bool broadcast_buffers;
-    int refused;                            /* rank that made the last comparison fail on all ranks; -1: none */
-    bool from_cpu;                          /* the module may be on the cpu when the strategy is created */
+/* A parameter whose gradients the ranks add up: the first member of a strategy's slot. */
+struct ranks_leaf {
+    struct ranks *r;
+    ctrt_tensor *tensor;                    /* the module's parameter; borrowed from r->tensors */
+    size_t parameter;                       /* its index in the module */
+    uint64_t hook;                          /* 0: none */
+    bool trains;                            /* requires grad; constant */
+    bool arrived;                           /* in this pass its gradient was computed, or counts as zero */
+    bool used;                              /* it has got a gradient since the last reduction, in any pass */
+};
 
-    ctrt_tensor **tensors;                  /* the module's parameters, then buffers; owned */
-    size_t parameters, count;               /* number of parameters, and of all tensors */
-    ctrt_tensor **grads, **before;          /* parameters + 2, parameters + 1; scratch of a step */
-
-    bool no_sync;                           /* the program's choice for the next pass */
-    enum pass pass;
-    enum pass_kind kind;                    /* of the pass; from the last one in PASS_IDLE */
+/* The functions of the strategy. */
+struct ranks_calls {
+    const char *name;                       /* of the strategy, for messages */
+    /* The backward pass has computed the gradient of a leaf, except in passes of the kind UNHOOKED. */
+    ctrt_status (*gradient)(struct ranks_leaf *leaf, ctrt_tensor *grad);
+    /* The loss of this rank's rows is known (weights_part), and its backward pass begins. */
+    ctrt_status (*loss_known)(struct ranks *r);
+    /* Ends the pass after an error, and aborts the communicators with the message (ranks_abort). */
+    void (*give_up)(struct ranks *r, ctrt_status status, const char *message);
 };
 
 /* ---- weights.c: the weights of the ranks' losses ---- */
@@ -73,6 +66,42 @@ struct weights_step {                       /* what a step adds to the numbers s
     int64_t rows;
     double number;
 };
+
+/* The first member of a strategy. Flags are constant after the creation, except for sync_active, no_sync and local. */
+struct ranks {
+    const struct ranks_calls *calls;
+    ctrt_module *module;                    /* borrowed */
+    ctrt_comm *comm;                        /* borrowed */
+    /* For the collectives of SyncBatchNorm layers; owned. A communicator of their own, because their order relative to
+     * the collectives of gradients differs between ranks. NULL: no such layers, or one rank. */
+    ctrt_comm *sync;
+    int32_t sync_layers;
+    bool sync_active;                       /* a SyncBatchNorm layer is in training mode: other ranks may wait in it */
+    ctrt_device *device;
+    int rank, size;
+    int32_t canonical;
+    bool distinct;                          /* no two ranks are threads with one device */
+    bool broadcast_buffers;
+    int refused;                            /* rank that made the last comparison fail on all ranks; -1: none */
+    bool from_cpu;                          /* the module may be on the cpu when the strategy is created */
+
+    ctrt_tensor **tensors;                  /* the module's parameters, then buffers; owned */
+    size_t parameters, count;               /* number of parameters, and of all tensors */
+    ctrt_tensor **grads, **before;          /* parameters + 2, parameters + 1; scratch of a step */
+
+    struct ranks_leaf **leaves;             /* of the strategy's slots, in their order */
+    size_t leaf_count;
+    ctrt_stream *stream;                    /* for work beside the backward pass; owned; NULL: a synchronous device */
+    struct weights weights;                 /* of the ranks' losses */
+    double *stats;                          /* [leaf_count + 3], see leaves_stats */
+
+    bool no_sync;                           /* the program's choice for the next pass */
+    bool local;                             /* this pass does not reduce (sharded) */
+    enum pass pass;
+    enum pass_kind kind;                    /* of the pass; from the last one in PASS_IDLE */
+};
+
+/* ---- weights.c ---- */
 
 ctrt_status weights_new(struct weights *w, ctrt_device *device);
 void weights_free(struct weights *w);
@@ -121,15 +150,12 @@ void weights_end(struct weights *w);
 
 /* ---- ranks.c ---- */
 
-extern const ctrt_host *ranks_host;
 extern const ctrt_param ranks_failure_param;        /* CTRT_ON_FAILURE */
-/* Sets ranks_host and registers the parameters, up to NULL. */
-ctrt_status ranks_register(const ctrt_host *host, const ctrt_param *const *params);
 /* The slot no_sync of a strategy. */
 ctrt_status ranks_no_sync(void *self, bool on);
 
-/* Sets module, communicator, device, rank, size and canonical. */
-void ranks_init(struct ranks *r, const ctrt_strategy_config *config);
+/* Sets calls, module, communicator, device, rank, size and canonical. */
+void ranks_init(struct ranks *r, const struct ranks_calls *calls, const ctrt_strategy_config *config);
 void ranks_free(struct ranks *r);
 /* Finds the tensors of the module and the number of its SyncBatchNorm layers. CTRT_ERR_DEVICE for a tensor on another
  * device. */
@@ -140,18 +166,11 @@ ctrt_status ranks_check(struct ranks *r);
 /* Compares the modules of all ranks (verify.c), and creates the communicator of the SyncBatchNorm layers. `status`:
  * whether this rank is ready. `options`: see verify_structure. Collective. */
 ctrt_status ranks_join(struct ranks *r, ctrt_status status, const char *options);
-/* Writes the `index`-th of all tensors and its name, both borrowed. */
-ctrt_status ranks_tensor(const char **name, ctrt_tensor **tensor, const struct ranks *r, size_t index);
-/* Returns the name of a parameter, for messages. */
-const char *ranks_name(const struct ranks *r, size_t parameter);
-/* *stream: a new stream for work beside the backward pass; owned; NULL on a synchronous device. */
-ctrt_status ranks_stream(ctrt_stream **stream, const struct ranks *r);
+/* Returns the name of the `index`-th of all tensors, for messages. */
+const char *ranks_name(const struct ranks *r, size_t index);
 /* Begins a pass; ends it, or gives it up, if one runs. */
 void ranks_pass_begin(struct ranks *r, enum pass_kind kind);
 void ranks_pass_end(struct ranks *r);
-/* Called when a gradient of the pass arrives. CTRT_ERR_STATE if the pass expects none, or if it has `arrived` before;
- * `advice`, for the message. */
-ctrt_status ranks_gradient_arrives(struct ranks *r, size_t parameter, bool arrived, const char *advice);
 /* Broadcasts rank 0's buffers if broadcast_buffers is set and the module is in training mode. Passes that reduce
  * gradients begin and end with it, so that after them all ranks have the same buffers to save. */
 ctrt_status ranks_buffers(struct ranks *r);
@@ -159,23 +178,34 @@ ctrt_status ranks_buffers(struct ranks *r);
 int64_t ranks_rows(ctrt_tensor *const *inputs);
 /* Runs a forward pass of the inputs. */
 ctrt_status ranks_forward(struct ranks *r, ctrt_tensor **y, ctrt_tensor *const *inputs, int count);
-/* Runs forward pass, loss and backward pass of this rank's rows, with weights_part and `ready` between loss and
- * backward pass, also without rows. A rank without rows runs the passes only if SyncBatchNorm layers need its
+/* Runs forward pass, loss and backward pass of this rank's rows, with weights_part and calls->loss_known between loss
+ * and backward pass, also without rows. A rank without rows runs the passes only if SyncBatchNorm layers need its
  * collectives; *loss stays NULL. */
-ctrt_status ranks_backward(struct ranks *r, ctrt_tensor **loss, const ctrt_strategy_batch *batch,
-                           struct weights *weights, ctrt_status (*ready)(void *user), void *user);
-/* Collects the parameters that got no gradient in a backward pass of the program. Initialise it with 0. */
-struct missing {
-    char names[512];
-    size_t count, length;
-};
-bool missing_possible(const struct ranks *r);      /* a backward pass of the program has begun and is not complete */
-void missing_add(struct missing *missing, const struct ranks *r, size_t parameter);
-/* Fails with CTRT_ERR_STATE, naming them, if there are some. */
-ctrt_status missing_check(const struct missing *missing);
+ctrt_status ranks_backward(struct ranks *r, ctrt_tensor **loss, const ctrt_strategy_batch *batch);
 /* Aborts the communicators of `r` and comms[count] (NULL entries are allowed) with the message, because the other ranks
  * would wait for this one. */
 void ranks_abort(struct ranks *r, ctrt_comm *const *comms, int count, const char *message);
+/* If `status` is an error, calls calls->give_up, because the other ranks would wait for this one. Returns `status` with
+ * the same message. */
+ctrt_status ranks_fail_all(struct ranks *r, ctrt_status status);
+
+/* ---- gradients.c ---- */
+
+/* Fills a leaf and adds it to r->leaves. */
+void leaf_add(struct ranks *r, struct ranks_leaf *leaf, size_t parameter);
+/* After the last leaf: creates stream, weights and stats, and adds hooks to the leaves that train. */
+ctrt_status gradients_new(struct ranks *r);
+void gradients_free(struct ranks *r);
+/* Called when a gradient of the pass arrives. CTRT_ERR_STATE if the pass expects none, or if it has arrived before;
+ * `advice`, for the message. */
+ctrt_status gradient_arrives(const struct ranks_leaf *leaf, const char *advice);
+/* Fails with CTRT_ERR_STATE if a backward pass of the program has begun and has not computed all gradients. The message
+ * names the parameters without gradient. */
+ctrt_status gradients_check(const struct ranks *r);
+/* Sets stats[0] to 0 and stats[i + 1] to whether this rank uses leaf i. Returns whether it uses all that train. */
+bool leaves_stats(struct ranks *r);
+/* Begins the count of uses again. */
+void leaves_unused(struct ranks *r);
 
 /* ---- exchange.c: coalesced collectives ---- */
 
@@ -210,6 +240,5 @@ ctrt_status verify_devices(struct ranks *r);
 /* Runs a step of the whole batch in canonical mode. The module must have no gradients at the beginning. The result plus
  * r->before[] becomes the gradients of the module on all ranks. */
 ctrt_status canonical_step(struct ranks *r, ctrt_tensor **loss, const ctrt_strategy_batch *batch);
-ctrt_status canonical_forward(struct ranks *r, ctrt_tensor **y, ctrt_tensor *const *inputs, int count);
 
 #endif

@@ -1,8 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* plugins/strategy/ranks/verify.c: comparisons of this rank's module with that of rank 0. */
 #include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 #include <unistd.h>
 
 #include "ranks.h"
@@ -13,15 +11,14 @@
 static ctrt_status agree(struct ranks *r, int64_t first, const char *message)
 {
     int64_t text[MESSAGE_WORDS] = { 0 };
-    int64_t *all;
+    SCRATCH int64_t *all = NULL;
     int rank = 0;
     CTRT_TRY(ALLOCATE(all, (size_t)r->size));
-    ctrt_status status = gather_numbers(r, all, &first, 1);
-    while (status == CTRT_OK && rank < r->size && all[rank] < 0)
+    CTRT_TRY(gather_numbers(r, all, &first, 1));
+    while (rank < r->size && all[rank] < 0)
         rank++;
-    free(all);
-    if (status != CTRT_OK || rank == r->size)
-        return status;
+    if (rank == r->size)
+        return CTRT_OK;
     r->refused = rank;
     snprintf((char *)text, sizeof text, "rank %d: %s", r->rank, message);
     CTRT_TRY(exchange_numbers(r, EXCHANGE_BROADCAST, text, MESSAGE_WORDS, rank));
@@ -49,9 +46,7 @@ static ctrt_status structure_text(const struct ranks *r, const char *options, ch
     fprintf(file, "%d SyncBatchNorm layers\n", (int)r->sync_layers);
     for (size_t i = 0; i < r->count; i++) {
         const bool parameter = i < r->parameters;
-        const char *name = "";
-        (void)ranks_tensor(&name, NULL, r, i);
-        fprintf(file, "%s \"%s\", %s [", parameter ? "parameter" : "buffer", name,
+        fprintf(file, "%s \"%s\", %s [", parameter ? "parameter" : "buffer", ranks_name(r, i),
                 ctrt_dtype_name(ctrt_tensor_dtype(r->tensors[i])));
         for (int k = 0; k < ctrt_tensor_ndim(r->tensors[i]); k++)
             fprintf(file, "%s%lld", k > 0 ? ", " : "", (long long)ctrt_tensor_size(r->tensors[i], k));
@@ -84,28 +79,20 @@ static int64_t first_difference(char *message, size_t bytes, const char *mine, c
 
 ctrt_status verify_structure(struct ranks *r, const char *options)
 {
-    char message[400] = "", *mine = NULL;
-    int64_t first = -1, length;
+    char message[400] = "";
+    SCRATCH char *mine = NULL;
+    SCRATCH int64_t *theirs = NULL;
     size_t bytes = 0;
-    ctrt_status status = structure_text(r, options, &mine, &bytes);
-    length = (int64_t)bytes;
-    if (status == CTRT_OK)
-        status = exchange_numbers(r, EXCHANGE_BROADCAST, &length, 1, 0);
+    CTRT_TRY(structure_text(r, options, &mine, &bytes));
+    int64_t length = (int64_t)bytes;
+    CTRT_TRY(exchange_numbers(r, EXCHANGE_BROADCAST, &length, 1, 0));
     const size_t words = (size_t)length / 8 + 1;
-    int64_t *theirs = NULL;
-    if (status == CTRT_OK)
-        status = ALLOCATE(theirs, words);
-    if (status == CTRT_OK && r->rank == 0)
+    CTRT_TRY(ALLOCATE(theirs, words));
+    if (r->rank == 0)
         memcpy(theirs, mine, bytes);
-    if (status == CTRT_OK)
-        status = exchange_numbers(r, EXCHANGE_BROADCAST, theirs, words, 0);
-    if (status == CTRT_OK) {
-        first = first_difference(message, sizeof message, mine, (const char *)theirs);
-        status = agree(r, first, message);
-    }
-    free(mine);
-    free(theirs);
-    return status;
+    CTRT_TRY(exchange_numbers(r, EXCHANGE_BROADCAST, theirs, words, 0));
+    const int64_t first = first_difference(message, sizeof message, mine, (const char *)theirs);
+    return agree(r, first, message);
 }
 
 /* ---- values ---- */
@@ -113,15 +100,13 @@ ctrt_status verify_structure(struct ranks *r, const char *options)
 static ctrt_status same_bytes(bool *same, ctrt_tensor *a, ctrt_tensor *b)
 {
     const ctrt_dtype dtype = ctrt_tensor_dtype(a);
-    const size_t bytes = (size_t)ctrt_tensor_numel(a) * ctrt_dtype_size(dtype);
-    char *memory = malloc(2 * bytes + 1);
-    CTRT_TRY(strategy_allocated(memory, 2 * bytes + 1));
-    ctrt_status status = ctrt_to_host(memory, bytes, a, dtype);
-    if (status == CTRT_OK)
-        status = ctrt_to_host(memory + bytes, bytes, b, dtype);
-    *same = status == CTRT_OK && memcmp(memory, memory + bytes, bytes) == 0;
-    free(memory);
-    return status;
+    const size_t bytes = strategy_tensor_bytes(a);
+    SCRATCH char *memory = NULL;
+    CTRT_TRY(ALLOCATE(memory, 2 * bytes));
+    CTRT_TRY(ctrt_to_host(memory, bytes, a, dtype));
+    CTRT_TRY(ctrt_to_host(memory + bytes, bytes, b, dtype));
+    *same = memcmp(memory, memory + bytes, bytes) == 0;
+    return CTRT_OK;
 }
 
 /* Compares tensor after tensor with rank 0's. */
@@ -129,38 +114,32 @@ static ctrt_status find_difference(struct ranks *r, int64_t step)
 {
     int64_t first = -1;
     char message[400] = "";
-    const char *name = "";
     const size_t count = r->broadcast_buffers ? r->count : r->parameters;
     for (size_t i = 0; i < count; i++) {
         CTRT_AUTO(tensor) copy = NULL;
         bool same = true;
-        ctrt_status status;
-        ctrt_no_grad status = ctrt_clone(&copy, r->tensors[i]);
-        CTRT_TRY(status);
+        ctrt_no_grad CTRT_TRY(ctrt_clone(&copy, r->tensors[i]));
         CTRT_TRY(exchange(r, EXCHANGE_BROADCAST, &copy, 1, 0));
         CTRT_TRY(same_bytes(&same, r->tensors[i], copy));
         if (!same && first < 0)
             first = (int64_t)i;
     }
     if (first >= 0)
-        CTRT_TRY(ranks_tensor(&name, NULL, r, (size_t)first));
-    snprintf(message, sizeof message, "CTRT_AUDIT at step %lld: \"%s\" differs from rank 0's", (long long)step,
-             name);
+        snprintf(message, sizeof message, "CTRT_AUDIT at step %lld: \"%s\" differs from rank 0's", (long long)step,
+                 ranks_name(r, (size_t)first));
     return agree(r, first, message);
 }
 
 ctrt_status verify_values(struct ranks *r, int64_t step)
 {
     union { char text[72]; int64_t words[9]; } own = { .words = { 0 } };
+    SCRATCH int64_t *all = NULL;
     bool same = true;
     CTRT_TRY(ctrt_module_sha256(own.text, r->module));
-    int64_t *all;
     CTRT_TRY(ALLOCATE(all, (size_t)r->size * 8));
-    ctrt_status status = gather_numbers(r, all, own.words, 8);
+    CTRT_TRY(gather_numbers(r, all, own.words, 8));
     for (int rank = 1; rank < r->size; rank++)
         same = same && memcmp(all, all + 8 * rank, 64) == 0;
-    free(all);
-    CTRT_TRY(status);
     return same ? CTRT_OK : find_difference(r, step);
 }
 
@@ -175,13 +154,12 @@ ctrt_status verify_devices(struct ranks *r)
     (void)gethostname(host, sizeof host - 1);
     for (const char *at = host; *at != '\0'; at++)
         own[2] = (int64_t)((uint64_t)own[2] * 31 + (unsigned char)*at);
-    int64_t *all;
+    SCRATCH int64_t *all = NULL;
     CTRT_TRY(ALLOCATE(all, (size_t)r->size * 3));
-    ctrt_status status = gather_numbers(r, all, own, 3);
+    CTRT_TRY(gather_numbers(r, all, own, 3));
     r->distinct = true;
     for (int i = 0; i < r->size; i++)
         for (int k = 0; k < i; k++)
             r->distinct = r->distinct && memcmp(&all[3 * i], &all[3 * k], sizeof own) != 0;
-    free(all);
-    return status;
+    return CTRT_OK;
 }

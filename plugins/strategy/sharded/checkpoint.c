@@ -3,9 +3,6 @@
  *
  * Saving gathers whole parameters and states in host memory, or each rank saves its shards to a file of its own. All
  * ranks must save, because they gather or agree. Loading does not communicate: every rank reads its rows. */
-#include <stdlib.h>
-#include <string.h>
-
 #include "sharded.h"
 
 /* ---- modules ---- */
@@ -28,7 +25,7 @@ static ctrt_status save_begin(struct sharded *s)
         group_forget(s, &s->groups[g]);
         CTRT_TRY(status);
     }
-    for (size_t i = 0; i < s->slot_count; i++)
+    for (size_t i = 0; i < s->r.leaf_count; i++)
         CTRT_TRY(slot_set(&s->slots[i], SLOT_WHOLE, s->slots[i].host));
     return CTRT_OK;
 }
@@ -36,7 +33,7 @@ static ctrt_status save_begin(struct sharded *s)
 static void hosts_end(struct sharded *s)
 {
     slots_shard(s);
-    for (size_t i = 0; i < s->slot_count; i++)
+    for (size_t i = 0; i < s->r.leaf_count; i++)
         ctrt_tensor_release(&s->slots[i].host);
 }
 
@@ -44,8 +41,8 @@ static void hosts_end(struct sharded *s)
 
 static struct sharded_slot *slot_of(struct sharded *s, const ctrt_tensor *tensor)
 {
-    for (size_t i = 0; i < s->slot_count; i++)
-        if (s->slots[i].tensor == tensor)
+    for (size_t i = 0; i < s->r.leaf_count; i++)
+        if (s->slots[i].leaf.tensor == tensor)
             return &s->slots[i];
     return NULL;
 }
@@ -192,9 +189,9 @@ static ctrt_status parts_agree(struct sharded *s, ctrt_module_agreement *agreeme
     s->r.refused = -1;
     agreement->status = verify_ready(&s->r, status);
     if (agreement->status != CTRT_OK)
-        return s->r.refused >= 0 ? agreement->status : sharded_fail_all(s, agreement->status);
+        return s->r.refused >= 0 ? agreement->status : ranks_fail_all(&s->r, agreement->status);
     memcpy(numbers, agreement->numbers, sizeof numbers);
-    agreement->status = sharded_fail_all(s, exchange_numbers(&s->r, EXCHANGE_BROADCAST, numbers, 2, 0));
+    agreement->status = ranks_fail_all(&s->r, exchange_numbers(&s->r, EXCHANGE_BROADCAST, numbers, 2, 0));
     memcpy(agreement->numbers, numbers, sizeof numbers);
     return agreement->status;
 }
@@ -232,7 +229,7 @@ static ctrt_status event_run(struct sharded *s, ctrt_module_event event, void *a
             checkpoint_end(s);
         /* The gathers of the other ranks must not meet those of this rank's next call. */
         if (event == CTRT_MODULE_SAVE_BEGIN || event == CTRT_MODULE_OPTIMIZER_SAVE_BEGIN)
-            return sharded_fail_all(s, status);
+            return ranks_fail_all(&s->r, status);
         return status;
     case CTRT_MODULE_ROWS:
         rows_describe(s, argument);
@@ -257,7 +254,6 @@ static ctrt_status event_run(struct sharded *s, ctrt_module_event event, void *a
 
 ctrt_status checkpoint_event(void *self, ctrt_module_event event, void *argument)
 {
-    ctrt_status status;
-    ctrt_no_grad status = event_run(self, event, argument);
-    return status;
+    ctrt_no_grad CTRT_TRY(event_run(self, event, argument));
+    return CTRT_OK;
 }

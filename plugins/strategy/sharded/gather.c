@@ -68,13 +68,11 @@ static ctrt_status group_receive(struct sharded *s, struct sharded_group *group)
 
 ctrt_status group_gather(struct sharded *s, struct sharded_group *group)
 {
-    ctrt_status status;
     ctrt_no_grad {
-        status = group_issue(s, group);
-        if (status == CTRT_OK)
-            status = group_receive(s, group);
+        CTRT_TRY(group_issue(s, group));
+        CTRT_TRY(group_receive(s, group));
     }
-    return status;
+    return CTRT_OK;
 }
 
 /* ---- the order ---- */
@@ -114,10 +112,10 @@ ctrt_status sequence_begin(struct sharded *s, bool backward)
 
 static ctrt_status issue_until(struct sharded *s, size_t end)
 {
-    ctrt_status status = CTRT_OK;
-    while (s->issued < end && status == CTRT_OK)
-        ctrt_no_grad status = group_issue(s, &s->groups[s->sequence[s->issued++]]);
-    return status;
+    ctrt_no_grad
+        while (s->issued < end)
+            CTRT_TRY(group_issue(s, &s->groups[s->sequence[s->issued++]]));
+    return CTRT_OK;
 }
 
 /* The gathers of modules that run again are in no sequence, so that the ranks do not know of those of each other. */

@@ -1,9 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* plugins/strategy/sharded/group.c: divides the parameters into groups, creates their shards, and replaces the shards
  * by the gathered parameters and back. */
-#include <stdlib.h>
-#include <string.h>
-
 #include "sharded.h"
 
 #define MOST_GROUPS 65535                   /* hooks.c has 16 bits for the number */
@@ -13,7 +10,7 @@
 struct division {
     struct sharded *s;
     ctrt_module **modules;                  /* of the groups */
-    size_t count, capacity;
+    size_t count;
     size_t *owner;                          /* of each parameter: its group */
 };
 
@@ -24,13 +21,6 @@ static ctrt_status modules_add(struct division *d, ctrt_module *module)
             return CTRT_OK;
     if (d->count == MOST_GROUPS)
         return ctrt_fail(CTRT_ERR_NOT_SUPPORTED, "more than %d modules with parameters", MOST_GROUPS);
-    if (d->count == d->capacity) {
-        const size_t capacity = 2 * d->capacity + 8;
-        ctrt_module **grown = realloc(d->modules, capacity * sizeof *grown);
-        CTRT_TRY(strategy_allocated(grown, capacity * sizeof *grown));
-        d->modules = grown;
-        d->capacity = capacity;
-    }
     d->modules[d->count++] = module;
     return CTRT_OK;
 }
@@ -49,6 +39,16 @@ static void owners_set(struct division *d, ctrt_module *module, size_t g, bool o
         if (p < r->parameters && (!own || strchr(name, '.') == NULL))
             d->owner[p] = d->owner[p] == SIZE_MAX ? g : 0;
     }
+}
+
+/* Returns the number of modules at and below `module`, of which each may be a group. */
+static size_t modules_count(ctrt_module *module)
+{
+    size_t count = 1;
+    ctrt_module *child = NULL;
+    for (size_t i = 0; ctrt_module_child(NULL, &child, module, i) == CTRT_OK; i++)
+        count += modules_count(child);
+    return count;
 }
 
 /* Each child of a module is a group. A Sequential only calls its children, so these are groups instead of the
@@ -85,10 +85,8 @@ static void owners_find(struct division *d)
 static void slot_make(struct sharded *s, struct sharded_slot *slot, size_t parameter, size_t group)
 {
     ctrt_tensor *tensor = s->r.tensors[parameter];
-    *slot = (struct sharded_slot){
-        .s = s, .tensor = ctrt_tensor_retain(tensor), .parameter = parameter, .group = group,
-        .ndim = ctrt_tensor_ndim(tensor), .trains = ctrt_tensor_requires_grad(tensor),
-    };
+    *slot = (struct sharded_slot){ .group = group, .ndim = ctrt_tensor_ndim(tensor) };
+    leaf_add(&s->r, &slot->leaf, parameter);
     for (int i = 0; i < slot->ndim; i++)
         slot->shape[i] = ctrt_tensor_size(tensor, i);
     slot->rows = slot->ndim > 0 ? slot->shape[0] : 1;
@@ -103,19 +101,19 @@ static void slot_make(struct sharded *s, struct sharded_slot *slot, size_t param
 /* Adds the slots of one dtype to the group. */
 static void part_make(struct sharded *s, const struct division *d, size_t g, ctrt_dtype dtype)
 {
-    struct sharded_part part = { .first = s->slot_count, .dtype = dtype };
+    struct sharded_part part = { .first = s->r.leaf_count, .dtype = dtype };
     for (size_t p = 0; p < s->r.parameters; p++) {
         if (d->owner[p] != g || ctrt_tensor_dtype(s->r.tensors[p]) != dtype)
             continue;
-        struct sharded_slot *slot = &s->slots[s->slot_count++];
+        struct sharded_slot *slot = &s->slots[s->r.leaf_count];
         slot_make(s, slot, p, g);
         slot->offset = part.numel;
         slot->grad_offset = part.grad_numel;
         part.numel += slot->chunk * slot->row;
-        part.grad_numel += slot->trains ? slot->chunk * slot->row : 0;
-        part.training += slot->trains;
+        part.grad_numel += slot->leaf.trains ? slot->chunk * slot->row : 0;
+        part.training += slot->leaf.trains;
         part.count++;
-        s->groups[g].frozen = s->groups[g].frozen || !slot->trains;
+        s->groups[g].frozen = s->groups[g].frozen || !slot->leaf.trains;
     }
     if (part.count > 0)
         s->parts[s->part_count++] = part;
@@ -125,8 +123,8 @@ static ctrt_status division_apply(struct sharded *s, const struct division *d)
 {
     uint64_t dtypes = 0;
     CTRT_TRY(ALLOCATE(s->groups, d->count));
-    CTRT_TRY(ALLOCATE(s->slots, s->r.parameters + 1));
-    CTRT_TRY(ALLOCATE(s->parts, s->r.parameters + 1));
+    CTRT_TRY(ALLOCATE(s->slots, s->r.parameters));
+    CTRT_TRY(ALLOCATE(s->parts, s->r.parameters));
     CTRT_TRY(ALLOCATE(s->order, d->count));
     CTRT_TRY(ALLOCATE(s->recorded, d->count));
     CTRT_TRY(ALLOCATE(s->sequence, 2 * d->count));
@@ -137,11 +135,11 @@ static ctrt_status division_apply(struct sharded *s, const struct division *d)
         struct sharded_group *group = &s->groups[g];
         group->module = d->modules[g];
         group->keep = g == 0 || s->stage < 3;
-        group->first = s->slot_count;
+        group->first = s->r.leaf_count;
         group->part = s->part_count;
         for (uint64_t left = dtypes; left != 0; left &= left - 1)
             part_make(s, d, g, (ctrt_dtype)__builtin_ctzll(left));
-        group->count = s->slot_count - group->first;
+        group->count = s->r.leaf_count - group->first;
         group->parts = s->part_count - group->part;
         s->order[g] = g;
     }
@@ -150,28 +148,24 @@ static ctrt_status division_apply(struct sharded *s, const struct division *d)
 
 ctrt_status groups_make(struct sharded *s)
 {
-    struct division d = { .s = s };
-    CTRT_TRY(ALLOCATE(d.owner, s->r.parameters + 1));
+    SCRATCH size_t *owner = NULL;
+    SCRATCH ctrt_module **modules = NULL;
+    CTRT_TRY(ALLOCATE(owner, s->r.parameters));
+    CTRT_TRY(ALLOCATE(modules, modules_count(s->r.module)));
+    struct division d = { .s = s, .owner = owner, .modules = modules };
     for (size_t p = 0; p < s->r.parameters; p++)
         d.owner[p] = SIZE_MAX;
-    ctrt_status status = modules_add(&d, s->r.module);
-    if (status == CTRT_OK)
-        status = modules_find(&d, s->r.module);
-    if (status == CTRT_OK)
-        owners_find(&d);
-    if (status == CTRT_OK)
-        status = division_apply(s, &d);
-    free(d.owner);
-    free(d.modules);
-    return status;
+    CTRT_TRY(modules_add(&d, s->r.module));
+    CTRT_TRY(modules_find(&d, s->r.module));
+    owners_find(&d);
+    return division_apply(s, &d);
 }
 
 void groups_free(struct sharded *s)
 {
     for (size_t g = 0; g < s->group_count; g++)
         group_forget(s, &s->groups[g]);             /* a gather may have failed */
-    for (size_t i = 0; i < s->slot_count; i++) {
-        ctrt_tensor_release(&s->slots[i].tensor);
+    for (size_t i = 0; i < s->r.leaf_count; i++) {
         ctrt_tensor_release(&s->slots[i].shard);
         ctrt_tensor_release(&s->slots[i].absent);
         ctrt_tensor_release(&s->slots[i].shard_grad);
@@ -222,12 +216,12 @@ static ctrt_status slot_shard(struct sharded *s, struct sharded_slot *slot, stru
     CTRT_AUTO(tensor) rows = NULL;
     CTRT_TRY(ctrt_narrow(&slot->shard, part->shard, 0, slot->offset, slot->own * slot->row));
     CTRT_TRY(ctrt_view_as(&slot->shard, slot->shard, shard_shape(slot, shape)));
-    CTRT_TRY(sharded_rows_cut(&rows, slot, slot->tensor, s->r.device));
+    CTRT_TRY(sharded_rows_cut(&rows, slot, slot->leaf.tensor, s->r.device));
     if (slot->own > 0)
         CTRT_TRY(ctrt_copy_(slot->shard, rows));
     CTRT_TRY(slot_absent_new(slot));
-    if (ctrt_tensor_grad(slot->tensor) != NULL)
-        CTRT_TRY(sharded_rows_cut(&slot->shard_grad, slot, ctrt_tensor_grad(slot->tensor), s->r.device));
+    if (ctrt_tensor_grad(slot->leaf.tensor) != NULL)
+        CTRT_TRY(sharded_rows_cut(&slot->shard_grad, slot, ctrt_tensor_grad(slot->leaf.tensor), s->r.device));
     return CTRT_OK;
 }
 
@@ -256,7 +250,7 @@ ctrt_status shards_make(struct sharded *s)
 
 void shards_show(struct sharded *s)
 {
-    for (size_t i = 0; i < s->slot_count; i++)
+    for (size_t i = 0; i < s->r.leaf_count; i++)
         (void)slot_set(&s->slots[i], SLOT_SHARD, NULL);
 }
 
@@ -267,33 +261,33 @@ ctrt_status slot_set(struct sharded_slot *slot, enum slot_state state, ctrt_tens
     if (slot->state == state)
         return CTRT_OK;
     if (slot->state == SLOT_WHOLE || slot->state == SLOT_UNDIVIDED) {
-        (void)ctrt_tensor_set_grad(slot->tensor, NULL);
-        (void)ctrt_tensor_set_data(slot->tensor, slot->shard);
-        (void)ctrt_tensor_set_grad(slot->tensor, slot->shard_grad);
+        (void)ctrt_tensor_set_grad(slot->leaf.tensor, NULL);
+        (void)ctrt_tensor_set_data(slot->leaf.tensor, slot->shard);
+        (void)ctrt_tensor_set_grad(slot->leaf.tensor, slot->shard_grad);
         ctrt_tensor_release(&slot->shard_grad);
     }
     STATE_SET(MACHINE_SLOT, slot->state, state);
     if (state == SLOT_ABSENT || state == SLOT_SHARD)
-        return ctrt_tensor_set_data(slot->tensor, state == SLOT_ABSENT ? slot->absent : slot->shard);
-    slot->shard_grad = ctrt_tensor_retain(ctrt_tensor_grad(slot->tensor));
-    CTRT_TRY(ctrt_tensor_set_grad(slot->tensor, NULL));
-    return ctrt_tensor_set_data(slot->tensor, data);
+        return ctrt_tensor_set_data(slot->leaf.tensor, state == SLOT_ABSENT ? slot->absent : slot->shard);
+    slot->shard_grad = ctrt_tensor_retain(ctrt_tensor_grad(slot->leaf.tensor));
+    CTRT_TRY(ctrt_tensor_set_grad(slot->leaf.tensor, NULL));
+    return ctrt_tensor_set_data(slot->leaf.tensor, data);
 }
 
 void slots_absent(struct sharded *s)
 {
-    for (size_t i = 0; i < s->slot_count; i++)
+    for (size_t i = 0; i < s->r.leaf_count; i++)
         (void)slot_set(&s->slots[i], SLOT_ABSENT, NULL);
 }
 
 bool slots_divided(const struct sharded *s)
 {
-    return s->slot_count > 0 && s->slots[0].state != SLOT_UNDIVIDED;
+    return s->r.leaf_count > 0 && s->slots[0].state != SLOT_UNDIVIDED;
 }
 
 void slots_shard(struct sharded *s)
 {
-    for (size_t i = 0; i < s->slot_count && slots_divided(s); i++)
+    for (size_t i = 0; i < s->r.leaf_count && slots_divided(s); i++)
         (void)slot_set(&s->slots[i], SLOT_SHARD, NULL);
 }
 

@@ -5,7 +5,6 @@
  * a hook lives as long as the graph, which may outlive the strategy. Its `user` is therefore not a pointer but the
  * numbers of the instance, of the pass and of the group. */
 #include <pthread.h>
-#include <stdlib.h>
 
 #include "sharded.h"
 
@@ -18,8 +17,8 @@ static uint32_t last_serial;
 static bool shares_parameters(const struct ranks *r, const struct sharded *other)
 {
     for (size_t i = 0; i < r->parameters; i++)
-        for (size_t k = 0; k < other->slot_count; k++)
-            if (r->tensors[i] == other->slots[k].tensor)
+        for (size_t k = 0; k < other->r.leaf_count; k++)
+            if (r->tensors[i] == other->slots[k].leaf.tensor)
                 return true;
     return false;
 }
@@ -101,7 +100,7 @@ static ctrt_status on_use_absent(void *argument)
                          "its net");
     const struct sharded_slot *slot = &s->slots[numbers & 0xffffffffff];
     const char *owner = ctrt_module_kind(s->groups[slot->group].module);
-    const char *name = ranks_name(&s->r, slot->parameter);
+    const char *name = ranks_name(&s->r, slot->leaf.parameter);
     const bool running = s->running != NULL && s->r.pass == PASS_FORWARD;
     const char *user = running ? ctrt_module_kind(s->running->module) : NULL;
     if (user != NULL)
@@ -115,10 +114,11 @@ static ctrt_status on_use_absent(void *argument)
 
 ctrt_status slot_absent_new(struct sharded_slot *slot)
 {
-    struct sharded *s = slot->s;
+    const struct sharded *s = sharded_of(slot);
     const uint64_t numbers = (uint64_t)s->serial << 40 | (uint64_t)(slot - s->slots);
-    return ctrt_tensor_new_absent(&slot->absent, ctrt_ints_of(slot->shape, slot->ndim), ctrt_tensor_dtype(slot->tensor),
-                                  s->r.device, on_use_absent, (void *)(uintptr_t)numbers);
+    return ctrt_tensor_new_absent(&slot->absent, ctrt_ints_of(slot->shape, slot->ndim),
+                                  ctrt_tensor_dtype(slot->leaf.tensor), s->r.device, on_use_absent,
+                                  (void *)(uintptr_t)numbers);
 }
 
 /* ---- backward ---- */
@@ -165,8 +165,9 @@ static ctrt_status on_output_gradient(void *user, ctrt_tensor **grad)
                          "backward pass, a step or a checkpoint of the net came after it; add up the losses of several "
                          "forward passes, or run the backward pass of each before the next one");
     const bool was = ctrt_set_streams_ordered(true);
-    /* The program runs this backward pass, so nobody else would end the pass, in which the other ranks wait. */
-    const ctrt_status status = sharded_fail_all(s, backward_begins(s, &s->groups[numbers & 0xffff], s->pass - before));
+    /* After an error, no later call of the strategy would end the pass, in which the other ranks wait. */
+    const ctrt_status status = ranks_fail_all(&s->r, backward_begins(s, &s->groups[numbers & 0xffff],
+                                                                     s->pass - before));
     ctrt_set_streams_ordered(was);
     return ctrt_context(status, "sharded");
 }

@@ -12,7 +12,7 @@
 /* The slot's elements in part->sent: one chunk per rank of the row. */
 static ctrt_status sent_chunks(ctrt_tensor **out, const struct sharded_slot *slot, struct sharded_part *part)
 {
-    CTRT_TRY(ctrt_view_as(out, part->sent, CTRT_SHAPE(slot->s->mesh_columns, part->grad_numel)));
+    CTRT_TRY(ctrt_view_as(out, part->sent, CTRT_SHAPE(sharded_of(slot)->mesh_columns, part->grad_numel)));
     return ctrt_narrow(out, *out, 1, slot->grad_offset, slot->chunk * slot->row);
 }
 
@@ -46,7 +46,7 @@ static ctrt_status chunks_fill(const struct sharded_slot *slot, struct sharded_p
 /* If the gradient is alone in its part and needs no padding, part->sent is a view of it, and nothing is copied. */
 static ctrt_status sent_alone(bool *done, const struct sharded_slot *slot, struct sharded_part *part, ctrt_tensor *grad)
 {
-    *done = part->training == 1 && part->sent == NULL && slot->chunk * slot->s->mesh_columns == slot->rows
+    *done = part->training == 1 && part->sent == NULL && slot->chunk * sharded_of(slot)->mesh_columns == slot->rows
             && ctrt_tensor_is_contiguous(grad, CTRT_CONTIGUOUS_FORMAT);
     return *done ? ctrt_view_as(&part->sent, grad, CTRT_SHAPE(slot->rows * slot->row)) : CTRT_OK;
 }
@@ -54,7 +54,7 @@ static ctrt_status sent_alone(bool *done, const struct sharded_slot *slot, struc
 /* Writes the gradient (NULL: zero) plus the gradients of passes without reduction to part->sent. */
 static ctrt_status slot_fill(const struct sharded_slot *slot, struct sharded_part *part, ctrt_tensor *grad)
 {
-    const struct sharded *s = slot->s;
+    const struct sharded *s = sharded_of(slot);
     CTRT_AUTO(tensor) chunks = NULL;
     bool alone = false;
     if (grad != NULL)
@@ -104,7 +104,7 @@ static ctrt_status part_launch(struct sharded *s, struct sharded_part *part)
 {
     if (part->grad_numel == 0 || part->sent == NULL)
         return CTRT_OK;
-    CTRT_TRY(weights_apply(&s->weights, part->sent, s->r.size));
+    CTRT_TRY(weights_apply(&s->r.weights, part->sent, s->r.size));
     if (s->mesh_columns == 1) {
         part->received = part->sent;
         part->sent = NULL;
@@ -126,23 +126,14 @@ static ctrt_status group_launch(struct sharded *s, size_t k)
     return CTRT_OK;
 }
 
-static ctrt_status groups_launch(struct sharded *s)
-{
-    while (s->next < s->group_count && s->groups[s->order[s->group_count - 1 - s->next]].waiting == 0)
-        CTRT_TRY(group_launch(s, s->next++));
-    return CTRT_OK;
-}
-
 /* Launches the reductions of complete groups, in order, on a stream of their own, so that the backward pass
  * continues. */
 static ctrt_status launch(struct sharded *s)
 {
-    if (s->stream == NULL)
-        return groups_launch(s);
-    CTRT_TRY(ctrt_stream_push(s->stream));
-    const ctrt_status status = groups_launch(s);
-    (void)ctrt_stream_pop();
-    return status;
+    ctrt_on_stream(s->r.stream)
+        while (s->next < s->group_count && s->groups[s->order[s->group_count - 1 - s->next]].waiting == 0)
+            CTRT_TRY(group_launch(s, s->next++));
+    return CTRT_OK;
 }
 
 void sharded_reduce_begin(struct sharded *s)
@@ -152,8 +143,8 @@ void sharded_reduce_begin(struct sharded *s)
         struct sharded_group *group = &s->groups[g];
         group->waiting = 0;
         for (size_t i = group->first; i < group->first + group->count; i++) {
-            group->waiting += s->slots[i].trains;
-            s->slots[i].arrived = false;
+            group->waiting += s->slots[i].leaf.trains;
+            s->slots[i].leaf.arrived = false;
         }
     }
 }
@@ -170,9 +161,9 @@ void sharded_reduce_cancel(struct sharded *s)
         ctrt_tensor_release(&part->sent);
         ctrt_tensor_release(&part->received);
     }
-    for (size_t i = 0; i < s->slot_count; i++)
+    for (size_t i = 0; i < s->r.leaf_count; i++)
         ctrt_tensor_release(&s->slots[i].local_grad);
-    weights_end(&s->weights);
+    weights_end(&s->r.weights);
 }
 
 /* ---- gradients of the shards ---- */
@@ -180,19 +171,14 @@ void sharded_reduce_cancel(struct sharded *s)
 /* Adds `grad` to the gradient of the shard; if there is none, `grad` becomes the gradient. */
 static ctrt_status shard_add(struct sharded_slot *slot, ctrt_tensor *grad)
 {
-    ctrt_tensor *before = ctrt_tensor_grad(slot->tensor);
-    return before != NULL ? ctrt_add_(before, grad) : ctrt_tensor_set_grad(slot->tensor, grad);
+    ctrt_tensor *before = ctrt_tensor_grad(slot->leaf.tensor);
+    return before != NULL ? ctrt_add_(before, grad) : ctrt_tensor_set_grad(slot->leaf.tensor, grad);
 }
 
 static ctrt_status slot_finish(struct sharded_slot *slot, struct sharded_part *part)
 {
-    int64_t shape[CTRT_MAX_DIMS] = { 0 };
     CTRT_AUTO(tensor) grad = NULL;
-    for (int i = 1; i < slot->ndim; i++)
-        shape[i] = slot->shape[i];
-    shape[0] = slot->own;
-    CTRT_TRY(ctrt_narrow(&grad, part->received, 0, slot->grad_offset, slot->own * slot->row));
-    CTRT_TRY(ctrt_view_as(&grad, grad, ctrt_ints_of(shape, slot->ndim > 0 ? slot->ndim : 1)));
+    CTRT_TRY(strategy_part(&grad, part->received, slot->grad_offset, slot->shard));
     return shard_add(slot, grad);
 }
 
@@ -208,27 +194,26 @@ static ctrt_status reductions_end(struct sharded *s, const double *used)
     for (size_t p = 0; p < s->part_count; p++) {
         struct sharded_part *part = &s->parts[p];
         for (size_t i = part->first; i < part->first + part->count; i++)
-            if (s->slots[i].trains && part->received != NULL && (used == NULL || used[i + 1] != 0))
+            if (s->slots[i].leaf.trains && part->received != NULL && (used == NULL || used[i + 1] != 0))
                 CTRT_TRY(slot_finish(&s->slots[i], part));
     }
-    for (size_t i = 0; i < s->slot_count; i++) {
-        s->slots[i].used = false;
+    leaves_unused(&s->r);
+    for (size_t i = 0; i < s->r.leaf_count; i++)
         ctrt_tensor_release(&s->slots[i].local_grad_sum);
-    }
-    CTRT_TRY(weights_clear(&s->weights));
-    weights_reset(&s->weights);
+    CTRT_TRY(weights_clear(&s->r.weights));
+    weights_reset(&s->r.weights);
     sharded_reduce_cancel(s);
     return CTRT_OK;
 }
 
 ctrt_status sharded_reduce_cut(struct sharded *s)
 {
-    for (size_t i = 0; i < s->slot_count; i++) {
+    for (size_t i = 0; i < s->r.leaf_count; i++) {
         struct sharded_slot *slot = &s->slots[i];
         CTRT_AUTO(tensor) own = NULL;
-        if (s->r.grads[slot->parameter] == NULL)
+        if (s->r.grads[slot->leaf.parameter] == NULL)
             continue;
-        CTRT_TRY(sharded_rows_cut(&own, slot, s->r.grads[slot->parameter], s->r.device));
+        CTRT_TRY(sharded_rows_cut(&own, slot, s->r.grads[slot->leaf.parameter], s->r.device));
         CTRT_TRY(shard_add(slot, own));
     }
     return CTRT_OK;
@@ -242,7 +227,7 @@ static ctrt_status group_complete(struct sharded *s, struct sharded_group *group
 {
     if (!group->frozen && s->r.canonical == 0)
         group_forget(s, group);
-    if (s->local || (s->stage == 1 && s->r.kind == STEP))
+    if (s->r.local || (s->stage == 1 && s->r.kind == STEP))
         return CTRT_OK;
     if (s->stage > 1)
         CTRT_TRY(launch(s));
@@ -259,51 +244,37 @@ static ctrt_status group_complete(struct sharded *s, struct sharded_group *group
 
 ctrt_status sharded_reduce_complete(struct sharded *s, struct sharded_group *group)
 {
-    for (size_t p = group->part; p < group->part + group->parts && !s->local; p++) {
+    for (size_t p = group->part; p < group->part + group->parts && !s->r.local; p++) {
         struct sharded_part *part = &s->parts[p];
         for (size_t i = part->first; i < part->first + part->count; i++)
-            if (s->slots[i].trains && !s->slots[i].arrived)
+            if (s->slots[i].leaf.trains && !s->slots[i].leaf.arrived)
                 CTRT_TRY(slot_fill(&s->slots[i], part, NULL));
     }
     for (size_t i = group->first; i < group->first + group->count; i++)
-        s->slots[i].arrived = true;
+        s->slots[i].leaf.arrived = true;
     group->waiting = 0;
-    return s->local || s->stage == 1 ? CTRT_OK : launch(s);
+    return s->r.local || s->stage == 1 ? CTRT_OK : launch(s);
 }
 
 static ctrt_status gradient_add(struct sharded *s, struct sharded_slot *slot, ctrt_tensor *grad)
 {
     struct sharded_group *group = &s->groups[slot->group];
-    slot->arrived = slot->used = true;
-    if (!s->local)
+    slot->leaf.arrived = slot->leaf.used = true;
+    if (!s->r.local)
         CTRT_TRY(slot_fill(slot, part_of(s, slot), grad));
     else if (s->r.kind == PROGRAM && slot->local_grad_sum != NULL)
         CTRT_TRY(ctrt_add_(slot->local_grad_sum, grad));
     else
         ctrt_tensor_assign(s->r.kind == PROGRAM ? &slot->local_grad_sum : &slot->local_grad, grad);
-    CTRT_TRY(ctrt_tensor_set_grad(slot->tensor, NULL));
+    CTRT_TRY(ctrt_tensor_set_grad(slot->leaf.tensor, NULL));
     return --group->waiting == 0 ? group_complete(s, group) : CTRT_OK;
 }
 
-static ctrt_status gradient_arrived(struct sharded *s, struct sharded_slot *slot, ctrt_tensor *grad)
+ctrt_status sharded_gradient(struct ranks_leaf *leaf, ctrt_tensor *grad)
 {
-    CTRT_TRY(ranks_gradient_arrives(&s->r, slot->parameter, slot->arrived, "call ctrt_parallel_step, or ctrt_forward "
-                                    "for each backward pass"));
-    return sharded_fail_all(s, gradient_add(s, slot, grad));
-}
-
-static ctrt_status on_gradient(void *user, ctrt_tensor *leaf)
-{
-    struct sharded_slot *slot = user;
-    struct sharded *s = slot->s;
-    ctrt_status status;
-    if (s->r.kind == UNHOOKED && s->r.pass != PASS_IDLE)
-        return CTRT_OK;
-    CTRT_AUTO(tensor) grad = ctrt_tensor_retain(ctrt_tensor_grad(leaf));
-    const bool was = ctrt_set_streams_ordered(true);
-    ctrt_no_grad status = gradient_arrived(s, slot, grad);
-    ctrt_set_streams_ordered(was);
-    return ctrt_context(status, "sharded");
+    struct sharded *s = (struct sharded *)leaf->r;
+    CTRT_TRY(gradient_arrives(leaf, "call ctrt_parallel_step, or ctrt_forward for each backward pass"));
+    return ranks_fail_all(&s->r, gradient_add(s, (struct sharded_slot *)leaf, grad));
 }
 
 /* ---- the end of a step ---- */
@@ -323,18 +294,13 @@ static ctrt_status regather_check(const struct sharded *s, const double sums[2])
  * that ran again and its square. */
 static ctrt_status stats_reduce(struct sharded *s, ctrt_tensor **mean, ctrt_tensor *loss)
 {
-    const size_t n = s->slot_count + 3;
-    double *used = s->stats;
-    bool complete = true;
-    used[0] = 0;
-    for (size_t i = 0; i < s->slot_count; i++) {
-        used[i + 1] = s->slots[i].used;
-        complete = complete && (s->slots[i].used || !s->slots[i].trains);
-    }
+    const size_t n = s->r.leaf_count + 3;
+    double *used = s->r.stats;
+    const bool complete = leaves_stats(&s->r);
     used[n - 2] = s->regathered_hash;
     used[n - 1] = (double)s->regathered_hash * s->regathered_hash;
     /* Each parameter that this rank uses gets a gradient, so a rank that uses all parameters needs no counts. */
-    CTRT_TRY(weights_stats(mean, &s->weights, s->r.comm, loss, used, n, NULL, !complete || s->regathered != NULL));
+    CTRT_TRY(weights_stats(mean, &s->r.weights, s->r.comm, loss, used, n, NULL, !complete || s->regathered != NULL));
     return s->regathered != NULL ? regather_check(s, &used[n - 2]) : CTRT_OK;
 }
 
@@ -343,68 +309,26 @@ ctrt_status sharded_reduce_finish(struct sharded *s, ctrt_tensor **mean, ctrt_te
     for (size_t k = s->group_count; k-- > 0;)
         CTRT_TRY(sharded_reduce_complete(s, &s->groups[s->order[k]]));
     CTRT_TRY(launch(s));
-    CTRT_TRY(weights_find(&s->weights));
+    CTRT_TRY(weights_find(&s->r.weights));
     CTRT_TRY(stats_reduce(s, mean, loss));
-    return reductions_end(s, s->stats);
+    return reductions_end(s, s->r.stats);
 }
 
 ctrt_status sharded_reduce_local(struct sharded *s, ctrt_tensor **loss)
 {
-    const struct weights_step step = weights_step(&s->weights);
-    ctrt_status status;
+    const struct weights_step step = weights_step(&s->r.weights);
     ctrt_no_grad {
-        status = weights_local_loss(loss, &s->weights);
-        if (status == CTRT_OK)
-            status = weights_add(&s->weights);
+        CTRT_TRY(weights_local_loss(loss, &s->r.weights));
+        CTRT_TRY(weights_add(&s->r.weights));
+        for (size_t i = 0; i < s->r.leaf_count; i++) {
+            struct sharded_slot *slot = &s->slots[i];
+            if (slot->local_grad_sum == NULL)
+                ctrt_tensor_assign(&slot->local_grad_sum, slot->local_grad);
+            else if (slot->local_grad != NULL)
+                CTRT_TRY(ctrt_add_(slot->local_grad_sum, slot->local_grad));
+            ctrt_tensor_release(&slot->local_grad);
+        }
     }
-    for (size_t i = 0; i < s->slot_count && status == CTRT_OK; i++) {
-        struct sharded_slot *slot = &s->slots[i];
-        if (slot->local_grad == NULL)
-            continue;
-        if (slot->local_grad_sum == NULL)
-            ctrt_tensor_assign(&slot->local_grad_sum, slot->local_grad);
-        else
-            ctrt_no_grad status = ctrt_add_(slot->local_grad_sum, slot->local_grad);
-        ctrt_tensor_release(&slot->local_grad);
-    }
-    if (status == CTRT_OK)
-        weights_count(&s->weights, &step);
-    return status;
-}
-
-ctrt_status sharded_reduce_check(const struct sharded *s)
-{
-    struct missing missing = { .count = 0 };
-    if (!missing_possible(&s->r) || s->local)
-        return CTRT_OK;
-    for (size_t i = 0; i < s->slot_count; i++)
-        if (!s->slots[i].arrived && s->slots[i].trains)
-            missing_add(&missing, &s->r, s->slots[i].parameter);
-    return missing_check(&missing);
-}
-
-/* ---- creation ---- */
-
-ctrt_status sharded_reduce_new(struct sharded *s)
-{
-    CTRT_TRY(ranks_stream(&s->stream, &s->r));
-    CTRT_TRY(weights_new(&s->weights, s->r.device));
-    CTRT_TRY(ALLOCATE(s->stats, s->slot_count + 3));
-    for (size_t i = 0; i < s->slot_count; i++) {
-        struct sharded_slot *slot = &s->slots[i];
-        if (slot->trains)
-            CTRT_TRY(ctrt_tensor_add_accumulate_hook(slot->tensor, on_gradient, slot, &slot->hook));
-    }
+    weights_count(&s->r.weights, &step);
     return CTRT_OK;
-}
-
-void sharded_reduce_free(struct sharded *s)
-{
-    sharded_reduce_cancel(s);
-    for (size_t i = 0; i < s->slot_count; i++)
-        if (s->slots[i].hook != 0)
-            (void)ctrt_tensor_remove_hook(s->slots[i].tensor, s->slots[i].hook);
-    free(s->stats);
-    weights_free(&s->weights);
-    ctrt_stream_release(&s->stream);
 }

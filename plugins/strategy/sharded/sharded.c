@@ -3,10 +3,7 @@
 #include "config.h"
 #include "sharded.h"
 
-#include <math.h>
 #include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 
 static const ctrt_param stage_param = {
     .size = sizeof(ctrt_param), .name = "CTRT_SHARDED_STAGE", .type = CTRT_PARAM_INT, .fallback = "3",
@@ -34,20 +31,17 @@ void pass_close(struct sharded *s)
 
 ctrt_status pass_check(struct sharded *s)
 {
-    CTRT_TRY(sharded_reduce_check(s));
+    CTRT_TRY(gradients_check(&s->r));
     pass_close(s);
     return CTRT_OK;
 }
 
-ctrt_status sharded_fail_all(struct sharded *s, ctrt_status status)
+static void sharded_give_up(struct ranks *r, ctrt_status status, const char *message)
 {
-    char message[1024];
-    if (status == CTRT_OK)
-        return status;
-    snprintf(message, sizeof message, "%s", ctrt_error_message());
-    ranks_abort(&s->r, (ctrt_comm *const[]){ s->gathers, s->reduces, s->columns }, 3, message);
+    struct sharded *s = (struct sharded *)r;
+    (void)status;
+    ranks_abort(r, (ctrt_comm *const[]){ s->gathers, s->reduces, s->columns }, 3, message);
     pass_close(s);
-    return ctrt_fail(status, "%s", message);
 }
 
 /* Fails if the program has moved, converted, frozen or unfrozen parameters since the creation, where all ranks agreed
@@ -57,15 +51,15 @@ static ctrt_status module_check(struct sharded *s)
     if (s->r.pass == PASS_FORWARD)
         return ctrt_fail(CTRT_ERR_STATE, "a forward pass of the net runs; a module of the net cannot run the net");
     CTRT_TRY(ranks_check(&s->r));
-    for (size_t i = 0; i < s->slot_count; i++) {
+    for (size_t i = 0; i < s->r.leaf_count; i++) {
         const struct sharded_slot *slot = &s->slots[i];
         ctrt_tensor *data = slot->state == SLOT_ABSENT ? slot->absent
                             : slot->state == SLOT_WHOLE ? slot->full : slot->shard;
-        const bool divided = ctrt_tensor_shares_storage(slot->tensor, data);
-        if (divided && ctrt_tensor_requires_grad(slot->tensor) == slot->trains)
+        const bool divided = ctrt_tensor_shares_storage(slot->leaf.tensor, data);
+        if (divided && ctrt_tensor_requires_grad(slot->leaf.tensor) == slot->leaf.trains)
             continue;
         return ctrt_fail(CTRT_ERR_STATE, "\"%s\" %s after ctrt_parallel_new; call it again",
-                         ranks_name(&s->r, slot->parameter),
+                         ranks_name(&s->r, slot->leaf.parameter),
                          divided ? "began or ceased to require grad" : "was moved or converted");
     }
     return CTRT_OK;
@@ -85,7 +79,7 @@ static ctrt_status pass_begin(struct sharded *s, enum pass_kind kind, bool joins
     if (!joins)
         sharded_reduce_begin(s);
     if (!joins || kind == PROGRAM)
-        s->local = s->r.no_sync && kind != UNHOOKED;
+        s->r.local = s->r.no_sync && kind != UNHOOKED;
     if (joins)
         STATE_SET(MACHINE_PASS, s->r.pass, PASS_FORWARD);
     else
@@ -116,17 +110,17 @@ static ctrt_status sharded_forward(void *self, ctrt_tensor **y, ctrt_tensor *con
 {
     struct sharded *s = self;
     const bool joins = s->r.kind == PROGRAM && s->r.pass == PASS_TURN && s->r.canonical == 0;
-    CTRT_TRY(sharded_fail_all(s, module_check(s)));
+    CTRT_TRY(ranks_fail_all(&s->r, module_check(s)));
     if (!joins)
-        CTRT_TRY(sharded_fail_all(s, pass_check(s)));
-    CTRT_TRY(sharded_fail_all(s, pass_begin(s, ctrt_grad_enabled() ? PROGRAM : EVALUATION, joins)));
+        CTRT_TRY(ranks_fail_all(&s->r, pass_check(s)));
+    CTRT_TRY(ranks_fail_all(&s->r, pass_begin(s, ctrt_grad_enabled() ? PROGRAM : EVALUATION, joins)));
     if (s->r.kind == PROGRAM && !joins && s->r.canonical == 0) {
-        ctrt_status weighted = weights_mean(&s->weights, ranks_rows(inputs));
+        ctrt_status weighted = weights_mean(&s->r.weights, ranks_rows(inputs));
         if (weighted == CTRT_OK)
-            ctrt_no_grad weighted = weights_forward(&s->weights, s->r.comm, !s->local);
-        CTRT_TRY(sharded_fail_all(s, weighted));
+            ctrt_no_grad weighted = weights_forward(&s->r.weights, s->r.comm, !s->r.local);
+        CTRT_TRY(ranks_fail_all(&s->r, weighted));
     }
-    CTRT_TRY(sharded_fail_all(s, forward_run(s, y, inputs, count)));
+    CTRT_TRY(ranks_fail_all(&s->r, forward_run(s, y, inputs, count)));
     if (s->r.canonical > 0)
         STATE_SET(MACHINE_PASS, s->r.pass, PASS_TURN);
     if (joins)
@@ -139,36 +133,32 @@ static ctrt_status sharded_forward(void *self, ctrt_tensor **y, ctrt_tensor *con
 /* ---- steps ---- */
 
 /* In the first step, waits for the weights of all ranks. */
-static ctrt_status weights_ready(void *user)
+static ctrt_status sharded_loss_known(struct ranks *r)
 {
-    struct sharded *s = user;
-    if (s->local)
+    struct sharded *s = (struct sharded *)r;
+    if (s->r.local)
         return CTRT_OK;
-    CTRT_TRY(weights_reduce(&s->weights, s->r.comm, 0));
+    CTRT_TRY(weights_reduce(&s->r.weights, s->r.comm, 0));
     if (!s->verified)
-        CTRT_TRY(weights_verify(&s->weights));
+        CTRT_TRY(weights_verify(&s->r.weights));
     s->verified = true;
     return CTRT_OK;
 }
 
-static ctrt_status step_synced(struct sharded *s, ctrt_tensor **loss, const ctrt_strategy_batch *batch)
+static ctrt_status step_hooked(struct sharded *s, ctrt_tensor **loss, const ctrt_strategy_batch *batch)
 {
     CTRT_AUTO(tensor) own = NULL;
-    CTRT_TRY(ranks_backward(&s->r, &own, batch, &s->weights, weights_ready, s));
+    CTRT_TRY(ranks_backward(&s->r, &own, batch));
     CTRT_TRY(sequence_end(s, false));
     CTRT_TRY(sequence_end(s, true));
-    ctrt_status status;
-    ctrt_no_grad status = sharded_reduce_finish(s, loss, own);
-    return status;
-}
-
-static ctrt_status step_local(struct sharded *s, ctrt_tensor **loss, const ctrt_strategy_batch *batch)
-{
-    CTRT_TRY(ranks_backward(&s->r, loss, batch, &s->weights, weights_ready, s));
-    CTRT_TRY(sequence_end(s, false));
-    CTRT_TRY(sequence_end(s, true));
-    CTRT_TRY(ranks_buffers(&s->r));
-    return sharded_reduce_local(s, loss);
+    if (s->r.local) {
+        CTRT_TRY(ranks_buffers(&s->r));
+        CTRT_TRY(sharded_reduce_local(s, &own));
+        ctrt_tensor_assign(loss, own);
+        return CTRT_OK;
+    }
+    ctrt_no_grad CTRT_TRY(sharded_reduce_finish(s, loss, own));
+    return CTRT_OK;
 }
 
 /* canonical_step gives every rank the gradients of the whole batch, with the same bits. Each rank keeps its own
@@ -189,25 +179,18 @@ static ctrt_status step_canonical(struct sharded *s, ctrt_tensor **loss, const c
 
 static ctrt_status step_run(struct sharded *s, ctrt_tensor **loss, const ctrt_strategy_batch *batch)
 {
-    if (s->r.kind == UNHOOKED)
-        return step_canonical(s, loss, batch);
-    return s->local ? step_local(s, loss, batch) : step_synced(s, loss, batch);
+    CTRT_TRY(module_check(s));
+    CTRT_TRY(pass_check(s));
+    CTRT_TRY(pass_begin(s, s->r.canonical > 0 ? UNHOOKED : STEP, false));
+    CTRT_TRY(s->r.kind == UNHOOKED ? step_canonical(s, loss, batch) : step_hooked(s, loss, batch));
+    pass_close(s);
+    return CTRT_OK;
 }
 
 static ctrt_status sharded_step(void *self, ctrt_tensor **loss, const ctrt_strategy_batch *batch)
 {
     struct sharded *s = self;
-    ctrt_status status = module_check(s);
-    if (status == CTRT_OK)
-        status = pass_check(s);
-    if (status == CTRT_OK)
-        status = pass_begin(s, s->r.canonical > 0 ? UNHOOKED : STEP, false);
-    if (status == CTRT_OK)
-        status = step_run(s, loss, batch);
-    if (status != CTRT_OK)
-        return sharded_fail_all(s, status);
-    pass_close(s);
-    return CTRT_OK;
+    return ranks_fail_all(&s->r, step_run(s, loss, batch));
 }
 
 /* ---- creation ---- */
@@ -232,10 +215,11 @@ static void sharded_destroy(void *self)
     pass_close(s);
     checkpoint_end(s);
     sharded_hooks_remove(s);
-    sharded_reduce_free(s);
+    gradients_free(&s->r);
     const bool connected = divided && ctrt_comm_error(s->r.comm) == CTRT_OK;
     if (divided && (!connected || parameters_return(s) != CTRT_OK))
-        ranks_host->log(CTRT_LOG_WARNING, "parallel", "sharded: the module keeps its shards: %s", ctrt_error_message());
+        strategy_host->log(CTRT_LOG_WARNING, "parallel", "sharded: the module keeps its shards: %s",
+                           ctrt_error_message());
     groups_free(s);
     ctrt_comm_release(&s->gathers);
     ctrt_comm_release(&s->reduces);
@@ -249,7 +233,7 @@ static ctrt_status mesh_read(struct sharded *s)
 {
     ctrt_param_value value;
     int end = 0;
-    CTRT_TRY(ranks_host->param(&value, &mesh_param));
+    CTRT_TRY(strategy_host->param(&value, &mesh_param));
     s->mesh_rows = 1;
     s->mesh_columns = s->r.size;
     if (value.text == NULL || *value.text == '\0')
@@ -263,18 +247,17 @@ static ctrt_status mesh_read(struct sharded *s)
 
 static ctrt_status params_read(struct sharded *s)
 {
-    ctrt_param_value stage, checkpoint, failure;
-    CTRT_TRY(ranks_host->param(&failure, &ranks_failure_param));
+    ctrt_param_value checkpoint, failure;
+    int64_t stage;
+    CTRT_TRY(strategy_host->param(&failure, &ranks_failure_param));
     if (failure.integer != 0)
         return ctrt_fail(CTRT_ERR_NOT_SUPPORTED, "CTRT_ON_FAILURE=shrink: a lost rank takes its part of the parameters "
                          "along, so the other ranks cannot go on; unset it, save checkpoints and start again from the "
                          "last one, with any number of ranks, or use the strategy distributed");
-    CTRT_TRY(ranks_host->param(&stage, &stage_param));
-    CTRT_TRY(ranks_host->param(&checkpoint, &checkpoint_param));
+    CTRT_TRY(strategy_integer(&stage, &stage_param, 1, 3, "1, 2 or 3"));
+    CTRT_TRY(strategy_host->param(&checkpoint, &checkpoint_param));
     s->save_parts = checkpoint.integer != 0;
-    if (stage.integer < 1 || stage.integer > 3)
-        return ctrt_fail(CTRT_ERR_INVALID_ARGUMENT, "CTRT_SHARDED_STAGE=%s: expected 1, 2 or 3", stage.text);
-    s->stage = (int)stage.integer;
+    s->stage = (int)stage;
     CTRT_TRY(mesh_read(s));
     s->column = s->r.rank % s->mesh_columns;
     return CTRT_OK;
@@ -292,12 +275,10 @@ static ctrt_status comms_split(struct sharded *s)
  * succeeded in this part. */
 static ctrt_status prepare(struct sharded *s)
 {
-    ctrt_status status;
     CTRT_TRY(groups_make(s));
     CTRT_TRY(instance_add(s));
-    ctrt_no_grad status = shards_make(s);
-    CTRT_TRY(status);
-    CTRT_TRY(sharded_reduce_new(s));
+    ctrt_no_grad CTRT_TRY(shards_make(s));
+    CTRT_TRY(gradients_new(&s->r));
     return sharded_hooks_add(s);
 }
 
@@ -321,29 +302,29 @@ static ctrt_status setup(struct sharded *s)
     return CTRT_OK;
 }
 
+static const struct ranks_calls calls = {
+    .name = "sharded", .gradient = sharded_gradient, .loss_known = sharded_loss_known, .give_up = sharded_give_up,
+};
+
 static ctrt_status sharded_create(void **out, const ctrt_strategy_config *config)
 {
     struct sharded *s;
     CTRT_TRY(ALLOCATE(s, 1));
-    ranks_init(&s->r, config);
+    ranks_init(&s->r, &calls, config);
     s->r.from_cpu = s->r.broadcast_buffers = true;
     ctrt_status status = setup(s);
     if (status == CTRT_ERR_COMM)            /* other ranks may have succeeded */
-        status = sharded_fail_all(s, status);
-    if (status == CTRT_OK)
-        *out = s;
-    else
-        sharded_destroy(s);
-    return status;
+        status = ranks_fail_all(&s->r, status);
+    return strategy_created(out, s, status, sharded_destroy);
 }
 
 static void sharded_describe(void *self, char *text, size_t bytes)
 {
     const struct sharded *s = self;
     double shards = 0, whole = 0;
-    for (size_t i = 0; i < s->slot_count; i++) {
+    for (size_t i = 0; i < s->r.leaf_count; i++) {
         const struct sharded_slot *slot = &s->slots[i];
-        const double row = (double)slot->row * (double)ctrt_dtype_size(ctrt_tensor_dtype(slot->tensor));
+        const double row = (double)slot->row * (double)ctrt_dtype_size(ctrt_tensor_dtype(slot->leaf.tensor));
         shards += (double)slot->own * row;
         whole += (double)slot->rows * row;
     }
@@ -368,7 +349,7 @@ static ctrt_status groups_measure(uint64_t *largest, uint64_t *all, ctrt_module 
         for (size_t k = 0; k < ctrt_module_parameter_count(child); k++) {
             ctrt_tensor *tensor = NULL;
             CTRT_TRY(ctrt_module_parameter(NULL, &tensor, child, k));
-            bytes += (uint64_t)ctrt_tensor_numel(tensor) * ctrt_dtype_size(ctrt_tensor_dtype(tensor));
+            bytes += strategy_tensor_bytes(tensor);
         }
         *largest = bytes > *largest ? bytes : *largest;
         *all += bytes;
@@ -416,7 +397,7 @@ static ctrt_status init(const ctrt_host *host)
     static const ctrt_param *const params[] = {
         &ranks_failure_param, &stage_param, &checkpoint_param, &mesh_param, NULL,
     };
-    return ranks_register(host, params);
+    return strategy_register(host, params);
 }
 
 CTRT_PLUGIN_DEFINE("strategy-sharded", PACKAGE_VERSION,

@@ -23,17 +23,13 @@ struct sharded;
 
 /* A parameter. */
 struct sharded_slot {
-    struct sharded *s;
-    ctrt_tensor *tensor;                    /* the module's parameter; owned */
-    size_t parameter;                       /* its index in the module */
+    struct ranks_leaf leaf;
     size_t group;
     int ndim;                               /* of the whole parameter */
     int64_t shape[CTRT_MAX_DIMS];
     int64_t rows, chunk, row;               /* rows of the whole parameter and of a chunk; elements of a row */
     int64_t first, own;                     /* rows of this rank */
     int64_t offset, grad_offset;            /* in the flat tensors of the part, in elements */
-    bool trains;                            /* requires grad; constant */
-    uint64_t hook;                          /* 0: none */
     ctrt_tensor *shard;                     /* a slice of the part's shard; owned */
     ctrt_tensor *full;                      /* the gathered parameter; owned; NULL: not gathered */
     ctrt_tensor *absent;                    /* without elements, in the shape of the whole parameter; owned */
@@ -42,9 +38,12 @@ struct sharded_slot {
     ctrt_tensor *local_grad_sum;            /* sum of the whole gradients of passes without reduction; owned */
     ctrt_tensor *host;                      /* whole parameter on the cpu while a file is written; owned */
     enum slot_state state;                  /* changed by slot_set */
-    bool arrived;                           /* in this pass its gradient was computed, or counts as zero */
-    bool used;                              /* it has got a gradient since the last reduction, in any pass */
 };
+
+static inline struct sharded *sharded_of(const struct sharded_slot *slot)
+{
+    return (struct sharded *)slot->leaf.r;
+}
 
 /* The parameters of one dtype in a group. */
 struct sharded_part {
@@ -96,10 +95,8 @@ struct sharded {
     int column;                             /* of this rank in the mesh: the index of its chunk */
     ctrt_comm *gathers, *reduces;           /* of this rank's row; owned */
     ctrt_comm *columns;                     /* of this rank's column; NULL: one row; owned */
-    ctrt_stream *stream;                    /* for reductions; owned; NULL: the device is synchronous */
 
-    struct sharded_slot *slots;             /* by group and part */
-    size_t slot_count;
+    struct sharded_slot *slots;             /* r.leaf_count, by group and part */
     struct sharded_part *parts;
     size_t part_count;
     struct sharded_group *groups;           /* group 0: of the module itself */
@@ -110,7 +107,6 @@ struct sharded {
     enum order order_state;
     size_t *recorded, recorded_count;       /* groups in the order in which their modules first ran */
 
-    bool local;                             /* this pass does not reduce */
     uint32_t pass;                          /* number of the pass */
     uint32_t joined;                        /* earlier passes whose backward pass runs together with that of this one */
     struct sharded_group *running;          /* the innermost one whose forward pass runs */
@@ -119,9 +115,7 @@ struct sharded {
     const struct sharded_group *regathered; /* gathered again outside of the sequence, because its module ran again */
     uint32_t regathered_hash;               /* of these groups in their order, 20 bits; 0: none */
     size_t next;                            /* index of the next group in the order of reductions */
-    struct weights weights;                 /* of the ranks' losses in steps */
     bool verified;                          /* since the first reduction: the kinds of the losses were compared */
-    double *stats;                          /* [slot_count + 3], see stats_reduce */
 
     struct sharded_swap *swaps;
     size_t swap_count;
@@ -172,9 +166,9 @@ ctrt_status sequence_turn(struct sharded *s);
 
 /* ---- reduce.c ---- */
 
-ctrt_status sharded_reduce_new(struct sharded *s);
-void sharded_reduce_free(struct sharded *s);
 void sharded_reduce_begin(struct sharded *s);
+/* The slot calls->gradient. */
+ctrt_status sharded_gradient(struct ranks_leaf *leaf, ctrt_tensor *grad);
 /* Marks the group as complete in the backward pass; gradients that were not computed count as zero. */
 ctrt_status sharded_reduce_complete(struct sharded *s, struct sharded_group *group);
 /* Ends a step. `loss`: this rank's loss, or NULL without rows. *mean receives the loss of all rows; owned. */
@@ -185,10 +179,6 @@ ctrt_status sharded_reduce_local(struct sharded *s, ctrt_tensor **loss);
 ctrt_status sharded_reduce_cut(struct sharded *s);
 /* Waits for reductions that run, and drops their results. */
 void sharded_reduce_cancel(struct sharded *s);
-/* Fails with CTRT_ERR_STATE if a backward pass of the program has not computed all gradients. The message names the
- * parameters without gradient. */
-ctrt_status sharded_reduce_check(const struct sharded *s);
-
 /* ---- hooks.c ---- */
 
 /* Adds and removes the hooks of the groups' modules. */
@@ -208,10 +198,6 @@ void instance_remove(const struct sharded *s);
 void pass_close(struct sharded *s);
 /* Ends the present pass (pass_close). Fails with CTRT_ERR_STATE if its backward pass is not complete. */
 ctrt_status pass_check(struct sharded *s);
-
-/* If `status` is an error, ends the pass and aborts the communicators, because the other ranks would wait for this one.
- * Returns `status`. */
-ctrt_status sharded_fail_all(struct sharded *s, ctrt_status status);
 
 /* ---- checkpoint.c ---- */
 

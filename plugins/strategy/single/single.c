@@ -4,12 +4,8 @@
 #include "config.h"
 
 #include <stdio.h>
-#include <stdlib.h>
 
-#include "ctrt/ctrt.h"
-#include "ctrt/strategy_plugin.h"
-
-#include "../allocate.h"
+#include "../common.h"
 
 struct single {
     ctrt_module *module;                    /* borrowed */
@@ -18,22 +14,20 @@ struct single {
     size_t parameters;                      /* length of the lists below */
     ctrt_tensor **before, **grads;          /* gradients from before a step, and of the step with its loss and the
                                              * loss's weight; scratch */
-    int64_t *sizes;                         /* rows of each shard */
 };
 
 static ctrt_status check_place(ctrt_module *module, ctrt_device *device)
 {
-    for (int buffers = 0; buffers < 2; buffers++) {
-        const size_t count = buffers ? ctrt_module_buffer_count(module) : ctrt_module_parameter_count(module);
-        for (size_t i = 0; i < count; i++) {
-            const char *name;
-            ctrt_tensor *tensor;
-            CTRT_TRY((buffers ? ctrt_module_buffer : ctrt_module_parameter)(&name, &tensor, module, i));
-            if (ctrt_tensor_device(tensor) != device)
-                return ctrt_fail(CTRT_ERR_DEVICE, "\"%s\" is on %s, expected %s (devices[0]); move the module with "
-                                 "ctrt_module_to", name, ctrt_device_name(ctrt_tensor_device(tensor)),
-                                 ctrt_device_name(device));
-        }
+    size_t parameters, count;
+    CTRT_TRY(strategy_tensors_count(&parameters, &count, module));
+    for (size_t i = 0; i < count; i++) {
+        const char *name;
+        ctrt_tensor *tensor;
+        CTRT_TRY(strategy_tensor_at(&name, &tensor, module, parameters, i));
+        if (ctrt_tensor_device(tensor) != device)
+            return ctrt_fail(CTRT_ERR_DEVICE, "\"%s\" is on %s, expected %s (devices[0]); move the module with "
+                             "ctrt_module_to", name, ctrt_device_name(ctrt_tensor_device(tensor)),
+                             ctrt_device_name(device));
     }
     return CTRT_OK;
 }
@@ -43,7 +37,6 @@ static void single_destroy(void *self)
     struct single *single = self;
     free(single->before);
     free(single->grads);
-    free(single->sizes);
     free(single);
 }
 
@@ -55,12 +48,8 @@ static ctrt_status single_create(void **out, const ctrt_strategy_config *config)
     single->module = config->module;
     single->device = config->devices[0];
     single->canonical = config->canonical;
-    const ctrt_status status = ALLOCATE(single->sizes, (size_t)config->canonical);
-    if (status == CTRT_OK)
-        *out = single;
-    else
-        single_destroy(single);
-    return status;
+    *out = single;
+    return CTRT_OK;
 }
 
 /* The module may have got parameters, and may have been moved. */
@@ -80,42 +69,17 @@ static ctrt_status refresh(struct single *single)
     return ALLOCATE(single->grads, count + 2);
 }
 
-/* All shards of a batch. */
-static ctrt_status shards(ctrt_shard_range *range, struct single *single, int64_t rows)
-{
-    const ctrt_scatter_options balanced = { .size = sizeof balanced, .rule = CTRT_CHUNK_BALANCED };
-    int count = 0;
-    *range = (ctrt_shard_range){ .sizes = single->sizes, .seeded = true };
-    CTRT_TRY(ctrt_chunk_sizes(single->sizes, &count, rows, single->canonical, &balanced));
-    range->count = range->total = count;
-    return ctrt_generator_get(single->device, &range->seed, &range->offset);
-}
-
-/* If the shards have used random numbers, the generator continues after those of all shards. */
-static ctrt_status generator_end(ctrt_status status, const struct single *single, const ctrt_shard_range *range)
-{
-    if (status != CTRT_OK || !range->random)
-        return status;
-    return ctrt_generator_set(single->device, range->seed, range->offset + (((uint64_t)range->total + 1) << 32));
-}
-
 static ctrt_status single_forward(void *self, ctrt_tensor **y, ctrt_tensor *const *inputs, int count)
 {
     struct single *single = self;
-    ctrt_shard_range range;
     CTRT_TRY(refresh(single));
-    const int64_t rows = ctrt_tensor_size(inputs[0], 0);
-    if (single->canonical == 0 || rows == 0)
-        return ctrt_shard_forward(y, single->module, single->device, inputs, count, 0, -1);
-    CTRT_TRY(shards(&range, single, rows));
-    return generator_end(ctrt_shards_forward(y, single->module, single->device, inputs, count, &range), single, &range);
+    return strategy_forward(y, single->module, single->device, inputs, count, single->canonical, true);
 }
 
 static ctrt_status backward_whole(struct single *single, ctrt_tensor **loss, ctrt_loss_part *total,
                                   const ctrt_strategy_batch *batch)
 {
-    CTRT_TRY(ctrt_part_backward(loss, total, single->module, single->device, batch, 0, batch->rows, 1,
-                                NULL, NULL));
+    CTRT_TRY(ctrt_part_backward(loss, total, single->module, single->device, batch, 0, batch->rows, 1, NULL, NULL));
     return ctrt_gradients_take(single->grads, single->module);
 }
 
@@ -124,7 +88,9 @@ static ctrt_status backward_shards(struct single *single, ctrt_tensor **loss, ct
 {
     ctrt_sum_tree *sum = NULL;
     ctrt_shard_range range;
-    CTRT_TRY(shards(&range, single, batch->rows));
+    SCRATCH int64_t *sizes = NULL;
+    CTRT_TRY(ALLOCATE(sizes, (size_t)single->canonical));
+    CTRT_TRY(strategy_shards(&range, sizes, batch->rows, single->canonical, true, single->device));
     ctrt_status status = ctrt_sum_tree_new(&sum, range.total, single->parameters + 2, single->device);
     if (status == CTRT_OK)
         status = ctrt_shards_backward(sum, single->module, single->device, batch, &range);
@@ -137,7 +103,7 @@ static ctrt_status backward_shards(struct single *single, ctrt_tensor **loss, ct
                                    .weight = single->grads[single->parameters + 1] };
         single->grads[single->parameters] = single->grads[single->parameters + 1] = NULL;
     }
-    return generator_end(status, single, &range);
+    return strategy_shards_end(status, single->device, &range);
 }
 
 static ctrt_status single_step(void *self, ctrt_tensor **loss, const ctrt_strategy_batch *batch)
