@@ -1,15 +1,17 @@
 # Plugins that are not backends: memory policies, engines of communicators, and parallel strategies. Each is a
 # separate plugin.
 EXTRA_DIST += plugins/common/clock.h plugins/common/file.h plugins/common/fork.h
+# Of all policies.
+memory_policy_sources = plugins/memory/policy.c plugins/memory/source.h
 memory_caching_sources = plugins/memory/caching.c plugins/memory/caching.h plugins/memory/clone.c plugins/memory/expand.c \
                          plugins/memory/stats.c plugins/memory/grow.c plugins/memory/heap.c plugins/memory/options.c \
                          plugins/memory/options.h plugins/memory/settings.c plugins/memory/size_class.c plugins/memory/size_class.h \
-                         plugins/memory/source.h plugins/memory/threads.c
-memory_direct_sources = plugins/memory/direct.c plugins/memory/source.h
-memory_arena_sources = plugins/memory/arena.c plugins/memory/options.c plugins/memory/options.h plugins/memory/source.h
-memory_spill_sources = plugins/memory/options.c plugins/memory/options.h plugins/memory/source.h plugins/memory/spill.c \
-                       plugins/memory/spill.h plugins/memory/spill_choice.c plugins/memory/spill_choice.h \
-                       plugins/memory/spill_move.c plugins/memory/spill_names.c plugins/memory/spill_pinned.c
+                         plugins/memory/threads.c $(memory_policy_sources)
+memory_direct_sources = plugins/memory/direct.c $(memory_policy_sources)
+memory_arena_sources = plugins/memory/arena.c plugins/memory/options.c plugins/memory/options.h $(memory_policy_sources)
+memory_spill_sources = plugins/memory/options.c plugins/memory/options.h plugins/memory/spill.c plugins/memory/spill.h \
+                       plugins/memory/spill_choice.c plugins/memory/spill_move.c plugins/memory/spill_names.c \
+                       plugins/memory/spill_pinned.c $(memory_policy_sources)
 
 if PLUGIN_MEMORY_CACHING
 plugin_LTLIBRARIES += memory-caching.la

@@ -6,7 +6,6 @@
  * addresses. A chunk without used blocks is empty again, and free blocks at the end of a chunk are removed immediately.
  * A free block is not reused while any block after it is used, so a block that outlives its step keeps all memory
  * before it in the chunk allocated. */
-#include <pthread.h>
 #include <string.h>
 
 #include "options.h"
@@ -15,8 +14,6 @@
 #include "config.h"
 
 #define GRANULE ((size_t)512)
-
-static const ctrt_host *host;
 
 /* A part of a chunk; the cookie. */
 struct arena_block {
@@ -52,37 +49,23 @@ struct arena {
     uint64_t retries;
 };
 
-/* Guards the data of all arenas; never held during a call of the source, which may be another arena. In a forked child
- * it is free. As in caching.h, fences that cannot be joined or ordered because host memory is exhausted are waited for
- * with the lock held, and this wait always terminates. */
-static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
+/* As in caching.h, fences that cannot be joined or ordered because host memory is exhausted are waited for with
+ * policy_lock held, and this wait always terminates. */
 
 /* ---- creation and destruction ---- */
 
-static bool read_chunk(void *settings, struct option_text value)
-{
-    size_t *bytes = settings;
-    return option_bytes(bytes, value) && *bytes >= (size_t)1 << 20 && *bytes <= (size_t)1 << 46;
-}
-
-static ctrt_status out_of_host_memory(void)
-{
-    return host->fail(CTRT_ERR_OUT_OF_MEMORY, "arena: out of host memory for its own structures");
-}
-
 static ctrt_status arena_create(void **policy, const ctrt_memory_source *source, const char *options)
 {
-    static const struct option known[] = { { "chunk", "a size of at least 1m", read_chunk } };
+    static const struct option known[] = {
+        { "chunk", "a size of at least 1m", OPTION_BYTES, .least = (size_t)1 << 20, .most = (size_t)1 << 46 },
+    };
     size_t chunk_bytes = (size_t)64 << 20;
-    ctrt_status status = options_read(host, "arena", known, 1, &chunk_bytes, options);
-    if (status)
-        return status;
-    struct arena *arena = host->alloc(sizeof *arena);
+    POLICY_TRY(options_read("arena", known, 1, &chunk_bytes, options));
+    struct arena *arena = policy_alloc("arena", sizeof *arena);
     if (arena == NULL)
-        return out_of_host_memory();
-    memset(arena, 0, sizeof *arena);
+        return CTRT_ERR_OUT_OF_MEMORY;
     arena->source = source;
-    arena->chunk_bytes = (chunk_bytes + GRANULE - 1) & ~(GRANULE - 1);
+    arena->chunk_bytes = round_up(chunk_bytes, GRANULE);
     *policy = arena;
     return CTRT_OK;
 }
@@ -103,7 +86,7 @@ static size_t arena_release(struct arena *arena)
 {
     struct chunk *leaving = NULL;
     size_t count = 0;
-    pthread_mutex_lock(&lock);
+    pthread_mutex_lock(&policy_lock);
     for (struct arena_region *region = arena->regions; region != NULL; region = region->next)
         for (struct chunk **at = &region->chunks; *at != NULL;) {
             struct chunk *chunk = *at;
@@ -118,7 +101,7 @@ static size_t arena_release(struct arena *arena)
             stat_add(&arena->reserved, -(int64_t)chunk->bytes);
             count++;
         }
-    pthread_mutex_unlock(&lock);
+    pthread_mutex_unlock(&policy_lock);
     while (leaving != NULL) {
         struct chunk *chunk = leaving;
         leaving = chunk->next;
@@ -139,14 +122,8 @@ static void arena_destroy(void *policy)
 {
     struct arena *arena = policy;
     (void)arena_release(arena);
-    for (struct arena_region *region = arena->regions, *next; region != NULL; region = next) {
-        next = region->next;
-        host->free(region);
-    }
-    for (struct arena_block *block = arena->unused, *before; block != NULL; block = before) {
-        before = block->before;
-        host->free(block);
-    }
+    policy_list_free(arena->regions);
+    policy_list_free(arena->unused);
     host->free(arena);
 }
 
@@ -157,7 +134,7 @@ static struct arena_region *region_get(struct arena *arena, void *queue)
     struct arena_region *region = arena->regions;
     while (region != NULL && region->queue != queue)
         region = region->next;
-    if (region != NULL || (region = host->alloc(sizeof *region)) == NULL)
+    if (region != NULL || (region = policy_alloc("arena", sizeof *region)) == NULL)
         return region;
     *region = (struct arena_region){ .next = arena->regions, .arena = arena, .queue = queue };
     arena->regions = region;
@@ -170,19 +147,15 @@ static struct arena_block *arena_block_new(struct arena *arena)
     if (block != NULL)
         arena->unused = block->before;
     else
-        block = host->alloc(sizeof *block);
+        block = policy_alloc("arena", sizeof *block);
     return block;
 }
 
 static void arena_place(struct chunk *chunk, struct arena_block *block, size_t bytes, ctrt_block *out)
 {
     const struct arena_region *region = chunk->region;
-    const ctrt_memory_source *source = region->arena->source;
-    if (chunk->fence != NULL) {
-        fence_order(source, chunk->fence, region->queue);
-        source->fence_free(source->state, chunk->fence);
-        chunk->fence = NULL;
-    }
+    fence_pass(region->arena->source, chunk->fence, region->queue);
+    chunk->fence = NULL;
     *block = (struct arena_block){ .before = chunk->last, .chunk = chunk, .bytes = bytes, .used = true };
     if (chunk->last != NULL)
         chunk->last->after = block;
@@ -201,18 +174,18 @@ static ctrt_status arena_grow(struct arena_region *region, struct chunk **out, s
     struct arena *arena = region->arena;
     const ctrt_memory_source *source = arena->source;
     size_t usual = bytes > arena->chunk_bytes ? bytes : arena->chunk_bytes, size = usual;
-    struct chunk *chunk = host->alloc(sizeof *chunk);
+    struct chunk *chunk = policy_alloc("arena", sizeof *chunk);
     void *address = NULL;
     if (chunk == NULL)
-        return out_of_host_memory();
-    pthread_mutex_unlock(&lock);
+        return CTRT_ERR_OUT_OF_MEMORY;
+    pthread_mutex_unlock(&policy_lock);
     ctrt_status status = source->alloc(source->state, &address, size, region->queue);
     bool again = status == CTRT_ERR_OUT_OF_MEMORY && !spare && arena_release(arena) > 0;
     if (again)
         status = source->alloc(source->state, &address, size, region->queue);
     if (status == CTRT_ERR_OUT_OF_MEMORY && bytes < usual)
         status = source->alloc(source->state, &address, size = bytes, region->queue);
-    pthread_mutex_lock(&lock);
+    pthread_mutex_lock(&policy_lock);
     arena->retries += again;
     if (status) {
         host->free(chunk);
@@ -231,29 +204,25 @@ static ctrt_status arena_grow(struct arena_region *region, struct chunk **out, s
 
 static ctrt_status arena_take(struct arena *arena, ctrt_block *out, size_t bytes, void *queue, bool spare)
 {
-    size_t rounded = (bytes + GRANULE - 1) & ~(GRANULE - 1);
+    const size_t rounded = round_up(bytes, GRANULE);
     ctrt_status status = CTRT_OK;
     if (rounded < bytes || rounded > SIZE_MAX / 2)
         return host->fail(CTRT_ERR_OUT_OF_MEMORY, "arena: %zu bytes are too many", bytes);
-    pthread_mutex_lock(&lock);
+    pthread_mutex_lock(&policy_lock);
     struct arena_region *region = region_get(arena, queue);
     struct arena_block *block = region != NULL ? arena_block_new(arena) : NULL;
-    if (block == NULL) {
-        status = out_of_host_memory();
-    } else {
-        struct chunk *chunk = region->chunks;
-        while (chunk != NULL && chunk->bytes - chunk->end < rounded)
-            chunk = chunk->next;
-        if (chunk == NULL)
-            status = arena_grow(region, &chunk, rounded, spare);
-        if (status == CTRT_OK) {
-            arena_place(chunk, block, rounded, out);
-        } else {
-            block->before = arena->unused;
-            arena->unused = block;
-        }
+    struct chunk *chunk = block != NULL ? region->chunks : NULL;
+    while (chunk != NULL && chunk->bytes - chunk->end < rounded)
+        chunk = chunk->next;
+    if (chunk == NULL)
+        status = block != NULL ? arena_grow(region, &chunk, rounded, spare) : CTRT_ERR_OUT_OF_MEMORY;
+    if (status == CTRT_OK) {
+        arena_place(chunk, block, rounded, out);
+    } else if (block != NULL) {
+        block->before = arena->unused;
+        arena->unused = block;
     }
-    pthread_mutex_unlock(&lock);
+    pthread_mutex_unlock(&policy_lock);
     return status;
 }
 
@@ -273,7 +242,7 @@ static void arena_free(void *policy, const ctrt_block *given, void *queue)
     struct arena_block *block = given->cookie;
     struct chunk *chunk = block->chunk;
     (void)queue;                                /* the block's region determines the queue */
-    pthread_mutex_lock(&lock);
+    pthread_mutex_lock(&policy_lock);
     chunk->fence = fences_join(arena->source, chunk->fence, given->fence);
     block->used = false;
     chunk->used_bytes -= block->bytes;
@@ -289,7 +258,7 @@ static void arena_free(void *policy, const ctrt_block *given, void *queue)
             arena->unused = last;
         }
     }
-    pthread_mutex_unlock(&lock);
+    pthread_mutex_unlock(&policy_lock);
 }
 
 /* ---- statistics ---- */
@@ -297,17 +266,17 @@ static void arena_free(void *policy, const ctrt_block *given, void *queue)
 static void arena_reset_peaks(void *policy)
 {
     struct arena *arena = policy;
-    pthread_mutex_lock(&lock);
-    arena->segment.peak = arena->segment.current;
-    arena->reserved.peak = arena->reserved.current;
-    pthread_mutex_unlock(&lock);
+    pthread_mutex_lock(&policy_lock);
+    stat_reset_peak(&arena->segment);
+    stat_reset_peak(&arena->reserved);
+    pthread_mutex_unlock(&policy_lock);
 }
 
 static void arena_stats(void *policy, ctrt_memory_policy_stats *out)
 {
     const struct arena *arena = policy;
     ctrt_memory_policy_stats stats = { .size = out->size };
-    pthread_mutex_lock(&lock);
+    pthread_mutex_lock(&policy_lock);
     stats.segment[CTRT_POOL_ALL] = stats.segment[CTRT_POOL_LARGE] = arena->segment;
     stats.reserved[CTRT_POOL_ALL] = stats.reserved[CTRT_POOL_LARGE] = arena->reserved;
     stats.reserved_bytes = (uint64_t)arena->reserved.current;
@@ -320,7 +289,7 @@ static void arena_stats(void *policy, ctrt_memory_policy_stats *out)
             if (chunk->bytes - chunk->end > stats.largest_free)
                 stats.largest_free = chunk->bytes - chunk->end;
         }
-    pthread_mutex_unlock(&lock);
+    pthread_mutex_unlock(&policy_lock);
     memcpy(out, &stats, out->size < sizeof stats ? out->size : sizeof stats);
 }
 
@@ -352,23 +321,11 @@ static void walk_chunk(const struct chunk *chunk, void (*visit)(const ctrt_memor
 static void arena_walk(void *policy, void (*visit)(const ctrt_memory_piece *piece, void *argument), void *argument)
 {
     const struct arena *arena = policy;
-    pthread_mutex_lock(&lock);
+    pthread_mutex_lock(&policy_lock);
     for (const struct arena_region *region = arena->regions; region != NULL; region = region->next)
         for (const struct chunk *chunk = region->chunks; chunk != NULL; chunk = chunk->next)
             walk_chunk(chunk, visit, argument);
-    pthread_mutex_unlock(&lock);
-}
-
-/* ---- fork ---- */
-
-static void before_fork(void)
-{
-    pthread_mutex_lock(&lock);
-}
-
-static void after_fork(void)
-{
-    pthread_mutex_unlock(&lock);
+    pthread_mutex_unlock(&policy_lock);
 }
 
 static const ctrt_memory_policy policy_table = {
@@ -389,14 +346,6 @@ static const ctrt_component components[] = {
     { .size = sizeof(ctrt_component), .kind = CTRT_COMPONENT_MEMORY, .name = "arena", .table = &policy_table },
 };
 
-static ctrt_status init(const ctrt_host *given)
-{
-    static bool forks_known;
-    host = given;
-    if (!forks_known)
-        forks_known = register_fork_handlers(host, before_fork, after_fork, after_fork) == CTRT_OK;
-    return CTRT_OK;
-}
-
 CTRT_PLUGIN_DEFINE("memory-arena", PACKAGE_VERSION,
-                   "memory policy: one region per step, which is reset when all blocks are freed", components, init)
+                   "memory policy: one region per step, which is reset when all blocks are freed", components,
+                   policy_init)

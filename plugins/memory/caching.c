@@ -13,8 +13,6 @@
 #define BATCH_BYTES      ((size_t)8 << 10)      /* lists of blocks up to this size are filled with several blocks */
 #define LARGEST          (SIZE_MAX / 4)
 
-const ctrt_host *host;
-
 /* ---- pools ---- */
 
 struct pool *pool_find(struct policy *policy, void *queue)
@@ -28,9 +26,8 @@ struct pool *pool_find(struct policy *policy, void *queue)
 struct pool *pool_get(struct policy *policy, void *queue)
 {
     struct pool *pool = pool_find(policy, queue);
-    if (pool != NULL || (pool = host->alloc(sizeof *pool)) == NULL)
+    if (pool != NULL || (pool = policy_alloc("caching", sizeof *pool)) == NULL)
         return pool;
-    memset(pool, 0, sizeof *pool);
     pool->policy = policy;
     pool->queue = queue;
     pool->small.kind = CTRT_POOL_SMALL;
@@ -112,8 +109,7 @@ static void list_fill(struct thread_cache *cache, struct heap *heap, size_t byte
             return;
         struct block *block = heap_alloc(heap, bytes);
         if (unlikely(block->fence != NULL)) {
-            block_wait_fence(block);
-            heap->pool->policy->source->fence_free(heap->pool->policy->source->state, block->fence);
+            fence_pass(heap->pool->policy->source, block->fence, heap->pool->queue);
             block->fence = NULL;
         }
         if (block->bytes != bytes) {
@@ -146,11 +142,6 @@ static bool list_add_freed(struct thread_cache *cache, struct block *block)
 
 /* ---- allocation ---- */
 
-static ctrt_status out_of_host_memory(void)
-{
-    return host->fail(CTRT_ERR_OUT_OF_MEMORY, "caching: out of host memory for its own structures");
-}
-
 /* Writes the result of an allocation. */
 static inline void fill_result(const struct policy *policy, ctrt_block *out, struct block *block, size_t bytes)
 {
@@ -182,7 +173,7 @@ alloc_slow(struct policy *policy, ctrt_block *out, size_t bytes, void *queue, bo
     struct block *block = heap != NULL ? heap_alloc(heap, rounded) : NULL;
     ctrt_status status = CTRT_OK;
     if (heap == NULL) {
-        status = out_of_host_memory();
+        status = CTRT_ERR_OUT_OF_MEMORY;        /* policy_alloc has set the message */
     } else if (block == NULL) {
         pthread_mutex_unlock(&policy->lock);
         pthread_mutex_lock(&policy->growth);
@@ -300,15 +291,11 @@ struct policy *policy_new(const ctrt_memory_source *source)
     struct policy *policy = policies_reuse();
     if (policy != NULL) {
         /* The policy's locks and its position in the list of policies do not change. */
-        const size_t last = offsetof(struct policy, lock);
-        memset(policy, 0, last);
+        memset(policy, 0, offsetof(struct policy, lock));
     } else {
-        policy = host->alloc(sizeof *policy);
-        if (policy == NULL) {
-            (void)out_of_host_memory();
+        policy = policy_alloc("caching", sizeof *policy);
+        if (policy == NULL)
             return NULL;
-        }
-        memset(policy, 0, sizeof *policy);
         pthread_mutex_init(&policy->lock, NULL);
         pthread_mutex_init(&policy->growth, NULL);
         policies_add(policy);
@@ -321,9 +308,7 @@ struct policy *policy_new(const ctrt_memory_source *source)
 static ctrt_status caching_create(void **out, const ctrt_memory_source *source, const char *options)
 {
     struct settings settings;
-    ctrt_status status = settings_read(&settings, source, options);
-    if (status)
-        return status;
+    POLICY_TRY(settings_read(&settings, source, options));
     struct policy *policy = policy_new(source);
     if (policy == NULL)
         return CTRT_ERR_OUT_OF_MEMORY;
@@ -332,25 +317,17 @@ static ctrt_status caching_create(void **out, const ctrt_memory_source *source, 
     return CTRT_OK;
 }
 
-static void segments_free(struct heap *heap)
-{
-    for (struct segment *segment = heap->segments, *next; segment != NULL; segment = next) {
-        next = segment->next;
-        host->free(segment);
-    }
-}
-
 /* Frees the policy's own structures. Returns no memory to the source. */
 void policy_free(struct policy *policy)
 {
-    for (struct pool *pool = atomic_exchange(&policy->pools, NULL), *next; pool != NULL; pool = next) {
-        next = pool->next;
-        segments_free(&pool->small);
-        segments_free(&pool->large);
-        host->free(pool);
+    struct pool *const pools = atomic_exchange(&policy->pools, NULL);
+    for (struct pool *pool = pools; pool != NULL; pool = pool->next) {
+        policy_list_free(pool->small.segments);
+        policy_list_free(pool->large.segments);
     }
-    blocks_free(policy);
-    clone_map_free(policy);
+    policy_list_free(pools);
+    policy_list_free(policy->slabs);
+    host->free(policy->clone_map);
     atomic_store(&policy->dead, true);
 }
 

@@ -141,8 +141,6 @@ struct policy {
     atomic_bool dead;
 };
 
-extern const ctrt_host *host;
-
 /* Updates the peaks of a statistic of one pool, and of the sum over the pools, for a value that is `more` above the
  * current one. */
 static inline void update_peaks(ctrt_stat pools[CTRT_POOLS], int kind, int64_t more)
@@ -235,7 +233,6 @@ void block_wait_fence(struct block *block);
 /* Block descriptors. block_new returns NULL when out of memory. */
 struct block *block_new(struct policy *policy);
 void block_release(struct policy *policy, struct block *block);
-void blocks_free(struct policy *policy);
 
 struct segment *segment_new(struct heap *heap, void *address, size_t bytes, bool expandable);
 void segment_unlink(struct segment *segment);
@@ -332,7 +329,6 @@ static inline struct bin *pool_cache_bin(struct pool_cache *lists, size_t units)
 ctrt_status caching_clone(void *policy, void **copy, const ctrt_memory_source *source);
 /* Returns the clone's block for a block of the original, and removes the pair. Other blocks are returned unchanged. */
 struct block *clone_map_remove(struct policy *copy, struct block *block);
-void clone_map_free(struct policy *copy);
 
 /* ---- caching.c ---- */
 

@@ -5,8 +5,6 @@
  * not be accessed through the copy. Fences are not copied, because no decision depends on them. A table maps each used
  * block of the original to a block of the copy. When a block is freed in the copy, its cookie is the original's block,
  * and the table gives the copy's. */
-#include <string.h>
-
 #include "caching.h"
 
 struct clone_entry {
@@ -37,12 +35,6 @@ static void clone_map_add(struct policy *copy, const struct block *original, str
     while (copy->clone_map[i].original != NULL)
         i = (i + 1) & (copy->clone_map_size - 1);
     copy->clone_map[i] = (struct clone_entry){ original, clone };
-}
-
-void clone_map_free(struct policy *copy)
-{
-    host->free(copy->clone_map);
-    copy->clone_map = NULL;
 }
 
 static size_t count_used(const struct heap *heap)
@@ -102,10 +94,9 @@ static bool copy_pools(struct policy *copy, struct policy *policy)
     copy->clone_map_size = 64;
     while (copy->clone_map_size < 2 * used)
         copy->clone_map_size *= 2;
-    copy->clone_map = host->alloc(copy->clone_map_size * sizeof *copy->clone_map);
+    copy->clone_map = policy_alloc("caching", copy->clone_map_size * sizeof *copy->clone_map);
     if (copy->clone_map == NULL)
         return false;
-    memset(copy->clone_map, 0, copy->clone_map_size * sizeof *copy->clone_map);
     for (struct pool *pool = atomic_load(&policy->pools); pool != NULL; pool = pool->next) {
         struct pool *clone = pool_get(copy, pool->queue);
         if (clone == NULL || !copy_heap(&clone->small, &pool->small) || !copy_heap(&clone->large, &pool->large))

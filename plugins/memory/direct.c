@@ -2,8 +2,6 @@
 /* plugins/memory/direct.c: a memory policy without caching. Each block is allocated from the source, and returned to
  * the source when it is freed. If the source is CTRT_SOURCE_ORDERED, the return is ordered after the work that uses the
  * block; otherwise the host waits for that work first. */
-#include <pthread.h>
-#include <stdatomic.h>
 #include <string.h>
 
 #include "source.h"
@@ -12,8 +10,6 @@
 
 #define GRANULE       64        /* block sizes are multiples of a cache line */
 #define SMALL_LARGEST ((size_t)1 << 20)
-
-static const ctrt_host *host;
 
 /* A block, which is also a segment of its own; the cookie. */
 struct direct_block {
@@ -28,18 +24,13 @@ struct direct {
     ctrt_stat segment[CTRT_POOLS], reserved[CTRT_POOLS];
 };
 
-/* Guards the data of all policies; never held during a call of the source. In a forked child it is free. */
-static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
-
 static ctrt_status direct_create(void **policy, const ctrt_memory_source *source, const char *options)
 {
     if (options != NULL && options[0] != '\0')
         return host->fail(CTRT_ERR_INVALID_ARGUMENT, "direct has no options, found \"%s\"", options);
-    struct direct *self = host->alloc(sizeof *self);
+    struct direct *self = policy_alloc("direct", sizeof *self);
     if (self == NULL)
-        return host->fail(CTRT_ERR_OUT_OF_MEMORY, "direct: out of host memory for %zu bytes of its own structures",
-                          sizeof *self);
-    memset(self, 0, sizeof *self);
+        return CTRT_ERR_OUT_OF_MEMORY;
     self->source = source;
     *policy = self;
     return CTRT_OK;
@@ -70,10 +61,10 @@ static void direct_stats(void *policy, ctrt_memory_policy_stats *out)
 {
     struct direct *self = policy;
     ctrt_memory_policy_stats stats = { .size = out->size };
-    pthread_mutex_lock(&lock);
+    pthread_mutex_lock(&policy_lock);
     memcpy(stats.segment, self->segment, sizeof stats.segment);
     memcpy(stats.reserved, self->reserved, sizeof stats.reserved);
-    pthread_mutex_unlock(&lock);
+    pthread_mutex_unlock(&policy_lock);
     stats.reserved_bytes = (uint64_t)stats.reserved[CTRT_POOL_ALL].current;
     stats.source_allocs = (uint64_t)stats.segment[CTRT_POOL_ALL].allocated;
     stats.source_frees = (uint64_t)stats.segment[CTRT_POOL_ALL].freed;
@@ -83,18 +74,18 @@ static void direct_stats(void *policy, ctrt_memory_policy_stats *out)
 static void direct_reset_peaks(void *policy)
 {
     struct direct *self = policy;
-    pthread_mutex_lock(&lock);
+    pthread_mutex_lock(&policy_lock);
     for (int pool = 0; pool < CTRT_POOLS; pool++) {
-        self->segment[pool].peak = self->segment[pool].current;
-        self->reserved[pool].peak = self->reserved[pool].current;
+        stat_reset_peak(&self->segment[pool]);
+        stat_reset_peak(&self->reserved[pool]);
     }
-    pthread_mutex_unlock(&lock);
+    pthread_mutex_unlock(&policy_lock);
 }
 
 static void direct_walk(void *policy, void (*visit)(const ctrt_memory_piece *piece, void *argument), void *argument)
 {
     struct direct *self = policy;
-    pthread_mutex_lock(&lock);
+    pthread_mutex_lock(&policy_lock);
     for (const struct direct_block *block = self->blocks; block != NULL; block = block->next) {
         ctrt_memory_piece piece = {
             .size = sizeof piece, .segment = true, .large = kind_of(block->bytes) == CTRT_POOL_LARGE,
@@ -105,7 +96,7 @@ static void direct_walk(void *policy, void (*visit)(const ctrt_memory_piece *pie
         piece.block_state = CTRT_BLOCK_ACTIVE;
         visit(&piece, argument);
     }
-    pthread_mutex_unlock(&lock);
+    pthread_mutex_unlock(&policy_lock);
 }
 
 /* ---- blocks ---- */
@@ -113,26 +104,26 @@ static void direct_walk(void *policy, void (*visit)(const ctrt_memory_piece *pie
 static ctrt_status direct_alloc(void *policy, ctrt_block *out, size_t bytes, void *queue)
 {
     struct direct *self = policy;
-    size_t rounded = (bytes + GRANULE - 1) & ~(size_t)(GRANULE - 1);
+    size_t rounded = round_up(bytes, GRANULE);
     if (rounded < bytes)
         return host->fail(CTRT_ERR_OUT_OF_MEMORY, "direct: %zu bytes are too many", bytes);
-    struct direct_block *block = host->alloc(sizeof *block);
+    struct direct_block *block = policy_alloc("direct", sizeof *block);
     if (block == NULL)
-        return host->fail(CTRT_ERR_OUT_OF_MEMORY, "direct: out of host memory for %zu bytes of its own structures",
-                          sizeof *block);
-    *block = (struct direct_block){ .queue = queue, .bytes = rounded };
+        return CTRT_ERR_OUT_OF_MEMORY;
+    block->queue = queue;
+    block->bytes = rounded;
     ctrt_status status = self->source->alloc(self->source->state, &block->address, rounded, queue);
     if (status) {
         host->free(block);
         return status;
     }
-    pthread_mutex_lock(&lock);
+    pthread_mutex_lock(&policy_lock);
     block->next = self->blocks;
     if (block->next != NULL)
         block->next->previous = block;
     self->blocks = block;
     count(self, rounded, 1);
-    pthread_mutex_unlock(&lock);
+    pthread_mutex_unlock(&policy_lock);
     *out = (ctrt_block){ .address = block->address, .bytes = rounded, .cookie = block };
     return CTRT_OK;
 }
@@ -142,7 +133,7 @@ static void direct_free(void *policy, const ctrt_block *given, void *queue)
     struct direct *self = policy;
     struct direct_block *block = given->cookie;
     (void)queue;
-    pthread_mutex_lock(&lock);
+    pthread_mutex_lock(&policy_lock);
     if (block->previous != NULL)
         block->previous->next = block->next;
     else
@@ -150,29 +141,15 @@ static void direct_free(void *policy, const ctrt_block *given, void *queue)
     if (block->next != NULL)
         block->next->previous = block->previous;
     count(self, block->bytes, -1);
-    pthread_mutex_unlock(&lock);
+    pthread_mutex_unlock(&policy_lock);
     if (self->source->flags & CTRT_SOURCE_ORDERED) {
-        fence_order(self->source, given->fence, block->queue);
-        if (given->fence != NULL)
-            self->source->fence_free(self->source->state, given->fence);
+        fence_pass(self->source, given->fence, block->queue);
     } else {
         fence_finish(self->source, given->fence);
         queue_finish(self->source, block->queue);
     }
     self->source->free(self->source->state, block->address, block->bytes, block->queue);
     host->free(block);
-}
-
-/* ---- fork ---- */
-
-static void before_fork(void)
-{
-    pthread_mutex_lock(&lock);
-}
-
-static void after_fork(void)
-{
-    pthread_mutex_unlock(&lock);
 }
 
 static const ctrt_memory_policy policy = {
@@ -191,14 +168,5 @@ static const ctrt_component components[] = {
     { .size = sizeof(ctrt_component), .kind = CTRT_COMPONENT_MEMORY, .name = "direct", .table = &policy },
 };
 
-static ctrt_status init(const ctrt_host *given)
-{
-    static bool forks_known;
-    host = given;
-    if (!forks_known)
-        forks_known = register_fork_handlers(host, before_fork, after_fork, after_fork) == CTRT_OK;
-    return CTRT_OK;
-}
-
 CTRT_PLUGIN_DEFINE("memory-direct", PACKAGE_VERSION, "memory policy: allocates every block from the backend",
-                   components, init)
+                   components, policy_init)

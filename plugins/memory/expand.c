@@ -7,15 +7,10 @@
  * free blocks are unmapped. */
 #include "caching.h"
 
-static size_t up_to(size_t bytes, size_t unit)
-{
-    return (bytes + unit - 1) / unit * unit;
-}
-
 size_t expand_step(const struct heap *heap)
 {
     const struct policy *policy = heap->pool->policy;
-    return up_to(heap->kind == CTRT_POOL_SMALL ? SMALL_SEGMENT : policy->settings.large_segment,
+    return round_up(heap->kind == CTRT_POOL_SMALL ? SMALL_SEGMENT : policy->settings.large_segment,
                  policy->source->page_bytes);
 }
 
@@ -23,13 +18,12 @@ static ctrt_status expand_reserve(struct heap *heap)
 {
     struct policy *policy = heap->pool->policy;
     const ctrt_memory_source *source = policy->source;
-    size_t bytes = up_to((size_t)(source->total_bytes + source->total_bytes / 8), expand_step(heap));
+    size_t bytes = round_up((size_t)(source->total_bytes + source->total_bytes / 8), expand_step(heap));
     void *address = NULL;
     pthread_mutex_unlock(&policy->lock);
     ctrt_status status = source->reserve(source->state, &address, bytes);
     pthread_mutex_lock(&policy->lock);
-    if (status)
-        return status;
+    POLICY_TRY(status);
     heap->range = segment_new(heap, address, bytes, true);
     if (heap->range != NULL)
         return CTRT_OK;
@@ -65,14 +59,19 @@ static inline bool is_mapped(const struct block *block)
     return block != NULL && block->state != BLOCK_UNMAPPED;
 }
 
+/* Counts pages that are mapped now (1) or no longer (-1). In statistics, a segment is a run of mapped pages. */
+static void count_pages(struct heap *heap, const struct block *block, int sign)
+{
+    ctrt_memory_policy_stats *stats = &heap->pool->policy->stats;
+    count_in_pool(stats->segment, heap->kind, sign * (1 - is_mapped(block->before) - is_mapped(block->after)));
+    count_in_pool(stats->reserved, heap->kind, sign * (int64_t)block->bytes);
+}
+
 /* Makes the newly mapped `block` a free block, merged with its free neighbours. */
 static struct block *mark_mapped(struct heap *heap, struct block *block)
 {
-    ctrt_memory_policy_stats *stats = &heap->pool->policy->stats;
-    /* In statistics, a segment is a run of mapped pages. */
-    count_in_pool(stats->segment, heap->kind, 1 - is_mapped(block->before) - is_mapped(block->after));
-    count_in_pool(stats->reserved, heap->kind, (int64_t)block->bytes);
-    stats->source_allocs++;
+    count_pages(heap, block, 1);
+    heap->pool->policy->stats.source_allocs++;
     block->state = BLOCK_FREE;
     return heap_add_merged(heap, block);
 }
@@ -102,11 +101,8 @@ static ctrt_status expand_map_block(struct heap *heap, struct block **mapped, st
 
 ctrt_status expand_map(struct heap *heap, struct block **out, size_t bytes, size_t step)
 {
-    if (heap->range == NULL) {
-        ctrt_status status = expand_reserve(heap);
-        if (status)
-            return status;
-    }
+    if (heap->range == NULL)
+        POLICY_TRY(expand_reserve(heap));
     for (;;) {
         struct block *first = find_unmapped(heap, bytes), *mapped = NULL;
         if (first == NULL)
@@ -116,10 +112,8 @@ ctrt_status expand_map(struct heap *heap, struct block **out, size_t bytes, size
         bool before = first->state == BLOCK_FREE;
         struct block *gap = before ? first->after : first;
         size_t missing = before ? (first->bytes < bytes ? bytes - first->bytes : 0) : bytes;
-        size_t wanted = up_to(missing > 0 ? missing : 1, step);
-        ctrt_status status = expand_map_block(heap, &mapped, gap, wanted < gap->bytes ? wanted : gap->bytes);
-        if (status)
-            return status;
+        size_t wanted = round_up(missing > 0 ? missing : 1, step);
+        POLICY_TRY(expand_map_block(heap, &mapped, gap, wanted < gap->bytes ? wanted : gap->bytes));
         if (mapped->bytes >= bytes) {
             heap_remove_free(heap, mapped);
             *out = mapped;
@@ -135,7 +129,7 @@ static bool split_off_pages(struct heap *heap, struct block *block, struct block
 {
     struct policy *policy = heap->pool->policy;
     size_t page = policy->source->page_bytes, base = (size_t)(block->address - block->segment->address);
-    size_t from = up_to(base, page), to = (base + block->bytes) / page * page;
+    size_t from = round_up(base, page), to = (base + block->bytes) / page * page;
     if (to <= from)
         return false;
     struct block *low = from > base ? block_new(policy) : NULL;
@@ -163,10 +157,8 @@ static bool split_off_pages(struct heap *heap, struct block *block, struct block
         block = low;
     }
     block->state = BLOCK_UNMAPPING;
-    ctrt_memory_policy_stats *stats = &policy->stats;
-    count_in_pool(stats->segment, heap->kind, is_mapped(block->before) + is_mapped(block->after) - 1);
-    count_in_pool(stats->reserved, heap->kind, -(int64_t)block->bytes);
-    stats->source_frees++;
+    count_pages(heap, block, -1);
+    policy->stats.source_frees++;
     block->left = *unmapping;
     *unmapping = block;
     return true;
@@ -264,13 +256,10 @@ void expand_forked(struct policy *policy)
         forked_heap(&pool->small, unmapping);
     }
     for (struct block *next; unmapping != NULL; unmapping = next) {
-        ctrt_memory_policy_stats *stats = &policy->stats;
-        struct heap *heap = unmapping->heap;
         next = unmapping->left;
-        count_in_pool(stats->segment, heap->kind, 1 - is_mapped(unmapping->before) - is_mapped(unmapping->after));
-        count_in_pool(stats->reserved, heap->kind, (int64_t)unmapping->bytes);
-        stats->source_frees--;
-        heap_free(heap, unmapping);
+        count_pages(unmapping->heap, unmapping, 1);
+        policy->stats.source_frees--;
+        heap_free(unmapping->heap, unmapping);
     }
 }
 

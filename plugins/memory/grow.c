@@ -11,7 +11,7 @@ static size_t segment_bytes(const struct heap *heap, size_t bytes)
     if (heap->kind == CTRT_POOL_SMALL)
         return SMALL_SEGMENT;
     return bytes < settings->large_segment / 2 ? settings->large_segment
-                                               : (bytes + LARGE_ROUNDING - 1) / LARGE_ROUNDING * LARGE_ROUNDING;
+                                               : round_up(bytes, LARGE_ROUNDING);
 }
 
 /* ---- returning segments ---- */
@@ -155,8 +155,7 @@ static ctrt_status request_segment(struct heap *heap, struct block **out, size_t
     pthread_mutex_unlock(&policy->lock);
     ctrt_status status = source->alloc(source->state, &address, bytes, heap->pool->queue);
     pthread_mutex_lock(&policy->lock);
-    if (status)
-        return status;
+    POLICY_TRY(status);
     struct segment *segment = segment_new(heap, address, bytes, false);
     if (segment == NULL) {
         pthread_mutex_unlock(&policy->lock);
@@ -187,7 +186,7 @@ static ctrt_status request_memory(struct heap *heap, struct block **out, size_t 
                              ? expand_map(heap, out, bytes, minimal ? policy->source->page_bytes : expand_step(heap))
                              : CTRT_ERR_OUT_OF_MEMORY;
     if (status == CTRT_ERR_OUT_OF_MEMORY && unlimited)
-        status = request_segment(heap, out, (bytes + expand_step(heap) - 1) / expand_step(heap) * expand_step(heap));
+        status = request_segment(heap, out, round_up(bytes, expand_step(heap)));
     return status;
 }
 

@@ -2,8 +2,6 @@
 /* plugins/memory/heap.c: splits segments into blocks and merges free blocks.
  *
  * The blocks of a segment form a list in address order. Adjacent free blocks are always merged. */
-#include <string.h>
-
 #include "caching.h"
 
 #define SLAB_BLOCKS 46
@@ -40,16 +38,6 @@ void block_release(struct policy *policy, struct block *block)
 {
     block->left = policy->unused;
     policy->unused = block;
-}
-
-void blocks_free(struct policy *policy)
-{
-    for (struct slab *slab = policy->slabs, *next; slab != NULL; slab = next) {
-        next = slab->next;
-        host->free(slab);
-    }
-    policy->slabs = NULL;
-    policy->unused = NULL;
 }
 
 /* ---- segments ---- */

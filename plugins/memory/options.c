@@ -2,9 +2,10 @@
 /* plugins/memory/options.c: see options.h. */
 #include "options.h"
 
-#include <stdint.h>
 #include <stdio.h>
 #include <string.h>
+
+#include "source.h"
 
 bool option_number(size_t *out, struct option_text value)
 {
@@ -18,7 +19,7 @@ bool option_number(size_t *out, struct option_text value)
     return value.length > 0;
 }
 
-bool option_bytes(size_t *out, struct option_text value)
+static bool option_bytes(size_t *out, struct option_text value)
 {
     static const char units[] = "kmg";
     unsigned shift = 0;
@@ -36,7 +37,7 @@ bool option_bytes(size_t *out, struct option_text value)
     return true;
 }
 
-bool option_share(double *out, struct option_text value)
+static bool option_share(double *out, struct option_text value)
 {
     double number = 0, digit = 1;
     bool point = false, some = false;
@@ -56,7 +57,7 @@ bool option_share(double *out, struct option_text value)
     return some;
 }
 
-bool option_bool(bool *out, struct option_text value)
+static bool option_bool(bool *out, struct option_text value)
 {
     static const char *const words[][2] = { { "false", "true" }, { "off", "on" }, { "no", "yes" }, { "0", "1" } };
     for (size_t i = 0; i < sizeof words / sizeof words[0]; i++)
@@ -66,6 +67,26 @@ bool option_bool(bool *out, struct option_text value)
                 return true;
             }
     return false;
+}
+
+static bool option_read(const struct option *option, void *settings, struct option_text value)
+{
+    void *const at = (char *)settings + option->offset;
+    size_t bytes;
+    switch (option->kind) {
+    case OPTION_BYTES:
+        if (!option_bytes(&bytes, value) || bytes < option->least || (option->most > 0 && bytes > option->most)
+            || (option->unit > 0 && bytes % option->unit != 0))
+            return false;
+        *(size_t *)at = bytes;
+        return true;
+    case OPTION_SHARE:
+        return option_share(at, value) && *(double *)at > 0 && *(double *)at < 1;
+    case OPTION_BOOL:
+        return option_bool(at, value);
+    default:
+        return option->read(settings, value);
+    }
 }
 
 /* ---- names ---- */
@@ -95,8 +116,8 @@ static size_t policy_options_distance(const char *word, struct option_text other
     return row[length];
 }
 
-static ctrt_status policy_options_fail_unknown(const ctrt_host *host, const char *policy, const struct option *options,
-                                               size_t count, struct option_text name)
+static ctrt_status policy_options_fail_unknown(const char *policy, const struct option *options, size_t count,
+                                               struct option_text name)
 {
     char known[256] = "", hint[64] = "";
     size_t used = 0, best = 4;
@@ -122,8 +143,8 @@ static size_t item_length(const char *text)
     return length;
 }
 
-ctrt_status options_read(const ctrt_host *host, const char *policy, const struct option *options, size_t count,
-                         void *settings, const char *text)
+ctrt_status options_read(const char *policy, const struct option *options, size_t count, void *settings,
+                         const char *text)
 {
     for (const char *at = text; at != NULL && *at != '\0';) {
         size_t length = item_length(at);
@@ -137,8 +158,8 @@ ctrt_status options_read(const ctrt_host *host, const char *policy, const struct
             if (strlen(options[i].name) == name.length && memcmp(options[i].name, at, name.length) == 0)
                 found = &options[i];
         if (found == NULL)
-            return policy_options_fail_unknown(host, policy, options, count, name);
-        if (!found->read(settings, value))
+            return policy_options_fail_unknown(policy, options, count, name);
+        if (!option_read(found, settings, value))
             return host->fail(CTRT_ERR_INVALID_ARGUMENT, "%s: %s must be %s, not \"%.*s\"", policy, found->name,
                               found->wants, value.length < 128 ? (int)value.length : 128, value.at);
         at += length;

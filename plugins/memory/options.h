@@ -10,23 +10,22 @@ struct option_text {                            /* a part of the option string *
     size_t length;
 };
 
-/* One option: its name, a description of valid values for messages, and its parser, which returns false if the value is
- * invalid. */
+/* One option: its name, a description of valid values for messages, and where its value is in the settings: a size_t, a
+ * double (above 0 and below 1) or a bool. OPTION_OTHER: `read` writes the value, and returns false if it is invalid. */
 struct option {
     const char *name, *wants;
+    enum { OPTION_BYTES, OPTION_SHARE, OPTION_BOOL, OPTION_OTHER } kind;
+    size_t offset;
+    size_t least, most, unit;                   /* of OPTION_BYTES; 0: any. unit: the value is a multiple of it */
     bool (*read)(void *settings, struct option_text value);
 };
 
 /* Parses all of `text` (NULL: no options) into `settings`. Commas within brackets do not separate options. Fails for an
- * unknown option or an invalid value; the message names the policy, the known options and the most similar one. */
-ctrt_status options_read(const ctrt_host *host, const char *policy, const struct option *options, size_t count,
-                         void *settings, const char *text);
-
-/* Parse one value; false if it is invalid. option_bytes: "64m", bytes with an optional factor k, m, g (powers of 1024).
- * option_share: "0.8". option_bool: "true", "on", "1" and their opposites. option_number: a whole number. */
-bool option_bytes(size_t *out, struct option_text value);
-bool option_share(double *out, struct option_text value);
-bool option_bool(bool *out, struct option_text value);
+ * unknown option or an invalid value; the message names the policy, the known options and the most similar one. Bytes
+ * may have a factor k, m, g (powers of 1024): "64m"; a share is "0.8", a bool "true", "on", "1" or their opposites. */
+ctrt_status options_read(const char *policy, const struct option *options, size_t count, void *settings,
+                         const char *text);
+/* Parses a whole number; false if it is invalid. */
 bool option_number(size_t *out, struct option_text value);
 
 #endif

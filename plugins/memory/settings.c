@@ -22,35 +22,6 @@ static bool is_power(size_t value)
     return value > 0 && (value & (value - 1)) == 0;
 }
 
-static bool read_max_split(void *settings, struct option_text value)
-{
-    return option_bytes(&((struct settings *)settings)->max_split, value);
-}
-
-static bool read_max_rounding(void *settings, struct option_text value)
-{
-    size_t *rounding = &((struct settings *)settings)->max_rounding;
-    return option_bytes(rounding, value) && *rounding > 0;
-}
-
-static bool read_gc(void *settings, struct option_text value)
-{
-    double *share = &((struct settings *)settings)->gc_threshold;
-    return option_share(share, value) && *share > 0 && *share < 1;
-}
-
-static bool read_expandable(void *settings, struct option_text value)
-{
-    return option_bool(&((struct settings *)settings)->expandable, value);
-}
-
-static bool read_large_segment(void *settings, struct option_text value)
-{
-    size_t *bytes = &((struct settings *)settings)->large_segment;
-    return option_bytes(bytes, value) && *bytes >= 2 * LARGE_ROUNDING && *bytes % LARGE_ROUNDING == 0
-           && *bytes <= (size_t)1 << 40;
-}
-
 static bool read_division(size_t *out, struct option_text value)
 {
     return option_number(out, value) && is_power(*out) && *out <= 1024;
@@ -122,18 +93,21 @@ size_t settings_divide(const struct settings *settings, size_t bytes)
 ctrt_status settings_read(struct settings *settings, const ctrt_memory_source *source, const char *text)
 {
     static const struct option options[] = {
-        { "max_split", "a size above 20m (or above large_segment)", read_max_split },
-        { "gc", "a share of the device's memory between 0 and 1", read_gc },
-        { "roundup", "a power of two up to 1024, or an ascending list like [256:1,512:2,1024:4,>:8]", read_roundup },
-        { "expandable", "true or false", read_expandable },
-        { "large_segment", "a multiple of 2m, at least 4m", read_large_segment },
-        { "max_rounding", "a size", read_max_rounding },
+        { "max_split", "a size above 20m (or above large_segment)", OPTION_BYTES,
+          .offset = offsetof(struct settings, max_split) },
+        { "gc", "a share of the device's memory between 0 and 1", OPTION_SHARE,
+          .offset = offsetof(struct settings, gc_threshold) },
+        { "roundup", "a power of two up to 1024, or an ascending list like [256:1,512:2,1024:4,>:8]", OPTION_OTHER,
+          .read = read_roundup },
+        { "expandable", "true or false", OPTION_BOOL, .offset = offsetof(struct settings, expandable) },
+        { "large_segment", "a multiple of 2m, at least 4m", OPTION_BYTES,
+          .offset = offsetof(struct settings, large_segment), .least = 2 * LARGE_ROUNDING,
+          .most = (size_t)1 << 40, .unit = LARGE_ROUNDING },
+        { "max_rounding", "a size", OPTION_BYTES, .offset = offsetof(struct settings, max_rounding), .least = 1 },
     };
     *settings = (struct settings){ .max_split = SIZE_MAX, .large_segment = (size_t)20 << 20,
                                    .max_rounding = (size_t)20 << 20 };
-    ctrt_status status = options_read(host, "caching", options, sizeof options / sizeof options[0], settings, text);
-    if (status)
-        return status;
+    POLICY_TRY(options_read("caching", options, sizeof options / sizeof options[0], settings, text));
     if (settings->max_split <= settings->large_segment)
         return host->fail(CTRT_ERR_INVALID_ARGUMENT, "caching: max_split must be a size above %zum, not %zu bytes",
                           settings->large_segment >> 20, settings->max_split);

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* plugins/memory/source.h: helpers for calls of the memory source and the library, and for statistics. An older source
- * or library may lack optional functions. */
+/* plugins/memory/source.h: helpers of all policies for calls of the memory source and the library, and for statistics.
+ * An older source or library may lack optional functions. */
 #ifndef CTRT_MEMORY_SOURCE_H
 #define CTRT_MEMORY_SOURCE_H
 
@@ -8,9 +8,33 @@
 
 #include "ctrt/plugin.h"
 
+/* Returns the status of `call` from the enclosing function if it is an error. */
+#define POLICY_TRY(call)                        \
+    do {                                        \
+        const ctrt_status try_status = (call);  \
+        if (try_status != CTRT_OK)              \
+            return try_status;                  \
+    } while (0)
+
+extern const ctrt_host *host;               /* set by the plugin's init */
+/* Guards the data of all instances of a policy that has one lock; never held during a call of the source, which may be
+ * another instance. In a forked child it is free. */
+extern pthread_mutex_t policy_lock;
+
+/* The `init` of a plugin whose policy uses policy_lock. */
+ctrt_status policy_init(const ctrt_host *given);
+/* Returns zeros for the policy's own structures, which host->free frees, or NULL after host->fail. */
+void *policy_alloc(const char *policy, size_t bytes);
+/* Frees a list of structures whose first member is the pointer to the next one. */
+void policy_list_free(void *first);
+
+static inline size_t round_up(size_t bytes, size_t unit)
+{
+    return (bytes + unit - 1) / unit * unit;
+}
+
 /* Registers handlers that run around a fork, inside the library's own locks if the library supports that. */
-static inline ctrt_status register_fork_handlers(const ctrt_host *host, void (*before)(void), void (*in_parent)(void),
-                                                 void (*in_child)(void))
+static inline ctrt_status register_fork_handlers(void (*before)(void), void (*in_parent)(void), void (*in_child)(void))
 {
     if (CTRT_SLOT(host, at_fork))
         return host->at_fork(before, in_parent, in_child);
@@ -51,6 +75,23 @@ static inline void fence_order(const ctrt_memory_source *source, void *fence, vo
         (void)source->fence_wait(source->state, fence, NULL);
 }
 
+/* Makes `queue` wait for the fence, and frees it. */
+static inline void fence_pass(const ctrt_memory_source *source, void *fence, void *queue)
+{
+    fence_order(source, fence, queue);
+    if (fence != NULL)
+        source->fence_free(source->state, fence);
+}
+
+/* Makes `queue` wait for all work that is on `other` now. */
+static inline ctrt_status queue_follow(const ctrt_memory_source *source, void *queue, void *other)
+{
+    void *fence = NULL;
+    POLICY_TRY(source->fence_new(source->state, &fence, other));
+    fence_pass(source, fence, queue);
+    return CTRT_OK;
+}
+
 static inline bool fence_is_done(const ctrt_memory_source *source, void *fence)
 {
     return fence == NULL || source->fence_done(source->state, fence);
@@ -81,6 +122,11 @@ static inline void stat_add(ctrt_stat *stat, int64_t amount)
         stat->allocated += amount;
     if (stat->current > stat->peak)
         stat->peak = stat->current;
+}
+
+static inline void stat_reset_peak(ctrt_stat *stat)
+{
+    stat->peak = stat->current;
 }
 
 #endif

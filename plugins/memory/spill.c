@@ -11,27 +11,13 @@
 #include "config.h"
 #include "plugins/common/fork.h"
 
-const ctrt_host *spill_host;
-
-/* Guards the list of all policies of the process, which the fork handlers use. */
-static pthread_mutex_t all_lock = PTHREAD_MUTEX_INITIALIZER;
-static struct spill *all;
+static struct spill *all;               /* the policies of the process, for the fork handler; guarded by policy_lock */
 
 /* ---- options ---- */
 
-static bool read_host(void *settings, struct option_text value)
-{
-    return option_bytes(&((struct spill *)settings)->host_limit, value);
-}
-
-static bool read_prefetch(void *settings, struct option_text value)
-{
-    return option_bool(&((struct spill *)settings)->prefetch, value);
-}
-
 static const struct option options_known[] = {
-    { "host", "a number of bytes as in 2g", read_host },
-    { "prefetch", "1 or 0", read_prefetch },
+    { "host", "a number of bytes as in 2g", OPTION_BYTES, .offset = offsetof(struct spill, host_limit) },
+    { "prefetch", "1 or 0", OPTION_BOOL, .offset = offsetof(struct spill, prefetch) },
 };
 
 /* Half of the machine's memory. */
@@ -47,13 +33,11 @@ static ctrt_status check_stack(void)
 {
     static const ctrt_param memory = { sizeof memory, "CTRT_MEMORY", CTRT_PARAM_STRING, NULL, NULL, NULL };
     ctrt_param_value value;
-    ctrt_status status = spill_host->param(&value, &memory);
-    if (status != CTRT_OK)
-        return status;
+    POLICY_TRY(host->param(&value, &memory));
     const char *at = value.text != NULL ? strstr(value.text, "spill") : NULL;
     if (at != NULL && strchr(at, '+') == NULL)
-        return spill_host->fail(CTRT_ERR_INVALID_ARGUMENT,
-                                "spill requires another policy for the device's memory: CTRT_MEMORY=spill+caching");
+        return host->fail(CTRT_ERR_INVALID_ARGUMENT,
+                          "spill requires another policy for the device's memory: CTRT_MEMORY=spill+caching");
     return CTRT_OK;
 }
 
@@ -61,11 +45,9 @@ static ctrt_status check_stack(void)
 
 static ctrt_status spill_create(void **policy, const ctrt_memory_source *source, const char *options)
 {
-    struct spill *self = spill_host->alloc(sizeof *self);
+    struct spill *self = policy_alloc("spill", sizeof *self);
     if (self == NULL)
-        return spill_host->fail(CTRT_ERR_OUT_OF_MEMORY, "spill: out of host memory for %zu bytes of its own structures",
-                                sizeof *self);
-    memset(self, 0, sizeof *self);
+        return CTRT_ERR_OUT_OF_MEMORY;
     self->source = source;
     self->host_limit = host_default();
     self->prefetch = true;
@@ -75,20 +57,19 @@ static ctrt_status spill_create(void **policy, const ctrt_memory_source *source,
     self->ceiling = source->total_bytes > 0 ? (size_t)source->total_bytes : SIZE_MAX;
     ctrt_status status = check_stack();
     if (status == CTRT_OK)
-        status = options_read(spill_host, "spill", options_known, sizeof options_known / sizeof options_known[0], self,
-                              options);
+        status = options_read("spill", options_known, sizeof options_known / sizeof options_known[0], self, options);
     if (status == CTRT_OK && self->moves)
         status = spill_names_open(self);
     if (status != CTRT_OK) {
-        spill_host->free(self);
+        host->free(self);
         return status;
     }
     pthread_mutex_init(&self->lock, NULL);
     pthread_cond_init(&self->changed, NULL);
-    pthread_mutex_lock(&all_lock);
+    pthread_mutex_lock(&policy_lock);
     self->next = all;
     all = self;
-    pthread_mutex_unlock(&all_lock);
+    pthread_mutex_unlock(&policy_lock);
     *policy = self;
     return CTRT_OK;
 }
@@ -96,12 +77,12 @@ static ctrt_status spill_create(void **policy, const ctrt_memory_source *source,
 static void spill_destroy(void *policy)
 {
     struct spill *self = policy;
-    pthread_mutex_lock(&all_lock);
+    pthread_mutex_lock(&policy_lock);
     struct spill **at = &all;
     while (*at != self)
         at = &(*at)->next;
     *at = self->next;
-    pthread_mutex_unlock(&all_lock);
+    pthread_mutex_unlock(&policy_lock);
     if (!self->forked) {
         spill_free_limbo(self);
         spill_buffers_trim(self);
@@ -109,14 +90,13 @@ static void spill_destroy(void *policy)
     spill_names_close(self);
     pthread_cond_destroy(&self->changed);
     pthread_mutex_destroy(&self->lock);
-    spill_host->free(self);
+    host->free(self);
 }
 
 /* The child cannot use the parent's devices. Blocks that other threads were moving keep their state: the child neither
  * waits for them nor frees anything. */
 static void after_fork_in_child(void)
 {
-    pthread_mutex_init(&all_lock, NULL);
     for (struct spill *self = all; self != NULL; self = self->next) {
         pthread_mutex_init(&self->lock, NULL);
         pthread_cond_init(&self->changed, NULL);
@@ -127,22 +107,17 @@ FORK_CHILD(after_fork_in_child)
 
 static ctrt_status fail_forked(const struct spill *self)
 {
-    return spill_host->fail(CTRT_ERR_FORKED, "spill: %s was opened before the fork", self->source->device_name);
+    return host->fail(CTRT_ERR_FORKED, "spill: %s was opened before the fork", self->source->device_name);
 }
 
 /* ---- allocation and freeing ---- */
 
-static size_t granules(size_t bytes)
-{
-    return (bytes + SPILL_GRANULE - 1) & ~(size_t)(SPILL_GRANULE - 1);
-}
-
 static ctrt_status spill_alloc(void *policy, ctrt_block *out, size_t bytes, void *queue)
 {
     struct spill *self = policy;
-    const size_t rounded = granules(bytes);
+    const size_t rounded = round_up(bytes, SPILL_GRANULE);
     if (rounded < bytes || rounded > (size_t)1 << 47)
-        return spill_host->fail(CTRT_ERR_OUT_OF_MEMORY, "spill: %zu bytes are too many", bytes);
+        return host->fail(CTRT_ERR_OUT_OF_MEMORY, "spill: %zu bytes are too many", bytes);
     if (!self->moves) {
         *out = (ctrt_block){ .bytes = rounded };
         return self->source->alloc(self->source->state, &out->address, rounded, queue);
@@ -151,11 +126,10 @@ static ctrt_status spill_alloc(void *policy, ctrt_block *out, size_t bytes, void
         return fail_forked(self);
     struct block *block = NULL;
     void *address = NULL;
-    ctrt_status status = spill_make_space(self, &address, rounded, queue, false);
-    if (status != CTRT_OK)
-        return status;
+    POLICY_TRY(spill_make_space(self, &address, rounded, queue, false));
     pthread_mutex_lock(&self->lock);
-    status = spill_name_new(self, &block, rounded);
+    self->source_allocs++;
+    const ctrt_status status = spill_name_new(self, &block, rounded);
     if (status == CTRT_OK) {
         block->address = address;
         block->home = queue;
@@ -193,7 +167,7 @@ static void spill_free(void *policy, const ctrt_block *given, void *queue)
     if (here) {
         list_take(&self->here, block);
     } else {
-        spill_host_remove(self, block);
+        host_remove(self, block);
         spill_count_host(self, block, -1);
         block->buffer = NULL;
         spill_name_free(self, block);
@@ -221,19 +195,6 @@ static void spill_free(void *policy, const ctrt_block *given, void *queue)
 
 /* ---- use ---- */
 
-/* Makes `queue` wait for the work on `home`. */
-static ctrt_status spill_follow(struct spill *self, void *home, void *queue)
-{
-    void *fence = NULL;
-    ctrt_status status = self->source->fence_new(self->source->state, &fence, home);
-    if (status != CTRT_OK)
-        return status;
-    fence_order(self->source, fence, queue);
-    if (fence != NULL)
-        self->source->fence_free(self->source->state, fence);
-    return CTRT_OK;
-}
-
 /* Records that `queue` uses the block from now on, and makes `queue` wait for the home queue: for the copy to the
  * device, and for the work of earlier users of the memory. Requires the lock, so that no other user of `queue` can run
  * in between. */
@@ -246,19 +207,18 @@ static ctrt_status note_queue(struct spill *self, struct block *block, void *que
             return CTRT_OK;
     if (block->other_count == block->other_capacity) {
         const uint32_t capacity = block->other_capacity > 0 ? 2 * block->other_capacity : 4;
-        void **larger = spill_host->alloc(capacity * sizeof *larger);
+        void **larger = host->alloc(capacity * sizeof *larger);
         if (larger == NULL)
-            return spill_host->fail(CTRT_ERR_OUT_OF_MEMORY, "spill: out of host memory to record the uses of a block");
+            return host->fail(CTRT_ERR_OUT_OF_MEMORY, "spill: out of host memory to record the uses of a block");
         if (block->other_count > 0)
             memcpy(larger, block->others, block->other_count * sizeof *larger);
-        spill_host->free(block->others);
+        host->free(block->others);
         block->others = larger;
         block->other_capacity = capacity;
     }
-    ctrt_status status = spill_follow(self, block->home, queue);
-    if (status == CTRT_OK)
-        block->others[block->other_count++] = queue;
-    return status;
+    POLICY_TRY(queue_follow(self->source, queue, block->home));
+    block->others[block->other_count++] = queue;
+    return CTRT_OK;
 }
 
 static void count_use(struct spill *self, struct block *block)
@@ -305,7 +265,7 @@ static ctrt_status spill_use(void *policy, const ctrt_block *given, void *queue,
         if (here)
             list_take(&self->here, block);
         else
-            spill_host_remove(self, block);
+            host_remove(self, block);
         block->place = COMING;
         pthread_mutex_unlock(&self->lock);
         status = here ? spill_ensure_valid(self, block, queue) : spill_move_back(self, block, queue, false);
@@ -349,7 +309,7 @@ static struct block *next_ahead(struct spill *self, struct block *block)
     if (next == NULL || next->buffer == NULL || self->here_bytes > self->ceiling
         || next->bytes > self->ceiling - self->here_bytes)
         return NULL;
-    spill_host_remove(self, next);
+    host_remove(self, next);
     next->place = COMING;
     return next;
 }
@@ -401,9 +361,9 @@ static void spill_reset_peaks(void *policy)
 {
     struct spill *self = policy;
     pthread_mutex_lock(&self->lock);
-    self->reserved.peak = self->reserved.current;
-    self->spilled.peak = self->spilled.current;
-    self->spilled_bytes.peak = self->spilled_bytes.current;
+    stat_reset_peak(&self->reserved);
+    stat_reset_peak(&self->spilled);
+    stat_reset_peak(&self->spilled_bytes);
     pthread_mutex_unlock(&self->lock);
 }
 
@@ -447,11 +407,5 @@ static const ctrt_component components[] = {
     { .size = sizeof(ctrt_component), .kind = CTRT_COMPONENT_MEMORY, .name = "spill", .table = &policy },
 };
 
-static ctrt_status init(const ctrt_host *given)
-{
-    spill_host = given;
-    return CTRT_OK;
-}
-
 CTRT_PLUGIN_DEFINE("memory-spill", PACKAGE_VERSION,
-                   "memory policy: moves idle blocks to the host if the device is full", components, init)
+                   "memory policy: moves idle blocks to the host if the device is full", components, policy_init)

@@ -26,8 +26,6 @@
 #define SPILL_GRANULE 512               /* sizes and names are multiples of this */
 #define SPILL_CLASSES 320               /* eight between two powers of two, from 512 bytes up to 2^48 */
 
-extern const ctrt_host *spill_host;
-
 enum place { HERE, AWAY, LEAVING, COMING };
 
 /* Pinned host memory, or pageable memory if pinned memory has run out and a block must leave the device. A copy may use
@@ -135,11 +133,16 @@ ctrt_status spill_buffer_take(struct spill *self, struct buffer **out, size_t by
 ctrt_status spill_buffer_fence(struct spill *self, struct buffer *buffer, void *queue);
 /* Makes `queue` wait for the work recorded by spill_buffer_fence. */
 ctrt_status spill_buffer_order(struct spill *self, struct buffer *buffer, void *queue);
-bool spill_buffer_idle(struct spill *self, struct buffer *buffer);
 /* Adds the buffer to the free buffers. */
 void spill_buffer_put(struct spill *self, struct buffer *buffer);
 /* Frees all free buffers, after waiting for their copies. */
 void spill_buffers_trim(struct spill *self);
+
+/* ---- choice (spill_choice.c); requires the lock ---- */
+
+/* Removes unused blocks from the list `here`, so that `bytes` more may fit for `queue`, and returns them linked by
+ * `after`; NULL if no block is unused. */
+struct block *spill_choose(struct list *here, size_t bytes, const void *queue);
 
 /* ---- moving (spill_move.c); the lock must not be held, unless stated otherwise ---- */
 
@@ -170,7 +173,7 @@ ctrt_status spill_ensure_valid(struct spill *self, struct block *block, void *qu
 void spill_count_device(struct spill *self, const struct block *block, int sign);
 /* Counts a block whose bytes are on the host now (1) or no longer (-1). Requires the lock. */
 void spill_count_host(struct spill *self, const struct block *block, int sign);
-void spill_host_add(struct spill *self, struct block *block);
-void spill_host_remove(struct spill *self, struct block *block);
+void host_add(struct spill *self, struct block *block);
+void host_remove(struct spill *self, struct block *block);
 
 #endif

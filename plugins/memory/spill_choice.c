@@ -8,7 +8,7 @@
  * oldest block is selected, and the caller tries again. */
 #include <stdlib.h>
 
-#include "spill_choice.h"
+#include "spill.h"
 
 struct spill_choice_candidate {
     struct block *block;
@@ -82,7 +82,7 @@ struct block *spill_choose(struct list *here, size_t bytes, const void *queue)
     }
     if (idle == 0)
         return NULL;
-    struct spill_choice_candidate *at = spill_host->alloc(count * sizeof *at);
+    struct spill_choice_candidate *at = host->alloc(count * sizeof *at);
     if (at == NULL)
         return take_oldest(here);
     count = idle = 0;
@@ -100,6 +100,6 @@ struct block *spill_choose(struct list *here, size_t bytes, const void *queue)
         block->after = victims;
         victims = block;
     }
-    spill_host->free(at);
+    host->free(at);
     return victims != NULL ? victims : take_oldest(here);
 }

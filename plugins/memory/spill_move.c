@@ -10,7 +10,6 @@
 #include <time.h>
 
 #include "spill.h"
-#include "spill_choice.h"
 
 #define WAIT_MS 2000                    /* maximum wait for other threads that use the memory */
 
@@ -33,7 +32,7 @@ void spill_count_device(struct spill *self, const struct block *block, int sign)
         self->ceiling = self->here_bytes;
 }
 
-void spill_host_add(struct spill *self, struct block *block)
+void host_add(struct spill *self, struct block *block)
 {
     block->place = AWAY;
     if (block->left == 0)
@@ -51,7 +50,7 @@ void spill_host_add(struct spill *self, struct block *block)
     self->away_bytes += block->bytes;
 }
 
-void spill_host_remove(struct spill *self, struct block *block)
+void host_remove(struct spill *self, struct block *block)
 {
     list_take(&self->away, block);
     self->away_count--;
@@ -152,16 +151,8 @@ static bool wait_for_others(struct spill *self, struct timespec *until, uint64_t
 /* Makes the home queue wait for all work of the block's other queues. */
 static ctrt_status order_others(struct spill *self, struct block *block)
 {
-    const ctrt_memory_source *source = self->source;
-    for (; block->other_count > 0; block->other_count--) {
-        void *fence = NULL;
-        ctrt_status status = source->fence_new(source->state, &fence, block->others[block->other_count - 1]);
-        if (status != CTRT_OK)
-            return status;
-        fence_order(source, fence, block->home);
-        if (fence != NULL)
-            source->fence_free(source->state, fence);
-    }
+    for (; block->other_count > 0; block->other_count--)
+        POLICY_TRY(queue_follow(self->source, block->home, block->others[block->other_count - 1]));
     return CTRT_OK;
 }
 
@@ -173,7 +164,7 @@ static ctrt_status buffer_outcome(struct spill *self, struct buffer *buffer)
         (void)self->source->fence_wait(self->source->state, buffer->fence, NULL);
     ctrt_status status = fence_outcome(self->source, buffer->fence, &known);
     return known ? status
-                 : spill_host->fail(CTRT_ERR_BACKEND, "spill: a copy on %s does not complete",
+                 : host->fail(CTRT_ERR_BACKEND, "spill: a copy on %s does not complete",
                                     self->source->device_name);
 }
 
@@ -188,8 +179,8 @@ bool spill_arrived(struct spill *self, struct block *block, bool *known)
 static ctrt_status fail_copy(struct spill *self, const struct block *block, ctrt_status status)
 {
     char why[384];
-    snprintf(why, sizeof why, "%s", spill_host->message());
-    return spill_host->fail(status,
+    snprintf(why, sizeof why, "%s", host->message());
+    return host->fail(status,
                             "spill: %zu bytes cannot be moved from %s, because their queue failed: %s",
                             block->bytes, self->source->device_name, why);
 }
@@ -202,13 +193,13 @@ static ctrt_status copy_out(struct spill *self, struct block *block, bool must)
     struct buffer *buffer = block->buffer; /* the copy to the device precedes, on a queue for which home waits */
     if (buffer != NULL && !block->arrived && buffer_outcome(self, buffer) != CTRT_OK)
         return CTRT_OK;
-    ctrt_status status = buffer != NULL ? CTRT_OK : spill_buffer_take(self, &buffer, block->bytes, block->home, must);
-    if (status != CTRT_OK)
-        return status;
+    if (buffer == NULL)
+        POLICY_TRY(spill_buffer_take(self, &buffer, block->bytes, block->home, must));
     block->buffer = buffer;
     block->arrived = true;                      /* the device memory is valid, even if this copy fails */
     block->copying = true;
-    status = source->copy(source->state, buffer->address, block->address, block->bytes, CTRT_COPY_TO_HOST, block->home);
+    ctrt_status status = source->copy(source->state, buffer->address, block->address, block->bytes, CTRT_COPY_TO_HOST,
+                                      block->home);
     const ctrt_status fenced = spill_buffer_fence(self, buffer, block->home);
     return status != CTRT_OK ? status : fenced;
 }
@@ -226,7 +217,7 @@ static void log_moves(struct spill *self)
         self->logged_bytes = 2 * self->out_bytes;
     pthread_mutex_unlock(&self->lock);
     if (due)
-        spill_host->log(first ? CTRT_LOG_INFO : CTRT_LOG_DEBUG, "memory",
+        host->log(first ? CTRT_LOG_INFO : CTRT_LOG_DEBUG, "memory",
                         "spill: %s has too little memory: so far %llu blocks, %llu bytes, were moved to the host, and "
                         "%llu blocks, %llu bytes, moved back; %llu of %llu prefetched blocks were used",
                         self->source->device_name, out, out_bytes,
@@ -269,7 +260,7 @@ static ctrt_status leave_end(struct spill *self, struct block *block)
         block->left = 0;
         spill_count_device(self, block, -1);
         spill_count_host(self, block, 1);
-        spill_host_add(self, block);
+        host_add(self, block);
     } else {
         block->place = HERE;
         list_add(&self->here, block);
@@ -294,7 +285,7 @@ static ctrt_status fail_full(struct spill *self, size_t bytes, const char *why)
         *(block->uses > 0 ? &held : &idle) += block->bytes;
     const size_t away = self->away_bytes, away_count = self->away_count, pinned = self->pinned_bytes;
     pthread_mutex_unlock(&self->lock);
-    return spill_host->fail(CTRT_ERR_OUT_OF_MEMORY,
+    return host->fail(CTRT_ERR_OUT_OF_MEMORY,
                             "spill: no space for %zu bytes: blocks of %zu bytes are in use and cannot be moved, %zu "
                             "bytes are idle, %zu blocks of %zu bytes are on the host, %zu of %zu bytes of pinned "
                             "memory are allocated; %s",
@@ -320,7 +311,7 @@ ctrt_status spill_make_space(struct spill *self, void **address, size_t bytes, v
     size_t failures = 0;
     ctrt_status status;
     if (source->total_bytes > 0 && bytes > source->total_bytes)
-        return spill_host->fail(CTRT_ERR_OUT_OF_MEMORY,
+        return host->fail(CTRT_ERR_OUT_OF_MEMORY,
                                 "spill: a block of %zu bytes is larger than %s, which has %llu; a block in use must be "
                                 "entirely on the device", bytes, source->device_name,
                                 (unsigned long long)source->total_bytes);
@@ -330,7 +321,7 @@ ctrt_status spill_make_space(struct spill *self, void **address, size_t bytes, v
         if (status != CTRT_ERR_OUT_OF_MEMORY)
             break;
         char why[384];
-        snprintf(why, sizeof why, "%s", spill_host->message());
+        snprintf(why, sizeof why, "%s", host->message());
         spill_free_limbo(self);
         pthread_mutex_lock(&self->lock);
         self->rounds++;
@@ -350,7 +341,7 @@ ctrt_status spill_make_space(struct spill *self, void **address, size_t bytes, v
                 one = here;
         }
         if (one == CTRT_ERR_OUT_OF_MEMORY) {    /* from leave_end, or from leave_begin if no later error replaced it */
-            snprintf(why, sizeof why, "%s", spill_host->message());
+            snprintf(why, sizeof why, "%s", host->message());
             return fail_full(self, bytes, why);
         }
         /* A failed queue copies nothing. Its blocks are now the last in the list, so that all other blocks are
@@ -361,11 +352,6 @@ ctrt_status spill_make_space(struct spill *self, void **address, size_t bytes, v
         if (vain)
             return one;
     }
-    if (status == CTRT_OK) {
-        pthread_mutex_lock(&self->lock);
-        self->source_allocs++;
-        pthread_mutex_unlock(&self->lock);
-    }
     return status;
 }
 
@@ -375,34 +361,23 @@ ctrt_status spill_make_space(struct spill *self, void **address, size_t bytes, v
 static ctrt_status copy_in(struct spill *self, struct block *block, void *address, void *queue)
 {
     const ctrt_memory_source *source = self->source;
-    ctrt_status status = spill_buffer_order(self, block->buffer, queue);
-    if (status != CTRT_OK)
-        return status;
-    status = source->copy(source->state, address, block->buffer->address, block->bytes, CTRT_COPY_TO_DEVICE, queue);
+    POLICY_TRY(spill_buffer_order(self, block->buffer, queue));
+    const ctrt_status status = source->copy(source->state, address, block->buffer->address, block->bytes,
+                                            CTRT_COPY_TO_DEVICE, queue);
     const ctrt_status fenced = spill_buffer_fence(self, block->buffer, queue);
     return status != CTRT_OK ? status : fenced;
 }
 
 ctrt_status spill_ensure_valid(struct spill *self, struct block *block, void *queue)
 {
-    const ctrt_memory_source *source = self->source;
-    void *fence = NULL;
-    ctrt_status status = CTRT_OK;
     block->arrived = buffer_outcome(self, block->buffer) == CTRT_OK;
     if (block->arrived)
         return CTRT_OK;
-    status = order_others(self, block);
-    if (status == CTRT_OK)
-        status = source->fence_new(source->state, &fence, block->home);
-    if (status != CTRT_OK)
-        return status;
-    fence_order(source, fence, queue);
-    if (fence != NULL)
-        source->fence_free(source->state, fence);
-    status = copy_in(self, block, block->address, queue);
-    if (status == CTRT_OK)
-        fence_order(source, block->buffer->fence, block->home);     /* the memory is ordered by the home queue */
-    return status;
+    POLICY_TRY(order_others(self, block));
+    POLICY_TRY(queue_follow(self->source, queue, block->home));
+    POLICY_TRY(copy_in(self, block, block->address, queue));
+    fence_order(self->source, block->buffer->fence, block->home);   /* the memory is ordered by the home queue */
+    return CTRT_OK;
 }
 
 /* Allocates device memory for a block that is moved back to the device. */
@@ -411,14 +386,8 @@ static ctrt_status space_returned(struct spill *self, void **address, size_t byt
     const ctrt_memory_source *source = self->source;
     if (!ahead)
         return spill_make_space(self, address, bytes, queue, true);
-    ctrt_status status = CTRT_SLOT(source, alloc_spare) ? source->alloc_spare(source->state, address, bytes, queue)
-                                                        : source->alloc(source->state, address, bytes, queue);
-    if (status == CTRT_OK) {
-        pthread_mutex_lock(&self->lock);
-        self->source_allocs++;
-        pthread_mutex_unlock(&self->lock);
-    }
-    return status;
+    return CTRT_SLOT(source, alloc_spare) ? source->alloc_spare(source->state, address, bytes, queue)
+                                          : source->alloc(source->state, address, bytes, queue);
 }
 
 ctrt_status spill_move_back(struct spill *self, struct block *block, void *queue, bool ahead)
@@ -433,6 +402,7 @@ ctrt_status spill_move_back(struct spill *self, struct block *block, void *queue
             self->source->free(self->source->state, address, block->bytes, queue);
     }
     pthread_mutex_lock(&self->lock);
+    self->source_allocs += allocated;
     if (status == CTRT_OK) {
         block->place = HERE;
         block->address = address;
@@ -451,7 +421,7 @@ ctrt_status spill_move_back(struct spill *self, struct block *block, void *queue
         self->source_frees += allocated;
         if (ahead)
             self->ceiling = self->here_bytes;
-        spill_host_add(self, block);
+        host_add(self, block);
     }
     spill_notify(self);
     pthread_mutex_unlock(&self->lock);
@@ -462,10 +432,7 @@ ctrt_status spill_move_back(struct spill *self, struct block *block, void *queue
 
 bool spill_drop(struct spill *self, struct block *block, void *fence)
 {
-    if (fence != NULL) {
-        fence_order(self->source, fence, block->home);
-        self->source->fence_free(self->source->state, fence);
-    }
+    fence_pass(self->source, fence, block->home);
     if (order_others(self, block) != CTRT_OK)
         return false;
     self->source->free(self->source->state, block->address, block->bytes, block->home);

@@ -4,7 +4,6 @@
  * Reading at a name faults. A name is reused together with the block descriptor, within its size class, so that
  * allocating and freeing a name is a list operation. The range is large enough for the unused remainder of each
  * class. */
-#include <string.h>
 #include <sys/mman.h>
 
 #include "spill.h"
@@ -39,17 +38,11 @@ ctrt_status spill_names_open(struct spill *self)
         range = mmap(NULL, bytes, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
     }
     if (range == MAP_FAILED)
-        return spill_host->fail(CTRT_ERR_OUT_OF_MEMORY,
-                                "spill: no address range of %zu bytes for the handles of blocks (ulimit -v)", bytes);
+        return host->fail(CTRT_ERR_OUT_OF_MEMORY,
+                          "spill: no address range of %zu bytes for the handles of blocks (ulimit -v)", bytes);
     self->names_from = self->names_at = range;
     self->names_end = self->names_from + bytes;
     return CTRT_OK;
-}
-
-static void block_free(struct block *block)
-{
-    spill_host->free(block->others);
-    spill_host->free(block);
 }
 
 void spill_names_close(struct spill *self)
@@ -57,7 +50,8 @@ void spill_names_close(struct spill *self)
     for (unsigned class = 0; class < SPILL_CLASSES; class++)
         for (struct block *block = self->names[class], *next; block != NULL; block = next) {
             next = block->after;
-            block_free(block);
+            host->free(block->others);
+            host->free(block);
         }
     if (self->names_from != NULL)
         munmap(self->names_from, (size_t)(self->names_end - self->names_from));
@@ -77,10 +71,9 @@ ctrt_status spill_name_new(struct spill *self, struct block **out, size_t bytes)
     const size_t whole = spill_class_bytes(class);
     struct block *block = free_one(self, class);
     if (block == NULL && whole <= (size_t)(self->names_end - self->names_at)) {
-        block = spill_host->alloc(sizeof *block);
+        block = policy_alloc("spill", sizeof *block);
         if (block == NULL)
-            return spill_host->fail(CTRT_ERR_OUT_OF_MEMORY, "spill: out of host memory for a block's description");
-        memset(block, 0, sizeof *block);
+            return CTRT_ERR_OUT_OF_MEMORY;
         block->name = self->names_at;
         block->class = class;
         self->names_at += whole;
@@ -89,9 +82,9 @@ ctrt_status spill_name_new(struct spill *self, struct block **out, size_t bytes)
     for (unsigned larger = class + 1; block == NULL && larger < SPILL_CLASSES; larger++)
         block = free_one(self, larger);
     if (block == NULL)
-        return spill_host->fail(CTRT_ERR_OUT_OF_MEMORY,
-                                "spill: the address range of %zu bytes for the handles of blocks is used up",
-                                (size_t)(self->names_end - self->names_from));
+        return host->fail(CTRT_ERR_OUT_OF_MEMORY,
+                          "spill: the address range of %zu bytes for the handles of blocks is used up",
+                          (size_t)(self->names_end - self->names_from));
     block->bytes = bytes;
     block->place = HERE;
     block->uses = 0;

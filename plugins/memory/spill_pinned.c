@@ -33,11 +33,6 @@ ctrt_status spill_buffer_order(struct spill *self, struct buffer *buffer, void *
     return CTRT_OK;
 }
 
-bool spill_buffer_idle(struct spill *self, struct buffer *buffer)
-{
-    return buffer_fence_new(self, buffer) && fence_is_done(self->source, buffer->fence);
-}
-
 /* Returns false if the thread cannot wait now for the work on the buffer's queue. */
 static bool buffer_free(struct spill *self, struct buffer *buffer)
 {
@@ -46,15 +41,29 @@ static bool buffer_free(struct spill *self, struct buffer *buffer)
     fence_finish(self->source, buffer->fence);
     const size_t bytes = spill_class_bytes(buffer->class);
     if (buffer->pageable) {
-        spill_host->free(buffer->address);
+        host->free(buffer->address);
     } else {
         self->source->host_free(self->source->state, buffer->address, bytes);
         pthread_mutex_lock(&self->lock);
         self->pinned_bytes -= bytes;
         pthread_mutex_unlock(&self->lock);
     }
-    spill_host->free(buffer);
+    host->free(buffer);
     return true;
+}
+
+static void buffer_push(struct buffer **list, struct buffer *buffer)
+{
+    buffer->next = *list;
+    *list = buffer;
+}
+
+/* The list must not be empty. */
+static struct buffer *buffer_pop(struct buffer **list)
+{
+    struct buffer *buffer = *list;
+    *list = buffer->next;
+    return buffer;
 }
 
 void spill_buffer_put(struct spill *self, struct buffer *buffer)
@@ -62,48 +71,46 @@ void spill_buffer_put(struct spill *self, struct buffer *buffer)
     if (buffer == NULL)
         return;
     pthread_mutex_lock(&self->lock);
-    buffer->next = self->buffers[buffer->class];
-    self->buffers[buffer->class] = buffer;
+    buffer_push(&self->buffers[buffer->class], buffer);
     pthread_mutex_unlock(&self->lock);
+}
+
+/* Frees the buffers of a list, or adds those to the free buffers that cannot be freed now. Returns whether all were
+ * freed. */
+static bool buffers_free(struct spill *self, struct buffer *list)
+{
+    bool all = true;
+    while (list != NULL) {
+        struct buffer *buffer = buffer_pop(&list);
+        if (!buffer_free(self, buffer)) {
+            spill_buffer_put(self, buffer);
+            all = false;
+        }
+    }
+    return all;
 }
 
 /* Frees free buffers until `wanted` bytes can be allocated within the limit. First makes the buffers of blocks whose
  * copy to the device succeeded free. */
 static bool spill_pinned_free_cached(struct spill *self, size_t wanted)
 {
-    struct buffer *idle = NULL, *held = NULL;
-    bool enough, known;
+    struct buffer *idle = NULL;
+    bool known;
     pthread_mutex_lock(&self->lock);
     for (struct block *block = self->here.first; block != NULL; block = block->after)
         if (block->buffer != NULL && spill_arrived(self, block, &known)) {
-            block->buffer->next = self->buffers[block->buffer->class];
-            self->buffers[block->buffer->class] = block->buffer;
+            buffer_push(&self->buffers[block->buffer->class], block->buffer);
             block->buffer = NULL;
         }
     size_t after = self->pinned_bytes;
     for (unsigned class = SPILL_CLASSES; class-- > 0;)
         while (self->buffers[class] != NULL && after + wanted > self->host_limit) {
-            struct buffer *buffer = self->buffers[class];
-            self->buffers[class] = buffer->next;
-            buffer->next = idle;
-            idle = buffer;
-            after -= buffer->pageable ? 0 : spill_class_bytes(class);
+            after -= self->buffers[class]->pageable ? 0 : spill_class_bytes(class);
+            buffer_push(&idle, buffer_pop(&self->buffers[class]));
         }
-    enough = wanted <= self->host_limit && after <= self->host_limit - wanted;
+    const bool enough = wanted <= self->host_limit && after <= self->host_limit - wanted;
     pthread_mutex_unlock(&self->lock);
-    for (struct buffer *buffer = idle, *next; buffer != NULL; buffer = next) {
-        next = buffer->next;
-        if (!buffer_free(self, buffer)) {
-            buffer->next = held;
-            held = buffer;
-            enough = false;
-        }
-    }
-    for (struct buffer *buffer = held, *next; buffer != NULL; buffer = next) {
-        next = buffer->next;
-        spill_buffer_put(self, buffer);
-    }
-    return enough;
+    return buffers_free(self, idle) && enough;
 }
 
 void spill_buffers_trim(struct spill *self)
@@ -111,18 +118,10 @@ void spill_buffers_trim(struct spill *self)
     struct buffer *all = NULL;
     pthread_mutex_lock(&self->lock);
     for (unsigned class = 0; class < SPILL_CLASSES; class++)
-        while (self->buffers[class] != NULL) {
-            struct buffer *buffer = self->buffers[class];
-            self->buffers[class] = buffer->next;
-            buffer->next = all;
-            all = buffer;
-        }
+        while (self->buffers[class] != NULL)
+            buffer_push(&all, buffer_pop(&self->buffers[class]));
     pthread_mutex_unlock(&self->lock);
-    for (struct buffer *buffer = all, *next; buffer != NULL; buffer = next) {
-        next = buffer->next;
-        if (!buffer_free(self, buffer))
-            spill_buffer_put(self, buffer);
-    }
+    (void)buffers_free(self, all);
 }
 
 /* Returns a free buffer of the class, preferably one that is idle; NULL if there is none. */
@@ -131,7 +130,7 @@ static struct buffer *spill_pinned_take_free(struct spill *self, unsigned class)
     struct buffer **best = NULL;
     for (struct buffer **at = &self->buffers[class]; *at != NULL; at = &(*at)->next) {
         best = at;
-        if (spill_buffer_idle(self, *at))
+        if (buffer_fence_new(self, *at) && fence_is_done(self->source, (*at)->fence))
             break;
     }
     struct buffer *buffer = best != NULL ? *best : NULL;
@@ -160,7 +159,7 @@ static ctrt_status spill_pinned_draw(struct spill *self, struct buffer *buffer, 
     size_t allocated;
     if (!count_pinned(self, bytes, &allocated) && !(spill_pinned_free_cached(self, bytes) &&
                                                     count_pinned(self, bytes, &allocated)))
-        return spill_host->fail(CTRT_ERR_OUT_OF_MEMORY,
+        return host->fail(CTRT_ERR_OUT_OF_MEMORY,
                                 "spill: %zu of %zu bytes of pinned host memory are in use, and %zu more are needed "
                                 "(CTRT_MEMORY=spill:host=...)", allocated, self->host_limit, bytes);
     ctrt_status status = source->host_alloc(source->state, &buffer->address, bytes);
@@ -186,18 +185,18 @@ ctrt_status spill_buffer_take(struct spill *self, struct buffer **out, size_t by
         *out = buffer;
         return spill_buffer_order(self, buffer, queue);     /* cannot fail, because the buffer has its fence */
     }
-    buffer = spill_host->alloc(sizeof *buffer);
+    buffer = host->alloc(sizeof *buffer);
     if (buffer == NULL)
-        return spill_host->fail(CTRT_ERR_OUT_OF_MEMORY, "spill: out of host memory to describe pinned memory");
+        return host->fail(CTRT_ERR_OUT_OF_MEMORY, "spill: out of host memory to describe pinned memory");
     *buffer = (struct buffer){ .class = class };
     ctrt_status status = spill_pinned_draw(self, buffer, spill_class_bytes(class));
     if (status == CTRT_ERR_OUT_OF_MEMORY && must) {
-        buffer->address = spill_host->alloc(spill_class_bytes(class));
+        buffer->address = host->alloc(spill_class_bytes(class));
         buffer->pageable = true;
         status = buffer->address != NULL ? CTRT_OK : status;
     }
     if (status != CTRT_OK) {
-        spill_host->free(buffer);
+        host->free(buffer);
         return status;
     }
     *out = buffer;

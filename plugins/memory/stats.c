@@ -46,8 +46,8 @@ void caching_stats(void *state, ctrt_memory_policy_stats *out)
 
 static void reset_peaks(ctrt_stat pools[CTRT_POOLS])
 {
-    pools[CTRT_POOL_LARGE].peak = pools[CTRT_POOL_LARGE].current;
-    pools[CTRT_POOL_SMALL].peak = pools[CTRT_POOL_SMALL].current;
+    stat_reset_peak(&pools[CTRT_POOL_LARGE]);
+    stat_reset_peak(&pools[CTRT_POOL_SMALL]);
     pools[CTRT_POOL_ALL].peak = pools[CTRT_POOL_LARGE].current + pools[CTRT_POOL_SMALL].current;
 }
 
@@ -61,19 +61,13 @@ void caching_reset_peaks(void *state)
     reset_peaks(stats->reserved);
     reset_peaks(stats->inactive_split);
     reset_peaks(stats->inactive_split_bytes);
-    stats->oversize_segment.peak = stats->oversize_segment.current;
+    stat_reset_peak(&stats->oversize_segment);
     policy_resume(policy);
     pthread_mutex_unlock(&policy->lock);
 }
 
-struct policy_stats_walker {
-    void (*visit)(const ctrt_memory_piece *piece, void *argument);
-    void *argument;
-    const ctrt_memory_source *source;
-};
-
-static void policy_stats_fill(const struct policy_stats_walker *walker, const struct block *block, bool segment,
-                              size_t bytes)
+static void visit_block(const struct block *block, bool segment, size_t bytes,
+                        void (*visit)(const ctrt_memory_piece *piece, void *argument), void *argument)
 {
     const struct heap *heap = block->heap;
     ctrt_memory_piece piece = {
@@ -86,14 +80,15 @@ static void policy_stats_fill(const struct policy_stats_walker *walker, const st
         .queue = heap->pool->queue,
     };
     if (!segment)
-        piece.block_state = block->state == BLOCK_USED                              ? CTRT_BLOCK_ACTIVE
-                            : fence_is_done(walker->source, block->fence) ? CTRT_BLOCK_INACTIVE
-                                                                          : CTRT_BLOCK_AWAITING;
-    walker->visit(&piece, walker->argument);
+        piece.block_state = block->state == BLOCK_USED ? CTRT_BLOCK_ACTIVE
+                            : fence_is_done(heap->pool->policy->source, block->fence) ? CTRT_BLOCK_INACTIVE
+                                                                                      : CTRT_BLOCK_AWAITING;
+    visit(&piece, argument);
 }
 
 /* Reports a segment and its blocks; of an expandable segment, each run of mapped blocks as one segment. */
-static void walk_segment(const struct policy_stats_walker *walker, const struct segment *segment)
+static void walk_segment(const struct segment *segment, void (*visit)(const ctrt_memory_piece *piece, void *argument),
+                         void *argument)
 {
     for (const struct block *block = segment->first; block != NULL;) {
         size_t bytes = 0;
@@ -103,24 +98,23 @@ static void walk_segment(const struct policy_stats_walker *walker, const struct 
         }
         for (const struct block *at = block; at != NULL && at->state != BLOCK_UNMAPPED; at = at->after)
             bytes += at->bytes;
-        policy_stats_fill(walker, block, true, bytes);
+        visit_block(block, true, bytes, visit, argument);
         for (; block != NULL && block->state != BLOCK_UNMAPPED; block = block->after)
-            policy_stats_fill(walker, block, false, block->bytes);
+            visit_block(block, false, block->bytes, visit, argument);
     }
 }
 
 void caching_walk(void *state, void (*visit)(const ctrt_memory_piece *piece, void *argument), void *argument)
 {
     struct policy *policy = state;
-    struct policy_stats_walker walker = { visit, argument, policy->source };
     pthread_mutex_lock(&policy->growth);        /* ensures that no pages are being unmapped */
     pthread_mutex_lock(&policy->lock);
     policy_pause(policy);
     for (struct pool *pool = atomic_load(&policy->pools); pool != NULL; pool = pool->next) {
         for (const struct segment *segment = pool->small.segments; segment != NULL; segment = segment->next)
-            walk_segment(&walker, segment);
+            walk_segment(segment, visit, argument);
         for (const struct segment *segment = pool->large.segments; segment != NULL; segment = segment->next)
-            walk_segment(&walker, segment);
+            walk_segment(segment, visit, argument);
     }
     policy_resume(policy);
     pthread_mutex_unlock(&policy->lock);

@@ -73,7 +73,7 @@ static void close_gate(struct policy *policy)
             sched_yield();
 }
 
-static void open_gate(struct policy *policy)
+void policy_resume(struct policy *policy)
 {
     atomic_store_explicit(&policy->gate, false, memory_order_release);
 }
@@ -103,15 +103,6 @@ static void cache_flush(struct thread_cache *cache)
 {
     for (struct pool_cache *lists = cache->pool_caches; lists != NULL; lists = lists->next)
         pool_cache_flush(lists);
-}
-
-static void cache_free_lists(struct thread_cache *cache)
-{
-    for (struct pool_cache *lists = cache->pool_caches, *next; lists != NULL; lists = next) {
-        next = lists->next;
-        host->free(lists);
-    }
-    cache->last_used = cache->pool_caches = NULL;
 }
 
 struct pool_cache *pool_cache_find(struct thread_cache *cache, const struct pool *pool)
@@ -190,7 +181,7 @@ struct thread_cache *policy_enter(struct policy *policy)
         policy_merge_last_freed(policy);
         policy->single_thread->single_thread = false;
         policy->single_thread = NULL;
-        open_gate(policy);
+        policy_resume(policy);
     }
     policy_merge_last_freed(policy);
     if (cache == NULL) {
@@ -212,11 +203,6 @@ void policy_pause(struct policy *policy)
         cache_flush(cache);
 }
 
-void policy_resume(struct policy *policy)
-{
-    open_gate(policy);
-}
-
 /* ---- destruction of caches ---- */
 
 /* Requires the policy's lock. */
@@ -232,7 +218,8 @@ static void cache_unlink(struct policy *policy, struct thread_cache *cache)
         policy->single_thread = NULL;
     }
     cache->single_thread = false;
-    cache_free_lists(cache);
+    policy_list_free(cache->pool_caches);
+    cache->last_used = cache->pool_caches = NULL;
     atomic_store_explicit(&cache->policy, NULL, memory_order_release);
 }
 
@@ -262,7 +249,7 @@ void policies_detach(struct policy *policy)
     close_gate(policy);
     while (policy->caches != NULL)
         cache_unlink(policy, policy->caches);
-    open_gate(policy);
+    policy_resume(policy);
     pthread_mutex_unlock(&policy->lock);
     pthread_mutex_unlock(&caches_lock);
 }
@@ -307,7 +294,7 @@ static void before_fork(void)
 static void after_fork_in_parent(void)
 {
     for (struct policy *policy = fork_first; policy != NULL; policy = policy->next) {
-        open_gate(policy);
+        policy_resume(policy);
         pthread_mutex_unlock(&policy->lock);
     }
 }
@@ -325,7 +312,7 @@ static void after_fork_in_child(void)
         }
         pthread_mutex_init(&policy->growth, NULL);
         expand_forked(policy);
-        open_gate(policy);
+        policy_resume(policy);
         pthread_mutex_unlock(&policy->lock);
     }
     pthread_mutex_init(&caches_lock, NULL);
@@ -337,5 +324,5 @@ ctrt_status threads_init(void)
         return CTRT_OK;
     threads_fenced = !membarrier(BARRIER_REGISTER);
     thread_key_made = pthread_key_create(&thread_key, thread_end) == 0;
-    return register_fork_handlers(host, before_fork, after_fork_in_parent, after_fork_in_child);
+    return register_fork_handlers(before_fork, after_fork_in_parent, after_fork_in_child);
 }
