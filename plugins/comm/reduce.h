@@ -11,6 +11,13 @@ typedef void host_reduction(void *out, const void *const *in, int n, size_t coun
 #define HOST_DTYPES (CTRT_BOOL + 1)             /* later dtypes of the library have no reductions */
 typedef host_reduction *host_reductions[HOST_DTYPES][HOST_OPS];
 
+static inline bool call_reduces(const ctrt_comm_call *call)
+{
+    const uint32_t collective = call->signature.collective;
+    return collective == CTRT_COLLECTIVE_ALL_REDUCE || collective == CTRT_COLLECTIVE_REDUCE
+           || collective == CTRT_COLLECTIVE_REDUCE_SCATTER;
+}
+
 /* Chooses the functions for this processor; before the first host_reduction_of. */
 void host_reductions_init(void);
 /* CTRT_ERR_NOT_SUPPORTED if there is no function for the signature's op and dtype, as those of a later version of the

@@ -42,7 +42,7 @@ ctrt_status host_run_direct(struct host_comm *comm, const ctrt_comm_call *call)
     if (host_shares(call))
         host_reduce_range(comm, call, host_share(comm, comm->rank, call->bytes), comm->to, comm->world);
     else
-        host_take(comm, call, comm->from, call->bytes, 0, call->bytes);
+        host_take(comm->rank, comm->world, call, comm->from, call->bytes, 0, call->bytes);
     host_use_end(comm);
     return host_barrier(comm, call->state);
 }

@@ -124,14 +124,14 @@ static ctrt_status host_create(void **out, const ctrt_comm_config *config)
 
 void host_begin(struct host_comm *comm, const ctrt_comm_call *call)
 {
-    const size_t give_bytes = (size_t)host_parts(comm, call) * call->bytes;
+    const size_t give_bytes = (size_t)host_parts(comm->world, call) * call->bytes;
     const size_t parts = call->signature.collective == CTRT_COLLECTIVE_ALL_GATHER
                                  || call->signature.collective == CTRT_COLLECTIVE_GATHER
                                  || call->signature.collective == CTRT_COLLECTIVE_ALL_TO_ALL ? (size_t)comm->world : 1;
     const bool small = host_small(comm, call), wanted = !small && host_pull_wanted(comm, call);
     struct host_entry entry = {
         .signature = call->signature,
-        .give = host_place_of(comm, host_given(comm, call), give_bytes),
+        .give = host_place_of(comm, host_given(comm->rank, call), give_bytes),
         .receive = host_place_of(comm, call->receive, parts * call->bytes),
     };
     entry.pulls = wanted && host_pull_ready(comm, call, give_bytes, parts * call->bytes);
@@ -188,7 +188,7 @@ static ctrt_status host_run(void *state, const ctrt_comm_call *call)
     CTRT_TRY(host_check_alive(comm, call->state));
     if (call->peer >= 0)
         return call->receive_tensor != NULL ? host_recv(comm, call) : host_send(comm, call);
-    if (host_reduces(call))
+    if (call_reduces(call))
         CTRT_TRY(host_reduction_check(&call->signature));
     if (comm->mode == HOST_DEVICES)
         return host_run_devices(comm, call);

@@ -264,44 +264,37 @@ ctrt_status host_copy_tensor(ctrt_tensor *to, ctrt_tensor *from);
 /* Makes the current stream of `device` wait for the event. */
 ctrt_status host_stream_wait(ctrt_device *device, ctrt_event *event);
 
-/* How many parts a rank contributes: 1, or one per rank. */
-static inline int host_parts(const struct host_comm *comm, const ctrt_comm_call *call)
+/* How many parts a rank of `world` contributes: 1, or one per rank. */
+static inline int host_parts(int world, const ctrt_comm_call *call)
 {
     const uint32_t collective = call->signature.collective;
     return collective == CTRT_COLLECTIVE_SCATTER || collective == CTRT_COLLECTIVE_REDUCE_SCATTER
-                   || collective == CTRT_COLLECTIVE_ALL_TO_ALL ? comm->world : 1;
+                   || collective == CTRT_COLLECTIVE_ALL_TO_ALL ? world : 1;
 }
 
 /* Whether the data of a rank is small enough to be in the arena before the first barrier. The same on all ranks. */
 static inline bool host_small(const struct host_comm *comm, const ctrt_comm_call *call)
 {
-    return (size_t)host_parts(comm, call) * call->bytes <= HOST_SMALL;
+    return (size_t)host_parts(comm->world, call) * call->bytes <= HOST_SMALL;
 }
 
-/* The data that this rank contributes; NULL: none. */
-static inline const void *host_given(const struct host_comm *comm, const ctrt_comm_call *call)
+/* The data that a rank contributes; NULL: none. */
+static inline const void *host_given(int rank, const ctrt_comm_call *call)
 {
-    const bool root = call->signature.collective == CTRT_COLLECTIVE_BROADCAST && comm->rank == call->signature.root;
+    const bool root = call->signature.collective == CTRT_COLLECTIVE_BROADCAST && rank == call->signature.root;
     return root ? call->receive : call->send;
-}
-
-static inline bool host_reduces(const ctrt_comm_call *call)
-{
-    const uint32_t collective = call->signature.collective;
-    return collective == CTRT_COLLECTIVE_ALL_REDUCE || collective == CTRT_COLLECTIVE_REDUCE
-           || collective == CTRT_COLLECTIVE_REDUCE_SCATTER;
 }
 
 /* Reductions of which each rank computes a part for all ranks. */
 static inline bool host_shares(const ctrt_comm_call *call)
 {
-    return host_reduces(call) && call->signature.collective != CTRT_COLLECTIVE_REDUCE_SCATTER;
+    return call_reduces(call) && call->signature.collective != CTRT_COLLECTIVE_REDUCE_SCATTER;
 }
 
-/* Writes bytes [offset, offset + bytes) of each part of this rank's result. from[rank]: that range of the data that the
- * rank contributes; its parts are `stride` bytes apart. */
-void host_take(const struct host_comm *comm, const ctrt_comm_call *call, const char *const *from, size_t stride,
-               size_t offset, size_t bytes);
+/* Writes bytes [offset, offset + bytes) of each part of the result of rank `own` of `world`. from[rank]: that range of
+ * the data that the rank contributes; its parts are `stride` bytes apart. */
+void host_take(int own, int world, const ctrt_comm_call *call, const char *const *from, size_t stride, size_t offset,
+               size_t bytes);
 
 /* ---- host.c ---- */
 
@@ -314,6 +307,12 @@ void host_begin(struct host_comm *comm, const ctrt_comm_call *call);
 ctrt_status host_finish(struct host_comm *comm, const ctrt_comm_call *call);
 /* Before the first call of the table. */
 void host_init(const ctrt_host *host);
+/* Reports that the ranks called different collectives (config->mismatch). entries[world]: of each rank, what begins
+ * with its signature. */
+ctrt_status host_mismatch(const ctrt_comm_config *config, void *state, const void *const *entries);
+/* The same for a message: the signatures of the sender and of the receiver. */
+ctrt_status host_message_mismatch(const ctrt_comm_config *config, const ctrt_comm_call *call,
+                                  const ctrt_comm_signature *sent, const ctrt_comm_signature *received);
 
 /* Tells the processor that a loop waits for another one. */
 static inline void host_relax(void)

@@ -12,18 +12,18 @@
 
 #define RECEIVER (HOST_RANKS - 1u)
 
-static ctrt_status mismatch(struct host_comm *comm, const ctrt_comm_call *call, const ctrt_comm_signature *sent,
-                            const ctrt_comm_signature *received)
+ctrt_status host_message_mismatch(const ctrt_comm_config *config, const ctrt_comm_call *call,
+                                  const ctrt_comm_signature *sent, const ctrt_comm_signature *received)
 {
-    ctrt_comm_signature *signatures = calloc((size_t)comm->world, sizeof *signatures);
-    const bool sends = call->send != NULL || call->send_tensor != NULL;
+    ctrt_comm_signature *signatures = calloc((size_t)config->world, sizeof *signatures);
+    const bool sends = call->receive_tensor == NULL;
     if (signatures == NULL)
         return ctrt_fail(CTRT_ERR_STATE, "the message differs from the one that the receiver expects");
-    signatures[sends ? comm->rank : call->peer] = *sent;
-    signatures[sends ? call->peer : comm->rank] = *received;
-    ctrt_status status = comm->config->mismatch(call->state, signatures);
+    signatures[sends ? config->rank : call->peer] = *sent;
+    signatures[sends ? call->peer : config->rank] = *received;
+    ctrt_status status = config->mismatch(call->state, signatures);
     free(signatures);
-    return host_dead(comm, status);
+    return status;
 }
 
 /* ---- send ---- */
@@ -60,7 +60,7 @@ static ctrt_status post(struct host_comm *comm, const ctrt_comm_call *call, stru
         CTRT_TRY(send_pieces(comm, call, box));
     CTRT_TRY(host_wait(comm, call->state, &box->finished, before));
     if (atomic_load(&box->refused))
-        return mismatch(comm, call, &call->signature, &box->answer);
+        return host_dead(comm, host_message_mismatch(comm->config, call, &call->signature, &box->answer));
     return CTRT_OK;
 }
 
@@ -139,5 +139,6 @@ ctrt_status host_recv(struct host_comm *comm, const ctrt_comm_call *call)
         host_word_set(&box->drained, atomic_load(&box->drained.value) + 1);
     }
     host_word_set(&box->finished, posted);
-    return equal ? CTRT_OK : mismatch(comm, call, &sent, &call->signature);
+    return equal ? CTRT_OK
+                 : host_dead(comm, host_message_mismatch(comm->config, call, &sent, &call->signature));
 }

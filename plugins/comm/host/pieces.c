@@ -14,7 +14,7 @@
 /* Bytes of each part in a piece: also the distance of the parts in a slot. */
 static size_t part_bytes(const struct host_comm *comm, const ctrt_comm_call *call)
 {
-    const int parts = host_parts(comm, call);
+    const int parts = host_parts(comm->world, call);
     return parts == 1 ? HOST_PIECE : HOST_PIECE / (size_t)parts / 64 * 64;
 }
 
@@ -40,7 +40,7 @@ static void copy_others(const struct host_comm *comm, char *to, const char *from
 
 static void host_pieces_put(const struct host_comm *comm, const ctrt_comm_call *call, size_t stride, uint32_t index)
 {
-    const char *given = host_given(comm, call);
+    const char *given = host_given(comm->rank, call);
     const size_t bytes = bytes_of(call, stride, index);
     char *slot = host_slot(comm, comm->rank, comm->pieces + index);
     if (given == NULL)
@@ -49,7 +49,7 @@ static void host_pieces_put(const struct host_comm *comm, const ctrt_comm_call *
         copy_others(comm, slot, given + index * stride, bytes);
         return;
     }
-    for (int part = 0; part < host_parts(comm, call); part++)
+    for (int part = 0; part < host_parts(comm->world, call); part++)
         memcpy(slot + (size_t)part * stride, given + (size_t)part * call->bytes + index * stride, bytes);
 }
 
@@ -86,7 +86,8 @@ ctrt_status host_run_pieces(struct host_comm *comm, const ctrt_comm_call *call, 
             host_pieces_put(comm, call, stride, step);
         if (!combines) {
             slots(comm, step - 1);
-            host_take(comm, call, comm->from, stride, (step - 1) * stride, bytes_of(call, stride, step - 1));
+            host_take(comm->rank, comm->world, call, comm->from, stride, (step - 1) * stride,
+                      bytes_of(call, stride, step - 1));
         } else if (step <= count) {
             host_pieces_combine(comm, call, stride, step - 1);
         }
@@ -106,39 +107,39 @@ void host_put_first(struct host_comm *comm, const ctrt_comm_call *call)
         host_pieces_put(comm, call, part_bytes(comm, call), 0);
 }
 
-void host_take(const struct host_comm *comm, const ctrt_comm_call *call, const char *const *from, size_t stride,
-               size_t offset, size_t bytes)
+void host_take(int own, int world, const ctrt_comm_call *call, const char *const *from, size_t stride, size_t offset,
+               size_t bytes)
 {
-    const size_t mine = (size_t)comm->rank * stride;
+    const size_t mine = (size_t)own * stride;
+    const ctrt_collective collective = (ctrt_collective)call->signature.collective;
+    const int root = call->signature.root;
+    const void *in[world];
     char *to = call->receive;
     if (to == NULL)
         return;
-    switch ((ctrt_collective)call->signature.collective) {
+    switch (collective) {
     case CTRT_COLLECTIVE_BROADCAST:
-        if (comm->rank != call->signature.root)
-            memcpy(to + offset, from[call->signature.root], bytes);
+        if (own != root)
+            memcpy(to + offset, from[root], bytes);
         break;
     case CTRT_COLLECTIVE_SCATTER:
-        memcpy(to + offset, from[call->signature.root] + mine, bytes);
+        memcpy(to + offset, from[root] + mine, bytes);
         break;
     case CTRT_COLLECTIVE_ALL_GATHER:
     case CTRT_COLLECTIVE_GATHER:
-        for (int rank = 0; rank < comm->world; rank++)
+        for (int rank = 0; rank < world; rank++)
             memcpy(to + (size_t)rank * call->bytes + offset, from[rank], bytes);
         break;
     case CTRT_COLLECTIVE_ALL_TO_ALL:
-        for (int rank = 0; rank < comm->world; rank++)
+        for (int rank = 0; rank < world; rank++)
             memcpy(to + (size_t)rank * call->bytes + offset, from[rank] + mine, bytes);
         break;
     case CTRT_COLLECTIVE_REDUCE_SCATTER:
-        for (int rank = 0; rank < comm->world; rank++)
-            comm->to[rank] = from[rank] + mine;
-        host_reduction_of(&call->signature)(to + offset, (const void *const *)comm->to, comm->world,
-                                            bytes / ctrt_dtype_size((ctrt_dtype)call->signature.dtype));
-        break;
     case CTRT_COLLECTIVE_ALL_REDUCE:
     case CTRT_COLLECTIVE_REDUCE:
-        host_reduction_of(&call->signature)(to + offset, (const void *const *)from, comm->world,
+        for (int rank = 0; rank < world; rank++)
+            in[rank] = from[rank] + (collective == CTRT_COLLECTIVE_REDUCE_SCATTER ? mine : 0);
+        host_reduction_of(&call->signature)(to + offset, in, world,
                                             bytes / ctrt_dtype_size((ctrt_dtype)call->signature.dtype));
         break;
     default:

@@ -106,15 +106,15 @@ static size_t block_bytes(const struct host_comm *comm)
  * tested again. */
 bool host_pull_ready(struct host_comm *comm, const ctrt_comm_call *call, size_t give_bytes, size_t receive_bytes)
 {
-    const char *const data[2] = { host_given(comm, call), call->receive };
+    const char *const data[2] = { host_given(comm->rank, call), call->receive };
     const size_t bytes[2] = { give_bytes, receive_bytes };
     bool tested = true;
     struct iovec remote[4];
     unsigned long count = 0;
     char read[4];
-    if (host_reduces(call) && comm->scratch == NULL)
+    if (call_reduces(call) && comm->scratch == NULL)
         comm->scratch = aligned_alloc(4096, (size_t)(comm->world - 1) * block_bytes(comm));
-    if (host_reduces(call) && comm->scratch == NULL)
+    if (call_reduces(call) && comm->scratch == NULL)
         return false;
     for (int i = 0; i < 2; i++) {
         tested &= comm->tested[i].address == data[i] && comm->tested[i].bytes == bytes[i];

@@ -131,16 +131,24 @@ const struct host_entry *host_entry(const struct host_comm *comm, int rank)
     return &comm->header->ranks[rank].entries[comm->collectives & 1];
 }
 
-static ctrt_status report_mismatch(struct host_comm *comm, void *state)
+ctrt_status host_mismatch(const ctrt_comm_config *config, void *state, const void *const *entries)
 {
-    ctrt_comm_signature *signatures = malloc((size_t)comm->world * sizeof *signatures);
+    ctrt_comm_signature *signatures = malloc((size_t)config->world * sizeof *signatures);
     if (signatures == NULL)
         return ctrt_fail(CTRT_ERR_STATE, "the ranks called different collectives");
-    for (int rank = 0; rank < comm->world; rank++)
-        signatures[rank] = host_entry(comm, rank)->signature;
-    ctrt_status status = comm->config->mismatch(state, signatures);
+    for (int rank = 0; rank < config->world; rank++)
+        memcpy(&signatures[rank], entries[rank], sizeof *signatures);
+    ctrt_status status = config->mismatch(state, signatures);
     free(signatures);
-    return host_dead(comm, status);
+    return status;
+}
+
+static ctrt_status report_mismatch(struct host_comm *comm, void *state)
+{
+    const void *entries[comm->world];
+    for (int rank = 0; rank < comm->world; rank++)
+        entries[rank] = host_entry(comm, rank);
+    return host_dead(comm, host_mismatch(comm->config, state, entries));
 }
 
 void host_enter(struct host_comm *comm, const struct host_entry *entry)

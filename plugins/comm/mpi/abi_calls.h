@@ -50,49 +50,39 @@ static MPI_Op op_of(int op)
                                    : constants.sum;
 }
 
-/* Calls a function and returns its result. */
-#define LOCKED(call)                                                                                                \
-    do {                                                                                                            \
+/* Defines a function that calls one of MPI. Before MPI_Init, and after MPI_Finalize, it needs no lock. */
+#define CALL(name, parameters, call)                                                                                \
+    static int call_##name parameters                                                                               \
+    {                                                                                                               \
+        return mpi.call;                                                                                            \
+    }
+#define LOCKED_CALL(name, parameters, call)                                                                         \
+    static int call_##name parameters                                                                               \
+    {                                                                                                               \
         mpi_lock();                                                                                                 \
-        const int error_ = mpi.call;                                                                                \
+        const int error = mpi.call;                                                                                 \
         mpi_unlock();                                                                                               \
-        return error_;                                                                                              \
-    } while (0)
-/* Calls a function whose last argument is a request. */
-#define REQUEST(call, ...)                                                                                          \
-    do {                                                                                                            \
-        MPI_Request request_;                                                                                       \
+        return error;                                                                                               \
+    }
+/* Defines a function that calls one of MPI whose last argument is a request. */
+#define REQUEST(name, parameters, function, ...)                                                                    \
+    static int call_##name parameters                                                                               \
+    {                                                                                                               \
+        MPI_Request started;                                                                                        \
         mpi_lock();                                                                                                 \
-        const int error_ = mpi.call(__VA_ARGS__, &request_);                                                        \
+        const int error = mpi.function(__VA_ARGS__, &started);                                                      \
         mpi_unlock();                                                                                               \
-        *request = error_ == 0 ? (mpi_handle)request_ : 0;                                                          \
-        return error_;                                                                                              \
-    } while (0)
+        *request = error == 0 ? (mpi_handle)started : 0;                                                            \
+        return error;                                                                                               \
+    }
 
-static int call_init(int *level)
-{
-    return mpi.Init_thread(NULL, NULL, MPI_LEVEL_MULTIPLE, level);
-}
-
-static int call_query_thread(int *level)
-{
-    return mpi.Query_thread(level);
-}
-
-static int call_initialized(int *flag)
-{
-    return mpi.Initialized(flag);
-}
-
-static int call_finalized(int *flag)
-{
-    return mpi.Finalized(flag);
-}
-
-static int call_finalize(void)
-{
-    return mpi.Finalize();
-}
+CALL(init, (int *level), Init_thread(NULL, NULL, MPI_LEVEL_MULTIPLE, level))
+CALL(query_thread, (int *level), Query_thread(level))
+CALL(initialized, (int *flag), Initialized(flag))
+CALL(finalized, (int *flag), Finalized(flag))
+CALL(finalize, (void), Finalize())
+LOCKED_CALL(return_errors, (mpi_handle comm), Comm_set_errhandler((MPI_Comm)comm, constants.errors_return))
+LOCKED_CALL(comm_free, (mpi_handle comm), Comm_free(&(MPI_Comm){ (MPI_Comm)comm }))
 
 static void call_version(char *text, int *length)
 {
@@ -110,11 +100,6 @@ static void call_error_string(int error, char *text)
 static mpi_handle call_world(void)
 {
     return (mpi_handle)constants.world;
-}
-
-static int call_return_errors(mpi_handle comm)
-{
-    LOCKED(Comm_set_errhandler((MPI_Comm)comm, constants.errors_return));
 }
 
 static int call_rank_size(mpi_handle comm, int *rank, int *size)
@@ -167,12 +152,6 @@ static int call_shrink(void)
     return error;
 }
 
-static int call_comm_free(mpi_handle comm)
-{
-    MPI_Comm gone = (MPI_Comm)comm;
-    LOCKED(Comm_free(&gone));
-}
-
 static int call_test(mpi_handle *request, int *done)
 {
     MPI_Request tested = (MPI_Request)*request;
@@ -183,60 +162,31 @@ static int call_test(mpi_handle *request, int *done)
     return error;
 }
 
-static int call_isend(const void *data, int bytes, int to, int tag, mpi_handle comm, mpi_handle *request)
-{
-    REQUEST(Isend, data, bytes, constants.byte, to, tag, (MPI_Comm)comm);
-}
-
-static int call_irecv(void *data, int bytes, int from, int tag, mpi_handle comm, mpi_handle *request)
-{
-    REQUEST(Irecv, data, bytes, constants.byte, from, tag, (MPI_Comm)comm);
-}
-
-static int call_ibcast(void *data, int bytes, int root, mpi_handle comm, mpi_handle *request)
-{
-    REQUEST(Ibcast, data, bytes, constants.byte, root, (MPI_Comm)comm);
-}
-
-static int call_iallgather(const void *send, void *receive, int bytes, mpi_handle comm, mpi_handle *request)
-{
-    REQUEST(Iallgather, send, bytes, constants.byte, receive, bytes, constants.byte, (MPI_Comm)comm);
-}
-
-static int call_igather(const void *send, void *receive, int bytes, int root, mpi_handle comm, mpi_handle *request)
-{
-    REQUEST(Igather, send, bytes, constants.byte, receive, bytes, constants.byte, root, (MPI_Comm)comm);
-}
-
-static int call_iscatter(const void *send, void *receive, int bytes, int root, mpi_handle comm, mpi_handle *request)
-{
-    REQUEST(Iscatter, send, bytes, constants.byte, receive, bytes, constants.byte, root, (MPI_Comm)comm);
-}
-
-static int call_ialltoall(const void *send, void *receive, int bytes, mpi_handle comm, mpi_handle *request)
-{
-    REQUEST(Ialltoall, send, bytes, constants.byte, receive, bytes, constants.byte, (MPI_Comm)comm);
-}
-
-static int call_iallreduce(const void *send, void *receive, int count, int dtype, int op, mpi_handle comm,
-                           mpi_handle *request)
-{
-    REQUEST(Iallreduce, send == receive ? MPI_IN_PLACE : send, receive, count, constants.types[dtype], op_of(op),
-            (MPI_Comm)comm);
-}
-
-static int call_ireduce(const void *send, void *receive, int count, int dtype, int op, int root, mpi_handle comm,
-                        mpi_handle *request)
-{
-    REQUEST(Ireduce, send == receive ? MPI_IN_PLACE : send, receive, count, constants.types[dtype], op_of(op), root,
-            (MPI_Comm)comm);
-}
-
-static int call_ireduce_scatter(const void *send, void *receive, int count, int dtype, int op, mpi_handle comm,
-                                mpi_handle *request)
-{
-    REQUEST(Ireduce_scatter_block, send, receive, count, constants.types[dtype], op_of(op), (MPI_Comm)comm);
-}
+REQUEST(isend, (const void *data, int bytes, int to, int tag, mpi_handle comm, mpi_handle *request),
+        Isend, data, bytes, constants.byte, to, tag, (MPI_Comm)comm)
+REQUEST(irecv, (void *data, int bytes, int from, int tag, mpi_handle comm, mpi_handle *request),
+        Irecv, data, bytes, constants.byte, from, tag, (MPI_Comm)comm)
+REQUEST(ibcast, (void *data, int bytes, int root, mpi_handle comm, mpi_handle *request),
+        Ibcast, data, bytes, constants.byte, root, (MPI_Comm)comm)
+REQUEST(iallgather, (const void *send, void *receive, int bytes, mpi_handle comm, mpi_handle *request),
+        Iallgather, send, bytes, constants.byte, receive, bytes, constants.byte, (MPI_Comm)comm)
+REQUEST(igather, (const void *send, void *receive, int bytes, int root, mpi_handle comm, mpi_handle *request),
+        Igather, send, bytes, constants.byte, receive, bytes, constants.byte, root, (MPI_Comm)comm)
+REQUEST(iscatter, (const void *send, void *receive, int bytes, int root, mpi_handle comm, mpi_handle *request),
+        Iscatter, send, bytes, constants.byte, receive, bytes, constants.byte, root, (MPI_Comm)comm)
+REQUEST(ialltoall, (const void *send, void *receive, int bytes, mpi_handle comm, mpi_handle *request),
+        Ialltoall, send, bytes, constants.byte, receive, bytes, constants.byte, (MPI_Comm)comm)
+REQUEST(iallreduce, (const void *send, void *receive, int count, int dtype, int op, mpi_handle comm,
+                     mpi_handle *request),
+        Iallreduce, send == receive ? MPI_IN_PLACE : send, receive, count, constants.types[dtype], op_of(op),
+        (MPI_Comm)comm)
+REQUEST(ireduce, (const void *send, void *receive, int count, int dtype, int op, int root, mpi_handle comm,
+                  mpi_handle *request),
+        Ireduce, send == receive ? MPI_IN_PLACE : send, receive, count, constants.types[dtype], op_of(op), root,
+        (MPI_Comm)comm)
+REQUEST(ireduce_scatter, (const void *send, void *receive, int count, int dtype, int op, mpi_handle comm,
+                          mpi_handle *request),
+        Ireduce_scatter_block, send, receive, count, constants.types[dtype], op_of(op), (MPI_Comm)comm)
 
 const struct mpi_abi ABI = {
     .name = ABI_NAME, .symbol = ABI_SYMBOL, .sonames = ABI_SONAMES, .load = load,

@@ -107,6 +107,6 @@ ctrt_status mpi_bounded(bool *returned, int *error, int (*call)(void *data), voi
     if (*returned)
         bounded_free(bounded);
     else
-        mpi_give_up();
+        atomic_store(&mpi_exit.gave_up, true);
     return *returned ? CTRT_OK : status;
 }

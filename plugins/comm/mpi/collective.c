@@ -11,92 +11,6 @@
 
 #include "engine.h"
 
-static ctrt_status no_memory(size_t bytes)
-{
-    return ctrt_fail(CTRT_ERR_OUT_OF_MEMORY, "the engine mpi needs %zu bytes of host memory", bytes);
-}
-
-/* Waits for the request that a function of MPI has started. */
-#define MPI_WAIT(comm, call, function, ...)                                                                         \
-    do {                                                                                                            \
-        mpi_handle request_;                                                                                        \
-        const int error_ = mpi->function(__VA_ARGS__, (comm)->handle, &request_);                                   \
-        if (error_ != 0)                                                                                            \
-            return mpi_failed("MPI_" #function, error_);                                                            \
-        CTRT_TRY(mpi_wait(comm, call, request_));                                                                   \
-    } while (0)
-
-/* ---- small calls ---- */
-
-static void copy(void *to, const void *from, size_t bytes)
-{
-    if (bytes > 0 && to != from)
-        memcpy(to, from, bytes);
-}
-
-/* Writes this rank's result. inputs[rank]: the data that the rank contributes. */
-static void mpi_take(struct mpi_comm *comm, const ctrt_comm_call *call)
-{
-    const void **const inputs = comm->inputs;
-    const int root = call->signature.root, rank = comm->rank, world = comm->world;
-    const size_t bytes = call->bytes;
-    switch ((ctrt_collective)call->signature.collective) {
-    case CTRT_COLLECTIVE_BROADCAST:
-        copy(call->receive, inputs[root], bytes);
-        break;
-    case CTRT_COLLECTIVE_REDUCE:
-        if (rank != root)
-            break;
-        /* fall through */
-    case CTRT_COLLECTIVE_ALL_REDUCE:
-        host_reduction_of(&call->signature)(call->receive, inputs, world, call->signature.count);
-        break;
-    case CTRT_COLLECTIVE_REDUCE_SCATTER:
-        for (int r = 0; r < world; r++)
-            inputs[r] = (const char *)inputs[r] + (size_t)rank * bytes;
-        host_reduction_of(&call->signature)(call->receive, inputs, world, call->signature.count);
-        break;
-    case CTRT_COLLECTIVE_GATHER:
-        if (rank != root)
-            break;
-        /* fall through */
-    case CTRT_COLLECTIVE_ALL_GATHER:
-        for (int r = 0; r < world; r++)
-            copy((char *)call->receive + (size_t)r * bytes, inputs[r], bytes);
-        break;
-    case CTRT_COLLECTIVE_SCATTER:
-        copy(call->receive, (const char *)inputs[root] + (size_t)rank * bytes, bytes);
-        break;
-    case CTRT_COLLECTIVE_ALL_TO_ALL:
-        for (int r = 0; r < world; r++)
-            copy((char *)call->receive + (size_t)r * bytes, (const char *)inputs[r] + (size_t)rank * bytes, bytes);
-        break;
-    default:
-        break;
-    }
-}
-
-/* The data that this rank contributes; its size in a small call. NULL: none. */
-static const void *given(const struct mpi_comm *comm, const ctrt_comm_call *call, size_t *bytes)
-{
-    const bool root = comm->rank == call->signature.root;
-    *bytes = call->bytes;
-    switch ((ctrt_collective)call->signature.collective) {
-    case CTRT_COLLECTIVE_BROADCAST:
-        *bytes = root ? call->bytes : 0;
-        return root ? call->receive : NULL;
-    case CTRT_COLLECTIVE_SCATTER:
-        *bytes = root ? call->bytes * (size_t)comm->world : 0;
-        return call->send;
-    case CTRT_COLLECTIVE_REDUCE_SCATTER:
-    case CTRT_COLLECTIVE_ALL_TO_ALL:
-        *bytes = call->bytes * (size_t)comm->world;
-        return call->send;
-    default:
-        return call->send;
-    }
-}
-
 /* ---- copies ---- */
 
 /* Sends part `to` of `send`, whose parts are send_stride bytes apart, to each rank, and receives a part from each rank;
@@ -139,7 +53,7 @@ ctrt_status mpi_broadcast(struct mpi_comm *comm, const ctrt_comm_call *call)
 {
     for (size_t at = 0; at < call->bytes; at += comm->most) {
         const size_t bytes = call->bytes - at < comm->most ? call->bytes - at : comm->most;
-        MPI_WAIT(comm, call, ibcast, (char *)call->receive + at, (int)bytes, call->signature.root);
+        MPI_WAIT(comm, call, bcast, (char *)call->receive + at, (int)bytes, call->signature.root);
     }
     return CTRT_OK;
 }
@@ -196,22 +110,22 @@ static ctrt_status run_copy(struct mpi_comm *comm, const ctrt_comm_call *call)
     case CTRT_COLLECTIVE_ALL_GATHER:
         if (messages)
             return all_to_all(comm, call, 0);
-        MPI_WAIT(comm, call, iallgather, call->send, call->receive, bytes);
+        MPI_WAIT(comm, call, allgather, call->send, call->receive, bytes);
         return CTRT_OK;
     case CTRT_COLLECTIVE_ALL_TO_ALL:
         if (messages)
             return all_to_all(comm, call, call->bytes);
-        MPI_WAIT(comm, call, ialltoall, call->send, call->receive, bytes);
+        MPI_WAIT(comm, call, alltoall, call->send, call->receive, bytes);
         return CTRT_OK;
     case CTRT_COLLECTIVE_GATHER:
         if (messages)
             return root_to_all(comm, call, true);
-        MPI_WAIT(comm, call, igather, call->send, call->receive, bytes, root);
+        MPI_WAIT(comm, call, gather, call->send, call->receive, bytes, root);
         return CTRT_OK;
     case CTRT_COLLECTIVE_SCATTER:
         if (messages)
             return root_to_all(comm, call, false);
-        MPI_WAIT(comm, call, iscatter, call->send, call->receive, bytes, root);
+        MPI_WAIT(comm, call, scatter, call->send, call->receive, bytes, root);
         return CTRT_OK;
     default:
         return CTRT_OK;
@@ -252,7 +166,7 @@ ctrt_status mpi_reserve_scratch(struct mpi_comm *comm, size_t bytes)
     comm->scratch_bytes = 0;
     comm->scratch = aligned_alloc(4096, (bytes + 4095) & ~(size_t)4095);
     if (comm->scratch == NULL)
-        return no_memory(bytes);
+        return ctrt_fail(CTRT_ERR_OUT_OF_MEMORY, "the engine mpi needs %zu bytes of host memory", bytes);
     comm->scratch_bytes = bytes;
     return CTRT_OK;
 }
@@ -379,9 +293,9 @@ static ctrt_status reduce_native(struct mpi_comm *comm, const ctrt_comm_call *ca
         const char *from = (const char *)send + at * element;
         char *to = receive ? (char *)receive + at * element : NULL;
         if (root < 0)
-            MPI_WAIT(comm, call, iallreduce, from, to, n, (int)signature->dtype, native_op(signature));
+            MPI_WAIT(comm, call, allreduce, from, to, n, (int)signature->dtype, native_op(signature));
         else
-            MPI_WAIT(comm, call, ireduce, from, to, n, (int)signature->dtype, native_op(signature), root);
+            MPI_WAIT(comm, call, reduce, from, to, n, (int)signature->dtype, native_op(signature), root);
     }
     return CTRT_OK;
 }
@@ -393,7 +307,7 @@ static ctrt_status run_native(struct mpi_comm *comm, const ctrt_comm_call *call)
     if (signature->collective != CTRT_COLLECTIVE_REDUCE_SCATTER)
         CTRT_TRY(reduce_native(comm, call, call->send, call->receive, count, signature->root));
     else if (call->bytes <= comm->most)
-        MPI_WAIT(comm, call, ireduce_scatter, call->send, call->receive, (int)count, (int)signature->dtype,
+        MPI_WAIT(comm, call, reduce_scatter, call->send, call->receive, (int)count, (int)signature->dtype,
                  native_op(signature));
     else
         for (int rank = 0; rank < comm->world; rank++)
@@ -414,14 +328,12 @@ ctrt_status mpi_reduce(struct mpi_comm *comm, const ctrt_comm_call *call)
 
 ctrt_status mpi_collective(struct mpi_comm *comm, const ctrt_comm_call *call)
 {
-    const ctrt_comm_signature *signature = &call->signature;
     const bool small = mpi_small(comm, call);
-    size_t bytes = 0;
-    const void *data = given(comm, call, &bytes);
+    const void *data = host_given(comm->rank, call);
+    const size_t bytes = data != NULL ? (size_t)host_parts(comm->world, call) * call->bytes : 0;
     if (comm->world == 1) {
-        comm->inputs[0] = data;
         if (call->bytes > 0)
-            mpi_take(comm, call);
+            host_take(0, 1, call, (const char *const[]){ data }, call->bytes, 0, call->bytes);
         return CTRT_OK;
     }
     const bool local = !small && comm->machines == 1;
@@ -430,19 +342,19 @@ ctrt_status mpi_collective(struct mpi_comm *comm, const ctrt_comm_call *call)
     const ctrt_status status = mpi_open(comm, call, data, small ? bytes : 0);
     if (status != CTRT_OK)              /* ranks that arrive later must not write to this rank's tensors */
         return local ? host_dead(comm->local, status) : status;
-    if (signature->collective == CTRT_COLLECTIVE_BARRIER || call->bytes == 0)
+    if (call->signature.collective == CTRT_COLLECTIVE_BARRIER || call->bytes == 0)
         return CTRT_OK;
     if (small) {
         for (int rank = 0; rank < comm->world; rank++)
             comm->inputs[rank] = comm->blocks[rank] + 1;
-        mpi_take(comm, call);
+        host_take(comm->rank, comm->world, call, (const char *const *)comm->inputs, call->bytes, 0, call->bytes);
         return CTRT_OK;
     }
     if (local)
         return host_finish(comm->local, call);
     if (mpi_through_leaders(comm, call))
         return mpi_run_leaders(comm, call);
-    if (!host_reduces(call))
+    if (!call_reduces(call))
         return run_copy(comm, call);
     return mpi_reduce(comm, call);
 }

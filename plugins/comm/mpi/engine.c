@@ -231,7 +231,7 @@ static void comm_free(struct mpi_comm *comm)
 static void mpi_destroy(void *state)
 {
     comm_free(state);
-    mpi_count_groups(-1);
+    atomic_fetch_add(&mpi_exit.groups, -1);
 }
 
 static ctrt_status mpi_create(void **out, const ctrt_comm_config *config)
@@ -252,7 +252,7 @@ static ctrt_status mpi_create(void **out, const ctrt_comm_config *config)
         comm_free(comm);
         return status;
     }
-    mpi_count_groups(1);
+    atomic_fetch_add(&mpi_exit.groups, 1);
     *out = comm;
     return CTRT_OK;
 }
@@ -303,16 +303,16 @@ static ctrt_status mpi_run(void *state, const ctrt_comm_call *call)
     ctrt_status status;
     if (atomic_load_explicit(&comm->dead, memory_order_acquire))
         return ctrt_fail(CTRT_ERR_COMM, "the group has failed");
-    if (call->peer < 0 && host_reduces(call))
+    if (call->peer < 0 && call_reduces(call))
         CTRT_TRY(host_reduction_check(&call->signature));
     if (in_shared_memory(comm, call)) {
         status = run_call(comm, call);
     } else if (!mpi_usable()) {
         return ctrt_fail(CTRT_ERR_STATE, "MPI was finalised by the program");
     } else {
-        mpi_busy(1);
+        atomic_fetch_add(&mpi_exit.busy, 1);
         status = run_call(comm, call);
-        mpi_busy(-1);
+        atomic_fetch_add(&mpi_exit.busy, -1);
     }
     if (status != CTRT_OK) {
         atomic_store_explicit(&comm->dead, true, memory_order_release);
@@ -349,7 +349,7 @@ static ctrt_status bootstrap_wait(bool *complete, mpi_handle request, double sec
         error = mpi->test(&request, &done);
         (void)mpi_pause(&pause, NULL, NULL);
         if (error == 0 && !done && mpi_paused(&pause) > seconds) {
-            mpi_give_up();
+            atomic_store(&mpi_exit.gave_up, true);
             return ctrt_fail(CTRT_ERR_COMM, "rank 0 has not sent the address of the store within %g s", seconds);
         }
     }
@@ -371,11 +371,7 @@ static ctrt_status mpi_bootstrap(int32_t *rank, int32_t *size, void *data, size_
     int error = mpi->rank_size(mpi->world(), &at, &n);
     if (error == 0)
         error = mpi->ibcast(copy, (int)bytes, 0, mpi->world(), &request);
-    ctrt_status status = CTRT_OK;
-    if (error == 0)
-        status = bootstrap_wait(&complete, request, limit);
-    else
-        status = mpi_failed("MPI_Ibcast", error);
+    ctrt_status status = error == 0 ? bootstrap_wait(&complete, request, limit) : mpi_failed("MPI_Ibcast", error);
     if (status == CTRT_OK)
         memcpy(data, copy, bytes);
     if (complete || error != 0)

@@ -46,6 +46,14 @@ struct mpi_block {                      /* followed by `bytes` bytes of data, ro
 };
 #define MPI_WINDOW_BLOCK (sizeof(struct mpi_block) + MPI_WINDOW_INLINE + 16)
 
+static inline void mpi_block_fill(struct mpi_block *block, const ctrt_comm_call *call, const void *data, size_t bytes)
+{
+    block->signature = call->signature;
+    block->bytes = bytes;
+    if (bytes > 0)
+        memcpy(block + 1, data, bytes);
+}
+
 /* The data that the ranks exchange through the store. */
 struct mpi_place {
     char machine[80];                   /* its name */
@@ -110,16 +118,15 @@ int32_t mpi_probe(char *reason, size_t bytes);
 ctrt_status mpi_start(double seconds);
 /* Returns the value of CTRT_COMM_TIMEOUT. */
 double mpi_timeout(void);
-/* MPI must not be finalised at exit, because requests are incomplete. */
-void mpi_give_up(void);
-/* Nor after the loss of a process. */
-void mpi_set_rebuilt(void);
-/* Counts calls of MPI that are running; MPI is not finalised meanwhile. */
-void mpi_busy(int change);
+/* What finalising MPI at exit depends on. */
+extern struct mpi_exit {
+    atomic_bool gave_up;                /* not finalised, because requests are incomplete */
+    atomic_bool rebuilt;                /* nor after the loss of a process, for which MPI_Finalize could wait */
+    atomic_int busy;                    /* calls of MPI that are running; not finalised meanwhile */
+    atomic_int groups;                  /* of this process */
+} mpi_exit;
 /* Whether MPI reports that it accepts addresses of CUDA devices. After mpi_start. */
 bool mpi_cuda_aware(void);
-/* Counts the groups of this process. */
-void mpi_count_groups(int change);
 /* Whether MPI can be called: it is initialised and not finalised. */
 bool mpi_usable(void);
 void mpi_init_library(const ctrt_host *host);
@@ -133,6 +140,15 @@ ctrt_status mpi_failed(const char *function, int error);
 ctrt_status mpi_incomplete(struct mpi_comm *comm, ctrt_status status);
 /* Waits until the request is complete. */
 ctrt_status mpi_wait(struct mpi_comm *comm, const ctrt_comm_call *call, mpi_handle request);
+/* Starts a function of MPI in the group and waits for its request; returns from the enclosing function on failure. */
+#define MPI_WAIT(comm, call, function, ...)                                                                         \
+    do {                                                                                                            \
+        mpi_handle request_;                                                                                        \
+        const int error_ = mpi->i##function(__VA_ARGS__, (comm)->handle, &request_);                                \
+        if (error_ != 0)                                                                                            \
+            return mpi_failed("MPI_I" #function, error_);                                                           \
+        CTRT_TRY(mpi_wait(comm, call, request_));                                                                   \
+    } while (0)
 /* Starts messages of any size, in pieces; waits when the batch is full. */
 ctrt_status mpi_send(struct mpi_batch *batch, const void *data, size_t bytes, int to, int tag);
 ctrt_status mpi_receive(struct mpi_batch *batch, void *data, size_t bytes, int from, int tag);

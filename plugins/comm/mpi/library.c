@@ -33,9 +33,7 @@ static bool serialized;                 /* MPI calls need call_lock */
 static bool started;                    /* MPI is initialised */
 static bool stuck;                      /* a thread waits in MPI_Init */
 static bool forked;                     /* this process is a child of the one that initialised it */
-static atomic_bool gave_up;
-static atomic_bool rebuilt;             /* processes were lost, for which MPI_Finalize could wait */
-static atomic_int busy, groups;
+struct mpi_exit mpi_exit;
 /* Extensions that not all libraries have: of Open MPI, MPICH 4 and MVAPICH; of MPICH 4 and Cray MPICH. */
 static int (*query_cuda_support)(void);
 static int (*gpu_query_support)(int type, int *supported);
@@ -50,26 +48,6 @@ void mpi_unlock(void)
 {
     if (serialized)
         pthread_mutex_unlock(&call_lock);
-}
-
-void mpi_set_rebuilt(void)
-{
-    atomic_store(&rebuilt, true);
-}
-
-void mpi_give_up(void)
-{
-    atomic_store(&gave_up, true);
-}
-
-void mpi_busy(int change)
-{
-    atomic_fetch_add(&busy, change);
-}
-
-void mpi_count_groups(int change)
-{
-    atomic_fetch_add(&groups, change);
 }
 
 bool mpi_usable(void)
@@ -191,10 +169,8 @@ int32_t mpi_probe(char *reason, size_t bytes)
         snprintf(reason, bytes, "the process was not started by mpirun, mpiexec or srun");
         return 0;
     }
-    void *library = loaded || variable("CTRT_MPI_LIBRARY") ? NULL : open_first(first, true);
-    if (library == NULL && !loaded && !variable("CTRT_MPI_LIBRARY"))
-        library = open_first(first, false);
-    if (library == NULL && !loaded && !variable("CTRT_MPI_LIBRARY")) {
+    if (!loaded && !variable("CTRT_MPI_LIBRARY") && open_first(first, true) == NULL
+        && open_first(first, false) == NULL) {
         snprintf(reason, bytes, "no libmpi.so.40 (Open MPI), libmpi.so.12 or libmpich.so.12 (MPICH) was found");
         return 0;
     }
@@ -223,10 +199,10 @@ static void finalize(void)
     struct mpi_pause pause = { 0 };
     mpi_handle request;
     int done = 0;
-    const bool incomplete = atomic_load(&gave_up) || atomic_load(&busy) > 0;
-    const bool early = incomplete || atomic_load(&groups) > 0;
+    const bool incomplete = atomic_load(&mpi_exit.gave_up) || atomic_load(&mpi_exit.busy) > 0;
+    const bool early = incomplete || atomic_load(&mpi_exit.groups) > 0;
     int64_t any_incomplete = incomplete;
-    if (atomic_load(&rebuilt) || !mpi_usable()
+    if (atomic_load(&mpi_exit.rebuilt) || !mpi_usable()
         || mpi->iallreduce(&any_incomplete, &any_incomplete, 1, CTRT_I64, CTRT_COMM_MAX, mpi->world(), &request) != 0)
         return;
     const double seconds = early ? GRACE : mpi_timeout();

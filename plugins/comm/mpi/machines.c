@@ -74,11 +74,7 @@ static ctrt_status mpi_agree(bool *all, struct mpi_comm *comm, bool mine)
 {
     const ctrt_comm_call call = { .state = comm->config->state };
     int64_t least = mine;
-    mpi_handle request;
-    const int error = mpi->iallreduce(&least, &least, 1, CTRT_I64, CTRT_COMM_MIN, comm->handle, &request);
-    if (error != 0)
-        return mpi_failed("MPI_Iallreduce", error);
-    CTRT_TRY(mpi_wait(comm, &call, request));
+    MPI_WAIT(comm, &call, allreduce, &least, &least, 1, CTRT_I64, CTRT_COMM_MIN);
     *all = least != 0;
     return CTRT_OK;
 }

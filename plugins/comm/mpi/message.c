@@ -2,8 +2,6 @@
 /* plugins/comm/mpi/message.c: send and recv. A first message, of MPI or, on one machine, in shared memory, has the
  * signature and the data. If the data is large, further messages of MPI have it. A small message does not wait for the
  * receiver, except in shared memory for that of the fourth message before. */
-#include <stdlib.h>
-
 #include "engine.h"
 
 bool mpi_message_large(const struct mpi_comm *comm, const ctrt_comm_call *call)
@@ -19,28 +17,12 @@ ctrt_status mpi_message_send(struct mpi_comm *comm, const ctrt_comm_call *call)
     if (comm->message_block > 0) {
         CTRT_TRY(mpi_window_send(comm, call, bytes));
     } else {
-        block->signature = call->signature;
-        block->bytes = bytes;
-        if (bytes > 0)
-            memcpy(block + 1, call->send, bytes);
+        mpi_block_fill(block, call, call->send, bytes);
         CTRT_TRY(mpi_send(&batch, block, sizeof *block + bytes, call->peer, TAG_MESSAGE));
     }
     if (mpi_message_large(comm, call))
         CTRT_TRY(mpi_send(&batch, call->send, call->bytes, call->peer, TAG_MESSAGE_DATA));
     return mpi_finish(&batch);
-}
-
-static ctrt_status mpi_message_mismatch(struct mpi_comm *comm, const ctrt_comm_call *call,
-                                        const struct mpi_block *block)
-{
-    ctrt_comm_signature *signatures = calloc((size_t)comm->world, sizeof *signatures);
-    if (signatures == NULL)
-        return ctrt_fail(CTRT_ERR_STATE, "the ranks called send and recv with different arguments");
-    signatures[comm->rank] = call->signature;
-    signatures[call->peer] = block->signature;
-    ctrt_status status = comm->config->mismatch(call->state, signatures);
-    free(signatures);
-    return status;
 }
 
 ctrt_status mpi_message_receive(struct mpi_comm *comm, const ctrt_comm_call *call)
@@ -55,7 +37,7 @@ ctrt_status mpi_message_receive(struct mpi_comm *comm, const ctrt_comm_call *cal
         CTRT_TRY(mpi_finish(&batch));
     }
     if (memcmp(&block->signature, &call->signature, sizeof call->signature) != 0)
-        return mpi_message_mismatch(comm, call, block);
+        return host_message_mismatch(comm->config, call, &block->signature, &call->signature);
     if (call->bytes > 0 && !mpi_message_large(comm, call))
         memcpy(call->receive, block + 1, call->bytes);
     if (comm->message_block > 0)

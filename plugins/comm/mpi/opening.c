@@ -5,18 +5,13 @@
  * comm->gathers: an all-gather of blocks by Bruck's algorithm, in ceil(log2(world)) rounds. A rank that has the blocks
  * of d ranks, from its own upward, sends them to the rank d below it, and receives d more from above. Larger groups: an
  * MPI_Iallreduce of a hash of the signature; if hashes differ, the blocks are also exchanged. */
-#include <stdlib.h>
-
 #include "engine.h"
 
 /* ---- what is exchanged ---- */
 
 bool mpi_small(const struct mpi_comm *comm, const ctrt_comm_call *call)
 {
-    const uint32_t collective = call->signature.collective;
-    const bool parts = collective == CTRT_COLLECTIVE_SCATTER || collective == CTRT_COLLECTIVE_REDUCE_SCATTER
-                       || collective == CTRT_COLLECTIVE_ALL_TO_ALL;
-    return call->bytes <= comm->inline_bytes / (parts ? (size_t)comm->world : 1);
+    return call->bytes <= comm->inline_bytes / (size_t)host_parts(comm->world, call);
 }
 
 /* In shared memory, each rank reads the blocks of all ranks. Of messages, the last one has the blocks of up to half of
@@ -37,20 +32,6 @@ void mpi_opening_limits(struct mpi_comm *comm)
 static size_t block_bytes(const struct mpi_block *block)
 {
     return sizeof *block + ((block->bytes + 15) & ~(size_t)15);
-}
-
-/* ---- mismatches ---- */
-
-static ctrt_status mpi_opening_mismatch(struct mpi_comm *comm, const ctrt_comm_call *call)
-{
-    ctrt_comm_signature *signatures = calloc((size_t)comm->world, sizeof *signatures);
-    if (signatures == NULL)
-        return ctrt_fail(CTRT_ERR_STATE, "the ranks called different collectives");
-    for (int rank = 0; rank < comm->world; rank++)
-        signatures[rank] = comm->blocks[rank]->signature;
-    ctrt_status status = comm->config->mismatch(call->state, signatures);
-    free(signatures);
-    return status;
 }
 
 /* ---- the exchange ---- */
@@ -75,10 +56,7 @@ static ctrt_status mpi_opening_exchange(struct mpi_comm *comm, const ctrt_comm_c
     struct mpi_batch batch = { .comm = comm, .call = call, .arriving = true };
     struct mpi_block *own = (struct mpi_block *)comm->opening;
     size_t end = 0;
-    own->signature = call->signature;
-    own->bytes = bytes;
-    if (bytes > 0)
-        memcpy(own + 1, data, bytes);
+    mpi_block_fill(own, call, data, bytes);
     CTRT_TRY(find_blocks(comm, &end, 0, 1));
     for (int have = 1; have < world; have *= 2) {
         const int more = have < world - have ? have : world - have;
@@ -109,13 +87,9 @@ static int64_t hash_of(const ctrt_comm_signature *signature)
 static ctrt_status compare_hashes(bool *equal, struct mpi_comm *comm, const ctrt_comm_call *call)
 {
     int64_t *const hashes = comm->hashes;
-    mpi_handle request;
     hashes[0] = hash_of(&call->signature);
     hashes[1] = -hashes[0];
-    const int error = mpi->iallreduce(hashes, hashes, 2, CTRT_I64, CTRT_COMM_MAX, comm->handle, &request);
-    if (error != 0)
-        return mpi_failed("MPI_Iallreduce", error);
-    CTRT_TRY(mpi_wait(comm, call, request));
+    MPI_WAIT(comm, call, allreduce, hashes, hashes, 2, CTRT_I64, CTRT_COMM_MAX);
     *equal = hashes[0] == -hashes[1];
     return CTRT_OK;
 }
@@ -131,6 +105,6 @@ ctrt_status mpi_open(struct mpi_comm *comm, const ctrt_comm_call *call, const vo
              : mpi_opening_exchange(comm, call, data, bytes));
     for (int rank = 0; rank < comm->world; rank++)
         if (memcmp(&comm->blocks[rank]->signature, &call->signature, sizeof call->signature) != 0)
-            return mpi_opening_mismatch(comm, call);
+            return host_mismatch(comm->config, call->state, (const void *const *)comm->blocks);
     return CTRT_OK;
 }

@@ -26,7 +26,7 @@ ctrt_status mpi_rebuild(const ctrt_comm_config *config)
         return ctrt_fail(CTRT_ERR_NOT_SUPPORTED, "this MPI library has no MPIX_Comm_shrink, so the other ranks cannot "
                          "continue when one is lost; this needs Open MPI 5 and mpirun --with-ft ulfm; on one machine, "
                          "`ctrt run` with the engine host also supports it");
-    mpi_set_rebuilt();
+    atomic_store(&mpi_exit.rebuilt, true);
     CTRT_TRY(mpi_bounded(&returned, &error, shrink, NULL, limit, NULL));
     if (!returned)
         return ctrt_fail(CTRT_ERR_NOT_SUPPORTED, "MPIX_Comm_shrink did not complete within %g s, because a process "

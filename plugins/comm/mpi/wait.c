@@ -17,7 +17,7 @@ ctrt_status mpi_failed(const char *function, int error)
 ctrt_status mpi_incomplete(struct mpi_comm *comm, ctrt_status status)
 {
     atomic_store(&comm->incomplete, true);
-    mpi_give_up();
+    atomic_store(&mpi_exit.gave_up, true);
     return status;
 }
 
@@ -99,57 +99,49 @@ static size_t largest_message(const struct mpi_batch *batch, size_t bytes, int t
     return tag == TAG_OPENING || tag == TAG_MESSAGE ? bytes : batch->comm->most;
 }
 
-/* Starts the message at byte `at`, if there is one. */
-static ctrt_status send_piece(struct mpi_batch *batch, const void *data, size_t bytes, size_t at, int to, int tag)
+/* Starts to send or to receive the piece at byte `at` of a side, if there is one. */
+static ctrt_status piece_start(struct mpi_batch *batch, const struct mpi_side *side, size_t at, int tag, bool sends)
 {
-    const size_t most = largest_message(batch, bytes, tag);
-    if (at >= bytes)
+    const size_t most = largest_message(batch, side->bytes, tag);
+    const mpi_handle comm = batch->comm->handle;
+    mpi_handle *const request = &batch->requests[batch->count];
+    char *const data = (char *)side->data + at;
+    if (at >= side->bytes)
         return CTRT_OK;
-    const int error = mpi->isend((const char *)data + at, (int)(bytes - at < most ? bytes - at : most), to, tag,
-                                 batch->comm->handle, &batch->requests[batch->count]);
+    const int bytes = (int)(side->bytes - at < most ? side->bytes - at : most);
+    const int error = sends ? mpi->isend(data, bytes, side->rank, tag, comm, request)
+                            : mpi->irecv(data, bytes, side->rank, tag, comm, request);
     if (error != 0)
-        return mpi_incomplete(batch->comm, mpi_failed("MPI_Isend", error));
+        return mpi_incomplete(batch->comm, mpi_failed(sends ? "MPI_Isend" : "MPI_Irecv", error));
     batch->count++;
     return CTRT_OK;
 }
 
-static ctrt_status receive_piece(struct mpi_batch *batch, void *data, size_t bytes, size_t at, int from, int tag)
+static ctrt_status pieces_start(struct mpi_batch *batch, const struct mpi_side *side, int tag, bool sends)
 {
-    const size_t most = largest_message(batch, bytes, tag);
-    if (at >= bytes)
-        return CTRT_OK;
-    const int error = mpi->irecv((char *)data + at, (int)(bytes - at < most ? bytes - at : most), from, tag,
-                                 batch->comm->handle, &batch->requests[batch->count]);
-    if (error != 0)
-        return mpi_incomplete(batch->comm, mpi_failed("MPI_Irecv", error));
-    batch->count++;
+    for (size_t at = 0; at < side->bytes; at += largest_message(batch, side->bytes, tag)) {
+        CTRT_TRY(reserve(batch));
+        CTRT_TRY(piece_start(batch, side, at, tag, sends));
+    }
     return CTRT_OK;
 }
 
 ctrt_status mpi_send(struct mpi_batch *batch, const void *data, size_t bytes, int to, int tag)
 {
-    for (size_t at = 0; at < bytes; at += largest_message(batch, bytes, tag)) {
-        CTRT_TRY(reserve(batch));
-        CTRT_TRY(send_piece(batch, data, bytes, at, to, tag));
-    }
-    return CTRT_OK;
+    return pieces_start(batch, &(struct mpi_side){ (void *)(uintptr_t)data, bytes, to }, tag, true);
 }
 
 ctrt_status mpi_receive(struct mpi_batch *batch, void *data, size_t bytes, int from, int tag)
 {
-    for (size_t at = 0; at < bytes; at += largest_message(batch, bytes, tag)) {
-        CTRT_TRY(reserve(batch));
-        CTRT_TRY(receive_piece(batch, data, bytes, at, from, tag));
-    }
-    return CTRT_OK;
+    return pieces_start(batch, &(struct mpi_side){ data, bytes, from }, tag, false);
 }
 
 ctrt_status mpi_exchange(struct mpi_batch *batch, const struct mpi_side *send, const struct mpi_side *receive, int tag)
 {
     for (size_t at = 0; at < send->bytes || at < receive->bytes; at += batch->comm->most) {
         CTRT_TRY(reserve(batch));
-        CTRT_TRY(receive_piece(batch, receive->data, receive->bytes, at, receive->rank, tag));
-        CTRT_TRY(send_piece(batch, send->data, send->bytes, at, send->rank, tag));
+        CTRT_TRY(piece_start(batch, receive, at, tag, false));
+        CTRT_TRY(piece_start(batch, send, at, tag, true));
     }
     return CTRT_OK;
 }

@@ -37,10 +37,7 @@ ctrt_status mpi_window_exchange(struct mpi_comm *comm, const ctrt_comm_call *cal
 {
     const uint64_t number = call->signature.sequence;
     struct mpi_block *own = opening_block(comm, comm->rank, number);
-    own->signature = call->signature;
-    own->bytes = bytes;
-    if (bytes > 0)
-        memcpy(own + 1, data, bytes);
+    mpi_block_fill(own, call, data, bytes);
     atomic_store_explicit(&own->ready, number, memory_order_release);
     comm->blocks[comm->rank] = own;
     for (int i = 1; i < comm->world; i++) {
@@ -89,10 +86,7 @@ ctrt_status mpi_window_send(struct mpi_comm *comm, const ctrt_comm_call *call, s
         *seen = atomic_load_explicit(taken, memory_order_relaxed);
     }
     struct mpi_block *block = message_block(comm, comm->rank, call->peer, number);
-    block->signature = call->signature;
-    block->bytes = bytes;
-    if (bytes > 0)
-        memcpy(block + 1, call->send, bytes);
+    mpi_block_fill(block, call, call->send, bytes);
     atomic_store_explicit(&block->ready, number, memory_order_release);
     return CTRT_OK;
 }

@@ -2,7 +2,6 @@
 /* plugins/comm/nccl/collective.c: enqueues collectives and messages as NCCL calls on the current stream. */
 #include <stdio.h>
 #include <stdlib.h>
-#include <time.h>
 
 #include "engine.h"
 
@@ -48,13 +47,6 @@ static int nccl_op_of(uint32_t op, uint32_t dtype)
     if (dtype == CTRT_BOOL)
         return op == CTRT_COMM_SUM || op == CTRT_COMM_MAX ? NCCL_MAX : NCCL_MIN;
     return ops[op];
-}
-
-static bool reduces(const ctrt_comm_call *call)
-{
-    const uint32_t collective = call->signature.collective;
-    return collective == CTRT_COLLECTIVE_ALL_REDUCE || collective == CTRT_COLLECTIVE_REDUCE
-           || collective == CTRT_COLLECTIVE_REDUCE_SCATTER;
 }
 
 /* ---- NCCL calls ---- */
@@ -178,14 +170,12 @@ static ctrt_status wait_for_stream(const struct nccl_call *job)
     bool done = false;
     CTRT_TRY(ctrt_event_new(&event, job->group->config->device, false));
     CTRT_TRY(ctrt_event_record(event, NULL));
-    for (long pause = 5000;; pause = pause < 500000 ? pause * 2 : 1000000) {
+    for (long pause = 5000;; nccl_pause(&pause)) {
         CTRT_TRY(ctrt_event_query(event, &done));
         if (done)
             return CTRT_OK;
         CTRT_TRY(nccl_links_error(job->group));
         CTRT_TRY(job->group->config->poll(job->call->state));
-        const struct timespec time = { .tv_nsec = pause };
-        nanosleep(&time, NULL);
     }
 }
 
@@ -309,7 +299,7 @@ static ctrt_status nccl_fill(struct nccl_call *job)
         job->type = NCCL_I8;
         job->count = job->call->bytes;
     }
-    if (reduces(job->call))
+    if (call_reduces(job->call))
         job->op = nccl_op_of(signature->op, signature->dtype);
     return fill_stream(job);
 }
@@ -334,7 +324,7 @@ ctrt_status nccl_run(void *state, const ctrt_comm_call *call)
         return nccl_barrier(job);
     if (call->bytes == 0)
         return CTRT_OK;
-    if (reduces(call) && nccl_type_of(call->signature.dtype) < 0) {
+    if (call_reduces(call) && nccl_type_of(call->signature.dtype) < 0) {
         job.count = (size_t)call->signature.count;
         return run_widened(job);
     }

@@ -48,18 +48,12 @@ bool nccl_can_shrink(const ctrt_comm_config *config)
     return nccl.shrink != NULL && nccl.revoke != NULL && config->elastic && config->world > 1;
 }
 
-static const char *shrink_key(char path[320], const struct nccl_group *group, const char *name)
-{
-    snprintf(path, 320, "%s/%s", group->config->name, name);
-    return path;
-}
-
 /* Waits up to `seconds` for the result of the agreement. Returns '1', '0', or 0 if there is none yet. */
 static char agreed(const struct nccl_group *group, double seconds)
 {
     char path[320];
     void *value = NULL;
-    if (ctrt_store_get(group->config->store, shrink_key(path, group, "nccl-shrink"), &value, NULL, seconds) != CTRT_OK)
+    if (ctrt_store_get(group->config->store, nccl_key(path, group, "nccl-shrink"), &value, NULL, seconds) != CTRT_OK)
         return 0;
     const char result = *(const char *)value;
     free(value);
@@ -74,9 +68,9 @@ static ctrt_status nccl_agree(bool *all, struct nccl_group *group, bool own)
     int64_t count = 0;
     *all = false;
     if (own)
-        CTRT_TRY(ctrt_store_add(store, shrink_key(path, group, "nccl-shrunk"), 1, &count));
+        CTRT_TRY(ctrt_store_add(store, nccl_key(path, group, "nccl-shrunk"), 1, &count));
     if (!own || count == group->world)
-        CTRT_TRY(ctrt_store_set(store, shrink_key(path, group, "nccl-shrink"), own ? "1" : "0", 1));
+        CTRT_TRY(ctrt_store_set(store, nccl_key(path, group, "nccl-shrink"), own ? "1" : "0", 1));
     if (!own)
         return CTRT_OK;
     while ((result = agreed(group, NCCL_STORE_SECONDS)) == 0)

@@ -102,10 +102,11 @@ static void take_handle(struct nccl_link *link, void *argument)
     link->handle = NULL;
 }
 
-/* Revokes the communicator of the collectives if the ranks that are left may continue with it. Not after a capture,
+/* Revokes the communicator of the collectives if the remaining ranks may continue with it. Not after a capture,
  * because replays of a graph would wait without an end, whereas they end at once on an aborted communicator. */
-void nccl_links_abort(struct nccl_group *group)
+void nccl_links_abort(void *state)
 {
+    struct nccl_group *group = state;
     pthread_mutex_lock(&group->lock);
     const bool first = !group->aborted;
     group->aborted = true;

@@ -48,12 +48,8 @@ static ctrt_status make_ones(struct nccl_group *group)
 {
     CTRT_AUTO(stream) stream = NULL;
     CTRT_TRY(ctrt_stream_new(&stream, group->config->device, 0));
-    CTRT_TRY(ctrt_stream_push(stream));
-    ctrt_status status = ctrt_ones(&group->ones, CTRT_SHAPE(1), CTRT_I32, group->config->device);
-    if (status == CTRT_OK)
-        status = ctrt_stream_synchronize(stream);
-    CTRT_TRY(ctrt_stream_pop());
-    return status;
+    ctrt_on_stream(stream) CTRT_TRY(ctrt_ones(&group->ones, CTRT_SHAPE(1), CTRT_I32, group->config->device));
+    return ctrt_stream_synchronize(stream);
 }
 
 /* The group that a new one comes from, see the slot `derive`; `ranks` NULL: from none. */
@@ -125,16 +121,6 @@ static void nccl_destroy(void *state)
     group_free(group);
 }
 
-static void nccl_abort(void *state)
-{
-    nccl_links_abort(state);
-}
-
-static ctrt_status nccl_poll_error(void *state)
-{
-    return nccl_links_error(state);
-}
-
 /* Returns false if the memory policy moves tensors, which therefore have no fixed address; nccl_run then refuses the
  * call. Tensors without elements also have no address, but need none. */
 static bool nccl_reaches_device(void *state, const ctrt_comm_call *call)
@@ -150,11 +136,11 @@ static const ctrt_comm_engine engine = {
     .create = nccl_create,
     .destroy = nccl_destroy,
     .run = nccl_run,
-    .abort = nccl_abort,
+    .abort = nccl_links_abort,
     .reaches_device = nccl_reaches_device,
     .alloc = nccl_alloc,
     .free = nccl_free,
-    .poll_error = nccl_poll_error,
+    .poll_error = nccl_links_error,
     .derive = nccl_derive,
 };
 

@@ -25,7 +25,7 @@
 #include <string.h>
 
 #include "api.h"
-#include "ctrt/comm_plugin.h"
+#include "../reduce.h"
 #include "ctrt/ctrt.h"
 
 extern const ctrt_host *nccl_host;
@@ -101,8 +101,10 @@ void nccl_publish_failure(const struct nccl_group *group);
  * `what`: the name of the NCCL function without "nccl", for messages. */
 ctrt_status nccl_settle(struct nccl_group *group, struct nccl_link *link, const char *what, nccl_result result,
                         void *state);
-/* Returns the first asynchronous error of the links, or CTRT_OK. */
-ctrt_status nccl_links_error(struct nccl_group *group);
+/* The slot `poll_error`: returns the first asynchronous error of the links, or CTRT_OK. */
+ctrt_status nccl_links_error(void *state);
+/* Writes and returns the key `name` of the group. */
+const char *nccl_key(char path[320], const struct nccl_group *group, const char *name);
 
 /* ---- derive.c ---- */
 
@@ -121,9 +123,9 @@ bool nccl_can_shrink(const ctrt_comm_config *config);
 ctrt_status nccl_ending_new(struct nccl_ending **out, int world);
 /* Drops a reference, which may be NULL. */
 void nccl_ending_drop(struct nccl_ending *ending);
-/* Refuses further calls, and aborts or revokes the communicators. Waits up to 0.5 s for the end of this; a thread does
- * what is left then. */
-void nccl_links_abort(struct nccl_group *group);
+/* The slot `abort`: refuses further calls, and aborts or revokes the communicators. Waits up to 0.5 s for the end of
+ * this; a thread does the remaining work. */
+void nccl_links_abort(void *state);
 /* Aborts a communicator that was revoked, and the one that is created from it. Waits up to 0.5 s, as
  * nccl_links_abort. */
 void nccl_abort_revoked(struct nccl_group *group);

@@ -30,9 +30,9 @@ ctrt_status nccl_fail_aborted(void)
 
 /* ---- waiting ---- */
 
-static const char *failure_key(char path[320], const struct nccl_group *group)
+const char *nccl_key(char path[320], const struct nccl_group *group, const char *name)
 {
-    snprintf(path, 320, "%s/nccl-failed", group->config->name);
+    snprintf(path, 320, "%s/%s", group->config->name, name);
     return path;
 }
 
@@ -40,7 +40,7 @@ void nccl_publish_failure(const struct nccl_group *group)
 {
     char path[320], reason[512];
     snprintf(reason, sizeof reason, "rank %d: %s", group->rank, ctrt_error_message());
-    (void)ctrt_store_set(group->config->store, failure_key(path, group), reason, strlen(reason));
+    (void)ctrt_store_set(group->config->store, nccl_key(path, group, "nccl-failed"), reason, strlen(reason));
     (void)ctrt_fail(CTRT_ERR_COMM, "%s", strchr(reason, ':') + 2);
 }
 
@@ -50,7 +50,7 @@ static ctrt_status check_joining(const struct nccl_group *group)
     char path[320];
     void *reason = NULL;
     if (!group->joining
-        || ctrt_store_get(group->config->store, failure_key(path, group), &reason, NULL, 0) != CTRT_OK)
+        || ctrt_store_get(group->config->store, nccl_key(path, group, "nccl-failed"), &reason, NULL, 0) != CTRT_OK)
         return CTRT_OK;
     const ctrt_status status = ctrt_fail(CTRT_ERR_COMM, "another rank could not join: %s", (const char *)reason);
     free(reason);
@@ -101,8 +101,9 @@ static ctrt_status link_error(const struct nccl_link *link)
                ? CTRT_OK : nccl_failed("CommGetAsyncError reports", error);
 }
 
-ctrt_status nccl_links_error(struct nccl_group *group)
+ctrt_status nccl_links_error(void *state)
 {
+    struct nccl_group *group = state;
     pthread_mutex_lock(&group->lock);
     ctrt_status status = link_error(&group->all);
     for (int rank = 0; rank < group->world && status == CTRT_OK; rank++) {
@@ -160,7 +161,7 @@ ctrt_status nccl_link_open(struct nccl_group *group, struct nccl_link *link, con
     nccl_id id;
     CTRT_AUTO(stream) stream = NULL;
     void *native;
-    snprintf(path, sizeof path, "%s/%s", group->config->name, key);
+    (void)nccl_key(path, group, key);
     CTRT_TRY(rank == 0 ? publish_id(&id, group, path) : read_id(&id, group, path, state));
     /* NCCL uses the thread's current CUDA device, which ctrt_stream_native sets. */
     CTRT_TRY(ctrt_stream_current(&stream, group->config->device));
