@@ -470,11 +470,11 @@ fail_rank_SOURCES = tests/integration/fail-rank.c
 fail_rank_LDADD   = libctrt.la
 fail_rank_LDFLAGS = $(NO_WRAPPER)
 
-# Python: the example of doc/bindings.md, DLPack, and random cases against an installed PyTorch.
+# Python: the example of doc/bindings.md, the wheel of bindings/python, and random cases against an installed PyTorch.
 PLAIN_TESTS += tests/integration/python.sh
-EXTRA_DIST  += tests/integration/dlpack.py tests/integration/python.sh
+EXTRA_DIST  += tests/integration/python.sh tests/integration/python_package.py
 TESTS       += tests/integration/cxx.sh
-EXTRA_DIST  += tests/integration/cxx.sh tests/integration/cxx-program.cc
+EXTRA_DIST  += tests/integration/cxx.sh tests/integration/cxx-binding.cc tests/integration/cxx-program.cc
 
 # Runs the examples.
 check_PROGRAMS += example-digits example-ensemble example-gpt example-hogwild example-multi example-resnet

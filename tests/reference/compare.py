@@ -1,10 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Random comparison of libctrt.so with PyTorch. See README.md, "Random comparison"."""
+"""Random comparison of ctrt with PyTorch. See README.md, "Random comparison"."""
 
 import argparse
 import collections
 import importlib
-import os
 import random
 import sys
 import time
@@ -21,9 +20,7 @@ WEIGHTS = {"ops": 6, "programs": 4, "nn": 1, "optim": 1}  # how often a kind is 
 
 
 def options():
-    root = os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "..")
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--library", default=os.path.join(root, "_build", ".libs", "libctrt.so"))
     parser.add_argument("--device", default="cpu", help="ctrt's device; PyTorch uses the CPU")
     parser.add_argument("--kinds", default=",".join(KINDS), help="of %(default)s")
     parser.add_argument("--seed", type=int, default=1)
@@ -53,7 +50,7 @@ def main():
     chosen = options()
     torch.set_num_threads(1)
     warnings.simplefilter("ignore")
-    compare_ctrt.load(chosen.library, chosen.device)
+    compare_ctrt.load(chosen.device)
     kinds = {name: importlib.import_module(KINDS[name]) for name in chosen.kinds.split(",")}
     if chosen.only:
         only = chosen.only.split(",")

@@ -3,10 +3,9 @@
 from PyTorch's network."""
 
 import copy
-import ctypes as c
 import math
-from itertools import count
 
+import ctrt
 import torch
 from torch import nn
 
@@ -36,10 +35,10 @@ def conv2d(r, sizes):
         r.randint(0, 1),
         r.random() < 0.7,
     )
-    options = C.Conv2dOptions((stride, stride), (padding, padding), (1, 1), groups)
+    options = dict(stride=stride, padding=padding, groups=groups)
     made = nn.Conv2d(sizes[1], out, kernel, stride, padding, 1, groups, bias)
     spatial = tuple((s + 2 * padding - kernel) // stride + 1 for s in sizes[2:])
-    return made, ("conv2d_new", sizes[1], out, kernel, kernel, options, bias, None), sizes[:1] + (out,) + spatial
+    return made, ("conv2d_new", sizes[1], out, kernel, kernel, bias, None, options), sizes[:1] + (out,) + spatial
 
 
 def batch_norm(r, sizes):
@@ -47,15 +46,15 @@ def batch_norm(r, sizes):
     kind = "2d" if len(sizes) == 4 else "1d"
     return (
         getattr(nn, "BatchNorm" + kind)(sizes[1], epsilon, momentum, affine),
-        ("batch_norm%s_new" % kind, sizes[1], C.BatchNormOptions(epsilon, momentum, affine), None),
+        ("batch_norm%s_new" % kind, sizes[1], None, dict(epsilon=epsilon, momentum=momentum, affine=affine)),
         sizes,
     )
 
 
 def layer_norm(r, sizes):
     inner, epsilon, affine = sizes[-r.randint(1, len(sizes) - 1) :], r.choice((1e-5, 1e-3)), r.random() < 0.7
-    options = C.LayerNormOptions(epsilon, affine)
-    return nn.LayerNorm(inner, epsilon, affine), ("layer_norm_new", inner, options, None), sizes
+    options = dict(epsilon=epsilon, affine=affine)
+    return nn.LayerNorm(inner, epsilon, affine), ("layer_norm_new", inner, None, options), sizes
 
 
 def activation(r, sizes):
@@ -74,7 +73,7 @@ def activation(r, sizes):
 
 def max_pool(r, sizes):
     kernel, stride = r.randint(1, 2), r.randint(1, 2)
-    options = C.Pool2dOptions((kernel, kernel), (stride, stride), (0, 0), (1, 1))
+    options = dict(kernel=kernel, stride=stride, dilation=1)
     return (
         nn.MaxPool2d(kernel, stride),
         ("max_pool2d_new", options),
@@ -104,7 +103,7 @@ def attention(r, sizes):
     bias, causal = r.random() < 0.8, r.random() < 0.5
     return (
         Attention(sizes[-1], heads, bias, causal),
-        ("multihead_attention_new", sizes[-1], heads, C.MultiheadAttentionOptions(0.0, bias, causal), None),
+        ("multihead_attention_new", sizes[-1], heads, None, dict(bias=bias, causal=causal)),
         sizes,
     )
 
@@ -135,7 +134,7 @@ def make(r):
     if len(sizes) == 3 and r.random() < 0.5:
         rows, padding = r.randint(2, 6), r.choice((-1, -1, 0))
         layers.append(nn.Embedding(rows, sizes[-1], padding if padding >= 0 else None))
-        made.append(("embedding_new", rows, sizes[-1], C.EmbeddingOptions(padding), None))
+        made.append(("embedding_new", rows, sizes[-1], None, dict(padding_idx=padding)))
         inputs = torch.randint(0, rows, sizes[:2], generator=torch.Generator().manual_seed(r.getrandbits(30)))
     else:
         inputs = values(r, sizes, torch.float32, "normal")
@@ -143,23 +142,12 @@ def make(r):
         module, arguments, sizes = choose(r, sizes, not layers)
         layers.append(module)
         made.append(arguments)
-    net = C.op("sequential_new", C.Modules(None, 0), kind=C.Module)
+    net = ctrt.nn.Sequential()
     for name, *arguments in made:
-        text.append("  %s %s" % (name, ["options" if isinstance(a, c.Structure) else a for a in arguments]))
-        child = C.op(name, *[c.addressof(a) if isinstance(a, c.Structure) else a for a in arguments], kind=C.Module)
-        C.call("sequential_add", net, C.LIB.ctrt_module_retain(child.handle))
+        text.append("  %s %s" % (name, arguments))
+        options = arguments.pop() if arguments and isinstance(arguments[-1], dict) else {}
+        net.append(C.op(name, *arguments, **options))
     return nn.Sequential(*layers), net, inputs, text
-
-
-def tensors(net, kind):
-    """Returns [(name, tensor)] of the parameters or buffers of ctrt's network."""
-    name, pointer, found = c.c_char_p(), c.c_void_p(), []
-    for index in count():
-        try:
-            C.call("module_" + kind, c.addressof(name), c.addressof(pointer), net, index)
-        except C.Refused:
-            return found
-        found.append((name.value.decode(), C.borrowed(pointer)))
 
 
 def named(model):
@@ -172,13 +160,12 @@ def named(model):
 
 def copy_state(model, net):
     """Copies the parameters and buffers of PyTorch's network to ctrt's. Returns a message if their names differ."""
-    wanted, found = named(model), tensors(net, "parameter") + tensors(net, "buffer")
+    wanted, found = named(model), list(net.named_parameters()) + list(net.named_buffers())
     if sorted(wanted) != sorted(name for name, _ in found):
         return "names %s, PyTorch's %s" % (sorted(name for name, _ in found), sorted(wanted))
-    was = C.LIB.ctrt_set_grad_enabled(False)
-    for name, tensor in found:
-        C.call("copy_", tensor, C.from_torch(wanted[name]))
-    C.LIB.ctrt_set_grad_enabled(was)
+    with ctrt.no_grad():
+        for name, tensor in found:
+            tensor.copy_(C.from_torch(wanted[name]))
     return None
 
 
@@ -194,7 +181,7 @@ def run(r):
     of = r.choice((torch.float32, torch.float32, torch.float64))
     model, net, x, text = make(r)
     model.to(of)
-    C.call("module_to", net, None, of)
+    net.to(dtype=of)
     with torch.no_grad():
         for parameter in model.parameters():
             parameter.copy_(values(r, tuple(parameter.shape), of, "normal") * 0.5)
@@ -207,7 +194,7 @@ def run(r):
     for step in range(r.randint(1, 3)):
         training = r.random() < 0.7
         model.train(training), exact.train(training)
-        C.LIB.ctrt_module_train(net.handle, training)
+        net.train(training)
         x = x if not x.is_floating_point() else values(r, tuple(x.shape), of, "normal")
         text.append("  step %d, %s" % (step, "train" if training else "eval"))
         torch_error = ctrt_error = None
@@ -221,27 +208,27 @@ def run(r):
         try:
             xc = C.from_torch(x)
             if x.is_floating_point():
-                C.call("tensor_require_grad", xc, True)
-            yc = C.op("forward", net, xc)
+                xc.requires_grad_()
+            yc = net(xc)
         except C.Refused as error:
             ctrt_error = error
         if torch_error or ctrt_error:
             message = both_refuse(torch_error, ctrt_error)
             return "network", text, [message] if message else []
-        pairs = [("output", yc.torch(), yt, ye)]
+        pairs = [("output", C.to_torch(yc), yt, ye)]
         if yt.requires_grad:
             g = values(r, tuple(yt.shape), of, "normal")
             yt.backward(g), ye.backward(g.double())
             C.backward(yc, C.from_torch(g))
             if x.is_floating_point():
-                pairs.append(("gradient of the input", xc.grad.torch(), xt.grad, xe.grad))
+                pairs.append(("gradient of the input", C.to_torch(xc.grad), xt.grad, xe.grad))
         theirs, precise = named(model), named(exact)
-        for name, tensor in tensors(net, "parameter"):
+        for name, tensor in net.named_parameters():
             if (tensor.grad is None) != (theirs[name].grad is None):
                 found.append("gradient of %s: %s, PyTorch %s" % (name, tensor.grad, theirs[name].grad))
             elif tensor.grad is not None:
-                pairs.append(("gradient of " + name, tensor.grad.torch(), theirs[name].grad, precise[name].grad))
-        pairs += [(name, tensor.torch(), theirs[name], precise[name]) for name, tensor in tensors(net, "buffer")]
+                pairs.append(("gradient of " + name, C.to_torch(tensor.grad), theirs[name].grad, precise[name].grad))
+        pairs += [(name, C.to_torch(tensor), theirs[name], precise[name]) for name, tensor in net.named_buffers()]
         size = max(largest(e.detach()) for what, _, _, e in pairs if "gradient" in what or what == "output")
         size = max(size, 1.0) * cancelled(model)
         for what, got, same, wanted in pairs:

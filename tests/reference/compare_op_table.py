@@ -2,7 +2,6 @@
 """The ops of ctrt/ops.h and the corresponding functions of PyTorch. Each function in TABLE makes a random Case."""
 
 import contextlib
-import ctypes as c
 import functools
 import math
 from dataclasses import dataclass, field
@@ -352,7 +351,7 @@ def extremes(r, Input):
         name,
         [x],
         lambda t: tuple(getattr(torch, name)(t, dim=dim, keepdim=keep)),
-        lambda h: C.op(name, h, dim, keep, outs=2),
+        lambda h: C.op(name, h, dim, keep),
         " dim %d keepdim %s" % (dim, keep),
         ulps=None,
     )
@@ -415,12 +414,12 @@ def conv2d(r, Input):
     ]
     if r.random() < 0.5:
         inputs.append(Input(r, (outputs,), of, "normal"))
-    options = C.Conv2dOptions(tuple(stride), tuple(padding), tuple(dilation), groups)
+    options = dict(stride=stride, padding=padding, dilation=dilation, groups=groups)
     return Case(
         "conv2d",
         inputs,
         lambda x, w, b=None: F.conv2d(x, w, b, stride, padding, dilation, groups),
-        lambda x, w, b=None: C.op("conv2d", x, w, b, c.addressof(options)),
+        lambda x, w, b=None: C.op("conv2d", x, w, b, **options),
         " stride %s padding %s dilation %s groups %d" % (stride, padding, dilation, groups),
         scale=terms,
         grad_ulps=128,
@@ -435,12 +434,12 @@ def max_pool2d(r, Input):
     # its memory.
     padding = [r.randint(0, k // 2) if d == 1 else 0 for k, d in zip(kernel, dilation)]
     x = Input(r, (2, r.randint(1, 3), r.randint(1, 8), r.randint(1, 8)), dtype(r, integers=False), mode(r))
-    options = C.Pool2dOptions(tuple(kernel), tuple(stride), tuple(padding), tuple(dilation))
+    options = dict(kernel=kernel, stride=stride, padding=padding, dilation=dilation)
     return Case(
         "max_pool2d",
         [x],
         lambda t: F.max_pool2d(t, kernel, stride, padding, dilation, return_indices=True),
-        lambda h: C.op("max_pool2d", h, c.addressof(options), outs=2),
+        lambda h: C.op("max_pool2d", h, **options),
         " kernel %s stride %s padding %s dilation %s" % (kernel, stride, padding, dilation),
         ulps=None,
     )
@@ -481,10 +480,9 @@ def cross_entropy(r, Input):
         inputs.append(Input(r, (k,), of, "positive", grad=False, viewed=False))
 
     def in_ctrt(x, t, w=None):
-        options = C.CrossEntropyOptions(
-            w.handle.value if w else None, ignored, smoothing, ("mean", "sum", "none").index(reduction)
+        return C.op(
+            "cross_entropy", x, t, weight=w, ignore_index=ignored, label_smoothing=smoothing, reduction=reduction
         )
-        return C.op("cross_entropy", x, t, c.addressof(options))
 
     return Case(
         "cross_entropy",
@@ -510,7 +508,7 @@ def mse_loss(r, Input):
         "mse_loss",
         [Input(r, sizes, of, m), Input(r, sizes, of if r.random() < 0.8 else dtype(r), m)],
         lambda x, y: F.mse_loss(x, y, reduction=reduction),
-        lambda x, y: C.op("mse_loss", x, y, ("mean", "sum", "none").index(reduction)),
+        lambda x, y: C.op("mse_loss", x, y, reduction),
         " " + reduction,
         ulps=16,
         scale=lambda bases, exact: (lambda a: a * a)(min(largest(bases[0]) + largest(bases[1]), 1e150)),
@@ -613,8 +611,7 @@ def attention(r, Input):
         inputs,
         in_torch,
         lambda q, k, v, m=None: C.op(
-            "scaled_dot_product_attention", q, k, v, m,
-            c.addressof(C.AttentionOptions(0.0, causal, scale is not None, scale or 0.0)),
+            "scaled_dot_product_attention", q, k, v, m, causal=causal, has_scale=scale is not None, scale=scale or 0.0
         ),
         " causal %s scale %s" % (causal, scale),
         ulps=64,

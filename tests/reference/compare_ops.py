@@ -113,7 +113,7 @@ def ctrt_run(case, inputs, gradients, weights):
     total = None
     for g, w in zip(first, weights):
         if g is not None and g.requires_grad:
-            part = C.op("sum", C.op("mul", g, C.from_torch(w.to(g.dtype))), C.ALL)
+            part = C.op("sum", C.op("mul", g, C.from_torch(w.to(C.DTYPES[g.dtype.short]))), C.ALL)
             total = part if total is None else C.op("add", total, part)
     return outs, first, C.grad(total, wanted) if total is not None else [None] * len(wanted)
 
@@ -123,7 +123,7 @@ def compare_gradients(what, got, same, exact, inputs, ulps, scale, either, coars
     wanted = [x for x in inputs if x.grad]
     for i, (g, s, e, x) in enumerate(zip(got, same, exact, wanted)):
         zero = torch.zeros_like(x.base)
-        g = zero if g is None else g.torch()
+        g = zero if g is None else C.to_torch(g)
         s = zero if s is None else s
         e = zero.double() if e is None else e
         message = difference(g, s.detach(), e.detach(), ulps, scale + largest(e), either, coarse)
@@ -179,7 +179,7 @@ def run(r):
     for i, (g, s, e) in enumerate(zip(got[0], same[0], exact[0])):
         scale = case.scale([x.base for x in inputs], e.detach()) if case.scale else 0.0
         message = difference(
-            g.torch(), s.detach(), None if case.ulps is None else e.detach(), case.ulps or 0, scale, case.either
+            C.to_torch(g), s.detach(), None if case.ulps is None else e.detach(), case.ulps or 0, scale, case.either
         )
         if message:
             found.append("output %d: %s" % (i, message))

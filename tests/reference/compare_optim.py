@@ -2,10 +2,10 @@
 """Compares optimizers with random options and gradients: several steps, a changed learning rate, state saved and
 loaded."""
 
-import ctypes as c
 import os
 import tempfile
 
+import ctrt
 import torch
 
 import compare_ctrt as C
@@ -57,32 +57,26 @@ def make(r):
     given.update({flag: r.random() < 0.3 for flag in flags})
     if name == "sgd" and not (given["momentum"] > 0 and given["dampening"] == 0):
         given["nesterov"] = False
-    fields = ([("size", c.c_size_t)] + [(number, c.c_double) for number in numbers] +
-              [(flag, c.c_bool) for flag in flags])
-    of = type("Options", (c.Structure,), {"_fields_": fields})
-    options = of(size=c.sizeof(of), **given)
     arguments = dict(given, foreach=False)
     if "beta1" in arguments:
         arguments["betas"] = (arguments.pop("beta1"), arguments.pop("beta2"))
     if "epsilon" in arguments:
         arguments["eps"] = arguments.pop("epsilon")
-    return "%s %s" % (kind.__name__, given), lambda p: kind(p, **arguments), name + "_new", options
+    return "%s %s" % (kind.__name__, given), lambda p: kind(p, **arguments), kind.__name__, given
 
 
 def run(r):
-    line, make_torch, name, options = make(r)
+    line, make_torch, name, given = make(r)
     of = r.choice((torch.float32, torch.float32, torch.float64))
     starts = [values(r, shape(r), of, "normal") for _ in range(r.randint(1, 4))]
     ours = [C.from_torch(x) for x in starts]
     sides = [[x.clone().requires_grad_() for x in starts], [x.double().requires_grad_() for x in starts]]
     steppers = [make_torch(parameters) for parameters in sides]
     for x in ours:
-        C.call("tensor_require_grad", x, True)
+        x.requires_grad_()
 
     def make_ours():
-        made = C.op(name, None, c.addressof(options), kind=C.Optimizer)
-        C.call("optimizer_add", made, C.handles(ours), len(ours))
-        return made
+        return getattr(ctrt.optim, name)(ours, **given)
 
     stepper = make_ours()
     text, found = ["%s, %s of shapes %s" % (line, C.NAMES[of], [list(x.shape) for x in starts])], []
@@ -91,31 +85,31 @@ def run(r):
         if r.random() < 0.15:
             lr = r.choice((0.0, 0.02))
             text.append("  lr = %s" % lr)
-            C.call("optimizer_set_lr", stepper, lr)
+            stepper.lr = lr
             for each in steppers:
                 each.param_groups[0]["lr"] = lr
         if step and len(used) == len(ours) and r.random() < 0.2:
             text.append("  saved and loaded")
             with tempfile.TemporaryDirectory() as folder:
-                path = os.path.join(folder, "state").encode()
-                C.call("optimizer_save", stepper, path)
+                path = os.path.join(folder, "state")
+                stepper.save(path)
                 stepper = make_ours()
-                C.call("optimizer_load", stepper, path)
+                stepper.load(path)
         for i, start in enumerate(starts):
             g = values(r, tuple(start.shape), of, "normal") if r.random() < 0.9 else None
             used.update([i] if g is not None else [])
             sides[0][i].grad, sides[1][i].grad = g, None if g is None else g.double()
-            C.call("tensor_set_grad", ours[i], None if g is None else C.from_torch(g))
+            ours[i].grad = None if g is None else C.from_torch(g)
         text.append("  step, gradients of %s" % [i for i in range(len(starts)) if sides[0][i].grad is not None])
         torch.set_default_dtype(torch.float64)  # dtype of NAdam's product of momentums, which would be f32 otherwise
         for each in steppers:
             each.step()
         torch.set_default_dtype(torch.float32)
-        C.call("optimizer_step", stepper)
+        stepper.step()
         for i, x in enumerate(ours):
             same, exact = sides[0][i].detach(), sides[1][i].detach()
             # Adam divides by the root of a mean of squares, so the error of an update is relative to the update.
-            message = difference(x.torch(), same, exact, 256, max(largest(exact), 0.1))
+            message = difference(C.to_torch(x), same, exact, 256, max(largest(exact), 0.1))
             if message:
                 found.append("parameter %d after step %d: %s" % (i, step, message))
         if found:

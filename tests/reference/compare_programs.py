@@ -5,6 +5,7 @@ errors are much smaller than the effect of a defect."""
 
 import re
 
+import ctrt
 import torch
 
 import compare_ctrt as C
@@ -160,7 +161,7 @@ def statement(r, variables):
         return (
             "stack(v%d, v%d)" % (i, j),
             lambda v: torch.stack((v[i], v[j])),
-            lambda v: C.op("stack", C.handles([v[i], v[j]]), 2, 0),
+            lambda v: C.op("stack", [v[i], v[j]], 0),
         )
     if kind == "reduce":
         name = r.choice(("sum", "mean", "amax"))
@@ -217,7 +218,7 @@ def compare(variables):
     """Compares values, gradients, requires_grad and is_leaf of all variables."""
     for i, both in enumerate(variables):
         t, c = both.t, both.c
-        message = difference(c.torch(), t.detach(), t.detach(), BOUND, 1.0)
+        message = difference(C.to_torch(c), t.detach(), t.detach(), BOUND, 1.0)
         if message:
             return "value of v%d: %s" % (i, message)
         if not both.silent and (c.requires_grad, c.is_leaf) != (t.requires_grad, t.is_leaf):
@@ -229,7 +230,7 @@ def compare(variables):
         if (g is None) != (wanted is None):
             return "gradient of v%d: %s" % (i, "PyTorch has none" if g is not None else "only PyTorch has one")
         if g is not None:
-            message = difference(g.torch(), wanted, wanted, BOUND, 1.0)
+            message = difference(C.to_torch(g), wanted, wanted, BOUND, 1.0)
             if message:
                 return "gradient of v%d: %s" % (i, message)
     return None
@@ -258,9 +259,8 @@ def run(r):
                 break
         with torch.set_grad_enabled(quiet == 0):
             t, torch_error = attempt(f, [b.t for b in variables])
-        was = C.LIB.ctrt_set_grad_enabled(quiet == 0)
-        c, ctrt_error = attempt(g, [b.c for b in variables])
-        C.LIB.ctrt_set_grad_enabled(was)
+        with ctrt.set_grad_enabled(quiet == 0):
+            c, ctrt_error = attempt(g, [b.c for b in variables])
         result = "v%d = " % len(variables) if t is not None else ""
         text.append(("no_grad: " if quiet else "") + result + line + (" refused" if torch_error else ""))
         quiet_now, quiet = quiet > 0, max(quiet - 1, 0)

@@ -1,0 +1,18 @@
+# Bindings to other languages: doc/bindings.md.
+
+# C++: one header, <prefix>/include/ctrt.hpp.
+include_HEADERS += bindings/cpp/ctrt.hpp
+EXTRA_DIST      += bindings/cpp/examples/digits.cc
+
+# Python: `make wheel` writes python/ctrt-VERSION-TAG.whl. It needs python3 with cffi.
+EXTRA_DIST += \
+    bindings/python/README.md bindings/python/build_wheel.py bindings/python/examples/digits.py \
+    bindings/python/generate.py bindings/python/pyproject.toml \
+    bindings/python/ctrt/__init__.py bindings/python/ctrt/_core.py bindings/python/ctrt/autograd.py \
+    bindings/python/ctrt/callbacks.py bindings/python/ctrt/dlpack.py bindings/python/ctrt/functional.py \
+    bindings/python/ctrt/nn.py bindings/python/ctrt/optim.py bindings/python/ctrt/runtime.py \
+    bindings/python/ctrt/tensor.py
+
+wheel: all
+	python3 -B $(srcdir)/bindings/python/build_wheel.py --build . --cc '$(CC)' --readelf '$(READELF)' --strip '$(STRIP)'
+.PHONY: wheel
