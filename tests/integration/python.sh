@@ -19,6 +19,7 @@ if [ -n "$reason" ]; then
     skip "programs in python" "$reason"
     finish
 fi
+unset PYTHONPATH PYTHONHOME
 PYTHONDONTWRITEBYTECODE=1
 export PYTHONDONTWRITEBYTECODE
 
@@ -37,13 +38,16 @@ done
 work=$(mktemp -d) || exit 1
 trap 'rm -rf "$work"' EXIT
 
-# --- the wheel, in a venv that has only it and what the python has ----------------------------------------------------
+# --- the wheel, in a venv that has only it and the packages of $PYTHON, which may be in a venv too ---------------------
 
 output=$("$python" "$srcdir/bindings/python/build_wheel.py" --build "$builddir" --out "$work" --cc "${CC:-cc}" \
     --readelf "${READELF:-readelf}" 2>&1)
 check "the wheel is built" "$(ls "$work"/ctrt-*.whl >/dev/null 2>&1 || echo "$output" | tail -n 20)"
-output=$("$python" -m venv --system-site-packages "$work/venv" 2>&1 &&
-    "$work/venv/bin/python" -m pip install --quiet --no-index --disable-pip-version-check "$work"/ctrt-*.whl 2>&1)
+output=$("$python" -m venv "$work/venv" 2>&1 &&
+    "$python" -c 'import site, sys
+print("\n".join(p for p in sys.path if p.endswith("-packages")))' >"$(echo "$work"/venv/lib/python3*/site-packages)/outer.pth" &&
+    "$work/venv/bin/python" -m pip install --quiet --no-index --no-deps --ignore-installed --disable-pip-version-check \
+        "$work"/ctrt-*.whl 2>&1)
 check "pip installs it without an index" "$([ -x "$work/venv/bin/ctrt" ] || echo "$output" | tail -n 20)"
 python=$work/venv/bin/python
 unset CTRT_PLUGIN_PATH          # the plugins are those of the wheel

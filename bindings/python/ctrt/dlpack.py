@@ -88,10 +88,12 @@ def _unsupported(tensor):
 
 def imported(producer):
     """A tensor over the memory of a tensor or an array of any library."""
+    as_bool = False
     try:
         capsule = producer.__dlpack__(max_version=(1, 0))
     except TypeError:               # a library that does not have this argument
-        capsule = producer.__dlpack__()
+        as_bool = hasattr(producer, "__array_interface__") and producer.dtype == bool
+        capsule = (producer.view("uint8") if as_bool else producer).__dlpack__()    # NumPy had no bool in DLPack
     name = _NEW if _is_valid(capsule, _NEW) else _OLD
     address, out = _pointer(capsule, name), new("ctrt_tensor **")
     if name == _NEW:
@@ -99,6 +101,8 @@ def imported(producer):
     else:
         made = _wrap("struct DLManagedTensorVersioned *", ffi.cast("DLManagedTensor *", address), _delete_new)
         made.version.major = 1
+        if as_bool:
+            made.dl_tensor.dtype.code = 6
         status = lib.ctrt_from_dlpack(out, made)
         if status != 0:             # the capsule still owns the tensor
             _wrapped.pop(_address(made))
