@@ -1,7 +1,7 @@
 #!/bin/sh
 # SPDX-License-Identifier: Apache-2.0
-# A C++ program that uses the macros of the public headers (cxx-program.cc), compiled and run. Then bindings/cpp/ctrt.hpp:
-# its tests (cxx-binding.cc) and its example, with each C++ compiler that is there.
+# A C++ program that uses the macros of the public headers (cxx-program.cc), compiled and run. Then
+# bindings/cpp/ctrt.hpp: its tests (cxx-binding.cc), also with clang++ if it is there, and its example.
 srcdir=${srcdir:-$(cd "$(dirname "$0")/../.." && pwd)}
 builddir=${builddir:-.}
 . "$srcdir/tests/lib.sh"

@@ -38,14 +38,14 @@ done
 work=$(mktemp -d) || exit 1
 trap 'rm -rf "$work"' EXIT
 
-# --- the wheel, in a venv that has only it and the packages of $PYTHON, which may be in a venv too ---------------------
+# --- the wheel, in a venv that has only it and the packages of $PYTHON, which may be in a venv too --------------------
 
 output=$("$python" "$srcdir/bindings/python/build_wheel.py" --build "$builddir" --out "$work" --cc "${CC:-cc}" \
     --readelf "${READELF:-readelf}" 2>&1)
 check "the wheel is built" "$(ls "$work"/ctrt-*.whl >/dev/null 2>&1 || echo "$output" | tail -n 20)"
 output=$("$python" -m venv "$work/venv" 2>&1 &&
-    "$python" -c 'import site, sys
-print("\n".join(p for p in sys.path if p.endswith("-packages")))' >"$(echo "$work"/venv/lib/python3*/site-packages)/outer.pth" &&
+    "$python" -c 'import sys; print("\n".join(p for p in sys.path if p.endswith("-packages")))' >"$work/outer.pth" &&
+    mv "$work/outer.pth" "$work"/venv/lib/python3*/site-packages/ &&
     "$work/venv/bin/python" -m pip install --quiet --no-index --no-deps --ignore-installed --disable-pip-version-check \
         "$work"/ctrt-*.whl 2>&1)
 check "pip installs it without an index" "$([ -x "$work/venv/bin/ctrt" ] || echo "$output" | tail -n 20)"
