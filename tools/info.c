@@ -11,9 +11,8 @@
 #include "json.h"
 #include "tool.h"
 
-struct info_choice {
-    bool json, devices, plugins, params, memory, load;
-};
+/* What is shown, and how: a set. */
+enum { JSON = 1, DEVICES = 2, PLUGINS = 4, PARAMS = 8, MEMORY = 16, LOAD = 32 };
 
 /* ---- devices ---- */
 
@@ -28,13 +27,13 @@ static long long free_memory(const char *name)
     return (long long)free_bytes;
 }
 
-static void device_text(const char *name, const ctrt_device_properties *facts, const struct info_choice *choice)
+static void device_text(const char *name, const ctrt_device_properties *facts, unsigned choice)
 {
     char text[32];
     printf("  %-12s %s\n", name, facts->name[0] != '\0' ? facts->name : "(without a name)");
     printf("  %-12s memory %s", "",
            facts->total_memory > 0 ? tool_bytes(text, facts->total_memory) : "unknown");
-    if (choice->memory) {
+    if (choice & MEMORY) {
         long long left = free_memory(name);
         if (left >= 0)
             printf(", free %s", tool_bytes(text, (unsigned long long)left));
@@ -61,7 +60,7 @@ static void device_text(const char *name, const ctrt_device_properties *facts, c
 
 static void load_json(const char *name);
 
-static void device_json(const char *name, const ctrt_device_properties *facts, const struct info_choice *choice)
+static void device_json(const char *name, const ctrt_device_properties *facts, unsigned choice)
 {
     json_open(NULL, '{');
     json_string("device", name);
@@ -69,7 +68,7 @@ static void device_json(const char *name, const ctrt_device_properties *facts, c
     json_string("uuid", facts->uuid);
     json_string("pci", facts->pci);
     json_number("total_memory", (long long)facts->total_memory);
-    if (choice->memory)
+    if (choice & MEMORY)
         json_number("free_memory", free_memory(name));
     json_number("compute_major", facts->compute_major);
     json_number("compute_minor", facts->compute_minor);
@@ -80,13 +79,13 @@ static void device_json(const char *name, const ctrt_device_properties *facts, c
     json_string("cpus", facts->cpus);
     json_bool("host_memory", facts->host_memory);
     json_bool("asynchronous", facts->asynchronous);
-    if (choice->load)
+    if (choice & LOAD)
         load_json(name);
     json_close('}');
 }
 
 /* Returns the number of devices shown. */
-static int show_devices(const struct info_choice *choice)
+static int show_devices(unsigned choice)
 {
     ctrt_device_spec spec;
     int count = 0;
@@ -95,11 +94,11 @@ static int show_devices(const struct info_choice *choice)
         ctrt_device_properties facts = CTRT_DEVICE_PROPERTIES;
         if (ctrt_device_format(name, sizeof name, &spec) != CTRT_OK
             || ctrt_device_get_properties(&facts, name) != CTRT_OK) {
-            if (!choice->json)
+            if (!(choice & JSON))
                 printf("  %-12s %s\n", spec.type, ctrt_error_message());
             continue;
         }
-        (choice->json ? device_json : device_text)(name, &facts, choice);
+        ((choice & JSON) ? device_json : device_text)(name, &facts, choice);
         count++;
     }
     return count;
@@ -147,7 +146,7 @@ static void links_head(const char *type, int count)
 
 /* Prints for each device type which devices can copy directly to each other, one row per device. Skips types with only
  * one device. */
-static void show_links(const struct info_choice *choice)
+static void show_links(unsigned choice)
 {
     ctrt_device_spec spec;
     char name[64], peer[64], word[8];
@@ -155,19 +154,19 @@ static void show_links(const struct info_choice *choice)
         const int count = spec.index >= 0 ? ctrt_device_count(spec.type) : 0;
         if (count < 2 || ctrt_device_format(name, sizeof name, &spec) != CTRT_OK)
             continue;
-        if (!choice->json && spec.index == 0)
+        if (!(choice & JSON) && spec.index == 0)
             links_head(spec.type, count);
-        if (!choice->json)
+        if (!(choice & JSON))
             printf("  %-12s", name);
         for (spec.index = 0; spec.index < count; spec.index++) {
             if (ctrt_device_format(peer, sizeof peer, &spec) != CTRT_OK)
                 continue;
-            if (choice->json)
+            if (choice & JSON)
                 link_json(name, peer);
             else
                 printf(" %6s", link_word(word, name, peer));
         }
-        if (!choice->json)
+        if (!(choice & JSON))
             printf("\n");
     }
 }
@@ -232,11 +231,23 @@ const char *tool_default_device(char *name, size_t bytes)
 
 /* ---- plugins ---- */
 
-static void show_plugins(const struct info_choice *choice)
+/* Returns whether the component is disabled because another one of its kind and name is used. */
+static bool is_hidden(const ctrt_plugin_info *info)
+{
+    ctrt_plugin_info other = CTRT_PLUGIN_INFO;
+    for (size_t i = 0; strcmp(info->state, "disabled") == 0 && ctrt_plugin_list(&other, i) == CTRT_OK; i++)
+        if (strcmp(other.kind, info->kind) == 0 && strcmp(other.component, info->component) == 0
+            && (strcmp(other.state, "ready") == 0 || strcmp(other.state, "loaded") == 0))
+            return true;
+    return false;
+}
+
+static void show_plugins(unsigned choice)
 {
     ctrt_plugin_info info = CTRT_PLUGIN_INFO;
+    int hidden = 0;
     for (size_t i = 0; ctrt_plugin_list(&info, i) == CTRT_OK; i++) {
-        if (choice->json) {
+        if (choice & JSON) {
             json_open(NULL, '{');
             json_string("file", info.file);
             json_string("plugin", info.plugin);
@@ -247,6 +258,8 @@ static void show_plugins(const struct info_choice *choice)
             json_string("reason", info.reason);
             json_number("score", info.score);
             json_close('}');
+        } else if (is_hidden(&info)) {
+            hidden++;
         } else {
             printf("  %-9s %-8s %-16s %s%s%s\n", info.state, info.kind[0] != '\0' ? info.kind : "-",
                    info.component[0] != '\0' ? info.component : "-",
@@ -256,6 +269,8 @@ static void show_plugins(const struct info_choice *choice)
                 printf("  %-9s %s\n", "", info.reason);
         }
     }
+    if (hidden > 0)
+        printf("  and %d of the same names, which are not used; --json lists them\n", hidden);
 }
 
 /* ---- parameters ---- */
@@ -265,7 +280,7 @@ static int by_name(const void *a, const void *b)
     return strcmp(((const ctrt_param_info *)a)->name, ((const ctrt_param_info *)b)->name);
 }
 
-static void show_params(const struct info_choice *choice)
+static void show_params(unsigned choice)
 {
     static ctrt_param_info list[256];
     size_t count = 0;
@@ -275,7 +290,7 @@ static void show_params(const struct info_choice *choice)
     qsort(list, count, sizeof list[0], by_name);
     for (size_t i = 0; i < count; i++) {
         const ctrt_param_info *info = &list[i];
-        if (choice->json) {
+        if (choice & JSON) {
             json_open(NULL, '{');
             json_string("name", info->name);
             json_string("value", info->value);
@@ -294,7 +309,7 @@ static void show_params(const struct info_choice *choice)
 
 /* ---- output ---- */
 
-static void show_json(const struct info_choice *choice)
+static void show_json(unsigned choice)
 {
     json_open(NULL, '{');
     json_string("version", ctrt_version());
@@ -304,7 +319,7 @@ static void show_json(const struct info_choice *choice)
     for (size_t i = 0; ctrt_plugin_folder(i) != NULL; i++)
         json_string(NULL, ctrt_plugin_folder(i));
     json_close(']');
-    if (choice->devices) {
+    if (choice & DEVICES) {
         char name[128];
         json_string("default_device", tool_default_device(name, sizeof name));
         json_open("devices", '[');
@@ -314,12 +329,12 @@ static void show_json(const struct info_choice *choice)
         show_links(choice);
         json_close(']');
     }
-    if (choice->plugins) {
+    if (choice & PLUGINS) {
         json_open("plugins", '[');
         show_plugins(choice);
         json_close(']');
     }
-    if (choice->params) {
+    if (choice & PARAMS) {
         json_open("parameters", '[');
         show_params(choice);
         json_close(']');
@@ -327,27 +342,27 @@ static void show_json(const struct info_choice *choice)
     json_close('}');
 }
 
-static void show_text(const struct info_choice *choice)
+static void show_text(unsigned choice)
 {
     printf("ctrt %s, plugin ABI %u.%u\n", ctrt_version(), CTRT_PLUGIN_ABI_MAJOR, CTRT_PLUGIN_ABI_MINOR);
     printf("plugins are searched in\n");
     for (size_t i = 0; ctrt_plugin_folder(i) != NULL; i++)
         printf("  %s\n", ctrt_plugin_folder(i));
-    if (choice->devices) {
+    if (choice & DEVICES) {
         char name[128];
         const char *best = tool_default_device(name, sizeof name);
         printf("devices (auto is %s)\n", best != NULL ? best : "none");
         if (show_devices(choice) == 0)
             printf("  none can be used; see the plugins for the reasons\n");
         show_links(choice);
-        if (choice->load)
+        if (choice & LOAD)
             show_load();
     }
-    if (choice->plugins) {
+    if (choice & PLUGINS) {
         printf("plugins\n");
         show_plugins(choice);
     }
-    if (choice->params) {
+    if (choice & PARAMS) {
         printf("parameters: environment variables, or ctrt_param_set in a program\n");
         show_params(choice);
     }
@@ -367,58 +382,43 @@ static int info_usage(FILE *out, const char *command, int status)
     return status;
 }
 
-int tool_info(int argc, char **argv)
+/* The options of `ctrt info`; the last three are also those of `ctrt plugins`. */
+static const struct option info_options[] = {
+    { "devices", no_argument, NULL, DEVICES },
+    { "plugins", no_argument, NULL, PLUGINS },
+    { "params", no_argument, NULL, PARAMS },
+    { "memory", no_argument, NULL, MEMORY },
+    { "load", no_argument, NULL, LOAD },
+    { "json", no_argument, NULL, 'j' },
+    { "help", no_argument, NULL, 'h' },
+    { NULL, 0, NULL, 0 },
+};
+
+static int info_run(int argc, char **argv, const struct option *options, unsigned choice)
 {
-    static const struct option options[] = {
-        { "json", no_argument, NULL, 'j' },
-        { "devices", no_argument, NULL, 'd' },
-        { "plugins", no_argument, NULL, 'P' },
-        { "params", no_argument, NULL, 'p' },
-        { "memory", no_argument, NULL, 'm' },
-        { "load", no_argument, NULL, 'l' },
-        { "help", no_argument, NULL, 'h' },
-        { NULL, 0, NULL, 0 },
-    };
-    struct info_choice choice = { 0 };
     for (int option; (option = getopt_long(argc, argv, "jh", options, NULL)) != -1;) {
         if (option == 'h')
             return info_usage(stdout, argv[0], 0);
         if (option == '?')
             return info_usage(stderr, argv[0], 2);
-        choice.json = choice.json || option == 'j';
-        choice.devices = choice.devices || option == 'd';
-        choice.plugins = choice.plugins || option == 'P';
-        choice.params = choice.params || option == 'p';
-        choice.memory = choice.memory || option == 'm';
-        choice.load = choice.load || option == 'l';
+        choice |= option == 'j' ? JSON : (unsigned)option;
     }
     if (optind < argc) {
         fprintf(stderr, "ctrt %s: unexpected argument \"%s\"\n", argv[0], argv[optind]);
         return info_usage(stderr, argv[0], 2);
     }
-    if (!choice.devices && !choice.plugins && !choice.params)
-        choice.devices = choice.plugins = choice.params = true;
-    (choice.json ? show_json : show_text)(&choice);
+    if (!(choice & (DEVICES | PLUGINS | PARAMS)))
+        choice |= DEVICES | PLUGINS | PARAMS;
+    (choice & JSON ? show_json : show_text)(choice);
     return 0;
+}
+
+int tool_info(int argc, char **argv)
+{
+    return info_run(argc, argv, info_options, 0);
 }
 
 int tool_plugins(int argc, char **argv)
 {
-    static const struct option options[] = {
-        { "json", no_argument, NULL, 'j' }, { "help", no_argument, NULL, 'h' }, { NULL, 0, NULL, 0 },
-    };
-    struct info_choice choice = { .plugins = true };
-    for (int option; (option = getopt_long(argc, argv, "jh", options, NULL)) != -1;) {
-        if (option == 'h')
-            return info_usage(stdout, argv[0], 0);
-        if (option == '?')
-            return info_usage(stderr, argv[0], 2);
-        choice.json = true;
-    }
-    if (optind < argc) {
-        fprintf(stderr, "ctrt %s: unexpected argument \"%s\"\n", argv[0], argv[optind]);
-        return info_usage(stderr, argv[0], 2);
-    }
-    (choice.json ? show_json : show_text)(&choice);
-    return 0;
+    return info_run(argc, argv, info_options + 5, PLUGINS);
 }
