@@ -17,8 +17,8 @@ struct metrics_now {
     ctrt_device *of;
     ctrt_memory_stats stats;
     int64_t peaks[PEAKS];                   /* since the last reading */
-    uint64_t total, free_bytes, limit;      /* 0 and QUOTA_NONE: unknown, no limit */
-    uint64_t pinned;
+    uint64_t total, free_bytes, limit;      /* 0: unknown, no limit */
+    uint64_t pinned, synchronizations;
 };
 
 struct readings {
@@ -47,88 +47,74 @@ static void read_device(struct metrics_now *reading)
         || device->backend->device->memory_info(device->handle, &reading->free_bytes, &reading->total) != CTRT_OK)
         reading->free_bytes = reading->total = 0;
     reading->limit = atomic_load(&device->memory->limit);
+    if (reading->limit == QUOTA_NONE)
+        reading->limit = 0;
     reading->pinned = pinned_held(device);
+    reading->synchronizations = ctrt_device_synchronizations(device);
 }
 
-/* ---- metrics; MAX is needed because with several threads a peak may be below the current value ---- */
+/* ---- metrics ---- */
 
-static int64_t allocated(const struct metrics_now *r) { return r->stats.allocated_bytes[0].current; }
-static int64_t allocated_most(const struct metrics_now *r)
-{
-    return MAX(r->peaks[PEAK_OF(CTRT_POOL_ALL, COUNTER_BYTES)], allocated(r));
-}
-static int64_t requested(const struct metrics_now *r) { return r->stats.requested_bytes[0].current; }
-static int64_t reserved(const struct metrics_now *r) { return r->stats.reserved_bytes[0].current; }
-static int64_t reserved_most(const struct metrics_now *r)
-{
-    return MAX(r->peaks[PEAK_OF_RESERVED(CTRT_POOL_ALL, COUNTER_BYTES)], reserved(r));
-}
-static int64_t inactive_split(const struct metrics_now *r) { return r->stats.inactive_split_bytes[0].current; }
-static int64_t spilled(const struct metrics_now *r) { return r->stats.spilled_bytes.current; }
-static int64_t blocks(const struct metrics_now *r) { return r->stats.allocation[0].current; }
-static int64_t blocks_most(const struct metrics_now *r)
-{
-    return MAX(r->peaks[PEAK_OF(CTRT_POOL_ALL, COUNTER_COUNT)], blocks(r));
-}
-static int64_t segments(const struct metrics_now *r) { return r->stats.segment[0].current; }
-static int64_t device_free(const struct metrics_now *r) { return (int64_t)r->free_bytes; }
-static int64_t device_total(const struct metrics_now *r) { return (int64_t)r->total; }
-static int64_t limit(const struct metrics_now *r) { return r->limit != QUOTA_NONE ? (int64_t)r->limit : 0; }
-static int64_t pinned(const struct metrics_now *r) { return (int64_t)r->pinned; }
-static int64_t pinned_active(const struct metrics_now *r) { return r->stats.host.active_bytes.current; }
-static int64_t rejections(const struct metrics_now *r) { return r->stats.num_oom_rejections; }
-static int64_t allocations(const struct metrics_now *r) { return r->stats.allocation[0].allocated; }
-static int64_t frees(const struct metrics_now *r) { return r->stats.allocation[0].freed; }
-static int64_t device_allocs(const struct metrics_now *r) { return r->stats.num_device_alloc; }
-static int64_t device_frees(const struct metrics_now *r) { return r->stats.num_device_free; }
-static int64_t retries(const struct metrics_now *r) { return r->stats.num_alloc_retries; }
-static int64_t synchronizations(const struct metrics_now *r) { return (int64_t)ctrt_device_synchronizations(r->of); }
-static int64_t ooms(const struct metrics_now *r) { return r->stats.num_ooms; }
-
+#define AT(member)         offsetof(struct metrics_now, member), -1
+#define STAT(member)       AT(stats.member)
+#define PEAK(member, peak) offsetof(struct metrics_now, stats.member), peak
 static const struct metric {
     const char *name, *type, *help;
-    int64_t (*value)(const struct metrics_now *reading);
+    size_t offset;                          /* of the value, 64 bits */
+    int peak;                               /* index of its peak in `peaks`, which is the metric; -1: none */
 } metrics[] = {
-    { "ctrt_memory_allocated_bytes", "gauge", "Bytes in blocks allocated to tensors.", allocated },
+    { "ctrt_memory_allocated_bytes", "gauge", "Bytes in blocks allocated to tensors.",
+      STAT(allocated_bytes[0].current) },
     { "ctrt_memory_allocated_bytes_max", "gauge", "Peak of allocated bytes since the last scrape.",
-      allocated_most },
-    { "ctrt_memory_requested_bytes", "gauge", "Requested bytes, before rounding.", requested },
-    { "ctrt_memory_reserved_bytes", "gauge", "Bytes reserved from the device, in use or cached.", reserved },
-    { "ctrt_memory_reserved_bytes_max", "gauge", "Peak of reserved bytes since the last scrape.", reserved_most },
-    { "ctrt_memory_inactive_split_bytes", "gauge", "Free bytes in segments that cannot be released.", inactive_split },
-    { "ctrt_memory_spilled_bytes", "gauge", "Bytes of blocks moved to the host for lack of device memory.", spilled },
-    { "ctrt_memory_blocks", "gauge", "Allocated blocks.", blocks },
-    { "ctrt_memory_blocks_max", "gauge", "Peak of allocated blocks since the last scrape.", blocks_most },
-    { "ctrt_memory_segments", "gauge", "Segments reserved from the device.", segments },
+      PEAK(allocated_bytes[0].current, PEAK_OF(CTRT_POOL_ALL, COUNTER_BYTES)) },
+    { "ctrt_memory_requested_bytes", "gauge", "Requested bytes, before rounding.", STAT(requested_bytes[0].current) },
+    { "ctrt_memory_reserved_bytes", "gauge", "Bytes reserved from the device, in use or cached.",
+      STAT(reserved_bytes[0].current) },
+    { "ctrt_memory_reserved_bytes_max", "gauge", "Peak of reserved bytes since the last scrape.",
+      PEAK(reserved_bytes[0].current, PEAK_OF_RESERVED(CTRT_POOL_ALL, COUNTER_BYTES)) },
+    { "ctrt_memory_inactive_split_bytes", "gauge", "Free bytes in segments that cannot be released.",
+      STAT(inactive_split_bytes[0].current) },
+    { "ctrt_memory_spilled_bytes", "gauge", "Bytes of blocks moved to the host for lack of device memory.",
+      STAT(spilled_bytes.current) },
+    { "ctrt_memory_blocks", "gauge", "Allocated blocks.", STAT(allocation[0].current) },
+    { "ctrt_memory_blocks_max", "gauge", "Peak of allocated blocks since the last scrape.",
+      PEAK(allocation[0].current, PEAK_OF(CTRT_POOL_ALL, COUNTER_COUNT)) },
+    { "ctrt_memory_segments", "gauge", "Segments reserved from the device.", STAT(segment[0].current) },
     { "ctrt_memory_device_free_bytes", "gauge", "Free bytes of the device, over all processes; 0 if unknown.",
-      device_free },
-    { "ctrt_memory_device_total_bytes", "gauge", "Total bytes of the device; 0 if unknown.", device_total },
-    { "ctrt_memory_limit_bytes", "gauge", "Limit of reserved bytes; 0: no limit.", limit },
-    { "ctrt_memory_pinned_bytes", "gauge", "Host memory pinned for the device, in use or cached.", pinned },
-    { "ctrt_memory_pinned_active_bytes", "gauge", "Pinned host memory used by tensors.", pinned_active },
-    { "ctrt_memory_allocations_total", "counter", "Allocations of blocks since the start.", allocations },
-    { "ctrt_memory_frees_total", "counter", "Frees of blocks since the start.", frees },
-    { "ctrt_memory_device_allocations_total", "counter", "Allocations of the backend since the start.", device_allocs },
-    { "ctrt_memory_device_frees_total", "counter", "Frees of the backend since the start.", device_frees },
-    { "ctrt_memory_retries_total", "counter", "Allocations retried after the cache was released.", retries },
-    { "ctrt_memory_ooms_total", "counter", "Allocations that failed.", ooms },
+      AT(free_bytes) },
+    { "ctrt_memory_device_total_bytes", "gauge", "Total bytes of the device; 0 if unknown.", AT(total) },
+    { "ctrt_memory_limit_bytes", "gauge", "Limit of reserved bytes; 0: no limit.", AT(limit) },
+    { "ctrt_memory_pinned_bytes", "gauge", "Host memory pinned for the device, in use or cached.", AT(pinned) },
+    { "ctrt_memory_pinned_active_bytes", "gauge", "Pinned host memory used by tensors.",
+      STAT(host.active_bytes.current) },
+    { "ctrt_memory_allocations_total", "counter", "Allocations of blocks since the start.",
+      STAT(allocation[0].allocated) },
+    { "ctrt_memory_frees_total", "counter", "Frees of blocks since the start.", STAT(allocation[0].freed) },
+    { "ctrt_memory_device_allocations_total", "counter", "Allocations of the backend since the start.",
+      STAT(num_device_alloc) },
+    { "ctrt_memory_device_frees_total", "counter", "Frees of the backend since the start.", STAT(num_device_free) },
+    { "ctrt_memory_retries_total", "counter", "Allocations retried after the cache was released.",
+      STAT(num_alloc_retries) },
+    { "ctrt_memory_ooms_total", "counter", "Allocations that failed.", STAT(num_ooms) },
     { "ctrt_memory_oom_rejections_total", "counter",
-      "Failed allocations that a limit rejected without a call of the device.",
-      rejections },
-    { "ctrt_device_synchronizations_total", "counter", "Times that the host waited for the device.", synchronizations },
+      "Failed allocations that a limit rejected without a call of the device.", STAT(num_oom_rejections) },
+    { "ctrt_device_synchronizations_total", "counter", "Times that the host waited for the device.",
+      AT(synchronizations) },
 };
+
+static long long metric_value(const struct metric *metric, const struct metrics_now *reading)
+{
+    int64_t value;
+    memcpy(&value, (const char *)reading + metric->offset, sizeof value);
+    /* With several threads a peak may be below the current value. */
+    return metric->peak >= 0 ? MAX(reading->peaks[metric->peak], value) : value;
+}
 
 /* Appends a label's value; backslash, quote and newline are escaped. */
 static void label(struct strbuf *text, const char *value)
 {
-    for (; *value != '\0'; value++) {
-        if (*value == '\\' || *value == '"')
-            strbuf_add(text, "\\%c", *value);
-        else if (*value == '\n')
-            strbuf_add(text, "\\n");
-        else
-            strbuf_add(text, "%c", *value);
-    }
+    for (; *value != '\0'; value++)
+        strbuf_add(text, strchr("\\\"\n", *value) ? "\\%c" : "%c", *value == '\n' ? 'n' : *value);
 }
 
 static void to_prometheus(struct strbuf *text, const struct readings *readings)
@@ -141,7 +127,7 @@ static void to_prometheus(struct strbuf *text, const struct readings *readings)
             label(text, readings->at[i].device);
             strbuf_add(text, "\",policy=\"");
             label(text, readings->at[i].policy);
-            strbuf_add(text, "\"} %lld\n", (long long)metrics[m].value(&readings->at[i]));
+            strbuf_add(text, "\"} %lld\n", metric_value(&metrics[m], &readings->at[i]));
         }
     }
 }
@@ -157,7 +143,7 @@ static void metrics_to_json(struct strbuf *text, const struct readings *readings
         json_add_string(&json, "policy", readings->at[i].policy);
         for (size_t m = 0; m < COUNT_OF(metrics); m++)
             json_add_int(&json, metrics[m].name + strlen("ctrt_memory_"),      /* same length as ctrt_device_ */
-                         metrics[m].value(&readings->at[i]));
+                         metric_value(&metrics[m], &readings->at[i]));
         json_end(&json, '}');
     }
     json_end(&json, ']');
@@ -168,8 +154,7 @@ ctrt_status ctrt_memory_metrics(char **out, ctrt_metrics_format format)
 {
     struct readings readings = { .count = 0 };
     struct strbuf text = { 0 };
-    if (out == NULL)
-        return fail_null("memory_metrics", "out");
+    NULL_CHECK("memory_metrics", out);
     if (format != CTRT_METRICS_PROMETHEUS && format != CTRT_METRICS_JSON)
         return ctrt_fail(CTRT_ERR_INVALID_ARGUMENT, "memory_metrics: %d is not a ctrt_metrics_format", (int)format);
     device_for_each(note_device, &readings);
