@@ -87,7 +87,7 @@ libctrt_core_la_SOURCES += \
     core/autograd/elementwise.c core/autograd/elementwise_math.c core/autograd/engine.c core/autograd/engine.h \
     core/autograd/function.c core/autograd/grad.c core/autograd/grad_reduce_to.c core/autograd/graph_growth.c \
     core/autograd/graph_growth.h core/autograd/hooks.c core/autograd/hooks.h core/autograd/index.c \
-    core/autograd/inplace.c core/autograd/inplace.h core/autograd/matmul.c core/autograd/mode.c \
+    core/autograd/inplace.c core/autograd/inplace.h core/autograd/matmul.c \
     core/autograd/node.c core/autograd/node.h core/autograd/norm.c core/autograd/op_node.c core/autograd/pool.c \
     core/autograd/random.c core/autograd/reduce.c core/autograd/rule.h core/autograd/rules.c \
     core/autograd/softmax.c core/autograd/thread.c core/autograd/thread.h core/autograd/view.c \

@@ -97,8 +97,7 @@ ctrt_status ctrt_cifar_dataset(ctrt_dataset **out, const char *const *paths, int
     ctrt_image_options own = CTRT_IMAGE_OPTIONS;
     CTRT_TRY(struct_read(&own, sizeof own, options, "cifar_dataset", "options"));
     struct cifar_state *s = host_calloc(sizeof *s);
-    if (s == NULL)
-        return out_of_memory(sizeof *s, "a dataset");
+    ALLOC_CHECK(s, sizeof *s, "a dataset");
     s->kind = &kinds[kind];
     s->count = count;
     s->options = own;

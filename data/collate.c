@@ -68,9 +68,8 @@ static ctrt_status pad_field(ctrt_collation *batch, int f)
         bytes *= (size_t)padded[d];
     if (bytes == 0)
         return CTRT_OK;
-    char *sample = host_alloc(stride);
-    if (sample == NULL)
-        return out_of_memory(stride, "a sample");
+    HOST_AUTO char *sample = host_alloc(stride);
+    ALLOC_CHECK(sample, stride, "a sample");
     /* Padded samples are not larger than their places, so writing one never overwrites the next one. */
     for (int64_t i = 0; i < batch->count; i++) {
         char *to = (char *)batch->data[f] + (size_t)i * bytes;
@@ -78,15 +77,13 @@ static ctrt_status pad_field(ctrt_collation *batch, int f)
         memcpy(sample, (char *)batch->data[f] + (size_t)i * stride, stride);
         pad_rows(&to, &from, batch->shapes[i * batch->field_count + f], padded, field->ndim, element, value, bytes);
     }
-    host_free(sample);
     return CTRT_OK;
 }
 
 ctrt_status ctrt_collate_pad(ctrt_collation *batch, void *user)
 {
     (void)user;
-    if (batch == NULL)
-        return fail_null("collate_pad", "batch");
+    NULL_CHECK("collate_pad", batch);
     for (int f = 0; f < batch->field_count; f++)
         if (batch->fields[f].varying != 0)
             CTRT_TRY(pad_field(batch, f));

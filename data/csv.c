@@ -179,8 +179,7 @@ static ctrt_status class_label(int64_t *id, struct csv_reader *r, const char *be
         return ctrt_fail(CTRT_ERR_FORMAT, "line %lld, column %lld: the label is empty or has a zero byte",
                          (long long)r->line, (long long)column);
     char *name = host_alloc(length + 1);
-    if (name == NULL)
-        return out_of_memory(length + 1, "a label");
+    ALLOC_CHECK(name, length + 1, "a label");
     char *to = name;
     for (const char *c = begin; c < end; c++, to++) {
         *to = *c;
@@ -199,12 +198,10 @@ static ctrt_status class_label(int64_t *id, struct csv_reader *r, const char *be
 /* Replaces the numbers of classes by their places in sorted order, and moves the names to the table. */
 static ctrt_status number_classes(struct csv_table *table, struct csv_reader *r)
 {
-    int64_t *place = host_alloc((r->class_count + 1) * sizeof *place);
+    HOST_AUTO int64_t *place = host_alloc((r->class_count + 1) * sizeof *place);
     table->classes = host_alloc((r->class_count + 1) * sizeof *table->classes);
-    if (place == NULL || table->classes == NULL) {
-        host_free(place);
+    if (place == NULL || table->classes == NULL)
         return out_of_memory(r->class_count * sizeof *place, "labels");
-    }
     for (size_t i = 0; i < r->class_count; i++) {
         place[r->classes[i].id] = (int64_t)i;
         table->classes[i] = r->classes[i].name;
@@ -213,7 +210,6 @@ static ctrt_status number_classes(struct csv_table *table, struct csv_reader *r)
     r->class_count = 0;
     for (int64_t i = 0; i < table->rows; i++)
         ((int64_t *)table->y)[i] = place[((int64_t *)table->y)[i]];
-    host_free(place);
     return CTRT_OK;
 }
 
@@ -357,17 +353,13 @@ static ctrt_status csv_open(struct csv_state *s, const char *path, const ctrt_cs
 {
     struct mapped_file file = { 0 };
     CTRT_TRY(mapped_file_open(&file, path));
-    const void *bytes = file.bytes;
-    void *text = NULL;
+    HOST_AUTO void *text = NULL;
     size_t size = file.size;
     ctrt_status status = CTRT_OK;
-    if (size >= 2 && file.bytes[0] == 0x1f && file.bytes[1] == 0x8b) {
+    if (size >= 2 && file.bytes[0] == 0x1f && file.bytes[1] == 0x8b)
         status = gzip_read(&text, &size, file.fd);
-        bytes = text;
-    }
     if (status == CTRT_OK)
-        status = csv_parse(&s->table, bytes, size, options);
-    host_free(text);
+        status = csv_parse(&s->table, text != NULL ? text : file.bytes, size, options);
     mapped_file_close(&file);
     return ctrt_context(status, "%.500s", path);
 }
@@ -386,8 +378,7 @@ ctrt_status ctrt_csv_dataset(ctrt_dataset **out, const char *path, const ctrt_cs
         return ctrt_fail(CTRT_ERR_INVALID_ARGUMENT, "csv_dataset: label_classes with %s", used.label == 0
                          ? "label 0; choose the column of the label" : "label_float");
     struct csv_state *s = host_calloc(sizeof *s);
-    if (s == NULL)
-        return out_of_memory(sizeof *s, "a dataset");
+    ALLOC_CHECK(s, sizeof *s, "a dataset");
     s->label_bytes = used.label == 0 ? 0 : used.label_float ? sizeof(float) : sizeof(int64_t);
     ctrt_status status = csv_open(s, path, &used);
     if (status == CTRT_OK) {

@@ -102,8 +102,7 @@ ctrt_status ctrt_dataset_new(ctrt_dataset **out, const ctrt_dataset_functions *f
     memcpy(&known, functions, size);
     CTRT_TRY(ctrt_context(check_functions(&known), "dataset_new"));
     ctrt_dataset *dataset = host_calloc(sizeof *dataset);
-    if (dataset == NULL)
-        return out_of_memory(sizeof *dataset, "a dataset");
+    ALLOC_CHECK(dataset, sizeof *dataset, "a dataset");
     atomic_init(&dataset->refs, 1);
     dataset->state = state;
     ctrt_status status = copy_functions(dataset, &known, sizeof known);
@@ -125,8 +124,7 @@ ctrt_status ctrt_dataset_open(ctrt_dataset **out, ctrt_dataset_opener open, cons
     if (out == NULL || open == NULL || (arguments == NULL && bytes > 0))
         return fail_null("dataset_open", out == NULL ? "out" : open == NULL ? "open" : "arguments");
     void *copy = host_alloc(bytes == 0 ? 1 : bytes);
-    if (copy == NULL)
-        return out_of_memory(bytes, "the arguments of a dataset");
+    ALLOC_CHECK(copy, bytes, "the arguments of a dataset");
     if (bytes > 0)
         memcpy(copy, arguments, bytes);
     ctrt_dataset *dataset = NULL;
@@ -230,8 +228,7 @@ ctrt_status ctrt_dataset_read_next(bool *end, ctrt_sample *sample, ctrt_dataset 
 
 ctrt_status ctrt_dataset_start(ctrt_dataset *dataset, uint64_t epoch)
 {
-    if (dataset == NULL)
-        return fail_null("dataset_start", "dataset");
+    NULL_CHECK("dataset_start", dataset);
     return dataset->functions.start == NULL ? CTRT_OK : dataset->functions.start(epoch, dataset->state);
 }
 

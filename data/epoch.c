@@ -24,8 +24,7 @@ static ctrt_status compute_order(struct ctrt_loader *loader)
     if (loader->indices == NULL || length != loader->length || batches != loader->batches) {
         const size_t bytes = (size_t)(length + batches + 1) * sizeof(int64_t);
         int64_t *indices = host_alloc(bytes);
-        if (indices == NULL)
-            return out_of_memory(bytes, "the order of an epoch");
+        ALLOC_CHECK(indices, bytes, "the order of an epoch");
         host_free(loader->indices);
         loader->indices = indices;
         loader->sizes = indices + length;

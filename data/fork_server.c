@@ -271,9 +271,8 @@ ctrt_status fork_server_start_worker(int *pid, int ring, int error, const ctrt_d
     if (dataset->argument_bytes > MOST_ARGUMENTS)
         return ctrt_fail(CTRT_ERR_INVALID_ARGUMENT, "loader: the arguments of \"%s\" have %zu bytes; the fork server "
                          "takes at most %d", dataset->functions.name, dataset->argument_bytes, MOST_ARGUMENTS);
-    struct fork_server_request *request = host_calloc(sizeof *request);
-    if (request == NULL)
-        return out_of_memory(sizeof *request, "a request to the fork server");
+    HOST_AUTO struct fork_server_request *request = host_calloc(sizeof *request);
+    ALLOC_CHECK(request, sizeof *request, "a request to the fork server");
     request->open = dataset->open;
     request->id = id;
     request->bytes = dataset->argument_bytes;
@@ -282,7 +281,6 @@ ctrt_status fork_server_start_worker(int *pid, int ring, int error, const ctrt_d
     pthread_mutex_lock(&server_lock);
     const bool done = alive() && fork_server_exchange(&reply, request, (const int[]){ ring, error });
     pthread_mutex_unlock(&server_lock);
-    host_free(request);
     if (!done)
         return ctrt_fail(CTRT_ERR_IO, "loader: the fork server has ended");
     if (reply.error == -1)

@@ -38,8 +38,7 @@ static ctrt_status read_all(char **out, size_t *bytes, void *file)
         if (capacity - *bytes < most) {
             capacity = capacity * 2 + 2 * (size_t)most;
             char *grown = host_realloc(*out, capacity);
-            if (grown == NULL)
-                return out_of_memory(capacity, "a decompressed file");
+            ALLOC_CHECK(grown, capacity, "a decompressed file");
             *out = grown;
         }
         const int got = zlib.read(file, *out + *bytes, most);

@@ -160,8 +160,7 @@ ctrt_status ctrt_idx_dataset(ctrt_dataset **out, const char *images, const char 
     ctrt_image_options own = CTRT_IMAGE_OPTIONS;
     CTRT_TRY(struct_read(&own, sizeof own, options, "idx_dataset", "options"));
     struct idx_state *s = host_calloc(sizeof *s);
-    if (s == NULL)
-        return out_of_memory(sizeof *s, "a dataset");
+    ALLOC_CHECK(s, sizeof *s, "a dataset");
     s->options = own;
     ctrt_field fields[2];
     ctrt_status status = idx_open(s, images, labels);

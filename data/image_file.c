@@ -67,8 +67,7 @@ static ctrt_status turn_upright(ctrt_image *image, int orientation)
     const int64_t height = image->height, width = image->width;
     const unsigned char *from = image->pixels;
     unsigned char *rgb = host_alloc((size_t)(height * width * 3)), *to = rgb;
-    if (rgb == NULL)
-        return out_of_memory((size_t)(height * width * 3), "the pixels of an image");
+    ALLOC_CHECK(rgb, (size_t)(height * width * 3), "the pixels of an image");
     for (int64_t y = 0; y < (columns ? width : height); y++)
         for (int64_t x = 0; x < (columns ? height : width); x++, to += 3) {
             const int64_t row = columns ? x : y, column = columns ? y : x;
@@ -103,8 +102,7 @@ static ctrt_status image_file_decode(ctrt_image *out, const struct mapped_file *
                          (long long)info.width, (long long)info.height, (long long)IMAGE_MAX_PIXELS);
     const size_t bytes = (size_t)(info.height * info.width * 3);
     unsigned char *rgb = host_alloc(bytes);
-    if (rgb == NULL)
-        return out_of_memory(bytes, "the pixels of an image");
+    ALLOC_CHECK(rgb, bytes, "the pixels of an image");
     ctrt_status status = codec != NULL
                              ? codec->decode(rgb, &info, file->bytes, file->size)
                              : pnm_decode(rgb, &info.height, &info.width, &bits, file->bytes, file->size);

@@ -54,8 +54,7 @@ static ctrt_status names_add(struct names *names, const char *name)
 {
     CTRT_TRY(ARRAY_RESERVE(names->items, names->capacity, names->count, "a list of files"));
     char *copy = host_strdup(name);
-    if (copy == NULL)
-        return out_of_memory(strlen(name) + 1, "a list of files");
+    ALLOC_CHECK(copy, strlen(name) + 1, "a list of files");
     names->items[names->count++] = copy;
     return CTRT_OK;
 }
@@ -180,8 +179,7 @@ static ctrt_status image_folder_open(struct folder_state *s)
     if (s->classes.count == 0)
         return ctrt_fail(CTRT_ERR_NOT_FOUND, "%.500s has no sub-folder; each sub-folder is a class", s->folder);
     s->first = host_calloc((s->classes.count + 1) * sizeof *s->first);
-    if (s->first == NULL)
-        return out_of_memory(s->classes.count * sizeof *s->first, "a dataset");
+    ALLOC_CHECK(s->first, s->classes.count * sizeof *s->first, "a dataset");
     for (size_t i = 0; i < s->classes.count; i++) {
         char path[PATH_MAX];
         CTRT_TRY(join(path, s->folder, s->classes.items[i]));
@@ -251,8 +249,7 @@ ctrt_status ctrt_image_folder_dataset(ctrt_dataset **out, const char *folder, co
     ctrt_image_options own = CTRT_IMAGE_OPTIONS;
     CTRT_TRY(struct_read(&own, sizeof own, options, "image_folder_dataset", "options"));
     struct folder_state *s = host_calloc(sizeof *s);
-    if (s == NULL)
-        return out_of_memory(sizeof *s, "a dataset");
+    ALLOC_CHECK(s, sizeof *s, "a dataset");
     s->options = own;
     s->folder = host_strdup(folder);
     ctrt_field fields[2];

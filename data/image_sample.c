@@ -49,15 +49,11 @@ static ctrt_status image_sample_convert(const ctrt_image *out, const ctrt_image 
     if (out->dtype == CTRT_U8)
         return ctrt_image_resize(out, image, true);
     const size_t bytes = (size_t)(out->channels * out->height * out->width);
-    void *pixels = host_alloc(bytes);
-    if (pixels == NULL)
-        return out_of_memory(bytes, "a resized image");
+    HOST_AUTO void *pixels = host_alloc(bytes);
+    ALLOC_CHECK(pixels, bytes, "a resized image");
     const ctrt_image resized = ctrt_image_hwc(pixels, CTRT_U8, out->height, out->width, out->channels);
-    ctrt_status status = ctrt_image_resize(&resized, image, true);
-    if (status == CTRT_OK)
-        status = ctrt_image_to_float(out, &resized, mean, std);
-    host_free(pixels);
-    return status;
+    CTRT_TRY(ctrt_image_resize(&resized, image, true));
+    return ctrt_image_to_float(out, &resized, mean, std);
 }
 
 ctrt_status image_sample(ctrt_sample *sample, const ctrt_image_options *options, const ctrt_image *image)

@@ -178,8 +178,7 @@ static ctrt_status make_ring(struct ctrt_loader *loader, uint64_t seed)
     CTRT_TRY(loader_pin(loader));
     const size_t bytes = (size_t)config.slots * sizeof *loader->queue;
     loader->queue = host_alloc(bytes);
-    if (loader->queue == NULL)
-        return out_of_memory(bytes, "a loader");
+    ALLOC_CHECK(loader->queue, bytes, "a loader");
     if (o->workers == 0)
         return worker_begin(&loader->self, loader->ring->header, loader->dataset, 0);
     return team_new(&loader->team, loader->ring, loader->dataset, o->worker_kind, o->workers, o->quiet_workers);
@@ -226,8 +225,7 @@ ctrt_status ctrt_loader_new(ctrt_loader **out, ctrt_dataset *dataset, const ctrt
     CTRT_TRY(check_numbers(o));
     CTRT_TRY(check_workers(o, dataset));
     ctrt_loader *loader = host_calloc(sizeof *loader);
-    if (loader == NULL)
-        return out_of_memory(sizeof *loader, "a loader");
+    ALLOC_CHECK(loader, sizeof *loader, "a loader");
     loader->dataset = ctrt_dataset_retain(dataset);
     loader->pid = getpid();
     loader->ticket = 1;
@@ -267,8 +265,7 @@ void ctrt_loader_release(ctrt_loader **loader)
 
 ctrt_status loader_usable(const struct ctrt_loader *loader, const char *function)
 {
-    if (loader == NULL)
-        return fail_null(function, "loader");
+    NULL_CHECK(function, loader);
     if (loader->pid != getpid())
         return ctrt_fail(CTRT_ERR_FORKED, "%s: the loader belongs to process %d, from which this one was forked; "
                          "create a loader here", function, loader->pid);
@@ -402,8 +399,7 @@ ctrt_status ctrt_loader_set_epoch(ctrt_loader *loader, uint64_t epoch)
 
 ctrt_status ctrt_loader_get_state(ctrt_loader_state *out, ctrt_loader *loader)
 {
-    if (out == NULL)
-        return fail_null("loader_get_state", "out");
+    NULL_CHECK("loader_get_state", out);
     CTRT_TRY(loader_usable(loader, "loader_get_state"));
     if (loader->options.any_order && returned(loader) > 0)
         return ctrt_fail(CTRT_ERR_NOT_SUPPORTED, "loader_get_state: with any_order the place in an epoch is not a "

@@ -21,8 +21,7 @@ static ctrt_status mapped_file_map(struct mapped_file *file, const char *path)
         return ctrt_fail(CTRT_ERR_IO, "not a regular file");
     file->size = (size_t)about.st_size;
     file->path = host_strdup(path);
-    if (file->path == NULL)
-        return out_of_memory(strlen(path) + 1, "the name of a file");
+    ALLOC_CHECK(file->path, strlen(path) + 1, "the name of a file");
     if (file->size == 0)
         return CTRT_OK;
     void *bytes = mmap(NULL, file->size, PROT_READ, MAP_SHARED, file->fd, 0);

@@ -170,9 +170,8 @@ ctrt_status ctrt_image_resize(const ctrt_image *out, const ctrt_image *image, bo
                                   + (double)z.down.most * (double)out->height
                                   + CELL * ((double)image->width + (double)z.across.most)
                                   + ((double)z.slots + 1) * (double)z.stride);
-    char *memory = bytes < (double)PTRDIFF_MAX ? host_alloc((size_t)bytes) : NULL;
-    if (memory == NULL)
-        return out_of_memory(bytes < (double)SIZE_MAX ? (size_t)bytes : SIZE_MAX, "resizing an image");
+    HOST_AUTO char *memory = bytes < (double)PTRDIFF_MAX ? host_alloc((size_t)bytes) : NULL;
+    ALLOC_CHECK(memory, bytes < (double)SIZE_MAX ? (size_t)bytes : SIZE_MAX, "resizing an image");
     z.cells = (float *)(void *)(memory + (ALIGNMENT - (uintptr_t)memory % ALIGNMENT));
     z.ring = z.cells + CELL * (image->width + z.across.most);
     z.line = z.ring + z.slots * z.stride;
@@ -191,6 +190,5 @@ ctrt_status ctrt_image_resize(const ctrt_image *out, const ctrt_image *image, bo
     memset(z.cells, 0, (size_t)(z.ring + z.slots * z.stride - z.cells) * sizeof(float));
     for (int64_t c = 0; c < image->channels; c += CELL_CHANNELS)
         resize_channels(&z, c, (int)MIN(image->channels - c, CELL_CHANNELS));
-    host_free(memory);
     return CTRT_OK;
 }

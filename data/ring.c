@@ -127,8 +127,7 @@ ctrt_status ring_new(struct ring **out, const struct ring_header *config, const 
         return fail_memory(&header, why);
     }
     struct ring *ring = host_calloc(sizeof *ring);
-    if (ring == NULL)
-        return out_of_memory(sizeof *ring, "a loader");
+    ALLOC_CHECK(ring, sizeof *ring, "a loader");
     atomic_init(&ring->refs, 1);
     ring->fd = -1;
     pthread_mutex_init(&ring->lock, NULL);
@@ -152,8 +151,7 @@ ctrt_status ring_map(struct ring **out, int fd)
 {
     struct stat file;
     struct ring *ring = host_calloc(sizeof *ring);
-    if (ring == NULL)
-        return out_of_memory(sizeof *ring, "a loader");
+    ALLOC_CHECK(ring, sizeof *ring, "a loader");
     void *memory = fstat(fd, &file) != 0 ? MAP_FAILED
                                          : mmap(NULL, (size_t)file.st_size, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
     if (memory == MAP_FAILED) {
@@ -179,8 +177,7 @@ ctrt_status ring_pin(struct ring *ring, ctrt_device *device)
 {
     const size_t bytes = (size_t)ring->header->slots * sizeof *ring->fences;
     struct fence **fences = host_calloc(bytes);
-    if (fences == NULL)
-        return out_of_memory(bytes, "a loader");
+    ALLOC_CHECK(fences, bytes, "a loader");
     ctrt_status status = pinned_register(device, ring->header, ring->header->bytes);
     if (status != CTRT_OK) {
         host_free(fences);

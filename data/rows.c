@@ -131,8 +131,7 @@ ctrt_status rows_of_files(ctrt_dataset **out, const char *function,
         return ctrt_fail(CTRT_ERR_INVALID_ARGUMENT, "%s: %d files, expected 1 to %d", function, count,
                          CTRT_MAX_FIELDS);
     struct rows *rows = host_calloc(sizeof *rows);
-    if (rows == NULL)
-        return out_of_memory(sizeof *rows, "a dataset");
+    ALLOC_CHECK(rows, sizeof *rows, "a dataset");
     for (int k = 0; k < count && status == CTRT_OK; k++)
         status = rows_open_file(rows, function, parse, names[k], paths[k]);
     return rows_dataset(out, rows, function, status);

@@ -52,8 +52,7 @@ ctrt_status ctrt_safetensors_dataset(ctrt_dataset **out, const char *path, const
         return ctrt_fail(CTRT_ERR_INVALID_ARGUMENT, "safetensors_dataset: count is %d%s", count,
                          names == NULL ? ", expected 0 because names is NULL" : "");
     struct rows *rows = host_calloc(sizeof *rows);
-    if (rows == NULL)
-        return out_of_memory(sizeof *rows, "a dataset");
+    ALLOC_CHECK(rows, sizeof *rows, "a dataset");
     struct safetensors_header header = { 0 };
     ctrt_status status = mapped_file_open(&rows->files[0], path);
     if (status == CTRT_OK) {

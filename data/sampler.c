@@ -92,8 +92,7 @@ static ctrt_status check_sizes(const int64_t *sizes, const ctrt_sampler *sampler
 
 ctrt_status ctrt_sampler_order(int64_t *indices, int64_t *sizes, ctrt_sampler *sampler, uint64_t seed, uint64_t epoch)
 {
-    if (sampler == NULL)
-        return fail_null("sampler_order", "sampler");
+    NULL_CHECK("sampler_order", sampler);
     if (indices == NULL && ctrt_sampler_length(sampler) > 0)
         return fail_null("sampler_order", "indices");
     CTRT_TRY(sampler->functions.order(indices, seed, epoch, sampler->state));
@@ -145,14 +144,12 @@ static ctrt_status batched_order(int64_t *indices, uint64_t seed, uint64_t epoch
     const int64_t length = ctrt_sampler_length(b->sampler), kept = batched_length(state);
     if (length == kept)
         return order_of_batches(indices, b, seed, epoch);
-    int64_t *all = host_alloc((size_t)length * sizeof *all);
-    if (all == NULL)
-        return out_of_memory((size_t)length * sizeof *all, "the order of an epoch");
-    ctrt_status status = order_of_batches(all, b, seed, epoch);
-    if (status == CTRT_OK && kept > 0)
+    HOST_AUTO int64_t *all = host_alloc((size_t)length * sizeof *all);
+    ALLOC_CHECK(all, (size_t)length * sizeof *all, "the order of an epoch");
+    CTRT_TRY(order_of_batches(all, b, seed, epoch));
+    if (kept > 0)
         memcpy(indices, all, (size_t)kept * sizeof *all);
-    host_free(all);
-    return status;
+    return CTRT_OK;
 }
 
 static ctrt_status batched_sizes(int64_t *sizes, uint64_t seed, uint64_t epoch, void *state)
@@ -188,8 +185,7 @@ ctrt_status ctrt_sampler_batch(ctrt_sampler **out, ctrt_sampler *sampler, int64_
         .batch_count = batched_count, .largest_batch = batched_largest, .batches = batched_sizes, .free = batched_free
     };
     struct batched *b = host_alloc(sizeof *b);
-    if (b == NULL)
-        return out_of_memory(sizeof *b, "a sampler");
+    ALLOC_CHECK(b, sizeof *b, "a sampler");
     *b = (struct batched){ .sampler = ctrt_sampler_retain(sampler), .batch_size = batch_size, .drop_last = drop_last };
     struct sampler_share share = sampler->share;
     ctrt_status status = ctrt_sampler_new(out, &functions, b);

@@ -27,15 +27,13 @@ static ctrt_status order_new(ctrt_sampler **out, const char *name, struct order 
                              struct order **state,
                              ctrt_status (*write)(int64_t *, uint64_t, uint64_t, void *))
 {
-    if (out == NULL)
-        return fail_null(name, "out");
+    NULL_CHECK(name, out);
     if (order.length < 0 || order.count < 0)
         return ctrt_fail(CTRT_ERR_INVALID_ARGUMENT, "%s: a length of %" PRId64 " and a count of %" PRId64 "; expected "
                          "0 or more", name, order.length, order.count);
     const size_t bytes = sizeof order + (size_t)weights * sizeof(double);
     struct order *copy = host_calloc(bytes);
-    if (copy == NULL)
-        return out_of_memory(bytes, "a sampler");
+    ALLOC_CHECK(copy, bytes, "a sampler");
     *copy = order;
     const ctrt_sampler_functions functions = { .size = sizeof functions, .name = name + sizeof "sampler",
                                                .order = write, .length = order_count, .free = host_free };
@@ -96,12 +94,10 @@ static ctrt_status random_order(int64_t *indices, uint64_t seed, uint64_t epoch,
         write_permutation(indices + done, o->length, o->length, &random);
     if (done == o->count)
         return CTRT_OK;
-    int64_t *last = host_alloc((size_t)o->length * sizeof *last);
-    if (last == NULL)
-        return out_of_memory((size_t)o->length * sizeof *last, "the order of an epoch");
+    HOST_AUTO int64_t *last = host_alloc((size_t)o->length * sizeof *last);
+    ALLOC_CHECK(last, (size_t)o->length * sizeof *last, "the order of an epoch");
     write_permutation(last, o->length, o->count - done, &random);
     memcpy(indices + done, last, (size_t)(o->count - done) * sizeof *last);
-    host_free(last);
     return CTRT_OK;
 }
 
@@ -158,9 +154,8 @@ static ctrt_status weighted_once(int64_t *indices, uint64_t seed, uint64_t epoch
 {
     const struct order *o = state;
     const size_t bytes = (size_t)o->length * sizeof(struct keyed);
-    struct keyed *keys = host_alloc(bytes);
-    if (keys == NULL)
-        return out_of_memory(bytes, "the order of an epoch");
+    HOST_AUTO struct keyed *keys = host_alloc(bytes);
+    ALLOC_CHECK(keys, bytes, "the order of an epoch");
     ctrt_sample_random random;
     ctrt_sample_random_start(&random, seed, epoch, -1);
     int64_t count = 0;
@@ -172,7 +167,6 @@ static ctrt_status weighted_once(int64_t *indices, uint64_t seed, uint64_t epoch
     qsort(keys, (size_t)count, sizeof *keys, by_key);
     for (int64_t i = 0; i < o->count; i++)
         indices[i] = keys[i].index;
-    host_free(keys);
     return CTRT_OK;
 }
 
@@ -219,10 +213,10 @@ static ctrt_status distributed_blocks(int64_t *indices, int64_t batch_size, uint
     const int64_t block = o->block > 0 ? o->block : batch_size;
     if (o->count == 0)
         return CTRT_OK;
-    int64_t *all = NULL;
+    HOST_AUTO int64_t *all = NULL;
     if (o->shuffle) {
-        if ((all = host_alloc((size_t)o->length * sizeof *all)) == NULL)
-            return out_of_memory((size_t)o->length * sizeof *all, "the order of an epoch");
+        all = host_alloc((size_t)o->length * sizeof *all);
+        ALLOC_CHECK(all, (size_t)o->length * sizeof *all, "the order of an epoch");
         ctrt_sample_random random;
         ctrt_sample_random_start(&random, seed, epoch, -1);
         write_permutation(all, o->length, o->length, &random);
@@ -231,7 +225,6 @@ static ctrt_status distributed_blocks(int64_t *indices, int64_t batch_size, uint
         const int64_t at = place_in_all(o, i, block);
         indices[i] = all == NULL ? at : all[at];
     }
-    host_free(all);
     return CTRT_OK;
 }
 

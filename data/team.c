@@ -32,8 +32,7 @@ ctrt_status team_new(struct team *team, struct ring *ring, ctrt_dataset *dataset
     if (count == 0)
         return CTRT_OK;
     team->members = host_calloc((size_t)count * sizeof *team->members);
-    if (team->members == NULL)
-        return out_of_memory((size_t)count * sizeof *team->members, "the workers of a loader");
+    ALLOC_CHECK(team->members, (size_t)count * sizeof *team->members, "the workers of a loader");
     team->count = count;
     for (int id = 0; id < count; id++)
         team->members[id].error = -1;

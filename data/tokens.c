@@ -205,8 +205,7 @@ ctrt_status ctrt_tokens_dataset(ctrt_dataset **out, const char *path, const ctrt
     ctrt_tokens_options own = CTRT_TOKENS_OPTIONS;
     CTRT_TRY(struct_read(&own, sizeof own, options, "tokens_dataset", "options"));
     struct tokens_state *s = host_calloc(sizeof *s);
-    if (s == NULL)
-        return out_of_memory(sizeof *s, "a dataset");
+    ALLOC_CHECK(s, sizeof *s, "a dataset");
     s->options = own;
     const ctrt_field fields[2] = {
         { .name = "x", .dtype = CTRT_I64, .ndim = 1, .shape = { own.length } },

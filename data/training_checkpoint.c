@@ -193,8 +193,7 @@ ctrt_status ctrt_training_save(const char *path, const ctrt_training_state *stat
 {
     ctrt_training_state own = CTRT_TRAINING_STATE;
     CANCEL_DISABLED;
-    if (path == NULL)
-        return fail_null("training_save", "path");
+    NULL_CHECK("training_save", path);
     CTRT_TRY(state_get(&own, "training_save", state));
     if (own.step < 0)
         return ctrt_fail(CTRT_ERR_INVALID_ARGUMENT, "training_save: state.step is %" PRId64 "; expected 0 or more",
@@ -317,8 +316,7 @@ ctrt_status ctrt_training_load(ctrt_training_state *state, const char *path)
 {
     ctrt_training_state own = CTRT_TRAINING_STATE;
     CANCEL_DISABLED;
-    if (path == NULL)
-        return fail_null("training_load", "path");
+    NULL_CHECK("training_load", path);
     CTRT_TRY(state_get(&own, "training_load", state));
     CTRT_TRY(ctrt_context(training_load(&own, path), "loading %.500s", path));
     return struct_write(state, &own, sizeof own, "training_load", "state");

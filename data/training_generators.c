@@ -66,19 +66,16 @@ static int64_t rank_count(ctrt_module *module)
 static ctrt_status own_states(ctrt_tensor **out, const struct devices *list, ctrt_device *device)
 {
     const size_t bytes = list->count * NUMBERS * sizeof(int64_t);
-    int64_t *numbers = host_alloc(bytes);
-    ctrt_status status = numbers != NULL ? CTRT_OK : out_of_memory(bytes, "the states of random generators");
-    for (size_t i = 0; i < list->count && status == CTRT_OK; i++) {
+    HOST_AUTO int64_t *numbers = host_alloc(bytes);
+    ALLOC_CHECK(numbers, bytes, "the states of random generators");
+    for (size_t i = 0; i < list->count; i++) {
         uint64_t seed = 0, offset = 0;
-        status = ctrt_generator_get(list->items[i], &seed, &offset);
+        CTRT_TRY(ctrt_generator_get(list->items[i], &seed, &offset));
         numbers[i * NUMBERS + SEED] = (int64_t)seed;
         numbers[i * NUMBERS + OFFSET] = (int64_t)offset;
     }
-    if (status == CTRT_OK)
-        status = ctrt_from_data(out, numbers, (int64_t)list->count * NUMBERS,
-                                CTRT_SHAPE(1, (int64_t)list->count, NUMBERS), CTRT_I64, device);
-    host_free(numbers);
-    return status;
+    return ctrt_from_data(out, numbers, (int64_t)list->count * NUMBERS,
+                          CTRT_SHAPE(1, (int64_t)list->count, NUMBERS), CTRT_I64, device);
 }
 
 static ctrt_status states_get(ctrt_tensor **out, struct devices *list, ctrt_module *module)

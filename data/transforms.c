@@ -131,8 +131,7 @@ static ctrt_status random_flip(const char *function, flip_function *flip, ctrt_i
                                double p, ctrt_sample_random *random)
 {
     CTRT_TRY(check_view(function, view, image));
-    if (random == NULL)
-        return fail_null(function, "random");
+    NULL_CHECK(function, random);
     if (!(p >= 0 && p <= 1))
         return ctrt_fail(CTRT_ERR_INVALID_ARGUMENT, "%s: p is %g, expected 0 to 1", function, p);
     if (ctrt_sample_random_uniform(random) < p)
@@ -183,8 +182,7 @@ ctrt_status ctrt_image_random_resized_crop(ctrt_image *view, const ctrt_image *i
     CTRT_TRY(struct_read(&own, sizeof own, options, "image_random_resized_crop", "options"));
     const double *const scale = own.scale, *const ratio = own.ratio;
     CTRT_TRY(check_view("image_random_resized_crop", view, image));
-    if (random == NULL)
-        return fail_null("image_random_resized_crop", "random");
+    NULL_CHECK("image_random_resized_crop", random);
     if (!(scale[0] >= 0 && scale[0] <= scale[1] && scale[1] <= 1 && ratio[0] > 0 && ratio[0] <= ratio[1]
           && ratio[1] < 1e6))
         return ctrt_fail(CTRT_ERR_INVALID_ARGUMENT, "image_random_resized_crop: scale %g to %g, ratio %g to %g: "
@@ -287,8 +285,7 @@ ctrt_status ctrt_image_random_crop(const ctrt_image *out, const ctrt_image *imag
                                    ctrt_sample_random *random)
 {
     CTRT_TRY(image_check_pair("image_random_crop", out, image));
-    if (random == NULL)
-        return fail_null("image_random_crop", "random");
+    NULL_CHECK("image_random_crop", random);
     if (padding < 0 || padding > IMAGE_MAX_SIDE)
         return ctrt_fail(CTRT_ERR_INVALID_ARGUMENT, "image_random_crop: padding is %lld, expected 0 to %d",
                          (long long)padding, IMAGE_MAX_SIDE);

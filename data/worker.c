@@ -21,8 +21,7 @@ ctrt_status worker_begin(struct worker *worker, struct ring_header *header, ctrt
     const int fields = dataset->functions.field_count;
     const size_t bytes = (size_t)header->largest_batch * (size_t)fields * sizeof *worker->shapes;
     worker->shapes = host_alloc(bytes);
-    if (worker->shapes == NULL)
-        return out_of_memory(bytes, "the shapes of a batch's samples");
+    ALLOC_CHECK(worker->shapes, bytes, "the shapes of a batch's samples");
     for (int64_t i = 0; i < header->largest_batch; i++)
         memcpy(worker->shapes[i * fields], dataset->shapes, (size_t)fields * sizeof *worker->shapes);
     return CTRT_OK;

@@ -60,8 +60,7 @@ bool device_exports(const ctrt_device *device)
 static ctrt_status can_export(const ctrt_tensor *tensor)
 {
     const struct storage *storage = tensor->storage;
-    if (!device_usable(storage->device))
-        return device_fail_forked(storage->device);
+    CTRT_TRY(device_check(storage->device));
     if (dry_run_on(storage->device))
         return ctrt_fail(CTRT_ERR_NOT_SUPPORTED, "tensors of a dry run have no memory to share");
     if (storage->moves || (storage->ordered && storage->capture != NULL))
@@ -79,7 +78,7 @@ static ctrt_status find_segment(struct segment_name *name, uint64_t *place, cons
 {
     struct device_memory *memory = storage->device->memory;
     const uintptr_t address = (uintptr_t)storage->block.address;
-    ctrt_memory_piece *pieces;
+    HOST_AUTO ctrt_memory_piece *pieces = NULL;
     size_t count;
     bool expandable = false;
     name->bytes = 0;
@@ -94,7 +93,6 @@ static ctrt_status find_segment(struct segment_name *name, uint64_t *place, cons
         name->bytes = pieces[i].bytes;
         *place = address - begin;
     }
-    host_free(pieces);
     if (name->bytes == 0)
         return ctrt_fail(CTRT_ERR_NOT_SUPPORTED, "the memory policy %s does not list the segment of the tensor; use "
                          "CTRT_MEMORY=caching", memory->policy_name);
@@ -160,8 +158,7 @@ static ctrt_status find_device(ctrt_device **out, const struct segment_name *nam
 static ctrt_status import_new(struct import **out, const struct segment_name *name, int memory)
 {
     struct import *import = host_calloc(sizeof *import);
-    if (import == NULL)
-        return out_of_memory(sizeof *import, "memory of another process");
+    ALLOC_CHECK(import, sizeof *import, "memory of another process");
     import->name = *name;
     ctrt_status status = find_device(&import->device, name);
     if (status == CTRT_OK && !device_exports(import->device))

@@ -182,8 +182,7 @@ static ctrt_status layer_push(struct device_memory *memory)
     if (layer != NULL)
         return CTRT_OK;
     layer = host_calloc(sizeof *layer);
-    if (layer == NULL)
-        return out_of_memory(sizeof *layer, "the leases of a device");
+    ALLOC_CHECK(layer, sizeof *layer, "the leases of a device");
     layer->ops = (struct memory_ops){ .trim = layer_trim, .destroy = layer_destroy_ops };
     memory_push(memory, layer);
     return CTRT_OK;
@@ -194,8 +193,7 @@ static ctrt_status lease_new(struct storage *storage)
 {
     int ends[2];
     struct lease *lease = host_calloc(sizeof *lease);
-    if (lease == NULL)
-        return out_of_memory(sizeof *lease, "a lease");
+    ALLOC_CHECK(lease, sizeof *lease, "a lease");
     if (fds_above_stdio(socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, ends), ends) != 0) {
         host_free(lease);
         return ctrt_fail(CTRT_ERR_IO, "cannot create a socket: %s", strerror(errno));

@@ -58,8 +58,7 @@ struct ctrt_queue {
 static ctrt_status queue_create(ctrt_queue **out, const int ends[2], struct shared_segment *segment)
 {
     ctrt_queue *queue = host_calloc(sizeof *queue);
-    if (queue == NULL)
-        return out_of_memory(sizeof *queue, "a queue");
+    ALLOC_CHECK(queue, sizeof *queue, "a queue");
     queue->ends[PUT] = ends[PUT];
     queue->ends[GET] = ends[GET];
     queue->segment = segment;
@@ -74,8 +73,7 @@ ctrt_status ctrt_queue_new(ctrt_queue **out, int capacity)
     struct shared_segment *segment = NULL;
     const int bytes = SOCKET_BYTES;
     int ends[2];
-    if (out == NULL)
-        return fail_null("queue_new", "out");
+    NULL_CHECK("queue_new", out);
     if (capacity < 1)
         return ctrt_fail(CTRT_ERR_INVALID_ARGUMENT, "queue_new: a capacity of %d messages, expected at least 1",
                          capacity);
@@ -148,8 +146,7 @@ ctrt_status ctrt_queue_descriptors(int descriptors[3], const ctrt_queue *queue)
 
 static ctrt_status close_end(ctrt_queue *queue, int end, const char *who)
 {
-    if (queue == NULL)
-        return fail_null(who, "queue");
+    NULL_CHECK(who, queue);
     if (queue->ends[end] >= 0)
         close(queue->ends[end]);
     queue->ends[end] = -1;

@@ -36,8 +36,7 @@ ctrt_status tensor_share(const char *who, ctrt_tensor *tensor)
 
 ctrt_status ctrt_tensor_share_(ctrt_tensor *tensor)
 {
-    if (tensor == NULL)
-        return fail_null("tensor_share_", "tensor");
+    NULL_CHECK("tensor_share_", tensor);
     if (tensor->device->owner == DEVICE_ENDED)
         return ctrt_context(device_fail_forked(tensor->device), "tensor_share_");
     return tensor_share("tensor_share_", tensor);

@@ -11,8 +11,7 @@ ctrt_status autograd_meta_get(struct autograd_meta **out, ctrt_tensor *tensor)
     struct autograd_meta *meta = tensor->grad;
     if (meta == NULL) {
         meta = free_list_take(FREE_META, sizeof *meta);
-        if (unlikely(meta == NULL))
-            return out_of_memory(sizeof *meta, "a tensor's history");
+        ALLOC_CHECK(meta, sizeof *meta, "a tensor's history");
         *meta = (struct autograd_meta){ .leaf = { .head = { true }, .tensor = tensor } };
         tensor->grad = meta;
     }
@@ -92,9 +91,8 @@ bool grad_base_requires_grad(const ctrt_tensor *tensor)
 
 ctrt_status ctrt_tensor_require_grad(ctrt_tensor *tensor, bool require)
 {
-    OP_CHECK("tensor_require_grad", tensor);
+    NULL_CHECK("tensor_require_grad", tensor);
     CTRT_TRY(grad_refresh(tensor));
-    bool made_by_op = tensor->grad && tensor->grad->node;
     if (require) {
         CTRT_TRY(op_require_floating("tensor_require_grad", "tensor", tensor));
         struct autograd_meta *meta;
@@ -102,11 +100,11 @@ ctrt_status ctrt_tensor_require_grad(ctrt_tensor *tensor, bool require)
         tensor->flags |= TENSOR_REQUIRES_GRAD;
         return CTRT_OK;
     }
-    if (made_by_op)
+    if (tensor->grad && tensor->grad->node)
         return fail_from(CTRT_ERR_AUTOGRAD, "tensor_require_grad",
                          "the tensor is the result of %s, so it requires grad as long as its "
                          "operands do; ctrt_detach returns one without history",
-                         made_by_op ? tensor->grad->node->class->name(tensor->grad->node) : "");
+                         tensor->grad->node->class->name(tensor->grad->node));
     tensor->flags &= ~(uint32_t)TENSOR_REQUIRES_GRAD;
     return CTRT_OK;
 }
@@ -142,7 +140,7 @@ ctrt_tensor *ctrt_tensor_grad(const ctrt_tensor *tensor)
 
 ctrt_status ctrt_tensor_set_grad(ctrt_tensor *tensor, ctrt_tensor *grad)
 {
-    OP_CHECK("tensor_set_grad", tensor);
+    NULL_CHECK("tensor_set_grad", tensor);
     if (grad == NULL) {
         if (tensor->grad)
             tensor_move(&tensor->grad->grad, NULL);

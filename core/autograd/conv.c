@@ -19,9 +19,9 @@ static ctrt_status conv2d_vjp(const struct grad_context *ctx, ctrt_tensor **dx, 
 {
     const ctrt_conv_attributes *a = &ctx->attributes->conv;
     if (needs_grad(ctx, 0))
-        CTRT_TRY(op_conv2d_input_grad(&dx[0], dy[0], ctx->inputs[1], a, input_shape(ctx, 0).values));
+        CTRT_TRY(op_conv2d_grad(&dx[0], OP_conv2d_input_grad, dy[0], ctx->inputs[1], a, input_shape(ctx, 0).values));
     if (needs_grad(ctx, 1))
-        CTRT_TRY(op_conv2d_weight_grad(&dx[1], dy[0], ctx->inputs[0], a, input_shape(ctx, 1).values));
+        CTRT_TRY(op_conv2d_grad(&dx[1], OP_conv2d_weight_grad, dy[0], ctx->inputs[0], a, input_shape(ctx, 1).values));
     if (ctx->n_in > 2 && needs_grad(ctx, 2))
         CTRT_TRY(ctrt_sum(&dx[2], dy[0], CTRT_DIMS(0, 2, 3)));
     return CTRT_OK;
@@ -35,7 +35,7 @@ static ctrt_status conv2d_input_grad_vjp(const struct grad_context *ctx, ctrt_te
     if (needs_grad(ctx, 0))
         CTRT_TRY(conv_of(&dx[0], g[0], ctx->inputs[1], a));
     if (needs_grad(ctx, 1))
-        CTRT_TRY(op_conv2d_weight_grad(&dx[1], ctx->inputs[0], g[0], a, input_shape(ctx, 1).values));
+        CTRT_TRY(op_conv2d_grad(&dx[1], OP_conv2d_weight_grad, ctx->inputs[0], g[0], a, input_shape(ctx, 1).values));
     return CTRT_OK;
 }
 const struct grad_rule rule_conv2d_input_grad = { .saves = { { .inputs = 2 }, { .inputs = 1 } },
@@ -48,7 +48,7 @@ static ctrt_status conv2d_weight_grad_vjp(const struct grad_context *ctx, ctrt_t
     if (needs_grad(ctx, 0))
         CTRT_TRY(conv_of(&dx[0], ctx->inputs[1], g[0], a));
     if (needs_grad(ctx, 1))
-        CTRT_TRY(op_conv2d_input_grad(&dx[1], ctx->inputs[0], g[0], a, input_shape(ctx, 1).values));
+        CTRT_TRY(op_conv2d_grad(&dx[1], OP_conv2d_input_grad, ctx->inputs[0], g[0], a, input_shape(ctx, 1).values));
     return CTRT_OK;
 }
 const struct grad_rule rule_conv2d_weight_grad = { .saves = { { .inputs = 2 }, { .inputs = 1 } },

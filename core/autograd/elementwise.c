@@ -10,24 +10,12 @@ static bool has_scalar(const struct grad_context *ctx)
     return ctx->n_in == 1;
 }
 
-/* Sets *out to dy where the condition is true, else to 0. */
-static ctrt_status where_else_zero(ctrt_tensor **out, ctrt_tensor *condition, ctrt_tensor *dy)
+/* Sets *out to condition ? yes : no. One of yes and no may be NULL, which is 0. */
+static ctrt_status where_or_zero(ctrt_tensor **out, ctrt_tensor *condition, ctrt_tensor *yes, ctrt_tensor *no)
 {
-    ctrt_tensor *zero = NULL;
-    CTRT_TRY(ctrt_new_zeros(&zero, dy, CTRT_SCALAR_SHAPE, CTRT_DTYPE_DEFAULT, NULL));
-    ctrt_status status = ctrt_where(out, condition, dy, zero);
-    tensor_release(zero);
-    return status;
-}
-
-/* Sets *out to 0 where the condition is true, else to dy. */
-static ctrt_status zero_where(ctrt_tensor **out, ctrt_tensor *condition, ctrt_tensor *dy)
-{
-    ctrt_tensor *zero = NULL;
-    CTRT_TRY(ctrt_new_zeros(&zero, dy, CTRT_SCALAR_SHAPE, CTRT_DTYPE_DEFAULT, NULL));
-    ctrt_status status = ctrt_where(out, condition, zero, dy);
-    tensor_release(zero);
-    return status;
+    TENSOR_AUTO zero = NULL;
+    CTRT_TRY(ctrt_new_zeros(&zero, yes ? yes : no, CTRT_SCALAR_SHAPE, CTRT_DTYPE_DEFAULT, NULL));
+    return ctrt_where(out, condition, yes ? yes : zero, no ? no : zero);
 }
 
 /* ---- one operand ---- */
@@ -56,12 +44,10 @@ const struct grad_rule rule_square = { .saves = { { .inputs = 1 } }, .vjp = squa
 static ctrt_status relu_vjp(const struct grad_context *ctx, ctrt_tensor **dx, ctrt_tensor *const *dy)
 {
     if (!ctx->create_graph)
-        return op_relu_backward(&dx[0], dy[0], ctx->outputs[0]);
-    ctrt_tensor *flat = NULL;
+        return op_unary_backward(&dx[0], OP_relu_backward, dy[0], ctx->outputs[0], NULL);
+    TENSOR_AUTO flat = NULL;
     CTRT_TRY(ctrt_le_scalar(&flat, ctx->outputs[0], ctrt_float(0)));
-    ctrt_status status = zero_where(&dx[0], flat, dy[0]);       /* NaN <= 0 is false, so NaN passes the gradient */
-    tensor_release(flat);
-    return status;
+    return where_or_zero(&dx[0], flat, NULL, dy[0]);            /* NaN <= 0 is false, so NaN passes the gradient */
 }
 const struct grad_rule rule_relu = { .saves = { { .outputs = 1 } }, .vjp = relu_vjp };
 
@@ -80,20 +66,16 @@ const struct grad_rule rule_trunc = { .vjp = zero_vjp };
 /* The derivative is 1 strictly between the limits and 0 elsewhere, also at the limits. */
 static ctrt_status clamp_vjp(const struct grad_context *ctx, ctrt_tensor **dx, ctrt_tensor *const *dy)
 {
-    ctrt_tensor *inside = NULL, *below = NULL, *x = ctx->inputs[0];
-    ctrt_status status = CTRT_OK;
+    ctrt_tensor *x = ctx->inputs[0];
+    TENSOR_AUTO inside = NULL, below = NULL;
     if (ctx->attributes->clamp.has_lo)
-        STEP(ctrt_gt_scalar(&inside, x, ctx->attributes->clamp.lo));
+        CTRT_TRY(ctrt_gt_scalar(&inside, x, ctx->attributes->clamp.lo));
     if (ctx->attributes->clamp.has_hi) {
-        STEP(ctrt_lt_scalar(&below, x, ctx->attributes->clamp.hi));
+        CTRT_TRY(ctrt_lt_scalar(&below, x, ctx->attributes->clamp.hi));
         if (inside)
-            STEP(ctrt_logical_and(&inside, inside, below));
+            CTRT_TRY(ctrt_logical_and(&inside, inside, below));
     }
-    STEP(where_else_zero(&dx[0], inside ? inside : below, dy[0]));
-done:
-    tensor_release(inside);
-    tensor_release(below);
-    return status;
+    return where_or_zero(&dx[0], inside ? inside : below, dy[0], NULL);
 }
 const struct grad_rule rule_clamp = { .saves = { { .inputs = 1 } }, .vjp = clamp_vjp };
 
@@ -131,16 +113,12 @@ const struct grad_rule rule_mul = { .saves = { { .inputs = 2 }, { .inputs = 1 } 
 /* dx = -dy (s/x)/x. Half precision is widened, because s/x may overflow there although the derivative does not. */
 static ctrt_status div_of_scalar(ctrt_tensor **dx, ctrt_tensor *x, ctrt_scalar s, ctrt_tensor *dy)
 {
-    ctrt_tensor *wide = NULL;
-    ctrt_status status;
-    STEP(op_widen(&wide, x));
-    STEP(ctrt_rdiv_scalar(dx, wide, s));
-    STEP(ctrt_div(dx, *dx, wide));
-    STEP(ctrt_mul(dx, dy, *dx));
-    STEP(ctrt_neg(dx, *dx));
-done:
-    tensor_release(wide);
-    return status;
+    TENSOR_AUTO wide = NULL;
+    CTRT_TRY(op_widen(&wide, x));
+    CTRT_TRY(ctrt_rdiv_scalar(dx, wide, s));
+    CTRT_TRY(ctrt_div(dx, *dx, wide));
+    CTRT_TRY(ctrt_mul(dx, dy, *dx));
+    return ctrt_neg(dx, *dx);
 }
 
 /* y = a/b: da = dy/b, db = -dy (a/b)/b. */
@@ -167,13 +145,10 @@ const struct grad_rule rule_div = {
  * b is 0. */
 static ctrt_status flat_in(ctrt_tensor **whole, ctrt_tensor *a, ctrt_tensor *b)
 {
-    ctrt_tensor *yes = NULL;
+    TENSOR_AUTO yes = NULL;
     CTRT_TRY(ctrt_new_ones(&yes, *whole, CTRT_SCALAR_SHAPE, CTRT_BOOL, NULL));
-    ctrt_status status = ctrt_where(whole, yes, *whole, a);
-    if (status == CTRT_OK)
-        status = ctrt_where(whole, yes, *whole, b);
-    tensor_release(yes);
-    return status;
+    CTRT_TRY(ctrt_where(whole, yes, *whole, a));
+    return ctrt_where(whole, yes, *whole, b);
 }
 
 /* y = a - b q with an integer quotient q, whose derivative is 0: da = dy, db = -dy q. */
@@ -187,10 +162,8 @@ static ctrt_status rest_vjp(const struct grad_context *ctx, ctrt_tensor **dx, ct
     if (!needs_grad(ctx, 1))
         return CTRT_OK;
     ctrt_tensor *a = ctx->inputs[0], *b = ctx->inputs[1];
-    const bool was = ctrt_set_grad_enabled(false);
-    ctrt_status status = quotient(&dx[1], a, b);
-    ctrt_set_grad_enabled(was);
-    CTRT_TRY(status);
+    ctrt_no_grad
+        CTRT_TRY(quotient(&dx[1], a, b));
     if (ctx->create_graph)
         CTRT_TRY(flat_in(&dx[1], a, b));
     CTRT_TRY(ctrt_mul(&dx[1], dy[0], dx[1]));
@@ -224,71 +197,59 @@ static ctrt_status pow_scalar(ctrt_tensor **dx, ctrt_tensor *x, ctrt_scalar s, c
     if (power == 0)
         return ctrt_zeros_like(dx, dy, CTRT_DTYPE_DEFAULT, NULL);
     unsigned char element[DTYPE_MAX_BYTES];
-    ctrt_tensor *base = NULL;
-    ctrt_status status;
+    TENSOR_AUTO base = NULL;
     dtype_store(element, tensor_dtype(x), ctrt_float(less));
     const bool rounded = less == __builtin_floor(less) && dtype_load(element, tensor_dtype(x)).f != less;
-    STEP(ctrt_to_dtype(&base, x, rounded ? CTRT_F64 : tensor_dtype(x)));
-    STEP(ctrt_pow_scalar(dx, base, ctrt_float(less)));
-    STEP(ctrt_mul_scalar(dx, *dx, ctrt_float(power)));
-    STEP(ctrt_mul(dx, dy, *dx));
-done:
-    tensor_release(base);
-    return status;
+    CTRT_TRY(ctrt_to_dtype(&base, x, rounded ? CTRT_F64 : tensor_dtype(x)));
+    CTRT_TRY(ctrt_pow_scalar(dx, base, ctrt_float(less)));
+    CTRT_TRY(ctrt_mul_scalar(dx, *dx, ctrt_float(power)));
+    return ctrt_mul(dx, dy, *dx);
 }
 
 /* dx = dy s^x ln s; 0 for s = 0 and x >= 0, where s^x is constant except for the step at x = 0. */
 static ctrt_status pow_of_scalar(ctrt_tensor **dx, ctrt_tensor *x, ctrt_scalar s, ctrt_tensor *dy)
 {
     double base = s.kind == CTRT_SCALAR_FLOAT ? s.f : (double)s.i;
-    ctrt_tensor *flat = NULL;
-    ctrt_status status;
-    STEP(ctrt_rpow_scalar(dx, x, s));
-    STEP(ctrt_mul_scalar(dx, *dx, ctrt_float(__builtin_log(base))));
+    TENSOR_AUTO flat = NULL;
+    CTRT_TRY(ctrt_rpow_scalar(dx, x, s));
+    CTRT_TRY(ctrt_mul_scalar(dx, *dx, ctrt_float(__builtin_log(base))));
     if (base == 0) {
-        STEP(ctrt_ge_scalar(&flat, x, ctrt_float(0)));
-        STEP(zero_where(dx, flat, *dx));
+        CTRT_TRY(ctrt_ge_scalar(&flat, x, ctrt_float(0)));
+        CTRT_TRY(where_or_zero(dx, flat, NULL, *dx));
     }
-    STEP(ctrt_mul(dx, dy, *dx));
-done:
-    tensor_release(flat);
-    return status;
+    return ctrt_mul(dx, dy, *dx);
 }
 
 /* da = dy b a^(b-1), 0 where b = 0;  db = dy a^b ln a, 0 where a = 0 and b >= 0. The logarithm is computed in the
  * result's dtype, like the power. */
 static ctrt_status pow_vjp(const struct grad_context *ctx, ctrt_tensor **dx, ctrt_tensor *const *dy)
 {
-    ctrt_tensor *a = ctx->inputs[0], *b = ctx->inputs[1], *flat = NULL, *zero = NULL, *wide = NULL;
-    ctrt_status status = CTRT_OK;
+    ctrt_tensor *a = ctx->inputs[0], *b = ctx->inputs[1];
+    TENSOR_AUTO flat = NULL, zero = NULL, wide = NULL;
     if (has_scalar(ctx)) {
         ctrt_scalar s = ctx->attributes->scalar.value;
         return ctx->attributes->scalar.left ? pow_of_scalar(&dx[0], a, s, dy[0]) : pow_scalar(&dx[0], a, s, dy[0]);
     }
     if (needs_grad(ctx, 0)) {
-        STEP(ctrt_sub_scalar(&dx[0], b, ctrt_int(1)));
-        STEP(ctrt_pow(&dx[0], a, dx[0]));
-        STEP(ctrt_mul(&dx[0], b, dx[0]));
-        STEP(ctrt_mul(&dx[0], dy[0], dx[0]));
-        STEP(ctrt_eq_scalar(&flat, b, ctrt_float(0)));
-        STEP(zero_where(&dx[0], flat, dx[0]));
+        CTRT_TRY(ctrt_sub_scalar(&dx[0], b, ctrt_int(1)));
+        CTRT_TRY(ctrt_pow(&dx[0], a, dx[0]));
+        CTRT_TRY(ctrt_mul(&dx[0], b, dx[0]));
+        CTRT_TRY(ctrt_mul(&dx[0], dy[0], dx[0]));
+        CTRT_TRY(ctrt_eq_scalar(&flat, b, ctrt_float(0)));
+        CTRT_TRY(where_or_zero(&dx[0], flat, NULL, dx[0]));
     }
     if (needs_grad(ctx, 1)) {
-        STEP(ctrt_to_dtype(&wide, a, tensor_dtype(dy[0])));
-        STEP(ctrt_log(&dx[1], wide));
-        STEP(ctrt_pow(&zero, a, b));
-        STEP(ctrt_mul(&dx[1], zero, dx[1]));
-        STEP(ctrt_eq_scalar(&flat, a, ctrt_float(0)));
-        STEP(ctrt_ge_scalar(&zero, b, ctrt_float(0)));
-        STEP(ctrt_logical_and(&flat, flat, zero));
-        STEP(zero_where(&dx[1], flat, dx[1]));
-        STEP(ctrt_mul(&dx[1], dy[0], dx[1]));
+        CTRT_TRY(ctrt_to_dtype(&wide, a, tensor_dtype(dy[0])));
+        CTRT_TRY(ctrt_log(&dx[1], wide));
+        CTRT_TRY(ctrt_pow(&zero, a, b));
+        CTRT_TRY(ctrt_mul(&dx[1], zero, dx[1]));
+        CTRT_TRY(ctrt_eq_scalar(&flat, a, ctrt_float(0)));
+        CTRT_TRY(ctrt_ge_scalar(&zero, b, ctrt_float(0)));
+        CTRT_TRY(ctrt_logical_and(&flat, flat, zero));
+        CTRT_TRY(where_or_zero(&dx[1], flat, NULL, dx[1]));
+        CTRT_TRY(ctrt_mul(&dx[1], dy[0], dx[1]));
     }
-done:
-    tensor_release(wide);
-    tensor_release(flat);
-    tensor_release(zero);
-    return status;
+    return CTRT_OK;
 }
 const struct grad_rule rule_pow = {
     .saves = { { .inputs = 3 }, { .inputs = 3 } }, .has_number_form = true, .number_right = true, .number_left = true,
@@ -301,35 +262,30 @@ const struct grad_rule rule_pow = {
 static ctrt_status winner(ctrt_tensor **dx, ctrt_tensor *lost, ctrt_tensor *tie, ctrt_tensor *half, ctrt_tensor *dy)
 {
     CTRT_TRY(ctrt_where(dx, tie, half, dy));
-    return zero_where(dx, lost, *dx);
+    return where_or_zero(dx, lost, NULL, *dx);
 }
 
 static ctrt_status extreme_vjp(const struct grad_context *ctx, ctrt_tensor **dx, ctrt_tensor *const *dy, bool largest)
 {
-    ctrt_tensor *a = ctx->inputs[0], *b = ctx->inputs[1], *tie = NULL, *half = NULL, *lost = NULL;
-    ctrt_status status;
-    STEP(ctrt_mul_scalar(&half, dy[0], ctrt_float(0.5)));
+    ctrt_tensor *a = ctx->inputs[0], *b = ctx->inputs[1];
+    TENSOR_AUTO tie = NULL, half = NULL, lost = NULL;
+    CTRT_TRY(ctrt_mul_scalar(&half, dy[0], ctrt_float(0.5)));
     if (has_scalar(ctx)) {
         ctrt_scalar s = ctx->attributes->scalar.value;
-        STEP(ctrt_eq_scalar(&tie, a, s));
-        STEP(largest ? ctrt_lt_scalar(&lost, a, s) : ctrt_gt_scalar(&lost, a, s));
-        STEP(winner(&dx[0], lost, tie, half, dy[0]));
-        goto done;
+        CTRT_TRY(ctrt_eq_scalar(&tie, a, s));
+        CTRT_TRY(largest ? ctrt_lt_scalar(&lost, a, s) : ctrt_gt_scalar(&lost, a, s));
+        return winner(&dx[0], lost, tie, half, dy[0]);
     }
-    STEP(ctrt_eq(&tie, a, b));
+    CTRT_TRY(ctrt_eq(&tie, a, b));
     if (needs_grad(ctx, 0)) {
-        STEP(largest ? ctrt_lt(&lost, a, b) : ctrt_gt(&lost, a, b));
-        STEP(winner(&dx[0], lost, tie, half, dy[0]));
+        CTRT_TRY(largest ? ctrt_lt(&lost, a, b) : ctrt_gt(&lost, a, b));
+        CTRT_TRY(winner(&dx[0], lost, tie, half, dy[0]));
     }
     if (needs_grad(ctx, 1)) {
-        STEP(largest ? ctrt_gt(&lost, a, b) : ctrt_lt(&lost, a, b));
-        STEP(winner(&dx[1], lost, tie, half, dy[0]));
+        CTRT_TRY(largest ? ctrt_gt(&lost, a, b) : ctrt_lt(&lost, a, b));
+        CTRT_TRY(winner(&dx[1], lost, tie, half, dy[0]));
     }
-done:
-    tensor_release(tie);
-    tensor_release(half);
-    tensor_release(lost);
-    return status;
+    return CTRT_OK;
 }
 static ctrt_status maximum_vjp(const struct grad_context *ctx, ctrt_tensor **dx, ctrt_tensor *const *dy)
 {
@@ -351,7 +307,7 @@ const struct grad_rule rule_minimum = {
 static ctrt_status where_vjp(const struct grad_context *ctx, ctrt_tensor **dx, ctrt_tensor *const *dy)
 {
     if (needs_grad(ctx, 1))
-        CTRT_TRY(where_else_zero(&dx[1], ctx->inputs[0], dy[0]));
-    return needs_grad(ctx, 2) ? zero_where(&dx[2], ctx->inputs[0], dy[0]) : CTRT_OK;
+        CTRT_TRY(where_or_zero(&dx[1], ctx->inputs[0], dy[0], NULL));
+    return needs_grad(ctx, 2) ? where_or_zero(&dx[2], ctx->inputs[0], NULL, dy[0]) : CTRT_OK;
 }
 const struct grad_rule rule_where = { .saves = { { 0 }, { .inputs = 1 }, { .inputs = 1 } }, .vjp = where_vjp };

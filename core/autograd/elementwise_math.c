@@ -85,7 +85,7 @@ const struct grad_rule rule_tan = { .saves = { { .outputs = 1 } }, .vjp = tan_vj
 static ctrt_status tanh_vjp(const struct grad_context *ctx, ctrt_tensor **dx, ctrt_tensor *const *dy)
 {
     if (!ctx->create_graph)
-        return op_tanh_backward(&dx[0], dy[0], ctx->outputs[0]);
+        return op_unary_backward(&dx[0], OP_tanh_backward, dy[0], ctx->outputs[0], NULL);
     CTRT_TRY(ctrt_square(&dx[0], ctx->outputs[0]));
     CTRT_TRY(ctrt_rsub_scalar(&dx[0], dx[0], ctrt_float(1)));
     return ctrt_mul(&dx[0], dy[0], dx[0]);
@@ -96,7 +96,7 @@ const struct grad_rule rule_tanh = { .saves = { { .outputs = 1 } }, .vjp = tanh_
 static ctrt_status sigmoid_vjp(const struct grad_context *ctx, ctrt_tensor **dx, ctrt_tensor *const *dy)
 {
     if (!ctx->create_graph)
-        return op_sigmoid_backward(&dx[0], dy[0], ctx->outputs[0]);
+        return op_unary_backward(&dx[0], OP_sigmoid_backward, dy[0], ctx->outputs[0], NULL);
     CTRT_TRY(ctrt_rsub_scalar(&dx[0], ctx->outputs[0], ctrt_float(1)));
     CTRT_TRY(ctrt_mul(&dx[0], dx[0], ctx->outputs[0]));
     return ctrt_mul(&dx[0], dy[0], dx[0]);
@@ -106,76 +106,64 @@ const struct grad_rule rule_sigmoid = { .saves = { { .outputs = 1 } }, .vjp = si
 /* d (x s(x)) = s (1 + x (1 - s)) dx with the sigmoid s */
 static ctrt_status silu_vjp(const struct grad_context *ctx, ctrt_tensor **dx, ctrt_tensor *const *dy)
 {
-    ctrt_tensor *x = ctx->inputs[0], *s = NULL;
-    ctrt_status status;
+    ctrt_tensor *x = ctx->inputs[0];
+    TENSOR_AUTO s = NULL;
     if (!ctx->create_graph)
-        return op_silu_backward(&dx[0], dy[0], x);
-    STEP(ctrt_sigmoid(&s, x));
-    STEP(ctrt_rsub_scalar(&dx[0], s, ctrt_float(1)));
-    STEP(ctrt_mul(&dx[0], x, dx[0]));
-    STEP(ctrt_add_scalar(&dx[0], dx[0], ctrt_float(1)));
-    STEP(ctrt_mul(&dx[0], s, dx[0]));
-    STEP(ctrt_mul(&dx[0], dy[0], dx[0]));
-done:
-    tensor_release(s);
-    return status;
+        return op_unary_backward(&dx[0], OP_silu_backward, dy[0], x, NULL);
+    CTRT_TRY(ctrt_sigmoid(&s, x));
+    CTRT_TRY(ctrt_rsub_scalar(&dx[0], s, ctrt_float(1)));
+    CTRT_TRY(ctrt_mul(&dx[0], x, dx[0]));
+    CTRT_TRY(ctrt_add_scalar(&dx[0], dx[0], ctrt_float(1)));
+    CTRT_TRY(ctrt_mul(&dx[0], s, dx[0]));
+    return ctrt_mul(&dx[0], dy[0], dx[0]);
 }
 const struct grad_rule rule_silu = { .saves = { { .inputs = 1 } }, .vjp = silu_vjp };
 
 /* Phi(x) + x phi(x) */
 static ctrt_status gelu_slope(ctrt_tensor **out, ctrt_tensor *x)
 {
-    ctrt_tensor *density = NULL;
-    ctrt_status status;
-    STEP(ctrt_square(&density, x));
-    STEP(ctrt_mul_scalar(&density, density, ctrt_float(-0.5)));
-    STEP(ctrt_exp(&density, density));
-    STEP(ctrt_mul_scalar(&density, density, ctrt_float(0.5 * M_2_SQRTPI * M_SQRT1_2)));
-    STEP(ctrt_mul(&density, x, density));
-    STEP(ctrt_mul_scalar(out, x, ctrt_float(M_SQRT1_2)));
-    STEP(ctrt_erf(out, *out));
-    STEP(ctrt_add_scalar(out, *out, ctrt_float(1)));
-    STEP(ctrt_mul_scalar(out, *out, ctrt_float(0.5)));
-    STEP(ctrt_add(out, *out, density));
-done:
-    tensor_release(density);
-    return status;
+    TENSOR_AUTO density = NULL;
+    CTRT_TRY(ctrt_square(&density, x));
+    CTRT_TRY(ctrt_mul_scalar(&density, density, ctrt_float(-0.5)));
+    CTRT_TRY(ctrt_exp(&density, density));
+    CTRT_TRY(ctrt_mul_scalar(&density, density, ctrt_float(0.5 * M_2_SQRTPI * M_SQRT1_2)));
+    CTRT_TRY(ctrt_mul(&density, x, density));
+    CTRT_TRY(ctrt_mul_scalar(out, x, ctrt_float(M_SQRT1_2)));
+    CTRT_TRY(ctrt_erf(out, *out));
+    CTRT_TRY(ctrt_add_scalar(out, *out, ctrt_float(1)));
+    CTRT_TRY(ctrt_mul_scalar(out, *out, ctrt_float(0.5)));
+    return ctrt_add(out, *out, density);
 }
 
 /* With u = k (x + c x^3), t = tanh u: (1 + t)/2 + x (1 - t^2)/2 k (1 + 3 c x^2) */
 static ctrt_status gelu_tanh_slope(ctrt_tensor **out, ctrt_tensor *x)
 {
     const double k = M_SQRT2 * M_2_SQRTPI * 0.5, c = 0.044715;
-    ctrt_tensor *square = NULL, *t = NULL;
-    ctrt_status status;
-    STEP(ctrt_square(&square, x));
-    STEP(ctrt_mul_scalar(&t, square, ctrt_float(c)));
-    STEP(ctrt_add_scalar(&t, t, ctrt_float(1)));
-    STEP(ctrt_mul(&t, x, t));
-    STEP(ctrt_mul_scalar(&t, t, ctrt_float(k)));
-    STEP(ctrt_tanh(&t, t));
-    STEP(ctrt_mul_scalar(out, square, ctrt_float(3 * c)));
-    STEP(ctrt_add_scalar(out, *out, ctrt_float(1)));
-    STEP(ctrt_mul_scalar(out, *out, ctrt_float(k)));
-    STEP(ctrt_mul(out, x, *out));
-    STEP(ctrt_square(&square, t));
-    STEP(ctrt_rsub_scalar(&square, square, ctrt_float(1)));
-    STEP(ctrt_mul(out, *out, square));
-    STEP(ctrt_add(out, *out, t));
-    STEP(ctrt_add_scalar(out, *out, ctrt_float(1)));
-    STEP(ctrt_mul_scalar(out, *out, ctrt_float(0.5)));
-done:
-    tensor_release(square);
-    tensor_release(t);
-    return status;
+    TENSOR_AUTO square = NULL, t = NULL;
+    CTRT_TRY(ctrt_square(&square, x));
+    CTRT_TRY(ctrt_mul_scalar(&t, square, ctrt_float(c)));
+    CTRT_TRY(ctrt_add_scalar(&t, t, ctrt_float(1)));
+    CTRT_TRY(ctrt_mul(&t, x, t));
+    CTRT_TRY(ctrt_mul_scalar(&t, t, ctrt_float(k)));
+    CTRT_TRY(ctrt_tanh(&t, t));
+    CTRT_TRY(ctrt_mul_scalar(out, square, ctrt_float(3 * c)));
+    CTRT_TRY(ctrt_add_scalar(out, *out, ctrt_float(1)));
+    CTRT_TRY(ctrt_mul_scalar(out, *out, ctrt_float(k)));
+    CTRT_TRY(ctrt_mul(out, x, *out));
+    CTRT_TRY(ctrt_square(&square, t));
+    CTRT_TRY(ctrt_rsub_scalar(&square, square, ctrt_float(1)));
+    CTRT_TRY(ctrt_mul(out, *out, square));
+    CTRT_TRY(ctrt_add(out, *out, t));
+    CTRT_TRY(ctrt_add_scalar(out, *out, ctrt_float(1)));
+    return ctrt_mul_scalar(out, *out, ctrt_float(0.5));
 }
 
 static ctrt_status gelu_vjp(const struct grad_context *ctx, ctrt_tensor **dx, ctrt_tensor *const *dy)
 {
-    bool by_tanh = ctx->attributes->gelu.tanh;
+    const ctrt_gelu_attributes attributes = { sizeof attributes, ctx->attributes->gelu.tanh };
     if (!ctx->create_graph)
-        return op_gelu_backward(&dx[0], dy[0], ctx->inputs[0], by_tanh);
-    CTRT_TRY(by_tanh ? gelu_tanh_slope(&dx[0], ctx->inputs[0]) : gelu_slope(&dx[0], ctx->inputs[0]));
+        return op_unary_backward(&dx[0], OP_gelu_backward, dy[0], ctx->inputs[0], &attributes);
+    CTRT_TRY(attributes.tanh ? gelu_tanh_slope(&dx[0], ctx->inputs[0]) : gelu_slope(&dx[0], ctx->inputs[0]));
     return ctrt_mul(&dx[0], dy[0], dx[0]);
 }
 const struct grad_rule rule_gelu = { .saves = { { .inputs = 1 } }, .vjp = gelu_vjp };

@@ -71,8 +71,7 @@ static ctrt_status scratch_take(struct engine_scratch **out)
     struct engine_scratch *s = here->scratch;
     if (unlikely(s == NULL || s->busy)) {
         struct engine_scratch *fresh = host_calloc(sizeof *fresh);
-        if (fresh == NULL)
-            return out_of_memory(sizeof *fresh, "running a graph backward");
+        ALLOC_CHECK(fresh, sizeof *fresh, "running a graph backward");
         if (s == NULL && here->listed == 1)
             here->scratch = fresh;
         s = fresh;
@@ -102,8 +101,7 @@ static __attribute__((always_inline)) inline ctrt_status entry_of(uint32_t *out,
                                                                   struct grad_head *head)
 {
     struct engine_place *place = ptr_map_add(&s->places, head, sizeof *place);
-    if (unlikely(place == NULL))
-        return out_of_memory(sizeof *place, "running a graph backward");
+    ALLOC_CHECK(place, sizeof *place, "running a graph backward");
     if (place->entry_number > 0) {
         *out = place->entry_number - 1;
         return CTRT_OK;
@@ -134,8 +132,7 @@ static ctrt_status explore(struct engine_scratch *s, struct grad_head *root)
         struct grad_node *node = (struct grad_node *)head;
         if (unlikely(node->n_out > 1)) {
             ctrt_tensor **grads = host_calloc(node->n_out * sizeof *grads);
-            if (grads == NULL)
-                return out_of_memory(node->n_out * sizeof *grads, "running a graph backward");
+            ALLOC_CHECK(grads, node->n_out * sizeof *grads, "running a graph backward");
             s->entries[e].many = true;
             s->entries[e].grads = grads;
         }
@@ -380,8 +377,7 @@ static ctrt_status engine_step(struct engine_pass *run, uint32_t e)
 
     if (unlikely(n_in > INLINE_EDGES)) {
         dx = host_alloc(n_in * sizeof *dx);
-        if (dx == NULL)
-            return out_of_memory(n_in * sizeof *dx, "running a graph backward");
+        ALLOC_CHECK(dx, n_in * sizeof *dx, "running a graph backward");
     }
     for (uint32_t i = 0; i < n_in; i++)
         dx[i] = NULL;
@@ -415,10 +411,9 @@ static ctrt_status engine_step(struct engine_pass *run, uint32_t e)
 static ctrt_status mark_wanted(const struct engine_pass *run)
 {
     struct engine_scratch *s = run->s;
-    uint32_t *order = host_alloc(2 * s->n_entries * sizeof *order), n = 0;
-    if (order == NULL)
-        return out_of_memory(2 * s->n_entries * sizeof *order, "running a graph backward");
-    uint32_t *waiting = order + s->n_entries;
+    HOST_AUTO uint32_t *order = host_alloc(2 * s->n_entries * sizeof *order);
+    ALLOC_CHECK(order, 2 * s->n_entries * sizeof *order, "running a graph backward");
+    uint32_t *waiting = order + s->n_entries, n = 0;
     for (uint32_t e = 0; e < s->n_entries; e++) {
         waiting[e] = s->entries[e].waiting;
         s->entries[e].wanted = false;
@@ -443,7 +438,6 @@ static ctrt_status mark_wanted(const struct engine_pass *run)
             entry->wanted |= target != NOWHERE && s->entries[target].wanted;
         }
     }
-    host_free(order);
     return CTRT_OK;
 }
 

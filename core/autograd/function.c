@@ -49,8 +49,8 @@ void *ctrt_function_user(ctrt_function_context *context)
 
 ctrt_status ctrt_function_save(ctrt_function_context *context, ctrt_tensor *tensor)
 {
-    OP_CHECK("function_save", context);
-    OP_CHECK("function_save", tensor);
+    NULL_CHECK("function_save", context);
+    NULL_CHECK("function_save", tensor);
     if (context->phase != IN_FORWARD)
         return fail_from(CTRT_ERR_STATE, "function_save", "tensors can be saved only in forward");
     CTRT_TRY(ARRAY_RESERVE(context->kept, context->capacity, context->n_kept, "saving a tensor"));
@@ -65,8 +65,8 @@ ctrt_status ctrt_function_save(ctrt_function_context *context, ctrt_tensor *tens
 
 ctrt_status ctrt_function_saved(ctrt_tensor **borrowed, ctrt_function_context *context, int index)
 {
-    OP_CHECK("function_saved", borrowed);
-    OP_CHECK("function_saved", context);
+    NULL_CHECK("function_saved", borrowed);
+    NULL_CHECK("function_saved", context);
     if (index < 0 || index >= context->n_kept)
         return fail_from(CTRT_ERR_INVALID_ARGUMENT, "function_saved", "%s saved %d tensors; there is no index %d",
                          context->function->name, context->n_kept, index);
@@ -290,8 +290,8 @@ static ctrt_dtype own_dtype(const ctrt_function *function)
 static ctrt_status check_function(const ctrt_function *function, ctrt_tensor **out, int n_out, ctrt_tensor *const *in,
                                   int n_in)
 {
-    OP_CHECK("function_apply", function);
-    OP_CHECK("function_apply", out);
+    NULL_CHECK("function_apply", function);
+    NULL_CHECK("function_apply", out);
     if (!CTRT_SLOT(function, name) || !CTRT_SLOT(function, forward) || !CTRT_SLOT(function, backward))
         return fail_from(CTRT_ERR_INVALID_ARGUMENT, "function_apply",
                          "the function has no %s (its size is %zu)",

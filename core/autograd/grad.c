@@ -71,7 +71,7 @@ ctrt_status ctrt_backward(ctrt_tensor *tensor)
 
 ctrt_status ctrt_backward_with(ctrt_tensor *tensor, ctrt_tensor *gradient, bool retain_graph, bool create_graph)
 {
-    OP_CHECK("backward", tensor);
+    NULL_CHECK("backward", tensor);
     struct engine_task task = { .retain_graph = retain_graph || create_graph, .create_graph = create_graph };
     CTRT_TRY(grad_begin(&task.root, &task.gradient, "backward", tensor, gradient));
     struct memory_label label;
@@ -101,14 +101,13 @@ static ctrt_status captures_begin(struct engine_capture *captures, ctrt_tensor *
 ctrt_status ctrt_grad(ctrt_tensor **out, ctrt_tensor *output, ctrt_tensor *const *inputs, int count,
                       ctrt_tensor *gradient, bool retain_graph, bool create_graph, bool allow_unused)
 {
-    OP_CHECK("grad", out);
-    OP_CHECK("grad", output);
-    OP_CHECK("grad", inputs);
+    NULL_CHECK("grad", out);
+    NULL_CHECK("grad", output);
+    NULL_CHECK("grad", inputs);
     if (count <= 0)
         return fail_from(CTRT_ERR_INVALID_ARGUMENT, "grad", "%d inputs; at least one is required", count);
     struct engine_capture *captures = host_calloc((size_t)count * sizeof *captures);
-    if (captures == NULL)
-        return out_of_memory((size_t)count * sizeof *captures, "grad");
+    ALLOC_CHECK(captures, (size_t)count * sizeof *captures, "grad");
     struct engine_task task = {
         .retain_graph = retain_graph || create_graph, .create_graph = create_graph, .captures = captures,
         .n_captures = count,

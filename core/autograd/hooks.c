@@ -50,8 +50,7 @@ static ctrt_status extras_of(struct node_extras **out, struct grad_node *node)
     if (*out)
         return CTRT_OK;
     *out = host_calloc(sizeof **out);
-    if (*out == NULL)
-        return out_of_memory(sizeof **out, "hooks");
+    ALLOC_CHECK(*out, sizeof **out, "hooks");
     atomic_store_explicit(&node->extras, *out, memory_order_release);
     return CTRT_OK;
 }
@@ -75,8 +74,7 @@ static ctrt_status retained_add(struct grad_node *node, ctrt_tensor *tensor, uin
     struct node_extras *extras;
     CTRT_TRY(extras_of(&extras, node));
     struct retained *retained = host_alloc(sizeof *retained);
-    if (retained == NULL)
-        return out_of_memory(sizeof *retained, "a retained gradient");
+    ALLOC_CHECK(retained, sizeof *retained, "a retained gradient");
     *retained = (struct retained){ tensor, output, extras->retained };
     extras->retained = retained;
     return CTRT_OK;
@@ -137,7 +135,7 @@ static ctrt_status retained_accumulate(struct node_extras *extras, uint32_t outp
 
 ctrt_status ctrt_tensor_retain_grad(ctrt_tensor *tensor)
 {
-    OP_CHECK("tensor_retain_grad", tensor);
+    NULL_CHECK("tensor_retain_grad", tensor);
     CTRT_TRY(grad_refresh(tensor));
     if (!tensor_requires_grad(tensor))
         return fail_from(CTRT_ERR_AUTOGRAD, "tensor_retain_grad", "the tensor does not require grad");
@@ -276,8 +274,7 @@ ctrt_status leaf_accumulated_hooks_run(struct autograd_meta *meta, ctrt_tensor *
 static ctrt_status link_to_node(struct grad_hook *hook, struct grad_node *node, uint32_t output)
 {
     struct hook_link *link = host_alloc(sizeof *link);
-    if (link == NULL)
-        return out_of_memory(sizeof *link, "a hook");
+    ALLOC_CHECK(link, sizeof *link, "a hook");
     *link = (struct hook_link){ hook, output, NULL };
     lock_enter(&hooks_lock);
     struct node_extras *extras;
@@ -299,8 +296,7 @@ static ctrt_status hooks_insert(ctrt_tensor *tensor, ctrt_grad_hook on_grad, ctr
                                 void *user, uint64_t *id)
 {
     struct grad_hook *hook = host_calloc(sizeof *hook);
-    if (hook == NULL)
-        return out_of_memory(sizeof *hook, "a hook");
+    ALLOC_CHECK(hook, sizeof *hook, "a hook");
     atomic_init(&hook->refs, 1);
     hook->on_grad = on_grad;
     hook->on_accumulated = on_accumulated;
@@ -325,8 +321,8 @@ static ctrt_status hooks_insert(ctrt_tensor *tensor, ctrt_grad_hook on_grad, ctr
 
 ctrt_status ctrt_tensor_add_hook(ctrt_tensor *tensor, ctrt_grad_hook hook, void *user, uint64_t *id)
 {
-    OP_CHECK("tensor_add_hook", tensor);
-    OP_CHECK("tensor_add_hook", hook);
+    NULL_CHECK("tensor_add_hook", tensor);
+    NULL_CHECK("tensor_add_hook", hook);
     CTRT_TRY(grad_refresh(tensor));
     if (!tensor_requires_grad(tensor))
         return fail_from(CTRT_ERR_AUTOGRAD, "tensor_add_hook",
@@ -336,8 +332,8 @@ ctrt_status ctrt_tensor_add_hook(ctrt_tensor *tensor, ctrt_grad_hook hook, void 
 
 ctrt_status ctrt_tensor_add_accumulate_hook(ctrt_tensor *leaf, ctrt_accumulate_hook hook, void *user, uint64_t *id)
 {
-    OP_CHECK("tensor_add_accumulate_hook", leaf);
-    OP_CHECK("tensor_add_accumulate_hook", hook);
+    NULL_CHECK("tensor_add_accumulate_hook", leaf);
+    NULL_CHECK("tensor_add_accumulate_hook", hook);
     CTRT_TRY(grad_refresh(leaf));
     if (!tensor_requires_grad(leaf) || leaf->grad->node)
         return fail_from(CTRT_ERR_AUTOGRAD, "tensor_add_accumulate_hook",
@@ -351,7 +347,7 @@ ctrt_status ctrt_tensor_add_accumulate_hook(ctrt_tensor *leaf, ctrt_accumulate_h
  * the hook was added. The flag `removed` makes them skip it. */
 ctrt_status ctrt_tensor_remove_hook(ctrt_tensor *tensor, uint64_t id)
 {
-    OP_CHECK("tensor_remove_hook", tensor);
+    NULL_CHECK("tensor_remove_hook", tensor);
     lock_enter(&hooks_lock);
     struct grad_hook **at = tensor->grad ? &tensor->grad->hooks : NULL, *hook = NULL;
     while (at && *at && (*at)->id != id)

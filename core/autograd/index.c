@@ -14,32 +14,29 @@ const struct grad_rule rule_index_select = { .saves = { { .inputs = 2 } }, .vjp 
 /* Sets *out to the slices of g at `index`. An index of several dimensions is flattened, and the result gets `shape`. */
 static ctrt_status slices_at(ctrt_tensor **out, ctrt_tensor *g, ctrt_tensor *index, int dim, ctrt_ints shape)
 {
-    ctrt_tensor *flat = NULL;
+    TENSOR_AUTO flat = NULL;
     CTRT_TRY(ctrt_reshape(&flat, index, CTRT_SHAPE(index->view.numel)));
-    ctrt_status status = ctrt_index_select(out, g, dim, flat);
-    tensor_release(flat);
-    return status == CTRT_OK ? ctrt_reshape(out, *out, shape) : status;
+    CTRT_TRY(ctrt_index_select(out, g, dim, flat));
+    return ctrt_reshape(out, *out, shape);
 }
 
 /* The inputs are (dy, index). The slices of dy at the padding index were ignored, so their gradient is 0. */
 static ctrt_status index_add_vjp(const struct grad_context *ctx, ctrt_tensor **dx, ctrt_tensor *const *g)
 {
-    ctrt_tensor *index = ctx->inputs[1], *dropped = NULL;
+    ctrt_tensor *index = ctx->inputs[1];
+    TENSOR_AUTO dropped = NULL;
     int dim = ctx->attributes->index.dim;
     ctrt_ints shape = input_shape(ctx, 0);
     int64_t padding = ctx->attributes->index.padding_idx, beside[CTRT_MAX_DIMS];
-    ctrt_status status;
-    STEP(slices_at(&dx[0], g[0], index, dim, shape));
+    CTRT_TRY(slices_at(&dx[0], g[0], index, dim, shape));
     if (padding >= 0) {
         for (int d = 0; d < shape.count; d++)
             beside[d] = d >= dim && d < dim + index->view.ndim ? shape.values[d] : 1;
-        STEP(ctrt_eq_scalar(&dropped, index, ctrt_int(padding)));
-        STEP(ctrt_reshape(&dropped, dropped, ctrt_ints_of(beside, shape.count)));
-        STEP(ctrt_masked_fill(&dx[0], dx[0], dropped, ctrt_float(0)));
+        CTRT_TRY(ctrt_eq_scalar(&dropped, index, ctrt_int(padding)));
+        CTRT_TRY(ctrt_reshape(&dropped, dropped, ctrt_ints_of(beside, shape.count)));
+        CTRT_TRY(ctrt_masked_fill(&dx[0], dx[0], dropped, ctrt_float(0)));
     }
-done:
-    tensor_release(dropped);
-    return status;
+    return CTRT_OK;
 }
 const struct grad_rule rule_index_add = { .saves = { { .inputs = 2 } }, .vjp = index_add_vjp };
 

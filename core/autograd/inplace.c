@@ -25,6 +25,18 @@ int64_t geometry_end(const struct geometry *g)
     return end;
 }
 
+int64_t geometry_next(const struct geometry *g, int64_t *at, int64_t place)
+{
+    for (int d = g->ndim - 1; d >= 0; d--) {
+        place += g->strides[d];
+        if (++at[d] < g->shape[d])
+            break;
+        place -= g->shape[d] * g->strides[d];
+        at[d] = 0;
+    }
+    return place;
+}
+
 /* Visits all elements. `set`: sets their marks; else sets *missing if an element has no mark. `first`: the storage
  * index of marks[0]. */
 static void geometry_mark(bool *missing, bool *marks, const struct geometry *g, int64_t first, bool set)
@@ -35,13 +47,7 @@ static void geometry_mark(bool *missing, bool *marks, const struct geometry *g, 
             marks[place] = true;
         else
             *missing |= !marks[place];
-        for (int d = g->ndim - 1; d >= 0; d--) {
-            place += g->strides[d];
-            if (++at[d] < g->shape[d])
-                break;
-            place -= g->shape[d] * g->strides[d];
-            at[d] = 0;
-        }
+        place = geometry_next(g, at, place);
     }
 }
 
@@ -69,13 +75,11 @@ static ctrt_status geometry_outside(bool *outside, const struct geometry *part, 
         *outside = false;
     if (*outside || (geometry_disjoint(whole) && shape_numel(whole->shape, whole->ndim) == count))
         return CTRT_OK;
-    bool *marks = host_calloc((size_t)MAX(count, 1));
-    if (marks == NULL)
-        return out_of_memory((size_t)count, "the elements of a view");
+    HOST_AUTO bool *marks = host_calloc((size_t)MAX(count, 1));
+    ALLOC_CHECK(marks, (size_t)count, "the elements of a view");
     geometry_mark(outside, marks, whole, first, true);
     *outside = false;
     geometry_mark(outside, marks, part, first, false);
-    host_free(marks);
     return CTRT_OK;
 }
 

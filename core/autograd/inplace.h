@@ -26,6 +26,9 @@ int64_t geometry_end(const struct geometry *g);
 /* Returns whether no two elements have the same storage index. Conservative: may return false if there is no
  * overlap. */
 bool geometry_disjoint(const struct geometry *g);
+/* Advances at[ndim], the indices of an element, in row-major order. Returns the storage index of that element, given
+ * `place`, that of the last one. */
+int64_t geometry_next(const struct geometry *g, int64_t *at, int64_t place);
 
 /* view_history.c: sets the history of `base` after its view `self` was changed in place by the op of `inner`. Edge 0 of
  * `inner` is the view's history before the change. The new node of `base` runs inner's derivative on the view's part of

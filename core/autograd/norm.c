@@ -22,19 +22,14 @@ static ctrt_status normalise(ctrt_tensor **xhat, ctrt_tensor **r, ctrt_tensor *x
 static ctrt_status input_gradient(ctrt_tensor **dx, ctrt_tensor *g, ctrt_tensor *xhat, ctrt_tensor *r,
                                   ctrt_ints dims)
 {
-    ctrt_tensor *mean = NULL, *share = NULL;
-    ctrt_status status;
-    STEP(ctrt_mean_dims(&mean, g, dims, true));
-    STEP(ctrt_mul(&share, g, xhat));
-    STEP(ctrt_mean_dims(&share, share, dims, true));
-    STEP(ctrt_mul(&share, xhat, share));
-    STEP(ctrt_sub(dx, g, mean));
-    STEP(ctrt_sub(dx, *dx, share));
-    STEP(ctrt_mul(dx, *dx, r));
-done:
-    tensor_release(mean);
-    tensor_release(share);
-    return status;
+    TENSOR_AUTO mean = NULL, share = NULL;
+    CTRT_TRY(ctrt_mean_dims(&mean, g, dims, true));
+    CTRT_TRY(ctrt_mul(&share, g, xhat));
+    CTRT_TRY(ctrt_mean_dims(&share, share, dims, true));
+    CTRT_TRY(ctrt_mul(&share, xhat, share));
+    CTRT_TRY(ctrt_sub(dx, g, mean));
+    CTRT_TRY(ctrt_sub(dx, *dx, share));
+    return ctrt_mul(dx, *dx, r);
 }
 
 /* Returns the dimensions `first` to `last`-1, stored in `list`. */
@@ -47,28 +42,24 @@ static ctrt_ints dims_between(int64_t list[CTRT_MAX_DIMS], int first, int last)
 
 static ctrt_status layer_norm_composed(const struct grad_context *ctx, ctrt_tensor **dx, ctrt_tensor *dy)
 {
-    ctrt_tensor *x = ctx->inputs[0], *w = ctx->inputs[1], *xhat = NULL, *r = NULL, *g = NULL;
+    ctrt_tensor *x = ctx->inputs[0], *w = ctx->inputs[1];
+    TENSOR_AUTO xhat = NULL, r = NULL, g = NULL;
     const int ndim = x->view.ndim, leading = ndim - ctx->attributes->norm.normalized;
     int64_t inner_list[CTRT_MAX_DIMS], outer_list[CTRT_MAX_DIMS];
     ctrt_ints inner = dims_between(inner_list, leading, ndim), outer = dims_between(outer_list, 0, leading);
-    ctrt_status status;
-    STEP(normalise(&xhat, &r, x, inner, ctx->attributes->norm.epsilon));
+    CTRT_TRY(normalise(&xhat, &r, x, inner, ctx->attributes->norm.epsilon));
     if (needs_grad(ctx, 0)) {
-        STEP(w ? ctrt_mul(&g, dy, w) : pass_on(&g, dy));
-        STEP(input_gradient(&dx[0], g, xhat, r, inner));
+        CTRT_TRY(w ? ctrt_mul(&g, dy, w) : pass_on(&g, dy));
+        CTRT_TRY(input_gradient(&dx[0], g, xhat, r, inner));
     }
     if (needs_grad(ctx, 1)) {
-        STEP(ctrt_mul(&dx[1], dy, xhat));
+        CTRT_TRY(ctrt_mul(&dx[1], dy, xhat));
         if (leading > 0)
-            STEP(ctrt_sum(&dx[1], dx[1], outer));
+            CTRT_TRY(ctrt_sum(&dx[1], dx[1], outer));
     }
     if (needs_grad(ctx, 2))
-        STEP(leading > 0 ? ctrt_sum(&dx[2], dy, outer) : pass_on(&dx[2], dy));
-done:
-    tensor_release(xhat);
-    tensor_release(r);
-    tensor_release(g);
-    return status;
+        CTRT_TRY(leading > 0 ? ctrt_sum(&dx[2], dy, outer) : pass_on(&dx[2], dy));
+    return CTRT_OK;
 }
 
 static ctrt_status layer_norm_vjp(const struct grad_context *ctx, ctrt_tensor **dx, ctrt_tensor *const *dy)
@@ -94,20 +85,17 @@ static ctrt_status as_channels(ctrt_tensor **out, ctrt_tensor *tensor, int ndim)
 /* Computes x^ and r from the saved statistics, which do not depend on x. */
 static ctrt_status normalise_fixed(ctrt_tensor **xhat, ctrt_tensor **r, const struct grad_context *ctx, ctrt_tensor *x)
 {
-    ctrt_tensor *mean = NULL;
-    ctrt_status status;
-    STEP(as_channels(&mean, ctx->outputs[1], x->view.ndim));
-    STEP(as_channels(r, ctx->outputs[2], x->view.ndim));
-    STEP(ctrt_sub(xhat, x, mean));
-    STEP(ctrt_mul(xhat, *xhat, *r));
-done:
-    tensor_release(mean);
-    return status;
+    TENSOR_AUTO mean = NULL;
+    CTRT_TRY(as_channels(&mean, ctx->outputs[1], x->view.ndim));
+    CTRT_TRY(as_channels(r, ctx->outputs[2], x->view.ndim));
+    CTRT_TRY(ctrt_sub(xhat, x, mean));
+    return ctrt_mul(xhat, *xhat, *r);
 }
 
 static ctrt_status batch_norm_composed(const struct grad_context *ctx, ctrt_tensor **dx, ctrt_tensor *dy)
 {
-    ctrt_tensor *x = ctx->inputs[0], *w = NULL, *xhat = NULL, *r = NULL, *g = NULL;
+    ctrt_tensor *x = ctx->inputs[0];
+    TENSOR_AUTO w = NULL, xhat = NULL, r = NULL, g = NULL;
     const int ndim = x->view.ndim;
     const bool training = ctx->attributes->norm.training;
     int64_t list[CTRT_MAX_DIMS];
@@ -115,28 +103,23 @@ static ctrt_status batch_norm_composed(const struct grad_context *ctx, ctrt_tens
     list[0] = 0;
     for (int d = 2; d < ndim; d++)
         list[d - 1] = d;
-    ctrt_status status;
-    STEP(training ? normalise(&xhat, &r, x, dims, ctx->attributes->norm.epsilon) : normalise_fixed(&xhat, &r, ctx, x));
+    CTRT_TRY(training ? normalise(&xhat, &r, x, dims, ctx->attributes->norm.epsilon)
+                      : normalise_fixed(&xhat, &r, ctx, x));
     if (needs_grad(ctx, 0)) {
-        STEP(pass_on(&g, dy));
+        CTRT_TRY(pass_on(&g, dy));
         if (ctx->inputs[1]) {
-            STEP(as_channels(&w, ctx->inputs[1], ndim));
-            STEP(ctrt_mul(&g, g, w));
+            CTRT_TRY(as_channels(&w, ctx->inputs[1], ndim));
+            CTRT_TRY(ctrt_mul(&g, g, w));
         }
-        STEP(training ? input_gradient(&dx[0], g, xhat, r, dims) : ctrt_mul(&dx[0], g, r));
+        CTRT_TRY(training ? input_gradient(&dx[0], g, xhat, r, dims) : ctrt_mul(&dx[0], g, r));
     }
     if (needs_grad(ctx, 1)) {
-        STEP(ctrt_mul(&dx[1], dy, xhat));
-        STEP(ctrt_sum(&dx[1], dx[1], dims));
+        CTRT_TRY(ctrt_mul(&dx[1], dy, xhat));
+        CTRT_TRY(ctrt_sum(&dx[1], dx[1], dims));
     }
     if (needs_grad(ctx, 2))
-        STEP(ctrt_sum(&dx[2], dy, dims));
-done:
-    tensor_release(w);
-    tensor_release(xhat);
-    tensor_release(r);
-    tensor_release(g);
-    return status;
+        CTRT_TRY(ctrt_sum(&dx[2], dy, dims));
+    return CTRT_OK;
 }
 
 static ctrt_status batch_norm_vjp(const struct grad_context *ctx, ctrt_tensor **dx, ctrt_tensor *const *dy)

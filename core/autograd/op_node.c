@@ -43,8 +43,7 @@ static ctrt_status remember(struct op_node *node, ctrt_tensor *const *inputs, in
 {
     size_t count = node->rule->remember(NULL, inputs, n_inputs, attributes);
     node->extra = host_alloc(MAX(count, 1) * sizeof *node->extra);
-    if (node->extra == NULL)
-        return out_of_memory(count * sizeof *node->extra, "a graph node");
+    ALLOC_CHECK(node->extra, count * sizeof *node->extra, "a graph node");
     node->rule->remember(node->extra, inputs, n_inputs, attributes);
     return CTRT_OK;
 }
@@ -58,8 +57,7 @@ ctrt_status op_node_new(struct op_node **out, enum op op, const struct grad_rule
             CTRT_TRY(grad_refresh(inputs[i]));
 
     struct op_node *node = free_list_take(FREE_NODE, sizeof *node);
-    if (unlikely(node == NULL))
-        return out_of_memory(sizeof *node, "a graph node");
+    ALLOC_CHECK(node, sizeof *node, "a graph node");
     struct grad_edge *edges = node->inline_edges;
     if (unlikely(n_inputs > NODE_INLINE_EDGES)) {
         edges = host_alloc((size_t)n_inputs * sizeof *edges);

@@ -64,26 +64,20 @@ static ctrt_status var_vjp(const struct grad_context *ctx, ctrt_tensor **dx, ctr
     const double freedom = (double)(reduced_count(ctx, shape) - ctx->attributes->reduce.correction);
     const bool infinite = freedom <= 0 && (ctx->attributes->reduce.no_dims || shape.count == 0);
     int64_t dims[CTRT_MAX_DIMS];
-    ctrt_tensor *x = NULL, *mean = NULL, *slope = NULL;
-    ctrt_status status;
-    STEP(op_widen(&x, ctx->inputs[0]));
-    STEP(ctrt_mean_dims(&mean, x, reduced_dims(ctx, shape.count, dims), true));
-    STEP(op_widen(&dx[0], dy[0]));
+    TENSOR_AUTO x = NULL, mean = NULL, slope = NULL;
+    CTRT_TRY(op_widen(&x, ctx->inputs[0]));
+    CTRT_TRY(ctrt_mean_dims(&mean, x, reduced_dims(ctx, shape.count, dims), true));
+    CTRT_TRY(op_widen(&dx[0], dy[0]));
     if (infinite) {
-        STEP(ctrt_eq(&mean, x, mean));
-        STEP(ctrt_full_like(&slope, x, ctrt_float(INFINITY), CTRT_DTYPE_DEFAULT, NULL));
-        STEP(ctrt_masked_fill(&slope, slope, mean, ctrt_float(NAN)));
+        CTRT_TRY(ctrt_eq(&mean, x, mean));
+        CTRT_TRY(ctrt_full_like(&slope, x, ctrt_float(INFINITY), CTRT_DTYPE_DEFAULT, NULL));
+        CTRT_TRY(ctrt_masked_fill(&slope, slope, mean, ctrt_float(NAN)));
     } else {
-        STEP(ctrt_sub(&slope, x, mean));
-        STEP(unreduce(&dx[0], ctx, dx[0], shape));
-        STEP(ctrt_mul_scalar(&dx[0], dx[0], ctrt_float(2 / freedom)));
+        CTRT_TRY(ctrt_sub(&slope, x, mean));
+        CTRT_TRY(unreduce(&dx[0], ctx, dx[0], shape));
+        CTRT_TRY(ctrt_mul_scalar(&dx[0], dx[0], ctrt_float(2 / freedom)));
     }
-    STEP(ctrt_mul(&dx[0], dx[0], slope));
-done:
-    tensor_release(x);
-    tensor_release(mean);
-    tensor_release(slope);
-    return status;
+    return ctrt_mul(&dx[0], dx[0], slope);
 }
 const struct grad_rule rule_var = { .saves = { { .inputs = 1 } }, .vjp = var_vjp };
 
@@ -92,12 +86,9 @@ const struct grad_rule rule_var = { .saves = { { .inputs = 1 } }, .vjp = var_vjp
 /* Replaces a mask of factors by the mask of the factors whose product contains another factor of the original mask. */
 static ctrt_status among_others(ctrt_tensor **mask, ctrt_ints dims)
 {
-    ctrt_tensor *count = NULL;
-    ctrt_status status = ctrt_sum_dims(&count, *mask, dims, true);
-    if (status == CTRT_OK)
-        status = ctrt_gt(mask, count, *mask);
-    tensor_release(count);
-    return status;
+    TENSOR_AUTO count = NULL;
+    CTRT_TRY(ctrt_sum_dims(&count, *mask, dims, true));
+    return ctrt_gt(mask, count, *mask);
 }
 
 /* Computes for each factor the product of all other factors, by division. Not differentiable. Zeros, infinities and NaN
@@ -107,48 +98,37 @@ static ctrt_status among_others(ctrt_tensor **mask, ctrt_ints dims)
  * others does not. */
 static ctrt_status prod_of_others(ctrt_tensor **out, ctrt_tensor *factors, ctrt_ints dims)
 {
-    ctrt_tensor *x = NULL, *zero = NULL, *infinite = NULL, *nan = NULL, *filled = NULL, *p = NULL, *huge = NULL;
-    ctrt_status status;
-    STEP(ctrt_to_dtype(&x, factors, CTRT_F64));
-    STEP(ctrt_eq_scalar(&zero, x, ctrt_float(0)));
-    STEP(ctrt_isinf(&infinite, x));
-    STEP(ctrt_isnan(&nan, x));
-    STEP(ctrt_masked_fill(&filled, x, zero, ctrt_float(1)));
-    STEP(ctrt_masked_fill(&filled, filled, nan, ctrt_float(1)));
-    STEP(ctrt_prod_dims(&p, filled, dims, true));
-    STEP(ctrt_mul(&huge, p, filled));       /* if another factor is infinite: infinite, with the sign of p / filled */
-    STEP(ctrt_masked_fill(&filled, filled, infinite, ctrt_float(1)));
-    STEP(ctrt_prod_dims(&p, filled, dims, true));
-    STEP(ctrt_div(out, p, filled));
-    STEP(among_others(&zero, dims));
-    STEP(among_others(&infinite, dims));
-    STEP(among_others(&nan, dims));
-    STEP(ctrt_where(out, infinite, huge, *out));
-    STEP(ctrt_masked_fill(out, *out, zero, ctrt_float(0)));
-    STEP(ctrt_logical_and(&infinite, infinite, zero));
-    STEP(ctrt_logical_or(&nan, nan, infinite));
-    STEP(ctrt_masked_fill(out, *out, nan, ctrt_float(NAN)));
-    STEP(ctrt_to_dtype(out, *out, tensor_dtype(factors)));
-done:
-    tensor_release(x);
-    tensor_release(zero);
-    tensor_release(infinite);
-    tensor_release(nan);
-    tensor_release(filled);
-    tensor_release(p);
-    tensor_release(huge);
-    return status;
+    TENSOR_AUTO x = NULL, zero = NULL, infinite = NULL, nan = NULL, filled = NULL, p = NULL, huge = NULL;
+    CTRT_TRY(ctrt_to_dtype(&x, factors, CTRT_F64));
+    CTRT_TRY(ctrt_eq_scalar(&zero, x, ctrt_float(0)));
+    CTRT_TRY(ctrt_isinf(&infinite, x));
+    CTRT_TRY(ctrt_isnan(&nan, x));
+    CTRT_TRY(ctrt_masked_fill(&filled, x, zero, ctrt_float(1)));
+    CTRT_TRY(ctrt_masked_fill(&filled, filled, nan, ctrt_float(1)));
+    CTRT_TRY(ctrt_prod_dims(&p, filled, dims, true));
+    CTRT_TRY(ctrt_mul(&huge, p, filled));   /* if another factor is infinite: infinite, with the sign of p / filled */
+    CTRT_TRY(ctrt_masked_fill(&filled, filled, infinite, ctrt_float(1)));
+    CTRT_TRY(ctrt_prod_dims(&p, filled, dims, true));
+    CTRT_TRY(ctrt_div(out, p, filled));
+    CTRT_TRY(among_others(&zero, dims));
+    CTRT_TRY(among_others(&infinite, dims));
+    CTRT_TRY(among_others(&nan, dims));
+    CTRT_TRY(ctrt_where(out, infinite, huge, *out));
+    CTRT_TRY(ctrt_masked_fill(out, *out, zero, ctrt_float(0)));
+    CTRT_TRY(ctrt_logical_and(&infinite, infinite, zero));
+    CTRT_TRY(ctrt_logical_or(&nan, nan, infinite));
+    CTRT_TRY(ctrt_masked_fill(out, *out, nan, ctrt_float(NAN)));
+    return ctrt_to_dtype(out, *out, tensor_dtype(factors));
 }
 
 /* Computes the same as prod_of_others, with ops that are also differentiable at zeros. For each of the n factors,
  * multiplies a row of all factors in which that factor is replaced by 1. Takes O(n^2) time and memory. */
 static ctrt_status prod_of_others_square(ctrt_tensor **out, ctrt_tensor *x, ctrt_ints dims)
 {
-    ctrt_tensor *t = NULL, *eye = NULL;
+    TENSOR_AUTO t = NULL, eye = NULL;
     int64_t order[CTRT_MAX_DIMS], back[CTRT_MAX_DIMS], shape[CTRT_MAX_DIMS];
     int ndim = x->view.ndim, n = 0;
     uint32_t reduced = 0;
-    ctrt_status status;
     for (int i = 0; i < dims.count; i++)
         reduced |= 1u << dims.values[i];
     for (int d = 0; d < ndim; d++)
@@ -167,58 +147,48 @@ static ctrt_status prod_of_others_square(ctrt_tensor **out, ctrt_tensor *x, ctrt
         back[order[d]] = d;
         shape[d] = x->view.shape[order[d]];
     }
-    STEP(ctrt_permute(&t, x, ctrt_ints_of(order, ndim)));
-    STEP(ctrt_reshape(&t, t, CTRT_SHAPE(rows, 1, factors)));
-    STEP(ctrt_expand(&t, t, CTRT_SHAPE(rows, factors, factors)));
-    STEP(ctrt_eye(&eye, factors, factors, CTRT_BOOL, x->device));
-    STEP(ctrt_masked_fill(&t, t, eye, ctrt_float(1)));
-    STEP(ctrt_prod_dims(&t, t, CTRT_DIMS(2), false));
-    STEP(ctrt_reshape(&t, t, ctrt_ints_of(shape, ndim)));
-    STEP(ctrt_permute(out, t, ctrt_ints_of(back, ndim)));
-done:
-    tensor_release(t);
-    tensor_release(eye);
-    return status;
+    CTRT_TRY(ctrt_permute(&t, x, ctrt_ints_of(order, ndim)));
+    CTRT_TRY(ctrt_reshape(&t, t, CTRT_SHAPE(rows, 1, factors)));
+    CTRT_TRY(ctrt_expand(&t, t, CTRT_SHAPE(rows, factors, factors)));
+    CTRT_TRY(ctrt_eye(&eye, factors, factors, CTRT_BOOL, x->device));
+    CTRT_TRY(ctrt_masked_fill(&t, t, eye, ctrt_float(1)));
+    CTRT_TRY(ctrt_prod_dims(&t, t, CTRT_DIMS(2), false));
+    CTRT_TRY(ctrt_reshape(&t, t, ctrt_ints_of(shape, ndim)));
+    return ctrt_permute(out, t, ctrt_ints_of(back, ndim));
 }
 
 /* Sets *out to whether x contains a zero, an infinity or NaN. */
 static ctrt_status any_indivisible(bool *out, ctrt_tensor *x)
 {
-    ctrt_tensor *divisible = NULL;
+    TENSOR_AUTO divisible = NULL;
     int64_t value = 0;
-    ctrt_status status;
-    STEP(ctrt_isfinite(&divisible, x));
-    STEP(ctrt_logical_and(&divisible, divisible, x));
-    STEP(ctrt_all(&divisible, divisible, CTRT_ALL_DIMS, false));
-    STEP(ctrt_item_int(&value, divisible));
+    CTRT_TRY(ctrt_isfinite(&divisible, x));
+    CTRT_TRY(ctrt_logical_and(&divisible, divisible, x));
+    CTRT_TRY(ctrt_all(&divisible, divisible, CTRT_ALL_DIMS, false));
+    CTRT_TRY(ctrt_item_int(&value, divisible));
     *out = value == 0;
-done:
-    tensor_release(divisible);
-    return status;
+    return CTRT_OK;
 }
 
 static ctrt_status prod_vjp(const struct grad_context *ctx, ctrt_tensor **dx, ctrt_tensor *const *dy)
 {
-    ctrt_tensor *x = ctx->inputs[0], *scale = NULL;
+    ctrt_tensor *x = ctx->inputs[0];
+    TENSOR_AUTO scale = NULL;
     int64_t list[CTRT_MAX_DIMS];
     ctrt_ints dims = reduced_dims(ctx, x->view.ndim, list);
-    ctrt_status status;
     if (x->view.ndim == 0)
         return pass_on(&dx[0], dy[0]);
     bool indivisible = true;
     if (ctx->create_graph)
-        STEP(any_indivisible(&indivisible, x));
+        CTRT_TRY(any_indivisible(&indivisible, x));
     if (!indivisible) {
-        STEP(ctrt_prod_dims(&dx[0], x, dims, true));
-        STEP(ctrt_div(&dx[0], dx[0], x));
+        CTRT_TRY(ctrt_prod_dims(&dx[0], x, dims, true));
+        CTRT_TRY(ctrt_div(&dx[0], dx[0], x));
     } else {
-        STEP(ctx->create_graph ? prod_of_others_square(&dx[0], x, dims) : prod_of_others(&dx[0], x, dims));
+        CTRT_TRY(ctx->create_graph ? prod_of_others_square(&dx[0], x, dims) : prod_of_others(&dx[0], x, dims));
     }
-    STEP(unreduce(&scale, ctx, dy[0], ctrt_ints_of(x->view.shape, x->view.ndim)));
-    STEP(ctrt_mul(&dx[0], scale, dx[0]));
-done:
-    tensor_release(scale);
-    return status;
+    CTRT_TRY(unreduce(&scale, ctx, dy[0], ctrt_ints_of(x->view.shape, x->view.ndim)));
+    return ctrt_mul(&dx[0], scale, dx[0]);
 }
 const struct grad_rule rule_prod = { .saves = { { .inputs = 1 } }, .vjp = prod_vjp };
 
@@ -226,21 +196,16 @@ const struct grad_rule rule_prod = { .saves = { { .inputs = 1 } }, .vjp = prod_v
 
 static ctrt_status extreme_vjp(const struct grad_context *ctx, ctrt_tensor **dx, ctrt_tensor *const *dy)
 {
-    ctrt_tensor *x = ctx->inputs[0], *y = NULL, *ties = NULL, *count = NULL;
+    ctrt_tensor *x = ctx->inputs[0];
+    TENSOR_AUTO y = NULL, ties = NULL, count = NULL;
     int64_t list[CTRT_MAX_DIMS];
     ctrt_ints shape = ctrt_ints_of(x->view.shape, x->view.ndim), dims = reduced_dims(ctx, shape.count, list);
-    ctrt_status status;
-    STEP(unreduce(&y, ctx, ctx->outputs[0], shape));
-    STEP(ctrt_eq(&ties, x, y));
-    STEP(ctrt_sum_dims(&count, ties, dims, true));
-    STEP(unreduce(&dx[0], ctx, dy[0], shape));
-    STEP(ctrt_div(&dx[0], dx[0], count));
-    STEP(ctrt_mul(&dx[0], dx[0], ties));
-done:
-    tensor_release(y);
-    tensor_release(ties);
-    tensor_release(count);
-    return status;
+    CTRT_TRY(unreduce(&y, ctx, ctx->outputs[0], shape));
+    CTRT_TRY(ctrt_eq(&ties, x, y));
+    CTRT_TRY(ctrt_sum_dims(&count, ties, dims, true));
+    CTRT_TRY(unreduce(&dx[0], ctx, dy[0], shape));
+    CTRT_TRY(ctrt_div(&dx[0], dx[0], count));
+    return ctrt_mul(&dx[0], dx[0], ties);
 }
 const struct grad_rule rule_amax = { .saves = { { .inputs = 1, .outputs = 1 } }, .vjp = extreme_vjp };
 const struct grad_rule rule_amin = { .saves = { { .inputs = 1, .outputs = 1 } }, .vjp = extreme_vjp };

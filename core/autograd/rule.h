@@ -61,15 +61,6 @@ static inline ctrt_ints input_shape(const struct grad_context *ctx, int input)
     return ctrt_ints_of(want.shape, want.ndim);
 }
 
-/* Evaluates `expr` into the local `status` and jumps to `done` on failure, where a function releases its
- * temporaries. */
-#define STEP(expr)                              \
-    do {                                        \
-        status = (expr);                        \
-        if (unlikely(status != CTRT_OK))        \
-            goto done;                          \
-    } while (0)
-
 /* Sets *out to another reference to `tensor`, for a gradient that is passed on unchanged. */
 static inline ctrt_status pass_on(ctrt_tensor **out, ctrt_tensor *tensor)
 {

@@ -29,27 +29,19 @@ const struct grad_rule rule_expand = { .vjp = expand_vjp };
 static ctrt_status slice_vjp(const struct grad_context *ctx, ctrt_tensor **dx, ctrt_tensor *const *dy)
 {
     const union op_attributes *a = ctx->attributes;
-    ctrt_tensor *part = NULL;
-    ctrt_status status;
-    STEP(ctrt_new_zeros(&dx[0], dy[0], input_shape(ctx, 0), CTRT_DTYPE_DEFAULT, NULL));
-    STEP(ctrt_slice(&part, dx[0], a->slice.dim, a->slice.start, a->slice.end, a->slice.step));
-    STEP(ctrt_copy_(part, dy[0]));
-done:
-    tensor_release(part);
-    return status;
+    TENSOR_AUTO part = NULL;
+    CTRT_TRY(ctrt_new_zeros(&dx[0], dy[0], input_shape(ctx, 0), CTRT_DTYPE_DEFAULT, NULL));
+    CTRT_TRY(ctrt_slice(&part, dx[0], a->slice.dim, a->slice.start, a->slice.end, a->slice.step));
+    return ctrt_copy_(part, dy[0]);
 }
 const struct grad_rule rule_slice = { .vjp = slice_vjp };
 
 static ctrt_status select_vjp(const struct grad_context *ctx, ctrt_tensor **dx, ctrt_tensor *const *dy)
 {
-    ctrt_tensor *part = NULL;
-    ctrt_status status;
-    STEP(ctrt_new_zeros(&dx[0], dy[0], input_shape(ctx, 0), CTRT_DTYPE_DEFAULT, NULL));
-    STEP(ctrt_select(&part, dx[0], ctx->attributes->slice.dim, ctx->attributes->slice.start));
-    STEP(ctrt_copy_(part, dy[0]));
-done:
-    tensor_release(part);
-    return status;
+    TENSOR_AUTO part = NULL;
+    CTRT_TRY(ctrt_new_zeros(&dx[0], dy[0], input_shape(ctx, 0), CTRT_DTYPE_DEFAULT, NULL));
+    CTRT_TRY(ctrt_select(&part, dx[0], ctx->attributes->slice.dim, ctx->attributes->slice.start));
+    return ctrt_copy_(part, dy[0]);
 }
 const struct grad_rule rule_select = { .vjp = select_vjp };
 
@@ -73,53 +65,39 @@ static size_t as_strided_remember(int64_t *to, ctrt_tensor *const *inputs, int n
 static ctrt_status places_of(ctrt_tensor **out, const struct geometry *g, ctrt_device *device)
 {
     int64_t numel = shape_numel(g->shape, g->ndim), at[CTRT_MAX_DIMS] = { 0 }, place = g->offset;
-    int64_t *places = host_alloc((size_t)MAX(numel, 1) * sizeof *places);
-    if (places == NULL)
-        return out_of_memory((size_t)numel * sizeof *places, "the derivative of as_strided");
+    HOST_AUTO int64_t *places = host_alloc((size_t)MAX(numel, 1) * sizeof *places);
+    ALLOC_CHECK(places, (size_t)numel * sizeof *places, "the derivative of as_strided");
     for (int64_t i = 0; i < numel; i++) {
         places[i] = place;
-        for (int d = g->ndim - 1; d >= 0; d--) {
-            place += g->strides[d];
-            if (++at[d] < g->shape[d])
-                break;
-            place -= g->shape[d] * g->strides[d];
-            at[d] = 0;
-        }
+        place = geometry_next(g, at, place);
     }
-    ctrt_status status = ctrt_from_data(out, places, numel, CTRT_SHAPE(numel), CTRT_I64, device);
-    host_free(places);
-    return status;
+    return ctrt_from_data(out, places, numel, CTRT_SHAPE(numel), CTRT_I64, device);
 }
 
 /* Creates a buffer of `size` zeros and adds each element of dy at its index in the layout `to`. */
 static ctrt_status spread(ctrt_tensor **buffer, ctrt_tensor *dy, const struct geometry *to, int64_t size)
 {
-    ctrt_tensor *part = NULL, *places = NULL;
-    ctrt_status status;
+    TENSOR_AUTO part = NULL, places = NULL;
     if (geometry_disjoint(to)) {
-        STEP(ctrt_new_zeros(buffer, dy, CTRT_SHAPE(size), CTRT_DTYPE_DEFAULT, NULL));
-        STEP(ctrt_as_strided(&part, *buffer, ctrt_ints_of(to->shape, to->ndim), ctrt_ints_of(to->strides, to->ndim),
-                             to->offset));
-        STEP(ctrt_copy_(part, dy));
+        CTRT_TRY(ctrt_new_zeros(buffer, dy, CTRT_SHAPE(size), CTRT_DTYPE_DEFAULT, NULL));
+        CTRT_TRY(ctrt_as_strided(&part, *buffer, ctrt_ints_of(to->shape, to->ndim),
+                                 ctrt_ints_of(to->strides, to->ndim), to->offset));
+        CTRT_TRY(ctrt_copy_(part, dy));
     } else {
-        STEP(places_of(&places, to, dy->device));
-        STEP(ctrt_reshape(&part, dy, CTRT_SHAPE(dy->view.numel)));
-        STEP(op_index_add(buffer, part, places, 0, size, -1));
+        CTRT_TRY(places_of(&places, to, dy->device));
+        CTRT_TRY(ctrt_reshape(&part, dy, CTRT_SHAPE(dy->view.numel)));
+        CTRT_TRY(op_index_add(buffer, part, places, 0, size, -1));
     }
-done:
-    tensor_release(part);
-    tensor_release(places);
-    return status;
+    return CTRT_OK;
 }
 
 /* Adds dy to a buffer that represents the storage, and reads the gradient from it with the layout of the input. If
  * several elements of the input have the same storage index, the gradient there is divided by their number. */
 static ctrt_status as_strided_vjp(const struct grad_context *ctx, ctrt_tensor **dx, ctrt_tensor *const *dy)
 {
-    ctrt_tensor *buffer = NULL, *ones = NULL, *count = NULL;
+    TENSOR_AUTO buffer = NULL, ones = NULL, count = NULL;
     struct geometry from = { .offset = ctx->extra[0] }, to = { .offset = ctx->attributes->strided.offset };
     ctrt_ints shape = input_shape(ctx, 0);
-    ctrt_status status;
     from.ndim = shape.count;
     to.ndim = ctx->attributes->strided.ndim;
     for (int d = 0; d < from.ndim; d++) {
@@ -134,19 +112,14 @@ static ctrt_status as_strided_vjp(const struct grad_context *ctx, ctrt_tensor **
     from.offset -= first;
     to.offset -= first;
     int64_t size = MAX(geometry_end(&from), geometry_end(&to));
-    STEP(spread(&buffer, dy[0], &to, size));
+    CTRT_TRY(spread(&buffer, dy[0], &to, size));
     if (!geometry_disjoint(&from)) {
-        STEP(ctrt_new_ones(&ones, dy[0], shape, CTRT_DTYPE_DEFAULT, NULL));
-        STEP(spread(&count, ones, &from, size));
-        STEP(ctrt_maximum_scalar(&count, count, ctrt_float(1)));
-        STEP(ctrt_div(&buffer, buffer, count));
+        CTRT_TRY(ctrt_new_ones(&ones, dy[0], shape, CTRT_DTYPE_DEFAULT, NULL));
+        CTRT_TRY(spread(&count, ones, &from, size));
+        CTRT_TRY(ctrt_maximum_scalar(&count, count, ctrt_float(1)));
+        CTRT_TRY(ctrt_div(&buffer, buffer, count));
     }
-    STEP(ctrt_as_strided(&dx[0], buffer, ctrt_ints_of(from.shape, from.ndim), ctrt_ints_of(from.strides, from.ndim),
-                         from.offset));
-done:
-    tensor_release(buffer);
-    tensor_release(ones);
-    tensor_release(count);
-    return status;
+    return ctrt_as_strided(&dx[0], buffer, ctrt_ints_of(from.shape, from.ndim), ctrt_ints_of(from.strides, from.ndim),
+                           from.offset);
 }
 const struct grad_rule rule_as_strided = { .vjp = as_strided_vjp, .remember = as_strided_remember };

@@ -43,16 +43,12 @@ static ctrt_ints strides_of(const struct geometry *g)
 /* Creates *whole, a copy of dy with the layout of base, and *part, the view's part of *whole. Recorded in grad mode. */
 static ctrt_status split(ctrt_tensor **whole, ctrt_tensor **part, const struct view_history_node *self, ctrt_tensor *dy)
 {
-    ctrt_tensor *buffer = NULL;
+    TENSOR_AUTO buffer = NULL;
     int64_t elements = MAX(geometry_end(&self->base), geometry_end(&self->part));
-    ctrt_status status;
-    STEP(ctrt_new_zeros(&buffer, dy, CTRT_SHAPE(elements), CTRT_DTYPE_DEFAULT, NULL));
-    STEP(ctrt_as_strided(whole, buffer, shape_of(&self->base), strides_of(&self->base), self->base.offset));
-    STEP(ctrt_copy_(*whole, dy));
-    STEP(ctrt_as_strided(part, buffer, shape_of(&self->part), strides_of(&self->part), self->part.offset));
-done:
-    tensor_release(buffer);
-    return status;
+    CTRT_TRY(ctrt_new_zeros(&buffer, dy, CTRT_SHAPE(elements), CTRT_DTYPE_DEFAULT, NULL));
+    CTRT_TRY(ctrt_as_strided(whole, buffer, shape_of(&self->base), strides_of(&self->base), self->base.offset));
+    CTRT_TRY(ctrt_copy_(*whole, dy));
+    return ctrt_as_strided(part, buffer, shape_of(&self->part), strides_of(&self->part), self->part.offset);
 }
 
 /* Sets the history of `alias`, the result that inner saved: as_strided of base, because the result is the view's part
@@ -82,33 +78,28 @@ static ctrt_status slices_run(struct grad_node *node, const struct node_run *run
 {
     struct view_history_node *self = (struct view_history_node *)node;
     struct grad_node *inner = &self->inner->node;
-    ctrt_tensor *whole = NULL, *part = NULL, *inner_dy = NULL;
+    TENSOR_AUTO whole = NULL, part = NULL, inner_dy = NULL;
     struct node_run how = *run;
-    ctrt_status status;
     if (dy[0] == NULL)
         return CTRT_OK;
     how.owner = node;
     how.restore = slices_restore;
-    STEP(split(&whole, &part, self, dy[0]));
-    STEP(ctrt_clone(&inner_dy, part));
-    STEP(inner->class->run(inner, &how, dx, &inner_dy));
+    CTRT_TRY(split(&whole, &part, self, dy[0]));
+    CTRT_TRY(ctrt_clone(&inner_dy, part));
+    CTRT_TRY(inner->class->run(inner, &how, dx, &inner_dy));
     if (run->needs & 1) {
         if (dx[0]) {
             struct grad_want want = { self->part.shape, self->part.ndim, (ctrt_dtype)self->shape.dtype,
                                      self->shape.device };
-            STEP(grad_reduce_to(&dx[0], &want));
-            STEP(ctrt_copy_(part, dx[0]));
+            CTRT_TRY(grad_reduce_to(&dx[0], &want));
+            CTRT_TRY(ctrt_copy_(part, dx[0]));
         } else {
-            STEP(ctrt_zero_(part));
+            CTRT_TRY(ctrt_zero_(part));
         }
         tensor_move(&dx[0], whole);
         whole = NULL;
     }
-done:
-    tensor_release(whole);
-    tensor_release(part);
-    tensor_release(inner_dy);
-    return status;
+    return CTRT_OK;
 }
 
 static void slices_visit(struct grad_node *node, void (*report)(void *user, void *object, bool is_tensor), void *user)

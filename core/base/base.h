@@ -38,8 +38,21 @@ ctrt_status struct_write(void *out, const void *own, size_t bytes, const char *w
 ctrt_status fail_from(ctrt_status status, const char *who, const char *format, ...) CTRT_PRINTF(3, 4);
 ctrt_status context_from(ctrt_status status, const char *who);
 ctrt_status error_rename(ctrt_status status, const char *who);
+/* CTRT_TRY(context_from(expr, who)), without a call on success. */
+#define TRY_FROM(who, expr)                                         \
+    do {                                                            \
+        const ctrt_status try_from_status_ = (expr);                \
+        if (unlikely(try_from_status_ != CTRT_OK))                  \
+            return context_from(try_from_status_, who);             \
+    } while (0)
 /* Returns CTRT_ERR_INVALID_ARGUMENT with the message "FUNCTION: ARGUMENT is NULL". */
 ctrt_status fail_null(const char *function, const char *argument);
+/* Returns fail_null from the calling function if the argument is NULL: NULL_CHECK("softmax", x). */
+#define NULL_CHECK(who, argument)                   \
+    do {                                            \
+        if (unlikely((argument) == NULL))           \
+            return fail_null(who, #argument);       \
+    } while (0)
 
 /* edit_distance.c: returns the candidate with the smallest edit distance to `word`, or NULL when every distance is
  * larger than a third of the length of `word` (but at least 1 is allowed). Skips candidates that are NULL. */

@@ -61,10 +61,8 @@ ctrt_status ctrt_dtype_parse(ctrt_dtype *out, const char *name)
         { "float", CTRT_F32 }, { "double", CTRT_F64 }, { "half", CTRT_F16 }, { "short", CTRT_I16 }, { "int", CTRT_I32 },
         { "long", CTRT_I64 },
     };
-    if (unlikely(out == NULL))
-        return fail_null("dtype_parse", "out");
-    if (unlikely(name == NULL))
-        return fail_null("dtype_parse", "name");
+    NULL_CHECK("dtype_parse", out);
+    NULL_CHECK("dtype_parse", name);
     const char *word = strncmp(name, "torch.", 6) == 0 ? name + 6 : name;
     const char *known[2 * DTYPE_COUNT];
     size_t count = 0;

@@ -20,6 +20,21 @@ void host_free(void *pointer);
 
 /* Sets the message "out of memory: N bytes for WHAT" and returns CTRT_ERR_OUT_OF_MEMORY. */
 ctrt_status out_of_memory(size_t bytes, const char *what);
+/* Returns out_of_memory(bytes, what) from the calling function if `pointer` is NULL. */
+#define ALLOC_CHECK(pointer, bytes, what)                   \
+    do {                                                    \
+        if (__builtin_expect((pointer) == NULL, 0))         \
+            return out_of_memory(bytes, what);              \
+    } while (0)
+
+/* HOST_AUTO char *text = NULL; declares a pointer whose memory is freed at the end of the block. */
+#define HOST_AUTO __attribute__((cleanup(host_leave)))
+static inline void host_leave(void *variable)
+{
+    void *pointer;
+    __builtin_memcpy(&pointer, variable, sizeof pointer);
+    host_free(pointer);
+}
 
 /* For tests: makes the n-th allocation from now fail (1: the next one; 0: none), and all allocations after it if
  * `forever`. Counts the allocations of host_alloc, host_calloc, host_realloc and host_strdup, of free lists and of

@@ -145,8 +145,7 @@ static ctrt_status find_value(struct value *out, const struct param_node *node, 
         CTRT_TRY(param_parse(&integer, param, text));
         size_t bytes = strlen(text) + 1;
         text = intern_string(text);
-        if (text == NULL)
-            return out_of_memory(bytes, node->name);
+        ALLOC_CHECK(text, bytes, node->name);
     }
     out->text = text;
     out->integer = integer;
@@ -307,8 +306,7 @@ static ctrt_status node_set(struct param_node *node, const char *value)
 
 ctrt_status ctrt_param_set(const char *name, const char *value)
 {
-    if (name == NULL)
-        return fail_null("param_set", "name");
+    NULL_CHECK("param_set", name);
     if (param_before_set != NULL)
         param_before_set(name);
     lock_enter(&param_lock);
@@ -350,8 +348,7 @@ ctrt_status ctrt_param_get_info(ctrt_param_info *info, size_t index)
     static const char *const origins[] = { "default", "environment", "program" };
     static const char *const types[] = { "string", "int", "bool", "bytes", "enum" };
     ctrt_param_info own = CTRT_PARAM_INFO;
-    if (info == NULL)
-        return fail_null("param_get_info", "info");
+    NULL_CHECK("param_get_info", info);
     if (index == 0 && param_declare_all != NULL)
         param_declare_all();
     lock_enter(&param_lock);

@@ -155,8 +155,7 @@ ctrt_status ctrt_progress_new(ctrt_progress **out, int64_t total, const ctrt_pro
 {
     ctrt_progress_options own = CTRT_PROGRESS_OPTIONS;
     ctrt_param_value value = { 0 };
-    if (out == NULL)
-        return fail_null("progress_new", "out");
+    NULL_CHECK("progress_new", out);
     CTRT_TRY(struct_read(&own, sizeof own, options, "progress_new", "options"));
     options = &own;
     if (total < 0 || own.scale < 1 || !(own.interval < INFINITY) || own.fd < 0)
@@ -167,8 +166,7 @@ ctrt_status ctrt_progress_new(ctrt_progress **out, int64_t total, const ctrt_pro
     if (param_read(&value, &progress_param, "core") != CTRT_OK)
         log_message(CTRT_LOG_WARNING, "core", "%s", ctrt_error_message());
     ctrt_progress *progress = host_calloc(sizeof *progress);
-    if (progress == NULL)
-        return out_of_memory(sizeof *progress, "a progress bar");
+    ALLOC_CHECK(progress, sizeof *progress, "a progress bar");
     snprintf(progress->name, sizeof progress->name, "%s", options->name != NULL ? options->name : "");
     snprintf(progress->unit, sizeof progress->unit, "%s", options->unit != NULL ? options->unit : "it");
     progress->fd = options->fd;

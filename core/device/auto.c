@@ -116,8 +116,7 @@ ctrt_status device_auto_spec(ctrt_device_spec *out)
 ctrt_status ctrt_device_auto(ctrt_device **out)
 {
     ctrt_device_spec spec;
-    if (out == NULL)
-        return fail_null("device_auto", "out");
+    NULL_CHECK("device_auto", out);
     CTRT_TRY(device_auto_spec(&spec));
     /* If the selected device exists but does not open, fail, and do not select a slower device silently. */
     const char *name;
@@ -139,8 +138,7 @@ ctrt_status ctrt_set_default_device(ctrt_device *device)
 
 ctrt_status ctrt_default_device(ctrt_device **out)
 {
-    if (out == NULL)
-        return fail_null("default_device", "out");
+    NULL_CHECK("default_device", out);
     ctrt_device *device = atomic_load_explicit(&default_device, memory_order_acquire);
     if (unlikely(device == NULL)) {
         ctrt_device *none = NULL;
@@ -148,8 +146,7 @@ ctrt_status ctrt_default_device(ctrt_device **out)
         if (!atomic_compare_exchange_strong(&default_device, &none, device))
             device = none;                  /* another thread set it meanwhile */
     }
-    if (unlikely(!device_usable(device)))
-        return device_fail_forked(device);
+    CTRT_TRY(device_check(device));
     *out = device;
     return CTRT_OK;
 }
@@ -167,8 +164,7 @@ ctrt_status device_or_default(ctrt_device **out, ctrt_device *device)
 ctrt_status ctrt_device_list(ctrt_device_spec *out, size_t index)
 {
     const struct component *ranked[MAX_BACKENDS];
-    if (out == NULL)
-        return fail_null("device_list", "out");
+    NULL_CHECK("device_list", out);
     size_t count;
     CTRT_TRY(registry_ranked(ranked, &count, MAX_BACKENDS, CTRT_COMPONENT_BACKEND));
     for (size_t i = 0; i < count; i++) {

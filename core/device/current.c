@@ -72,19 +72,12 @@ static void forget(struct device_thread *own, ctrt_device **slot)
     *last = NULL;
 }
 
-static ctrt_status check(const ctrt_device *device)
-{
-    return device_usable(device) ? CTRT_OK : device_fail_forked(device);
-}
-
 ctrt_status ctrt_device_set_current(ctrt_device *device)
 {
-    if (device == NULL)
-        return fail_null("device_set_current", "device");
-    CTRT_TRY(check(device));
+    NULL_CHECK("device_set_current", device);
+    CTRT_TRY(device_check(device));
     struct device_thread *own = thread_devices();
-    if (own == NULL)
-        return out_of_memory(sizeof *own, "the thread's current devices");
+    ALLOC_CHECK(own, sizeof *own, "the thread's current devices");
     ctrt_device **slot = slot_of(own, device->type);
     if (slot == NULL)
         return ctrt_fail(CTRT_ERR_STATE,
@@ -95,8 +88,7 @@ ctrt_status ctrt_device_set_current(ctrt_device *device)
 
 ctrt_status ctrt_device_get_current(ctrt_device **out, const char *type)
 {
-    if (out == NULL)
-        return fail_null("device_get_current", "out");
+    NULL_CHECK("device_get_current", out);
     if (type != NULL && strchr(type, ':') != NULL)
         return ctrt_fail(CTRT_ERR_INVALID_ARGUMENT,
                          "device_get_current: \"%.64s\" is a device; expected a device type", type);
@@ -106,10 +98,9 @@ ctrt_status ctrt_device_get_current(ctrt_device **out, const char *type)
 ctrt_status device_guard_push(struct guard **out, ctrt_device *device)
 {
     if (device != NULL)
-        CTRT_TRY(check(device));
+        CTRT_TRY(device_check(device));
     struct device_thread *own = thread_devices();
-    if (own == NULL)
-        return out_of_memory(sizeof *own, "the thread's current devices");
+    ALLOC_CHECK(own, sizeof *own, "the thread's current devices");
     CTRT_TRY(ARRAY_RESERVE(own->guards, own->capacity, own->depth, "the stack of current devices"));
     struct guard guard = { .pushed = device };
     if (device != NULL) {

@@ -7,6 +7,7 @@
 #include <stdatomic.h>
 #include <sys/types.h>
 
+#include "base/base.h"
 #include "ctrt/device.h"
 #include "ctrt/plugin.h"
 
@@ -103,6 +104,10 @@ static inline bool device_usable(const ctrt_device *device)
 /* Fails with CTRT_ERR_FORKED, or with CTRT_ERR_STATE if the device was closed or is the placeholder of an ended
  * scope. */
 ctrt_status device_fail_forked(const ctrt_device *device);
+static inline ctrt_status device_check(const ctrt_device *device)
+{
+    return likely(device_usable(device)) ? CTRT_OK : device_fail_forked(device);
+}
 
 /* utilization.c: lists other processes that have memory on the open device, largest amount first. Returns how many were
  * listed; 0 when the processes are unknown. Takes no lock of the library. */

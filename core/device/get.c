@@ -40,8 +40,7 @@ ctrt_status device_fail_forked(const ctrt_device *device)
 ctrt_status ctrt_device_get(ctrt_device **out, const char *name)
 {
     ctrt_device_spec spec;
-    if (out == NULL)
-        return fail_null("device_get", "out");
+    NULL_CHECK("device_get", out);
     if (name == NULL || strcmp(name, "auto") == 0)
         return ctrt_device_auto(out);
     CTRT_TRY(ctrt_device_parse(&spec, name));

@@ -61,8 +61,7 @@ ctrt_status ctrt_device_get_properties(ctrt_device_properties *out, const char *
 {
     struct device_type *type;
     int index;
-    if (out == NULL)
-        return fail_null("device_get_properties", "out");
+    NULL_CHECK("device_get_properties", out);
     CTRT_TRY(device_locate(&type, &index, name));
     ctrt_device_info info = { .size = sizeof info, .numa_node = -1, .ecc = -1 };
     CTRT_TRY(type->backend->device->describe(type->physical[index], &info));
@@ -105,8 +104,7 @@ ctrt_status ctrt_device_memory_info(ctrt_device *device, uint64_t *free_bytes, u
 {
     uint64_t free_now = 0, total = 0;
     CTRT_TRY(device_or_default(&device, device));
-    if (!device_usable(device))
-        return device_fail_forked(device);
+    CTRT_TRY(device_check(device));
     if (!CTRT_SLOT(device->backend->device, memory_info))
         return ctrt_fail(CTRT_ERR_NOT_SUPPORTED, "device_memory_info: the backend of %s does not report its memory",
                          device->name);

@@ -42,8 +42,7 @@ static ctrt_status read_uuids(const char **uuids, const ctrt_backend *backend, i
         CTRT_TRY(backend->device->describe(i, &info));
         info.uuid[sizeof info.uuid - 1] = '\0';
         uuids[i] = intern_string(info.uuid[0] != '\0' ? info.uuid : "?");
-        if (uuids[i] == NULL)
-            return out_of_memory(sizeof info.uuid, "a UUID");
+        ALLOC_CHECK(uuids[i], sizeof info.uuid, "a UUID");
     }
     return CTRT_OK;
 }

@@ -53,8 +53,7 @@ ctrt_status ctrt_device_get_usage(ctrt_usage *out, const char *name)
     struct device_type *type;
     ctrt_device_usage usage;
     int index;
-    if (out == NULL)
-        return fail_null("device_get_usage", "out");
+    NULL_CHECK("device_get_usage", out);
     CTRT_TRY(device_locate(&type, &index, name));
     CTRT_TRY(utilization_usage_of(&usage, type, index, NULL, 0));
     const ctrt_usage own = {
@@ -103,8 +102,7 @@ static ctrt_status processes_of(ctrt_device_process **out, size_t *listed, size_
 {
     ctrt_device_usage usage;
     ctrt_device_process *list = host_alloc(PROCESSES * sizeof *list);
-    if (list == NULL)
-        return out_of_memory(PROCESSES * sizeof *list, "a list of processes");
+    ALLOC_CHECK(list, PROCESSES * sizeof *list, "a list of processes");
     ctrt_status status = utilization_usage_of(&usage, type, index, list, PROCESSES);
     if (status == CTRT_OK && usage.process_count < 0)
         status = ctrt_fail(CTRT_ERR_NOT_SUPPORTED, "%s:%d: its backend does not report which processes use it",
@@ -127,8 +125,7 @@ ctrt_status ctrt_device_get_processes(ctrt_process *list, size_t *count, size_t 
     int index;
     ctrt_device_process *found = NULL;
     size_t listed = 0, total = 0;
-    if (count == NULL)
-        return fail_null("device_get_processes", "count");
+    NULL_CHECK("device_get_processes", count);
     if (list == NULL && capacity > 0)
         return fail_null("device_get_processes", "list");
     CTRT_TRY(device_locate(&type, &index, name));
@@ -276,12 +273,10 @@ ctrt_status ctrt_show_utilization(char **out, const char *type, bool full)
     struct strbuf text = { 0 };
     char why[512] = "";
     int id = 2, load = 3, memory = 3;
-    if (out == NULL)
-        return fail_null("show_utilization", "out");
+    NULL_CHECK("show_utilization", out);
     CTRT_TRY(type_named(&found, type));
-    struct row *rows = host_calloc((size_t)MAX(found->count, 1) * sizeof *rows);
-    if (rows == NULL)
-        return out_of_memory((size_t)found->count * sizeof *rows, "a table of devices");
+    HOST_AUTO struct row *rows = host_calloc((size_t)MAX(found->count, 1) * sizeof *rows);
+    ALLOC_CHECK(rows, (size_t)found->count * sizeof *rows, "a table of devices");
     read_rows(rows, found, why, sizeof why);
     for (int i = 0; i < found->count; i++) {
         id = width(id, rows[i].id);
@@ -304,7 +299,6 @@ ctrt_status ctrt_show_utilization(char **out, const char *type, bool full)
             utilization_add_processes(&text, found, i);
     if (why[0] != '\0')
         strbuf_add(&text, "nan: %s\n", why);
-    host_free(rows);
     return strbuf_finish(out, &text, "a table of devices");
 }
 
@@ -448,15 +442,12 @@ ctrt_status ctrt_pick_devices(ctrt_device_spec *list, size_t *count, size_t capa
     ctrt_pick_options o = CTRT_PICK_OPTIONS;
     struct device_type *type;
     size_t picked = 0;
-    if (list == NULL)
-        return fail_null("pick_devices", "list");
-    if (count == NULL)
-        return fail_null("pick_devices", "count");
+    NULL_CHECK("pick_devices", list);
+    NULL_CHECK("pick_devices", count);
     CTRT_TRY(utilization_read_options(&o, options));
     CTRT_TRY(type_named(&type, o.type));
-    struct utilization_candidate *all = host_calloc((size_t)MAX(type->count, 1) * sizeof *all);
-    if (all == NULL)
-        return out_of_memory((size_t)type->count * sizeof *all, "a list of devices");
+    HOST_AUTO struct utilization_candidate *all = host_calloc((size_t)MAX(type->count, 1) * sizeof *all);
+    ALLOC_CHECK(all, (size_t)type->count * sizeof *all, "a list of devices");
     for (int attempt = 0; attempt < o.attempts && picked == 0 && capacity > 0; attempt++) {
         if (attempt > 0)
             sleep_for(o.interval);
@@ -468,9 +459,8 @@ ctrt_status ctrt_pick_devices(ctrt_device_spec *list, size_t *count, size_t capa
             snprintf(list[picked++].type, sizeof list[0].type, "%s", type->name);
         }
     }
-    const ctrt_status status = picked > 0 || capacity == 0 ? CTRT_OK : fail_none_free(all, type, &o);
-    host_free(all);
-    if (status == CTRT_OK)
-        *count = picked;
-    return status;
+    if (picked == 0 && capacity > 0)
+        return fail_none_free(all, type, &o);
+    *count = picked;
+    return CTRT_OK;
 }

@@ -30,8 +30,7 @@ ctrt_status dryrun_block_add(struct dryrun_block **out, struct dryrun_blocks *bl
                              size_t bytes, const ctrt_device *device)
 {
     struct dryrun_block *fresh = host_calloc(sizeof *fresh);
-    if (fresh == NULL)
-        return out_of_memory(sizeof *fresh, "a block of a dry run");
+    ALLOC_CHECK(fresh, sizeof *fresh, "a block of a dry run");
     fresh->inner = *inner;
     fresh->requested = bytes;
     fresh->mapped = (MAX(bytes, inner->bytes) + 4095) / 4096 * 4096;

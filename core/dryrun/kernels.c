@@ -100,8 +100,7 @@ static ctrt_status dry_kernel(ctrt_call *call, ctrt_device *device)
 {
     const char *op = call->kernel->op;
     uint32_t inputs, outputs = 0;
-    if (unlikely(!device_usable(device)))
-        return device_fail_forked(device);
+    CTRT_TRY(device_check(device));
     ctrt_status status = use_views(&inputs, call->inputs, call->n_inputs, op);
     if (status == CTRT_OK)
         status = use_views(&outputs, call->outputs, call->n_outputs, op);
@@ -129,8 +128,7 @@ static ctrt_status dry_transfer(const ctrt_view *to, const ctrt_view *from, cons
 
 static ctrt_status dry_copy(const struct launch_copy *copy, ctrt_device *device)
 {
-    if (unlikely(!device_usable(device)))
-        return device_fail_forked(device);
+    CTRT_TRY(device_check(device));
     if (copy->kind == CTRT_COPY_TO_HOST)
         host_zeros(copy->to);
     return device_asynchronous(device) ? dry_transfer(copy->to, copy->from, "copy") : CTRT_OK;
@@ -139,8 +137,7 @@ static ctrt_status dry_copy(const struct launch_copy *copy, ctrt_device *device)
 static ctrt_status dry_fill(const ctrt_view *to, ctrt_device *device, int byte, size_t bytes)
 {
     (void)byte, (void)bytes;
-    if (unlikely(!device_usable(device)))
-        return device_fail_forked(device);
+    CTRT_TRY(device_check(device));
     return device_asynchronous(device) ? dry_transfer(to, NULL, "fill") : CTRT_OK;
 }
 
@@ -200,8 +197,7 @@ static ctrt_status table_copy(struct dispatch_entry **out, const struct dispatch
         count += own[i].count;
     const size_t bytes = entry_count * sizeof *own + count * (sizeof(ctrt_kernel *) + sizeof(ctrt_kernel));
     struct dispatch_entry *entries = host_alloc(bytes);
-    if (entries == NULL)
-        return out_of_memory(bytes, "the kernels of a dry run");
+    ALLOC_CHECK(entries, bytes, "the kernels of a dry run");
     const ctrt_kernel **pointer = (const ctrt_kernel **)(entries + entry_count);
     ctrt_kernel *kernel = (ctrt_kernel *)(pointer + count);
     for (size_t i = 0; i < entry_count; i++) {
@@ -241,16 +237,13 @@ static void generator_restore(const ctrt_dry_run *dryrun)
 
 ctrt_status ctrt_dry_run_begin(ctrt_dry_run **out, ctrt_device *device)
 {
-    if (out == NULL)
-        return fail_null("dry_run_begin", "out");
+    NULL_CHECK("dry_run_begin", out);
     CTRT_TRY(device_or_default(&device, device));
-    if (!device_usable(device))
-        return device_fail_forked(device);
+    CTRT_TRY(device_check(device));
     if (*out != NULL)
         CTRT_TRY(ctrt_dry_run_end(NULL, out));
     ctrt_dry_run *dryrun = host_calloc(sizeof *dryrun);
-    if (dryrun == NULL)
-        return out_of_memory(sizeof *dryrun, "a dry run");
+    ALLOC_CHECK(dryrun, sizeof *dryrun, "a dry run");
     dryrun->device = device;
     dryrun->thread = pthread_self();
     dryrun_enter();
@@ -278,8 +271,7 @@ ctrt_status ctrt_dry_run_begin(ctrt_dry_run **out, ctrt_device *device)
 
 ctrt_status ctrt_dry_run_set_limit(ctrt_dry_run *dryrun, uint64_t bytes)
 {
-    if (dryrun == NULL)
-        return fail_null("dry_run_set_limit", "dryrun");
+    NULL_CHECK("dry_run_set_limit", dryrun);
     dryrun_memory_limit(dryrun->memory, bytes);
     return CTRT_OK;
 }

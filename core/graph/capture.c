@@ -29,8 +29,7 @@ static ctrt_status capture_source_alloc(void *state, void **address, size_t byte
 {
     struct graph_capture *capture = state;
     struct segment *segment = host_calloc(sizeof *segment);
-    if (segment == NULL)
-        return out_of_memory(sizeof *segment, "a segment");
+    ALLOC_CHECK(segment, sizeof *segment, "a segment");
     ctrt_status status = pool_try_alloc(capture->memory, &segment->block, bytes, queue);
     if (status != CTRT_OK) {
         host_free(segment);
@@ -372,8 +371,7 @@ ctrt_status capture_new(struct graph_capture **out, ctrt_stream *stream)
     struct device_memory *memory = stream->device->memory;
     CTRT_TRY(captures_push(memory));
     struct graph_capture *capture = host_calloc(sizeof *capture);
-    if (capture == NULL)
-        return out_of_memory(sizeof *capture, "a capture");
+    ALLOC_CHECK(capture, sizeof *capture, "a capture");
     capture->base.ops = &operations;
     atomic_init(&capture->refs, 1);
     capture->memory = memory;

@@ -19,8 +19,7 @@ struct ctrt_graph {
 ctrt_status ctrt_capture_begin(ctrt_device *device)
 {
     CTRT_TRY(device_or_default(&device, device));
-    if (!device_usable(device))
-        return device_fail_forked(device);
+    CTRT_TRY(device_check(device));
     const ctrt_capture_table *table = CTRT_SLOT(device->backend, capture) ? device->backend->capture : NULL;
     if (!device_asynchronous(device) || !CTRT_SLOT(table, begin) || !CTRT_SLOT(table, end) || !CTRT_SLOT(table, replay)
         || !CTRT_SLOT(table, destroy))
@@ -84,8 +83,7 @@ static ctrt_status rejoin(struct graph_capture *capture)
 
 ctrt_status ctrt_capture_end(ctrt_graph **out, ctrt_device *device)
 {
-    if (out == NULL)
-        return fail_null("capture_end", "out");
+    NULL_CHECK("capture_end", out);
     CTRT_TRY(device_or_default(&device, device));
     ctrt_stream *stream = stream_here(device);
     struct graph_capture *capture = graph_capture_of(capture_here(device));
@@ -167,11 +165,9 @@ static ctrt_status order_all(struct graph_capture *capture, ctrt_stream *stream,
 
 ctrt_status ctrt_capture_replay(ctrt_graph *graph)
 {
-    if (graph == NULL)
-        return fail_null("capture_replay", "graph");
+    NULL_CHECK("capture_replay", graph);
     ctrt_device *device = graph->device;
-    if (!device_usable(device))
-        return device_fail_forked(device);
+    CTRT_TRY(device_check(device));
     ctrt_stream *stream = stream_here(device);
     struct graph_capture *capture = graph->capture;
     if (stream_captured(stream))

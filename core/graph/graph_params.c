@@ -33,8 +33,7 @@ ctrt_status graph_params_new(struct graph_params **out, ctrt_device *device, voi
 {
     const size_t bytes = IMAGES * GRAPH_PARAMS_BYTES;
     struct graph_params *fresh = host_calloc(sizeof *fresh);
-    if (fresh == NULL)
-        return out_of_memory(sizeof *fresh, "the parameters of a graph");
+    ALLOC_CHECK(fresh, sizeof *fresh, "the parameters of a graph");
     void *images = NULL;
     ctrt_status status = CTRT_OK;
     if (pinned_available(device))

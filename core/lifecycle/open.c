@@ -27,8 +27,7 @@ static void device_free(ctrt_device *device)
 static ctrt_status device_new(ctrt_device **out, const struct device_type *type, int index)
 {
     ctrt_device *device = host_calloc(sizeof *device);
-    if (device == NULL)
-        return out_of_memory(sizeof *device, "a device");
+    ALLOC_CHECK(device, sizeof *device, "a device");
     snprintf(device->type, sizeof device->type, "%s", type->name);
     device->cpu = type_is_cpu(type->name);
     if (device->cpu)
@@ -85,8 +84,7 @@ static ctrt_status name_new(ctrt_device **out, const struct device_type *type, i
 {
     ctrt_device *device = host_calloc(sizeof *device);
     size_t count = 0;
-    if (device == NULL)
-        return out_of_memory(sizeof *device, "a device");
+    ALLOC_CHECK(device, sizeof *device, "a device");
     snprintf(device->type, sizeof device->type, "%s", type->name);
     snprintf(device->name, sizeof device->name, "%s:%d", type->name, index);
     device->ordinal = index;
@@ -153,8 +151,7 @@ ctrt_status device_open(ctrt_device **out, const ctrt_device_spec *spec)
     CTRT_TRY(status);
     if (fresh)
         device_memory_opened(device);
-    if (!device_usable(device))
-        return device_fail_forked(device);
+    CTRT_TRY(device_check(device));
     *out = device;
     return CTRT_OK;
 }

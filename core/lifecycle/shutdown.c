@@ -23,8 +23,7 @@ static ctrt_status fail_in_use(const char *who, struct device_memory *memory, ui
 static ctrt_status shutdown_release(const char *who, ctrt_device *device)
 {
     struct device_memory *memory = device->memory;
-    if (!device_usable(device))
-        return device_fail_forked(device);
+    CTRT_TRY(device_check(device));
     ctrt_status status = ctrt_device_synchronize(device);
     pool_trim(memory);
     pinned_trim(device);

@@ -269,8 +269,7 @@ ctrt_status block_table_watch(struct device_memory *memory, bool state, size_t e
 {
     if (memory->blocks == NULL && state) {
         struct block_table *blocks = host_calloc(sizeof *blocks);
-        if (blocks == NULL)
-            return out_of_memory(sizeof *blocks, "the table of live blocks");
+        ALLOC_CHECK(blocks, sizeof *blocks, "the table of live blocks");
         memory->blocks = blocks;
     }
     CTRT_TRY(history_resize(memory, entries));

@@ -219,14 +219,12 @@ ctrt_status ctrt_memory_set_watch(ctrt_memory_watch watch, size_t entries)
 ctrt_status ctrt_memory_annotate(ctrt_device *device, const char *text)
 {
     struct device_memory *memory;
-    if (text == NULL)
-        return fail_null("memory_annotate", "text");
+    NULL_CHECK("memory_annotate", text);
     CTRT_TRY(memory_get(&memory, device));
     if (!history_on(memory))
         return CTRT_OK;
     struct history_event event = { .time = history_now(), .label = intern_string(text), .action = HISTORY_ANNOTATE };
-    if (event.label == NULL)
-        return out_of_memory(strlen(text), "a remark");
+    ALLOC_CHECK(event.label, strlen(text), "a remark");
     history_note(memory, &event);
     return CTRT_OK;
 }

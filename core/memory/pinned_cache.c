@@ -142,8 +142,7 @@ static ctrt_status obtain(struct pinned *own, ctrt_device *device, void **addres
 ctrt_status pinned_alloc(void **address, size_t *granted, ctrt_device *device, size_t bytes)
 {
     struct pinned *own = pinned_of(device);
-    if (own == NULL)
-        return out_of_memory(sizeof *own, "pinned memory");
+    ALLOC_CHECK(own, sizeof *own, "pinned memory");
     limit_refused = false;
     if (bytes > (size_t)1 << 56)
         return oom_fail_pinned(device->memory, bytes, "more than the address space holds");

@@ -231,8 +231,7 @@ ctrt_status layer_create(struct policy_layer **out, const struct policy_spec *sp
     const struct component *component;
     CTRT_TRY(registry_use(&component, CTRT_COMPONENT_MEMORY, spec->name));
     struct policy_layer *layer = host_calloc(sizeof *layer);
-    if (layer == NULL)
-        return out_of_memory(sizeof *layer, "a memory policy");
+    ALLOC_CHECK(layer, sizeof *layer, "a memory policy");
     layer->policy = component->table;
     layer->name = component->name;
     source_of_layer(layer, source);
@@ -265,8 +264,7 @@ static ctrt_status copy_blocks(struct policy_layer *layer, struct policy_layer *
 ctrt_status layer_copy(struct policy_layer **out, struct policy_layer *from, const ctrt_memory_source *source)
 {
     struct policy_layer *layer = host_calloc(sizeof *layer);
-    if (layer == NULL)
-        return out_of_memory(sizeof *layer, "a memory policy");
+    ALLOC_CHECK(layer, sizeof *layer, "a memory policy");
     layer->policy = from->policy;
     layer->name = from->name;
     source_of_layer(layer, source);

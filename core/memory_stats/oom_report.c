@@ -267,8 +267,7 @@ ctrt_status ctrt_memory_last_oom(char **out, ctrt_device *device)
 {
     struct device_memory *memory;
     char *copy = NULL;
-    if (out == NULL)
-        return fail_null("memory_last_oom", "out");
+    NULL_CHECK("memory_last_oom", out);
     CTRT_TRY(memory_get(&memory, device));
     pthread_mutex_lock(&oom_lock);
     bool there = memory->last_oom != NULL;
@@ -277,8 +276,7 @@ ctrt_status ctrt_memory_last_oom(char **out, ctrt_device *device)
     pthread_mutex_unlock(&oom_lock);
     if (!there)
         return ctrt_fail(CTRT_ERR_NOT_FOUND, "memory_last_oom: %s was never out of memory", memory->device->name);
-    if (copy == NULL)
-        return out_of_memory(1, "a report");
+    ALLOC_CHECK(copy, 1, "a report");
     *out = copy;
     return CTRT_OK;
 }

@@ -43,16 +43,14 @@ static size_t owners_merge(ctrt_memory_owner *owners, size_t count)
 
 bool owners_of(ctrt_memory_owner **out, size_t *count, struct device_memory *memory)
 {
-    struct block_entry *blocks;
+    HOST_AUTO struct block_entry *blocks = NULL;
     size_t n;
     uint64_t bytes = 0, requested = 0;
     if (!block_table_list(&blocks, &n, memory))
         return false;
     ctrt_memory_owner *owners = host_alloc((n + 1) * sizeof *owners);
-    if (owners == NULL) {
-        host_free(blocks);
+    if (owners == NULL)
         return false;
-    }
     for (size_t i = 0; i < n; i++) {
         owners[i] = (ctrt_memory_owner){
             .label = blocks[i].label, .op = blocks[i].op != NULL ? blocks[i].op : "", .bytes = blocks[i].bytes,
@@ -61,7 +59,6 @@ bool owners_of(ctrt_memory_owner **out, size_t *count, struct device_memory *mem
         bytes += blocks[i].bytes;
         requested += blocks[i].requested;
     }
-    host_free(blocks);
     size_t watched = n;
     qsort(owners, n, sizeof *owners, by_name);
     n = owners_merge(owners, n);
@@ -93,13 +90,12 @@ const char *owner_label(char label[128], const ctrt_memory_owner *owner)
 
 bool owners_largest(char label[128], struct device_memory *memory)
 {
-    ctrt_memory_owner *owners = NULL;
+    HOST_AUTO ctrt_memory_owner *owners = NULL;
     size_t count = 0;
     char text[128];
     const bool known = owners_of(&owners, &count, memory) && count > 0;
     if (known)
         snprintf(label, 128, "%s", owner_label(text, &owners[0]));
-    host_free(owners);
     return known;
 }
 

@@ -13,12 +13,10 @@ struct ctrt_memory_scope {
 ctrt_status ctrt_memory_scope_begin(ctrt_memory_scope **out, ctrt_device *device)
 {
     struct device_memory *memory;
-    if (out == NULL)
-        return fail_null("memory_scope_begin", "out");
+    NULL_CHECK("memory_scope_begin", out);
     CTRT_TRY(memory_get(&memory, device));
     ctrt_memory_scope *scope = host_calloc(sizeof *scope);
-    if (scope == NULL)
-        return out_of_memory(sizeof *scope, "a scope");
+    ALLOC_CHECK(scope, sizeof *scope, "a scope");
     scope->memory = memory;
     ctrt_memory_scope_release(out);
     peak_window_open(&memory->counters, &scope->window);
@@ -43,10 +41,8 @@ static ctrt_status peaks_write(ctrt_memory_peaks *out, const ctrt_memory_scope *
 
 ctrt_status ctrt_memory_scope_read(ctrt_memory_peaks *out, ctrt_memory_scope *scope)
 {
-    if (out == NULL)
-        return fail_null("memory_scope_read", "out");
-    if (scope == NULL)
-        return fail_null("memory_scope_read", "scope");
+    NULL_CHECK("memory_scope_read", out);
+    NULL_CHECK("memory_scope_read", scope);
     peak_windows_update(&scope->memory->counters);
     return peaks_write(out, scope, "memory_scope_read");
 }
@@ -56,12 +52,10 @@ ctrt_status ctrt_memory_scope_end(ctrt_memory_peaks *out, ctrt_memory_scope **sc
     if (scope == NULL || *scope == NULL)
         return fail_null("memory_scope_end", "scope");
     CTRT_TRY(struct_check(out, "memory_scope_end", "out"));
-    ctrt_memory_scope *ended = *scope;
+    HOST_AUTO ctrt_memory_scope *ended = *scope;
     *scope = NULL;
     peak_window_close(&ended->memory->counters, &ended->window);
-    ctrt_status status = out != NULL ? peaks_write(out, ended, "memory_scope_end") : CTRT_OK;
-    host_free(ended);
-    return status;
+    return out != NULL ? peaks_write(out, ended, "memory_scope_end") : CTRT_OK;
 }
 
 void ctrt_memory_scope_release(ctrt_memory_scope **scope)

@@ -43,13 +43,10 @@ static bool segments_sort(struct segment_list *list)
     size_t runs = 0;
     for (size_t i = 0; i < list->count; i++)
         runs += list->pieces[i].segment;
-    struct segments_run *order = host_alloc(runs * sizeof *order);
-    ctrt_memory_piece *sorted = host_alloc(list->count * sizeof *sorted);
-    if (order == NULL || sorted == NULL) {
-        host_free(order);
-        host_free(sorted);
+    HOST_AUTO struct segments_run *order = host_alloc(runs * sizeof *order);
+    ctrt_memory_piece *sorted = order != NULL ? host_alloc(list->count * sizeof *sorted) : NULL;
+    if (sorted == NULL)
         return false;
-    }
     size_t run = 0, to = 0;
     for (size_t i = 0; i < list->count; i++) {
         if (list->pieces[i].segment)
@@ -61,7 +58,6 @@ static bool segments_sort(struct segment_list *list)
     for (size_t i = 0; i < runs; i++)
         for (size_t k = 0; k < order[i].count; k++)
             sorted[to++] = list->pieces[order[i].from + k];
-    host_free(order);
     host_free(list->pieces);
     list->pieces = sorted;
     list->count = to;

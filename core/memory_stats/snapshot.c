@@ -277,8 +277,7 @@ static ctrt_status snapshot(char **out, ctrt_device *device, const char *why)
 
 ctrt_status ctrt_memory_snapshot(char **out, ctrt_device *device)
 {
-    if (out == NULL)
-        return fail_null("memory_snapshot", "out");
+    NULL_CHECK("memory_snapshot", out);
     return snapshot(out, device, "");
 }
 
@@ -287,14 +286,12 @@ ctrt_status ctrt_memory_snapshot(char **out, ctrt_device *device)
 ctrt_status ctrt_memory_snapshot_write(const char *path, ctrt_device *device)
 {
     CANCEL_DISABLED;
-    char *text;
-    if (path == NULL)
-        return fail_null("memory_snapshot_write", "path");
+    HOST_AUTO char *text = NULL;
+    NULL_CHECK("memory_snapshot_write", path);
     CTRT_TRY(snapshot(&text, device, ""));
     struct file_writer file;
     ctrt_status status = file_writer_open(&file, path);
     if (status == CTRT_OK)
         status = file_writer_close(&file, file_writer_write(&file, text, strlen(text)));
-    host_free(text);
     return ctrt_context(status, "memory_snapshot_write");
 }

@@ -181,8 +181,7 @@ void stats_read(ctrt_memory_stats *out, struct device_memory *memory)
 ctrt_status ctrt_memory_get_stats(ctrt_memory_stats *out, ctrt_device *device)
 {
     struct device_memory *memory;
-    if (out == NULL)
-        return fail_null("memory_get_stats", "out");
+    NULL_CHECK("memory_get_stats", out);
     CTRT_TRY(memory_get(&memory, device));
     ctrt_memory_stats stats;
     stats_read(&stats, memory);
@@ -206,10 +205,8 @@ ctrt_status ctrt_memory_stat_get(int64_t *value, ctrt_device *device, const char
     ctrt_memory_stats stats;
     char name[64];
     size_t offset;
-    if (value == NULL)
-        return fail_null("memory_stat_get", "value");
-    if (key == NULL)
-        return fail_null("memory_stat_get", "key");
+    NULL_CHECK("memory_stat_get", value);
+    NULL_CHECK("memory_stat_get", key);
     for (size_t i = 0; stats_locate(i, name, &offset); i++) {
         if (strcmp(name, key) != 0)
             continue;
@@ -270,8 +267,7 @@ ctrt_status ctrt_memory_empty_cache(ctrt_device *device)
 {
     struct device_memory *memory;
     CTRT_TRY(memory_get(&memory, device));
-    if (!device_usable(memory->device))
-        return device_fail_forked(memory->device);
+    CTRT_TRY(device_check(memory->device));
     pool_trim(memory);
     return CTRT_OK;
 }

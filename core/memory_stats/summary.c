@@ -123,8 +123,7 @@ ctrt_status ctrt_memory_summary(char **out, ctrt_device *device, bool abbreviate
     struct device_memory *memory;
     ctrt_memory_stats stats;
     struct strbuf text = { 0 };
-    if (out == NULL)
-        return fail_null("memory_summary", "out");
+    NULL_CHECK("memory_summary", out);
     CTRT_TRY(memory_get(&memory, device));
     stats_read(&stats, memory);
     summary_table(&text, memory->device->name, &stats, abbreviated);
@@ -136,8 +135,7 @@ ctrt_status ctrt_memory_summary_json(char **out, ctrt_device *device)
     struct device_memory *memory;
     ctrt_memory_stats stats;
     struct strbuf text = { 0 };
-    if (out == NULL)
-        return fail_null("memory_summary_json", "out");
+    NULL_CHECK("memory_summary_json", out);
     CTRT_TRY(memory_get(&memory, device));
     stats_read(&stats, memory);
     struct json json = { .text = &text, .lines = 2 };

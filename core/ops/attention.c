@@ -39,12 +39,9 @@ static ctrt_status find_hidden(ctrt_tensor **hidden, ctrt_tensor **empty, ctrt_t
     const bool additive = tensor_dtype(mask) != CTRT_BOOL;
     CTRT_TRY(additive ? ctrt_eq_scalar(hidden, mask, ctrt_float(-INFINITY)) : ctrt_logical_not(hidden, mask));
     if (causal) {
-        ctrt_tensor *later = NULL;
-        ctrt_status status = causal_hidden(&later, scores);
-        if (status == CTRT_OK)
-            status = ctrt_logical_or(hidden, *hidden, later);
-        tensor_release(later);
-        CTRT_TRY(status);
+        TENSOR_AUTO later = NULL;
+        CTRT_TRY(causal_hidden(&later, scores));
+        CTRT_TRY(ctrt_logical_or(hidden, *hidden, later));
     }
     CTRT_TRY(ctrt_all(empty, *hidden, CTRT_DIMS(-1), true));
     CTRT_TRY(ctrt_full(fill, CTRT_SCALAR_SHAPE, ctrt_float(-INFINITY), tensor_dtype(additive ? mask : scores),
@@ -57,30 +54,21 @@ static ctrt_status find_hidden(ctrt_tensor **hidden, ctrt_tensor **empty, ctrt_t
 static ctrt_status apply_mask(ctrt_tensor **scores, ctrt_tensor **empty, ctrt_tensor *mask, bool causal)
 {
     const bool additive = tensor_dtype(mask) != CTRT_BOOL;
-    ctrt_tensor *hidden = NULL, *fill = NULL, *filled = NULL;
+    TENSOR_AUTO hidden = NULL, fill = NULL, filled = NULL;
     if (additive)
         CTRT_TRY(op_require_floating(who, "mask", mask));
-    ctrt_status status = find_hidden(&hidden, empty, &fill, mask, causal, *scores);
-    if (status == CTRT_OK)
-        status = ctrt_where(&filled, hidden, fill, additive ? mask : *scores);
-    if (status == CTRT_OK && additive)
-        status = ctrt_add(scores, *scores, filled);
-    else if (status == CTRT_OK)
-        ctrt_tensor_assign(scores, filled);
-    tensor_release(hidden);
-    tensor_release(fill);
-    tensor_release(filled);
-    return status;
+    CTRT_TRY(find_hidden(&hidden, empty, &fill, mask, causal, *scores));
+    if (!additive)
+        return ctrt_where(scores, hidden, fill, *scores);
+    CTRT_TRY(ctrt_where(&filled, hidden, fill, mask));
+    return ctrt_add(scores, *scores, filled);
 }
 
 static ctrt_status apply_causal(ctrt_tensor **scores)
 {
-    ctrt_tensor *hidden = NULL;
-    ctrt_status status = causal_hidden(&hidden, *scores);
-    if (status == CTRT_OK)
-        status = ctrt_masked_fill(scores, *scores, hidden, ctrt_float(-INFINITY));
-    tensor_release(hidden);
-    return status;
+    TENSOR_AUTO hidden = NULL;
+    CTRT_TRY(causal_hidden(&hidden, *scores));
+    return ctrt_masked_fill(scores, *scores, hidden, ctrt_float(-INFINITY));
 }
 
 /* ---- composed attention ---- */
@@ -93,21 +81,15 @@ ctrt_status op_widen(ctrt_tensor **out, ctrt_tensor *x)
 ctrt_status op_attention_weights(ctrt_tensor **out, ctrt_tensor **empty, ctrt_tensor *q, ctrt_tensor *k,
                                  ctrt_tensor *mask, bool causal, double scale)
 {
-    ctrt_tensor *scores = NULL, *columns = NULL;
-    ctrt_status status = ctrt_mul_scalar(&scores, q, ctrt_float(scale));
-    if (status == CTRT_OK)
-        status = ctrt_transpose(&columns, k, -2, -1);
-    if (status == CTRT_OK)
-        status = ctrt_matmul(&scores, scores, columns);
-    if (status == CTRT_OK && mask != NULL)
-        status = apply_mask(&scores, empty, mask, causal);
-    else if (status == CTRT_OK && causal)
-        status = apply_causal(&scores);
-    if (status == CTRT_OK)
-        status = ctrt_softmax(out, scores, -1);
-    tensor_release(columns);
-    tensor_release(scores);
-    return status;
+    TENSOR_AUTO scores = NULL, columns = NULL;
+    CTRT_TRY(ctrt_mul_scalar(&scores, q, ctrt_float(scale)));
+    CTRT_TRY(ctrt_transpose(&columns, k, -2, -1));
+    CTRT_TRY(ctrt_matmul(&scores, scores, columns));
+    if (mask != NULL)
+        CTRT_TRY(apply_mask(&scores, empty, mask, causal));
+    else if (causal)
+        CTRT_TRY(apply_causal(&scores));
+    return ctrt_softmax(out, scores, -1);
 }
 
 /* ---- the fused op ---- */
@@ -203,11 +185,8 @@ static ctrt_status heads_result(ctrt_view *out, ctrt_tensor **result, const stru
 /* Creates a contiguous view without data, for kernel_available. `columns` 0: the view has no last dimension. */
 static void example(ctrt_view *view, ctrt_dtype dtype, const struct sizes *s, int64_t rows, int64_t columns)
 {
-    const int64_t shape[4] = { s->batch, s->heads, rows, columns };
-    *view = (ctrt_view){ .dtype = (uint8_t)dtype, .ndim = columns > 0 ? 4 : 3 };
-    memcpy(view->shape, shape, sizeof shape);
-    shape_strides(view->strides, shape, view->ndim);
-    view_refresh(view);
+    *view = (ctrt_view){ .dtype = (uint8_t)dtype };
+    view_reshape(view, (const int64_t[]){ s->batch, s->heads, rows, columns }, columns > 0 ? 4 : 3);
 }
 
 static ctrt_dtype logsumexp_dtype(ctrt_dtype dtype)
@@ -231,10 +210,9 @@ static bool forward_available(ctrt_dtype dtype, ctrt_device *device, const struc
 {
     ctrt_view v[EXAMPLES];
     examples(v, dtype, s);
-    const ctrt_view *const in[3] = { &v[QUERIES], &v[KEYS], &v[VALUES] },
-        *const outputs[2] = { &v[RESULTS], &v[LOGSUMEXP] };
-    return kernel_available(&(struct op_call){ OP_attention, dtype, device, .inputs = in, .n_inputs = 3,
-                                               .outputs = outputs, .n_outputs = 2, .attributes = attributes });
+    return kernel_available(&(struct op_call){ OP_attention, dtype, device,
+                                               OP_VIEWS(&v[QUERIES], &v[KEYS], &v[VALUES]),
+                                               OP_VIEWS(&v[RESULTS], &v[LOGSUMEXP]), attributes });
 }
 
 static bool backward_available(ctrt_dtype dtype, ctrt_device *device, const struct sizes *s,
@@ -242,22 +220,17 @@ static bool backward_available(ctrt_dtype dtype, ctrt_device *device, const stru
 {
     ctrt_view v[EXAMPLES];
     examples(v, dtype, s);
-    const ctrt_view *const in[6] = { &v[RESULTS], &v[QUERIES], &v[KEYS], &v[VALUES], &v[RESULTS], &v[LOGSUMEXP] },
-                    *const outputs[3] = { &v[QUERIES], &v[KEYS], &v[VALUES] };
-    return kernel_available(&(struct op_call){ OP_attention_backward, dtype, device, .inputs = in, .n_inputs = 6,
-                                               .outputs = outputs, .n_outputs = 3, .attributes = attributes });
+    return kernel_available(&(struct op_call){ OP_attention_backward, dtype, device,
+                                               OP_VIEWS(&v[RESULTS], &v[QUERIES], &v[KEYS], &v[VALUES], &v[RESULTS],
+                                                        &v[LOGSUMEXP]),
+                                               OP_VIEWS(&v[QUERIES], &v[KEYS], &v[VALUES]), attributes });
 }
 
 /* Sets *out to a view of the contiguous `logsumexp` as [batch, heads, rows]. */
 static void attention_rows_view(ctrt_view *out, const ctrt_view *logsumexp, const struct sizes *s)
 {
     *out = *logsumexp;
-    out->ndim = 3;
-    out->shape[0] = s->batch;
-    out->shape[1] = s->heads;
-    out->shape[2] = s->rows;
-    shape_strides(out->strides, out->shape, 3);
-    view_refresh(out);
+    view_reshape(out, (const int64_t[]){ s->batch, s->heads, s->rows }, 3);
 }
 
 static ctrt_status fused(ctrt_tensor **out, ctrt_tensor *const *qkv, const struct sizes *s,
@@ -266,26 +239,19 @@ static ctrt_status fused(ctrt_tensor **out, ctrt_tensor *const *qkv, const struc
     OP_SCOPE(OP_attention);
     const ctrt_dtype dtype = tensor_dtype(qkv[0]);
     ctrt_device *device = qkv[0]->device;
-    ctrt_tensor *kept[3] = { NULL, NULL, NULL }, *results[2] = { NULL, NULL };
+    CTRT_AUTO_ARRAY(tensor, kept, 3);
+    CTRT_AUTO_ARRAY(tensor, results, 2);
     ctrt_view views[3], y, logsumexp;
     int64_t shape[CTRT_MAX_DIMS];
-    ctrt_status status = heads_result(&y, &results[0], s, s->rows, s->values, qkv[0]);
-    if (status == CTRT_OK)
-        status = tensor_new(&results[1], shape, full_shape(shape, s, s->rows, 1) - 1, logsumexp_dtype(dtype), device);
-    for (int i = 0; i < 3 && status == CTRT_OK; i++)
-        status = heads_operand(&views[i], &kept[i], qkv[i], s);
-    if (status == CTRT_OK) {
-        attention_rows_view(&logsumexp, &results[1]->view, s);
-        const ctrt_view *const in[3] = { &views[0], &views[1], &views[2] }, *const outputs[2] = { &y, &logsumexp };
-        status = kernel_call(&(struct op_call){ OP_attention, dtype, device, .inputs = in, .n_inputs = 3,
-                                                .outputs = outputs, .n_outputs = 2, .attributes = attributes });
-    }
+    OP_TRY(heads_result(&y, &results[0], s, s->rows, s->values, qkv[0]));
+    OP_TRY(tensor_new(&results[1], shape, full_shape(shape, s, s->rows, 1) - 1, logsumexp_dtype(dtype), device));
     for (int i = 0; i < 3; i++)
-        tensor_release(kept[i]);
+        OP_TRY(heads_operand(&views[i], &kept[i], qkv[i], s));
+    attention_rows_view(&logsumexp, &results[1]->view, s);
+    OP_TRY(kernel_call(&(struct op_call){ OP_attention, dtype, device, OP_VIEWS(&views[0], &views[1], &views[2]),
+                                          OP_VIEWS(&y, &logsumexp), attributes }));
     const union op_attributes graph = { .attention = { .scale = attributes->scale, .causal = attributes->causal } };
-    status = op_finish(status, out, OP_attention, results, 2, qkv, 3, &graph);
-    tensor_release(results[1]);
-    return status;
+    return op_finish(CTRT_OK, out, OP_attention, results, 2, qkv, 3, &graph);
 }
 
 static ctrt_status attention_vjp_run(ctrt_tensor **const *outs, ctrt_tensor *const *operands, ctrt_tensor *logsumexp,
@@ -294,33 +260,21 @@ static ctrt_status attention_vjp_run(ctrt_tensor **const *outs, ctrt_tensor *con
     OP_SCOPE(OP_attention_backward);
     const ctrt_dtype dtype = tensor_dtype(operands[1]);
     ctrt_device *device = operands[1]->device;
-    ctrt_tensor *kept[5] = { NULL }, *results[3] = { NULL };
-    ctrt_view in_views[6], out_views[3];
-    const ctrt_view *in[6], *outputs[3];
-    ctrt_status status = CTRT_OK;
-    for (int i = 0; i < 5 && status == CTRT_OK; i++) {
-        status = heads_operand(&in_views[i], &kept[i], operands[i], s);
-        in[i] = &in_views[i];
-    }
-    attention_rows_view(&in_views[5], &logsumexp->view, s);
-    in[5] = &in_views[5];
-    for (int i = 0; i < 3 && status == CTRT_OK; i++) {
-        status = heads_result(&out_views[i], &results[i], s, i == 0 ? s->rows : s->keys, i == 2 ? s->values : s->width,
-                              operands[1 + i]);
-        outputs[i] = &out_views[i];
-    }
-    if (status == CTRT_OK)
-        status = kernel_call(&(struct op_call){ OP_attention_backward, dtype, device, .inputs = in, .n_inputs = 6,
-                                                .outputs = outputs, .n_outputs = 3, .attributes = attributes });
+    CTRT_AUTO_ARRAY(tensor, kept, 5);
+    CTRT_AUTO_ARRAY(tensor, results, 3);
+    ctrt_view in[6], y[3];
     for (int i = 0; i < 5; i++)
-        tensor_release(kept[i]);
-    for (int i = 0; i < 3; i++) {
-        if (status == CTRT_OK)
-            tensor_move(outs[i], results[i]);
-        else
-            tensor_release(results[i]);
-    }
-    return ctrt_context(status, "%s", op_table[OP_attention_backward].name);
+        OP_TRY(heads_operand(&in[i], &kept[i], operands[i], s));
+    attention_rows_view(&in[5], &logsumexp->view, s);
+    for (int i = 0; i < 3; i++)
+        OP_TRY(heads_result(&y[i], &results[i], s, i == 0 ? s->rows : s->keys, i == 2 ? s->values : s->width,
+                            operands[1 + i]));
+    OP_TRY(kernel_call(&(struct op_call){ OP_attention_backward, dtype, device,
+                                          OP_VIEWS(&in[0], &in[1], &in[2], &in[3], &in[4], &in[5]),
+                                          OP_VIEWS(&y[0], &y[1], &y[2]), attributes }));
+    for (int i = 0; i < 3; i++)
+        ctrt_tensor_assign(outs[i], results[i]);
+    return CTRT_OK;
 }
 
 ctrt_status op_attention_backward(ctrt_tensor **dq, ctrt_tensor **dk, ctrt_tensor **dv, bool *done, ctrt_tensor *dy,
@@ -342,26 +296,16 @@ static ctrt_status attention_from_ops(ctrt_tensor **out, ctrt_tensor *const *qkv
 {
     const ctrt_dtype dtype = tensor_dtype(qkv[0]);
     const bool half = dtype_half(dtype) && tensor_dtype(qkv[1]) == dtype && tensor_dtype(qkv[2]) == dtype;
-    ctrt_tensor *wide[3] = { NULL, NULL, NULL }, *weights = NULL, *empty = NULL, *y = NULL;
-    ctrt_status status = CTRT_OK;
-    for (int i = 0; i < 3 && status == CTRT_OK; i++)
-        status = half ? op_widen(&wide[i], qkv[i]) : (ctrt_tensor_assign(&wide[i], qkv[i]), CTRT_OK);
-    if (status == CTRT_OK)
-        status = op_attention_weights(&weights, &empty, wide[0], wide[1], mask, causal, scale);
-    if (status == CTRT_OK)
-        status = ctrt_dropout(&weights, weights, dropout_p, dropout_p > 0);
-    if (status == CTRT_OK)
-        status = ctrt_matmul(&y, weights, wide[2]);
-    if (status == CTRT_OK && empty != NULL)
-        status = ctrt_masked_fill(&y, y, empty, ctrt_int(0));
-    if (status == CTRT_OK)
-        status = ctrt_to_dtype(out, y, half ? dtype : tensor_dtype(y));
+    CTRT_AUTO_ARRAY(tensor, wide, 3);
+    TENSOR_AUTO weights = NULL, empty = NULL, y = NULL;
     for (int i = 0; i < 3; i++)
-        tensor_release(wide[i]);
-    tensor_release(weights);
-    tensor_release(empty);
-    tensor_release(y);
-    return status;
+        CTRT_TRY(ctrt_to_dtype(&wide[i], qkv[i], half ? CTRT_F32 : tensor_dtype(qkv[i])));
+    CTRT_TRY(op_attention_weights(&weights, &empty, wide[0], wide[1], mask, causal, scale));
+    CTRT_TRY(ctrt_dropout(&weights, weights, dropout_p, dropout_p > 0));
+    CTRT_TRY(ctrt_matmul(&y, weights, wide[2]));
+    if (empty != NULL)
+        CTRT_TRY(ctrt_masked_fill(&y, y, empty, ctrt_int(0)));
+    return ctrt_to_dtype(out, y, half ? dtype : tensor_dtype(y));
 }
 
 /* Returns whether q, k and v have the same dtype and device. Other calls are composed, and the ops convert the operands
@@ -378,10 +322,10 @@ ctrt_status ctrt_scaled_dot_product_attention(ctrt_tensor **out, ctrt_tensor *q,
                                               ctrt_tensor *mask, const ctrt_attention_options *options)
 {
     ctrt_attention_options o = CTRT_ATTENTION_OPTIONS;
-    OP_CHECK(who, out);
-    OP_CHECK(who, q);
-    OP_CHECK(who, k);
-    OP_CHECK(who, v);
+    NULL_CHECK(who, out);
+    NULL_CHECK(who, q);
+    NULL_CHECK(who, k);
+    NULL_CHECK(who, v);
     OP_AUTOCAST_4(OP_attention, q, k, v, mask);
     CTRT_TRY(check_attention(q, k, v));
     CTRT_TRY(struct_read(&o, sizeof o, options, who, "options"));

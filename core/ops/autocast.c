@@ -124,8 +124,7 @@ __attribute__((constructor)) static void autocast_start(void)
 ctrt_status ctrt_autocast_push_state(const ctrt_autocast_settings *settings)
 {
     struct autocast_region *region = host_calloc(sizeof *region);
-    if (region == NULL)
-        return out_of_memory(sizeof *region, "an autocast region");
+    ALLOC_CHECK(region, sizeof *region, "an autocast region");
     thread_register();
     if (settings != NULL)
         region->settings = *settings;
@@ -191,8 +190,7 @@ ctrt_status autocast_save(ctrt_autocast_settings **out)
     if (likely(thread_state.autocast == NULL))
         return CTRT_OK;
     *out = host_alloc(sizeof **out);
-    if (*out == NULL)
-        return out_of_memory(sizeof **out, "the autocast settings of a function");
+    ALLOC_CHECK(*out, sizeof **out, "the autocast settings of a function");
     **out = thread_state.autocast->settings;
     return CTRT_OK;
 }

@@ -8,15 +8,14 @@
 
 #include "ctrt/ops.h"
 #include "ops/attributes.h"
+#include "ops/op.h"
 
-ctrt_status op_relu_backward(ctrt_tensor **out, ctrt_tensor *dy, ctrt_tensor *y);
-ctrt_status op_sigmoid_backward(ctrt_tensor **out, ctrt_tensor *dy, ctrt_tensor *y);
-ctrt_status op_tanh_backward(ctrt_tensor **out, ctrt_tensor *dy, ctrt_tensor *y);
-ctrt_status op_gelu_backward(ctrt_tensor **out, ctrt_tensor *dy, ctrt_tensor *x, bool tanh);
-ctrt_status op_silu_backward(ctrt_tensor **out, ctrt_tensor *dy, ctrt_tensor *x);
+/* Runs `op`, the fused gradient of a unary op. `y`: the forward op's result, for OP_gelu_backward and OP_silu_backward
+ * its operand. `attributes`: ctrt_gelu_attributes, else NULL. */
+ctrt_status op_unary_backward(ctrt_tensor **out, enum op op, ctrt_tensor *dy, ctrt_tensor *y, const void *attributes);
 
-ctrt_status op_softmax_backward(ctrt_tensor **out, ctrt_tensor *dy, ctrt_tensor *y, int dim);
-ctrt_status op_log_softmax_backward(ctrt_tensor **out, ctrt_tensor *dy, ctrt_tensor *y, int dim);
+/* `op`: OP_softmax_backward or OP_log_softmax_backward. */
+ctrt_status op_softmax_backward(ctrt_tensor **out, enum op op, ctrt_tensor *dy, ctrt_tensor *y, int dim);
 ctrt_status op_cross_entropy_backward(ctrt_tensor **out, ctrt_tensor *logits, ctrt_tensor *target, ctrt_tensor *weight,
                                       ctrt_tensor *statistics, ctrt_tensor *dloss,
                                       const ctrt_cross_entropy_attributes *attributes);
@@ -43,11 +42,10 @@ ctrt_status op_batch_norm_backward(ctrt_tensor **dx, ctrt_tensor **dweight, ctrt
                                    ctrt_tensor *x, ctrt_tensor *weight, ctrt_tensor *mean, ctrt_tensor *rstd,
                                    bool training);
 
-/* D. `shape` is the shape of the result, 4 sizes. */
-ctrt_status op_conv2d_input_grad(ctrt_tensor **out, ctrt_tensor *dy, ctrt_tensor *weight,
-                                 const ctrt_conv_attributes *attributes, const int64_t *shape);
-ctrt_status op_conv2d_weight_grad(ctrt_tensor **out, ctrt_tensor *dy, ctrt_tensor *x,
-                                  const ctrt_conv_attributes *attributes, const int64_t *shape);
+/* D. `op`: OP_conv2d_input_grad, with `other` the weight, or OP_conv2d_weight_grad, with `other` the input. `shape` is
+ * the shape of the result, 4 sizes. */
+ctrt_status op_conv2d_grad(ctrt_tensor **out, enum op op, ctrt_tensor *dy, ctrt_tensor *other,
+                           const ctrt_conv_attributes *attributes, const int64_t *shape);
 /* `shape` is the shape of the forward op's input, 4 sizes. */
 ctrt_status op_max_pool2d_backward(ctrt_tensor **out, ctrt_tensor *dy, ctrt_tensor *indices,
                                    const ctrt_pool_attributes *attributes, const int64_t *shape);

@@ -13,12 +13,12 @@ static bool skipped(const ctrt_tensor *tensor)
 
 static ctrt_status operands_check(const char *who, ctrt_tensor *const *tensors, int count)
 {
-    OP_CHECK(who, tensors);
+    NULL_CHECK(who, tensors);
     if (unlikely(count <= 0))
         return fail_from(CTRT_ERR_INVALID_ARGUMENT, who, "a list of %d tensors; expected at least one", count);
     for (int i = 0; i < count; i++)
         if (unlikely(tensors[i] == NULL))
-            return fail_from(CTRT_ERR_INVALID_ARGUMENT, who, "tensor %d of %d is NULL", i, count);
+            return fail_from(CTRT_ERR_INVALID_ARGUMENT, who, "tensor %d of %d is NULL", i + 1, count);
     return CTRT_OK;
 }
 
@@ -39,7 +39,7 @@ static ctrt_status shape_of_result(int64_t *shape, int *dim, ctrt_tensor *const 
         if (unlikely(!fits)) {
             char a[SHAPE_TEXT_BYTES], b[SHAPE_TEXT_BYTES];
             return fail_from(CTRT_ERR_SHAPE, "cat",
-                             "tensor %d has shape %s, which differs from %s in more than dimension %d", i,
+                             "tensor %d has shape %s, which differs from %s in more than dimension %d", i + 1,
                              shape_text(a, view->shape, view->ndim), shape_text(b, first->view.shape, ndim), *dim);
         }
         if (unlikely(__builtin_add_overflow(shape[*dim], view->shape[*dim], &shape[*dim])))
@@ -76,17 +76,16 @@ static ctrt_status copy_parts(const ctrt_tensor *result, ctrt_tensor *const *ten
     return CTRT_OK;
 }
 
-/* `device`: that of the result. NULL: all tensors must be on one device, and the result is on it too. */
-static ctrt_status cat(ctrt_tensor **out, ctrt_tensor *const *tensors, int count, int dim, ctrt_device *device)
+ctrt_status op_cat_to(ctrt_tensor **out, ctrt_tensor *const *tensors, int count, int dim, ctrt_device *device)
 {
     OP_SCOPE(OP_cat);
-    OP_CHECK("cat", out);
+    NULL_CHECK("cat", out);
     CTRT_TRY(operands_check("cat", tensors, count));
     const ctrt_tensor *first = tensors[0];
     for (int i = 0; i < count; i++) {
         if (unlikely(tensors[i]->view.ndim == 0))
             return fail_from(CTRT_ERR_SHAPE, "cat", "tensor %d of %d has no dimension; ctrt_stack joins such tensors",
-                             i, count);
+                             i + 1, count);
         if (skipped(first))
             first = tensors[i];
     }
@@ -108,17 +107,12 @@ static ctrt_status cat(ctrt_tensor **out, ctrt_tensor *const *tensors, int count
 
 ctrt_status ctrt_cat(ctrt_tensor **out, ctrt_tensor *const *tensors, int count, int dim)
 {
-    return cat(out, tensors, count, dim, NULL);
-}
-
-ctrt_status op_cat_to(ctrt_tensor **out, ctrt_tensor *const *tensors, int count, int dim, ctrt_device *device)
-{
-    return cat(out, tensors, count, dim, device);
+    return op_cat_to(out, tensors, count, dim, NULL);
 }
 
 ctrt_status ctrt_stack(ctrt_tensor **out, ctrt_tensor *const *tensors, int count, int dim)
 {
-    OP_CHECK("stack", out);
+    NULL_CHECK("stack", out);
     CTRT_TRY(operands_check("stack", tensors, count));
     const ctrt_view *first = &tensors[0]->view;
     for (int i = 1; i < count; i++) {
@@ -136,8 +130,7 @@ ctrt_status ctrt_stack(ctrt_tensor **out, ctrt_tensor *const *tensors, int count
     ctrt_tensor *few[16] = { NULL }, **raised = few;
     if (count > (int)COUNT_OF(few)) {
         raised = host_calloc((size_t)count * sizeof *raised);
-        if (raised == NULL)
-            return out_of_memory((size_t)count * sizeof *raised, "stack");
+        ALLOC_CHECK(raised, (size_t)count * sizeof *raised, "stack");
     }
     ctrt_status status = CTRT_OK;
     for (int i = 0; i < count && status == CTRT_OK; i++)

@@ -8,9 +8,9 @@
 
 ctrt_status ctrt_mse_loss(ctrt_tensor **out, ctrt_tensor *x, ctrt_tensor *target, ctrt_reduction reduction)
 {
-    OP_CHECK("mse_loss", out);
-    OP_CHECK("mse_loss", x);
-    OP_CHECK("mse_loss", target);
+    NULL_CHECK("mse_loss", out);
+    NULL_CHECK("mse_loss", x);
+    NULL_CHECK("mse_loss", target);
     OP_AUTOCAST_2(OP_cross_entropy, x, target);          /* all losses have the same policy */
     char a[SHAPE_TEXT_BYTES], b[SHAPE_TEXT_BYTES];
     if (!shape_equal(x->view.shape, x->view.ndim, target->view.shape, target->view.ndim))
@@ -19,18 +19,15 @@ ctrt_status ctrt_mse_loss(ctrt_tensor **out, ctrt_tensor *x, ctrt_tensor *target
                          shape_text(b, target->view.shape, target->view.ndim));
     if ((unsigned)reduction > CTRT_REDUCE_NONE)
         return fail_from(CTRT_ERR_INVALID_ARGUMENT, "mse_loss", "%d is not a ctrt_reduction", (int)reduction);
-    ctrt_tensor *difference = NULL;
-    ctrt_status status = ctrt_sub(&difference, x, target);
-    if (status == CTRT_OK)
-        status = ctrt_square(&difference, difference);
-    if (status == CTRT_OK && reduction == CTRT_REDUCE_MEAN)
-        status = ctrt_mean(&difference, difference, CTRT_ALL_DIMS);
-    if (status == CTRT_OK && reduction == CTRT_REDUCE_SUM)
-        status = ctrt_sum(&difference, difference, CTRT_ALL_DIMS);
-    if (status == CTRT_OK)
-        ctrt_tensor_assign(out, difference);
-    tensor_release(difference);
-    return error_rename(status, "mse_loss");
+    TENSOR_AUTO difference = NULL;
+    CTRT_TRY(error_rename(ctrt_sub(&difference, x, target), "mse_loss"));
+    CTRT_TRY(error_rename(ctrt_square(&difference, difference), "mse_loss"));
+    if (reduction == CTRT_REDUCE_MEAN)
+        CTRT_TRY(error_rename(ctrt_mean(&difference, difference, CTRT_ALL_DIMS), "mse_loss"));
+    if (reduction == CTRT_REDUCE_SUM)
+        CTRT_TRY(error_rename(ctrt_sum(&difference, difference, CTRT_ALL_DIMS), "mse_loss"));
+    ctrt_tensor_assign(out, difference);
+    return CTRT_OK;
 }
 
 /* ---- fractions ---- */
@@ -39,21 +36,15 @@ ctrt_status ctrt_mse_loss(ctrt_tensor **out, ctrt_tensor *x, ctrt_tensor *target
  * multiplied by 0. */
 static ctrt_status composite_divide(ctrt_tensor **out, ctrt_tensor *sum, ctrt_tensor *weight)
 {
-    CTRT_AUTO(tensor) zero = NULL, divisor = NULL, missing = NULL;
-    const bool was = op_pause_recording(true);
-    ctrt_status status = ctrt_to_dtype(&divisor, weight, tensor_dtype(sum));
-    if (status == CTRT_OK)
-        status = ctrt_view_as(&divisor, divisor, ctrt_ints_of(sum->view.shape, sum->view.ndim));
-    if (status == CTRT_OK)
-        status = ctrt_eq_scalar(&zero, divisor, ctrt_float(0));
-    if (status == CTRT_OK)
-        status = ctrt_zeros_like(&missing, divisor, CTRT_DTYPE_DEFAULT, NULL);
-    if (status == CTRT_OK)
-        status = ctrt_masked_fill(&missing, missing, zero, ctrt_float(NAN));
-    if (status == CTRT_OK)
-        status = ctrt_masked_fill(&divisor, divisor, zero, ctrt_float(INFINITY));
-    op_pause_recording(was);
-    CTRT_TRY(status);
+    TENSOR_AUTO zero = NULL, divisor = NULL, missing = NULL;
+    ctrt_no_grad {
+        CTRT_TRY(ctrt_to_dtype(&divisor, weight, tensor_dtype(sum)));
+        CTRT_TRY(ctrt_view_as(&divisor, divisor, ctrt_ints_of(sum->view.shape, sum->view.ndim)));
+        CTRT_TRY(ctrt_eq_scalar(&zero, divisor, ctrt_float(0)));
+        CTRT_TRY(ctrt_zeros_like(&missing, divisor, CTRT_DTYPE_DEFAULT, NULL));
+        CTRT_TRY(ctrt_masked_fill(&missing, missing, zero, ctrt_float(NAN)));
+        CTRT_TRY(ctrt_masked_fill(&divisor, divisor, zero, ctrt_float(INFINITY)));
+    }
     CTRT_TRY(ctrt_div(out, sum, divisor));
     return ctrt_add(out, *out, missing);
 }
@@ -63,17 +54,15 @@ static ctrt_status divide_part(ctrt_tensor **out, struct loss_parts *parts, ctrt
                                ctrt_tensor *source, int64_t terms, bool full)
 {
     struct loss_fraction *here = &parts->list[parts->count];
-    CTRT_AUTO(tensor) total = NULL;
+    TENSOR_AUTO total = NULL;
     if (parts->count == LOSS_FRACTIONS)
         return ctrt_fail(CTRT_ERR_NOT_SUPPORTED, "a loss of more than %d fractions (ctrt_loss_fraction, "
                          "ctrt_cross_entropy) cannot be computed in parts of the batch", LOSS_FRACTIONS);
     const int64_t per_row = MAX(terms / MAX(parts->rows, 1), 1);
-    const bool was = op_pause_recording(true);
-    ctrt_status status = ctrt_to(&total, weight, sum->device, CTRT_F64, true, CTRT_CONTIGUOUS_FORMAT);
-    if (status == CTRT_OK)
-        status = ctrt_view_as(&total, total, CTRT_SCALAR_SHAPE);
-    op_pause_recording(was);
-    CTRT_TRY(status);
+    ctrt_no_grad {
+        CTRT_TRY(ctrt_to(&total, weight, sum->device, CTRT_F64, true, CTRT_CONTIGUOUS_FORMAT));
+        CTRT_TRY(ctrt_view_as(&total, total, CTRT_SCALAR_SHAPE));
+    }
     CTRT_TRY(ctrt_div_scalar(out, sum, ctrt_float((double)(per_row * MAX(parts->rows, 1)))));
     *here = (struct loss_fraction){
         .node = autograd_history(*out), .source = ctrt_tensor_retain(source), .weight = ctrt_tensor_retain(total),
@@ -94,8 +83,8 @@ ctrt_status loss_fraction(ctrt_tensor **out, ctrt_tensor *sum, ctrt_tensor *weig
 
 ctrt_status ctrt_loss_fraction(ctrt_tensor **out, ctrt_tensor *sum, ctrt_tensor *weight)
 {
-    OP_CHECK("loss_fraction", out);
-    OP_CHECK("loss_fraction", sum);
+    NULL_CHECK("loss_fraction", out);
+    NULL_CHECK("loss_fraction", sum);
     CTRT_TRY(op_require_floating("loss_fraction", "sum", sum));
     if (sum->view.numel != 1 || (weight != NULL && weight->view.numel != 1))
         return fail_from(CTRT_ERR_SHAPE, "loss_fraction", "%s has %lld elements, expected 1; sum over all dimensions",

@@ -240,17 +240,6 @@ static bool counts_fit(struct match *m)
     return in == single[0] + lists[0] * m->tensors && out == single[1] + lists[1] * m->tensors && m->tensors > 0;
 }
 
-static ctrt_dtype contract_result_of(enum op op, ctrt_dtype key)
-{
-    switch (op_table[op].promotion) {
-    case PROMOTION_COMPARE:
-    case PROMOTION_TO_BOOL: return CTRT_BOOL;
-    case PROMOTION_TO_I64:  return CTRT_I64;
-    case PROMOTION_SUM:     return dtype_floating(key) ? key : CTRT_I64;
-    default:                return key;
-    }
-}
-
 static bool dtype_fits(const struct match *m, struct word dtype, ctrt_dtype given)
 {
     const char *at = dtype.text;
@@ -259,7 +248,7 @@ static bool dtype_fits(const struct match *m, struct word dtype, ctrt_dtype give
         at += *at == '|';
         if (word_is(word, "any") || word_is(word, ctrt_dtype_name(given))
             || (word_is(word, "key") && given == m->key)
-            || (word_is(word, "result") && given == contract_result_of(m->op, m->key))
+            || (word_is(word, "result") && given == op_result_dtype(op_table[m->op].promotion, m->key))
             || (word_is(word, "wide") && given == (m->key == CTRT_F64 ? CTRT_F64 : CTRT_F32)))
             return true;
     }

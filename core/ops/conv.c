@@ -126,42 +126,33 @@ static ctrt_status fill_with_bias(ctrt_tensor *result, const ctrt_tensor *bias)
 /* Runs conv2d or one of its gradients, which all have two 4-dim operands and a 4-dim result of `shape`. */
 static ctrt_status conv_run(ctrt_tensor **result, enum op op, ctrt_tensor *first, ctrt_tensor *second,
                             ctrt_tensor *bias, const ctrt_conv_attributes *attributes, const int64_t *shape,
-    ctrt_memory_format format)
+                            ctrt_memory_format format)
 {
     OP_SCOPE(op);
-    ctrt_tensor *a = NULL, *b = NULL, *c = NULL;
+    TENSOR_AUTO a = NULL, b = NULL, c = NULL;
     ctrt_device *device = first->device;
     const ctrt_dtype dtype = tensor_dtype(first);
-    ctrt_status status = in_format(&a, first, format);
-    if (status == CTRT_OK)
-        status = in_format(&b, second, format);
-    if (status == CTRT_OK && bias != NULL)
-        status = op_operand(&c, bias, dtype, device, true);
-    if (status == CTRT_OK)
-        status = tensor_new_format(result, shape, 4, dtype, device, format);
-    if (status == CTRT_OK && (*result)->view.numel > 0) {
-        if (a->view.numel == 0 || b->view.numel == 0) {
-            status = fill_with_bias(*result, c);
-        } else {
-            const ctrt_view *in[3] = { &a->view, &b->view, c ? &c->view : NULL }, *outputs = &(*result)->view;
-            const int n_inputs = op == OP_conv2d ? 3 : 2;
-            status = kernel_call(&(struct op_call){ op, dtype, device, .inputs = in, .n_inputs = n_inputs,
-                                                    .outputs = &outputs, .n_outputs = 1, .attributes = attributes });
-        }
-    }
-    tensor_release(a);
-    tensor_release(b);
-    tensor_release(c);
-    return status;
+    CTRT_TRY(in_format(&a, first, format));
+    CTRT_TRY(in_format(&b, second, format));
+    if (bias != NULL)
+        CTRT_TRY(op_operand(&c, bias, dtype, device, true));
+    CTRT_TRY(tensor_new_format(result, shape, 4, dtype, device, format));
+    if ((*result)->view.numel == 0)
+        return CTRT_OK;
+    if (a->view.numel == 0 || b->view.numel == 0)
+        return fill_with_bias(*result, c);
+    const ctrt_view *in[3] = { &a->view, &b->view, c ? &c->view : NULL };
+    return kernel_call(&(struct op_call){ op, dtype, device, in, op == OP_conv2d ? 3 : 2, OP_VIEWS(&(*result)->view),
+                                          attributes });
 }
 
 ctrt_status ctrt_conv2d(ctrt_tensor **out, ctrt_tensor *x, ctrt_tensor *weight, ctrt_tensor *bias,
                         const ctrt_conv2d_options *options)
 {
     OP_SCOPE(OP_conv2d);
-    OP_CHECK("conv2d", out);
-    OP_CHECK("conv2d", x);
-    OP_CHECK("conv2d", weight);
+    NULL_CHECK("conv2d", out);
+    NULL_CHECK("conv2d", x);
+    NULL_CHECK("conv2d", weight);
     OP_AUTOCAST_3(OP_conv2d, x, weight, bias);
     union op_attributes graph = { 0 };
     int64_t shape[4];
@@ -176,24 +167,14 @@ ctrt_status ctrt_conv2d(ctrt_tensor **out, ctrt_tensor *x, ctrt_tensor *weight, 
     return op_finish(status, out, OP_conv2d, &y, 1, inputs, 3, &graph);
 }
 
-ctrt_status op_conv2d_input_grad(ctrt_tensor **out, ctrt_tensor *dy, ctrt_tensor *weight,
-                                 const ctrt_conv_attributes *attributes, const int64_t *shape)
+ctrt_status op_conv2d_grad(ctrt_tensor **out, enum op op, ctrt_tensor *dy, ctrt_tensor *other,
+                           const ctrt_conv_attributes *attributes, const int64_t *shape)
 {
     union op_attributes graph = { .conv_grad = { .conv = *attributes } };
     memcpy(graph.conv_grad.shape, shape, sizeof graph.conv_grad.shape);
-    ctrt_tensor *dx = NULL;
-    ctrt_status status = conv_run(&dx, OP_conv2d_input_grad, dy, weight, NULL, attributes, shape, op_result_format(dy));
-    ctrt_tensor *const inputs[2] = { dy, weight };
-    return op_finish(status, out, OP_conv2d_input_grad, &dx, 1, inputs, 2, &graph);
-}
-
-ctrt_status op_conv2d_weight_grad(ctrt_tensor **out, ctrt_tensor *dy, ctrt_tensor *x,
-                                  const ctrt_conv_attributes *attributes, const int64_t *shape)
-{
-    union op_attributes graph = { .conv_grad = { .conv = *attributes } };
-    memcpy(graph.conv_grad.shape, shape, sizeof graph.conv_grad.shape);
-    ctrt_tensor *dw = NULL;
-    ctrt_status status = conv_run(&dw, OP_conv2d_weight_grad, dy, x, NULL, attributes, shape, op_result_format(x));
-    ctrt_tensor *const inputs[2] = { dy, x };
-    return op_finish(status, out, OP_conv2d_weight_grad, &dw, 1, inputs, 2, &graph);
+    ctrt_tensor *result = NULL;
+    ctrt_status status = conv_run(&result, op, dy, other, NULL, attributes, shape,
+                                  op_result_format(op == OP_conv2d_input_grad ? dy : other));
+    ctrt_tensor *const inputs[2] = { dy, other };
+    return op_finish(status, out, op, &result, 1, inputs, 2, &graph);
 }

@@ -30,7 +30,7 @@ static ctrt_status copied(ctrt_tensor **out, enum op op, ctrt_tensor *x, ctrt_dt
 {
     OP_SCOPE(op);
     ctrt_tensor *result = NULL;
-    CTRT_TRY(context_from(new_for_copy(&result, x, dtype, device, format), op_table[op].name));
+    TRY_FROM(op_table[op].name, new_for_copy(&result, x, dtype, device, format));
     ctrt_status status = kernel_copy(&result->view, device, &x->view, x->device);
     return op_finish(status, out, op, &result, 1, &x, 1, NULL);
 }
@@ -39,9 +39,9 @@ ctrt_status ctrt_to_non_blocking(ctrt_tensor **out, ctrt_tensor *tensor, ctrt_de
 {
     OP_SCOPE(OP_to);
     bool left = false;
-    OP_CHECK("to_non_blocking", out);
-    OP_CHECK("to_non_blocking", tensor);
-    OP_CHECK("to_non_blocking", device);
+    NULL_CHECK("to_non_blocking", out);
+    NULL_CHECK("to_non_blocking", tensor);
+    NULL_CHECK("to_non_blocking", device);
     if (asynchronous != NULL)
         *asynchronous = false;
     if (device == tensor->device) {
@@ -82,8 +82,8 @@ static inline bool has_format(const ctrt_tensor *x, ctrt_memory_format format)
 
 ctrt_status ctrt_contiguous(ctrt_tensor **out, ctrt_tensor *tensor, ctrt_memory_format format)
 {
-    OP_CHECK("contiguous", out);
-    OP_CHECK("contiguous", tensor);
+    NULL_CHECK("contiguous", out);
+    NULL_CHECK("contiguous", tensor);
     CTRT_TRY(format_check("contiguous", format, tensor));
     if (unlikely(format == CTRT_PRESERVE_FORMAT))
         return fail_from(CTRT_ERR_INVALID_ARGUMENT, "contiguous",
@@ -97,16 +97,16 @@ ctrt_status ctrt_contiguous(ctrt_tensor **out, ctrt_tensor *tensor, ctrt_memory_
 
 ctrt_status ctrt_clone(ctrt_tensor **out, ctrt_tensor *tensor)
 {
-    OP_CHECK("clone", out);
-    OP_CHECK("clone", tensor);
+    NULL_CHECK("clone", out);
+    NULL_CHECK("clone", tensor);
     return copied(out, OP_copy, tensor, tensor_dtype(tensor), tensor->device, CTRT_PRESERVE_FORMAT);
 }
 
 ctrt_status ctrt_to(ctrt_tensor **out, ctrt_tensor *tensor, ctrt_device *device, ctrt_dtype dtype, bool copy,
                     ctrt_memory_format format)
 {
-    OP_CHECK("to", out);
-    OP_CHECK("to", tensor);
+    NULL_CHECK("to", out);
+    NULL_CHECK("to", tensor);
     CTRT_TRY(format_check("to", format, tensor));
     if (dtype == CTRT_DTYPE_DEFAULT)
         dtype = tensor_dtype(tensor);
@@ -123,7 +123,7 @@ ctrt_status ctrt_to(ctrt_tensor **out, ctrt_tensor *tensor, ctrt_device *device,
 
 ctrt_status ctrt_to_device(ctrt_tensor **out, ctrt_tensor *tensor, ctrt_device *device)
 {
-    OP_CHECK("to_device", device);
+    NULL_CHECK("to_device", device);
     return ctrt_to(out, tensor, device, CTRT_DTYPE_DEFAULT, false, CTRT_PRESERVE_FORMAT);
 }
 
@@ -136,7 +136,7 @@ ctrt_status ctrt_to_dtype(ctrt_tensor **out, ctrt_tensor *tensor, ctrt_dtype dty
 ctrt_status ctrt_cpu(ctrt_tensor **out, ctrt_tensor *tensor)
 {
     ctrt_device *cpu;
-    OP_CHECK("cpu", tensor);
+    NULL_CHECK("cpu", tensor);
     CTRT_TRY(device_cpu(&cpu));
     return ctrt_to(out, tensor, cpu, CTRT_DTYPE_DEFAULT, false, CTRT_PRESERVE_FORMAT);
 }
@@ -161,16 +161,11 @@ static ctrt_status write_elements(ctrt_tensor *self, const ctrt_view *from, ctrt
         if (copy_same_elements(&self->view, from))
             return CTRT_OK;
         if (views_overlap(&self->view, from)) {
-            ctrt_tensor *aside = NULL;
-            CTRT_TRY(tensor_new(&aside, source->view.shape, source->view.ndim, tensor_dtype(source), source->device));
-            ctrt_status status = kernel_copy(&aside->view, aside->device, &source->view, source->device);
-            if (status == CTRT_OK) {
-                ctrt_view expanded;
-                view_expand(&expanded, &aside->view, self->view.shape, self->view.ndim);
-                status = kernel_copy(&self->view, self->device, &expanded, aside->device);
-            }
-            tensor_release(aside);
-            return status;
+            TENSOR_AUTO aside = NULL;
+            ctrt_view expanded;
+            CTRT_TRY(op_dense_copy(&aside, source, tensor_dtype(source), source->device, CTRT_CONTIGUOUS_FORMAT));
+            view_expand(&expanded, &aside->view, self->view.shape, self->view.ndim);
+            return kernel_copy(&self->view, self->device, &expanded, aside->device);
         }
     }
     if (asynchronous != NULL)
@@ -182,8 +177,8 @@ static ctrt_status write_elements(ctrt_tensor *self, const ctrt_view *from, ctrt
  * is non-blocking if possible, and *asynchronous is set to whether it is. */
 static ctrt_status copy_into(const char *who, ctrt_tensor *self, ctrt_tensor *source, bool *asynchronous)
 {
-    OP_CHECK(who, self);
-    OP_CHECK(who, source);
+    NULL_CHECK(who, self);
+    NULL_CHECK(who, source);
     CTRT_TRY(inplace_check(who, self));
     int64_t shape[CTRT_MAX_DIMS];
     int ndim;
@@ -199,16 +194,9 @@ static ctrt_status copy_into(const char *who, ctrt_tensor *self, ctrt_tensor *so
     view_expand(&from, &source->view, self->view.shape, self->view.ndim);
 
     ctrt_tensor *const inputs[2] = { self, source };
-    struct inplace_token token = { NULL };
-    const bool grad = dtype_floating(tensor_dtype(self)) && op_needs_grad(inputs, 2);
-    if (grad)
-        CTRT_TRY(context_from(autograd_inplace_begin(&token, OP_copy, self, inputs, 2, NULL), who));
-    ctrt_status status = write_elements(self, &from, source, asynchronous);
-    if (grad)
-        status = autograd_inplace_end(&token, self, status);
-    else
-        tensor_bump_version(self);
-    return context_from(status, who);
+    struct inplace_token token;
+    TRY_FROM(who, autograd_inplace_begin(&token, OP_copy, self, inputs, 2, NULL));
+    return context_from(autograd_inplace_end(&token, self, write_elements(self, &from, source, asynchronous)), who);
 }
 
 ctrt_status ctrt_copy_(ctrt_tensor *self, ctrt_tensor *source)
@@ -229,27 +217,20 @@ static ctrt_status copy_filled(const char *who, ctrt_tensor *self, ctrt_scalar v
 {
     CTRT_TRY(inplace_check(who, self));
     CTRT_TRY(dtype_check_scalar(who, tensor_dtype(self), value));
-    struct inplace_token token = { NULL };
-    const bool grad = op_needs_grad(&self, 1);
-    if (grad)
-        CTRT_TRY(context_from(autograd_inplace_begin(&token, OP_fill, self, &self, 1, NULL), who));
-    ctrt_status status = kernel_fill(&self->view, self->device, value);
-    if (grad)
-        status = autograd_inplace_end(&token, self, status);
-    else
-        tensor_bump_version(self);
-    return context_from(status, who);
+    struct inplace_token token;
+    TRY_FROM(who, autograd_inplace_begin(&token, OP_fill, self, &self, 1, NULL));
+    return context_from(autograd_inplace_end(&token, self, kernel_fill(&self->view, self->device, value)), who);
 }
 
 ctrt_status ctrt_fill_(ctrt_tensor *self, ctrt_scalar value)
 {
-    OP_CHECK("fill_", self);
+    NULL_CHECK("fill_", self);
     return copy_filled("fill_", self, value);
 }
 
 ctrt_status ctrt_zero_(ctrt_tensor *self)
 {
-    OP_CHECK("zero_", self);
+    NULL_CHECK("zero_", self);
     return copy_filled("zero_", self, ctrt_int(0));
 }
 
@@ -258,7 +239,7 @@ ctrt_status ctrt_zero_(ctrt_tensor *self)
 /* Reads the element of a tensor with one element. */
 static ctrt_status element_read(ctrt_scalar *out, const char *who, ctrt_tensor *tensor)
 {
-    OP_CHECK(who, tensor);
+    NULL_CHECK(who, tensor);
     if (unlikely(tensor->view.numel != 1)) {
         char text[SHAPE_TEXT_BYTES];
         return fail_from(CTRT_ERR_SHAPE, who, "expected a tensor of one element, got %lld elements of shape %s",
@@ -274,10 +255,10 @@ static ctrt_status element_read(ctrt_scalar *out, const char *who, ctrt_tensor *
         ctrt_view here = tensor->view;
         here.owner = NULL;
         here.data = element;
-        CTRT_TRY(context_from(kernel_copy(&here, cpu, &tensor->view, device), who));
+        TRY_FROM(who, kernel_copy(&here, cpu, &tensor->view, device));
         at = element;
     } else if (unlikely(tensor->view.flags & CTRT_VIEW_PINNED)) {
-        CTRT_TRY(context_from(hazard_host(&tensor->view, false), who));
+        TRY_FROM(who, hazard_host(&tensor->view, false));
     }
     *out = dtype_load(at, dtype);
     return CTRT_OK;
@@ -286,7 +267,7 @@ static ctrt_status element_read(ctrt_scalar *out, const char *who, ctrt_tensor *
 ctrt_status ctrt_item(double *out, ctrt_tensor *tensor)
 {
     ctrt_scalar value;
-    OP_CHECK("item", out);
+    NULL_CHECK("item", out);
     CTRT_TRY(element_read(&value, "item", tensor));
     *out = value.kind == CTRT_SCALAR_FLOAT ? value.f : (double)value.i;
     return CTRT_OK;
@@ -295,7 +276,7 @@ ctrt_status ctrt_item(double *out, ctrt_tensor *tensor)
 ctrt_status ctrt_item_int(int64_t *out, ctrt_tensor *tensor)
 {
     ctrt_scalar value;
-    OP_CHECK("item_int", out);
+    NULL_CHECK("item_int", out);
     CTRT_TRY(element_read(&value, "item_int", tensor));
     if (value.kind != CTRT_SCALAR_FLOAT) {
         *out = value.i;
@@ -309,7 +290,7 @@ ctrt_status ctrt_item_int(int64_t *out, ctrt_tensor *tensor)
 
 ctrt_status ctrt_item_scalar(ctrt_scalar *out, ctrt_tensor *tensor)
 {
-    OP_CHECK("item_scalar", out);
+    NULL_CHECK("item_scalar", out);
     return element_read(out, "item_scalar", tensor);
 }
 
@@ -334,7 +315,7 @@ static bool misaligned(const void *buffer, ctrt_dtype dtype)
 
 ctrt_status ctrt_to_host(void *buffer, size_t bytes, ctrt_tensor *tensor, ctrt_dtype dtype)
 {
-    OP_CHECK("to_host", tensor);
+    NULL_CHECK("to_host", tensor);
     CTRT_TRY(dtype_resolve(&dtype, "to_host", dtype));
     size_t wanted;
     if (unlikely(__builtin_mul_overflow((size_t)tensor->view.numel, dtype_bytes(dtype), &wanted) || bytes < wanted)) {
@@ -346,7 +327,7 @@ ctrt_status ctrt_to_host(void *buffer, size_t bytes, ctrt_tensor *tensor, ctrt_d
     }
     if (wanted == 0)
         return CTRT_OK;
-    OP_CHECK("to_host", buffer);
+    NULL_CHECK("to_host", buffer);
     ctrt_device *cpu;
     CTRT_TRY(device_cpu(&cpu));
     void *aligned = buffer;
@@ -367,7 +348,7 @@ ctrt_status ctrt_to_host(void *buffer, size_t bytes, ctrt_tensor *tensor, ctrt_d
 
 ctrt_status ctrt_from_host_(ctrt_tensor *tensor, const void *buffer, int64_t numel, ctrt_dtype dtype)
 {
-    OP_CHECK("from_host_", tensor);
+    NULL_CHECK("from_host_", tensor);
     CTRT_TRY(dtype_resolve(&dtype, "from_host_", dtype));
     CTRT_TRY(inplace_check("from_host_", tensor));
     if (unlikely(numel != tensor->view.numel)) {
@@ -378,33 +359,22 @@ ctrt_status ctrt_from_host_(ctrt_tensor *tensor, const void *buffer, int64_t num
     }
     if (numel == 0)
         return CTRT_OK;
-    OP_CHECK("from_host_", buffer);
+    NULL_CHECK("from_host_", buffer);
     ctrt_device *cpu;
     CTRT_TRY(device_cpu(&cpu));
-    void *aligned = NULL;
+    HOST_AUTO void *aligned = NULL;
     if (misaligned(buffer, dtype)) {
         const size_t bytes = (size_t)numel * dtype_bytes(dtype);
         aligned = host_alloc(bytes);
-        if (aligned == NULL)
-            return out_of_memory(bytes, "from_host_");
+        ALLOC_CHECK(aligned, bytes, "from_host_");
         memcpy(aligned, buffer, bytes);
     }
     ctrt_view host;
     buffer_view(&host, aligned ? aligned : (void *)(uintptr_t)buffer, &tensor->view, dtype);
 
     /* Recorded as a fill, because the new values are constants for the graph. */
-    struct inplace_token token = { NULL };
-    const bool grad = op_needs_grad(&tensor, 1);
-    ctrt_status status = CTRT_OK;
-    if (grad)
-        status = autograd_inplace_begin(&token, OP_fill, tensor, &tensor, 1, NULL);
-    if (status == CTRT_OK) {
-        status = kernel_copy(&tensor->view, tensor->device, &host, cpu);
-        if (grad)
-            status = autograd_inplace_end(&token, tensor, status);
-        else
-            tensor_bump_version(tensor);
-    }
-    host_free(aligned);
-    return ctrt_context(status, "from_host_");
+    struct inplace_token token;
+    TRY_FROM("from_host_", autograd_inplace_begin(&token, OP_fill, tensor, &tensor, 1, NULL));
+    return context_from(autograd_inplace_end(&token, tensor, kernel_copy(&tensor->view, tensor->device, &host, cpu)),
+                        "from_host_");
 }

@@ -98,8 +98,7 @@ static ctrt_status copy_on_host(const ctrt_view *to, const ctrt_view *from)
         host_zeros(to);
         return CTRT_OK;
     }
-    return kernel_call_elementwise(&(struct op_call){ OP_copy, from->dtype, cpu, .inputs = &from, .n_inputs = 1,
-                                                      .outputs = &to, .n_outputs = 1 });
+    return kernel_call_elementwise(&(struct op_call){ OP_copy, from->dtype, cpu, &from, 1, &to, 1, NULL });
 }
 
 static ctrt_status copy_on_device(ctrt_device *device, const ctrt_view *to, const ctrt_view *from)
@@ -110,8 +109,7 @@ static ctrt_status copy_on_device(ctrt_device *device, const ctrt_view *to, cons
     if (same_layout(to, from) && (bytes < BYTES_FOR_KERNEL || !device_host_memory(device)
                                   || !kernel_copies(device, to, from)))
         return bytes_copy(device, to, from, 0, bytes, CTRT_COPY_ON_DEVICE);
-    const struct op_call call = { OP_copy, from->dtype, device, .inputs = &from, .n_inputs = 1, .outputs = &to,
-                                  .n_outputs = 1 };
+    const struct op_call call = { OP_copy, from->dtype, device, &from, 1, &to, 1, NULL };
     return likely(kernel_copies(device, to, from)) ? kernel_call_elementwise(&call) : fallback_call(&call);
 }
 
@@ -151,12 +149,11 @@ static ctrt_status copy_to_host(const ctrt_view *to, const ctrt_view *from, ctrt
 
     ctrt_block block = { 0 };
     ctrt_view packed = *from, here;
-    void *buffer = NULL;
+    HOST_AUTO void *buffer = NULL;
     ctrt_status status = CTRT_OK;
     if (!(from->flags & CTRT_VIEW_CONTIGUOUS) && kernel_copies(device, from, from)) {
-        status = packed_on_device(&block, &packed, from, device);
-        if (status == CTRT_OK)
-            status = copy_on_device(device, &packed, from);
+        CTRT_TRY(packed_on_device(&block, &packed, from, device));
+        status = copy_on_device(device, &packed, from);
     }
     if (status == CTRT_OK && (packed.flags & CTRT_VIEW_CONTIGUOUS) && same_layout(to, &packed)) {
         status = bytes_copy(device, to, &packed, 0, view_bytes(&packed), CTRT_COPY_TO_HOST);
@@ -165,7 +162,6 @@ static ctrt_status copy_to_host(const ctrt_view *to, const ctrt_view *from, ctrt
         if (status == CTRT_OK)
             status = copy_on_host(to, &here);
     }
-    host_free(buffer);
     if (block.address != NULL)
         pool_free_fixed(device->memory, &block, view_bytes(from), stream_queue(device));
     return status;
@@ -176,15 +172,11 @@ static ctrt_status copy_to_host(const ctrt_view *to, const ctrt_view *from, ctrt
 static ctrt_status rewrite_span(const ctrt_view *to, ctrt_device *device, const ctrt_view *from)
 {
     size_t before, bytes = view_span(to, &before);
-    void *buffer = NULL;
+    HOST_AUTO void *buffer = NULL;
     ctrt_view here;
-    ctrt_status status = span_to_host(&buffer, &here, to, device);
-    if (status == CTRT_OK)
-        status = copy_on_host(&here, from);
-    if (status == CTRT_OK)
-        status = bytes_copy(device, to, &here, before, bytes, CTRT_COPY_TO_DEVICE);
-    host_free(buffer);
-    return status;
+    CTRT_TRY(span_to_host(&buffer, &here, to, device));
+    CTRT_TRY(copy_on_host(&here, from));
+    return bytes_copy(device, to, &here, before, bytes, CTRT_COPY_TO_DEVICE);
 }
 
 static ctrt_status copy_to_device(const ctrt_view *to, ctrt_device *device, const ctrt_view *from)
@@ -197,19 +189,15 @@ static ctrt_status copy_to_device(const ctrt_view *to, ctrt_device *device, cons
 
     ctrt_block block = { 0 };
     ctrt_view here, packed = *to;
-    void *buffer = NULL;
-    ctrt_status status = staging_host(&buffer, view_bytes(to));
-    if (status == CTRT_OK) {
-        view_contiguous(&here, to, buffer);
-        status = copy_on_host(&here, from);
-    }
-    if (status == CTRT_OK && !dense)
-        status = packed_on_device(&block, &packed, to, device);
-    if (status == CTRT_OK)
-        status = bytes_copy(device, &packed, &here, 0, view_bytes(to), CTRT_COPY_TO_DEVICE);
+    HOST_AUTO void *buffer = NULL;
+    CTRT_TRY(staging_host(&buffer, view_bytes(to)));
+    view_contiguous(&here, to, buffer);
+    CTRT_TRY(copy_on_host(&here, from));
+    if (!dense)
+        CTRT_TRY(packed_on_device(&block, &packed, to, device));
+    ctrt_status status = bytes_copy(device, &packed, &here, 0, view_bytes(to), CTRT_COPY_TO_DEVICE);
     if (status == CTRT_OK && !dense)
         status = copy_on_device(device, to, &packed);
-    host_free(buffer);
     if (block.address != NULL)
         pool_free_fixed(device->memory, &block, view_bytes(to), stream_queue(device));
     return status;
@@ -228,15 +216,12 @@ static ctrt_status copy_between(const ctrt_view *to, ctrt_device *to_device, con
         return to_device->backend->memory->copy_peer(to_device->handle, to->data, from_device->handle, from->data,
                                                      view_bytes(from), NULL);
     }
-    void *buffer;
+    HOST_AUTO void *buffer = NULL;
     ctrt_view here;
     CTRT_TRY(staging_host(&buffer, view_bytes(from)));
     view_contiguous(&here, from, buffer);
-    ctrt_status status = copy_to_host(&here, from, from_device);
-    if (status == CTRT_OK)
-        status = copy_to_device(to, to_device, &here);
-    host_free(buffer);
-    return status;
+    CTRT_TRY(copy_to_host(&here, from, from_device));
+    return copy_to_device(to, to_device, &here);
 }
 
 /* ---- interface for op functions ---- */
@@ -274,8 +259,7 @@ ctrt_status kernel_fill(const ctrt_view *to, ctrt_device *device, ctrt_scalar va
 {
     if (to->numel == 0)
         return CTRT_OK;
-    if (unlikely(!device_usable(device)))
-        return device_fail_forked(device);
+    CTRT_TRY(device_check(device));
     unsigned char element[DTYPE_MAX_BYTES];
     dtype_store(element, to->dtype, value);
     /* of the dtype's category, as kernels require */
@@ -288,6 +272,5 @@ ctrt_status kernel_fill(const ctrt_view *to, ctrt_device *device, ctrt_scalar va
     if (repeats && (to->flags & (CTRT_VIEW_CONTIGUOUS | CTRT_VIEW_CHANNELS_LAST)))
         return launch_fill(to, device, element[0], view_bytes(to));
     const ctrt_range_attributes attributes = { .size = sizeof attributes, .lo = stored, .has_lo = true };
-    return kernel_call_elementwise(&(struct op_call){ OP_fill, to->dtype, device, .outputs = &to, .n_outputs = 1,
-                                                      .attributes = &attributes });
+    return kernel_call_elementwise(&(struct op_call){ OP_fill, to->dtype, device, NULL, 0, &to, 1, &attributes });
 }

@@ -21,7 +21,7 @@ static ctrt_status create_filled(ctrt_tensor **out, const char *who, ctrt_ints s
                                  ctrt_dtype dtype, ctrt_device *device)
 {
     ctrt_tensor *fresh = NULL;
-    OP_CHECK(who, out);
+    NULL_CHECK(who, out);
     CTRT_TRY(dtype_resolve_on(&dtype, who, dtype, device));
     CTRT_TRY(dtype_check_scalar(who, dtype, value));
     CTRT_TRY(create_empty(&fresh, who, shape, dtype, device));
@@ -102,7 +102,7 @@ ctrt_status ctrt_arange(ctrt_tensor **out, ctrt_scalar start, ctrt_scalar end, c
                         ctrt_device *device)
 {
     OP_SCOPE(OP_arange);
-    OP_CHECK("arange", out);
+    NULL_CHECK("arange", out);
     const bool floating = start.kind == CTRT_SCALAR_FLOAT || end.kind == CTRT_SCALAR_FLOAT
         || step.kind == CTRT_SCALAR_FLOAT;
     if (dtype == CTRT_DTYPE_DEFAULT && !floating)
@@ -125,18 +125,17 @@ ctrt_status ctrt_arange(ctrt_tensor **out, ctrt_scalar start, ctrt_scalar end, c
     ctrt_range_attributes attributes = { .size = sizeof attributes, .has_lo = true, .has_hi = true };
     attributes.lo = integral ? as_integer(start) : ctrt_float(as_double(start));
     attributes.hi = integral ? as_integer(step) : ctrt_float(as_double(step));
-    const ctrt_view *view = &fresh->view;
     ctrt_status status = CTRT_OK;
     if (count > 0)
-        status = kernel_call(&(struct op_call){ OP_arange, dtype, fresh->device, .outputs = &view, .n_outputs = 1,
-                                                .attributes = &attributes });
+        status = kernel_call(&(struct op_call){ OP_arange, dtype, fresh->device, NULL, 0, OP_VIEWS(&fresh->view),
+                                                &attributes });
     return create_finish(status, "arange", out, fresh);
 }
 
 ctrt_status ctrt_eye(ctrt_tensor **out, int64_t n, int64_t m, ctrt_dtype dtype, ctrt_device *device)
 {
     ctrt_tensor *fresh = NULL;
-    OP_CHECK("eye", out);
+    NULL_CHECK("eye", out);
     CTRT_TRY(create_empty(&fresh, "eye", CTRT_SHAPE(n, m), dtype, device));
     ctrt_status status = kernel_fill(&fresh->view, fresh->device, ctrt_int(0));
     ctrt_view diagonal = fresh->view;
@@ -151,35 +150,26 @@ ctrt_status ctrt_eye(ctrt_tensor **out, int64_t n, int64_t m, ctrt_dtype dtype, 
 
 /* ---- from data ---- */
 
-/* Copies row-major host values of `from_dtype` to a new tensor and converts them to its dtype. */
-static ctrt_status values_into(ctrt_tensor *fresh, const char *who, const void *data, int64_t numel,
-                               ctrt_dtype from_dtype)
+/* Copies row-major host values of `data_dtype` to a new tensor and converts them to its dtype. */
+static ctrt_status created_from(ctrt_tensor **out, const char *who, const void *data, int64_t numel,
+                                ctrt_dtype data_dtype, ctrt_ints shape, ctrt_dtype dtype, ctrt_device *device)
 {
+    TENSOR_AUTO fresh = NULL;
+    NULL_CHECK(who, out);
+    if (unlikely(numel < 0))
+        return fail_from(CTRT_ERR_INVALID_ARGUMENT, who, "%lld values", (long long)numel);
+    if (numel > 0)
+        NULL_CHECK(who, data);
+    CTRT_TRY(create_empty(&fresh, who, shape, dtype, device));
     if (unlikely(numel != fresh->view.numel)) {
         char text[SHAPE_TEXT_BYTES];
         return fail_from(CTRT_ERR_SHAPE, who, "%lld values for a tensor of %lld elements, shape %s",
                          (long long)numel, (long long)fresh->view.numel,
                          shape_text(text, fresh->view.shape, fresh->view.ndim));
     }
-    return numel == 0 ? CTRT_OK : ctrt_from_host_(fresh, data, numel, from_dtype);
-}
-
-static ctrt_status created_from(ctrt_tensor **out, const char *who, const void *data, int64_t numel,
-                                ctrt_dtype data_dtype, ctrt_ints shape, ctrt_dtype dtype, ctrt_device *device)
-{
-    ctrt_tensor *fresh = NULL;
-    OP_CHECK(who, out);
-    if (unlikely(numel < 0))
-        return fail_from(CTRT_ERR_INVALID_ARGUMENT, who, "%lld values", (long long)numel);
     if (numel > 0)
-        OP_CHECK(who, data);
-    CTRT_TRY(create_empty(&fresh, who, shape, dtype, device));
-    ctrt_status status = values_into(fresh, who, data, numel, data_dtype);
-    if (unlikely(status != CTRT_OK)) {
-        tensor_release(fresh);
-        return status;
-    }
-    tensor_move(out, fresh);
+        CTRT_TRY(ctrt_from_host_(fresh, data, numel, data_dtype));
+    ctrt_tensor_assign(out, fresh);
     return CTRT_OK;
 }
 
@@ -195,8 +185,8 @@ ctrt_status ctrt_from_data(ctrt_tensor **out, const void *data, int64_t numel, c
 ctrt_status ctrt_empty_like(ctrt_tensor **out, ctrt_tensor *like, ctrt_dtype dtype, ctrt_device *device)
 {
     ctrt_tensor *fresh = NULL;
-    OP_CHECK("empty_like", out);
-    OP_CHECK("empty_like", like);
+    NULL_CHECK("empty_like", out);
+    NULL_CHECK("empty_like", like);
     CTRT_TRY(dtype_resolve(&dtype, "empty_like", dtype == CTRT_DTYPE_DEFAULT ? tensor_dtype(like) : dtype));
     ctrt_status status;
     if (device == NULL || device == like->device)
@@ -213,8 +203,8 @@ static ctrt_status filled_like(ctrt_tensor **out, const char *who, ctrt_tensor *
                                ctrt_dtype dtype, ctrt_device *device)
 {
     ctrt_tensor *fresh = NULL;
-    OP_CHECK(who, out);
-    OP_CHECK(who, like);
+    NULL_CHECK(who, out);
+    NULL_CHECK(who, like);
     CTRT_TRY(dtype_resolve(&dtype, who, dtype == CTRT_DTYPE_DEFAULT ? tensor_dtype(like) : dtype));
     CTRT_TRY(dtype_check_scalar(who, dtype, value));
     CTRT_TRY(ctrt_empty_like(&fresh, like, dtype, device));
@@ -240,7 +230,7 @@ ctrt_status ctrt_full_like(ctrt_tensor **out, ctrt_tensor *like, ctrt_scalar val
 /* Sets *dtype and *device to those of `like` if they are the default. */
 static ctrt_status inherit(const char *who, ctrt_tensor *like, ctrt_dtype *dtype, ctrt_device **device)
 {
-    OP_CHECK(who, like);
+    NULL_CHECK(who, like);
     if (*dtype == CTRT_DTYPE_DEFAULT)
         *dtype = tensor_dtype(like);
     if (*device == NULL)
@@ -251,7 +241,7 @@ static ctrt_status inherit(const char *who, ctrt_tensor *like, ctrt_dtype *dtype
 ctrt_status ctrt_new_empty(ctrt_tensor **out, ctrt_tensor *like, ctrt_ints shape, ctrt_dtype dtype, ctrt_device *device)
 {
     ctrt_tensor *fresh = NULL;
-    OP_CHECK("new_empty", out);
+    NULL_CHECK("new_empty", out);
     CTRT_TRY(inherit("new_empty", like, &dtype, &device));
     CTRT_TRY(create_empty(&fresh, "new_empty", shape, dtype, device));
     tensor_move(out, fresh);

@@ -147,8 +147,7 @@ static ctrt_status table_build(struct dispatch_entry **out, ctrt_device *device)
 
     const size_t bytes = entry_count * sizeof(struct dispatch_entry) + kernel_count * sizeof(ctrt_kernel *);
     struct dispatch_entry *entries = host_calloc(bytes);
-    if (entries == NULL)
-        return out_of_memory(bytes, "the table of kernels");
+    ALLOC_CHECK(entries, bytes, "the table of kernels");
 
     struct entry_build build = { .entries = entries, .next = (const ctrt_kernel **)(entries + entry_count),
                                  .counting = true };
@@ -181,8 +180,7 @@ ctrt_status dispatch_table(struct dispatch_entry **out, ctrt_device *device)
         *out = entries;
         return CTRT_OK;
     }
-    if (!device_usable(device))
-        return device_fail_forked(device);
+    CTRT_TRY(device_check(device));
     lock_enter(&table_lock);
     ctrt_status status = CTRT_OK;
     entries = atomic_load_explicit(&device->dispatch, memory_order_acquire);
@@ -420,8 +418,7 @@ static ctrt_status kernel_run_general(const struct op_call *call)
         const size_t bytes = (size_t)count * (sizeof(ctrt_view) + sizeof(ctrt_block) + sizeof(ctrt_view *));
         _Alignas(16) char few[KERNEL_MAX_OPERANDS * (sizeof(ctrt_view) + sizeof(ctrt_block) + sizeof(ctrt_view *))];
         char *memory = count <= KERNEL_MAX_OPERANDS ? few : host_alloc(bytes);
-        if (memory == NULL)
-            return out_of_memory(bytes, "operands");
+        ALLOC_CHECK(memory, bytes, "operands");
         struct prepared p = { .replaced = (ctrt_view *)memory };
         p.blocks = (ctrt_block *)(p.replaced + count);
         p.inputs = (const ctrt_view **)(p.blocks + count);
@@ -542,8 +539,7 @@ ctrt_status kernel_call_elementwise(const struct op_call *call)
 
 ctrt_status ctrt_op_name(const char **out, size_t index)
 {
-    if (out == NULL)
-        return fail_null("op_name", "out");
+    NULL_CHECK("op_name", out);
     if (index >= OP_COUNT)
         return fail_from(CTRT_ERR_NOT_FOUND, "op_name", "there are %d ops", OP_COUNT);
     *out = op_table[index].name;

@@ -27,10 +27,28 @@ struct op_call {
     enum op op;
     ctrt_dtype key;                         /* the key dtype, which selects the dispatch entry */
     ctrt_device *device;
-    const ctrt_view *const *inputs, *const *outputs;
-    int n_inputs, n_outputs;
+    const ctrt_view *const *inputs;
+    int n_inputs;
+    const ctrt_view *const *outputs;
+    int n_outputs;
     const void *attributes;                 /* the op's struct in plugin.h, or NULL */
 };
+/* The initializers of `inputs` and `n_inputs`, or `outputs` and `n_outputs`, in the order of the members. */
+#define OP_VIEWS(...)                                 \
+    (const ctrt_view *const[]){ __VA_ARGS__ },        \
+    (int)(sizeof((const ctrt_view *const[]){ __VA_ARGS__ }) / sizeof(ctrt_view *))
+
+/* Returns the dtype of the result of an op, given its promotion and the dtype in which it computes. */
+static inline ctrt_dtype op_result_dtype(int promotion, ctrt_dtype compute)
+{
+    switch (promotion) {
+    case PROMOTION_COMPARE:
+    case PROMOTION_TO_BOOL: return CTRT_BOOL;
+    case PROMOTION_TO_I64:  return CTRT_I64;
+    case PROMOTION_SUM:     return dtype_floating(compute) ? compute : CTRT_I64;
+    default:                return compute;
+    }
+}
 
 /* Returns the id of the op `name`, or -1. */
 int op_by_name(const char *name);

@@ -32,11 +32,6 @@ static inline ctrt_dtype compute_dtype(int promotion, ctrt_dtype promoted)
     return promotion == PROMOTION_TO_FLOAT && !dtype_floating(promoted) ? ctrt_default_dtype() : promoted;
 }
 
-static inline ctrt_dtype result_dtype(int promotion, ctrt_dtype compute)
-{
-    return promotion == PROMOTION_COMPARE || promotion == PROMOTION_TO_BOOL ? CTRT_BOOL : compute;
-}
-
 /* ---- operands ---- */
 
 void number_init(struct number *number, ctrt_scalar value, ctrt_dtype dtype)
@@ -90,40 +85,40 @@ void operands_release(struct operand *operands, int count)
         tensor_release(operands[i].cast);
 }
 
+static inline ctrt_status operand_prepare(struct operand *operand, ctrt_tensor *tensor, ctrt_dtype dtype,
+                                          ctrt_device *device, const int64_t *shape, int ndim)
+{
+    const bool fits = tensor_dtype(tensor) == dtype && tensor->device == device;
+    if (!fits && tensor->view.ndim == 0 && device_host_memory(tensor->device)) {
+        ctrt_scalar value;
+        CTRT_TRY(read_number(&value, tensor));
+        number_init(&operand->number, value, dtype);
+        operand->view = &operand->number.view;
+        return CTRT_OK;
+    }
+    if (!fits) {
+        CTRT_TRY(op_operand(&operand->cast, tensor, dtype, device, false));
+        tensor = operand->cast;
+    }
+    operand->view = &tensor->view;
+    if (!shape_equal(tensor->view.shape, tensor->view.ndim, shape, ndim)) {
+        view_expand(&operand->expanded, &tensor->view, shape, ndim);
+        operand->view = &operand->expanded;
+    }
+    return CTRT_OK;
+}
+
 ctrt_status operands_prepare(struct operand *operands, ctrt_tensor *const *tensors, const ctrt_dtype *dtypes, int count,
                              ctrt_device *device, const int64_t *shape, int ndim)
 {
     for (int i = 0; i < count; i++)
         operands[i].cast = NULL;
-    for (int i = 0; i < count; i++) {
-        ctrt_tensor *tensor = tensors[i];
-        const bool fits = tensor_dtype(tensor) == dtypes[i] && tensor->device == device;
-        if (!fits && tensor->view.ndim == 0 && device_host_memory(tensor->device)) {
-            ctrt_scalar value;
-            ctrt_status status = read_number(&value, tensor);
-            if (status != CTRT_OK) {
-                operands_release(operands, i);
-                return status;
-            }
-            number_init(&operands[i].number, value, dtypes[i]);
-            operands[i].view = &operands[i].number.view;
-            continue;
-        }
-        if (!fits) {
-            ctrt_status status = op_operand(&operands[i].cast, tensor, dtypes[i], device, false);
-            if (status != CTRT_OK) {
-                operands_release(operands, i);
-                return status;
-            }
-            tensor = operands[i].cast;
-        }
-        operands[i].view = &tensor->view;
-        if (!shape_equal(tensor->view.shape, tensor->view.ndim, shape, ndim)) {
-            view_expand(&operands[i].expanded, &tensor->view, shape, ndim);
-            operands[i].view = &operands[i].expanded;
-        }
-    }
-    return CTRT_OK;
+    ctrt_status status = CTRT_OK;
+    for (int i = 0; i < count && likely(status == CTRT_OK); i++)
+        status = operand_prepare(&operands[i], tensors[i], dtypes[i], device, shape, ndim);
+    if (unlikely(status != CTRT_OK))
+        operands_release(operands, count);
+    return status;
 }
 
 ctrt_status elementwise_result(ctrt_tensor **out, ctrt_tensor *const *tensors, int count, const int64_t *shape,
@@ -149,17 +144,16 @@ static ctrt_status unary(ctrt_tensor **out, enum op op, int promotion, ctrt_tens
     CTRT_TRY(elementwise_check_bool(op, compute));
     ctrt_tensor *y = NULL, *cast = x;
     if (unlikely(compute != tensor_dtype(x)))
-        CTRT_TRY(context_from(op_operand(&cast, x, compute, x->device, false), op_table[op].name));
-    ctrt_status status = tensor_new_like(&y, x, result_dtype(promotion, compute));
+        TRY_FROM(op_table[op].name, op_operand(&cast, x, compute, x->device, false));
+    ctrt_status status = tensor_new_like(&y, x, op_result_dtype(promotion, compute));
     if (likely(status == CTRT_OK)) {
         const ctrt_view *in = &cast->view, *result = &y->view;
         const struct dispatch_entry *entry = dispatch_find(x->device, op, compute);
         if (likely(entry != NULL && entry->run != NULL && view_plain(in) && in->numel > 0))
             status = dispatch_run(entry, x->device, &in, 1, &result, 1, kernel_attributes);
         else
-            status = kernel_call_elementwise(&(struct op_call){ op, compute, x->device, .inputs = &in, .n_inputs = 1,
-                                                                .outputs = &result, .n_outputs = 1,
-                                                                .attributes = kernel_attributes });
+            status = kernel_call_elementwise(&(struct op_call){ op, compute, x->device, &in, 1, &result, 1,
+                                                                kernel_attributes });
     }
     if (unlikely(cast != x))
         tensor_release(cast);
@@ -192,12 +186,9 @@ static ctrt_status clamp(const char *name, ctrt_tensor **out, ctrt_tensor *x, co
         kernel.lo = graph.clamp.lo = *lo;
     if (hi != NULL)
         kernel.hi = graph.clamp.hi = *hi;
-    ctrt_tensor *cast = NULL;
-    ctrt_status status = ctrt_to_dtype(&cast, x, dtype);
-    if (status == CTRT_OK)
-        status = unary(out, OP_clamp, RULE_clamp, cast, &kernel, &graph);
-    tensor_release(cast);
-    return error_rename(status, name);
+    TENSOR_AUTO cast = NULL;
+    CTRT_TRY(error_rename(ctrt_to_dtype(&cast, x, dtype), name));
+    return error_rename(unary(out, OP_clamp, RULE_clamp, cast, &kernel, &graph), name);
 }
 
 ctrt_status ctrt_clamp(ctrt_tensor **out, ctrt_tensor *x, ctrt_scalar lo, ctrt_scalar hi)
@@ -253,18 +244,16 @@ static __attribute__((noinline)) ctrt_status binary_general(ctrt_tensor **out, e
     struct operand operands[2];
     ctrt_tensor *y = NULL;
     ctrt_dtype work;
-    CTRT_TRY(context_from(operands_dtype(&work, op, tensors, 2, compute), who));
+    OP_TRY(operands_dtype(&work, op, tensors, 2, compute));
     const ctrt_dtype dtypes[2] = { work, work };
-    CTRT_TRY(context_from(operands_prepare(operands, tensors, dtypes, 2, device, shape, ndim), who));
-    ctrt_status status = elementwise_result(&y, tensors, 2, shape, ndim, result_dtype(promotion, work), device);
-    if (status == CTRT_OK) {
-        const ctrt_view *in[2] = { operands[0].view, operands[1].view }, *result = &y->view;
-        status = kernel_call_elementwise(&(struct op_call){ op, work, device, .inputs = in, .n_inputs = 2,
-                                                            .outputs = &result, .n_outputs = 1 });
-    }
+    OP_TRY(operands_prepare(operands, tensors, dtypes, 2, device, shape, ndim));
+    ctrt_status status = elementwise_result(&y, tensors, 2, shape, ndim, op_result_dtype(promotion, work), device);
+    if (status == CTRT_OK)
+        status = kernel_call_elementwise(&(struct op_call){
+            op, work, device, OP_VIEWS(operands[0].view, operands[1].view), OP_VIEWS(&y->view), NULL });
     operands_release(operands, 2);
     if (status == CTRT_OK)
-        status = result_to(&y, result_dtype(promotion, compute));
+        status = result_to(&y, op_result_dtype(promotion, compute));
     return op_finish(status, out, op, &y, 1, tensors, 2, NULL);
 }
 
@@ -283,7 +272,7 @@ static inline __attribute__((always_inline)) ctrt_status binary(ctrt_tensor **ou
         return binary_general(out, op, a, b);
 
     ctrt_tensor *y = NULL;
-    ctrt_status status = tensor_new_like(&y, a, result_dtype(promotion, dtype));
+    ctrt_status status = tensor_new_like(&y, a, op_result_dtype(promotion, dtype));
     if (unlikely(status != CTRT_OK))
         return context_from(status, op_table[op].name);
     const ctrt_view *in[2] = { &a->view, &b->view }, *result = &y->view;
@@ -341,40 +330,28 @@ static ctrt_status binary_scalar(ctrt_tensor **out, enum op op, ctrt_tensor *x, 
     number_init(&number, value, work);
     ctrt_tensor *y = NULL, *cast = NULL;
     CTRT_TRY(op_operand(&cast, x, work, x->device, false));
-    ctrt_status status = tensor_new_like(&y, x, result_dtype(promotion, work));
-    if (status == CTRT_OK) {
-        const ctrt_view *in[2] = { left ? &number.view : &cast->view, left ? &cast->view : &number.view },
-                        *result = &y->view;
-        status = kernel_call_elementwise(&(struct op_call){ op, work, x->device, .inputs = in, .n_inputs = 2,
-                                                            .outputs = &result, .n_outputs = 1 });
-    }
+    ctrt_status status = tensor_new_like(&y, x, op_result_dtype(promotion, work));
+    if (status == CTRT_OK)
+        status = kernel_call_elementwise(&(struct op_call){
+            op, work, x->device, OP_VIEWS(left ? &number.view : &cast->view, left ? &cast->view : &number.view),
+            OP_VIEWS(&y->view), NULL });
     tensor_release(cast);
     if (status == CTRT_OK)
-        status = result_to(&y, result_dtype(promotion, compute));
+        status = result_to(&y, op_result_dtype(promotion, compute));
     const union op_attributes graph = { .scalar = { .value = value, .present = true, .left = left } };
     return op_finish(status, out, op, &y, 1, &x, 1, &graph);
 }
 
-ctrt_status ctrt_rsub_scalar(ctrt_tensor **out, ctrt_tensor *x, ctrt_scalar s)
-{
-    OP_CHECK("rsub_scalar", out);
-    OP_CHECK("rsub_scalar", x);
-    return error_rename(binary_scalar(out, OP_sub, x, s, true), "rsub_scalar");
-}
-
-ctrt_status ctrt_rdiv_scalar(ctrt_tensor **out, ctrt_tensor *x, ctrt_scalar s)
-{
-    OP_CHECK("rdiv_scalar", out);
-    OP_CHECK("rdiv_scalar", x);
-    return error_rename(binary_scalar(out, OP_div, x, s, true), "rdiv_scalar");
-}
-
-ctrt_status ctrt_rpow_scalar(ctrt_tensor **out, ctrt_tensor *x, ctrt_scalar s)
-{
-    OP_CHECK("rpow_scalar", out);
-    OP_CHECK("rpow_scalar", x);
-    return error_rename(binary_scalar(out, OP_pow, x, s, true), "rpow_scalar");
-}
+#define FUNCTION_REVERSED(name)                                                                     \
+    ctrt_status ctrt_r##name##_scalar(ctrt_tensor **out, ctrt_tensor *x, ctrt_scalar s)             \
+    {                                                                                               \
+        NULL_CHECK("r" #name "_scalar", out);                                                       \
+        NULL_CHECK("r" #name "_scalar", x);                                                         \
+        return error_rename(binary_scalar(out, OP_##name, x, s, true), "r" #name "_scalar");        \
+    }
+FUNCTION_REVERSED(sub)
+FUNCTION_REVERSED(div)
+FUNCTION_REVERSED(pow)
 
 /* ---- the functions of the forms UNARY and BINARY ---- */
 
@@ -403,10 +380,10 @@ ctrt_status ctrt_rpow_scalar(ctrt_tensor **out, ctrt_tensor *x, ctrt_scalar s)
 ctrt_status ctrt_where(ctrt_tensor **out, ctrt_tensor *condition, ctrt_tensor *a, ctrt_tensor *b)
 {
     OP_SCOPE(OP_where);
-    OP_CHECK("where", out);
-    OP_CHECK("where", condition);
-    OP_CHECK("where", a);
-    OP_CHECK("where", b);
+    NULL_CHECK("where", out);
+    NULL_CHECK("where", condition);
+    NULL_CHECK("where", a);
+    NULL_CHECK("where", b);
     if (tensor_dtype(condition) != CTRT_BOOL)
         return fail_from(CTRT_ERR_DTYPE, "where", "condition has dtype %s, expected bool",
                          ctrt_dtype_name(tensor_dtype(condition)));
@@ -423,13 +400,12 @@ ctrt_status ctrt_where(ctrt_tensor **out, ctrt_tensor *condition, ctrt_tensor *a
     struct operand operands[3];
     ctrt_tensor *y = NULL;
     const ctrt_dtype dtypes[3] = { CTRT_BOOL, dtype, dtype };
-    CTRT_TRY(ctrt_context(operands_prepare(operands, tensors, dtypes, 3, device, shape, ndim), "where"));
+    OP_TRY(operands_prepare(operands, tensors, dtypes, 3, device, shape, ndim));
     ctrt_status status = elementwise_result(&y, tensors + 1, 2, shape, ndim, dtype, device);
-    if (status == CTRT_OK) {
-        const ctrt_view *in[3] = { operands[0].view, operands[1].view, operands[2].view }, *result = &y->view;
-        status = kernel_call_elementwise(&(struct op_call){ OP_where, dtype, device, .inputs = in, .n_inputs = 3,
-                                                            .outputs = &result, .n_outputs = 1 });
-    }
+    if (status == CTRT_OK)
+        status = kernel_call_elementwise(&(struct op_call){
+            OP_where, dtype, device, OP_VIEWS(operands[0].view, operands[1].view, operands[2].view),
+            OP_VIEWS(&y->view), NULL });
     operands_release(operands, 3);
     return op_finish(status, out, OP_where, &y, 1, tensors, 3, NULL);
 }
@@ -437,7 +413,7 @@ ctrt_status ctrt_where(ctrt_tensor **out, ctrt_tensor *condition, ctrt_tensor *a
 ctrt_status masked_fill(ctrt_tensor **out, const char *who, ctrt_tensor *x, ctrt_tensor *mask, ctrt_scalar value)
 {
     ctrt_tensor *const tensors[2] = { x, mask };
-    ctrt_tensor *number = NULL;
+    TENSOR_AUTO number = NULL;
     ctrt_device *device, *cpu;
     int64_t shape[CTRT_MAX_DIMS];
     int ndim;
@@ -448,61 +424,28 @@ ctrt_status masked_fill(ctrt_tensor **out, const char *who, ctrt_tensor *x, ctrt
     CTRT_TRY(shape_broadcast(shape, &ndim, who, x->view.shape, x->view.ndim, mask->view.shape, mask->view.ndim));
     CTRT_TRY(dtype_check_scalar(who, tensor_dtype(x), value));
     CTRT_TRY(device_cpu(&cpu));
-    ctrt_status status = ctrt_scalar_tensor(&number, value, tensor_dtype(x), cpu);
-    if (status == CTRT_OK)
-        status = ctrt_where(out, mask, number, x);
-    tensor_release(number);
-    return context_from(status, who);
+    TRY_FROM(who, ctrt_scalar_tensor(&number, value, tensor_dtype(x), cpu));
+    return context_from(ctrt_where(out, mask, number, x), who);
 }
 
 ctrt_status ctrt_masked_fill(ctrt_tensor **out, ctrt_tensor *x, ctrt_tensor *mask, ctrt_scalar value)
 {
-    OP_CHECK("masked_fill", out);
-    OP_CHECK("masked_fill", x);
-    OP_CHECK("masked_fill", mask);
+    NULL_CHECK("masked_fill", out);
+    NULL_CHECK("masked_fill", x);
+    NULL_CHECK("masked_fill", mask);
     return masked_fill(out, "masked_fill", x, mask, value);
 }
 
 /* ---- fused gradients ---- */
 
-/* Runs the fused gradient of a unary op. dy and y have the same dtype and shape. */
-static ctrt_status gradient(ctrt_tensor **out, enum op op, ctrt_tensor *dy, ctrt_tensor *y,
-                            const void *kernel_attributes)
+ctrt_status op_unary_backward(ctrt_tensor **out, enum op op, ctrt_tensor *dy, ctrt_tensor *y, const void *attributes)
 {
     OP_SCOPE(op);
     ctrt_tensor *dx = NULL;
     ctrt_status status = tensor_new_like(&dx, y, tensor_dtype(y));
-    if (status == CTRT_OK) {
-        const ctrt_view *in[2] = { &dy->view, &y->view }, *result = &dx->view;
-        status = kernel_call_elementwise(&(struct op_call){ op, tensor_dtype(y), y->device, .inputs = in, .n_inputs = 2,
-                                                            .outputs = &result, .n_outputs = 1,
-                                                            .attributes = kernel_attributes });
-    }
+    if (status == CTRT_OK)
+        status = kernel_call_elementwise(&(struct op_call){ op, tensor_dtype(y), y->device,
+                                                            OP_VIEWS(&dy->view, &y->view), OP_VIEWS(&dx->view),
+                                                            attributes });
     return op_finish(status, out, op, &dx, 1, NULL, 0, NULL);
-}
-
-ctrt_status op_relu_backward(ctrt_tensor **out, ctrt_tensor *dy, ctrt_tensor *y)
-{
-    return gradient(out, OP_relu_backward, dy, y, NULL);
-}
-
-ctrt_status op_sigmoid_backward(ctrt_tensor **out, ctrt_tensor *dy, ctrt_tensor *y)
-{
-    return gradient(out, OP_sigmoid_backward, dy, y, NULL);
-}
-
-ctrt_status op_tanh_backward(ctrt_tensor **out, ctrt_tensor *dy, ctrt_tensor *y)
-{
-    return gradient(out, OP_tanh_backward, dy, y, NULL);
-}
-
-ctrt_status op_silu_backward(ctrt_tensor **out, ctrt_tensor *dy, ctrt_tensor *x)
-{
-    return gradient(out, OP_silu_backward, dy, x, NULL);
-}
-
-ctrt_status op_gelu_backward(ctrt_tensor **out, ctrt_tensor *dy, ctrt_tensor *x, bool tanh)
-{
-    const ctrt_gelu_attributes attributes = { sizeof attributes, tanh };
-    return gradient(out, OP_gelu_backward, dy, x, &attributes);
 }

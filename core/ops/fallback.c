@@ -98,8 +98,7 @@ ctrt_status fallback_call(const struct op_call *call)
     const int count = call->n_inputs + call->n_outputs;
     const size_t bytes = (size_t)count * (sizeof(struct staged) + sizeof(ctrt_view *));
     struct staged *operands = host_calloc(bytes);
-    if (operands == NULL)
-        return out_of_memory(bytes, "operands of a fallback");
+    ALLOC_CHECK(operands, bytes, "operands of a fallback");
     const ctrt_view **pointers = (const ctrt_view **)(operands + count);
 
     const char *op = op_table[call->op].name, *device = call->device->name;

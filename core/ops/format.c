@@ -26,24 +26,21 @@ static const char *grad_fn_name(char *buffer, size_t bytes, const char *op)
 
 ctrt_status ctrt_tensor_format(char **out, ctrt_tensor *tensor)
 {
-    OP_CHECK("tensor_format", out);
-    OP_CHECK("tensor_format", tensor);
+    NULL_CHECK("tensor_format", out);
+    NULL_CHECK("tensor_format", tensor);
     char name[64];
     const char *grad_fn = ctrt_tensor_grad_fn(tensor);
     struct format_suffix suffix = { .device = device_is_cpu(tensor->device) ? NULL : tensor->device->name,
                                     .grad_fn = grad_fn ? grad_fn_name(name, sizeof name, grad_fn) : NULL,
                                     .requires_grad = tensor_requires_grad(tensor) };
-    ctrt_tensor *here = NULL;
+    TENSOR_AUTO here = NULL;
     if (device_host_memory(tensor->device)) {
         CTRT_TRY(ctrt_context(ctrt_device_synchronize(tensor->device), "tensor_format"));
-        tensor_retain(tensor);
-        here = tensor;
+        here = ctrt_tensor_retain(tensor);
     } else {
         ctrt_device *cpu;
         CTRT_TRY(device_cpu(&cpu));
         CTRT_TRY(ctrt_context(op_operand(&here, tensor, tensor_dtype(tensor), cpu, true), "tensor_format"));
     }
-    ctrt_status status = tensor_format_view(out, &here->view, &suffix, &format_defaults);
-    tensor_release(here);
-    return ctrt_context(status, "tensor_format");
+    return ctrt_context(tensor_format_view(out, &here->view, &suffix, &format_defaults), "tensor_format");
 }

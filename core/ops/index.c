@@ -7,34 +7,17 @@
 #include "ops/backward.h"
 #include "ops/op_common.h"
 
-/* Sets split to the product of the sizes before `dim`, the size of `dim`, and the product of those after it. A 0-dim
- * tensor counts as a 1-dim tensor with one element. */
-static void split_shape(int64_t split[3], const ctrt_view *x, int dim)
-{
-    split[0] = shape_numel(x->shape, dim);
-    split[1] = x->ndim ? x->shape[dim] : 1;
-    split[2] = x->ndim ? shape_numel(x->shape + dim + 1, x->ndim - dim - 1) : 1;
-}
-
 static ctrt_view as_split(const ctrt_view *x, int64_t outer, int64_t size, int64_t inner)
 {
     ctrt_view view = *x;
-    view.ndim = 3;
-    view.shape[0] = outer;
-    view.shape[1] = size;
-    view.shape[2] = inner;
-    shape_strides(view.strides, view.shape, 3);
-    view_refresh(&view);
+    view_reshape(&view, (const int64_t[]){ outer, size, inner }, 3);
     return view;
 }
 
 static ctrt_view as_vector(const ctrt_view *x)
 {
     ctrt_view view = *x;
-    view.ndim = 1;
-    view.shape[0] = x->numel;
-    view.strides[0] = 1;
-    view_refresh(&view);
+    view_reshape(&view, &x->numel, 1);
     return view;
 }
 
@@ -55,20 +38,13 @@ static ctrt_status check_index(const char *who, const ctrt_tensor *x, const ctrt
  * each slice, so that errors are reported as usual and the host does not wait for the device. */
 static ctrt_status index_range_check(const ctrt_tensor *index, int64_t size)
 {
-    ctrt_tensor *x = NULL, *y = NULL;
-    ctrt_status status = tensor_new(&x, &size, 1, CTRT_U8, index->device);
-    if (status == CTRT_OK)
-        status = tensor_new(&y, &index->view.numel, 1, CTRT_U8, index->device);
-    if (status == CTRT_OK) {
-        ctrt_view from = as_split(&x->view, 1, size, 1), at = as_vector(&index->view),
-            to = as_split(&y->view, 1, at.numel, 1);
-        const ctrt_view *in[2] = { &from, &at }, *outputs = &to;
-        status = kernel_call(&(struct op_call){ OP_index_select, CTRT_U8, index->device, .inputs = in, .n_inputs = 2,
-                                                .outputs = &outputs, .n_outputs = 1 });
-    }
-    tensor_release(x);
-    tensor_release(y);
-    return status;
+    TENSOR_AUTO x = NULL, y = NULL;
+    CTRT_TRY(tensor_new(&x, &size, 1, CTRT_U8, index->device));
+    CTRT_TRY(tensor_new(&y, &index->view.numel, 1, CTRT_U8, index->device));
+    ctrt_view from = as_split(&x->view, 1, size, 1), at = as_vector(&index->view),
+        to = as_split(&y->view, 1, at.numel, 1);
+    return kernel_call(&(struct op_call){ OP_index_select, CTRT_U8, index->device, OP_VIEWS(&from, &at),
+                                          OP_VIEWS(&to), NULL });
 }
 
 /* ---- slices ---- */
@@ -79,7 +55,7 @@ static ctrt_status select_slices(ctrt_tensor **out, ctrt_tensor *x, int dim, ctr
 {
     OP_SCOPE(OP_index_select);
     char text[SHAPE_TEXT_BYTES];
-    int64_t shape[2 * CTRT_MAX_DIMS], split[3];
+    int64_t shape[2 * CTRT_MAX_DIMS];
     int ndim = 0;
     for (int d = 0; d < dim; d++)
         shape[ndim++] = x->view.shape[d];
@@ -92,36 +68,29 @@ static ctrt_status select_slices(ctrt_tensor **out, ctrt_tensor *x, int dim, ctr
                          "supported (index of shape %s)", ndim, CTRT_MAX_DIMS,
                          shape_text(text, index->view.shape, index->view.ndim));
     CTRT_TRY(shape_check("index_select", ctrt_ints_of(shape, ndim), tensor_dtype(x)));
-    split_shape(split, &x->view, dim);
 
-    ctrt_tensor *source = NULL, *places = NULL, *y = NULL;
-    ctrt_status status = op_operand(&source, x, tensor_dtype(x), x->device, true);
-    if (status == CTRT_OK)
-        status = op_operand(&places, index, CTRT_I64, x->device, true);
-    if (status == CTRT_OK)
-        status = tensor_new(&y, shape, ndim, tensor_dtype(x), x->device);
-    if (status == CTRT_OK && y->view.numel > 0) {
-        ctrt_view from = as_split(&source->view, split[0], split[1], split[2]), at = as_vector(&places->view);
-        ctrt_view to = as_split(&y->view, split[0], at.numel, split[2]);
-        const ctrt_view *in[2] = { &from, &at }, *outputs = &to;
-        status = kernel_call(&(struct op_call){ OP_index_select, tensor_dtype(x), x->device, .inputs = in,
-                                                .n_inputs = 2, .outputs = &outputs, .n_outputs = 1 });
-    } else if (status == CTRT_OK && places->view.numel > 0) {
-        status = index_range_check(places, split[1]);
+    TENSOR_AUTO source = NULL, places = NULL, y = NULL;
+    OP_TRY(op_operand(&source, x, tensor_dtype(x), x->device, true));
+    OP_TRY(op_operand(&places, index, CTRT_I64, x->device, true));
+    OP_TRY(tensor_new(&y, shape, ndim, tensor_dtype(x), x->device));
+    const ctrt_view from = view_split(&source->view, dim), at = as_vector(&places->view);
+    if (y->view.numel > 0) {
+        const ctrt_view to = as_split(&y->view, from.shape[0], at.numel, from.shape[2]);
+        OP_TRY(kernel_call(&(struct op_call){ OP_index_select, tensor_dtype(x), x->device, OP_VIEWS(&from, &at),
+                                              OP_VIEWS(&to), NULL }));
+    } else if (at.numel > 0) {
+        OP_TRY(index_range_check(places, from.shape[1]));
     }
-    const union op_attributes graph = { .index = { .size = split[1], .padding_idx = padding_idx, .dim = dim } };
+    const union op_attributes graph = { .index = { .size = from.shape[1], .padding_idx = padding_idx, .dim = dim } };
     ctrt_tensor *const inputs[2] = { x, places };
-    status = op_finish(status, out, OP_index_select, &y, 1, inputs, 2, &graph);
-    tensor_release(source);
-    tensor_release(places);
-    return status;
+    return op_finish(CTRT_OK, out, OP_index_select, &y, 1, inputs, 2, &graph);
 }
 
 ctrt_status ctrt_index_select(ctrt_tensor **out, ctrt_tensor *x, int dim, ctrt_tensor *index)
 {
-    OP_CHECK("index_select", out);
-    OP_CHECK("index_select", x);
-    OP_CHECK("index_select", index);
+    NULL_CHECK("index_select", out);
+    NULL_CHECK("index_select", x);
+    NULL_CHECK("index_select", index);
     CTRT_TRY(check_index("index_select", x, index));
     CTRT_TRY(shape_dim(&dim, "index_select", dim, x->view.ndim));
     if (index->view.ndim > 1)
@@ -132,27 +101,20 @@ ctrt_status ctrt_index_select(ctrt_tensor **out, ctrt_tensor *x, int dim, ctrt_t
         return fail_from(CTRT_ERR_SHAPE, "index_select", "a 0-dim tensor allows only one index, not %lld",
                          (long long)index->view.numel);
     /* A 0-dim index selects one slice, and the result keeps the dimension. A 0-dim x counts as one element. */
-    ctrt_tensor *list = NULL, *vector = NULL, *picked = NULL;
-    ctrt_status status = ctrt_reshape(&list, index, CTRT_SHAPE(index->view.numel));
-    if (status == CTRT_OK)
-        status = ctrt_reshape(&vector, x, x->view.ndim ? ctrt_ints_of(x->view.shape, x->view.ndim) : CTRT_SHAPE(1));
-    if (status == CTRT_OK)
-        status = select_slices(&picked, vector, dim, list, -1);
-    if (status == CTRT_OK && x->view.ndim == 0)
-        status = ctrt_reshape(&picked, picked, CTRT_SCALAR_SHAPE);
-    if (status == CTRT_OK)
-        ctrt_tensor_assign(out, picked);
-    tensor_release(picked);
-    tensor_release(list);
-    tensor_release(vector);
-    return status;
+    TENSOR_AUTO list = NULL, vector = NULL, picked = NULL;
+    CTRT_TRY(ctrt_reshape(&list, index, CTRT_SHAPE(index->view.numel)));
+    if (x->view.ndim > 0)
+        return select_slices(out, x, dim, list, -1);
+    CTRT_TRY(ctrt_reshape(&vector, x, CTRT_SHAPE(1)));
+    CTRT_TRY(select_slices(&picked, vector, dim, list, -1));
+    return ctrt_reshape(out, picked, CTRT_SCALAR_SHAPE);
 }
 
 ctrt_status ctrt_embedding(ctrt_tensor **out, ctrt_tensor *weight, ctrt_tensor *indices, int64_t padding_idx)
 {
-    OP_CHECK("embedding", out);
-    OP_CHECK("embedding", weight);
-    OP_CHECK("embedding", indices);
+    NULL_CHECK("embedding", out);
+    NULL_CHECK("embedding", weight);
+    NULL_CHECK("embedding", indices);
     char text[SHAPE_TEXT_BYTES];
     CTRT_TRY(check_index("embedding", weight, indices));
     if (weight->view.ndim != 2)
@@ -171,36 +133,28 @@ ctrt_status op_index_add(ctrt_tensor **out, ctrt_tensor *dy, ctrt_tensor *index,
     OP_SCOPE(OP_index_add);
     int64_t shape[CTRT_MAX_DIMS];
     const int index_ndim = index->view.ndim, ndim = dy->view.ndim - index_ndim + 1;
-    const int64_t outer = shape_numel(dy->view.shape, dim);
-    const int64_t inner = shape_numel(dy->view.shape + dim + index_ndim, dy->view.ndim - dim - index_ndim);
     for (int d = 0; d < dim; d++)
         shape[d] = dy->view.shape[d];
     shape[dim] = size;
     for (int d = dim + 1; d < ndim; d++)
         shape[d] = dy->view.shape[d + index_ndim - 1];
 
-    ctrt_tensor *source = NULL, *places = NULL, *dx = NULL;
-    ctrt_status status = op_operand(&source, dy, tensor_dtype(dy), dy->device, true);
-    if (status == CTRT_OK)
-        status = op_operand(&places, index, CTRT_I64, dy->device, true);
-    if (status == CTRT_OK)
-        status = tensor_new(&dx, shape, ndim, tensor_dtype(dy), dy->device);
-    if (status == CTRT_OK && dx->view.numel > 0 && dy->view.numel == 0) {
-        status = kernel_fill(&dx->view, dx->device, ctrt_int(0));
-    } else if (status == CTRT_OK && dx->view.numel > 0) {
-        ctrt_view at = as_vector(&places->view), from = as_split(&source->view, outer, at.numel, inner);
-        ctrt_view to = as_split(&dx->view, outer, size, inner);
-        const ctrt_view *in[2] = { &from, &at }, *outputs = &to;
+    TENSOR_AUTO source = NULL, places = NULL, dx = NULL;
+    OP_TRY(op_operand(&source, dy, tensor_dtype(dy), dy->device, true));
+    OP_TRY(op_operand(&places, index, CTRT_I64, dy->device, true));
+    OP_TRY(tensor_new(&dx, shape, ndim, tensor_dtype(dy), dy->device));
+    if (dx->view.numel > 0 && dy->view.numel == 0) {
+        OP_TRY(kernel_fill(&dx->view, dx->device, ctrt_int(0)));
+    } else if (dx->view.numel > 0) {
+        const ctrt_view at = as_vector(&places->view), to = view_split(&dx->view, dim);
+        const ctrt_view from = as_split(&source->view, to.shape[0], at.numel, to.shape[2]);
         const ctrt_index_attributes attributes = { sizeof attributes, padding_idx };
-        status = kernel_call(&(struct op_call){ OP_index_add, tensor_dtype(dy), dy->device, .inputs = in, .n_inputs = 2,
-                                                .outputs = &outputs, .n_outputs = 1, .attributes = &attributes });
+        OP_TRY(kernel_call(&(struct op_call){ OP_index_add, tensor_dtype(dy), dy->device, OP_VIEWS(&from, &at),
+                                              OP_VIEWS(&to), &attributes }));
     }
     const union op_attributes graph = { .index = { .size = size, .padding_idx = padding_idx, .dim = dim } };
     ctrt_tensor *const inputs[2] = { dy, places };
-    status = op_finish(status, out, OP_index_add, &dx, 1, inputs, 2, &graph);
-    tensor_release(source);
-    tensor_release(places);
-    return status;
+    return op_finish(CTRT_OK, out, OP_index_add, &dx, 1, inputs, 2, &graph);
 }
 
 /* ---- elements ---- */
@@ -232,42 +186,30 @@ static ctrt_status check_gather(const ctrt_tensor *x, const ctrt_tensor *index, 
 /* Implements gather if one of x and the index is 0-dim and the other 1-dim. The 0-dim tensor counts as one element. */
 static ctrt_status gather_scalar(ctrt_tensor **out, ctrt_tensor *x, ctrt_tensor *index)
 {
-    ctrt_tensor *vector = NULL, *list = NULL, *picked = NULL;
-    ctrt_status status = ctrt_reshape(&vector, x, CTRT_SHAPE(x->view.numel));
-    if (status == CTRT_OK)
-        status = ctrt_reshape(&list, index, CTRT_SHAPE(index->view.numel));
-    if (status == CTRT_OK)
-        status = ctrt_gather(&picked, vector, 0, list);
-    if (status == CTRT_OK)
-        status = ctrt_reshape(out, picked, ctrt_ints_of(index->view.shape, index->view.ndim));
-    tensor_release(vector);
-    tensor_release(list);
-    tensor_release(picked);
-    return status;
+    TENSOR_AUTO vector = NULL, list = NULL, picked = NULL;
+    CTRT_TRY(ctrt_reshape(&vector, x, CTRT_SHAPE(x->view.numel)));
+    CTRT_TRY(ctrt_reshape(&list, index, CTRT_SHAPE(index->view.numel)));
+    CTRT_TRY(ctrt_gather(&picked, vector, 0, list));
+    return ctrt_reshape(out, picked, ctrt_ints_of(index->view.shape, index->view.ndim));
 }
 
 /* Implements gather with an index without elements, which may have any shape. The result has the same shape. */
 static ctrt_status gather_nothing(ctrt_tensor **out, ctrt_tensor *x, ctrt_tensor *index)
 {
-    ctrt_tensor *part = NULL;
-    ctrt_status status = x->view.ndim > 0 ? (ctrt_tensor_assign(&part, x), CTRT_OK)
-                                          : ctrt_reshape(&part, x, CTRT_SHAPE(1));
-    if (status == CTRT_OK)
-        status = ctrt_narrow(&part, part, 0, 0, 0);
-    if (status == CTRT_OK)
-        status = ctrt_reshape(&part, part, ctrt_ints_of(index->view.shape, index->view.ndim));
-    if (status == CTRT_OK)
-        status = ctrt_clone(out, part);
-    tensor_release(part);
-    return status;
+    TENSOR_AUTO part = ctrt_tensor_retain(x);
+    if (x->view.ndim == 0)
+        CTRT_TRY(ctrt_reshape(&part, x, CTRT_SHAPE(1)));
+    CTRT_TRY(ctrt_narrow(&part, part, 0, 0, 0));
+    CTRT_TRY(ctrt_reshape(&part, part, ctrt_ints_of(index->view.shape, index->view.ndim)));
+    return ctrt_clone(out, part);
 }
 
 ctrt_status ctrt_gather(ctrt_tensor **out, ctrt_tensor *x, int dim, ctrt_tensor *index)
 {
     OP_SCOPE(OP_gather);
-    OP_CHECK("gather", out);
-    OP_CHECK("gather", x);
-    OP_CHECK("gather", index);
+    NULL_CHECK("gather", out);
+    NULL_CHECK("gather", x);
+    NULL_CHECK("gather", index);
     CTRT_TRY(check_index("gather", x, index));
     CTRT_TRY(shape_dim(&dim, "gather", dim, x->view.ndim));
     if (index->view.numel == 0)
@@ -276,33 +218,18 @@ ctrt_status ctrt_gather(ctrt_tensor **out, ctrt_tensor *x, int dim, ctrt_tensor 
         return gather_scalar(out, x, index);
     CTRT_TRY(check_gather(x, index, dim));
 
-    ctrt_tensor *part = NULL, *source = NULL, *places = NULL, *y = NULL;
-    ctrt_status status = narrow_to(&part, x, index, dim);
-    if (status == CTRT_OK)
-        status = op_operand(&source, part, tensor_dtype(x), x->device, true);
-    if (status == CTRT_OK)
-        status = op_operand(&places, index, CTRT_I64, x->device, true);
-    if (status == CTRT_OK)
-        status = tensor_new(&y, index->view.shape, index->view.ndim, tensor_dtype(x), x->device);
-    if (status == CTRT_OK && y->view.numel > 0) {
-        int64_t from_split[3], at_split[3];
-        split_shape(from_split, &source->view, dim);
-        split_shape(at_split, &places->view, dim);
-        ctrt_view from = as_split(&source->view, from_split[0], from_split[1], from_split[2]);
-        ctrt_view at = as_split(&places->view, at_split[0], at_split[1], at_split[2]);
-        ctrt_view to = as_split(&y->view, at_split[0], at_split[1], at_split[2]);
-        const ctrt_view *in[2] = { &from, &at }, *outputs = &to;
-        status = kernel_call(&(struct op_call){ OP_gather, tensor_dtype(x), x->device, .inputs = in, .n_inputs = 2,
-                                                .outputs = &outputs, .n_outputs = 1 });
-    }
-    const union op_attributes graph = { .index = { .size = x->view.ndim ? x->view.shape[dim] : 1, .padding_idx = -1,
-                                                   .dim = dim } };
+    TENSOR_AUTO part = NULL, source = NULL, places = NULL, y = NULL;
+    OP_TRY(narrow_to(&part, x, index, dim));
+    OP_TRY(op_operand(&source, part, tensor_dtype(x), x->device, true));
+    OP_TRY(op_operand(&places, index, CTRT_I64, x->device, true));
+    OP_TRY(tensor_new(&y, index->view.shape, index->view.ndim, tensor_dtype(x), x->device));
+    const ctrt_view from = view_split(&source->view, dim), at = view_split(&places->view, dim),
+                    to = view_split(&y->view, dim);
+    OP_TRY(kernel_call(&(struct op_call){ OP_gather, tensor_dtype(x), x->device, OP_VIEWS(&from, &at),
+                                          OP_VIEWS(&to), NULL }));
+    const union op_attributes graph = { .index = { .size = from.shape[1], .padding_idx = -1, .dim = dim } };
     ctrt_tensor *const inputs[2] = { part, places };
-    status = op_finish(status, out, OP_gather, &y, 1, inputs, 2, &graph);
-    tensor_release(part);
-    tensor_release(source);
-    tensor_release(places);
-    return status;
+    return op_finish(CTRT_OK, out, OP_gather, &y, 1, inputs, 2, &graph);
 }
 
 ctrt_status op_scatter_add(ctrt_tensor **out, ctrt_tensor *dy, ctrt_tensor *index, int dim, int64_t size)
@@ -312,30 +239,21 @@ ctrt_status op_scatter_add(ctrt_tensor **out, ctrt_tensor *dy, ctrt_tensor *inde
     memcpy(shape, dy->view.shape, (size_t)dy->view.ndim * sizeof *shape);
     if (dy->view.ndim > 0)
         shape[dim] = size;
-    ctrt_tensor *source = NULL, *places = NULL, *dx = NULL;
-    ctrt_status status = op_operand(&source, dy, tensor_dtype(dy), dy->device, true);
-    if (status == CTRT_OK)
-        status = op_operand(&places, index, CTRT_I64, dy->device, true);
-    if (status == CTRT_OK)
-        status = tensor_new(&dx, shape, dy->view.ndim, tensor_dtype(dy), dy->device);
-    if (status == CTRT_OK && dx->view.numel > 0 && dy->view.numel == 0) {
-        status = kernel_fill(&dx->view, dx->device, ctrt_int(0));
-    } else if (status == CTRT_OK && dx->view.numel > 0) {
-        int64_t split[3];
-        split_shape(split, &source->view, dim);
-        ctrt_view from = as_split(&source->view, split[0], split[1], split[2]);
-        ctrt_view at = as_split(&places->view, split[0], split[1], split[2]);
-        ctrt_view to = as_split(&dx->view, split[0], size, split[2]);
-        const ctrt_view *in[2] = { &from, &at }, *outputs = &to;
-        status = kernel_call(&(struct op_call){ OP_scatter_add, tensor_dtype(dy), dy->device, .inputs = in,
-                                                .n_inputs = 2, .outputs = &outputs, .n_outputs = 1 });
+    TENSOR_AUTO source = NULL, places = NULL, dx = NULL;
+    OP_TRY(op_operand(&source, dy, tensor_dtype(dy), dy->device, true));
+    OP_TRY(op_operand(&places, index, CTRT_I64, dy->device, true));
+    OP_TRY(tensor_new(&dx, shape, dy->view.ndim, tensor_dtype(dy), dy->device));
+    if (dx->view.numel > 0 && dy->view.numel == 0) {
+        OP_TRY(kernel_fill(&dx->view, dx->device, ctrt_int(0)));
+    } else if (dx->view.numel > 0) {
+        const ctrt_view from = view_split(&source->view, dim), at = view_split(&places->view, dim),
+                        to = view_split(&dx->view, dim);
+        OP_TRY(kernel_call(&(struct op_call){ OP_scatter_add, tensor_dtype(dy), dy->device, OP_VIEWS(&from, &at),
+                                              OP_VIEWS(&to), NULL }));
     }
     const union op_attributes graph = { .index = { .size = size, .padding_idx = -1, .dim = dim } };
     ctrt_tensor *const inputs[2] = { dy, places };
-    status = op_finish(status, out, OP_scatter_add, &dx, 1, inputs, 2, &graph);
-    tensor_release(source);
-    tensor_release(places);
-    return status;
+    return op_finish(CTRT_OK, out, OP_scatter_add, &dx, 1, inputs, 2, &graph);
 }
 
 /* ---- tril and triu ---- */
@@ -344,29 +262,26 @@ static ctrt_status index_triangle(ctrt_tensor **out, enum op op, ctrt_tensor *x,
 {
     OP_SCOPE(op);
     const char *who = op_table[op].name;
-    OP_CHECK(who, out);
-    OP_CHECK(who, x);
+    NULL_CHECK(who, out);
+    NULL_CHECK(who, x);
     char text[SHAPE_TEXT_BYTES];
     const int ndim = x->view.ndim;
     if (ndim < 2)
         return fail_from(CTRT_ERR_SHAPE, who, "x has shape %s, expected at least two dimensions",
                          shape_text(text, x->view.shape, ndim));
-    ctrt_tensor *source = NULL, *y = NULL;
-    ctrt_status status = op_operand(&source, x, tensor_dtype(x), x->device, true);
-    if (status == CTRT_OK)
-        status = tensor_new(&y, x->view.shape, ndim, tensor_dtype(x), x->device);
-    if (status == CTRT_OK && y->view.numel > 0) {
+    TENSOR_AUTO source = NULL, y = NULL;
+    OP_TRY(op_operand(&source, x, tensor_dtype(x), x->device, true));
+    OP_TRY(tensor_new(&y, x->view.shape, ndim, tensor_dtype(x), x->device));
+    if (y->view.numel > 0) {
         const int64_t m = x->view.shape[ndim - 2], n = x->view.shape[ndim - 1],
             batch = shape_numel(x->view.shape, ndim - 2);
         ctrt_view from = as_split(&source->view, batch, m, n), to = as_split(&y->view, batch, m, n);
-        const ctrt_view *in = &from, *outputs = &to;
         const ctrt_index_attributes attributes = { sizeof attributes, diagonal };
-        status = kernel_call(&(struct op_call){ op, tensor_dtype(x), x->device, .inputs = &in, .n_inputs = 1,
-                                                .outputs = &outputs, .n_outputs = 1, .attributes = &attributes });
+        OP_TRY(kernel_call(&(struct op_call){ op, tensor_dtype(x), x->device, OP_VIEWS(&from), OP_VIEWS(&to),
+                                              &attributes }));
     }
-    tensor_release(source);
     const union op_attributes graph = { .triangle = { diagonal } };
-    return op_finish(status, out, op, &y, 1, &x, 1, &graph);
+    return op_finish(CTRT_OK, out, op, &y, 1, &x, 1, &graph);
 }
 
 ctrt_status ctrt_tril(ctrt_tensor **out, ctrt_tensor *x, int64_t diagonal)

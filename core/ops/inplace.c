@@ -52,18 +52,14 @@ static ctrt_status write_self(enum op op, ctrt_tensor *self, ctrt_dtype compute,
                               const void *kernel_attributes)
 {
     const ctrt_view *output = &self->view;
-    const struct op_call call = { op, compute, self->device, .inputs = in, .n_inputs = count, .outputs = &output,
-                                  .n_outputs = 1, .attributes = kernel_attributes };
+    const struct op_call call = { op, compute, self->device, in, count, &output, 1, kernel_attributes };
     if (compute == tensor_dtype(self))
         return kernel_call_elementwise(&call);
-    ctrt_tensor *result = NULL;
+    TENSOR_AUTO result = NULL;
     CTRT_TRY(tensor_new(&result, self->view.shape, self->view.ndim, compute, self->device));
     output = &result->view;
-    ctrt_status status = kernel_call_elementwise(&call);
-    if (status == CTRT_OK)
-        status = kernel_copy(&self->view, self->device, &result->view, self->device);
-    tensor_release(result);
-    return status;
+    CTRT_TRY(kernel_call_elementwise(&call));
+    return kernel_copy(&self->view, self->device, &result->view, self->device);
 }
 
 /* Checks the operands of an in-place op and sets *compute to the compute dtype. tensors[0] is self; the others must
@@ -143,15 +139,10 @@ static ctrt_status write_recorded(const struct inplace_call *call, const struct 
         number_init(&number, *call->scalar, compute);
         in[n++] = &number.view;
     }
-    struct inplace_token token = { NULL };
-    const bool grad = op_needs_grad(call->tensors, call->count);
-    if (grad)
-        CTRT_TRY(autograd_inplace_begin(&token, call->op, self, call->tensors, call->count, call->attributes));
+    struct inplace_token token;
+    CTRT_TRY(autograd_inplace_begin(&token, call->op, self, call->tensors, call->count, call->attributes));
     ctrt_status status = write_self(call->op, self, compute, in, n, call->kernel_attributes);
-    if (grad)
-        return autograd_inplace_end(&token, self, status);
-    tensor_bump_version(self);
-    return status;
+    return autograd_inplace_end(&token, self, status);
 }
 
 /* Implements all in-place ops of this file. tensors[0] is self. */
@@ -209,14 +200,14 @@ static inline bool run_plainly(ctrt_status *status, enum op op, ctrt_tensor *sel
 #define INPLACE_UNARY_yes(name)                                                         \
     ctrt_status ctrt_##name##_(ctrt_tensor *self)                                       \
     {                                                                                   \
-        OP_CHECK(#name "_", self);                                                      \
+        NULL_CHECK(#name "_", self);                                                    \
         return inplace(OP_##name, &self, 1, NULL, NULL, NULL);                          \
     }
 #define INPLACE_BINARY_yes(name)                                                        \
     ctrt_status ctrt_##name##_(ctrt_tensor *self, ctrt_tensor *other)                   \
     {                                                                                   \
-        OP_CHECK(#name "_", self);                                                      \
-        OP_CHECK(#name "_", other);                                                     \
+        NULL_CHECK(#name "_", self);                                                    \
+        NULL_CHECK(#name "_", other);                                                   \
         ctrt_status status;                                                             \
         if (likely(run_plainly(&status, OP_##name, self, other)))                       \
             return status;                                                              \
@@ -225,7 +216,7 @@ static inline bool run_plainly(ctrt_status *status, enum op op, ctrt_tensor *sel
     }                                                                                   \
     ctrt_status ctrt_##name##_scalar_(ctrt_tensor *self, ctrt_scalar other)             \
     {                                                                                   \
-        OP_CHECK(#name "_scalar_", self);                                               \
+        NULL_CHECK(#name "_scalar_", self);                                             \
         const union op_attributes graph = { .scalar = { .value = other, .present = true } };    \
         return inplace(OP_##name, &self, 1, &other, NULL, &graph);                      \
     }
@@ -241,7 +232,7 @@ static inline bool run_plainly(ctrt_status *status, enum op op, ctrt_tensor *sel
 /* lo or hi is NULL if there is no limit on that side. */
 static ctrt_status clamp_inplace(const char *name, ctrt_tensor *self, const ctrt_scalar *lo, const ctrt_scalar *hi)
 {
-    OP_CHECK(name, self);
+    NULL_CHECK(name, self);
     ctrt_range_attributes kernel = { .size = sizeof kernel, .has_lo = lo != NULL, .has_hi = hi != NULL };
     union op_attributes graph = { .clamp = { .has_lo = lo != NULL, .has_hi = hi != NULL } };
     if (lo != NULL)
@@ -270,15 +261,12 @@ ctrt_status ctrt_clamp_max_(ctrt_tensor *self, ctrt_scalar hi)
 /* Implemented with copy_, because the value must not change self's dtype and where has no in-place form. */
 ctrt_status ctrt_masked_fill_(ctrt_tensor *self, ctrt_tensor *mask, ctrt_scalar value)
 {
-    OP_CHECK("masked_fill_", self);
-    OP_CHECK("masked_fill_", mask);
+    NULL_CHECK("masked_fill_", self);
+    NULL_CHECK("masked_fill_", mask);
     CTRT_TRY(inplace_check("masked_fill_", self));
-    ctrt_tensor *filled = NULL;
-    ctrt_status status = masked_fill(&filled, "masked_fill_", self, mask, value);
-    if (status == CTRT_OK && !shape_equal(filled->view.shape, filled->view.ndim, self->view.shape, self->view.ndim))
-        status = fail_from(CTRT_ERR_SHAPE, "masked_fill_", "the mask is larger than self");
-    if (status == CTRT_OK)
-        status = error_rename(ctrt_copy_(self, filled), "masked_fill_");
-    tensor_release(filled);
-    return status;
+    TENSOR_AUTO filled = NULL;
+    CTRT_TRY(masked_fill(&filled, "masked_fill_", self, mask, value));
+    if (!shape_equal(filled->view.shape, filled->view.ndim, self->view.shape, self->view.ndim))
+        return fail_from(CTRT_ERR_SHAPE, "masked_fill_", "the mask is larger than self");
+    return error_rename(ctrt_copy_(self, filled), "masked_fill_");
 }

@@ -48,8 +48,7 @@ static ctrt_status views_moved(ctrt_view **copies, ctrt_call *call, void *const 
     const uint32_t count = call->n_inputs + call->n_outputs;
     const size_t bytes = count * (sizeof(ctrt_view) + sizeof(ctrt_view *));
     ctrt_view *views = host_alloc(bytes);
-    if (views == NULL)
-        return out_of_memory(bytes, "operands");
+    ALLOC_CHECK(views, bytes, "operands");
     const ctrt_view **pointers = (const ctrt_view **)(views + count);
     for (uint32_t i = 0; i < count; i++) {
         const ctrt_view *view = i < call->n_inputs ? call->inputs[i] : call->outputs[i - call->n_inputs];
@@ -75,8 +74,7 @@ static ctrt_status views_moved(ctrt_view **copies, ctrt_call *call, void *const 
 static ctrt_status enqueue_kernel(ctrt_call *call, ctrt_device *device)
 {
     const ctrt_kernel *kernel = call->kernel;
-    if (unlikely(!device_usable(device)))
-        return device_fail_forked(device);
+    CTRT_TRY(device_check(device));
     ctrt_stream *stream = stream_here(device);
     const ctrt_view *const *inputs = call->inputs, *const *outputs = call->outputs;
     const uint32_t n_in = call->n_inputs, count = n_in + call->n_outputs;
@@ -84,8 +82,7 @@ static ctrt_status enqueue_kernel(ctrt_call *call, ctrt_device *device)
     const bool moves = device->memory->moves;
     if (unlikely(moves && count > FEW)) {
         addresses = host_alloc(count * sizeof *addresses);
-        if (addresses == NULL)
-            return out_of_memory(count * sizeof *addresses, "operands");
+        ALLOC_CHECK(addresses, count * sizeof *addresses, "operands");
     }
     ctrt_status status = CTRT_OK;
     timepoint point = 0;
@@ -143,8 +140,7 @@ ctrt_status launch_finish(ctrt_device *device)
 
 static ctrt_status enqueue_copy(const struct launch_copy *copy, ctrt_device *device)
 {
-    if (unlikely(!device_usable(device)))
-        return device_fail_forked(device);
+    CTRT_TRY(device_check(device));
     const ctrt_memory_table *memory = device->backend->memory;
     if (!device_asynchronous(device))
         return memory->copy(device->handle, NULL, (char *)copy->to->data - copy->before,
@@ -181,8 +177,7 @@ static ctrt_status enqueue_copy(const struct launch_copy *copy, ctrt_device *dev
 
 static ctrt_status enqueue_fill(const ctrt_view *view, ctrt_device *device, int byte, size_t bytes)
 {
-    if (unlikely(!device_usable(device)))
-        return device_fail_forked(device);
+    CTRT_TRY(device_check(device));
     if (!device_asynchronous(device))
         return device->backend->memory->fill(device->handle, NULL, view->data, byte, bytes);
     ctrt_stream *stream = stream_here(device);

@@ -13,22 +13,21 @@ static const ctrt_layout_table *table_of(const ctrt_device *device)
 
 ctrt_status ctrt_tensor_layout(ctrt_layout *layout, ctrt_tensor *tensor)
 {
-    OP_CHECK("tensor_layout", layout);
-    OP_CHECK("tensor_layout", tensor);
+    NULL_CHECK("tensor_layout", layout);
+    NULL_CHECK("tensor_layout", tensor);
     const ctrt_layout_table *table = table_of(tensor->device);
     *layout = (ctrt_layout){ .kind = CTRT_LAYOUT_REPLICATED };
     if (table == NULL || tensor->view.numel == 0 || dry_run_on(tensor->device))
         return CTRT_OK;
-    if (!device_usable(tensor->device))
-        return device_fail_forked(tensor->device);
+    CTRT_TRY(device_check(tensor->device));
     return ctrt_context(table->get(tensor->device->handle, &tensor->view, layout), "tensor_layout");
 }
 
 ctrt_status ctrt_tensor_distribute(ctrt_tensor *tensor, const ctrt_layout *layout)
 {
     static const char who[] = "tensor_distribute";
-    OP_CHECK(who, tensor);
-    OP_CHECK(who, layout);
+    NULL_CHECK(who, tensor);
+    NULL_CHECK(who, layout);
     const ctrt_view *view = &tensor->view;
     char shape[SHAPE_TEXT_BYTES];
     ctrt_layout wanted = *layout;
@@ -48,8 +47,7 @@ ctrt_status ctrt_tensor_distribute(ctrt_tensor *tensor, const ctrt_layout *layou
                              "equal groups", dim, shape_text(shape, view->shape, view->ndim),
                              (long long)layout->groups);
     }
-    if (!device_usable(tensor->device))
-        return device_fail_forked(tensor->device);
+    CTRT_TRY(device_check(tensor->device));
     const ctrt_layout_table *table = table_of(tensor->device);
     if (table == NULL && layout->kind != CTRT_LAYOUT_REPLICATED)
         return fail_from(CTRT_ERR_NOT_SUPPORTED, who, "%s is one device; devices with several members are, for "
@@ -70,8 +68,8 @@ ctrt_status ctrt_tensor_distribute_like(ctrt_tensor *tensor, ctrt_tensor *like)
 {
     static const char who[] = "tensor_distribute_like";
     ctrt_layout layout;
-    OP_CHECK(who, tensor);
-    OP_CHECK(who, like);
+    NULL_CHECK(who, tensor);
+    NULL_CHECK(who, like);
     const ctrt_view *view = &tensor->view;
     if (!shape_equal(view->shape, view->ndim, like->view.shape, like->view.ndim)) {
         char shape[SHAPE_TEXT_BYTES], other[SHAPE_TEXT_BYTES];
@@ -88,12 +86,11 @@ ctrt_status ctrt_tensor_distribute_like(ctrt_tensor *tensor, ctrt_tensor *like)
 
 ctrt_status ctrt_device_member(ctrt_device **out, ctrt_device *device, int index)
 {
-    OP_CHECK("device_member", out);
+    NULL_CHECK("device_member", out);
     CTRT_TRY(device_or_default(&device, device));
     const ctrt_layout_table *table = table_of(device);
     const char *name = index == 0 ? device->name : NULL;
-    if (!device_usable(device))
-        return device_fail_forked(device);
+    CTRT_TRY(device_check(device));
     if (table != NULL && CTRT_SLOT(table, member))
         name = table->member(device->handle, index);
     if (name == NULL)
@@ -103,12 +100,11 @@ ctrt_status ctrt_device_member(ctrt_device **out, ctrt_device *device, int index
 
 ctrt_status ctrt_layout_count(ctrt_layout_counts *counts, ctrt_device *device)
 {
-    OP_CHECK("layout_count", counts);
+    NULL_CHECK("layout_count", counts);
     CTRT_TRY(device_or_default(&device, device));
     ctrt_layout_counts own = CTRT_LAYOUT_COUNTS;
     const ctrt_layout_table *table = table_of(device);
-    if (!device_usable(device))
-        return device_fail_forked(device);
+    CTRT_TRY(device_check(device));
     if (table != NULL)
         CTRT_TRY(table->counts(device->handle, &own));
     return struct_write(counts, &own, sizeof own, "layout_count", "counts");

@@ -80,9 +80,7 @@ static ctrt_status matrix_operand(ctrt_view *out, ctrt_tensor **keep, ctrt_tenso
         return CTRT_OK;
     ctrt_tensor *whole = NULL;
     CTRT_TRY(tensor_new(&whole, shape, batch_ndim + 2, dtype, device));
-    ctrt_view expanded;
-    view_expand(&expanded, &(*keep)->view, shape, batch_ndim + 2);
-    ctrt_status status = kernel_copy(&whole->view, device, &expanded, device);
+    ctrt_status status = kernel_copy(&whole->view, device, out, device);
     tensor_move(keep, whole);
     *out = whole->view;
     fold_batch(out);
@@ -150,48 +148,38 @@ static bool rows_fold(int64_t *step, const ctrt_view *a)
 static ctrt_status matmul_run(ctrt_tensor *y, ctrt_tensor *a, ctrt_tensor *b, const ctrt_view *left,
                               const ctrt_view *right, const int64_t *batch, int batch_ndim)
 {
-    ctrt_tensor *keep_a = NULL, *keep_b = NULL;
-    ctrt_view va, vb, vy;
+    TENSOR_AUTO keep_a = NULL, keep_b = NULL;
+    ctrt_view va, vb, vy, folded;
     ctrt_device *device = y->device;
     const ctrt_dtype dtype = tensor_dtype(y);
     const int64_t m = left->shape[left->ndim - 2], k = left->shape[left->ndim - 1], n = right->shape[right->ndim - 1];
-    ctrt_status status;
     if (k == 0)
         return kernel_fill(&y->view, device, ctrt_int(0));
 
     int64_t batches = shape_numel(batch, batch_ndim), rows = m, step;
     if (right->ndim == 2 && left->ndim > 2 && rows_fold(&step, left)) {
-        ctrt_view folded = *left;
+        folded = *left;
         folded.ndim = 2;
         folded.shape[0] = rows = batches * m;
         folded.strides[0] = step;
         folded.shape[1] = k;
         folded.strides[1] = 1;
+        left = &folded;
         batches = 1;
         batch_ndim = 0;
-        status = matrix_operand(&va, &keep_a, a, dtype, device, &folded, batch, 0);
-    } else {
-        status = matrix_operand(&va, &keep_a, a, dtype, device, left, batch, batch_ndim);
     }
-    if (status == CTRT_OK)
-        status = matrix_operand(&vb, &keep_b, b, dtype, device, right, batch, batch_ndim);
-    if (status == CTRT_OK) {
-        batch_view(&vy, &y->view, batches, rows, n, n, 1);
-        const ctrt_view *in[2] = { &va, &vb }, *result = &vy;
-        status = kernel_call(&(struct op_call){ OP_matmul, dtype, device, .inputs = in, .n_inputs = 2,
-                                                .outputs = &result, .n_outputs = 1 });
-    }
-    tensor_release(keep_a);
-    tensor_release(keep_b);
-    return status;
+    CTRT_TRY(matrix_operand(&va, &keep_a, a, dtype, device, left, batch, batch_ndim));
+    CTRT_TRY(matrix_operand(&vb, &keep_b, b, dtype, device, right, batch, batch_ndim));
+    batch_view(&vy, &y->view, batches, rows, n, n, 1);
+    return kernel_call(&(struct op_call){ OP_matmul, dtype, device, OP_VIEWS(&va, &vb), OP_VIEWS(&vy), NULL });
 }
 
 ctrt_status ctrt_matmul(ctrt_tensor **out, ctrt_tensor *a, ctrt_tensor *b)
 {
     OP_SCOPE(OP_matmul);
-    OP_CHECK("matmul", out);
-    OP_CHECK("matmul", a);
-    OP_CHECK("matmul", b);
+    NULL_CHECK("matmul", out);
+    NULL_CHECK("matmul", a);
+    NULL_CHECK("matmul", b);
     OP_AUTOCAST_2(OP_matmul, a, b);
     CTRT_TRY(check_matmul(a, b));
     ctrt_view row, column;
@@ -257,64 +245,43 @@ static ctrt_status rows_of(ctrt_view *out, ctrt_tensor **keep, ctrt_tensor *x)
     if (view->ndim == 2)
         return CTRT_OK;
     const int64_t k = view->shape[view->ndim - 1];
-    out->ndim = 2;
-    out->shape[0] = k ? view->numel / k : shape_numel(view->shape, view->ndim - 1);
-    out->shape[1] = k;
-    shape_strides(out->strides, out->shape, 2);
-    view_refresh(out);
+    view_reshape(out, (const int64_t[]){ k ? view->numel / k : shape_numel(view->shape, view->ndim - 1), k }, 2);
     return CTRT_OK;
 }
 
 static ctrt_status run_linear(ctrt_tensor *y, ctrt_tensor *x, ctrt_tensor *weight, ctrt_tensor *bias)
 {
-    ctrt_tensor *keep_x = NULL, *keep_w = NULL, *keep_b = NULL;
+    TENSOR_AUTO keep_x = NULL, keep_w = NULL, keep_b = NULL;
     ctrt_view rows, result = y->view;
     ctrt_device *device = y->device;
     const ctrt_dtype dtype = tensor_dtype(x);
-    ctrt_status status = rows_of(&rows, &keep_x, x);
-    if (status == CTRT_OK)
-        status = op_operand(&keep_w, weight, dtype, device, !is_matrix(&weight->view));
-    if (status == CTRT_OK && bias != NULL)
-        status = op_operand(&keep_b, bias, dtype, device, true);
-    if (status == CTRT_OK) {
-        result.ndim = 2;
-        result.shape[0] = rows.shape[0];
-        result.shape[1] = weight->view.shape[0];
-        shape_strides(result.strides, result.shape, 2);
-        view_refresh(&result);
-        const ctrt_view *in[3] = { &rows, &keep_w->view, bias ? &keep_b->view : NULL }, *outputs = &result;
-        status = kernel_call(&(struct op_call){ OP_linear, dtype, device, .inputs = in, .n_inputs = 3,
-                                                .outputs = &outputs, .n_outputs = 1 });
-    }
-    tensor_release(keep_x);
-    tensor_release(keep_w);
-    tensor_release(keep_b);
-    return status;
+    CTRT_TRY(rows_of(&rows, &keep_x, x));
+    CTRT_TRY(op_operand(&keep_w, weight, dtype, device, !is_matrix(&weight->view)));
+    if (bias != NULL)
+        CTRT_TRY(op_operand(&keep_b, bias, dtype, device, true));
+    view_reshape(&result, (const int64_t[]){ rows.shape[0], weight->view.shape[0] }, 2);
+    return kernel_call(&(struct op_call){ OP_linear, dtype, device,
+                                          OP_VIEWS(&rows, &keep_w->view, bias ? &keep_b->view : NULL),
+                                          OP_VIEWS(&result), NULL });
 }
 
 /* linear with a 1-dim weight [in]: like a weight [1, in], but the result lacks the last dimension. */
 static ctrt_status linear_vector(ctrt_tensor **out, ctrt_tensor *x, ctrt_tensor *weight, ctrt_tensor *bias)
 {
-    ctrt_tensor *row = NULL, *single = NULL, *y = NULL;
-    ctrt_status status = ctrt_unsqueeze(&row, weight, 0);
-    if (status == CTRT_OK && bias != NULL)
-        status = ctrt_unsqueeze(&single, bias, 0);
-    if (status == CTRT_OK)
-        status = ctrt_linear(&y, x, row, single);
-    if (status == CTRT_OK)
-        status = ctrt_squeeze(out, y, CTRT_DIMS(-1));
-    tensor_release(row);
-    tensor_release(single);
-    tensor_release(y);
-    return error_rename(status, "linear");
+    TENSOR_AUTO row = NULL, single = NULL, y = NULL;
+    CTRT_TRY(error_rename(ctrt_unsqueeze(&row, weight, 0), "linear"));
+    if (bias != NULL)
+        CTRT_TRY(error_rename(ctrt_unsqueeze(&single, bias, 0), "linear"));
+    CTRT_TRY(ctrt_linear(&y, x, row, single));
+    return error_rename(ctrt_squeeze(out, y, CTRT_DIMS(-1)), "linear");
 }
 
 ctrt_status ctrt_linear(ctrt_tensor **out, ctrt_tensor *x, ctrt_tensor *weight, ctrt_tensor *bias)
 {
     OP_SCOPE(OP_linear);
-    OP_CHECK("linear", out);
-    OP_CHECK("linear", x);
-    OP_CHECK("linear", weight);
+    NULL_CHECK("linear", out);
+    NULL_CHECK("linear", x);
+    NULL_CHECK("linear", weight);
     OP_AUTOCAST_3(OP_linear, x, weight, bias);
     CTRT_TRY(check_linear(x, weight, bias));
     if (weight->view.ndim == 1)

@@ -12,19 +12,15 @@ static ctrt_dtype statistics_dtype(ctrt_dtype dtype)
     return dtype == CTRT_F64 ? CTRT_F64 : CTRT_F32;
 }
 
-/* Contiguous versions of operands and views of them. NULL stays NULL. Released by operands_release. */
+/* Contiguous versions of operands and views of them. NULL stays NULL. */
 struct norm_operands {
     ctrt_tensor *kept[MAX_OPERANDS];
     ctrt_view views[MAX_OPERANDS];
     const ctrt_view *in[MAX_OPERANDS];
-    int count;
 };
 
-static ctrt_status operands_add(struct norm_operands *operands, ctrt_tensor *tensor, ctrt_dtype dtype)
+static ctrt_status operand_set(struct norm_operands *operands, int i, ctrt_tensor *tensor, ctrt_dtype dtype)
 {
-    const int i = operands->count++;
-    operands->kept[i] = NULL;
-    operands->in[i] = NULL;
     if (tensor == NULL)
         return CTRT_OK;
     CTRT_TRY(op_operand(&operands->kept[i], tensor, dtype, tensor->device, true));
@@ -33,20 +29,12 @@ static ctrt_status operands_add(struct norm_operands *operands, ctrt_tensor *ten
     return CTRT_OK;
 }
 
-static void operands_release(struct norm_operands *operands)
+static void operands_leave(struct norm_operands *operands)
 {
-    for (int i = 0; i < operands->count; i++)
+    for (int i = 0; i < MAX_OPERANDS; i++)
         tensor_release(operands->kept[i]);
 }
-
-/* Changes the shape of a contiguous view. The new shape must have the same number of elements. */
-static void reshape(ctrt_view *view, const int64_t *shape, int ndim)
-{
-    view->ndim = (uint8_t)ndim;
-    memcpy(view->shape, shape, (size_t)ndim * sizeof *shape);
-    shape_strides(view->strides, shape, ndim);
-    view_refresh(view);
-}
+#define OPERANDS_AUTO __attribute__((cleanup(operands_leave))) struct norm_operands
 
 static ctrt_status check_same(const char *who, const char *name, ctrt_tensor *x, ctrt_tensor *tensor,
                               const int64_t *shape, int ndim, bool f32_allowed)
@@ -66,9 +54,82 @@ static ctrt_status check_same(const char *who, const char *name, ctrt_tensor *x,
     return CTRT_OK;
 }
 
-static bool half_precision(const ctrt_tensor *x)
+/* ---- both norms ---- */
+
+/* Runs the op on inputs[n_inputs]: x, weight, bias and, of batch_norm, the running statistics, which with `update` are
+ * outputs too. shape[ndim]: x as the kernel gets it; weight and bias have shape[1] elements, and `statistics` is the
+ * number of the saved means. */
+static ctrt_status norm_run(ctrt_tensor **out, enum op op, ctrt_tensor *const *inputs, int n_inputs, bool update,
+                            const int64_t *shape, int ndim, const int64_t *statistics,
+                            const ctrt_norm_attributes *attributes, int normalized)
 {
-    return tensor_dtype(x) == CTRT_F16 || tensor_dtype(x) == CTRT_BF16;
+    const ctrt_tensor *x = inputs[0];
+    const ctrt_dtype dtype = tensor_dtype(x);
+    OPERANDS_AUTO operands = { 0 };
+    CTRT_AUTO_ARRAY(tensor, results, 3);
+    for (int i = 0; i < n_inputs; i++)
+        OP_TRY(operand_set(&operands, i, inputs[i], inputs[i] != NULL ? tensor_dtype(inputs[i]) : dtype));
+    OP_TRY(tensor_new(&results[0], x->view.shape, x->view.ndim, dtype, x->device));
+    for (int i = 1; i < 3; i++)
+        OP_TRY(tensor_new(&results[i], statistics, 1, statistics_dtype(dtype), x->device));
+    if (x->view.numel > 0) {
+        ctrt_view y = results[0]->view;
+        view_reshape(&y, shape, ndim);
+        view_reshape(&operands.views[0], shape, ndim);
+        for (int i = 1; i < 3; i++)
+            if (inputs[i] != NULL)
+                view_reshape(&operands.views[i], &shape[1], 1);
+        const ctrt_view *outputs[5] = { &y, &results[1]->view, &results[2]->view, operands.in[3], operands.in[4] };
+        OP_TRY(kernel_call(&(struct op_call){ op, dtype, x->device, operands.in, n_inputs, outputs, update ? 5 : 3,
+                                              attributes }));
+        for (int i = 3; i < 5 && update; i++)
+            tensor_bump_version(inputs[i]);
+    }
+    const union op_attributes graph = { .norm = { attributes->epsilon, attributes->momentum, attributes->training,
+                                                  normalized } };
+    return op_finish(CTRT_OK, out, op, results, 3, inputs, 3, &graph);
+}
+
+/* Runs the gradient of a norm on the inputs dy, x, weight, mean and rstd. outs: for x, weight and bias; NULL if not
+ * required. shape[ndim]: as in norm_run. `affine`, affine_shape: of the gradients of weight and bias. */
+static ctrt_status norm_backward(ctrt_tensor **const outs[3], enum op op, ctrt_tensor *const inputs[MAX_OPERANDS],
+                                 const int64_t *shape, int ndim, ctrt_dtype affine, ctrt_ints affine_shape,
+                                 const ctrt_norm_attributes *attributes)
+{
+    OP_SCOPE(op);
+    const ctrt_tensor *x = inputs[1];
+    const ctrt_dtype dtype = tensor_dtype(x);
+    OPERANDS_AUTO operands = { 0 };
+    CTRT_AUTO_ARRAY(tensor, results, 3);
+    ctrt_view y[3];
+    const ctrt_view *outputs[3] = { NULL };
+    for (int i = 0; i < MAX_OPERANDS; i++)
+        OP_TRY(operand_set(&operands, i, inputs[i], i < 2 ? dtype : i == 2 ? affine : statistics_dtype(dtype)));
+    OP_TRY(tensor_new(&results[0], x->view.shape, x->view.ndim, dtype, x->device));
+    for (int i = 1; i < 3; i++)
+        if (outs[i] != NULL)
+            OP_TRY(tensor_new(&results[i], affine_shape.values, affine_shape.count, affine, x->device));
+    for (int i = 0; i < 3; i++) {
+        if (results[i] == NULL)
+            continue;
+        y[i] = results[i]->view;
+        outputs[i] = &y[i];
+        view_reshape(&y[i], i > 0 ? &shape[1] : shape, i > 0 ? 1 : ndim);
+        if (x->view.numel == 0)
+            OP_TRY(kernel_fill(&results[i]->view, x->device, ctrt_int(0)));
+    }
+    if (x->view.numel > 0) {
+        view_reshape(&operands.views[0], shape, ndim);
+        view_reshape(&operands.views[1], shape, ndim);
+        if (inputs[2] != NULL)
+            view_reshape(&operands.views[2], &shape[1], 1);
+        OP_TRY(kernel_call(&(struct op_call){ op, dtype, x->device, operands.in, MAX_OPERANDS, outputs, 3,
+                                              attributes }));
+    }
+    for (int i = 0; i < 3; i++)
+        if (results[i] != NULL)
+            ctrt_tensor_assign(outs[i], results[i]);
+    return CTRT_OK;
 }
 
 /* ---- layer norm ---- */
@@ -84,7 +145,7 @@ static void row_shape(int64_t *shape, const ctrt_view *x, int normalized)
 static ctrt_status layer_norm_wide(ctrt_tensor **out, ctrt_tensor *x, ctrt_ints normalized_shape, ctrt_tensor *weight,
                                    ctrt_tensor *bias, double epsilon)
 {
-    CTRT_AUTO(tensor) y = NULL, w = NULL, b = NULL;
+    TENSOR_AUTO y = NULL, w = NULL, b = NULL;
     CTRT_TRY(ctrt_to_dtype(&y, x, CTRT_F32));
     if (weight != NULL)
         CTRT_TRY(ctrt_to_dtype(&w, weight, CTRT_F32));
@@ -98,8 +159,8 @@ ctrt_status ctrt_layer_norm(ctrt_tensor **out, ctrt_tensor *x, ctrt_ints normali
                             ctrt_tensor *bias, double epsilon)
 {
     OP_SCOPE(OP_layer_norm);
-    OP_CHECK("layer_norm", out);
-    OP_CHECK("layer_norm", x);
+    NULL_CHECK("layer_norm", out);
+    NULL_CHECK("layer_norm", x);
     OP_AUTOCAST_3(OP_layer_norm, x, weight, bias);
     CTRT_TRY(op_require_floating("layer_norm", "x", x));
     const ctrt_view *view = &x->view;
@@ -109,104 +170,31 @@ ctrt_status ctrt_layer_norm(ctrt_tensor **out, ctrt_tensor *x, ctrt_ints normali
         || !shape_equal(view->shape + view->ndim - normalized, normalized, normalized_shape.values, normalized))
         return fail_from(CTRT_ERR_SHAPE, "layer_norm", "x of shape %s does not end in normalized_shape (%d dimensions)",
                          shape_text(a, view->shape, view->ndim), normalized);
-    const bool half = half_precision(x);
+    const bool half = dtype_half(tensor_dtype(x));
     CTRT_TRY(check_same("layer_norm", "weight", x, weight, normalized_shape.values, normalized, half));
     CTRT_TRY(check_same("layer_norm", "bias", x, bias, normalized_shape.values, normalized, half));
     if (half && ((weight != NULL && tensor_dtype(weight) == CTRT_F32)
                  || (bias != NULL && tensor_dtype(bias) == CTRT_F32)))
         return layer_norm_wide(out, x, normalized_shape, weight, bias, epsilon);
 
-    const ctrt_dtype dtype = tensor_dtype(x);
     int64_t rows[2];
     row_shape(rows, view, normalized);
-    struct norm_operands operands = { .count = 0 };
-    ctrt_tensor *results[3] = { NULL, NULL, NULL };
-    ctrt_status status = operands_add(&operands, x, dtype);
-    if (status == CTRT_OK)
-        status = operands_add(&operands, weight, dtype);
-    if (status == CTRT_OK)
-        status = operands_add(&operands, bias, dtype);
-    if (status == CTRT_OK)
-        status = tensor_new(&results[0], view->shape, view->ndim, dtype, x->device);
-    for (int i = 1; i < 3 && status == CTRT_OK; i++)
-        status = tensor_new(&results[i], rows, 1, statistics_dtype(dtype), x->device);
-    if (status == CTRT_OK && view->numel > 0) {
-        ctrt_view y = results[0]->view;
-        reshape(&y, rows, 2);
-        reshape(&operands.views[0], rows, 2);
-        for (int i = 1; i < 3; i++)
-            if (operands.in[i] != NULL)
-                reshape(&operands.views[i], rows + 1, 1);
-        const ctrt_norm_attributes attributes = { .size = sizeof attributes, .epsilon = epsilon };
-        const ctrt_view *outputs[3] = { &y, &results[1]->view, &results[2]->view };
-        status = kernel_call(&(struct op_call){ OP_layer_norm, dtype, x->device, .inputs = operands.in, .n_inputs = 3,
-                                                .outputs = outputs, .n_outputs = 3, .attributes = &attributes });
-    }
-    operands_release(&operands);
-    const union op_attributes graph = { .norm = { .epsilon = epsilon, .normalized = normalized } };
     ctrt_tensor *const inputs[3] = { x, weight, bias };
-    status = op_finish(status, out, OP_layer_norm, results, 3, inputs, 3, &graph);
-    tensor_release(results[1]);
-    tensor_release(results[2]);
-    return status;
-}
-
-/* Finishes a backward function: moves the required gradients to the caller's variables and releases the others. */
-static ctrt_status return_gradients(ctrt_status status, enum op op, ctrt_tensor **outs[3], ctrt_tensor *results[3])
-{
-    for (int i = 0; i < 3; i++) {
-        if (status == CTRT_OK && outs[i] != NULL)
-            tensor_move(outs[i], results[i]);
-        else
-            tensor_release(results[i]);
-    }
-    return context_from(status, op_table[op].name);
+    const ctrt_norm_attributes attributes = { .size = sizeof attributes, .epsilon = epsilon };
+    return norm_run(out, OP_layer_norm, inputs, 3, false, rows, 2, rows, &attributes, normalized);
 }
 
 ctrt_status op_layer_norm_backward(ctrt_tensor **dx, ctrt_tensor **dweight, ctrt_tensor **dbias, ctrt_tensor *dy,
                                    ctrt_tensor *x, ctrt_tensor *weight, ctrt_tensor *mean, ctrt_tensor *rstd,
                                    int normalized)
 {
-    OP_SCOPE(OP_layer_norm_backward);
-    const ctrt_dtype dtype = tensor_dtype(x);
     const ctrt_view *view = &x->view;
     int64_t rows[2];
     row_shape(rows, view, normalized);
     ctrt_tensor **const outs[3] = { dx, dweight, dbias };
-    ctrt_tensor *const wanted[MAX_OPERANDS] = { dy, x, weight, mean, rstd };
-    ctrt_tensor *results[3] = { NULL, NULL, NULL };
-    struct norm_operands operands = { .count = 0 };
-    ctrt_status status = CTRT_OK;
-    for (int i = 0; i < MAX_OPERANDS && status == CTRT_OK; i++)
-        status = operands_add(&operands, wanted[i], i < 3 ? dtype : statistics_dtype(dtype));
-    if (status == CTRT_OK)
-        status = tensor_new(&results[0], view->shape, view->ndim, dtype, x->device);
-    for (int i = 1; i < 3 && status == CTRT_OK; i++)
-        if (outs[i] != NULL)
-            status = tensor_new(&results[i], view->shape + view->ndim - normalized, normalized, dtype, x->device);
-    if (status == CTRT_OK && view->numel > 0) {
-        ctrt_view y[3];
-        const ctrt_view *outputs[3];
-        for (int i = 0; i < 3; i++) {
-            outputs[i] = results[i] ? &y[i] : NULL;
-            if (results[i] == NULL)
-                continue;
-            y[i] = results[i]->view;
-            reshape(&y[i], i ? rows + 1 : rows, i ? 1 : 2);
-        }
-        reshape(&operands.views[0], rows, 2);
-        reshape(&operands.views[1], rows, 2);
-        if (weight != NULL)
-            reshape(&operands.views[2], rows + 1, 1);
-        status = kernel_call(&(struct op_call){ OP_layer_norm_backward, dtype, x->device, .inputs = operands.in,
-                                                .n_inputs = MAX_OPERANDS, .outputs = outputs, .n_outputs = 3 });
-    } else if (status == CTRT_OK) {
-        for (int i = 1; i < 3 && status == CTRT_OK; i++)
-            if (results[i] != NULL)
-                status = kernel_fill(&results[i]->view, x->device, ctrt_int(0));
-    }
-    operands_release(&operands);
-    return return_gradients(status, OP_layer_norm_backward, (ctrt_tensor ***)outs, results);
+    ctrt_tensor *const inputs[MAX_OPERANDS] = { dy, x, weight, mean, rstd };
+    return norm_backward(outs, OP_layer_norm_backward, inputs, rows, 2, tensor_dtype(x),
+                         ctrt_ints_of(view->shape + view->ndim - normalized, normalized), NULL);
 }
 
 /* ---- batch norm ---- */
@@ -230,7 +218,7 @@ static ctrt_status check_batch_norm(ctrt_tensor *x, ctrt_tensor *weight, ctrt_te
         return fail_from(CTRT_ERR_SHAPE, "batch_norm", "x has shape %s, expected [N, C, ...]",
                          shape_text(text, x->view.shape, x->view.ndim));
     for (int i = 0; i < 4; i++)
-        CTRT_TRY(check_same("batch_norm", names[i], x, tensors[i], &x->view.shape[1], 1, half_precision(x)));
+        CTRT_TRY(check_same("batch_norm", names[i], x, tensors[i], &x->view.shape[1], 1, dtype_half(tensor_dtype(x))));
     if ((running_mean == NULL) != (running_var == NULL))
         return fail_from(CTRT_ERR_INVALID_ARGUMENT, "batch_norm", "pass both running_mean and running_var, or neither");
     if (!training && running_mean == NULL)
@@ -250,84 +238,28 @@ ctrt_status ctrt_batch_norm(ctrt_tensor **out, ctrt_tensor *x, ctrt_tensor *weig
                             double epsilon)
 {
     OP_SCOPE(OP_batch_norm);
-    OP_CHECK("batch_norm", out);
-    OP_CHECK("batch_norm", x);
+    NULL_CHECK("batch_norm", out);
+    NULL_CHECK("batch_norm", x);
     CTRT_TRY(check_batch_norm(x, weight, bias, running_mean, running_var, training));
-    const ctrt_dtype dtype = tensor_dtype(x);
-    ctrt_tensor *const wanted[MAX_OPERANDS] = { x, weight, bias, running_mean, running_var };
-    ctrt_tensor *results[3] = { NULL, NULL, NULL };
+    const bool update = training && running_mean != NULL && momentum >= 0, given = !training || update;
+    ctrt_tensor *const inputs[MAX_OPERANDS] = { x, weight, bias, given ? running_mean : NULL,
+                                                given ? running_var : NULL };
     int64_t shape[3];
     channel_shape(shape, &x->view);
-    const bool update = training && running_mean != NULL && momentum >= 0;
-
-    struct norm_operands operands = { .count = 0 };
-    ctrt_status status = CTRT_OK;
-    for (int i = 0; i < MAX_OPERANDS && status == CTRT_OK; i++)
-        status = operands_add(&operands, training && i > 2 && !update ? NULL : wanted[i],
-                              wanted[i] ? tensor_dtype(wanted[i]) : dtype);
-    if (status == CTRT_OK)
-        status = tensor_new(&results[0], x->view.shape, x->view.ndim, dtype, x->device);
-    for (int i = 1; i < 3 && status == CTRT_OK; i++)
-        status = tensor_new(&results[i], &shape[1], 1, statistics_dtype(dtype), x->device);
-    if (status == CTRT_OK && x->view.numel > 0) {
-        ctrt_view y = results[0]->view;
-        reshape(&y, shape, 3);
-        reshape(&operands.views[0], shape, 3);
-        const ctrt_norm_attributes attributes = { .size = sizeof attributes, .epsilon = epsilon, .momentum = momentum,
-                                                  .training = training };
-        const ctrt_view *outputs[5] = { &y, &results[1]->view, &results[2]->view, update ? operands.in[3] : NULL,
-                                        update ? operands.in[4] : NULL };
-        status = kernel_call(&(struct op_call){ OP_batch_norm, dtype, x->device, .inputs = operands.in,
-                                                .n_inputs = MAX_OPERANDS, .outputs = outputs,
-                                                .n_outputs = update ? 5 : 3, .attributes = &attributes });
-        for (int i = 3; i < 5 && status == CTRT_OK && update; i++)
-            tensor_bump_version(wanted[i]);
-    }
-    operands_release(&operands);
-    const union op_attributes graph = { .norm = { .epsilon = epsilon, .momentum = momentum, .training = training } };
-    ctrt_tensor *const inputs[3] = { x, weight, bias };
-    status = op_finish(status, out, OP_batch_norm, results, 3, inputs, 3, &graph);
-    tensor_release(results[1]);
-    tensor_release(results[2]);
-    return status;
+    const ctrt_norm_attributes attributes = { .size = sizeof attributes, .epsilon = epsilon, .momentum = momentum,
+                                              .training = training };
+    return norm_run(out, OP_batch_norm, inputs, MAX_OPERANDS, update, shape, 3, &shape[1], &attributes, 0);
 }
 
 ctrt_status op_batch_norm_backward(ctrt_tensor **dx, ctrt_tensor **dweight, ctrt_tensor **dbias, ctrt_tensor *dy,
                                    ctrt_tensor *x, ctrt_tensor *weight, ctrt_tensor *mean, ctrt_tensor *rstd,
                                    bool training)
 {
-    OP_SCOPE(OP_batch_norm_backward);
-    const ctrt_dtype dtype = tensor_dtype(x), affine = weight ? tensor_dtype(weight) : dtype;
     ctrt_tensor **const outs[3] = { dx, dweight, dbias };
-    ctrt_tensor *const wanted[MAX_OPERANDS] = { dy, x, weight, mean, rstd };
-    ctrt_tensor *results[3] = { NULL, NULL, NULL };
+    ctrt_tensor *const inputs[MAX_OPERANDS] = { dy, x, weight, mean, rstd };
     int64_t shape[3];
     channel_shape(shape, &x->view);
-    struct norm_operands operands = { .count = 0 };
-    ctrt_status status = CTRT_OK;
-    for (int i = 0; i < MAX_OPERANDS && status == CTRT_OK; i++)
-        status = operands_add(&operands, wanted[i], i < 2 ? dtype : i == 2 ? affine : statistics_dtype(dtype));
-    if (status == CTRT_OK)
-        status = tensor_new(&results[0], x->view.shape, x->view.ndim, dtype, x->device);
-    for (int i = 1; i < 3 && status == CTRT_OK; i++)
-        if (outs[i] != NULL)
-            status = tensor_new(&results[i], &shape[1], 1, affine, x->device);
-    if (status == CTRT_OK && x->view.numel > 0) {
-        ctrt_view y = results[0]->view;
-        reshape(&y, shape, 3);
-        reshape(&operands.views[0], shape, 3);
-        reshape(&operands.views[1], shape, 3);
-        const ctrt_norm_attributes attributes = { .size = sizeof attributes, .training = training };
-        const ctrt_view *outputs[3] = { &y, results[1] ? &results[1]->view : NULL,
-                                        results[2] ? &results[2]->view : NULL };
-        status = kernel_call(&(struct op_call){ OP_batch_norm_backward, dtype, x->device, .inputs = operands.in,
-                                                .n_inputs = MAX_OPERANDS, .outputs = outputs, .n_outputs = 3,
-                                                .attributes = &attributes });
-    } else if (status == CTRT_OK) {
-        for (int i = 1; i < 3 && status == CTRT_OK; i++)
-            if (results[i] != NULL)
-                status = kernel_fill(&results[i]->view, x->device, ctrt_int(0));
-    }
-    operands_release(&operands);
-    return return_gradients(status, OP_batch_norm_backward, (ctrt_tensor ***)outs, results);
+    const ctrt_norm_attributes attributes = { .size = sizeof attributes, .training = training };
+    return norm_backward(outs, OP_batch_norm_backward, inputs, shape, 3, tensor_dtype(weight ? weight : x),
+                         ctrt_ints_of(&shape[1], 1), &attributes);
 }

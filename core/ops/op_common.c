@@ -2,8 +2,6 @@
 /* ops/op_common.c: functions shared by the op functions of all families. */
 #include "ops/op_common.h"
 
-#include "ctrt/ops.h"
-
 /* Returns whether the tensor can be combined with tensors on any device: the host can read a 0-dim tensor as a
  * number. */
 static bool is_number(const ctrt_tensor *tensor)
@@ -49,6 +47,18 @@ ctrt_status op_check_window(const char *who, const char *argument, const int64_t
     return CTRT_OK;
 }
 
+bool ctrt_set_grad_enabled(bool enabled)
+{
+    bool was = !thread_state.grad_disabled;
+    thread_state.grad_disabled = !enabled;
+    return was;
+}
+
+bool ctrt_grad_enabled(void)
+{
+    return !thread_state.grad_disabled;
+}
+
 bool op_needs_grad(ctrt_tensor *const *tensors, int count)
 {
     if (thread_state.grad_disabled)
@@ -62,17 +72,15 @@ bool op_needs_grad(ctrt_tensor *const *tensors, int count)
 ctrt_status op_dense_copy(ctrt_tensor **out, ctrt_tensor *x, ctrt_dtype dtype, ctrt_device *device,
                           ctrt_memory_format format)
 {
-    ctrt_tensor *copy = NULL;
+    TENSOR_AUTO copy = NULL;
     if (format == CTRT_PRESERVE_FORMAT && device == x->device)
         CTRT_TRY(tensor_new_like(&copy, x, dtype));
     else
         CTRT_TRY(tensor_new_format(&copy, x->view.shape, x->view.ndim, dtype, device, format));
-    ctrt_status status = kernel_copy(&copy->view, device, &x->view, x->device);
-    if (status == CTRT_OK)
-        *out = copy;
-    else
-        tensor_release(copy);
-    return status;
+    CTRT_TRY(kernel_copy(&copy->view, device, &x->view, x->device));
+    *out = copy;
+    copy = NULL;
+    return CTRT_OK;
 }
 
 ctrt_memory_format op_result_format(const ctrt_tensor *x)
@@ -105,5 +113,6 @@ ctrt_status op_finish(ctrt_status status, ctrt_tensor **out, enum op op, ctrt_te
         return context_from(status, op_table[op].name);
     }
     tensor_move(out, results[0]);
+    results[0] = NULL;
     return CTRT_OK;
 }

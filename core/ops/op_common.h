@@ -6,15 +6,8 @@
 #ifndef CORE_OPS_OP_COMMON_H
 #define CORE_OPS_OP_COMMON_H
 
-#include "ctrt/ops.h"
+#include "ctrt/autograd.h"
 #include "ops/dispatch.h"
-
-/* Returns from the calling function with CTRT_ERR_INVALID_ARGUMENT if the argument is NULL: "softmax: x is NULL". */
-#define OP_CHECK(who, argument)                  \
-    do {                                            \
-        if (unlikely((argument) == NULL))           \
-            return fail_null(who, #argument);       \
-    } while (0)
 
 /* Checks that all operands are on the same device, which *out becomes. Ignores NULL, and 0-dim CPU tensors if there are
  * other operands. The message of CTRT_ERR_DEVICE names the op, the positions of both operands and both devices. */
@@ -54,6 +47,9 @@ static inline void op_scope_leave(const char **before)
     thread_state.op = *before;
 }
 
+/* TRY_FROM with the thread's current op. */
+#define OP_TRY(expr) TRY_FROM(thread_state.op, expr)
+
 /* Returns x converted to `dtype` on `device`, for use as a kernel operand: x itself if it already fits, else a copy,
  * which is contiguous with `contiguous` and has the layout of x without. The caller owns the reference *out. Not
  * recorded. */
@@ -67,13 +63,13 @@ ctrt_status op_dense_copy(ctrt_tensor **out, ctrt_tensor *x, ctrt_dtype dtype, c
 ctrt_memory_format op_result_format(const ctrt_tensor *x);
 
 /* cat.c: like ctrt_cat, but the tensors may be on several devices; each is copied once, into its part of the result on
- * `device`. The engine copies the gradients to the tensors' devices. */
+ * `device`. The engine copies the gradients to the tensors' devices. `device` NULL: as ctrt_cat. */
 ctrt_status op_cat_to(ctrt_tensor **out, ctrt_tensor *const *tensors, int count, int dim, ctrt_device *device);
 
 /* Finishes an op function. On an error releases results[0..n_results), sets them to NULL and prefixes the message with
- * the op's name. Otherwise records the op if an input needs a gradient, and moves results[0] into *out. Only results[0]
- * gets a history; the derivative rule may save further results, but they have no gradient. The caller releases the
- * further results. */
+ * the op's name. Otherwise records the op if an input needs a gradient, and moves results[0] into *out, so that
+ * results[0] is NULL. Only results[0] gets a history; the derivative rule may save further results, but they have no
+ * gradient. The caller releases the further results. */
 ctrt_status op_finish(ctrt_status status, ctrt_tensor **out, enum op op, ctrt_tensor **results, int n_results,
                       ctrt_tensor *const *inputs, int n_inputs, const union op_attributes *attributes);
 

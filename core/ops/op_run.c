@@ -99,8 +99,7 @@ ctrt_status ctrt_op_run(const ctrt_op_call *call)
     CTRT_TRY(op_operands_check(call));
     const int count = call->n_inputs + call->n_outputs;
     const ctrt_view *few[FEW], **views = count <= FEW ? few : host_alloc((size_t)count * sizeof *views);
-    if (views == NULL)
-        return out_of_memory((size_t)count * sizeof *views, "operands");
+    ALLOC_CHECK(views, (size_t)count * sizeof *views, "operands");
     struct op_call canonical;
     ctrt_status status = op_call_prepare(&canonical, views, call, true);
     if (status == CTRT_OK && canonical.op == OP_copy && canonical.n_inputs == 1 && canonical.n_outputs == 1

@@ -128,8 +128,7 @@ ctrt_status ctrt_device_get_link(ctrt_link *out, const char *name, const char *p
     struct device_type *type, *other;
     int index, to;
     ctrt_device_link link = { .size = sizeof link, .direct = -1 };
-    if (out == NULL)
-        return fail_null("device_get_link", "out");
+    NULL_CHECK("device_get_link", out);
     CTRT_TRY(device_locate(&type, &index, name));
     CTRT_TRY(device_locate(&other, &to, peer));
     if (type->backend == other->backend && CTRT_SLOT(type->backend->device, link))

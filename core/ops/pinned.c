@@ -18,7 +18,7 @@ static ctrt_status pinning_device(ctrt_device **out, ctrt_device *device)
 
 ctrt_status ctrt_empty_pinned(ctrt_tensor **out, ctrt_ints shape, ctrt_dtype dtype, ctrt_device *device)
 {
-    OP_CHECK("empty_pinned", out);
+    NULL_CHECK("empty_pinned", out);
     CTRT_TRY(dtype_resolve(&dtype, "empty_pinned", dtype));
     CTRT_TRY(shape_check("empty_pinned", shape, dtype));
     CTRT_TRY(pinning_device(&device, device));
@@ -30,8 +30,8 @@ ctrt_status ctrt_empty_pinned(ctrt_tensor **out, ctrt_ints shape, ctrt_dtype dty
 
 ctrt_status ctrt_pin_memory(ctrt_tensor **out, ctrt_tensor *tensor, ctrt_device *device)
 {
-    OP_CHECK("pin_memory", out);
-    OP_CHECK("pin_memory", tensor);
+    NULL_CHECK("pin_memory", out);
+    NULL_CHECK("pin_memory", tensor);
     if (!device_is_cpu(tensor->device))
         return fail_from(CTRT_ERR_DEVICE, "pin_memory", "the tensor is on %s; only memory of the cpu can be pinned",
                          tensor->device->name);
@@ -49,13 +49,12 @@ ctrt_status ctrt_pin_memory(ctrt_tensor **out, ctrt_tensor *tensor, ctrt_device 
 
 ctrt_status ctrt_tensor_record_stream(ctrt_tensor *tensor, ctrt_stream *stream)
 {
-    OP_CHECK("record_stream", tensor);
-    OP_CHECK("record_stream", stream);
+    NULL_CHECK("record_stream", tensor);
+    NULL_CHECK("record_stream", stream);
     struct storage *storage = tensor->storage;
     if (!storage->ordered || !device_asynchronous(stream->device))
         return CTRT_OK;
-    if (!device_usable(stream->device))
-        return device_fail_forked(stream->device);
+    CTRT_TRY(device_check(stream->device));
     pthread_mutex_lock(&stream->lock);
     /* Work that the program enqueued itself counts as work of the stream, so that other streams wait for it. */
     const timepoint point = stream_count_work(stream);

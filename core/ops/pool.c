@@ -53,9 +53,9 @@ ctrt_status ctrt_max_pool2d(ctrt_tensor **out, ctrt_tensor **indices, ctrt_tenso
                             const ctrt_pool2d_options *options)
 {
     OP_SCOPE(OP_max_pool2d);
-    OP_CHECK("max_pool2d", out);
-    OP_CHECK("max_pool2d", x);
-    OP_CHECK("max_pool2d", options);
+    NULL_CHECK("max_pool2d", out);
+    NULL_CHECK("max_pool2d", x);
+    NULL_CHECK("max_pool2d", options);
     if (tensor_dtype(x) == CTRT_BOOL)
         return fail_from(CTRT_ERR_DTYPE, "max_pool2d", "not defined for bool");
     union op_attributes graph = { 0 };
@@ -64,20 +64,14 @@ ctrt_status ctrt_max_pool2d(ctrt_tensor **out, ctrt_tensor **indices, ctrt_tenso
     CTRT_TRY(pool_shape(shape, x, &graph.pool));
 
     const ctrt_memory_format format = op_result_format(x);
-    ctrt_tensor *results[2] = { NULL, NULL };
-    ctrt_status status = tensor_new_format(&results[0], shape, 4, tensor_dtype(x), x->device, format);
-    if (status == CTRT_OK)
-        status = tensor_new_format(&results[1], shape, 4, CTRT_I64, x->device, format);
-    if (status == CTRT_OK && results[0]->view.numel > 0) {
-        const ctrt_view *in = &x->view, *outputs[2] = { &results[0]->view, &results[1]->view };
-        status = kernel_call(&(struct op_call){ OP_max_pool2d, tensor_dtype(x), x->device, .inputs = &in, .n_inputs = 1,
-                                                .outputs = outputs, .n_outputs = 2, .attributes = &graph.pool });
-    }
-    CTRT_TRY(op_finish(status, out, OP_max_pool2d, results, 2, &x, 1, &graph));
-    if (indices != NULL)
-        tensor_move(indices, results[1]);
-    else
-        tensor_release(results[1]);
+    CTRT_AUTO_ARRAY(tensor, results, 2);
+    OP_TRY(tensor_new_format(&results[0], shape, 4, tensor_dtype(x), x->device, format));
+    OP_TRY(tensor_new_format(&results[1], shape, 4, CTRT_I64, x->device, format));
+    if (results[0]->view.numel > 0)
+        OP_TRY(kernel_call(&(struct op_call){ OP_max_pool2d, tensor_dtype(x), x->device, OP_VIEWS(&x->view),
+                                              OP_VIEWS(&results[0]->view, &results[1]->view), &graph.pool }));
+    CTRT_TRY(op_finish(CTRT_OK, out, OP_max_pool2d, results, 2, &x, 1, &graph));
+    ctrt_tensor_assign(indices, results[1]);
     return CTRT_OK;
 }
 
@@ -88,11 +82,11 @@ ctrt_status op_max_pool2d_backward(ctrt_tensor **out, ctrt_tensor *dy, ctrt_tens
     ctrt_tensor *dx = NULL;
     ctrt_status status = tensor_new_format(&dx, shape, 4, tensor_dtype(dy), dy->device,
                                            op_result_format(indices));
-    if (status == CTRT_OK && dx->view.numel > 0) {
-        const ctrt_view *in[2] = { &dy->view, &indices->view }, *outputs = &dx->view;
-        const struct op_call call = { OP_max_pool2d_backward, tensor_dtype(dy), dy->device, .inputs = in,
-                                      .n_inputs = 2, .outputs = &outputs, .n_outputs = 1, .attributes = attributes };
-        status = dy->view.numel == 0 ? kernel_fill(&dx->view, dx->device, ctrt_int(0)) : kernel_call(&call);
-    }
+    if (status == CTRT_OK && dy->view.numel == 0)
+        status = kernel_fill(&dx->view, dx->device, ctrt_int(0));
+    else if (status == CTRT_OK && dx->view.numel > 0)
+        status = kernel_call(&(struct op_call){ OP_max_pool2d_backward, tensor_dtype(dy), dy->device,
+                                                OP_VIEWS(&dy->view, &indices->view), OP_VIEWS(&dx->view),
+                                                attributes });
     return op_finish(status, out, OP_max_pool2d_backward, &dx, 1, NULL, 0, NULL);
 }

@@ -155,8 +155,7 @@ static ctrt_status draw_captured(ctrt_random_attributes *attributes, ctrt_device
     struct captured_draws *draws = capture_params_of(&where, capture, &draws_source);
     if (draws == NULL) {
         draws = host_alloc(sizeof *draws);
-        if (draws == NULL)
-            return out_of_memory(sizeof *draws, "random numbers of a capture");
+        ALLOC_CHECK(draws, sizeof *draws, "random numbers of a capture");
         draws->device = device;
         atomic_init(&draws->blocks, 0);
         CTRT_TRY(capture_params(&where, capture, 2 * sizeof(uint64_t), &draws_source, draws));
@@ -192,16 +191,14 @@ static ctrt_status fill_random(enum op op, ctrt_tensor *y, ctrt_random_attribute
         return CTRT_OK;
     attributes->size = sizeof *attributes;
     CTRT_TRY(random_draw(attributes, y->device, blocks_for(op, y->view.numel, tensor_dtype(y))));
-    const ctrt_view *outputs = &y->view;
-    return kernel_call(&(struct op_call){ op, tensor_dtype(y), y->device, .outputs = &outputs, .n_outputs = 1,
-                                          .attributes = attributes });
+    return kernel_call(&(struct op_call){ op, tensor_dtype(y), y->device, NULL, 0, OP_VIEWS(&y->view), attributes });
 }
 
 static ctrt_status new_random(ctrt_tensor **out, const char *who, enum op op, ctrt_ints shape, ctrt_dtype dtype,
                               ctrt_device *device, ctrt_random_attributes *attributes)
 {
     OP_SCOPE(op);
-    OP_CHECK(who, out);
+    NULL_CHECK(who, out);
     CTRT_TRY(device_or_default(&device, device));
     CTRT_TRY(dtype_resolve_on(&dtype, who, dtype, device));
     if ((op == OP_uniform || op == OP_normal) && !dtype_floating(dtype))
@@ -287,66 +284,51 @@ ctrt_status ctrt_bernoulli(ctrt_tensor **out, ctrt_ints shape, double p, ctrt_dt
 /* Fisher-Yates shuffle on the host with random 64-bit numbers, so that the order is the same on every device. */
 ctrt_status ctrt_randperm(ctrt_tensor **out, int64_t n, ctrt_device *device)
 {
-    OP_CHECK("randperm", out);
+    NULL_CHECK("randperm", out);
     if (n < 0)
         return fail_from(CTRT_ERR_INVALID_ARGUMENT, "randperm", "n is %lld, expected at least 0",
                          (long long)n);
     CTRT_TRY(device_or_default(&device, device));
     ctrt_device *cpu;
     CTRT_TRY(device_cpu(&cpu));
-    ctrt_tensor *keys = NULL, *order = NULL;
+    TENSOR_AUTO keys = NULL, order = NULL;
     ctrt_random_attributes attributes = { .size = sizeof attributes, .lo = 0, .hi = INT64_MAX };
     CTRT_TRY(shape_check("randperm", CTRT_SHAPE(n), CTRT_I64));
-    ctrt_status status = tensor_new(&keys, &n, 1, CTRT_I64, cpu);
-    if (status == CTRT_OK)
-        status = tensor_new(&order, &n, 1, CTRT_I64, cpu);
-    if (status == CTRT_OK && n > 0) {
-        status = random_draw(&attributes, device, blocks_for(OP_randint, n, CTRT_I64));
-        const ctrt_view *outputs = &keys->view;
-        if (status == CTRT_OK)
-            status = kernel_call(&(struct op_call){ OP_randint, CTRT_I64, cpu, .outputs = &outputs, .n_outputs = 1,
-                                                    .attributes = &attributes });
+    TRY_FROM("randperm", tensor_new(&keys, &n, 1, CTRT_I64, cpu));
+    TRY_FROM("randperm", tensor_new(&order, &n, 1, CTRT_I64, cpu));
+    if (n > 0) {
+        TRY_FROM("randperm", random_draw(&attributes, device, blocks_for(OP_randint, n, CTRT_I64)));
+        TRY_FROM("randperm", kernel_call(&(struct op_call){ OP_randint, CTRT_I64, cpu, NULL, 0, OP_VIEWS(&keys->view),
+                                                            &attributes }));
     }
-    if (status == CTRT_OK) {
-        const int64_t *key = keys->view.data;
-        int64_t *value = order->view.data;
-        for (int64_t i = 0; i < n; i++)
-            value[i] = i;
-        for (int64_t i = n - 1; i > 0; i--) {
-            const int64_t j = key[i] % (i + 1), swap = value[i];
-            value[i] = value[j];
-            value[j] = swap;
-        }
-        status = ctrt_to_device(out, order, device);
+    const int64_t *key = keys->view.data;
+    int64_t *value = order->view.data;
+    for (int64_t i = 0; i < n; i++)
+        value[i] = i;
+    for (int64_t i = n - 1; i > 0; i--) {
+        const int64_t j = key[i] % (i + 1), swap = value[i];
+        value[i] = value[j];
+        value[j] = swap;
     }
-    tensor_release(keys);
-    tensor_release(order);
-    return context_from(status, "randperm");
+    return context_from(ctrt_to_device(out, order, device), "randperm");
 }
 
 static ctrt_status random_inplace(const char *who, enum op op, ctrt_tensor *self, double a, double b)
 {
-    OP_CHECK(who, self);
+    NULL_CHECK(who, self);
     CTRT_TRY(op_require_floating(who, "self", self));
     CTRT_TRY(inplace_check(who, self));
     ctrt_random_attributes attributes = { .a = a, .b = b };
-    struct inplace_token token = { NULL };
-    const bool grad = op_needs_grad(&self, 1);
-    if (grad)
-        CTRT_TRY(context_from(autograd_inplace_begin(&token, OP_fill, self, &self, 1, NULL), who));
-    ctrt_status status = fill_random(op, self, &attributes);
-    if (grad)
-        status = autograd_inplace_end(&token, self, status);
-    else
-        tensor_bump_version(self);
-    return context_from(status, who);
+    struct inplace_token token;
+    TRY_FROM(who, autograd_inplace_begin(&token, OP_fill, self, &self, 1, NULL));
+    return context_from(autograd_inplace_end(&token, self, fill_random(op, self, &attributes)), who);
 }
 
 ctrt_status ctrt_uniform_(ctrt_tensor *self, double low, double high)
 {
     if (!(low <= high))
         return fail_from(CTRT_ERR_INVALID_ARGUMENT, "uniform_", "low %g is above high %g", low, high);
-    OP_CHECK("uniform_", self);
+    NULL_CHECK("uniform_", self);
     const ctrt_dtype dtype = tensor_dtype(self);
     if (dtype_floating(dtype)) {
         CTRT_TRY(dtype_check_scalar("uniform_", dtype, ctrt_float(low)));
@@ -371,8 +353,8 @@ ctrt_status ctrt_normal_(ctrt_tensor *self, double mean, double std)
 ctrt_status ctrt_dropout(ctrt_tensor **out, ctrt_tensor *x, double p, bool training)
 {
     OP_SCOPE(OP_dropout);
-    OP_CHECK("dropout", out);
-    OP_CHECK("dropout", x);
+    NULL_CHECK("dropout", out);
+    NULL_CHECK("dropout", x);
     CTRT_TRY(op_require_floating("dropout", "x", x));
     CTRT_TRY(check_probability("dropout", p));
     if (!training || p == 0) {
@@ -381,24 +363,17 @@ ctrt_status ctrt_dropout(ctrt_tensor **out, ctrt_tensor *x, double p, bool train
     }
     if (p == 1)
         return ctrt_mul_scalar(out, x, ctrt_float(0));
-    ctrt_tensor *results[2] = { NULL, NULL }, *source = NULL;
-    ctrt_status status = op_operand(&source, x, tensor_dtype(x), x->device, true);
-    if (status == CTRT_OK)
-        status = tensor_new(&results[0], x->view.shape, x->view.ndim, tensor_dtype(x), x->device);
-    if (status == CTRT_OK)
-        status = tensor_new(&results[1], x->view.shape, x->view.ndim, CTRT_BOOL, x->device);
-    if (status == CTRT_OK && x->view.numel > 0) {
+    TENSOR_AUTO source = NULL;
+    CTRT_AUTO_ARRAY(tensor, results, 2);
+    OP_TRY(op_operand(&source, x, tensor_dtype(x), x->device, true));
+    OP_TRY(tensor_new(&results[0], x->view.shape, x->view.ndim, tensor_dtype(x), x->device));
+    OP_TRY(tensor_new(&results[1], x->view.shape, x->view.ndim, CTRT_BOOL, x->device));
+    if (x->view.numel > 0) {
         ctrt_random_attributes attributes = { .size = sizeof attributes, .a = p };
-        status = random_draw(&attributes, x->device, blocks_for(OP_dropout, x->view.numel, CTRT_F32));
-        const ctrt_view *in = &source->view, *outputs[2] = { &results[0]->view, &results[1]->view };
-        if (status == CTRT_OK)
-            status = kernel_call(&(struct op_call){ OP_dropout, tensor_dtype(x), x->device, .inputs = &in,
-                                                    .n_inputs = 1, .outputs = outputs, .n_outputs = 2,
-                                                    .attributes = &attributes });
+        OP_TRY(random_draw(&attributes, x->device, blocks_for(OP_dropout, x->view.numel, CTRT_F32)));
+        OP_TRY(kernel_call(&(struct op_call){ OP_dropout, tensor_dtype(x), x->device, OP_VIEWS(&source->view),
+                                              OP_VIEWS(&results[0]->view, &results[1]->view), &attributes }));
     }
-    tensor_release(source);
     const union op_attributes graph = { .dropout = { p } };
-    status = op_finish(status, out, OP_dropout, results, 2, &x, 1, &graph);
-    tensor_release(results[1]);
-    return status;
+    return op_finish(CTRT_OK, out, OP_dropout, results, 2, &x, 1, &graph);
 }

@@ -58,16 +58,6 @@ static int reduced_shape(int64_t *shape, const ctrt_view *in, uint32_t dims, boo
     return n;
 }
 
-static ctrt_dtype reduce_result_dtype(enum op_promotion promotion, ctrt_dtype dtype)
-{
-    switch (promotion) {
-    case PROMOTION_SUM:     return dtype_floating(dtype) ? dtype : CTRT_I64;
-    case PROMOTION_TO_BOOL: return CTRT_BOOL;
-    case PROMOTION_TO_I64:  return CTRT_I64;
-    default:                return dtype;
-    }
-}
-
 /* Ops without an identity element, which are not defined over zero elements. */
 static const bool needs_elements[OP_COUNT] = { [OP_amax] = true, [OP_amin] = true, [OP_argmax] = true,
                                                [OP_argmin] = true };
@@ -103,7 +93,7 @@ static ctrt_status reduce_dims(ctrt_tensor **out, enum op op, ctrt_tensor *x, ui
     int ndim = reduced_shape(shape, &x->view, dims, keepdim);
     CTRT_TRY(check_elements(op, &x->view, dims));
     ctrt_tensor *y = NULL;
-    ctrt_status status = tensor_new(&y, shape, ndim, reduce_result_dtype(op_table[op].promotion, dtype), x->device);
+    ctrt_status status = tensor_new(&y, shape, ndim, op_result_dtype(op_table[op].promotion, dtype), x->device);
     if (status == CTRT_OK && y->view.numel > 0) {
         if (x->view.numel == 0) {
             status = fill_empty(op, y);
@@ -111,9 +101,8 @@ static ctrt_status reduce_dims(ctrt_tensor **out, enum op op, ctrt_tensor *x, ui
             ctrt_view in = x->view, result = y->view;
             ctrt_reduce_attributes attributes = { sizeof attributes, dims };
             merge_dims(&in, &result, &attributes.dims);
-            const ctrt_view *inputs = &in, *outputs = &result;
-            status = kernel_call(&(struct op_call){ op, dtype, x->device, .inputs = &inputs, .n_inputs = 1,
-                                                    .outputs = &outputs, .n_outputs = 1, .attributes = &attributes });
+            status = kernel_call(&(struct op_call){ op, dtype, x->device, OP_VIEWS(&in), OP_VIEWS(&result),
+                                                    &attributes });
         }
     }
     const union op_attributes graph = { .reduce = { dims, keepdim } };
@@ -123,8 +112,8 @@ static ctrt_status reduce_dims(ctrt_tensor **out, enum op op, ctrt_tensor *x, ui
 static ctrt_status reduce_listed_dims(ctrt_tensor **out, enum op op, ctrt_tensor *x, ctrt_ints list, bool keepdim)
 {
     const char *who = op_table[op].name;
-    OP_CHECK(who, out);
-    OP_CHECK(who, x);
+    NULL_CHECK(who, out);
+    NULL_CHECK(who, x);
     uint32_t dims;
     CTRT_TRY(shape_dims(&dims, who, list, x->view.ndim));
     return reduce_dims(out, op, x, dims, keepdim);
@@ -142,7 +131,7 @@ ctrt_status ctrt_sum(ctrt_tensor **out, ctrt_tensor *x, ctrt_ints dims)
 
 ctrt_status ctrt_mean_dims(ctrt_tensor **out, ctrt_tensor *x, ctrt_ints dims, bool keepdim)
 {
-    OP_CHECK("mean", x);
+    NULL_CHECK("mean", x);
     CTRT_TRY(op_require_floating("mean", "x", x));
     return reduce_listed_dims(out, OP_mean, x, dims, keepdim);
 }
@@ -181,8 +170,8 @@ ctrt_status ctrt_all(ctrt_tensor **out, ctrt_tensor *x, ctrt_ints dims, bool kee
  * reduced dimensions, which is right in both cases. */
 static ctrt_status arg_reduce(ctrt_tensor **out, enum op op, ctrt_tensor *x, ctrt_ints dim, bool keepdim)
 {
-    OP_CHECK(op_table[op].name, out);
-    OP_CHECK(op_table[op].name, x);
+    NULL_CHECK(op_table[op].name, out);
+    NULL_CHECK(op_table[op].name, x);
     if (dim.count > 1)
         return fail_from(CTRT_ERR_INVALID_ARGUMENT, op_table[op].name, "give one dimension or CTRT_ALL_DIMS, not %d",
                          dim.count);
@@ -207,35 +196,29 @@ static ctrt_status reduce_pick(ctrt_tensor **values, ctrt_tensor **indices, enum
                                bool keepdim)
 {
     const char *who = op == OP_argmax ? "max" : "min";
-    OP_CHECK(who, x);
+    NULL_CHECK(who, x);
     if (values == NULL && indices == NULL)
         return fail_null(who, "values and indices");
     if (tensor_dtype(x) == CTRT_BOOL)
         return fail_from(CTRT_ERR_DTYPE, who, "not defined for bool; cast with ctrt_to_dtype");
     CTRT_TRY(shape_dim(&dim, who, dim, x->view.ndim));
-    ctrt_tensor *places = NULL, *picked = NULL, *flat_places = NULL;
-    ctrt_status status;
+    TENSOR_AUTO places = NULL, picked = NULL;
     if (x->view.ndim == 0) {
-        status = ctrt_zeros(&places, CTRT_SCALAR_SHAPE, CTRT_I64, x->device);
-        if (status == CTRT_OK)
-            status = ctrt_clone(&picked, x);
+        TRY_FROM(who, ctrt_zeros(&places, CTRT_SCALAR_SHAPE, CTRT_I64, x->device));
+        TRY_FROM(who, ctrt_clone(&picked, x));
     } else {
-        status = arg_reduce(&places, op, x, CTRT_DIMS(dim), true);
-        if (status == CTRT_OK)
-            status = ctrt_gather(&picked, x, dim, places);
-        if (status == CTRT_OK && !keepdim)
-            status = ctrt_squeeze(&picked, picked, CTRT_DIMS(dim));
-        if (status == CTRT_OK && !keepdim)
-            status = ctrt_squeeze(&flat_places, places, CTRT_DIMS(dim));
+        TRY_FROM(who, arg_reduce(&places, op, x, CTRT_DIMS(dim), true));
+        TRY_FROM(who, ctrt_gather(&picked, x, dim, places));
     }
-    if (status == CTRT_OK && values != NULL)
+    if (x->view.ndim > 0 && !keepdim) {
+        TRY_FROM(who, ctrt_squeeze(&picked, picked, CTRT_DIMS(dim)));
+        TRY_FROM(who, ctrt_squeeze(&places, places, CTRT_DIMS(dim)));
+    }
+    if (values != NULL)
         ctrt_tensor_assign(values, picked);
-    if (status == CTRT_OK && indices != NULL)
-        ctrt_tensor_assign(indices, flat_places ? flat_places : places);
-    tensor_release(places);
-    tensor_release(flat_places);
-    tensor_release(picked);
-    return context_from(status, who);
+    if (indices != NULL)
+        ctrt_tensor_assign(indices, places);
+    return CTRT_OK;
 }
 
 ctrt_status ctrt_max(ctrt_tensor **values, ctrt_tensor **indices, ctrt_tensor *x, int dim, bool keepdim)
@@ -252,8 +235,8 @@ ctrt_status ctrt_min(ctrt_tensor **values, ctrt_tensor **indices, ctrt_tensor *x
  * f16 and bf16 are computed in f32, because their squares would be rounded and could overflow. */
 ctrt_status ctrt_var(ctrt_tensor **out, ctrt_tensor *x, ctrt_ints dims, int correction, bool keepdim)
 {
-    OP_CHECK("var", out);
-    OP_CHECK("var", x);
+    NULL_CHECK("var", out);
+    NULL_CHECK("var", x);
     CTRT_TRY(op_require_floating("var", "x", x));
     uint32_t set;
     CTRT_TRY(shape_dims(&set, "var", dims, x->view.ndim));
@@ -261,25 +244,18 @@ ctrt_status ctrt_var(ctrt_tensor **out, ctrt_tensor *x, ctrt_ints dims, int corr
     for (int d = 0; d < x->view.ndim; d++)
         if (set >> d & 1)
             n *= x->view.shape[d];
-    ctrt_tensor *wide = NULL, *y = NULL;
-    const bool was = op_pause_recording(true);
-    ctrt_status status = op_widen(&wide, x);
-    if (status == CTRT_OK)
-        status = reduce_dims(&y, OP_mean, wide, set, true);
-    if (status == CTRT_OK)
-        status = ctrt_sub(&y, wide, y);
-    if (status == CTRT_OK)
-        status = ctrt_square(&y, y);
-    if (status == CTRT_OK)
-        status = reduce_dims(&y, OP_sum, y, set, keepdim);
-    if (status == CTRT_OK)
-        status = ctrt_div_scalar(&y, y, ctrt_float((double)MAX(n - correction, 0)));
-    if (status == CTRT_OK)
-        status = ctrt_to_dtype(&y, y, tensor_dtype(x));
-    op_pause_recording(was);
-    tensor_release(wide);
+    TENSOR_AUTO wide = NULL, y = NULL;
+    ctrt_no_grad {
+        TRY_FROM("var", op_widen(&wide, x));
+        TRY_FROM("var", reduce_dims(&y, OP_mean, wide, set, true));
+        TRY_FROM("var", ctrt_sub(&y, wide, y));
+        TRY_FROM("var", ctrt_square(&y, y));
+        TRY_FROM("var", reduce_dims(&y, OP_sum, y, set, keepdim));
+        TRY_FROM("var", ctrt_div_scalar(&y, y, ctrt_float((double)MAX(n - correction, 0))));
+        TRY_FROM("var", ctrt_to_dtype(&y, y, tensor_dtype(x)));
+    }
     const union op_attributes graph = {
         .reduce = { .dims = set, .keepdim = keepdim, .no_dims = dims.count < 0, .correction = correction }
     };
-    return op_finish(status, out, OP_var, &y, 1, &x, 1, &graph);
+    return op_finish(CTRT_OK, out, OP_var, &y, 1, &x, 1, &graph);
 }

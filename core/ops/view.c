@@ -46,8 +46,8 @@ static ctrt_status infer(int64_t *to, const char *who, const ctrt_tensor *x, ctr
 ctrt_status ctrt_view_as(ctrt_tensor **out, ctrt_tensor *x, ctrt_ints shape)
 {
     int64_t to[CTRT_MAX_DIMS], strides[CTRT_MAX_DIMS];
-    OP_CHECK("view_as", out);
-    OP_CHECK("view_as", x);
+    NULL_CHECK("view_as", out);
+    NULL_CHECK("view_as", x);
     CTRT_TRY(infer(to, "view_as", x, shape));
     if (unlikely(!shape_view_strides(strides, &x->view, to, shape.count))) {
         char from_text[SHAPE_TEXT_BYTES], strides_text[SHAPE_TEXT_BYTES], to_text[SHAPE_TEXT_BYTES];
@@ -75,8 +75,8 @@ static ctrt_status reshape_to(ctrt_tensor **out, ctrt_tensor *x, const int64_t *
 ctrt_status ctrt_reshape(ctrt_tensor **out, ctrt_tensor *x, ctrt_ints shape)
 {
     int64_t to[CTRT_MAX_DIMS];
-    OP_CHECK("reshape", out);
-    OP_CHECK("reshape", x);
+    NULL_CHECK("reshape", out);
+    NULL_CHECK("reshape", x);
     CTRT_TRY(infer(to, "reshape", x, shape));
     return reshape_to(out, x, to, shape.count);
 }
@@ -85,8 +85,8 @@ ctrt_status ctrt_flatten(ctrt_tensor **out, ctrt_tensor *x, int first_dim, int l
 {
     int first, last, ndim = 0;
     int64_t to[CTRT_MAX_DIMS];
-    OP_CHECK("flatten", out);
-    OP_CHECK("flatten", x);
+    NULL_CHECK("flatten", out);
+    NULL_CHECK("flatten", x);
     CTRT_TRY(shape_dim(&first, "flatten", first_dim, x->view.ndim));
     CTRT_TRY(shape_dim(&last, "flatten", last_dim, x->view.ndim));
     if (unlikely(first > last))
@@ -108,8 +108,8 @@ ctrt_status ctrt_flatten(ctrt_tensor **out, ctrt_tensor *x, int first_dim, int l
 
 ctrt_status ctrt_squeeze(ctrt_tensor **out, ctrt_tensor *x, ctrt_ints dims)
 {
-    OP_CHECK("squeeze", out);
-    OP_CHECK("squeeze", x);
+    NULL_CHECK("squeeze", out);
+    NULL_CHECK("squeeze", x);
     uint32_t set = 0;                           /* an empty list means no dimension, unlike in reductions */
     if (dims.count != 0)
         CTRT_TRY(shape_dims(&set, "squeeze", dims, x->view.ndim));
@@ -126,8 +126,8 @@ ctrt_status ctrt_squeeze(ctrt_tensor **out, ctrt_tensor *x, ctrt_ints dims)
 
 ctrt_status ctrt_unsqueeze(ctrt_tensor **out, ctrt_tensor *x, int dim)
 {
-    OP_CHECK("unsqueeze", out);
-    OP_CHECK("unsqueeze", x);
+    NULL_CHECK("unsqueeze", out);
+    NULL_CHECK("unsqueeze", x);
     const int from = x->view.ndim;
     if (unlikely(from == CTRT_MAX_DIMS))
         return too_many_dims("unsqueeze", from + 1);
@@ -158,8 +158,8 @@ static ctrt_status permuted(ctrt_tensor **out, ctrt_tensor *x, const int *order)
 
 ctrt_status ctrt_permute(ctrt_tensor **out, ctrt_tensor *x, ctrt_ints dims)
 {
-    OP_CHECK("permute", out);
-    OP_CHECK("permute", x);
+    NULL_CHECK("permute", out);
+    NULL_CHECK("permute", x);
     if (unlikely(dims.values == NULL && dims.count > 0))
         return fail_null("permute", "dims.values");
     if (unlikely(dims.count != x->view.ndim)) {
@@ -181,8 +181,8 @@ ctrt_status ctrt_permute(ctrt_tensor **out, ctrt_tensor *x, ctrt_ints dims)
 ctrt_status ctrt_transpose(ctrt_tensor **out, ctrt_tensor *x, int dim0, int dim1)
 {
     int a, b, order[CTRT_MAX_DIMS];
-    OP_CHECK("transpose", out);
-    OP_CHECK("transpose", x);
+    NULL_CHECK("transpose", out);
+    NULL_CHECK("transpose", x);
     CTRT_TRY(shape_dim(&a, "transpose", dim0, x->view.ndim));
     CTRT_TRY(shape_dim(&b, "transpose", dim1, x->view.ndim));
     for (int d = 0; d < x->view.ndim; d++)
@@ -193,8 +193,8 @@ ctrt_status ctrt_transpose(ctrt_tensor **out, ctrt_tensor *x, int dim0, int dim1
 ctrt_status ctrt_t(ctrt_tensor **out, ctrt_tensor *x)
 {
     static const int reversed[3][2] = { { 0 }, { 0 }, { 1, 0 } };
-    OP_CHECK("t", out);
-    OP_CHECK("t", x);
+    NULL_CHECK("t", out);
+    NULL_CHECK("t", x);
     if (unlikely(x->view.ndim > 2)) {
         char text[SHAPE_TEXT_BYTES];
         return fail_from(CTRT_ERR_SHAPE, "t", "expected a tensor of at most 2 dimensions, not %s; use ctrt_transpose",
@@ -208,8 +208,8 @@ ctrt_status ctrt_t(ctrt_tensor **out, ctrt_tensor *x)
 ctrt_status ctrt_expand(ctrt_tensor **out, ctrt_tensor *x, ctrt_ints shape)
 {
     char from_text[SHAPE_TEXT_BYTES], to_text[SHAPE_TEXT_BYTES];
-    OP_CHECK("expand", out);
-    OP_CHECK("expand", x);
+    NULL_CHECK("expand", out);
+    NULL_CHECK("expand", x);
     if (unlikely(shape.values == NULL && shape.count > 0))
         return fail_null("expand", "shape.values");
     const int added = shape.count - x->view.ndim;
@@ -256,8 +256,8 @@ static ctrt_status dim_of_part(int *out, const char *who, const ctrt_tensor *x, 
 ctrt_status ctrt_select(ctrt_tensor **out, ctrt_tensor *x, int dim, int64_t index)
 {
     int at;
-    OP_CHECK("select", out);
-    OP_CHECK("select", x);
+    NULL_CHECK("select", out);
+    NULL_CHECK("select", x);
     CTRT_TRY(dim_of_part(&at, "select", x, dim));
     const int64_t size = x->view.shape[at];
     if (unlikely(index < -size || index >= size)) {
@@ -309,8 +309,8 @@ static ctrt_status sliced(ctrt_tensor **out, ctrt_tensor *x, int dim, int64_t st
 ctrt_status ctrt_slice(ctrt_tensor **out, ctrt_tensor *x, int dim, int64_t start, int64_t end, int64_t step)
 {
     int at;
-    OP_CHECK("slice", out);
-    OP_CHECK("slice", x);
+    NULL_CHECK("slice", out);
+    NULL_CHECK("slice", x);
     CTRT_TRY(dim_of_part(&at, "slice", x, dim));
     if (unlikely(step <= 0))
         return fail_from(CTRT_ERR_INVALID_ARGUMENT, "slice", "the step is %lld, expected at least 1", (long long)step);
@@ -327,8 +327,8 @@ ctrt_status ctrt_slice(ctrt_tensor **out, ctrt_tensor *x, int dim, int64_t start
 ctrt_status ctrt_narrow(ctrt_tensor **out, ctrt_tensor *x, int dim, int64_t start, int64_t length)
 {
     int at;
-    OP_CHECK("narrow", out);
-    OP_CHECK("narrow", x);
+    NULL_CHECK("narrow", out);
+    NULL_CHECK("narrow", x);
     CTRT_TRY(dim_of_part(&at, "narrow", x, dim));
     const int64_t size = x->view.shape[at];
     int64_t from = start < 0 ? start + size : start;
@@ -344,9 +344,9 @@ ctrt_status ctrt_narrow(ctrt_tensor **out, ctrt_tensor *x, int dim, int64_t star
 ctrt_status ctrt_chunk(ctrt_tensor **out, int *count, ctrt_tensor *x, int chunks, int dim)
 {
     int at;
-    OP_CHECK("chunk", out);
-    OP_CHECK("chunk", count);
-    OP_CHECK("chunk", x);
+    NULL_CHECK("chunk", out);
+    NULL_CHECK("chunk", count);
+    NULL_CHECK("chunk", x);
     if (unlikely(chunks <= 0))
         return fail_from(CTRT_ERR_INVALID_ARGUMENT, "chunk", "%d chunks; expected at least 1", chunks);
     CTRT_TRY(dim_of_part(&at, "chunk", x, dim));
@@ -357,8 +357,7 @@ ctrt_status ctrt_chunk(ctrt_tensor **out, int *count, ctrt_tensor *x, int chunks
     ctrt_tensor *few[16] = { NULL }, **pieces = few;
     if (n > (int)COUNT_OF(few)) {
         pieces = host_calloc((size_t)n * sizeof *pieces);
-        if (pieces == NULL)
-            return out_of_memory((size_t)n * sizeof *pieces, "chunk");
+        ALLOC_CHECK(pieces, (size_t)n * sizeof *pieces, "chunk");
     }
     ctrt_status status = CTRT_OK;
     for (int i = 0; i < n && status == CTRT_OK; i++) {
@@ -382,8 +381,8 @@ ctrt_status ctrt_chunk(ctrt_tensor **out, int *count, ctrt_tensor *x, int chunks
 ctrt_status ctrt_as_strided(ctrt_tensor **out, ctrt_tensor *x, ctrt_ints shape, ctrt_ints strides, int64_t offset)
 {
     char shape_words[SHAPE_TEXT_BYTES], strides_words[SHAPE_TEXT_BYTES];
-    OP_CHECK("as_strided", out);
-    OP_CHECK("as_strided", x);
+    NULL_CHECK("as_strided", out);
+    NULL_CHECK("as_strided", x);
     CTRT_TRY(shape_check("as_strided", shape, tensor_dtype(x)));
     if (unlikely(strides.count != shape.count))
         return fail_from(CTRT_ERR_SHAPE, "as_strided", "%d sizes and %d strides", shape.count, strides.count);
@@ -423,8 +422,8 @@ ctrt_status ctrt_as_strided(ctrt_tensor **out, ctrt_tensor *x, ctrt_ints shape, 
 
 ctrt_status ctrt_detach(ctrt_tensor **out, ctrt_tensor *x)
 {
-    OP_CHECK("detach", out);
-    OP_CHECK("detach", x);
+    NULL_CHECK("detach", out);
+    NULL_CHECK("detach", x);
     ctrt_tensor *result = NULL;
     CTRT_TRY(tensor_new_view(&result, x, x->view.shape, x->view.strides, x->view.ndim, tensor_offset(x)));
     tensor_move(out, result);

@@ -112,8 +112,7 @@ static ctrt_status take_components(struct plugin_file *file)
 {
     const ctrt_plugin *plugin = file->plugin;
     struct component *components = host_calloc(plugin->component_count * sizeof *components);
-    if (components == NULL)
-        return out_of_memory(plugin->component_count * sizeof *components, file->stem);
+    ALLOC_CHECK(components, plugin->component_count * sizeof *components, file->stem);
     size_t refused = 0;
     for (size_t i = 0; i < plugin->component_count; i++) {
         const char *at = (const char *)plugin->components + i * plugin->component_stride;

@@ -361,8 +361,7 @@ static void registry_fill_info(ctrt_plugin_info *out, const struct plugin_file *
 ctrt_status ctrt_plugin_list(ctrt_plugin_info *out, size_t index)
 {
     ctrt_plugin_info info = CTRT_PLUGIN_INFO;
-    if (out == NULL)
-        return fail_null("plugin_list", "out");
+    NULL_CHECK("plugin_list", out);
     registry_enter();
     ctrt_status status = file_open_all((ctrt_component_kind)0);
     if (status == CTRT_ERR_IO)

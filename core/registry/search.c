@@ -100,8 +100,7 @@ static ctrt_status add_file(const char *folder, const char *base)
     CTRT_TRY(ARRAY_RESERVE(registry_files, file_capacity, registry_file_count, "the list of plugins"));
     snprintf(stem, sizeof stem, "%s-%s", kind_word(kind), name);
     struct plugin_file *file = host_calloc(sizeof *file);
-    if (file == NULL)
-        return out_of_memory(sizeof *file, "a plugin");
+    ALLOC_CHECK(file, sizeof *file, "a plugin");
     file->path = intern_string(path);
     file->folder = intern_string(folder);
     file->stem = intern_string(stem);
@@ -200,7 +199,7 @@ ctrt_status search_files(void)
 
     const char *folders[MAX_FOLDERS + 1];
     size_t count = 0, used = strlen(list);
-    char *copy = value.text != NULL ? host_strdup(value.text) : NULL;
+    HOST_AUTO char *copy = value.text != NULL ? host_strdup(value.text) : NULL;
     if (value.text != NULL && copy == NULL)
         return out_of_memory(strlen(value.text), "the search path");
     for (char *rest = copy, *folder;
@@ -209,13 +208,12 @@ ctrt_status search_files(void)
             folders[count++] = folder;
     folders[count++] = installed_folder(beside);
 
-    ctrt_status status = CTRT_OK;
-    for (size_t i = 0; i < count && status == CTRT_OK; i++) {
+    for (size_t i = 0; i < count; i++) {
         const char *note = "";
         if (folders[i][0] != '/')
             note = " (ignored: not an absolute path)";
         else
-            status = add_folder(folders[i], &note);
+            CTRT_TRY(add_folder(folders[i], &note));
         kept_folders[i] = intern_string(folders[i]);
         if (note[0] != '\0' && i + 1 < count) {
             snprintf(said, sizeof said, "CTRT_PLUGIN_PATH has %s%s", folders[i], note);
@@ -225,8 +223,6 @@ ctrt_status search_files(void)
             used += (size_t)snprintf(list + used, sizeof list - used, "%s%s%s", i > 0 ? ", " : "", folders[i],
                                      note);
     }
-    host_free(copy);
-    CTRT_TRY(status);
     words = intern_format("%s", list);
     searched = true;
     param_check_environment();

@@ -36,13 +36,11 @@ ctrt_status select_backend(const char *name)
     CTRT_TRY(param_read(&value, &backends_param, "core"));
     if (value.text == NULL || value.text[0] == '\0')
         return CTRT_OK;
-    char *copy = host_strdup(value.text);
-    if (copy == NULL)
-        return out_of_memory(strlen(value.text), "CTRT_BACKENDS");
+    HOST_AUTO char *copy = host_strdup(value.text);
+    ALLOC_CHECK(copy, strlen(value.text), "CTRT_BACKENDS");
 
     bool some_allowed = false, allowed = false, denied = false;
-    ctrt_status status = CTRT_OK;
-    for (char *rest = copy, *word; status == CTRT_OK && (word = strsep(&rest, ",")) != NULL;) {
+    for (char *rest = copy, *word; (word = strsep(&rest, ",")) != NULL;) {
         word = trim(word);
         bool deny = word[0] == '-';
         word += deny;
@@ -50,16 +48,14 @@ ctrt_status select_backend(const char *name)
             continue;
         char list[512];
         if (!known(word))
-            status = ctrt_fail(CTRT_ERR_INVALID_ARGUMENT,
-                               "CTRT_BACKENDS=%s: there is no backend %s; known: %s", value.text, word,
-                               registry_known(list, sizeof list, CTRT_COMPONENT_BACKEND, word));
-        else if (deny)
+            return ctrt_fail(CTRT_ERR_INVALID_ARGUMENT,
+                             "CTRT_BACKENDS=%s: there is no backend %s; known: %s", value.text, word,
+                             registry_known(list, sizeof list, CTRT_COMPONENT_BACKEND, word));
+        if (deny)
             denied = denied || strcmp(word, name) == 0;
         else
             some_allowed = true, allowed = allowed || strcmp(word, name) == 0;
     }
-    host_free(copy);
-    CTRT_TRY(status);
     if (denied || (some_allowed && !allowed))
         return ctrt_fail(CTRT_ERR_NO_DEVICE, "switched off by CTRT_BACKENDS=%s", value.text);
     return CTRT_OK;

@@ -24,15 +24,12 @@ struct ctrt_event {
 
 ctrt_status ctrt_event_new(ctrt_event **out, ctrt_device *device, bool timing)
 {
-    if (out == NULL)
-        return fail_null("event_new", "out");
+    NULL_CHECK("event_new", out);
     CTRT_TRY(device_or_default(&device, device));
-    if (!device_usable(device))
-        return device_fail_forked(device);
+    CTRT_TRY(device_check(device));
     device = device_home(device);
     ctrt_event *event = host_calloc(sizeof *event);
-    if (event == NULL)
-        return out_of_memory(sizeof *event, "an event");
+    ALLOC_CHECK(event, sizeof *event, "an event");
     if (device_asynchronous(device)) {
         ctrt_status status = device->backend->queue->event_create(device->handle, &event->event, timing);
         if (status != CTRT_OK) {
@@ -75,9 +72,8 @@ void ctrt_event_release(ctrt_event **event)
 
 static ctrt_status check(const char *who, const ctrt_event *event)
 {
-    if (event == NULL)
-        return fail_null(who, "event");
-    return device_usable(event->device) ? CTRT_OK : device_fail_forked(event->device);
+    NULL_CHECK(who, event);
+    return device_check(event->device);
 }
 
 /* An event recorded in a capture names work of replays, which cannot be queried. Requires the event's lock. */
@@ -136,8 +132,7 @@ ctrt_status ctrt_event_record(ctrt_event *event, ctrt_stream *stream)
 ctrt_status ctrt_event_query(ctrt_event *event, bool *done)
 {
     CTRT_TRY(check("event_query", event));
-    if (done == NULL)
-        return fail_null("event_query", "done");
+    NULL_CHECK("event_query", done);
     *done = true;
     ctrt_status status = CTRT_OK;
     pthread_mutex_lock(&event->lock);
@@ -187,8 +182,7 @@ ctrt_status ctrt_event_synchronize(ctrt_event *event)
 
 ctrt_status ctrt_event_elapsed(double *milliseconds, ctrt_event *from, ctrt_event *to)
 {
-    if (milliseconds == NULL)
-        return fail_null("event_elapsed", "milliseconds");
+    NULL_CHECK("event_elapsed", milliseconds);
     CTRT_TRY(check("event_elapsed", from));
     CTRT_TRY(check("event_elapsed", to));
     if (from->device != to->device)
@@ -223,8 +217,7 @@ ctrt_status ctrt_event_elapsed(double *milliseconds, ctrt_event *from, ctrt_even
 
 ctrt_status ctrt_stream_wait_event(ctrt_stream *stream, ctrt_event *event)
 {
-    if (stream == NULL)
-        return fail_null("stream_wait_event", "stream");
+    NULL_CHECK("stream_wait_event", stream);
     CTRT_TRY(check("stream_wait_event", event));
     if (stream->device->backend != event->device->backend || !device_asynchronous(stream->device))
         return ctrt_event_synchronize(event);

@@ -160,8 +160,7 @@ static ctrt_status stream_equip(ctrt_stream *stream, ctrt_device *device, int pr
     void *queue = NULL;
     if (stream->works == NULL && stream_order_mode == ORDER_CHECK && device_asynchronous(device)) {
         stream->works = host_calloc(STREAM_WORKS * sizeof *stream->works);
-        if (stream->works == NULL)
-            return out_of_memory(STREAM_WORKS * sizeof *stream->works, "the op names of a stream's work");
+        ALLOC_CHECK(stream->works, STREAM_WORKS * sizeof *stream->works, "the op names of a stream's work");
     }
     if (device_asynchronous(device))
         CTRT_TRY(ctrt_context(device->backend->queue->create(device->handle, &queue, priority), "a stream on %s",
@@ -182,8 +181,7 @@ static ctrt_status stream_create(ctrt_stream **out, ctrt_device *device, int pri
      * cannot find the stream before it is complete. */
     ctrt_stream *orphan = device->stream == NULL ? orphans : NULL;
     ctrt_stream *stream = orphan != NULL ? orphan : stream_blank();
-    if (stream == NULL)
-        return out_of_memory(sizeof *stream, "a stream");
+    ALLOC_CHECK(stream, sizeof *stream, "a stream");
     ctrt_status status = stream_equip(stream, device, priority);
     if (status != CTRT_OK) {
         if (orphan == NULL)
@@ -420,11 +418,9 @@ static ctrt_stream *stream_finishing(void)
 
 ctrt_status ctrt_stream_new(ctrt_stream **out, ctrt_device *device, int priority)
 {
-    if (out == NULL)
-        return fail_null("stream_new", "out");
+    NULL_CHECK("stream_new", out);
     CTRT_TRY(device_or_default(&device, device));
-    if (!device_usable(device))
-        return device_fail_forked(device);
+    CTRT_TRY(device_check(device));
     device = device_home(device);
     ctrt_stream *stream = NULL;
     ctrt_status status = CTRT_OK;
@@ -475,8 +471,7 @@ static void assign(ctrt_stream **out, ctrt_stream *stream)
 
 ctrt_status ctrt_stream_default(ctrt_stream **out, ctrt_device *device)
 {
-    if (out == NULL)
-        return fail_null("stream_default", "out");
+    NULL_CHECK("stream_default", out);
     CTRT_TRY(device_or_default(&device, device));
     assign(out, device->stream);
     return CTRT_OK;
@@ -484,8 +479,7 @@ ctrt_status ctrt_stream_default(ctrt_stream **out, ctrt_device *device)
 
 ctrt_status ctrt_stream_current(ctrt_stream **out, ctrt_device *device)
 {
-    if (out == NULL)
-        return fail_null("stream_current", "out");
+    NULL_CHECK("stream_current", out);
     CTRT_TRY(device_or_default(&device, device));
     assign(out, stream_here(device));
     return CTRT_OK;
@@ -530,8 +524,7 @@ ctrt_status stream_swap(ctrt_device *device, ctrt_stream **stream)
         const uint32_t count = device->number + 8;
         thread_register();
         own = host_realloc(own, sizeof *own + count * sizeof own->current[0]);
-        if (own == NULL)
-            return out_of_memory(sizeof *own + count * sizeof own->current[0], "the thread's current streams");
+        ALLOC_CHECK(own, sizeof *own + count * sizeof own->current[0], "the thread's current streams");
         memset(&own->current[had], 0, (count - had) * sizeof own->current[0]);
         own->count = count;
         thread_state.streams = own;
@@ -544,10 +537,8 @@ ctrt_status stream_swap(ctrt_device *device, ctrt_stream **stream)
 
 ctrt_status ctrt_stream_set_current(ctrt_stream *stream)
 {
-    if (stream == NULL)
-        return fail_null("stream_set_current", "stream");
-    if (!device_usable(stream->device))
-        return device_fail_forked(stream->device);
+    NULL_CHECK("stream_set_current", stream);
+    CTRT_TRY(device_check(stream->device));
     ctrt_stream *other = ctrt_stream_retain(stream);
     ctrt_status status = stream_swap(stream->device, &other);
     ctrt_stream_release(&other);

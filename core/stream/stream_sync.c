@@ -245,16 +245,14 @@ timepoint stream_note_wait(const ctrt_device *device, const void *queue)
 
 static ctrt_status check(const char *who, const ctrt_stream *stream)
 {
-    if (stream == NULL)
-        return fail_null(who, "stream");
+    NULL_CHECK(who, stream);
     return forked(stream);
 }
 
 ctrt_status ctrt_stream_wait(ctrt_stream *stream, ctrt_stream *other)
 {
     CTRT_TRY(check("stream_wait", stream));
-    if (other == NULL)
-        return fail_null("stream_wait", "other");
+    NULL_CHECK("stream_wait", other);
     if (!device_asynchronous(stream->device))
         return stream_synchronize(other);       /* a synchronous device runs its next op immediately */
     return stream_wait_for(stream, other);
@@ -269,8 +267,7 @@ ctrt_status ctrt_stream_synchronize(ctrt_stream *stream)
 ctrt_status ctrt_stream_query(ctrt_stream *stream, bool *idle)
 {
     CTRT_TRY(check("stream_query", stream));
-    if (idle == NULL)
-        return fail_null("stream_query", "idle");
+    NULL_CHECK("stream_query", idle);
     *idle = true;
     if (!device_asynchronous(stream->device))
         return CTRT_OK;
@@ -310,8 +307,7 @@ ctrt_status ctrt_stream_query(ctrt_stream *stream, bool *idle)
 ctrt_status ctrt_stream_native(void **handle, ctrt_stream *stream)
 {
     CTRT_TRY(check("stream_native", stream));
-    if (handle == NULL)
-        return fail_null("stream_native", "handle");
+    NULL_CHECK("stream_native", handle);
     const ctrt_queue_table *queue = device_asynchronous(stream->device) ? stream->device->backend->queue : NULL;
     if (!CTRT_SLOT(queue, native))
         return ctrt_fail(CTRT_ERR_NOT_SUPPORTED, "stream_native: streams of %s have no handle for other libraries",
@@ -329,8 +325,7 @@ uint64_t ctrt_device_synchronizations(ctrt_device *device)
 ctrt_status ctrt_device_synchronize(ctrt_device *device)
 {
     CTRT_TRY(device_or_default(&device, device));
-    if (!device_usable(device))
-        return device_fail_forked(device);
+    CTRT_TRY(device_check(device));
     if (!device_asynchronous(device))
         return wait_synchronous(device);
     device = device_home(device);

@@ -21,8 +21,7 @@ ctrt_status create_empty(ctrt_tensor **out, const char *who, ctrt_ints shape, ct
 
 ctrt_status ctrt_empty(ctrt_tensor **out, ctrt_ints shape, ctrt_dtype dtype, ctrt_device *device)
 {
-    if (unlikely(out == NULL))
-        return fail_null("empty", "out");
+    NULL_CHECK("empty", out);
     ctrt_tensor *fresh = NULL;
     CTRT_TRY(create_empty(&fresh, "empty", shape, dtype, device));
     tensor_move(out, fresh);
@@ -73,8 +72,7 @@ ctrt_status strides_import(int64_t *out, int64_t *elements, const char *who, con
 ctrt_status ctrt_from_blob(ctrt_tensor **out, void *data, ctrt_ints shape, ctrt_ints strides, ctrt_dtype dtype,
                            void (*free_data)(void *user, void *data), void *user)
 {
-    if (unlikely(out == NULL))
-        return fail_null("from_blob", "out");
+    NULL_CHECK("from_blob", out);
     CTRT_TRY(dtype_resolve(&dtype, "from_blob", dtype));
     CTRT_TRY(shape_check("from_blob", shape, dtype));
     int64_t steps[CTRT_MAX_DIMS], elements;

@@ -32,10 +32,8 @@ static void exported_delete(DLManagedTensorVersioned *managed)
 
 ctrt_status ctrt_to_dlpack(struct DLManagedTensorVersioned **out, ctrt_tensor *tensor)
 {
-    if (unlikely(out == NULL))
-        return fail_null("to_dlpack", "out");
-    if (unlikely(tensor == NULL))
-        return fail_null("to_dlpack", "tensor");
+    NULL_CHECK("to_dlpack", out);
+    NULL_CHECK("to_dlpack", tensor);
     if (tensor_requires_grad(tensor))
         return fail_from(CTRT_ERR_AUTOGRAD, "to_dlpack",
                          "the tensor requires grad, which DLPack cannot express; export the result of "
@@ -57,8 +55,7 @@ ctrt_status ctrt_to_dlpack(struct DLManagedTensorVersioned **out, ctrt_tensor *t
     CTRT_TRY(ctrt_context(ctrt_device_synchronize(tensor->device), "to_dlpack"));
 
     struct exported *exported = host_calloc(sizeof *exported);
-    if (exported == NULL)
-        return out_of_memory(sizeof *exported, "to_dlpack");
+    ALLOC_CHECK(exported, sizeof *exported, "to_dlpack");
     const ctrt_view *view = &tensor->view;
     const struct dtype_info *dtype = &dtype_table[view->dtype];
     for (int d = 0; d < view->ndim; d++) {
@@ -161,10 +158,8 @@ static void imported_release(struct storage *storage)
 
 ctrt_status ctrt_from_dlpack(ctrt_tensor **out, struct DLManagedTensorVersioned *managed)
 {
-    if (unlikely(out == NULL))
-        return fail_null("from_dlpack", "out");
-    if (unlikely(managed == NULL))
-        return fail_null("from_dlpack", "managed");
+    NULL_CHECK("from_dlpack", out);
+    NULL_CHECK("from_dlpack", managed);
     if (managed->version.major != 1)            /* another major version: the layout of the rest is unknown */
         return fail_from(CTRT_ERR_NOT_SUPPORTED, "from_dlpack", "DLPack version %u.%u; this library supports 1.x",
                          (unsigned)managed->version.major, (unsigned)managed->version.minor);

@@ -18,8 +18,7 @@ ctrt_status tensor_new_pinned(ctrt_tensor **out, const int64_t *shape, int ndim,
     const size_t bytes = (size_t)numel * dtype_bytes(dtype);
     if (numel == 0 || !pinned_available(device))
         return tensor_new(out, shape, ndim, dtype, cpu);
-    if (!device_usable(device))
-        return device_fail_forked(device);
+    CTRT_TRY(device_check(device));
     int64_t strides[CTRT_MAX_DIMS];
     void *address = NULL;
     size_t granted = 0;
@@ -44,8 +43,7 @@ ctrt_status pinned_register(ctrt_device *device, void *address, size_t bytes)
     const ctrt_memory_table *table = device->backend->memory;
     if (!pinned_available(device) || !CTRT_SLOT(table, host_register) || !CTRT_SLOT(table, host_unregister))
         return ctrt_fail(CTRT_ERR_NOT_SUPPORTED, "%s cannot pin memory that exists already", device->name);
-    if (!device_usable(device))
-        return device_fail_forked(device);
+    CTRT_TRY(device_check(device));
     CTRT_TRY(table->host_register(device->handle, address, bytes));
     atomic_fetch_add(&device->home->memory_registered, 1);
     return CTRT_OK;

@@ -59,8 +59,7 @@ ctrt_dtype dtype_of_scalar(ctrt_scalar value)
 
 ctrt_status ctrt_result_type(ctrt_dtype *out, ctrt_tensor *const *tensors, int count, const ctrt_scalar *scalar)
 {
-    if (unlikely(out == NULL))
-        return fail_null("result_type", "out");
+    NULL_CHECK("result_type", out);
     if (unlikely(count < 0))
         return fail_from(CTRT_ERR_INVALID_ARGUMENT, "result_type", "%d tensors", count);
     if (unlikely(tensors == NULL && count > 0))

@@ -262,8 +262,7 @@ ctrt_status ctrt_scope_begin(void)
 {
     CTRT_TRY(nowhere_make());
     struct scope *scope = host_calloc(sizeof *scope);
-    if (scope == NULL)
-        return out_of_memory(sizeof *scope, "a scope");
+    ALLOC_CHECK(scope, sizeof *scope, "a scope");
     thread_register();
     scope->outer = thread_state.scope;
     scope->owner = &thread_state;
@@ -273,8 +272,7 @@ ctrt_status ctrt_scope_begin(void)
 
 ctrt_status ctrt_scope_export(ctrt_tensor *tensor)
 {
-    if (tensor == NULL)
-        return fail_null("scope_export", "tensor");
+    NULL_CHECK("scope_export", tensor);
     if (thread_state.scope == NULL)
         return none_open("scope_export");
     if (tensor->storage == atomic_load(&nothing))

@@ -339,6 +339,23 @@ void view_contiguous(ctrt_view *out, const ctrt_view *like, void *data)
     out->owner = NULL;
 }
 
+void view_reshape(ctrt_view *view, const int64_t *shape, int ndim)
+{
+    view->ndim = (uint8_t)ndim;
+    memcpy(view->shape, shape, (size_t)ndim * sizeof *shape);
+    shape_strides(view->strides, shape, ndim);
+    view_refresh(view);
+}
+
+ctrt_view view_split(const ctrt_view *x, int dim)
+{
+    ctrt_view split = *x;
+    const int after = x->ndim > 0 ? dim + 1 : 0;
+    view_reshape(&split, (const int64_t[]){ shape_numel(x->shape, dim), x->ndim > 0 ? x->shape[dim] : 1,
+                                            shape_numel(x->shape + after, x->ndim - after) }, 3);
+    return split;
+}
+
 size_t view_span(const ctrt_view *view, size_t *before)
 {
     int64_t low = 0, high = 1;

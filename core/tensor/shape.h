@@ -46,6 +46,11 @@ void view_refresh(ctrt_view *view);
 
 /* Makes `out` a row-major view of `data` with the shape and dtype of `like`. */
 void view_contiguous(ctrt_view *out, const ctrt_view *like, void *data);
+/* Changes the shape of a contiguous view. The new shape must have the same number of elements. */
+void view_reshape(ctrt_view *view, const int64_t *shape, int ndim);
+/* Returns the contiguous `x` as [outer, n, inner], where n is the size of `dim`. A 0-dim view counts as a 1-dim view
+ * with one element. */
+ctrt_view view_split(const ctrt_view *x, int dim);
 /* Returns the bytes from the lowest element to the end of the highest one. *before: bytes from the lowest element to
  * element 0. Requires numel > 0. */
 size_t view_span(const ctrt_view *view, size_t *before);

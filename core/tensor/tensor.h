@@ -79,6 +79,13 @@ static inline void tensor_release(ctrt_tensor *tensor)
         tensor_destroy(tensor);
 }
 
+/* Declares variables like CTRT_AUTO(tensor), without a call for those that are NULL at the end of the block. */
+#define TENSOR_AUTO __attribute__((cleanup(tensor_leave))) __typeof__(ctrt_tensor *)
+static inline void tensor_leave(ctrt_tensor **tensor)
+{
+    tensor_release(*tensor);
+}
+
 /* Moves the reference `fresh` to *out, and releases the previous value of *out. */
 static inline void tensor_move(ctrt_tensor **out, ctrt_tensor *fresh)
 {

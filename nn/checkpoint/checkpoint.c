@@ -53,8 +53,7 @@ static ctrt_status module_places(struct module_load *list, ctrt_module *module)
     CTRT_TRY(module_items(list, module));
     const size_t bytes = (list->count + 1) * sizeof *list->places;
     list->places = host_calloc(bytes);
-    if (list->places == NULL)
-        return out_of_memory(bytes, "a list of tensors");
+    ALLOC_CHECK(list->places, bytes, "a list of tensors");
     for (size_t i = 0; i < list->count; i++)
         list->places[i].tensor = list->items[i].tensor;
     CTRT_TRY(places_find(module, list->places, list->count));
@@ -91,10 +90,8 @@ ctrt_status ctrt_save(ctrt_module *module, const char *path)
     /* "format" is the framework whose names and layouts the file uses (PyTorch). Some readers require this key. */
     static const ctrt_metadata metadata[] = { { "format", "pt" } };
     struct module_load list = { 0 };
-    if (module == NULL)
-        return fail_null("save", "module");
-    if (path == NULL)
-        return fail_null("save", "path");
+    NULL_CHECK("save", module);
+    NULL_CHECK("save", path);
     struct parts_save parts;
     ctrt_status status = parts_begin(&parts, module, NULL, path);
     if (parts.parts.count > 0) {
@@ -301,10 +298,8 @@ ctrt_status ctrt_load(ctrt_module *module, const char *path)
 {
     CANCEL_DISABLED;
     struct module_load list = { 0 };
-    if (module == NULL)
-        return fail_null("load", "module");
-    if (path == NULL)
-        return fail_null("load", "path");
+    NULL_CHECK("load", module);
+    NULL_CHECK("load", path);
     ctrt_status status = module_event(module, CTRT_MODULE_LOAD_BEGIN, NULL);
     if (status == CTRT_OK) {
         status = items_load(&list, module, path);
@@ -327,8 +322,7 @@ ctrt_status ctrt_save_tensors_with_metadata(const char *path, const char *const 
     CANCEL_DISABLED;
     struct module_load list = { 0 };
     ctrt_status status = CTRT_OK;
-    if (path == NULL)
-        return fail_null("save_tensors", "path");
+    NULL_CHECK("save_tensors", path);
     if (names == NULL && count > 0)
         return fail_null("save_tensors", "names");
     if (tensors == NULL && count > 0)

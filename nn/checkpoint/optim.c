@@ -28,8 +28,7 @@ static ctrt_status slot_places(ctrt_module_place **out, ctrt_optimizer *optimize
 {
     const size_t bytes = (optimizer->count + 1) * sizeof **out;
     *out = host_calloc(bytes);
-    if (*out == NULL)
-        return out_of_memory(bytes, "a list of parameters");
+    ALLOC_CHECK(*out, bytes, "a list of parameters");
     for (size_t i = 0; i < optimizer->count; i++)
         (*out)[i].tensor = optimizer->slots[i].parameter;
     return places_find(optimizer->module, *out, optimizer->count);
@@ -43,8 +42,7 @@ ctrt_status state_add(struct state_items *list, const char *name, const char *wh
     size_t bytes = strlen(name) + strlen(what) + 2;
     CTRT_TRY(ARRAY_RESERVE(list->items, list->capacity, list->count, "a list of tensors"));
     char *full = host_alloc(bytes);
-    if (full == NULL)
-        return out_of_memory(bytes, "a name");
+    ALLOC_CHECK(full, bytes, "a name");
     snprintf(full, bytes, "%s.%s", name, what);
     list->items[list->count++] = (struct safetensors_item){ full, ctrt_tensor_retain(tensor), place };
     return CTRT_OK;
@@ -115,14 +113,12 @@ static ctrt_status optimizer_items(struct state_items *list, ctrt_optimizer *opt
 ctrt_status optimizer_collect(struct state_items *out, const char *prefix, ctrt_optimizer *optimizer)
 {
     struct state_items list = { 0 };
-    ctrt_module_place *places = NULL;
-    ctrt_status status = slot_places(&places, optimizer);
-    if (status == CTRT_OK)
-        status = optimizer_items(&list, optimizer, places);
+    HOST_AUTO ctrt_module_place *places = NULL;
+    CTRT_TRY(slot_places(&places, optimizer));
+    ctrt_status status = optimizer_items(&list, optimizer, places);
     for (size_t i = 0; i < list.count && status == CTRT_OK; i++)
         status = state_add(out, prefix, list.items[i].name, list.items[i].tensor, NULL);
     state_free(&list);
-    host_free(places);
     return status;
 }
 
@@ -143,12 +139,10 @@ ctrt_status ctrt_optimizer_save(ctrt_optimizer *optimizer, const char *path)
 {
     CANCEL_DISABLED;
     struct state_items list = { 0 };
-    if (optimizer == NULL)
-        return fail_null("optimizer_save", "optimizer");
-    if (path == NULL)
-        return fail_null("optimizer_save", "path");
+    NULL_CHECK("optimizer_save", optimizer);
+    NULL_CHECK("optimizer_save", path);
     const ctrt_metadata metadata = { KIND_KEY, optimizer->kind->name };
-    ctrt_module_place *places = NULL;
+    HOST_AUTO ctrt_module_place *places = NULL;
     struct parts_save parts;
     ctrt_status status = parts_begin(&parts, optimizer->module, optimizer, path);
     if (status == CTRT_OK)
@@ -161,7 +155,6 @@ ctrt_status ctrt_optimizer_save(ctrt_optimizer *optimizer, const char *path)
         status = optim_save_whole(&list, optimizer, path, places, &metadata);
     }
     state_free(&list);
-    host_free(places);
     return ctrt_context(status, "saving %.500s", path);
 }
 
@@ -171,12 +164,10 @@ static ctrt_status entry_find(const struct safetensors_entry **out, const ctrt_t
                               const char *what)
 {
     size_t bytes = strlen(name) + strlen(what) + 2;
-    char *full = host_alloc(bytes);
-    if (full == NULL)
-        return out_of_memory(bytes, "a name");
+    HOST_AUTO char *full = host_alloc(bytes);
+    ALLOC_CHECK(full, bytes, "a name");
     snprintf(full, bytes, "%s.%s", name, what);
     *out = safetensors_find(&file->header, full);
-    host_free(full);
     return CTRT_OK;
 }
 
@@ -364,10 +355,8 @@ static ctrt_status optimizer_read(ctrt_optimizer *optimizer, const char *path)
 ctrt_status ctrt_optimizer_load(ctrt_optimizer *optimizer, const char *path)
 {
     CANCEL_DISABLED;
-    if (optimizer == NULL)
-        return fail_null("optimizer_load", "optimizer");
-    if (path == NULL)
-        return fail_null("optimizer_load", "path");
+    NULL_CHECK("optimizer_load", optimizer);
+    NULL_CHECK("optimizer_load", path);
     ctrt_status status = module_event(optimizer->module, CTRT_MODULE_OPTIMIZER_LOAD_BEGIN, optimizer);
     if (status == CTRT_OK) {
         status = optimizer_read(optimizer, path);

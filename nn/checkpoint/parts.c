@@ -93,9 +93,8 @@ static ctrt_status items_write(const struct parts_save *p, const char *path, int
     snprintf(texts[2], sizeof texts[2], "%d", part);
     for (size_t i = 0; i < more_count && pairs < MOST_METADATA; i++)
         metadata[pairs++] = more[i];
-    struct safetensors_item *chosen = host_calloc((count + 1) * sizeof *chosen);
-    if (chosen == NULL)
-        return out_of_memory((count + 1) * sizeof *chosen, "a list of tensors");
+    HOST_AUTO struct safetensors_item *chosen = host_calloc((count + 1) * sizeof *chosen);
+    ALLOC_CHECK(chosen, (count + 1) * sizeof *chosen, "a list of tensors");
     for (size_t i = 0; i < count && status == CTRT_OK; i++) {
         const bool divided = items[i].place != NULL && items[i].place->ndim > 0;
         if (divided != (part >= 0))
@@ -110,7 +109,6 @@ static ctrt_status items_write(const struct parts_save *p, const char *path, int
         status = safetensors_write(path, chosen, n, metadata, pairs);
     for (size_t i = 0; i < n; i++)
         ctrt_tensor_release(&chosen[i].tensor);
-    host_free(chosen);
     return ctrt_context(status, "%.500s", path);
 }
 

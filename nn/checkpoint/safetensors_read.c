@@ -475,8 +475,7 @@ static ctrt_status list_entries(struct safetensors_header *header)
     const size_t bytes = (header->count + 1) * sizeof *header->by_name;
     host_free(header->by_name);
     header->by_name = host_alloc(bytes);
-    if (header->by_name == NULL)
-        return out_of_memory(bytes, "a list of tensors");
+    ALLOC_CHECK(header->by_name, bytes, "a list of tensors");
     for (size_t i = 0; i < header->count; i++)
         header->by_name[i] = &header->entries[i];
     return CTRT_OK;
@@ -542,8 +541,7 @@ static ctrt_status safetensors_parse_header(struct safetensors_header *out, cons
     size_t header_bytes;
     CTRT_TRY(safetensors_header_bytes(&header_bytes, bytes, size));
     out->text = host_alloc(header_bytes);
-    if (out->text == NULL)
-        return out_of_memory(header_bytes, "a file's header");
+    ALLOC_CHECK(out->text, header_bytes, "a file's header");
     struct parser p = {
         .start = bytes + 8, .at = bytes + 8, .end = bytes + header_bytes, .text = out->text, .header = out,
         .data_begin = header_bytes, .data_size = size - header_bytes,

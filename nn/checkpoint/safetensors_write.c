@@ -75,14 +75,10 @@ static ctrt_status write_tensor(struct file_writer *file, ctrt_tensor *tensor)
         CTRT_TRY(ctrt_device_synchronize(ctrt_tensor_device(tensor)));
         return file_writer_write(file, ctrt_tensor_data(tensor), bytes);
     }
-    void *copy = host_alloc(bytes);
-    if (copy == NULL)
-        return out_of_memory(bytes, "a tensor's copy on the host");
-    ctrt_status status = ctrt_to_host(copy, bytes, tensor, ctrt_tensor_dtype(tensor));
-    if (status == CTRT_OK)
-        status = file_writer_write(file, copy, bytes);
-    host_free(copy);
-    return status;
+    HOST_AUTO void *copy = host_alloc(bytes);
+    ALLOC_CHECK(copy, bytes, "a tensor's copy on the host");
+    CTRT_TRY(ctrt_to_host(copy, bytes, tensor, ctrt_tensor_dtype(tensor)));
+    return file_writer_write(file, copy, bytes);
 }
 
 static ctrt_status safetensors_write_file(const char *path, const struct strbuf *header,
@@ -172,9 +168,8 @@ ctrt_status safetensors_write(const char *path, const struct safetensors_item *i
                               const ctrt_metadata *metadata, size_t metadata_count)
 {
     struct strbuf header = { 0 };
-    const struct safetensors_item **sorted = host_alloc(count * sizeof *sorted + 1);
-    if (sorted == NULL)
-        return out_of_memory(count * sizeof *sorted, "a list of tensors");
+    HOST_AUTO const struct safetensors_item **sorted = host_alloc(count * sizeof *sorted + 1);
+    ALLOC_CHECK(sorted, count * sizeof *sorted, "a list of tensors");
     ctrt_status status = check_items(sorted, items, count);
     if (status == CTRT_OK)
         status = check_metadata(metadata, metadata_count);
@@ -182,7 +177,6 @@ ctrt_status safetensors_write(const char *path, const struct safetensors_item *i
         status = put_header(&header, sorted, count, metadata, metadata_count);
     if (status == CTRT_OK)
         status = safetensors_write_file(path, &header, sorted, count);
-    host_free(sorted);
     strbuf_drop(&header);
     return status;
 }

@@ -52,15 +52,11 @@ static ctrt_status tensor_file_header_read(ctrt_tensor_file *file)
     const size_t size = (size_t)about.st_size;
     CTRT_TRY(tensor_file_read_at(first, file->fd, MIN(size, sizeof first), 0));
     CTRT_TRY(safetensors_header_bytes(&bytes, first, size));
-    unsigned char *header = host_alloc(bytes);
-    if (header == NULL)
-        return out_of_memory(bytes, "a file's header");
+    HOST_AUTO unsigned char *header = host_alloc(bytes);
+    ALLOC_CHECK(header, bytes, "a file's header");
     memcpy(header, first, sizeof first);            /* not read again, because the file may have changed */
-    ctrt_status status = tensor_file_read_at(header + sizeof first, file->fd, bytes - sizeof first, sizeof first);
-    if (status == CTRT_OK)
-        status = safetensors_parse(&file->header, header, size);
-    host_free(header);
-    return status;
+    CTRT_TRY(tensor_file_read_at(header + sizeof first, file->fd, bytes - sizeof first, sizeof first));
+    return safetensors_parse(&file->header, header, size);
 }
 
 void ctrt_tensor_file_release(ctrt_tensor_file **file)
@@ -81,8 +77,7 @@ void ctrt_tensor_file_release(ctrt_tensor_file **file)
 ctrt_status tensor_file_open_one(ctrt_tensor_file **out, const char *path)
 {
     CTRT_AUTO(tensor_file) file = host_calloc(sizeof *file);
-    if (file == NULL)
-        return out_of_memory(sizeof(ctrt_tensor_file), "an open file");
+    ALLOC_CHECK(file, sizeof(ctrt_tensor_file), "an open file");
     do
         file->fd = fd_above_stdio(open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK));   /* does not wait for a pipe */
     while (file->fd < 0 && errno == EINTR);
@@ -98,10 +93,8 @@ ctrt_status ctrt_tensor_file_open(ctrt_tensor_file **out, const char *path)
 {
     CANCEL_DISABLED;
     CTRT_AUTO(tensor_file) file = NULL;
-    if (out == NULL)
-        return fail_null("tensor_file_open", "out");
-    if (path == NULL)
-        return fail_null("tensor_file_open", "path");
+    NULL_CHECK("tensor_file_open", out);
+    NULL_CHECK("tensor_file_open", path);
     CTRT_TRY(tensor_file_open_one(&file, path));
     CTRT_TRY(parts_open(file, path));
     ctrt_tensor_file *old = *out;
@@ -115,8 +108,7 @@ ctrt_status tensor_file_section(ctrt_tensor_file **out, const ctrt_tensor_file *
     const struct safetensors_header *from = &file->header;
     const size_t length = strlen(prefix), metadata_bytes = from->metadata_count * sizeof *from->metadata;
     CTRT_AUTO(tensor_file) section = host_calloc(sizeof *section);
-    if (section == NULL)
-        return out_of_memory(sizeof(ctrt_tensor_file), "an open file");
+    ALLOC_CHECK(section, sizeof(ctrt_tensor_file), "an open file");
     struct safetensors_header *to = &section->header;
     section->fd = fcntl(file->fd, F_DUPFD_CLOEXEC, STDERR_FILENO + 1);
     if (section->fd < 0)
@@ -212,20 +204,15 @@ static ctrt_status read_buffered(ctrt_tensor *tensor, const ctrt_tensor_file *fi
     const size_t bytes = (size_t)most * dtype_bytes(entry->dtype);
     CTRT_AUTO(tensor) flat = NULL, part = NULL;
     CTRT_TRY(ctrt_reshape(&flat, tensor, CTRT_SHAPE(numel)));
-    void *buffer = host_alloc(bytes);
-    if (buffer == NULL)
-        return out_of_memory(bytes, "a buffer for a file's values");
-    ctrt_status status = CTRT_OK;
-    for (int64_t from = 0; from < numel && status == CTRT_OK; from += most) {
+    HOST_AUTO void *buffer = host_alloc(bytes);
+    ALLOC_CHECK(buffer, bytes, "a buffer for a file's values");
+    for (int64_t from = 0; from < numel; from += most) {
         const int64_t count = MIN(most, numel - from);
-        status = tensor_file_values(buffer, file, entry, first + from, count);
-        if (status == CTRT_OK)
-            status = ctrt_narrow(&part, flat, 0, from, count);
-        if (status == CTRT_OK)
-            status = ctrt_from_host_(part, buffer, count, entry->dtype);
+        CTRT_TRY(tensor_file_values(buffer, file, entry, first + from, count));
+        CTRT_TRY(ctrt_narrow(&part, flat, 0, from, count));
+        CTRT_TRY(ctrt_from_host_(part, buffer, count, entry->dtype));
     }
-    host_free(buffer);
-    return status;
+    return CTRT_OK;
 }
 
 ctrt_status tensor_file_part(ctrt_tensor **out, const ctrt_tensor_file *file, const struct safetensors_entry *entry,
@@ -244,12 +231,9 @@ ctrt_status tensor_file_part(ctrt_tensor **out, const ctrt_tensor_file *file, co
 ctrt_status ctrt_tensor_file_read(ctrt_tensor **out, ctrt_tensor_file *file, const char *name, ctrt_device *device)
 {
     CANCEL_DISABLED;
-    if (out == NULL)
-        return fail_null("tensor_file_read", "out");
-    if (file == NULL)
-        return fail_null("tensor_file_read", "file");
-    if (name == NULL)
-        return fail_null("tensor_file_read", "name");
+    NULL_CHECK("tensor_file_read", out);
+    NULL_CHECK("tensor_file_read", file);
+    NULL_CHECK("tensor_file_read", name);
     const struct safetensors_entry *entry = safetensors_find(&file->header, name);
     if (entry)
         CTRT_TRY(ctrt_context(safetensors_readable(entry), "tensor_file_read"));
@@ -257,13 +241,11 @@ ctrt_status ctrt_tensor_file_read(ctrt_tensor **out, ctrt_tensor_file *file, con
         return ctrt_context(tensor_file_part(out, file, entry, 0, ctrt_ints_of(entry->shape, entry->ndim), device),
                             "reading \"%s\"", name);
 
-    const char **names = host_alloc((file->header.count + 1) * sizeof *names);
-    if (names == NULL)
-        return out_of_memory((file->header.count + 1) * sizeof *names, "the names in a file");
+    HOST_AUTO const char **names = host_alloc((file->header.count + 1) * sizeof *names);
+    ALLOC_CHECK(names, (file->header.count + 1) * sizeof *names, "the names in a file");
     for (size_t i = 0; i < file->header.count; i++)
         names[i] = file->header.entries[i].name;
     const char *nearest = nearest_word(name, names, file->header.count);
-    host_free(names);
     return ctrt_fail(CTRT_ERR_NOT_FOUND, "tensor_file_read: no tensor \"%s\"%s%s%s", name,
                      nearest ? "; did you mean \"" : "", nearest ? nearest : "", nearest ? "\"?" : "");
 }

@@ -106,8 +106,7 @@ static ctrt_status tensor_parts_read(ctrt_tensor_file *file, const struct parts_
     if (realpath(path, common) == NULL)
         return ctrt_fail(CTRT_ERR_IO, "cannot find its folder: %s", strerror(errno));
     file->parts = host_calloc((size_t)index->count * sizeof *file->parts);
-    if (file->parts == NULL)
-        return out_of_memory((size_t)index->count * sizeof *file->parts, "a list of files");
+    ALLOC_CHECK(file->parts, (size_t)index->count * sizeof *file->parts, "a list of files");
     for (int i = 0; i < index->count; i++) {
         file->part_count++;
         CTRT_TRY(parts_path(name, common, index->save, i, index->count));

@@ -113,8 +113,7 @@ ctrt_status ctrt_multihead_attention_new(ctrt_module **out, int64_t embed, int64
     CTRT_AUTO(module) self = NULL;
     CTRT_AUTO(module) out_proj = NULL;
     ctrt_tensor *out_bias;
-    if (out == NULL)
-        return fail_null(who, "out");
+    NULL_CHECK(who, out);
     CTRT_TRY(struct_read(&o, sizeof o, options, who, "options"));
     CTRT_TRY(module_at_least(who, "embed", embed, 1));
     CTRT_TRY(module_at_least(who, "heads", heads, 1));

@@ -48,8 +48,7 @@ ctrt_status ctrt_conv2d_new(ctrt_module **out, int64_t in_channels, int64_t out_
 {
     ctrt_conv2d_options own = CTRT_CONV2D_OPTIONS;
     CTRT_AUTO(module) self = NULL;
-    if (out == NULL)
-        return fail_null("conv2d_new", "out");
+    NULL_CHECK("conv2d_new", out);
     CTRT_TRY(struct_read(&own, sizeof own, options, "conv2d_new", "options"));
     options = &own;
     CTRT_TRY(conv2d_check(in_channels, out_channels, kernel_h, kernel_w, options));

@@ -33,8 +33,7 @@ ctrt_status ctrt_embedding_new(ctrt_module **out, int64_t count, int64_t dim, co
     ctrt_embedding_options o = CTRT_EMBEDDING_OPTIONS;
     CTRT_AUTO(module) self = NULL;
     ctrt_status status = CTRT_OK;
-    if (out == NULL)
-        return fail_null("embedding_new", "out");
+    NULL_CHECK("embedding_new", out);
     CTRT_TRY(struct_read(&o, sizeof o, options, "embedding_new", "options"));
     CTRT_TRY(module_at_least("embedding_new", "count", count, 1));
     CTRT_TRY(module_at_least("embedding_new", "dim", dim, 0));

@@ -38,8 +38,7 @@ ctrt_status ctrt_linear_new(ctrt_module **out, int64_t in_features, int64_t out_
                             ctrt_device *device)
 {
     CTRT_AUTO(module) self = NULL;
-    if (out == NULL)
-        return fail_null("linear_new", "out");
+    NULL_CHECK("linear_new", out);
     CTRT_TRY(module_at_least("linear_new", "in_features", in_features, 0));
     CTRT_TRY(module_at_least("linear_new", "out_features", out_features, 0));
     CTRT_TRY(ctrt_module_new(&self, &linear_class));

@@ -88,8 +88,7 @@ ctrt_status batch_norm_new(ctrt_module **out, const ctrt_module_class *class_of,
 {
     ctrt_batch_norm_options o = CTRT_BATCH_NORM_OPTIONS;
     CTRT_AUTO(module) self = NULL;
-    if (out == NULL)
-        return fail_null(who, "out");
+    NULL_CHECK(who, out);
     CTRT_TRY(struct_read(&o, sizeof o, options, who, "options"));
     CTRT_TRY(module_at_least(who, "features", features, 1));
     if (!(o.epsilon >= 0) || !(o.momentum <= 1))
@@ -154,8 +153,7 @@ ctrt_status ctrt_layer_norm_new(ctrt_module **out, ctrt_ints normalized_shape, c
 {
     ctrt_layer_norm_options o = CTRT_LAYER_NORM_OPTIONS;
     CTRT_AUTO(module) self = NULL;
-    if (out == NULL)
-        return fail_null("layer_norm_new", "out");
+    NULL_CHECK("layer_norm_new", out);
     if (normalized_shape.count < 1 || normalized_shape.count > CTRT_MAX_DIMS || normalized_shape.values == NULL)
         return ctrt_fail(CTRT_ERR_INVALID_ARGUMENT, "layer_norm_new: normalized_shape has %d sizes, expected 1 to %d",
                          normalized_shape.count, CTRT_MAX_DIMS);

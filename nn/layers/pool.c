@@ -17,8 +17,7 @@ static const ctrt_module_class max_pool2d_class = {
 ctrt_status ctrt_max_pool2d_new(ctrt_module **out, const ctrt_pool2d_options *options)
 {
     static const char who[] = "max_pool2d_new";
-    if (options == NULL)
-        return fail_null(who, "options");
+    NULL_CHECK(who, options);
     ctrt_pool2d_options own = CTRT_POOL2D_OPTIONS;
     CTRT_TRY(struct_read(&own, sizeof own, options, who, "options"));
     options = &own;

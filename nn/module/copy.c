@@ -33,8 +33,7 @@ struct copier {
 static ctrt_status twin_add(struct copier *c, const void *original, void *copy)
 {
     struct twin *twin = ptr_map_add(&c->twins, original, sizeof *twin);
-    if (twin == NULL)
-        return out_of_memory(sizeof *twin, "copying a module");
+    ALLOC_CHECK(twin, sizeof *twin, "copying a module");
     twin->copy = copy;
     return CTRT_OK;
 }
@@ -73,8 +72,7 @@ static ctrt_status module_copy_tensors_copy(const struct copier *c, struct modul
         const struct module_tensor *item = &from->items[i];
         CTRT_TRY(ARRAY_RESERVE(to->items, to->capacity, to->count, "a list of tensors"));
         char *name = host_strdup(item->name);
-        if (name == NULL)
-            return out_of_memory(strlen(item->name) + 1, "a name");
+        ALLOC_CHECK(name, strlen(item->name) + 1, "a name");
         ctrt_tensor *copy = twin_of(c, item->tensor);
         scope_keep(copy);
         to->items[to->count++] = (struct module_tensor){ name, ctrt_tensor_retain(copy), item->persistent };
@@ -230,9 +228,7 @@ static ctrt_status copy_tensor(ctrt_tensor **out, void *user, const struct walk_
 
 ctrt_status ctrt_module_copy(ctrt_module **out, ctrt_module *module, ctrt_device *device)
 {
-    if (out == NULL)
-        return fail_null("module_copy", "out");
-    if (module == NULL)
-        return fail_null("module_copy", "module");
+    NULL_CHECK("module_copy", out);
+    NULL_CHECK("module_copy", module);
     return module_copy_with(out, "module_copy", module, copy_tensor, device);
 }

@@ -16,16 +16,13 @@ static _Atomic uint64_t last_id;
 ctrt_status ctrt_module_add_forward_hooks(ctrt_module *module, const ctrt_forward_hooks *hooks, void *user,
                                           uint64_t *id)
 {
-    if (module == NULL)
-        return fail_null("module_add_forward_hooks", "module");
-    if (hooks == NULL)
-        return fail_null("module_add_forward_hooks", "hooks");
+    NULL_CHECK("module_add_forward_hooks", module);
+    NULL_CHECK("module_add_forward_hooks", hooks);
     if (!CTRT_SLOT(hooks, before) && !CTRT_SLOT(hooks, after))
         return ctrt_fail(CTRT_ERR_INVALID_ARGUMENT, "module_add_forward_hooks: the hooks lack their size, or both "
                          "functions");
     struct module_hook *hook = host_calloc(sizeof *hook), **end = &module->hooks;
-    if (hook == NULL)
-        return out_of_memory(sizeof *hook, "a forward hook");
+    ALLOC_CHECK(hook, sizeof *hook, "a forward hook");
     *hook = (struct module_hook){ .hooks = hooks, .user = user, .id = atomic_fetch_add(&last_id, 1) + 1 };
     while (*end != NULL)
         end = &(*end)->next;
@@ -37,8 +34,7 @@ ctrt_status ctrt_module_add_forward_hooks(ctrt_module *module, const ctrt_forwar
 
 ctrt_status ctrt_module_remove_forward_hooks(ctrt_module *module, uint64_t id)
 {
-    if (module == NULL)
-        return fail_null("module_remove_forward_hooks", "module");
+    NULL_CHECK("module_remove_forward_hooks", module);
     for (struct module_hook **at = &module->hooks; *at != NULL; at = &(*at)->next)
         if ((*at)->id == id) {
             struct module_hook *gone = *at;

@@ -13,19 +13,15 @@ static ctrt_status hash_add_tensor(struct sha256 *hash, const struct walk_entry 
     const char *type = ctrt_dtype_name(dtype);
     const int64_t ndim = ctrt_tensor_ndim(tensor);
     const size_t bytes = (size_t)ctrt_tensor_numel(tensor) * ctrt_dtype_size(dtype);
-    void *values = host_alloc(bytes + 1);
-    if (values == NULL)
-        return out_of_memory(bytes, "the values of a tensor");
-    ctrt_status status = ctrt_to_host(values, bytes, tensor, dtype);
-    if (status == CTRT_OK) {
-        sha256_add(hash, entry->name, strlen(entry->name) + 1);
-        sha256_add(hash, type, strlen(type) + 1);
-        sha256_add(hash, &ndim, sizeof ndim);
-        sha256_add(hash, ctrt_tensor_shape(tensor), (size_t)ndim * sizeof(int64_t));
-        sha256_add(hash, values, bytes);
-    }
-    host_free(values);
-    return ctrt_context(status, "%s", entry->name);
+    HOST_AUTO void *values = host_alloc(bytes + 1);
+    ALLOC_CHECK(values, bytes, "the values of a tensor");
+    CTRT_TRY(ctrt_context(ctrt_to_host(values, bytes, tensor, dtype), "%s", entry->name));
+    sha256_add(hash, entry->name, strlen(entry->name) + 1);
+    sha256_add(hash, type, strlen(type) + 1);
+    sha256_add(hash, &ndim, sizeof ndim);
+    sha256_add(hash, ctrt_tensor_shape(tensor), (size_t)ndim * sizeof(int64_t));
+    sha256_add(hash, values, bytes);
+    return CTRT_OK;
 }
 
 static ctrt_status add_tensors(struct sha256 *hash, ctrt_module *module)
@@ -45,10 +41,8 @@ ctrt_status ctrt_module_sha256(char text[65], ctrt_module *module)
     struct sha256 hash;
     uint8_t digest[SHA256_BYTES];
     bool write = true;
-    if (text == NULL)
-        return fail_null("module_sha256", "text");
-    if (module == NULL)
-        return fail_null("module_sha256", "module");
+    NULL_CHECK("module_sha256", text);
+    NULL_CHECK("module_sha256", module);
     sha256_begin(&hash);
     CTRT_TRY(ctrt_context(module_event(module, CTRT_MODULE_SAVE_BEGIN, &write), "module_sha256"));
     ctrt_status status = add_tensors(&hash, module);

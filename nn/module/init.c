@@ -31,8 +31,7 @@ ctrt_status ctrt_init_constant_(ctrt_tensor *tensor, double value)
 
 static ctrt_status fans(double *in, double *out, const char *who, const ctrt_tensor *tensor)
 {
-    if (tensor == NULL)
-        return fail_null(who, "tensor");
+    NULL_CHECK(who, tensor);
     if (ctrt_tensor_ndim(tensor) < 2)
         return ctrt_fail(CTRT_ERR_SHAPE, "%s: fan in and fan out need at least 2 dimensions, the tensor has %d", who,
                          ctrt_tensor_ndim(tensor));

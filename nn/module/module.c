@@ -37,10 +37,8 @@ static ctrt_status check_pointers(const ctrt_module_class *class_of)
 
 ctrt_status ctrt_module_new(ctrt_module **out, const ctrt_module_class *class_of)
 {
-    if (out == NULL)
-        return fail_null("module_new", "out");
-    if (class_of == NULL)
-        return fail_null("module_new", "class_of");
+    NULL_CHECK("module_new", out);
+    NULL_CHECK("module_new", class_of);
     if (class_of->size < offsetof(ctrt_module_class, kind) + sizeof class_of->kind)
         return ctrt_fail(CTRT_ERR_INVALID_ARGUMENT,
                          "module_new: class_of->size is %zu; it must be sizeof(ctrt_module_class)", class_of->size);
@@ -53,8 +51,7 @@ ctrt_status ctrt_module_new(ctrt_module **out, const ctrt_module_class *class_of
 
     size_t bytes = sizeof(ctrt_module) + class_of->state_bytes;
     ctrt_module *module = host_calloc(bytes);
-    if (module == NULL)
-        return out_of_memory(bytes, "a module");
+    ALLOC_CHECK(module, bytes, "a module");
     atomic_init(&module->refs, 1);
     module->training = true;
     module->class_of = class_of;
@@ -176,8 +173,7 @@ static bool children_have(const struct module_children *children, const char *na
 static ctrt_status module_name_check(const ctrt_module *module, const char *who, const char *name)
 {
     const char *kind = module->class_of->kind;
-    if (name == NULL)
-        return fail_null(who, "name");
+    NULL_CHECK(who, name);
     if (*name == '\0' || strchr(name, '.'))
         return ctrt_fail(CTRT_ERR_INVALID_ARGUMENT,
                          "%s: the name \"%s\" in module %s is empty or has a dot, which separates the names of nested "
@@ -192,8 +188,7 @@ static ctrt_status tensors_add(struct module_tensors *tensors, const char *name,
 {
     CTRT_TRY(ARRAY_RESERVE(tensors->items, tensors->capacity, tensors->count, "a list of tensors"));
     char *copy = host_strdup(name);
-    if (copy == NULL)
-        return out_of_memory(strlen(name) + 1, "a name");
+    ALLOC_CHECK(copy, strlen(name) + 1, "a name");
     scope_keep(tensor);
     tensors->items[tensors->count++] = (struct module_tensor){ copy, ctrt_tensor_retain(tensor), persistent };
     atomic_fetch_add(&module_structure, 1);
@@ -202,11 +197,9 @@ static ctrt_status tensors_add(struct module_tensors *tensors, const char *name,
 
 ctrt_status ctrt_module_add_parameter(ctrt_module *module, const char *name, ctrt_tensor *tensor)
 {
-    if (module == NULL)
-        return fail_null("module_add_parameter", "module");
+    NULL_CHECK("module_add_parameter", module);
     CTRT_TRY(module_name_check(module, "module_add_parameter", name));
-    if (tensor == NULL)
-        return fail_null("module_add_parameter", "tensor");
+    NULL_CHECK("module_add_parameter", tensor);
     if (!ctrt_tensor_is_leaf(tensor))
         return ctrt_fail(CTRT_ERR_AUTOGRAD,
                          "module_add_parameter: \"%s\" is the result of %s, but a parameter must be a leaf; detach it, "
@@ -219,11 +212,9 @@ ctrt_status ctrt_module_add_parameter(ctrt_module *module, const char *name, ctr
 
 ctrt_status ctrt_module_add_buffer(ctrt_module *module, const char *name, ctrt_tensor *tensor, bool persistent)
 {
-    if (module == NULL)
-        return fail_null("module_add_buffer", "module");
+    NULL_CHECK("module_add_buffer", module);
     CTRT_TRY(module_name_check(module, "module_add_buffer", name));
-    if (tensor == NULL)
-        return fail_null("module_add_buffer", "tensor");
+    NULL_CHECK("module_add_buffer", tensor);
     return tensors_add(&module->buffers, name, tensor, persistent);
 }
 
@@ -238,8 +229,7 @@ static ctrt_status children_add(ctrt_module *module, const char *name, ctrt_modu
                          child->class_of->kind);
     CTRT_TRY(ARRAY_RESERVE(children->items, children->capacity, children->count, "a list of modules"));
     char *copy = host_strdup(name);
-    if (copy == NULL)
-        return out_of_memory(strlen(name) + 1, "a name");
+    ALLOC_CHECK(copy, strlen(name) + 1, "a name");
     children->items[children->count++] = (struct module_child){ copy, child };
     atomic_fetch_add(&module_structure, 1);
     return CTRT_OK;
@@ -391,21 +381,16 @@ static ctrt_status module_run(ctrt_tensor **y, ctrt_module *module, ctrt_tensor 
 
 ctrt_status ctrt_forward(ctrt_tensor **y, ctrt_module *module, ctrt_tensor *x)
 {
-    if (y == NULL)
-        return fail_null("forward", "y");
-    if (module == NULL)
-        return fail_null("forward", "module");
-    if (x == NULL)
-        return fail_null("forward", "x");
+    NULL_CHECK("forward", y);
+    NULL_CHECK("forward", module);
+    NULL_CHECK("forward", x);
     return module_run(y, module, &x, 1);
 }
 
 ctrt_status ctrt_forward_n(ctrt_tensor **y, ctrt_module *module, ctrt_tensor *const *inputs, int count)
 {
-    if (y == NULL)
-        return fail_null("forward_n", "y");
-    if (module == NULL)
-        return fail_null("forward_n", "module");
+    NULL_CHECK("forward_n", y);
+    NULL_CHECK("forward_n", module);
     if (inputs == NULL && count > 0)
         return fail_null("forward_n", "inputs");
     CTRT_TRY(module_at_least("forward_n", "count", count, 0));

@@ -40,10 +40,8 @@ struct split_kept {
 
 ctrt_status ctrt_split_new(ctrt_split **out, ctrt_module *module, const ctrt_split_options *options)
 {
-    if (out == NULL)
-        return fail_null("split_new", "out");
-    if (module == NULL)
-        return fail_null("split_new", "module");
+    NULL_CHECK("split_new", out);
+    NULL_CHECK("split_new", module);
     ctrt_split_options wanted = CTRT_SPLIT_OPTIONS;
     CTRT_TRY(struct_read(&wanted, sizeof wanted, options, "split_new", "options"));
     CTRT_TRY(module_at_least("split_new", "pieces", wanted.pieces, 0));
@@ -51,8 +49,7 @@ ctrt_status ctrt_split_new(ctrt_split **out, ctrt_module *module, const ctrt_spl
     CTRT_TRY(module_at_least("split_new", "grow_after", wanted.grow_after, 0));
     CTRT_TRY(module_at_least("split_new", "canonical", wanted.canonical, 0));
     ctrt_split *split = host_calloc(sizeof *split);
-    if (split == NULL)
-        return out_of_memory(sizeof *split, "a split");
+    ALLOC_CHECK(split, sizeof *split, "a split");
     split->module = ctrt_module_retain(module);
     split->options = wanted;
     split->pieces = wanted.canonical > 0 ? wanted.canonical : MAX(wanted.pieces, 1);
@@ -316,10 +313,8 @@ ctrt_status ctrt_split_step(ctrt_split_result *result, ctrt_split *split, int64_
                             void *user)
 {
     struct split_kept kept = { .grads = NULL };
-    if (split == NULL)
-        return fail_null("split_step", "split");
-    if (function == NULL)
-        return fail_null("split_step", "function");
+    NULL_CHECK("split_step", split);
+    NULL_CHECK("split_step", function);
     CTRT_TRY(module_at_least("split_step", "batch", batch, 1));
     CTRT_TRY(struct_check(result, "split_step", "result"));
     ctrt_status status = split_keep(&kept, split->module);

@@ -218,8 +218,7 @@ static ctrt_status walk_entry(const char *who, const char **name, ctrt_tensor **
                               size_t index, enum walk_kind kind)
 {
     const struct walk *walk;
-    if (module == NULL)
-        return fail_null(who, "module");
+    NULL_CHECK(who, module);
     CTRT_TRY(module_walk(&walk, module, kind));
     if (index >= walk->count)
         return ctrt_fail(CTRT_ERR_NOT_FOUND, "%s: index %zu, but module %s has %zu", who, index,
@@ -275,28 +274,22 @@ static ctrt_status tensor_not_found(ctrt_module *module, const char *name)
     CTRT_TRY(module_walk(&walks[0], module, WALK_PARAMETERS));
     CTRT_TRY(module_walk(&walks[1], module, WALK_BUFFERS));
     size_t bytes = (walks[0]->count + walks[1]->count) * sizeof(char *);
-    const char **names = host_alloc(bytes + 1);
-    if (names == NULL)
-        return out_of_memory(bytes, "the names of a module");
+    HOST_AUTO const char **names = host_alloc(bytes + 1);
+    ALLOC_CHECK(names, bytes, "the names of a module");
     for (int kind = 0; kind < WALK_KINDS; kind++)
         for (size_t i = 0; i < walks[kind]->count; i++)
             names[count++] = walks[kind]->entries[i].name;
     const char *nearest = nearest_word(name, names, count);
-    ctrt_status status = ctrt_fail(CTRT_ERR_NOT_FOUND, "module %s has no parameter or buffer \"%s\"%s%s%s",
-                                   module->class_of->kind, name, nearest ? "; did you mean \"" : "",
-                                   nearest ? nearest : "", nearest ? "\"?" : "");
-    host_free(names);
-    return status;
+    return ctrt_fail(CTRT_ERR_NOT_FOUND, "module %s has no parameter or buffer \"%s\"%s%s%s",
+                     module->class_of->kind, name, nearest ? "; did you mean \"" : "",
+                     nearest ? nearest : "", nearest ? "\"?" : "");
 }
 
 ctrt_status ctrt_module_tensor(ctrt_tensor **borrowed, ctrt_module *module, const char *name)
 {
-    if (borrowed == NULL)
-        return fail_null("module_tensor", "borrowed");
-    if (module == NULL)
-        return fail_null("module_tensor", "module");
-    if (name == NULL)
-        return fail_null("module_tensor", "name");
+    NULL_CHECK("module_tensor", borrowed);
+    NULL_CHECK("module_tensor", module);
+    NULL_CHECK("module_tensor", name);
     for (int kind = 0; kind < WALK_KINDS; kind++) {
         const struct walk *walk;
         CTRT_TRY(module_walk(&walk, module, kind));
@@ -312,8 +305,7 @@ ctrt_status ctrt_module_tensor(ctrt_tensor **borrowed, ctrt_module *module, cons
 
 ctrt_status ctrt_module_child(const char **name, ctrt_module **borrowed, ctrt_module *module, size_t index)
 {
-    if (module == NULL)
-        return fail_null("module_child", "module");
+    NULL_CHECK("module_child", module);
     if (index >= module->children.count)
         return ctrt_fail(CTRT_ERR_NOT_FOUND, "module_child: index %zu, but module %s has %zu children", index,
                          module->class_of->kind, module->children.count);
@@ -376,8 +368,7 @@ static ctrt_status moves_prepare(struct moves *moves, ctrt_module *module, ctrt_
 ctrt_status ctrt_module_to(ctrt_module *module, ctrt_device *device, ctrt_dtype dtype)
 {
     struct moves moves = { 0 };
-    if (module == NULL)
-        return fail_null("module_to", "module");
+    NULL_CHECK("module_to", module);
     if (dtype != CTRT_DTYPE_DEFAULT && !ctrt_dtype_is_floating(dtype))
         return ctrt_fail(CTRT_ERR_DTYPE, "module_to: parameters must have a floating type, not %s",
                          ctrt_dtype_name(dtype));
@@ -396,10 +387,8 @@ ctrt_status ctrt_module_device(ctrt_device **out, ctrt_module *module)
     const struct walk *walk;
     char text[512];
     size_t length = 0, named = 0;
-    if (out == NULL)
-        return fail_null("module_device", "out");
-    if (module == NULL)
-        return fail_null("module_device", "module");
+    NULL_CHECK("module_device", out);
+    NULL_CHECK("module_device", module);
     CTRT_TRY(module_walk(&walk, module, WALK_PARAMETERS));
     if (walk->count == 0)
         return ctrt_fail(CTRT_ERR_NOT_FOUND, "module_device: module %s has no parameters", module->class_of->kind);
@@ -425,8 +414,7 @@ ctrt_status ctrt_module_device(ctrt_device **out, ctrt_module *module)
 ctrt_status ctrt_module_zero_grad(ctrt_module *module, bool set_to_none)
 {
     const struct walk *walk;
-    if (module == NULL)
-        return fail_null("module_zero_grad", "module");
+    NULL_CHECK("module_zero_grad", module);
     CTRT_TRY(module_walk(&walk, module, WALK_PARAMETERS));
     for (size_t i = 0; i < walk->count; i++) {
         ctrt_tensor *grad = ctrt_tensor_grad(walk->entries[i].tensor);

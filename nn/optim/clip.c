@@ -129,16 +129,12 @@ static ctrt_status clip_scale(const struct walk *walk, ctrt_tensor *norm, double
 
 static ctrt_status norm_find(ctrt_tensor **norm, const struct walk *walk, ctrt_module *module)
 {
-    ctrt_module **listeners = NULL;
+    HOST_AUTO ctrt_module **listeners = NULL;
     size_t count = 0, bytes = (walk->count + 1) * sizeof(size_t);
-    size_t *groups = host_calloc(bytes);
-    ctrt_status status = groups != NULL ? module_listeners(&listeners, &count, module)
-                                        : out_of_memory(bytes, "clipping gradients");
-    if (status == CTRT_OK)
-        status = total_norm(norm, walk, listeners, count, groups);
-    host_free(listeners);
-    host_free(groups);
-    return status;
+    HOST_AUTO size_t *groups = host_calloc(bytes);
+    ALLOC_CHECK(groups, bytes, "clipping gradients");
+    CTRT_TRY(module_listeners(&listeners, &count, module));
+    return total_norm(norm, walk, listeners, count, groups);
 }
 
 static ctrt_status clip_to_norm(double *norm, const struct walk *walk, ctrt_module *module, double max_norm)
@@ -162,8 +158,7 @@ ctrt_status ctrt_clip_grad_norm_(double *norm, ctrt_module *module, double max_n
 {
     const struct walk *walk;
     ctrt_status status = CTRT_OK;
-    if (module == NULL)
-        return fail_null("clip_grad_norm_", "module");
+    NULL_CHECK("clip_grad_norm_", module);
     if (!(max_norm >= 0))
         return ctrt_fail(CTRT_ERR_INVALID_ARGUMENT, "clip_grad_norm_: max_norm is %g, expected at least 0", max_norm);
     CTRT_TRY(module_walk(&walk, module, WALK_PARAMETERS));

@@ -24,8 +24,7 @@
 ctrt_status ctrt_grad_scaler_new(ctrt_grad_scaler **out, const ctrt_grad_scaler_options *options)
 {
     static const char who[] = "grad_scaler_new";
-    if (out == NULL)
-        return fail_null(who, "out");
+    NULL_CHECK(who, out);
     ctrt_grad_scaler_options o = CTRT_GRAD_SCALER_OPTIONS;
     CTRT_TRY(struct_read(&o, sizeof o, options, who, "options"));
     CTRT_TRY(scaler_state_check(&(ctrt_grad_scaler_state){ sizeof(ctrt_grad_scaler_state), o.init_scale,
@@ -37,8 +36,7 @@ ctrt_status ctrt_grad_scaler_new(ctrt_grad_scaler **out, const ctrt_grad_scaler_
         return ctrt_fail(CTRT_ERR_INVALID_ARGUMENT, "%s: min_scale is %g and max_skips %lld, expected finite numbers "
                          "of at least 0", who, o.min_scale, (long long)o.max_skips);
     ctrt_grad_scaler *fresh = host_calloc(sizeof *fresh);
-    if (fresh == NULL)
-        return out_of_memory(sizeof *fresh, "a gradient scaler");
+    ALLOC_CHECK(fresh, sizeof *fresh, "a gradient scaler");
     fresh->options = o;
     pthread_mutex_init(&fresh->lock, NULL);
     ctrt_grad_scaler_release(out);
@@ -109,12 +107,9 @@ ctrt_status ctrt_grad_scaler_scale(ctrt_tensor **out, ctrt_grad_scaler *scaler, 
     static const char who[] = "grad_scaler_scale";
     CTRT_AUTO(tensor) scale = NULL;
     ctrt_status status;
-    if (out == NULL)
-        return fail_null(who, "out");
-    if (scaler == NULL)
-        return fail_null(who, "scaler");
-    if (loss == NULL)
-        return fail_null(who, "loss");
+    NULL_CHECK(who, out);
+    NULL_CHECK(who, scaler);
+    NULL_CHECK(who, loss);
     if (scaler->options.disabled) {
         ctrt_tensor_assign(out, loss);
         return CTRT_OK;
@@ -213,35 +208,30 @@ static ctrt_status group_unscale(ctrt_optimizer *optimizer, size_t begin, bool *
 static ctrt_status gradients_unscale(bool *any, ctrt_optimizer *optimizer, ctrt_tensor *scale)
 {
     const size_t bytes = (optimizer->count + 1) * (sizeof(ctrt_tensor *) + sizeof(bool));
-    ctrt_tensor **grads = host_calloc(bytes);
-    if (grads == NULL)
-        return out_of_memory(bytes, "a list of gradients");
+    HOST_AUTO ctrt_tensor **grads = host_calloc(bytes);
+    ALLOC_CHECK(grads, bytes, "a list of gradients");
     bool *done = (bool *)(grads + optimizer->count + 1);
-    ctrt_status status = CTRT_OK;
-    for (size_t i = 0; i < optimizer->count && status == CTRT_OK; i++)
+    for (size_t i = 0; i < optimizer->count; i++)
         if (!done[i] && ctrt_tensor_grad(optimizer->slots[i].parameter) != NULL) {
             *any = true;
-            status = group_unscale(optimizer, i, done, grads, scale);
+            CTRT_TRY(group_unscale(optimizer, i, done, grads, scale));
         }
-    host_free(grads);
-    return status;
+    return CTRT_OK;
 }
 
 /* Sets *out to whether other processes have other parts of a parameter. */
 static ctrt_status is_divided(bool *out, ctrt_optimizer *optimizer)
 {
     const size_t bytes = (optimizer->count + 1) * sizeof(ctrt_module_place);
-    ctrt_module_place *places = host_calloc(bytes);
-    if (places == NULL)
-        return out_of_memory(bytes, "a list of parameters");
+    HOST_AUTO ctrt_module_place *places = host_calloc(bytes);
+    ALLOC_CHECK(places, bytes, "a list of parameters");
     for (size_t i = 0; i < optimizer->count; i++)
         places[i].tensor = optimizer->slots[i].parameter;
-    const ctrt_status status = places_find(optimizer->module, places, optimizer->count);
     *out = false;
-    for (size_t i = 0; i < optimizer->count && status == CTRT_OK; i++)
+    CTRT_TRY(places_find(optimizer->module, places, optimizer->count));
+    for (size_t i = 0; i < optimizer->count; i++)
         *out = *out || shape_numel(places[i].shape, places[i].ndim) != ctrt_tensor_numel(places[i].tensor);
-    host_free(places);
-    return status;
+    return CTRT_OK;
 }
 
 /* Makes the result the same on all devices of the optimizer, and on all ranks that have parts of the parameters. *any:
@@ -250,14 +240,13 @@ static ctrt_status places_agree(bool *any, ctrt_optimizer *optimizer)
 {
     CTRT_AUTO(tensor) greatest = NULL;
     struct optim_place *first = NULL;
-    ctrt_module **listeners = NULL;
+    HOST_AUTO ctrt_module **listeners = NULL;
     ctrt_device *device = NULL;
     size_t listener_count = 0;
     CTRT_TRY(module_listeners(&listeners, &listener_count, optimizer->module));
     /* The ranks of a divided module all take part, also one without gradients. */
     if (listener_count > 0 && ctrt_module_device(&device, listeners[0]) != CTRT_OK)
         device = NULL;
-    host_free(listeners);
     if (device != NULL)
         CTRT_TRY(place_clear(&first, optimizer, device));
     for (size_t i = 0; i < optimizer->place_count && first == NULL; i++)
@@ -304,10 +293,8 @@ static ctrt_status entry_unscale(ctrt_grad_scaler *scaler, struct scaled_optimiz
 /* Checks the arguments of a call that is not allowed before the first loss is scaled. */
 static ctrt_status arguments_check(const ctrt_grad_scaler *scaler, const ctrt_optimizer *optimizer, const char *who)
 {
-    if (scaler == NULL)
-        return fail_null(who, "scaler");
-    if (optimizer == NULL)
-        return fail_null(who, "optimizer");
+    NULL_CHECK(who, scaler);
+    NULL_CHECK(who, optimizer);
     if (!scaler->options.disabled && scaler->scale == NULL)
         return ctrt_fail(CTRT_ERR_STATE, "%s: Attempted %s but the scale does not exist yet; scale a loss with "
                          "ctrt_grad_scaler_scale first", who, who + strlen("grad_scaler_"));
@@ -467,8 +454,7 @@ ctrt_status ctrt_grad_scaler_update(ctrt_grad_scaler *scaler, double new_scale)
 {
     static const char who[] = "grad_scaler_update";
     ctrt_status status;
-    if (scaler == NULL)
-        return fail_null(who, "scaler");
+    NULL_CHECK(who, scaler);
     if (scaler->options.disabled)
         return CTRT_OK;
     if (!(new_scale >= 0 && new_scale < INFINITY))

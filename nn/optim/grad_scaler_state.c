@@ -33,10 +33,8 @@ ctrt_status scaler_state_check(const ctrt_grad_scaler_state *state, const char *
 ctrt_status ctrt_grad_scaler_get_state(ctrt_grad_scaler_state *out, ctrt_grad_scaler *scaler)
 {
     static const char who[] = "grad_scaler_get_state";
-    if (out == NULL)
-        return fail_null(who, "out");
-    if (scaler == NULL)
-        return fail_null(who, "scaler");
+    NULL_CHECK(who, out);
+    NULL_CHECK(who, scaler);
     const ctrt_grad_scaler_options *o = &scaler->options;
     ctrt_grad_scaler_state state = { sizeof state, o->init_scale, o->growth_factor, o->backoff_factor,
                                      o->growth_interval,
@@ -54,10 +52,8 @@ ctrt_status ctrt_grad_scaler_set_state(ctrt_grad_scaler *scaler, const ctrt_grad
 {
     static const char who[] = "grad_scaler_set_state";
     ctrt_status status = CTRT_OK;
-    if (scaler == NULL)
-        return fail_null(who, "scaler");
-    if (state == NULL)
-        return fail_null(who, "state");
+    NULL_CHECK(who, scaler);
+    NULL_CHECK(who, state);
     if (scaler->options.disabled)
         return CTRT_OK;
     ctrt_grad_scaler_state own = CTRT_GRAD_SCALER_STATE;
@@ -118,8 +114,7 @@ ctrt_status ctrt_grad_scaler_save(ctrt_grad_scaler *scaler, const char *path)
     ctrt_tensor *tensors[COUNT_OF(keys)] = { NULL };
     ctrt_grad_scaler_state state = CTRT_GRAD_SCALER_STATE;
     ctrt_device *cpu = NULL;
-    if (path == NULL)
-        return fail_null("grad_scaler_save", "path");
+    NULL_CHECK("grad_scaler_save", path);
     CTRT_TRY(ctrt_context(ctrt_grad_scaler_get_state(&state, scaler), "grad_scaler_save"));
     CTRT_TRY(device_cpu(&cpu));
     ctrt_status status = CTRT_OK;
@@ -163,10 +158,8 @@ static ctrt_status state_read(ctrt_grad_scaler_state *state, const char *path)
 ctrt_status ctrt_grad_scaler_load(ctrt_grad_scaler *scaler, const char *path)
 {
     ctrt_grad_scaler_state state = CTRT_GRAD_SCALER_STATE;
-    if (scaler == NULL)
-        return fail_null("grad_scaler_load", "scaler");
-    if (path == NULL)
-        return fail_null("grad_scaler_load", "path");
+    NULL_CHECK("grad_scaler_load", scaler);
+    NULL_CHECK("grad_scaler_load", path);
     if (scaler->options.disabled)
         return CTRT_OK;
     CTRT_TRY(ctrt_context(state_read(&state, path), "loading %.500s", path));
@@ -180,8 +173,7 @@ ctrt_status ctrt_grad_scaler_skips(int64_t *all, int64_t *in_a_row, ctrt_grad_sc
     static const char who[] = "grad_scaler_skips";
     if (all == NULL || in_a_row == NULL)
         return fail_null(who, all == NULL ? "all" : "in_a_row");
-    if (scaler == NULL)
-        return fail_null(who, "scaler");
+    NULL_CHECK(who, scaler);
     int64_t counts[2] = { 0, 0 };
     for (int i = 0; i < 2 && scaler->scale != NULL; i++) {
         CTRT_AUTO(tensor) one = NULL;
@@ -196,8 +188,7 @@ ctrt_status ctrt_grad_scaler_skips(int64_t *all, int64_t *in_a_row, ctrt_grad_sc
 ctrt_status ctrt_grad_scaler_check(ctrt_grad_scaler *scaler)
 {
     int64_t all = 0, in_a_row = 0;
-    if (scaler == NULL)
-        return fail_null("grad_scaler_check", "scaler");
+    NULL_CHECK("grad_scaler_check", scaler);
     CTRT_TRY(ctrt_grad_scaler_skips(&all, &in_a_row, scaler));
     return scaler_skips_check(scaler, in_a_row, "grad_scaler_check");
 }
@@ -217,8 +208,7 @@ ctrt_status ctrt_grad_scaler_report(char *text, size_t bytes, ctrt_optimizer *op
     static const char who[] = "grad_scaler_report";
     if (text == NULL || bytes == 0)
         return fail_null(who, "text");
-    if (optimizer == NULL)
-        return fail_null(who, "optimizer");
+    NULL_CHECK(who, optimizer);
     const struct optim_slot *first = NULL;
     double first_bad = 0;
     size_t bad_grads = 0;

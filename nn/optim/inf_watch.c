@@ -143,14 +143,12 @@ static ctrt_status modules_watch(ctrt_inf_watch *watch, ctrt_module *module, con
         return CTRT_OK;
     CTRT_TRY(ARRAY_RESERVE(watch->list, watch->capacity, watch->count, "an inf watch"));
     struct watched *w = host_calloc(sizeof *w);
-    if (w == NULL)
-        return out_of_memory(sizeof *w, "an inf watch");
+    ALLOC_CHECK(w, sizeof *w, "an inf watch");
     watch->list[watch->count++] = w;
     w->watch = watch;
     w->module = ctrt_module_retain(module);
     w->name = host_strdup(prefix[0] != '\0' ? prefix : "the module");
-    if (w->name == NULL)
-        return out_of_memory(strlen(prefix) + 1, "a name");
+    ALLOC_CHECK(w->name, strlen(prefix) + 1, "a name");
     CTRT_TRY(ctrt_module_add_forward_hooks(module, &hooks, w, &w->hooks));
     for (size_t i = 0; i < module->children.count; i++) {
         char full[512];
@@ -163,13 +161,10 @@ static ctrt_status modules_watch(ctrt_inf_watch *watch, ctrt_module *module, con
 
 ctrt_status ctrt_inf_watch_new(ctrt_inf_watch **out, ctrt_module *module)
 {
-    if (out == NULL)
-        return fail_null("inf_watch_new", "out");
-    if (module == NULL)
-        return fail_null("inf_watch_new", "module");
+    NULL_CHECK("inf_watch_new", out);
+    NULL_CHECK("inf_watch_new", module);
     CTRT_AUTO(inf_watch) fresh = host_calloc(sizeof *fresh);
-    if (fresh == NULL)
-        return out_of_memory(sizeof *fresh, "an inf watch");
+    ALLOC_CHECK(fresh, sizeof *fresh, "an inf watch");
     CTRT_TRY(modules_watch(fresh, module, ""));
     ctrt_inf_watch *old = *out;
     *out = fresh;
@@ -203,8 +198,7 @@ ctrt_status ctrt_inf_watch_report(char *text, size_t bytes, ctrt_inf_watch *watc
     const struct watched *first = NULL;
     if (text == NULL || bytes == 0)
         return fail_null("inf_watch_report", "text");
-    if (watch == NULL)
-        return fail_null("inf_watch_report", "watch");
+    NULL_CHECK("inf_watch_report", watch);
     text[0] = '\0';
     for (int which = 0; which < RESULTS && first == NULL; which++) {
         CTRT_TRY(ctrt_context(first_find(&first, watch, which), "inf_watch_report"));

@@ -86,8 +86,7 @@ static ctrt_status slot_add(ctrt_optimizer *optimizer, size_t group, ctrt_tensor
                              optimizer->slots[i].name);
     CTRT_TRY(ARRAY_RESERVE(optimizer->slots, optimizer->capacity, optimizer->count, "an optimizer"));
     char *copy = host_strdup(name);
-    if (copy == NULL)
-        return out_of_memory(strlen(name) + 1, "a name");
+    ALLOC_CHECK(copy, strlen(name) + 1, "a name");
     optimizer->slots[optimizer->count++] = (struct optim_slot){ .parameter = ctrt_tensor_retain(parameter),
                                                                 .name = copy, .group = group };
     return CTRT_OK;
@@ -114,12 +113,10 @@ static ctrt_status scratch_resize(ctrt_optimizer *optimizer)
     size_t batch_bytes = count * sizeof *optimizer->batch;
     size_t view_bytes = (count * 2 * (2 + OPTIM_STATES) + OPTIM_GUARDS) * sizeof *optimizer->views;
     struct optim_slot **batch = host_realloc(optimizer->batch, batch_bytes);
-    if (batch == NULL)
-        return out_of_memory(batch_bytes, "an optimizer");
+    ALLOC_CHECK(batch, batch_bytes, "an optimizer");
     optimizer->batch = batch;
     const ctrt_view **views = host_realloc(optimizer->views, view_bytes);
-    if (views == NULL)
-        return out_of_memory(view_bytes, "an optimizer");
+    ALLOC_CHECK(views, view_bytes, "an optimizer");
     optimizer->views = views;
     return CTRT_OK;
 }
@@ -156,12 +153,10 @@ static ctrt_status optimizer_new(ctrt_optimizer **out, const struct optim_kind *
 {
     union optim_options options;
     const struct walk *walk;
-    if (out == NULL)
-        return fail_null(who, "out");
+    NULL_CHECK(who, out);
     CTRT_TRY(options_read(&options, kind, given, who));
     CTRT_AUTO(optimizer) fresh = host_calloc(sizeof *fresh);
-    if (fresh == NULL)
-        return out_of_memory(sizeof(ctrt_optimizer), "an optimizer");
+    ALLOC_CHECK(fresh, sizeof(ctrt_optimizer), "an optimizer");
     atomic_init(&fresh->refs, 1);
     fresh->kind = kind;
     fresh->module = ctrt_module_retain(module);
@@ -202,8 +197,7 @@ static ctrt_status slots_add(ctrt_optimizer *optimizer, size_t group, ctrt_tenso
 
 ctrt_status ctrt_optimizer_add(ctrt_optimizer *optimizer, ctrt_tensor *const *parameters, int count)
 {
-    if (optimizer == NULL)
-        return fail_null("optimizer_add", "optimizer");
+    NULL_CHECK("optimizer_add", optimizer);
     return slots_add(optimizer, 0, parameters, count, "optimizer_add");
 }
 
@@ -211,8 +205,7 @@ static ctrt_status optimizer_add_group(ctrt_optimizer *optimizer, const struct o
                                        ctrt_tensor *const *parameters, int count, const void *given, const char *who)
 {
     union optim_options options;
-    if (optimizer == NULL)
-        return fail_null(who, "optimizer");
+    NULL_CHECK(who, optimizer);
     if (optimizer->kind != kind)
         return ctrt_fail(CTRT_ERR_STATE, "%s: the optimizer is %s, not %s", who, optimizer->kind->name, kind->name);
     if (given == NULL)
@@ -250,8 +243,7 @@ static double *group_lr(const ctrt_optimizer *optimizer, size_t group)
 
 static ctrt_status optim_group_check(const ctrt_optimizer *optimizer, size_t group, const char *who)
 {
-    if (optimizer == NULL)
-        return fail_null(who, "optimizer");
+    NULL_CHECK(who, optimizer);
     if (group < optimizer->group_count)
         return CTRT_OK;
     return ctrt_fail(CTRT_ERR_NOT_FOUND, "%s: group %zu, but the optimizer has %zu", who, group,
@@ -265,10 +257,8 @@ size_t ctrt_optimizer_group_count(const ctrt_optimizer *optimizer)
 
 ctrt_status ctrt_optimizer_option(double *out, const ctrt_optimizer *optimizer, size_t group, const char *name)
 {
-    if (out == NULL)
-        return fail_null("optimizer_option", "out");
-    if (name == NULL)
-        return fail_null("optimizer_option", "name");
+    NULL_CHECK("optimizer_option", out);
+    NULL_CHECK("optimizer_option", name);
     CTRT_TRY(optim_group_check(optimizer, group, "optimizer_option"));
     for (const struct optim_option *option = optimizer->kind->options; option->name != NULL; option++)
         if (strcmp(option->name, name) == 0) {
@@ -304,8 +294,7 @@ ctrt_status ctrt_optimizer_set_lr(ctrt_optimizer *optimizer, double lr)
 
 ctrt_status ctrt_optimizer_zero_grad(ctrt_optimizer *optimizer, bool set_to_none)
 {
-    if (optimizer == NULL)
-        return fail_null("optimizer_zero_grad", "optimizer");
+    NULL_CHECK("optimizer_zero_grad", optimizer);
     for (size_t i = 0; i < optimizer->count; i++) {
         ctrt_tensor *parameter = optimizer->slots[i].parameter, *grad = ctrt_tensor_grad(parameter);
         ctrt_status status = CTRT_OK;

@@ -5,8 +5,7 @@
 
 static ctrt_status optim_slot_of(struct optim_slot **out, ctrt_optimizer *optimizer, size_t index, const char *who)
 {
-    if (optimizer == NULL)
-        return fail_null(who, "optimizer");
+    NULL_CHECK(who, optimizer);
     if (index >= optimizer->count)
         return ctrt_fail(CTRT_ERR_NOT_FOUND, "%s: index %zu, but the optimizer has %zu parameters", who, index,
                          optimizer->count);
@@ -22,10 +21,8 @@ size_t ctrt_optimizer_parameter_count(const ctrt_optimizer *optimizer)
 ctrt_status ctrt_optimizer_state(ctrt_tensor **borrowed, ctrt_optimizer *optimizer, size_t index, const char *name)
 {
     struct optim_slot *slot = NULL;
-    if (borrowed == NULL)
-        return fail_null("optimizer_state", "borrowed");
-    if (name == NULL)
-        return fail_null("optimizer_state", "name");
+    NULL_CHECK("optimizer_state", borrowed);
+    NULL_CHECK("optimizer_state", name);
     CTRT_TRY(optim_slot_of(&slot, optimizer, index, "optimizer_state"));
     for (int i = 0; i < OPTIM_STATES; i++) {
         const char *state_name = optimizer->kind->states[i].name;
@@ -42,10 +39,8 @@ ctrt_status ctrt_optimizer_tensors(ctrt_tensor **parameter, ctrt_tensor **states
                                    size_t index)
 {
     struct optim_slot *slot = NULL;
-    if (parameter == NULL)
-        return fail_null("optimizer_tensors", "parameter");
-    if (states == NULL)
-        return fail_null("optimizer_tensors", "states");
+    NULL_CHECK("optimizer_tensors", parameter);
+    NULL_CHECK("optimizer_tensors", states);
     CTRT_TRY(optim_slot_of(&slot, optimizer, index, "optimizer_tensors"));
     *parameter = slot->parameter;
     for (int i = 0, n = 0; i < OPTIM_STATES; i++) {

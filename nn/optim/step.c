@@ -221,8 +221,7 @@ static ctrt_status step_captured(const double **numbers, ctrt_optimizer *optimiz
         return CTRT_OK;
     const size_t bytes = sizeof(struct captured_step) + n * sizeof(size_t);
     struct captured_step *step = host_alloc(bytes);
-    if (step == NULL)
-        return out_of_memory(bytes, "a captured step");
+    ALLOC_CHECK(step, bytes, "a captured step");
     atomic_fetch_add(&optimizer->refs, 1);
     step->optimizer = optimizer;
     step->guarded = optimizer->guarded;

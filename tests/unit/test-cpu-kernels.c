@@ -9,12 +9,9 @@
 #include "sims.h"
 #include "tensor/tensor.h"
 
-#define VIEWS(...) ((const ctrt_view *const[]){ __VA_ARGS__ })
-
 /* A call of the cpu's kernel with operands that the op's function would refuse or never make. */
 #define KERNEL(name, key, out, in, attributes)                                                                   \
-    kernel_call(&(struct op_call){ OP_##name, (key), cpu, VIEWS in, VIEWS out, (int)COUNT(VIEWS in),             \
-                                   (int)COUNT(VIEWS out), (attributes) })
+    kernel_call(&(struct op_call){ OP_##name, (key), cpu, OP_VIEWS in, OP_VIEWS out, (attributes) })
 
 /* Random numbers from lo to hi; integers below hi. */
 static ctrt_tensor *random_of(ctrt_ints shape, ctrt_dtype dtype, double lo, double hi)
@@ -178,9 +175,9 @@ static ctrt_tensor *of_rows(const struct large_case *c, ctrt_tensor *row, int64_
         from.shape[2] = to.shape[2] = from.strides[2] = to.strides[2] = 1;
     }
     CHECK_OK(kernel_call(&(struct op_call){ c->op, c->dtype, cpu,
-                                            VIEWS(&from, c->op == OP_add ? &from : NULL, NULL),
-                                            VIEWS(&to, &mean->view, &rstd->view), c->inputs, c->outputs,
-                                            c->attributes }));
+                                            (const ctrt_view *[]){ &from, c->op == OP_add ? &from : NULL, NULL },
+                                            c->inputs, (const ctrt_view *[]){ &to, &mean->view, &rstd->view },
+                                            c->outputs, c->attributes }));
     return y;
 }
 

@@ -147,7 +147,7 @@ TEST(joining, "cat joins tensors of different layouts and dtypes")
     CHECK_OK(CAT(0, last, image));
     CHECK_TRUE(ctrt_tensor_is_contiguous(y, CTRT_CONTIGUOUS_FORMAT));
     CHECK_OK(ctrt_empty(&none, SIZES(0, 2), CTRT_F32, cpu));
-    CHECK_FAILS(CAT(1, a, none), CTRT_ERR_SHAPE, "cat: tensor 1 has shape [0, 2]");
+    CHECK_FAILS(CAT(1, a, none), CTRT_ERR_SHAPE, "cat: tensor 2 has shape [0, 2]");
 
     group("stack adds a dimension");
     ctrt_tensor *many[20];
