@@ -35,7 +35,6 @@ struct thread_state {
     struct error_text *error;
     struct device_thread *devices;  /* current devices and the guard stack */
     struct stream_thread *streams;  /* current streams; NULL: the devices' default streams */
-    void *autograd;                 /* scratch memory of the autograd engine */
     struct counter_table *memory;   /* memory/counters.h: memory statistics per device */
     struct memory_label *label;     /* memory/label.h: label of the memory that the thread allocates */
     struct autocast_region *autocast;           /* ops/autocast.h: the settings of ops; NULL: no autocast */

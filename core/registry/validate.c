@@ -16,12 +16,6 @@
         return false;                                                           \
     } while (0)
 
-#define REQUIRE(table, slot, name)                                              \
-    do {                                                                        \
-        if (!CTRT_SLOT(table, slot))                                            \
-            REFUSE("%s: required slot %s is missing or NULL", name, #slot);     \
-    } while (0)
-
 bool registry_name_valid(const char *name)
 {
     size_t length = name != NULL ? strnlen(name, 32) : 0;
@@ -77,57 +71,50 @@ bool validate_component(const ctrt_component *component, size_t stride, char *re
     return true;
 }
 
-static bool validate_backend(const ctrt_backend *backend, char *reason, size_t bytes)
-{
-    if (CTRT_SLOT(backend, base)) {
-        if (!registry_name_valid(backend->base))
-            REFUSE("struct ctrt_backend: base is not a backend name");
-        return true;
-    }
-    REQUIRE(backend, device, "struct ctrt_backend");
-    REQUIRE(backend, memory, "struct ctrt_backend");
-    REQUIRE(backend->device, count, "struct ctrt_device_table");
-    REQUIRE(backend->device, describe, "struct ctrt_device_table");
-    REQUIRE(backend->device, open, "struct ctrt_device_table");
-    REQUIRE(backend->device, close, "struct ctrt_device_table");
-    REQUIRE(backend->memory, alloc, "struct ctrt_memory_table");
-    REQUIRE(backend->memory, free, "struct ctrt_memory_table");
-    REQUIRE(backend->memory, copy, "struct ctrt_memory_table");
-    REQUIRE(backend->memory, fill, "struct ctrt_memory_table");
-    return true;
-}
+/* The slots that components must have, in the order of the checks. `table`: offset in the component's table of the
+ * pointer to the table that has the slot; 0: the component's table has it. */
+#define OWN(kind, type, slot) { CTRT_COMPONENT_##kind, 0, offsetof(type, slot), "struct " #type, #slot }
+#define OF(member, type, slot) \
+    { CTRT_COMPONENT_BACKEND, offsetof(ctrt_backend, member), offsetof(type, slot), "struct " #type, #slot }
+static const struct required_slot {
+    ctrt_component_kind kind;
+    size_t table, offset;
+    const char *type, *slot;
+} required_slots[] = {
+    OWN(BACKEND, ctrt_backend, device),
+    OWN(BACKEND, ctrt_backend, memory),
+    OF(device, ctrt_device_table, count),
+    OF(device, ctrt_device_table, describe),
+    OF(device, ctrt_device_table, open),
+    OF(device, ctrt_device_table, close),
+    OF(memory, ctrt_memory_table, alloc),
+    OF(memory, ctrt_memory_table, free),
+    OF(memory, ctrt_memory_table, copy),
+    OF(memory, ctrt_memory_table, fill),
+    OWN(MEMORY, ctrt_memory_policy, create),
+    OWN(MEMORY, ctrt_memory_policy, destroy),
+    OWN(MEMORY, ctrt_memory_policy, alloc),
+    OWN(MEMORY, ctrt_memory_policy, free),
+    OWN(COMM, ctrt_comm_engine, create),
+    OWN(COMM, ctrt_comm_engine, destroy),
+    OWN(COMM, ctrt_comm_engine, run),
+    OWN(STRATEGY, ctrt_strategy, create),
+    OWN(STRATEGY, ctrt_strategy, destroy),
+    OWN(STRATEGY, ctrt_strategy, forward),
+    OWN(STRATEGY, ctrt_strategy, step),
+    OWN(IMAGE, ctrt_image_codec, describe),
+    OWN(IMAGE, ctrt_image_codec, decode),
+    OWN(KERNELS, ctrt_kernels, kernels),
+};
 
-static bool validate_memory(const ctrt_memory_policy *policy, char *reason, size_t bytes)
+/* CTRT_SLOT for a slot at `offset`. */
+static bool slot_present(const char *table, size_t offset)
 {
-    REQUIRE(policy, create, "struct ctrt_memory_policy");
-    REQUIRE(policy, destroy, "struct ctrt_memory_policy");
-    REQUIRE(policy, alloc, "struct ctrt_memory_policy");
-    REQUIRE(policy, free, "struct ctrt_memory_policy");
-    return true;
-}
-
-static bool validate_comm(const ctrt_comm_engine *engine, char *reason, size_t bytes)
-{
-    REQUIRE(engine, create, "struct ctrt_comm_engine");
-    REQUIRE(engine, destroy, "struct ctrt_comm_engine");
-    REQUIRE(engine, run, "struct ctrt_comm_engine");
-    return true;
-}
-
-static bool validate_strategy(const ctrt_strategy *strategy, char *reason, size_t bytes)
-{
-    REQUIRE(strategy, create, "struct ctrt_strategy");
-    REQUIRE(strategy, destroy, "struct ctrt_strategy");
-    REQUIRE(strategy, forward, "struct ctrt_strategy");
-    REQUIRE(strategy, step, "struct ctrt_strategy");
-    return true;
-}
-
-static bool validate_image(const ctrt_image_codec *codec, char *reason, size_t bytes)
-{
-    REQUIRE(codec, describe, "struct ctrt_image_codec");
-    REQUIRE(codec, decode, "struct ctrt_image_codec");
-    return true;
+    void *slot;
+    if (*(const size_t *)(const void *)table < offset + sizeof slot)
+        return false;
+    memcpy(&slot, table + offset, sizeof slot);
+    return slot != NULL;
 }
 
 bool validate_table(ctrt_component_kind kind, const void *table, char *reason, size_t bytes)
@@ -135,18 +122,21 @@ bool validate_table(ctrt_component_kind kind, const void *table, char *reason, s
     size_t size = *(const size_t *)table;
     if (size < sizeof(size_t) || size > LARGEST)
         REFUSE("wrong size: its table has %zu bytes", size);
-    if (kind == CTRT_COMPONENT_BACKEND)
-        return validate_backend(table, reason, bytes);
-    if (kind == CTRT_COMPONENT_MEMORY)
-        return validate_memory(table, reason, bytes);
-    if (kind == CTRT_COMPONENT_COMM)
-        return validate_comm(table, reason, bytes);
-    if (kind == CTRT_COMPONENT_STRATEGY)
-        return validate_strategy(table, reason, bytes);
-    if (kind == CTRT_COMPONENT_IMAGE)
-        return validate_image(table, reason, bytes);
-    if (kind == CTRT_COMPONENT_KERNELS)
-        REQUIRE((const ctrt_kernels *)table, kernels, "struct ctrt_kernels");
+    if (kind == CTRT_COMPONENT_BACKEND && CTRT_SLOT((const ctrt_backend *)table, base)) {
+        if (!registry_name_valid(((const ctrt_backend *)table)->base))
+            REFUSE("struct ctrt_backend: base is not a backend name");
+        return true;
+    }
+    for (size_t k = 0; k < COUNT_OF(required_slots); k++) {
+        const struct required_slot *required = &required_slots[k];
+        const char *at = table;
+        if (required->kind != kind)
+            continue;
+        if (required->table > 0)
+            memcpy(&at, at + required->table, sizeof at);
+        if (!slot_present(at, required->offset))
+            REFUSE("%s: required slot %s is missing or NULL", required->type, required->slot);
+    }
     return true;
 }
 
