@@ -70,6 +70,8 @@ ctrt_status cuda_ipc_alloc(struct cuda_device *device, void **address, size_t by
     ctrt_status status = can_share(device);
     if (status != CTRT_OK)
         return status;
+    if (bytes > SIZE_MAX / 2)
+        return cuda_host->fail(CTRT_ERR_OUT_OF_MEMORY, "%s: %zu bytes are too many", device->name, bytes);
     const size_t whole = (bytes + device->page_bytes - 1) / device->page_bytes * device->page_bytes;
     memset(&properties, 0, sizeof properties);
     properties.type = CU_ALLOCATION_PINNED;
