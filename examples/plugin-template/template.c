@@ -30,22 +30,33 @@ static ctrt_status device_count(int32_t *count)
     return CTRT_OK;
 }
 
+static ctrt_status no_device(int32_t index)
+{
+    return host->fail(CTRT_ERR_NO_DEVICE, "template:%d: there is one device, template:0", index);
+}
+
 static ctrt_status device_describe(int32_t index, ctrt_device_info *info)
 {
     if (index != 0)
-        return host->fail(CTRT_ERR_NO_DEVICE, "template has one device, not %d", index + 1);
-    /* The struct may be longer in later versions. The caller has zeroed it; `size` is its length. */
-    snprintf(info->name, sizeof info->name, "a template for backends");
-    info->total_memory = TOTAL_MEMORY;
-    info->processors = 1;
-    info->numa_node = -1;
-    info->ecc = -1;
-    info->flags = 0;                    /* memory not accessible by the host; synchronous */
+        return no_device(index);
+    const ctrt_device_info facts = {
+        .size = info->size,
+        .name = "a template for backends",
+        .total_memory = TOTAL_MEMORY,
+        .processors = 1,
+        .numa_node = -1,
+        .ecc = -1,
+        .flags = 0,                     /* memory not accessible by the host; synchronous */
+    };
+    /* The caller's struct may be shorter or longer than that of the header with which this plugin was compiled. */
+    memcpy(info, &facts, info->size < sizeof facts ? info->size : sizeof facts);
     return CTRT_OK;
 }
 
 static ctrt_status device_open(void **out, int32_t index)
 {
+    if (index != 0)
+        return no_device(index);
     struct device *device = host->alloc(sizeof *device);
     if (device == NULL)
         return host->fail(CTRT_ERR_OUT_OF_MEMORY, "template: no memory to open device %d", index);
