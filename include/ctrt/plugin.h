@@ -10,6 +10,8 @@
  * lies within the size and is not NULL (CTRT_SLOT). Unless its comment says otherwise, a slot returns CTRT_OK, or a
  * negative status after host->fail(), and may be called from any thread.
  *
+ * `ctrt check --contract PLUGIN.so` checks whether a plugin keeps this contract.
+ *
  * Order of calls:
  *   dlopen -> ctrt_plugin_v1() (pure) -> sizes and ABI validated -> component probe (cheap, opens nothing)
  *   -> plugin init(host), once, before the first use of a component -> component slots. A plugin is never unloaded. */
@@ -63,7 +65,8 @@ struct ctrt_kernel;
  *
  * On a device with queues, run() enqueues the work on `queue` and returns. Everything that the call points to
  * (views, arrays, attributes, elements of HOST_SCALAR views) is valid until run() returns; the memory of operands
- * and workspace is valid until the work is done. */
+ * and workspace is valid until the work is done. Several threads may be in run() at the same time, but calls for one
+ * queue do not overlap. */
 typedef struct ctrt_call {
     size_t size;
     void *device;                           /* handle from device->open() */
@@ -80,7 +83,8 @@ typedef struct ctrt_call {
 
 enum {                              /* ctrt_kernel.flags */
     CTRT_KERNEL_STRIDED = 1,        /* accepts any strides (also zero and negative); otherwise inputs are contiguous */
-    CTRT_KERNEL_INPLACE = 2,        /* output 0 may alias input 0 */
+    CTRT_KERNEL_INPLACE = 2,        /* output 0 may be the same view as input 0. Other outputs are inputs only where the
+                                     * op's contract says so, for all kernels of the op. */
     CTRT_KERNEL_CHANNELS_LAST = 4,  /* 4-d operands may also be channels-last, all of them */
     CTRT_KERNEL_FOUND_INF = 8       /* sgd_step, adam_step: may have the operands `found_inf` and `skipped` */
 };
@@ -299,9 +303,14 @@ typedef struct ctrt_device_link {
 typedef struct ctrt_device_table {      /* required; required slots: count, describe, open, close */
     size_t size;
     ctrt_status (*count)(int32_t *count);                               /* opens no context; works after a fork */
-    ctrt_status (*describe)(int32_t index, ctrt_device_info *info);     /* likewise; the caller sets info->size */
-    ctrt_status (*open)(void **device, int32_t index);                  /* called once per device and process */
-    void (*close)(void *device);
+    /* Likewise. The caller zeroes *info and sets info->size; nothing is written after that many bytes. Other indices
+     * than 0 to count - 1 are errors. */
+    ctrt_status (*describe)(int32_t index, ctrt_device_info *info);
+    /* Called for a device that is not open in this process; *device must not be NULL. In a child that was forked after
+     * this, the slots of the device either work, or return CTRT_ERR_FORKED; free, close and the destroy slots then
+     * leave the parent's memory, queues and events as they are. */
+    ctrt_status (*open)(void **device, int32_t index);
+    void (*close)(void *device);                                        /* frees everything; open may follow */
     ctrt_status (*memory_info)(void *device, uint64_t *free_bytes, uint64_t *total_bytes);
     /* Optional; must open nothing, like count and describe. The caller sets `size` and initialises all other members
      * to "unknown". */
@@ -313,11 +322,17 @@ enum ctrt_copy_kind { CTRT_COPY_TO_DEVICE, CTRT_COPY_TO_HOST, CTRT_COPY_ON_DEVIC
 
 typedef struct ctrt_memory_table {      /* required; required slots: alloc, free, copy, fill */
     size_t size;
-    ctrt_status (*alloc)(void *device, void **address, size_t bytes);   /* aligned to at least 64 bytes; bytes > 0 */
-    void (*free)(void *device, void *address, size_t bytes);
+    /* Aligned to at least 64 bytes; bytes > 0. CTRT_ERR_OUT_OF_MEMORY if there is not enough, whatever the size. */
+    ctrt_status (*alloc)(void *device, void **address, size_t bytes);
+    void (*free)(void *device, void *address, size_t bytes);            /* `bytes`: as in alloc */
+    /* copy and fill are enqueued on `queue`, which is not NULL on a device with queues. Without queues it is NULL, and
+     * the work is done on return. Sizes and addresses have any alignment, and `bytes` may be 0. `to` and `from` do not
+     * overlap. Host memory may be pageable. A copy on a queue may return before it is done, also with pageable memory:
+     * the caller keeps host memory allocated, and the source unchanged, until the work is done. */
     ctrt_status (*copy)(void *device, void *queue, void *to, const void *from, size_t bytes, int kind);
     ctrt_status (*fill)(void *device, void *queue, void *address, int byte, size_t bytes);
-    /* Optional: pinned host memory for this device; peer-to-peer copies; sharing between processes. */
+    /* Optional: pinned host memory for this device, aligned to at least 64 bytes; peer-to-peer copies; sharing between
+     * processes. Each pair of slots both or none. */
     ctrt_status (*host_alloc)(void *device, void **address, size_t bytes);
     void (*host_free)(void *device, void *address, size_t bytes);
     bool (*can_access_peer)(void *device, void *peer);
@@ -354,19 +369,27 @@ typedef struct ctrt_memory_table {      /* required; required slots: alloc, free
 
 /* Queues of work. The work of one queue runs in the order in which it was enqueued; queues run concurrently. A
  * failure of work, which is detected later, ends its queue: subsequent work on the queue is dropped, and
- * synchronize, query and error return the status with a message that names the work, until reset. Event records and
+ * synchronize, query and error return the status with a message that names the work, until reset. (Work that was
+ * enqueued before one of them returned the failure may run, but its results are not used.) Event records and
  * waits still take place, in order. Other queues continue. An event stands for all work that was on the queue when
- * the event was recorded. Recording it again replaces the record; earlier waits keep the old one. event_destroy may
- * be called directly after wait_event. */
+ * the event was recorded; one that was never recorded is done. Recording it again replaces the record; earlier waits
+ * keep the old one. event_destroy may be called directly after wait_event. */
 typedef struct ctrt_queue_table {       /* Optional; without it, all work is complete when a slot returns. A device
                                          * without CTRT_DEVICE_ASYNCHRONOUS may have the slots synchronize and reset
-                                         * only, for work that the core does not order (queue is NULL). */
+                                         * only, for work that the core does not order (queue is NULL). With the flag,
+                                         * these are required: create, destroy, synchronize, wait_event, and the slots
+                                         * of events up to event_synchronize. */
     size_t size;
+    /* Any priority is allowed; lower runs first. *queue must not be NULL. */
     ctrt_status (*create)(void *device, void **queue, int32_t priority);
+    /* Work that is on the queue still runs; events that were recorded on it can be used. May wait for that work. */
     void (*destroy)(void *device, void *queue);
-    ctrt_status (*synchronize)(void *device, void *queue);              /* queue NULL: all that are not captured */
+    /* queue NULL, here and in query, error and reset: all that are not captured */
+    ctrt_status (*synchronize)(void *device, void *queue);
     ctrt_status (*query)(void *device, void *queue, bool *idle);
     ctrt_status (*wait_event)(void *device, void *queue, void *event);
+    /* Calls the function when the work before it is done; later work of the queue waits for its return. The function
+     * may wait, but does not use the device. Optional: used by tests. */
     ctrt_status (*host_call)(void *device, void *queue, void (*function)(void *), void *argument);
     ctrt_status (*event_create)(void *device, void **event, bool timing);
     void (*event_destroy)(void *device, void *event);
@@ -467,6 +490,8 @@ typedef struct ctrt_memory_source {
     size_t size;
     void *state;
     ctrt_status (*alloc)(void *state, void **address, size_t bytes, void *queue);
+    /* `bytes` and `queue`: as in alloc. Unless the source is CTRT_SOURCE_ORDERED or another policy, the work that uses
+     * the memory must be done. */
     void (*free)(void *state, void *address, size_t bytes, void *queue);
     const char *device_name;            /* "cpu", "cuda:1" */
     uint32_t device_flags;              /* CTRT_DEVICE_* */
@@ -551,15 +576,18 @@ enum {                                  /* ctrt_memory_policy.flags */
     CTRT_MEMORY_MOVES = 2               /* blocks can move; `use` returns their current address */
 };
 
-/* A memory policy (component kind `memory`). One instance per device. */
+/* A memory policy (component kind `memory`). One instance per device. On a device with host memory, a forked child goes
+ * on using its policies (host->at_fork), on others it does not. */
 typedef struct ctrt_memory_policy {
     size_t size;                        /* required slots: create, destroy, alloc, free */
     /* `options`: the text after the name in CTRT_MEMORY ("max_split=64m,gc=0.8"), or "". `source` outlives the
      * policy. */
     ctrt_status (*create)(void **policy, const ctrt_memory_source *source, const char *options);
-    void (*destroy)(void *policy);
+    void (*destroy)(void *policy);      /* all blocks are free; returns all memory to the source */
+    /* Addresses are aligned to at least 64 bytes if the source's are; bytes > 0. A failure of the source is passed on,
+     * except that CTRT_ERR_OUT_OF_MEMORY may be handled. */
     ctrt_status (*alloc)(void *policy, ctrt_block *block, size_t bytes, void *queue);
-    void (*free)(void *policy, const ctrt_block *block, void *queue);
+    void (*free)(void *policy, const ctrt_block *block, void *queue);   /* `queue`: as in alloc */
     uint32_t flags;                     /* CTRT_MEMORY_* */
     uint32_t reserved;
     /* Optional. trim: releases cached memory. stats: writes the statistics. */
@@ -577,7 +605,7 @@ typedef struct ctrt_memory_policy {
      * dry runs. Cookies of allocated blocks are those of the original. */
     ctrt_status (*clone)(void *policy, void **copy, const ctrt_memory_source *source);
     /* Optional: like alloc, but never releases memory to the source to satisfy the request. Without this slot, alloc
-     * must also not do so. */
+     * must also not do so, unless the policy has CTRT_MEMORY_MOVES. */
     ctrt_status (*alloc_spare)(void *policy, ctrt_block *block, size_t bytes, void *queue);
     /* Optional: sets all peaks of `stats` to the current values. */
     void (*reset_peaks)(void *policy);
@@ -607,7 +635,8 @@ typedef struct ctrt_component {
     size_t size;
     ctrt_component_kind kind;
     int32_t score;                      /* of two components with one name, the one with the larger score is used */
-    const char *name;                   /* "cpu": letters, digits, '-'; begins with a letter */
+    const char *name;                   /* "cpu": at most 31 lower-case letters, digits and '-'; begins with a letter,
+                                         * does not end with '-'. The file is KIND-NAME.so. */
     const void *table;                  /* begins with size_t size */
     /* Optional: returns whether the component can work on this machine: above 0 yes, with larger values for better
      * ones; else no. Writes one line with the reason ("" is allowed for yes). CTRT_PROBE_AGAIN: unknown because of a
