@@ -382,7 +382,11 @@ EXTRA_DIST += tests/integration/steady.sh
 noinst_LTLIBRARIES += libconformance.la
 libconformance_la_SOURCES = \
     tests/conformance/array.c tests/conformance/attention.c tests/conformance/binary.c tests/conformance/compare.c \
-    tests/conformance/conformance.h tests/conformance/conv.c tests/conformance/copy.c tests/conformance/expected.c \
+    tests/conformance/conformance.h tests/conformance/contract.c tests/conformance/contract.h \
+    tests/conformance/contract_backend.c tests/conformance/contract_host.c tests/conformance/contract_image.c \
+    tests/conformance/contract_kernel.c tests/conformance/contract_memory.c tests/conformance/contract_queue.c \
+    tests/conformance/contract_source.c tests/conformance/contract_source.h \
+    tests/conformance/conv.c tests/conformance/copy.c tests/conformance/expected.c \
     tests/conformance/forward.c tests/conformance/gradient.c tests/conformance/index.c tests/conformance/inplace.c \
     tests/conformance/list.c tests/conformance/matmul.c tests/conformance/norm.c tests/conformance/optim.c \
     tests/conformance/place.c tests/conformance/random.c tests/conformance/reduce.c tests/conformance/run.c \
@@ -392,6 +396,15 @@ libconformance_la_SOURCES = \
 check_LTLIBRARIES += mutant.la
 mutant_la_SOURCES  = tests/plugins/mutant.c tests/plugins/plain-attention.h
 mutant_la_LDFLAGS  = $(PLUGIN_LDFLAGS) -rpath /nowhere
+
+# Plugins with defects, which the checks of the plugin ABI's contract must find.
+check_LTLIBRARIES += broken_backend.la broken_memory.la
+broken_backend_la_SOURCES = tests/plugins/broken_backend.c
+broken_backend_la_LDFLAGS = $(PLUGIN_LDFLAGS) -rpath /nowhere
+broken_memory_la_SOURCES  = tests/plugins/broken_memory.c
+broken_memory_la_LDFLAGS  = $(PLUGIN_LDFLAGS) -rpath /nowhere
+PLAIN_TESTS += tests/integration/contract.sh
+EXTRA_DIST += tests/integration/contract.sh
 
 if PLUGIN_CPU
 TESTS      += tests/conformance/cpu.sh tests/conformance/cpu-variants.sh

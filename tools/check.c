@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* tools/check.c: `ctrt check`, which runs the conformance suite on a device or on the backend in a plugin file. */
+/* tools/check.c: `ctrt check`, which runs the conformance suite on a device or on the backend in a plugin file, or with
+ * --contract the checks of the plugin ABI on a plugin file. */
 #include <getopt.h>
 #include <libgen.h>
 #include <limits.h>
@@ -8,11 +9,13 @@
 #include <string.h>
 
 #include "conformance.h"
+#include "contract.h"
 #include "ctrt/device.h"
 #include "tool.h"
 
 static const char usage[] =
     "usage: ctrt check [OPTION...] [DEVICE | PLUGIN.so]\n"
+    "       ctrt check --contract [--op PATTERN] [--timeout SECONDS] [--list] DEVICE | PLUGIN.so\n"
     "Runs every op against a reference, for every dtype and layout, on the device (default: cpu) or on the backend of "
     "the\n"
     "plugin file. Prints TAP. Exit status 0: no check failed; 1: a check failed, or none ran a kernel of the device;\n"
@@ -28,7 +31,11 @@ static const char usage[] =
     "  --seed N           seed of the random inputs (1)\n"
     "  --list             prints the names of the checks and runs none\n"
     "Each call of a kernel is also compared with the op's contract, which `ctrt ops NAME` prints. Ops for which the\n"
-    "backend has no kernel run on the cpu and are reported as skipped; CTRT_FALLBACK=error makes them fail.\n";
+    "backend has no kernel run on the cpu and are reported as skipped; CTRT_FALLBACK=error makes them fail.\n"
+    "  --contract         checks instead whether the plugin keeps the contract of ctrt/plugin.h: a backend, a memory\n"
+    "                     policy or an image decoder. Each check calls the plugin's tables directly in its own\n"
+    "                     process; one that crashes or takes longer than --timeout (20 s) has failed. --op: only\n"
+    "                     checks whose name matches. Exit status 1: a check failed, or all were skipped\n";
 
 /* Prepends `folder` to CTRT_PLUGIN_PATH. Must be called before the library reads that variable. Returns false if memory
  * runs out. */
@@ -80,7 +87,7 @@ static const char *check_device_of(const char *file)
     if (other != NULL)
         fprintf(stderr,
                 "ctrt check: %s has no backend and no kernels, but a component of kind %s, for which there is no "
-                "suite\n",
+                "suite; --contract checks memory policies and image decoders\n",
                 file, other);
     else
         fprintf(
@@ -106,11 +113,15 @@ int tool_check(int argc, char **argv)
         { "expect", required_argument, NULL, 'e' },
         { "seed", required_argument, NULL, 's' },
         { "list", no_argument, NULL, 'l' },
+        { "contract", no_argument, NULL, 'c' },
+        { "timeout", required_argument, NULL, 'w' },
         { "help", no_argument, NULL, 'h' },
         { NULL, 0, NULL, 0 },
     };
     struct conformance_options wish = { .seed = 1 };
-    char *end = "";
+    struct contract_options contract = { .seconds = 20 };
+    bool check_contract = false;
+    char *end = "", *seconds_end = "";
     for (int c; (c = getopt_long(argc, argv, "", options, NULL)) != -1;) {
         switch (c) {
         case 'd': wish.device = optarg; break;
@@ -120,13 +131,21 @@ int tool_check(int argc, char **argv)
         case 'e': wish.expect_file = optarg; break;
         case 's': wish.seed = strtoull(optarg, &end, 0); break;
         case 'l': wish.list = true; break;
+        case 'c': check_contract = true; break;
+        case 'w': contract.seconds = strtod(optarg, &seconds_end); break;
         case 'h': fputs(usage, stdout); return 0;
         default:  fputs(usage, stderr); return 2;
         }
     }
-    if (*end != '\0' || argc - optind > (wish.device ? 0 : 1)) {
+    if (*end != '\0' || *seconds_end != '\0' || !(contract.seconds > 0) || argc - optind > (wish.device ? 0 : 1)) {
         fputs(usage, stderr);
         return 2;
+    }
+    if (check_contract) {
+        contract.target = optind < argc ? argv[optind] : wish.device != NULL ? wish.device : "cpu";
+        contract.pattern = wish.op;
+        contract.list = wish.list;
+        return contract_run(&contract);
     }
     if (setenv("CTRT_FALLBACK", "cpu", 0) != 0 || setenv("CTRT_CHECK_CALLS", "1", 0) != 0)
         return 2;

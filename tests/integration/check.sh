@@ -64,6 +64,8 @@ if [ -e "$builddir/plugins-built/backend-cpu.so" ]; then
         # The whole suite (with sanitizers, one dtype), which also checks the core's copies between the host and memory
         # that the host cannot access.
         run 0 "checks the template" '^ok .* - relu f32 contiguous$' ${SANITIZE:+--tags f32} "$work/backend-template.so"
+        run 0 "the template keeps the contract of a backend" '^# [0-9]* passed, 0 failed' \
+            --contract "$work/backend-template.so"
         run 1 "reports an op for which the template used the cpu" \
             'SKIP template:0 has no kernel for exp and used the cpu' --op exp "$work/backend-template.so"
         run 1 "fails if the template has no kernel for the checked op, and prints the tested file" \

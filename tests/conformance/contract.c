@@ -1,0 +1,413 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* contract.c: finds the plugin, runs each check in a child process with a time limit, and prints TAP. */
+#ifndef _GNU_SOURCE
+#define _GNU_SOURCE
+#endif
+#include "contract.h"
+
+#include <dlfcn.h>
+#include <errno.h>
+#include <fnmatch.h>
+#include <limits.h>
+#include <pthread.h>
+#include <signal.h>
+#include <stdarg.h>
+#include <sys/mman.h>
+#include <sys/prctl.h>
+#include <sys/resource.h>
+#include <sys/wait.h>
+#include <time.h>
+#include <unistd.h>
+
+static const struct contract_kind *const kinds[] = { &contract_backend, &contract_memory, &contract_image };
+enum { KINDS = sizeof kinds / sizeof kinds[0] };
+
+struct contract_target contract_target;
+
+/* What the child reports, in memory that both processes share. */
+enum outcome { NO_OUTCOME, PASSED, FAILED, SKIPPED };
+static struct report {
+    enum outcome outcome;
+    char step[512], text[2048];
+    uint32_t kinds;                             /* of the plugin's components: bit ctrt_component_kind */
+    char file[4096];
+} *report;
+
+/* ---- in the child ---- */
+
+static pthread_mutex_t report_lock = PTHREAD_MUTEX_INITIALIZER;
+
+/* The first thread that ends the check decides its outcome. The others wait for the end of the process. */
+static _Noreturn void end_check(enum outcome outcome, const char *format, va_list list)
+{
+    pthread_mutex_lock(&report_lock);
+    vsnprintf(report->text, sizeof report->text, format, list);
+    report->outcome = outcome;
+    _exit(outcome == FAILED);
+}
+
+void contract_fail(const char *format, ...)
+{
+    va_list list;
+    va_start(list, format);
+    end_check(FAILED, format, list);
+}
+
+void contract_skip(const char *format, ...)
+{
+    va_list list;
+    va_start(list, format);
+    end_check(SKIPPED, format, list);
+}
+
+static __thread uint64_t failures_seen;         /* of contract_failure.count, when the step began */
+
+void contract_step(const char *format, ...)
+{
+    va_list list;
+    va_start(list, format);
+    vsnprintf(report->step, sizeof report->step, format, list);
+    va_end(list);
+    failures_seen = contract_failure.count;
+}
+
+void contract_ok(ctrt_status status)
+{
+    if (status == CTRT_OK)
+        return;
+    const char *why = contract_failure.status == status ? contract_failure.text
+                                                        : "no message: host->fail was not called";
+    contract_fail("returned %d, '%s' (%s)", (int)status, ctrt_status_string(status), why);
+}
+
+void contract_refused(ctrt_status status, ctrt_status wanted)
+{
+    const bool told = contract_failure.count > failures_seen && contract_failure.status == status;
+    EXPECT(status != CTRT_OK, "returned CTRT_OK, but has to fail");
+    EXPECT(status < 0, "returned %d, which is not a status", (int)status);
+    EXPECT(told, "returned '%s' without a message: host->fail was not called with this status",
+           ctrt_status_string(status));
+    EXPECT(contract_failure.text[0] != '\0', "the message of '%s' is empty", ctrt_status_string(status));
+    EXPECT(wanted == CTRT_OK || status == wanted, "returned '%s' (%s), expected '%s'", ctrt_status_string(status),
+           contract_failure.text, ctrt_status_string(wanted));
+}
+
+void contract_sleep(int milliseconds)
+{
+    struct timespec time = { milliseconds / 1000, milliseconds % 1000 * 1000000L };
+    while (nanosleep(&time, &time) != 0 && errno == EINTR)
+        continue;
+}
+
+int contract_fork(void (*body)(void))
+{
+    const pid_t child = fork();
+    EXPECT(child >= 0, "fork: %s", strerror(errno));
+    if (child == 0) {
+        prctl(PR_SET_PDEATHSIG, SIGKILL);
+        body();
+        _exit(0);
+    }
+    return child;
+}
+
+void contract_join(int child)
+{
+    int status = 0;
+    while (waitpid(child, &status, 0) < 0 && errno == EINTR)
+        continue;
+    EXPECT(!WIFSIGNALED(status), "a child process crashed with signal %d, %s", WTERMSIG(status),
+           strsignal(WTERMSIG(status)));
+    if (report->outcome != NO_OUTCOME)
+        _exit(WEXITSTATUS(status));
+    EXPECT(WEXITSTATUS(status) == 0, "a child process exited with status %d", WEXITSTATUS(status));
+}
+
+struct thread {
+    pthread_t id;
+    void (*body)(int);
+    int number;
+};
+
+static void *thread_run(void *argument)
+{
+    const struct thread *thread = argument;
+    thread->body(thread->number);
+    return NULL;
+}
+
+void contract_in_threads(void (*body)(int), int count)
+{
+    struct thread threads[16];
+    for (int i = 0; i < count; i++) {
+        threads[i] = (struct thread){ .body = body, .number = i };
+        EXPECT(pthread_create(&threads[i].id, NULL, thread_run, &threads[i]) == 0, "no thread can be started");
+    }
+    for (int i = 0; i < count; i++)
+        pthread_join(threads[i].id, NULL);
+}
+
+/* ---- bytes ---- */
+
+static unsigned char byte_at(size_t i, unsigned seed)
+{
+    const uint32_t mixed = ((uint32_t)i + seed * 40503u) * 2654435761u;
+    return (unsigned char)(mixed >> 24);
+}
+
+void contract_pattern(void *memory, size_t bytes, unsigned seed)
+{
+    for (size_t i = 0; i < bytes; i++)
+        ((unsigned char *)memory)[i] = byte_at(i, seed);
+}
+
+void contract_expect_pattern(const void *memory, size_t bytes, unsigned seed, const char *what)
+{
+    const unsigned char *at = memory;
+    for (size_t i = 0; i < bytes; i++)
+        EXPECT(at[i] == byte_at(i, seed), "%s: byte %zu of %zu is 0x%02x, expected 0x%02x", what, i, bytes, at[i],
+               byte_at(i, seed));
+}
+
+void contract_expect_bytes(const void *memory, size_t bytes, int byte, const char *what)
+{
+    const unsigned char *at = memory;
+    for (size_t i = 0; i < bytes; i++)
+        EXPECT(at[i] == byte, "%s: byte %zu of %zu is 0x%02x, expected 0x%02x", what, i, bytes, at[i], byte);
+}
+
+void *contract_alloc(size_t bytes)
+{
+    void *memory = NULL;
+    if (posix_memalign(&memory, 64, bytes > 0 ? bytes : 1) != 0)
+        contract_skip("the host has no %zu bytes", bytes);
+    return memory;
+}
+
+size_t contract_space(void)
+{
+    unsigned long pages = 0;
+    FILE *file = fopen("/proc/self/statm", "re");
+    if (file == NULL || fscanf(file, "%lu", &pages) != 1)
+        pages = 0;
+    if (file != NULL)
+        fclose(file);
+    return (size_t)pages * (size_t)sysconf(_SC_PAGESIZE);
+}
+
+/* ---- loading ---- */
+
+static const ctrt_component *component_at(const ctrt_plugin *plugin, size_t i)
+{
+    return (const ctrt_component *)((const char *)plugin->components + i * plugin->component_stride);
+}
+
+static void open_plugin(void)
+{
+    contract_step("loading the file");
+    void *handle = dlopen(contract_target.file, RTLD_NOW | RTLD_LOCAL);
+    EXPECT(handle != NULL, "%s", dlerror());
+    ctrt_plugin_entry entry;
+    void *symbol = dlsym(handle, "ctrt_plugin_v1");
+    EXPECT(symbol != NULL, "it does not export ctrt_plugin_v1, so it is not a ctrt plugin");
+    memcpy(&entry, &symbol, sizeof entry);
+    contract_target.calls_library = dlsym(handle, "ctrt_device_count") != NULL;
+    contract_step("ctrt_plugin_v1");
+    const ctrt_plugin *plugin = entry(CTRT_PLUGIN_ABI_MAJOR, CTRT_PLUGIN_ABI_MINOR);
+    EXPECT(plugin != NULL, "returned NULL");
+    EXPECT(CTRT_HAS(plugin, abi_minor) && plugin->abi_major == CTRT_PLUGIN_ABI_MAJOR, "it has another ABI version");
+    EXPECT(CTRT_HAS(plugin, init) && plugin->components != NULL && plugin->component_count > 0
+               && plugin->component_stride >= offsetof(ctrt_component, probe) + sizeof(void *),
+           "struct ctrt_plugin is too short, or has no components");
+    contract_target.plugin = plugin;
+}
+
+void contract_load(ctrt_component_kind kind)
+{
+    char reason[256] = "no reason";
+    open_plugin();
+    for (size_t i = 0; i < contract_target.plugin->component_count && contract_target.component == NULL; i++)
+        if (component_at(contract_target.plugin, i)->kind == kind)
+            contract_target.component = component_at(contract_target.plugin, i);
+    const ctrt_component *component = contract_target.component;
+    EXPECT(component != NULL && component->table != NULL, "it has no table of this kind");
+    if (contract_target.calls_library && kind == CTRT_COMPONENT_BACKEND)
+        contract_skip("it calls libctrt, which initialises this backend with its own host table");
+    contract_step("probe");
+    if (CTRT_SLOT(component, probe) && component->probe(reason, sizeof reason) <= 0)
+        contract_skip("%s cannot be used here: %s", component->name, reason);
+    if (CTRT_SLOT(contract_target.plugin, init))
+        CALL(contract_target.plugin->init(&contract_host), "init");
+}
+
+/* ---- in the parent ---- */
+
+static double monotonic(void)
+{
+    struct timespec time;
+    clock_gettime(CLOCK_MONOTONIC, &time);
+    return (double)time.tv_sec + (double)time.tv_nsec / 1e9;
+}
+
+/* Runs `body` in a child and stores what became of it in the report. */
+static void run_in_child(void (*body)(const void *), const void *argument, double seconds)
+{
+    memset(report, 0, sizeof *report);
+    fflush(NULL);
+    const pid_t child = fork();
+    if (child == 0) {
+        const struct rlimit none = { 0, 0 };
+        setpgid(0, 0);
+        prctl(PR_SET_PDEATHSIG, SIGKILL);
+        setrlimit(RLIMIT_CORE, &none);
+        body(argument);
+        report->outcome = report->outcome == NO_OUTCOME ? PASSED : report->outcome;
+        _exit(0);
+    }
+    const double limit = monotonic() + seconds;
+    int status = 0;
+    pid_t ended = 0;
+    for (long pause = 100000; child > 0 && (ended = waitpid(child, &status, WNOHANG)) == 0 && monotonic() < limit;
+         pause = pause < 4000000 ? 2 * pause : pause)
+        nanosleep(&(struct timespec){ 0, pause }, NULL);
+    if (child > 0)
+        kill(-child, SIGKILL);                  /* and the processes that the check has started */
+    if (child > 0 && ended == 0)
+        waitpid(child, NULL, 0);
+    if (report->outcome != NO_OUTCOME && (ended != 0 || report->outcome != PASSED))
+        return;
+    report->outcome = FAILED;
+    if (child < 0)
+        snprintf(report->text, sizeof report->text, "fork: %s", strerror(errno));
+    else if (ended == 0)
+        snprintf(report->text, sizeof report->text, "the check did not end within %g s", seconds);
+    else if (WIFSIGNALED(status))
+        snprintf(report->text, sizeof report->text, "crashed with signal %d, %s", WTERMSIG(status),
+                 strsignal(WTERMSIG(status)));
+    else
+        snprintf(report->text, sizeof report->text, "the process exited with status %d", WEXITSTATUS(status));
+}
+
+static void check_body(const void *argument)
+{
+    const void *const *both = argument;
+    const struct contract_kind *kind = both[0];
+    const struct contract_check *check = both[1];
+    contract_load(kind->kind);
+    if (kind->prepare != NULL)
+        kind->prepare(contract_target.component->table, check->needs);
+    report->step[0] = '\0';
+    check->run();
+}
+
+static void look_body(const void *unused)
+{
+    (void)unused;
+    open_plugin();
+    for (size_t i = 0; i < contract_target.plugin->component_count; i++)
+        report->kinds |= 1u << (component_at(contract_target.plugin, i)->kind & 31);
+}
+
+/* Finds the file of the backend of a device, as the library does. */
+static void find_body(const void *device)
+{
+    const char *name = device;
+    ctrt_plugin_info info = CTRT_PLUGIN_INFO;
+    for (size_t k = 0; ctrt_plugin_list(&info, k) == CTRT_OK; k++)
+        if (strcmp(info.kind, "backend") == 0 && strlen(info.component) == strcspn(name, ":")
+            && strncmp(info.component, name, strlen(info.component)) == 0 && report->file[0] == '\0')
+            snprintf(report->file, sizeof report->file, "%s", info.file);
+}
+
+static int numbers[4];                          /* of checks, by outcome */
+
+static void print_check(const char *name, const char *sentence)
+{
+    const int number = ++numbers[NO_OUTCOME];
+    numbers[report->outcome]++;
+    if (report->outcome != FAILED) {
+        printf(report->outcome == SKIPPED ? "ok %d - %s # SKIP %s\n" : "ok %d - %s\n", number, name, report->text);
+        return;
+    }
+    for (char *at = report->text; *at != '\0'; at++)
+        *at = *at == '\n' ? ' ' : *at;
+    printf("not ok %d - %s\n#   %s%s%s\n#   The contract: %s\n", number, name, report->step,
+           report->step[0] != '\0' ? ": " : "", report->text, sentence);
+}
+
+static void run_table(const struct contract_options *options, const struct contract_kind *kind,
+                      const struct contract_check *checks)
+{
+    for (const struct contract_check *check = checks; check->name != NULL; check++) {
+        if (options->pattern != NULL && fnmatch(options->pattern, check->name, 0) != 0)
+            continue;
+        if (options->list) {
+            printf("%-10s %-20s %s\n", kind->word, check->name, check->sentence);
+            continue;
+        }
+        run_in_child(check_body, (const void *[]){ kind, check }, options->seconds);
+        print_check(check->name, check->sentence);
+        fflush(stdout);
+    }
+}
+
+/* Sets contract_target.file and .device. Returns false after a message. */
+static bool find_plugin(const char *target, double seconds)
+{
+    char path[PATH_MAX];
+    const size_t length = strlen(target);
+    const bool file = strchr(target, '/') != NULL || (length > 3 && strcmp(target + length - 3, ".so") == 0);
+    if (!file) {
+        run_in_child(find_body, target, seconds);
+        if (report->file[0] == '\0') {
+            fprintf(stderr, "ctrt check: no plugin has a backend called %.*s\n", (int)strcspn(target, ":"), target);
+            return false;
+        }
+        const char *colon = strchr(target, ':');
+        contract_target.device = colon != NULL ? atoi(colon + 1) : 0;
+    }
+    if (realpath(file ? target : report->file, path) == NULL) {
+        perror(file ? target : report->file);
+        return false;
+    }
+    snprintf(contract_target.file, sizeof contract_target.file, "%s", path);
+    run_in_child(look_body, NULL, seconds);
+    if (report->outcome == PASSED)
+        return true;
+    fprintf(stderr, "ctrt check: %s: %s\n", contract_target.file, report->text);
+    return false;
+}
+
+int contract_run(const struct contract_options *options)
+{
+    uint32_t found = UINT32_MAX, known = 0;
+    report = mmap(NULL, sizeof *report, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+    if (report == MAP_FAILED) {
+        perror("ctrt check");
+        return 2;
+    }
+    memset(numbers, 0, sizeof numbers);
+    if (!options->list) {
+        if (!find_plugin(options->target, options->seconds))
+            return 2;
+        found = report->kinds;
+        printf("# the plugin ABI's contract, %s\n", contract_target.file);
+    }
+    for (int k = 0; k < KINDS; k++) {
+        known |= 1u << kinds[k]->kind;
+        for (int t = 0; found >> kinds[k]->kind & 1 && kinds[k]->checks[t] != NULL; t++)
+            run_table(options, kinds[k], kinds[k]->checks[t]);
+    }
+    if (options->list)
+        return 0;
+    if ((found & known) == 0) {
+        fprintf(stderr,
+                "ctrt check: %s has no backend, memory policy or image decoder; other kinds have no checks yet\n",
+                contract_target.file);
+        return 2;
+    }
+    printf("1..%d\n# %d passed, %d failed, %d skipped\n", numbers[NO_OUTCOME], numbers[PASSED], numbers[FAILED],
+           numbers[SKIPPED]);
+    fflush(stdout);
+    return numbers[FAILED] > 0 || numbers[PASSED] == 0;
+}

@@ -1,0 +1,191 @@
+#!/bin/sh
+# SPDX-License-Identifier: Apache-2.0
+# `ctrt check --contract`: the plugins of this tree and the correct test plugins pass, and each defect of the test
+# plugins (tests/plugins/broken_*.c) is found by the check that is meant to find it.
+srcdir=${srcdir:-$(cd "$(dirname "$0")/../.." && pwd)}
+builddir=${builddir:-$srcdir}
+. "$srcdir/tests/lib.sh"
+. "$srcdir/tests/integration/checks.sh"
+tool=$builddir/ctrt
+
+work=$(mktemp -d) || exit 1
+trap 'rm -rf "$work"' EXIT
+mkdir -m 755 "$work/plugins"
+cp "$builddir/.libs/broken_backend.so" "$work/plugins/backend-broken.so" &&
+    cp "$builddir/.libs/broken_memory.so" "$work/plugins/memory-broken.so" || exit 1
+
+# keeps PLUGIN...: all checks of each plugin pass. The plugins are checked at the same time.
+keeps() {
+    for plugin; do
+        "$tool" check --contract --timeout 60 "$plugin" >"$work/kept.${plugin##*/}" 2>&1 &
+    done
+    wait
+    for plugin; do
+        grep -q '^# [1-9][0-9]* passed, 0 failed' "$work/kept.${plugin##*/}"
+        result $? "${plugin##*/} keeps the contract" "$(grep -v '^ok' "$work/kept.${plugin##*/}")"
+    done
+}
+
+# finds KIND: reads lines DEFECT CHECK [MESSAGE]; with the defect, CHECK has to fail, with a line that contains MESSAGE.
+# Runs eight checks at a time, because most of them wait.
+finds() {
+    n=0
+    cat >"$work/defects"
+    while read -r defect name message; do
+        CTRT_BROKEN=$defect "$tool" check --contract --timeout "$([ -n "$message" ] && echo 1 || echo 9)" --op "$name" \
+            "$work/plugins/$1-broken.so" >"$work/found.$n" 2>&1 &
+        n=$((n + 1))
+        [ $((n % 8)) -ne 0 ] || wait
+    done <"$work/defects"
+    wait
+    n=0
+    while read -r defect name message; do
+        grep -q "^not ok [0-9]* - $name\$" "$work/found.$n" && grep -q "$message" "$work/found.$n"
+        result $? "$1: $name finds the defect $defect" "$(cat "$work/found.$n")"
+        n=$((n + 1))
+    done <"$work/defects"
+}
+
+# The plugins of the tree that are built.
+set --
+for plugin in backend-cpu backend-sim memory-arena memory-caching memory-direct memory-spill image-jpeg image-png; do
+    [ ! -e "$builddir/plugins-built/$plugin.so" ] || set -- "$@" "$builddir/plugins-built/$plugin.so"
+done
+keeps "$work/plugins/backend-broken.so" "$work/plugins/memory-broken.so" "$@"
+CTRT_BROKEN=moves
+export CTRT_BROKEN
+with=moves keeps "$work/plugins/memory-broken.so"
+unset CTRT_BROKEN
+if [ -e "$builddir/softcuda-plugins/backend-cuda.so" ]; then
+    LD_LIBRARY_PATH=$builddir/tests/softcuda SOFTCUDA=devices=2,memory=64m \
+        keeps "$builddir/softcuda-plugins/backend-cuda.so"
+else
+    skip "backend-cuda.so keeps the contract" "it is not built"
+fi
+
+# What the command prints and returns. A plugin whose call crashes or does not return fails the check.
+"$tool" check --contract --list >"$work/list" && grep -q '^backend *event.wait  *wait_event orders' "$work/list"
+result $? "lists the checks" "$(cat "$work/list")"
+"$tool" check --contract --op names "$work/plugins/memory-broken.so" >"$work/one" 2>&1
+check "exit status 0 if the check passes" "$([ $? -eq 0 ] || cat "$work/one")"
+CTRT_BROKEN=alloc_unchecked "$tool" check --contract --op host.memory "$work/plugins/memory-broken.so" >"$work/one" 2>&1
+[ $? -eq 1 ] && grep -q 'while call 1 of host->alloc fails: crashed with signal 11' "$work/one"
+result $? "a crash is reported with what was called" "$(cat "$work/one")"
+"$tool" check --contract quantum >"$work/one" 2>&1
+[ $? -eq 2 ] && grep -q 'no plugin has a backend called quantum' "$work/one"
+result $? "an unknown device is an error" "$(cat "$work/one")"
+if [ -e "$builddir/plugins-built/strategy-single.so" ]; then
+    "$tool" check --contract "$builddir/plugins-built/strategy-single.so" >"$work/one" 2>&1
+    [ $? -eq 2 ] && grep -q 'other kinds have no checks' "$work/one"
+    result $? "a kind without checks is an error" "$(cat "$work/one")"
+fi
+
+finds backend <<'END'
+name_upper names
+capture_incomplete tables
+probe_overflow probe
+any_index describe
+describe_overflow describe
+usage_overflow usage
+close_leak open
+free_above_total memory.info
+descriptor descriptor
+alloc_unchecked host.memory
+record_leak host.memory
+misaligned memory.alloc
+overlap memory.alloc
+full_silent memory.full
+no_limit memory.full
+leak memory.free
+free_uncounted memory.free
+copy_short memory.copy
+copy_wide memory.copy
+copy_late memory.copy
+pinned_misaligned memory.pinned
+fill_zero memory.fill
+fill_wide memory.fill
+unmap_more memory.pages
+peer_nothing memory.peer
+import_copies memory.share
+import_closes memory.share
+kernel_wide kernel
+kernel_input kernel
+kernel_static kernel.overlap
+unlocked threads
+count_opens fork.before
+fork_unchecked fork.after did not end
+queue_leak queue.create
+reorder queue.order
+synchronize_returns queue.synchronize
+synchronize_null queue.synchronize
+query_idle queue.query
+serial queue.concurrent did not end
+destroy_drops queue.destroy
+host_call_now queue.host_call did not end
+host_call_thread queue.host_call
+call_by_pointer kernel.async
+unrecorded_waits event.unrecorded
+event_done event.query
+event_never event.query
+event_returns event.synchronize
+wait_nothing event.wait
+wait_latest event.again
+elapsed_seconds event.elapsed
+event_leak event.many
+fail_goes_on queue.failure
+fail_silent queue.failure
+fail_all queue.failure
+fail_sequence queue.failure
+fail_nameless queue.failure
+reset_nothing queue.failure
+capture_runs capture
+capture_once capture
+capture_origin capture
+capture_unbegun capture
+call_by_pointer capture.kernel
+END
+finds memory <<'END'
+name_long names
+moves_incomplete names
+options_any options
+options_leak options
+options_silent options
+options_vague options
+destroy_leak create
+own_leak create
+misaligned sizes
+small sizes
+round_overflow sizes
+header content
+overlap content
+fence_lost order
+fence_leak order
+other_queue order
+early_free order
+eager order
+wrong_size order
+trim_nothing trim
+trim_used trim
+source_leak trim
+failure_changed failure
+failure_silent failure
+failure_leak failure
+alloc_unchecked host.memory
+stats_overflow stats
+reserved_used stats
+cached_all stats
+count_frees stats
+peak_zero peaks
+peak_stays peaks
+walk_used walk
+walk_gap walk
+walk_active walk
+clone_shares clone
+clone_source clone
+spare_trims spare
+unlocked threads
+fork_locked fork did not end
+moves_in_use moves
+moves_loses moves
+END
+finish
