@@ -110,6 +110,8 @@ address space_virtual(void);                        /* start of the range for vi
 /* Copies that may access device memory, which memcpy cannot, because AddressSanitizer checks it. */
 void space_copy(void *to, const void *from, size_t bytes);
 void space_fill(address to, unsigned char value, size_t bytes);
+/* Fills new memory with 0xff. Its whole pages are mapped from a file, so those that are not used cost no time. */
+void space_new(address begin, size_t bytes);
 void space_renew(address begin, size_t bytes);      /* frees the pages, so the contents are lost */
 void space_poison(address begin, size_t bytes);     /* makes AddressSanitizer report accesses by the host */
 

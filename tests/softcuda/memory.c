@@ -67,7 +67,7 @@ static result memory_alloc(struct device *device, address *out, size_t bytes, vo
         return CUDA_ERROR_OUT_OF_MEMORY;
     }
     order_forget(found, bytes);
-    space_fill(found, 0xff, bytes);
+    space_new(found, bytes);
     space_poison(found, memory_rounded(bytes));
     *out = found;
     return CUDA_SUCCESS;

@@ -11,6 +11,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <unistd.h>
 
 #define TIMES 16                            /* bytes of address space per byte of memory */
 #define UNIT  ((size_t)2 << 20)
@@ -18,11 +19,27 @@
 extern void __asan_poison_memory_region(const volatile void *begin, size_t bytes) __attribute__((weak));
 
 static int spaces;
+static int pattern = -1;                    /* file of UNIT bytes 0xff */
 
 static char *range(size_t bytes, int protection)
 {
     char *begin = mmap(NULL, bytes, protection, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
     return begin == MAP_FAILED ? NULL : begin;
+}
+
+/* Without the file, space_new fills all memory. */
+static void pattern_open(void)
+{
+    pattern = memfd_create("softcuda-new-memory", MFD_CLOEXEC);
+    char *bytes = pattern >= 0 && ftruncate(pattern, UNIT) == 0
+        ? mmap(NULL, UNIT, PROT_READ | PROT_WRITE, MAP_SHARED, pattern, 0) : MAP_FAILED;
+    if (bytes != MAP_FAILED) {
+        memset(bytes, 0xff, UNIT);
+        munmap(bytes, UNIT);
+    } else if (pattern >= 0) {
+        close(pattern);
+        pattern = -1;
+    }
 }
 
 bool space_open(int n, uint64_t memory)
@@ -41,6 +58,7 @@ bool space_open(int n, uint64_t memory)
             softcuda_space = (struct softcuda_space){ .base = begin, .bytes = all, .device_bytes = one,
                                                       .shadow = shadow };
             spaces = n;
+            pattern_open();
             return true;
         }
         if (begin != NULL)
@@ -109,6 +127,25 @@ void space_fill(address to, unsigned char value, size_t bytes)
     for (size_t i = 0; i < bytes; i++)
         t[i] = value;
 #endif
+}
+
+void space_new(address begin, size_t bytes)
+{
+    const size_t page = 4096, head = (page - begin % page) % page;
+    if (pattern < 0 || bytes < head + page) {
+        space_fill(begin, 0xff, bytes);
+        return;
+    }
+    space_fill(begin, 0xff, head);
+    size_t done = head;
+    for (size_t part; bytes - done >= page; done += part) {
+        part = (bytes - done) / page * page;
+        part = part < UNIT ? part : UNIT;
+        if (mmap((void *)(uintptr_t)(begin + done), part, PROT_READ | PROT_WRITE,
+                 MAP_PRIVATE | MAP_FIXED | MAP_NORESERVE, pattern, 0) == MAP_FAILED)
+            break;
+    }
+    space_fill(begin + done, 0xff, bytes - done);
 }
 
 void space_renew(address begin, size_t bytes)

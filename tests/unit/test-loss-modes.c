@@ -362,7 +362,7 @@ static void canonical_devices(void)
 {
     static const char *const names[] = { "single", "data-parallel" };
     static const int counts[] = { 1, 6, 12, 5 };
-    EACH(kind, loss_kinds) {
+    EACH_LOSS(kind, 1) {
         char want[65] = "", got[65] = "";
         EACH(name, names)
             EACH(count, counts) {
@@ -387,7 +387,7 @@ static void canonical_devices(void)
 
 static void canonical_ranks(struct rank *rank)
 {
-    EACH(kind, loss_kinds) {
+    EACH_LOSS(kind, rank->size) {
         char want[65] = "", got[65] = "";
         const int rows = LOSS_ROWS / rank->size;
         struct pair p = pair_new(mlp_new, rank->argument, rank);

@@ -12,7 +12,7 @@ static const int row_counts[] = { 8, 7, 5, 2 };
 static void devices_kinds(void)
 {
     for (int n = 1; n <= MOST; n++)
-        EACH(kind, loss_kinds) {
+        EACH_LOSS(kind, n) {
             struct pair p = pair_on_devices(mlp_new, strategy, n);
             EACH(rows, row_counts) {
                 char where[96];
@@ -156,7 +156,7 @@ static void bits(char hash[65], ctrt_module *net, ctrt_device *device, ctrt_loss
 static void canonical_devices(void)
 {
     static const char *const strategies[] = { "single", "data-parallel", "pipeline" };
-    EACH(kind, loss_kinds) {
+    EACH_LOSS(kind, 0) {
         char want[65] = "", got[65] = "";
         EACH(name, strategies)
             for (int n = 1; n <= MOST; n++) {
@@ -177,7 +177,7 @@ static const int rank_rows[][MOST_RANKS] = { { 3, 3, 3, 3 }, { 1, 4, 2, 5 }, { 5
 static void ranks_kinds(struct rank *rank)
 {
     strategy = rank->argument;
-    EACH(kind, loss_kinds) {
+    EACH_LOSS(kind, rank->size) {
         struct pair p = pair_new(mlp_new, strategy, rank);
         EACH(rows, rank_rows) {
             char where[96];
@@ -259,7 +259,7 @@ static void ranks_unlike(struct rank *rank)
 static void ranks_canonical(struct rank *rank)
 {
     strategy = rank->argument;
-    EACH(kind, loss_kinds) {
+    EACH_LOSS(kind, rank->size) {
         char want[65] = "", got[65] = "";
         const int rows = LOSS_ROWS / rank->size;
         struct pair p = pair_new(mlp_new, strategy, rank);
