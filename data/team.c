@@ -100,12 +100,8 @@ static void *thread_main(void *argument)
 static ctrt_status worker_team_start_thread(struct team *team, int id)
 {
     struct member *member = &team->members[id];
-    sigset_t all, before;
     CTRT_TRY(worker_begin(&member->worker, team->ring->header, team->dataset, id));
-    sigfillset(&all);
-    pthread_sigmask(SIG_SETMASK, &all, &before);
-    const int error = pthread_create(&member->thread, NULL, thread_main, &member->worker);
-    pthread_sigmask(SIG_SETMASK, &before, NULL);
+    const int error = thread_start(&member->thread, thread_main, &member->worker);
     if (error == 0)
         return CTRT_OK;
     worker_end(&member->worker);

@@ -53,6 +53,16 @@ ctrt_status fail_null(const char *function, const char *argument);
         if (unlikely((argument) == NULL))           \
             return fail_null(who, #argument);       \
     } while (0)
+/* The same for the first of several arguments that is NULL: NULL_CHECKS("comm_split", out, comm). */
+#define NULL_CHECKS(who, ...)                                                       \
+    do {                                                                            \
+        const void *const arguments_[] = { __VA_ARGS__ };                           \
+        for (size_t argument_ = 0; argument_ < COUNT_OF(arguments_); argument_++)   \
+            if (unlikely(arguments_[argument_] == NULL))                            \
+                return fail_argument(who, #__VA_ARGS__, argument_);                 \
+    } while (0)
+/* fail_null for argument number `index` of `names`: "out, comm". */
+ctrt_status fail_argument(const char *function, const char *names, size_t index);
 
 /* edit_distance.c: returns the candidate with the smallest edit distance to `word`, or NULL when every distance is
  * larger than a third of the length of `word` (but at least 1 is allowed). Skips candidates that are NULL. */

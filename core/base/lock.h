@@ -41,15 +41,20 @@ struct lock {
  * tolerate data in the middle of a change. */
 #define LOCK_DEFINE_MUTEX(name)                                                 \
     static pthread_mutex_t name = PTHREAD_MUTEX_INITIALIZER;                    \
-    static void name##_init(void)                                               \
+    LOCK_IN_CHILD(name##_init)                                                  \
     {                                                                           \
         pthread_mutex_init(&name, NULL);                                        \
     }                                                                           \
+    static pthread_mutex_t name
+
+/* Begins the definition of a static function that runs in the child of each fork: LOCK_IN_CHILD(name) { ... } */
+#define LOCK_IN_CHILD(name)                                                     \
+    static void name(void);                                                     \
     __attribute__((constructor)) static void name##_declare(void)               \
     {                                                                           \
-        (void)lock_at_fork(NULL, NULL, name##_init);                            \
+        (void)lock_at_fork(NULL, NULL, name);                                   \
     }                                                                           \
-    static pthread_mutex_t name
+    static void name(void)
 
 void lock_declare(struct lock *lock, enum lock_level level);
 

@@ -190,6 +190,13 @@ ctrt_status fail_null(const char *function, const char *argument)
     return fail_from(CTRT_ERR_INVALID_ARGUMENT, function, "%s is NULL", argument);
 }
 
+ctrt_status fail_argument(const char *function, const char *names, size_t index)
+{
+    for (; index > 0; index--)
+        names = strchr(names, ',') + 2;
+    return fail_from(CTRT_ERR_INVALID_ARGUMENT, function, "%.*s is NULL", (int)strcspn(names, ","), names);
+}
+
 __attribute__((constructor)) static void error_start(void)
 {
     thread_on_exit(error_drop);

@@ -2,7 +2,7 @@
 /* base/thread.c: per-thread state and its cleanup at thread exit. */
 #include "base/thread.h"
 
-#include <pthread.h>
+#include <signal.h>
 #include <stdatomic.h>
 #include <stddef.h>
 
@@ -28,6 +28,16 @@ static void thread_end(void *state)
         if (cleaner != NULL)
             cleaner(self);
     }
+}
+
+int thread_start(pthread_t *thread, void *(*function)(void *argument), void *argument)
+{
+    sigset_t all, before;
+    sigfillset(&all);
+    pthread_sigmask(SIG_SETMASK, &all, &before);
+    const int error = pthread_create(thread, NULL, function, argument);
+    pthread_sigmask(SIG_SETMASK, &before, NULL);
+    return error;
 }
 
 static void make_key(void)

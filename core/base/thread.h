@@ -7,6 +7,8 @@
 #ifndef CORE_BASE_THREAD_H
 #define CORE_BASE_THREAD_H
 
+#include <pthread.h>
+
 #include "ctrt/types.h"
 
 /* Kinds of objects that almost every op allocates and frees; each thread keeps freed ones for reuse (host_alloc.h). */
@@ -51,6 +53,8 @@ struct thread_state {
 
 extern __thread struct thread_state thread_state __attribute__((tls_model("initial-exec")));
 
+/* Starts a thread with all signals blocked, so that the program's handlers run in its own threads. Returns an errno. */
+int thread_start(pthread_t *thread, void *(*function)(void *argument), void *argument);
 /* Registers the calling thread, so that the cleaners run when it exits. Cheap after the first call. */
 void thread_register(void);
 /* Adds a cleaner, which runs at the exit of each registered thread. Adding the same function twice has no effect. Call

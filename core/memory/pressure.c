@@ -292,14 +292,10 @@ static void after_fork_in_child(void)
 
 static bool pressure_start_thread(void)
 {
-    sigset_t all, before;
     watcher.wake = fd_above_stdio(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
     if (watcher.wake < 0)
         return false;
-    sigfillset(&all);                       /* leave signals to the program's threads */
-    pthread_sigmask(SIG_SETMASK, &all, &before);
-    bool started = pthread_create(&watcher.thread, NULL, watch_pressure, NULL) == 0;
-    pthread_sigmask(SIG_SETMASK, &before, NULL);
+    bool started = thread_start(&watcher.thread, watch_pressure, NULL) == 0;
     if (started)
         (void)pthread_setname_np(watcher.thread, "ctrt-pressure");
     return started;
