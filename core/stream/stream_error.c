@@ -2,6 +2,8 @@
 /* stream/stream_error.c: asynchronous errors: their states, how streams inherit them, the reset. */
 #include "stream/stream_error.h"
 
+#include <sched.h>
+
 #include "base/states.h"
 
 /* Numbers the failures, so that a stream that was reset does not inherit an old failure again. */
@@ -52,6 +54,8 @@ void stream_set_broken(ctrt_stream *stream, uint64_t from)
 
 void stream_clear_error(ctrt_stream *stream)
 {
+    while (atomic_load(&stream->posted.state) == POSTED_WRITING)
+        sched_yield();                      /* else the error would appear after this function */
     posted_set_state(stream, POSTED_ERROR, POSTED_NONE);
     if (stream_failed(stream))
         stream_set_state(stream, STREAM_USABLE);

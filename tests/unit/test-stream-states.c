@@ -18,6 +18,15 @@ static void post(ctrt_stream *stream, const char *text)
     stream_fail(stream, ctrt_fail(CTRT_ERR_COMM, "%s", text));
 }
 
+/* Ends a stream_fail of another thread that has begun to write the error. */
+static void *post_late(void *stream)
+{
+    const struct timespec pause = { .tv_nsec = 20000000 };
+    nanosleep(&pause, NULL);
+    posted_set_state(stream, POSTED_WRITING, POSTED_ERROR);
+    return NULL;
+}
+
 SIM_TEST(posted, "USABLE to FAILED by stream_fail, which keeps the first error; FAILED to USABLE by the reset",
          "CTRT_SIM=devices=1")
 {
@@ -99,6 +108,12 @@ SIM_TEST(cleared, "FAILED and BROKEN to USABLE when the queue is destroyed", "CT
     post(stream, "of a queue that is closed");
     stream_clear_error(stream);
     STATE_IS(stream, STREAM_USABLE);
+    CHECK_EQ(atomic_load(&stream->posted.state), POSTED_NONE);
+    pthread_t thread;                       /* an error that another thread is about to post */
+    CHECK_TRUE(posted_set_state(stream, POSTED_NONE, POSTED_WRITING));
+    pthread_create(&thread, NULL, post_late, stream);
+    stream_clear_error(stream);
+    pthread_join(thread, NULL);
     CHECK_EQ(atomic_load(&stream->posted.state), POSTED_NONE);
 }
 
