@@ -57,8 +57,9 @@ typedef struct ctrt_store ctrt_store;
  * with the same store. `seconds` is how long a call waits; 0: not at all; negative (CTRT_DEFAULT_SECONDS): 300. Calls
  * without it use that of ctrt_store_open.
  *
- * Errors: CTRT_ERR_COMM after that time, and at once if the process that serves has ended or released the store.
- * CTRT_ERR_FORKED in the child of a fork for stores that the parent has opened; the child can open them again. */
+ * Errors: CTRT_ERR_COMM if the store cannot be reached or does not answer within that time, and at once if the process
+ * that serves has ended or released it. CTRT_ERR_FORKED in the child of a fork for stores that the parent has opened;
+ * the child can open them again. */
 
 /* Opens the store `address`:
  *
@@ -83,7 +84,8 @@ CTRT_API const char *ctrt_store_address(const ctrt_store *store);
 /* Sets a key, replacing its value. */
 CTRT_API ctrt_status ctrt_store_set(ctrt_store *store, const char *key, const void *value, size_t bytes);
 /* Waits until the key is set and writes its value to *value[*bytes], followed by a NUL byte that is not counted; the
- * caller frees it with free(). `value` and `bytes` may be NULL. On a timeout the message names the key. */
+ * caller frees it with free(). `value` and `bytes` may be NULL. CTRT_ERR_NOT_FOUND, with a message that names the key,
+ * if the store answers that the key was not set in time. */
 CTRT_API ctrt_status ctrt_store_get(ctrt_store *store, const char *key, void **value, size_t *bytes, double seconds);
 /* Adds `amount` to the number that the key holds as decimal text (0 if it is not set) and writes the sum to *sum, which
  * may be NULL. Atomic. CTRT_ERR_STATE if the value is not a number, CTRT_ERR_OVERFLOW if the sum is not an int64_t. */
@@ -151,7 +153,8 @@ CTRT_API ctrt_status ctrt_comm_environment(int *rank, int *size, int *local_rank
 /* Ends the communicator on all ranks: running and later collectives fail with CTRT_ERR_COMM and a message that contains
  * `reason`. For programs that cannot go on. From any thread. */
 CTRT_API void ctrt_comm_abort(ctrt_comm *comm, const char *reason);
-/* Returns the communicator's error without waiting; CTRT_OK if it has none. */
+/* Returns the communicator's error without waiting; CTRT_OK if it has none. Between the failure and the end of its
+ * report: CTRT_ERR_COMM with a message that says so. */
 CTRT_API ctrt_status ctrt_comm_error(ctrt_comm *comm);
 /* Writes the state of the group as a JSON text: ranks with host, process and last completed collective, the collective
  * that failed, who arrived and who did not, and this rank's last 1,024 collectives (the flight record). The caller
@@ -174,9 +177,10 @@ CTRT_API ctrt_status ctrt_comm_report(char **json, ctrt_comm *comm);
  * with another epoch.
  *
  * Errors: CTRT_ERR_COMM if the store has ended, because its server was one of the lost ranks, and if the other ranks
- * have gone on without this one, which did not answer in time. Then `comm` can only be released. CTRT_ERR_NOT_SUPPORTED
- * if the engine cannot connect the ranks that are left. CTRT_ERR_STATE if this rank has left `comm` by an earlier
- * call, or does so in another thread. */
+ * have gone on without this one, which did not answer in time. Then `comm` can only be released.
+ * CTRT_ERR_OUT_OF_MEMORY, after which the function can be called again, unless it has begun to connect the ranks.
+ * CTRT_ERR_NOT_SUPPORTED if the engine cannot connect the ranks that are left. CTRT_ERR_STATE if this rank has left
+ * `comm` by an earlier call, or does so in another thread. */
 CTRT_API ctrt_status ctrt_comm_shrink(ctrt_comm **out, ctrt_comm *comm);
 /* Returns how often the group was rebuilt, 0 at first; -1 for NULL. */
 CTRT_API int ctrt_comm_epoch(const ctrt_comm *comm);

@@ -134,14 +134,20 @@ static void answer_waits(struct store_server *server, const char *key, size_t ke
 
 /* ---- requests ---- */
 
+/* Removes the entry to which *place points. */
+static void disconnect_value_drop(struct client *client, struct disconnect_value **place)
+{
+    struct disconnect_value *entry = *place;
+    *place = entry->next;
+    client->disconnect_count--;
+    store_value_release(entry->value);
+    host_free(entry);
+}
+
 static void disconnect_values_free(struct client *client)
 {
-    for (struct disconnect_value *entry; (entry = client->disconnect_values) != NULL;) {
-        client->disconnect_values = entry->next;
-        client->disconnect_count--;
-        store_value_release(entry->value);
-        host_free(entry);
-    }
+    while (client->disconnect_values != NULL)
+        disconnect_value_drop(client, &client->disconnect_values);
 }
 
 /* Returns the place of the pointer to the key's entry, or of the NULL at the end of the list. */
@@ -156,13 +162,10 @@ static struct disconnect_value **disconnect_value_find(struct client *client, co
 
 static enum store_result disconnect_value_remove(struct client *client, const struct store_message *message)
 {
-    struct disconnect_value **place = disconnect_value_find(client, message), *entry = *place;
-    if (entry == NULL)
+    struct disconnect_value **place = disconnect_value_find(client, message);
+    if (*place == NULL)
         return STORE_UNSET;
-    *place = entry->next;
-    client->disconnect_count--;
-    store_value_release(entry->value);
-    host_free(entry);
+    disconnect_value_drop(client, place);
     return STORE_OK;
 }
 

@@ -64,7 +64,7 @@ struct client {
 struct store_server {
     pthread_t thread;
     pthread_mutex_t lock;               /* the thread holds it except in poll() */
-    int listener, wake, port;
+    int listener, wake;
     bool stop;
     bool exhausted;                     /* accept() failed for lack of resources; pause */
     const char *secret;

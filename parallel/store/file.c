@@ -29,14 +29,13 @@ struct file_store {
     ctrt_store base;
     pthread_mutex_t lock;               /* guards everything below, and orders the threads of this process */
     int fd;
-    bool serves;
     off_t end;                          /* position in the file up to which the map is */
     struct store_map map;
     atomic_uint interruptions;
     _Atomic uint64_t interrupted;       /* hash of the key for whose waits the last interruption is */
     unsigned char *buffer;              /* for reading and writing messages */
     size_t capacity;
-    char path[];
+    const char *path;                   /* a part of the address */
 };
 
 static ctrt_status fail_file(const struct file_store *store, const char *what)
@@ -81,33 +80,30 @@ static ctrt_status file_store_reserve(struct file_store *store, size_t bytes)
     return CTRT_OK;
 }
 
-static ctrt_status file_store_read_at(struct file_store *store, size_t bytes, off_t offset)
+/* Reads or writes data[bytes] at the offset. */
+static ctrt_status file_transfer(const struct file_store *store, void *data, size_t bytes, off_t offset, bool writes)
 {
-    CTRT_TRY(file_store_reserve(store, bytes));
     for (size_t done = 0; done < bytes;) {
-        const ssize_t n = pread(store->fd, store->buffer + done, bytes - done, offset + (off_t)done);
+        char *at = (char *)data + done;
+        const off_t place = offset + (off_t)done;
+        const ssize_t n = writes ? pwrite(store->fd, at, bytes - done, place)
+                                 : pread(store->fd, at, bytes - done, place);
         if (n < 0 && errno == EINTR)
             continue;
         if (n <= 0) {
             errno = n == 0 ? EIO : errno;
-            return fail_file(store, "read");
+            return fail_file(store, writes ? "write" : "read");
         }
         done += (size_t)n;
     }
     return CTRT_OK;
 }
 
-static ctrt_status write_at(struct file_store *store, const void *data, size_t bytes, off_t offset)
+/* Reads to the buffer. */
+static ctrt_status file_store_read_at(struct file_store *store, size_t bytes, off_t offset)
 {
-    for (size_t done = 0; done < bytes;) {
-        const ssize_t n = pwrite(store->fd, (const char *)data + done, bytes - done, offset + (off_t)done);
-        if (n < 0 && errno == EINTR)
-            continue;
-        if (n < 0)
-            return fail_file(store, "write");
-        done += (size_t)n;
-    }
-    return CTRT_OK;
+    CTRT_TRY(file_store_reserve(store, bytes));
+    return file_transfer(store, store->buffer, bytes, offset, false);
 }
 
 static ctrt_status fail_damaged(const struct file_store *store)
@@ -178,7 +174,7 @@ static ctrt_status file_store_append(struct file_store *store, const struct stor
     ctrt_status status = file_store_reserve(store, bytes);
     if (status == CTRT_OK) {
         store_message_write(store->buffer, &message);
-        status = write_at(store, store->buffer, bytes, store->end);
+        status = file_transfer(store, store->buffer, bytes, store->end, true);
     }
     if (status == CTRT_OK)
         store->end += (off_t)bytes;
@@ -210,7 +206,7 @@ static ctrt_status file_store_execute(enum store_result *result, struct store_va
 /* Fails if the process that serves has ended. */
 static ctrt_status check_alive(const struct file_store *store)
 {
-    if (store->serves || !lock_byte(store, F_OFD_GETLK, F_WRLCK, ALIVE))
+    if (store->base.serves || !lock_byte(store, F_OFD_GETLK, F_WRLCK, ALIVE))
         return CTRT_OK;
     return ctrt_fail(CTRT_ERR_COMM, "%s: the process that created the store has ended or released it", store->path);
 }
@@ -262,7 +258,7 @@ static ctrt_status file_request(enum store_result *result, struct store_value **
 static ctrt_status file_store_open_file(struct file_store *store)
 {
     struct stat status;
-    const int create = store->serves ? O_CREAT : 0;
+    const int create = store->base.serves ? O_CREAT : 0;
     store->fd = fd_above_stdio(open(store->path, O_RDWR | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK | create, 0600));
     if (store->fd < 0)
         return fail_file(store, "open");
@@ -291,7 +287,7 @@ static ctrt_status serve_file(struct file_store *store, int64_t deadline)
     else if (status == CTRT_OK && size > 0)
         status = fail_left_over(store);
     else if (status == CTRT_OK)
-        status = write_at(store, magic, sizeof magic, 0);
+        status = file_transfer(store, (void *)magic, sizeof magic, 0, true);
     unlock_file(store);
     return status;
 }
@@ -342,32 +338,17 @@ static void file_close(ctrt_store *base)
         close(store->fd);
 }
 
-static ctrt_status file_open(ctrt_store **out, const char *rest, bool serve, int64_t deadline)
+static ctrt_status file_open(ctrt_store *base, const char *rest, int64_t deadline)
 {
-    const size_t bytes = strlen(rest) + 1;
-    struct file_store *store = host_calloc(sizeof *store + bytes);
-    char *address = host_alloc(bytes + sizeof "file://");
-    if (store == NULL || address == NULL) {
-        host_free(store);
-        host_free(address);
-        return out_of_memory(sizeof *store + bytes, "a store");
-    }
-    sprintf(address, "file://%s", rest);
-    memcpy(store->path, rest, bytes);
-    store->base.address = address;
+    struct file_store *store = (struct file_store *)base;
+    store->path = rest;
     store->fd = -1;
-    store->serves = serve;
     store->end = sizeof magic;
     pthread_mutex_init(&store->lock, NULL);
     store_map_init(&store->map);
-    const ctrt_status status = serve ? serve_file(store, deadline) : join_file(store, deadline);
-    if (status == CTRT_OK) {
-        *out = &store->base;
-        return CTRT_OK;
-    }
-    file_close(&store->base);
-    host_free(address);
-    host_free(store);
+    const ctrt_status status = base->serves ? serve_file(store, deadline) : join_file(store, deadline);
+    if (status != CTRT_OK)
+        file_close(base);
     return status;
 }
 
@@ -376,7 +357,7 @@ static void file_leave(ctrt_store *base)
 {
     struct file_store *store = (struct file_store *)base;
     struct stat mine, there;
-    if (store->serves && fstat(store->fd, &mine) == 0 && stat(store->path, &there) == 0 && mine.st_dev == there.st_dev
+    if (base->serves && fstat(store->fd, &mine) == 0 && stat(store->path, &there) == 0 && mine.st_dev == there.st_dev
         && mine.st_ino == there.st_ino)
         unlink(store->path);
     file_close(base);
@@ -388,12 +369,13 @@ static bool file_reserve(ctrt_store *base, int number)
 }
 
 /* The locks belong to the open file description, which the child has inherited. */
-static void file_forked(ctrt_store *base)
+static void file_at_fork(ctrt_store *base, enum store_fork when)
 {
-    close(((struct file_store *)base)->fd);
+    if (when == STORE_IN_CHILD)
+        close(((struct file_store *)base)->fd);
 }
 
 const struct store_kind store_file_kind = {
-    .scheme = "file", .open = file_open, .request = file_request, .close = file_leave, .forked = file_forked,
-    .interrupt = file_interrupt, .reserve = file_reserve,
+    .scheme = "file", .bytes = sizeof(struct file_store), .open = file_open, .request = file_request,
+    .close = file_leave, .at_fork = file_at_fork, .interrupt = file_interrupt, .reserve = file_reserve,
 };

@@ -27,14 +27,9 @@ CORE_PARAM(job_param);
 
 static _Atomic uint64_t process_token;
 
-static void after_fork_in_child(void)
+LOCK_IN_CHILD(process_token_forget)
 {
     atomic_store(&process_token, 0);
-}
-
-__attribute__((constructor)) static void store_job_start(void)
-{
-    (void)lock_at_fork(NULL, NULL, after_fork_in_child);
 }
 
 /* Returns a random number of this process. */
@@ -142,7 +137,7 @@ ctrt_status store_job_serve(ctrt_store *store, const struct job *job)
 ctrt_status store_job_join(ctrt_store *store, const struct job *job, bool replaces_server, double seconds)
 {
     void *value = NULL;
-    CTRT_TRY(ctrt_store_get(store, ID_KEY, &value, NULL, seconds));
+    CTRT_TRY(store_await(store, ID_KEY, &value, NULL, seconds));
     const bool any = strcmp(value, ANY) == 0, same = strcmp(value, job->id) == 0;
     ctrt_status status = CTRT_OK;
     if (!any && (!same || (replaces_server && !job->unique)))

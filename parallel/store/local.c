@@ -22,19 +22,13 @@ struct local_store {
     struct shared_map *shared;
 };
 
-static pthread_mutex_t maps_lock = PTHREAD_MUTEX_INITIALIZER;
+LOCK_DEFINE_MUTEX(maps_lock);
 static struct shared_map *maps;
 
 /* The child of a fork starts without stores, because its copies may be in the middle of a change. */
-static void after_fork_in_child(void)
+LOCK_IN_CHILD(maps_forget)
 {
-    pthread_mutex_init(&maps_lock, NULL);
     maps = NULL;
-}
-
-__attribute__((constructor)) static void store_local_start(void)
-{
-    (void)lock_at_fork(NULL, NULL, after_fork_in_child);
 }
 
 static struct shared_map *local_store_find_or_add(const char *name)
@@ -77,25 +71,14 @@ static void local_store_drop(struct shared_map *shared)
     host_free(shared);
 }
 
-static ctrt_status local_open(ctrt_store **out, const char *rest, bool serve, int64_t deadline)
+static ctrt_status local_open(ctrt_store *base, const char *rest, int64_t deadline)
 {
-    (void)serve;
+    struct local_store *store = (struct local_store *)base;
     (void)deadline;
-    struct local_store *store = host_calloc(sizeof *store);
-    char *address = host_alloc(strlen(rest) + sizeof "local://");
     pthread_mutex_lock(&maps_lock);
-    struct shared_map *shared = store != NULL && address != NULL ? local_store_find_or_add(rest) : NULL;
+    store->shared = local_store_find_or_add(rest);
     pthread_mutex_unlock(&maps_lock);
-    if (shared == NULL) {
-        host_free(store);
-        host_free(address);
-        return out_of_memory(sizeof *store, "a store");
-    }
-    sprintf(address, "local://%s", rest);
-    store->base.address = address;
-    store->shared = shared;
-    *out = &store->base;
-    return CTRT_OK;
+    return store->shared != NULL ? CTRT_OK : out_of_memory(sizeof *store->shared, "a store");
 }
 
 static ctrt_status local_request(enum store_result *result, struct store_value **value, ctrt_store *store,
@@ -124,5 +107,6 @@ static void local_close(ctrt_store *store)
 }
 
 const struct store_kind store_local_kind = {
-    .scheme = "local", .open = local_open, .request = local_request, .close = local_close,
+    .scheme = "local", .bytes = sizeof(struct local_store), .open = local_open, .request = local_request,
+    .close = local_close,
 };

@@ -157,28 +157,15 @@ static bool expected(const struct store_message *message, const struct store_val
 enum store_result store_map_execute(struct store_value **value, bool *changed, struct store_map *map,
                                     const struct store_message *message)
 {
-    struct store_entry **place = store_map_place(map, message->key, message->key_bytes), *entry = place != NULL ? *place
-        : NULL;
+    struct store_entry **place = store_map_place(map, message->key, message->key_bytes);
+    struct store_entry *entry = place != NULL ? *place : NULL;
     struct store_value *present = entry != NULL ? entry->value : NULL;
+    const bool writes = message->op == STORE_SET || message->op == STORE_ADD
+                        || (message->op == STORE_COMPARE_SET && expected(message, present));
     enum store_result result = STORE_OK;
     *value = NULL;
     *changed = false;
-    switch (message->op) {
-    case STORE_SET:
-        result = set(map, message, message->value, message->value_bytes);
-        *changed = result == STORE_OK;
-        break;
-    case STORE_ADD:
-        result = store_map_add(map, message, present);
-        *changed = result == STORE_OK;
-        break;
-    case STORE_COMPARE_SET:
-        if (!expected(message, present))
-            break;
-        result = set(map, message, message->value, message->value_bytes);
-        *changed = result == STORE_OK;
-        break;
-    case STORE_DELETE:
+    if (message->op == STORE_DELETE) {
         if (entry == NULL)
             return STORE_UNSET;
         *place = entry->next;
@@ -187,9 +174,11 @@ enum store_result store_map_execute(struct store_value **value, bool *changed, s
         host_free(entry);
         *changed = true;
         return STORE_OK;
-    default:
-        break;
     }
+    if (writes)
+        result = message->op == STORE_ADD ? store_map_add(map, message, present)
+                                          : set(map, message, message->value, message->value_bytes);
+    *changed = writes && result == STORE_OK;
     present = result == STORE_OK ? store_map_find(map, message->key, message->key_bytes) : NULL;
     if (result == STORE_OK && present == NULL)
         return STORE_UNSET;

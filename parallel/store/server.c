@@ -18,7 +18,6 @@
 #include <netinet/tcp.h>
 #include <poll.h>
 #include <pthread.h>
-#include <signal.h>
 #include <sys/eventfd.h>
 #include <sys/socket.h>
 #include <unistd.h>
@@ -303,10 +302,10 @@ void store_socket_options(int fd)
 }
 
 /* Opens a listening socket on one of the host's addresses. */
-static ctrt_status listen_on(struct store_server *server, const char *host, int port)
+static ctrt_status listen_on(struct store_server *server, const char *host, int *port)
 {
     struct addrinfo *list = NULL;
-    const int one = 1, error = store_resolve(&list, host, port, true);
+    const int one = 1, error = store_resolve(&list, host, *port, true);
     if (error != 0)
         return ctrt_fail(CTRT_ERR_COMM, "the host %s cannot be resolved: %s", host, gai_strerror(error));
     int failure = 0;
@@ -319,8 +318,8 @@ static ctrt_status listen_on(struct store_server *server, const char *host, int 
             && bind(fd, at->ai_addr, at->ai_addrlen) == 0 && listen(fd, 1024) == 0
             && getsockname(fd, (struct sockaddr *)&name, &length) == 0) {
             server->listener = fd;
-            server->port = ntohs(name.ss_family == AF_INET6 ? ((struct sockaddr_in6 *)&name)->sin6_port
-                                                            : ((struct sockaddr_in *)&name)->sin_port);
+            *port = ntohs(name.ss_family == AF_INET6 ? ((struct sockaddr_in6 *)&name)->sin6_port
+                                                      : ((struct sockaddr_in *)&name)->sin_port);
             continue;
         }
         failure = errno;
@@ -333,7 +332,7 @@ static ctrt_status listen_on(struct store_server *server, const char *host, int 
     freeaddrinfo(list);
     if (server->listener >= 0)
         return CTRT_OK;
-    return ctrt_fail(failure == EADDRINUSE ? CTRT_ERR_STATE : CTRT_ERR_COMM, "cannot listen on port %d of %s: %s", port,
+    return ctrt_fail(failure == EADDRINUSE ? CTRT_ERR_STATE : CTRT_ERR_COMM, "cannot listen on port %d of %s: %s", *port,
                      host, strerror(failure));
 }
 
@@ -352,22 +351,10 @@ static void server_free(struct store_server *server)
     host_free(server);
 }
 
-/* Starts the thread with all signals blocked, so that the program's handlers run in its own threads. */
-static ctrt_status store_server_start_thread(struct store_server *server)
-{
-    sigset_t all, before;
-    sigfillset(&all);
-    pthread_sigmask(SIG_SETMASK, &all, &before);
-    const int error = pthread_create(&server->thread, NULL, store_server_serve, server);
-    pthread_sigmask(SIG_SETMASK, &before, NULL);
-    return error == 0 ? CTRT_OK : ctrt_fail(CTRT_ERR_COMM, "cannot start the server's thread: %s", strerror(error));
-}
-
-ctrt_status store_server_start(struct store_server **out, const char *host, int port, const char *secret)
+ctrt_status store_server_start(struct store_server **out, const char *host, int *port, const char *secret)
 {
     struct store_server *server = host_calloc(sizeof *server);
-    if (server == NULL)
-        return out_of_memory(sizeof *server, "a store's server");
+    ALLOC_CHECK(server, sizeof *server, "a store's server");
     server->listener = -1;
     server->secret = secret;
     pthread_mutex_init(&server->lock, NULL);
@@ -378,19 +365,15 @@ ctrt_status store_server_start(struct store_server **out, const char *host, int 
         status = ARRAY_RESERVE(server->polls, server->poll_capacity, 2, "a store's server");
     if (status == CTRT_OK)
         status = listen_on(server, host, port);
-    if (status == CTRT_OK)
-        status = store_server_start_thread(server);
+    const int error = status == CTRT_OK ? thread_start(&server->thread, store_server_serve, server) : 0;
+    if (error != 0)
+        status = ctrt_fail(CTRT_ERR_COMM, "cannot start the server's thread: %s", strerror(error));
     if (status != CTRT_OK) {
         server_free(server);
         return status;
     }
     *out = server;
     return CTRT_OK;
-}
-
-int store_server_port(const struct store_server *server)
-{
-    return server->port;
 }
 
 void store_server_stop(struct store_server *server)
@@ -403,21 +386,17 @@ void store_server_stop(struct store_server *server)
     server_free(server);
 }
 
-void store_server_before_fork(struct store_server *server)
+void store_server_fork(struct store_server *server, enum store_fork when)
 {
-    pthread_mutex_lock(&server->lock);
-}
-
-void store_server_after_fork(struct store_server *server)
-{
-    pthread_mutex_unlock(&server->lock);
-}
-
-void store_server_forked(struct store_server *server)
-{
-    for (size_t i = 0; i < server->client_count; i++)
+    if (when == STORE_BEFORE_FORK) {
+        pthread_mutex_lock(&server->lock);
+        return;
+    }
+    for (size_t i = 0; i < server->client_count && when == STORE_IN_CHILD; i++)
         close(server->clients[i]->fd);
-    close(server->listener);
-    close(server->wake);
+    if (when == STORE_IN_CHILD) {
+        close(server->listener);
+        close(server->wake);
+    }
     pthread_mutex_unlock(&server->lock);
 }

@@ -21,29 +21,30 @@ static const double GET_PATIENCE = 1;
 static pthread_mutex_t stores_lock = PTHREAD_MUTEX_INITIALIZER;
 static ctrt_store *stores;
 
+static void stores_fork(enum store_fork when)
+{
+    for (ctrt_store *store = stores; store != NULL; store = store->next) {
+        if (store->kind->at_fork != NULL && !store->forked)
+            store->kind->at_fork(store, when);
+        store->forked |= when == STORE_IN_CHILD;
+    }
+}
+
 static void before_fork(void)
 {
     pthread_mutex_lock(&stores_lock);
-    for (ctrt_store *store = stores; store != NULL; store = store->next)
-        if (store->kind->before_fork != NULL && !store->forked)
-            store->kind->before_fork(store);
+    stores_fork(STORE_BEFORE_FORK);
 }
 
 static void after_fork_in_parent(void)
 {
-    for (ctrt_store *store = stores; store != NULL; store = store->next)
-        if (store->kind->after_fork != NULL && !store->forked)
-            store->kind->after_fork(store);
+    stores_fork(STORE_IN_PARENT);
     pthread_mutex_unlock(&stores_lock);
 }
 
 static void after_fork_in_child(void)
 {
-    for (ctrt_store *store = stores; store != NULL; store = store->next) {
-        if (store->kind->forked != NULL && !store->forked)
-            store->kind->forked(store);
-        store->forked = true;
-    }
+    stores_fork(STORE_IN_CHILD);
     pthread_mutex_unlock(&stores_lock);
 }
 
@@ -132,10 +133,40 @@ static ctrt_status fail_address(const char *address, const char *why)
                      "store_open: \"%s\": %s; expected tcp://HOST:PORT, file://PATH or local://NAME", address, why);
 }
 
+/* Opens a store of the kind. `rest`: the part of the address after the scheme. */
+static ctrt_status store_create(ctrt_store **out, const struct store_kind *kind, const char *address, const char *rest,
+                                bool serve, double seconds)
+{
+    ctrt_store *store;
+    const size_t bytes = strlen(address) + sizeof "65535";
+    CANCEL_DISABLED;
+    store = host_calloc(kind->bytes);
+    ALLOC_CHECK(store, kind->bytes, "a store");
+    store->kind = kind;
+    store->seconds = seconds;
+    store->serves = serve;
+    atomic_init(&store->references, 1);
+    store->address = host_alloc(bytes);
+    ctrt_status status = CTRT_OK;
+    if (store->address == NULL) {
+        status = out_of_memory(bytes, "a store's address");
+    } else {
+        snprintf(store->address, bytes, "%s", address);
+        status = kind->open(store, store->address + (rest - address), store_deadline(seconds));
+    }
+    if (status != CTRT_OK) {
+        host_free(store->address);
+        host_free(store);
+        return ctrt_context(status, "store_open: %s", address);
+    }
+    stores_add(store);
+    store_move(out, &store);
+    return CTRT_OK;
+}
+
 ctrt_status store_open(ctrt_store **out, const char *address, bool serve, double seconds)
 {
-    if (out == NULL || address == NULL)
-        return fail_null("store_open", out == NULL ? "out" : "address");
+    NULL_CHECK("store_open", address);
     CTRT_TRY(read_seconds(&seconds, "store_open", seconds, 300));
     const char *end = strstr(address, "://");
     if (end == NULL)
@@ -144,21 +175,8 @@ ctrt_status store_open(ctrt_store **out, const char *address, bool serve, double
         return fail_address(address, "incomplete");
     for (size_t i = 0; i < COUNT_OF(kinds); i++) {
         const size_t length = strlen(kinds[i]->scheme);
-        if (length != (size_t)(end - address) || strncmp(address, kinds[i]->scheme, length) != 0)
-            continue;
-        ctrt_store *store = NULL;
-        CANCEL_DISABLED;
-        const ctrt_status status = kinds[i]->open(&store, end + 3, serve, store_deadline(seconds));
-        if (status != CTRT_OK)
-            return ctrt_context(status, "store_open: %s", address);
-        store->kind = kinds[i];
-        store->seconds = seconds;
-        store->serves = serve;
-        atomic_init(&store->references, 1);
-        stores_add(store);
-        ctrt_store_release(out);
-        *out = store;
-        return CTRT_OK;
+        if (length == (size_t)(end - address) && strncmp(address, kinds[i]->scheme, length) == 0)
+            return store_create(out, kinds[i], address, end + 3, serve, seconds);
     }
     return fail_address(address, "unknown kind of store");
 }
@@ -166,15 +184,19 @@ ctrt_status store_open(ctrt_store **out, const char *address, bool serve, double
 ctrt_status ctrt_store_open(ctrt_store **out, const char *address, bool serve, double seconds)
 {
     CTRT_AUTO(store) store = NULL;
-    if (out == NULL)
-        return fail_null("store_open", "out");
+    NULL_CHECK("store_open", out);
     CTRT_TRY(store_open(&store, address, serve, seconds));
     if (serve)
         CTRT_TRY(store_job_serve(store, NULL));
-    ctrt_store_release(out);
-    *out = store;
-    store = NULL;
+    store_move(out, &store);
     return CTRT_OK;
+}
+
+void store_move(ctrt_store **out, ctrt_store **fresh)
+{
+    ctrt_store_release(out);
+    *out = *fresh;
+    *fresh = NULL;
 }
 
 ctrt_store *ctrt_store_retain(ctrt_store *store)
@@ -278,15 +300,16 @@ static ctrt_status fail_result(enum store_result result, const char *function, c
     }
 }
 
-/* Executes a request. *unset: whether the result is STORE_UNSET. The caller releases *value. */
+/* Checks and executes a request. *unset: whether the result is STORE_UNSET. The caller releases *value. `seconds` 0:
+ * the store's, except for STORE_GET. */
 static ctrt_status request(bool *unset, struct store_value **value, const char *function, ctrt_store *store,
                            const struct store_message *message, double seconds, int64_t patience)
 {
     enum store_result result = STORE_OK;
-    *value = NULL;
+    CTRT_TRY(check_request(function, store, message));
     CANCEL_DISABLED;
-    const ctrt_status status = store->kind->request(&result, value, store, message, store_deadline(seconds),
-                                                     patience);
+    const double limit = seconds > 0 || message->op == STORE_GET ? seconds : store->seconds;
+    const ctrt_status status = store->kind->request(&result, value, store, message, store_deadline(limit), patience);
     if (status != CTRT_OK)
         return ctrt_context(status, "%s: key %s", function, message->key);
     *unset = result == STORE_UNSET;
@@ -296,21 +319,17 @@ static ctrt_status request(bool *unset, struct store_value **value, const char *
 /* Copies the value to memory that the caller of the public function frees with free(), and releases the value. */
 static ctrt_status give_value(void **out, size_t *out_bytes, struct store_value *value)
 {
-    ctrt_status status = CTRT_OK;
-    char *copy = NULL;
-    if (out != NULL && value != NULL) {
-        copy = host_alloc(value->bytes + 1);
-        if (copy == NULL)
-            status = out_of_memory(value->bytes + 1, "a store's value");
-        else
-            memcpy(copy, value->data, value->bytes), copy[value->bytes] = '\0';
-    }
-    if (status == CTRT_OK && out != NULL)
+    const size_t bytes = value != NULL ? value->bytes : 0;
+    char *copy = out != NULL && value != NULL ? host_alloc(bytes + 1) : NULL;
+    const bool complete = copy != NULL || out == NULL || value == NULL;
+    if (copy != NULL)
+        memcpy(copy, value->data, bytes), copy[bytes] = '\0';
+    if (complete && out != NULL)
         *out = copy;
-    if (status == CTRT_OK && out_bytes != NULL)
-        *out_bytes = value != NULL ? value->bytes : 0;
+    if (complete && out_bytes != NULL)
+        *out_bytes = bytes;
     store_value_release(value);
-    return status;
+    return complete ? CTRT_OK : out_of_memory(bytes + 1, "a store's value");
 }
 
 static struct store_message message_of(enum store_op op, const char *key, const void *value, size_t bytes)
@@ -319,14 +338,12 @@ static struct store_message message_of(enum store_op op, const char *key, const 
                                     .value = value, .value_bytes = bytes };
 }
 
-/* A request whose value is not used. `seconds` 0: the store's. */
+/* A request whose value is not used. */
 static ctrt_status store_run(bool *unset, const char *function, ctrt_store *store, const struct store_message *message,
                              double seconds)
 {
     struct store_value *value = NULL;
-    CTRT_TRY(check_request(function, store, message));
-    const ctrt_status status = request(unset, &value, function, store, message, seconds > 0 ? seconds : store->seconds,
-                                       STORE_ANSWER_TIME);
+    const ctrt_status status = request(unset, &value, function, store, message, seconds, STORE_ANSWER_TIME);
     store_value_release(value);
     return status;
 }
@@ -348,7 +365,6 @@ ctrt_status store_get_within(bool *unset, void **value, size_t *bytes, ctrt_stor
 {
     const struct store_message message = message_of(STORE_GET, key, NULL, 0);
     struct store_value *found = NULL;
-    CTRT_TRY(check_request("store_get", store, &message));
     CTRT_TRY(request(unset, &found, "store_get", store, &message, seconds, (int64_t)(patience * 1e9)));
     return *unset ? CTRT_OK : give_value(value, bytes, found);
 }
@@ -359,9 +375,15 @@ ctrt_status ctrt_store_get(ctrt_store *store, const char *key, void **value, siz
     CTRT_TRY(read_seconds(&seconds, "store_get", seconds, 300));
     CTRT_TRY(store_get_within(&unset, value, bytes, store, key, seconds, GET_PATIENCE));
     if (unset)
-        return ctrt_fail(CTRT_ERR_COMM, "store_get: key %s was not set in %s within %g s", key, store->address,
+        return ctrt_fail(CTRT_ERR_NOT_FOUND, "store_get: key %s was not set in %s within %g s", key, store->address,
                          seconds);
     return CTRT_OK;
+}
+
+ctrt_status store_await(ctrt_store *store, const char *key, void **value, size_t *bytes, double seconds)
+{
+    const ctrt_status status = ctrt_store_get(store, key, value, bytes, seconds);
+    return status == CTRT_ERR_NOT_FOUND ? ctrt_fail(CTRT_ERR_COMM, "%s", ctrt_error_message()) : status;
 }
 
 void store_interrupt(ctrt_store *store, const char *key)
@@ -376,9 +398,7 @@ ctrt_status store_add_within(ctrt_store *store, const char *key, int64_t amount,
     struct store_value *value = NULL;
     char text[24] = "";
     bool unset;
-    CTRT_TRY(check_request("store_add", store, &message));
-    CTRT_TRY(request(&unset, &value, "store_add", store, &message, seconds > 0 ? seconds : store->seconds,
-                     STORE_ANSWER_TIME));
+    CTRT_TRY(request(&unset, &value, "store_add", store, &message, seconds, STORE_ANSWER_TIME));
     if (value == NULL || value->bytes >= sizeof text) {
         store_value_release(value);
         return ctrt_fail(CTRT_ERR_COMM, "store_add: key %s: malformed answer of %s", key, store->address);
@@ -405,9 +425,7 @@ ctrt_status store_compare_set_within(ctrt_store *store, const char *key, const v
     message.flags = expected != NULL ? STORE_EXPECTED : 0;
     message.other = expected;
     message.other_bytes = expected_bytes;
-    CTRT_TRY(check_request("store_compare_set", store, &message));
-    CTRT_TRY(request(&unset, &now, "store_compare_set", store, &message, seconds > 0 ? seconds : store->seconds,
-                     STORE_ANSWER_TIME));
+    CTRT_TRY(request(&unset, &now, "store_compare_set", store, &message, seconds, STORE_ANSWER_TIME));
     return give_value(value, bytes, now);
 }
 

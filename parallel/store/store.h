@@ -5,7 +5,7 @@
  * store/tcp.c. A request is a struct store_message (store/message.h); all kinds execute it with store_map_execute
  * (store/map.h), in this process or, tcp, in the server (store/server.h).
  *
- * Fork. The child gets copies of the parent's stores that it can only release: store_kind.forked has closed their
+ * Fork. The child gets copies of the parent's stores that it can only release: store_kind.at_fork has closed their
  * descriptors, so that the parent's connections end when the parent ends and not when the child does. */
 #ifndef PARALLEL_STORE_H
 #define PARALLEL_STORE_H
@@ -18,24 +18,24 @@
 #include "base/base.h"
 #include "ctrt/comm.h"
 #include "parallel/store/message.h"
+#include "parallel/store/server.h"
 
 struct store_kind {
     const char *scheme;                 /* "tcp" */
-    /* Opens the store. `rest`: the address after "scheme://". Allocates a struct whose first member is ctrt_store, sets
-     * the members that `open` is responsible for, and writes it to *out. */
-    ctrt_status (*open)(ctrt_store **out, const char *rest, bool serve, int64_t deadline);
+    size_t bytes;                       /* of the kind's struct, whose first member is ctrt_store */
+    /* Opens the store. `rest`: the address after "scheme://", a part of store->address. The other members that `open`
+     * does not set are 0. On failure it frees what it has allocated. */
+    ctrt_status (*open)(ctrt_store *store, const char *rest, int64_t deadline);
     /* Executes a request. STORE_GET waits for the key; after the deadline *result is STORE_UNSET. The caller gets a
      * reference to *value, NULL if there is none. CTRT_ERR_COMM if the store cannot be reached or does not answer
      * before the deadline; STORE_GET: within `patience` ns after it. Thread-safe. */
     ctrt_status (*request)(enum store_result *result, struct store_value **value, ctrt_store *store,
                            const struct store_message *message, int64_t deadline, int64_t patience);
-    /* Ends the use of the store and frees everything except the struct itself. Not called in the child of a fork. */
+    /* Ends the use of the store and frees what `open` has allocated. Not called in the child of a fork. */
     void (*close)(ctrt_store *store);
-    /* Called in the child of a fork: closes descriptors and does nothing else. May be NULL. */
-    void (*forked)(ctrt_store *store);
-    /* Called before a fork and after it in the parent: makes the data that `forked` uses consistent. May be NULL. */
-    void (*before_fork)(ctrt_store *store);
-    void (*after_fork)(ctrt_store *store);
+    /* Called at a fork. In the child it closes descriptors and does nothing else; before the fork it makes the data
+     * consistent that it uses there. May be NULL. */
+    void (*at_fork)(ctrt_store *store, enum store_fork when);
     bool detects_disconnect;            /* STORE_AT_DISCONNECT is supported */
     /* Ends the waits of this process for the key. NULL if waits cannot be long. */
     void (*interrupt)(ctrt_store *store, const char *key);
@@ -47,12 +47,12 @@ struct store_kind {
 extern const struct store_kind store_local_kind, store_file_kind, store_tcp_kind;
 
 struct ctrt_store {
-    const struct store_kind *kind;      /* set by store.c */
+    const struct store_kind *kind;
     _Atomic int references;
     bool forked;                        /* this process is a child of the one that opened the store */
-    char *address;                      /* host_alloc; set by `open` */
+    char *address;                      /* host_alloc; with space for another port */
     double seconds;                     /* time limit of requests without their own */
-    bool serves;                        /* this process serves the store; set by store.c */
+    bool serves;                        /* this process serves the store */
     atomic_bool deserted;               /* ranks of the last group that has ended still watch it; comm/watch.c */
     int claimed;                        /* the rank that this store has claimed, plus 1; 0: none; set by store/job.c */
     atomic_bool ended;                  /* the process that serves the store has ended; set by store/tcp.c */
@@ -61,6 +61,8 @@ struct ctrt_store {
 
 /* ctrt_store_open for a job: does not say to clients which jobs the store is for (store/job.h). */
 ctrt_status store_open(ctrt_store **out, const char *address, bool serve, double seconds);
+/* Replaces *out by *fresh, which becomes NULL. */
+void store_move(ctrt_store **out, ctrt_store **fresh);
 
 /* Asks the store to set `key` when this process ends without releasing the store, or its connection breaks. A later
  * call with the same key replaces the value; `value` NULL: the key is not set any more. One ctrt_store can have 512
@@ -80,6 +82,9 @@ ctrt_status store_compare_set_within(ctrt_store *store, const char *key, const v
  * CTRT_OK and sets *unset. `patience`: seconds that the store may take to say so, in addition to `seconds`. */
 ctrt_status store_get_within(bool *unset, void **value, size_t *bytes, ctrt_store *store, const char *key,
                              double seconds, double patience);
+
+/* ctrt_store_get for keys that another process sets: CTRT_ERR_COMM if it has not done so in time. */
+ctrt_status store_await(ctrt_store *store, const char *key, void **value, size_t *bytes, double seconds);
 
 /* Ends the store_get_within of other threads of this process that wait for the key now: they find it unset. */
 void store_interrupt(ctrt_store *store, const char *key);

@@ -466,48 +466,36 @@ static void tcp_free(struct tcp_store *store)
 }
 
 /* Opens the store whose address has been parsed. */
-static ctrt_status tcp_start(struct tcp_store *store, const char *host, int port, bool serve, int64_t deadline)
+static ctrt_status tcp_start(struct tcp_store *store, const char *host, int port, int64_t deadline)
 {
     const char *secret = NULL;
     CTRT_TRY(store_secret(&secret));
-    if (serve) {
-        CTRT_TRY(store_server_start(&store->server, host, port, secret));
-        port = store_server_port(store->server);
+    if (store->base.serves) {
+        CTRT_TRY(store_server_start(&store->server, host, &port, secret));
+        sprintf(strrchr(store->base.address, ':') + 1, "%d", port);
     } else if (port == 0) {
         return ctrt_fail(CTRT_ERR_INVALID_ARGUMENT, "port 0 is only for the process that serves");
     }
-    const bool brackets = strchr(host, ':') != NULL;
-    const size_t bytes = strlen(host) + sizeof "tcp://[]:65535";
-    store->base.address = host_alloc(bytes);
-    store->input = host_alloc(SMALL_INPUT);
-    if (store->base.address == NULL || store->input == NULL)
-        return out_of_memory(bytes + SMALL_INPUT, "a store");
+    store->input = host_calloc(SMALL_INPUT);
+    ALLOC_CHECK(store->input, SMALL_INPUT, "a store");
     store->capacity = SMALL_INPUT;
-    snprintf(store->base.address, bytes, "tcp://%s%s%s:%d", brackets ? "[" : "", host, brackets ? "]" : "", port);
     store->wake = fd_above_stdio(eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC));
     if (store->wake < 0)
         return ctrt_fail(CTRT_ERR_COMM, "eventfd: %s", strerror(errno));
     return connect_until(&store->fd, host, port, secret, deadline);
 }
 
-static ctrt_status tcp_open(ctrt_store **out, const char *rest, bool serve, int64_t deadline)
+static ctrt_status tcp_open(ctrt_store *base, const char *rest, int64_t deadline)
 {
+    struct tcp_store *store = (struct tcp_store *)base;
     char host[256];
     int port;
     CTRT_TRY(store_parse_host(host, &port, rest));
-    struct tcp_store *store = host_calloc(sizeof *store);
-    if (store == NULL)
-        return out_of_memory(sizeof *store, "a store");
     store->fd = store->wake = -1;
     pthread_mutex_init(&store->lock, NULL);
-    const ctrt_status status = tcp_start(store, host, port, serve, deadline);
-    if (status == CTRT_OK) {
-        *out = &store->base;
-        return CTRT_OK;
-    }
-    tcp_free(store);
-    host_free(store->base.address);
-    host_free(store);
+    const ctrt_status status = tcp_start(store, host, port, deadline);
+    if (status != CTRT_OK)
+        tcp_free(store);
     return status;
 }
 
@@ -523,31 +511,18 @@ static void tcp_close(ctrt_store *base)
     tcp_free(store);
 }
 
-/* ---- fork ---- */
-
-static void tcp_before_fork(ctrt_store *base)
-{
-    if (((struct tcp_store *)base)->server != NULL)
-        store_server_before_fork(((struct tcp_store *)base)->server);
-}
-
-static void tcp_after_fork(ctrt_store *base)
-{
-    if (((struct tcp_store *)base)->server != NULL)
-        store_server_after_fork(((struct tcp_store *)base)->server);
-}
-
-static void tcp_forked(ctrt_store *base)
+static void tcp_at_fork(ctrt_store *base, enum store_fork when)
 {
     struct tcp_store *store = (struct tcp_store *)base;
-    close(store->fd);
-    close(store->wake);
+    if (when == STORE_IN_CHILD) {
+        close(store->fd);
+        close(store->wake);
+    }
     if (store->server != NULL)
-        store_server_forked(store->server);
+        store_server_fork(store->server, when);
 }
 
 const struct store_kind store_tcp_kind = {
-    .scheme = "tcp", .open = tcp_open, .request = tcp_request, .close = tcp_close, .forked = tcp_forked,
-    .before_fork = tcp_before_fork, .after_fork = tcp_after_fork, .interrupt = tcp_interrupt,
-    .detects_disconnect = true,
+    .scheme = "tcp", .bytes = sizeof(struct tcp_store), .open = tcp_open, .request = tcp_request, .close = tcp_close,
+    .at_fork = tcp_at_fork, .interrupt = tcp_interrupt, .detects_disconnect = true,
 };

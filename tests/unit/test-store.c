@@ -81,9 +81,9 @@ static void test_limits(int scheme, ctrt_store *a, ctrt_store *b)
                 CTRT_ERR_INVALID_ARGUMENT, "16777217 bytes");
     free(large);
     const int64_t start = store_now();
-    CHECK_FAILS(ctrt_store_get(b, "missing", &value, &bytes, 0.05), CTRT_ERR_COMM, "key missing was not set");
+    CHECK_FAILS(ctrt_store_get(b, "missing", &value, &bytes, 0.05), CTRT_ERR_NOT_FOUND, "key missing was not set");
     CHECK_TRUE(store_now() - start > 50000000 && store_now() - start < 2000000000);
-    CHECK_FAILS(ctrt_store_get(b, "missing", &value, &bytes, 0), CTRT_ERR_COMM, "within 0 s");
+    CHECK_FAILS(ctrt_store_get(b, "missing", &value, &bytes, 0), CTRT_ERR_NOT_FOUND, "within 0 s");
     SET(a, "missing", "now");
     CHECK_STR(get(b, "missing", 0), "now");
 }

@@ -203,7 +203,7 @@ static ctrt_status get_name(struct arena_name *name, struct host_comm *comm, con
         else if (status == CTRT_OK)
             status = ctrt_fail(CTRT_ERR_COMM, "the key %s of the store has a wrong value", key);
         free(value);
-        if (status != CTRT_ERR_COMM || value != NULL)
+        if ((status != CTRT_ERR_COMM && status != CTRT_ERR_NOT_FOUND) || value != NULL)
             return status;
         CTRT_TRY(comm->config->poll(comm->config->state));
         CTRT_TRY(host_poll_joining(comm));

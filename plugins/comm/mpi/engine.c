@@ -39,7 +39,8 @@ static ctrt_status mpi_get(void *out, size_t bytes, const ctrt_comm_config *conf
 {
     void *value = NULL;
     size_t found = 0;
-    CTRT_TRY(ctrt_store_get(config->store, key, &value, &found, config->timeout));
+    const ctrt_status status = ctrt_store_get(config->store, key, &value, &found, config->timeout);
+    CTRT_TRY(status == CTRT_ERR_NOT_FOUND ? ctrt_fail(CTRT_ERR_COMM, "%s", ctrt_error_message()) : status);
     const bool fits = found == bytes;
     if (fits)
         memcpy(out, value, bytes);

@@ -137,7 +137,8 @@ static ctrt_status read_id(nccl_id *id, const struct nccl_group *group, const ch
     void *value = NULL;
     size_t bytes = 0;
     ctrt_status status;
-    while ((status = ctrt_store_get(group->config->store, path, &value, &bytes, NCCL_STORE_SECONDS)) == CTRT_ERR_COMM) {
+    while ((status = ctrt_store_get(group->config->store, path, &value, &bytes, NCCL_STORE_SECONDS)) == CTRT_ERR_COMM
+           || status == CTRT_ERR_NOT_FOUND) {
         CTRT_TRY(group->config->poll(state));
         CTRT_TRY(check_joining(group));
     }
