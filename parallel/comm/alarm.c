@@ -26,19 +26,24 @@ ctrt_status comm_check(ctrt_comm *comm)
                                   : failure_error(&comm->failure);
 }
 
+static ctrt_status fail_unfinished(const ctrt_comm *comm)
+{
+    return ctrt_fail(CTRT_ERR_COMM, "group %s has failed; the report is not complete yet", comm->group.name);
+}
+
 static struct alarm raise_alarm(ctrt_comm *comm, char kind, const char *error)
 {
     struct strbuf text = { 0 };
     struct alarm alarm = { .rank = -1 };
-    char *mine = NULL;
+    char *mine = NULL, brief[32];
     void *value = NULL;
     size_t bytes = 0;
+    snprintf(brief, sizeof brief, "%d %c out of memory", comm->group.rank, kind);
     strbuf_add(&text, "%d %c %s", comm->group.rank, kind, error);
-    if (strbuf_finish(&mine, &text, "an alarm") != CTRT_OK)
-        return alarm;
-    if (store_compare_set_within(comm->store, comm_key(comm, "alarm", -1), NULL, 0, mine, strlen(mine), &value,
-                                 &bytes, comm_store_patience(comm)) == CTRT_OK
-        && !comm_parse_alarm(&alarm, comm, value)) {
+    const char *const own = strbuf_finish(&mine, &text, "an alarm") == CTRT_OK ? mine : brief;
+    alarm.status = store_compare_set_within(comm->store, comm_key(comm, "alarm", -1), NULL, 0, own, strlen(own), &value,
+                                            &bytes, comm_store_patience(comm));
+    if (alarm.status == CTRT_OK && !comm_parse_alarm(&alarm, comm, value)) {
         alarm.kind = 'F';
         strbuf_add(&text, "the key %s of the store has a wrong value", comm_key(comm, "alarm", -1));
         (void)strbuf_finish(&alarm.cause, &text, "a message");
@@ -49,16 +54,16 @@ static struct alarm raise_alarm(ctrt_comm *comm, char kind, const char *error)
 }
 
 /* Writes the report first, because the process may end as soon as another thread of it gets the error. */
-static void set_failed(ctrt_comm *comm, ctrt_status status, char *error, char *report, char kind)
+static void set_failed(ctrt_comm *comm, ctrt_status status, char *error, char *report, const struct alarm *alarm)
 {
-    const bool replaced = kind == 'S';      /* the ranks go on to the next epoch */
+    const bool replaced = alarm->kind == 'S';       /* the ranks go on to the next epoch */
     log_message(replaced ? CTRT_LOG_INFO : CTRT_LOG_ERROR, "comm", "rank %d: %s", comm->group.rank,
                 error ? error : "out of memory");
     if (!replaced)
         comm_write_report(comm, report);
     pthread_mutex_lock(&comm->lock);
     comm_enqueued_fail(comm, status, error);
-    failure_end(&comm->failure, status, error, report, kind != 0);
+    failure_end(&comm->failure, status, error, report, alarm->status != CTRT_ERR_COMM);
     void *handle = comm->handle;
     pthread_mutex_unlock(&comm->lock);
     if (CTRT_SLOT(comm->engine, abort) && handle != NULL)
@@ -69,14 +74,15 @@ static void fail_first(ctrt_comm *comm, ctrt_status status, char kind, const cha
 {
     char *message = NULL, *report = NULL;
     const struct alarm alarm = raise_alarm(comm, kind, error);
+    const bool answers = alarm.status != CTRT_ERR_COMM;
     failure_raised(&comm->failure);
     comm_lanes_settle(comm);
-    if (alarm.kind != 0)
+    if (answers)
         comm_publish_state(comm);
-    comm_alarm_siblings(comm, alarm.kind != 0);
+    comm_alarm_siblings(comm, answers);
     status = comm_compose(&message, &report, comm, status, &alarm, error);
     free(alarm.cause);
-    set_failed(comm, status, message, report, alarm.kind);
+    set_failed(comm, status, message, report, &alarm);
 }
 
 /* `kind`: as in struct alarm; 0: that of the state and `status`. */
@@ -85,16 +91,13 @@ static ctrt_status comm_fail_as(ctrt_comm *comm, ctrt_status status, char kind, 
     CANCEL_DISABLED;
     const enum failure_state before = failure_begin(&comm->failure);
     if (before < FAILURE_RAISING) {
-        struct strbuf copy = { 0 };         /* because `error` may be the thread's error message, which changes */
-        char *words = NULL;
-        strbuf_add_string(&copy, error);
-        (void)strbuf_finish(&words, &copy, "a message");
+        char *words = host_strdup(error);   /* because `error` may be the thread's error message, which changes */
         if (kind == 0)
             kind = status == CTRT_ERR_STATE ? 'M' : before == FAILURE_EXPIRED ? 'T' : 'F';
         fail_first(comm, status, kind, words ? words : "out of memory");
-        free(words);
+        host_free(words);
     }
-    return comm_check(comm);
+    return failure_ended(&comm->failure) ? failure_error(&comm->failure) : fail_unfinished(comm);
 }
 
 ctrt_status comm_fail(ctrt_comm *comm, ctrt_status status, const char *error)
@@ -210,25 +213,9 @@ void ctrt_comm_abort(ctrt_comm *comm, const char *reason)
 
 ctrt_status ctrt_comm_error(ctrt_comm *comm)
 {
-    if (comm == NULL)
-        return fail_null("comm_error", "comm");
-    if (comm->process != comm_process() || comm->group.local)
-        return comm_check(comm);
-    if (failure_pending(&comm->failure))
-        return ctrt_fail(CTRT_ERR_COMM, "group %s has failed; the report is being written", comm->group.name);
-    return comm_check(comm);
-}
-
-ctrt_status ctrt_comm_report(char **json, ctrt_comm *comm)
-{
-    if (json == NULL || comm == NULL)
-        return fail_null("comm_report", json == NULL ? "json" : "comm");
-    if (comm->process != comm_process())
-        return comm_fail_forked("comm_report");
-    *json = NULL;
-    if (!failure_ended(&comm->failure))
-        return comm_compose_json(json, comm);
-    if (comm->failure.report != NULL)
-        *json = strdup(comm->failure.report);
-    return *json ? CTRT_OK : out_of_memory(comm->failure.report ? strlen(comm->failure.report) : 0, "a report");
+    NULL_CHECK("comm_error", comm);
+    const enum failure_state state = failure_state(&comm->failure);
+    const bool reports = comm->group.local && state == FAILURE_ALARMED;     /* no thread watches a local group */
+    const bool pending = comm->process == comm_process() && failure_pending(&comm->failure);
+    return pending && !reports ? fail_unfinished(comm) : comm_check(comm);
 }

@@ -95,8 +95,7 @@ static ctrt_status captured_new(struct captured_call **out, ctrt_comm *comm, con
                                 const ctrt_comm_call *call, struct capture *capture)
 {
     struct captured_call *captured = host_calloc(sizeof *captured);
-    if (captured == NULL)
-        return out_of_memory(sizeof *captured, "a collective in a capture");
+    ALLOC_CHECK(captured, sizeof *captured, "a collective in a capture");
     captured->base = (struct comm_captured){ .wait = captured_wait, .release = captured_drop };
     atomic_init(&captured->refs, 1);
     captured->capture = capture;

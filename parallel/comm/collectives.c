@@ -76,6 +76,7 @@ static ctrt_status check_tensors(uint64_t *count, const ctrt_comm *comm, const s
 static ctrt_status submit(ctrt_work **work, ctrt_comm *comm, const struct request *request)
 {
     const bool message = request->collective == CTRT_COLLECTIVE_SEND || request->collective == CTRT_COLLECTIVE_RECV;
+    NULL_CHECK(request->who, comm);
     if (request->rooted && (request->root < 0 || request->root >= comm->group.size))
         return ctrt_fail(CTRT_ERR_INVALID_ARGUMENT, "%s: rank %d is not in group %s of %d ranks", request->who,
                          request->root, comm->group.name, comm->group.size);
@@ -104,102 +105,88 @@ static ctrt_status submit(ctrt_work **work, ctrt_comm *comm, const struct reques
     return likely(status == CTRT_OK) ? CTRT_OK : ctrt_context(status, "%s", request->who);
 }
 
-#define SUBMIT(work, comm, ...)                                                                                     \
-    do {                                                                                                            \
-        const struct request request_ = { __VA_ARGS__ };                                                            \
-        return (comm) == NULL ? fail_null(request_.who, "comm") : submit(work, comm, &request_);                    \
-    } while (0)
-
-#define REQUIRE(who, argument)                                                                                      \
-    do {                                                                                                            \
-        if ((argument) == NULL)                                                                                     \
-            return fail_null(who, #argument);                                                                       \
-    } while (0)
+#define SUBMIT(work, comm, ...) submit(work, comm, &(const struct request){ __VA_ARGS__ })
 
 ctrt_status ctrt_comm_broadcast(ctrt_work **work, ctrt_comm *comm, ctrt_tensor *tensor, int root)
 {
-    REQUIRE("comm_broadcast", tensor);
-    SUBMIT(work, comm, "comm_broadcast", CTRT_COLLECTIVE_BROADCAST, .receive = tensor, .rooted = true, .root = root);
+    NULL_CHECK("comm_broadcast", tensor);
+    return SUBMIT(work, comm, "comm_broadcast", CTRT_COLLECTIVE_BROADCAST, .receive = tensor, .rooted = true,
+                  .root = root);
 }
 
 ctrt_status ctrt_comm_all_reduce(ctrt_work **work, ctrt_comm *comm, ctrt_tensor *tensor, ctrt_comm_op op)
 {
-    REQUIRE("comm_all_reduce", tensor);
-    SUBMIT(work, comm, "comm_all_reduce", CTRT_COLLECTIVE_ALL_REDUCE, .send = tensor, .receive = tensor,
-           .reduces = true, .op = op);
+    NULL_CHECK("comm_all_reduce", tensor);
+    return SUBMIT(work, comm, "comm_all_reduce", CTRT_COLLECTIVE_ALL_REDUCE, .send = tensor, .receive = tensor,
+                  .reduces = true, .op = op);
 }
 
 ctrt_status ctrt_comm_reduce(ctrt_work **work, ctrt_comm *comm, ctrt_tensor *tensor, ctrt_comm_op op, int root)
 {
-    REQUIRE("comm_reduce", tensor);
-    REQUIRE("comm_reduce", comm);
-    SUBMIT(work, comm, "comm_reduce", CTRT_COLLECTIVE_REDUCE, .send = tensor,
-           .receive = comm->group.rank == root ? tensor : NULL, .reduces = true, .op = op, .rooted = true,
-           .root = root);
+    NULL_CHECKS("comm_reduce", tensor, comm);
+    ctrt_tensor *const receive = comm->group.rank == root ? tensor : NULL;
+    return SUBMIT(work, comm, "comm_reduce", CTRT_COLLECTIVE_REDUCE, .send = tensor, .receive = receive,
+                  .reduces = true, .op = op, .rooted = true, .root = root);
 }
 
 ctrt_status ctrt_comm_all_gather(ctrt_work **work, ctrt_comm *comm, ctrt_tensor *out, ctrt_tensor *in)
 {
-    REQUIRE("comm_all_gather", out);
-    REQUIRE("comm_all_gather", in);
-    SUBMIT(work, comm, "comm_all_gather", CTRT_COLLECTIVE_ALL_GATHER, .send = in, .receive = out,
-           .receive_parts = true);
+    NULL_CHECKS("comm_all_gather", out, in);
+    return SUBMIT(work, comm, "comm_all_gather", CTRT_COLLECTIVE_ALL_GATHER, .send = in, .receive = out,
+                  .receive_parts = true);
 }
 
 ctrt_status ctrt_comm_gather(ctrt_work **work, ctrt_comm *comm, ctrt_tensor *out, ctrt_tensor *in, int root)
 {
-    REQUIRE("comm_gather", in);
-    REQUIRE("comm_gather", comm);
+    NULL_CHECKS("comm_gather", in, comm);
     if (comm->group.rank == root)
-        REQUIRE("comm_gather", out);
-    SUBMIT(work, comm, "comm_gather", CTRT_COLLECTIVE_GATHER, .send = in,
-           .receive = comm->group.rank == root ? out : NULL, .receive_parts = true, .rooted = true, .root = root);
+        NULL_CHECK("comm_gather", out);
+    return SUBMIT(work, comm, "comm_gather", CTRT_COLLECTIVE_GATHER, .send = in,
+                  .receive = comm->group.rank == root ? out : NULL, .receive_parts = true, .rooted = true,
+                  .root = root);
 }
 
 ctrt_status ctrt_comm_scatter(ctrt_work **work, ctrt_comm *comm, ctrt_tensor *out, ctrt_tensor *in, int root)
 {
-    REQUIRE("comm_scatter", out);
-    REQUIRE("comm_scatter", comm);
+    NULL_CHECKS("comm_scatter", out, comm);
     if (comm->group.rank == root)
-        REQUIRE("comm_scatter", in);
-    SUBMIT(work, comm, "comm_scatter", CTRT_COLLECTIVE_SCATTER, .send = comm->group.rank == root ? in : NULL,
-           .receive = out, .send_parts = true, .rooted = true, .root = root);
+        NULL_CHECK("comm_scatter", in);
+    return SUBMIT(work, comm, "comm_scatter", CTRT_COLLECTIVE_SCATTER, .receive = out,
+                  .send = comm->group.rank == root ? in : NULL, .send_parts = true, .rooted = true, .root = root);
 }
 
 ctrt_status ctrt_comm_reduce_scatter(ctrt_work **work, ctrt_comm *comm, ctrt_tensor *out, ctrt_tensor *in,
                                      ctrt_comm_op op)
 {
-    REQUIRE("comm_reduce_scatter", out);
-    REQUIRE("comm_reduce_scatter", in);
-    SUBMIT(work, comm, "comm_reduce_scatter", CTRT_COLLECTIVE_REDUCE_SCATTER, .send = in, .receive = out,
-           .send_parts = true, .reduces = true, .op = op);
+    NULL_CHECKS("comm_reduce_scatter", out, in);
+    return SUBMIT(work, comm, "comm_reduce_scatter", CTRT_COLLECTIVE_REDUCE_SCATTER, .send = in, .receive = out,
+                  .send_parts = true, .reduces = true, .op = op);
 }
 
 ctrt_status ctrt_comm_all_to_all(ctrt_work **work, ctrt_comm *comm, ctrt_tensor *out, ctrt_tensor *in)
 {
-    REQUIRE("comm_all_to_all", out);
-    REQUIRE("comm_all_to_all", in);
-    SUBMIT(work, comm, "comm_all_to_all", CTRT_COLLECTIVE_ALL_TO_ALL, .send = in, .receive = out, .send_parts = true,
-           .receive_parts = true);
+    NULL_CHECKS("comm_all_to_all", out, in);
+    return SUBMIT(work, comm, "comm_all_to_all", CTRT_COLLECTIVE_ALL_TO_ALL, .send = in, .receive = out,
+                  .send_parts = true, .receive_parts = true);
 }
 
 ctrt_status ctrt_comm_send(ctrt_work **work, ctrt_comm *comm, ctrt_tensor *tensor, int to)
 {
-    REQUIRE("comm_send", tensor);
-    SUBMIT(work, comm, "comm_send", CTRT_COLLECTIVE_SEND, .send = tensor, .rooted = true, .root = to);
+    NULL_CHECK("comm_send", tensor);
+    return SUBMIT(work, comm, "comm_send", CTRT_COLLECTIVE_SEND, .send = tensor, .rooted = true, .root = to);
 }
 
 ctrt_status ctrt_comm_recv(ctrt_work **work, ctrt_comm *comm, ctrt_tensor *tensor, int from)
 {
-    REQUIRE("comm_recv", tensor);
-    SUBMIT(work, comm, "comm_recv", CTRT_COLLECTIVE_RECV, .receive = tensor, .rooted = true, .root = from);
+    NULL_CHECK("comm_recv", tensor);
+    return SUBMIT(work, comm, "comm_recv", CTRT_COLLECTIVE_RECV, .receive = tensor, .rooted = true, .root = from);
 }
 
 ctrt_status ctrt_comm_barrier(ctrt_comm *comm)
 {
-    REQUIRE("comm_barrier", comm);
+    NULL_CHECK("comm_barrier", comm);
     CTRT_TRY(ctrt_context(capture_refuse(comm->device, "a barrier waits for the device; call it after the replay"),
                           "comm_barrier"));
     CTRT_TRY(ctrt_device_synchronize(comm->device));
-    SUBMIT(NULL, comm, "comm_barrier", CTRT_COLLECTIVE_BARRIER, .send = NULL);
+    return SUBMIT(NULL, comm, "comm_barrier", CTRT_COLLECTIVE_BARRIER, .send = NULL);
 }

@@ -56,8 +56,7 @@ static ctrt_status choose_id(ctrt_comm *comm)
     char id[COMM_SHORT + 32], name[COMM_SHORT];
     CTRT_TRY(comm_add_joined(&joined, comm, 1));
     snprintf(id, sizeof id, "%s/%" PRId64, comm_shorten(name, comm->group.name), (joined - 1) / comm->group.size);
-    comm->group.id = host_strdup(id);
-    return comm->group.id ? CTRT_OK : out_of_memory(strlen(id), "a group's name");
+    return comm_set_id(comm, id);
 }
 
 static ctrt_status use_engine(ctrt_comm *comm, const char *name)
@@ -166,14 +165,10 @@ ctrt_status ctrt_comm_new(ctrt_comm **out, const ctrt_comm_options *options)
     ctrt_comm_options given = CTRT_COMM_OPTIONS;
     ctrt_comm *comm = NULL;
     CANCEL_DISABLED;
-    if (out == NULL)
-        return fail_null("comm_new", "out");
+    NULL_CHECK("comm_new", out);
     CTRT_TRY(struct_read(&given, sizeof given, options, "comm_new", "options"));
     const ctrt_status status = new_process_rank(&comm, &given);
-    ctrt_comm_release(status == CTRT_OK ? out : &comm);
-    if (status == CTRT_OK)
-        *out = comm;
-    return ctrt_context(status, "comm_new");
+    return ctrt_context(comm_give(out, comm, status), "comm_new");
 }
 
 /* ---- groups of this process ---- */
@@ -207,7 +202,7 @@ static ctrt_status connect_local(struct local_join *joins, int n)
     atomic_int failures = 0;
     for (int i = 0; i < n; i++) {
         joins[i].failures = &failures;
-        int error = comm_thread_start(&joins[i].thread, join_local, &joins[i]);
+        int error = thread_start(&joins[i].thread, join_local, &joins[i]);
         joins[i].started = error == 0;
         if (error != 0 && status == CTRT_OK) {
             status = ctrt_fail(CTRT_ERR_OUT_OF_MEMORY, "comm_new_local: cannot create a thread for rank %d: %s", i,
@@ -237,23 +232,16 @@ static ctrt_status local_rank_new(struct local_join *joins, int rank, ctrt_devic
     ctrt_comm *comm = *out;
     comm->group.local = true;
     comm->device = devices[rank];
-    comm->group.id = host_strdup(id);
-    if (comm->group.id == NULL)
-        return out_of_memory(strlen(id), "a group's name");
-    struct comm_members *members = comm->group.members;
+    CTRT_TRY(comm_set_id(comm, id));
     if (rank > 0) {                         /* the same list, because n lists would need n * n members */
-        comm_members_release(members);
+        comm_members_release(comm->group.members);
         comm->group.members = first->group.members;
         atomic_fetch_add(&comm->group.members->refs, 1);
-        return CTRT_OK;
+    } else {
+        CTRT_TRY(use_engine(comm, options->engine ? options->engine : LOCAL_ENGINE));
+        CTRT_TRY(ctrt_store_open(&comm->store, id, true, CTRT_DEFAULT_SECONDS));
     }
-    CTRT_TRY(use_engine(comm, options->engine ? options->engine : LOCAL_ENGINE));
-    CTRT_TRY(ctrt_store_open(&comm->store, id, true, CTRT_DEFAULT_SECONDS));
-    for (int i = 0; i < n; i++) {
-        (void)gethostname(members->list[i].host, sizeof members->list[i].host - 1);
-        members->list[i].pid = getpid();
-        snprintf(members->list[i].device, sizeof members->list[i].device, "%s", ctrt_device_name(devices[i]));
-    }
+    comm_member_fill(&comm->group.members->list[rank], comm);
     return CTRT_OK;
 }
 
@@ -263,8 +251,7 @@ ctrt_status ctrt_comm_new_local(ctrt_comm **out, ctrt_device *const *devices, in
     ctrt_comm_options given = CTRT_COMM_OPTIONS;
     char id[64];
     CANCEL_DISABLED;
-    if (out == NULL || devices == NULL)
-        return fail_null("comm_new_local", out == NULL ? "out" : "devices");
+    NULL_CHECKS("comm_new_local", out, devices);
     if (n < 1 || n > 4096)
         return ctrt_fail(CTRT_ERR_INVALID_ARGUMENT, "comm_new_local: %d ranks, expected 1 to 4096", n);
     for (int i = 0; i < n; i++)
@@ -273,19 +260,15 @@ ctrt_status ctrt_comm_new_local(ctrt_comm **out, ctrt_device *const *devices, in
     CTRT_TRY(struct_read(&given, sizeof given, options, "comm_new_local", "options"));
     CTRT_TRY(read_timeout(&given.timeout, given.timeout));
     struct local_join *joins = host_calloc((size_t)n * sizeof *joins);
-    if (joins == NULL)
-        return out_of_memory((size_t)n * sizeof *joins, "a group");
+    ALLOC_CHECK(joins, (size_t)n * sizeof *joins, "a group");
     snprintf(id, sizeof id, "local://ctrt-group-%u", atomic_fetch_add(&groups, 1));
     ctrt_status status = CTRT_OK;
     for (int i = 0; i < n && status == CTRT_OK; i++)
         status = local_rank_new(joins, i, devices, n, &given, id);
     if (status == CTRT_OK)
         status = connect_local(joins, n);
-    for (int i = 0; i < n; i++) {
-        ctrt_comm_release(status == CTRT_OK ? &out[i] : &joins[i].comm);
-        if (status == CTRT_OK)
-            out[i] = joins[i].comm;
-    }
+    for (int i = 0; i < n; i++)
+        (void)comm_give(&out[i], joins[i].comm, status);
     host_free(joins);
     return status;
 }
@@ -332,9 +315,7 @@ static ctrt_status split_join(ctrt_comm **out, ctrt_comm *comm, const int *ranks
     CTRT_TRY(comm_alloc_like(out, comm, rank, count, name));
     snprintf(name, sizeof name, "%s/split-%" PRIu64 "-%d", comm_shorten(parent, comm->group.id), comm->splits,
              (int)color);
-    (*out)->group.id = host_strdup(name);
-    if ((*out)->group.id == NULL)
-        return out_of_memory(strlen(name), "a group's name");
+    CTRT_TRY(comm_set_id(*out, name));
     for (int i = 0; i < count; i++)
         (*out)->group.members->list[i] = comm->group.members->list[ranks[i]];
     return comm_connect(*out, comm, ranks, (int)color);
@@ -359,24 +340,20 @@ static ctrt_status split_connect(ctrt_comm **out, ctrt_comm *comm, int *ranks, c
 ctrt_status ctrt_comm_split(ctrt_comm **out, ctrt_comm *comm, int color, int key)
 {
     CANCEL_DISABLED;
-    if (out == NULL || comm == NULL)
-        return fail_null("comm_split", out == NULL ? "out" : "comm");
+    NULL_CHECKS("comm_split", out, comm);
     CTRT_TRY(ctrt_context(capture_refuse(comm->device, "groups cannot be split there; split them before the capture"),
                           "comm_split"));
     const size_t size = (size_t)comm->group.size, bytes = size * (sizeof(struct choice) + sizeof(int));
-    struct choice *all = host_alloc(bytes);
     ctrt_comm *fresh = NULL;
-    ctrt_status status = all != NULL ? gather_choices(all, comm, (struct choice){ color, key })
-                                     : out_of_memory(bytes, "a list of ranks");
+    struct choice *all = host_alloc(bytes);
+    ALLOC_CHECK(all, bytes, "comm_split");
+    ctrt_status status = gather_choices(all, comm, (struct choice){ color, key });
     if (status == CTRT_OK) {
         comm->splits++;
         status = split_connect(&fresh, comm, (int *)(all + size), all);
     }
     host_free(all);
-    ctrt_comm_release(status == CTRT_OK ? out : &fresh);
-    if (status == CTRT_OK)
-        *out = fresh;
-    return ctrt_context(status, "comm_split");
+    return ctrt_context(comm_give(out, fresh, status), "comm_split");
 }
 
 /* ---- properties ---- */

@@ -60,7 +60,7 @@ struct ctrt_comm {
     pthread_cond_t changed;                 /* a call was queued or has ended, or the tracker has to end */
     uint64_t sequence;                      /* collectives so far */
     uint64_t completed;                     /* of them */
-    uint64_t *sent, *received;              /* messages so far, per rank */
+    uint64_t *sent, *received;              /* messages so far, per rank; `sent` owns the memory of all three */
     uint64_t *messages;                     /* completed messages: to each of `size` ranks, then from each */
     uint64_t splits;
     struct flight_record *record;
@@ -68,8 +68,6 @@ struct ctrt_comm {
 
 /* ---- comm/lanes.c ---- */
 
-/* Starts a thread with all signals blocked, so that the program's handlers run in its own threads. Returns an errno. */
-int comm_thread_start(pthread_t *thread, void *(*function)(void *argument), void *argument);
 /* Number of forks between the first process and this one. In the child of a fork, the communicators and works of the
  * parent must not be touched: their locks may be held by threads that the child does not have. */
 unsigned comm_process(void);
@@ -138,6 +136,8 @@ ctrt_status comm_alloc_like(ctrt_comm **out, const ctrt_comm *comm, int rank, in
 /* Starts to watch and creates the engine's part; id, device, store, engine and members are set. Collective. `parent`:
  * the communicator that the ranks come from, and `ranks` and `color` as for the engine's slot `derive`; NULL: none. */
 ctrt_status comm_connect(ctrt_comm *comm, const ctrt_comm *parent, const int32_t *ranks, int color);
+/* Replaces *out by `fresh` or, if `status` is an error, releases `fresh`. Returns `status`. */
+ctrt_status comm_give(ctrt_comm **out, ctrt_comm *fresh, ctrt_status status);
 /* Drops one of `engine_refs`; the last one ends the engine's part and frees the struct. From any thread. */
 void comm_drop(ctrt_comm *comm);
 

@@ -10,8 +10,7 @@ static const double CONNECT_SECONDS = 2;
 ctrt_status comm_alloc(ctrt_comm **out, int rank, int size, const char *name, double timeout)
 {
     ctrt_comm *comm = host_calloc(sizeof *comm);
-    if (comm == NULL)
-        return out_of_memory(sizeof *comm, "a communicator");
+    ALLOC_CHECK(comm, sizeof *comm, "a communicator");
     atomic_init(&comm->refs, 1);
     atomic_init(&comm->engine_refs, 1);
     atomic_init(&comm->watch.possible, UINT64_MAX);
@@ -25,14 +24,14 @@ ctrt_status comm_alloc(ctrt_comm **out, int rank, int size, const char *name, do
     comm->engine_name = "";
     comm->group.name = host_strdup(name);
     comm->group.members = comm_members_new(size);
-    comm->sent = host_calloc((size_t)size * sizeof *comm->sent);
-    comm->received = host_calloc((size_t)size * sizeof *comm->received);
-    comm->messages = host_calloc(2 * (size_t)size * sizeof *comm->messages);
+    comm->sent = host_calloc(4 * (size_t)size * sizeof *comm->sent);
     comm->record = host_calloc(sizeof *comm->record);
-    const bool complete = comm->group.name && comm->group.members && comm->sent && comm->received && comm->messages
-                          && comm->record;
-    if (comm->record != NULL)
+    const bool complete = comm->group.name && comm->group.members && comm->sent && comm->record;
+    if (complete) {
+        comm->received = comm->sent + size;
+        comm->messages = comm->received + size;
         flight_begin(comm->record);
+    }
     for (int i = 0; i < LANES; i++)
         comm->lanes.lane[i].timer.comm = comm;
     comm->lanes.tracker.timer.comm = comm;
@@ -66,11 +65,17 @@ void comm_drop(ctrt_comm *comm)
     host_free(comm->group.changes);
     comm_members_release(comm->group.members);
     host_free(comm->sent);
-    host_free(comm->received);
-    host_free(comm->messages);
     host_free(comm->record);
     failure_destroy(&comm->failure);
     host_free(comm);
+}
+
+ctrt_status comm_give(ctrt_comm **out, ctrt_comm *fresh, ctrt_status status)
+{
+    ctrt_comm_release(status == CTRT_OK ? out : &fresh);
+    if (status == CTRT_OK)
+        *out = fresh;
+    return status;
 }
 
 ctrt_comm *ctrt_comm_retain(ctrt_comm *comm)

@@ -50,21 +50,15 @@ ctrt_status environment_store(char *out)
     return CTRT_OK;
 }
 
-static pthread_mutex_t kept_lock = PTHREAD_MUTEX_INITIALIZER;
+LOCK_DEFINE_MUTEX(kept_lock);
 static ctrt_store *kept_store;
 static char *kept_address;
 
 /* The child of a fork cannot use its parent's store, nor free it: another thread may have been changing it. */
-static void forget_kept_store(void)
+LOCK_IN_CHILD(forget_kept_store)
 {
-    pthread_mutex_init(&kept_lock, NULL);
     kept_store = NULL;
     kept_address = NULL;
-}
-
-__attribute__((constructor)) static void environment_start(void)
-{
-    (void)lock_at_fork(NULL, NULL, forget_kept_store);
 }
 
 /* How long rank 0 waits for a store whose address it cannot use itself. */
@@ -77,9 +71,7 @@ static ctrt_status join_store(ctrt_store **out, const char *address, const struc
     CTRT_AUTO(store) store = NULL;
     CTRT_TRY(store_open(&store, address, false, seconds));
     CTRT_TRY(ctrt_context(store_job_join(store, job, replaces_server, seconds), "%s", address));
-    ctrt_store_release(out);
-    *out = store;
-    store = NULL;
+    store_move(out, &store);
     return CTRT_OK;
 }
 
@@ -99,9 +91,7 @@ static ctrt_status serve_or_join(ctrt_store **out, const char *address, int rank
                             "not serve this job");
     CTRT_TRY(status);
     CTRT_TRY(store_job_serve(store, &job));
-    ctrt_store_release(out);
-    *out = store;
-    store = NULL;
+    store_move(out, &store);
     return CTRT_OK;
 }
 
@@ -119,10 +109,8 @@ ctrt_status environment_open_store(ctrt_store **out, const char *address, int ra
     pthread_mutex_unlock(&kept_lock);
     if (status == CTRT_OK && store == NULL)
         return serve_or_join(out, address, rank, seconds);
-    if (store != NULL) {
-        ctrt_store_release(out);
-        *out = store;
-    }
+    if (store != NULL)
+        store_move(out, &store);
     return status;
 }
 

@@ -66,7 +66,7 @@ ctrt_status comm_next_guard(ctrt_comm *comm, int32_t previous, enum comm_guard g
     char key[COMM_KEY], *id = NULL;
     bool supported = false;
     const bool set = guard == GUARD_SET;
-    CTRT_TRY(comm_next_id(&id, comm));
+    CTRT_TRY(comm_next_name(&id, comm->group.id, comm->group.epoch));
     snprintf(key, sizeof key, "%.280s/lost/%d", id, comm_lost_number(previous));
     ctrt_status status = store_set_at_disconnect(&supported, comm->store, key, set ? "" : NULL, 0);
     snprintf(key, sizeof key, "%.280s/alarm", id);
@@ -161,7 +161,8 @@ static ctrt_status agreement_begin(struct agreement *a, ctrt_comm *comm)
     if (alarm.kind == 'T')
         a->limit = fmin(a->limit, LATE_SECONDS);
     a->ranks = host_calloc((size_t)comm->group.size * sizeof *a->ranks);
-    return a->ranks != NULL ? CTRT_OK : out_of_memory((size_t)comm->group.size * sizeof *a->ranks, "a list of ranks");
+    ALLOC_CHECK(a->ranks, (size_t)comm->group.size * sizeof *a->ranks, "a list of ranks");
+    return CTRT_OK;
 }
 
 /* Updates a->ranks[rank]. Waits up to `seconds` for its key `here/R`. */
@@ -245,8 +246,7 @@ static ctrt_status propose(struct agreement *a)
         CTRT_TRY(store_add_within(comm->store, comm_key(comm, "joins", -1), 0, &requests, 0));
     requests = requests < 0 || requests > 4096 ? 0 : requests;
     struct comm_list *list = host_calloc(list_bytes(comm->group.size + (int)requests));
-    if (list == NULL)
-        return out_of_memory(list_bytes(comm->group.size + (int)requests), "a list of ranks");
+    ALLOC_CHECK(list, list_bytes(comm->group.size + (int)requests), "a list of ranks");
     list->magic = LIST_MAGIC;
     for (int rank = 0; rank < comm->group.size; rank++)
         if (a->ranks[rank] == HERE)
@@ -309,22 +309,16 @@ static int find_rank(const struct comm_list *list, int32_t previous)
     return -1;
 }
 
-static void json_member(struct json *json, int number, const struct comm_member *member)
-{
-    json_begin(json, NULL, '{');
-    json_add_int(json, "rank", number);
-    json_add_string(json, "host", member->host);
-    json_add_int(json, "pid", member->pid);
-    json_add_string(json, "device", member->device);
-    json_end(json, '}');
-}
-
 /* Describes the lost and joined ranks of the list's group: in *out as JSON, for reports, after the changes of earlier
  * epochs; in *line as text, for the log. */
 static ctrt_status describe_change(char **out, char **line, const ctrt_comm *comm, const struct comm_list *list)
 {
     struct strbuf text = { 0 }, words = { 0 };
     struct json json = { .text = &text, .lines = JSON_COMPACT };
+    const char *const changes = comm->group.changes;
+    if (changes != NULL)                    /* an array, without its last bracket */
+        strbuf_add_bytes(&text, changes, strlen(changes) - 1);
+    strbuf_add_string(&text, changes != NULL ? "," : "[");
     json_begin(&json, NULL, '{');
     json_add_int(&json, "epoch", comm->group.epoch + 1);
     json_add_int(&json, "size", list->size);
@@ -333,7 +327,8 @@ static ctrt_status describe_change(char **out, char **line, const ctrt_comm *com
         const struct comm_member *member = &comm->group.members->list[rank];
         if (find_rank(list, rank) >= 0)
             continue;
-        json_member(&json, rank, member);
+        comm_json_member(&json, rank, member);
+        json_end(&json, '}');
         strbuf_add(&words, "%srank %d (%s, process %" PRId64 ", %s) is lost", words.length > 0 ? "; " : "", rank,
                    member->host, member->pid, member->device);
     }
@@ -343,46 +338,38 @@ static ctrt_status describe_change(char **out, char **line, const ctrt_comm *com
         const struct comm_member *member = &list->ranks[i].member;
         if (list->ranks[i].previous >= 0)
             continue;
-        json_member(&json, i, member);
+        comm_json_member(&json, i, member);
+        json_end(&json, '}');
         strbuf_add(&words, "%s%s, process %" PRId64 ", %s joins as rank %d", words.length > 0 ? "; " : "",
                    member->host, member->pid, member->device, i);
     }
     json_end(&json, ']');
     json_end(&json, '}');
-    char *change = NULL;
-    CTRT_TRY(strbuf_finish(line, &words, "a message"));
-    CTRT_TRY(strbuf_finish(&change, &text, "a report"));
-    const char *const changes = comm->group.changes;
-    const size_t before = changes != NULL ? strlen(changes) - 1 : 0, bytes = before + strlen(change) + 3;
-    *out = host_alloc(bytes);
-    if (*out != NULL)                       /* appends to the JSON array */
-        snprintf(*out, bytes, "%.*s%c%s]", (int)before, before > 0 ? changes : "", before > 0 ? ',' : '[', change);
-    free(change);
-    return *out != NULL ? CTRT_OK : out_of_memory(bytes, "a report");
+    strbuf_add_string(&text, "]");
+    const ctrt_status status = strbuf_finish(out, &text, "a report");
+    const ctrt_status named = strbuf_finish(line, &words, "a message");
+    return status == CTRT_OK ? named : status;
 }
 
 /* Allocates the communicator of rank `rank` of the list. */
 static ctrt_status list_comm(ctrt_comm **out, const ctrt_comm *comm, const struct comm_list *list, int rank)
 {
     const struct comm_group *group = &comm->group;
-    struct strbuf text = { 0 };
-    char *name = NULL;
-    strbuf_add(&text, "%.*s~%d", (int)comm_root_length(group->name, group->epoch), group->name, group->epoch + 1);
-    CTRT_TRY(strbuf_finish(&name, &text, "a group's name"));
+    char *name;
+    CTRT_TRY(comm_next_name(&name, group->name, group->epoch));
     const ctrt_status status = comm_alloc_like(out, comm, rank, list->size, name);
-    free(name);
+    host_free(name);
     CTRT_TRY(status);
     ctrt_comm *fresh = *out;
     fresh->group.epoch = group->epoch + 1;
     fresh->group.elastic = group->elastic;
-    fresh->group.previous = host_alloc((size_t)list->size * sizeof *fresh->group.previous);
-    if (fresh->group.previous == NULL)
-        return out_of_memory((size_t)list->size * sizeof *fresh->group.previous, "a list of ranks");
+    fresh->group.previous = host_calloc((size_t)list->size * sizeof *fresh->group.previous);
+    ALLOC_CHECK(fresh->group.previous, (size_t)list->size * sizeof *fresh->group.previous, "a list of ranks");
     for (int i = 0; i < list->size; i++) {
         fresh->group.previous[i] = list->ranks[i].previous;
         fresh->group.members->list[i] = list->ranks[i].member;
     }
-    return comm_next_id(&fresh->group.id, comm);
+    return comm_next_name(&fresh->group.id, group->id, group->epoch);
 }
 
 /* Whether all ranks of the list were in the epoch before. */
@@ -436,8 +423,8 @@ static ctrt_status fail_excluded(ctrt_comm *comm, const struct comm_list *list)
     return status;
 }
 
-/* Ends `comm` on this rank and connects the group of the next epoch. *out is set as soon as the list contains this
- * rank, also if the group cannot connect. */
+/* Ends `comm` on this rank and connects the group of the next epoch. *out, NULL on entry, is also set if that group
+ * cannot connect. */
 static ctrt_status next_epoch(ctrt_comm **out, ctrt_comm *comm)
 {
     struct comm_list *list = NULL;
@@ -450,15 +437,15 @@ static ctrt_status next_epoch(ctrt_comm **out, ctrt_comm *comm)
     comm_lanes_end(comm, true);
     ctrt_status status = agree_on_next(&list, comm);
     const int rank = status == CTRT_OK ? find_rank(list, comm->group.rank) : -1;
-    (void)comm_group_change(comm, GROUP_MOVING, rank >= 0 ? GROUP_REPLACED : GROUP_CURRENT);
-    if (status != CTRT_OK)
-        return fail_store(comm, status);
-    if (rank < 0) {
+    if (status != CTRT_OK) {
+        status = fail_store(comm, status);
+    } else if (rank < 0) {
         (void)comm_next_guard(comm, comm->group.rank, GUARD_DROP);
         status = fail_excluded(comm, list);
     } else {
         status = comm_list_connect(out, comm, list, rank);
     }
+    (void)comm_group_change(comm, GROUP_MOVING, *out != NULL ? GROUP_REPLACED : GROUP_CURRENT);
     free(list);
     return status;
 }
@@ -468,8 +455,7 @@ ctrt_status ctrt_comm_shrink(ctrt_comm **out, ctrt_comm *comm)
     CANCEL_DISABLED;
     ctrt_comm *present = NULL, *next = NULL;
     ctrt_status status = CTRT_ERR_COMM;
-    if (out == NULL || comm == NULL)
-        return fail_null("comm_shrink", out == NULL ? "out" : "comm");
+    NULL_CHECKS("comm_shrink", out, comm);
     if (comm->process != comm_process())
         return comm_fail_forked("comm_shrink");
     present = ctrt_comm_retain(comm);
@@ -481,10 +467,7 @@ ctrt_status ctrt_comm_shrink(ctrt_comm **out, ctrt_comm *comm)
         present = next;
         next = NULL;
     }
-    ctrt_comm_release(status == CTRT_OK ? out : &present);
-    if (status == CTRT_OK)
-        *out = present;
-    return ctrt_context(status, "comm_shrink");
+    return ctrt_context(comm_give(out, present, status), "comm_shrink");
 }
 
 /* ---- properties ---- */

@@ -47,6 +47,8 @@ enum failure_state failure_begin(struct comm_failure *failure)
 {
     const enum failure_state before = failure_change(failure, UNREPORTED, FAILURE_RAISING);
     if (UNREPORTED & STATE(before))
+        atomic_store(&failure->reporter, pthread_self());
+    if (atomic_load(&failure->reporter) == pthread_self())
         return before;
     pthread_mutex_lock(&failure->lock);
     while (!failure_ended(failure))

@@ -25,6 +25,7 @@ extern const unsigned failure_next[];
 
 struct comm_failure {
     atomic_uint state;                      /* enum failure_state */
+    _Atomic pthread_t reporter;             /* the thread that raises the alarm and composes the report */
     pthread_mutex_t lock;
     pthread_cond_t ended;                   /* threads wait for FAILED or DISCONNECTED */
     /* Set before these states, and constant then. */
@@ -63,7 +64,8 @@ bool failure_alarm(struct comm_failure *failure);
 /* A call has exceeded its time limit. Without effect if a failure is known. */
 void failure_expire(struct comm_failure *failure);
 /* Makes the calling thread the one that raises the alarm and composes the report, and returns the state until then. If
- * another thread does so, waits until that has ended, and returns FAILED or DISCONNECTED. */
+ * another thread does so, waits until that has ended, and returns FAILED or DISCONNECTED. If the calling thread does so
+ * already, because a function of the program's log has called the library, returns the state. */
 enum failure_state failure_begin(struct comm_failure *failure);
 /* The alarm is raised, or the store does not answer. */
 void failure_raised(struct comm_failure *failure);

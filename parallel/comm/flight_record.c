@@ -112,9 +112,10 @@ const struct flight *flight_pending(const struct flight_record *record)
     const struct flight *message = NULL;
     for (uint64_t i = flight_oldest(record); i < record->count; i++) {
         const struct flight *flight = &record->ring[i % FLIGHT_RECORDS];
-        if (flight->state != FLIGHT_DONE && flight->peer < 0)
+        const bool pending = flight->state == FLIGHT_QUEUED || flight->state == FLIGHT_RUNNING;
+        if (pending && flight->peer < 0)
             return flight;
-        if (flight->state != FLIGHT_DONE && message == NULL)
+        if (pending && message == NULL)
             message = flight;
     }
     return message;

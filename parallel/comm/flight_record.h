@@ -38,8 +38,9 @@ void flight_set(struct flight_record *record, uint64_t number, enum flight_state
 const struct flight *flight_last_done(const struct flight_record *record);
 /* Call `number`; NULL if the ring does not have it. */
 const struct flight *flight_get(const struct flight_record *record, uint64_t number);
-/* The oldest collective that is not done, else the oldest message; NULL if there is none. Collectives come first
- * because a rank may have queued receives that it does not wait for. */
+/* The oldest collective that is queued or runs, else the oldest message; NULL if there is none. Collectives come first
+ * because a rank may have queued receives that it does not wait for. A call that has failed without a failure of the
+ * group, because its capture was abandoned, is not pending. */
 const struct flight *flight_pending(const struct flight_record *record);
 
 /* Writes "all_reduce 57 (sum, 1000 f32)" into text[FLIGHT_TEXT]. Returns `text`. */

@@ -3,6 +3,7 @@
 #include <inttypes.h>
 #include <stdio.h>
 
+#include "base/hash.h"
 #include "parallel/comm/comm.h"
 #include "parallel/store/store.h"
 
@@ -63,16 +64,13 @@ ctrt_status comm_set_at_end(const ctrt_comm *comm, const char *what, int rank, c
                                    value != NULL ? strlen(value) : 0);
 }
 
-/* The hash is FNV-1a. */
 const char *comm_shorten(char text[COMM_SHORT], const char *name)
 {
-    uint64_t hash = 14695981039346656037u;
-    for (const char *at = name; *at != '\0'; at++)
-        hash = (hash ^ (unsigned char)*at) * 1099511628211u;
-    if (strlen(name) < COMM_SHORT)
+    const size_t length = strlen(name);
+    if (length < COMM_SHORT)
         snprintf(text, COMM_SHORT, "%s", name);
     else
-        snprintf(text, COMM_SHORT, "%.100s~%016" PRIx64, name, hash);
+        snprintf(text, COMM_SHORT, "%.100s~%016" PRIx64, name, hash_bytes(HASH_START, name, length));
     return text;
 }
 
@@ -92,14 +90,19 @@ size_t comm_root_length(const char *text, int epoch)
     return epoch > 0 && length > end && strcmp(text + length - end, suffix) == 0 ? length - end : length;
 }
 
-ctrt_status comm_next_id(char **out, const ctrt_comm *comm)
+ctrt_status comm_next_name(char **out, const char *text, int epoch)
 {
-    const size_t length = comm_root_length(comm->group.id, comm->group.epoch), bytes = length + 16;
+    const size_t length = comm_root_length(text, epoch), bytes = length + 16;
     *out = host_alloc(bytes);
-    if (*out == NULL)
-        return out_of_memory(bytes, "a group's name");
-    snprintf(*out, bytes, "%.*s~%d", (int)length, comm->group.id, comm->group.epoch + 1);
+    ALLOC_CHECK(*out, bytes, "a group's name");
+    snprintf(*out, bytes, "%.*s~%d", (int)length, text, epoch + 1);
     return CTRT_OK;
+}
+
+ctrt_status comm_set_id(ctrt_comm *comm, const char *id)
+{
+    comm->group.id = host_strdup(id);
+    return comm->group.id != NULL ? CTRT_OK : out_of_memory(strlen(id), "a group's name");
 }
 
 const char *comm_current_key(char key[COMM_KEY], const ctrt_comm *comm)
@@ -118,4 +121,3 @@ ctrt_status comm_publish_current(ctrt_comm *comm)
     snprintf(value, sizeof value, "%d %d %s", comm->group.epoch, comm->group.size, comm->group.id);
     return ctrt_store_set(comm->store, comm_current_key(key, comm), value, strlen(value));
 }
-

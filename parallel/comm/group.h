@@ -9,9 +9,11 @@
 /*  from       event                                                               to
  *  JOINING    the library begins to connect the ranks                             CURRENT
  *  CURRENT    this rank calls ctrt_comm_shrink                                    MOVING
- *  MOVING     the ranks have not agreed, or this rank is excluded: the group      CURRENT
- *             has failed, and ctrt_comm_shrink can be called again
- *  MOVING     the list of the next epoch contains this rank                       REPLACED
+ *  MOVING     the ranks have not agreed, this rank is excluded, or there is no    CURRENT
+ *             memory for the next group: this one has failed, and
+ *             ctrt_comm_shrink can be called again
+ *  MOVING     this rank has connected the group of the next epoch, or that has    REPLACED
+ *             failed
  * Changes without a lock. The placeholder of a process that joins a group (comm/join.c) remains JOINING: its ranks are
  * unknown. */
 enum group_state { GROUP_JOINING, GROUP_CURRENT, GROUP_MOVING, GROUP_REPLACED, GROUP_STATES };
@@ -75,8 +77,10 @@ static inline int comm_lost_number(int32_t previous)
 const char *comm_shorten(char text[COMM_SHORT], const char *name);
 /* Names and ids end with '~' and the epoch, except in epoch 0. Returns the length without this. */
 size_t comm_root_length(const char *text, int epoch);
-/* Writes the id of the next epoch. */
-ctrt_status comm_next_id(char **out, const ctrt_comm *comm);
+/* Writes the name or id of the next epoch; host_alloc. */
+ctrt_status comm_next_name(char **out, const char *text, int epoch);
+/* Sets the id of a group that has none. */
+ctrt_status comm_set_id(ctrt_comm *comm, const char *id);
 /* Writes the name of the key that has the group's present epoch, and returns `key`. */
 const char *comm_current_key(char key[COMM_KEY], const ctrt_comm *comm);
 /* Lets other processes join the group: publishes where it is. Called by rank 0. */

@@ -19,8 +19,7 @@ static const double LOOK_SECONDS = 0.2, EXISTS_SECONDS = 1;
 ctrt_status ctrt_comm_joining(int *count, ctrt_comm *comm)
 {
     int64_t requests = 0;
-    if (count == NULL || comm == NULL)
-        return fail_null("comm_joining", count == NULL ? "count" : "comm");
+    NULL_CHECKS("comm_joining", count, comm);
     if (comm->process != comm_process())
         return comm_fail_forked("comm_joining");
     *count = comm->group.joining;
@@ -59,17 +58,16 @@ static ctrt_status find_group(ctrt_comm *comm, int *size)
     char key[COMM_KEY];
     void *value = NULL;
     int at = 0;
-    CTRT_TRY(ctrt_context(ctrt_store_get(comm->store, comm_current_key(key, comm), &value, NULL, comm->timeout),
+    CTRT_TRY(ctrt_context(store_await(comm->store, comm_current_key(key, comm), &value, NULL, comm->timeout),
                           "no group %s that this process can join (CTRT_JOIN); its ranks need CTRT_ON_FAILURE=shrink",
                           comm->group.name));
     const bool valid = sscanf(value, "%d %d %n", &comm->group.epoch, size, &at) == 2 && at > 0 && comm->group.epoch >= 0
                        && *size > 0 && strlen((char *)value + at) < COMM_SHORT + 64;
-    if (valid)
-        comm->group.id = host_strdup((char *)value + at);
+    const ctrt_status status
+        = valid ? comm_set_id(comm, (char *)value + at)
+                : ctrt_fail(CTRT_ERR_STATE, "the key %s of the store has a wrong value", key);
     free(value);
-    if (!valid)
-        return ctrt_fail(CTRT_ERR_STATE, "the key %s of the store has a wrong value", key);
-    return comm->group.id != NULL ? CTRT_OK : out_of_memory(COMM_SHORT, "a group's name");
+    return status;
 }
 
 /* Adds a request to the present epoch. *number: the number of the request. */
@@ -114,7 +112,7 @@ static ctrt_status await_list(struct comm_list **out, ctrt_comm *comm, int size,
 static ctrt_status follow_epoch(ctrt_comm *comm)
 {
     char *id = NULL;
-    CTRT_TRY(comm_next_id(&id, comm));
+    CTRT_TRY(comm_next_name(&id, comm->group.id, comm->group.epoch));
     host_free(comm->group.id);
     comm->group.id = id;
     comm->group.epoch++;
@@ -155,8 +153,5 @@ ctrt_status comm_join(ctrt_comm **comm)
     ctrt_status status = await_admission(&fresh, *comm);
     if (status == CTRT_ERR_COMM && fresh != NULL)       /* a rank was lost while the group connected */
         status = ctrt_comm_shrink(&fresh, fresh);
-    ctrt_comm_release(status == CTRT_OK ? comm : &fresh);
-    if (status == CTRT_OK)
-        *comm = fresh;
-    return status;
+    return comm_give(comm, fresh, status);
 }

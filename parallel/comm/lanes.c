@@ -1,7 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* parallel/comm/lanes.c: calls: their threads, handles, time limits and numbers; forks of the process. */
-#include <signal.h>
-
 #include "base/lock.h"
 #include "base/thread.h"
 #include "parallel/comm/comm.h"
@@ -11,28 +9,13 @@
 /* How long the first failure waits for running calls. */
 static const int64_t SETTLE_NS = 200000000;
 
-/* ---- threads and forks ---- */
-
-int comm_thread_start(pthread_t *thread, void *(*function)(void *argument), void *argument)
-{
-    sigset_t all, before;
-    sigfillset(&all);
-    pthread_sigmask(SIG_SETMASK, &all, &before);
-    const int error = pthread_create(thread, NULL, function, argument);
-    pthread_sigmask(SIG_SETMASK, &before, NULL);
-    return error;
-}
+/* ---- forks ---- */
 
 static atomic_uint forks;
 
-static void comm_count_fork(void)
+LOCK_IN_CHILD(comm_count_fork)
 {
     atomic_fetch_add(&forks, 1);
-}
-
-__attribute__((constructor)) static void comm_start(void)
-{
-    (void)lock_at_fork(NULL, NULL, comm_count_fork);
 }
 
 unsigned comm_process(void)
@@ -80,8 +63,7 @@ void comm_lanes_settle(ctrt_comm *comm)
 ctrt_status comm_work_new(ctrt_work **out, const ctrt_comm_call *call, ctrt_device *device)
 {
     ctrt_work *work = host_calloc(sizeof *work);
-    if (work == NULL)
-        return out_of_memory(sizeof *work, "a collective");
+    ALLOC_CHECK(work, sizeof *work, "a collective");
     atomic_init(&work->refs, 1);
     work->process = comm_process();
     work->call = *call;
@@ -116,8 +98,7 @@ void comm_work_end(ctrt_work *work)
 
 ctrt_status ctrt_work_wait(ctrt_work *work)
 {
-    if (work == NULL)
-        return fail_null("work_wait", "work");
+    NULL_CHECK("work_wait", work);
     if (work->process != comm_process())
         return comm_fail_forked("work_wait");
     if (work->captured != NULL)
@@ -139,8 +120,7 @@ ctrt_status ctrt_work_wait(ctrt_work *work)
 
 ctrt_status ctrt_work_query(ctrt_work *work, bool *done)
 {
-    if (work == NULL || done == NULL)
-        return fail_null("work_query", work == NULL ? "work" : "done");
+    NULL_CHECKS("work_query", work, done);
     if (work->process != comm_process())
         return comm_fail_forked("work_query");
     if (work->captured != NULL)

@@ -126,10 +126,10 @@ static ctrt_status members_collect(ctrt_comm *comm, const char *list_key)
                                             left > 0.01 ? left : 0.01);
         if (status == CTRT_OK && bytes == sizeof *member)
             copy_member(member, value);
-        else if (status == CTRT_OK || clock_after(0) >= deadline)
+        else if (status == CTRT_OK || status == CTRT_ERR_NOT_FOUND)
             strbuf_add(&missing, "%s%d", missing.length ? ", " : "", rank);
         free(value);
-        if (status != CTRT_OK && clock_after(0) < deadline)
+        if (status != CTRT_OK && status != CTRT_ERR_NOT_FOUND)
             return strbuf_drop(&missing), status;
     }
     const bool complete = missing.length == 0;
@@ -169,7 +169,7 @@ ctrt_status comm_members_exchange(ctrt_comm *comm)
     if (comm->group.rank == 0)
         return members_collect(comm, list_key);
     /* Rank 0 reports which ranks are missing when its own time is over. */
-    ctrt_status status = ctrt_store_get(comm->store, list_key, &value, &bytes, comm->timeout + 1);
+    ctrt_status status = store_await(comm->store, list_key, &value, &bytes, comm->timeout + 1);
     status = status != CTRT_OK ? ctrt_context(status, "group %s: rank 0 did not answer", comm->group.name)
                                : members_unpack(comm, value, bytes);
     free(value);
@@ -188,10 +188,10 @@ static int compare_members(const void *a, const void *b)
 
 static ctrt_status count_places(int32_t *hosts, int32_t *processes, const ctrt_comm *comm)
 {
-    const struct comm_member **sorted = host_alloc((size_t)comm->group.size * sizeof *sorted);
+    const struct comm_member **sorted;
     *hosts = *processes = 1;
-    if (sorted == NULL)
-        return out_of_memory((size_t)comm->group.size * sizeof *sorted, "a list of ranks");
+    sorted = host_calloc((size_t)comm->group.size * sizeof *sorted);
+    ALLOC_CHECK(sorted, (size_t)comm->group.size * sizeof *sorted, "a list of ranks");
     for (int rank = 0; rank < comm->group.size; rank++)
         sorted[rank] = &comm->group.members->list[rank];
     qsort(sorted, (size_t)comm->group.size, sizeof *sorted, compare_members);

@@ -22,8 +22,7 @@ ctrt_status ctrt_comm_empty(ctrt_tensor **out, ctrt_comm *comm, ctrt_ints shape,
     CANCEL_DISABLED;
     void *address = NULL;
     ctrt_tensor *fresh = NULL;
-    if (out == NULL || comm == NULL)
-        return fail_null("comm_empty", out == NULL ? "out" : "comm");
+    NULL_CHECKS("comm_empty", out, comm);
     CTRT_TRY(dtype_resolve_on(&dtype, "comm_empty", dtype, comm->device));
     CTRT_TRY(shape_check("comm_empty", shape, dtype));
     CTRT_TRY(ctrt_context(comm_check(comm), "comm_empty"));

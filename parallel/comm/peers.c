@@ -20,14 +20,9 @@ const unsigned watch_next[WATCH_STATES] = {
 LOCK_DEFINE_MUTEX(comms_lock);
 static ctrt_comm *comms;
 
-static void comms_forget(void)
+LOCK_IN_CHILD(comms_forget)
 {
     comms = NULL;
-}
-
-__attribute__((constructor)) static void comms_start(void)
-{
-    (void)lock_at_fork(NULL, NULL, comms_forget);
 }
 
 void comm_list_add(ctrt_comm *comm)

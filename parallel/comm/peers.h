@@ -53,8 +53,9 @@ struct departure {
 
 /* The first alarm of the group. */
 struct alarm {
+    ctrt_status status;                     /* of the request to the store; CTRT_ERR_COMM: it does not answer */
     int rank;
-    char kind;                              /* see above; 0: unknown, because the store does not answer */
+    char kind;                              /* see above; 0: unknown, because the request has failed */
     char *cause;                            /* its message, if another rank set it; to be freed */
 };
 
@@ -88,8 +89,8 @@ bool comm_parse_alarm(struct alarm *out, const ctrt_comm *comm, const char *valu
  * `error`: the error of this rank. Returns the status of the failure, which `status` is for this rank alone. */
 ctrt_status comm_compose(char **message, char **report, ctrt_comm *comm, ctrt_status status, const struct alarm *alarm,
                          const char *error);
-/* Writes the JSON report of a communicator that has not failed. */
-ctrt_status comm_compose_json(char **out, ctrt_comm *comm);
+/* Begins an object with the number of the rank and its member; the caller ends the object. */
+void comm_json_member(struct json *json, int number, const struct comm_member *member);
 /* Writes the report, which may be NULL, to the file that CTRT_COMM_REPORT names. */
 void comm_write_report(const ctrt_comm *comm, const char *report);
 

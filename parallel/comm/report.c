@@ -158,20 +158,13 @@ static void json_call(struct json *json, const char *key, const ctrt_comm_signat
     json_add_string(json, key, signature->sequence > 0 ? flight_text(call, signature) : NULL);
 }
 
-static void json_rank(struct json *json, const ctrt_comm *comm, int rank, const struct rank_state *state)
+void comm_json_member(struct json *json, int number, const struct comm_member *member)
 {
-    const struct comm_member *member = &comm->group.members->list[rank];
     json_begin(json, NULL, '{');
-    json_add_int(json, "rank", rank);
+    json_add_int(json, "rank", number);
     json_add_string(json, "host", member->host);
     json_add_int(json, "pid", member->pid);
     json_add_string(json, "device", member->device);
-    if (state != NULL) {
-        json_add_string(json, "state", kind_names[state->kind]);
-        json_call(json, "completed", &state->state.done);
-        json_call(json, "pending", &state->state.pending);
-    }
-    json_end(json, '}');
 }
 
 /* `ranks` NULL: nothing is known about other ranks. */
@@ -192,8 +185,15 @@ static ctrt_status compose_json(char **out, ctrt_comm *comm, const char *error, 
     json_call(&json, "completed", &own.done);
     json_call(&json, "pending", &own.pending);
     json_begin(&json, "ranks", '[');
-    for (int rank = 0; rank < comm->group.size; rank++)
-        json_rank(&json, comm, rank, ranks ? &ranks[rank] : NULL);
+    for (int rank = 0; rank < comm->group.size; rank++) {
+        comm_json_member(&json, rank, &comm->group.members->list[rank]);
+        if (ranks != NULL) {
+            json_add_string(&json, "state", kind_names[ranks[rank].kind]);
+            json_call(&json, "completed", &ranks[rank].state.done);
+            json_call(&json, "pending", &ranks[rank].state.pending);
+        }
+        json_end(&json, '}');
+    }
     json_end(&json, ']');
     pthread_mutex_lock(&comm->lock);
     flight_json(&json, "record", comm->record);
@@ -236,7 +236,7 @@ ctrt_status comm_compose(char **message, char **report, ctrt_comm *comm, ctrt_st
     int peer;
     char call[FLIGHT_TEXT];
     struct strbuf text = { 0 };
-    const bool ended = alarm->kind == 'E', answers = alarm->kind != 0;
+    const bool ended = alarm->kind == 'E', answers = alarm->status != CTRT_ERR_COMM;
     /* If this rank itself has failed, another one may have seen the effect and raised the alarm first. */
     const bool own_failure = alarm->kind == 'F' && status != CTRT_ERR_COMM;
     const struct state own = comm_own_state(&peer, comm);
@@ -255,6 +255,8 @@ ctrt_status comm_compose(char **message, char **report, ctrt_comm *comm, ctrt_st
         strbuf_add_string(&text, alarm->cause && !own_failure ? alarm->cause : error);
     if (!answers && !atomic_load(&comm->store->ended))
         strbuf_add(&text, "; the store %s does not answer", ctrt_store_address(comm->store));
+    else if (answers && alarm->status != CTRT_OK)
+        strbuf_add(&text, "; the other ranks were not notified: %s", ctrt_status_string(alarm->status));
     /* A mismatch and an abort explain themselves, and all ranks return the error of the first alarm. */
     if (alarm->kind == 'M')
         status = CTRT_ERR_STATE;
@@ -268,7 +270,15 @@ ctrt_status comm_compose(char **message, char **report, ctrt_comm *comm, ctrt_st
     return status;
 }
 
-ctrt_status comm_compose_json(char **out, ctrt_comm *comm)
+ctrt_status ctrt_comm_report(char **json, ctrt_comm *comm)
 {
-    return compose_json(out, comm, NULL, NULL);
+    NULL_CHECKS("comm_report", json, comm);
+    if (comm->process != comm_process())
+        return comm_fail_forked("comm_report");
+    *json = NULL;
+    if (!failure_ended(&comm->failure))
+        return compose_json(json, comm, NULL, NULL);
+    const char *const report = comm->failure.report;
+    *json = report != NULL ? host_strdup(report) : NULL;
+    return *json != NULL ? CTRT_OK : out_of_memory(report != NULL ? strlen(report) : 0, "a report");
 }

@@ -24,11 +24,6 @@ void comm_lane_set(struct comm_lane *lane, enum lane_state state, uint64_t numbe
 
 /* ---- one call ---- */
 
-static bool asynchronous(const ctrt_device *device)
-{
-    return device->flags & CTRT_DEVICE_ASYNCHRONOUS;
-}
-
 static ctrt_status pinned_like(ctrt_tensor **out, ctrt_tensor *tensor)
 {
     return tensor_new_pinned(out, tensor->view.shape, tensor->view.ndim, tensor_dtype(tensor), tensor->device);
@@ -55,9 +50,8 @@ static ctrt_status call_run_staged(ctrt_comm *comm, ctrt_comm_call *call)
         send = ctrt_tensor_retain(receive);
     else if (from != NULL)
         CTRT_TRY(pinned_like(&send, from));
-    ctrt_tensor *const source = from != NULL                                        ? from
-                                : call->signature.collective == CTRT_COLLECTIVE_BROADCAST ? to
-                                                                                    : NULL;
+    const bool root_sends = call->signature.collective == CTRT_COLLECTIVE_BROADCAST;
+    ctrt_tensor *const source = from != NULL ? from : root_sends ? to : NULL;
     ctrt_tensor *const staged = from != NULL ? send : receive;
     if (source != NULL)
         CTRT_TRY(ctrt_to_host(staged->view.data, (size_t)source->view.numel * ctrt_dtype_size(tensor_dtype(source)),
@@ -79,7 +73,7 @@ static ctrt_status call_run_staged(ctrt_comm *comm, ctrt_comm_call *call)
  * engine runs ops on it, and these ops order the streams. */
 static ctrt_status order_tensor(ctrt_tensor *tensor, const void *address, bool writes)
 {
-    if (address == NULL || !asynchronous(tensor->device))
+    if (address == NULL || !device_asynchronous(tensor->device))
         return CTRT_OK;
     ctrt_stream *stream = stream_here(tensor->device);
     CTRT_TRY(hazard_before(stream, &tensor->view, writes, "a collective", NULL));
@@ -283,7 +277,7 @@ static void *lane_thread(void *argument)
 static ctrt_status lane_stream(struct comm_lane *lane)
 {
     ctrt_device *device = lane->timer.comm->device;
-    return asynchronous(device) && lane->stream == NULL ? ctrt_stream_new(&lane->stream, device, 0) : CTRT_OK;
+    return device_asynchronous(device) && lane->stream == NULL ? ctrt_stream_new(&lane->stream, device, 0) : CTRT_OK;
 }
 
 /* Starts the lane's thread if it has none. The caller holds the lock. */
@@ -293,7 +287,7 @@ static ctrt_status lane_start(struct comm_lane *lane)
     if (lane->has_thread)
         return CTRT_OK;
     CTRT_TRY(lane_stream(lane));
-    int error = comm_thread_start(&lane->thread, lane_thread, lane);
+    int error = thread_start(&lane->thread, lane_thread, lane);
     if (error != 0)
         return ctrt_fail(CTRT_ERR_OUT_OF_MEMORY, "group %s: cannot create a thread for background collectives: %s",
                          comm->group.name, strerror(error));
@@ -389,7 +383,7 @@ ctrt_status comm_submit(ctrt_work **out, ctrt_comm *comm, const ctrt_comm_call *
     if (out == NULL && run_here(&status, lane, call))
         return status;
     CTRT_TRY(comm_work_new(&work, call, comm->device));
-    if (asynchronous(comm->device))
+    if (device_asynchronous(comm->device))
         CTRT_TRY(create_events(work));
     bool ran = false;
     if (enqueues(comm) && call->peer < 0)

@@ -89,7 +89,7 @@ static ctrt_status tracker_start(ctrt_comm *comm, bool replays)
 {
     struct comm_tracker *tracker = &comm->lanes.tracker;
     pthread_mutex_lock(&comm->lock);
-    const int error = tracker->state == TRACKER_NONE ? comm_thread_start(&tracker->thread, tracker_run, comm) : 0;
+    const int error = tracker->state == TRACKER_NONE ? thread_start(&tracker->thread, tracker_run, comm) : 0;
     if (error == 0 && tracker->state == TRACKER_NONE)
         comm_tracker_set(tracker, TRACKER_RUNNING);
     tracker->replays |= replays;

@@ -139,7 +139,7 @@ ctrt_status comm_watch(ctrt_comm *comm)
     if (comm->group.size == 1)
         return CTRT_OK;
     (void)watch_change(&comm->watch, STATE(WATCH_LISTED), WATCH_WATCHING);
-    int error = comm_thread_start(&comm->watch.thread, watch_run, comm);
+    int error = thread_start(&comm->watch.thread, watch_run, comm);
     if (error == 0)
         return CTRT_OK;
     (void)watch_change(&comm->watch, STATE(WATCH_WATCHING), WATCH_LISTED);

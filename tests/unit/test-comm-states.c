@@ -4,6 +4,7 @@
  * groups that fail, shrink and end. */
 #include <fcntl.h>
 
+#include "base/host_alloc.h"
 #include "parallel/comm/peers.h"
 
 #include "comm_job.h"
@@ -259,6 +260,152 @@ static void check_expiry(void)
         ctrt_comm_release(&comms[i]);
 }
 
+/* A call whose capture was abandoned has failed, but not its group. */
+static void check_flights(void)
+{
+    struct flight_record *record = calloc(1, sizeof *record);
+    const ctrt_comm_signature signature = { .sequence = 1, .collective = CTRT_COLLECTIVE_ALL_REDUCE, .root = -1 };
+    flight_begin(record);
+    const uint64_t abandoned = flight_add(record, &signature, -1, FLIGHT_RUNNING);
+    CHECK_TRUE(flight_pending(record) == flight_get(record, abandoned));
+    flight_set(record, abandoned, FLIGHT_FAILED);
+    CHECK_TRUE(flight_pending(record) == NULL);
+    const uint64_t message = flight_add(record, &signature, 1, FLIGHT_QUEUED);
+    CHECK_TRUE(flight_pending(record) == flight_get(record, message));
+    free(record);
+}
+
+/* ---- the report ---- */
+
+static int asked;
+
+/* The log of a program that asks for the error of the group about which a line is logged. */
+static void ask_again(void *user, ctrt_log_level level, const char *component, const char *text)
+{
+    ctrt_comm *comm = user;
+    if (level != CTRT_LOG_ERROR || strcmp(component, "comm") != 0 || strstr(text, "rank 0: ") != text)
+        return;
+    asked++;
+    CHECK_FAILS(ctrt_comm_error(comm), CTRT_ERR_COMM, "the report is not complete yet");
+    CHECK_FAILS(ctrt_comm_barrier(comm), CTRT_ERR_COMM, "the report is not complete yet");
+    ctrt_comm_abort(comm, "again");
+    FAILURE_IS(comm, FAILURE_COMPOSING);
+}
+
+static void check_log(void)
+{
+    ctrt_comm *comms[2] = { NULL };
+    alarm(60);                              /* ends a process that waits for itself */
+    local_group(comms, 2, 20);
+    ctrt_log_set_callback(ask_again, comms[0]);
+    ctrt_comm_abort(comms[0], "a test");
+    CHECK_EQ(asked, 1);
+    CHECK_FAILS(ctrt_comm_error(comms[0]), CTRT_ERR_COMM, "rank 0 aborted");
+    ctrt_log_set_callback(no_log, NULL);
+    for (int i = 0; i < 2; i++)
+        ctrt_comm_release(&comms[i]);
+}
+
+/* Each allocation of an abort fails once. */
+static void check_alarm_memory(void)
+{
+    int unnotified = 0;
+    for (uint64_t n = 1; n < 24; n++) {
+        ctrt_comm *comm = NULL;
+        local_group(&comm, 1, 20);
+        alloc_fail_at(n, false);
+        ctrt_comm_abort(comm, "a test");
+        alloc_fail_at(0, false);
+        CHECK_EQ(ctrt_comm_error(comm), CTRT_ERR_COMM);
+        CHECK(strstr(ctrt_error_message(), "does not answer") == NULL, "allocation %d: %s", (int)n,
+              ctrt_error_message());
+        unnotified += strstr(ctrt_error_message(), "the other ranks were not notified: out of memory") != NULL;
+        FAILURE_IS(comm, FAILURE_FAILED);
+        ctrt_comm_release(&comm);
+    }
+    CHECK(unnotified > 0, "no allocation of the alarm has failed");
+}
+
+/* Each allocation of ctrt_comm_shrink fails once. If there is no next group, the function can be called again. */
+static void check_shrink_memory(void)
+{
+    int repeated = 0;
+    for (uint64_t n = 1; n < 80; n++) {
+        ctrt_comm *comm = NULL, *fresh = NULL;
+        bool listed = false;
+        local_group(&comm, 1, 20);
+        ctrt_comm_abort(comm, "a test");
+        alloc_fail_at(n, false);
+        const ctrt_status status = ctrt_comm_shrink(&fresh, comm);
+        alloc_fail_at(0, false);
+        CHECK(status == CTRT_OK || status == CTRT_ERR_OUT_OF_MEMORY, "allocation %d: %s", (int)n,
+              ctrt_error_message());
+        CHECK_OK(comm_is_set(&listed, comm, "next", -1, 0));
+        const bool again = atomic_load(&comm->group.state) == GROUP_CURRENT;
+        CHECK_TRUE(again || atomic_load(&comm->group.state) == GROUP_REPLACED);
+        repeated += again && listed;
+        if (again)
+            CHECK_OK(ctrt_comm_shrink(&fresh, comm));
+        if (status == CTRT_OK || again)
+            CHECK_EQ(ctrt_comm_epoch(fresh), 1);
+        ctrt_comm_release(&fresh);
+        ctrt_comm_release(&comm);
+    }
+    CHECK(repeated > 0, "no allocation has failed after the ranks had agreed");
+}
+
+/* ---- a wait of a lane that fails ---- */
+
+static ctrt_status no_wait(void *device, void *queue, void *event)
+{
+    (void)device, (void)queue, (void)event;
+    return ctrt_fail(CTRT_ERR_BACKEND, "the wait fails");
+}
+
+/* The lane of rank 0 cannot wait for the work of the caller. The other rank does not wait until its time limit. */
+static void check_wait(void)
+{
+    ctrt_device *devices[2] = { device_of(ON_SIM, 0), device_of(ON_SIM, 1) };
+    const ctrt_backend *backend = devices[0]->backend;
+    ctrt_queue_table queue = *backend->queue;
+    ctrt_backend broken = *backend;
+    ctrt_comm *comms[2] = { NULL };
+    ctrt_work *works[2] = { NULL };
+    const ctrt_comm_options options = { .size = sizeof options, .timeout = 60 };
+    REQUIRE(ctrt_comm_new_local(comms, devices, 2, &options) == CTRT_OK, "%s", ctrt_error_message());
+    CTRT_AUTO(tensor) x = ones(comms[0]);
+    CTRT_AUTO(tensor) y = ones(comms[1]);
+    const double begin = clock_seconds();
+    CHECK_OK(ctrt_comm_all_reduce(&works[1], comms[1], y, CTRT_COMM_SUM));
+    queue.wait_event = no_wait;
+    broken.queue = &queue;
+    devices[0]->backend = &broken;
+    CHECK_OK(ctrt_comm_all_reduce(&works[0], comms[0], x, CTRT_COMM_SUM));
+    CHECK_FAILS(ctrt_work_wait(works[0]), CTRT_ERR_BACKEND, "the wait fails");
+    devices[0]->backend = backend;
+    CHECK_FAILS(ctrt_work_wait(works[1]), CTRT_ERR_COMM, "the wait fails");
+    CHECK(clock_seconds() - begin < 20, "rank 1 waited %.2f s", clock_seconds() - begin);
+    LANE_IS(comms[0], LANE_COLLECTIVES, LANE_IDLE);
+    for (int i = 0; i < 2; i++) {
+        ctrt_work_release(&works[i]);
+        ctrt_comm_release(&comms[i]);
+    }
+}
+
+/* Another rank of this process has failed: the error says that there is no report yet, and the next call writes it. */
+static void alarmed(struct rank *rank)
+{
+    CTRT_AUTO(tensor) x = ones(rank->comm);
+    CHECK_OK(ctrt_comm_barrier(rank->comm));
+    if (rank->number == 0) {
+        CHECK_TRUE(failure_alarm(&rank->comm->failure));
+        CHECK_FAILS(ctrt_comm_error(rank->comm), CTRT_ERR_COMM, "the report is not complete yet");
+        FAILURE_IS(rank->comm, FAILURE_ALARMED);
+    }
+    CHECK_FAILS(ctrt_comm_all_reduce(NULL, rank->comm, x, CTRT_COMM_SUM), CTRT_ERR_COMM, "another rank has failed");
+    CHECK_FAILS(ctrt_comm_error(rank->comm), CTRT_ERR_COMM, "another rank has failed");
+}
+
 /* Rank 0 leaves first, then rank 1 watches no more. */
 static void watched(struct rank *rank)
 {
@@ -307,9 +454,57 @@ static void exits(struct rank *rank)
     CHECK_EQ(departed, 2);
 }
 
+/* The log of a program that exits when its group has failed. */
+static void exit_at_error(void *user, ctrt_log_level level, const char *component, const char *text)
+{
+    ctrt_comm *comm = user;
+    (void)text;
+    if (level != CTRT_LOG_ERROR || strcmp(component, "comm") != 0)
+        return;
+    FAILURE_IS(comm, FAILURE_COMPOSING);
+    exit(tap_state.failed > 0);
+}
+
+/* The process of rank 0 exits during its report: it ends, and does not say that it has left the group. */
+static void exits_during_report(struct rank *rank)
+{
+    CHECK_OK(ctrt_comm_barrier(rank->comm));
+    if (rank->number == 0) {
+        alarm(60);
+        ctrt_log_set_callback(exit_at_error, rank->comm);
+        (void)ctrt_comm_barrier(rank->comm);
+        CHECK(false, "the group has not failed");
+        return;
+    }
+    ctrt_comm_abort(rank->comm, "a test");
+    CHECK_OK(ctrt_store_get(rank->store, comm_key(rank->comm, "ended", 0), NULL, NULL, 20));
+    CHECK_FAILS(ctrt_store_get(rank->store, comm_key(rank->comm, "left", 0), NULL, NULL, 0), CTRT_ERR_NOT_FOUND,
+                "left");
+}
+
+/* A group of one rank that other processes may join: they learn that its process has exited. */
+static void exit_of_one(void)
+{
+    static const char *const settings[] = { "CTRT_ON_FAILURE=shrink", NULL };
+    CTRT_AUTO(store) store = NULL;
+    CHECK_OK(ctrt_store_open(&store, "tcp://127.0.0.1:0", true, 20));
+    const pid_t child = child_start(settings);
+    if (child == 0) {
+        ctrt_comm_options options = { .size = sizeof options, .device = device_of(ON_CPU, 0), .world_size = 1 };
+        ctrt_comm *comm = NULL;
+        CHECK_OK(ctrt_store_open(&options.store, ctrt_store_address(store), false, 20));
+        CHECK_OK(ctrt_comm_new(&comm, &options));
+        child_end(exit);
+    }
+    child_join(child, __FILE__, __LINE__);
+    CHECK_OK(ctrt_store_get(store, "world/0/left/0", NULL, NULL, 5));
+}
+
 TEST_MAIN
 {
     check_tables();
+    group("a call that has failed is not pending");
+    check_flights();
     group("abort and shrink");
     IN_CHILD("CTRT_SIM=devices=4") {
         ctrt_log_set_callback(no_log, NULL);
@@ -320,7 +515,31 @@ TEST_MAIN
         ctrt_log_set_callback(no_log, NULL);
         check_expiry();
     }
+    group("a program whose log asks for the error");
+    IN_CHILD("CTRT_SIM=devices=4")
+        check_log();
+    group("an abort and ctrt_comm_shrink without memory");
+    IN_CHILD("CTRT_SIM=devices=4") {
+        ctrt_log_set_callback(no_log, NULL);
+        check_alarm_memory();
+        check_shrink_memory();
+    }
+    group("a lane that cannot wait for the caller's work");
+    IN_CHILD("CTRT_SIM=devices=4") {
+        ctrt_log_set_callback(no_log, NULL);
+        check_wait();
+    }
 #ifndef __SANITIZE_THREAD__
+    group("another rank of the process has failed");
+    IN_CHILD("CTRT_SIM=devices=4")
+        run_quiet(PROCESSES, 2, 20, alarmed, NULL, -1);
+    group("a process exits during its report");
+    IN_CHILD("CTRT_SIM=devices=4")
+        run_quiet(PROCESSES, 2, 20, exits_during_report, NULL, -1);
+    group("a process exits that is the only rank of a group that others may join");
+    if (forks_beside_threads())
+        IN_CHILD("CTRT_SIM=devices=4")
+            exit_of_one();
     group("rank 0 leaves before rank 1");
     IN_CHILD("CTRT_SIM=devices=4")
         run_quiet(PROCESSES, 2, 20, watched, NULL, -1);
