@@ -110,8 +110,7 @@ static ctrt_status apply_tasks_status(const struct apply_task *tasks, int n)
 
 ctrt_status ctrt_parallel_apply(ctrt_parallel_function function, void *user, ctrt_device *const *devices, int n)
 {
-    if (function == NULL)
-        return fail_null("parallel_apply", "function");
+    NULL_CHECK("parallel_apply", function);
     CTRT_TRY(devices_check("parallel_apply", devices, n));
     const struct apply apply = {
         .function = function, .user = user, .grad_disabled = thread_state.grad_disabled,
@@ -119,8 +118,7 @@ ctrt_status ctrt_parallel_apply(ctrt_parallel_function function, void *user, ctr
         .autocast = ctrt_autocast_state(),
     };
     struct apply_task *tasks = host_calloc((size_t)n * sizeof *tasks);
-    if (tasks == NULL)
-        return out_of_memory((size_t)n * sizeof *tasks, "parallel_apply");
+    ALLOC_CHECK(tasks, (size_t)n * sizeof *tasks, "parallel_apply");
     for (int i = 0; i < n; i++)
         tasks[i] = (struct apply_task){ .apply = &apply, .index = i, .device = devices[i],
                                         .stream = ctrt_stream_retain(stream_here(devices[i])) };
@@ -151,16 +149,10 @@ static ctrt_status forward_one(void *user, int index)
 ctrt_status ctrt_parallel_forward(ctrt_tensor **outputs, ctrt_module *const *modules, ctrt_tensor *const *inputs,
                                   ctrt_device *const *devices, int n)
 {
-    if (outputs == NULL)
-        return fail_null("parallel_forward", "outputs");
-    if (modules == NULL)
-        return fail_null("parallel_forward", "modules");
-    if (inputs == NULL)
-        return fail_null("parallel_forward", "inputs");
+    NULL_CHECKS("parallel_forward", outputs, modules, inputs);
     CTRT_TRY(devices_check("parallel_forward", devices, n));
     ctrt_tensor **results = host_calloc((size_t)n * sizeof *results);
-    if (results == NULL)
-        return out_of_memory((size_t)n * sizeof *results, "parallel_forward");
+    ALLOC_CHECK(results, (size_t)n * sizeof *results, "parallel_forward");
     struct apply_forward f = { results, modules, inputs };
     ctrt_status status = ctrt_parallel_apply(forward_one, &f, devices, n);
     for (int i = 0; i < n; i++) {

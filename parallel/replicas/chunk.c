@@ -74,9 +74,8 @@ static ctrt_status cut_weighted(int64_t *sizes, int *count, int64_t size, int n,
             sizes[i] = 1;
         return CTRT_OK;
     }
-    double *rests = host_alloc((size_t)n * sizeof *rests);
-    if (rests == NULL)
-        return out_of_memory((size_t)n * sizeof *rests, "the sizes of pieces");
+    double *rests = host_calloc((size_t)n * sizeof *rests);
+    ALLOC_CHECK(rests, (size_t)n * sizeof *rests, "the sizes of pieces");
     share_out(sizes, rests, size, n, weights);
     host_free(rests);
     return CTRT_OK;
@@ -85,26 +84,20 @@ static ctrt_status cut_weighted(int64_t *sizes, int *count, int64_t size, int n,
 ctrt_status ctrt_chunk_sizes(int64_t *sizes, int *count, int64_t size, int n, const ctrt_scatter_options *options)
 {
     int pieces = 0;
-    if (sizes == NULL)
-        return fail_null("chunk_sizes", "sizes");
-    if (count == NULL)
-        return fail_null("chunk_sizes", "count");
+    NULL_CHECKS("chunk_sizes", sizes, count);
     if (size < 0 || n < 1)
         return ctrt_fail(CTRT_ERR_INVALID_ARGUMENT, "chunk_sizes: %lld elements into %d pieces", (long long)size, n);
     ctrt_scatter_options own = CTRT_SCATTER_OPTIONS;
     CTRT_TRY(struct_read(&own, sizeof own, options, "chunk_sizes", "options"));
-    options = &own;
-    const ctrt_chunk_rule rule = own.rule;
-    if (rule != CTRT_CHUNK_CEIL && rule != CTRT_CHUNK_BALANCED)
-        return ctrt_fail(CTRT_ERR_INVALID_ARGUMENT, "chunk_sizes: %d is not a rule", (int)rule);
+    if (own.rule != CTRT_CHUNK_CEIL && own.rule != CTRT_CHUNK_BALANCED)
+        return ctrt_fail(CTRT_ERR_INVALID_ARGUMENT, "chunk_sizes: %d is not a rule", (int)own.rule);
     int64_t *fresh = host_calloc((size_t)n * sizeof *fresh);
-    if (fresh == NULL)
-        return out_of_memory((size_t)n * sizeof *fresh, "the sizes of pieces");
+    ALLOC_CHECK(fresh, (size_t)n * sizeof *fresh, "the sizes of pieces");
     ctrt_status status = CTRT_OK;
-    if (options != NULL && options->weights != NULL)
-        status = cut_weighted(fresh, &pieces, size, n, options->weights);
+    if (own.weights != NULL)
+        status = cut_weighted(fresh, &pieces, size, n, own.weights);
     else
-        pieces = rule == CTRT_CHUNK_CEIL ? cut_ceil(fresh, size, n) : cut_balanced(fresh, size, n);
+        pieces = own.rule == CTRT_CHUNK_CEIL ? cut_ceil(fresh, size, n) : cut_balanced(fresh, size, n);
     if (status == CTRT_OK) {
         memcpy(sizes, fresh, (size_t)n * sizeof *sizes);
         *count = MAX(pieces, 1);                        /* size 0 is one empty piece */

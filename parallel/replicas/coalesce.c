@@ -5,6 +5,7 @@
  * each tensor uses its part of the flat tensor's memory with a storage of its own, because tensors of one storage share
  * its version counter: autograd would report that a parameter was changed if a module changes a buffer in place. */
 #include "ctrt/layout.h"
+#include "ctrt/strategy_plugin.h"
 
 #include "autograd/engine.h"
 #include "memory/hazard.h"
@@ -52,9 +53,9 @@ struct grouping {
 static ctrt_status for_each_group(const struct grouping *g)
 {
     ctrt_status status = CTRT_OK;
-    struct coalesce_group group = { .members = host_alloc((g->count + 1) * sizeof(size_t)) };
-    if (group.members == NULL)
-        return out_of_memory((g->count + 1) * sizeof(size_t), "copying tensors");
+    struct coalesce_group group = { .count = 0 };
+    group.members = host_calloc((g->count + 1) * sizeof *group.members);
+    ALLOC_CHECK(group.members, (g->count + 1) * sizeof *group.members, "copying tensors");
     uint64_t dtypes = 0;
     for (size_t t = 0; t < g->count; t++)
         if (g->wanted(g->user, g->tensors[t]))
@@ -261,11 +262,9 @@ static ctrt_status move_group(void *user, const struct coalesce_group *group)
     if (group->count == 1)
         return ctrt_to_device(first, *first, moving->device);
     ctrt_tensor **rows = host_calloc(group->count * sizeof *rows);
-    if (rows == NULL)
-        return out_of_memory(group->count * sizeof *rows, "copying gradients");
+    ALLOC_CHECK(rows, group->count * sizeof *rows, "copying gradients");
     ctrt_status status = move_joined(moving, group, rows);
-    for (size_t m = 0; m < group->count; m++)
-        tensor_release(rows[m]);
+    ctrt_tensors_release(rows, group->count);
     host_free(rows);
     return status;
 }

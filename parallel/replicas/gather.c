@@ -2,6 +2,7 @@
 /* parallel/replicas/gather.c: concatenates tensors, and the tensors of trees, of several devices on one device. */
 #include "base/base.h"
 #include "base/stack.h"
+#include "ctrt/strategy_plugin.h"
 #include "ops/op_common.h"
 #include "parallel/replicas/devices.h"
 #include "parallel/replicas/tree.h"
@@ -49,15 +50,13 @@ static ctrt_status gather_scalars(ctrt_tensor **out, ctrt_tensor *const *tensors
     const int64_t one = 1;
     ctrt_status status = CTRT_OK;
     ctrt_tensor **vectors = host_calloc((size_t)count * sizeof *vectors);
-    if (vectors == NULL)
-        return out_of_memory((size_t)count * sizeof *vectors, "gather");
+    ALLOC_CHECK(vectors, (size_t)count * sizeof *vectors, "gather");
     warn_scalars();
     for (int i = 0; i < count && status == CTRT_OK; i++)
         status = ctrt_reshape(&vectors[i], tensors[i], ctrt_ints_of(&one, 1));
     if (status == CTRT_OK)
         status = op_cat_to(out, vectors, count, 0, device);
-    for (int i = 0; i < count; i++)
-        tensor_release(vectors[i]);
+    ctrt_tensors_release(vectors, (size_t)count);
     host_free(vectors);
     return status;
 }
@@ -79,8 +78,7 @@ static ctrt_status gather_tensors(ctrt_tensor **out, const struct gather_origin 
 static ctrt_status gather_check(const char *who, const void *out, const void *list, const char *name, int count,
                                 ctrt_device **device)
 {
-    if (out == NULL)
-        return fail_null(who, "out");
+    NULL_CHECK(who, out);
     if (list == NULL)
         return fail_null(who, name);
     if (count < 1)
@@ -137,9 +135,8 @@ static ctrt_status gather_leaves(ctrt_tree **out, const struct gathering *g, ctr
 {
     CTRT_AUTO(tensor) result = NULL;
     const struct gather_origin origin = { "outputs", place_of(g) };
-    ctrt_tensor **tensors = host_alloc((size_t)g->count * sizeof *tensors);
-    if (tensors == NULL)
-        return out_of_memory((size_t)g->count * sizeof *tensors, "gather_tree");
+    ctrt_tensor **tensors = host_calloc((size_t)g->count * sizeof *tensors);
+    ALLOC_CHECK(tensors, (size_t)g->count * sizeof *tensors, "gather_tree");
     for (int i = 0; i < g->count; i++)
         tensors[i] = trees[i]->tensor;
     ctrt_status status = gather_tensors(&result, &origin, tensors, g->count, g->device, g->dim);
@@ -170,16 +167,12 @@ static ctrt_status gather_items(ctrt_tree **items, struct gathering *g, ctrt_tre
     for (size_t k = 0; k < first->count; k++) {
         const size_t length = g->path.length;
         for (int i = 0; i < g->count; i++) {
-            column[i] = trees[i]->items[k];
-            if (first->names == NULL || strcmp(first->names[k], trees[i]->names[k]) == 0)
-                continue;
-            bool found = false;             /* the maps have another order */
-            for (size_t other = 0; other < trees[i]->count && !found; other++)
-                if (strcmp(first->names[k], trees[i]->names[other]) == 0) {
-                    column[i] = trees[i]->items[other];
-                    found = true;
-                }
-            if (!found)
+            size_t at = k;
+            if (first->names != NULL && strcmp(first->names[k], trees[i]->names[k]) != 0)
+                at = tree_index(trees[i], first->names[k]);     /* the maps have another order */
+            if (at < first->count)
+                column[i] = trees[i]->items[at];
+            else
                 return ctrt_fail(CTRT_ERR_INVALID_ARGUMENT, "outputs[%d]%s has no \"%s\", but outputs[0]%s has one", i,
                                  place_of(g), first->names[k], place_of(g));
         }
@@ -205,8 +198,7 @@ static ctrt_status gather_tree(ctrt_tree **out, struct gathering *g, ctrt_tree *
     }
     const size_t cells = first->count + (size_t)g->count;
     ctrt_tree **items = host_calloc(cells * sizeof *items);
-    if (items == NULL)
-        return out_of_memory(cells * sizeof *items, "gather_tree");
+    ALLOC_CHECK(items, cells * sizeof *items, "gather_tree");
     ctrt_status status = gather_items(items, g, trees, items + first->count);
     if (status == CTRT_OK)
         status = tree_like(out, first, items);

@@ -2,6 +2,7 @@
 /* parallel/replicas/replicate.c: copies of a module on several devices, whose gradients are added up in the module. */
 #include "autograd/engine.h"
 #include "base/base.h"
+#include "ctrt/strategy_plugin.h"
 #include "memory/label.h"
 #include "nn/module/module.h"
 #include "ops/op_common.h"
@@ -39,8 +40,7 @@ static ctrt_status broadcast_backward(ctrt_function_context *context, ctrt_tenso
     ctrt_status status = CTRT_OK;
     (void)n_out;
     ctrt_tensor **moved = host_calloc((size_t)n_in * sizeof *moved);
-    if (moved == NULL)
-        return out_of_memory((size_t)n_in * sizeof *moved, "adding up the gradients of replicas");
+    ALLOC_CHECK(moved, (size_t)n_in * sizeof *moved, "adding up the gradients of replicas");
     for (int i = 0; i < broadcast->n && status == CTRT_OK; i++) {
         for (int t = 0; t < n_in; t++)
             ctrt_tensor_assign(&moved[t], grad_out[(size_t)i * (size_t)n_in + (size_t)t]);
@@ -55,8 +55,7 @@ static ctrt_status broadcast_backward(ctrt_function_context *context, ctrt_tenso
                 status = grad_add(&grad_in[t], term, ctrt_grad_enabled());
         }
     }
-    for (int t = 0; t < n_in; t++)
-        tensor_release(moved[t]);
+    ctrt_tensors_release(moved, (size_t)n_in);
     host_free(moved);
     return status;
 }
@@ -78,9 +77,8 @@ static ctrt_status copies_record(ctrt_tensor **out, ctrt_tensor *const *tensors,
     const size_t bytes = sizeof(struct broadcast) + (size_t)n * sizeof *devices;
     if (count > (size_t)(INT32_MAX / n))
         return ctrt_fail(CTRT_ERR_OVERFLOW, "%zu parameters on %d devices", count, n);
-    struct broadcast *broadcast = host_alloc(bytes);
-    if (broadcast == NULL)
-        return out_of_memory(bytes, "replicas");
+    struct broadcast *broadcast = host_calloc(bytes);
+    ALLOC_CHECK(broadcast, bytes, "replicas");
     broadcast->n = n;
     memcpy(broadcast->devices, devices, (size_t)n * sizeof *devices);
     return ctrt_function_apply(&broadcast_function, broadcast, out, (int)count * n, tensors, (int)count);
@@ -122,12 +120,12 @@ static ctrt_status replication_begin(struct replication *r, ctrt_module *module)
         CTRT_TRY(module_walk(&r->walks[kind], module, (enum walk_kind)kind));
     CTRT_TRY(replicate_check_places(r));
     r->count = r->walks[0]->count + r->walks[1]->count;
-    const size_t copies = (r->count + 1) * (size_t)r->n;
-    r->tensors = host_alloc((r->count + 1) * sizeof *r->tensors);
-    r->copies = host_calloc(copies * sizeof *r->copies);
-    r->positions[0] = host_alloc((r->count + 1) * sizeof(size_t));
-    if (r->tensors == NULL || r->copies == NULL || r->positions[0] == NULL)
-        return out_of_memory(copies * sizeof *r->copies, "replicas");
+    r->tensors = host_calloc((r->count + 1) * sizeof *r->tensors);
+    ALLOC_CHECK(r->tensors, (r->count + 1) * sizeof *r->tensors, "replicas");
+    r->copies = host_calloc((r->count + 1) * (size_t)r->n * sizeof *r->copies);
+    ALLOC_CHECK(r->copies, (r->count + 1) * (size_t)r->n * sizeof *r->copies, "replicas");
+    r->positions[0] = host_calloc((r->count + 1) * sizeof(size_t));
+    ALLOC_CHECK(r->positions[0], (r->count + 1) * sizeof(size_t), "replicas");
     r->positions[1] = r->positions[0] + r->walks[0]->count;
     size_t place = 0;
     for (int with_history = 1; with_history >= 0; with_history--) {
@@ -148,8 +146,7 @@ static ctrt_status replication_begin(struct replication *r, ctrt_module *module)
 
 static void replication_end(struct replication *r)
 {
-    for (size_t i = 0; r->copies != NULL && i < r->count * (size_t)r->n; i++)
-        tensor_release(r->copies[i]);
+    ctrt_tensors_release(r->copies, r->count * (size_t)r->n);
     host_free(r->copies);
     host_free(r->tensors);
     host_free(r->positions[0]);
@@ -180,8 +177,7 @@ static ctrt_status replicate_choose(ctrt_tensor **out, void *user, const struct 
 static ctrt_status replicas_make(ctrt_module **replicas, struct replication *r, ctrt_module *module)
 {
     ctrt_module **fresh = host_calloc((size_t)r->n * sizeof *fresh);
-    if (fresh == NULL)
-        return out_of_memory((size_t)r->n * sizeof *fresh, "replicas");
+    ALLOC_CHECK(fresh, (size_t)r->n * sizeof *fresh, "replicas");
     ctrt_status status = CTRT_OK;
     for (r->replica = 0; r->replica < r->n && status == CTRT_OK; r->replica++)
         status = module_copy_with(&fresh[r->replica], "replicate", module, replicate_choose, r);
@@ -197,10 +193,7 @@ static ctrt_status replicas_make(ctrt_module **replicas, struct replication *r, 
 ctrt_status ctrt_replicate(ctrt_module **replicas, ctrt_module *module, ctrt_device *const *devices, int n)
 {
     STREAMS_ORDERED;
-    if (replicas == NULL)
-        return fail_null("replicate", "replicas");
-    if (module == NULL)
-        return fail_null("replicate", "module");
+    NULL_CHECKS("replicate", replicas, module);
     CTRT_TRY(devices_check("replicate", devices, n));
     struct replication r = { .devices = devices, .n = n };
     struct memory_label label;

@@ -2,6 +2,7 @@
 /* parallel/replicas/scatter.c: cuts tensors, and the tensors of trees, into pieces on several devices. */
 #include "base/base.h"
 #include "base/stack.h"
+#include "ctrt/strategy_plugin.h"
 #include "ops/op_common.h"
 #include "parallel/replicas/devices.h"
 #include "parallel/replicas/tree.h"
@@ -56,8 +57,7 @@ static ctrt_status scatter_backward(ctrt_function_context *context, ctrt_tensor 
     ctrt_status status = CTRT_OK;
     (void)n_in;
     ctrt_tensor **pieces = host_calloc((size_t)n_out * sizeof *pieces);
-    if (pieces == NULL)
-        return out_of_memory((size_t)n_out * sizeof *pieces, "the gradients of pieces");
+    ALLOC_CHECK(pieces, (size_t)n_out * sizeof *pieces, "the gradients of pieces");
     memcpy(shape, cut->shape, sizeof shape);
     for (int i = 0; i < n_out && status == CTRT_OK; i++) {
         shape[cut->dim] = cut->sizes[i];
@@ -68,8 +68,7 @@ static ctrt_status scatter_backward(ctrt_function_context *context, ctrt_tensor 
     }
     if (status == CTRT_OK)
         status = op_cat_to(&grad_in[0], pieces, n_out, cut->dim, cut->device);
-    for (int i = 0; i < n_out; i++)
-        tensor_release(pieces[i]);
+    ctrt_tensors_release(pieces, (size_t)n_out);
     host_free(pieces);
     return status;
 }
@@ -103,8 +102,7 @@ static ctrt_status cut_new(struct cut **out, const ctrt_tensor *tensor, ctrt_dev
 {
     const size_t bytes = sizeof(struct cut) + (size_t)n * sizeof(int64_t);
     struct cut *cut = host_calloc(bytes);
-    if (cut == NULL)
-        return out_of_memory(bytes, "the sizes of pieces");
+    ALLOC_CHECK(cut, bytes, "the sizes of pieces");
     cut->devices = devices;
     ctrt_status status = cut_measure(cut, tensor, dim, n, options);
     if (status == CTRT_OK)
@@ -133,16 +131,10 @@ ctrt_status ctrt_scatter_tensor(ctrt_tensor **out, int *count, ctrt_tensor *tens
 {
     STREAMS_ORDERED;
     int pieces = 0;
-    if (out == NULL)
-        return fail_null("scatter_tensor", "out");
-    if (count == NULL)
-        return fail_null("scatter_tensor", "count");
-    if (tensor == NULL)
-        return fail_null("scatter_tensor", "tensor");
+    NULL_CHECKS("scatter_tensor", out, count, tensor);
     CTRT_TRY(devices_check("scatter_tensor", devices, n));
     ctrt_tensor **fresh = host_calloc((size_t)n * sizeof *fresh);
-    if (fresh == NULL)
-        return out_of_memory((size_t)n * sizeof *fresh, "scatter_tensor");
+    ALLOC_CHECK(fresh, (size_t)n * sizeof *fresh, "scatter_tensor");
     ctrt_status status = ctrt_context(scatter_tensor(fresh, &pieces, tensor, devices, n, dim, options),
                                       "scatter_tensor");
     for (int i = 0; i < n; i++) {
@@ -200,8 +192,7 @@ static ctrt_status scatter_leaf(ctrt_tree **out, const struct scattering *s, ctr
     int count = 0;
     ctrt_status status;
     ctrt_tensor **pieces = host_calloc((size_t)s->n * sizeof *pieces);
-    if (pieces == NULL)
-        return out_of_memory((size_t)s->n * sizeof *pieces, "scatter_tree");
+    ALLOC_CHECK(pieces, (size_t)s->n * sizeof *pieces, "scatter_tree");
     status = scatter_tensor(pieces, &count, tree->tensor, s->devices, s->n, s->dim, s->options);
     for (int i = 0; i < s->n; i++) {
         if (status == CTRT_OK && i < count)
@@ -245,8 +236,7 @@ static ctrt_status scatter_tree(ctrt_tree **out, const struct scattering *s, ctr
         return CTRT_OK;
     const size_t count = (size_t)s->count, cells = count * tree->count;
     ctrt_tree **rows = host_calloc((cells + count) * sizeof *rows);
-    if (rows == NULL)
-        return out_of_memory((cells + count) * sizeof *rows, "scatter_tree");
+    ALLOC_CHECK(rows, (cells + count) * sizeof *rows, "scatter_tree");
     ctrt_status status = scatter_items(out, s, tree, rows, rows + cells);
     for (size_t i = 0; i < cells + count; i++)
         ctrt_tree_release(&rows[i]);
@@ -258,15 +248,11 @@ ctrt_status ctrt_scatter_tree(ctrt_tree **out, int *count, ctrt_tree *tree, ctrt
                               const ctrt_scatter_options *options)
 {
     STREAMS_ORDERED;
-    if (out == NULL)
-        return fail_null("scatter_tree", "out");
-    if (count == NULL)
-        return fail_null("scatter_tree", "count");
+    NULL_CHECKS("scatter_tree", out, count);
     CTRT_TRY(devices_check("scatter_tree", devices, n));
     struct scattering s = { .devices = devices, .n = n, .dim = dim, .options = options };
     ctrt_tree **fresh = host_calloc((size_t)n * sizeof *fresh);
-    if (fresh == NULL)
-        return out_of_memory((size_t)n * sizeof *fresh, "scatter_tree");
+    ALLOC_CHECK(fresh, (size_t)n * sizeof *fresh, "scatter_tree");
     strbuf_add(&s.path, "input");
     ctrt_status status = scatter_measure(&s, tree);
     if (s.count == 0)

@@ -7,29 +7,13 @@
 #include "tensor/shape.h"
 #include "tensor/tensor.h"
 
-static bool same_shape(const ctrt_tensor *a, const ctrt_tensor *b)
-{
-    return a->view.ndim == b->view.ndim
-           && memcmp(a->view.shape, b->view.shape, (size_t)a->view.ndim * sizeof *a->view.shape) == 0;
-}
-
-static bool is_absent(const ctrt_tensor *tensor)
-{
-    return tensor->storage->release == storage_absent_release;
-}
-
 ctrt_status ctrt_tensor_new_absent(ctrt_tensor **out, ctrt_ints shape, ctrt_dtype dtype, ctrt_device *device,
                                    ctrt_status (*used)(void *user), void *user)
 {
     int64_t strides[CTRT_MAX_DIMS];
     void *function = NULL;
     ctrt_tensor *tensor = NULL;
-    if (out == NULL)
-        return fail_null("tensor_new_absent", "out");
-    if (used == NULL)
-        return fail_null("tensor_new_absent", "used");
-    if (device == NULL)
-        return fail_null("tensor_new_absent", "device");
+    NULL_CHECKS("tensor_new_absent", out, used, device);
     CTRT_TRY(dtype_resolve(&dtype, "tensor_new_absent", dtype));
     CTRT_TRY(shape_check("tensor_new_absent", shape, dtype));
     shape_strides(strides, shape.values, shape.count);
@@ -46,18 +30,17 @@ ctrt_status ctrt_tensor_new_absent(ctrt_tensor **out, ctrt_ints shape, ctrt_dtyp
 ctrt_status ctrt_tensor_set_data(ctrt_tensor *tensor, ctrt_tensor *source)
 {
     char ours[SHAPE_TEXT_BYTES], theirs[SHAPE_TEXT_BYTES];
-    if (tensor == NULL)
-        return fail_null("tensor_set_data", "tensor");
-    if (source == NULL)
-        return fail_null("tensor_set_data", "source");
+    NULL_CHECKS("tensor_set_data", tensor, source);
     if (tensor_dtype(tensor) != tensor_dtype(source))
         return ctrt_fail(CTRT_ERR_DTYPE, "tensor_set_data: the tensor has dtype %s, the source %s",
                          ctrt_dtype_name(tensor_dtype(tensor)), ctrt_dtype_name(tensor_dtype(source)));
     if (!ctrt_tensor_is_leaf(tensor))
         return ctrt_fail(CTRT_ERR_AUTOGRAD, "tensor_set_data: the tensor is the result of %s, expected a leaf",
                          ctrt_tensor_grad_fn(tensor) ? ctrt_tensor_grad_fn(tensor) : "an op");
-    const ctrt_tensor *grad = is_absent(source) ? NULL : ctrt_tensor_grad(tensor);
-    if (grad != NULL && (grad->device != source->device || !same_shape(grad, source)))
+    const bool absent = source->storage->release == storage_absent_release;
+    const ctrt_tensor *grad = absent ? NULL : ctrt_tensor_grad(tensor);
+    if (grad != NULL && (grad->device != source->device
+                         || !shape_equal(grad->view.shape, grad->view.ndim, source->view.shape, source->view.ndim)))
         return ctrt_fail(CTRT_ERR_STATE, "tensor_set_data: the tensor has a gradient %s on %s, which does not fit the "
                          "source %s on %s; take it with ctrt_tensor_set_grad first",
                          shape_text(ours, grad->view.shape, grad->view.ndim), grad->device->name,

@@ -12,8 +12,7 @@
 static ctrt_status tree_new(ctrt_tree **out, ctrt_tree_kind kind)
 {
     ctrt_tree *tree = host_calloc(sizeof *tree);
-    if (tree == NULL)
-        return out_of_memory(sizeof *tree, "a tree");
+    ALLOC_CHECK(tree, sizeof *tree, "a tree");
     atomic_init(&tree->refs, 1);
     tree->kind = kind;
     *out = tree;
@@ -69,10 +68,7 @@ void ctrt_tree_release(ctrt_tree **tree)
 ctrt_status ctrt_tree_of_tensor(ctrt_tree **out, ctrt_tensor *tensor)
 {
     ctrt_tree *tree = NULL;
-    if (out == NULL)
-        return fail_null("tree_of_tensor", "out");
-    if (tensor == NULL)
-        return fail_null("tree_of_tensor", "tensor");
+    NULL_CHECKS("tree_of_tensor", out, tensor);
     CTRT_TRY(tree_new(&tree, CTRT_TREE_TENSOR));
     tree->tensor = ctrt_tensor_retain(tensor);
     tree_give(out, tree);
@@ -82,8 +78,7 @@ ctrt_status ctrt_tree_of_tensor(ctrt_tree **out, ctrt_tensor *tensor)
 ctrt_status ctrt_tree_of_pointer(ctrt_tree **out, void *pointer)
 {
     ctrt_tree *tree = NULL;
-    if (out == NULL)
-        return fail_null("tree_of_pointer", "out");
+    NULL_CHECK("tree_of_pointer", out);
     CTRT_TRY(tree_new(&tree, CTRT_TREE_POINTER));
     tree->pointer = pointer;
     tree_give(out, tree);
@@ -111,18 +106,23 @@ static ctrt_status container_new(ctrt_tree **out, const char *const *names, size
     return CTRT_OK;
 }
 
-ctrt_status ctrt_tree_of_list(ctrt_tree **out, ctrt_tree *const *items, size_t count)
+/* Replaces *out by a list or, with `names`, a map of the items. */
+static ctrt_status container_fill(ctrt_tree **out, const char *const *names, ctrt_tree *const *items, size_t count)
 {
     ctrt_tree *tree = NULL;
-    if (out == NULL)
-        return fail_null("tree_of_list", "out");
-    if (items == NULL && count > 0)
-        return fail_null("tree_of_list", "items");
-    CTRT_TRY(container_new(&tree, NULL, count));
+    CTRT_TRY(container_new(&tree, names, count));
     for (size_t i = 0; i < count; i++)
         tree->items[i] = ctrt_tree_retain(items[i]);
     tree_give(out, tree);
     return CTRT_OK;
+}
+
+ctrt_status ctrt_tree_of_list(ctrt_tree **out, ctrt_tree *const *items, size_t count)
+{
+    NULL_CHECK("tree_of_list", out);
+    if (count > 0)
+        NULL_CHECK("tree_of_list", items);
+    return container_fill(out, NULL, items, count);
 }
 
 static int compare_names(const void *a, const void *b)
@@ -140,9 +140,8 @@ static ctrt_status names_check(const char *const *names, size_t count)
         return CTRT_OK;
     if (count > SIZE_MAX / sizeof *names)
         return ctrt_fail(CTRT_ERR_OVERFLOW, "a tree of %zu items", count);
-    const char **sorted = host_alloc(count * sizeof *sorted);
-    if (sorted == NULL)
-        return out_of_memory(count * sizeof *sorted, "a tree");
+    const char **sorted = host_calloc(count * sizeof *sorted);
+    ALLOC_CHECK(sorted, count * sizeof *sorted, "a tree");
     memcpy(sorted, names, count * sizeof *sorted);
     qsort(sorted, count, sizeof *sorted, compare_names);
     for (size_t i = 1; i < count && status == CTRT_OK; i++)
@@ -155,19 +154,11 @@ static ctrt_status names_check(const char *const *names, size_t count)
 ctrt_status ctrt_tree_of_map(ctrt_tree **out, const char *const *names, ctrt_tree *const *items, size_t count)
 {
     static const char *const none[1];
-    ctrt_tree *tree = NULL;
-    if (out == NULL)
-        return fail_null("tree_of_map", "out");
-    if (names == NULL && count > 0)
-        return fail_null("tree_of_map", "names");
-    if (items == NULL && count > 0)
-        return fail_null("tree_of_map", "items");
+    NULL_CHECK("tree_of_map", out);
+    if (count > 0)
+        NULL_CHECKS("tree_of_map", names, items);
     CTRT_TRY(names_check(names, count));
-    CTRT_TRY(container_new(&tree, count > 0 ? names : none, count));
-    for (size_t i = 0; i < count; i++)
-        tree->items[i] = ctrt_tree_retain(items[i]);
-    tree_give(out, tree);
-    return CTRT_OK;
+    return container_fill(out, count > 0 ? names : none, items, count);
 }
 
 ctrt_status tree_like(ctrt_tree **out, const ctrt_tree *like, ctrt_tree **items)
@@ -211,12 +202,18 @@ const char *ctrt_tree_name(const ctrt_tree *tree, size_t index)
     return index < ctrt_tree_count(tree) && tree->names != NULL ? tree->names[index] : NULL;
 }
 
+size_t tree_index(const ctrt_tree *tree, const char *name)
+{
+    size_t i = 0;
+    while (i < tree->count && strcmp(tree->names[i], name) != 0)
+        i++;
+    return i;
+}
+
 ctrt_tree *ctrt_tree_find(const ctrt_tree *tree, const char *name)
 {
-    for (size_t i = 0; name != NULL && i < ctrt_tree_count(tree) && tree->names != NULL; i++)
-        if (strcmp(tree->names[i], name) == 0)
-            return tree->items[i];
-    return NULL;
+    const bool searches = name != NULL && tree != NULL && tree->names != NULL;
+    return searches ? ctrt_tree_item(tree, tree_index(tree, name)) : NULL;
 }
 
 /* ---- places in messages ---- */

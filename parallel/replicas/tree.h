@@ -22,6 +22,9 @@ struct ctrt_tree {
 /* Creates a list or map of the form of `like`; takes over the references to items[like->count] on success. */
 ctrt_status tree_like(ctrt_tree **out, const ctrt_tree *like, ctrt_tree **items);
 
+/* Returns the index of the item of a map; the number of items if there is none of the name. */
+size_t tree_index(const ctrt_tree *tree, const char *name);
+
 /* Adds "[2]" or ".name", the place of item `index` in `tree`, to `path`. */
 void tree_path_add(struct strbuf *path, const ctrt_tree *tree, size_t index);
 /* Shortens `path` to `length`. */

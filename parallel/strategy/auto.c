@@ -39,11 +39,6 @@ const char *auto_reason(const struct choice *choice)
     return choice->reason;
 }
 
-void auto_free(struct choice *choice)
-{
-    host_free(choice);
-}
-
 /* ---- memory ---- */
 
 static uint64_t tensor_bytes(const ctrt_tensor *tensor)
@@ -71,10 +66,7 @@ ctrt_status ctrt_module_memory_budget(uint64_t *bytes, ctrt_module *module, ctrt
 {
     const struct walk *walk;
     uint64_t left = UINT64_MAX, total, own = 0;
-    if (bytes == NULL)
-        return fail_null("module_memory_budget", "bytes");
-    if (module == NULL || device == NULL)
-        return fail_null("module_memory_budget", module == NULL ? "module" : "device");
+    NULL_CHECKS("module_memory_budget", bytes, module, device);
     for (int buffers = 0; buffers < 2; buffers++) {
         CTRT_TRY(module_walk(&walk, module, buffers ? WALK_BUFFERS : WALK_PARAMETERS));
         for (size_t i = 0; i < walk->count; i++) {
@@ -115,12 +107,13 @@ static ctrt_status batch_predict(uint64_t *bytes, bool *fits, const struct paral
     ctrt_loss_part part = { .parts = 0 };
     const struct walk *walk;
     ctrt_module *module = p->config.module;
+    ctrt_tensor **before;
     uint64_t own = 0;
     CTRT_TRY(module_walk(&walk, module, WALK_PARAMETERS));
     const size_t count = walk->count;
-    ctrt_tensor **before = host_calloc((2 * count + 1) * sizeof *before), **grads = before + count;
-    if (before == NULL)
-        return out_of_memory((2 * count + 1) * sizeof *before, "lists of gradients");
+    before = host_calloc((2 * count + 1) * sizeof *before);
+    ALLOC_CHECK(before, (2 * count + 1) * sizeof *before, "lists of gradients");
+    ctrt_tensor **grads = before + count;
     ctrt_status status = ctrt_gradients_take(before, module);
     if (status == CTRT_OK) {
         status = ctrt_dry_run_begin(&run, p->config.devices[0]);
@@ -245,9 +238,9 @@ static ctrt_status auto_create_first(struct parallel *p)
 
 ctrt_status auto_begin(struct parallel *p)
 {
-    struct choice *choice = p->choice = host_calloc(sizeof *choice);
-    if (choice == NULL)
-        return out_of_memory(sizeof *choice, "the choice of a strategy");
+    p->choice = host_calloc(sizeof *p->choice);
+    ALLOC_CHECK(p->choice, sizeof *p->choice, "the choice of a strategy");
+    struct choice *choice = p->choice;
     CTRT_TRY(facts_measure(&choice->facts_known, p->config.module));
     if (ctrt_module_memory_budget(&choice->budget, p->config.module, p->config.devices[0]) != CTRT_OK)
         choice->budget = UINT64_MAX;

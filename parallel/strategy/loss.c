@@ -301,35 +301,26 @@ static ctrt_status node_state(struct loss_state *out, struct loss_search *search
 #define REMEDY "for the gradient of the whole batch, return a mean or sum over the rows, or ctrt_loss_fraction(sum, " \
                "weight), times numbers; or run the batch in one part (strategy single)"
 
-/* Numbers of fractions in the set, and the first one. */
-static int fractions(int *first, uint32_t terms)
-{
-    int count = 0;
-    *first = 0;
-    for (int k = LOSS_FRACTIONS; k-- > 0;)
-        if (terms & TERM_FRACTION << k) {
-            *first = k;
-            count++;
-        }
-    return count;
-}
+/* The fractions of a set of terms. */
+struct fraction_terms {
+    int count;
+    const struct loss_fraction *first;
+    bool one_weight;                        /* they have one weight: the same tensor */
+    bool full;                              /* all are */
+};
 
-/* Whether the fractions have one weight: the same tensor. */
-static bool one_weight(const struct loss_parts *parts, uint32_t terms, int first)
+static struct fraction_terms fractions(const struct loss_parts *parts, uint32_t terms)
 {
-    for (int k = first; k < parts->count; k++)
-        if (terms & TERM_FRACTION << k && (parts->list[k].source != parts->list[first].source
-                                           || parts->list[k].per_row != parts->list[first].per_row))
-            return false;
-    return true;
-}
-
-static bool all_full(const struct loss_parts *parts, uint32_t terms)
-{
-    for (int k = 0; k < parts->count; k++)
-        if (terms & TERM_FRACTION << k && !parts->list[k].full)
-            return false;
-    return true;
+    struct fraction_terms found = { .one_weight = true, .full = true };
+    for (int k = 0; k < parts->count; k++) {
+        const struct loss_fraction *here = &parts->list[k];
+        if (!(terms & TERM_FRACTION << k))
+            continue;
+        found.first = found.count++ == 0 ? here : found.first;
+        found.one_weight &= here->source == found.first->source && here->per_row == found.first->per_row;
+        found.full &= here->full;
+    }
+    return found;
 }
 
 /* The fractions count as means, because their weight is a number unless targets are ignored. If some are, the loss
@@ -362,9 +353,9 @@ static ctrt_status guard(ctrt_tensor **value, const struct loss_parts *parts, ui
 static ctrt_status terms_apply(ctrt_tensor **value, ctrt_loss_part *part, const struct loss_parts *parts,
                                uint32_t terms)
 {
-    int first;
     const uint32_t means = TERM_FIXED | TERM_MEAN;
-    const int count = fractions(&first, terms);
+    const struct fraction_terms found = fractions(parts, terms);
+    const int count = found.count;
     part->kind = CTRT_LOSS_MEAN;
     if ((terms & ~means) == 0)
         return CTRT_OK;
@@ -373,13 +364,13 @@ static ctrt_status terms_apply(ctrt_tensor **value, ctrt_loss_part *part, const 
         part->per_row = 1;
         return ctrt_div_scalar(value, *value, ctrt_float((double)MAX(parts->rows, 1)));
     }
-    if (count > 0 && (terms & (means | TERM_SUM)) == 0 && one_weight(parts, terms, first)) {
+    if (count > 0 && (terms & (means | TERM_SUM)) == 0 && found.one_weight) {
         part->kind = CTRT_LOSS_FRACTION;
-        part->per_row = (double)parts->list[first].per_row;
-        part->weight = ctrt_tensor_retain(parts->list[first].weight);
+        part->per_row = (double)found.first->per_row;
+        part->weight = ctrt_tensor_retain(found.first->weight);
         return CTRT_OK;
     }
-    if (!(terms & TERM_SUM) && all_full(parts, terms)) {
+    if (!(terms & TERM_SUM) && found.full) {
         ctrt_status status;
         ctrt_no_grad status = guard(value, parts, terms);
         return status;
@@ -395,8 +386,11 @@ static ctrt_status terms_apply(ctrt_tensor **value, ctrt_loss_part *part, const 
                      terms & TERM_FIXED ? ", a term that does not depend on the rows" : "");
 }
 
-ctrt_status loss_classify(ctrt_tensor **value, ctrt_loss_part *part, ctrt_tensor *output,
-                          const struct loss_parts *parts, uint64_t mark)
+/* Finds out how *value, the loss of a part, depends on the rows, and what the strategy has to do with it. `mark`:
+ * number of the thread's newest graph node before the loss function ran. `output`: of the module. *value is replaced
+ * where that is needed. */
+static ctrt_status loss_classify(ctrt_tensor **value, ctrt_loss_part *part, ctrt_tensor *output,
+                                 const struct loss_parts *parts, uint64_t mark)
 {
     struct loss_search search = { .parts = parts, .output = output, .mark = mark };
     struct loss_state state;
@@ -435,10 +429,7 @@ ctrt_status ctrt_part_loss(ctrt_tensor **loss, ctrt_loss_part *part, ctrt_tensor
                            const ctrt_strategy_batch *batch, int64_t rows)
 {
     CTRT_AUTO(tensor) value = NULL;
-    if (loss == NULL || part == NULL || output == NULL)
-        return fail_null("part_loss", loss == NULL ? "loss" : part == NULL ? "part" : "output");
-    if (batch == NULL || inputs == NULL)
-        return fail_null("part_loss", batch == NULL ? "batch" : "inputs");
+    NULL_CHECKS("part_loss", loss, part, output, batch, inputs);
     struct loss_parts parts = { .rows = rows }, *before = thread_state.loss_parts;
     ctrt_device *outer = thread_state.loss_device;
     const bool alone = rows == batch->rows && batch->partial == 0;
@@ -474,8 +465,7 @@ void ctrt_loss_part_release(ctrt_loss_part *part)
 ctrt_status ctrt_loss_part_add(ctrt_loss_part *total, ctrt_loss_part *part)
 {
     ctrt_status status = CTRT_OK;
-    if (total == NULL || part == NULL)
-        return fail_null("loss_part_add", total == NULL ? "total" : "part");
+    NULL_CHECKS("loss_part_add", total, part);
     if (part->parts == 0)
         return CTRT_OK;
     if (total->parts > 0 && (total->kind != part->kind || total->per_row != part->per_row)) {

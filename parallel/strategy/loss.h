@@ -15,12 +15,6 @@ ctrt_status loss_remedy(ctrt_status status);
  * copy of the module has computed the output, and for a tensor that is no parameter of the module. */
 ctrt_status loss_leaf_check(const ctrt_tensor *leaf);
 
-/* loss.c: finds out how `value`, the loss of a part, depends on the rows, and what the strategy has to do with it.
- * `mark`: number of the thread's newest graph node before the loss function ran. `output`: of the module. *value is
- * replaced where that is needed. */
-ctrt_status loss_classify(ctrt_tensor **value, ctrt_loss_part *part, ctrt_tensor *output,
-                          const struct loss_parts *parts, uint64_t mark);
-
 /* The steps since the last one without no_sync, of a net whose strategy has whole gradients (ctrt_step_finish). */
 struct loss_group {
     bool no_sync;                           /* the step that runs is followed by others of the group */

@@ -72,10 +72,8 @@ ctrt_status loss_group_capture(struct capture *capture, struct loss_group *group
     if (group->steps > 0)
         return CTRT_OK;
     CTRT_TRY(module_walk(&walk, module, WALK_PARAMETERS));
-    const size_t bytes = sizeof(struct replay) + walk->count * sizeof(ctrt_tensor *);
-    struct replay *replay = host_calloc(bytes);
-    if (replay == NULL)
-        return out_of_memory(bytes, "gradients of a captured step");
+    struct replay *replay = host_calloc(sizeof *replay + walk->count * sizeof(ctrt_tensor *));
+    ALLOC_CHECK(replay, sizeof *replay + walk->count * sizeof(ctrt_tensor *), "gradients of a captured step");
     replay->group = group;
     replay->ends = !group->no_sync;
     replay->net = ctrt_module_retain(net);
@@ -116,30 +114,31 @@ static ctrt_status loss_scale(ctrt_tensor **loss, double number, ctrt_tensor *we
     return ctrt_to_dtype(loss, wide, dtype);
 }
 
-/* Multiplies the gradients, which may be on several devices. */
-static ctrt_status gradients_scale(ctrt_tensor **grads, size_t count, ctrt_tensor *factor)
+/* Returns the device of the first gradient; NULL if there is none. */
+static ctrt_device *device_of(ctrt_tensor *const *grads, size_t count)
 {
-    CTRT_AUTO(tensor) here = ctrt_tensor_retain(factor);
+    for (size_t i = 0; i < count; i++)
+        if (grads[i] != NULL)
+            return grads[i]->device;
+    return NULL;
+}
+
+/* The gradients may be on several devices. */
+static ctrt_status gradients_divide(ctrt_tensor **grads, size_t count, double number, ctrt_tensor *weight)
+{
+    CTRT_AUTO(tensor) factor = NULL, here = NULL;
+    ctrt_device *first = device_of(grads, count);
+    if (first == NULL)
+        return CTRT_OK;
+    CTRT_TRY(factor_of_gradients(&factor, number, weight, first));
     for (size_t i = 0; i < count; i++) {
         if (grads[i] == NULL)
             continue;
-        if (grads[i]->device != here->device)
+        if (here == NULL || grads[i]->device != here->device)
             CTRT_TRY(ctrt_to_device(&here, factor, grads[i]->device));
         CTRT_TRY(ctrt_mul_(grads[i], here));
     }
     return CTRT_OK;
-}
-
-static ctrt_status gradients_divide(ctrt_tensor **grads, size_t count, double number, ctrt_tensor *weight)
-{
-    CTRT_AUTO(tensor) factor = NULL;
-    size_t first = 0;
-    while (first < count && grads[first] == NULL)
-        first++;
-    if (first == count)
-        return CTRT_OK;
-    CTRT_TRY(factor_of_gradients(&factor, number, weight, grads[first]->device));
-    return gradients_scale(grads, count, factor);
 }
 
 /* The number by which the sum of the parts is to be multiplied, besides the division by the weight. */
@@ -172,8 +171,7 @@ static ctrt_status loss_group_add(struct loss_group *group, ctrt_tensor **grads,
     const double unit = unit_of(total, rows);
     if (group->steps == 0) {
         group->pending = host_calloc((count + 1) * sizeof *group->pending);
-        if (group->pending == NULL)
-            return out_of_memory((count + 1) * sizeof *group->pending, "gradients of a group of steps");
+        ALLOC_CHECK(group->pending, (count + 1) * sizeof *group->pending, "gradients of a group of steps");
         group->count = count;
         group->kind = total->kind;
         group->unit = unit;
@@ -213,14 +211,6 @@ static ctrt_status group_end(struct loss_group *group, ctrt_tensor **grads)
     return CTRT_OK;
 }
 
-static ctrt_device *device_of(ctrt_tensor *const *grads, size_t count)
-{
-    for (size_t i = 0; i < count; i++)
-        if (grads[i] != NULL)
-            return grads[i]->device;
-    return NULL;
-}
-
 static ctrt_status loss_group_finish(struct loss_group *group, ctrt_tensor **loss, ctrt_tensor **grads, size_t count,
                                      const ctrt_loss_part *total, int64_t rows)
 {
@@ -248,10 +238,7 @@ ctrt_status ctrt_step_finish(ctrt_tensor **loss, ctrt_module *module, ctrt_tenso
     const struct walk *walk;
     if (loss == NULL || *loss == NULL || module == NULL)
         return fail_null("step_finish", module == NULL ? "module" : "loss");
-    if (before == NULL || grads == NULL)
-        return fail_null("step_finish", before == NULL ? "before" : "grads");
-    if (total == NULL || batch == NULL)
-        return fail_null("step_finish", total == NULL ? "total" : "batch");
+    NULL_CHECKS("step_finish", before, grads, total, batch);
     CTRT_TRY(module_walk(&walk, module, WALK_PARAMETERS));
     const bool was = op_pause_recording(true);
     ctrt_status status = loss_group_finish(thread_state.loss_group, loss, grads, walk->count, total, batch->rows);

@@ -46,8 +46,7 @@ ctrt_status ctrt_loss_parameter(ctrt_tensor **out, ctrt_tensor *tensor)
     ctrt_device *device = thread_state.loss_device;
     ctrt_tensor *here = NULL;
     const char *name;
-    if (out == NULL || tensor == NULL)
-        return fail_null("loss_parameter", out == NULL ? "out" : "tensor");
+    NULL_CHECKS("loss_parameter", out, tensor);
     if (device != NULL)
         CTRT_TRY(ctrt_context(replacement(&here, &name, tensor), "loss_parameter"));
     here = here != NULL ? here : tensor;
@@ -86,10 +85,9 @@ static bool is_own(ctrt_module *module, const ctrt_tensor *leaf)
 {
     const struct walk *walk;
     bool own = false;
-    if (module_walk(&walk, module, WALK_PARAMETERS) != CTRT_OK)
-        return false;
-    for (size_t i = 0; i < walk->count && !own; i++)
-        own = walk->entries[i].tensor == leaf;
+    if (module_walk(&walk, module, WALK_PARAMETERS) == CTRT_OK)
+        for (size_t i = 0; i < walk->count && !own; i++)
+            own = walk->entries[i].tensor == leaf;
     return own;
 }
 

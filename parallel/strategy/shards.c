@@ -20,10 +20,7 @@ void ctrt_tensors_release(ctrt_tensor **tensors, size_t count)
 ctrt_status ctrt_gradients_take(ctrt_tensor **grads, ctrt_module *module)
 {
     const struct walk *walk;
-    if (grads == NULL)
-        return fail_null("gradients_take", "grads");
-    if (module == NULL)
-        return fail_null("gradients_take", "module");
+    NULL_CHECKS("gradients_take", grads, module);
     CTRT_TRY(module_walk(&walk, module, WALK_PARAMETERS));
     for (size_t i = 0; i < walk->count; i++) {
         ctrt_tensor *parameter = walk->entries[i].tensor;
@@ -32,23 +29,6 @@ ctrt_status ctrt_gradients_take(ctrt_tensor **grads, ctrt_module *module)
             (void)ctrt_tensor_set_grad(parameter, NULL);
     }
     return CTRT_OK;
-}
-
-ctrt_status ctrt_gradients_restore(ctrt_module *module, ctrt_tensor **grads)
-{
-    const struct walk *walk;
-    ctrt_status status = CTRT_OK;
-    if (module == NULL)
-        return fail_null("gradients_restore", "module");
-    if (grads == NULL)
-        return fail_null("gradients_restore", "grads");
-    CTRT_TRY(module_walk(&walk, module, WALK_PARAMETERS));
-    for (size_t i = 0; i < walk->count; i++) {
-        const ctrt_status here = ctrt_tensor_set_grad(walk->entries[i].tensor, grads[i]);
-        status = status == CTRT_OK ? here : status;
-        ctrt_tensor_release(&grads[i]);
-    }
-    return status;
 }
 
 /* Adds before[] to grads[], which fails without a change of before[]. */
@@ -60,13 +40,13 @@ static ctrt_status sums_make(const struct walk *walk, ctrt_tensor **before, ctrt
     return CTRT_OK;
 }
 
-/* Makes before[] or, where that is NULL, grads[] the gradients of the parameters. With `sums`, grads[] are the new
- * values of before[]. */
-static ctrt_status grads_place(const struct walk *walk, ctrt_tensor **before, ctrt_tensor **grads, bool sums)
+/* Makes before[] or, where that is NULL, grads[] the gradients of the parameters. grads[] are the new values of
+ * before[]; `grads` NULL: none. */
+static ctrt_status grads_place(const struct walk *walk, ctrt_tensor **before, ctrt_tensor **grads)
 {
     ctrt_status status = CTRT_OK;
     for (size_t i = 0; i < walk->count; i++) {
-        ctrt_tensor *old = before[i], *sum = sums ? grads[i] : NULL;
+        ctrt_tensor *old = before[i], *sum = grads != NULL ? grads[i] : NULL;
         if (old != NULL && sum != NULL && !tensor_requires_grad(old) && ctrt_copy_(old, sum) != CTRT_OK)
             tensor_set_data(old, sum);      /* cannot fail: `old` uses the memory of `sum` */
         /* A gradient with history (create_graph) is replaced, as in ctrt_backward. */
@@ -74,22 +54,29 @@ static ctrt_status grads_place(const struct walk *walk, ctrt_tensor **before, ct
         const ctrt_status here = ctrt_tensor_set_grad(walk->entries[i].tensor, keep ? old : sum);
         status = status == CTRT_OK ? here : status;
         ctrt_tensor_release(&before[i]);
-        ctrt_tensor_release(&grads[i]);
     }
+    ctrt_tensors_release(grads, walk->count);
     return status;
+}
+
+ctrt_status ctrt_gradients_restore(ctrt_module *module, ctrt_tensor **grads)
+{
+    const struct walk *walk;
+    NULL_CHECKS("gradients_restore", module, grads);
+    CTRT_TRY(module_walk(&walk, module, WALK_PARAMETERS));
+    return grads_place(walk, grads, NULL);
 }
 
 ctrt_status ctrt_gradients_add(ctrt_module *module, ctrt_tensor **before, ctrt_tensor **grads)
 {
     const struct walk *walk;
-    if (module == NULL)
-        return fail_null("gradients_add", "module");
-    if (before == NULL || grads == NULL)
-        return fail_null("gradients_add", before == NULL ? "before" : "grads");
+    NULL_CHECKS("gradients_add", module, before, grads);
     CTRT_TRY(module_walk(&walk, module, WALK_PARAMETERS));
     const bool was = op_pause_recording(true);
     const ctrt_status status = sums_make(walk, before, grads);
-    const ctrt_status placed = grads_place(walk, before, grads, status == CTRT_OK);
+    if (status != CTRT_OK)
+        ctrt_tensors_release(grads, walk->count);
+    const ctrt_status placed = grads_place(walk, before, status == CTRT_OK ? grads : NULL);
     op_pause_recording(was);
     return status == CTRT_OK ? placed : status;
 }
@@ -100,12 +87,6 @@ struct shards_part {                               /* the inputs of a part; owne
     ctrt_tensor *inputs[MOST_INPUTS];
     int count;
 };
-
-static void part_release(struct shards_part *part)
-{
-    for (int i = 0; i < part->count; i++)
-        tensor_release(part->inputs[i]);
-}
 
 /* Cuts the rows from..from+rows-1 out of the inputs; `rows` -1: takes them as they are. `own`: as copies, so that
  * kernels find the same alignment on every device. The parts have history only if the inputs have and grad mode is
@@ -139,7 +120,7 @@ struct shards_pass {                        /* forward and backward over the row
 
 static ctrt_status part_backward(ctrt_tensor **loss, ctrt_loss_part *kind, ctrt_module *module,
                                  const struct shards_part *part, const ctrt_strategy_batch *batch,
-    const struct shards_pass *pass)
+                                 const struct shards_pass *pass)
 {
     double weight = pass->weight;
     CTRT_AUTO(tensor) output = NULL, value = NULL;
@@ -167,14 +148,13 @@ static ctrt_status shard_backward(ctrt_tensor **loss, ctrt_loss_part *kind, ctrt
     if (status == CTRT_OK)
         status = part_backward(loss, kind, module, &part, batch, pass);
     ctrt_set_grad_enabled(was);
-    part_release(&part);
+    ctrt_tensors_release(part.inputs, (size_t)part.count);
     return status;
 }
 
 static ctrt_status batch_check(const char *who, const ctrt_strategy_batch *batch)
 {
-    if (batch == NULL)
-        return fail_null(who, "batch");
+    NULL_CHECK(who, batch);
     if (batch->inputs == NULL || batch->count < 1 || batch->loss == NULL)
         return ctrt_fail(CTRT_ERR_INVALID_ARGUMENT, "%s: the batch has no inputs or no loss function", who);
     return CTRT_OK;
@@ -185,10 +165,7 @@ ctrt_status ctrt_part_backward(ctrt_tensor **loss, ctrt_loss_part *part, ctrt_mo
                                ctrt_part_ready ready, void *user)
 {
     const struct shards_pass pass = { from, rows, weight, false, ready, user };
-    if (loss == NULL || part == NULL)
-        return fail_null("part_backward", loss == NULL ? "loss" : "part");
-    if (module == NULL || device == NULL)
-        return fail_null("part_backward", module == NULL ? "module" : "device");
+    NULL_CHECKS("part_backward", loss, part, module, device);
     CTRT_TRY(batch_check("part_backward", batch));
     return shard_backward(loss, part, module, device, batch, &pass);
 }
@@ -210,10 +187,7 @@ ctrt_status ctrt_shard_backward(ctrt_tensor **loss, ctrt_module *module, ctrt_de
     CTRT_AUTO(tensor) value = NULL;
     ctrt_loss_part part = { .parts = 0 };
     const struct shards_pass pass = { .from = from, .rows = rows, .weight = weight };
-    if (loss == NULL)
-        return fail_null("shard_backward", "loss");
-    if (module == NULL || device == NULL)
-        return fail_null("shard_backward", module == NULL ? "module" : "device");
+    NULL_CHECKS("shard_backward", loss, module, device);
     CTRT_TRY(batch_check("shard_backward", batch));
     ctrt_status status = shard_backward(&value, &part, module, device, batch, &pass);
     if (status == CTRT_OK)
@@ -233,51 +207,39 @@ struct buffers {
     bool first;                             /* no shard has ended yet */
 };
 
-static ctrt_status buffers_copy(struct buffers *b)
-{
-    for (size_t i = 0; i < b->walk->count; i++) {
-        CTRT_TRY(ctrt_clone(&b->before[i], b->walk->entries[i].tensor));
-        b->versions[i] = ctrt_tensor_version(b->walk->entries[i].tensor);
-    }
-    return CTRT_OK;
-}
-
 static ctrt_status buffers_begin(struct buffers *b, ctrt_module *module)
 {
-    ctrt_status status;
     *b = (struct buffers){ .first = true };
     CTRT_TRY(module_walk(&b->walk, module, WALK_BUFFERS));
     const size_t count = b->walk->count + 1;
     b->before = host_calloc(2 * count * sizeof *b->before);
+    ALLOC_CHECK(b->before, 2 * count * sizeof *b->before, "copies of buffers");
     b->versions = host_calloc(count * sizeof *b->versions);
-    if (b->before == NULL || b->versions == NULL)
-        return out_of_memory(2 * count * sizeof *b->before, "copies of buffers");
+    ALLOC_CHECK(b->versions, count * sizeof *b->versions, "copies of buffers");
     b->after = b->before + count;
-    ctrt_no_grad status = buffers_copy(b);
-    return status;
-}
-
-static ctrt_status buffers_reset(struct buffers *b)
-{
-    for (size_t i = 0; i < b->walk->count; i++) {
-        ctrt_tensor *buffer = b->walk->entries[i].tensor;
-        if (ctrt_tensor_version(buffer) == b->versions[i])
-            continue;
-        if (b->first)
-            CTRT_TRY(ctrt_clone(&b->after[i], buffer));
-        CTRT_TRY(ctrt_copy_(buffer, b->before[i]));
-        b->versions[i] = ctrt_tensor_version(buffer);
-    }
-    b->first = false;
+    ctrt_no_grad
+        for (size_t i = 0; i < b->walk->count; i++) {
+            CTRT_TRY(ctrt_clone(&b->before[i], b->walk->entries[i].tensor));
+            b->versions[i] = ctrt_tensor_version(b->walk->entries[i].tensor);
+        }
     return CTRT_OK;
 }
 
 /* Called after each shard. */
 static ctrt_status buffers_next(struct buffers *b)
 {
-    ctrt_status status;
-    ctrt_no_grad status = buffers_reset(b);
-    return status;
+    ctrt_no_grad
+        for (size_t i = 0; i < b->walk->count; i++) {
+            ctrt_tensor *buffer = b->walk->entries[i].tensor;
+            if (ctrt_tensor_version(buffer) == b->versions[i])
+                continue;
+            if (b->first)
+                CTRT_TRY(ctrt_clone(&b->after[i], buffer));
+            CTRT_TRY(ctrt_copy_(buffer, b->before[i]));
+            b->versions[i] = ctrt_tensor_version(buffer);
+        }
+    b->first = false;
+    return CTRT_OK;
 }
 
 /* Frees the copies. Leaves the values of the first shard in the buffers or, after a failure, those from before. */
@@ -301,48 +263,9 @@ static ctrt_status buffers_end(struct buffers *b, ctrt_status status)
 
 /* ---- shards ---- */
 
-/* The random numbers of shards: the same for a shard whatever device computes it. */
-struct numbers {
-    uint64_t seed, offset;                  /* the generator's state before the first shard */
-};
-
-static ctrt_status numbers_begin(struct numbers *numbers, ctrt_device *device, ctrt_shard_range *range)
-{
-    range->random = false;
-    return ctrt_generator_get(device, &numbers->seed, &numbers->offset);
-}
-
-static uint64_t shard_offset(const ctrt_shard_range *range, int64_t shard)
-{
-    return range->offset + (((uint64_t)shard + 1) << 32);
-}
-
-static ctrt_status numbers_shard(ctrt_device *device, const ctrt_shard_range *range, int64_t shard)
-{
-    return range->seeded ? ctrt_generator_set(device, range->seed, shard_offset(range, shard)) : CTRT_OK;
-}
-
-/* Called after each shard. */
-static ctrt_status numbers_next(ctrt_device *device, ctrt_shard_range *range, int64_t shard)
-{
-    uint64_t seed, offset;
-    if (!range->seeded)
-        return CTRT_OK;
-    CTRT_TRY(ctrt_generator_get(device, &seed, &offset));
-    range->random = range->random || offset != shard_offset(range, shard);
-    return CTRT_OK;
-}
-
-static void numbers_end(const struct numbers *numbers, ctrt_device *device, const ctrt_shard_range *range)
-{
-    if (range->seeded)
-        (void)ctrt_generator_set(device, numbers->seed, numbers->offset);
-}
-
 static ctrt_status range_check(const char *who, ctrt_module *module, ctrt_device *device, const ctrt_shard_range *range)
 {
-    if (module == NULL || device == NULL || range == NULL)
-        return fail_null(who, module == NULL ? "module" : device == NULL ? "device" : "range");
+    NULL_CHECKS(who, module, device, range);
     if (range->sizes == NULL || range->first < 0 || range->count < 1 || range->first > range->total - range->count)
         return ctrt_fail(CTRT_ERR_INVALID_ARGUMENT, "%s: shards %lld to %lld of %lld", who, (long long)range->first,
                          (long long)(range->first + range->count - 1), (long long)range->total);
@@ -356,16 +279,14 @@ static ctrt_status shard_forward(ctrt_tensor **y, ctrt_module *module, ctrt_devi
     ctrt_status status = part_cut(&part, device, inputs, count, from, rows, own);
     if (status == CTRT_OK)
         status = ctrt_forward_n(y, module, part.inputs, count);
-    part_release(&part);
+    ctrt_tensors_release(part.inputs, (size_t)part.count);
     return status;
 }
 
 ctrt_status ctrt_shard_forward(ctrt_tensor **y, ctrt_module *module, ctrt_device *device, ctrt_tensor *const *inputs,
                                int count, int64_t from, int64_t rows)
 {
-    if (y == NULL || module == NULL || device == NULL || inputs == NULL)
-        return fail_null("shard_forward", y == NULL ? "y" : module == NULL ? "module" : device == NULL ? "device"
-                                                                                                       : "inputs");
+    NULL_CHECKS("shard_forward", y, module, device, inputs);
     return shard_forward(y, module, device, inputs, count, from, rows, false);
 }
 
@@ -403,29 +324,38 @@ static ctrt_status shard_add(struct shards *s, int64_t shard, int64_t from, int6
     return ctrt_sum_tree_add(s->sum, shard, s->tensors);
 }
 
+/* The random numbers of a shard are the same whatever device computes it. */
 static ctrt_status shard_run(struct shards *s, int64_t shard, int64_t from)
 {
-    const int64_t rows = s->range->sizes[shard];
-    ctrt_tensor **output = &s->tensors[shard - s->range->first];
-    CTRT_TRY(numbers_shard(s->device, s->range, shard));
+    ctrt_shard_range *range = s->range;
+    const int64_t rows = range->sizes[shard];
+    const uint64_t begin = range->offset + (((uint64_t)shard + 1) << 32);
+    uint64_t seed, end;
+    ctrt_tensor **output = &s->tensors[shard - range->first];
+    if (range->seeded)
+        CTRT_TRY(ctrt_generator_set(s->device, range->seed, begin));
     CTRT_TRY(ctrt_context(s->batch != NULL
                               ? shard_add(s, shard, from, rows)
                               : shard_forward(output, s->module, s->device, s->inputs, s->count, from, rows, true),
                           "shard %lld", (long long)shard));
-    return numbers_next(s->device, s->range, shard);
+    if (!range->seeded)
+        return CTRT_OK;
+    CTRT_TRY(ctrt_generator_get(s->device, &seed, &end));
+    range->random = range->random || end != begin;
+    return CTRT_OK;
 }
 
 /* Runs all shards of the range. `count`: of `tensors`. */
 static ctrt_status shards_run(struct shards *s, size_t count)
 {
     struct buffers buffers;
-    struct numbers numbers;
     ctrt_shard_range *range = s->range;
     int64_t from = 0;
-    CTRT_TRY(numbers_begin(&numbers, s->device, range));
+    uint64_t seed, offset;                  /* the generator's state before the first shard */
+    range->random = false;
+    CTRT_TRY(ctrt_generator_get(s->device, &seed, &offset));
     s->tensors = host_calloc(count * sizeof *s->tensors);
-    if (s->tensors == NULL)
-        return out_of_memory(count * sizeof *s->tensors, "results of shards");
+    ALLOC_CHECK(s->tensors, count * sizeof *s->tensors, "results of shards");
     ctrt_status status = buffers_begin(&buffers, s->module);
     for (int64_t shard = range->first; shard < range->first + range->count && status == CTRT_OK; shard++) {
         status = shard_run(s, shard, from);
@@ -434,7 +364,8 @@ static ctrt_status shards_run(struct shards *s, size_t count)
             status = buffers_next(&buffers);
     }
     status = buffers_end(&buffers, status);
-    numbers_end(&numbers, s->device, range);
+    if (range->seeded)
+        (void)ctrt_generator_set(s->device, seed, offset);
     if (status == CTRT_OK && s->y != NULL)
         status = ctrt_gather_tensor(s->y, s->tensors, (int)range->count, s->device, 0);
     ctrt_tensors_release(s->tensors, count);
@@ -447,8 +378,7 @@ ctrt_status ctrt_shards_backward(ctrt_sum_tree *sum, ctrt_module *module, ctrt_d
 {
     struct shards s = { .module = module, .device = device, .range = range, .batch = batch, .sum = sum };
     const struct walk *walk;
-    if (sum == NULL)
-        return fail_null("shards_backward", "sum");
+    NULL_CHECK("shards_backward", sum);
     CTRT_TRY(range_check("shards_backward", module, device, range));
     CTRT_TRY(batch_check("shards_backward", batch));
     CTRT_TRY(module_walk(&walk, module, WALK_PARAMETERS));
@@ -464,8 +394,8 @@ ctrt_status ctrt_shards_forward(ctrt_tensor **y, ctrt_module *module, ctrt_devic
                                 int count, ctrt_shard_range *range)
 {
     struct shards s = { .module = module, .device = device, .range = range, .inputs = inputs, .count = count, .y = y };
-    if (y == NULL)
-        return fail_null("shards_forward", "y");
+    NULL_CHECK("shards_forward", y);
     CTRT_TRY(range_check("shards_forward", module, device, range));
-    return inputs != NULL ? shards_run(&s, (size_t)range->count) : fail_null("shards_forward", "inputs");
+    NULL_CHECK("shards_forward", inputs);
+    return shards_run(&s, (size_t)range->count);
 }

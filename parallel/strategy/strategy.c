@@ -1,7 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* parallel/strategy/strategy.c: the module that stands in for another one and runs it by a strategy. */
-#include <stdarg.h>
-
 #include "base/base.h"
 #include "base/param.h"
 #include "base/thread.h"
@@ -142,7 +140,7 @@ static void parallel_destroy(ctrt_module *self)
         state->table->destroy(state->strategy);
     ctrt_comm_release(&state->comm);
     error_put_back(error);
-    auto_free(state->choice);
+    host_free(state->choice);
     loss_group_clear(&state->group);
     host_free(state->devices);
     host_free(state->description);
@@ -177,12 +175,13 @@ const struct parallel *parallel_of(const ctrt_module *module)
     return own != NULL ? own : state_of(module->stand_in);
 }
 
-static ctrt_status not_parallel(const char *who, const ctrt_module *net)
+static ctrt_status net_state(struct parallel **out, const char *who, ctrt_module *net)
 {
-    if (net == NULL)
-        return fail_null(who, "net");
-    return ctrt_fail(CTRT_ERR_INVALID_ARGUMENT, "%s: a module of class %s, expected one from ctrt_parallel_new", who,
-                     ctrt_module_kind(net));
+    NULL_CHECK(who, net);
+    *out = state_of(net);
+    return *out != NULL ? CTRT_OK
+                        : ctrt_fail(CTRT_ERR_INVALID_ARGUMENT, "%s: a module of class %s, expected one from "
+                                    "ctrt_parallel_new", who, ctrt_module_kind(net));
 }
 
 bool ctrt_set_streams_ordered(bool on)
@@ -196,11 +195,11 @@ bool ctrt_set_streams_ordered(bool on)
 
 static ctrt_status devices_alloc(struct parallel *state, int n)
 {
-    const size_t bytes = (size_t)n * sizeof(ctrt_device *);
     if (n > MOST_DEVICES)
         return ctrt_fail(CTRT_ERR_INVALID_ARGUMENT, "parallel_new: %d devices, expected at most %d", n, MOST_DEVICES);
-    state->devices = host_calloc(bytes);
-    return state->devices != NULL ? CTRT_OK : out_of_memory(bytes, "a list of devices");
+    state->devices = host_calloc((size_t)n * sizeof *state->devices);
+    ALLOC_CHECK(state->devices, (size_t)n * sizeof *state->devices, "a list of devices");
+    return CTRT_OK;
 }
 
 /* All devices of the default device's type, beginning with the module's. */
@@ -219,10 +218,9 @@ static ctrt_status devices_all(struct parallel *state, ctrt_module *module)
     for (int i = 0; i < n && n > 1; i++) {
         if (i == ctrt_device_index(first))
             continue;
-        const ctrt_device_spec spec = { .index = i };
-        ctrt_device_spec full = spec;
-        snprintf(full.type, sizeof full.type, "%s", type);
-        CTRT_TRY(ctrt_device_format(name, sizeof name, &full));
+        ctrt_device_spec spec = { .index = i };
+        snprintf(spec.type, sizeof spec.type, "%s", type);
+        CTRT_TRY(ctrt_device_format(name, sizeof name, &spec));
         CTRT_TRY(ctrt_device_get(&state->devices[state->config.count], name));
         state->config.count++;
     }
@@ -359,8 +357,7 @@ static ctrt_status parallel_new(ctrt_module **out, ctrt_module *module, const ch
     CTRT_AUTO(module) net = NULL;
     const struct component *component = NULL;
     ctrt_param_value value = { .is_set = true };
-    if (out == NULL)
-        return fail_null("parallel_new", "out");
+    NULL_CHECK("parallel_new", out);
     if (module == NULL)
         return module_missing("parallel_new", "module");
     CTRT_TRY(refuse_nested(module));
@@ -396,8 +393,7 @@ ctrt_status ctrt_parallel_new(ctrt_module **out, ctrt_module *module, const char
 
 ctrt_status ctrt_parallel_new_comm(ctrt_module **out, ctrt_module *module, const char *strategy, ctrt_comm *comm)
 {
-    if (comm == NULL)
-        return fail_null("parallel_new_comm", "comm");
+    NULL_CHECK("parallel_new_comm", comm);
     return parallel_new(out, module, strategy, (struct strategy_wanted){ .comm = comm });
 }
 
@@ -419,9 +415,8 @@ ctrt_status ctrt_parallel_barrier(ctrt_module *net)
 {
     CANCEL_DISABLED;
     STREAMS_ORDERED;
-    struct parallel *state = state_of(net);
-    if (state == NULL)
-        return not_parallel("parallel_barrier", net);
+    struct parallel *state;
+    CTRT_TRY(net_state(&state, "parallel_barrier", net));
     if (!CTRT_SLOT(state->table, barrier))
         return CTRT_OK;
     return ctrt_context(state->table->barrier(state->strategy), "parallel_barrier: %s", state->name);
@@ -465,11 +460,9 @@ ctrt_status ctrt_parallel_step_n(ctrt_tensor **loss, ctrt_module *net, ctrt_tens
     CANCEL_DISABLED;
     STREAMS_ORDERED;
     CTRT_AUTO(tensor) result = NULL;
-    struct parallel *state = state_of(net);
-    if (loss == NULL)
-        return fail_null("parallel_step", "loss");
-    if (state == NULL)
-        return not_parallel("parallel_step", net);
+    struct parallel *state;
+    NULL_CHECK("parallel_step", loss);
+    CTRT_TRY(net_state(&state, "parallel_step", net));
     if (inputs == NULL || count < 1 || inputs[0] == NULL)
         return fail_null("parallel_step", inputs == NULL || count < 1 ? "inputs" : "inputs[0]");
     if (count > MOST_INPUTS)
@@ -478,8 +471,7 @@ ctrt_status ctrt_parallel_step_n(ctrt_tensor **loss, ctrt_module *net, ctrt_tens
     if (module_inputs < 1 || module_inputs > count)
         return ctrt_fail(CTRT_ERR_INVALID_ARGUMENT, "parallel_step: %d of %d inputs for the module, expected 1 to %d",
                          module_inputs, count, count);
-    if (loss_function == NULL)
-        return fail_null("parallel_step", "loss_function");
+    NULL_CHECK("parallel_step", loss_function);
     ctrt_strategy_batch batch = {
         .size = sizeof batch, .inputs = inputs, .count = count, .loss = loss_function, .user = user,
         .module_inputs = (int16_t)module_inputs,
@@ -501,9 +493,8 @@ ctrt_status ctrt_parallel_step_n(ctrt_tensor **loss, ctrt_module *net, ctrt_tens
 
 ctrt_status ctrt_parallel_no_sync(ctrt_module *net, bool on)
 {
-    struct parallel *state = state_of(net);
-    if (state == NULL)
-        return not_parallel("parallel_no_sync", net);
+    struct parallel *state;
+    CTRT_TRY(net_state(&state, "parallel_no_sync", net));
     if (CTRT_SLOT(state->table, no_sync))
         CTRT_TRY(ctrt_context(state->table->no_sync(state->strategy, on), "parallel_no_sync: %s", state->name));
     state->group.no_sync = on;
@@ -512,9 +503,8 @@ ctrt_status ctrt_parallel_no_sync(ctrt_module *net, bool on)
 
 ctrt_status ctrt_parallel_set_comm_hook(ctrt_module *net, ctrt_comm_hook hook, void *user)
 {
-    struct parallel *state = state_of(net);
-    if (state == NULL)
-        return not_parallel("parallel_set_comm_hook", net);
+    struct parallel *state;
+    CTRT_TRY(net_state(&state, "parallel_set_comm_hook", net));
     if (!CTRT_SLOT(state->table, set_comm_hook))
         return ctrt_fail(CTRT_ERR_NOT_SUPPORTED, "parallel_set_comm_hook: strategy %s has no communication hooks",
                          state->name);
@@ -522,28 +512,16 @@ ctrt_status ctrt_parallel_set_comm_hook(ctrt_module *net, ctrt_comm_hook hook, v
                         state->name);
 }
 
-/* Appends to text[DESCRIPTION_BYTES]. */
-__attribute__((format(printf, 2, 3))) static void append(char *text, const char *format, ...)
-{
-    const size_t used = strlen(text);
-    va_list arguments;
-    va_start(arguments, format);
-    vsnprintf(text + used, DESCRIPTION_BYTES - used, format, arguments);
-    va_end(arguments);
-}
-
 void strategy_describe(const struct parallel *p, char *text)
 {
-    char more[DESCRIPTION_BYTES / 2] = "";
-    text[0] = '\0';
-    append(text, "%s%s", p->choice != NULL ? "auto: " : "", p->name);
+    char more[DESCRIPTION_BYTES / 2] = "", canonical[48] = "";
+    const bool automatic = p->choice != NULL;
     if (CTRT_SLOT(p->table, describe))
         p->table->describe(p->strategy, more, sizeof more);
-    append(text, "%s%s", *more != '\0' ? " " : "", more);
     if (p->config.canonical > 0)
-        append(text, "; canonical, %d shards", (int)p->config.canonical);
-    if (p->choice != NULL)
-        append(text, "; %s", auto_reason(p->choice));
+        snprintf(canonical, sizeof canonical, "; canonical, %d shards", (int)p->config.canonical);
+    snprintf(text, DESCRIPTION_BYTES, "%s%s%s%s%s%s%s", automatic ? "auto: " : "", p->name, *more != '\0' ? " " : "",
+             more, canonical, automatic ? "; " : "", automatic ? auto_reason(p->choice) : "");
 }
 
 const char *ctrt_parallel_describe(ctrt_module *net)

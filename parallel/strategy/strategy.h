@@ -16,7 +16,8 @@ struct parallel {
     ctrt_device **devices;                  /* owned */
     ctrt_comm *comm;                        /* owned; NULL for strategies without ranks */
     ctrt_strategy_config config;
-    struct choice *choice;                  /* of `auto`; NULL: the program or the environment named the strategy */
+    struct choice *choice;                  /* of `auto`; owned; NULL: the program or the environment named the
+                                             * strategy */
     int64_t steps;                          /* that succeeded, without no_sync */
     struct loss_group group;                /* steps since the last one without no_sync */
     char *description;                      /* owned; DESCRIPTION_BYTES, at the first ctrt_parallel_describe */
@@ -59,6 +60,5 @@ ctrt_status auto_begin(struct parallel *p);
 ctrt_status auto_step(struct parallel *p, ctrt_tensor **loss, const ctrt_strategy_batch *batch);
 /* Returns the reason for the choice, with numbers. */
 const char *auto_reason(const struct choice *choice);
-void auto_free(struct choice *choice);
 
 #endif

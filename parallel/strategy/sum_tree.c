@@ -24,24 +24,26 @@ struct ctrt_sum_tree {
 
 static void node_free(struct sum_tree_node *node, size_t count)
 {
-    for (size_t t = 0; node->tensors != NULL && t < count; t++)
-        tensor_release(node->tensors[t]);
+    ctrt_tensors_release(node->tensors, count);
     host_free(node->tensors);
     node->tensors = NULL;
 }
 
+/* Moves the tensors from[count], which become NULL, to to[count]. */
+static void tensors_move(ctrt_tensor **to, ctrt_tensor **from, size_t count)
+{
+    memcpy(to, from, count * sizeof *to);
+    memset(from, 0, count * sizeof *from);
+}
+
 ctrt_status ctrt_sum_tree_new(ctrt_sum_tree **out, int64_t leaves, size_t count, ctrt_device *device)
 {
-    if (out == NULL)
-        return fail_null("sum_tree_new", "out");
-    if (device == NULL)
-        return fail_null("sum_tree_new", "device");
+    NULL_CHECKS("sum_tree_new", out, device);
     if (leaves < 1)
         return ctrt_fail(CTRT_ERR_INVALID_ARGUMENT, "sum_tree_new: %lld leaves, expected at least 1",
                          (long long)leaves);
     ctrt_sum_tree *tree = host_calloc(sizeof *tree);
-    if (tree == NULL)
-        return out_of_memory(sizeof *tree, "a sum of gradients");
+    ALLOC_CHECK(tree, sizeof *tree, "a sum of gradients");
     tree->device = device;
     tree->leaves = leaves;
     tree->count = count;
@@ -120,17 +122,17 @@ static ctrt_status sum_tree_combine(ctrt_sum_tree *tree, struct sum_tree_node *n
     return CTRT_OK;
 }
 
-/* Takes ownership of the node. */
-static ctrt_status node_insert(ctrt_sum_tree *tree, struct sum_tree_node *node)
+/* Moves the node to the tree's device and adds it. Takes ownership of the node. */
+static ctrt_status node_move(ctrt_sum_tree *tree, struct sum_tree_node *node)
 {
-    ctrt_status status = CTRT_OK;
+    const bool was = op_pause_recording(true);
+    ctrt_status status = coalesced_move(node->tensors, tree->count, tree->device);
     for (size_t i = 0; i < tree->node_count && status == CTRT_OK; i++)
         if (overlap(&tree->nodes[i], node))
             status = ctrt_fail(CTRT_ERR_STATE, "sum tree: leaf %lld was added before",
                                (long long)(node->index << node->level));
     if (status == CTRT_OK)
         status = ARRAY_RESERVE(tree->nodes, tree->node_capacity, tree->node_count, "a sum of gradients");
-    const bool was = op_pause_recording(true);
     if (status == CTRT_OK)
         status = sum_tree_combine(tree, node);
     op_pause_recording(was);
@@ -141,24 +143,10 @@ static ctrt_status node_insert(ctrt_sum_tree *tree, struct sum_tree_node *node)
     return status;
 }
 
-static ctrt_status node_move(ctrt_sum_tree *tree, struct sum_tree_node *node)
-{
-    const bool was = op_pause_recording(true);
-    ctrt_status status = coalesced_move(node->tensors, tree->count, tree->device);
-    op_pause_recording(was);
-    if (status == CTRT_OK)
-        return node_insert(tree, node);
-    node_free(node, tree->count);
-    return status;
-}
-
 static ctrt_status sum_tree_put_node(ctrt_sum_tree *tree, const char *who, int level, int64_t index,
                                      ctrt_tensor **tensors)
 {
-    if (tree == NULL)
-        return fail_null(who, "tree");
-    if (tensors == NULL)
-        return fail_null(who, "tensors");
+    NULL_CHECKS(who, tree, tensors);
     const size_t bytes = (tree->count + 1) * sizeof *tensors;
     struct sum_tree_node node = { .level = level, .index = index, .tensors = host_alloc(bytes) };
     const bool inside = level >= 0 && level < 63 && index >= 0 && index <= (tree->leaves - 1) >> level;
@@ -170,10 +158,7 @@ static ctrt_status sum_tree_put_node(ctrt_sum_tree *tree, const char *who, int l
                    : ctrt_fail(CTRT_ERR_INVALID_ARGUMENT, "%s: a tree of %lld leaves has no node %lld at level %d", who,
                                (long long)tree->leaves, (long long)index, level);
     }
-    for (size_t t = 0; t < tree->count; t++) {
-        node.tensors[t] = tensors[t];
-        tensors[t] = NULL;
-    }
+    tensors_move(node.tensors, tensors, tree->count);
     return node_move(tree, &node);
 }
 
@@ -189,30 +174,21 @@ ctrt_status ctrt_sum_tree_put(ctrt_sum_tree *tree, int level, int64_t index, ctr
 
 ctrt_status ctrt_sum_tree_take(ctrt_sum_tree *tree, int *level, int64_t *index, ctrt_tensor **tensors)
 {
-    if (tree == NULL)
-        return fail_null("sum_tree_take", "tree");
-    if (level == NULL || index == NULL || tensors == NULL)
-        return fail_null("sum_tree_take", level == NULL ? "level" : index == NULL ? "index" : "tensors");
+    NULL_CHECKS("sum_tree_take", tree, level, index, tensors);
     *level = -1;
     if (tree->node_count == 0)
         return CTRT_OK;
     struct sum_tree_node *node = &tree->nodes[--tree->node_count];
     *level = node->level;
     *index = node->index;
-    for (size_t t = 0; t < tree->count; t++) {
-        tensors[t] = node->tensors[t];
-        node->tensors[t] = NULL;
-    }
+    tensors_move(tensors, node->tensors, tree->count);
     node_free(node, tree->count);
     return CTRT_OK;
 }
 
 ctrt_status ctrt_sum_tree_merge(ctrt_sum_tree *tree, ctrt_sum_tree *from)
 {
-    if (tree == NULL)
-        return fail_null("sum_tree_merge", "tree");
-    if (from == NULL)
-        return fail_null("sum_tree_merge", "from");
+    NULL_CHECKS("sum_tree_merge", tree, from);
     if (tree == from || tree->leaves != from->leaves || tree->count != from->count)
         return ctrt_fail(CTRT_ERR_INVALID_ARGUMENT, "sum_tree_merge: expected two trees of one shape, not %s%lld "
                          "leaves of %zu tensors and %lld of %zu", tree == from ? "one tree twice: " : "",
@@ -226,10 +202,7 @@ ctrt_status ctrt_sum_tree_merge(ctrt_sum_tree *tree, ctrt_sum_tree *from)
 
 ctrt_status ctrt_sum_tree_result(ctrt_tensor **out, ctrt_sum_tree *tree)
 {
-    if (out == NULL)
-        return fail_null("sum_tree_result", "out");
-    if (tree == NULL)
-        return fail_null("sum_tree_result", "tree");
+    NULL_CHECKS("sum_tree_result", out, tree);
     if (tree->node_count != 1 || INT64_C(1) << tree->nodes[0].level < tree->leaves)
         return ctrt_fail(CTRT_ERR_STATE, "sum_tree_result: not all of the %lld leaves were added",
                          (long long)tree->leaves);
@@ -244,10 +217,7 @@ ctrt_status ctrt_sum_tree_result(ctrt_tensor **out, ctrt_sum_tree *tree)
         op_pause_recording(was);
         CTRT_TRY(status);
     }
-    for (size_t t = 0; t < tree->count; t++) {
-        out[t] = tensors[t];
-        tensors[t] = NULL;
-    }
+    tensors_move(out, tensors, tree->count);
     node_free(&tree->nodes[0], tree->count);
     tree->node_count = 0;
     return CTRT_OK;

@@ -145,34 +145,26 @@ static ctrt_status running_update(const struct sync *sync, const struct moments 
 
 enum { SAVED_X, SAVED_MEAN, SAVED_VAR, SAVED_DIVISOR, SAVED_WEIGHT };
 
-static ctrt_status forward_with(struct moments *m, ctrt_function_context *context, ctrt_tensor **y,
-                                ctrt_tensor *const *in)
+static ctrt_status sync_forward(ctrt_function_context *context, ctrt_tensor **out, int n_out, ctrt_tensor *const *in,
+                                int n_in)
 {
+    __attribute__((cleanup(moments_release))) struct moments m = { .mean = NULL };
     CTRT_AUTO(tensor) all = NULL, mean = NULL, var = NULL;
     const struct sync *sync = ctrt_function_user(context);
     ctrt_tensor *x = in[0], *weight = in[1];
     const ctrt_dtype dtype = statistics_dtype(x);
+    (void)n_out, (void)n_in;
     CTRT_TRY(gather_moments(&all, sync, x));
-    CTRT_TRY(sync_batch_norm_combine(m, all, ctrt_tensor_size(x, 1)));
-    CTRT_TRY(ctrt_to_dtype(&mean, m->mean, dtype));
-    CTRT_TRY(ctrt_to_dtype(&var, m->var, dtype));
-    CTRT_TRY(ctrt_batch_norm(y, x, weight, in[2], mean, var, false, -1, sync->epsilon));
-    CTRT_TRY(running_update(sync, m));
+    CTRT_TRY(sync_batch_norm_combine(&m, all, ctrt_tensor_size(x, 1)));
+    CTRT_TRY(ctrt_to_dtype(&mean, m.mean, dtype));
+    CTRT_TRY(ctrt_to_dtype(&var, m.var, dtype));
+    CTRT_TRY(ctrt_batch_norm(&out[0], x, weight, in[2], mean, var, false, -1, sync->epsilon));
+    CTRT_TRY(running_update(sync, &m));
     CTRT_TRY(ctrt_function_save(context, x));
     CTRT_TRY(ctrt_function_save(context, mean));
     CTRT_TRY(ctrt_function_save(context, var));
-    CTRT_TRY(ctrt_function_save(context, m->divisor));
+    CTRT_TRY(ctrt_function_save(context, m.divisor));
     return weight != NULL ? ctrt_function_save(context, weight) : CTRT_OK;
-}
-
-static ctrt_status sync_forward(ctrt_function_context *context, ctrt_tensor **out, int n_out, ctrt_tensor *const *in,
-                                int n_in)
-{
-    struct moments m = { .mean = NULL };
-    (void)n_out, (void)n_in;
-    ctrt_status status = forward_with(&m, context, &out[0], in);
-    moments_release(&m);
-    return status;
 }
 
 /* Operands of the backward pass. f16 and bf16 become f32, so that only the results are rounded. */
@@ -241,16 +233,21 @@ static ctrt_status add_statistics_gradient(const struct sync *sync, const struct
     return ctrt_add_(dx, term);
 }
 
-static ctrt_status backward_with(struct sync_batch_norm_operands *o, ctrt_function_context *context,
-                                 ctrt_tensor **grad_in, ctrt_tensor *dy)
+static ctrt_status sync_backward(ctrt_function_context *context, ctrt_tensor **grad_in, int n_in,
+                                 ctrt_tensor *const *grad_out, int n_out)
 {
+    __attribute__((cleanup(operands_release))) struct sync_batch_norm_operands o = { .x = NULL };
     CTRT_AUTO(tensor) dx = NULL, dweight = NULL, dbias = NULL;
     const struct sync *sync = ctrt_function_user(context);
     ctrt_tensor *x, *weight;
-    CTRT_TRY(operands_find(o, context, dy));
-    CTRT_TRY(op_batch_norm_backward(&dx, &dweight, &dbias, o->dy, o->x, o->weight, o->mean, o->rstd, false));
+    (void)n_in, (void)n_out;
+    if (ctrt_grad_enabled())
+        return ctrt_fail(CTRT_ERR_NOT_SUPPORTED, "SyncBatchNorm has no second derivative; call backward without "
+                         "create_graph, or use BatchNorm");
+    CTRT_TRY(operands_find(&o, context, grad_out[0]));
+    CTRT_TRY(op_batch_norm_backward(&dx, &dweight, &dbias, o.dy, o.x, o.weight, o.mean, o.rstd, false));
     if (sync->input_grad) {
-        CTRT_TRY(add_statistics_gradient(sync, o, dx, dweight, dbias));
+        CTRT_TRY(add_statistics_gradient(sync, &o, dx, dweight, dbias));
         CTRT_TRY(ctrt_function_saved(&x, context, SAVED_X));
         CTRT_TRY(ctrt_to_dtype(&grad_in[0], dx, ctrt_tensor_dtype(x)));
     }
@@ -259,19 +256,6 @@ static ctrt_status backward_with(struct sync_batch_norm_operands *o, ctrt_functi
     CTRT_TRY(ctrt_function_saved(&weight, context, SAVED_WEIGHT));
     CTRT_TRY(ctrt_to_dtype(&grad_in[1], dweight, ctrt_tensor_dtype(weight)));
     return ctrt_to_dtype(&grad_in[2], dbias, ctrt_tensor_dtype(weight));
-}
-
-static ctrt_status sync_backward(ctrt_function_context *context, ctrt_tensor **grad_in, int n_in,
-                                 ctrt_tensor *const *grad_out, int n_out)
-{
-    struct sync_batch_norm_operands o = { .x = NULL };
-    (void)n_in, (void)n_out;
-    if (ctrt_grad_enabled())
-        return ctrt_fail(CTRT_ERR_NOT_SUPPORTED, "SyncBatchNorm has no second derivative; call backward without "
-                         "create_graph, or use BatchNorm");
-    ctrt_status status = backward_with(&o, context, grad_in, grad_out[0]);
-    operands_release(&o);
-    return status;
 }
 
 static void sync_destroy(ctrt_function_context *context)
@@ -313,8 +297,7 @@ static ctrt_status sync_batch_norm_forward(ctrt_tensor **y, ctrt_module *self, c
         return batch_norm_run(y, self, x);
     CTRT_TRY(check_input(norm, comm, x));
     struct sync *sync = host_calloc(sizeof *sync);
-    if (sync == NULL)
-        return out_of_memory(sizeof *sync, "batch norm");
+    ALLOC_CHECK(sync, sizeof *sync, "batch norm");
     *sync = (struct sync){
         .comm = ctrt_comm_retain(comm), .weight = batch_ranks.comm != NULL ? batch_ranks.weight : 1,
         .epsilon = norm->epsilon, .running_mean = norm->running_mean, .running_var = norm->running_var,
@@ -359,8 +342,7 @@ ctrt_status ctrt_sync_batch_norm_new(ctrt_module **out, int64_t features, const 
                                      ctrt_comm *comm, ctrt_device *device)
 {
     CTRT_AUTO(module) self = NULL;
-    if (out == NULL)
-        return fail_null("sync_batch_norm_new", "out");
+    NULL_CHECK("sync_batch_norm_new", out);
     CTRT_TRY(batch_norm_new(&self, &sync_batch_norm_class, "sync_batch_norm_new", features, options, device));
     struct batch_norm *norm = ctrt_module_state(self);
     norm->comm = ctrt_comm_retain(comm);
@@ -420,10 +402,7 @@ static void sync_batch_norm_find(void *user, ctrt_module *module)
 
 ctrt_status ctrt_sync_layers_find(ctrt_sync_layers *out, ctrt_module *module)
 {
-    if (out == NULL)
-        return fail_null("sync_layers_find", "out");
-    if (module == NULL)
-        return fail_null("sync_layers_find", "module");
+    NULL_CHECKS("sync_layers_find", out, module);
     *out = (ctrt_sync_layers){ .layers = 0 };
     return each(module, sync_batch_norm_find, out);
 }
