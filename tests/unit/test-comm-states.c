@@ -468,10 +468,11 @@ static void exit_at_error(void *user, ctrt_log_level level, const char *componen
 /* The process of rank 0 exits during its report: it ends, and does not say that it has left the group. */
 static void exits_during_report(struct rank *rank)
 {
+    if (rank->number == 0)
+        ctrt_log_set_callback(exit_at_error, rank->comm);
     CHECK_OK(ctrt_comm_barrier(rank->comm));
     if (rank->number == 0) {
         alarm(60);
-        ctrt_log_set_callback(exit_at_error, rank->comm);
         (void)ctrt_comm_barrier(rank->comm);
         CHECK(false, "the group has not failed");
         return;
