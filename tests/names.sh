@@ -21,7 +21,6 @@ core/registry/registry.h cpu   CPU_TYPE, the type of the host's processors
 core/tensor/dlpack.c cuda      DLPack's device types
 parallel/comm/comm.c host           LOCAL_ENGINE, the usual engine
 parallel/comm/comm.c mpi            MPI_ENGINE, the usual engine in jobs of an MPI launcher
-parallel/comm/epoch.c host     a key of a report: the machine
 parallel/comm/report.c host    a key of a report: the machine
 parallel/strategy/strategy.c single     the default of CTRT_STRATEGY
 END

@@ -332,8 +332,8 @@ static ctrt_status listen_on(struct store_server *server, const char *host, int 
     freeaddrinfo(list);
     if (server->listener >= 0)
         return CTRT_OK;
-    return ctrt_fail(failure == EADDRINUSE ? CTRT_ERR_STATE : CTRT_ERR_COMM, "cannot listen on port %d of %s: %s", *port,
-                     host, strerror(failure));
+    return ctrt_fail(failure == EADDRINUSE ? CTRT_ERR_STATE : CTRT_ERR_COMM, "cannot listen on port %d of %s: %s",
+                     *port, host, strerror(failure));
 }
 
 static void server_free(struct store_server *server)
