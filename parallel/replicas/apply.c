@@ -70,16 +70,15 @@ static void *task_thread(void *argument)
 /* Runs the function in the calling thread, where only the current device differs. */
 static void apply_task_run_here(struct apply_task *task)
 {
+    const bool was = thread_state.grad_disabled;
     ctrt_status status = ctrt_device_push(task->device);
-    if (status == CTRT_OK) {
-        const bool was = thread_state.grad_disabled;
+    const bool pushed = status == CTRT_OK;
+    if (pushed)
         status = task->apply->function(task->apply->user, task->index);
-        task_finish(task, status);
-        thread_state.grad_disabled = was;
+    task_finish(task, status);
+    thread_state.grad_disabled = was;
+    if (pushed)
         (void)ctrt_device_pop();
-    } else {
-        task_finish(task, status);
-    }
 }
 
 static void tasks_run(struct apply_task *tasks, int n)

@@ -234,9 +234,10 @@ void client_request(struct store_server *server, struct client *client, const st
     store_value_release(value);
 }
 
-/* Sets the keys that a client has left, which may end others. */
-static void set_disconnect_values(struct store_server *server, const struct client *client)
+void client_disconnect(struct store_server *server, struct client *client)
 {
+    while (client->waits != NULL)
+        wait_remove(server, client->waits);
     for (const struct disconnect_value *entry = client->disconnect_values; entry != NULL; entry = entry->next) {
         const struct store_message message = {
             .op = STORE_SET, .key = entry->key, .key_bytes = entry->key_bytes,
@@ -246,13 +247,6 @@ static void set_disconnect_values(struct store_server *server, const struct clie
         execute(&value, server, &message);
         store_value_release(value);
     }
-}
-
-void client_disconnect(struct store_server *server, struct client *client)
-{
-    while (client->waits != NULL)
-        wait_remove(server, client->waits);
-    set_disconnect_values(server, client);
 }
 
 void client_clear(struct store_server *server, struct client *client)
