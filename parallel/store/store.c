@@ -26,7 +26,8 @@ static void stores_fork(enum store_fork when)
     for (ctrt_store *store = stores; store != NULL; store = store->next) {
         if (store->kind->at_fork != NULL && !store->forked)
             store->kind->at_fork(store, when);
-        store->forked |= when == STORE_IN_CHILD;
+        if (when == STORE_IN_CHILD)             /* threads of the parent read it */
+            store->forked = true;
     }
 }
 
