@@ -126,8 +126,8 @@ static const struct loss_kind {
     { "sums over rows", loss_columns }, { "several terms", loss_several },
 };
 
-/* Loops over the kinds. Under a sanitizer, which makes a test several times slower, run number `n` takes every second or
- * fourth kind, so that runs with other numbers take the others. */
+/* Loops over the kinds. Under a sanitizer, which makes a test several times slower, run number `n` takes every second
+ * or fourth kind, so that runs with other numbers take the others. */
 #if defined(__SANITIZE_THREAD__)
 enum { LOSS_STEP = 4 };
 #elif defined(__SANITIZE_ADDRESS__)
