@@ -3,12 +3,12 @@
  *
  *     bench-comm [RANKS [ROUNDS [LARGEST_MIB]]]           default: 2 7 64
  *
- * For each size the program measures four things, in turns and ROUNDS times: an all_reduce of RANKS threads, one of
- * RANKS processes, one of RANKS processes with tensors of ctrt_comm_empty, and RANKS threads that multiply an array of
- * this size by a number, in place. The last reads and writes each byte of RANKS arrays once, and so does an all_reduce
- * at least. It prints the medians of the microseconds, the bandwidth of memory in GB/s, and its time divided by that of
- * each all_reduce: 1 is the speed of memory. The last three columns are the same ratios of processor time, which other
- * programs on the machine change less. */
+ * For each size the program measures four things, in turns and ROUNDS times. Three are an all_reduce: of RANKS threads,
+ * of RANKS processes, and of RANKS processes with tensors of ctrt_comm_empty. In the fourth, RANKS threads multiply an
+ * array of this size by a number, in place. The last reads and writes each byte of RANKS arrays once, and so does an
+ * all_reduce at least. It prints the medians of the microseconds, the bandwidth of memory in GB/s, and its time divided
+ * by that of each all_reduce: 1 is the speed of memory. The last three columns are the same ratios of processor time,
+ * which other programs on the machine change less. */
 #ifndef _GNU_SOURCE
 #define _GNU_SOURCE
 #endif

@@ -6,10 +6,10 @@
 #   bench/competitors.sh BUILD [SECONDS [CASE...]]        e.g. bench/competitors.sh _build 4
 #
 # BUILD is a folder in which `make all bench-train` has run, inside its source tree; examples/digits.c is compiled
-# here. A case is "digits" or a name that bench-train prints. The columns are steps (digits: images) per second, and for
-# the others the share of a fair part: with n programs, n times the mean rate divided by the rate alone; with a quota,
-# the rate divided by the rate alone and by the part of the processors that the quota grants. 1 is ideal; more than 1 is
-# possible because the second thread adds less than the first.
+# here. A case is "digits" or a name that bench-train prints. The first column is steps (digits: images) per second,
+# alone. The others are the share of a fair part. With n programs, that is n times the mean rate divided by the rate
+# alone. With a quota, it is the rate divided by the rate alone and by the part of the processors that the quota grants.
+# 1 is ideal; more than 1 is possible because the second thread adds less than the first.
 #
 # ROUNDS repeats everything and prints medians (default 3). If other programs use the machine, run this with a higher
 # priority (nice -n -5), so that the programs compete with each other only. A quota requires root and a control group

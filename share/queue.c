@@ -2,11 +2,11 @@
 /* share/queue.c: queues of messages between processes.
  *
  * A queue is a pair of connected sockets of type SOCK_SEQPACKET: messages stay whole, any number of processes can send
- * and receive, and the kernel removes descriptors of messages that nobody receives. The number of messages is limited
- * by two counters in shared memory: `sent`, and `received`, the number of the last message that was received. No lock
- * is held at any time, so a process that is killed blocks no other. If it is killed between a counter and the socket, a
- * counter is wrong by one. The next message that is received corrects it, because each message has a number, and if
- * there is none, a waiting sender does. */
+ * and receive, and the kernel removes descriptors of messages that are never received. The number of messages is
+ * limited by two counters in shared memory: `sent`, and `received`, the number of the last message that was received.
+ * No lock is held at any time, so a process that is killed blocks no other. If it is killed between a counter and the
+ * socket, a counter is wrong by one. The next message that is received corrects it, because each message has a number,
+ * and if there is none, a waiting sender does. */
 #include <errno.h>
 #include <fcntl.h>
 #include <limits.h>

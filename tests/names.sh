@@ -1,9 +1,9 @@
 #!/bin/sh
 # SPDX-License-Identifier: Apache-2.0
-# Checks that the library (core, nn, share, parallel, data) does not name plugins: a string that is the name of a
-# backend, memory policy, communication engine or strategy of this tree makes the library depend on that plugin, and
-# no other plugin can take its place. It should ask for a property of the plugin or the device instead. Comments and
-# names inside of longer strings, such as messages, are not checked.
+# Checks that the library (core, nn, share, parallel, data) does not name plugins. A string that is the name of a
+# backend, memory policy, communication engine or strategy of this tree makes the library depend on that plugin, so
+# that no other plugin can replace it. The library should ask for a property of the plugin or the device instead.
+# Comments and names inside of longer strings, such as messages, are not checked.
 srcdir=${srcdir:-$(cd "$(dirname "$0")/.." && pwd)}
 . "$srcdir/tests/lib.sh"
 cd "$srcdir" || exit 1

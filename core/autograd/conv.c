@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* autograd/conv.c: derivatives of convolution.
  *
- * conv2d is linear in x and in w, so its two gradients are linear in dy as well, and the derivatives of each of the
- * three ops are the other two: with <., .> the sum of products,
+ * conv2d is linear in x and in w, so its two gradients are linear in dy as well. Therefore the derivatives of each of
+ * the three ops are the other two. With <., .> as the sum of products:
  *   <dy, conv(x, w)> = <x, input_grad(dy, w)> = <w, weight_grad(dy, x)>. */
 #include "autograd/rule.h"
 

@@ -137,8 +137,8 @@ void stream_unlock_both(ctrt_stream *a, ctrt_stream *b)
 }
 
 /* The results of a stream that uses results of failed work are invalid too. Does not lock streams that `stream` does
- * not depend on: a thread that copies from pageable memory holds the lock of its stream until the work on it is done,
- * and this work may be a collective that waits for the calling thread. */
+ * not depend on, because a thread that copies from pageable memory holds the lock of its stream until the work on it is
+ * done. This work may be a collective that waits for the calling thread. */
 void stream_inherit_errors(ctrt_stream *stream)
 {
     pthread_mutex_lock(&stream->lock);

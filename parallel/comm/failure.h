@@ -13,7 +13,7 @@
  *  NONE                     another rank of this process has failed               ALARMED
  *  NONE                     a call of this rank has exceeded its time limit       EXPIRED
  *  NONE, ALARMED, EXPIRED   a thread begins to raise the alarm in the store       RAISING
- *  RAISING                  the other ranks know; it begins to compose the report COMPOSING
+ *  RAISING                  the alarm is raised: it begins to compose the report COMPOSING
  *  COMPOSING                the report is complete                                FAILED
  *  COMPOSING                the same, but the store did not answer                DISCONNECTED
  * Changes without a lock; to the last two under the communicator's lock. */
@@ -59,7 +59,7 @@ static inline bool failure_ends_calls(const struct comm_failure *failure)
 
 void failure_init(struct comm_failure *failure);
 void failure_destroy(struct comm_failure *failure);
-/* Another rank of this process has failed. Returns whether nobody knew of a failure before. */
+/* Another rank of this process has failed. Returns whether this is the first failure that is known. */
 bool failure_alarm(struct comm_failure *failure);
 /* A call has exceeded its time limit. Without effect if a failure is known. */
 void failure_expire(struct comm_failure *failure);

@@ -5,8 +5,8 @@
  *   max_rounding=20m     such a block is used for a request only if less than this remains unused
  *   gc=0.8               above this share of the device's memory, segments that have long been unused are returned
  *   roundup=4            sizes are rounded up to one of this many steps between two powers of two; or by size:
- *                        [256:1,512:2,1024:4,>:8], where the first number, in MiB, is the start of an interval
- *                        that ends at its double; the first entry also applies to all smaller sizes, '>' to all
+ *                        [256:1,512:2,1024:4,>:8]. The first number of an entry, in MiB, is the start of an interval
+ *                        that ends at its double. The first entry also applies to all smaller sizes, and '>' to all
  *                        larger ones
  *   expandable=true      segments that grow by pages, if the backend supports them
  *   large_segment=20m    size of the segments for blocks above 1 MiB and below half of it */

@@ -1,8 +1,8 @@
 #!/bin/sh
 # SPDX-License-Identifier: Apache-2.0
-# The second device of the cuda backend with the software driver: conformance of results in f32 (cuda.sh runs the other
-# dtypes, whose kernels get their device in the same way), and ten training steps of the network with convolutions,
-# which need workspaces, with delayed events under all memory policies. cuda.sh trains all networks.
+# The second device of the cuda backend with the software driver: conformance of results in f32, and ten training steps
+# of the network with convolutions, which need workspaces, with delayed events under all memory policies. cuda.sh runs
+# the other dtypes, whose kernels get their device in the same way, and trains all networks.
 . "$srcdir/tests/lib.sh"
 . "$srcdir/tests/integration/cuda_lib.sh"
 conforms cuda:1 --tags f32 --skip-tags gradient,gradient2

@@ -1,8 +1,8 @@
 #!/bin/sh
 # SPDX-License-Identifier: Apache-2.0
-# The examples: digits.c reaches its accuracies (examples-long.sh repeats only that, with more seeds), ensemble.c gives
-# the same result on one and on four devices, gpt.c learns, hogwild.c learns in four processes, multi.c trains the same
-# network under every strategy, resnet.c trains on images from disk with worker processes, and all report errors. The
+# The examples. digits.c reaches its accuracies; examples-long.sh repeats only that, with more seeds. ensemble.c gives
+# the same result on one and on four devices. gpt.c learns, and hogwild.c learns in four processes. multi.c trains the
+# same network under every strategy. resnet.c trains on images from disk with worker processes. All report errors. The
 # programs are built from examples/*.c by this tree's Makefile; tests/installed.sh builds them with pkg-config.
 # strategy-template is also built with pkg-config here.
 srcdir=${srcdir:-$(cd "$(dirname "$0")/../.." && pwd)}

@@ -9,8 +9,10 @@
  *   return   the process releases everything at the end of the step, and ends with status 3
  *
  * At the end a rank prints:
+ *
  *   result: rank R of S, N steps, N optimizer steps, loss L, hash H, descriptors B A, mappings B A, threads B A
- * where H is a hash of the parameters and the optimizer's state (buffers of batch norm differ between ranks). B is the
+ *
+ * H is a hash of the parameters and the optimizer's state (buffers of batch norm differ between ranks). B is the
  * number of descriptors, mappings or threads after the third step, and A the number at the end. PAUSE_US (environment):
  * microseconds by which each step is longer. HIDDEN: width of the network (12). */
 #include <ctrt/ctrt.h>

@@ -97,7 +97,7 @@ static result allocate(address *out, size_t bytes)
         give(bytes);
         return OUT_OF_MEMORY;
     }
-    memset(memory, 0xff, bytes);            /* NaN, for kernels that read what nobody has written */
+    memset(memory, 0xff, bytes);            /* NaN, for kernels that read memory before it is written */
     list_add(memory, bytes, true);
     *out = (uintptr_t)memory;
     return OK;

@@ -314,7 +314,7 @@ ctrt_status host_mismatch(const ctrt_comm_config *config, void *state, const voi
 ctrt_status host_message_mismatch(const ctrt_comm_config *config, const ctrt_comm_call *call,
                                   const ctrt_comm_signature *sent, const ctrt_comm_signature *received);
 
-/* Tells the processor that a loop waits for another one. */
+/* A hint for the processor: a loop waits for another processor. */
 static inline void host_relax(void)
 {
 #if defined(__x86_64__) || defined(__i386__)

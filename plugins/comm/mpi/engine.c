@@ -260,7 +260,7 @@ static ctrt_status mpi_create(void **out, const ctrt_comm_config *config)
 
 /* ---- running ---- */
 
-/* Only for messages: Open MPI does not promise to accept device memory in non-blocking collectives. */
+/* Only for messages, because Open MPI does not document that non-blocking collectives accept device memory. */
 static bool mpi_reaches_device(void *state, const ctrt_comm_call *call)
 {
     const struct mpi_comm *comm = state;

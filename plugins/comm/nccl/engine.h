@@ -56,8 +56,8 @@ struct nccl_link {
     bool finalizing;                        /* ncclCommFinalize was called */
 };
 
-/* What is left of a failed group, and the thread that ends it. The group and the thread have a reference each. Members
- * belong to the thread from nccl_links_abort until `done`. */
+/* The communicators of a failed group, and the thread that ends them. The group and the thread have a reference each.
+ * Members belong to the thread from nccl_links_abort until `done`. */
 struct nccl_ending {
     atomic_int refs;
     atomic_bool done;                       /* the thread has ended */

@@ -87,7 +87,7 @@ void buckets_free(struct data_parallel *dp);
 void hooks_free(struct data_parallel *dp, int index);
 /* Streams of a device: for copies to buckets, for additions of buckets, and for copies of the module's tensors. Work
  * that uses a tensor waits for all that the other stream has at that time, so those tensors are divided among
- * several streams: a forward pass begins when the first ones have arrived, and has to wait for half of them only in
+ * several streams. A forward pass begins when the first ones have arrived, and has to wait for half of them only in
  * its middle. */
 enum { STREAM_PACK, STREAM_ADD, STREAM_VALUES, STREAMS = STREAM_VALUES + 8 };
 

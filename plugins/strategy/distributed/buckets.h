@@ -12,9 +12,9 @@ struct bucket_item {
     int dtype;                              /* a bucket has gradients of one dtype */
 };
 
-/* Assigns items[n] to buckets, as PyTorch's DistributedDataParallel: walks through the items in the order `order`
- * (NULL: 0, 1, ...) with one open bucket per dtype, and closes a bucket when it has reached the limit, which is `first`
- * bytes for the first bucket of a dtype and `cap` for the others.
+/* Assigns items[n] to buckets, as PyTorch's DistributedDataParallel. Walks through the items in the order `order`
+ * (NULL: 0, 1, ...) with one open bucket per dtype, and closes a bucket when it has reached the limit. The limit is
+ * `first` bytes for the first bucket of a dtype and `cap` bytes for the others.
  *
  * Without `order` the list is reversed, because backward passes compute the last gradients first. Writes the items of
  * all buckets, one bucket after the other, to items_of[n] and the end of each bucket to ends[n], and returns the number

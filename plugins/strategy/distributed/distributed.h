@@ -111,7 +111,7 @@ void base_move(struct distributed *d, bool back);
 /* Ends a step: reduces the other buckets, decides which parameters are unused on all ranks, writes the gradients
  * back. `loss`: this rank's, NULL without rows; *mean receives the loss of all rows. */
 ctrt_status distributed_reduce_finish(struct distributed *d, ctrt_tensor **mean, ctrt_tensor *loss);
-/* Gives up a reduction. */
+/* Ends a reduction that has failed. */
 void distributed_reduce_cancel(struct distributed *d);
 /* The slot calls->gradient. */
 ctrt_status distributed_gradient(struct ranks_leaf *leaf, ctrt_tensor *grad);

@@ -6,7 +6,7 @@
  * children divide the backward pass, because the gradient of a child's output is complete when the backward pass of the
  * child begins.
  *
- * There are four passes, for all combinations of two conditions: gradients from an earlier pass exist or not; and a
+ * There are four passes, for all combinations of two conditions. Gradients from an earlier pass exist or not. Either a
  * child's input is released when the child has run, as within a stage, or its output is held until its backward pass,
  * as at the end of a stage. */
 #include "run.h"
