@@ -100,10 +100,9 @@ static size_t block_bytes(const struct host_comm *comm)
     return each > MAX_BLOCK ? MAX_BLOCK : each < MIN_BLOCK ? MIN_BLOCK : each;
 }
 
-/* Allocates the scratch memory of a reduction. Then tests whether the kernel can copy this rank's tensors for another
- * process, by reading the first and the last byte of the data and of the result with process_vm_readv. It cannot copy
- * the memory that some drivers map. Programs mostly use the same tensors again, so the tensors of the last call are not
- * tested again. */
+/* The test reads the first and the last byte of the data and of the result with process_vm_readv, because the kernel
+ * cannot copy the memory that some drivers map. Programs mostly use the same tensors again, so the tensors of the last
+ * call are not tested again. */
 bool host_pull_ready(struct host_comm *comm, const ctrt_comm_call *call, size_t give_bytes, size_t receive_bytes)
 {
     const char *const data[2] = { host_given(comm->rank, call), call->receive };

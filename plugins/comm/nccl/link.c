@@ -8,7 +8,6 @@
 #include "engine.h"
 #include "plugins/common/clock.h"
 
-/* Seconds that the engine waits for a key of the store before it calls poll and waits again. */
 const double NCCL_STORE_SECONDS = 0.1;
 
 double nccl_now(void)
