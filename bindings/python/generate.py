@@ -51,6 +51,7 @@ DEFAULTS = {
     "format": "1", "reduction": "'mean'", "tanh_approximation": "False", "training": "True", "retain_graph": "False",
     "create_graph": "False", "set_to_none": "True", "persistent": "True", "padding_idx": "-1", "start_dim": "0",
     "end_dim": "-1", "copy": "False", "priority": "0", "timing": "False", "abbreviated": "False", "device_type": "None",
+    "stream": "None", "new_scale": "0.0",
 }
 
 

@@ -98,6 +98,11 @@ class Handle:
             cls._kind, cls._release = "ctrt_" + kind, getattr(lib, "ctrt_%s_release" % kind)
             Handle.classes[kind] = cls
 
+    def _create(self, constructor, *arguments):
+        variable = new(self._kind + " **")
+        check(constructor(variable, *arguments))
+        object.__setattr__(self, "_p", variable)
+
     def __del__(self):
         if self._p is not None:
             self._release(self._p)

@@ -51,10 +51,8 @@ class Module(Handle, kind="module"):
         self._made(lib.ctrt_module_new, cls._class)
 
     def _made(self, create, *arguments):
-        variable = new("ctrt_module **")
-        check(create(variable, *arguments))
-        object.__setattr__(self, "_p", variable)
-        _objects[_address(variable[0])] = self
+        self._create(create, *arguments)
+        _objects[_address(self._p[0])] = self
         return self
 
     @staticmethod
@@ -127,9 +125,6 @@ class Module(Handle, kind="module"):
     def parameters(self):
         return (parameter for _, parameter in self.named_parameters())
 
-    def buffers(self):
-        return (buffer for _, buffer in self.named_buffers())
-
     def children(self):
         return (child for _, child in self.named_children())
 
@@ -151,8 +146,7 @@ class Module(Handle, kind="module"):
                 raise ValueError("%s has shape %s, not %s" % (name, value.shape, given.shape))
             value.copy_(given.detach())
 
-    def save(self, path):
-        api.save(self, path)
+    save = api.save
 
     def load(self, path):
         api.load(self, path)
@@ -160,7 +154,8 @@ class Module(Handle, kind="module"):
 
     # ---- modes and devices ----
 
-    training = property(lambda self: lib.ctrt_module_is_training(self._p[0]))
+    training = property(api.module_is_training)
+    zero_grad = api.module_zero_grad
 
     def train(self, mode=True):
         lib.ctrt_module_train(self._p[0], mode)
@@ -174,9 +169,6 @@ class Module(Handle, kind="module"):
             device, dtype = None, device
         api.module_to(self, device, dtype)
         return self
-
-    def zero_grad(self, set_to_none=True):
-        api.module_zero_grad(self, set_to_none)
 
     def requires_grad_(self, requires_grad=True):
         for parameter in self.parameters():
@@ -234,57 +226,57 @@ class ModuleList(Module):
         return list(self)[index]
 
 
-def _layer(name, create, translate=lambda *a, **k: (a, k)):
-    """A class for a constructor of the library, with its parameters and options."""
+def _layer(name, create):
+    """A class for the modules that `create` makes."""
 
     def __init__(self, *arguments, **options):
-        arguments, options = translate(*arguments, **options)
         made = create(*arguments, **options)
         object.__setattr__(self, "_p", made._p)
         _objects.pop(_address(made._p[0]), None)
         made._p = None
         _objects[_address(self._p[0])] = self
 
-    return type(name, (Module,), {"__init__": __init__, "__doc__": create.__doc__, "__module__": __name__})
+    return type(name, (Module,), {"__init__": __init__, "__module__": __name__})
 
 
 def _conv2d(in_channels, out_channels, kernel_size, stride=1, padding=0, dilation=1, groups=1, bias=True, device=None):
     height, width = (kernel_size,) * 2 if isinstance(kernel_size, int) else kernel_size
-    return (in_channels, out_channels, height, width, bias, device), dict(
-        stride=stride, padding=padding, dilation=dilation, groups=groups)
+    return api.conv2d_new(in_channels, out_channels, height, width, bias, device, stride=stride, padding=padding,
+                          dilation=dilation, groups=groups)
 
 
-def _norm(features, eps=1e-5, momentum=0.1, affine=True, device=None):
-    return (features, device), dict(eps=eps, momentum=-1.0 if momentum is None else momentum, affine=affine)
+def _norm(create):
+    def made(num_features, eps=1e-5, momentum=0.1, affine=True, device=None):
+        return create(num_features, device, eps=eps, momentum=-1.0 if momentum is None else momentum, affine=affine)
+
+    return made
 
 
 def _layer_norm(normalized_shape, eps=1e-5, elementwise_affine=True, device=None):
-    return (normalized_shape, device), dict(eps=eps, affine=elementwise_affine)
+    return api.layer_norm_new(normalized_shape, device, eps=eps, affine=elementwise_affine)
 
 
 def _embedding(num_embeddings, embedding_dim, padding_idx=None, device=None):
-    return (num_embeddings, embedding_dim, device), {} if padding_idx is None else dict(padding_idx=padding_idx)
+    padding_idx = -1 if padding_idx is None else padding_idx
+    return api.embedding_new(num_embeddings, embedding_dim, device, padding_idx=padding_idx)
 
 
 def _max_pool(kernel_size, stride=None, padding=0, dilation=1):
-    return (), dict(kernel=kernel_size, stride=stride or 0, padding=padding, dilation=dilation)
+    return api.max_pool2d_new(kernel=kernel_size, stride=stride or 0, padding=padding, dilation=dilation)
 
 
 def _attention(embed_dim, num_heads, dropout=0.0, bias=True, causal=False, device=None):
-    return (embed_dim, num_heads, device), dict(dropout=dropout, bias=bias, causal=causal)
+    return api.multihead_attention_new(embed_dim, num_heads, device, dropout=dropout, bias=bias, causal=causal)
 
 
-Linear = _layer("Linear", api.linear_new)
-Conv2d = _layer("Conv2d", api.conv2d_new, _conv2d)
-BatchNorm1d = _layer("BatchNorm1d", api.batch_norm1d_new, _norm)
-BatchNorm2d = _layer("BatchNorm2d", api.batch_norm2d_new, _norm)
-LayerNorm = _layer("LayerNorm", api.layer_norm_new, _layer_norm)
-Embedding = _layer("Embedding", api.embedding_new, _embedding)
-MultiheadAttention = _layer("MultiheadAttention", api.multihead_attention_new, _attention)
-MaxPool2d = _layer("MaxPool2d", api.max_pool2d_new, _max_pool)
-Dropout = _layer("Dropout", api.dropout_new, lambda p=0.5: ((p,), {}))
-Flatten = _layer("Flatten", api.flatten_new, lambda start_dim=1, end_dim=-1: ((start_dim, end_dim), {}))
-GELU = _layer("GELU", api.gelu_new, lambda approximate="none": ((approximate == "tanh",), {}))
+Linear, Conv2d = _layer("Linear", api.linear_new), _layer("Conv2d", _conv2d)
+BatchNorm1d = _layer("BatchNorm1d", _norm(api.batch_norm1d_new))
+BatchNorm2d = _layer("BatchNorm2d", _norm(api.batch_norm2d_new))
+LayerNorm, Embedding = _layer("LayerNorm", _layer_norm), _layer("Embedding", _embedding)
+MultiheadAttention, MaxPool2d = _layer("MultiheadAttention", _attention), _layer("MaxPool2d", _max_pool)
+Dropout = _layer("Dropout", lambda p=0.5: api.dropout_new(p))
+Flatten = _layer("Flatten", lambda start_dim=1, end_dim=-1: api.flatten_new(start_dim, end_dim))
+GELU = _layer("GELU", lambda approximate="none": api.gelu_new(approximate == "tanh"))
 ReLU, Tanh = _layer("ReLU", api.relu_new), _layer("Tanh", api.tanh_new)
 Sigmoid, Softmax = _layer("Sigmoid", api.sigmoid_new), _layer("Softmax", api.softmax_new)
 
@@ -305,6 +297,4 @@ class MSELoss(CrossEntropyLoss):
     _function = staticmethod(functional.mse_loss)
 
 
-def clip_grad_norm_(module, max_norm):
-    """Scales the gradients of a module, and returns their norm before."""
-    return api.clip_grad_norm_(module, max_norm)
+clip_grad_norm_ = api.clip_grad_norm_      # of a module; returns the norm before

@@ -28,10 +28,10 @@ class Optimizer(Handle, kind="optimizer"):
 
     def __init__(self, params, **options):
         create, add_group = getattr(lib, "ctrt_%s_new" % self._name), getattr(lib, "ctrt_%s_add_group" % self._name)
-        variable, struct = new("ctrt_optimizer **"), "ctrt_%s_options" % self._name
+        struct = "ctrt_%s_options" % self._name
         module = params if not isinstance(params, (list, tuple)) and hasattr(params, "named_parameters") else None
-        check(create(variable, handle_arg(module), options_arg(struct, options)))
-        self._p, self._module = variable, module        # a module in Python lives as long as its object
+        self._create(create, handle_arg(module), options_arg(struct, options))
+        self._module = module                           # a module in Python lives as long as its object
         groups = [] if module is not None else list(params)
         if groups and not isinstance(groups[0], dict):
             api.optimizer_add(self, groups)
@@ -41,30 +41,17 @@ class Optimizer(Handle, kind="optimizer"):
         for index, group in enumerate(groups):
             own = dict(options, **{name: value for name, value in group.items() if name != "params"})
             tensors = array_arg("ctrt_tensor", group["params"])
-            check(add_group(variable[0], tensors, len(tensors), options_arg(struct, own)))
+            check(add_group(self._p[0], tensors, len(tensors), options_arg(struct, own)))
         self._skip = 1 if groups else 0                 # group 0, which is empty then
 
     @property
     def param_groups(self):
         return [_Group(self, index) for index in range(self._skip, api.optimizer_group_count(self))]
 
-    lr = property(lambda self: api.optimizer_lr(self), lambda self, lr: api.optimizer_set_lr(self, lr))
-
-    def step(self):
-        check(lib.ctrt_optimizer_step(self._p[0]))
-
-    def zero_grad(self, set_to_none=True):
-        check(lib.ctrt_optimizer_zero_grad(self._p[0], set_to_none))
-
-    def state(self, index, name):
-        """A tensor of the state of parameter `index`, for example "exp_avg"."""
-        return api.optimizer_state(self, index, name)
-
-    def save(self, path):
-        api.optimizer_save(self, path)
-
-    def load(self, path):
-        api.optimizer_load(self, path)
+    lr = property(api.optimizer_lr, api.optimizer_set_lr)
+    step, zero_grad = api.optimizer_step, api.optimizer_zero_grad
+    state = api.optimizer_state     # state(index, "exp_avg") is a tensor
+    save, load = api.optimizer_save, api.optimizer_load
 
 
 for _class in "SGD Adam AdamW RMSprop Adagrad NAdam".split():
@@ -78,21 +65,10 @@ class GradScaler(Handle, kind="grad_scaler"):
     """Scaling of the loss, as torch.amp.GradScaler. Options: ctrt_grad_scaler_options in ctrt/amp.h."""
 
     def __init__(self, **options):
-        variable = new("ctrt_grad_scaler **")
-        check(lib.ctrt_grad_scaler_new(variable, options_arg("ctrt_grad_scaler_options", options)))
-        self._p = variable
+        self._create(lib.ctrt_grad_scaler_new, options_arg("ctrt_grad_scaler_options", options))
 
-    def scale(self, loss):
-        return api.grad_scaler_scale(self, loss)
-
-    def unscale_(self, optimizer):
-        api.grad_scaler_unscale_(self, optimizer)
-
-    def step(self, optimizer):
-        api.grad_scaler_step(self, optimizer)
-
-    def update(self, new_scale=0.0):
-        api.grad_scaler_update(self, new_scale)
+    scale, unscale_ = api.grad_scaler_scale, api.grad_scaler_unscale_
+    step, update = api.grad_scaler_step, api.grad_scaler_update
 
     def get_scale(self):
         return api.grad_scaler_get_state(self).scale

@@ -60,8 +60,7 @@ class Stream(Handle, kind="stream"):
     """A stream of a device; `with stream:` makes it current."""
 
     def __init__(self, device=None, priority=0):
-        self._p = new("ctrt_stream **")
-        check(lib.ctrt_stream_new(self._p, device_arg(device), priority))
+        self._create(lib.ctrt_stream_new, device_arg(device), priority)
 
     def __enter__(self):
         check(lib.ctrt_stream_push(self._p[0]))
@@ -70,35 +69,16 @@ class Stream(Handle, kind="stream"):
     def __exit__(self, *_):
         check(lib.ctrt_stream_pop())
 
-    def synchronize(self):
-        check(lib.ctrt_stream_synchronize(self._p[0]))
-
-    def query(self):
-        return api.stream_query(self)
-
-    def wait_stream(self, other):
-        api.stream_wait(self, other)
-
-    def wait_event(self, event):
-        api.stream_wait_event(self, event)
+    synchronize, query = api.stream_synchronize, api.stream_query
+    wait_stream, wait_event = api.stream_wait, api.stream_wait_event
 
 
 class Event(Handle, kind="event"):
     def __init__(self, device=None, enable_timing=False):
-        self._p = new("ctrt_event **")
-        check(lib.ctrt_event_new(self._p, device_arg(device), enable_timing))
+        self._create(lib.ctrt_event_new, device_arg(device), enable_timing)
 
-    def record(self, stream=None):
-        api.event_record(self, stream)
-
-    def query(self):
-        return api.event_query(self)
-
-    def synchronize(self):
-        check(lib.ctrt_event_synchronize(self._p[0]))
-
-    def elapsed_time(self, end):
-        return api.event_elapsed(self, end)
+    record, query = api.event_record, api.event_query
+    synchronize, elapsed_time = api.event_synchronize, api.event_elapsed
 
 
 # ---- devices ----
@@ -163,8 +143,7 @@ class Parallel(Module):
         check(lib.ctrt_parallel_step(loss, self._p[0], tensors, len(tensors), _loss, user))
         return take("tensor", loss)
 
-    def describe(self):
-        return api.parallel_describe(self)
+    describe = api.parallel_describe
 
 
 def command():

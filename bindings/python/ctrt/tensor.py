@@ -20,23 +20,20 @@ class Tensor(Handle, kind="tensor"):
     # ---- properties ----
 
     shape = property(lambda self: tuple(lib.ctrt_tensor_shape(self._p[0])[0 : self.ndim]))
-    ndim = property(lambda self: lib.ctrt_tensor_ndim(self._p[0]))
-    dtype = property(lambda self: dtype_result(lib.ctrt_tensor_dtype(self._p[0])))
-    device = property(lambda self: device_result(lib.ctrt_tensor_device(self._p[0])))
-    is_leaf = property(lambda self: lib.ctrt_tensor_is_leaf(self._p[0]))
-    grad_fn = property(lambda self: text_result(lib.ctrt_tensor_grad_fn(self._p[0])))
+    ndim, dtype = property(api.tensor_ndim), property(api.tensor_dtype)
+    device, is_leaf = property(api.tensor_device), property(api.tensor_is_leaf)
+    grad_fn = property(api.tensor_grad_fn)
     data = property(lambda self: self.detach())
     T = property(lambda self: self.permute(*reversed(range(self.ndim))))
-    requires_grad = property(lambda self: lib.ctrt_tensor_requires_grad(self._p[0]),
-                             lambda self, on: self.requires_grad_(on) and None)
-    grad = property(lambda self: api.tensor_grad(self), lambda self, grad: api.tensor_set_grad(self, grad))
+    requires_grad = property(api.tensor_requires_grad, api.tensor_require_grad)
+    grad = property(api.tensor_grad, api.tensor_set_grad)
+    dim, numel, storage_offset = api.tensor_ndim, api.tensor_numel, api.tensor_offset
+    is_contiguous, retain_grad, item = api.tensor_is_contiguous, api.tensor_retain_grad, api.item_scalar
+    __repr__ = api.tensor_format
 
     def requires_grad_(self, requires_grad=True):
         api.tensor_require_grad(self, requires_grad)
         return self
-
-    def retain_grad(self):
-        api.tensor_retain_grad(self)
 
     def size(self, dim=None):
         return self.shape if dim is None else self.shape[dim]
@@ -45,20 +42,8 @@ class Tensor(Handle, kind="tensor"):
         strides = tuple(lib.ctrt_tensor_strides(self._p[0])[0 : self.ndim])
         return strides if dim is None else strides[dim]
 
-    def dim(self):
-        return self.ndim
-
-    def numel(self):
-        return lib.ctrt_tensor_numel(self._p[0])
-
     def element_size(self):
         return self.dtype.itemsize
-
-    def storage_offset(self):
-        return lib.ctrt_tensor_offset(self._p[0])
-
-    def is_contiguous(self, memory_format=1):
-        return api.tensor_is_contiguous(self, memory_format)
 
     def data_ptr(self):
         address = lib.ctrt_tensor_data(self._p[0])
@@ -79,21 +64,16 @@ class Tensor(Handle, kind="tensor"):
 
     # ---- values ----
 
-    def item(self):
-        return api.item_scalar(self)
-
     def tolist(self):
         if self.ndim == 0:
             return self.item()
-        floating, count = self.dtype.is_floating_point, self.numel()
-        buffer = new("double[]" if floating else "int64_t[]", builtins.max(count, 1))
-        check(lib.ctrt_to_host(buffer, ffi.sizeof(buffer), self._p[0], lib.CTRT_F64 if floating else lib.CTRT_I64))
-        values = list(buffer)[:count]
+        floating = self.dtype.is_floating_point
+        buffer = new("double[]" if floating else "int64_t[]", self.numel())
+        api.to_host(buffer, ffi.sizeof(buffer), self, "float64" if floating else "int64")
+        values = list(buffer)
         if self.dtype is dtypes["bool"]:
             values = [bool(value) for value in values]
-        for size in reversed(self.shape[1:]):
-            values = [values[i : i + size] for i in range(0, len(values), size)] if size else [[] for _ in values]
-        return values if self.shape[1:].count(0) == 0 else _empty_lists(self.shape)
+        return _nested(values, self.shape)
 
     def __bool__(self):
         return bool(self.item())
@@ -116,9 +96,6 @@ class Tensor(Handle, kind="tensor"):
 
     def __iter__(self):
         return (self[i] for i in range(len(self)))
-
-    def __repr__(self):
-        return api.tensor_format(self)
 
     def __format__(self, spec):
         return format(self.item(), spec) if spec else str(self)
@@ -186,9 +163,6 @@ class Tensor(Handle, kind="tensor"):
         if non_blocking and dtype is None and not copy and device is not None:
             return api.to_non_blocking(self, device)[0]
         return api.to(self, device, dtype, copy, lib.CTRT_PRESERVE_FORMAT)
-
-    def type_as(self, other):
-        return self.to(other)
 
     # ---- shapes ----
 
@@ -292,8 +266,11 @@ def _sizes(values):
     return values[0] if len(values) == 1 and not isinstance(values[0], numbers.Integral) else values
 
 
-def _empty_lists(shape):
-    return [_empty_lists(shape[1:]) for _ in range(shape[0])] if shape else 0
+def _nested(values, shape):
+    if len(shape) == 1:
+        return values
+    step = len(values) // builtins.max(shape[0], 1)
+    return [_nested(values[i * step : (i + 1) * step], shape[1:]) for i in range(shape[0])]
 
 
 # ---- methods and operators from the functions of the library ----
@@ -433,12 +410,7 @@ def clamp(input, min=None, max=None):
 Tensor.clamp = clamp
 
 
-def split(input, size, dim=0):
-    return input.split(size, dim)
-
-
-def chunk(input, chunks, dim=0):
-    return input.chunk(chunks, dim)
+split, chunk = Tensor.split, Tensor.chunk
 
 
 def autograd_grad(outputs, inputs, grad_outputs=None, retain_graph=None, create_graph=False, allow_unused=False):
