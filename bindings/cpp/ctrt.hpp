@@ -107,7 +107,8 @@ public:
     unique(unique &&other) noexcept : pointer_(std::exchange(other.pointer_, nullptr)) {}
     unique &operator=(unique &&other) noexcept
     {
-        std::swap(pointer_, other.pointer_);
+        unique moved(std::move(other));         // releases what this had
+        std::swap(pointer_, moved.pointer_);
         return *this;
     }
     ~unique() { release(&pointer_); }
@@ -135,6 +136,14 @@ public:
 template <class type> type share(const typename type::native *borrowed)
 {
     return type(type::retained(const_cast<typename type::native *>(borrowed)));
+}
+
+// What a C function writes to its first parameter, a number or a borrowed pointer.
+template <class type, class function, class... arguments> type result_of(function f, arguments... more)
+{
+    type found{};
+    check(f(&found, more...));
+    return found;
 }
 
 // ---- arguments ----
@@ -172,7 +181,7 @@ inline const ints all_dims = ints::all();
 struct device {
     device() noexcept = default;
     device(ctrt_device *found) noexcept : pointer(found) {}
-    device(const char *name) { check(ctrt_device_get(&pointer, name)); }
+    device(const char *name) : pointer(result_of<ctrt_device *>(ctrt_device_get, name)) {}
     device(const std::string &name) : device(name.c_str()) {}
     std::string name() const { return ctrt_device_name(pointer); }
     bool operator==(const device &other) const noexcept { return pointer == other.pointer; }
@@ -215,12 +224,7 @@ public:
     template <class number = void> number *data() const { return static_cast<number *>(ctrt_tensor_data(get())); }
 
     // The value of a tensor of one element.
-    double item() const
-    {
-        double value = 0;
-        check(ctrt_item(&value, get()));
-        return value;
-    }
+    double item() const { return result_of<double>(ctrt_item, get()); }
     // The elements in row-major order, converted to `number`.
     template <class number> std::vector<number> values() const
     {
@@ -231,10 +235,8 @@ public:
     }
     std::string text() const
     {
-        char *found = nullptr;
-        check(ctrt_tensor_format(&found, get()));
-        std::unique_ptr<char, void (*)(void *)> freed(found, std::free);
-        return found;
+        const std::unique_ptr<char, void (*)(void *)> freed(result_of<char *>(ctrt_tensor_format, get()), std::free);
+        return freed.get();
     }
 
     bool requires_grad() const { return ctrt_tensor_requires_grad(get()); }
@@ -481,20 +483,13 @@ public:
     }
     tensor operator[](const char *name) const           // a parameter or buffer: net["0.weight"]
     {
-        ctrt_tensor *borrowed = nullptr;
-        check(ctrt_module_tensor(&borrowed, get(), name));
-        return share<tensor>(borrowed);
+        return share<tensor>(result_of<ctrt_tensor *>(ctrt_module_tensor, get(), name));
     }
     void train(bool on = true) const { ctrt_module_train(get(), on); }
     void eval() const { train(false); }
     void to(device on, ctrt_dtype type = default_type) const { check(ctrt_module_to(get(), on.pointer, type)); }
     void zero_grad() const { check(ctrt_module_zero_grad(get(), true)); }
-    module copy(device on = {}) const
-    {
-        module made;
-        check(ctrt_module_copy(made.put(), get(), on.pointer));
-        return made;
-    }
+    module copy(device on = {}) const { return detail::call<module>(ctrt_module_copy, get(), on); }
     void save(const std::string &path) const { check(ctrt_save(get(), path.c_str())); }
     void load(const std::string &path) const { check(ctrt_load(get(), path.c_str())); }
 };
@@ -538,7 +533,7 @@ template <class... modules> module sequential(const modules &...layers)
 } // namespace nn
 
 // A module of the program: a class derived from `layer` with the function `forward`, of which make_module<net>(...)
-// makes a module. Its constructor registers parameters and other modules by `add`.
+// makes a module, which cannot be copied. Its constructor registers parameters and other modules by `add`.
 class layer {
 public:
     virtual ~layer() = default;

@@ -42,7 +42,9 @@ def version():
 def collect(options, folder):
     """Writes the files of the wheel to `folder`; returns the names of plugins that are left out."""
     package = os.path.join(folder, "ctrt")
-    shutil.copytree(os.path.join(HERE, "ctrt"), package, ignore=shutil.ignore_patterns("__pycache__"))
+    os.makedirs(package)
+    for source in glob.glob(os.path.join(HERE, "ctrt", "*.py")):
+        shutil.copyfile(source, os.path.join(package, os.path.basename(source)))
     library = os.path.join(options.build, ".libs", "libctrt.so")
     soname = needed(options.readelf, library)[1]
     abi = re.search(r"CTRT_PLUGIN_ABI\], \[(\d+)\]", open(os.path.join(ROOT, "configure.ac")).read())[1]
@@ -79,7 +81,7 @@ def metadata(folder, tag):
     for file, content in files.items():
         with open(os.path.join(name, file), "w") as out:
             out.write(content)
-    shutil.copy(os.path.join(ROOT, "LICENSE"), name)
+    shutil.copyfile(os.path.join(ROOT, "LICENSE"), os.path.join(name, "LICENSE"))
     return name
 
 

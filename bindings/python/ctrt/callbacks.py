@@ -2,6 +2,8 @@
 """Python functions that the library calls. An exception in one of them is raised by the call that led to it, in
 whichever thread the function ran."""
 
+import itertools
+
 from . import api
 from ._core import *
 from ._core import failed
@@ -123,7 +125,7 @@ class Function:
     """An op with a derivative of its own, as torch.autograd.Function with one result: a subclass has the static methods
     forward(ctx, ...) and backward(ctx, grad), and is called by apply()."""
 
-    _struct, _count = None, 0
+    _struct, _keys = None, itertools.count(1)
 
     @classmethod
     def apply(cls, *arguments):
@@ -132,8 +134,7 @@ class Function:
             cls._struct = sized("ctrt_function")        # lives as long as the class, which graphs refer to
             cls._struct.name, cls._struct.destroy = cls._name, _function_destroy
             cls._struct.forward, cls._struct.backward = _function_forward, _function_backward
-        Function._count += 1
-        key, out = Function._count, new("ctrt_tensor **")
+        key, out = next(Function._keys), new("ctrt_tensor **")
         _contexts[key] = (cls, Context(), [Tensor if isinstance(a, Tensor) else a for a in arguments])
         tensors = array_arg("ctrt_tensor", [a for a in arguments if isinstance(a, Tensor)])
         status = lib.ctrt_function_apply(cls._struct, ffi.cast("void *", key), out, 1, tensors, len(tensors))
