@@ -264,8 +264,14 @@ class Networks(Case):
         gc.collect()
         net(ctrt.randn(3, 4)).sum().backward()
         self.assertTrue(all(parameter.grad is not None for parameter in net.parameters()))
-        with self.assertRaises(ctrt.NotSupportedError):
-            copy.deepcopy(net)
+        again = copy.deepcopy(net)
+        self.assertEqual(again(ctrt.ones(1, 4)).tolist(), net(ctrt.ones(1, 4)).tolist())
+        block = copy.deepcopy(net[0])
+        before = net[0](ctrt.ones(1, 4)).tolist()
+        with ctrt.no_grad():
+            block.scale.fill_(0)
+        self.assertEqual(block(ctrt.ones(1, 4)).tolist(), [[1] * 4])
+        self.assertEqual(net[0](ctrt.ones(1, 4)).tolist(), before)
 
         class Wrong(nn.Module):
             def forward(self, x):
@@ -363,6 +369,32 @@ class Runtime(Case):
             event.record(stream)
             event.synchronize()
             self.assertTrue(event.query())
+
+    def test_a_module_in_python_on_several_devices(self):
+        if not ctrt.is_available("sim") or ctrt.device_count("sim") < 2:
+            self.skipTest("there are no two simulated devices")
+
+        class Block(nn.Module):
+            def __init__(self):
+                super().__init__()
+                self.first, self.second = nn.Linear(4, 4), nn.Sequential(nn.Linear(4, 2))
+                self.scale = nn.Parameter(ctrt.full((4,), 2.0))
+
+            def forward(self, x):
+                return self.second(self.first(x).tanh() * self.scale)
+
+        ctrt.manual_seed(1)
+        net, x, y = nn.Sequential(Block()), ctrt.randn(12, 4), ctrt.tensor([0, 1, 1] * 4)
+        loss = LOSSES(net(x), y)
+        loss.backward()
+        wanted = [parameter.grad.tolist() for parameter in net.parameters()]
+        net.zero_grad()
+        net.to("sim:0")
+        parallel = ctrt.Parallel(net, "data-parallel", ["sim:0", "sim:1"])
+        found = parallel.step([x.to("sim:0"), y.to("sim:0")], lambda output, x, y: LOSSES(output, y))
+        self.assertAlmostEqual(found.item(), loss.item(), places=5)
+        for parameter, grad in zip(net.parameters(), wanted):
+            self.assertLess((parameter.grad.cpu() - ctrt.tensor(grad)).abs().max().item(), 1e-5)
 
     def test_strategies(self):
         if not ctrt.is_available("sim") or ctrt.device_count("sim") < 2:

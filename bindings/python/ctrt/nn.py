@@ -13,6 +13,7 @@ from .callbacks import borrowed, callback, give
 from .tensor import Tensor, tensor
 
 _objects = weakref.WeakValueDictionary()        # by the address of the library's module
+_copies = {}            # the objects that copies of modules own, by the address of the copy
 
 
 class Parameter(Tensor):
@@ -33,6 +34,25 @@ def _forward(y, module, inputs, count):
     give(y, result, type(found).__name__ + ".forward")
 
 
+@callback("ctrt_status(ctrt_module *, ctrt_module *)")
+def _replicate(copy, original):
+    """Makes the object of a copy of a module in Python. The copy owns the object, which owns no reference."""
+    source = _objects[_address(original)]
+    made = object.__new__(type(source))
+    made.__dict__.update(source.__dict__, _p=new("ctrt_module **", copy))
+    made.__dict__.update(made.named_children())
+    for listed in made.named_parameters(), made.named_buffers():
+        made.__dict__.update((name, tensor) for name, tensor in listed if "." not in name)
+    _objects[_address(copy)] = _copies[_address(copy)] = made
+
+
+@ffi.callback("void(ctrt_module *)")
+def _destroy(module):
+    made = _copies.pop(_address(module), None)
+    if made is not None:
+        made._p[0] = NULL
+
+
 def _address(pointer):
     return int(ffi.cast("uintptr_t", pointer))
 
@@ -47,7 +67,7 @@ class Module(Handle, kind="module"):
             cls._class_name = new("char[]", cls.__name__.encode())
             cls._class = sized("ctrt_module_class")
             cls._class.kind, cls._class.forward = cls._class_name, _forward
-            cls._class.state_bytes = 8      # without a list of pointers, so that copies are refused
+            cls._class.replicate, cls._class.destroy = _replicate, _destroy
         self._made(lib.ctrt_module_new, cls._class)
 
     def _made(self, create, *arguments):
@@ -176,7 +196,11 @@ class Module(Handle, kind="module"):
         return self
 
     def __deepcopy__(self, memo):
-        return type(self).__new__(type(self))._made(lib.ctrt_module_copy, self._p[0], NULL)
+        made = type(self).__new__(type(self))._made(lib.ctrt_module_copy, self._p[0], NULL)
+        found = _copies.get(_address(made._p[0]))       # of a module in Python
+        if found is not None:
+            made.__dict__.update(found.__dict__, _p=made._p)
+        return made
 
 
 class Sequential(Module):
