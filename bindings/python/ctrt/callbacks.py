@@ -26,6 +26,20 @@ def callback(prototype):
     return decorate
 
 
+_constants = []         # structs that the library uses until the process ends
+
+
+def constant(struct, **members):
+    made = sized(struct)
+    for name, value in members.items():
+        if isinstance(value, str):
+            value = new("char[]", value.encode())
+            _constants.append(value)
+        setattr(made, name, value)
+    _constants.append(made)
+    return made
+
+
 def borrowed(pointer):
     return share("tensor", new("ctrt_tensor **", pointer))
 
@@ -129,11 +143,9 @@ class Function:
 
     @classmethod
     def apply(cls, *arguments):
-        if "_struct" not in cls.__dict__ or cls._struct is None:
-            cls._name = new("char[]", cls.__name__.encode())
-            cls._struct = sized("ctrt_function")        # lives as long as the class, which graphs refer to
-            cls._struct.name, cls._struct.destroy = cls._name, _function_destroy
-            cls._struct.forward, cls._struct.backward = _function_forward, _function_backward
+        if cls.__dict__.get("_struct") is None:
+            cls._struct = constant("ctrt_function", name=cls.__name__, forward=_function_forward,
+                                   backward=_function_backward, destroy=_function_destroy)
         key, out = next(Function._keys), new("ctrt_tensor **")
         _contexts[key] = (cls, Context(), [Tensor if isinstance(a, Tensor) else a for a in arguments])
         tensors = array_arg("ctrt_tensor", [a for a in arguments if isinstance(a, Tensor)])

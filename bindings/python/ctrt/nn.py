@@ -9,7 +9,7 @@ from . import api
 from . import functional
 from ._core import *
 from ._core import Device, Handle
-from .callbacks import borrowed, callback, give
+from .callbacks import borrowed, callback, constant, give
 from .tensor import Tensor, tensor
 
 _objects = weakref.WeakValueDictionary()        # by the address of the library's module
@@ -26,10 +26,7 @@ class Parameter(Tensor):
 
 @callback("ctrt_status(ctrt_tensor **, ctrt_module *, ctrt_tensor *const *, int)")
 def _forward(y, module, inputs, count):
-    found = _objects.get(_address(module))
-    if found is None:
-        raise RuntimeError("the Python object of the module %s does not exist any more"
-                           % text_result(lib.ctrt_module_kind(module)))
+    found = _object(module)
     result = found.forward(*[borrowed(inputs[i]) if inputs[i] else None for i in range(count)])
     give(y, result, type(found).__name__ + ".forward")
 
@@ -37,7 +34,7 @@ def _forward(y, module, inputs, count):
 @callback("ctrt_status(ctrt_module *, ctrt_module *)")
 def _replicate(copy, original):
     """Makes the object of a copy of a module in Python. The copy owns the object, which owns no reference."""
-    source = _objects[_address(original)]
+    source = _object(original)
     made = object.__new__(type(source))
     made.__dict__.update(source.__dict__, _p=new("ctrt_module **", copy))
     made.__dict__.update(made.named_children())
@@ -57,17 +54,23 @@ def _address(pointer):
     return int(ffi.cast("uintptr_t", pointer))
 
 
+def _object(module):
+    found = _objects.get(_address(module))
+    if found is None:
+        kind = text_result(lib.ctrt_module_kind(module))
+        raise RuntimeError("the Python object of the module %s does not exist any more" % kind)
+    return found
+
+
 class Module(Handle, kind="module"):
     _class = None
 
     def __init__(self):
         """Creates a module whose forward pass is the method `forward` of the subclass."""
         cls = type(self)
-        if "_class" not in cls.__dict__ or cls._class is None:
-            cls._class_name = new("char[]", cls.__name__.encode())
-            cls._class = sized("ctrt_module_class")
-            cls._class.kind, cls._class.forward = cls._class_name, _forward
-            cls._class.replicate, cls._class.destroy = _replicate, _destroy
+        if cls.__dict__.get("_class") is None:
+            cls._class = constant("ctrt_module_class", kind=cls.__name__, forward=_forward, replicate=_replicate,
+                                  destroy=_destroy)
         self._made(lib.ctrt_module_new, cls._class)
 
     def _made(self, create, *arguments):
