@@ -63,6 +63,8 @@ check "config.h is not installed" "$(find "$prefix" -name config.h; grep -l 'con
 run "a C program builds with pkg-config alone" $CC ${SANITIZE_FLAGS:-} "$srcdir/tests/installed.c" -o "$work/program" \
     $($PKG_CONFIG --cflags --libs ctrt)
 run "it computes a value and a gradient, and loads its plugins from $plugindir" "$work/program" "$plugindir"
+[ -z "${CXX:-}" ] || run "a C++ program builds with ctrt.hpp and pkg-config alone" $CXX -std=c++17 ${SANITIZE_FLAGS:-} \
+    "$srcdir/bindings/cpp/examples/digits.cc" -o "$work/digits" $($PKG_CONFIG --cflags --libs ctrt)
 [ ! -x "$prefix/bin/ctrt" ] || run "ctrt info runs" "$prefix/bin/ctrt" info
 
 # --- a copy of the tree -----------------------------------------------------------------------------------------------

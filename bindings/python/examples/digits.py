@@ -1,7 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 # Handwritten digits in 20 lines: python3 digits.py [FILE], by default digits.csv of the folder examples/data.
-import os
-import sys
+import os, sys
 
 import ctrt
 from ctrt import nn
