@@ -48,8 +48,6 @@ KNOWN = [
      "ctrt refuses a second pass only where an op had saved a tensor that is needed again"),
     ("ops", "sub|^pow$", "", "PyTorch refuses.*Subtraction, the `-` operator, with a bool tensor",
      "sub promotes one bool operand as add does, also in pow's derivative; both refuse two bools"),
-    ("optim", "RMSprop", "'alpha': 0.0,.*'centered': True", "^parameter",
-     "the variance g^2 - g^2 is a rounding error, by which both divide"),
 ]
 
 

@@ -57,6 +57,8 @@ def make(r):
     given.update({flag: r.random() < 0.3 for flag in flags})
     if name == "sgd" and not (given["momentum"] > 0 and given["dampening"] == 0):
         given["nesterov"] = False
+    if name == "rmsprop" and given["alpha"] == 0:  # the variance would be g^2 - g^2, a rounding error
+        given["centered"] = False
     arguments = dict(given, foreach=False)
     if "beta1" in arguments:
         arguments["betas"] = (arguments.pop("beta1"), arguments.pop("beta2"))
