@@ -125,6 +125,8 @@ private:
 template <class type, void (*release)(type **), type *(*retain)(type *)> class shared : public unique<type, release> {
 public:
     using unique<type, release>::unique;
+    using native = type;
+    static native *retained(native *borrowed) { return retain(borrowed); }
     shared() noexcept = default;
     shared(const shared &other) noexcept : unique<type, release>(retain(other.get())) {}
     shared(shared &&) noexcept = default;
@@ -207,9 +209,7 @@ template <class number> constexpr ctrt_dtype dtype_of()
 
 class tensor : public shared<ctrt_tensor, ctrt_tensor_release, ctrt_tensor_retain> {
 public:
-    using native = ctrt_tensor;
     using shared::shared;
-    static native *retained(native *borrowed) { return ctrt_tensor_retain(borrowed); }
 
     int ndim() const { return ctrt_tensor_ndim(get()); }
     std::vector<int64_t> shape() const
@@ -240,11 +240,7 @@ public:
     }
 
     bool requires_grad() const { return ctrt_tensor_requires_grad(get()); }
-    tensor &require_grad(bool require = true)
-    {
-        check(ctrt_tensor_require_grad(get(), require));
-        return *this;
-    }
+    void require_grad(bool require = true) const { check(ctrt_tensor_require_grad(get(), require)); }
     tensor grad() const { return share<tensor>(ctrt_tensor_grad(get())); }      // empty if there is none
     void set_grad(const tensor &grad) { check(ctrt_tensor_set_grad(get(), grad.get())); }
     void backward(bool retain_graph = false) const { check(ctrt_backward_with(get(), nullptr, retain_graph, false)); }
@@ -458,9 +454,7 @@ inline stream new_stream(device on = {}) { return detail::call<stream>(ctrt_stre
 
 class module : public shared<ctrt_module, ctrt_module_release, ctrt_module_retain> {
 public:
-    using native = ctrt_module;
     using shared::shared;
-    static native *retained(native *borrowed) { return ctrt_module_retain(borrowed); }
 
     template <class... tensors> tensor operator()(const tensor &first, const tensors &...more) const
     {
