@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* tools/check.c: `ctrt check`, which runs the conformance suite on a device or on the backend in a plugin file, or with
  * --contract the checks of the plugin ABI on a plugin file. */
+#define _GNU_SOURCE
 #include <getopt.h>
 #include <libgen.h>
 #include <limits.h>
@@ -42,11 +43,9 @@ static const char usage[] =
 static bool search_in(const char *folder)
 {
     const char *before = getenv("CTRT_PLUGIN_PATH");
-    size_t bytes = strlen(folder) + (before ? strlen(before) : 0) + 2;
-    char *path = malloc(bytes);
-    if (path == NULL)
+    char *path;
+    if (asprintf(&path, "%s%s%s", folder, before ? ":" : "", before ? before : "") < 0)
         return false;
-    snprintf(path, bytes, "%s%s%s", folder, before ? ":" : "", before ? before : "");
     bool set = setenv("CTRT_PLUGIN_PATH", path, 1) == 0;
     free(path);
     return set;
@@ -85,15 +84,11 @@ static const char *check_device_of(const char *file)
         other = info.kind;
     }
     if (other != NULL)
-        fprintf(stderr,
-                "ctrt check: %s has no backend and no kernels, but a component of kind %s, for which there is no "
-                "suite; --contract checks memory policies and image decoders\n",
-                file, other);
+        fprintf(stderr, "ctrt check: %s has no backend and no kernels, but a component of kind %s, for which there is "
+                        "no suite; --contract checks memory policies and image decoders\n", file, other);
     else
-        fprintf(
-            stderr,
-            "ctrt check: %s is not named as a plugin: its name must be backend-NAME.so or kernels-NAME.so\n",
-            file);
+        fprintf(stderr, "ctrt check: %s is not named as a plugin: its name must be backend-NAME.so or "
+                        "kernels-NAME.so\n", file);
     return NULL;
 }
 

@@ -84,8 +84,7 @@ static void device_json(const char *name, const ctrt_device_properties *facts, u
     json_close('}');
 }
 
-/* Returns the number of devices shown. */
-static int show_devices(unsigned choice)
+static void show_devices(unsigned choice)
 {
     ctrt_device_spec spec;
     int count = 0;
@@ -101,7 +100,8 @@ static int show_devices(unsigned choice)
         ((choice & JSON) ? device_json : device_text)(name, &facts, choice);
         count++;
     }
-    return count;
+    if (count == 0 && !(choice & JSON))
+        printf("  none can be used; see the plugins for the reasons\n");
 }
 
 /* ---- links ---- */
@@ -309,6 +309,13 @@ static void show_params(unsigned choice)
 
 /* ---- output ---- */
 
+static void json_list(const char *key, void (*show)(unsigned), unsigned choice)
+{
+    json_open(key, '[');
+    show(choice);
+    json_close(']');
+}
+
 static void show_json(unsigned choice)
 {
     json_open(NULL, '{');
@@ -322,23 +329,13 @@ static void show_json(unsigned choice)
     if (choice & DEVICES) {
         char name[128];
         json_string("default_device", tool_default_device(name, sizeof name));
-        json_open("devices", '[');
-        show_devices(choice);
-        json_close(']');
-        json_open("links", '[');
-        show_links(choice);
-        json_close(']');
+        json_list("devices", show_devices, choice);
+        json_list("links", show_links, choice);
     }
-    if (choice & PLUGINS) {
-        json_open("plugins", '[');
-        show_plugins(choice);
-        json_close(']');
-    }
-    if (choice & PARAMS) {
-        json_open("parameters", '[');
-        show_params(choice);
-        json_close(']');
-    }
+    if (choice & PLUGINS)
+        json_list("plugins", show_plugins, choice);
+    if (choice & PARAMS)
+        json_list("parameters", show_params, choice);
     json_close('}');
 }
 
@@ -352,8 +349,7 @@ static void show_text(unsigned choice)
         char name[128];
         const char *best = tool_default_device(name, sizeof name);
         printf("devices (auto is %s)\n", best != NULL ? best : "none");
-        if (show_devices(choice) == 0)
-            printf("  none can be used; see the plugins for the reasons\n");
+        show_devices(choice);
         show_links(choice);
         if (choice & LOAD)
             show_load();

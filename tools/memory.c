@@ -46,73 +46,69 @@ static bool fails(struct memory_file_reader *r, const char *why)
     return false;
 }
 
-static void blanks(struct memory_file_reader *r)
+/* Goes on if the next character is one of `set`, and returns whether it is. */
+static bool take(struct memory_file_reader *r, const char *set)
 {
-    while (r->at < r->end && (*r->at == ' ' || *r->at == '\n' || *r->at == '\r' || *r->at == '\t'))
-        r->at++;
+    const bool found = r->at < r->end && *r->at != '\0' && strchr(set, *r->at) != NULL;
+    r->at += found;
+    return found;
 }
 
-static bool expect(struct memory_file_reader *r, char c, const char *why)
+static void blanks(struct memory_file_reader *r)
+{
+    while (take(r, " \n\r\t"))
+        continue;
+}
+
+static bool expect(struct memory_file_reader *r, const char *set, const char *why)
 {
     blanks(r);
-    if (r->at >= r->end || *r->at != c)
-        return fails(r, why);
-    r->at++;
-    return true;
+    return take(r, set) || fails(r, why);
 }
 
 static bool memory_file_string(struct memory_file_reader *r)
 {
-    if (!expect(r, '"', "expected a string"))
+    if (!expect(r, "\"", "expected a string"))
         return false;
-    for (; r->at < r->end && *r->at != '"'; r->at++) {
+    while (r->at < r->end && *r->at != '"') {
         if ((unsigned char)*r->at < 0x20)
             return fails(r, "a control character in a string");
-        if (*r->at != '\\')
+        if (*r->at++ != '\\')
             continue;
-        if (++r->at >= r->end)
-            break;
-        if (*r->at == 'u') {
-            for (int i = 0; i < 4; i++)
-                if (++r->at >= r->end || strchr("0123456789abcdefABCDEF", *r->at) == NULL || *r->at == '\0')
-                    return fails(r, "expected four hexadecimal digits after \\u");
-        } else if (*r->at == '\0' || strchr("\"\\/bfnrt", *r->at) == NULL) {
-            return fails(r, "an unknown escape in a string");
+        if (!take(r, "u")) {
+            if (!take(r, "\"\\/bfnrt"))
+                return fails(r, "an unknown escape in a string");
+            continue;
         }
+        for (int i = 0; i < 4; i++)
+            if (!take(r, "0123456789abcdefABCDEF"))
+                return fails(r, "expected four hexadecimal digits after \\u");
     }
-    return expect(r, '"', "a string does not end");
+    return expect(r, "\"", "a string does not end");
 }
 
 static bool digits(struct memory_file_reader *r)
 {
     const char *first = r->at;
-    while (r->at < r->end && *r->at >= '0' && *r->at <= '9')
-        r->at++;
+    while (take(r, "0123456789"))
+        continue;
     return r->at > first || fails(r, "a number without digits");
 }
 
 static bool memory_file_number(struct memory_file_reader *r)
 {
-    if (*r->at == '-')
-        r->at++;
-    const bool zero = r->at < r->end && *r->at == '0';
+    take(r, "-");
     const char *first = r->at;
     if (!digits(r))
         return false;
-    if (zero && r->at > first + 1)
+    if (*first == '0' && r->at > first + 1)
         return fails(r, "a number with a leading zero");
-    if (r->at < r->end && *r->at == '.') {
-        r->at++;
-        if (!digits(r))
-            return false;
-    }
-    if (r->at < r->end && (*r->at == 'e' || *r->at == 'E')) {
-        r->at++;
-        if (r->at < r->end && (*r->at == '+' || *r->at == '-'))
-            r->at++;
-        return digits(r);
-    }
-    return true;
+    if (take(r, ".") && !digits(r))
+        return false;
+    if (!take(r, "eE"))
+        return true;
+    take(r, "+-");
+    return digits(r);
 }
 
 static bool word(struct memory_file_reader *r, const char *text)
@@ -142,7 +138,7 @@ static bool member(struct memory_file_reader *r)
     if (!memory_file_string(r))
         return false;
     size_t length = (size_t)(r->at - 1 - name);
-    if (!expect(r, ':', "expected a colon"))
+    if (!expect(r, ":", "expected a colon"))
         return false;
     blanks(r);
     if (r->depth == 1)
@@ -150,7 +146,7 @@ static bool member(struct memory_file_reader *r)
     return value(r);
 }
 
-static bool memory_file_list(struct memory_file_reader *r, char open, char close,
+static bool memory_file_list(struct memory_file_reader *r, const char *open, const char *close,
                              bool (*item)(struct memory_file_reader *))
 {
     if (++r->depth > MOST_NESTED)
@@ -158,13 +154,10 @@ static bool memory_file_list(struct memory_file_reader *r, char open, char close
     if (!expect(r, open, "unexpected value"))
         return false;
     blanks(r);
-    bool more = r->at < r->end && *r->at != close;
-    while (more) {
+    for (bool more = r->at < r->end && *r->at != *close; more; more = take(r, ",")) {
         if (!item(r))
             return false;
         blanks(r);
-        more = r->at < r->end && *r->at == ',';
-        r->at += more;
     }
     r->depth--;
     return expect(r, close, "expected a comma or an end");
@@ -176,8 +169,8 @@ static bool value(struct memory_file_reader *r)
     if (r->at >= r->end)
         return fails(r, "");
     switch (*r->at) {
-    case '{': return memory_file_list(r, '{', '}', member);
-    case '[': return memory_file_list(r, '[', ']', value);
+    case '{': return memory_file_list(r, "{", "}", member);
+    case '[': return memory_file_list(r, "[", "]", value);
     case '"': return memory_file_string(r);
     case 't': return word(r, "true");
     case 'f': return word(r, "false");
@@ -251,22 +244,25 @@ static char *read_whole(const char *path, size_t *length)
 /* Writes the JSON so that it cannot end the script element that contains it: '<', which can only be part of a string,
  * is escaped. Also escapes U+2028 and U+2029, which are valid in JSON strings but line terminators in older
  * JavaScript. */
-static void write_json(FILE *out, const char *text, size_t length)
+static void write_json(FILE *out, const char *text)
 {
-    for (size_t i = 0; i < length; i++) {
-        const unsigned char *c = (const unsigned char *)text + i;
-        if (*c == '<') {
+    while (*text != '\0') {
+        const size_t run = strcspn(text, "<\xe2");
+        fwrite(text, 1, run, out);
+        text += run;
+        if (*text == '<') {
             fputs("\\u003c", out);
-        } else if (length - i >= 3 && c[0] == 0xe2 && c[1] == 0x80 && (c[2] == 0xa8 || c[2] == 0xa9)) {
-            fputs(c[2] == 0xa8 ? "\\u2028" : "\\u2029", out);
-            i += 2;
-        } else {
-            putc(*c, out);
+            text++;
+        } else if (strncmp(text, "\xe2\x80\xa8", 3) == 0 || strncmp(text, "\xe2\x80\xa9", 3) == 0) {
+            fputs(text[2] == '\xa8' ? "\\u2028" : "\\u2029", out);
+            text += 3;
+        } else if (*text != '\0') {
+            putc(*text++, out);
         }
     }
 }
 
-static int write_page(const char *path, const char *text, size_t length)
+static int write_page(const char *path, const char *text)
 {
     FILE *out = strcmp(path, "-") == 0 ? stdout : fopen(path, "wb");
     if (out == NULL) {
@@ -275,7 +271,7 @@ static int write_page(const char *path, const char *text, size_t length)
     }
     const char *gap = strstr(page, marker);
     fwrite(page, 1, (size_t)(gap - page), out);
-    write_json(out, text, length);
+    write_json(out, text);
     fputs(gap + strlen(marker), out);
     bool well = fflush(out) == 0 && !ferror(out);
     if (out != stdout && fclose(out) != 0)
@@ -336,7 +332,7 @@ int tool_memory(int argc, char **argv)
     if (why[0] != '\0')
         fprintf(stderr, "ctrt memory: %s is not a memory snapshot: %s\n", from, why);
     else
-        status = write_page(to, text, length);
+        status = write_page(to, text);
     free(text);
     return status;
 }

@@ -8,6 +8,7 @@
 #include <fcntl.h>
 #include <getopt.h>
 #include <sched.h>
+#include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -42,21 +43,27 @@ static const char usage[] =
 
 /* ---- options ---- */
 
-static int wrong(const char *format, const char *text)
+__attribute__((format(printf, 1, 2))) static int wrong(const char *format, ...)
 {
+    va_list args;
+    va_start(args, format);
     fprintf(stderr, "ctrt run: ");
-    fprintf(stderr, format, text);
+    vfprintf(stderr, format, args);
     fprintf(stderr, "\n\n%s", usage);
+    va_end(args);
     return 2;
 }
 
-static bool read_number(int *out, const char *text, int least, int most)
+/* Reads the argument of `option`. Returns 0, or the exit status after a message. */
+static int read_number(int *out, const char *option, int least, int most)
 {
     char *end;
     errno = 0;
-    const long value = strtol(text, &end, 10);
+    const long value = strtol(optarg, &end, 10);
     *out = (int)value;
-    return errno == 0 && end != text && *end == '\0' && value >= least && value <= most;
+    if (errno == 0 && end != optarg && *end == '\0' && value >= least && value <= most)
+        return 0;
+    return wrong("%s: \"%s\" is not a number from %d to %d", option, optarg, least, most);
 }
 
 /* Returns -1 if the ranks can be started, else the exit status. */
@@ -75,20 +82,12 @@ static int run_read_options(struct run_options *out, int argc, char **argv)
     const char *mode = getenv("CTRT_ON_FAILURE");
     out->shrink = mode != NULL && strcmp(mode, "shrink") == 0;
     char *end;
-    for (int c; (c = getopt_long(argc, argv, "+n:h", options, NULL)) != -1;) {
+    int status = 0;
+    for (int c; status == 0 && (c = getopt_long(argc, argv, "+n:h", options, NULL)) != -1;) {
         switch (c) {
-        case 'n':
-            if (!read_number(&out->ranks, optarg, 1, MAX_RANKS))
-                return wrong("-n: \"%s\" is not a number from 1 to 4096", optarg);
-            break;
-        case NODES:
-            if (!read_number(&out->nodes, optarg, 1, 65536))
-                return wrong("--nodes: \"%s\" is not a number from 1 to 65536", optarg);
-            break;
-        case NODE:
-            if (!read_number(&out->node, optarg, 0, 65535))
-                return wrong("--node: \"%s\" is not a number from 0 to 65535", optarg);
-            break;
+        case 'n':   status = read_number(&out->ranks, "-n", 1, MAX_RANKS); break;
+        case NODES: status = read_number(&out->nodes, "--nodes", 1, 65536); break;
+        case NODE:  status = read_number(&out->node, "--node", 0, 65535); break;
         case GRACE_TIME:
             out->grace = strtod(optarg, &end);
             if (end == optarg || *end != '\0' || !(out->grace >= 0 && out->grace <= 1e6))
@@ -100,8 +99,7 @@ static int run_read_options(struct run_options *out, int argc, char **argv)
                 return wrong("--on-failure: \"%s\" is neither stop nor shrink", optarg);
             break;
         case RESTART:
-            if (!read_number(&out->restarts, optarg, 0, 1000000))
-                return wrong("--restart: \"%s\" is not a number from 0 to 1000000", optarg);
+            status = read_number(&out->restarts, "--restart", 0, 1000000);
             out->shrink = out->shrink || out->restarts > 0;
             break;
         case STORE:     out->store = optarg; break;
@@ -111,14 +109,16 @@ static int run_read_options(struct run_options *out, int argc, char **argv)
         default:        fputs(usage, stderr); return 2;
         }
     }
+    if (status != 0)
+        return status;
     if (optind == argc)
-        return wrong("%s", "no program");
+        return wrong("no program");
     if (out->store != NULL && strncmp(out->store, "tcp://", 6) != 0)
         return wrong("--store: \"%s\" is not an address tcp://HOST:PORT", out->store);
     if (out->nodes > 1 && (out->node < 0 || out->store == NULL))
-        return wrong("%s", "--nodes needs --node and --store");
+        return wrong("--nodes needs --node and --store");
     if (out->node >= out->nodes)
-        return wrong("%s", "--node must be less than --nodes");
+        return wrong("--node must be less than --nodes");
     out->node = out->node < 0 ? 0 : out->node;
     out->program = argv + optind;
     return -1;
