@@ -194,26 +194,21 @@ ctrt_status block_table_init(struct device_memory *memory)
     return watch_device(memory);
 }
 
-struct watching {
-    ctrt_status status;
-};
-
 static void watch_each(ctrt_device *device, void *argument)
 {
-    struct watching *watching = argument;
-    ctrt_status status = watch_device(device->memory);
-    if (watching->status == CTRT_OK)
-        watching->status = status;
+    ctrt_status *first = argument, status = watch_device(device->memory);
+    if (*first == CTRT_OK)
+        *first = status;
 }
 
 ctrt_status ctrt_memory_set_watch(ctrt_memory_watch watch, size_t entries)
 {
-    struct watching watching = { CTRT_OK };
+    ctrt_status status = CTRT_OK;
     if ((int)watch < CTRT_MEMORY_WATCH_NONE || watch > CTRT_MEMORY_WATCH_FRAMES)
         return ctrt_fail(CTRT_ERR_INVALID_ARGUMENT, "memory_set_watch: %d is not a ctrt_memory_watch", (int)watch);
     history_choose(watch, entries > 0 ? entries : HISTORY_ENTRIES, true);
-    device_for_each(watch_each, &watching);
-    return watching.status;
+    device_for_each(watch_each, &status);
+    return status;
 }
 
 ctrt_status ctrt_memory_annotate(ctrt_device *device, const char *text)

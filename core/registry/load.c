@@ -108,6 +108,11 @@ static void fill_component(struct component *component, struct plugin_file *file
                 component->reason);
 }
 
+static const ctrt_component *declared_at(const struct plugin_file *file, size_t i)
+{
+    return (const ctrt_component *)((const char *)file->plugin->components + i * file->plugin->component_stride);
+}
+
 static ctrt_status take_components(struct plugin_file *file)
 {
     const ctrt_plugin *plugin = file->plugin;
@@ -115,8 +120,7 @@ static ctrt_status take_components(struct plugin_file *file)
     ALLOC_CHECK(components, plugin->component_count * sizeof *components, file->stem);
     size_t refused = 0;
     for (size_t i = 0; i < plugin->component_count; i++) {
-        const char *at = (const char *)plugin->components + i * plugin->component_stride;
-        fill_component(&components[i], file, (const ctrt_component *)at);
+        fill_component(&components[i], file, declared_at(file, i));
         refused += components[i].state == PLUGIN_REFUSED;
     }
     file->components = components;
@@ -130,6 +134,16 @@ static void component_refuse(struct component *component, const char *reason)
 {
     component->state = PLUGIN_REFUSED;
     component->reason = reason;
+}
+
+/* Refuses the file with all of its components that are ready. */
+static void file_refuse(struct plugin_file *file, const char *reason)
+{
+    file->state = PLUGIN_REFUSED;
+    file->reason = reason;
+    for (size_t i = 0; i < file->count; i++)
+        if (file->components[i].state == PLUGIN_READY)
+            component_refuse(&file->components[i], reason);
 }
 
 /* Validates the component's kernel table. Runs after init, because init may fill the table. */
@@ -163,8 +177,7 @@ static ctrt_status probe_again(struct plugin_file *file)
         struct component *component = &file->components[i];
         if (component->state != PLUGIN_ABSENT || component->fitness != CTRT_PROBE_AGAIN)
             continue;
-        const char *declared = (const char *)file->plugin->components + i * file->plugin->component_stride;
-        load_probe(component, (const ctrt_component *)declared);
+        load_probe(component, declared_at(file, i));
         if (file->initialised)
             validate_late(component);
     }
@@ -249,7 +262,7 @@ static bool waits_for_here(const struct plugin_file *file, const struct plugin_f
  * calling thread. Call it without the registry lock. */
 static bool wait_for_init(const struct plugin_file *file, const struct plugin_file *caller)
 {
-    cancel_disable();
+    CANCEL_DISABLED;
     pthread_mutex_lock(&init_mutex);
     const bool waits = waits_for_here(file, caller);
     pthread_cond_broadcast(&init_ended);        /* a waiting fork must see the change of waits_for below */
@@ -263,7 +276,6 @@ static bool wait_for_init(const struct plugin_file *file, const struct plugin_fi
         if (runs_here(here, caller))
             here->waits_for = NULL;
     pthread_mutex_unlock(&init_mutex);
-    cancel_restore();
     return !waits;
 }
 
@@ -293,13 +305,12 @@ static void init_ends(struct plugin_file *file)
  * leave the plugin partly initialised. */
 static ctrt_status run_init(struct plugin_file *file)
 {
-    cancel_disable();
+    CANCEL_DISABLED;
     init_begins(file);
     registry_leave();
     const ctrt_status status = file->plugin->init(&registry_host);
     registry_enter();
     init_ends(file);
-    cancel_restore();
     return status;
 }
 
@@ -333,12 +344,11 @@ static bool wait_for_inits(void)
     bool in_time = true;
     clock_gettime(CLOCK_REALTIME, &until);
     until.tv_sec += FORK_WAIT_SECONDS;
-    cancel_disable();
+    CANCEL_DISABLED;
     pthread_mutex_lock(&init_mutex);
     while (in_time && init_elsewhere())
         in_time = pthread_cond_timedwait(&init_ended, &init_mutex, &until) != ETIMEDOUT;
     pthread_mutex_unlock(&init_mutex);
-    cancel_restore();
     return in_time;
 }
 
@@ -355,11 +365,7 @@ static void after_fork_in_child(void)
         }
         *at = file->next_running;
         file->initialising = false;
-        file->state = PLUGIN_REFUSED;
-        file->reason = "another thread was initialising it when the process forked";
-        for (size_t i = 0; i < file->count; i++)
-            if (file->components[i].state == PLUGIN_READY)
-                component_refuse(&file->components[i], file->reason);
+        file_refuse(file, "another thread was initialising it when the process forked");
     }
 }
 
@@ -399,12 +405,8 @@ ctrt_status file_init(struct plugin_file *file, const struct plugin_file *caller
     if (status == CTRT_ERR_OUT_OF_MEMORY || status == CTRT_ERR_IO)
         return ctrt_context(status, "plugin %s", file->stem);       /* transient: the next use tries again */
     if (status != CTRT_OK) {
-        file->state = PLUGIN_REFUSED;
-        file->reason = intern_format("init failed: %s", ctrt_error_message());
+        file_refuse(file, intern_format("init failed: %s", ctrt_error_message()));
         log_message(CTRT_LOG_WARNING, "registry", "%s: %s", file->path, file->reason);
-        for (size_t i = 0; i < file->count; i++)
-            if (file->components[i].state == PLUGIN_READY)
-                component_refuse(&file->components[i], file->reason);
         return ctrt_fail(CTRT_ERR_PLUGIN, "plugin %s: %s", file->stem, file->reason);
     }
     file->initialised = true;
