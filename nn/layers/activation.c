@@ -6,56 +6,24 @@ struct activation {
     int first, last;    /* Flatten: the dimensions; GELU: first != 0: tanh approximation; Softmax: first: dimension */
 };
 
-static ctrt_status relu_forward(ctrt_tensor **y, ctrt_module *self, ctrt_tensor *const *inputs, int count)
-{
-    CTRT_TRY(module_one_input(self, inputs, count));
-    return ctrt_relu(y, inputs[0]);
-}
-
-static ctrt_status gelu_forward(ctrt_tensor **y, ctrt_module *self, ctrt_tensor *const *inputs, int count)
-{
-    struct activation *state = ctrt_module_state(self);
-    CTRT_TRY(module_one_input(self, inputs, count));
-    return ctrt_gelu(y, inputs[0], state->first != 0);
-}
-
-static ctrt_status tanh_forward(ctrt_tensor **y, ctrt_module *self, ctrt_tensor *const *inputs, int count)
-{
-    CTRT_TRY(module_one_input(self, inputs, count));
-    return ctrt_tanh(y, inputs[0]);
-}
-
-static ctrt_status sigmoid_forward(ctrt_tensor **y, ctrt_module *self, ctrt_tensor *const *inputs, int count)
-{
-    CTRT_TRY(module_one_input(self, inputs, count));
-    return ctrt_sigmoid(y, inputs[0]);
-}
-
-static ctrt_status softmax_forward(ctrt_tensor **y, ctrt_module *self, ctrt_tensor *const *inputs, int count)
-{
-    struct activation *state = ctrt_module_state(self);
-    CTRT_TRY(module_one_input(self, inputs, count));
-    return ctrt_softmax(y, inputs[0], state->first);
-}
-
-static ctrt_status flatten_forward(ctrt_tensor **y, ctrt_module *self, ctrt_tensor *const *inputs, int count)
-{
-    struct activation *state = ctrt_module_state(self);
-    CTRT_TRY(module_one_input(self, inputs, count));
-    return ctrt_flatten(y, inputs[0], state->first, state->last);
-}
-
-#define ACTIVATION(name, word)                                                                      \
-    static const ctrt_module_class name##_class = {                                                 \
-        .size = sizeof(ctrt_module_class), .kind = word, .state_bytes = sizeof(struct activation),  \
-        .forward = name##_forward, .state_pointers = CTRT_STATE_PLAIN,                              \
+/* Defines the class of a module with the state `s` whose forward pass is `call`. */
+#define ACTIVATION(name, word, call)                                                                             \
+    static ctrt_status name##_forward(ctrt_tensor **y, ctrt_module *self, ctrt_tensor *const *inputs, int count) \
+    {                                                                                                            \
+        __attribute__((unused)) const struct activation *s = ctrt_module_state(self);                            \
+        CTRT_TRY(module_one_input(self, inputs, count));                                                         \
+        return call;                                                                                             \
+    }                                                                                                            \
+    static const ctrt_module_class name##_class = {                                                              \
+        .size = sizeof(ctrt_module_class), .kind = word, .state_bytes = sizeof(struct activation),               \
+        .forward = name##_forward, .state_pointers = CTRT_STATE_PLAIN,                                           \
     }
-ACTIVATION(relu, "ReLU");
-ACTIVATION(gelu, "GELU");
-ACTIVATION(tanh, "Tanh");
-ACTIVATION(sigmoid, "Sigmoid");
-ACTIVATION(softmax, "Softmax");
-ACTIVATION(flatten, "Flatten");
+ACTIVATION(relu, "ReLU", ctrt_relu(y, inputs[0]));
+ACTIVATION(gelu, "GELU", ctrt_gelu(y, inputs[0], s->first != 0));
+ACTIVATION(tanh, "Tanh", ctrt_tanh(y, inputs[0]));
+ACTIVATION(sigmoid, "Sigmoid", ctrt_sigmoid(y, inputs[0]));
+ACTIVATION(softmax, "Softmax", ctrt_softmax(y, inputs[0], s->first));
+ACTIVATION(flatten, "Flatten", ctrt_flatten(y, inputs[0], s->first, s->last));
 #undef ACTIVATION
 
 static ctrt_status activation_new(ctrt_module **out, const ctrt_module_class *class_of, int first, int last)

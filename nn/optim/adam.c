@@ -37,16 +37,6 @@ static void coefficients(double *out, const union optim_options *options, int64_
     out[CORRECTION] = 1 / sqrt(1 - pow(o->beta2, (double)step));
 }
 
-static void adam_coefficients(double *out, const union optim_options *options, int64_t step)
-{
-    coefficients(out, options, step, false);
-}
-
-static void adamw_coefficients(double *out, const union optim_options *options, int64_t step)
-{
-    coefficients(out, options, step, true);
-}
-
 static ctrt_status adam_coefficients_at(struct optim_coefficient *out, const union optim_options *options,
                                         ctrt_tensor *step, const struct optim_coefficient *lr)
 {
@@ -78,16 +68,6 @@ static ctrt_status adam_apply(struct optim_update *u, bool decoupled)
     return optim_descend(u, decoupled && o->weight_decay != 0 ? &c[DECAY] : NULL, &c[STEP_SIZE], x);
 }
 
-static ctrt_status adam_update(struct optim_update *u)
-{
-    return adam_apply(u, false);
-}
-
-static ctrt_status adamw_update(struct optim_update *u)
-{
-    return adam_apply(u, true);
-}
-
 static bool adam_fused_attributes(union optim_attributes *out, const union optim_options *options, int64_t step,
                                   const double *replayed, bool decoupled)
 {
@@ -100,19 +80,21 @@ static bool adam_fused_attributes(union optim_attributes *out, const union optim
     return !o->amsgrad;
 }
 
-static bool adam_fused(union optim_attributes *out, const union optim_options *options, int64_t step,
-                       const double *replayed)
-{
-    return adam_fused_attributes(out, options, step, replayed, false);
-}
-
-static bool adamw_fused(union optim_attributes *out, const union optim_options *options, int64_t step,
-                        const double *replayed)
-{
-    return adam_fused_attributes(out, options, step, replayed, true);
-}
-
-#define ADAM(id, ID, text)                                                                                          \
+/* `decoupled`: the weight decays apart from the gradient. */
+#define ADAM(id, ID, text, decoupled)                                                                               \
+    static void id##_coefficients(double *out, const union optim_options *o, int64_t step)                          \
+    {                                                                                                               \
+        coefficients(out, o, step, decoupled);                                                                      \
+    }                                                                                                               \
+    static ctrt_status id##_update(struct optim_update *u)                                                          \
+    {                                                                                                               \
+        return adam_apply(u, decoupled);                                                                            \
+    }                                                                                                               \
+    static bool id##_fused(union optim_attributes *out, const union optim_options *o, int64_t step,                 \
+                           const double *replayed)                                                                  \
+    {                                                                                                               \
+        return adam_fused_attributes(out, o, step, replayed, decoupled);                                            \
+    }                                                                                                               \
     const struct optim_kind optim_##id = {                                                                          \
         .name = text, .options = options, .options_bytes = sizeof(ctrt_##id##_options),                             \
         .defaults = { .id = CTRT_##ID##_OPTIONS },                                                                  \
@@ -121,5 +103,5 @@ static bool adamw_fused(union optim_attributes *out, const union optim_options *
         .coefficients_at = adam_coefficients_at, .update = id##_update, .fused = OP_adam_step,                      \
         .fused_attributes = id##_fused,                                                                             \
     }
-ADAM(adam, ADAM, "Adam");
-ADAM(adamw, ADAMW, "AdamW");
+ADAM(adam, ADAM, "Adam", false);
+ADAM(adamw, ADAMW, "AdamW", true);
