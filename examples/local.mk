@@ -1,8 +1,9 @@
 # Example programs; each builds outside this tree with pkg-config alone. They are part of the archive, and
 # tests/installed.sh builds them against the installed tree.
 EXTRA_DIST += \
-    examples/Makefile examples/data/README.md examples/data/digits.csv examples/digits.c examples/ensemble.c \
-    examples/gpt.c examples/hogwild.c examples/loader.c examples/multi.c examples/resnet.c \
-    examples/plugin-template/Makefile examples/plugin-template/README.md \
-    examples/plugin-template/template.c examples/plugin-template/try.c examples/strategy-template/Makefile \
-    examples/strategy-template/README.md examples/strategy-template/averaging.c
+    examples/CMakeLists.txt examples/Makefile examples/meson.build examples/data/README.md examples/data/digits.csv \
+    examples/digits.c examples/ensemble.c examples/gpt.c examples/hogwild.c examples/loader.c examples/multi.c \
+    examples/resnet.c examples/plugin-template/CMakeLists.txt examples/plugin-template/Makefile \
+    examples/plugin-template/README.md examples/plugin-template/meson.build examples/plugin-template/template.c \
+    examples/plugin-template/try.c examples/strategy-template/Makefile examples/strategy-template/README.md \
+    examples/strategy-template/averaging.c

@@ -15,3 +15,6 @@ nodist_ctrt_SOURCES   = tools/page.inc
 tools/page.inc: tools/page.html
 	$(AM_V_GEN)$(MKDIR_P) tools && sed -e 's/\\/\\\\/g' -e 's/"/\\"/g' -e 's/^/"/' -e 's/$$/\\n"/' $(srcdir)/tools/page.html >$@.tmp && mv $@.tmp $@
 tools/ctrt-memory.$(OBJEXT): tools/page.inc
+
+bashcompletiondir      = $(datadir)/bash-completion/completions
+dist_bashcompletion_DATA = tools/bash-completion/ctrt
