@@ -67,6 +67,13 @@ run "it computes a value and a gradient, and loads its plugins from $plugindir" 
     "$srcdir/bindings/cpp/examples/digits.cc" -o "$work/digits" $($PKG_CONFIG --cflags --libs ctrt)
 [ ! -x "$prefix/bin/ctrt" ] || run "ctrt info runs" "$prefix/bin/ctrt" info
 
+if [ -f "$libdir/libctrt.a" ]; then
+    run "a program with libctrt.a builds, beside functions with names of internal ones" \
+        $CC ${SANITIZE_FLAGS:-} -DINTERNAL_NAMES "$srcdir/tests/installed.c" -o "$work/one-file" \
+        $($PKG_CONFIG --cflags ctrt) "$libdir/libctrt.a" $($PKG_CONFIG --static --libs ctrt | sed 's/-L[^ ]* *-lctrt//')
+    run "it needs no other file of ctrt" env LD_LIBRARY_PATH= "$work/one-file" "(built in)"
+fi
+
 # --- a copy of the tree -----------------------------------------------------------------------------------------------
 
 # The original tree remains, so a copy that used a file of the original would be detected.
@@ -104,6 +111,20 @@ if [ -f "$srcdir/examples/plugin-template/Makefile" ]; then
     template=$work/examples/plugin-template
     run "plugin-template builds against the installed tree" $MAKE -C "$template" CC="$CC" \
         CFLAGS="-O2 -Wall -Wextra -Werror ${SANITIZE_FLAGS:-}"
+    for tool in cmake meson; do
+        build=$template/build-$tool
+        if ! command -v $tool >/dev/null; then
+            skip "plugin-template builds with $tool" "no $tool"
+        elif [ $tool = cmake ]; then
+            run "plugin-template builds with $tool, and trains a step" sh -c "
+                cmake -S '$template' -B '$build' -DCMAKE_C_COMPILER='${CC%% *}' \
+                    '-DCMAKE_C_FLAGS=${SANITIZE_FLAGS:-}' '-Dctrt_DIR=$libdir/cmake/ctrt' && cmake --build '$build' && cd '$build' && ctest --output-on-failure"
+        else
+            run "plugin-template builds with $tool, and trains a step" env CC="$CC" CFLAGS="${SANITIZE_FLAGS:-}" sh -c "
+                meson setup -Db_lundef=false -Dpkg_config_path='$PKG_CONFIG_PATH' '$build' '$template' &&
+                meson compile -C '$build' && meson test -C '$build'"
+        fi
+    done
     run "plugin-template is loaded through CTRT_PLUGIN_PATH and trains a step" $MAKE -C "$template" check CC="$CC" \
         CFLAGS="-O2 -Wall -Wextra -Werror ${SANITIZE_FLAGS:-}"
 else

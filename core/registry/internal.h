@@ -18,6 +18,14 @@
 /* whole.c. Refer to it by its name only (dlsym). */
 CTRT_API extern const char ctrt_library_whole;
 
+/* A plugin that is linked into the library: builtin.c. */
+struct builtin_plugin {
+    const char *stem;               /* "backend-cpu" */
+    ctrt_plugin_entry entry;
+};
+/* In libctrt.a: ends with an entry without a stem. NULL in libctrt.so, which has no built-in plugins. */
+extern const struct builtin_plugin registry_builtin[] __attribute__((weak, visibility("hidden")));
+
 struct plugin_file {
     const char *path, *folder;
     const char *stem;               /* "backend-cpu" */
@@ -26,6 +34,7 @@ struct plugin_file {
     enum plugin_state state;
     const char *reason;
     const char *loader_name;        /* the loader's original name of the object, which dl.c replaced by `path` */
+    ctrt_plugin_entry builtin;      /* the entry function of a built-in plugin; NULL of files */
     const ctrt_plugin *plugin;      /* NULL until the file is loaded and its plugin table validated */
     struct component *components;
     size_t count;

@@ -184,6 +184,25 @@ static ctrt_status probe_again(struct plugin_file *file)
     return probe_status(file);
 }
 
+/* Loads the file. *entry remains NULL, with a reason, if the file is refused. */
+static ctrt_status load_file(ctrt_plugin_entry *entry, struct plugin_file *file, char *reason, size_t bytes)
+{
+    void *handle = NULL;
+    const int result = dl_load(&handle, file, reason, bytes);
+    if (result == VALIDATE_REFUSED)
+        return CTRT_OK;
+    if (result != VALIDATE_OK) {
+        file->reason = intern_format("%s; the next use retries", reason);
+        return ctrt_fail(result == ENOMEM ? CTRT_ERR_OUT_OF_MEMORY : CTRT_ERR_IO, "plugin %s: %s", file->stem,
+                         file->reason);
+    }
+    if (uses_other_library(handle))
+        snprintf(reason, bytes, "it is linked with libctrt.so. " OTHER_LIBRARY);
+    else
+        *entry = load_entry_of(handle, reason, bytes);
+    return CTRT_OK;
+}
+
 ctrt_status file_open(struct plugin_file *file)
 {
     char reason[1024] = "";
@@ -199,21 +218,11 @@ ctrt_status file_open(struct plugin_file *file)
             return CTRT_OK;
         }
     }
-    void *handle = NULL;
-    const int result = dl_load(&handle, file, reason, sizeof reason);
-    if (result == VALIDATE_REFUSED)
-        return refuse(file, reason);
-    if (result != VALIDATE_OK) {
-        file->reason = intern_format("%s; the next use retries", reason);
-        return ctrt_fail(result == ENOMEM ? CTRT_ERR_OUT_OF_MEMORY : CTRT_ERR_IO, "plugin %s: %s", file->stem,
-                         file->reason);
-    }
-    file->reason = "";
-    if (uses_other_library(handle))
-        return refuse(file, "it is linked with libctrt.so. " OTHER_LIBRARY);
-    ctrt_plugin_entry entry = load_entry_of(handle, reason, sizeof reason);
+    ctrt_plugin_entry entry = file->builtin;
+    CTRT_TRY(entry == NULL ? load_file(&entry, file, reason, sizeof reason) : CTRT_OK);
     if (entry == NULL)
         return refuse(file, reason);
+    file->reason = "";
     const ctrt_plugin *plugin = entry(CTRT_PLUGIN_ABI_MAJOR, CTRT_PLUGIN_ABI_MINOR);
     if (!validate_plugin(plugin, reason, sizeof reason))
         return refuse(file, reason);

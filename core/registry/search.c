@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* registry/search.c: finds plugin files on the search path.
  *
- * The search path consists of CTRT_PLUGIN_PATH (absolute folders, separated by ':'; ignored in setuid programs) and the
- * installed folder. The installed folder is ctrt/<ABI> in the directory of the library, so that an installed tree can
- * be moved, or, if that does not exist, the folder set by configure. */
+ * The search path consists of CTRT_PLUGIN_PATH (absolute folders, separated by ':'; ignored in setuid programs), the
+ * plugins that libctrt.a contains, and the installed folder. The installed folder is ctrt/<ABI> in the directory of the
+ * library, so that an installed tree can be moved, or, if that does not exist, the folder set by configure. */
 #define _GNU_SOURCE
 #include <dirent.h>
 #include <dlfcn.h>
@@ -87,7 +87,8 @@ static bool split_file_name(const char *file, ctrt_component_kind *kind, char *n
     return registry_name_valid(name);
 }
 
-static ctrt_status add_file(const char *folder, const char *base)
+/* `builtin`: the entry function of a built-in plugin, else NULL. */
+static ctrt_status add_file(const char *folder, const char *base, ctrt_plugin_entry builtin)
 {
     ctrt_component_kind kind;
     char name[64], path[4096], stem[80];
@@ -106,6 +107,7 @@ static ctrt_status add_file(const char *folder, const char *base)
     file->stem = intern_string(stem);
     file->name = intern_string(name);
     file->kind = kind;
+    file->builtin = builtin;
     file->reason = "";
     if (file->path == NULL || file->folder == NULL || file->stem == NULL || file->name == NULL) {
         host_free(file);
@@ -137,11 +139,22 @@ static ctrt_status add_folder(const char *folder, const char **note)
     }
     for (int i = 0; i < count; i++) {
         if (status == CTRT_OK)
-            status = add_file(folder, entries[i]->d_name);
+            status = add_file(folder, entries[i]->d_name, NULL);
         free(entries[i]);
     }
     free(entries);
     return status;
+}
+
+/* Adds the plugins that are linked into the library, as files of a folder with a name that is none. */
+static ctrt_status add_builtin(void)
+{
+    for (const struct builtin_plugin *plugin = registry_builtin; plugin != NULL && plugin->stem != NULL; plugin++) {
+        char base[80];
+        snprintf(base, sizeof base, "%s.so", plugin->stem);
+        CTRT_TRY(add_file("(built in)", base, plugin->entry));
+    }
+    return CTRT_OK;
 }
 
 const char *search_installed_folder = CTRT_PLUGINDIR;
@@ -210,6 +223,8 @@ ctrt_status search_files(void)
 
     for (size_t i = 0; i < count; i++) {
         const char *note = "";
+        if (i + 1 == count)
+            CTRT_TRY(add_builtin());
         if (folders[i][0] != '/')
             note = " (ignored: not an absolute path)";
         else

@@ -8,6 +8,7 @@
 #define _GNU_SOURCE
 #include "driver.h"
 
+#include <fcntl.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
@@ -30,7 +31,10 @@ static char *range(size_t bytes, int protection)
 /* Without the file, space_new fills all memory. */
 static void pattern_open(void)
 {
-    pattern = memfd_create("softcuda-new-memory", MFD_CLOEXEC);
+    const int fd = memfd_create("softcuda-new-memory", MFD_CLOEXEC);
+    pattern = fd >= 0 ? fcntl(fd, F_DUPFD_CLOEXEC, 3) : -1;     /* a plugin has no standard descriptors */
+    if (fd >= 0)
+        close(fd);
     char *bytes = pattern >= 0 && ftruncate(pattern, UNIT) == 0
         ? mmap(NULL, UNIT, PROT_READ | PROT_WRITE, MAP_SHARED, pattern, 0) : MAP_FAILED;
     if (bytes != MAP_FAILED) {
