@@ -118,7 +118,8 @@ if [ -f "$srcdir/examples/plugin-template/Makefile" ]; then
         elif [ $tool = cmake ]; then
             run "plugin-template builds with $tool, and trains a step" sh -c "
                 cmake -S '$template' -B '$build' -DCMAKE_C_COMPILER='${CC%% *}' \
-                    '-DCMAKE_C_FLAGS=${SANITIZE_FLAGS:-}' '-Dctrt_DIR=$libdir/cmake/ctrt' && cmake --build '$build' && cd '$build' && ctest --output-on-failure"
+                    '-DCMAKE_C_FLAGS=${SANITIZE_FLAGS:-}' '-Dctrt_DIR=$libdir/cmake/ctrt' &&
+                cmake --build '$build' && cd '$build' && ctest --output-on-failure"
         else
             run "plugin-template builds with $tool, and trains a step" env CC="$CC" CFLAGS="${SANITIZE_FLAGS:-}" sh -c "
                 meson setup -Db_lundef=false -Dpkg_config_path='$PKG_CONFIG_PATH' '$build' '$template' &&
