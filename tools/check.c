@@ -16,7 +16,7 @@
 
 static const char usage[] =
     "usage: ctrt check [OPTION...] [DEVICE | PLUGIN.so]\n"
-    "       ctrt check --contract [--op PATTERN] [--timeout SECONDS] [--list] DEVICE | PLUGIN.so\n"
+    "       ctrt check --contract [--op PATTERN] [--options TEXT] [--timeout SECONDS] [--list] DEVICE | PLUGIN.so\n"
     "Runs every op against a reference, for every dtype and layout, on the device (default: cpu) or on the backend of "
     "the\n"
     "plugin file. Prints TAP. Exit status 0: no check failed; 1: a check failed, or none ran a kernel of the device;\n"
@@ -36,7 +36,8 @@ static const char usage[] =
     "  --contract         checks instead whether the plugin keeps the contract of ctrt/plugin.h: a backend, a memory\n"
     "                     policy or an image decoder. Each check calls the plugin's tables directly in its own\n"
     "                     process; one that crashes or takes longer than --timeout (20 s) has failed. --op: only\n"
-    "                     checks whose name matches. Exit status 1: a check failed, or all were skipped\n";
+    "                     checks whose name matches. --options: of a memory policy, as in CTRT_MEMORY. Exit status\n"
+    "                     1: a check failed, or all were skipped\n";
 
 /* Prepends `folder` to CTRT_PLUGIN_PATH. Must be called before the library reads that variable. Returns false if memory
  * runs out. */
@@ -110,6 +111,7 @@ int tool_check(int argc, char **argv)
         { "list", no_argument, NULL, 'l' },
         { "contract", no_argument, NULL, 'c' },
         { "timeout", required_argument, NULL, 'w' },
+        { "options", required_argument, NULL, 'm' },
         { "help", no_argument, NULL, 'h' },
         { NULL, 0, NULL, 0 },
     };
@@ -127,6 +129,7 @@ int tool_check(int argc, char **argv)
         case 's': wish.seed = strtoull(optarg, &end, 0); break;
         case 'l': wish.list = true; break;
         case 'c': check_contract = true; break;
+        case 'm': contract.memory_options = optarg; break;
         case 'w': contract.seconds = strtod(optarg, &seconds_end); break;
         case 'h': fputs(usage, stdout); return 0;
         default:  fputs(usage, stderr); return 2;

@@ -5,7 +5,7 @@ ctrt_SOURCES  = tools/check.c tools/info.c tools/json.c tools/json.h tools/main.
                 tools/tool.h
 ctrt_CPPFLAGS = $(AM_CPPFLAGS) -I$(top_srcdir)/tests/conformance -Itools
 ctrt_LDFLAGS  = $(AM_LDFLAGS) $(PROGRAM_RPATH)
-ctrt_LDADD    = libconformance.la libctrt.la
+ctrt_LDADD    = libconformance.la libctrt.la -ldl
 
 # The HTML page of `ctrt memory`, converted to a C string literal.
 EXTRA_DIST           += tools/page.html

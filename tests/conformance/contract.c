@@ -82,10 +82,10 @@ void contract_ok(ctrt_status status)
 
 void contract_refused(ctrt_status status, ctrt_status wanted)
 {
-    const bool told = contract_failure.count > failures_seen && contract_failure.status == status;
+    const bool reported = contract_failure.count > failures_seen && contract_failure.status == status;
     EXPECT(status != CTRT_OK, "returned CTRT_OK, but has to fail");
     EXPECT(status < 0, "returned %d, which is not a status", (int)status);
-    EXPECT(told, "returned '%s' without a message: host->fail was not called with this status",
+    EXPECT(reported, "returned '%s' without a message: host->fail was not called with this status",
            ctrt_status_string(status));
     EXPECT(contract_failure.text[0] != '\0', "the message of '%s' is empty", ctrt_status_string(status));
     EXPECT(wanted == CTRT_OK || status == wanted, "returned '%s' (%s), expected '%s'", ctrt_status_string(status),
@@ -145,6 +145,17 @@ void contract_in_threads(void (*body)(int), int count)
     }
     for (int i = 0; i < count; i++)
         pthread_join(threads[i].id, NULL);
+}
+
+void contract_check_names(void)
+{
+    const char *name = contract_target.component->name, *file = strrchr(contract_target.file, '/') + 1;
+    const size_t length = strspn(name, "abcdefghijklmnopqrstuvwxyz0123456789-"), prefix = strcspn(file, "-") + 1;
+    EXPECT(length > 0 && length < 32 && name[length] == '\0' && name[0] >= 'a' && name[0] <= 'z'
+               && name[length - 1] != '-',
+           "the component's name \"%s\" is not lower case, or has more than 31 characters", name);
+    EXPECT(strncmp(file + prefix, name, length) == 0 && strcmp(file + prefix + length, ".so") == 0,
+           "the file %s has the component %s, so it has to be called %.*s%s.so", file, name, (int)prefix, file, name);
 }
 
 /* ---- bytes ---- */
@@ -387,6 +398,7 @@ int contract_run(const struct contract_options *options)
         return 2;
     }
     memset(numbers, 0, sizeof numbers);
+    contract_target.options = options->memory_options != NULL ? options->memory_options : "";
     if (!options->list) {
         if (!find_plugin(options->target, options->seconds))
             return 2;

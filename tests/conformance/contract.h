@@ -21,6 +21,7 @@
 struct contract_options {
     const char *target;             /* a plugin file, or a device ("sim:1"), whose backend's file is checked */
     const char *pattern;            /* only checks whose name matches this shell pattern; NULL: all */
+    const char *memory_options;     /* of a memory policy, as in CTRT_MEMORY; NULL: none */
     double seconds;                 /* time limit of a check */
     bool list;                      /* print the names of the checks with what they check, run none */
 };
@@ -53,6 +54,7 @@ struct contract_target {
     char file[4096];
     int32_t device;                 /* index of the device to check */
     bool calls_library;             /* it is linked with libctrt */
+    const char *options;            /* of a memory policy */
     const ctrt_plugin *plugin;
     const ctrt_component *component;
 };
@@ -69,6 +71,10 @@ void contract_step(const char *format, ...) CTRT_PRINTF(1, 2);
 void contract_ok(ctrt_status status);
 /* Fails the check unless `status` is a failure that was passed to host->fail. `wanted`: the status; CTRT_OK: any. */
 void contract_refused(ctrt_status status, ctrt_status wanted);
+
+/* The check "names" of every kind. */
+void contract_check_names(void);
+#define CONTRACT_NAMES "the name is lower case and has at most 31 characters; the file is KIND-NAME.so"
 
 #define CALL(call, ...)          (contract_step(__VA_ARGS__), contract_ok(call))
 #define REFUSES(call, wanted, ...) (contract_step(__VA_ARGS__), contract_refused(call, wanted))
@@ -139,11 +145,15 @@ struct dev_call {
     const ctrt_kernel *kernel;
     float (*reference)(float x, float y);
     int64_t n;
+    bool scalar;                    /* the last call was SCALAR */
     float *x, *y, *out, *host;      /* on the device; host: 3 n elements */
 };
 void dev_call_new(struct dev_call *call, int64_t n, unsigned seed);
-/* Runs the kernel on the queue. What the call points to is overwritten after the kernel has returned. */
-void dev_call_run(struct dev_call *call, void *queue, bool in_place);
+/* Runs the kernel on the queue. What the call points to is overwritten after the kernel has returned. IN_PLACE: the
+ * output is x. SCALAR: operand y is a number, the first element of y, if the kernel has two inputs. */
+enum dev_form { PLAIN, IN_PLACE, SCALAR };
+void dev_call_run(struct dev_call *call, void *queue, enum dev_form form);
+/* Compares the output with the reference, for PLAIN and SCALAR. */
 void dev_call_check(struct dev_call *call, void *queue);
 
 extern const struct contract_check contract_kernel_checks[], contract_queue_checks[];

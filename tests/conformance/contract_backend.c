@@ -102,25 +102,7 @@ void *dev_queue(void)
     return queue;
 }
 
-/* ---- tables, names, properties ---- */
-
-static bool name_valid(const char *name)
-{
-    const size_t length = name != NULL ? strspn(name, "abcdefghijklmnopqrstuvwxyz0123456789-") : 0;
-    return length > 0 && length < 32 && name[length] == '\0' && name[0] >= 'a' && name[0] <= 'z'
-           && name[length - 1] != '-';
-}
-
-static void check_dev_names(void)
-{
-    char file[80];
-    const char *name = contract_target.component->name, *slash = strrchr(contract_target.file, '/');
-    EXPECT(name_valid(name), "the component's name \"%s\" is not lower case, or has more than 31 characters", name);
-    snprintf(file, sizeof file, "/backend-%s.so", name);
-    EXPECT(strcmp(slash, file) == 0, "the file of component %s has to be called %s", name, file + 1);
-    EXPECT(!CTRT_SLOT(dev.table, default_memory) || name_valid(dev.table->default_memory),
-           "default_memory is not the name of a policy");
-}
+/* ---- tables, properties ---- */
 
 #define HAS(table, slot)     (CTRT_SLOT(table, slot) ? 1 : 0)
 #define NEED(table, slot)    EXPECT(CTRT_SLOT(table, slot), "required slot %s of %s is missing", #slot, #table)
@@ -381,6 +363,22 @@ static void check_pinned(void)
             "host_alloc of 2^63-1 bytes");
 }
 
+static void check_register(void)
+{
+    const size_t page = 4096, bytes = (ROOM + page - 1) / page * page;
+    void *host = NULL;
+    if (!CTRT_SLOT(dev.memory, host_register))
+        contract_skip("it has no host_register");
+    EXPECT(posix_memalign(&host, page, bytes) == 0, "the host has no memory");
+    for (int i = 0; i < 2; i++) {
+        CALL(dev.memory->host_register(dev.handle, host, bytes), "host_register of %zu bytes", bytes);
+        copies(host);
+        contract_step("host_unregister");
+        dev.memory->host_unregister(dev.handle, host, bytes);
+    }
+    copies(host);
+}
+
 static void check_fill(void)
 {
     unsigned char *host = contract_alloc(ROOM), *a = dev_alloc(ROOM);
@@ -445,7 +443,7 @@ static void check_peer(void)
 }
 
 static const struct contract_check checks[] = {
-    { "names", check_dev_names, 0, "names are lower case and have at most 31 characters; the file is backend-NAME.so" },
+    { "names", contract_check_names, 0, CONTRACT_NAMES },
     { "tables", check_dev_tables, 0,
       "required slots are present, optional groups of slots are whole, kernels are of ops" },
     { "probe", check_probe, 0, "probe writes at most reason_bytes, and answers the same again" },
@@ -458,6 +456,7 @@ static const struct contract_check checks[] = {
     { "memory.free", check_free, NEEDS_OPEN, "free makes the memory available again" },
     { "memory.copy", check_dev_copy, NEEDS_OPEN, "copies of any size and alignment, also with pageable host memory" },
     { "memory.pinned", check_pinned, NEEDS_OPEN, "memory of host_alloc is memory of the host, aligned to 64 bytes" },
+    { "memory.register", check_register, NEEDS_OPEN, "registered memory of the host is copied as any other" },
     { "memory.fill", check_fill, NEEDS_OPEN, "fill writes these bytes and no others" },
     { "memory.pages", check_pages, NEEDS_OPEN, "parts of a reserved range can be mapped and unmapped" },
     { "memory.peer", check_peer, NEEDS_OPEN, "copy_peer copies if can_access_peer returns true" },

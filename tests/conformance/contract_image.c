@@ -5,14 +5,6 @@
 
 static const ctrt_image_codec *codec;
 
-static void check_codec_names(void)
-{
-    char file[80];
-    const char *name = contract_target.component->name, *slash = strrchr(contract_target.file, '/');
-    snprintf(file, sizeof file, "/image-%s.so", name);
-    EXPECT(strcmp(slash, file) == 0, "the file of component %s has to be called %s", name, file + 1);
-}
-
 /* The first bytes of files of the known formats. */
 static const char beginnings[5][26] = {
     "\xff\xd8\xff\xe0\0\x10JFIF\0\1\1", "\x89PNG\r\n\x1a\n\0\0\0\rIHDR\0\0\0\1\0\0\0\1\x8", "BM\x46\0\0\0",
@@ -73,7 +65,7 @@ static void codec_prepare(const void *table, unsigned needs)
 }
 
 static const struct contract_check checks[] = {
-    { "names", check_codec_names, 0, "the file is image-FORMAT.so" },
+    { "names", contract_check_names, 0, CONTRACT_NAMES },
     { "malformed", check_codec_malformed, 0, "malformed and truncated files are CTRT_ERR_FORMAT, with a message" },
     { "threads", check_codec_threads, 0, "the functions are called from several threads" },
     { NULL, NULL, 0, NULL },

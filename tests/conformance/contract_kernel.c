@@ -63,21 +63,27 @@ void dev_call_new(struct dev_call *call, int64_t n, unsigned seed)
     dev_wait(dev.stream);
 }
 
-void dev_call_run(struct dev_call *test, void *queue, bool in_place)
+void dev_call_run(struct dev_call *test, void *queue, enum dev_form form)
 {
     static _Atomic uint64_t sequence;
-    struct { ctrt_call call; ctrt_view views[3]; const ctrt_view *pointers[3]; } c;
+    struct { ctrt_call call; ctrt_view views[3]; const ctrt_view *pointers[3]; float number; } c;
     memset(&c, 0, sizeof c);
-    void *const data[3] = { test->x, test->y, in_place ? test->x : test->out };
+    void *const data[3] = { test->x, test->y, form == IN_PLACE ? test->x : test->out };
     uint32_t inputs = 1;
     for (int i = 0; i < OPS; i++)
         inputs = strcmp(ops[i].op, test->kernel->op) == 0 ? ops[i].inputs : inputs;
     for (int i = 0; i < 3; i++)
         c.views[i] = (ctrt_view){ .data = data[i], .numel = test->n, .dtype = CTRT_F32, .ndim = 1,
                                   .flags = CTRT_VIEW_CONTIGUOUS, .shape = { test->n }, .strides = { 1 } };
+    test->scalar = form == SCALAR && inputs == 2;
+    if (test->scalar) {
+        c.number = test->host[test->n];
+        c.views[1] = (ctrt_view){ .data = &c.number, .numel = 1, .dtype = CTRT_F32, .ndim = 1, .shape = { test->n },
+                                  .flags = CTRT_VIEW_HOST_SCALAR };
+    }
     c.pointers[0] = &c.views[0];
     c.pointers[1] = &c.views[1];
-    c.pointers[2] = in_place ? &c.views[0] : &c.views[2];
+    c.pointers[2] = form == IN_PLACE ? &c.views[0] : &c.views[2];
     c.call = (ctrt_call){ .size = sizeof c.call, .device = dev.handle, .queue = queue, .inputs = &c.pointers[0],
                           .outputs = &c.pointers[2], .n_inputs = inputs, .n_outputs = 1, .kernel = test->kernel,
                           .sequence = dev.queue != NULL ? ++sequence : 0 };
@@ -97,10 +103,11 @@ void dev_call_check(struct dev_call *call, void *queue)
     dev_copy(queue, got + call->n + 16, call->x, bytes, CTRT_COPY_TO_HOST);
     dev_copy(queue, got + 2 * call->n + 16, call->y, bytes, CTRT_COPY_TO_HOST);
     dev_wait(queue);
-    for (int64_t i = 0; i < call->n; i++)
-        EXPECT(got[i] == call->reference(call->host[i], call->host[i + call->n]),
-               "%s: element %lld of %lld is %g, expected %g", call->kernel->op, (long long)i, (long long)call->n,
-               (double)got[i], (double)call->reference(call->host[i], call->host[i + call->n]));
+    for (int64_t i = 0; i < call->n; i++) {
+        const float want = call->reference(call->host[i], call->host[call->n + (call->scalar ? 0 : i)]);
+        EXPECT(got[i] == want, "%s: element %lld of %lld is %g, expected %g", call->kernel->op, (long long)i,
+               (long long)call->n, (double)got[i], (double)want);
+    }
     contract_expect_bytes(got + call->n, 64, 0x5a, "memory after the output");
     EXPECT(memcmp(got + call->n + 16, call->host, 2 * bytes) == 0, "%s changed an input", call->kernel->op);
     free(got);
@@ -112,12 +119,14 @@ static void check_kernel(void)
     static const int64_t counts[] = { 1, 5, 1000, 70001 };
     for (int i = 0; i < 4; i++) {
         dev_call_new(&call, counts[i], (unsigned)i);
-        dev_call_run(&call, dev.stream, false);
-        dev_call_check(&call, dev.stream);
+        for (int form = PLAIN; form <= SCALAR; form += SCALAR) {
+            dev_call_run(&call, dev.stream, form);
+            dev_call_check(&call, dev.stream);
+        }
     }
     if (!(call.kernel->flags & CTRT_KERNEL_INPLACE))
         return;
-    dev_call_run(&call, dev.stream, true);
+    dev_call_run(&call, dev.stream, IN_PLACE);
     dev_copy(dev.stream, call.out, call.x, (size_t)call.n * sizeof(float), CTRT_COPY_ON_DEVICE);
     dev_upload(call.x, call.host, (size_t)call.n * sizeof(float));
     dev_call_check(&call, dev.stream);
@@ -129,8 +138,8 @@ static void *overlapping_queues[4];
 static void overlap_body(int number)
 {
     for (int i = 0; i < 100; i++) {
-        dev_call_run(&overlapping[number], overlapping_queues[number], false);
-        if (i % 10 == 0)
+        dev_call_run(&overlapping[number], overlapping_queues[number], i % 2 ? SCALAR : PLAIN);
+        if (i % 9 == 0)
             dev_call_check(&overlapping[number], overlapping_queues[number]);
     }
 }

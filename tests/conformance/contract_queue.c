@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* contract_queue.c: checks of backends with queues: order, events, failures, captures.
  *
- * Work is delayed by a gate: a call of the host that waits until the check opens the gate. So a check knows that work
- * behind the gate cannot be done, and needs no measured times. A backend without host_call gets many large copies
- * instead; then the checks that something is not done yet are made only in the first 100 ms. While a gate is closed,
+ * Work is delayed by a gate: a call of the host that waits until the check opens the gate. So work behind the
+ * gate cannot be done, and no check depends on measured times. A backend without host_call gets copies that take 200 ms
+ * instead; then the checks that something is not done yet are made only in the first 60 ms. While a gate is closed,
  * the checks neither allocate nor copy from or to the host, because such a call may wait for the queue. */
 #ifndef _GNU_SOURCE
 #define _GNU_SOURCE
@@ -17,13 +17,44 @@
 
 #define dev contract_dev
 
-enum { BLOCK = 1 << 20, SLOW = 32 << 20 };
+enum { BLOCK = 1 << 20 };
 
 static pthread_mutex_t gate_lock = PTHREAD_MUTEX_INITIALIZER;
 static pthread_cond_t gate_changed = PTHREAD_COND_INITIALIZER;
 static bool gate_is_open, gate_reached;
-static struct timespec gate_closed;
-static char *slow_blocks;
+static double gate_closed;
+static char *slow_blocks;               /* two blocks, and the number of copies between them that take 200 ms */
+static size_t slow_bytes;
+static int slow_copies;
+
+static double milliseconds_now(void)
+{
+    struct timespec time;
+    clock_gettime(CLOCK_MONOTONIC, &time);
+    return (double)time.tv_sec * 1e3 + (double)time.tv_nsec / 1e6;
+}
+
+static void copy_slowly(void *queue, int copies)
+{
+    for (int i = 0; i < copies; i++)
+        dev_copy(queue, slow_blocks + (i % 2 ? slow_bytes : 0), slow_blocks + (i % 2 ? 0 : slow_bytes), slow_bytes,
+                 CTRT_COPY_ON_DEVICE);
+}
+
+static void slow_measure(void *queue)
+{
+    const uint64_t most = (uint64_t)1 << 31, eighth = dev.info.total_memory / 8;
+    slow_bytes = (size_t)(eighth > 0 && eighth < most ? eighth : most);
+    slow_blocks = dev_alloc(2 * slow_bytes);
+    dev_fill(queue, slow_blocks, 0, 2 * slow_bytes);
+    copy_slowly(queue, 2);
+    dev_wait(queue);
+    const double begin = milliseconds_now();
+    copy_slowly(queue, 8);
+    dev_wait(queue);
+    const double took = (milliseconds_now() - begin) / 8;
+    slow_copies = took > 0.4 ? (int)(200 / took) + 1 : 500;
+}
 
 static void gate_wait(void *unused)
 {
@@ -48,11 +79,10 @@ static void gate_close(void *queue)
             pthread_cond_wait(&gate_changed, &gate_lock);
         pthread_mutex_unlock(&gate_lock);
     } else if (slow_blocks == NULL) {
-        slow_blocks = dev_alloc(2 * SLOW);
+        slow_measure(queue);
     }
-    clock_gettime(CLOCK_MONOTONIC, &gate_closed);
-    for (int i = 0; i < 200 && slow_blocks != NULL; i++)
-        dev_copy(queue, slow_blocks + (i % 2 ? SLOW : 0), slow_blocks + (i % 2 ? 0 : SLOW), SLOW, CTRT_COPY_ON_DEVICE);
+    gate_closed = milliseconds_now();
+    copy_slowly(queue, slow_copies);
 }
 
 static void gate_open(void)
@@ -66,11 +96,13 @@ static void gate_open(void)
 /* Whether work behind the gate cannot be done. */
 static bool gate_shut(void)
 {
-    struct timespec now;
-    clock_gettime(CLOCK_MONOTONIC, &now);
-    return slow_blocks == NULL
-               ? !gate_is_open
-               : (now.tv_sec - gate_closed.tv_sec) * 1000 + (now.tv_nsec - gate_closed.tv_nsec) / 1000000 < 100;
+    return slow_blocks == NULL ? !gate_is_open : milliseconds_now() < gate_closed + 60;
+}
+
+/* Whether the gate has been opened; true if there is only slow work. */
+static bool gate_passed(void)
+{
+    return slow_blocks != NULL || gate_is_open;
 }
 
 static void *open_later(void *unused)
@@ -182,7 +214,7 @@ static void check_synchronize(void)
         dev_fill(dev.stream, a, 5 + i, BLOCK);
         gate_open_later();
         dev_wait(i == 0 ? dev.stream : NULL);
-        EXPECT(!gate_shut(), "%s returned before the work on the queue was done",
+        EXPECT(gate_passed(), "%s returned before the work on the queue was done",
                i == 0 ? "synchronize of a queue" : "synchronize of all queues (NULL)");
         gate_open();
         dev_expect_bytes(a, BLOCK, 5 + i, "filled memory");
@@ -266,11 +298,13 @@ static void check_kernel_async(void)
     dev_call_new(&kernel_call, 5000, 3);
     if (CTRT_SLOT(kernel_call.kernel, workspace))
         contract_skip("the kernel has a workspace");
-    gate_close(dev.stream);
-    dev_call_run(&kernel_call, dev.stream, false);
-    contract_sleep(5);
-    gate_open();
-    dev_call_check(&kernel_call, dev.stream);
+    for (int form = PLAIN; form <= SCALAR; form += SCALAR) {
+        gate_close(dev.stream);
+        dev_call_run(&kernel_call, dev.stream, form);
+        contract_sleep(5);
+        gate_open();
+        dev_call_check(&kernel_call, dev.stream);
+    }
 }
 
 /* ---- events ---- */
@@ -312,7 +346,7 @@ static void check_event_synchronize(void)
     queue_record(event, dev.stream);
     gate_open_later();
     event_wait(event);
-    EXPECT(!gate_shut(), "returned before the work that was enqueued before the event was done");
+    EXPECT(gate_passed(), "returned before the work that was enqueued before the event was done");
     EXPECT(event_done(event), "after event_synchronize, the event is not done");
     dev_expect_bytes(a, BLOCK, 5, "filled memory");
 }
@@ -384,6 +418,55 @@ static void check_event_many(void)
     }
     EXPECT(contract_host_blocks() < before + 100, "%ld blocks of host->alloc were not freed after 2000 events",
            contract_host_blocks() - before);
+}
+
+/* ---- stream-ordered allocation ---- */
+
+static char *alloc_on(size_t bytes, void *queue)
+{
+    void *address = NULL;
+    CALL(dev.memory->alloc_on(dev.handle, &address, bytes, queue), "alloc_on of %zu bytes", bytes);
+    EXPECT(address != NULL && (uintptr_t)address % 64 == 0, "returned %p", address);
+    return address;
+}
+
+static void free_on(char *address, size_t bytes, void *queue)
+{
+    contract_step("free_on");
+    dev.memory->free_on(dev.handle, address, bytes, queue);
+}
+
+static void check_ordered(void)
+{
+    if (!CTRT_SLOT(dev.memory, ordered) || !dev.memory->ordered(dev.handle))
+        contract_skip("the device has no stream-ordered allocation");
+    const size_t quarter = (size_t)(dev.info.total_memory / 4);
+    char *b = filled_block(0);
+    void *other = dev_queue();
+    for (int i = 0; i < 12; i++) {
+        char *a = alloc_on(quarter, dev.stream);
+        dev_fill(dev.stream, a, i, BLOCK);
+        dev_expect_bytes(a, BLOCK, i, "memory of alloc_on");
+        free_on(a, quarter, dev.stream);
+    }
+    for (int i = 1; i < 20; i++) {
+        char *a = alloc_on(BLOCK, dev.stream);
+        gate_close(dev.stream);
+        dev_fill(dev.stream, a, i, BLOCK);
+        dev_copy(dev.stream, b, a, BLOCK, CTRT_COPY_ON_DEVICE);
+        free_on(a, BLOCK, dev.stream);
+        char *c = alloc_on(BLOCK, other);               /* other memory, or the same after that work */
+        dev_fill(other, c, 0x77, BLOCK);
+        contract_sleep(2);
+        gate_open();
+        dev_wait(other);
+        dev_expect_bytes(b, BLOCK, i, "a copy of memory that was freed after the copy was enqueued");
+        dev_expect_bytes(c, BLOCK, 0x77, "memory of alloc_on, after another free_on");
+        free_on(c, BLOCK, other);
+    }
+    contract_step("trim");
+    dev.memory->trim(dev.handle);
+    dev_free(dev_alloc(quarter), quarter);
 }
 
 /* ---- failures ---- */
@@ -518,7 +601,7 @@ static void check_capture_kernel(void)
     dev_call_new(&kernel_call, 5000, 3);
     const size_t bytes = (size_t)kernel_call.n * sizeof(float);
     CALL(capture->begin(dev.handle, dev.stream), "begin of a capture");
-    dev_call_run(&kernel_call, dev.stream, false);
+    dev_call_run(&kernel_call, dev.stream, SCALAR);
     void *graph = capture_graph(dev.stream);
     dev_expect_bytes(kernel_call.out, bytes, 0x5a, "the output of a captured kernel, before a replay");
     for (int i = 0; i < 20; i++)
@@ -545,6 +628,7 @@ const struct contract_check contract_queue_checks[] = {
     { "event.again", check_event_again, Q, "recording an event again does not change earlier waits" },
     { "event.elapsed", check_event_elapsed, Q, "event_elapsed writes milliseconds" },
     { "event.many", check_event_many, Q, "events are freed" },
+    { "memory.ordered", check_ordered, Q, "memory of free_on is freed when the work before is done; alloc_on uses it" },
     { "queue.failure", check_queue_failure, Q,
       "a failure that was reported drops later work of its queue, until reset; events are reached" },
     { "capture", check_capture, Q, "captured work runs at each replay, and not before, in order with other queues" },

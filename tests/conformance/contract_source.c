@@ -8,7 +8,8 @@
 #include <pthread.h>
 #include <sys/mman.h>
 
-#define MIB ((size_t)1 << 20)
+#define MIB  ((size_t)1 << 20)
+#define PAGE (2 * MIB)
 
 struct fence { uint64_t mask; unsigned epoch; };
 
@@ -38,41 +39,59 @@ static int queue_index(const void *queue)
     return (int)index;
 }
 
+/* Mapped pages are blocks of their own, so a range can consist of several. */
 struct region *source_region(struct source *s, const char *address, size_t bytes)
 {
-    for (int i = 0; i < REGIONS; i++)
-        if (s->regions[i].address != NULL && address >= s->regions[i].address
-            && address + bytes <= s->regions[i].address + s->regions[i].bytes)
-            return &s->regions[i];
-    return NULL;
+    struct region *first = NULL;
+    for (const char *at = address; first == NULL || at < address + bytes;) {
+        struct region *found = NULL;
+        for (int i = 0; i < REGIONS && found == NULL; i++)
+            if (s->regions[i].address != NULL && at >= s->regions[i].address
+                && at < s->regions[i].address + s->regions[i].bytes)
+                found = &s->regions[i];
+        if (found == NULL)
+            return NULL;
+        first = first != NULL ? first : found;
+        at = found->address + found->bytes;
+    }
+    return first;
+}
+
+static void region_add(struct source *s, char *address, size_t bytes)
+{
+    struct region *region = s->regions;
+    while (region->address != NULL)
+        EXPECT(++region < s->regions + REGIONS, "more than %d blocks of the source are in use", REGIONS);
+    *region = (struct region){ address, bytes };
+}
+
+/* Takes `bytes` of the capacity. Requires the lock. */
+static ctrt_status take_bytes(struct source *s, size_t bytes)
+{
+    EXPECT(bytes > 0, "the policy requested 0 bytes of its source");
+    if (s->fails != CTRT_OK)
+        return contract_host.fail(s->fails, "the source fails");
+    if (bytes > s->capacity - s->used)
+        return contract_host.fail(CTRT_ERR_OUT_OF_MEMORY, "the source has no %zu bytes", bytes);
+    s->used += bytes;
+    s->allocs++;
+    return CTRT_OK;
 }
 
 static ctrt_status counted_alloc(void *state, void **address, size_t bytes, void *queue)
 {
     struct source *s = state;
-    static char *next;
+    static char *next = (char *)((uintptr_t)1 << 44);
     if (s->source.device_flags & CTRT_DEVICE_ASYNCHRONOUS)
         (void)queue_index(queue);
-    EXPECT(bytes > 0, "the policy requested 0 bytes of its source");
-    if (s->fails != CTRT_OK)
-        return contract_host.fail(s->fails, "the source fails");
     source_enter();
-    ctrt_status status = CTRT_OK;
-    if (bytes > s->capacity - s->used) {
-        status = contract_host.fail(CTRT_ERR_OUT_OF_MEMORY, "the source has no %zu bytes", bytes);
-    } else {
-        struct region *region = s->regions;
-        while (region->address != NULL)
-            EXPECT(++region < s->regions + REGIONS, "more than %d blocks of the source are in use", REGIONS);
-        region->bytes = bytes;
-        if (s->forgotten)
-            region->address = next = (next != NULL ? next : (char *)((uintptr_t)1 << 44)) + bytes + 2 * MIB;
-        else
-            region->address = mmap(NULL, bytes, s->readable ? PROT_READ | PROT_WRITE : PROT_NONE,
-                                   MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
-        s->used += bytes;
-        s->allocs++;
-        *address = region->address;
+    ctrt_status status = take_bytes(s, bytes);
+    if (status == CTRT_OK) {
+        *address = s->forgotten ? next
+                                : mmap(NULL, bytes, s->readable ? PROT_READ | PROT_WRITE : PROT_NONE,
+                                       MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+        next += bytes + 2 * MIB;
+        region_add(s, *address, bytes);
     }
     source_leave();
     return status;
@@ -88,24 +107,79 @@ static void ordered(struct source *s, const char *address, size_t bytes, int que
                "%s before the work that still uses it was done or ordered", what);
 }
 
+/* The policy returns memory that work on `queue` (-1: the host) no longer uses. Requires the lock. */
+static void returned(struct source *s, char *address, size_t bytes, int queue)
+{
+    EXPECT(!s->no_frees, "memory was returned to the source");
+    ordered(s, address, bytes, queue, "memory was returned to the source");
+    for (int i = 0; i < s->use_count; i++)
+        if (s->uses[i].address >= address && s->uses[i].address < address + bytes)
+            s->uses[i--] = s->uses[--s->use_count];
+    s->used -= bytes;
+    s->frees++;
+}
+
 static void counted_free(void *state, void *address, size_t bytes, void *queue)
 {
     struct source *s = state;
-    EXPECT(!s->no_frees, "memory was returned to the source");
     source_enter();
     struct region *region = source_region(s, address, bytes);
     EXPECT(region != NULL && region->address == address && region->bytes == bytes,
            "the policy returned %zu bytes at %p to its source, which is not a block of the source", bytes, address);
-    const bool on_queue = (s->source.flags & CTRT_SOURCE_ORDERED) != 0;
-    ordered(s, address, bytes, on_queue ? queue_index(queue) : -1, "memory was returned to the source");
-    for (int i = 0; i < s->use_count; i++)
-        if (s->uses[i].address >= (char *)address && s->uses[i].address < (char *)address + bytes)
-            s->uses[i--] = s->uses[--s->use_count];
+    returned(s, address, bytes, s->source.flags & CTRT_SOURCE_ORDERED ? queue_index(queue) : -1);
     if (!s->forgotten)
         munmap(address, bytes);
     *region = (struct region){ NULL, 0 };
-    s->used -= bytes;
-    s->frees++;
+    source_leave();
+}
+
+/* ---- pages ---- */
+
+static ctrt_status counted_reserve(void *state, void **address, size_t bytes)
+{
+    struct source *s = state;
+    EXPECT(bytes > 0 && bytes % PAGE == 0, "the policy reserved %zu bytes", bytes);
+    *address = mmap(NULL, bytes, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    s->ranges++;
+    return CTRT_OK;
+}
+
+static void counted_unreserve(void *state, void *address, size_t bytes)
+{
+    struct source *s = state;
+    for (size_t at = 0; at < bytes; at += PAGE)
+        EXPECT(source_region(s, (char *)address + at, 1) == NULL, "the policy unreserved addresses with mapped pages");
+    munmap(address, bytes);
+    s->ranges--;
+}
+
+static ctrt_status counted_map(void *state, void *address, size_t bytes)
+{
+    struct source *s = state;
+    EXPECT(bytes % PAGE == 0 && (uintptr_t)address % 4096 == 0, "the policy mapped %zu bytes at %p", bytes, address);
+    source_enter();
+    ctrt_status status = take_bytes(s, bytes);
+    for (size_t at = 0; at < bytes && status == CTRT_OK; at += PAGE) {
+        EXPECT(source_region(s, (char *)address + at, 1) == NULL, "the policy mapped a page twice");
+        region_add(s, (char *)address + at, PAGE);
+    }
+    if (status == CTRT_OK && s->readable)
+        mprotect(address, bytes, PROT_READ | PROT_WRITE);
+    source_leave();
+    return status;
+}
+
+static void counted_unmap(void *state, void *address, size_t bytes)
+{
+    struct source *s = state;
+    source_enter();
+    for (size_t at = 0; at < bytes; at += PAGE) {
+        struct region *region = source_region(s, (char *)address + at, PAGE);
+        EXPECT(region != NULL && region->address == (char *)address + at, "the policy unmapped what it had not mapped");
+        *region = (struct region){ NULL, 0 };
+    }
+    returned(s, address, bytes, -1);
+    mprotect(address, bytes, PROT_NONE);
     source_leave();
 }
 
@@ -236,6 +310,7 @@ void source_init(struct source *s, size_t capacity, uint32_t device_flags, bool 
         .fence_new = counted_fence_new, .fence_wait = counted_fence_wait, .fence_done = counted_fence_done,
         .fence_join = counted_fence_join, .fence_free = counted_fence_free, .copy = counted_copy,
         .host_alloc = counted_host_alloc, .host_free = counted_host_free, .fence_status = counted_fence_status,
-        .alloc_spare = counted_alloc,
+        .alloc_spare = counted_alloc, .page_bytes = PAGE, .reserve = counted_reserve,
+        .unreserve = counted_unreserve, .map = counted_map, .unmap = counted_unmap,
     };
 }

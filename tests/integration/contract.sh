@@ -14,20 +14,34 @@ mkdir -m 755 "$work/plugins"
 cp "$builddir/.libs/broken_backend.so" "$work/plugins/backend-broken.so" &&
     cp "$builddir/.libs/broken_memory.so" "$work/plugins/memory-broken.so" || exit 1
 
-# keeps PLUGIN...: all checks of each plugin pass. The plugins are checked at the same time.
+# keeps: reads lines SETTINGS;ARGUMENTS;PLUGIN. With these variables, the plugin has to pass these checks; a plugin that
+# is not built is skipped. All lines run at the same time.
 keeps() {
-    for plugin; do
-        "$tool" check --contract --timeout 60 "$plugin" >"$work/kept.${plugin##*/}" 2>&1 &
-    done
+    n=0
+    cat >"$work/plugins.list"
+    while IFS=';' read -r settings arguments plugin; do
+        # shellcheck disable=SC2086
+        [ ! -e "$plugin" ] || env $settings "$tool" check --contract --timeout 60 $arguments "$plugin" \
+            >"$work/kept.$n" 2>&1 &
+        n=$((n + 1))
+    done <"$work/plugins.list"
     wait
-    for plugin; do
-        grep -q '^# [1-9][0-9]* passed, 0 failed' "$work/kept.${plugin##*/}"
-        result $? "${plugin##*/} keeps the contract" "$(grep -v '^ok' "$work/kept.${plugin##*/}")"
-    done
+    n=0
+    while IFS=';' read -r settings arguments plugin; do
+        what="${plugin##*/} keeps the contract${arguments:+, $arguments}"
+        case $settings in *CTRT_*) what="$what, CTRT_${settings##*CTRT_}" ;; esac
+        if [ -e "$plugin" ]; then
+            grep -q '^# [1-9][0-9]* passed, 0 failed' "$work/kept.$n"
+            result $? "$what" "$(grep -v '^ok' "$work/kept.$n")"
+        else
+            skip "$what" "it is not built"
+        fi
+        n=$((n + 1))
+    done <"$work/plugins.list"
 }
 
 # finds KIND: reads lines DEFECT CHECK [MESSAGE]; with the defect, CHECK has to fail, with a line that contains MESSAGE.
-# Runs eight checks at a time, because most of them wait.
+# Runs twelve checks at a time, because most of them wait.
 finds() {
     n=0
     cat >"$work/defects"
@@ -35,7 +49,7 @@ finds() {
         CTRT_BROKEN=$defect "$tool" check --contract --timeout "$([ -n "$message" ] && echo 1 || echo 9)" --op "$name" \
             "$work/plugins/$1-broken.so" >"$work/found.$n" 2>&1 &
         n=$((n + 1))
-        [ $((n % 8)) -ne 0 ] || wait
+        [ $((n % 12)) -ne 0 ] || wait
     done <"$work/defects"
     wait
     n=0
@@ -46,22 +60,29 @@ finds() {
     done <"$work/defects"
 }
 
-# The plugins of the tree that are built.
-set --
-for plugin in backend-cpu backend-sim memory-arena memory-caching memory-direct memory-spill image-jpeg image-png; do
-    [ ! -e "$builddir/plugins-built/$plugin.so" ] || set -- "$@" "$builddir/plugins-built/$plugin.so"
-done
-keeps "$work/plugins/backend-broken.so" "$work/plugins/memory-broken.so" "$@"
-CTRT_BROKEN=moves
-export CTRT_BROKEN
-with=moves keeps "$work/plugins/memory-broken.so"
-unset CTRT_BROKEN
-if [ -e "$builddir/softcuda-plugins/backend-cuda.so" ]; then
-    LD_LIBRARY_PATH=$builddir/tests/softcuda SOFTCUDA=devices=2,memory=64m \
-        keeps "$builddir/softcuda-plugins/backend-cuda.so"
-else
-    skip "backend-cuda.so keeps the contract" "it is not built"
-fi
+built=$builddir/plugins-built
+cuda=$builddir/softcuda-plugins/backend-cuda.so
+soft="LD_LIBRARY_PATH=$builddir/tests/softcuda SOFTCUDA=devices=2,memory=64m"
+keeps <<END
+;;$work/plugins/backend-broken.so
+CTRT_BROKEN=ordered;;$work/plugins/backend-broken.so
+CTRT_BROKEN=plain;;$work/plugins/backend-broken.so
+;;$work/plugins/memory-broken.so
+CTRT_BROKEN=moves;;$work/plugins/memory-broken.so
+;;$built/backend-cpu.so
+;;$built/backend-sim.so
+$soft;;$cuda
+$soft CTRT_CUDA_POOL=yes;--op memory.ordered;$cuda
+$soft CTRT_CUDA_SHARE=yes;--op memory.share;$cuda
+;;$built/memory-arena.so
+;;$built/memory-caching.so
+;--options expandable=true;$built/memory-caching.so
+;--options max_split=64m,gc=0.5;$built/memory-caching.so
+;;$built/memory-direct.so
+;;$built/memory-spill.so
+;;$built/image-jpeg.so
+;;$built/image-png.so
+END
 
 # What the command prints and returns. A plugin whose call crashes or does not return fails the check.
 "$tool" check --contract --list >"$work/list" && grep -q '^backend *event.wait  *wait_event orders' "$work/list"
@@ -81,6 +102,10 @@ if [ -e "$builddir/plugins-built/strategy-single.so" ]; then
 fi
 
 finds backend <<'END'
+fork_unchecked fork.after did not end
+serial queue.concurrent did not end
+host_call_now queue.host_call did not end
+event_never event.query
 name_upper names
 capture_incomplete tables
 probe_overflow probe
@@ -102,6 +127,7 @@ copy_short memory.copy
 copy_wide memory.copy
 copy_late memory.copy
 pinned_misaligned memory.pinned
+unregister_unmaps memory.register
 fill_zero memory.fill
 fill_wide memory.fill
 unmap_more memory.pages
@@ -113,25 +139,25 @@ kernel_input kernel
 kernel_static kernel.overlap
 unlocked threads
 count_opens fork.before
-fork_unchecked fork.after did not end
 queue_leak queue.create
 reorder queue.order
 synchronize_returns queue.synchronize
 synchronize_null queue.synchronize
 query_idle queue.query
-serial queue.concurrent did not end
 destroy_drops queue.destroy
-host_call_now queue.host_call did not end
 host_call_thread queue.host_call
 call_by_pointer kernel.async
+scalar_by_pointer kernel.async
+scalar_by_pointer capture.kernel
 unrecorded_waits event.unrecorded
 event_done event.query
-event_never event.query
 event_returns event.synchronize
 wait_nothing event.wait
 wait_latest event.again
 elapsed_seconds event.elapsed
 event_leak event.many
+ordered_early memory.ordered
+ordered_leak memory.ordered
 fail_goes_on queue.failure
 fail_silent queue.failure
 fail_all queue.failure
@@ -145,6 +171,7 @@ capture_unbegun capture
 call_by_pointer capture.kernel
 END
 finds memory <<'END'
+fork_locked fork did not end
 name_long names
 moves_incomplete names
 options_any options
@@ -184,7 +211,6 @@ clone_shares clone
 clone_source clone
 spare_trims spare
 unlocked threads
-fork_locked fork did not end
 moves_in_use moves
 moves_loses moves
 END
