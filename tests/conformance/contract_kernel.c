@@ -358,6 +358,7 @@ static ctrt_status small_run(void)
 
 static void check_dev_host_memory(void)
 {
+    contract_step("opening a device and using it");
     (void)small_run();
     (void)small_run();
     const long before = contract_host_blocks();

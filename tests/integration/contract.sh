@@ -65,6 +65,7 @@ cuda=$builddir/softcuda-plugins/backend-cuda.so
 soft="LD_LIBRARY_PATH=$builddir/tests/softcuda SOFTCUDA=devices=2,memory=64m"
 keeps <<END
 ;;$work/plugins/backend-broken.so
+CTRT_BROKEN=sync;;$work/plugins/backend-broken.so
 CTRT_BROKEN=ordered;;$work/plugins/backend-broken.so
 CTRT_BROKEN=plain;;$work/plugins/backend-broken.so
 ;;$work/plugins/memory-broken.so
@@ -126,6 +127,8 @@ free_uncounted memory.free
 copy_short memory.copy
 copy_wide memory.copy
 copy_late memory.copy
+sync_returns memory.copy
+sync_returns kernel
 pinned_misaligned memory.pinned
 unregister_unmaps memory.register
 fill_zero memory.fill

@@ -35,7 +35,8 @@ static ctrt_status bad_index(int32_t index)
 static ctrt_status device_describe(int32_t index, ctrt_device_info *info)
 {
     ctrt_device_info facts = { .size = info->size, .name = "a device with defects", .total_memory = MEMORY,
-                               .flags = CTRT_DEVICE_ASYNCHRONOUS, .numa_node = -1, .ecc = -1 };
+                               .flags = broken_synchronous() ? 0 : CTRT_DEVICE_ASYNCHRONOUS, .numa_node = -1,
+                               .ecc = -1 };
     if ((index < 0 || index >= DEVICES) && !broken("any_index"))
         return bad_index(index);
     memcpy(info, &facts, info->size < sizeof facts && !broken("describe_overflow") ? info->size : sizeof facts);
@@ -62,6 +63,10 @@ static ctrt_status device_open(void **out, int32_t index)
     *device = (struct device){ .process = getpid(), .index = index, .fd = -1 };
     if (broken("descriptor"))
         device->fd = open("/proc/self/exe", O_RDONLY | O_CLOEXEC);
+    if (broken_synchronous() && broken_queue_table.create(device, &device->standard, 0) != CTRT_OK) {
+        broken_host->free(device);
+        return CTRT_ERR_OUT_OF_MEMORY;
+    }
     *out = device;
     return CTRT_OK;
 }
@@ -229,30 +234,28 @@ static ctrt_status memory_copy(void *device, void *queue, void *to, const void *
 {
     static __thread struct work late;
     struct work work = { .kind = COPY, .to = to, .from = from, .bytes = bytes };
-    (void)device;
     if (broken("copy_late") && late.bytes > 0) {
         const struct work before = late;
         late.bytes = 0;
-        (void)broken_enqueue(queue, &before);
+        (void)broken_enqueue(device, queue, &before);
     }
     if (broken("copy_late") && kind == CTRT_COPY_TO_DEVICE) {
         late = work;
         return CTRT_OK;
     }
-    return broken_enqueue(queue, &work);
+    return broken_enqueue(device, queue, &work);
 }
 
 static ctrt_status memory_fill(void *device, void *queue, void *address, int byte, size_t bytes)
 {
-    (void)device;
-    return broken_enqueue(queue, &(struct work){ .kind = FILL, .to = address, .byte = byte, .bytes = bytes });
+    return broken_enqueue(device, queue, &(struct work){ .kind = FILL, .to = address, .byte = byte, .bytes = bytes });
 }
 
 static ctrt_status copy_peer(void *device, void *to, void *peer, const void *from, size_t bytes, void *queue)
 {
-    (void)device, (void)peer;
+    (void)peer;
     return broken("peer_nothing") ? CTRT_OK
-                                  : broken_enqueue(queue, &(struct work){ .kind = COPY, .to = to, .from = from,
+                                  : broken_enqueue(device, queue, &(struct work){ .kind = COPY, .to = to, .from = from,
                                                                    .bytes = bytes });
 }
 
@@ -290,7 +293,7 @@ static void free_on(void *device, void *address, size_t bytes, void *queue)
     if (broken("ordered_early"))
         free_now(freed);
     else if (!broken("ordered_leak"))
-        (void)broken_enqueue(queue, &(struct work){ .kind = CALL, .function = free_now, .to = (char *)freed });
+        (void)broken_enqueue(device, queue, &(struct work){ .kind = CALL, .function = free_now, .to = (char *)freed });
 }
 
 static void memory_trim(void *device)

@@ -21,6 +21,13 @@ static inline bool broken(const char *defect)
     return text != NULL && strcmp(text, defect) == 0;
 }
 
+/* The devices are synchronous with CTRT_BROKEN=sync and the defects sync_*. */
+static inline bool broken_synchronous(void)
+{
+    const char *text = getenv("CTRT_BROKEN");
+    return text != NULL && strncmp(text, "sync", 4) == 0 && (text[4] == '\0' || text[4] == '_');
+}
+
 struct block {
     struct block *next;
     char *address;
@@ -34,6 +41,7 @@ struct device {
     size_t used;
     struct block *files;                /* blocks of at least FROM_FILE bytes, which other processes can map */
     struct queue *queues;
+    void *standard;                     /* queue of a synchronous device */
     int fd;
 };
 
@@ -86,8 +94,9 @@ struct graph {
 };
 
 ctrt_status broken_usable(const struct device *device);
-/* Enqueues a copy of the work, or adds it to the graph that captures the queue. */
-ctrt_status broken_enqueue(struct queue *queue, const struct work *values);
+/* Enqueues a copy of the work, or adds it to the graph that captures the queue. queue NULL: on the device's standard
+ * queue, for which the function waits. */
+ctrt_status broken_enqueue(struct device *device, struct queue *queue, const struct work *values);
 ctrt_status broken_run(const ctrt_call *call);
 extern ctrt_queue_table broken_queue_table;
 extern ctrt_capture_table broken_capture_table;

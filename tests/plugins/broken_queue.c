@@ -32,10 +32,12 @@ static void append(struct work **list, struct work *work)
     *list = work;
 }
 
-ctrt_status broken_enqueue(struct queue *queue, const struct work *values)
+ctrt_status broken_enqueue(struct device *device, struct queue *queue, const struct work *values)
 {
     struct work *work = broken_host->alloc(sizeof *work);
-    ctrt_status status = broken_usable(queue->device);
+    ctrt_status status = broken_usable(device);
+    const bool wait = queue == NULL && !broken("sync_returns");
+    queue = queue == NULL ? device->standard : queue;
     if (status != CTRT_OK || work == NULL) {
         broken_host->free(work);
         return status != CTRT_OK ? status : broken_host->fail(CTRT_ERR_OUT_OF_MEMORY, "broken: no memory for work");
@@ -60,8 +62,13 @@ ctrt_status broken_enqueue(struct queue *queue, const struct work *values)
         queue->put++;
     }
     pthread_cond_broadcast(&changed);
+    const uint64_t wanted = queue->put;
+    while (wait && queue->completed < wanted)
+        pthread_cond_wait(&changed, &broken_lock);
+    status = queue == device->standard ? queue->failed : CTRT_OK;
+    queue->failed = queue == device->standard ? CTRT_OK : queue->failed;
     pthread_mutex_unlock(&broken_lock);
-    return CTRT_OK;
+    return status == CTRT_OK ? CTRT_OK : broken_host->fail(status, "%s", queue->text);
 }
 
 static float scratch[1 << 17];
@@ -101,6 +108,8 @@ static ctrt_status work_run(struct work *work)
     if (broken("serial"))
         pthread_mutex_lock(&running);
     ctrt_status status = CTRT_OK;
+    if (broken("sync_returns"))
+        usleep(200);
     switch (work->kind) {
     case FILL:
         memset(work->to, broken("fill_zero") ? 0 : work->byte,
@@ -267,7 +276,7 @@ static ctrt_status host_call(void *device, void *queue, void (*function)(void *)
         pthread_create(&thread, NULL, (void *(*)(void *))(void (*)(void))function, argument);
         return CTRT_OK;
     }
-    return broken_enqueue(queue, &(struct work){ .kind = CALL, .function = function, .to = argument });
+    return broken_enqueue(device, queue, &(struct work){ .kind = CALL, .function = function, .to = argument });
 }
 
 /* ---- events ---- */
@@ -306,7 +315,7 @@ static ctrt_status event_record(void *device, void *object, void *queue)
     if (point == NULL)
         return broken_host->fail(CTRT_ERR_OUT_OF_MEMORY, "broken: no memory for a record");
     *point = (struct point){ .references = 2 };
-    ctrt_status status = broken_enqueue(queue, &(struct work){ .kind = RECORD, .point = point });
+    ctrt_status status = broken_enqueue(device, queue, &(struct work){ .kind = RECORD, .point = point });
     if (status != CTRT_OK) {
         if (!broken("record_leak"))
             broken_host->free(point);
@@ -330,7 +339,8 @@ static ctrt_status wait_event(void *device, void *queue, void *object)
     pthread_mutex_lock(&broken_lock);
     event->point->references++;
     pthread_mutex_unlock(&broken_lock);
-    ctrt_status status = broken_enqueue(queue, &(struct work){ .kind = WAIT, .point = event->point, .event = event });
+    ctrt_status status =
+        broken_enqueue(device, queue, &(struct work){ .kind = WAIT, .point = event->point, .event = event });
     if (status != CTRT_OK)
         event->point->references--;
     return status;
@@ -403,7 +413,7 @@ static ctrt_status capture_replay(void *device, void *object, void *queue)
     if (graph->replays++ > 0 && broken("capture_once"))
         return CTRT_OK;
     for (const struct work *work = graph->first; work != NULL && status == CTRT_OK; work = work->next)
-        status = broken_enqueue(broken("capture_origin") ? (void *)graph->origin : queue, work);
+        status = broken_enqueue(device, broken("capture_origin") ? (void *)graph->origin : queue, work);
     return status;
 }
 
@@ -427,7 +437,7 @@ ctrt_status broken_run(const ctrt_call *call)
         if (work.views[i].flags & CTRT_VIEW_HOST_SCALAR)
             work.number = *(const float *)work.views[i].data;
     }
-    return broken_enqueue(call->queue, &work);
+    return broken_enqueue(call->device, call->queue, &work);
 }
 
 ctrt_queue_table broken_queue_table = {
