@@ -12,7 +12,7 @@
 union op_attributes {
     /* elementwise: a number instead of operand 1 or, with `left`, instead of operand 0 */
     struct { ctrt_scalar value; bool present, left; } scalar;
-    struct { ctrt_scalar lo, hi; bool has_lo, has_hi; } clamp;
+    ctrt_range_attributes clamp;
     struct { bool tanh; } gelu;
     struct {
         /* set of the input's dimensions; bit 0 is dimension 0 */

@@ -180,15 +180,10 @@ static ctrt_status clamp(const char *name, ctrt_tensor **out, ctrt_tensor *x, co
         CTRT_TRY(ctrt_result_type(&with_hi, &x, 1, hi));
         dtype = ctrt_promote_types(dtype, with_hi);
     }
-    ctrt_range_attributes kernel = { .size = sizeof kernel, .has_lo = lo != NULL, .has_hi = hi != NULL };
-    union op_attributes graph = { .clamp = { .has_lo = lo != NULL, .has_hi = hi != NULL } };
-    if (lo != NULL)
-        kernel.lo = graph.clamp.lo = *lo;
-    if (hi != NULL)
-        kernel.hi = graph.clamp.hi = *hi;
+    const union op_attributes graph = { .clamp = clamp_attributes(lo, hi) };
     TENSOR_AUTO cast = NULL;
     CTRT_TRY(error_rename(ctrt_to_dtype(&cast, x, dtype), name));
-    return error_rename(unary(out, OP_clamp, RULE_clamp, cast, &kernel, &graph), name);
+    return error_rename(unary(out, OP_clamp, RULE_clamp, cast, &graph.clamp, &graph), name);
 }
 
 ctrt_status ctrt_clamp(ctrt_tensor **out, ctrt_tensor *x, ctrt_scalar lo, ctrt_scalar hi)

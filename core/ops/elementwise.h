@@ -21,6 +21,14 @@ ctrt_dtype number_dtype(enum op op, ctrt_scalar value, ctrt_dtype compute);
  * value. */
 ctrt_status operands_dtype(ctrt_dtype *out, enum op op, ctrt_tensor *const *tensors, int count, ctrt_dtype compute);
 
+/* Returns the attributes of clamp; lo or hi is NULL if there is no limit on that side. */
+static inline ctrt_range_attributes clamp_attributes(const ctrt_scalar *lo, const ctrt_scalar *hi)
+{
+    const ctrt_scalar none = { 0 };
+    return (ctrt_range_attributes){ .size = sizeof(ctrt_range_attributes), .lo = lo != NULL ? *lo : none,
+                                    .hi = hi != NULL ? *hi : none, .has_lo = lo != NULL, .has_hi = hi != NULL };
+}
+
 /* A tensor operand in the form that the kernel gets. */
 struct operand {
     const ctrt_view *view;          /* the kernel's operand */

@@ -233,14 +233,9 @@ static inline bool run_plainly(ctrt_status *status, enum op op, ctrt_tensor *sel
 static ctrt_status clamp_inplace(const char *name, ctrt_tensor *self, const ctrt_scalar *lo, const ctrt_scalar *hi)
 {
     NULL_CHECK(name, self);
-    ctrt_range_attributes kernel = { .size = sizeof kernel, .has_lo = lo != NULL, .has_hi = hi != NULL };
-    union op_attributes graph = { .clamp = { .has_lo = lo != NULL, .has_hi = hi != NULL } };
-    if (lo != NULL)
-        kernel.lo = graph.clamp.lo = *lo;
-    if (hi != NULL)
-        kernel.hi = graph.clamp.hi = *hi;
+    const union op_attributes graph = { .clamp = clamp_attributes(lo, hi) };
     const ctrt_scalar *higher = lo == NULL || (hi != NULL && hi->kind > lo->kind) ? hi : lo;
-    return error_rename(inplace(OP_clamp, &self, 1, higher, &kernel, &graph), name);
+    return error_rename(inplace(OP_clamp, &self, 1, higher, &graph.clamp, &graph), name);
 }
 
 ctrt_status ctrt_clamp_(ctrt_tensor *self, ctrt_scalar lo, ctrt_scalar hi)
