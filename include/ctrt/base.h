@@ -28,14 +28,6 @@ CTRT_API ctrt_status ctrt_fail(ctrt_status status, const char *format, ...) CTRT
  * message begins with them already. Returns `status`. Thread-safe. */
 CTRT_API ctrt_status ctrt_context(ctrt_status status, const char *format, ...) CTRT_PRINTF(2, 3);
 
-/* Evaluates `expr` and returns its status from the enclosing function if it is an error. */
-#define CTRT_TRY(expr)                                          \
-    do {                                                        \
-        ctrt_status ctrt_try_status_ = (expr);                  \
-        if (ctrt_try_status_ != CTRT_OK)                        \
-            return ctrt_try_status_;                            \
-    } while (0)
-
 /* Declares variables whose references are released at the end of their block, also when CTRT_TRY returns from it.
  * CTRT_AUTO(tensor) x = NULL, y = NULL; declares two ctrt_tensor *. Works for every type with a ctrt_TYPE_release.
  * Requires GCC or Clang. */

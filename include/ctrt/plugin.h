@@ -77,7 +77,7 @@ typedef struct ctrt_call {
     const void *attributes;                 /* struct ctrt_*_attributes of the op, or NULL */
     void *workspace;                        /* memory of the size that workspace() requested; 64-byte aligned */
     size_t workspace_bytes;
-    const struct ctrt_kernel *kernel;       /* the kernel that runs */
+    const struct ctrt_kernel *kernel;       /* the kernel whose run() is called; a kernel that calls another sets it */
     uint64_t sequence;                      /* number of this call on its queue, from 1; 0 without queues */
 } ctrt_call;
 

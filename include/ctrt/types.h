@@ -40,6 +40,14 @@ typedef enum ctrt_status {
     CTRT_STATUS_MIN_ = -0x7fffffff      /* makes the enum 32 bits wide; never returned */
 } ctrt_status;
 
+/* Evaluates `expr` and returns its status from the enclosing function if it is an error. */
+#define CTRT_TRY(expr)                                          \
+    do {                                                        \
+        ctrt_status ctrt_try_status_ = (expr);                  \
+        if (ctrt_try_status_ != CTRT_OK)                        \
+            return ctrt_try_status_;                            \
+    } while (0)
+
 /* Element types. CTRT_DTYPE_DEFAULT stands for the default floating type (ctrt_default_dtype) or, where a function's
  * comment says so, for the dtype of an input. The values are less than 64. A library of a later version can have more
  * element types than this header: ctrt_dtype_get lists those of the library, and a plugin with a table of its own
