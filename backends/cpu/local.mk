@@ -8,28 +8,32 @@ backend_cpu_sources = backends/cpu/host/cgroup.c backends/cpu/host/cpu.h backend
 backend_cpu_sources += backends/cpu/libs/blas.c backends/cpu/libs/blocked.c backends/cpu/libs/blocked.h \
     backends/cpu/libs/gemm_path.c backends/cpu/libs/onednn.c backends/cpu/libs/onednn.h backends/cpu/libs/onednn_api.h backends/cpu/libs/onednn_conv.c \
     backends/cpu/libs/onednn_product.c backends/cpu/libs/openmp.c backends/cpu/libs/openmp.h
-backend_cpu_sources += backends/cpu/kernels/body.h backends/cpu/kernels/conv.c backends/cpu/kernels/conv.h backends/cpu/kernels/conv_body.h \
-    backends/cpu/kernels/conv_builtin.c backends/cpu/kernels/families.def backends/cpu/kernels/gemm.h \
-    backends/cpu/kernels/gemm_builtin.c backends/cpu/kernels/gemm_builtin_body.h backends/cpu/kernels/half_select.c \
-    backends/cpu/kernels/index.c backends/cpu/kernels/index_body.h backends/cpu/kernels/kernels.c \
-    backends/cpu/kernels/matmul.c \
-    backends/cpu/kernels/product.h backends/cpu/kernels/product_builtin.c backends/cpu/kernels/select_variant.h
+backend_cpu_sources += backends/cpu/kernels/body.h backends/cpu/kernels/body_end.h backends/cpu/kernels/conv.c \
+    backends/cpu/kernels/conv.h backends/cpu/kernels/conv_body.h backends/cpu/kernels/conv_builtin.c \
+    backends/cpu/kernels/each_float.h backends/cpu/kernels/each_integer.h backends/cpu/kernels/each_width.h \
+    backends/cpu/kernels/families.def backends/cpu/kernels/gemm.h backends/cpu/kernels/gemm_builtin.c \
+    backends/cpu/kernels/gemm_builtin_body.h backends/cpu/kernels/half_select.c backends/cpu/kernels/index.c \
+    backends/cpu/kernels/index_body.h backends/cpu/kernels/kernels.c backends/cpu/kernels/matmul.c \
+    backends/cpu/kernels/product.h backends/cpu/kernels/product_body.h backends/cpu/kernels/product_builtin.c \
+    backends/cpu/kernels/select_variant.h
 
 # Files that are compiled once per instruction set (variant.h).
-backend_cpu_variant_sources = backends/cpu/kernels/amp.c backends/cpu/kernels/batch_norm.c backends/cpu/kernels/batch_norm_body.h \
-    backends/cpu/kernels/compare.c backends/cpu/kernels/convert.h backends/cpu/kernels/copy.c \
-    backends/cpu/kernels/divide.c backends/cpu/kernels/elementwise.c backends/cpu/kernels/elementwise_loop.c \
-    backends/cpu/kernels/elementwise_loop.h backends/cpu/kernels/extreme.c \
-    backends/cpu/kernels/extreme_body.h backends/cpu/kernels/gemm_body.h \
-    backends/cpu/kernels/gemm_loops.c backends/cpu/kernels/gradient.c backends/cpu/kernels/half.c \
-    backends/cpu/kernels/half.h backends/cpu/kernels/layer_norm_body.h backends/cpu/kernels/math.c \
-    backends/cpu/kernels/math_f32.h backends/cpu/kernels/norm.c backends/cpu/kernels/norm_body.h \
-    backends/cpu/kernels/optim.c backends/cpu/kernels/optim_body.h backends/cpu/kernels/pool.c \
-    backends/cpu/kernels/pool_body.h backends/cpu/kernels/random.c backends/cpu/kernels/range.c \
-    backends/cpu/kernels/reduce.c backends/cpu/kernels/reduce.h backends/cpu/kernels/reduce_fold.h \
-    backends/cpu/kernels/reduce_ops.c backends/cpu/kernels/softmax.c backends/cpu/kernels/softmax_body.h \
+backend_cpu_variant_sources = backends/cpu/kernels/amp.c backends/cpu/kernels/batch_norm.c \
+    backends/cpu/kernels/batch_norm_body.h backends/cpu/kernels/clamp_body.h backends/cpu/kernels/compare.c \
+    backends/cpu/kernels/convert.h backends/cpu/kernels/copy.c backends/cpu/kernels/copy_body.h \
+    backends/cpu/kernels/divide.c backends/cpu/kernels/divide_body.h backends/cpu/kernels/divide_integer_body.h \
+    backends/cpu/kernels/elementwise.c backends/cpu/kernels/elementwise_loop.c \
+    backends/cpu/kernels/elementwise_loop.h backends/cpu/kernels/extreme.c backends/cpu/kernels/extreme_body.h \
+    backends/cpu/kernels/extreme_types_body.h backends/cpu/kernels/gemm_body.h backends/cpu/kernels/gemm_loops.c \
+    backends/cpu/kernels/gradient.c backends/cpu/kernels/half.c backends/cpu/kernels/half.h \
+    backends/cpu/kernels/layer_norm_body.h backends/cpu/kernels/math.c backends/cpu/kernels/math_f32.h \
+    backends/cpu/kernels/norm.c backends/cpu/kernels/norm_body.h backends/cpu/kernels/optim.c \
+    backends/cpu/kernels/optim_body.h backends/cpu/kernels/pool.c backends/cpu/kernels/pool_body.h \
+    backends/cpu/kernels/random.c backends/cpu/kernels/range.c backends/cpu/kernels/reduce.c \
+    backends/cpu/kernels/reduce.h backends/cpu/kernels/reduce_ops.c backends/cpu/kernels/softmax.c \
+    backends/cpu/kernels/softmax_body.h backends/cpu/kernels/strided_body.h backends/cpu/kernels/sum_body.h \
     backends/cpu/kernels/transpose.h backends/cpu/kernels/unary.c backends/cpu/kernels/variant.h \
-    backends/cpu/kernels/vec.h backends/cpu/kernels/vmath.h
+    backends/cpu/kernels/vec.h backends/cpu/kernels/vmath.h backends/cpu/kernels/where_body.h
 
 # ISO C semantics, except that math functions need not set errno and operations need not trap; otherwise loops that use
 # them would not be vectorised.

@@ -25,7 +25,7 @@ static const char *const way_words[WAYS] = { "value", "strides", "nan", "input",
 enum { KERNELS = 512 };
 
 static const ctrt_host *host;
-static ctrt_kernel originals[KERNELS];
+static const ctrt_kernel *originals[KERNELS];
 static struct mutation { enum way way; unsigned output, calls; } mutations[KERNELS];
 static ctrt_kernel kernels[KERNELS];
 
@@ -92,10 +92,12 @@ static ctrt_status run_flat(const ctrt_kernel *original, const ctrt_call *call)
 static ctrt_status mutate(const ctrt_call *call)
 {
     struct mutation *mutation = &mutations[call->kernel - kernels];
-    const ctrt_kernel *original = &originals[call->kernel - kernels];
+    const ctrt_kernel *original = originals[call->kernel - kernels];
+    ctrt_call its = *call;
+    its.kernel = original;
     if (mutation->way == REFUSE)
         return host->fail(CTRT_ERR_NOT_SUPPORTED, "%s: rejected by the mutant", original->op);
-    ctrt_status status = mutation->way == STRIDES ? run_flat(original, call) : original->run(call);
+    ctrt_status status = mutation->way == STRIDES ? run_flat(original, &its) : original->run(&its);
     if (status != CTRT_OK || mutation->output >= call->n_outputs)
         return status;
     const ctrt_view *out = call->outputs[mutation->output];
@@ -125,9 +127,9 @@ static ctrt_status add(const ctrt_kernel_table *from, const char *op, struct mut
             continue;
         if (table.count == KERNELS)
             return host->fail(CTRT_ERR_PLUGIN, "mutant: more than %d kernels", KERNELS);
-        memcpy(&originals[table.count], kernel, kernel->size < sizeof *kernel ? kernel->size : sizeof *kernel);
+        originals[table.count] = kernel;
         mutations[table.count] = mutation;
-        kernels[table.count] = originals[table.count];
+        memcpy(&kernels[table.count], kernel, kernel->size < sizeof *kernel ? kernel->size : sizeof *kernel);
         kernels[table.count].size = sizeof *kernel;
         kernels[table.count].score += 100000;
         kernels[table.count].run = mutate;

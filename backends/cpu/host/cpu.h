@@ -53,9 +53,20 @@ enum cpu_isa cpu_isa(void);
 /* Returns the size of the last-level cache in bytes. Outputs of this size or larger use non-temporal stores. */
 size_t cpu_stream_bytes(void);
 
+/* A row of the kernel table. `data` is what only this kernel needs, such as the loop of an elementwise op for a dtype,
+ * so that kernels share a run function. */
+struct cpu_kernel {
+    ctrt_kernel base;
+    const void *data;
+};
+static inline const void *cpu_kernel_data(const ctrt_call *call)
+{
+    return ((const struct cpu_kernel *)call->kernel)->data;
+}
+
 /* The kernel tables of the op families. */
 struct cpu_kernels {
-    const ctrt_kernel *kernels;
+    const struct cpu_kernel *kernels;
     size_t count;
 };
 extern const struct cpu_kernels cpu_copy_kernels, cpu_elementwise_kernels, cpu_reduce_kernels, cpu_random_kernels,

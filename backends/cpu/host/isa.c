@@ -67,9 +67,7 @@ ctrt_status cpu_isa_init(void)
         .help = "best instruction set that the CPU backend's kernels may use",
     };
     ctrt_param_value value;
-    ctrt_status status = cpu_host->param(&value, &param);
-    if (status)
-        return status;
+    CTRT_TRY(cpu_host->param(&value, &param));
     enum cpu_isa can = best(), wanted = value.integer > 0 ? (enum cpu_isa)(value.integer - 1) : can;
     if (wanted > can)
         cpu_host->log(CTRT_LOG_WARNING, "backend-cpu",

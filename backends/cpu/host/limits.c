@@ -41,9 +41,7 @@ ctrt_status cpu_limits_init(void)
                 "process",
     };
     ctrt_param_value value;
-    ctrt_status status = cpu_host->param(&value, &param);
-    if (status)
-        return status;
+    CTRT_TRY(cpu_host->param(&value, &param));
     checking = value.integer == 1;
     atomic_store_explicit(&seen_left, 0, memory_order_relaxed);
     return CTRT_OK;

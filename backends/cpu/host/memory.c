@@ -49,7 +49,7 @@ static void fill_part(void *argument, int64_t begin, int64_t end)
     memset(work->to + begin, work->byte, (size_t)(end - begin));
 }
 
-static ctrt_status copy(void *device, void *queue, void *to, const void *from, size_t bytes, int kind)
+static ctrt_status memory_copy(void *device, void *queue, void *to, const void *from, size_t bytes, int kind)
 {
     (void)device, (void)queue, (void)kind;
     struct copy work = { .to = to, .from = from };
@@ -62,7 +62,7 @@ static ctrt_status copy(void *device, void *queue, void *to, const void *from, s
     return CTRT_OK;
 }
 
-static ctrt_status fill(void *device, void *queue, void *address, int byte, size_t bytes)
+static ctrt_status memory_fill(void *device, void *queue, void *address, int byte, size_t bytes)
 {
     (void)device, (void)queue;
     struct copy work = { .to = address, .byte = byte };
@@ -79,8 +79,8 @@ const ctrt_memory_table cpu_memory_table = {
     .size = sizeof(ctrt_memory_table),
     .alloc = alloc,
     .free = release,
-    .copy = copy,
-    .fill = fill,
+    .copy = memory_copy,
+    .fill = memory_fill,
     .host_alloc = cpu_pinned_alloc,
     .host_free = cpu_pinned_free,
 };

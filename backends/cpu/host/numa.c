@@ -201,9 +201,7 @@ ctrt_status cpu_numa_init(void)
                 "number",
     };
     ctrt_param_value value;
-    ctrt_status status = cpu_host->param(&value, &param);
-    if (status)
-        return status;
+    CTRT_TRY(cpu_host->param(&value, &param));
     struct cpu_list mine;
     own_processors(&mine);
     return cpu_numa_choose(&wanted.mode, &wanted.nodes, value.text, &mine);

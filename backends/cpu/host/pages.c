@@ -64,9 +64,7 @@ ctrt_status cpu_pages_init(void)
                 "them; always: immediately, whatever the setting; never",
     };
     ctrt_param_value value;
-    ctrt_status status = cpu_host->param(&value, &param);
-    if (status)
-        return status;
+    CTRT_TRY(cpu_host->param(&value, &param));
     mode = (int)value.integer;
     thp_enabled = setting_has("[madvise]") || setting_has("[always]");
     return CTRT_OK;
@@ -133,9 +131,7 @@ ctrt_status cpu_pages_map(void **address, size_t bytes)
 {
     if (bytes > SIZE_MAX / 4)
         return cpu_memory_refuse(bytes, "more than an address space holds");
-    ctrt_status status = cpu_memory_grant(bytes);
-    if (status)
-        return status;
+    CTRT_TRY(cpu_memory_grant(bytes));
     char *block = map_aligned(mapped_bytes(bytes));
     if (block == MAP_FAILED) {
         int why = errno;

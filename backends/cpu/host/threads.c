@@ -60,9 +60,7 @@ ctrt_status cpu_threads_init(void)
         .help = "threads of the CPU backend; unset: as many as affinity mask and cgroup quota allow",
     };
     ctrt_param_value value;
-    ctrt_status status = cpu_host->param(&value, &param);
-    if (status)
-        return status;
+    CTRT_TRY(cpu_host->param(&value, &param));
     if (value.text && (value.integer < 1 || value.integer > 4096))
         return cpu_host->fail(CTRT_ERR_INVALID_ARGUMENT,
                               "CTRT_NUM_THREADS is \"%s\"; it must be 1 to 4096", value.text);

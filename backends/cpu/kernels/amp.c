@@ -112,11 +112,9 @@ static ctrt_status amp_update(const ctrt_call *call)
     return CTRT_OK;
 }
 
-static const ctrt_kernel kernels[] = {
-    { .size = sizeof(ctrt_kernel), .op = "amp_unscale", .dtypes = CPU_FLOATING, .flags = CTRT_KERNEL_INPLACE,
-      .run = amp_unscale },
-    { .size = sizeof(ctrt_kernel), .op = "amp_update", .dtypes = CTRT_DTYPE_BIT(CTRT_F32),
-      .flags = CTRT_KERNEL_INPLACE, .run = amp_update },
+static const struct cpu_kernel kernels[] = {
+    CPU_ROW(amp_unscale, CPU_FLOATING, .flags = CTRT_KERNEL_INPLACE),
+    CPU_ROW(amp_update, CPU_F32, .flags = CTRT_KERNEL_INPLACE),
 };
 
 CPU_KERNELS(amp, kernels);

@@ -27,19 +27,8 @@ struct batch_norm_job {
     bool failed;
 };
 
-#define T float
-#define V vf
-#define LANES VF
-#define NAME(name) name##_f32
-#define OP(name) vf_##name
-#include "batch_norm_body.h"
-
-#define T double
-#define V vd
-#define LANES VD
-#define NAME(name) name##_f64
-#define OP(name) vd_##name
-#include "batch_norm_body.h"
+#define BODY "batch_norm_body.h"
+#include "each_float.h"
 
 static ctrt_status batch_norm_run(const ctrt_call *call, const char *op, const ctrt_view *x,
                                   void (*f32)(void *, int64_t, int64_t), void (*f64)(void *, int64_t, int64_t))
@@ -67,7 +56,7 @@ static ctrt_status batch_norm_backward(const ctrt_call *call)
     return batch_norm_run(call, "batch_norm_backward", call->inputs[1], backward_f32, backward_f64);
 }
 
-static const ctrt_kernel kernels[] = {
+static const struct cpu_kernel kernels[] = {
     CPU_ROW(batch_norm, CPU_FLOATING),
     CPU_ROW(batch_norm_backward, CPU_FLOATING),
 };

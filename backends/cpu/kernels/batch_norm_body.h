@@ -211,8 +211,4 @@ static void NAME(backward)(void *argument, int64_t begin, int64_t end)
     }
 }
 
-#undef T
-#undef V
-#undef LANES
-#undef NAME
-#undef OP
+#include "body_end.h"

@@ -63,7 +63,7 @@ static ctrt_status conv2d_weight_grad(const ctrt_call *call)
                     call->inputs[0]);
 }
 
-static const ctrt_kernel kernels[] = {
+static const struct cpu_kernel kernels[] = {
     CPU_ROW(conv2d, CPU_FLOATING, .flags = CTRT_KERNEL_CHANNELS_LAST),
     CPU_ROW(conv2d_input_grad, CPU_FLOATING, .flags = CTRT_KERNEL_CHANNELS_LAST),
     CPU_ROW(conv2d_weight_grad, CPU_FLOATING, .flags = CTRT_KERNEL_CHANNELS_LAST),

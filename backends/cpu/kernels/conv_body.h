@@ -246,5 +246,4 @@ static ctrt_status NAME(conv)(const struct cpu_conv *v)
     return job.failed ? cpu_no_scratch(v->op, (size_t)(cg * taps * job.rows * v->ow) * sizeof(T)) : CTRT_OK;
 }
 
-#undef T
-#undef NAME
+#include "body_end.h"

@@ -31,13 +31,8 @@ static int64_t block_rows(const struct cpu_conv *v, int64_t per_pixel)
     return rows < 1 ? 1 : rows > v->oh ? v->oh : rows;
 }
 
-#define T float
-#define NAME(name) name##_f32
-#include "conv_body.h"
-
-#define T double
-#define NAME(name) name##_f64
-#include "conv_body.h"
+#define BODY "conv_body.h"
+#include "each_float.h"
 
 /* Converts the operands to f32, computes, and converts the result back. */
 static ctrt_status conv_half(const struct cpu_conv *v)

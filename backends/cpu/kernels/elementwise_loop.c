@@ -34,11 +34,6 @@ struct work {
     int tile_dim;           /* second dimension of the tiles, besides the innermost one; -1: no tiles */
 };
 
-static size_t element_bytes(int kind)
-{
-    return kind >= CPU_KIND_F16 ? 2 : (size_t)kind;
-}
-
 static bool is_constant(const ctrt_view *v)
 {
     if (v->numel == 1 || v->flags & CTRT_VIEW_HOST_SCALAR)
@@ -51,7 +46,7 @@ static bool is_constant(const ctrt_view *v)
 
 static struct loop_operand operand_of(const ctrt_view *v, int kind, bool output)
 {
-    struct loop_operand o = { .view = v, .kind = kind, .bytes = element_bytes(kind) };
+    struct loop_operand o = { .view = v, .kind = kind, .bytes = cpu_kind_bytes(kind) };
     if (v->flags & CTRT_VIEW_CONTIGUOUS && !(v->flags & CTRT_VIEW_HOST_SCALAR) && (output || v->numel != 1))
         o.access = kind >= CPU_KIND_F16 ? CONVERTED : DIRECT;
     else
@@ -87,63 +82,8 @@ static int64_t next_row(const ctrt_view *v, int64_t offset, int64_t *at)
     return offset;
 }
 
-/* gather: copies elements [begin, begin + count) of v, in row-major order, to `out`. scatter: the reverse. */
-#define WALKS(T, suffix)                                                                                          \
-    static void gather_##suffix(void *out, const ctrt_view *v, int64_t begin, int64_t count)                      \
-    {                                                                                                             \
-        T *to = out;                                                                                              \
-        int64_t at[CTRT_MAX_DIMS], last = v->ndim - 1, stride = v->strides[last];                                 \
-        int64_t offset = loop_locate(v, begin, at), run = v->shape[last] - at[last];                              \
-        offset -= at[last] * stride;                                                                              \
-        const T *from = (const T *)v->data + offset + at[last] * stride;                                          \
-        for (;;) {                                                                                                \
-            if (run > count)                                                                                      \
-                run = count;                                                                                      \
-            if (stride == 1) {                                                                                    \
-                memcpy(to, from, (size_t)run * sizeof(T));                                                        \
-            } else if (stride == 0) {                                                                             \
-                T value = *from;                                                                                  \
-                for (int64_t i = 0; i < run; i++)                                                                 \
-                    to[i] = value;                                                                                \
-            } else {                                                                                              \
-                for (int64_t i = 0; i < run; i++)                                                                 \
-                    to[i] = from[i * stride];                                                                     \
-            }                                                                                                     \
-            if ((count -= run) == 0)                                                                              \
-                return;                                                                                           \
-            to += run;                                                                                            \
-            offset = next_row(v, offset, at);                                                                     \
-            from = (const T *)v->data + offset;                                                                   \
-            run = v->shape[last];                                                                                 \
-        }                                                                                                         \
-    }                                                                                                             \
-    static void scatter_##suffix(const ctrt_view *v, const void *in, int64_t begin, int64_t count)                \
-    {                                                                                                             \
-        const T *from = in;                                                                                       \
-        int64_t at[CTRT_MAX_DIMS], last = v->ndim - 1, stride = v->strides[last];                                 \
-        int64_t offset = loop_locate(v, begin, at), run = v->shape[last] - at[last];                              \
-        offset -= at[last] * stride;                                                                              \
-        T *to = (T *)v->data + offset + at[last] * stride;                                                        \
-        for (;;) {                                                                                                \
-            if (run > count)                                                                                      \
-                run = count;                                                                                      \
-            if (stride == 1)                                                                                      \
-                memcpy(to, from, (size_t)run * sizeof(T));                                                        \
-            else                                                                                                  \
-                for (int64_t i = 0; i < run; i++)                                                                 \
-                    to[i * stride] = from[i];                                                                     \
-            if ((count -= run) == 0)                                                                              \
-                return;                                                                                           \
-            from += run;                                                                                          \
-            offset = next_row(v, offset, at);                                                                     \
-            to = (T *)v->data + offset;                                                                           \
-            run = v->shape[last];                                                                                 \
-        }                                                                                                         \
-    }
-WALKS(uint8_t, 1)
-WALKS(uint16_t, 2)
-WALKS(uint32_t, 4)
-WALKS(uint64_t, 8)
+#define BODY "strided_body.h"
+#include "each_width.h"
 
 void cpu_gather(void *to, const ctrt_view *v, size_t bytes, int64_t begin, int64_t count)
 {
@@ -204,31 +144,6 @@ static void fill_constant(void *block, const struct loop_operand *o, int64_t cou
         memcpy(to + done, to, done < all - done ? done : all - done);
 }
 
-/* Copies with non-temporal stores, which need not read the cache line first. `to` is aligned to its element size. */
-static void stream(char *to, const char *from, size_t bytes)
-{
-#if VEC_AVX512 || VEC_AVX2
-    size_t head = -(uintptr_t)to & 63;
-    if (head >= bytes) {
-        memcpy(to, from, bytes);
-        return;
-    }
-    memcpy(to, from, head);
-    size_t i = head;
-    for (; i + 64 <= bytes; i += 64) {
-#if VEC_AVX512
-        _mm512_stream_si512((void *)(to + i), _mm512_loadu_si512((const void *)(from + i)));
-#else
-        _mm256_stream_si256((void *)(to + i), _mm256_loadu_si256((const void *)(from + i)));
-        _mm256_stream_si256((void *)(to + i + 32), _mm256_loadu_si256((const void *)(from + i + 32)));
-#endif
-    }
-    memcpy(to + i, from + i, bytes - i);
-#else
-    memcpy(to, from, bytes);
-#endif
-}
-
 /* Returns the next `count` elements of an input in the loop's format: in the tensor itself, or copied to `block`. */
 static const void *fetch(const struct loop_operand *o, void *block, int64_t begin, int64_t count)
 {
@@ -278,7 +193,7 @@ static void loop_deliver(const struct work *w, void *block, int64_t begin, int64
     if (o->access == GATHERED)
         scatter(o->view, block, o->bytes, begin, count);
     else
-        stream((char *)o->view->data + (size_t)begin * o->bytes, block, (size_t)count * o->bytes);
+        vec_stream((char *)o->view->data + (size_t)begin * o->bytes, block, (size_t)count * o->bytes);
 }
 
 static void loop_part(void *argument, int64_t begin, int64_t end)
@@ -307,51 +222,14 @@ static void loop_part(void *argument, int64_t begin, int64_t end)
             loop_deliver(w, blocks[3], i, count);
         }
     }
-#if VEC_AVX512 || VEC_AVX2
     if (w->stream)
-        _mm_sfence();
-#endif
+        vec_streamed();
 }
 
 /* ---- tiles ----
  *
  * If an operand is contiguous along a dimension other than the innermost, the loop processes tiles of both dimensions,
  * so that all bytes of a cache line are used. */
-
-/* Copies the tile of `rows` x `columns` elements at `in`, with strides `down` and `right`, to to[rows][columns]. */
-#define TILES(T, suffix, SQUARE, TRANSPOSE)                                                                          \
-    static void tile_##suffix(void *out, const void *in, int64_t rows, int64_t columns, int64_t down, int64_t right) \
-    {                                                                                                                \
-        T *to = out;                                                                                                 \
-        const T *from = in;                                                                                          \
-        if (right == 1) {                                                                                            \
-            for (int64_t i = 0; i < rows; i++)                                                                       \
-                memcpy(to + i * columns, from + i * down, (size_t)columns * sizeof(T));                              \
-            return;                                                                                                  \
-        }                                                                                                            \
-        int64_t j = 0, whole = (SQUARE) ? rows - rows % ((SQUARE) ? (SQUARE) : 1) : 0;                               \
-        if (down == 1 && (SQUARE)) {            /* uses all of a cache line before the next one */                   \
-            for (; j + (SQUARE) <= columns; j += (SQUARE)) {                                                         \
-                for (int64_t i = 0; i < whole; i += (SQUARE))                                                        \
-                    TRANSPOSE(to + i * columns + j, columns, from + i + j * right, right);                           \
-                for (int64_t i = whole; i < rows; i++)                                                               \
-                    for (int64_t k = j; k < j + (SQUARE); k++)                                                       \
-                        to[i * columns + k] = from[i + k * right];                                                   \
-            }                                                                                                        \
-        }                                                                                                            \
-        for (; j < columns; j++)                                                                                     \
-            for (int64_t i = 0; i < rows; i++)                                                                       \
-                to[i * columns + j] = from[i * down + j * right];                                                    \
-    }
-#define TRANSPOSE_4(to, to_step, from, from_step)                                                                 \
-    vf_transpose((float *)(to), to_step, (const float *)(from), from_step)
-#define TRANSPOSE_8(to, to_step, from, from_step)                                                                 \
-    vd_transpose((double *)(to), to_step, (const double *)(from), from_step)
-#define NO_TRANSPOSE(to, to_step, from, from_step) (void)0
-TILES(uint8_t, 1, 0, NO_TRANSPOSE)
-TILES(uint16_t, 2, 0, NO_TRANSPOSE)
-TILES(uint32_t, 4, VF_BLOCK, TRANSPOSE_4)
-TILES(uint64_t, 8, VD_BLOCK, TRANSPOSE_8)
 
 static void gather_tile(void *to, const char *from, size_t bytes, int64_t rows, int64_t columns, int64_t down,
                         int64_t right)
@@ -373,7 +251,7 @@ static void scatter_tile(char *to, const char *from, size_t bytes, int64_t rows,
     for (int64_t i = 0; i < rows; i++, from += columns * (int64_t)bytes, to += down * (int64_t)bytes) {
         if (right == 1) {
             if (past_caches)
-                stream(to, from, (size_t)columns * bytes);
+                vec_stream(to, from, (size_t)columns * bytes);
             else
                 memcpy(to, from, (size_t)columns * bytes);
             continue;
@@ -439,10 +317,8 @@ static void tiles_part(void *argument, int64_t begin, int64_t end)
             }
         }
     }
-#if VEC_AVX512 || VEC_AVX2
     if (w->stream)
-        _mm_sfence();
-#endif
+        vec_streamed();
 }
 
 /* Returns a dimension along which some operand is contiguous while it is not along the innermost one; -1 if none. */
@@ -487,7 +363,7 @@ ctrt_status cpu_elementwise_loop(const ctrt_call *call, const struct cpu_plan *p
     if (w.tile_dim >= 0) {
         int64_t height = out->shape[w.tile_dim], width = out->shape[out->ndim - 1];
         int64_t tiles = out->numel / height / width * ((height + SIDE - 1) / SIDE) * ((width + SIDE - 1) / SIDE);
-        int64_t grain = CPU_GRAIN / plan->cost / BLOCK;
+        int64_t grain = plan->grain / BLOCK;
         cpu_parallel_for(tiles, grain > 1 ? grain : 1, tiles_part, &w);
         return CTRT_OK;
     }
@@ -496,6 +372,6 @@ ctrt_status cpu_elementwise_loop(const ctrt_call *call, const struct cpu_plan *p
     /* If rows are long, end blocks at the ends of rows, so that contiguous rows need no gathering. */
     if (gathered && out->ndim > 0 && out->shape[out->ndim - 1] >= 256)
         w.row = out->shape[out->ndim - 1];
-    cpu_parallel_for(out->numel, CPU_GRAIN / plan->cost, loop_part, &w);
+    cpu_parallel_for(out->numel, plan->grain, loop_part, &w);
     return CTRT_OK;
 }

@@ -11,7 +11,7 @@ static inline __attribute__((always_inline)) void NAME(tile)(const int rows, con
                                                              const T *start, int64_t start_row, int last)
 {
     V sum[ROWS][VECTORS];
-    const MASK mask = OP(first)(last);
+    const OP(mask) mask = OP(first)(last);
     UNROLLED for (int i = 0; i < rows; i++)
         UNROLLED for (int j = 0; j < vectors; j++) {
             const T *from = start + i * start_row + j * LANES;
@@ -89,7 +89,7 @@ static inline int NAME(log_rows)(int64_t rows)
     return rows >= ROWS ? (ROWS == 8 ? 3 : 2) : rows >= 4 ? 2 : rows >= 2 ? 1 : 0;
 }
 
-static void NAME(small)(const G *g)
+static void NAME(small)(const struct NAME(gemm) *g)
 {
     for (int64_t j = 0; j < g->n;) {
         const int vectors = NAME(tile_vectors)(g->n - j);
@@ -110,12 +110,12 @@ static void NAME(small)(const G *g)
 static __attribute__((noinline)) void NAME(transpose_block)(T *to, int64_t to_step, const T *from, int64_t from_step,
                                                             int64_t rows, int64_t columns)
 {
-    const int64_t whole_rows = rows / BLOCK * BLOCK, whole_columns = columns / BLOCK * BLOCK;
-    for (int64_t i = 0; i < whole_rows; i += BLOCK) {
-        for (int64_t j = 0; j < whole_columns; j += BLOCK)
+    const int64_t whole_rows = rows / OP(block) * OP(block), whole_columns = columns / OP(block) * OP(block);
+    for (int64_t i = 0; i < whole_rows; i += OP(block)) {
+        for (int64_t j = 0; j < whole_columns; j += OP(block))
             OP(transpose)(to + j * to_step + i, to_step, from + i * from_step + j, from_step);
         for (int64_t j = whole_columns; j < columns; j++)
-            for (int r = 0; r < BLOCK; r++)
+            for (int r = 0; r < OP(block); r++)
                 to[j * to_step + i + r] = from[(i + r) * from_step + j];
     }
     for (int64_t i = whole_rows; i < rows; i++)
@@ -124,7 +124,7 @@ static __attribute__((noinline)) void NAME(transpose_block)(T *to, int64_t to_st
 }
 
 /* Packs A's rows [i, i+m) and columns [p, p+k) into strips of ROWS rows, strip[k][ROWS]; pads the last strip with 0. */
-static void NAME(pack_a)(T *to, const G *g, int64_t i, int64_t m, int64_t p, int64_t k)
+static void NAME(pack_a)(T *to, const struct NAME(gemm) *g, int64_t i, int64_t m, int64_t p, int64_t k)
 {
     for (int64_t s = 0; s < m; s += ROWS, to += ROWS * k) {
         const T *from = g->a + (i + s) * g->a_row + p * g->a_col;
@@ -145,7 +145,7 @@ static void NAME(pack_a)(T *to, const G *g, int64_t i, int64_t m, int64_t p, int
 
 /* Packs B's columns [j, j+n) and rows [p, p+k) into strips of at most VECTORS vectors; the last strip is only as wide
  * as necessary and is padded with 0. */
-static void NAME(pack_b)(T *to, const G *g, int64_t j, int64_t n, int64_t p, int64_t k)
+static void NAME(pack_b)(T *to, const struct NAME(gemm) *g, int64_t j, int64_t n, int64_t p, int64_t k)
 {
     while (n > 0) {
         const int width = NAME(tile_vectors)(n) * LANES;
@@ -176,7 +176,7 @@ static void NAME(pack_b)(T *to, const G *g, int64_t j, int64_t n, int64_t p, int
     }
 }
 
-static void NAME(large)(const G *g, T *packed_a, T *packed_b)
+static void NAME(large)(const struct NAME(gemm) *g, T *packed_a, T *packed_b)
 {
     for (int64_t jc = 0; jc < g->n; jc += GEMM_NC) {
         const int64_t nc = g->n - jc < GEMM_NC ? g->n - jc : GEMM_NC;
@@ -210,7 +210,7 @@ static void NAME(large)(const G *g, T *packed_a, T *packed_b)
     }
 }
 
-static void NAME(transpose)(T *to, const G *g)
+static void NAME(transpose)(T *to, const struct NAME(gemm) *g)
 {
     if (g->b_row == 1) {
         NAME(transpose_block)(to, g->n, g->b, g->b_col, g->n, g->k);
@@ -231,7 +231,7 @@ static void NAME(transpose)(T *to, const G *g)
 
 /* Interleaves rows of A: packed[k / LANES][rows][LANES], padded with 0. Rows whose distance is a power of two would map
  * to the same cache sets and evict each other. */
-static void NAME(pack_rows)(T *packed, const G *g, int64_t i, int rows, int64_t p, int64_t depth)
+static void NAME(pack_rows)(T *packed, const struct NAME(gemm) *g, int64_t i, int rows, int64_t p, int64_t depth)
 {
     for (int64_t q = 0; q < depth; q += LANES)
         for (int r = 0; r < rows; r++, packed += LANES) {
@@ -242,9 +242,9 @@ static void NAME(pack_rows)(T *packed, const G *g, int64_t i, int rows, int64_t 
 
 /* B's columns are contiguous, so elements of C are dot products. Adds the products of `depth` elements from p on, for
  * the packed rows [i, i+rows) and the columns [j, j+columns). */
-static inline __attribute__((always_inline)) void NAME(dots)(const int rows, const int columns, const G *g,
-                                                             const T *packed, int64_t i, int64_t j, int64_t p,
-                                                             int64_t depth)
+static inline __attribute__((always_inline)) void NAME(dots)(const int rows, const int columns,
+                                                             const struct NAME(gemm) *g, const T *packed, int64_t i,
+                                                             int64_t j, int64_t p, int64_t depth)
 {
     const T *b = g->b + j * g->b_col + p;
     V sum[ROWS][VECTORS];
@@ -265,7 +265,7 @@ static inline __attribute__((always_inline)) void NAME(dots)(const int rows, con
         }
     }
     if (q < depth) {
-        const MASK mask = OP(first)((int)(depth - q));
+        const OP(mask) mask = OP(first)((int)(depth - q));
         UNROLLED for (int r = 0; r < rows; r++) UNROLLED for (int c = 0; c < columns; c++) sum[r][c] =
             OP(fma)(OP(load)(packed + r * LANES), OP(load_m)(b + c * g->b_col + q, mask), sum[r][c]);
     }
@@ -276,28 +276,24 @@ static inline __attribute__((always_inline)) void NAME(dots)(const int rows, con
         }
 }
 
-#define DOTS(rows)                                                                                                \
-    static void NAME(dots_##rows)(const G *g, int64_t i, T *packed)                                               \
-    {                                                                                                             \
-        for (int64_t p = 0; p < g->k; p += DEPTH) {                                                               \
-            const int64_t depth = g->k - p < DEPTH ? g->k - p : DEPTH;                                            \
-            int64_t j = 0;                                                                                        \
-            NAME(pack_rows)(packed, g, i, rows, p, depth);                                                        \
-            for (; j + VECTORS <= g->n; j += VECTORS)                                                             \
-                NAME(dots)(rows, VECTORS, g, packed, i, j, p, depth);                                             \
-            for (; j < g->n; j++)                                                                                 \
-                NAME(dots)(rows, 1, g, packed, i, j, p, depth);                                                   \
-        }                                                                                                         \
+/* The same for all columns and the whole depth. */
+static inline __attribute__((always_inline)) void NAME(dot_rows)(const int rows, const struct NAME(gemm) *g, int64_t i,
+                                                                 T *packed)
+{
+    for (int64_t p = 0; p < g->k; p += DEPTH) {
+        const int64_t depth = g->k - p < DEPTH ? g->k - p : DEPTH;
+        int64_t j = 0;
+        NAME(pack_rows)(packed, g, i, rows, p, depth);
+        for (; j + VECTORS <= g->n; j += VECTORS)
+            NAME(dots)(rows, VECTORS, g, packed, i, j, p, depth);
+        for (; j < g->n; j++)
+            NAME(dots)(rows, 1, g, packed, i, j, p, depth);
     }
-DOTS(1) DOTS(2) DOTS(4)
-#if ROWS == 8
-DOTS(8)
-#endif
-#undef DOTS
+}
 #undef DEPTH
 
 /* B's rows are contiguous: adds four of them at a time to a range of C's columns that stays in the L1 cache. */
-static void NAME(sweep)(const G *g)
+static void NAME(sweep)(const struct NAME(gemm) *g)
 {
     const int64_t stretch = 8192 / g->m / LANES * LANES;
     for (int64_t j0 = 0; j0 < g->n; j0 += stretch) {
@@ -343,7 +339,7 @@ static void NAME(sweep)(const G *g)
     }
 }
 
-static void NAME(few)(const G *g, T *packed)
+static void NAME(few)(const struct NAME(gemm) *g, T *packed)
 {
     if (g->b_col == 1) {
         NAME(sweep)(g);
@@ -352,21 +348,14 @@ static void NAME(few)(const G *g, T *packed)
     int64_t i = 0;
 #if ROWS == 8
     for (; i + 8 <= g->m; i += 8)
-        NAME(dots_8)(g, i, packed);
+        NAME(dot_rows)(8, g, i, packed);
 #endif
     for (; i + 4 <= g->m; i += 4)
-        NAME(dots_4)(g, i, packed);
+        NAME(dot_rows)(4, g, i, packed);
     for (; i + 2 <= g->m; i += 2)
-        NAME(dots_2)(g, i, packed);
+        NAME(dot_rows)(2, g, i, packed);
     for (; i < g->m; i++)
-        NAME(dots_1)(g, i, packed);
+        NAME(dot_rows)(1, g, i, packed);
 }
 
-#undef T
-#undef G
-#undef V
-#undef LANES
-#undef BLOCK
-#undef NAME
-#undef OP
-#undef MASK
+#include "body_end.h"

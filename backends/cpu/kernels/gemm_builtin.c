@@ -12,12 +12,14 @@ static const struct gemm_loops *loops(void)
     return CPU_SELECT_VARIANT(gemm_loops);
 }
 
-#define T float
-#define G struct gemm_f32
-#define NAME(name) name##_f32
-#include "gemm_builtin_body.h"
+/* Products of at most this many multiplications use one thread, because waking a second thread takes longer than it
+ * saves. */
+#define SERIAL_WORK 160000
+/* If B has at most this many elements, it stays in the L2 cache and is not packed. */
+#define UNPACKED_B (64 * 1024)
+/* If B's columns are not adjacent, B is transposed as a whole if it has at most this many elements; a larger B is
+ * transposed strip by strip while it is packed. */
+#define TRANSPOSED_B 10000
 
-#define T double
-#define G struct gemm_f64
-#define NAME(name) name##_f64
-#include "gemm_builtin_body.h"
+#define BODY "gemm_builtin_body.h"
+#include "each_float.h"

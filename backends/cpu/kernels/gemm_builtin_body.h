@@ -1,17 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* backends/cpu/kernels/gemm_builtin_body.h: a body (body.h) that gemm_builtin.c includes once per type. */
 
-/* Products of at most this many multiplications use one thread, because waking a second thread takes longer than it
- * saves. */
-#define SERIAL_WORK 160000
-/* If B has at most this many elements, it stays in the L2 cache and is not packed. */
-#define UNPACKED_B (64 * 1024)
-/* If B's columns are not adjacent, B is transposed as a whole if it has at most this many elements; a larger B is
- * transposed strip by strip while it is packed. */
-#define TRANSPOSED_B 10000
-
 /* Computes the product in the calling thread. */
-static bool NAME(serial)(const G *g)
+static bool NAME(serial)(const struct NAME(gemm) *g)
 {
     if (g->m <= 0 || g->n <= 0)
         return true;
@@ -33,7 +24,7 @@ static bool NAME(serial)(const G *g)
         if (!copy)
             return false;
         NAME(loops()->transpose)(copy, g);
-        G h = *g;
+        struct NAME(gemm) h = *g;
         h.b = copy, h.b_row = g->n, h.b_col = 1;
         NAME(loops()->small)(&h);
         return true;
@@ -47,7 +38,7 @@ static bool NAME(serial)(const G *g)
 }
 
 struct NAME(cut) {
-    const G *g;
+    const struct NAME(gemm) *g;
     int64_t row_step, column_step;      /* size of a task's part of C */
     int64_t column_tasks;               /* number of tasks along the columns */
     bool failed;
@@ -57,7 +48,7 @@ static void NAME(run_tasks)(void *argument, int64_t begin, int64_t end)
 {
     struct NAME(cut) *cut = argument;
     for (int64_t t = begin; t < end; t++) {
-        G g = *cut->g;
+        struct NAME(gemm) g = *cut->g;
         const int64_t i = t / cut->column_tasks * cut->row_step, j = t % cut->column_tasks * cut->column_step;
         g.m = g.m - i < cut->row_step ? g.m - i : cut->row_step;
         g.n = g.n - j < cut->column_step ? g.n - j : cut->column_step;
@@ -71,7 +62,7 @@ static void NAME(run_tasks)(void *argument, int64_t begin, int64_t end)
     }
 }
 
-bool NAME(cpu_gemm)(const G *g)
+bool NAME(cpu_gemm)(const struct NAME(gemm) *g)
 {
     const int threads = g->m * g->n <= SERIAL_WORK && g->m * g->n * g->k <= SERIAL_WORK ? 1 : cpu_thread_count();
     if (threads <= 1)
@@ -91,9 +82,4 @@ bool NAME(cpu_gemm)(const G *g)
     return !cut.failed;
 }
 
-#undef T
-#undef G
-#undef NAME
-#undef SERIAL_WORK
-#undef UNPACKED_B
-#undef TRANSPOSED_B
+#include "body_end.h"

@@ -21,25 +21,8 @@
 /* Loops over a tile must be unrolled completely, otherwise the accumulators are kept in memory. */
 #define UNROLLED _Pragma("GCC unroll 8")
 
-#define T float
-#define G struct gemm_f32
-#define V vf
-#define LANES VF
-#define BLOCK VF_BLOCK
-#define NAME(name) name##_f32
-#define OP(name) vf_##name
-#define MASK vf_mask
-#include "gemm_body.h"
-
-#define T double
-#define G struct gemm_f64
-#define V vd
-#define LANES VD
-#define BLOCK VD_BLOCK
-#define NAME(name) name##_f64
-#define OP(name) vd_##name
-#define MASK vd_mask
-#include "gemm_body.h"
+#define BODY "gemm_body.h"
+#include "each_float.h"
 
 const struct gemm_loops CPU_NAME(gemm_loops) = {
     .small_f32 = small_f32, .small_f64 = small_f64,

@@ -41,29 +41,10 @@ static ctrt_status check_indices(const char *op, const int64_t *index, int64_t c
 }
 
 /* Integers are unsigned, because sums wrap. Sums of f16 and bf16 are in f32. */
-#define T float
-#define NAME(name) name##_f32
-#include "index_body.h"
-
-#define T double
-#define NAME(name) name##_f64
-#include "index_body.h"
-
-#define T uint8_t
-#define NAME(name) name##_8
-#include "index_body.h"
-
-#define T uint16_t
-#define NAME(name) name##_16
-#include "index_body.h"
-
-#define T uint32_t
-#define NAME(name) name##_32
-#include "index_body.h"
-
-#define T uint64_t
-#define NAME(name) name##_64
-#include "index_body.h"
+#define BODY "index_body.h"
+#include "each_float.h"
+#define BODY "index_body.h"
+#include "each_width.h"
 
 typedef void (*add_function)(const struct index_job *job, int64_t outer, int64_t c0, int64_t c1);
 static const struct functions {
@@ -71,8 +52,8 @@ static const struct functions {
     add_function index_add, scatter_add;
 } functions_of[CPU_DTYPES] = {
 #define ENTRY(dtype, copied, added) [CTRT_##dtype] = { gather_##copied, index_add_##added, scatter_add_##added }
-    ENTRY(F32, f32, f32), ENTRY(F64, f64, f64), ENTRY(F16, 16, f32), ENTRY(BF16, 16, f32), ENTRY(I8, 8, 8),
-    ENTRY(U8, 8, 8), ENTRY(I16, 16, 16), ENTRY(I32, 32, 32), ENTRY(I64, 64, 64), ENTRY(BOOL, 8, 8),
+    ENTRY(F32, f32, f32), ENTRY(F64, f64, f64), ENTRY(F16, 2, f32), ENTRY(BF16, 2, f32), ENTRY(I8, 1, 1),
+    ENTRY(U8, 1, 1), ENTRY(I16, 2, 2), ENTRY(I32, 4, 4), ENTRY(I64, 8, 8), ENTRY(BOOL, 1, 1),
 #undef ENTRY
 };
 
@@ -248,7 +229,7 @@ static ctrt_status triu(const ctrt_call *call)
     return triangle(call, true);
 }
 
-static const ctrt_kernel kernels[] = {
+static const struct cpu_kernel kernels[] = {
     CPU_ROW(index_select, CPU_ALL), CPU_ROW(index_add, CPU_NUMBERS), CPU_ROW(gather, CPU_ALL),
     CPU_ROW(scatter_add, CPU_NUMBERS), CPU_ROW(tril, CPU_ALL), CPU_ROW(triu, CPU_ALL),
 };

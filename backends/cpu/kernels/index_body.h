@@ -39,5 +39,4 @@ static void NAME(scatter_add)(const struct index_job *job, int64_t outer, int64_
             dx[index[c] * job->inner + c] = (T)(dx[index[c] * job->inner + c] + dy[c]);
 }
 
-#undef T
-#undef NAME
+#include "body_end.h"

@@ -28,22 +28,22 @@ static const struct family families[] = {
 
 ctrt_kernel_table cpu_kernel_table = {
     .size = sizeof(ctrt_kernel_table),
-    .stride = sizeof(ctrt_kernel),
+    .stride = sizeof(struct cpu_kernel),
     .single_thread = cpu_threads_single,
     .end_threads = cpu_team_end,
 };
 
 /* Appends `kernels` to `to` and returns their number. If `to` is NULL, only returns the number. */
-static size_t append(ctrt_kernel *to, const struct cpu_kernels *kernels)
+static size_t append(struct cpu_kernel *to, const struct cpu_kernels *kernels)
 {
     if (!kernels)
         return 0;
     if (to && kernels->count)
-        memcpy(to, kernels->kernels, kernels->count * sizeof(ctrt_kernel));
+        memcpy(to, kernels->kernels, kernels->count * sizeof *to);
     return kernels->count;
 }
 
-static size_t join(ctrt_kernel *to)
+static size_t join(struct cpu_kernel *to)
 {
     size_t count = 0;
     for (size_t f = 0; f < sizeof families / sizeof families[0]; f++) {
@@ -59,16 +59,16 @@ static size_t join(ctrt_kernel *to)
 
 ctrt_status cpu_kernels_init(void)
 {
-    static ctrt_kernel *kernels;
+    static struct cpu_kernel *kernels;
     size_t count = join(NULL);
-    ctrt_kernel *joined = cpu_host->alloc(count * sizeof(ctrt_kernel));
+    struct cpu_kernel *joined = cpu_host->alloc(count * sizeof *joined);
     if (!joined)
         return cpu_host->fail(CTRT_ERR_OUT_OF_MEMORY, "cpu: no memory for the table of %zu kernels", count);
     join(joined);
     if (kernels)
         cpu_host->free(kernels);
     kernels = joined;
-    cpu_kernel_table.kernels = kernels;
+    cpu_kernel_table.kernels = &kernels->base;
     cpu_kernel_table.count = count;
     return CTRT_OK;
 }

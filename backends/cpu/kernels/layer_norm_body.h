@@ -116,8 +116,4 @@ static void NAME(join_parts)(const struct norm_job *job, const ctrt_view *out, i
         job->half->narrow(out->data, (const float *)sum, n);
 }
 
-#undef T
-#undef V
-#undef LANES
-#undef NAME
-#undef OP
+#include "body_end.h"

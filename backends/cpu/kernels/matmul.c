@@ -60,7 +60,7 @@ static ctrt_status linear(const ctrt_call *call)
     return compute(&p);
 }
 
-static const ctrt_kernel kernels[] = {
+static const struct cpu_kernel kernels[] = {
     CPU_ROW(matmul, CPU_NUMBERS, .flags = CTRT_KERNEL_STRIDED),
     CPU_ROW(linear, CPU_NUMBERS, .flags = CTRT_KERNEL_STRIDED),
 };

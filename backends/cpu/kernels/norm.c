@@ -27,19 +27,8 @@ struct norm_job {
     bool failed;
 };
 
-#define T float
-#define V vf
-#define LANES VF
-#define NAME(name) name##_f32
-#define OP(name) vf_##name
-#include "layer_norm_body.h"
-
-#define T double
-#define V vd
-#define LANES VD
-#define NAME(name) name##_f64
-#define OP(name) vd_##name
-#include "layer_norm_body.h"
+#define BODY "layer_norm_body.h"
+#include "each_float.h"
 
 /* Returns a parameter in the compute type: the tensor's own data, or converted into `wide`. */
 static const void *parameter(const struct norm_job *job, const ctrt_view *view, float *wide)
@@ -109,7 +98,7 @@ static ctrt_status layer_norm_backward(const ctrt_call *call)
     return CTRT_OK;
 }
 
-static const ctrt_kernel kernels[] = {
+static const struct cpu_kernel kernels[] = {
     CPU_ROW(layer_norm, CPU_FLOATING),
     CPU_ROW(layer_norm_backward, CPU_FLOATING),
 };

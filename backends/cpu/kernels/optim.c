@@ -37,19 +37,8 @@ struct optim_job {
     const ctrt_view *const *in, *const *out;    /* views of the current tensor; its k-th state is at [k * tensors] */
 };
 
-#define T float
-#define V vf
-#define LANES VF
-#define NAME(name) name##_f32
-#define OP(name) vf_##name
-#include "optim_body.h"
-
-#define T double
-#define V vd
-#define LANES VD
-#define NAME(name) name##_f64
-#define OP(name) vd_##name
-#include "optim_body.h"
+#define BODY "optim_body.h"
+#include "each_float.h"
 
 static void sgd_range_half(void *argument, int64_t begin, int64_t end)
 {
@@ -135,7 +124,7 @@ static ctrt_status adam_step(const ctrt_call *call)
     return step(call, &job, 4, adam_range_f32, adam_range_f64, adam_range_half);
 }
 
-static const ctrt_kernel kernels[] = {
+static const struct cpu_kernel kernels[] = {
     CPU_ROW(sgd_step, CPU_FLOATING, .flags = CTRT_KERNEL_INPLACE | CTRT_KERNEL_FOUND_INF),
     CPU_ROW(adam_step, CPU_FLOATING, .flags = CTRT_KERNEL_INPLACE | CTRT_KERNEL_FOUND_INF),
 };

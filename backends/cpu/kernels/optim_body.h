@@ -80,8 +80,4 @@ static void NAME(adam_range)(void *argument, int64_t begin, int64_t end)
                end - begin);
 }
 
-#undef T
-#undef V
-#undef LANES
-#undef NAME
-#undef OP
+#include "body_end.h"

@@ -97,73 +97,27 @@ static void pair_plane(const struct pool_job *job, int64_t t)
     }
 }
 
-#define LARGER_FLOAT(v, best) ((v) > (best) || (v) != (v))
-#define LARGER_INTEGER(v, best) ((v) > (best))
+/* NaN is the largest. */
+#define LARGER(v, best) ((v) > (best) || (v) != (v))
 
-#define T float
-#define C float
-#define LOWEST (-INFINITY)
-#define LARGER LARGER_FLOAT
-#define NAME(name) name##_f32
-#include "pool_body.h"
+#define BODY "pool_body.h"
+#include "each_float.h"
+#define BODY "pool_body.h"
+#include "each_integer.h"
 
-#define T double
-#define C double
-#define LOWEST (-INFINITY)
-#define LARGER LARGER_FLOAT
-#define NAME(name) name##_f64
-#include "pool_body.h"
-
-#define T int64_t
-#define C int64_t
-#define LOWEST INT64_MIN
-#define LARGER LARGER_INTEGER
-#define NAME(name) name##_i64
-#include "pool_body.h"
-
-#define T int32_t
-#define C int32_t
-#define LOWEST INT32_MIN
-#define LARGER LARGER_INTEGER
-#define NAME(name) name##_i32
-#include "pool_body.h"
-
-#define T int16_t
-#define C int16_t
-#define LOWEST INT16_MIN
-#define LARGER LARGER_INTEGER
-#define NAME(name) name##_i16
-#include "pool_body.h"
-
-#define T int8_t
-#define C int8_t
-#define LOWEST INT8_MIN
-#define LARGER LARGER_INTEGER
-#define NAME(name) name##_i8
-#include "pool_body.h"
-
-#define T uint8_t
-#define C uint8_t
-#define LOWEST 0
-#define LARGER LARGER_INTEGER
-#define NAME(name) name##_u8
-#include "pool_body.h"
-
-#define LOAD(x) cpu_f32_from_f16(x)
-#define STORE(x) cpu_f16_from_f32(x)
 #define T uint16_t
 #define C float
-#define LOWEST (-INFINITY)
-#define LARGER LARGER_FLOAT
+#define LOAD(x) cpu_f32_from_f16(x)
+#define STORE(x) cpu_f16_from_f32(x)
+#define LEAST (-INFINITY)
 #define NAME(name) name##_f16
 #include "pool_body.h"
 
-#define LOAD(x) cpu_f32_from_bf16(x)
-#define STORE(x) cpu_bf16_from_f32(x)
 #define T uint16_t
 #define C float
-#define LOWEST (-INFINITY)
-#define LARGER LARGER_FLOAT
+#define LOAD(x) cpu_f32_from_bf16(x)
+#define STORE(x) cpu_bf16_from_f32(x)
+#define LEAST (-INFINITY)
 #define NAME(name) name##_bf16
 #include "pool_body.h"
 
@@ -219,7 +173,7 @@ static ctrt_status max_pool2d_backward(const ctrt_call *call)
     return pool_run(call, call->outputs[0], call->inputs[0], call->inputs[1], true);
 }
 
-static const ctrt_kernel kernels[] = {
+static const struct cpu_kernel kernels[] = {
     CPU_ROW(max_pool2d, CPU_NUMBERS, .flags = CTRT_KERNEL_CHANNELS_LAST),
     CPU_ROW(max_pool2d_backward, CPU_FLOATING, .flags = CTRT_KERNEL_CHANNELS_LAST),
 };

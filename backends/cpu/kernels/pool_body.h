@@ -1,8 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* backends/cpu/kernels/pool_body.h: a body (body.h) that pool.c includes once per type. T is the storage
- * type, C the type in which elements are compared; LOAD and STORE convert between them, if they differ. LOWEST is the
+ * type, C the type in which elements are compared; LOAD and STORE convert between them, if they differ. LEAST is the
  * least value of C, and LARGER(v, best) is true if v wins. */
 
+#ifndef C
+#define C T
+#endif
 #ifndef LOAD
 #define LOAD(x)  (x)
 #define STORE(x) (x)
@@ -21,7 +24,7 @@ static void NAME(window)(const struct pool_job *job, T *y, int64_t *index, const
     const bool empty = ky0 >= ky1 || kx0 >= kx1;        /* the whole window is in the padding */
     const int64_t start = empty ? -1 : (y0 + ky0 * a->dilation[0]) * job->w + x0 + kx0 * a->dilation[1];
     for (int64_t c = 0; c < channels; c++) {
-        best[c] = LOWEST;
+        best[c] = LEAST;
         index[c] = start;
     }
     for (int64_t ky = ky0; ky < ky1; ky++)
@@ -75,7 +78,7 @@ static void NAME(plane)(const struct pool_job *job, T *y, int64_t *indices, cons
             taps(oy, job->h, a->kernel[0], a->stride[0], a->padding[0], a->dilation[0], &ky0, &ky1);
             const int64_t top = oy * a->stride[0] - a->padding[0];
             for (int64_t x = 0; x < count; x++) {
-                best[x] = LOWEST;
+                best[x] = LEAST;
                 index[x] = ky0 < ky1 && left[x] >= 0 ? (int32_t)((top + ky0 * a->dilation[0]) * job->w) + left[x] : -1;
             }
             for (int64_t ky = ky0; ky < ky1; ky++)
@@ -174,10 +177,7 @@ static void NAME(backward)(void *argument, int64_t begin, int64_t end)
     }
 }
 
-#undef T
 #undef C
 #undef LOAD
 #undef STORE
-#undef LOWEST
-#undef LARGER
-#undef NAME
+#include "body_end.h"

@@ -78,30 +78,8 @@ static ctrt_status one_half(const struct cpu_product *p, int64_t index)
     return CTRT_OK;
 }
 
-/* Integer products wrap in two's complement. W is the unsigned type used for the sums. */
-#define INTEGER(name, T, W)                                                                                       \
-    static ctrt_status one_##name(const struct cpu_product *p, int64_t index)                                     \
-    {                                                                                                             \
-        const T *a = (const T *)p->a + index * p->a_batch, *b = (const T *)p->b + index * p->b_batch,             \
-                *bias = p->bias;                                                                                  \
-        T *c = (T *)p->c + index * p->m * p->n;                                                                   \
-        for (int64_t i = 0; i < p->m; i++, c += p->n) {                                                           \
-            for (int64_t j = 0; j < p->n; j++)                                                                    \
-                c[j] = bias ? bias[j] : 0;                                                                        \
-            for (int64_t q = 0; q < p->k; q++) {                                                                  \
-                const W element = (W)a[i * p->a_row + q * p->a_col];                                              \
-                const T *row = b + q * p->b_row;                                                                  \
-                for (int64_t j = 0; j < p->n; j++)                                                                \
-                    c[j] = (T)((W)c[j] + element * (W)row[j * p->b_col]);                                         \
-            }                                                                                                     \
-        }                                                                                                         \
-        return CTRT_OK;                                                                                           \
-    }
-INTEGER(i8, int8_t, uint32_t)
-INTEGER(u8, uint8_t, uint32_t)
-INTEGER(i16, int16_t, uint32_t)
-INTEGER(i32, int32_t, uint32_t)
-INTEGER(i64, int64_t, uint64_t)
+#define BODY "product_body.h"
+#include "each_integer.h"
 
 static const one_function one_of[CPU_DTYPES] = {
     [CTRT_F32] = one_f32, [CTRT_F64] = one_f64, [CTRT_F16] = one_half, [CTRT_BF16] = one_half,

@@ -38,12 +38,22 @@ static void philox(uint32_t *words, uint64_t first, int64_t count, uint64_t seed
 
 /* ---- common loop: passes pieces of 1024 words to `make` ---- */
 
-struct random {
-    const ctrt_random_attributes *attributes;
+struct random;
+
+/* The data of a kernel. */
+struct random_kernel {
     /* Writes the output elements [begin, begin + n), computed from `words`. */
     void (*make)(const struct random *r, int64_t begin, int64_t n, const uint32_t *words);
     int64_t per_block;          /* elements per counter block: 4, or 2 that use 64 bits each */
-    void (*round)(float *x, int64_t n);     /* uniform: rounds x to an output type narrower than f32; otherwise NULL */
+    /* For make_floats: computes the elements as f32. `kind`: the storage kind to which they are converted. */
+    void (*floats)(const struct random *r, float *x, int64_t n, const uint32_t *words);
+    int kind;
+    uint64_t one;               /* bernoulli: the bits of 1 */
+};
+
+struct random {
+    const struct random_kernel *kernel;
+    const ctrt_random_attributes *attributes;
     int64_t numel;
     void *out, *mask;
     const void *in;
@@ -55,21 +65,22 @@ static void random_part(void *argument, int64_t begin, int64_t end)
 {
     const struct random *r = argument;
     uint32_t words[WORDS] __attribute__((aligned(64)));
-    int64_t elements = BLOCKS * r->per_block;
+    int64_t per_block = r->kernel->per_block, elements = BLOCKS * per_block;
     for (int64_t piece = begin; piece < end; piece++) {
         int64_t first = piece * elements, n = r->numel - first < elements ? r->numel - first : elements;
-        philox(words, r->attributes->offset + (uint64_t)(piece * BLOCKS), (n + r->per_block - 1) / r->per_block,
+        philox(words, r->attributes->offset + (uint64_t)(piece * BLOCKS), (n + per_block - 1) / per_block,
                r->attributes->seed);
-        r->make(r, first, n, words);
+        r->kernel->make(r, first, n, words);
     }
 }
 
 static ctrt_status random_fill(const ctrt_call *call, struct random *r)
 {
+    r->kernel = cpu_kernel_data(call);
     r->attributes = call->attributes;
     r->numel = call->outputs[0]->numel;
     r->out = call->outputs[0]->data;
-    int64_t elements = BLOCKS * r->per_block;
+    int64_t elements = BLOCKS * r->kernel->per_block;
     cpu_parallel_for((r->numel + elements - 1) / elements, 8, random_part, r);
     return CTRT_OK;
 }
@@ -84,34 +95,6 @@ static uint32_t threshold_of(double p)
 static inline uint64_t bits53(const uint32_t *words)
 {
     return ((uint64_t)words[0] << 32 | words[1]) >> 11;
-}
-
-/* Store n floats from element `begin` of the output on, converted to the output type. */
-static void store_f32(void *out, int64_t begin, const float *from, int64_t n)
-{
-    memcpy((float *)out + begin, from, (size_t)n * sizeof(float));
-}
-static void store_f16(void *out, int64_t begin, const float *from, int64_t n)
-{
-    cpu_f16_from_f32_row((uint16_t *)out + begin, from, n);
-}
-static void store_bf16(void *out, int64_t begin, const float *from, int64_t n)
-{
-    cpu_bf16_from_f32_row((uint16_t *)out + begin, from, n);
-}
-
-/* Round x[i] to the precision of f16 or bf16. */
-static void round_f16(float *x, int64_t n)
-{
-    uint16_t kept[WORDS];
-    cpu_f16_from_f32_row(kept, x, n);
-    cpu_f32_from_f16_row(x, kept, n);
-}
-static void round_bf16(float *x, int64_t n)
-{
-    uint16_t kept[WORDS];
-    cpu_bf16_from_f32_row(kept, x, n);
-    cpu_f32_from_bf16_row(x, kept, n);
 }
 
 /* x[i] = x[i] * scale + shift with two roundings on all instruction sets. Two loops, so that FMA cannot be used. */
@@ -138,12 +121,16 @@ static void uniform(const struct random *r, float *x, int64_t n, const uint32_t 
     for (int64_t i = 0; i < n; i++)
         x[i] = (float)(int32_t)(words[i] >> 8) * 0x1p-24f;
     const bool standard = lo == 0 && hi == 1;
-    if (standard && !r->round)
+    const bool half = r->kernel->kind >= CPU_KIND_F16;
+    if (standard && !half)
         return;
     if (!standard)
         scale_shift(x, n, hi - lo, lo);
-    if (r->round)
-        r->round(x, n);
+    if (half) {                                     /* rounds to the output type */
+        uint16_t rounded[WORDS];
+        cpu_narrow(rounded, x, r->kernel->kind, n);
+        cpu_widen(x, rounded, r->kernel->kind, n);
+    }
     for (int64_t i = 0; i < n; i++)
         x[i] = x[i] < hi ? x[i] : lo;               /* rounding may have produced hi, which is not in [lo, hi) */
 }
@@ -207,83 +194,71 @@ static void normal_f64(const struct random *r, int64_t begin, int64_t n, const u
     scale_shift_f64(x, n, r->attributes->b, r->attributes->a);
 }
 
-#define FLOATS(op, type)                                                                                          \
-    static void op##_##type(const struct random *r, int64_t begin, int64_t n, const uint32_t *words)              \
-    {                                                                                                             \
-        float x[WORDS] __attribute__((aligned(64)));                                                              \
-        op(r, x, n, words);                                                                                       \
-        store_##type(r->out, begin, x, n);                                                                        \
-    }
-#define RUN(op, type, elements, narrow)                                                                           \
-    static ctrt_status op##_##type##_run(const ctrt_call *call)                                                   \
-    {                                                                                                             \
-        struct random r = { .make = op##_##type, .per_block = elements, .round = narrow };                        \
-        return random_fill(call, &r);                                                                             \
-    }
-#define FLOATING(op)                                                                                              \
-    FLOATS(op, f32) RUN(op, f32, 4, NULL) FLOATS(op, f16) RUN(op, f16, 4, round_f16)                              \
-    FLOATS(op, bf16) RUN(op, bf16, 4, round_bf16) RUN(op, f64, 2, NULL)
-FLOATING(uniform)
-FLOATING(normal)
+static void make_floats(const struct random *r, int64_t begin, int64_t n, const uint32_t *words)
+{
+    float x[WORDS] __attribute__((aligned(64)));
+    r->kernel->floats(r, x, n, words);
+    if (r->kernel->kind == CPU_KIND_4)
+        memcpy((float *)r->out + begin, x, (size_t)n * sizeof(float));
+    else
+        cpu_narrow((uint16_t *)r->out + begin, x, r->kernel->kind, n);
+}
+
+/* uniform and normal. */
+static ctrt_status random_run(const ctrt_call *call)
+{
+    return random_fill(call, &(struct random){ 0 });
+}
 
 /* ---- randint: lo plus 64 random bits modulo the range ---- */
 
-#define SAME(T, x) (T)(x)
-#define F16(T, x)  cpu_f16_from_f32((float)(x))
-#define BF16(T, x) cpu_bf16_from_f32((float)(x))
 #define RANDINT(type, T, AS)                                                                                      \
     static void randint_##type(const struct random *r, int64_t begin, int64_t n, const uint32_t *words)           \
     {                                                                                                             \
         T *to = (T *)r->out + begin;                                                                              \
         uint64_t lo = (uint64_t)r->attributes->lo, range = (uint64_t)r->attributes->hi - lo;                      \
-        for (int64_t i = 0; i < n; i++) {                                                                         \
-            uint64_t word = (uint64_t)words[2 * i] << 32 | words[2 * i + 1];                                      \
-            to[i] = AS(T, (int64_t)(lo + word % range));                                                          \
-        }                                                                                                         \
-    }                                                                                                             \
-    static ctrt_status randint_##type##_run(const ctrt_call *call)                                                \
-    {                                                                                                             \
-        const ctrt_random_attributes *attributes = call->attributes;                                              \
-        struct random r = { .make = randint_##type, .per_block = 2 };                                             \
-        if (attributes->lo >= attributes->hi)                                                                     \
-            return cpu_host->fail(CTRT_ERR_INVALID_ARGUMENT, "randint: the range [%lld, %lld) is empty", \
-                                  (long long)attributes->lo, (long long)attributes->hi);                          \
-        return random_fill(call, &r);                                                                             \
+        for (int64_t i = 0; i < n; i++)                                                                           \
+            to[i] = AS((int64_t)(lo + ((uint64_t)words[2 * i] << 32 | words[2 * i + 1]) % range));                \
     }
-RANDINT(f32, float, SAME)
-RANDINT(f64, double, SAME)
-RANDINT(f16, uint16_t, F16)
-RANDINT(bf16, uint16_t, BF16)
-RANDINT(8, uint8_t, SAME)
-RANDINT(16, uint16_t, SAME)
-RANDINT(32, uint32_t, SAME)
-RANDINT(64, uint64_t, SAME)
-#define TRUTH(T, x) ((x) != 0)
-RANDINT(bool, uint8_t, TRUTH)
+RANDINT(f32, float, (float))
+RANDINT(f64, double, (double))
+RANDINT(f16, uint16_t, cpu_f16_from_f32)
+RANDINT(bf16, uint16_t, cpu_bf16_from_f32)
+RANDINT(1, uint8_t, (uint8_t))
+RANDINT(2, uint16_t, (uint16_t))
+RANDINT(4, uint32_t, (uint32_t))
+RANDINT(8, uint64_t, (uint64_t))
+RANDINT(bool, uint8_t, 0 !=)
+
+static ctrt_status randint(const ctrt_call *call)
+{
+    const ctrt_random_attributes *attributes = call->attributes;
+    if (attributes->lo >= attributes->hi)
+        return cpu_host->fail(CTRT_ERR_INVALID_ARGUMENT, "randint: the range [%lld, %lld) is empty",
+                              (long long)attributes->lo, (long long)attributes->hi);
+    return random_fill(call, &(struct random){ 0 });
+}
 
 /* ---- bernoulli: 1 with probability p, for every dtype ---- */
 
-#define BERNOULLI(type, T, one)                                                                                   \
-    static void bernoulli_##type(const struct random *r, int64_t begin, int64_t n, const uint32_t *words)         \
+#define BERNOULLI(bytes, T)                                                                                       \
+    static void bernoulli_##bytes(const struct random *r, int64_t begin, int64_t n, const uint32_t *words)        \
     {                                                                                                             \
-        T *to = (T *)r->out + begin;                                                                              \
+        T *to = (T *)r->out + begin, one = (T)r->kernel->one;                                                     \
+        const uint32_t threshold = r->threshold;                                                                  \
         for (int64_t i = 0; i < n; i++)                                                                           \
-            to[i] = (words[i] >> 8) < r->threshold ? (T)(one) : (T)0;                                             \
-    }                                                                                                             \
-    static ctrt_status bernoulli_##type##_run(const ctrt_call *call)                                              \
-    {                                                                                                             \
-        const ctrt_random_attributes *attributes = call->attributes;                                              \
-        struct random r = { .make = bernoulli_##type, .per_block = 4, .threshold = threshold_of(attributes->a) }; \
-        return random_fill(call, &r);                                                                             \
+            to[i] = (words[i] >> 8) < threshold ? one : 0;                                                        \
     }
-BERNOULLI(f32, float, 1)
-BERNOULLI(f64, double, 1)
-BERNOULLI(f16, uint16_t, 0x3c00)
-BERNOULLI(bf16, uint16_t, 0x3f80)
-BERNOULLI(8, uint8_t, 1)
-BERNOULLI(16, uint16_t, 1)
-BERNOULLI(32, uint32_t, 1)
-BERNOULLI(64, uint64_t, 1)
+BERNOULLI(1, uint8_t)
+BERNOULLI(2, uint16_t)
+BERNOULLI(4, uint32_t)
+BERNOULLI(8, uint64_t)
+
+static ctrt_status bernoulli(const ctrt_call *call)
+{
+    const ctrt_random_attributes *attributes = call->attributes;
+    return random_fill(call, &(struct random){ .threshold = threshold_of(attributes->a) });
+}
 
 /* ---- dropout(x) -> y = x * mask / (1 - p), mask ---- */
 
@@ -300,33 +275,37 @@ BERNOULLI(64, uint64_t, 1)
             to[i] = STORE(LOAD(from[i]) * (keep ? scale : 0));                                                    \
             mask[i] = keep;                                                                                       \
         }                                                                                                         \
-    }                                                                                                             \
-    static ctrt_status dropout_##type##_run(const ctrt_call *call)                                                \
-    {                                                                                                             \
-        const ctrt_random_attributes *attributes = call->attributes;                                              \
-        double p = attributes->a;                                                                                 \
-        struct random r = { .make = dropout_##type, .per_block = 4, .threshold = threshold_of(p),                 \
-                            .scale = p < 1 ? 1 / (1 - p) : 0, .in = call->inputs[0]->data,                        \
-                            .mask = call->outputs[1]->data };                                                     \
-        return random_fill(call, &r);                                                                             \
     }
-#define SELF(x) (x)
-DROPOUT(f32, float, float, SELF, SELF)
-DROPOUT(f64, double, double, SELF, SELF)
+DROPOUT(f32, float, float, , )
+DROPOUT(f64, double, double, , )
 DROPOUT(f16, uint16_t, float, cpu_f32_from_f16, cpu_f16_from_f32)
 DROPOUT(bf16, uint16_t, float, cpu_f32_from_bf16, cpu_bf16_from_f32)
 
-#define KERNELS_FLOATING(op)                                                                                      \
-    CPU_ROW_OF(op, CPU_F32, op##_f32_run), CPU_ROW_OF(op, CPU_F64, op##_f64_run),                                 \
-    CPU_ROW_OF(op, CPU_F16, op##_f16_run), CPU_ROW_OF(op, CPU_BF16, op##_bf16_run)
-#define KERNELS_WIDTHS(op)                                                                                        \
-    CPU_ROW_OF(op, CPU_I8 | CPU_U8, op##_8_run), CPU_ROW_OF(op, CPU_I16, op##_16_run),                            \
-    CPU_ROW_OF(op, CPU_I32, op##_32_run), CPU_ROW_OF(op, CPU_I64, op##_64_run)
+static ctrt_status dropout(const ctrt_call *call)
+{
+    const ctrt_random_attributes *attributes = call->attributes;
+    const double p = attributes->a;
+    return random_fill(call, &(struct random){ .threshold = threshold_of(p), .scale = p < 1 ? 1 / (1 - p) : 0,
+                                               .in = call->inputs[0]->data, .mask = call->outputs[1]->data });
+}
 
-static const ctrt_kernel kernels[] = {
-    KERNELS_FLOATING(uniform), KERNELS_FLOATING(normal), KERNELS_FLOATING(dropout),
-    KERNELS_FLOATING(randint), KERNELS_WIDTHS(randint), CPU_ROW_OF(randint, CPU_BOOL, randint_bool_run),
-    KERNELS_FLOATING(bernoulli), KERNELS_WIDTHS(bernoulli), CPU_ROW_OF(bernoulli, CPU_BOOL, bernoulli_8_run),
+#define ROW(op, set, function, ...) CPU_ROW_OF(op, set, function, (&(const struct random_kernel){ __VA_ARGS__ }))
+#define FLOATS_ROW(op, set, as) ROW(op, set, random_run, .make = make_floats, .per_block = 4, .floats = op, .kind = as)
+#define FLOAT_ROWS(op)                                                                                            \
+    FLOATS_ROW(op, CPU_F32, CPU_KIND_4), ROW(op, CPU_F64, random_run, .make = op##_f64, .per_block = 2),          \
+    FLOATS_ROW(op, CPU_F16, CPU_KIND_F16), FLOATS_ROW(op, CPU_BF16, CPU_KIND_BF16)
+#define TYPE_ROW(op, set, type, bytes, block) ROW(op, set, op, .make = op##_##type, .per_block = block)
+#define HALF_ROWS(op, block) TYPE_ROW(op, CPU_F16, f16, 2, block), TYPE_ROW(op, CPU_BF16, bf16, 2, block)
+#define BERNOULLI_ROW(op, set, type, bytes, bits) ROW(op, set, op, .make = op##_##bytes, .per_block = 4, .one = bits)
+
+static const struct cpu_kernel kernels[] = {
+    FLOAT_ROWS(uniform), FLOAT_ROWS(normal),
+    CPU_EACH_FLOAT(TYPE_ROW, dropout, 4), HALF_ROWS(dropout, 4),
+    CPU_EACH_FLOAT(TYPE_ROW, randint, 2), HALF_ROWS(randint, 2), CPU_EACH_WIDTH(TYPE_ROW, randint, 2),
+    TYPE_ROW(randint, CPU_BOOL, bool, 1, 2),
+    CPU_EACH_WIDTH(BERNOULLI_ROW, bernoulli, 1), BERNOULLI_ROW(bernoulli, CPU_BOOL, , 1, 1),
+    BERNOULLI_ROW(bernoulli, CPU_F32, , 4, 0x3f800000), BERNOULLI_ROW(bernoulli, CPU_F64, , 8, 0x3ff0000000000000),
+    BERNOULLI_ROW(bernoulli, CPU_F16, , 2, 0x3c00), BERNOULLI_ROW(bernoulli, CPU_BF16, , 2, 0x3f80),
 };
 
 CPU_KERNELS(random, kernels);

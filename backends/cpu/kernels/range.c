@@ -3,9 +3,16 @@
 #include "convert.h"
 #include "elementwise_loop.h"
 
+/* The data of a kernel: its loop, and the storage kind of the result. */
+struct range_kernel {
+    void (*part)(void *range, int64_t begin, int64_t end);
+    int kind;
+};
+
 /* Element i is computed as start + i*step, not as the previous element plus step, so that errors do not accumulate.
  * Integers wrap. */
 struct range {
+    const struct range_kernel *kernel;
     double start, step;
     uint64_t first, stride;
     void *out;
@@ -13,7 +20,7 @@ struct range {
 
 #define PIECE 512
 
-static void range_f64_part(void *argument, int64_t begin, int64_t end)
+static void range_f64(void *argument, int64_t begin, int64_t end)
 {
     const struct range *r = argument;
     double *to = r->out;
@@ -23,35 +30,35 @@ static void range_f64_part(void *argument, int64_t begin, int64_t end)
         to[i] = r->start + to[i];
 }
 
-#define NARROWER(type, T, AS)                                                                                     \
-    static void range_##type##_part(void *argument, int64_t begin, int64_t end)                                   \
-    {                                                                                                             \
-        const struct range *r = argument;                                                                         \
-        double x[PIECE];                                                                                          \
-        for (int64_t i = begin; i < end; i += PIECE) {                                                            \
-            int64_t n = end - i < PIECE ? end - i : PIECE;                                                        \
-            for (int64_t k = 0; k < n; k++)                                                                       \
-                x[k] = (double)(i + k) * r->step;                                                                 \
-            for (int64_t k = 0; k < n; k++)                                                                       \
-                ((T *)r->out)[i + k] = AS((float)(r->start + x[k]));                                              \
-        }                                                                                                         \
+/* f32, f16 and bf16. */
+static void range_f32(void *argument, int64_t begin, int64_t end)
+{
+    const struct range *r = argument;
+    double x[PIECE];
+    float wide[PIECE];
+    for (int64_t i = begin; i < end; i += PIECE) {
+        int64_t n = end - i < PIECE ? end - i : PIECE;
+        float *to = r->kernel->kind == CPU_KIND_4 ? (float *)r->out + i : wide;
+        for (int64_t k = 0; k < n; k++)
+            x[k] = (double)(i + k) * r->step;
+        for (int64_t k = 0; k < n; k++)
+            to[k] = (float)(r->start + x[k]);
+        if (to == wide)
+            cpu_narrow((uint16_t *)r->out + i, wide, r->kernel->kind, n);
     }
-#define SELF(x) (x)
-NARROWER(f32, float, SELF)
-NARROWER(f16, uint16_t, cpu_f16_from_f32)
-NARROWER(bf16, uint16_t, cpu_bf16_from_f32)
+}
 
 #define INTEGER(type, T)                                                                                          \
-    static void range_##type##_part(void *argument, int64_t begin, int64_t end)                                   \
+    static void range_##type(void *argument, int64_t begin, int64_t end)                                          \
     {                                                                                                             \
         const struct range *r = argument;                                                                         \
         for (int64_t i = begin; i < end; i++)                                                                     \
             ((T *)r->out)[i] = (T)(r->first + (uint64_t)i * r->stride);                                           \
     }
-INTEGER(8, uint8_t)
-INTEGER(16, uint16_t)
-INTEGER(32, uint32_t)
-INTEGER(64, uint64_t)
+INTEGER(1, uint8_t)
+INTEGER(2, uint16_t)
+INTEGER(4, uint32_t)
+INTEGER(8, uint64_t)
 
 static double as_floating(ctrt_scalar s)
 {
@@ -63,32 +70,21 @@ static uint64_t as_integer(ctrt_scalar s)
     return (uint64_t)(s.kind == CTRT_SCALAR_FLOAT ? cpu_truncated(s.f) : s.i);
 }
 
-#define RUN(type, integral)                                                                                       \
-    static ctrt_status range_##type##_run(const ctrt_call *call)                                                  \
-    {                                                                                                             \
-        const ctrt_range_attributes *range = call->attributes;                                                    \
-        struct range r = { .out = call->outputs[0]->data };                                                       \
-        if (integral)                                                                                             \
-            r.first = as_integer(range->lo), r.stride = as_integer(range->hi);                                    \
-        else                                                                                                      \
-            r.start = as_floating(range->lo), r.step = as_floating(range->hi);                                    \
-        cpu_parallel_for(call->outputs[0]->numel, CPU_GRAIN, range_##type##_part, &r);                            \
-        return CTRT_OK;                                                                                           \
-    }
-RUN(f32, false)
-RUN(f64, false)
-RUN(f16, false)
-RUN(bf16, false)
-RUN(8, true)
-RUN(16, true)
-RUN(32, true)
-RUN(64, true)
+static ctrt_status arange(const ctrt_call *call)
+{
+    const ctrt_range_attributes *range = call->attributes;
+    struct range r = {
+        .kernel = cpu_kernel_data(call), .start = as_floating(range->lo), .step = as_floating(range->hi),
+        .first = as_integer(range->lo), .stride = as_integer(range->hi), .out = call->outputs[0]->data,
+    };
+    cpu_parallel_for(call->outputs[0]->numel, CPU_GRAIN, r.kernel->part, &r);
+    return CTRT_OK;
+}
 
-static const ctrt_kernel kernels[] = {
-    CPU_ROW_OF(arange, CPU_F32, range_f32_run), CPU_ROW_OF(arange, CPU_F64, range_f64_run),
-    CPU_ROW_OF(arange, CPU_F16, range_f16_run), CPU_ROW_OF(arange, CPU_BF16, range_bf16_run),
-    CPU_ROW_OF(arange, CPU_I8 | CPU_U8, range_8_run), CPU_ROW_OF(arange, CPU_I16, range_16_run),
-    CPU_ROW_OF(arange, CPU_I32, range_32_run), CPU_ROW_OF(arange, CPU_I64, range_64_run),
+#define ROW(op, set, type, kind) CPU_ROW_OF(op, set, op, (&(const struct range_kernel){ range_##type, kind }))
+static const struct cpu_kernel kernels[] = {
+    CPU_EACH_FLOAT(ROW, arange), ROW(arange, CPU_F16, f32, CPU_KIND_F16), ROW(arange, CPU_BF16, f32, CPU_KIND_BF16),
+    CPU_EACH_WIDTH(ROW, arange),
 };
 
 CPU_KERNELS(range, kernels);

@@ -28,11 +28,6 @@ struct reduce_walk {
     char *partial;              /* accumulators of all pieces, [pieces][outputs]; NULL if there is one piece */
 };
 
-static size_t bytes_of(int kind)
-{
-    return kind >= CPU_KIND_F16 ? 2 : (size_t)kind;
-}
-
 /* ---- dimensions ---- */
 
 /* Sort key of a dimension: its absolute stride. Stride 0 sorts as the largest, because repeating whole inner blocks is
@@ -243,17 +238,23 @@ static void join_part(void *argument, int64_t begin, int64_t end)
     }
 }
 
-static int64_t up(int64_t a, int64_t b)
+ctrt_status cpu_reduce(const ctrt_call *call)
 {
-    return cpu_divide_up(a, b);
-}
-
-ctrt_status cpu_reduce(const ctrt_call *call, const struct cpu_reducer *reducer, const char *op)
-{
+    const struct cpu_reducer *reducer = cpu_kernel_data(call);
     const ctrt_view *in = call->inputs[0], *out = call->outputs[0];
+    const char *op = call->kernel->op;
+    /* One result of few adjacent elements is computed directly. */
+    if (reducer->in < CPU_KIND_F16 && out->numel == 1 && in->flags & CTRT_VIEW_CONTIGUOUS && in->numel > 0
+        && in->numel <= 4096) {
+        char acc[CPU_ACC_BYTES] __attribute__((aligned(16)));
+        reducer->start(acc, 1);
+        reducer->run(acc, in->data, in->numel, 0);
+        reducer->finish(out->data, 0, acc, 1, in->numel);
+        return CTRT_OK;
+    }
     const ctrt_reduce_attributes *attributes = call->attributes;
-    struct reduce_walk w = { .reducer = reducer, .in = in->data, .out = out->data, .in_bytes = bytes_of(reducer->in),
-                      .out_bytes = bytes_of(reducer->out), .outputs = 1, .count = 1 };
+    struct reduce_walk w = { .reducer = reducer, .in = in->data, .out = out->data, .outputs = 1, .count = 1,
+                             .in_bytes = cpu_kind_bytes(reducer->in), .out_bytes = cpu_kind_bytes(reducer->out) };
     if (out->numel == 0)
         return CTRT_OK;
     find_dimensions(&w, in, out, attributes->dims);
@@ -263,10 +264,10 @@ ctrt_status cpu_reduce(const ctrt_call *call, const struct cpu_reducer *reducer,
     const struct dimension *inner = w.n_kept ? &w.kept[w.n_kept - 1] : NULL;
     w.columns = inner && inner->in == 1 && w.reduced[w.n_reduced - 1].in != 1;
     w.tile = w.columns && inner->size > TILE ? TILE : w.columns ? inner->size : 1;
-    w.tiles = w.columns ? up(inner->size, w.tile) : 1;
+    w.tiles = w.columns ? cpu_divide_up(inner->size, w.tile) : 1;
     w.groups = w.columns ? w.outputs / inner->size : w.outputs;
-    w.piece = w.columns ? up(4 * PIECE, w.tile) : PIECE;
-    w.pieces = w.count > w.piece ? up(w.count, w.piece) : 1;
+    w.piece = w.columns ? cpu_divide_up(4 * PIECE, w.tile) : PIECE;
+    w.pieces = w.count > w.piece ? cpu_divide_up(w.count, w.piece) : 1;
 
     if (w.pieces > 1) {
         w.partial = malloc((size_t)(w.pieces * w.outputs) * reducer->acc_bytes);

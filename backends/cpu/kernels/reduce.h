@@ -28,23 +28,12 @@ struct cpu_reducer {
 
 #define CPU_ACC_BYTES 16
 
+/* The function of a reduction, whose data is its reducer. */
 #define cpu_reduce CPU_NAME(cpu_reduce_run)
-ctrt_status cpu_reduce(const ctrt_call *call, const struct cpu_reducer *reducer, const char *op);
+ctrt_status cpu_reduce(const ctrt_call *call);
 
-/* Defines the run function of a kernel. Computes one result of few adjacent elements directly, without cpu_reduce. */
-#define CPU_REDUCE(op, type, reducer)                                                                             \
-    static ctrt_status op##_##type##_run(const ctrt_call *call)                                                   \
-    {                                                                                                             \
-        const ctrt_view *in = call->inputs[0], *out = call->outputs[0];                                           \
-        if ((reducer).in < CPU_KIND_F16 && out->numel == 1 && in->flags & CTRT_VIEW_CONTIGUOUS && in->numel > 0   \
-            && in->numel <= 4096) {                                                                               \
-            char acc[CPU_ACC_BYTES] __attribute__((aligned(16)));                                                 \
-            (reducer).start(acc, 1);                                                                              \
-            (reducer).run(acc, in->data, in->numel, 0);                                                           \
-            (reducer).finish(out->data, 0, acc, 1, in->numel);                                                    \
-            return CTRT_OK;                                                                                       \
-        }                                                                                                         \
-        return cpu_reduce(call, &(reducer), #op);                                                                 \
-    }
+/* A reduction of one dtype; further arguments are the members of its reducer. */
+#define CPU_REDUCE_ROW(op, set, ...) \
+    CPU_ROW_OF(op, set, cpu_reduce, (&(const struct cpu_reducer){ __VA_ARGS__ }), .flags = CTRT_KERNEL_STRIDED)
 
 #endif

@@ -8,24 +8,6 @@
 #include "variant.h"
 #include "vmath.h"
 
-#define T float
-#define V vf
-#define LANES VF
-#define NAME(name) name##_f32
-#define OP(name) vf_##name
-#define MASK vf_mask
-#define LOG logf
-#include "softmax_body.h"
-
-#define T double
-#define V vd
-#define LANES VD
-#define NAME(name) name##_f64
-#define OP(name) vd_##name
-#define MASK vd_mask
-#define LOG log
-#include "softmax_body.h"
-
 /* Minimum number of elements per thread. */
 #define GRAIN 8192
 /* Rows of up to this many elements stay in the L1 cache while they are computed. */
@@ -33,130 +15,7 @@
 /* Columns processed together if the softmax is not over the last dimension: 4 cache lines of f32 per row. */
 #define COLUMNS 64
 
-/* ---- softmax family: out = f(a, b) on [O,N,I], over N ---- */
-
-typedef void (*block_f32)(float *out, int64_t out_step, const float *a, const float *b, int64_t step, int64_t n,
-                          int64_t width);
-typedef void (*block_f64)(double *out, int64_t out_step, const double *a, const double *b, int64_t step,
-                          int64_t n, int64_t width);
-
-struct softmax_job {
-    const ctrt_call *call;
-    int64_t n, inner, width, across;    /* a task is `width` columns; `across` tasks cover `inner` */
-    block_f32 f32;
-    block_f64 f64;
-    const struct half_loops *half;
-    bool stream;                        /* f32: compute rows in scratch memory and copy them with non-temporal stores */
-    bool failed;
-};
-
-/* Returns the offset of task t's first element and stores its number of columns. */
-static int64_t place(const struct softmax_job *job, int64_t t, int64_t *width)
-{
-    const int64_t column = t % job->across * job->width;
-    *width = job->inner - column < job->width ? job->inner - column : job->width;
-    return t / job->across * job->n * job->inner + column;
-}
-
-static void tasks_f32(void *argument, int64_t begin, int64_t end)
-{
-    const struct softmax_job *job = argument;
-    const float *a = job->call->inputs[0]->data, *b = job->call->n_inputs > 1 ? job->call->inputs[1]->data : NULL;
-    float *out = job->call->outputs[0]->data;
-    float *row = job->stream ? cpu_scratch(SCRATCH_ROW, (size_t)job->n * sizeof(float)) : NULL;
-    if (row) {
-        for (int64_t t = begin; t < end; t++) {
-            const int64_t at = t * job->n;
-            job->f32(row, 1, a + at, b ? b + at : NULL, 1, job->n, 1);
-            vec_stream(out + at, row, (size_t)job->n * sizeof(float));
-        }
-        vec_streamed();
-        return;
-    }
-    for (int64_t t = begin; t < end; t++) {
-        int64_t width, at = place(job, t, &width);
-        job->f32(out + at, job->inner, a + at, b ? b + at : NULL, job->inner, job->n, width);
-    }
-}
-
-static void tasks_f64(void *argument, int64_t begin, int64_t end)
-{
-    const struct softmax_job *job = argument;
-    const double *a = job->call->inputs[0]->data, *b = job->call->n_inputs > 1 ? job->call->inputs[1]->data : NULL;
-    double *out = job->call->outputs[0]->data;
-    for (int64_t t = begin; t < end; t++) {
-        int64_t width, at = place(job, t, &width);
-        job->f64(out + at, job->inner, a + at, b ? b + at : NULL, job->inner, job->n, width);
-    }
-}
-
-static void tasks_half(void *argument, int64_t begin, int64_t end)
-{
-    struct softmax_job *job = argument;
-    const uint16_t *a = job->call->inputs[0]->data,
-                   *b = job->call->n_inputs > 1 ? job->call->inputs[1]->data : NULL;
-    uint16_t *out = job->call->outputs[0]->data;
-    float *wide = cpu_scratch(SCRATCH_ROW, (size_t)(job->n * job->width) * 2 * sizeof(float));
-    if (!wide) {
-        __atomic_store_n(&job->failed, true, __ATOMIC_RELAXED);
-        return;
-    }
-    float *wide_b = wide + job->n * job->width;
-    for (int64_t t = begin; t < end; t++) {
-        int64_t width, at = place(job, t, &width);
-        if (job->inner == 1) {
-            job->half->widen(wide, a + at, job->n);
-            if (b)
-                job->half->widen(wide_b, b + at, job->n);
-        } else {
-            for (int64_t i = 0; i < job->n; i++) {
-                job->half->widen(wide + i * width, a + at + i * job->inner, width);
-                if (b)
-                    job->half->widen(wide_b + i * width, b + at + i * job->inner, width);
-            }
-        }
-        job->f32(wide, width, wide, wide_b, width, job->n, width);
-        if (job->inner == 1)
-            job->half->narrow(out + at, wide, job->n);
-        else
-            for (int64_t i = 0; i < job->n; i++)
-                job->half->narrow(out + at + i * job->inner, wide + i * width, width);
-    }
-}
-
-static ctrt_status softmax_run(const ctrt_call *call, block_f32 f32, block_f64 f64)
-{
-    const ctrt_view *x = call->inputs[0];
-    if (x->numel == 0)
-        return CTRT_OK;
-    struct softmax_job job = { .call = call, .n = x->shape[1], .inner = x->shape[2], .f32 = f32, .f64 = f64 };
-    job.width = job.inner < COLUMNS ? job.inner : COLUMNS;
-    job.across = (job.inner + job.width - 1) / job.width;
-    const int64_t tasks = x->shape[0] * job.across, grain = GRAIN / (job.n * job.width) + 1;
-    if (x->dtype == CTRT_F32) {
-        job.stream =
-            job.inner == 1 && job.n <= STREAMED_ROW && (size_t)x->numel * sizeof(float) >= cpu_stream_bytes();
-        cpu_parallel_for(tasks, grain, tasks_f32, &job);
-    } else if (x->dtype == CTRT_F64) {
-        cpu_parallel_for(tasks, grain, tasks_f64, &job);
-    } else {
-        job.half = cpu_half(x->dtype);
-        cpu_parallel_for(tasks, grain, tasks_half, &job);
-    }
-    return job.failed ? cpu_no_scratch("softmax", (size_t)(job.n * job.width) * 2 * sizeof(float)) : CTRT_OK;
-}
-
-#define SOFTMAX(name)                                                                                             \
-    static ctrt_status name(const ctrt_call *call)                                                                \
-    {                                                                                                             \
-        return softmax_run(call, name##_block_f32, name##_block_f64);                                            \
-    }
-SOFTMAX(softmax)
-SOFTMAX(log_softmax)
-SOFTMAX(softmax_backward)
-SOFTMAX(log_softmax_backward)
-
-/* ---- cross entropy ---- */
+/* ---- cross entropy: the state of a call ---- */
 
 struct entropy {
     const ctrt_call *call;
@@ -183,27 +42,7 @@ static int64_t target_of(struct entropy *e, int64_t row)
     return -1;
 }
 
-static void forward_f64(void *argument, int64_t begin, int64_t end)
-{
-    struct entropy *e = argument;
-    double *loss = e->call->outputs[0]->data, *statistics = e->call->outputs[1]->data;
-    for (int64_t i = begin; i < end; i++) {
-        const double *x = (const double *)e->call->inputs[0]->data + i * e->classes;
-        loss[i] = cross_entropy_row_f64(statistics + 2 * i, x, e->weight, target_of(e, i), e->classes,
-                                        e->attributes->label_smoothing);
-    }
-}
-
-/* Returns a row of logits as floats: the tensor's own, or converted into `wide`. */
-static const float *row_f32(const struct entropy *e, int64_t row, float *wide)
-{
-    const ctrt_view *x = e->call->inputs[0];
-    if (!e->half)
-        return (const float *)x->data + row * e->classes;
-    e->half->widen(wide, (const uint16_t *)x->data + row * e->classes, e->classes);
-    return wide;
-}
-
+/* Returns memory for a row of half precision as floats; NULL if it is not needed, or on failure. */
 static float *wide_row(struct entropy *e)
 {
     float *wide = e->half ? cpu_scratch(SCRATCH_ROW, (size_t)e->classes * sizeof(float)) : NULL;
@@ -212,53 +51,96 @@ static float *wide_row(struct entropy *e)
     return wide;
 }
 
-static void forward_f32(void *argument, int64_t begin, int64_t end)
+/* ---- softmax family: out = f(a, b) on [O,N,I], over N ---- */
+
+/* The data of the kernels of the softmax family. */
+struct softmax_op {
+    void (*block_f32)(float *out, int64_t out_step, const float *a, const float *b, int64_t step, int64_t n,
+                      int64_t width);
+    void (*block_f64)(double *out, int64_t out_step, const double *a, const double *b, int64_t step, int64_t n,
+                      int64_t width);
+};
+
+struct softmax_job {
+    const ctrt_call *call;
+    int64_t n, inner, width, across;    /* a task is `width` columns; `across` tasks cover `inner` */
+    const struct softmax_op *op;
+    const struct half_loops *half;
+    bool stream;                        /* f32: compute rows in scratch memory and copy them with non-temporal stores */
+    bool failed;
+};
+
+/* Returns the offset of task t's first element and stores its number of columns. */
+static int64_t place(const struct softmax_job *job, int64_t t, int64_t *width)
 {
-    struct entropy *e = argument;
-    float *loss = e->call->outputs[0]->data, *statistics = e->call->outputs[1]->data, *wide = wide_row(e);
-    if (e->half && !wide)
-        return;
-    for (int64_t i = begin; i < end; i++)
-        loss[i] = cross_entropy_row_f32(statistics + 2 * i, row_f32(e, i, wide), e->weight, target_of(e, i),
-                                        e->classes, (float)e->attributes->label_smoothing);
+    const int64_t column = t % job->across * job->width;
+    *width = job->inner - column < job->width ? job->inner - column : job->width;
+    return t / job->across * job->n * job->inner + column;
 }
 
-static void backward_f64(void *argument, int64_t begin, int64_t end)
+#define log_f32 logf
+#define log_f64 log
+#define BODY "softmax_body.h"
+#include "each_float.h"
+
+/* f16 and bf16. */
+static void tasks_half(void *argument, int64_t begin, int64_t end)
 {
-    struct entropy *e = argument;
-    const double *statistics = e->call->inputs[3]->data, *dloss = e->call->inputs[4]->data;
-    for (int64_t i = begin; i < end; i++) {
-        const double *x = (const double *)e->call->inputs[0]->data + i * e->classes;
-        double *dx = (double *)e->call->outputs[0]->data + i * e->classes;
-        const int64_t target = target_of(e, i);
-        if (target < 0)
-            memset(dx, 0, (size_t)e->classes * sizeof *dx);
+    struct softmax_job *job = argument;
+    const uint16_t *a = job->call->inputs[0]->data,
+                   *b = job->call->n_inputs > 1 ? job->call->inputs[1]->data : NULL;
+    uint16_t *out = job->call->outputs[0]->data;
+    float *wide = cpu_scratch(SCRATCH_ROW, (size_t)(job->n * job->width) * 2 * sizeof(float));
+    if (!wide) {
+        __atomic_store_n(&job->failed, true, __ATOMIC_RELAXED);
+        return;
+    }
+    float *wide_b = wide + job->n * job->width;
+    for (int64_t t = begin; t < end; t++) {
+        int64_t width, at = place(job, t, &width);
+        if (job->inner == 1) {
+            job->half->widen(wide, a + at, job->n);
+            if (b)
+                job->half->widen(wide_b, b + at, job->n);
+        } else {
+            for (int64_t i = 0; i < job->n; i++) {
+                job->half->widen(wide + i * width, a + at + i * job->inner, width);
+                if (b)
+                    job->half->widen(wide_b + i * width, b + at + i * job->inner, width);
+            }
+        }
+        job->op->block_f32(wide, width, wide, wide_b, width, job->n, width);
+        if (job->inner == 1)
+            job->half->narrow(out + at, wide, job->n);
         else
-            cross_entropy_backward_row_f64(dx, x, e->weight, target, e->classes, statistics + 2 * i, dloss[i],
-                                           e->attributes->label_smoothing);
+            for (int64_t i = 0; i < job->n; i++)
+                job->half->narrow(out + at + i * job->inner, wide + i * width, width);
     }
 }
 
-static void backward_f32(void *argument, int64_t begin, int64_t end)
+static ctrt_status softmax_run(const ctrt_call *call)
 {
-    struct entropy *e = argument;
-    const float *statistics = e->call->inputs[3]->data, *dloss = e->call->inputs[4]->data;
-    float *wide = wide_row(e);
-    if (e->half && !wide)
-        return;
-    for (int64_t i = begin; i < end; i++) {
-        const float *x = row_f32(e, i, wide);
-        float *dx = e->half ? wide : (float *)e->call->outputs[0]->data + i * e->classes;
-        const int64_t target = target_of(e, i);
-        if (target < 0)
-            memset(dx, 0, (size_t)e->classes * sizeof *dx);
-        else
-            cross_entropy_backward_row_f32(dx, x, e->weight, target, e->classes, statistics + 2 * i, dloss[i],
-                                           (float)e->attributes->label_smoothing);
-        if (e->half)
-            e->half->narrow((uint16_t *)e->call->outputs[0]->data + i * e->classes, wide, e->classes);
+    const ctrt_view *x = call->inputs[0];
+    if (x->numel == 0)
+        return CTRT_OK;
+    struct softmax_job job = { .call = call, .n = x->shape[1], .inner = x->shape[2], .op = cpu_kernel_data(call) };
+    job.width = job.inner < COLUMNS ? job.inner : COLUMNS;
+    job.across = (job.inner + job.width - 1) / job.width;
+    const int64_t tasks = x->shape[0] * job.across, grain = GRAIN / (job.n * job.width) + 1;
+    if (x->dtype == CTRT_F32) {
+        job.stream =
+            job.inner == 1 && job.n <= STREAMED_ROW && (size_t)x->numel * sizeof(float) >= cpu_stream_bytes();
+        cpu_parallel_for(tasks, grain, tasks_f32, &job);
+    } else if (x->dtype == CTRT_F64) {
+        cpu_parallel_for(tasks, grain, tasks_f64, &job);
+    } else {
+        job.half = cpu_half(x->dtype);
+        cpu_parallel_for(tasks, grain, tasks_half, &job);
     }
+    return job.failed ? cpu_no_scratch("softmax", (size_t)(job.n * job.width) * 2 * sizeof(float)) : CTRT_OK;
 }
+
+/* ---- cross entropy ---- */
 
 static ctrt_status cross_entropy_over(const ctrt_call *call, const char *op, void (*f32)(void *, int64_t, int64_t),
                                       void (*f64)(void *, int64_t, int64_t))
@@ -299,11 +181,13 @@ static ctrt_status cross_entropy_backward(const ctrt_call *call)
     return cross_entropy_over(call, "cross_entropy_backward", backward_f32, backward_f64);
 }
 
-static const ctrt_kernel kernels[] = {
-    CPU_ROW(softmax, CPU_FLOATING),
-    CPU_ROW(log_softmax, CPU_FLOATING),
-    CPU_ROW(softmax_backward, CPU_FLOATING),
-    CPU_ROW(log_softmax_backward, CPU_FLOATING),
+#define ROW(op) \
+    CPU_ROW_OF(op, CPU_FLOATING, softmax_run, (&(const struct softmax_op){ op##_block_f32, op##_block_f64 }))
+static const struct cpu_kernel kernels[] = {
+    ROW(softmax),
+    ROW(log_softmax),
+    ROW(softmax_backward),
+    ROW(log_softmax_backward),
     CPU_ROW(cross_entropy, CPU_FLOATING),
     CPU_ROW(cross_entropy_backward, CPU_FLOATING),
 };

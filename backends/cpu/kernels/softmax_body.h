@@ -57,7 +57,7 @@ static void NAME(softmax_vector)(T *y, const T *x, int64_t n)
 
 static void NAME(log_softmax_vector)(T *y, const T *x, int64_t n)
 {
-    const T shift = NAME(largest)(x, n), log_sum = LOG(NAME(exponentials)(NULL, x, shift, n));
+    const T shift = NAME(largest)(x, n), log_sum = NAME(log)(NAME(exponentials)(NULL, x, shift, n));
     for (int64_t i = 0; i < n; i++)
         y[i] = x[i] - shift - log_sum;
 }
@@ -99,7 +99,7 @@ static void NAME(log_softmax_backward_vector)(T *dx, const T *dy, const T *y, in
 static void NAME(softmax_columns)(T *y, int64_t y_step, const T *x, int64_t step, int64_t n, int left,
                                   bool logarithm)
 {
-    const MASK mask = OP(first)(left);
+    const OP(mask) mask = OP(first)(left);
     V shift = OP(set)(-(T)INFINITY), sum = OP(set)(0);
     for (int64_t i = 0; i < n; i++)
         shift = OP(max)(shift, OP(load_m)(x + i * step, mask));
@@ -111,7 +111,7 @@ static void NAME(softmax_columns)(T *y, int64_t y_step, const T *x, int64_t step
     }
     if (logarithm) {
         for (int c = 0; c < LANES; c++)
-            sum[c] = LOG(sum[c]);
+            sum[c] = NAME(log)(sum[c]);
         for (int64_t i = 0; i < n; i++)
             OP(store_m)(y + i * y_step, OP(load_m)(x + i * step, mask) - shift - sum, mask);
     } else {
@@ -124,7 +124,7 @@ static void NAME(softmax_columns)(T *y, int64_t y_step, const T *x, int64_t step
 static void NAME(backward_columns)(T *dx, int64_t dx_step, const T *dy, const T *y, int64_t step, int64_t n,
                                    int left, bool logarithm)
 {
-    const MASK mask = OP(first)(left);
+    const OP(mask) mask = OP(first)(left);
     V sum = OP(set)(0);
     for (int64_t i = 0; i < n; i++) {
         const V g = OP(load_m)(dy + i * step, mask);
@@ -184,6 +184,27 @@ static void NAME(log_softmax_backward_block)(T *dx, int64_t dx_step, const T *dy
             (dx + c, dx_step, dy + c, y + c, step, n, width - c < LANES ? (int)(width - c) : LANES, true);
 }
 
+static void NAME(tasks)(void *argument, int64_t begin, int64_t end)
+{
+    const struct softmax_job *job = argument;
+    const T *a = job->call->inputs[0]->data, *b = job->call->n_inputs > 1 ? job->call->inputs[1]->data : NULL;
+    T *out = job->call->outputs[0]->data;
+    T *row = job->stream ? cpu_scratch(SCRATCH_ROW, (size_t)job->n * sizeof(T)) : NULL;
+    if (row) {
+        for (int64_t t = begin; t < end; t++) {
+            const int64_t at = t * job->n;
+            job->op->NAME(block)(row, 1, a + at, b ? b + at : NULL, 1, job->n, 1);
+            vec_stream(out + at, row, (size_t)job->n * sizeof(T));
+        }
+        vec_streamed();
+        return;
+    }
+    for (int64_t t = begin; t < end; t++) {
+        int64_t width, at = place(job, t, &width);
+        job->op->NAME(block)(out + at, job->inner, a + at, b ? b + at : NULL, job->inner, job->n, width);
+    }
+}
+
 /* ---- cross entropy of one row of logits ---- */
 
 /* Returns the loss of a row, 0 if target is -1 (ignored). Stores the largest logit and sum(e^(x - largest)) at
@@ -193,7 +214,7 @@ static T NAME(cross_entropy_row)(T *statistics, const T *x, const T *weight, int
                                  T smoothing)
 {
     const T largest = NAME(largest)(x, classes), sum = NAME(exponentials)(NULL, x, largest, classes),
-            log_sum = LOG(sum);
+            log_sum = NAME(log)(sum);
     statistics[0] = largest;
     statistics[1] = sum;
     if (target < 0)
@@ -243,10 +264,48 @@ static void NAME(cross_entropy_backward_row)(T *dx, const T *x, const T *weight,
     dx[target] -= hard;
 }
 
-#undef T
-#undef V
-#undef LANES
-#undef NAME
-#undef OP
-#undef MASK
-#undef LOG
+/* ---- cross entropy ---- */
+
+/* Returns a row of logits as T: the tensor's own, or converted into `wide`. */
+static const T *NAME(logits)(const struct entropy *e, int64_t row, T *wide)
+{
+    const ctrt_view *x = e->call->inputs[0];
+    if (!e->half)
+        return (const T *)x->data + row * e->classes;
+    e->half->widen((float *)wide, (const uint16_t *)x->data + row * e->classes, e->classes);
+    return wide;
+}
+
+static void NAME(forward)(void *argument, int64_t begin, int64_t end)
+{
+    struct entropy *e = argument;
+    T *loss = e->call->outputs[0]->data, *statistics = e->call->outputs[1]->data, *wide = (T *)wide_row(e);
+    if (e->half && !wide)
+        return;
+    for (int64_t i = begin; i < end; i++)
+        loss[i] = NAME(cross_entropy_row)(statistics + 2 * i, NAME(logits)(e, i, wide), e->weight, target_of(e, i),
+                                          e->classes, (T)e->attributes->label_smoothing);
+}
+
+static void NAME(backward)(void *argument, int64_t begin, int64_t end)
+{
+    struct entropy *e = argument;
+    const T *statistics = e->call->inputs[3]->data, *dloss = e->call->inputs[4]->data;
+    T *wide = (T *)wide_row(e);
+    if (e->half && !wide)
+        return;
+    for (int64_t i = begin; i < end; i++) {
+        const T *x = NAME(logits)(e, i, wide);
+        T *dx = e->half ? wide : (T *)e->call->outputs[0]->data + i * e->classes;
+        const int64_t target = target_of(e, i);
+        if (target < 0)
+            memset(dx, 0, (size_t)e->classes * sizeof *dx);
+        else
+            NAME(cross_entropy_backward_row)(dx, x, e->weight, target, e->classes, statistics + 2 * i, dloss[i],
+                                             (T)e->attributes->label_smoothing);
+        if (e->half)
+            e->half->narrow((uint16_t *)e->call->outputs[0]->data + i * e->classes, (const float *)wide, e->classes);
+    }
+}
+
+#include "body_end.h"

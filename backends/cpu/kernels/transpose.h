@@ -6,8 +6,7 @@
 
 #include "vec.h"
 
-#define VF_BLOCK 8      /* rows and columns of a block of floats */
-#define VD_BLOCK 4      /* rows and columns of a block of doubles */
+enum { vf_block = 8, vd_block = 4 };      /* rows and columns of a block of floats, of doubles */
 
 #if VEC_AVX512 || VEC_AVX2
 VEC_INLINE void vf_transpose(float *to, int64_t to_step, const float *from, int64_t from_step)
@@ -49,15 +48,15 @@ VEC_INLINE void vd_transpose(double *to, int64_t to_step, const double *from, in
 #else
 VEC_INLINE void vf_transpose(float *to, int64_t to_step, const float *from, int64_t from_step)
 {
-    for (int i = 0; i < VF_BLOCK; i++)
-        for (int j = 0; j < VF_BLOCK; j++)
+    for (int i = 0; i < vf_block; i++)
+        for (int j = 0; j < vf_block; j++)
             to[j * to_step + i] = from[i * from_step + j];
 }
 
 VEC_INLINE void vd_transpose(double *to, int64_t to_step, const double *from, int64_t from_step)
 {
-    for (int i = 0; i < VD_BLOCK; i++)
-        for (int j = 0; j < VD_BLOCK; j++)
+    for (int i = 0; i < vd_block; i++)
+        for (int j = 0; j < vd_block; j++)
             to[j * to_step + i] = from[i * from_step + j];
 }
 #endif

@@ -187,7 +187,7 @@ done:
     return good;
 }
 
-static void make(struct onednn_entry *entry, const struct cpu_conv *v, dnnl_data_type_t type)
+static void conv_make(struct onednn_entry *entry, const struct cpu_conv *v, dnnl_data_type_t type)
 {
     if (!make_in(entry, v, type, type))
         make_in(entry, v, type, dnnl_f32);
@@ -211,7 +211,7 @@ bool cpu_onednn_conv(const struct cpu_conv *v)
     if (fresh) {
         /* A primitive is created for a certain number of threads. */
         cpu_openmp_enter();
-        make(entry, v, v->dtype == CTRT_F32 ? dnnl_f32 : v->dtype == CTRT_BF16 ? dnnl_bf16 : dnnl_f16);
+        conv_make(entry, v, v->dtype == CTRT_F32 ? dnnl_f32 : v->dtype == CTRT_BF16 ? dnnl_bf16 : dnnl_f16);
         cpu_openmp_leave();
     }
     void *const addresses[] = { v->x, v->weight, v->y, (void *)(uintptr_t)v->bias };

@@ -49,8 +49,8 @@ struct product_operand {
     int64_t dims[3], strides[3];
 };
 
-static void make(struct onednn_entry *entry, dnnl_data_type_t type, int ndims, const struct product_operand *of,
-                 bool biased)
+static void product_make(struct onednn_entry *entry, dnnl_data_type_t type, int ndims, const struct product_operand *of,
+                         bool biased)
 {
     const struct onednn *l = cpu_onednn();
     const int skip = 3 - ndims;         /* a single matrix: omit the batch dimension */
@@ -125,7 +125,7 @@ bool cpu_onednn_product(const struct cpu_product *p)
     if (fresh) {
         /* A primitive is created for a certain number of threads. */
         cpu_openmp_enter();
-        make(entry, type, p->batch == 1 ? 2 : 3, of, p->bias != NULL);
+        product_make(entry, type, p->batch == 1 ? 2 : 3, of, p->bias != NULL);
         cpu_openmp_leave();
     }
     void *const addresses[] = { (void *)(uintptr_t)p->a, (void *)(uintptr_t)p->b, p->c,
