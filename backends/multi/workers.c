@@ -31,10 +31,8 @@ static ctrt_status call_on(struct multi_workers *workers, int member)
 {
     if (member == 0)
         return workers->function(workers->argument, 0);
-    ctrt_status status = ctrt_stream_push(workers->streams[member]);
-    if (status != CTRT_OK)
-        return status;
-    status = workers->function(workers->argument, member);
+    CTRT_TRY(ctrt_stream_push(workers->streams[member]));
+    ctrt_status status = workers->function(workers->argument, member);
     char message[1024];
     snprintf(message, sizeof message, "%s", status != CTRT_OK ? multi_host->message() : "");
     const ctrt_status popped = ctrt_stream_pop();
@@ -42,7 +40,7 @@ static ctrt_status call_on(struct multi_workers *workers, int member)
 }
 
 /* Runs a member's call and records its result. */
-static void run_member(struct multi_workers *workers, int member)
+static void worker_run_member(struct multi_workers *workers, int member)
 {
     struct result *result = &workers->results[member];
     result->status = call_on(workers, member);
@@ -67,7 +65,7 @@ static void *worker_thread(void *argument)
             break;
         done = workers->round;
         pthread_mutex_unlock(&workers->lock);
-        run_member(workers, self->member);
+        worker_run_member(workers, self->member);
         pthread_mutex_lock(&workers->lock);
     }
     pthread_mutex_unlock(&workers->lock);
@@ -168,7 +166,7 @@ static ctrt_status run_round(struct multi_workers *workers, ctrt_status (*functi
     workers->round++;
     pthread_cond_broadcast(&workers->work);
     pthread_mutex_unlock(&workers->lock);
-    run_member(workers, 0);
+    worker_run_member(workers, 0);
     pthread_mutex_lock(&workers->lock);
     while (workers->left > 0)
         pthread_cond_wait(&workers->idle, &workers->lock);

@@ -4,7 +4,7 @@
 
 #include <string.h>
 
-static ctrt_status open_device(struct sim_device **out, int index)
+static ctrt_status control_open_device(struct sim_device **out, int index)
 {
     *out = sim_device_at(index);
     if (*out == NULL)
@@ -34,9 +34,7 @@ static void count_lists(struct sim_device *device, sim_counters *c)
 static ctrt_status counters(int index, sim_counters *out)
 {
     struct sim_device *d;
-    ctrt_status status = open_device(&d, index);
-    if (status != CTRT_OK)
-        return status;
+    CTRT_TRY(control_open_device(&d, index));
     sim_counters c = {
         .size = out->size, .allocs = get(&d->count.allocs), .frees = get(&d->count.frees), .maps = get(&d->count.maps),
         .unmaps = get(&d->count.unmaps), .reserves = get(&d->count.reserves), .unreserves = get(&d->count.unreserves),
@@ -61,9 +59,7 @@ static ctrt_status counters(int index, sim_counters *out)
 static ctrt_status launches(int index, const char *op, uint64_t *out)
 {
     struct sim_device *device;
-    ctrt_status status = open_device(&device, index);
-    if (status != CTRT_OK)
-        return status;
+    CTRT_TRY(control_open_device(&device, index));
     *out = 0;
     for (size_t i = 0; i < sim_kernel_count(); i++)
         if (strcmp(sim_kernel_op(i), op) == 0)
@@ -74,11 +70,9 @@ static ctrt_status launches(int index, const char *op, uint64_t *out)
 static ctrt_status inject(int index, const char *text)
 {
     struct sim_device *device;
-    ctrt_status status = open_device(&device, index);
-    if (status != CTRT_OK)
-        return status;
+    CTRT_TRY(control_open_device(&device, index));
     pthread_mutex_lock(&device->lock);
-    status = sim_faults_parse(&device->faults, "fault", text);
+    ctrt_status status = sim_faults_parse(&device->faults, "fault", text);
     if (status == CTRT_OK)
         sim_fault_late(device);
     pthread_mutex_unlock(&device->lock);
@@ -88,9 +82,7 @@ static ctrt_status inject(int index, const char *text)
 static ctrt_status clear(int index)
 {
     struct sim_device *device;
-    ctrt_status status = open_device(&device, index);
-    if (status != CTRT_OK)
-        return status;
+    CTRT_TRY(control_open_device(&device, index));
     pthread_mutex_lock(&device->lock);
     device->faults.count = 0;
     sim_fault_late(device);
@@ -102,7 +94,7 @@ static ctrt_status clear(int index)
 static ctrt_status set_latency(int index, int64_t nanoseconds)
 {
     struct sim_device *device;
-    ctrt_status status = open_device(&device, index);
+    ctrt_status status = control_open_device(&device, index);
     if (status == CTRT_OK)
         atomic_store(&device->latency, nanoseconds > 0 ? nanoseconds : 0);
     return status;
@@ -111,7 +103,7 @@ static ctrt_status set_latency(int index, int64_t nanoseconds)
 static ctrt_status set_bandwidth(int index, uint64_t bytes_per_second)
 {
     struct sim_device *device;
-    ctrt_status status = open_device(&device, index);
+    ctrt_status status = control_open_device(&device, index);
     if (status == CTRT_OK)
         atomic_store(&device->bandwidth, bytes_per_second);
     return status;
@@ -120,7 +112,7 @@ static ctrt_status set_bandwidth(int index, uint64_t bytes_per_second)
 static ctrt_status link_counters(int to, int from, uint64_t *copies, uint64_t *bytes)
 {
     struct sim_device *device;
-    ctrt_status status = open_device(&device, to);
+    ctrt_status status = control_open_device(&device, to);
     if (status == CTRT_OK && (from < 0 || from >= SIM_DEVICES))
         status = sim_host->fail(CTRT_ERR_NO_DEVICE, "there is no simulated device %d", from);
     if (status != CTRT_OK)

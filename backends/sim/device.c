@@ -50,19 +50,15 @@ struct sim_device *sim_device_at(int index)
 static ctrt_status count(int32_t *count)
 {
     struct sim_options options;
-    ctrt_status status = sim_options_read(&options);
-    if (status == CTRT_OK)
-        status = sim_kernels_ready();
-    if (status == CTRT_OK)
-        *count = options.devices;
-    return status;
+    CTRT_TRY(sim_options_read(&options));
+    CTRT_TRY(sim_kernels_ready());
+    *count = options.devices;
+    return CTRT_OK;
 }
 
 static ctrt_status read_for(struct sim_options *options, int32_t index)
 {
-    ctrt_status status = sim_options_read(options);
-    if (status != CTRT_OK)
-        return status;
+    CTRT_TRY(sim_options_read(options));
     if (index < 0 || index >= options->devices)
         return sim_host->fail(CTRT_ERR_NO_DEVICE,
                               "sim:%d: there are %d simulated devices; set CTRT_SIM=devices=%d for more", (int)index,
@@ -73,9 +69,7 @@ static ctrt_status read_for(struct sim_options *options, int32_t index)
 static ctrt_status describe_device(int32_t index, ctrt_device_info *info)
 {
     struct sim_options options;
-    ctrt_status status = read_for(&options, index);
-    if (status != CTRT_OK)
-        return status;
+    CTRT_TRY(read_for(&options, index));
     ctrt_device_info facts = {
         .size = info->size,
         .total_memory = options.memory[index],
@@ -155,13 +149,9 @@ static ctrt_status open_device(void **handle, int32_t index)
 {
     struct sim_options options;
     struct sim_device *device = NULL;
-    ctrt_status status = read_for(&options, index);
-    if (status == CTRT_OK)
-        status = sim_kernels_ready();
-    if (status == CTRT_OK)
-        status = sim_device_new(&device, &options, index);
-    if (status != CTRT_OK)
-        return status;
+    CTRT_TRY(read_for(&options, index));
+    CTRT_TRY(sim_kernels_ready());
+    CTRT_TRY(sim_device_new(&device, &options, index));
     pthread_mutex_lock(&lock);
     const bool free_place = devices[index] == NULL;
     if (free_place)
@@ -189,9 +179,7 @@ static void close_device(void *handle)
 static ctrt_status memory_info(void *handle, uint64_t *free_bytes, uint64_t *total_bytes)
 {
     struct sim_device *device = handle;
-    ctrt_status status = sim_usable(device);
-    if (status != CTRT_OK)
-        return status;
+    CTRT_TRY(sim_usable(device));
     pthread_mutex_lock(&device->lock);
     *free_bytes = device->memory - device->physical.used;
     *total_bytes = device->memory;

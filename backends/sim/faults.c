@@ -141,9 +141,7 @@ ctrt_status sim_faults_parse(struct sim_faults *faults, const char *name, const 
             continue;
         if (more.count == SIM_FAULTS)
             return sim_host->fail(CTRT_ERR_INVALID_ARGUMENT, "%s=%s: more than %d faults", name, text, SIM_FAULTS);
-        ctrt_status status = read_fault(&more.at[more.count], name, text, entry);
-        if (status != CTRT_OK)
-            return status;
+        CTRT_TRY(read_fault(&more.at[more.count], name, text, entry));
         more.count++;
     }
     *faults = more;

@@ -211,9 +211,7 @@ static ctrt_status sim_run(const ctrt_call *call)
 {
     struct sim_device *device = call->device;
     const struct sim_kernel *kernel = CTRT_SLOT(call, kernel) ? (const struct sim_kernel *)call->kernel : NULL;
-    ctrt_status status = sim_usable(device);
-    if (status != CTRT_OK)
-        return status;
+    CTRT_TRY(sim_usable(device));
     if (kernel < kernels || kernel >= kernels + kernel_count)
         return sim_host->fail(CTRT_ERR_INTERNAL, "%s: the call does not name one of the device's kernels",
                               device->name);

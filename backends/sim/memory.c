@@ -103,9 +103,7 @@ static ctrt_status host_alloc(void *handle, void **address, size_t bytes)
 {
     struct sim_device *device = handle;
     void *memory = NULL;
-    ctrt_status status = pin(device, bytes);
-    if (status != CTRT_OK)
-        return status;
+    CTRT_TRY(pin(device, bytes));
     if (posix_memalign(&memory, PINNED_ALIGNMENT, bytes > 0 ? bytes : 1) != 0) {
         unpin(device, bytes);
         return sim_host->fail(CTRT_ERR_OUT_OF_MEMORY, "%s: the host cannot pin %zu bytes", device->name, bytes);

@@ -223,7 +223,7 @@ static bool read_holes(struct reading *r, char *value)
     return r->options->holes || strcmp(value, "no") == 0 || expected(r, "yes or no");
 }
 
-static bool read_fault(struct reading *r, char *value)
+static bool option_fault(struct reading *r, char *value)
 {
     r->why[0] = '\0';
     return sim_faults_parse(&r->options->faults, r->name, value) == CTRT_OK;    /* sets the error */
@@ -241,7 +241,7 @@ static const struct option {
 } options[] = {
     { "devices", read_devices }, { "memory", read_memory }, { "latency", read_latency },
     { "bandwidth", read_bandwidth }, { "peers", read_peers }, { "pinned", read_pinned }, { "seed", read_seed },
-    { "jitter", read_jitter }, { "poison", read_poison }, { "holes", read_holes }, { "fault", read_fault },
+    { "jitter", read_jitter }, { "poison", read_poison }, { "holes", read_holes }, { "fault", option_fault },
 };
 #define OPTIONS (sizeof options / sizeof options[0])
 
@@ -331,9 +331,7 @@ ctrt_status sim_options_parse(struct sim_options *out, const char *name, const c
     for (char *rest = copy, *entry; (entry = strsep(&rest, ",")) != NULL;) {
         if (*trim(entry) == '\0')
             continue;
-        ctrt_status status = read_option(&r, text, entry);
-        if (status != CTRT_OK)
-            return status;
+        CTRT_TRY(read_option(&r, text, entry));
     }
     if (!make_peers(&r, r.peers))
         return sim_host->fail(CTRT_ERR_INVALID_ARGUMENT, "%s=%s: peers: %s, not \"%s\"", name, text, r.why, r.peers);

@@ -26,9 +26,7 @@ static ctrt_status not_pages(const struct sim_device *device, size_t bytes)
 ctrt_status sim_reserve(void *handle, void **address, size_t bytes)
 {
     struct sim_device *device = handle;
-    ctrt_status status = sim_usable(device);
-    if (status != CTRT_OK)
-        return status;
+    CTRT_TRY(sim_usable(device));
     if (bytes == 0 || bytes % SIM_PAGE != 0)
         return not_pages(device, bytes);
     if (bytes > device->span)

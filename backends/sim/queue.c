@@ -114,14 +114,11 @@ static ctrt_status create(void *handle, void **queue, int32_t priority)
 {
     struct sim_device *device = handle;
     struct sim_queue *fresh;
-    ctrt_status status = sim_usable(device);
-    if (status != CTRT_OK)
-        return status;
+    CTRT_TRY(sim_usable(device));
     queues_reap(device);
-    status = sim_queue_new(&fresh, device, priority);
-    if (status == CTRT_OK)
-        *queue = fresh;
-    return status;
+    CTRT_TRY(sim_queue_new(&fresh, device, priority));
+    *queue = fresh;
+    return CTRT_OK;
 }
 
 /* Does not wait: the worker completes its work, and a later call of queues_reap frees the queue. */
@@ -228,9 +225,7 @@ static ctrt_status host_call_run(struct sim_queue *queue, struct sim_work *work)
 static ctrt_status host_call(void *handle, void *queue, void (*function)(void *), void *argument)
 {
     struct sim_device *device = handle;
-    ctrt_status status = sim_usable(device);
-    if (status != CTRT_OK)
-        return status;
+    CTRT_TRY(sim_usable(device));
     struct host_call *call = sim_work_new(sizeof *call, "a call of the host");
     if (call == NULL)
         return CTRT_ERR_OUT_OF_MEMORY;

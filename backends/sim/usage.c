@@ -24,9 +24,7 @@ static int64_t worked(struct sim_device *device, int64_t now)
 ctrt_status sim_usage(int32_t index, ctrt_device_usage *usage)
 {
     ctrt_device_info info = { .size = sizeof info };
-    ctrt_status status = sim_device_table.describe(index, &info);
-    if (status != CTRT_OK)
-        return status;
+    CTRT_TRY(sim_device_table.describe(index, &info));
     ctrt_device_usage now = {
         .size = usage->size, .total_memory = info.total_memory, .free_memory = info.total_memory, .memory_busy = -1,
         .temperature = -1, .power = -1, .power_limit = -1, .clock_khz = -1, .process_room = usage->process_room,
@@ -54,9 +52,7 @@ ctrt_status sim_usage(int32_t index, ctrt_device_usage *usage)
 ctrt_status sim_link(int32_t index, int32_t peer, ctrt_device_link *link)
 {
     struct sim_options options;
-    ctrt_status status = sim_options_read(&options);
-    if (status != CTRT_OK)
-        return status;
+    CTRT_TRY(sim_options_read(&options));
     if (index < 0 || index >= options.devices || peer < 0 || peer >= options.devices)
         return sim_host->fail(CTRT_ERR_NO_DEVICE, "sim:%d and sim:%d: there are %d simulated devices", (int)index,
                               (int)peer, options.devices);

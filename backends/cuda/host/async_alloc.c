@@ -32,15 +32,11 @@ static ctrt_status pool_new(struct cuda_device *device, struct cuda_async_alloc 
     memset(&properties, 0, sizeof properties);
     properties.type = CU_ALLOCATION_PINNED;
     properties.location = (cu_location){ CU_LOCATION_DEVICE, device->ordinal };
-    ctrt_status status = cuda_check(device, cuda_driver.pool_create(&async_alloc->pool, &properties),
-                                    "creating a memory pool");
-    if (status == CTRT_OK)
-        status = cuda_check(device, cuda_driver.pool_set(async_alloc->pool, CU_POOL_RELEASE_THRESHOLD, &threshold),
-                            "setting the release threshold of its memory pool");
-    if (status == CTRT_OK)
-        status = cuda_check(device, cuda_driver.stream_create(&async_alloc->side, CU_STREAM_NON_BLOCKING, 0),
-                            "creating the stream of its memory pool");
-    return status;
+    CTRT_TRY(cuda_check(device, cuda_driver.pool_create(&async_alloc->pool, &properties), "creating a memory pool"));
+    CTRT_TRY(cuda_check(device, cuda_driver.pool_set(async_alloc->pool, CU_POOL_RELEASE_THRESHOLD, &threshold),
+                        "setting the release threshold of its memory pool"));
+    return cuda_check(device, cuda_driver.stream_create(&async_alloc->side, CU_STREAM_NON_BLOCKING, 0),
+                      "creating the stream of its memory pool");
 }
 
 ctrt_status cuda_async_alloc_open(struct cuda_device *device)
@@ -120,13 +116,12 @@ ctrt_status cuda_alloc_on(void *handle, void **address, size_t bytes, void *obje
     struct cuda_device *device = handle;
     const struct cuda_queue *queue = cuda_queue_of(device, object);
     cu_address found = 0;
-    ctrt_status status = cuda_enter(device);
-    if (status != CTRT_OK)
-        return status;
+    CTRT_TRY(cuda_enter(device));
     const bool aside = cuda_queue_captured(queue);
     const cu_stream stream = aside ? device->async_alloc->side : queue->stream;
-    status = cuda_check(device, cuda_driver.alloc_from_pool(&found, bytes, device->async_alloc->pool, stream),
-                        "an allocation of %zu bytes from its memory pool", bytes);
+    ctrt_status status = cuda_check(device,
+                                    cuda_driver.alloc_from_pool(&found, bytes, device->async_alloc->pool, stream),
+                                    "an allocation of %zu bytes from its memory pool", bytes);
     if (status != CTRT_OK)
         return status;
     if (aside) {

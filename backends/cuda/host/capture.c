@@ -161,7 +161,7 @@ static void get_ready(struct cuda_device *device)
     cuda_lt_prepare(device);
 }
 
-static ctrt_status begin(void *handle, void *object)
+static ctrt_status capture_begin(void *handle, void *object)
 {
     struct cuda_device *device = handle;
     struct cuda_queue *queue = cuda_queue_of(device, object);
@@ -270,7 +270,7 @@ static ctrt_status replay(void *handle, void *object, void *queue_object)
                       "launching a graph of %zu work items", graph->nodes);
 }
 
-static void destroy(void *handle, void *object)
+static void graph_destroy(void *handle, void *object)
 {
     struct cuda_device *device = handle;
     if (cuda_forked(device))
@@ -281,8 +281,8 @@ static void destroy(void *handle, void *object)
 
 const ctrt_capture_table cuda_capture_table = {
     .size = sizeof(ctrt_capture_table),
-    .begin = begin,
+    .begin = capture_begin,
     .end = end,
     .replay = replay,
-    .destroy = destroy,
+    .destroy = graph_destroy,
 };

@@ -196,11 +196,8 @@ static ctrt_status memory_info(void *handle, uint64_t *free_bytes, uint64_t *tot
 {
     struct cuda_device *device = handle;
     size_t unused = 0, total = 0;
-    ctrt_status status = cuda_enter(device);
-    if (status == CTRT_OK)
-        status = cuda_check(device, cuda_driver.memory_info(&unused, &total), "querying free memory");
-    if (status != CTRT_OK)
-        return status;
+    CTRT_TRY(cuda_enter(device));
+    CTRT_TRY(cuda_check(device, cuda_driver.memory_info(&unused, &total), "querying free memory"));
     *free_bytes = unused;
     *total_bytes = total;
     return CTRT_OK;

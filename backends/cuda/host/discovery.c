@@ -49,9 +49,7 @@ ctrt_status cuda_discovery_init(void)
         .help = "count and describe GPUs through NVML until one is opened, so that children forked before can use CUDA",
     };
     ctrt_param_value value;
-    ctrt_status status = cuda_host->param(&value, &param);
-    if (status != CTRT_OK)
-        return status;
+    CTRT_TRY(cuda_host->param(&value, &param));
     with_nvml = value.integer == 1;
     return CTRT_SLOT(cuda_host, at_fork) ? cuda_host->at_fork(before_fork, after_fork_in_parent, after_fork_in_child)
                                          : CTRT_OK;
@@ -278,9 +276,7 @@ static int by_pci(const void *a, const void *b)
 static ctrt_status list_of_driver(struct cuda_gpu *list, int *count, const struct cuda_gpu *all, int present)
 {
     int n = 0;
-    ctrt_status status = cuda_driver_open();
-    if (status != CTRT_OK)
-        return status;
+    CTRT_TRY(cuda_driver_open());
     const cu_result result = cuda_driver.device_count(&n);
     if (result != CU_OK || n == 0) {
         char why[512];
@@ -305,9 +301,7 @@ static ctrt_status list_of_driver(struct cuda_gpu *list, int *count, const struc
 static ctrt_status ask_driver(const struct cuda_gpu *all, int present)
 {
     int count = 0;
-    ctrt_status status = list_of_driver(found.at, &count, all, present);
-    if (status != CTRT_OK)
-        return status;
+    CTRT_TRY(list_of_driver(found.at, &count, all, present));
     if (getenv("CUDA_VISIBLE_DEVICES") == NULL && !ordered_by_speed())
         qsort(found.at, (size_t)count, sizeof found.at[0], by_pci);
     found.count = count;
@@ -355,9 +349,7 @@ static ctrt_status resolve(void)
     const bool changed = warn_changed();
     if (found.resolved)
         return cuda_driver_open();              /* returns CTRT_ERR_FORKED in a forked child */
-    ctrt_status status = list_of_driver(list, &count, found.at, found.count);
-    if (status != CTRT_OK)
-        return status;
+    CTRT_TRY(list_of_driver(list, &count, found.at, found.count));
     if (found.order_unknown) {
         if (count != found.count && !changed)
             cuda_host->log(CTRT_LOG_WARNING, "backend-cuda", "NVML reports %d visible devices, the driver %d",
@@ -421,9 +413,7 @@ static ctrt_status get(struct cuda_gpu *out, int32_t index)
 ctrt_status cuda_describe(int32_t index, ctrt_device_info *info)
 {
     struct cuda_gpu gpu;
-    ctrt_status status = get(&gpu, index);
-    if (status != CTRT_OK)
-        return status;
+    CTRT_TRY(get(&gpu, index));
     gpu.facts.size = info->size;
     memcpy(info, &gpu.facts, info->size < sizeof gpu.facts ? info->size : sizeof gpu.facts);
     return CTRT_OK;
@@ -433,9 +423,7 @@ ctrt_status cuda_usage(int32_t index, ctrt_device_usage *usage)
 {
     struct cuda_gpu gpu;
     char name[24];
-    ctrt_status status = get(&gpu, index);
-    if (status != CTRT_OK)
-        return status;
+    CTRT_TRY(get(&gpu, index));
     snprintf(name, sizeof name, "cuda:%d", (int)index);
     return cuda_nvml_usage(&gpu, usage, name);
 }
@@ -446,11 +434,8 @@ ctrt_status cuda_link(int32_t index, int32_t peer, ctrt_device_link *link)
     ctrt_device_link now = { .size = link->size, .direct = -1, .kind = CTRT_LINK_UNKNOWN };
     cu_device from, to;
     int can = 0;
-    ctrt_status status = get(&a, index);
-    if (status == CTRT_OK)
-        status = get(&b, peer);
-    if (status != CTRT_OK)
-        return status;
+    CTRT_TRY(get(&a, index));
+    CTRT_TRY(get(&b, peer));
     cuda_nvml_link(&a, &b, &now);
     /* If the driver is initialised already, its answer takes precedence. */
     if (a.ordinal >= 0 && b.ordinal >= 0 && a.ordinal != b.ordinal && cuda_driver_process == getpid()

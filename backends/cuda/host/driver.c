@@ -24,7 +24,7 @@ static struct step {
     char words[512];
 } loaded, opened;
 
-static const struct entry {
+static const struct driver_entry {
     const char *symbol;
     bool needed;
     size_t place;
@@ -62,7 +62,7 @@ static ctrt_status find_entries(void *library)
     return CTRT_OK;
 }
 
-static ctrt_status load(void)
+static ctrt_status driver_load(void)
 {
     void *library = dlopen("libcuda.so.1", RTLD_NOW | RTLD_LOCAL);
     if (library != NULL)
@@ -101,7 +101,7 @@ static ctrt_status take(struct step *step, ctrt_status (*act)(void))
 ctrt_status cuda_driver_load(void)
 {
     pthread_mutex_lock(&lock);
-    const ctrt_status status = take(&loaded, load);
+    const ctrt_status status = take(&loaded, driver_load);
     pthread_mutex_unlock(&lock);
     return status;
 }
@@ -117,7 +117,7 @@ bool cuda_driver_tried(void)
 ctrt_status cuda_driver_open(void)
 {
     pthread_mutex_lock(&lock);
-    ctrt_status status = take(&loaded, load);
+    ctrt_status status = take(&loaded, driver_load);
     if (status == CTRT_OK)
         status = take(&opened, initialise);
     pthread_mutex_unlock(&lock);

@@ -6,13 +6,11 @@ ctrt_status cuda_event_create(void *handle, void **out, bool timing)
 {
     struct cuda_device *device = handle;
     cu_event event = NULL;
-    ctrt_status status = cuda_enter(device);
-    if (status == CTRT_OK)
-        status = cuda_check(device, cuda_driver.event_create(&event, timing ? 0 : CU_EVENT_DISABLE_TIMING),
-                            "creating an event");
-    if (status == CTRT_OK)
-        *out = event;
-    return status;
+    CTRT_TRY(cuda_enter(device));
+    CTRT_TRY(cuda_check(device, cuda_driver.event_create(&event, timing ? 0 : CU_EVENT_DISABLE_TIMING),
+                        "creating an event"));
+    *out = event;
+    return CTRT_OK;
 }
 
 /* The event may still be in use: cuEventDestroy defers the release until the event has completed. */
@@ -26,9 +24,7 @@ void cuda_event_destroy(void *handle, void *event)
 ctrt_status cuda_event_record(void *handle, void *event, void *queue)
 {
     struct cuda_device *device = handle;
-    ctrt_status status = cuda_enter(device);
-    if (status != CTRT_OK)
-        return status;
+    CTRT_TRY(cuda_enter(device));
     return cuda_check(device, cuda_driver.event_record(event, cuda_queue_of(device, queue)->stream),
                       "recording an event");
 }
@@ -36,9 +32,7 @@ ctrt_status cuda_event_record(void *handle, void *event, void *queue)
 ctrt_status cuda_wait_event(void *handle, void *queue, void *event)
 {
     struct cuda_device *device = handle;
-    ctrt_status status = cuda_enter(device);
-    if (status != CTRT_OK)
-        return status;
+    CTRT_TRY(cuda_enter(device));
     return cuda_check(device, cuda_driver.stream_wait(cuda_queue_of(device, queue)->stream, event, 0),
                       "waiting for an event");
 }
@@ -46,9 +40,7 @@ ctrt_status cuda_wait_event(void *handle, void *queue, void *event)
 ctrt_status cuda_event_query(void *handle, void *event, bool *done)
 {
     struct cuda_device *device = handle;
-    ctrt_status status = cuda_enter(device);
-    if (status != CTRT_OK)
-        return status;
+    CTRT_TRY(cuda_enter(device));
     const cu_result result = cuda_driver.event_query(event);
     *done = result != CU_NOT_READY;
     return result == CU_NOT_READY ? CTRT_OK : cuda_check(device, result, "querying an event");
@@ -57,19 +49,16 @@ ctrt_status cuda_event_query(void *handle, void *event, bool *done)
 ctrt_status cuda_event_synchronize(void *handle, void *event)
 {
     struct cuda_device *device = handle;
-    ctrt_status status = cuda_enter(device);
-    return status != CTRT_OK ? status
-                             : cuda_check(device, cuda_driver.event_synchronize(event), "waiting for an event");
+    CTRT_TRY(cuda_enter(device));
+    return cuda_check(device, cuda_driver.event_synchronize(event), "waiting for an event");
 }
 
 ctrt_status cuda_event_elapsed(void *handle, void *from, void *to, double *milliseconds)
 {
     struct cuda_device *device = handle;
     float value = 0;
-    ctrt_status status = cuda_enter(device);
-    if (status == CTRT_OK)
-        status = cuda_check(device, cuda_driver.event_elapsed(&value, from, to), "the time between two events");
-    if (status == CTRT_OK)
-        *milliseconds = value;
-    return status;
+    CTRT_TRY(cuda_enter(device));
+    CTRT_TRY(cuda_check(device, cuda_driver.event_elapsed(&value, from, to), "the time between two events"));
+    *milliseconds = value;
+    return CTRT_OK;
 }

@@ -67,9 +67,7 @@ ctrt_status cuda_ipc_alloc(struct cuda_device *device, void **address, size_t by
 {
     cu_allocation_properties properties;
     cu_allocation allocation;
-    ctrt_status status = can_share(device);
-    if (status != CTRT_OK)
-        return status;
+    CTRT_TRY(can_share(device));
     if (bytes > SIZE_MAX / 2)
         return cuda_host->fail(CTRT_ERR_OUT_OF_MEMORY, "%s: %zu bytes are too many", device->name, bytes);
     const size_t whole = (bytes + device->page_bytes - 1) / device->page_bytes * device->page_bytes;
@@ -77,9 +75,9 @@ ctrt_status cuda_ipc_alloc(struct cuda_device *device, void **address, size_t by
     properties.type = CU_ALLOCATION_PINNED;
     properties.handle_types = CU_HANDLE_POSIX;
     properties.location = (cu_location){ CU_LOCATION_DEVICE, device->ordinal };
-    status = cuda_check(device, cuda_driver.allocation_create(&allocation, whole, &properties, 0),
-                        "an allocation of %zu bytes to share", bytes);
-    return status == CTRT_OK ? block_new(device, address, allocation, whole) : status;
+    CTRT_TRY(cuda_check(device, cuda_driver.allocation_create(&allocation, whole, &properties, 0),
+                        "an allocation of %zu bytes to share", bytes));
+    return block_new(device, address, allocation, whole);
 }
 
 bool cuda_ipc_free(struct cuda_device *device, void *address)
@@ -107,11 +105,8 @@ ctrt_status cuda_export(void *handle, void *address, size_t bytes, int *fd)
     struct cuda_device *device = handle;
     cu_allocation allocation = 0;
     bool found = false;
-    ctrt_status status = cuda_enter(device);
-    if (status == CTRT_OK)
-        status = can_share(device);
-    if (status != CTRT_OK)
-        return status;
+    CTRT_TRY(cuda_enter(device));
+    CTRT_TRY(can_share(device));
     pthread_mutex_lock(&device->lock);
     for (const struct cuda_block *block = device->blocks; block != NULL && !found; block = block->next)
         if (block->address == (cu_address)(uintptr_t)address && bytes <= block->bytes) {
@@ -132,13 +127,10 @@ ctrt_status cuda_import(void *handle, void **address, size_t bytes, int fd)
 {
     struct cuda_device *device = handle;
     cu_allocation allocation;
-    ctrt_status status = cuda_enter(device);
-    if (status == CTRT_OK)
-        status = can_share(device);
-    if (status != CTRT_OK)
-        return status;
+    CTRT_TRY(cuda_enter(device));
+    CTRT_TRY(can_share(device));
     const size_t whole = (bytes + device->page_bytes - 1) / device->page_bytes * device->page_bytes;
-    status = cuda_check(device, cuda_driver.allocation_import(&allocation, (void *)(intptr_t)fd, CU_HANDLE_POSIX),
-                        "importing %zu bytes", bytes);
-    return status == CTRT_OK ? block_new(device, address, allocation, whole) : status;
+    CTRT_TRY(cuda_check(device, cuda_driver.allocation_import(&allocation, (void *)(intptr_t)fd, CU_HANDLE_POSIX),
+                        "importing %zu bytes", bytes));
+    return block_new(device, address, allocation, whole);
 }

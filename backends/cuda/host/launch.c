@@ -35,7 +35,7 @@ static ctrt_status fail_fatbin(struct cuda_device *device, const struct cuda_fat
         cuda_driver_version % 1000 / 10, device->capability);
 }
 
-static ctrt_status load(struct cuda_device *device, struct cuda_fatbin *fatbin, cu_library *out)
+static ctrt_status fatbin_load(struct cuda_device *device, struct cuda_fatbin *fatbin, cu_library *out)
 {
     cu_library library = atomic_load_explicit(&fatbin->library, memory_order_acquire);
     ctrt_status status = CTRT_OK;
@@ -64,19 +64,17 @@ void cuda_fatbins_load(struct cuda_device *device)
     };
     cu_library unused;
     for (size_t i = 0; i < sizeof fatbins / sizeof fatbins[0]; i++)
-        (void)load(device, fatbins[i], &unused);
+        (void)fatbin_load(device, fatbins[i], &unused);
 }
 
 static ctrt_status find(struct cuda_device *device, struct cuda_fatbin *fatbin, struct cuda_entry *entry,
                         const char *name, cu_kernel *out)
 {
     cu_library library = NULL;
-    ctrt_status status = load(device, fatbin, &library);
-    if (status == CTRT_OK)
-        status = cuda_check(device, cuda_driver.library_kernel(out, library, name), "finding the kernel %s", name);
-    if (status == CTRT_OK)
-        atomic_store_explicit(&entry->kernel, *out, memory_order_release);
-    return status;
+    CTRT_TRY(fatbin_load(device, fatbin, &library));
+    CTRT_TRY(cuda_check(device, cuda_driver.library_kernel(out, library, name), "finding the kernel %s", name));
+    atomic_store_explicit(&entry->kernel, *out, memory_order_release);
+    return CTRT_OK;
 }
 
 unsigned cuda_blocks(const struct cuda_device *device, int64_t items, unsigned block)

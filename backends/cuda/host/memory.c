@@ -64,17 +64,20 @@ static ctrt_status fill(void *handle, void *object, void *address, int byte, siz
 static ctrt_status host_alloc(void *handle, void **address, size_t bytes)
 {
     struct cuda_device *device = handle;
-    ctrt_status status = cuda_enter(device);
-    return status != CTRT_OK ? status
-                             : cuda_check(device, cuda_driver.host_alloc(address, bytes, CU_HOST_PORTABLE),
-                                          "%zu bytes of pinned memory", bytes);
+    CTRT_TRY(cuda_enter(device));
+    return cuda_check(device, cuda_driver.host_alloc(address, bytes, CU_HOST_PORTABLE), "%zu bytes of pinned memory",
+                      bytes);
+}
+
+static bool can_free(struct cuda_device *device)
+{
+    return !cuda_forked(device) && cuda_driver.context_set(device->context) == CU_OK;
 }
 
 static void host_free(void *handle, void *address, size_t bytes)
 {
-    struct cuda_device *device = handle;
     (void)bytes;
-    if (!cuda_forked(device) && cuda_driver.context_set(device->context) == CU_OK)
+    if (can_free(handle))
         (void)cuda_driver.host_free(address);
 }
 
@@ -83,17 +86,14 @@ static ctrt_status host_register(void *handle, void *address, size_t bytes)
     struct cuda_device *device = handle;
     if (cuda_driver.host_register == NULL || cuda_driver.host_unregister == NULL)
         return cuda_host->fail(CTRT_ERR_NOT_SUPPORTED, "the driver has no cuMemHostRegister");
-    ctrt_status status = cuda_enter(device);
-    return status != CTRT_OK ? status
-                             : cuda_check(device, cuda_driver.host_register(address, bytes, CU_HOST_PORTABLE),
-                                          "pinning %zu bytes", bytes);
+    CTRT_TRY(cuda_enter(device));
+    return cuda_check(device, cuda_driver.host_register(address, bytes, CU_HOST_PORTABLE), "pinning %zu bytes", bytes);
 }
 
 static void host_unregister(void *handle, void *address, size_t bytes)
 {
-    struct cuda_device *device = handle;
     (void)bytes;
-    if (!cuda_forked(device) && cuda_driver.context_set(device->context) == CU_OK)
+    if (can_free(handle))
         (void)cuda_driver.host_unregister(address);
 }
 

@@ -42,11 +42,8 @@ static const ctrt_param params[] = {
 ctrt_status cuda_options_init(void)
 {
     ctrt_param_value value[COUNT_OF(params)];
-    for (size_t i = 0; i < COUNT_OF(params); i++) {
-        ctrt_status status = cuda_host->param(&value[i], &params[i]);
-        if (status != CTRT_OK)
-            return status;
-    }
+    for (size_t i = 0; i < COUNT_OF(params); i++)
+        CTRT_TRY(cuda_host->param(&value[i], &params[i]));
     cuda_options = (struct cuda_options){
         .products = (enum cuda_path)value[GEMM].integer,
         .convolutions = (enum cuda_path)value[CONV].integer,

@@ -32,15 +32,12 @@ ctrt_status cuda_reserve(void *handle, void **address, size_t bytes)
 {
     struct cuda_device *device = handle;
     cu_address found = 0;
-    ctrt_status status = cuda_enter(device);
-    if (status == CTRT_OK)
-        status = can_map(device, bytes);
-    if (status == CTRT_OK)
-        status = cuda_check(device, cuda_driver.address_reserve(&found, bytes, 0, 0, 0),
-                            "reserving %zu bytes of addresses", bytes);
-    if (status == CTRT_OK)
-        *address = (void *)(uintptr_t)found;
-    return status;
+    CTRT_TRY(cuda_enter(device));
+    CTRT_TRY(can_map(device, bytes));
+    CTRT_TRY(cuda_check(device, cuda_driver.address_reserve(&found, bytes, 0, 0, 0),
+                        "reserving %zu bytes of addresses", bytes));
+    *address = (void *)(uintptr_t)found;
+    return CTRT_OK;
 }
 
 void cuda_unreserve(void *handle, void *address, size_t bytes)

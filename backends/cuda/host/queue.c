@@ -95,15 +95,13 @@ static ctrt_status create(void *handle, void **out, int32_t priority)
 {
     struct cuda_device *device = handle;
     struct cuda_queue *queue = NULL;
-    ctrt_status status = cuda_enter(device);
-    if (status == CTRT_OK)
-        status = cuda_queue_new(&queue, device, priority);
-    if (status == CTRT_OK)
-        *out = queue;
-    return status;
+    CTRT_TRY(cuda_enter(device));
+    CTRT_TRY(cuda_queue_new(&queue, device, priority));
+    *out = queue;
+    return CTRT_OK;
 }
 
-static void destroy(void *handle, void *object)
+static void queue_destroy(void *handle, void *object)
 {
     struct cuda_device *device = handle;
     struct cuda_queue *queue = object;
@@ -233,6 +231,11 @@ struct cuda_queue *cuda_queue_from(struct cuda_device *device, int number)
     return found;
 }
 
+/* Iterates over queue `object`, or over all queues of the device if it is NULL. */
+#define EACH_QUEUE(q, device, object)                                                                                  \
+    (struct cuda_queue *q = (object) != NULL ? (object) : cuda_queue_from(device, 0); q != NULL;                      \
+     q = (object) != NULL ? NULL : cuda_queue_from(device, q->number + 1))
+
 static ctrt_status synchronize_one(struct cuda_queue *queue)
 {
     const cu_result result = cuda_driver.stream_synchronize(queue->stream);
@@ -245,33 +248,27 @@ static ctrt_status synchronize_one(struct cuda_queue *queue)
 static ctrt_status synchronize(void *handle, void *object)
 {
     struct cuda_device *device = handle;
-    ctrt_status status = cuda_enter(device);
-    if (status == CTRT_OK && object != NULL)
-        return synchronize_one(object);
-    for (struct cuda_queue *q = status == CTRT_OK ? cuda_queue_from(device, 0) : NULL; q != NULL && status == CTRT_OK;
-         q = cuda_queue_from(device, q->number + 1))
-        if (!cuda_queue_captured(q))
-            status = synchronize_one(q);
-    return status;
+    CTRT_TRY(cuda_enter(device));
+    for EACH_QUEUE(q, device, object)
+        if (object != NULL || !cuda_queue_captured(q))
+            CTRT_TRY(synchronize_one(q));
+    return CTRT_OK;
 }
 
 static ctrt_status query(void *handle, void *object, bool *idle)
 {
     struct cuda_device *device = handle;
     *idle = true;
-    ctrt_status status = cuda_enter(device);
-    if (status != CTRT_OK)
-        return status;
-    for (struct cuda_queue *q = object != NULL ? object : cuda_queue_from(device, 0); q != NULL && status == CTRT_OK;
-         q = object != NULL ? NULL : cuda_queue_from(device, q->number + 1)) {
+    CTRT_TRY(cuda_enter(device));
+    for EACH_QUEUE(q, device, object) {
         if (object == NULL && cuda_queue_captured(q))
             continue;
         const cu_result result = cuda_driver.stream_query(q->stream);
         if (result == CU_NOT_READY)
             *idle = false;
-        status = outcome(q, result == CU_NOT_READY ? CU_OK : result, "querying");
+        CTRT_TRY(outcome(q, result == CU_NOT_READY ? CU_OK : result, "querying"));
     }
-    return status;
+    return CTRT_OK;
 }
 
 static ctrt_status error(void *handle, void *object, uint64_t *sequence)
@@ -280,20 +277,15 @@ static ctrt_status error(void *handle, void *object, uint64_t *sequence)
     *sequence = 0;
     if (cuda_forked(device))
         return cuda_enter(device);
-    ctrt_status status = object != NULL ? failure_of(object, sequence) : CTRT_OK;
-    for (struct cuda_queue *q = object == NULL ? cuda_queue_from(device, 0) : NULL; q != NULL && status == CTRT_OK;
-         q = cuda_queue_from(device, q->number + 1))
-        status = failure_of(q, sequence);
-    return status != CTRT_OK ? status : cuda_enter(device);
+    for EACH_QUEUE(q, device, object)
+        CTRT_TRY(failure_of(q, sequence));
+    return cuda_enter(device);
 }
 
 static ctrt_status reset_one(struct cuda_queue *queue)
 {
     struct cuda_device *device = queue->device;
-    ctrt_status status = cuda_check(device, cuda_driver.stream_synchronize(queue->stream), "waiting for queue %d",
-                                    queue->number);
-    if (status != CTRT_OK)
-        return status;
+    CTRT_TRY(cuda_check(device, cuda_driver.stream_synchronize(queue->stream), "waiting for queue %d", queue->number));
     cuda_graphs_finished(queue);
     pthread_mutex_lock(&queue->lock);
     __atomic_store_n(&queue->failed, CTRT_OK, __ATOMIC_RELAXED);
@@ -306,21 +298,16 @@ static ctrt_status reset_one(struct cuda_queue *queue)
 static ctrt_status reset(void *handle, void *object)
 {
     struct cuda_device *device = handle;
-    ctrt_status status = cuda_enter(device);
-    if (status == CTRT_OK && object != NULL)
-        return reset_one(object);
-    for (struct cuda_queue *q = status == CTRT_OK ? cuda_queue_from(device, 0) : NULL; q != NULL && status == CTRT_OK;
-         q = cuda_queue_from(device, q->number + 1))
-        status = reset_one(q);
-    return status;
+    CTRT_TRY(cuda_enter(device));
+    for EACH_QUEUE(q, device, object)
+        CTRT_TRY(reset_one(q));
+    return CTRT_OK;
 }
 
 static ctrt_status host_call(void *handle, void *object, void (*function)(void *), void *argument)
 {
     struct cuda_device *device = handle;
-    ctrt_status status = cuda_enter(device);
-    if (status != CTRT_OK)
-        return status;
+    CTRT_TRY(cuda_enter(device));
     return cuda_check(device, cuda_driver.host_call(cuda_queue_of(device, object)->stream, function, argument),
                       "enqueuing a host function");
 }
@@ -328,16 +315,15 @@ static ctrt_status host_call(void *handle, void *object, void (*function)(void *
 static ctrt_status native(void *handle, void *object, void **out)
 {
     struct cuda_device *device = handle;
-    ctrt_status status = cuda_enter(device);
-    if (status == CTRT_OK)
-        *out = cuda_queue_of(device, object)->stream;
-    return status;
+    CTRT_TRY(cuda_enter(device));
+    *out = cuda_queue_of(device, object)->stream;
+    return CTRT_OK;
 }
 
 const ctrt_queue_table cuda_queue_table = {
     .size = sizeof(ctrt_queue_table),
     .create = create,
-    .destroy = destroy,
+    .destroy = queue_destroy,
     .synchronize = synchronize,
     .query = query,
     .wait_event = cuda_wait_event,

@@ -196,7 +196,7 @@ template <typename T, int K> DEVICE void normalise(const norm_args &a)
 
 /* ---- gradient: sums of dy and of dy * (x - mean) ---- */
 
-template <typename T, int K> DEVICE void gradient_rows(const norm_args &a)
+template <typename T, int K> DEVICE void batch_gradient_rows(const norm_args &a)
 {
     typedef work<T> W;
     const vec<T, K> *const operands[2] = { static_cast<const vec<T, K> *>(a.x), static_cast<const vec<T, K> *>(a.dy) };
@@ -281,7 +281,7 @@ template <typename T, int K> DEVICE void gradient(const norm_args &a)
     KERNEL_BOUNDS(op##_##type##_n, norm_args, ROW_THREADS) { last<T, 1>(a); }
 #define TYPE(type, T)                                                                                               \
     KERNELS(batch_norm, statistics_rows, statistics_columns, statistics_finish, normalise, type, T)                 \
-    KERNELS(batch_norm_backward, gradient_rows, gradient_columns, gradient_finish, gradient, type, T)
+    KERNELS(batch_norm_backward, batch_gradient_rows, gradient_columns, gradient_finish, gradient, type, T)
 TYPE(f32, float)
 TYPE(f64, double)
 TYPE(f16, f16)

@@ -12,53 +12,24 @@
 
 #include "kernel.h"
 
-/* Returns 1/y with an error of one ulp, without the branches of a general division. */
-DEVICE float quick_reciprocal(float y)
-{
+/* A function that is one PTX instruction on a GPU, and `soft` in the tests with the software driver. */
 #ifdef CTRT_SOFTCUDA
-    return 1.0f / y;
+#define INSTRUCTION(name, ptx, soft) DEVICE float name(float x) { return soft; }
 #else
-    float x;
-    asm("rcp.approx.f32 %0, %1;" : "=f"(x) : "f"(y));
-    return x;
+#define INSTRUCTION(name, ptx, soft)                                                                                \
+    DEVICE float name(float x)                                                                                      \
+    {                                                                                                               \
+        float y;                                                                                                    \
+        asm(ptx " %0, %1;" : "=f"(y) : "f"(x));                                                                     \
+        return y;                                                                                                   \
+    }
 #endif
-}
-
-/* As quick_reciprocal, for y in [1, 2^100], where no result is subnormal. */
-DEVICE float quick_inverse(float y)
-{
-#ifdef CTRT_SOFTCUDA
-    return 1.0f / y;
-#else
-    float x;
-    asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(x) : "f"(y));
-    return x;
-#endif
-}
-
-/* Returns 2^x; results below 2^-126 are 0. */
-DEVICE float quick_exp2(float x)
-{
-#ifdef CTRT_SOFTCUDA
-    const float y = exp2f(x);
-    return y < 0x1p-126f ? 0 : y;
-#else
-    float y;
-    asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
-    return y;
-#endif
-}
-
-DEVICE float quick_root(float x)
-{
-#ifdef CTRT_SOFTCUDA
-    return sqrtf(x);
-#else
-    float y;
-    asm("sqrt.approx.f32 %0, %1;" : "=f"(y) : "f"(x));
-    return y;
-#endif
-}
+/* quick_reciprocal: 1/x with an error of one ulp, without the branches of a general division. quick_inverse: the same
+ * for x in [1, 2^100], where no result is subnormal. quick_exp2: 2^x; results below 2^-126 are 0. */
+INSTRUCTION(quick_reciprocal, "rcp.approx.f32", 1.0f / x)
+INSTRUCTION(quick_inverse, "rcp.approx.ftz.f32", 1.0f / x)
+INSTRUCTION(quick_exp2, "ex2.approx.ftz.f32", exp2f(x) < 0x1p-126f ? 0 : exp2f(x))
+INSTRUCTION(quick_root, "sqrt.approx.f32", sqrtf(x))
 
 struct exact {
     static DEVICE float exp(float x) { return expf(x); }

@@ -106,13 +106,13 @@ DEVICE tile tile_of(const index_args &a, int64_t item)
     return t;
 }
 
-template <typename A> DEVICE void clear(const index_args &a, const tile &t, A *sums)
+template <typename A> DEVICE void tile_clear(const index_args &a, const tile &t, A *sums)
 {
     for (int64_t r = t.y; r < t.rows; r += t.height)
         sums[r * a.team + t.x] = 0;
 }
 
-template <typename T, typename A> DEVICE void store(const index_args &a, const tile &t, const A *sums)
+template <typename T, typename A> DEVICE void tile_store(const index_args &a, const tile &t, const A *sums)
 {
     if (t.column >= a.inner.size)
         return;
@@ -127,10 +127,9 @@ template <typename T, typename A> DEVICE void store(const index_args &a, const t
 
 /* Lists, in order, which of the INDEX_LIST indices from `base` on fall into the tile: places[] relative to base, rows[]
  * relative to the tile. Returns their number. All threads of the block must call it. */
-DEVICE int list_matches(const index_args &a, const tile &t, int64_t base, int *places, int *rows, int *scratch)
+DEVICE int list_matches(const index_args &a, const tile &t, int64_t base, int *places, int *rows, unsigned *scratch)
 {
     constexpr int each = INDEX_LIST / INDEX_THREADS;
-    const int lane = threadIdx.x % WARP, warp = threadIdx.x / WARP;
     int mine = 0, row[each];
 #pragma unroll
     for (int k = 0; k < each; k++) {
@@ -148,20 +147,7 @@ DEVICE int list_matches(const index_args &a, const tile &t, int64_t base, int *p
             mine++;
         }
     }
-    int before = mine;                      /* matches of this warp's lanes up to and including this one */
-#pragma unroll
-    for (int step = 1; step < WARP; step *= 2) {
-        const int below = __shfl_up_sync(ALL_LANES, before, step);
-        before += lane >= step ? below : 0;
-    }
-    if (lane == WARP - 1)
-        scratch[warp] = before;
-    __syncthreads();
-    int at = before - mine, total = 0;
-    for (int w = 0; w < INDEX_THREADS / WARP; w++) {
-        at += w < warp ? scratch[w] : 0;
-        total += scratch[w];
-    }
+    unsigned total, at = sum_before<INDEX_THREADS>((unsigned)mine, scratch, &total);
 #pragma unroll
     for (int k = 0; k < each; k++)
         if (row[k] >= 0) {
@@ -169,7 +155,7 @@ DEVICE int list_matches(const index_args &a, const tile &t, int64_t base, int *p
             rows[at++] = row[k];
         }
     __syncthreads();
-    return total;
+    return (int)total;
 }
 
 template <typename T> DEVICE void add_rows(const index_args &a)
@@ -177,12 +163,13 @@ template <typename T> DEVICE void add_rows(const index_args &a)
     typedef typename sum_of<T>::type A;
     constexpr int unroll = 4;
     __shared__ A sums[INDEX_TILE_BYTES / sizeof(A)];
-    __shared__ int places[INDEX_LIST], rows[INDEX_LIST], scratch[INDEX_THREADS / WARP];
+    __shared__ int places[INDEX_LIST], rows[INDEX_LIST];
+    __shared__ unsigned scratch[INDEX_THREADS / WARP];
     const int64_t items = a.outer * a.pieces.size * a.groups.size * a.tiles.size;
     for (int64_t item = blockIdx.x; item < items; item += gridDim.x) {
         const tile t = tile_of(a, item);
         const bool inside = t.column < a.inner.size;
-        clear(a, t, sums);
+        tile_clear(a, t, sums);
         for (int64_t base = t.begin; base < t.end; base += INDEX_LIST) {
             const int matches = list_matches(a, t, base, places, rows, scratch);
             const T *const from = static_cast<const T *>(a.from) + (t.outer * a.count.size + base) * a.inner.size
@@ -205,7 +192,7 @@ template <typename T> DEVICE void add_rows(const index_args &a)
             }
             __syncthreads();
         }
-        store<T>(a, t, sums);
+        tile_store<T>(a, t, sums);
     }
 }
 
@@ -219,7 +206,7 @@ template <typename T> DEVICE void add_elements(const index_args &a)
         const tile t = tile_of(a, item);
         const int64_t base = t.outer * a.count.size * a.inner.size + t.column;
         const T *const from = static_cast<const T *>(a.from);
-        clear(a, t, sums);
+        tile_clear(a, t, sums);
         for (int64_t i = t.begin; t.column < a.inner.size && i < t.end; i += unroll) {
             int64_t index[unroll];
 #pragma unroll
@@ -236,7 +223,7 @@ template <typename T> DEVICE void add_elements(const index_args &a)
                     sums[row * a.team + t.x] += (A)(work<T>)from[base + (i + k) * a.inner.size];
             }
         }
-        store<T>(a, t, sums);
+        tile_store<T>(a, t, sums);
     }
 }
 
@@ -254,7 +241,7 @@ template <typename T, bool ROWS> DEVICE void add_narrow(const index_args &a)
         const tile t = tile_of(a, item);
         const bool inside = t.column < a.inner.size;
         const bool reports = warp == 0 && t.row == 0 && (!ROWS || (t.outer == 0 && t.column == 0));
-        clear(a, t, sums);
+        tile_clear(a, t, sums);
         __syncthreads();
         for (int64_t i = t.begin + lane / a.team; i - lane / a.team < t.end; i += unroll * side) {
             int slot[unroll];
@@ -289,7 +276,7 @@ template <typename T, bool ROWS> DEVICE void add_narrow(const index_args &a)
             }
         }
         __syncthreads();
-        store<T>(a, t, sums);
+        tile_store<T>(a, t, sums);
     }
 }
 

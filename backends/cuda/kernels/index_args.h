@@ -36,6 +36,29 @@ template <> struct sum_of<double> { using type = double; };
 template <> struct sum_of<f16> { using type = float; };
 template <> struct sum_of<bf16> { using type = float; };
 template <> struct sum_of<int64_t> { using type = uint64_t; };
+
+/* Returns the sum of x over all threads of the block before this one; *all: the sum over all threads. All THREADS
+ * threads must call it. scratch: one element per warp in shared memory; using it again requires a barrier. */
+template <int THREADS> DEVICE unsigned sum_before(unsigned x, unsigned *scratch, unsigned *all)
+{
+    const int lane = threadIdx.x % WARP, warp = threadIdx.x / WARP;
+    unsigned sum = x;
+#pragma unroll
+    for (int step = 1; step < WARP; step *= 2) {
+        const unsigned below = __shfl_up_sync(ALL_LANES, sum, step);
+        sum += lane >= step ? below : 0;
+    }
+    if (lane == WARP - 1)
+        scratch[warp] = sum;
+    __syncthreads();
+    unsigned before = sum - x, total = 0;
+    for (int w = 0; w < THREADS / WARP; w++) {
+        before += w < warp ? scratch[w] : 0;
+        total += scratch[w];
+    }
+    *all = total;
+    return before;
+}
 #endif
 
 #endif

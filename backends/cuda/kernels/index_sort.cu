@@ -55,30 +55,6 @@ KERNEL_BOUNDS(index_sort_count, index_sort_args, SORT_THREADS)
     }
 }
 
-/* Returns the sum of x over all threads before this one; *all: the sum over all threads. All threads of the block must
- * call it. scratch: one element per warp, not in use by an earlier call. */
-DEVICE unsigned sum_before(unsigned x, unsigned *scratch, unsigned *all)
-{
-    const int lane = threadIdx.x % WARP, warp = threadIdx.x / WARP;
-    unsigned sum = x;
-#pragma unroll
-    for (int step = 1; step < WARP; step *= 2) {
-        const unsigned below = __shfl_up_sync(ALL_LANES, sum, step);
-        sum += lane >= step ? below : 0;
-    }
-    if (lane == WARP - 1)
-        scratch[warp] = sum;
-    __syncthreads();
-    unsigned before = sum - x, total = 0;
-    for (int w = 0; w < SORT_THREADS / WARP; w++) {
-        before += w < warp ? scratch[w] : 0;
-        total += scratch[w];
-    }
-    __syncthreads();
-    *all = total;
-    return before;
-}
-
 /* One block per digit value. */
 KERNEL_BOUNDS(index_sort_sum, index_sort_args, SORT_THREADS)
 {
@@ -88,7 +64,8 @@ KERNEL_BOUNDS(index_sort_sum, index_sort_args, SORT_THREADS)
     for (int64_t base = 0; base < a.tiles; base += SORT_THREADS) {
         const int64_t tile = base + threadIdx.x;
         unsigned all;
-        const unsigned before = sum_before(tile < a.tiles ? counts[tile] : 0, scratch, &all);
+        const unsigned before = sum_before<SORT_THREADS>(tile < a.tiles ? counts[tile] : 0, scratch, &all);
+        __syncthreads();
         if (tile < a.tiles)
             counts[tile] = carry + before;
         carry += all;
@@ -111,7 +88,8 @@ KERNEL_BOUNDS(index_sort_move, index_sort_args, SORT_THREADS)
         unsigned all;
         for (int w = 0; w < warps; w++)
             counts[w][threadIdx.x] = 0;
-        const unsigned value_base = sum_before(a.totals[threadIdx.x], scratch, &all);   /* contains barriers */
+        const unsigned value_base = sum_before<SORT_THREADS>(a.totals[threadIdx.x], scratch, &all);
+        __syncthreads();
 #pragma unroll
         for (int k = 0; k < SORT_EACH; k++) {
             const uint32_t e = base + k * WARP;

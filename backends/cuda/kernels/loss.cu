@@ -89,7 +89,7 @@ template <typename T> DEVICE void loss_rows(const loss_args &a)
     });
 }
 
-template <typename T> DEVICE void gradient_rows(const loss_args &a)
+template <typename T> DEVICE void loss_gradient_rows(const loss_args &a)
 {
     typedef work<T> W;
     constexpr int K = 16 / (int)sizeof(T);
@@ -145,7 +145,7 @@ template <typename T> DEVICE void gradient_rows(const loss_args &a)
 
 #define KERNELS(type, T)                                                                                            \
     KERNEL_BLOCKS(cross_entropy_##type, loss_args, ROW_THREADS, 3) { loss_rows<T>(a); }                             \
-    KERNEL_BLOCKS(cross_entropy_backward_##type, loss_args, ROW_THREADS, 3) { gradient_rows<T>(a); }
+    KERNEL_BLOCKS(cross_entropy_backward_##type, loss_args, ROW_THREADS, 3) { loss_gradient_rows<T>(a); }
 KERNELS(f32, float)
 KERNELS(f64, double)
 KERNELS(f16, f16)

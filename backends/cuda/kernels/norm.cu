@@ -13,7 +13,7 @@
 DEVICE float rstd_of(float variance, float epsilon) { return 1 / sqrtf(variance + epsilon); }
 DEVICE double rstd_of(double variance, double epsilon) { return 1 / sqrt(variance + epsilon); }
 
-template <typename T, int K, int R> DEVICE void forward_kept(const norm_args &a)
+template <typename T, int K, int R> DEVICE void norm_forward_kept(const norm_args &a)
 {
     typedef work<T> W;
     __shared__ W scratch[WARP];
@@ -59,7 +59,7 @@ template <typename T, int K, int R> DEVICE void forward_kept(const norm_args &a)
     });
 }
 
-template <typename T> DEVICE void forward_long(const norm_args &a)
+template <typename T> DEVICE void norm_forward_long(const norm_args &a)
 {
     typedef work<T> W;
     constexpr int K = 16 / (int)sizeof(T);
@@ -110,7 +110,7 @@ template <typename T> DEVICE void forward_long(const norm_args &a)
 }
 
 /* dx = rstd * (g - mean(g) - xhat * mean(g * xhat)), xhat = (x - mean) * rstd, g = dy * weight. */
-template <typename T, int K, int R> DEVICE void backward_kept(const norm_args &a)
+template <typename T, int K, int R> DEVICE void norm_backward_kept(const norm_args &a)
 {
     typedef work<T> W;
     __shared__ W scratch[WARP];
@@ -158,7 +158,7 @@ template <typename T> DEVICE work<T> scaled(const norm_args &a, T dy, int64_t i)
     return a.weight != nullptr ? (work<T>)dy * parameter<T>(a.weight, a.wide & NORM_WEIGHT, i) : (work<T>)dy;
 }
 
-template <typename T> DEVICE void backward_long(const norm_args &a)
+template <typename T> DEVICE void norm_backward_long(const norm_args &a)
 {
     typedef work<T> W;
     constexpr int K = 16 / (int)sizeof(T);
@@ -222,11 +222,12 @@ template <typename T> DEVICE void parameter_finish(const norm_args &a)
     KERNEL_BOUNDS(op##_##type##_w, norm_args, ROW_THREADS)                                                          \
     {                                                                                                               \
         constexpr int K = 16 / (int)sizeof(T);                                                                      \
-        way##_kept<T, K, ROW_REGISTERS / WARP / K>(a);                                                              \
+        norm_##way##_kept<T, K, ROW_REGISTERS / WARP / K>(a);                                                       \
     }                                                                                                               \
-    KERNEL_BOUNDS(op##_##type##_v, norm_args, ROW_THREADS) { way##_kept<T, 1, ROW_REGISTERS / WARP>(a); }           \
-    KERNEL_BLOCKS(op##_##type##_b, norm_args, ROW_BLOCK_THREADS, 2) { way##_kept<T, 16 / (int)sizeof(T), 0>(a); }   \
-    KERNEL_BLOCKS(op##_##type##_l, norm_args, ROW_BLOCK_THREADS, 2) { way##_long<T>(a); }
+    KERNEL_BOUNDS(op##_##type##_v, norm_args, ROW_THREADS) { norm_##way##_kept<T, 1, ROW_REGISTERS / WARP>(a); }    \
+    KERNEL_BLOCKS(op##_##type##_b, norm_args, ROW_BLOCK_THREADS, 2)                                                 \
+        { norm_##way##_kept<T, 16 / (int)sizeof(T), 0>(a); }                                                        \
+    KERNEL_BLOCKS(op##_##type##_l, norm_args, ROW_BLOCK_THREADS, 2) { norm_##way##_long<T>(a); }
 #define TYPE(type, T)                                                                                               \
     KERNELS(layer_norm, forward, type, T)                                                                           \
     KERNELS(layer_norm_backward, backward, type, T)                                                                 \

@@ -43,7 +43,7 @@ DEVICE uint64_t pair(const words &w, int i) { return (uint64_t)w.at[2 * i] << 32
 DEVICE uint64_t bits53(const words &w, int i) { return pair(w, i) >> 11; }
 
 /* Stores x to out[first .. first + K), limited to the a.n elements of out. */
-template <typename T, int K> DEVICE void store(const random_args &a, T *out, int64_t first, const vec<T, K> &x)
+template <typename T, int K> DEVICE void random_store(const random_args &a, T *out, int64_t first, const vec<T, K> &x)
 {
     if (a.vectors && first + K <= a.n) {
         *reinterpret_cast<vec<T, K> *>(out + first) = x;
@@ -75,7 +75,7 @@ template <typename T, int PER, typename F> DEVICE void generate(const random_arg
 #pragma unroll
             for (int k = 0; k < V; k++)
                 out.at[k] = x[v + k];
-            store<T, V>(a, static_cast<T *>(a.out), step * K + v, out);
+            random_store<T, V>(a, static_cast<T *>(a.out), step * K + v, out);
         }
     }
 }
@@ -237,8 +237,8 @@ template <typename T> DEVICE void dropout(const random_args &a)
         }
 #pragma unroll
         for (int v = 0; v < VECTORS; v++)
-            store<T, V>(a, static_cast<T *>(a.out), first + v * V, x[v]);
-        store<uint8_t, K>(a, a.mask, first, mask);
+            random_store<T, V>(a, static_cast<T *>(a.out), first + v * V, x[v]);
+        random_store<uint8_t, K>(a, a.mask, first, mask);
     }
 }
 

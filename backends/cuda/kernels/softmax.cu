@@ -23,7 +23,7 @@ template <typename T> DEVICE const T *row_of(const void *data, const softmax_arg
 
 /* ---- rows kept in registers or shared memory ---- */
 
-template <typename T, int K, int R, bool Log> DEVICE void forward_kept(const softmax_args &a)
+template <typename T, int K, int R, bool Log> DEVICE void softmax_forward_kept(const softmax_args &a)
 {
     typedef work<T> W;
     __shared__ W scratch[WARP];
@@ -64,7 +64,7 @@ template <typename T, int K, int R, bool Log> DEVICE void forward_kept(const sof
     });
 }
 
-template <typename T, int K, int R, bool Log> DEVICE void backward_kept(const softmax_args &a)
+template <typename T, int K, int R, bool Log> DEVICE void softmax_backward_kept(const softmax_args &a)
 {
     typedef work<T> W;
     __shared__ W scratch[WARP];
@@ -101,7 +101,7 @@ template <typename T, int K, int R, bool Log> DEVICE void backward_kept(const so
 
 /* ---- long rows: one block per row ---- */
 
-template <typename T, bool Log> DEVICE void forward_long(const softmax_args &a)
+template <typename T, bool Log> DEVICE void softmax_forward_long(const softmax_args &a)
 {
     typedef work<T> W;
     constexpr int K = 16 / (int)sizeof(T);
@@ -133,7 +133,7 @@ template <typename T, bool Log> DEVICE void forward_long(const softmax_args &a)
     }
 }
 
-template <typename T, bool Log> DEVICE void backward_long(const softmax_args &a)
+template <typename T, bool Log> DEVICE void softmax_backward_long(const softmax_args &a)
 {
     typedef work<T> W;
     constexpr int K = 16 / (int)sizeof(T);
@@ -255,12 +255,13 @@ template <typename T, bool Log> DEVICE void backward_columns(const softmax_args 
     KERNEL_BOUNDS(op##_##type##_w, softmax_args, ROW_THREADS)                                                       \
     {                                                                                                               \
         constexpr int K = 16 / (int)sizeof(T);                                                                      \
-        way##_kept<T, K, ROW_REGISTERS / WARP / K, Log>(a);                                                         \
+        softmax_##way##_kept<T, K, ROW_REGISTERS / WARP / K, Log>(a);                                               \
     }                                                                                                               \
-    KERNEL_BOUNDS(op##_##type##_v, softmax_args, ROW_THREADS) { way##_kept<T, 1, ROW_REGISTERS / WARP, Log>(a); }   \
+    KERNEL_BOUNDS(op##_##type##_v, softmax_args, ROW_THREADS)                                                       \
+        { softmax_##way##_kept<T, 1, ROW_REGISTERS / WARP, Log>(a); }                                               \
     KERNEL_BLOCKS(op##_##type##_b, softmax_args, ROW_BLOCK_THREADS, 2)                                              \
-        { way##_kept<T, 16 / (int)sizeof(T), 0, Log>(a); }                                                          \
-    KERNEL_BLOCKS(op##_##type##_l, softmax_args, ROW_BLOCK_THREADS, 2) { way##_long<T, Log>(a); }                   \
+        { softmax_##way##_kept<T, 16 / (int)sizeof(T), 0, Log>(a); }                                                \
+    KERNEL_BLOCKS(op##_##type##_l, softmax_args, ROW_BLOCK_THREADS, 2) { softmax_##way##_long<T, Log>(a); }         \
     KERNEL_BOUNDS(op##_##type##_c, softmax_args, ROW_THREADS) { way##_columns<T, Log>(a); }
 #define TYPES(op, way, Log)                                                                                         \
     KERNELS(op, way, Log, f32, float)                                                                               \

@@ -27,21 +27,21 @@ struct lt_library {
 };
 
 /* An operand as the library sees it: a column-major matrix. `step`: the leading dimension, in elements. */
-struct operand {
+struct lt_operand {
     int64_t rows, columns, step, batch_step;
     int transposed, reserved;
 };
 
-struct key {
-    struct operand left, right;             /* B', A' */
+struct lt_key {
+    struct lt_operand left, right;          /* B', A' */
     int64_t m, n, k, batch;
     uint8_t dtype, out, bias, tf32;
     uint8_t alignment[4];                   /* log2 of bytes, of left, right, c, bias */
 };
 
-struct entry {
+struct lt_entry {
     struct cuda_cached cached;
-    struct key key;
+    struct lt_key key;
     pthread_mutex_t lock;                   /* protects the members below */
     lt_product product;
     lt_layout left, right, c;
@@ -76,8 +76,8 @@ static const struct cuda_symbol symbols[] = {
 
 static const char *const names[] = { "libcublasLt.so.13", "libcublasLt.so.12" };
 
-static bool open_library(struct lt_library *library, const char *name, enum cuda_library_place place,
-                         struct cuda_library_failure *why)
+static bool lt_open_library(struct lt_library *library, const char *name, enum cuda_library_place place,
+                            struct cuda_library_failure *why)
 {
     library->file = cuda_library_open(library, name, place, symbols, COUNT_OF(symbols), why);
     return library->file != NULL;
@@ -101,7 +101,7 @@ static struct lt *lt_new(struct cuda_device *device, const struct lt_library *li
         return NULL;
     }
     lt->version = library->version();
-    lt->cache.key_bytes = sizeof(struct key);
+    lt->cache.key_bytes = sizeof(struct lt_key);
     pthread_rwlock_init(&lt->lock, NULL);
     cuda_host->log(CTRT_LOG_INFO, "cuda", "%s: matrix products by %s (%zu)", device->name,
                    cuda_library_path(library->file, name), lt->version);
@@ -121,7 +121,7 @@ static void *open_lt(struct cuda_device *device)
     for (int place = 0; place < CUDA_LIBRARY_PLACES; place++)
         for (size_t i = 0; i < COUNT_OF(names); i++) {
             const bool open = libraries[i].file != NULL,
-                       to_try = open ? place == 0 : open_library(&libraries[i], names[i], place, &why[i]);
+                       to_try = open ? place == 0 : lt_open_library(&libraries[i], names[i], place, &why[i]);
             struct lt *lt = to_try ? lt_new(device, &libraries[i], names[i], &why[i]) : NULL;
             if (lt != NULL)
                 return lt;
@@ -171,15 +171,15 @@ void cuda_lt_prepare(struct cuda_device *device)
 
 /* ---- conversion of a product for the library ---- */
 
-static bool operand_of(struct operand *out, int64_t rows, int64_t columns, int64_t row, int64_t column,
-                       int64_t batch_step)
+static bool lt_operand_of(struct lt_operand *out, int64_t rows, int64_t columns, int64_t row, int64_t column,
+                          int64_t batch_step)
 {
     /* A row-major matrix [rows, columns] is a column-major [columns, rows], which is the form that C' = B' A'
      * requires. */
     const bool across = column == 1 || columns == 1;
     const int64_t step = across ? row : column, least = across ? columns : rows;
-    *out = (struct operand){ .rows = least, .columns = across ? rows : columns, .step = step, .batch_step = batch_step,
-                             .transposed = !across };
+    *out = (struct lt_operand){ .rows = least, .columns = across ? rows : columns, .step = step,
+                                .batch_step = batch_step, .transposed = !across };
     if (!across && row != 1 && rows != 1)
         return false;
     if (out->columns == 1 && out->step < least)
@@ -194,7 +194,7 @@ static uint8_t alignment_of(const void *address)
     return (uint8_t)(zeros < 4 ? zeros : 4);
 }
 
-static bool key_of(struct key *key, const struct cuda_product *p)
+static bool lt_key_of(struct lt_key *key, const struct cuda_product *p)
 {
     memset(key, 0, sizeof *key);
     if (p->dtype != CTRT_F32 && p->dtype != CTRT_F64 && p->dtype != CTRT_F16 && p->dtype != CTRT_BF16)
@@ -213,13 +213,13 @@ static bool key_of(struct key *key, const struct cuda_product *p)
     key->alignment[2] = alignment_of(p->c);
     key->alignment[3] = alignment_of(key->bias ? p->bias : NULL);
     const int64_t b_batch = p->batch > 1 ? p->b_batch : 0, a_batch = p->batch > 1 ? p->a_batch : 0;
-    return operand_of(&key->left, p->k, p->n, p->b_row, p->b_column, b_batch)
-           && operand_of(&key->right, p->m, p->k, p->a_row, p->a_column, a_batch);
+    return lt_operand_of(&key->left, p->k, p->n, p->b_row, p->b_column, b_batch)
+           && lt_operand_of(&key->right, p->m, p->k, p->a_row, p->a_column, a_batch);
 }
-_Static_assert(sizeof(struct key) % sizeof(uint64_t) == 0, "keys are hashed by words");
+_Static_assert(sizeof(struct lt_key) % sizeof(uint64_t) == 0, "keys are hashed by words");
 
 /* Writes the key as text, for the tuning file. */
-static void write_key(char text[TUNING_KEY], const struct key *key)
+static void lt_write_key(char text[TUNING_KEY], const struct lt_key *key)
 {
     snprintf(text, TUNING_KEY, "%s%s%s%s m%lld n%lld k%lld b%lld %c%lld,%lld %c%lld,%lld @%u%u%u%u",
              cuda_dtype_names[key->dtype], key->out != key->dtype ? "(f32)" : "", key->tf32 ? "(tf32)" : "",
@@ -231,10 +231,10 @@ static void write_key(char text[TUNING_KEY], const struct key *key)
 
 /* ---- selection of algorithms ---- */
 
-static void entry_free(const void *of, void *cached)
+static void lt_entry_free(const void *of, void *cached)
 {
     const struct lt_library *library = of;
-    struct entry *entry = cached;
+    struct lt_entry *entry = cached;
     if (entry->product != NULL)
         (void)library->product_destroy(entry->product);
     lt_layout layouts[3] = { entry->left, entry->right, entry->c };
@@ -245,51 +245,45 @@ static void entry_free(const void *of, void *cached)
     cuda_host->free(entry);
 }
 
-static lt_status layout_new(const struct lt_library *library, lt_layout *out, int type, const struct operand *operand,
-                            int64_t batch)
+static lt_status lt_layout_new(const struct lt_library *library, lt_layout *out, int type,
+                               const struct lt_operand *operand, int64_t batch)
 {
     const int32_t count = (int32_t)batch;
-    lt_status status = library->layout_create(out, type, (uint64_t)operand->rows, (uint64_t)operand->columns,
-                                              operand->step);
-    if (status == LT_OK && batch > 1)
-        status = library->layout_set(*out, LT_LAYOUT_BATCH, &count, sizeof count);
-    if (status == LT_OK && batch > 1)
-        status = library->layout_set(*out, LT_LAYOUT_BATCH_STRIDE, &operand->batch_step, sizeof operand->batch_step);
-    return status;
+    LIBRARY_TRY(library->layout_create(out, type, (uint64_t)operand->rows, (uint64_t)operand->columns, operand->step));
+    if (batch > 1) {
+        LIBRARY_TRY(library->layout_set(*out, LT_LAYOUT_BATCH, &count, sizeof count));
+        LIBRARY_TRY(library->layout_set(*out, LT_LAYOUT_BATCH_STRIDE, &operand->batch_step,
+                                        sizeof operand->batch_step));
+    }
+    return LT_OK;
 }
 
-static lt_status describe(const struct lt_library *library, struct entry *entry)
+static lt_status lt_describe(const struct lt_library *library, struct lt_entry *entry)
 {
     static const int types[CUDA_DTYPES] = {
         [CTRT_F32] = LT_F32, [CTRT_F64] = LT_F64, [CTRT_F16] = LT_F16, [CTRT_BF16] = LT_BF16
     };
-    const struct key *key = &entry->key;
+    const struct lt_key *key = &entry->key;
     const bool f64 = key->dtype == CTRT_F64;
     const int type = types[key->dtype], epilogue = LT_EPILOGUE_BIAS;
-    const struct operand c = { .rows = key->n, .columns = key->m, .step = key->n, .batch_step = key->m * key->n };
-    lt_status status = library->product_create(&entry->product,
-                                               f64 ? LT_COMPUTE_F64 : key->tf32 ? LT_COMPUTE_TF32 : LT_COMPUTE_F32,
-                                               f64 ? LT_F64 : LT_F32);
-    if (status == LT_OK)
-        status = library->product_set(entry->product, LT_PRODUCT_TRANSPOSE_A, &key->left.transposed,
-                                      sizeof key->left.transposed);
-    if (status == LT_OK)
-        status = library->product_set(entry->product, LT_PRODUCT_TRANSPOSE_B, &key->right.transposed,
-                                      sizeof key->right.transposed);
-    if (status == LT_OK && key->bias)
-        status = library->product_set(entry->product, LT_PRODUCT_EPILOGUE, &epilogue, sizeof epilogue);
-    if (status == LT_OK)
-        status = layout_new(library, &entry->left, type, &key->left, key->batch);
-    if (status == LT_OK)
-        status = layout_new(library, &entry->right, type, &key->right, key->batch);
-    if (status == LT_OK)
-        status = layout_new(library, &entry->c, types[key->out], &c, key->batch);
-    return status;
+    const struct lt_operand c = { .rows = key->n, .columns = key->m, .step = key->n, .batch_step = key->m * key->n };
+    LIBRARY_TRY(library->product_create(&entry->product,
+                                        f64 ? LT_COMPUTE_F64 : key->tf32 ? LT_COMPUTE_TF32 : LT_COMPUTE_F32,
+                                        f64 ? LT_F64 : LT_F32));
+    LIBRARY_TRY(library->product_set(entry->product, LT_PRODUCT_TRANSPOSE_A, &key->left.transposed,
+                                     sizeof key->left.transposed));
+    LIBRARY_TRY(library->product_set(entry->product, LT_PRODUCT_TRANSPOSE_B, &key->right.transposed,
+                                     sizeof key->right.transposed));
+    if (key->bias)
+        LIBRARY_TRY(library->product_set(entry->product, LT_PRODUCT_EPILOGUE, &epilogue, sizeof epilogue));
+    LIBRARY_TRY(lt_layout_new(library, &entry->left, type, &key->left, key->batch));
+    LIBRARY_TRY(lt_layout_new(library, &entry->right, type, &key->right, key->batch));
+    return lt_layout_new(library, &entry->c, types[key->out], &c, key->batch);
 }
 
 /* Queries at most `wanted` choices that need at most `workspace` bytes; *count: their number. */
-static lt_status choose(struct lt *lt, const struct entry *entry, lt_choice *choices, int wanted, size_t workspace,
-                        int *count)
+static lt_status lt_choose(struct lt *lt, const struct lt_entry *entry, lt_choice *choices, int wanted,
+                           size_t workspace, int *count)
 {
     const struct lt_library *library = lt->library;
     lt_preference preference = NULL;
@@ -321,12 +315,12 @@ static lt_status choose(struct lt *lt, const struct entry *entry, lt_choice *cho
 }
 
 /* Sets the choice from the tuning file, if the file has one and the library accepts it. */
-static bool recall(struct cuda_device *device, struct lt *lt, struct entry *entry)
+static bool lt_recall(struct cuda_device *device, struct lt *lt, struct lt_entry *entry)
 {
     char key[TUNING_KEY], text[TUNING_CHOICE];
     lt_choice choice;
     memset(&choice, 0, sizeof choice);
-    write_key(key, &entry->key);
+    lt_write_key(key, &entry->key);
     if (!cuda_tuning_find(device, "cublaslt", lt->version, key, text))
         return false;
     const char *at = text;
@@ -348,11 +342,11 @@ static bool recall(struct cuda_device *device, struct lt *lt, struct entry *entr
     return true;
 }
 
-static void keep(struct cuda_device *device, struct lt *lt, const struct entry *entry)
+static void lt_keep(struct cuda_device *device, struct lt *lt, const struct lt_entry *entry)
 {
     char key[TUNING_KEY], text[TUNING_CHOICE];
     size_t used = 0;
-    write_key(key, &entry->key);
+    lt_write_key(key, &entry->key);
     for (size_t i = 0; i < COUNT_OF(entry->choices[0].algorithm.data); i++)
         used += (size_t)snprintf(text + used, sizeof text - used, "%s%llx", i > 0 ? " " : "",
                                  (unsigned long long)entry->choices[0].algorithm.data[i]);
@@ -361,32 +355,32 @@ static void keep(struct cuda_device *device, struct lt *lt, const struct entry *
 
 /* Creates the entry of a product and selects its algorithms. Returns NULL if memory is short; the next call tries
  * again. */
-static struct entry *entry_new(struct cuda_device *device, struct lt *lt, const struct key *key)
+static struct lt_entry *lt_entry_new(struct cuda_device *device, struct lt *lt, const struct lt_key *key)
 {
-    struct entry *entry = cuda_host->alloc(sizeof *entry);
+    struct lt_entry *entry = cuda_host->alloc(sizeof *entry);
     if (entry == NULL)
         return NULL;
     memset(entry, 0, sizeof *entry);
     entry->key = *key;
     entry->cached.key = &entry->key;
     pthread_mutex_init(&entry->lock, NULL);
-    lt_status status = describe(lt->library, entry);
-    if (status == LT_OK && recall(device, lt, entry))
+    lt_status status = lt_describe(lt->library, entry);
+    if (status == LT_OK && lt_recall(device, lt, entry))
         return entry;
     const bool timed = cuda_options.benchmark && cuda_options.determinism != CUDA_DETERMINISM_YES;
     const int wanted = timed ? CANDIDATES : 1;
     if (status == LT_OK) {
-        status = choose(lt, entry, entry->choices, wanted, cuda_options.workspace, &entry->count);
+        status = lt_choose(lt, entry, entry->choices, wanted, cuda_options.workspace, &entry->count);
         if (entry->count == 0 && status != LT_ALLOC_FAILED && key->bias) {
             const int epilogue = LT_EPILOGUE_NONE;
             entry->bias_apart =
                 lt->library->product_set(entry->product, LT_PRODUCT_EPILOGUE, &epilogue, sizeof epilogue) == LT_OK;
             if (entry->bias_apart)
-                status = choose(lt, entry, entry->choices, wanted, cuda_options.workspace, &entry->count);
+                status = lt_choose(lt, entry, entry->choices, wanted, cuda_options.workspace, &entry->count);
         }
     }
     if (status == LT_ALLOC_FAILED) {
-        entry_free(lt->library, entry);
+        lt_entry_free(lt->library, entry);
         return NULL;
     }
     entry->to_time = timed && entry->count > 1;
@@ -395,11 +389,11 @@ static struct entry *entry_new(struct cuda_device *device, struct lt *lt, const 
 
 /* Returns the product's entry, with lt->lock held for reading; the caller unlocks it. Returns NULL, without the lock,
  * if memory is short. */
-static struct entry *entry_of(struct cuda_device *device, struct lt *lt, const struct key *key)
+static struct lt_entry *lt_entry_of(struct cuda_device *device, struct lt *lt, const struct lt_key *key)
 {
     for (;;) {
         pthread_rwlock_rdlock(&lt->lock);
-        struct entry *entry = cuda_cache_find(&lt->cache, key);
+        struct lt_entry *entry = cuda_cache_find(&lt->cache, key);
         if (entry != NULL)
             return entry;
         pthread_rwlock_unlock(&lt->lock);
@@ -407,8 +401,8 @@ static struct entry *entry_of(struct cuda_device *device, struct lt *lt, const s
         entry = cuda_cache_find(&lt->cache, key);
         if (entry == NULL) {
             if (lt->cache.count >= MOST_ENTRIES)
-                cuda_cache_clear(&lt->cache, entry_free, lt->library);
-            entry = entry_new(device, lt, key);
+                cuda_cache_clear(&lt->cache, lt_entry_free, lt->library);
+            entry = lt_entry_new(device, lt, key);
             if (entry != NULL)
                 cuda_cache_add(&lt->cache, &entry->cached);
         }
@@ -420,7 +414,7 @@ static struct entry *entry_of(struct cuda_device *device, struct lt *lt, const s
 
 /* Returns the workspace of choice 0 or, while the choices have not been timed yet, the largest workspace of all
  * choices. */
-static size_t workspace_of(const struct entry *entry)
+static size_t lt_workspace_of(const struct lt_entry *entry)
 {
     size_t bytes = 0;
     for (int i = 0; i < (entry->to_time ? entry->count : entry->count > 0); i++)
@@ -431,15 +425,15 @@ static size_t workspace_of(const struct entry *entry)
 
 size_t cuda_lt_workspace(struct cuda_device *device, const struct cuda_product *p)
 {
-    struct key key;
-    if (cuda_options.products == CUDA_PATH_BUILTIN || !key_of(&key, p) || cuda_enter(device) != CTRT_OK)
+    struct lt_key key;
+    if (cuda_options.products == CUDA_PATH_BUILTIN || !lt_key_of(&key, p) || cuda_enter(device) != CTRT_OK)
         return 0;
     struct lt *lt = lt_of(device);
-    struct entry *entry = lt != NULL ? entry_of(device, lt, &key) : NULL;
+    struct lt_entry *entry = lt != NULL ? lt_entry_of(device, lt, &key) : NULL;
     if (entry == NULL)
         return 0;
     pthread_mutex_lock(&entry->lock);
-    const size_t bytes = workspace_of(entry);
+    const size_t bytes = lt_workspace_of(entry);
     pthread_mutex_unlock(&entry->lock);
     pthread_rwlock_unlock(&lt->lock);
     return bytes;
@@ -447,9 +441,9 @@ size_t cuda_lt_workspace(struct cuda_device *device, const struct cuda_product *
 
 /* ---- execution; called with the entry's lock held ---- */
 
-struct work {
+struct lt_work {
     struct lt *lt;
-    struct entry *entry;
+    struct lt_entry *entry;
     const struct cuda_product *p;
     const lt_choice *choice;
     void *workspace;
@@ -459,10 +453,10 @@ struct work {
     bool add;                               /* accumulate into c */
 };
 
-static bool multiply(void *argument)
+static bool lt_multiply(void *argument)
 {
-    struct work *w = argument;
-    struct entry *entry = w->entry;
+    struct lt_work *w = argument;
+    struct lt_entry *entry = w->entry;
     const bool f64 = w->p->dtype == CTRT_F64;
     const float one = 1, beta = w->add ? 1 : 0;
     const double one_64 = 1, beta_64 = beta;
@@ -474,14 +468,14 @@ static bool multiply(void *argument)
 }
 
 /* Times the choices and makes the fastest one choice 0. */
-static void time_choices(struct cuda_device *device, struct work *w)
+static void lt_time_choices(struct cuda_device *device, struct lt_work *w)
 {
-    struct entry *entry = w->entry;
+    struct lt_entry *entry = w->entry;
     int best = 0;
     double least = -1;
     for (int i = 0; i < entry->count; i++) {
         w->choice = &entry->choices[i];
-        const double ms = cuda_tuning_time(w->stream, RUNS, multiply, w);
+        const double ms = cuda_tuning_time(w->stream, RUNS, lt_multiply, w);
         if (ms >= 0 && (least < 0 || ms < least)) {
             least = ms;
             best = i;
@@ -490,15 +484,15 @@ static void time_choices(struct cuda_device *device, struct work *w)
     entry->choices[0] = entry->choices[best];
     entry->to_time = false;
     if (least >= 0)
-        keep(device, w->lt, entry);
+        lt_keep(device, w->lt, entry);
 }
 
 /* Returns the choice for the call's workspace, or NULL if the library has none. A call can have less workspace than
  * choice 0 needs, if the alignment of its operands was different when the workspace was computed, or if the workspace
  * was computed for another library. Such a call uses `tight`, and choice 0 stays the same for all other calls. */
-static const lt_choice *choice_for(struct work *w)
+static const lt_choice *lt_choice_for(struct lt_work *w)
 {
-    struct entry *entry = w->entry;
+    struct lt_entry *entry = w->entry;
     int count;
     if (entry->count == 0)
         return NULL;
@@ -506,7 +500,7 @@ static const lt_choice *choice_for(struct work *w)
         return &entry->choices[0];
     if (entry->tight_state == TIGHT_UNKNOWN || entry->tight_bytes != w->workspace_bytes) {
         entry->tight_state = TIGHT_UNKNOWN;
-        if (choose(w->lt, entry, &entry->tight, 1, w->workspace_bytes, &count) == LT_ALLOC_FAILED)
+        if (lt_choose(w->lt, entry, &entry->tight, 1, w->workspace_bytes, &count) == LT_ALLOC_FAILED)
             return NULL;
         entry->tight_bytes = w->workspace_bytes;
         entry->tight_state = count > 0 ? TIGHT_THERE : TIGHT_NONE;
@@ -516,18 +510,18 @@ static const lt_choice *choice_for(struct work *w)
 
 /* Enqueues the product. Returns false if the library does not support it, so that another implementation must compute
  * it. */
-static bool run(const ctrt_call *call, struct work *w, ctrt_status *status)
+static bool lt_run(const ctrt_call *call, struct lt_work *w, ctrt_status *status)
 {
     struct cuda_device *device = call->device;
-    struct entry *entry = w->entry;
+    struct lt_entry *entry = w->entry;
     if (entry->count == 0)
         return false;
     if (entry->key.bias && !entry->bias_apart
         && w->lt->library->product_set(entry->product, LT_PRODUCT_BIAS, &w->p->bias, sizeof w->p->bias) != LT_OK)
         return false;
-    if (entry->to_time && workspace_of(entry) <= w->workspace_bytes && cuda_tuning_allowed(w->stream))
-        time_choices(device, w);
-    w->choice = choice_for(w);
+    if (entry->to_time && lt_workspace_of(entry) <= w->workspace_bytes && cuda_tuning_allowed(w->stream))
+        lt_time_choices(device, w);
+    w->choice = lt_choice_for(w);
     if (w->choice == NULL)
         return false;
     if (w->p->bias != NULL && (!entry->key.bias || entry->bias_apart)) {
@@ -538,7 +532,7 @@ static bool run(const ctrt_call *call, struct work *w, ctrt_status *status)
             return true;
         w->add = true;
     }
-    if (!multiply(w)) {
+    if (!lt_multiply(w)) {
         if (w->status == LT_NOT_SUPPORTED || w->status == LT_INVALID_VALUE || w->status == LT_ARCH_MISMATCH) {
             if (w->choice == &entry->tight)
                 entry->tight_state = TIGHT_NONE;
@@ -562,20 +556,20 @@ static bool run(const ctrt_call *call, struct work *w, ctrt_status *status)
 bool cuda_lt_product(const ctrt_call *call, const struct cuda_product *p, ctrt_status *status)
 {
     struct cuda_device *device = call->device;
-    struct key key;
+    struct lt_key key;
     bool dropped;
-    struct work w = { .p = p, .workspace = call->workspace, .workspace_bytes = call->workspace_bytes };
-    if (cuda_options.products == CUDA_PATH_BUILTIN || !key_of(&key, p))
+    struct lt_work w = { .p = p, .workspace = call->workspace, .workspace_bytes = call->workspace_bytes };
+    if (cuda_options.products == CUDA_PATH_BUILTIN || !lt_key_of(&key, p))
         return false;
     *status = cuda_stream_of(call, &w.stream, &dropped);
     if (*status != CTRT_OK || dropped)
         return true;
     w.lt = lt_of(device);
-    w.entry = w.lt != NULL ? entry_of(device, w.lt, &key) : NULL;
+    w.entry = w.lt != NULL ? lt_entry_of(device, w.lt, &key) : NULL;
     if (w.entry == NULL)
         return false;
     pthread_mutex_lock(&w.entry->lock);
-    const bool done = run(call, &w, status);
+    const bool done = lt_run(call, &w, status);
     pthread_mutex_unlock(&w.entry->lock);
     pthread_rwlock_unlock(&w.lt->lock);
     return done;
@@ -587,7 +581,7 @@ void cuda_lt_close(struct cuda_device *device)
     device->libraries[CUDA_LIBRARY_LT] = NULL;
     if (lt == NULL || lt == &no_library)
         return;
-    cuda_cache_clear(&lt->cache, entry_free, lt->library);
+    cuda_cache_clear(&lt->cache, lt_entry_free, lt->library);
     (void)lt->library->destroy(lt->handle);
     pthread_rwlock_destroy(&lt->lock);
     cuda_host->free(lt);

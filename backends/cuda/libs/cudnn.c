@@ -26,14 +26,14 @@ struct dnn_library {
 #undef DNN
 };
 
-struct key {
+struct dnn_key {
     int64_t n, c, h, w, o, kh, kw, oh, ow, groups, stride[2], padding[2], dilation[2];
     uint8_t pass, dtype, channels_last, tf32, reserved[4];
 };
 
-struct entry {
+struct dnn_entry {
     struct cuda_cached cached;
-    struct key key;
+    struct dnn_key key;
     dnn_tensor x, y, bias;
     dnn_filter weight;
     dnn_conv conv;
@@ -66,7 +66,7 @@ static const struct cuda_symbol symbols[] = {
 #undef DNN
 };
 
-static bool open_library(struct dnn_library *library, struct cuda_library_failure *why)
+static bool dnn_open_library(struct dnn_library *library, struct cuda_library_failure *why)
 {
     for (int place = 0; place < CUDA_LIBRARY_PLACES && library->file == NULL && !why->transient; place++)
         library->file = cuda_library_open(library, NAME, place, symbols, COUNT_OF(symbols), why);
@@ -92,7 +92,7 @@ static void *open_dnn(struct cuda_device *device)
                        "captured convolutions use slower kernels; run the step once before its capture", device->name);
         return &not_while_captured;
     }
-    const bool open = library.file != NULL || open_library(&library, &why);
+    const bool open = library.file != NULL || dnn_open_library(&library, &why);
     if (open && (dnn = cuda_host->alloc(sizeof *dnn)) == NULL)
         why = (struct cuda_library_failure){ "no host memory", true };
     if (dnn != NULL) {
@@ -107,7 +107,7 @@ static void *open_dnn(struct cuda_device *device)
                 dnn->identity = NULL;
             }
             dnn->version = library.version();
-            dnn->cache.key_bytes = sizeof(struct key);
+            dnn->cache.key_bytes = sizeof(struct dnn_key);
             pthread_mutex_init(&dnn->lock, NULL);
             cuda_host->log(CTRT_LOG_INFO, "cuda", "%s: convolutions by %s (%zu)", device->name,
                            cuda_library_path(library.file, NAME), dnn->version);
@@ -159,7 +159,7 @@ static bool is_refusal(dnn_status status)
 /* ---- conversion of a convolution for the library, and selection of algorithms; called with dnn->lock held ---- */
 
 /* cuDNN's sizes and strides are ints, and no stride exceeds the product of all sizes. */
-static bool fits(int64_t a, int64_t b, int64_t c, int64_t d)
+static bool dnn_fits(int64_t a, int64_t b, int64_t c, int64_t d)
 {
     int64_t all;
     return !__builtin_mul_overflow(a, b, &all) && !__builtin_mul_overflow(all, c, &all)
@@ -172,17 +172,17 @@ static bool aligned(const void *address)
     return (uintptr_t)address % 16 == 0;
 }
 
-static bool key_of(struct key *key, const struct cuda_conv *v)
+static bool dnn_key_of(struct dnn_key *key, const struct cuda_conv *v)
 {
     if (cuda_options.convolutions == CUDA_PATH_BUILTIN || cuda_options.convolutions == CUDA_PATH_PRODUCT
-        || !fits(v->n, v->c, v->h, v->w) || !fits(v->n, v->o, v->oh, v->ow)
-        || !fits(v->o, v->c / v->groups, v->kh, v->kw) || !aligned(v->x) || !aligned(v->weight) || !aligned(v->y))
+        || !dnn_fits(v->n, v->c, v->h, v->w) || !dnn_fits(v->n, v->o, v->oh, v->ow)
+        || !dnn_fits(v->o, v->c / v->groups, v->kh, v->kw) || !aligned(v->x) || !aligned(v->weight) || !aligned(v->y))
         return false;
     for (int i = 0; i < 2; i++)
         if (v->stride[i] > INT32_MAX || v->padding[i] > INT32_MAX || v->dilation[i] > INT32_MAX)
             return false;
     memset(key, 0, sizeof *key);
-    *key = (struct key){
+    *key = (struct dnn_key){
         .n = v->n, .c = v->c, .h = v->h, .w = v->w, .o = v->o, .kh = v->kh, .kw = v->kw, .oh = v->oh, .ow = v->ow,
         .groups = v->groups, .stride = { v->stride[0], v->stride[1] }, .padding = { v->padding[0], v->padding[1] },
         .dilation = { v->dilation[0], v->dilation[1] },
@@ -191,9 +191,9 @@ static bool key_of(struct key *key, const struct cuda_conv *v)
     };
     return true;
 }
-_Static_assert(sizeof(struct key) % sizeof(int64_t) == 0, "keys are hashed by words");
+_Static_assert(sizeof(struct dnn_key) % sizeof(int64_t) == 0, "keys are hashed by words");
 
-static void write_key(char text[TUNING_KEY], const struct key *key)
+static void dnn_write_key(char text[TUNING_KEY], const struct dnn_key *key)
 {
     static const char *const passes[] = { "conv2d", "conv2d_input_grad", "conv2d_weight_grad" };
     snprintf(text, TUNING_KEY, "%s %s%s%s x%lld,%lld,%lld,%lld w%lld,%lld,%lld s%lld,%lld p%lld,%lld d%lld,%lld g%lld",
@@ -204,10 +204,10 @@ static void write_key(char text[TUNING_KEY], const struct key *key)
              (long long)key->dilation[0], (long long)key->dilation[1], (long long)key->groups);
 }
 
-static void entry_free(const void *of, void *cached)
+static void dnn_entry_free(const void *of, void *cached)
 {
     const struct dnn_library *library = of;
-    struct entry *entry = cached;
+    struct dnn_entry *entry = cached;
     dnn_tensor tensors[3] = { entry->x, entry->y, entry->bias };
     for (int i = 0; i < 3; i++)
         if (tensors[i] != NULL)
@@ -219,56 +219,45 @@ static void entry_free(const void *of, void *cached)
     cuda_host->free(entry);
 }
 
-static int math_of(const struct key *key)
+static int math_of(const struct dnn_key *key)
 {
     return key->dtype == CTRT_F32 ? (key->tf32 ? DNN_MATH_DEFAULT : DNN_MATH_PLAIN)
                                   : key->dtype == CTRT_F64 ? DNN_MATH_DEFAULT : DNN_MATH_TENSOR;
 }
 
-static dnn_status describe(const struct dnn_library *library, struct entry *entry)
+static dnn_status dnn_describe(const struct dnn_library *library, struct dnn_entry *entry)
 {
     static const int types[CUDA_DTYPES] = {
         [CTRT_F32] = DNN_F32, [CTRT_F64] = DNN_F64, [CTRT_F16] = DNN_F16, [CTRT_BF16] = DNN_BF16
     };
-    const struct key *k = &entry->key;
+    const struct dnn_key *k = &entry->key;
     const int type = types[k->dtype], format = k->channels_last ? DNN_NHWC : DNN_NCHW;
-    dnn_status status = library->tensor_create(&entry->x);
-    if (status == DNN_OK)
-        status = library->tensor_set(entry->x, format, type, (int)k->n, (int)k->c, (int)k->h, (int)k->w);
-    if (status == DNN_OK)
-        status = library->tensor_create(&entry->y);
-    if (status == DNN_OK)
-        status = library->tensor_set(entry->y, format, type, (int)k->n, (int)k->o, (int)k->oh, (int)k->ow);
-    if (status == DNN_OK)
-        status = library->tensor_create(&entry->bias);
-    if (status == DNN_OK)
-        status = library->tensor_set(entry->bias, format, type, 1, (int)k->o, 1, 1);
-    if (status == DNN_OK)
-        status = library->filter_create(&entry->weight);
-    if (status == DNN_OK)
-        status = library->filter_set(entry->weight, type, format, (int)k->o, (int)(k->c / k->groups), (int)k->kh,
-                                     (int)k->kw);
-    if (status == DNN_OK)
-        status = library->conv_create(&entry->conv);
-    if (status == DNN_OK)
-        status = library->conv_set(entry->conv, (int)k->padding[0], (int)k->padding[1], (int)k->stride[0],
-                                   (int)k->stride[1], (int)k->dilation[0], (int)k->dilation[1], DNN_CROSS_CORRELATION,
-                                   k->dtype == CTRT_F64 ? DNN_F64 : DNN_F32);
-    if (status == DNN_OK)
-        status = library->conv_groups(entry->conv, (int)k->groups);
-    if (status == DNN_OK)
-        status = library->conv_math(entry->conv, math_of(k));
-    return status;
+    LIBRARY_TRY(library->tensor_create(&entry->x));
+    LIBRARY_TRY(library->tensor_set(entry->x, format, type, (int)k->n, (int)k->c, (int)k->h, (int)k->w));
+    LIBRARY_TRY(library->tensor_create(&entry->y));
+    LIBRARY_TRY(library->tensor_set(entry->y, format, type, (int)k->n, (int)k->o, (int)k->oh, (int)k->ow));
+    LIBRARY_TRY(library->tensor_create(&entry->bias));
+    LIBRARY_TRY(library->tensor_set(entry->bias, format, type, 1, (int)k->o, 1, 1));
+    LIBRARY_TRY(library->filter_create(&entry->weight));
+    LIBRARY_TRY(library->filter_set(entry->weight, type, format, (int)k->o, (int)(k->c / k->groups), (int)k->kh,
+                                    (int)k->kw));
+    LIBRARY_TRY(library->conv_create(&entry->conv));
+    LIBRARY_TRY(library->conv_set(entry->conv, (int)k->padding[0], (int)k->padding[1], (int)k->stride[0],
+                                  (int)k->stride[1], (int)k->dilation[0], (int)k->dilation[1], DNN_CROSS_CORRELATION,
+                                  k->dtype == CTRT_F64 ? DNN_F64 : DNN_F32));
+    LIBRARY_TRY(library->conv_groups(entry->conv, (int)k->groups));
+    LIBRARY_TRY(library->conv_math(entry->conv, math_of(k)));
+    return DNN_OK;
 }
 
-static bool allowed(const struct cuda_device *device, const struct key *key, const dnn_choice *choice)
+static bool dnn_allowed(const struct cuda_device *device, const struct dnn_key *key, const dnn_choice *choice)
 {
     return choice->status == DNN_OK && choice->workspace <= cuda_conv_workspace_limit(device)
            && (choice->deterministic != 0 || cuda_options.determinism == CUDA_DETERMINISM_NO)
            && (math_of(key) != DNN_MATH_PLAIN || choice->math == DNN_MATH_PLAIN || choice->math == DNN_MATH_DEFAULT);
 }
 
-static dnn_status choose(const struct cuda_device *device, struct dnn *dnn, struct entry *entry)
+static dnn_status dnn_choose(const struct cuda_device *device, struct dnn *dnn, struct dnn_entry *entry)
 {
     const struct dnn_library *library = dnn->library;
     dnn_choice choices[CANDIDATES];
@@ -286,21 +275,21 @@ static dnn_status choose(const struct cuda_device *device, struct dnn *dnn, stru
     entry->count = 0;
     for (int i = 0; i < found && status == DNN_OK; i++) {
         entry->passing |= is_out_of_memory(choices[i].status);
-        if (allowed(device, &entry->key, &choices[i]))
+        if (dnn_allowed(device, &entry->key, &choices[i]))
             entry->choices[entry->count++] = choices[i];
     }
     return status;
 }
 
 /* Swaps choice i with choice 0. */
-static void put_first(struct entry *entry, int i)
+static void dnn_put_first(struct dnn_entry *entry, int i)
 {
     const dnn_choice first = entry->choices[i];
     entry->choices[i] = entry->choices[0];
     entry->choices[0] = first;
 }
 
-static void take_out(struct entry *entry, int i)
+static void dnn_take_out(struct dnn_entry *entry, int i)
 {
     entry->count--;
     memmove(&entry->choices[i], &entry->choices[i + 1], (size_t)(entry->count - i) * sizeof entry->choices[0]);
@@ -308,44 +297,44 @@ static void take_out(struct entry *entry, int i)
 
 /* Puts the choice of the tuning file first. Returns false if the file has none or the library does not list it any
  * more. */
-static bool recall(struct cuda_device *device, struct dnn *dnn, struct entry *entry)
+static bool dnn_recall(struct cuda_device *device, struct dnn *dnn, struct dnn_entry *entry)
 {
     char key[TUNING_KEY], text[TUNING_CHOICE];
     int algorithm, math;
-    write_key(key, &entry->key);
+    dnn_write_key(key, &entry->key);
     if (!cuda_tuning_find(device, "cudnn", dnn->version, key, text) || sscanf(text, "%d %d", &algorithm, &math) != 2)
         return false;
     for (int i = 0; i < entry->count; i++)
         if (entry->choices[i].algorithm == algorithm && entry->choices[i].math == math) {
-            put_first(entry, i);
+            dnn_put_first(entry, i);
             return true;
         }
     return false;
 }
 
-static void keep(struct cuda_device *device, struct dnn *dnn, const struct entry *entry)
+static void dnn_keep(struct cuda_device *device, struct dnn *dnn, const struct dnn_entry *entry)
 {
     char key[TUNING_KEY], text[TUNING_CHOICE];
-    write_key(key, &entry->key);
+    dnn_write_key(key, &entry->key);
     snprintf(text, sizeof text, "%d %d", entry->choices[0].algorithm, entry->choices[0].math);
     cuda_tuning_keep(device, "cudnn", dnn->version, key, text);
 }
 
-static void forget(struct dnn *dnn, struct entry *entry)
+static void dnn_forget(struct dnn *dnn, struct dnn_entry *entry)
 {
     cuda_cache_remove(&dnn->cache, &entry->cached);
-    entry_free(dnn->library, entry);
+    dnn_entry_free(dnn->library, entry);
 }
 
 /* Returns the convolution's entry. Returns NULL after a temporary failure. A caller that finds `passing` set removes
  * the entry after use. */
-static struct entry *entry_of(struct cuda_device *device, struct dnn *dnn, const struct key *key)
+static struct dnn_entry *dnn_entry_of(struct cuda_device *device, struct dnn *dnn, const struct dnn_key *key)
 {
-    struct entry *entry = cuda_cache_find(&dnn->cache, key);
+    struct dnn_entry *entry = cuda_cache_find(&dnn->cache, key);
     if (entry != NULL)
         return entry;
     if (dnn->cache.count >= MOST_ENTRIES)
-        cuda_cache_clear(&dnn->cache, entry_free, dnn->library);
+        cuda_cache_clear(&dnn->cache, dnn_entry_free, dnn->library);
     entry = cuda_host->alloc(sizeof *entry);
     if (entry == NULL)
         return NULL;
@@ -353,29 +342,29 @@ static struct entry *entry_of(struct cuda_device *device, struct dnn *dnn, const
     entry->key = *key;
     entry->cached.key = &entry->key;
     cuda_cache_add(&dnn->cache, &entry->cached);
-    dnn_status status = describe(dnn->library, entry);
+    dnn_status status = dnn_describe(dnn->library, entry);
     if (status == DNN_OK)
-        status = choose(device, dnn, entry);
+        status = dnn_choose(device, dnn, entry);
     /* If the query failed for a temporary reason, do not cache that there is no algorithm. */
     if (entry->count == 0 && (entry->passing || (status != DNN_OK && !is_refusal(status)))) {
-        forget(dnn, entry);
+        dnn_forget(dnn, entry);
         return NULL;
     }
-    entry->to_time = !recall(device, dnn, entry) && cuda_options.benchmark
+    entry->to_time = !dnn_recall(device, dnn, entry) && cuda_options.benchmark
                      && cuda_options.determinism != CUDA_DETERMINISM_YES && entry->count > 1;
     return entry;
 }
 
 bool cuda_dnn_workspace(struct cuda_device *device, const struct cuda_conv *v, size_t limit, size_t *bytes)
 {
-    struct key key;
-    if (!key_of(&key, v) || cuda_enter(device) != CTRT_OK)
+    struct dnn_key key;
+    if (!dnn_key_of(&key, v) || cuda_enter(device) != CTRT_OK)
         return false;
     struct dnn *dnn = dnn_of(device);
     if (dnn == NULL)
         return false;
     pthread_mutex_lock(&dnn->lock);
-    const struct entry *entry = entry_of(device, dnn, &key);
+    const struct dnn_entry *entry = dnn_entry_of(device, dnn, &key);
     bool any = false;
     *bytes = 0;
     for (int i = 0; entry != NULL && i < entry->count && (!any || entry->to_time); i++) {
@@ -391,9 +380,9 @@ bool cuda_dnn_workspace(struct cuda_device *device, const struct cuda_conv *v, s
 
 /* ---- execution ---- */
 
-struct work {
+struct dnn_work {
     struct dnn *dnn;
-    struct entry *entry;
+    struct dnn_entry *entry;
     const struct cuda_conv *v;
     const dnn_choice *choice;
     void *workspace;
@@ -406,9 +395,9 @@ struct work {
 
 /* Computes convolution and bias in one call, which cuDNN supports with one algorithm only. Returns false if that is not
  * possible or failed. */
-static bool forward_with_bias(struct work *w, const void *one, const void *zero)
+static bool forward_with_bias(struct dnn_work *w, const void *one, const void *zero)
 {
-    const struct entry *e = w->entry;
+    const struct dnn_entry *e = w->entry;
     if (w->v->bias == NULL || e->bias_apart || w->dnn->identity == NULL
         || w->choice->algorithm != DNN_FORWARD_PRECOMPUTED || w->v->dtype == CTRT_F64 || !aligned(w->v->bias))
         return false;
@@ -422,10 +411,10 @@ static bool forward_with_bias(struct work *w, const void *one, const void *zero)
 
 /* Fills the output with the bias and accumulates the convolution into it, so that the sum is rounded once. Timed runs
  * omit the bias, because repeated runs would accumulate. */
-static dnn_status forward(struct work *w, const void *one, const void *zero)
+static dnn_status dnn_forward(struct dnn_work *w, const void *one, const void *zero)
 {
     const struct cuda_conv *v = w->v;
-    const struct entry *e = w->entry;
+    const struct dnn_entry *e = w->entry;
     const bool add = w->call != NULL && v->bias != NULL;
     if (add)
         w->filled = cuda_fill_bias(w->call, v->dtype, v->y, v->bias, v->n * v->o * v->oh * v->ow, v->o,
@@ -437,11 +426,11 @@ static dnn_status forward(struct work *w, const void *one, const void *zero)
                                     v->y);
 }
 
-static bool convolve(void *argument)
+static bool dnn_convolve(void *argument)
 {
-    struct work *w = argument;
+    struct dnn_work *w = argument;
     const struct dnn_library *library = w->dnn->library;
-    const struct entry *e = w->entry;
+    const struct dnn_entry *e = w->entry;
     const float one_32 = 1, zero_32 = 0;
     const double one_64 = 1, zero_64 = 0;
     const void *one = w->v->dtype == CTRT_F64 ? (const void *)&one_64 : &one_32,
@@ -457,42 +446,42 @@ static bool convolve(void *argument)
         w->status = library->weight(w->dnn->handle, one, e->x, w->v->x, e->y, w->v->y, e->conv, algorithm, w->workspace,
                                     w->workspace_bytes, zero, e->weight, w->v->weight);
     else if (!forward_with_bias(w, one, zero))
-        w->status = forward(w, one, zero);
+        w->status = dnn_forward(w, one, zero);
     return w->status == DNN_OK;
 }
 
 /* Times the choices and puts the fastest one first. */
-static void time_choices(struct cuda_device *device, struct work *w)
+static void dnn_time_choices(struct cuda_device *device, struct dnn_work *w)
 {
-    struct entry *entry = w->entry;
+    struct dnn_entry *entry = w->entry;
     int best = 0;
     double least = -1;
     for (int i = 0; i < entry->count; i++) {
         w->choice = &entry->choices[i];
-        const double ms = w->choice->workspace <= w->workspace_bytes ? cuda_tuning_time(w->stream, RUNS, convolve, w)
-                                                                     : -1;
+        const bool fits = w->choice->workspace <= w->workspace_bytes;
+        const double ms = fits ? cuda_tuning_time(w->stream, RUNS, dnn_convolve, w) : -1;
         if (ms >= 0 && (least < 0 || ms < least)) {
             least = ms;
             best = i;
         }
     }
-    put_first(entry, best);
+    dnn_put_first(entry, best);
     entry->to_time = false;
     if (least >= 0)
-        keep(device, w->dnn, entry);
+        dnn_keep(device, w->dnn, entry);
 }
 
 /* Runs the first choice that fits in the workspace and that the library executes. A choice that fails as unsupported is
  * removed; when none is left, this convolution and its workspace() use another implementation from then on. Lack of
  * memory is treated as temporary. Returns false if no choice worked. */
-static bool run(const ctrt_call *call, struct work *w, ctrt_status *status)
+static bool dnn_run(const ctrt_call *call, struct dnn_work *w, ctrt_status *status)
 {
-    struct entry *entry = w->entry;
+    struct dnn_entry *entry = w->entry;
     w->status = w->dnn->library->set_stream(w->dnn->handle, w->stream);
     if (w->status != DNN_OK || entry->count == 0)
         return false;
     if (entry->to_time && cuda_tuning_allowed(w->stream))
-        time_choices(call->device, w);
+        dnn_time_choices(call->device, w);
     w->call = call;
     for (int i = 0; i < entry->count;) {
         w->choice = &entry->choices[i];
@@ -500,7 +489,7 @@ static bool run(const ctrt_call *call, struct work *w, ctrt_status *status)
             i++;
             continue;
         }
-        if (convolve(w)) {
+        if (dnn_convolve(w)) {
             cuda_record_work(call);
             *status = CTRT_OK;
             return true;
@@ -510,7 +499,7 @@ static bool run(const ctrt_call *call, struct work *w, ctrt_status *status)
             return true;
         }
         if (is_refusal(w->status)) {
-            take_out(entry, i);
+            dnn_take_out(entry, i);
         } else if (is_out_of_memory(w->status)) {
             entry->passing = true;
             i++;
@@ -527,10 +516,10 @@ static bool run(const ctrt_call *call, struct work *w, ctrt_status *status)
 bool cuda_dnn_conv(const ctrt_call *call, const struct cuda_conv *v, ctrt_status *status)
 {
     struct cuda_device *device = call->device;
-    struct key key;
+    struct dnn_key key;
     bool dropped, done = false;
-    struct work w = { .v = v, .workspace = call->workspace, .workspace_bytes = call->workspace_bytes };
-    if (!key_of(&key, v))
+    struct dnn_work w = { .v = v, .workspace = call->workspace, .workspace_bytes = call->workspace_bytes };
+    if (!dnn_key_of(&key, v))
         return false;
     *status = cuda_stream_of(call, &w.stream, &dropped);
     if (*status != CTRT_OK || dropped)
@@ -539,11 +528,11 @@ bool cuda_dnn_conv(const ctrt_call *call, const struct cuda_conv *v, ctrt_status
     if (w.dnn == NULL)
         return false;
     pthread_mutex_lock(&w.dnn->lock);
-    w.entry = entry_of(device, w.dnn, &key);
+    w.entry = dnn_entry_of(device, w.dnn, &key);
     if (w.entry != NULL) {
-        done = run(call, &w, status);
+        done = dnn_run(call, &w, status);
         if (w.entry->passing)
-            forget(w.dnn, w.entry);
+            dnn_forget(w.dnn, w.entry);
     }
     pthread_mutex_unlock(&w.dnn->lock);
     return done;
@@ -555,7 +544,7 @@ void cuda_dnn_close(struct cuda_device *device)
     device->libraries[CUDA_LIBRARY_DNN] = NULL;
     if (dnn == NULL || dnn == &no_library || dnn == &not_while_captured)
         return;
-    cuda_cache_clear(&dnn->cache, entry_free, dnn->library);
+    cuda_cache_clear(&dnn->cache, dnn_entry_free, dnn->library);
     if (dnn->identity != NULL)
         (void)dnn->library->activation_destroy(dnn->identity);
     (void)dnn->library->destroy(dnn->handle);

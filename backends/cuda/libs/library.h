@@ -23,6 +23,14 @@ enum cuda_library_place {
     CUDA_LIBRARY_PLACES
 };
 
+/* Returns the status of a library's function from the calling function, unless it is 0, which is success. */
+#define LIBRARY_TRY(expression)                                                                                        \
+    do {                                                                                                               \
+        const int library_status_ = (expression);                                                                      \
+        if (library_status_ != 0)                                                                                      \
+            return library_status_;                                                                                    \
+    } while (0)
+
 /* Why a library could not be loaded. */
 struct cuda_library_failure {
     char text[512];                         /* one message per attempt, joined by "; " */

@@ -32,7 +32,7 @@ void cuda_nvml_after_fork(bool in_child)
         pthread_mutex_unlock(&lock);
 }
 
-static const struct entry {
+static const struct nvml_entry {
     const char *symbol;
     bool needed;
     size_t place;

@@ -72,7 +72,7 @@ static bool attention_backward_accepts(const ctrt_call *call)
 /* ---- arguments ---- */
 
 /* Converts a view. ORs the address, and the strides and row size in bytes, into *alignment. */
-static struct attention_operand operand_of(const ctrt_view *view, uintptr_t *alignment)
+static struct attention_operand attention_operand(const ctrt_view *view, uintptr_t *alignment)
 {
     int64_t step[3];
     for (int d = 0; d < 3; d++)
@@ -82,15 +82,16 @@ static struct attention_operand operand_of(const ctrt_view *view, uintptr_t *ali
     return (struct attention_operand){ .data = view->data, .batch = step[0], .head = step[1], .row = step[2] };
 }
 
-static void begin(struct attention_args *args, const ctrt_call *call, const ctrt_view *const *qkv, uintptr_t *alignment)
+static void attention_begin(struct attention_args *args, const ctrt_call *call, const ctrt_view *const *qkv,
+                            uintptr_t *alignment)
 {
     const ctrt_attention_attributes *attributes = call->attributes;
     const ctrt_view *q = qkv[0], *k = qkv[1], *v = qkv[2];
     memset(args, 0, sizeof *args);
     *alignment = 0;
-    args->q = operand_of(q, alignment);
-    args->k = operand_of(k, alignment);
-    args->v = operand_of(v, alignment);
+    args->q = attention_operand(q, alignment);
+    args->k = attention_operand(k, alignment);
+    args->v = attention_operand(v, alignment);
     args->heads = fast_div_of(q->shape[1]);
     args->matrices = q->shape[0] * q->shape[1];
     args->rows = (int32_t)q->shape[2];
@@ -118,8 +119,8 @@ static ctrt_status attention(const ctrt_call *call)
     const int width = width_of(call->inputs[0], call->inputs[2]);
     struct attention_args args;
     uintptr_t alignment;
-    begin(&args, call, call->inputs, &alignment);
-    args.y = operand_of(call->outputs[0], &alignment);
+    attention_begin(&args, call, call->inputs, &alignment);
+    args.y = attention_operand(call->outputs[0], &alignment);
     args.logsumexp = call->outputs[1]->data;
     args.vectors = cuda_whole_vectors(alignment);
     struct cuda_shape shape = divide(&args, dtype, args.rows,
@@ -168,12 +169,12 @@ static ctrt_status attention_backward(const ctrt_call *call)
     const int width = width_of(call->inputs[1], call->inputs[3]);
     struct attention_args args;
     uintptr_t alignment;
-    begin(&args, call, call->inputs + 1, &alignment);
-    args.dy = operand_of(call->inputs[0], &alignment);
-    args.y = operand_of(call->inputs[4], &alignment);
-    args.dq = operand_of(call->outputs[0], &alignment);
-    args.dk = operand_of(call->outputs[1], &alignment);
-    args.dv = operand_of(call->outputs[2], &alignment);
+    attention_begin(&args, call, call->inputs + 1, &alignment);
+    args.dy = attention_operand(call->inputs[0], &alignment);
+    args.y = attention_operand(call->inputs[4], &alignment);
+    args.dq = attention_operand(call->outputs[0], &alignment);
+    args.dk = attention_operand(call->outputs[1], &alignment);
+    args.dv = attention_operand(call->outputs[2], &alignment);
     args.logsumexp = call->inputs[5]->data;
     args.delta = call->workspace;
     args.vectors = cuda_whole_vectors(alignment);

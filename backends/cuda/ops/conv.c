@@ -62,7 +62,7 @@ size_t cuda_conv_workspace_limit(const struct cuda_device *device)
     return cuda_options.workspace_set ? cuda_options.workspace : eighth < MOST_WORKSPACE ? eighth : MOST_WORKSPACE;
 }
 
-static ctrt_status run(const ctrt_call *call, const struct cuda_conv *conv)
+static ctrt_status conv_run(const ctrt_call *call, const struct cuda_conv *conv)
 {
     ctrt_status status = CTRT_OK;
     if (empty(call))
@@ -72,7 +72,7 @@ static ctrt_status run(const ctrt_call *call, const struct cuda_conv *conv)
     return cuda_conv_builtin(call, conv);
 }
 
-static ctrt_status workspace(const ctrt_call *call, const struct cuda_conv *conv, size_t *bytes)
+static ctrt_status conv_workspace(const ctrt_call *call, const struct cuda_conv *conv, size_t *bytes)
 {
     const size_t most = cuda_conv_workspace_limit(call->device), denied = call->workspace_bytes;
     const size_t limit = denied > 0 && denied <= most ? denied - 1 : most;
@@ -87,12 +87,12 @@ static ctrt_status workspace(const ctrt_call *call, const struct cuda_conv *conv
     static ctrt_status name(const ctrt_call *call)                                                                  \
     {                                                                                                               \
         const struct cuda_conv conv = view(call);                                                                   \
-        return run(call, &conv);                                                                                    \
+        return conv_run(call, &conv);                                                                               \
     }                                                                                                               \
     static ctrt_status name##_workspace(const ctrt_call *call, size_t *bytes)                                       \
     {                                                                                                               \
         const struct cuda_conv conv = view(call);                                                                   \
-        return workspace(call, &conv, bytes);                                                                       \
+        return conv_workspace(call, &conv, bytes);                                                                  \
     }
 PASS(conv2d, forward_of)
 PASS(conv2d_input_grad, input_grad_of)

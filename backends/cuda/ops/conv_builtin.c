@@ -29,7 +29,7 @@ static void dense_strides(int64_t strides[4], bool last, int64_t c, int64_t h, i
     strides[CONV_W] = last ? c : 1;
 }
 
-static bool fits(const struct cuda_conv *v)
+static bool conv_fits(const struct cuda_conv *v)
 {
     const int64_t sides[] = { v->h + 2 * v->padding[0], v->w + 2 * v->padding[1], v->stride[0], v->stride[1],
                               v->padding[0], v->padding[1], v->dilation[0], v->dilation[1], v->n, v->c, v->o, v->kh,
@@ -103,7 +103,7 @@ static int64_t partials_of(const struct cuda_device *device, const struct cuda_c
 
 size_t cuda_conv_builtin_workspace(const struct cuda_device *device, const struct cuda_conv *v)
 {
-    if (v->pass != CUDA_CONV_WEIGHT_GRAD || !fits(v))
+    if (v->pass != CUDA_CONV_WEIGHT_GRAD || !conv_fits(v))
         return 0;
     const size_t sum = v->dtype == CTRT_F64 ? 8 : 4;
     return (size_t)partials_of(device, v, false) * (size_t)(v->o * (v->c / v->groups) * v->kh * v->kw) * sum;
@@ -134,7 +134,7 @@ void cuda_conv_args(struct conv_args *out, const struct cuda_conv *v)
     *out = args;
 }
 
-static ctrt_status launch(const ctrt_call *call, const struct cuda_conv *v, bool few, struct conv_args *args)
+static ctrt_status conv_launch(const ctrt_call *call, const struct cuda_conv *v, bool few, struct conv_args *args)
 {
     static const char *const variants[] = { "dense", "dense_last", "few", "few_last" };
     const int variant = 2 * few + v->channels_last;
@@ -163,7 +163,8 @@ static ctrt_status launch(const ctrt_call *call, const struct cuda_conv *v, bool
     return cuda_launch(call, v->dtype, variant, variants[variant], shape, args);
 }
 
-static ctrt_status add_parts(const ctrt_call *call, const struct cuda_conv *v, struct conv_args *args, int64_t partials)
+static ctrt_status conv_add_parts(const ctrt_call *call, const struct cuda_conv *v, struct conv_args *args,
+                                  int64_t partials)
 {
     static const char *const names[CUDA_DTYPES] = {
         [CTRT_F32] = "conv2d_parts_f32", [CTRT_F64] = "conv2d_parts_f64", [CTRT_F16] = "conv2d_parts_f16",
@@ -181,7 +182,7 @@ ctrt_status cuda_conv_builtin(const ctrt_call *call, const struct cuda_conv *v)
 {
     struct cuda_device *device = call->device;
     const int64_t bytes = cuda_dtype_bytes[v->dtype];
-    if (!fits(v))
+    if (!conv_fits(v))
         return cuda_host->fail(
             CTRT_ERR_NOT_SUPPORTED,
             "%s: %s: sides of more than 2^30, or an image or kernel of more than 2^31 places, are too large "
@@ -211,11 +212,11 @@ ctrt_status cuda_conv_builtin(const ctrt_call *call, const struct cuda_conv *v)
             cut_pixels(device, &some, whole, &args.part, &parts);
         args.parts = (int32_t)parts;
         args.scratch = scratch;
-        status = launch(call, v, few, &args);
+        status = conv_launch(call, v, few, &args);
         if (scratch != NULL)
             scratch += parts * args.weights * (v->dtype == CTRT_F64 ? 8 : 4);
     }
     if (status == CTRT_OK && partials > 1)
-        status = add_parts(call, v, &args, partials);
+        status = conv_add_parts(call, v, &args, partials);
     return status;
 }

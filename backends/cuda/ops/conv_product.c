@@ -64,7 +64,7 @@ static struct cuda_product product_of(const struct cuda_conv *v, const struct pl
 
 /* Plans the products. `limit`: maximum bytes for patches and the turned operand. Returns false if the convolution is
  * not supported. */
-static bool make_plan(struct plan *plan, struct cuda_device *device, const struct cuda_conv *v, size_t limit)
+static bool conv_plan(struct plan *plan, struct cuda_device *device, const struct cuda_conv *v, size_t limit)
 {
     const int64_t bytes = cuda_dtype_bytes[v->dtype];
     if (cuda_options.convolutions == CUDA_PATH_BUILTIN || cuda_options.products == CUDA_PATH_BUILTIN || v->groups != 1
@@ -117,7 +117,7 @@ static size_t needs(const struct plan *plan)
 bool cuda_conv_product_workspace(struct cuda_device *device, const struct cuda_conv *v, size_t limit, size_t *bytes)
 {
     struct plan plan;
-    if (!make_plan(&plan, device, v, limit))
+    if (!conv_plan(&plan, device, v, limit))
         return false;
     *bytes = needs(&plan);
     return true;
@@ -165,7 +165,7 @@ static ctrt_status write_patches(const ctrt_call *call, const struct cuda_conv *
 }
 
 /* Copies [a,b,c] as [b,a,c], so that channels of x (weight) or channels of y (dy) become dimension 0. */
-static ctrt_status turn(const ctrt_call *call, const struct cuda_conv *v, const struct plan *plan, void *to)
+static ctrt_status conv_turn(const ctrt_call *call, const struct cuda_conv *v, const struct plan *plan, void *to)
 {
     static struct cuda_entry entries[CUDA_DTYPES];
     const int64_t a = plan->back ? v->o : v->n, b = plan->back ? v->c : v->o,
@@ -180,17 +180,17 @@ static ctrt_status turn(const ctrt_call *call, const struct cuda_conv *v, const 
 bool cuda_conv_product(const ctrt_call *call, const struct cuda_conv *v, ctrt_status *status)
 {
     struct plan plan;
-    if (!make_plan(&plan, call->device, v, cuda_conv_workspace_limit(call->device)))
+    if (!conv_plan(&plan, call->device, v, cuda_conv_workspace_limit(call->device)))
         return false;
     /* The workspace may have been computed for cuDNN, which then did not support the convolution. Then process as many
      * images at a time as fit; cuBLASLt gets the rest of the workspace. */
-    if (needs(&plan) > call->workspace_bytes && !make_plan(&plan, call->device, v, call->workspace_bytes))
+    if (needs(&plan) > call->workspace_bytes && !conv_plan(&plan, call->device, v, call->workspace_bytes))
         return false;
     char *patches = call->workspace, *turned = patches + plan.patches;
     ctrt_call product_call = *call;
     product_call.workspace = turned + plan.turned;
     product_call.workspace_bytes = call->workspace_bytes - plan.patches - plan.turned;
-    *status = plan.turned > 0 ? turn(call, v, &plan, turned) : CTRT_OK;
+    *status = plan.turned > 0 ? conv_turn(call, v, &plan, turned) : CTRT_OK;
     for (int64_t first = 0; first < v->n && *status == CTRT_OK; first += plan.images) {
         const int64_t images = v->n - first < plan.images ? v->n - first : plan.images;
         if (!plan.whole)

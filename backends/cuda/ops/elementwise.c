@@ -74,8 +74,8 @@ void cuda_elementwise_clear(struct elementwise_args *args)
 }
 
 /* Builds the kernel's full name only at its first launch. */
-static ctrt_status launch(const ctrt_call *call, const struct elementwise_kernel *kernel, bool strided,
-                          struct cuda_shape shape, const struct elementwise_args *args)
+static ctrt_status elementwise_launch(const ctrt_call *call, const struct elementwise_kernel *kernel, bool strided,
+                                      struct cuda_shape shape, const struct elementwise_args *args)
 {
     struct cuda_entry *entry = &kernel->entries[strided];
     char name[96] = "";
@@ -184,7 +184,7 @@ static ctrt_status launch_small(const struct walk *w)
     const int64_t threads = wide ? args->steps : (args->steps + 3) / 4;
     const struct cuda_shape shape = { .grid = { cuda_blocks(w->call->device, threads, ELEMENTWISE_THREADS) },
                                       .block = ELEMENTWISE_THREADS };
-    return launch(w->call, w->kernel, true, shape, args);
+    return elementwise_launch(w->call, w->kernel, true, shape, args);
 }
 
 /* Splits an iteration that is too large for 31 bits into halves, recursively: along the longest dimension if there are
@@ -272,7 +272,7 @@ ctrt_status cuda_elementwise_kernel(const ctrt_call *call, struct elementwise_ar
         const int64_t threads = (out->numel * (int64_t)w.largest + 31) / 32;
         const struct cuda_shape shape = { .grid = { cuda_blocks(call->device, threads, ELEMENTWISE_THREADS) },
                                           .block = ELEMENTWISE_THREADS };
-        return launch(call, kernel, false, shape, args);
+        return elementwise_launch(call, kernel, false, shape, args);
     }
     w.call = call;
     w.args = args;
@@ -307,4 +307,13 @@ ctrt_status cuda_elementwise_run(const ctrt_call *call)
     ctrt_call swapped = *call;
     swapped.inputs = inputs;
     return cuda_elementwise(&swapped, &args, key, 0, NULL);
+}
+
+ctrt_status cuda_gelu_run(const ctrt_call *call)
+{
+    const ctrt_gelu_attributes *attributes = call->attributes;
+    struct elementwise_args args;
+    cuda_elementwise_clear(&args);
+    return cuda_elementwise(call, &args, (ctrt_dtype)call->inputs[0]->dtype, attributes->tanh ? 2 : 0,
+                            attributes->tanh ? "tanh" : NULL);
 }

@@ -19,6 +19,8 @@ enum {
  * NAME is the entry's kernel_name or the op's name; dtype is that of input 0 (of the output if there are no inputs), as
  * modified by the entry's code. */
 ctrt_status cuda_elementwise_run(const ctrt_call *call);
+/* The same for gelu and its gradient; their attribute selects the exact formula or the tanh approximation. */
+ctrt_status cuda_gelu_run(const ctrt_call *call);
 /* Like cuda_elementwise_run, for kernel NAME_KEY[_WORD][_s], with the op-specific members of `args` set by the caller.
  * `index`: 0 or 2; identifies the WORD among the entries of the kernel and `key`. */
 ctrt_status cuda_elementwise(const ctrt_call *call, struct elementwise_args *args, ctrt_dtype key, int index,

@@ -84,7 +84,7 @@ static int64_t up(int64_t a, int64_t b)
 
 /* Divides the work into tiles of columns, groups of rows of the result, and pieces of the indices. `count`: indices
  * along the indexed dimension. */
-static void cut(struct index_args *a, const ctrt_view *dx, int64_t count)
+static void index_cut(struct index_args *a, const ctrt_view *dx, int64_t count)
 {
     const int64_t sum_bytes = cuda_dtype_bytes[dx->dtype] == 8 ? 8 : 4;
     a->outer = dx->shape[0];
@@ -134,7 +134,7 @@ static ctrt_status add_workspace(const ctrt_call *call, size_t *bytes)
     *bytes = 0;
     if (dx->numel == 0)
         return CTRT_OK;
-    cut(&a, dx, count_of(call));
+    index_cut(&a, dx, count_of(call));
     const size_t sorting = sort_workspace(call, &a), denied = call->workspace_bytes;
     if (sorting > 0 && (denied == 0 || sorting < denied))
         *bytes = sorting;
@@ -153,7 +153,7 @@ static ctrt_status add(const ctrt_call *call)
     if (dx->numel == 0)
         return CTRT_OK;
     start(&a, call);
-    cut(&a, dx, count_of(call));
+    index_cut(&a, dx, count_of(call));
     a.skip = attributes != NULL ? attributes->value : -1;
     const size_t sorting = sort_workspace(call, &a);
     if (sorting > 0 && call->workspace_bytes >= sorting)

@@ -30,7 +30,7 @@ static int64_t least(int64_t a, int64_t b)
     return a < b ? a : b;
 }
 
-static size_t take(size_t *bytes, int64_t wanted)
+static size_t sort_take(size_t *bytes, int64_t wanted)
 {
     const size_t at = *bytes;
     *bytes += ALIGNED((size_t)wanted);
@@ -38,7 +38,7 @@ static size_t take(size_t *bytes, int64_t wanted)
 }
 
 /* Plans the addition of [outer, count, inner] to [outer, size, inner]. Returns false if there are too many elements. */
-static bool make_plan(struct plan *plan, const ctrt_view *dx, int64_t count, bool rows)
+static bool sort_plan(struct plan *plan, const ctrt_view *dx, int64_t count, bool rows)
 {
     const int64_t outer = dx->shape[0], size = dx->shape[1], inner = dx->shape[2],
                   sum_bytes = cuda_dtype_bytes[dx->dtype] == 8 ? 8 : 4;
@@ -59,26 +59,26 @@ static bool make_plan(struct plan *plan, const ctrt_view *dx, int64_t count, boo
     if (plan->runs > INT64_MAX / 16 / wide)
         return false;
     for (int i = 0; i < 2; i++) {
-        plan->keys[i] = take(&plan->bytes, plan->n * 4);
-        plan->places[i] = take(&plan->bytes, plan->n * 4);
+        plan->keys[i] = sort_take(&plan->bytes, plan->n * 4);
+        plan->places[i] = sort_take(&plan->bytes, plan->n * 4);
     }
-    plan->counts = take(&plan->bytes, SORT_THREADS * plan->tiles * 4);
-    plan->totals = take(&plan->bytes, SORT_THREADS * 4);
-    plan->partial = take(&plan->bytes, 2 * plan->runs * wide * sum_bytes);
+    plan->counts = sort_take(&plan->bytes, SORT_THREADS * plan->tiles * 4);
+    plan->totals = sort_take(&plan->bytes, SORT_THREADS * 4);
+    plan->partial = sort_take(&plan->bytes, 2 * plan->runs * wide * sum_bytes);
     return true;
 }
 
 size_t cuda_index_sort_workspace(const ctrt_view *dx, int64_t count, bool rows)
 {
     struct plan plan;
-    return count > 0 && make_plan(&plan, dx, count, rows) ? plan.bytes : 0;
+    return count > 0 && sort_plan(&plan, dx, count, rows) ? plan.bytes : 0;
 }
 
 /* ---- launches ---- */
 
 enum { KEYS, COUNT, SUM, MOVE, STEPS };
 
-static ctrt_status launch(const ctrt_call *call, int step, int64_t blocks, const struct index_sort_args *a)
+static ctrt_status sort_launch(const ctrt_call *call, int step, int64_t blocks, const struct index_sort_args *a)
 {
     static struct cuda_entry entries[STEPS];
     static const char *const names[STEPS] = { "index_sort_keys", "index_sort_count", "index_sort_sum",
@@ -92,8 +92,8 @@ static ctrt_status launch(const ctrt_call *call, int step, int64_t blocks, const
       [CTRT_BF16] = kernel "_bf16", [CTRT_U8] = kernel "_u8",                                                       \
       [CTRT_I16] = kernel "_i16", [CTRT_I32] = kernel "_i32", [CTRT_I64] = kernel "_i64" }
 
-static ctrt_status launch_sums(const ctrt_call *call, ctrt_dtype dtype, bool join, int64_t items,
-                               const struct index_sort_args *a)
+static ctrt_status sort_launch_sums(const ctrt_call *call, ctrt_dtype dtype, bool join, int64_t items,
+                                    const struct index_sort_args *a)
 {
     static struct cuda_entry entries[2][CUDA_DTYPES];
     static const char *const names[2][CUDA_DTYPES] = { NAMES("index_sort_add"), NAMES("index_sort_join") };
@@ -106,13 +106,13 @@ static ctrt_status launch_sums(const ctrt_call *call, ctrt_dtype dtype, bool joi
  * ones. */
 static ctrt_status sort(const ctrt_call *call, struct index_sort_args *a)
 {
-    ctrt_status status = launch(call, KEYS, a->tiles, a);
+    ctrt_status status = sort_launch(call, KEYS, a->tiles, a);
     for (a->shift = 0; status == CTRT_OK && a->limit >> a->shift > 0; a->shift += 8) {
-        status = launch(call, COUNT, a->tiles, a);
+        status = sort_launch(call, COUNT, a->tiles, a);
         if (status == CTRT_OK)
-            status = launch(call, SUM, SORT_THREADS, a);
+            status = sort_launch(call, SUM, SORT_THREADS, a);
         if (status == CTRT_OK)
-            status = launch(call, MOVE, a->tiles, a);
+            status = sort_launch(call, MOVE, a->tiles, a);
         uint32_t *keys = a->keys, *places = a->places;
         a->keys = a->sorted_keys, a->sorted_keys = keys;
         a->places = a->sorted_places, a->sorted_places = places;
@@ -136,9 +136,9 @@ static ctrt_status sort_and_add(const ctrt_call *call, ctrt_dtype dtype, const s
     a->sorted_keys = (uint32_t *)(scratch + plan->keys[1]), a->sorted_places = (uint32_t *)(scratch + plan->places[1]);
     ctrt_status status = sort(call, a);
     if (status == CTRT_OK)
-        status = launch_sums(call, dtype, false, a->images * a->n * a->width.size, a);
+        status = sort_launch_sums(call, dtype, false, a->images * a->n * a->width.size, a);
     if (status == CTRT_OK && a->runs.size > 1)
-        status = launch_sums(call, dtype, true, a->images * a->runs.size * a->width.size, a);
+        status = sort_launch_sums(call, dtype, true, a->images * a->runs.size * a->width.size, a);
     return status;
 }
 
@@ -159,7 +159,7 @@ ctrt_status cuda_index_sort(const ctrt_call *call, ctrt_dtype dtype, int64_t cou
                         "filling %zu bytes", bytes);
     if (status != CTRT_OK || count == 0)
         return status;
-    if (!make_plan(&plan, dx, count, rows))
+    if (!sort_plan(&plan, dx, count, rows))
         return cuda_host->fail(CTRT_ERR_INTERNAL, "%s: %s: too many elements to sort", device->name, call->kernel->op);
     memset(&a, 0, sizeof a);
     a.from = call->inputs[0]->data;

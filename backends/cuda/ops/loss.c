@@ -8,7 +8,7 @@
 
 #define WARP_CLASSES 2048
 
-static ctrt_status run(const ctrt_call *call)
+static ctrt_status loss_run(const ctrt_call *call)
 {
     const ctrt_view *x = call->inputs[0], *weight = call->inputs[2];
     const ctrt_cross_entropy_attributes *attributes = call->attributes;
@@ -39,7 +39,7 @@ static ctrt_status run(const ctrt_call *call)
     return cuda_launch(call, (ctrt_dtype)x->dtype, 0, NULL, shape, &a);
 }
 
-#define KERNEL(name) { .base = { .op = #name, .dtypes = CUDA_FLOATING, .run = run }, .fatbin = &cuda_fatbin_loss }
+#define KERNEL(name) { .base = { .op = #name, .dtypes = CUDA_FLOATING, .run = loss_run }, .fatbin = &cuda_fatbin_loss }
 
 static struct cuda_kernel kernels[] = {
     KERNEL(cross_entropy),

@@ -2,20 +2,10 @@
 /* backends/cuda/ops/math.c: roots, exponentials, logarithms, trigonometric functions, activations. */
 #include "elementwise.h"
 
-/* The attribute selects the exact formula or the tanh approximation. */
-static ctrt_status gelu_run(const ctrt_call *call)
-{
-    const ctrt_gelu_attributes *attributes = call->attributes;
-    struct elementwise_args args;
-    cuda_elementwise_clear(&args);
-    return cuda_elementwise(call, &args, (ctrt_dtype)call->inputs[0]->dtype, attributes->tanh ? 2 : 0,
-                            attributes->tanh ? "tanh" : NULL);
-}
-
 static struct cuda_kernel kernels[] = {
 #define OP(...) ELEMENTWISE_ROW(math, __VA_ARGS__)
 #include "kernels/math.def"
-    ELEMENTWISE_KERNEL_OF(gelu, CUDA_FLOATING, math, gelu_run, ELEMENTWISE_EXACT, NULL),
+    ELEMENTWISE_KERNEL_OF(gelu, CUDA_FLOATING, math, cuda_gelu_run, ELEMENTWISE_EXACT, NULL),
 };
 
 CUDA_KERNELS(math, kernels);

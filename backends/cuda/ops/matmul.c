@@ -62,7 +62,7 @@ static ctrt_status run_builtin(const ctrt_call *call, const struct cuda_product 
     return cuda_launch(call, p->dtype, variant, variants[variant], shape, &args);
 }
 
-static ctrt_status run(const ctrt_call *call, const struct cuda_product *p)
+static ctrt_status matmul_run(const ctrt_call *call, const struct cuda_product *p)
 {
     ctrt_status status = CTRT_OK;
     if (p->batch == 0 || p->m == 0 || p->n == 0)
@@ -75,13 +75,13 @@ static ctrt_status run(const ctrt_call *call, const struct cuda_product *p)
 static ctrt_status matmul(const ctrt_call *call)
 {
     const struct cuda_product p = product_of_matmul(call);
-    return run(call, &p);
+    return matmul_run(call, &p);
 }
 
 static ctrt_status linear(const ctrt_call *call)
 {
     const struct cuda_product p = product_of_linear(call);
-    return run(call, &p);
+    return matmul_run(call, &p);
 }
 
 static ctrt_status matmul_workspace(const ctrt_call *call, size_t *bytes)

@@ -50,7 +50,7 @@ static int64_t pieces_of(int64_t count, int64_t blocks, int64_t least)
 }
 
 /* Divides `count` into at most `pieces` pieces. */
-static void cut(struct norm_args *a, int64_t count, int64_t pieces)
+static void norm_cut(struct norm_args *a, int64_t count, int64_t pieces)
 {
     a->count = count;
     a->piece = up(count, pieces);
@@ -117,7 +117,7 @@ static ctrt_status layer_norm_backward(const ctrt_call *call)
     struct norm_args a;
     ctrt_status status = CTRT_OK;
     layer_args(&a, x, call);
-    cut(&a, a.rows, layer_pieces(x));
+    norm_cut(&a, a.rows, layer_pieces(x));
     a.dy = call->inputs[0]->data;
     a.weight = parameter(input(call, 2), dtype, NORM_WEIGHT, &a.wide);
     a.mean = call->inputs[3]->data;
@@ -194,8 +194,8 @@ static ctrt_status batch_backward_workspace(const ctrt_call *call, size_t *bytes
     return CTRT_OK;
 }
 
-static ctrt_status launch_sums(const ctrt_call *call, const struct norm_args *a, ctrt_dtype dtype, int per_vector,
-                               bool columns)
+static ctrt_status norm_launch_sums(const ctrt_call *call, const struct norm_args *a, ctrt_dtype dtype, int per_vector,
+                                    bool columns)
 {
     const int64_t blocks = (columns ? a->tiles.size : a->channels.size) * a->pieces.size;
     const struct cuda_shape shape = { .grid = { cuda_grid(blocks) }, .block = ROW_THREADS };
@@ -236,8 +236,8 @@ static ctrt_status batch_norm(const ctrt_call *call)
     a.rstd = call->outputs[2]->data;
     a.partial = call->workspace;
     if (a.training) {
-        cut(&a, x->shape[0] * a.size.size, batch_pieces(x));
-        status = launch_sums(call, &a, dtype, per_vector, x->shape[2] == 1);
+        norm_cut(&a, x->shape[0] * a.size.size, batch_pieces(x));
+        status = norm_launch_sums(call, &a, dtype, per_vector, x->shape[2] == 1);
     }
     if (status == CTRT_OK)
         status = launch_finish(call, &a, dtype);
@@ -258,8 +258,8 @@ static ctrt_status batch_norm_backward(const ctrt_call *call)
     a.dweight = parameter(output(call, 1), dtype, NORM_DWEIGHT, &a.wide);
     a.dbias = parameter(output(call, 2), dtype, NORM_DBIAS, &a.wide);
     a.partial = call->workspace;
-    cut(&a, x->shape[0] * a.size.size, batch_pieces(x));
-    ctrt_status status = launch_sums(call, &a, dtype, per_vector, x->shape[2] == 1);
+    norm_cut(&a, x->shape[0] * a.size.size, batch_pieces(x));
+    ctrt_status status = norm_launch_sums(call, &a, dtype, per_vector, x->shape[2] == 1);
     if (status == CTRT_OK)
         status = launch_finish(call, &a, dtype);
     return status == CTRT_OK && dx != NULL ? launch_last(call, &a, dtype, per_vector) : status;

@@ -37,9 +37,7 @@ static ctrt_status step(const ctrt_call *call, struct optim_args *a, uint32_t st
         if (a->tensors == 0)
             continue;
         const struct cuda_shape shape = { .grid = { (unsigned)blocks }, .block = OPTIM_THREADS };
-        ctrt_status status = cuda_launch(call, dtype, index, variant, shape, a);
-        if (status != CTRT_OK)
-            return status;
+        CTRT_TRY(cuda_launch(call, dtype, index, variant, shape, a));
     }
     return CTRT_OK;
 }
@@ -107,9 +105,7 @@ static ctrt_status amp_unscale(const ctrt_call *call)
         if (a.tensors == 0)
             continue;
         const struct cuda_shape shape = { .grid = { (unsigned)blocks }, .block = OPTIM_THREADS };
-        ctrt_status status = cuda_launch(call, (ctrt_dtype)call->inputs[1]->dtype, 0, NULL, shape, &a);
-        if (status != CTRT_OK)
-            return status;
+        CTRT_TRY(cuda_launch(call, (ctrt_dtype)call->inputs[1]->dtype, 0, NULL, shape, &a));
     }
     return CTRT_OK;
 }

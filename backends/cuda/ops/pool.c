@@ -7,8 +7,8 @@
 
 /* `large`, `small`: the pooling's input and output (backward: dx and dy). `in` is the one that is read, `out` the one
  * that is written. */
-static ctrt_status run(const ctrt_call *call, const ctrt_view *large, const ctrt_view *small, const ctrt_view *indices,
-                       const ctrt_view *in, const ctrt_view *out)
+static ctrt_status pool_run(const ctrt_call *call, const ctrt_view *large, const ctrt_view *small,
+                            const ctrt_view *indices, const ctrt_view *in, const ctrt_view *out)
 {
     const ctrt_pool_attributes *attributes = call->attributes;
     struct pool_args a;
@@ -40,12 +40,12 @@ static ctrt_status run(const ctrt_call *call, const ctrt_view *large, const ctrt
 
 static ctrt_status max_pool2d(const ctrt_call *call)
 {
-    return run(call, call->inputs[0], call->outputs[0], call->outputs[1], call->inputs[0], call->outputs[0]);
+    return pool_run(call, call->inputs[0], call->outputs[0], call->outputs[1], call->inputs[0], call->outputs[0]);
 }
 
 static ctrt_status max_pool2d_backward(const ctrt_call *call)
 {
-    return run(call, call->outputs[0], call->inputs[0], call->inputs[1], call->inputs[0], call->outputs[0]);
+    return pool_run(call, call->outputs[0], call->inputs[0], call->inputs[1], call->inputs[0], call->outputs[0]);
 }
 
 #define KERNEL(name, types)                                                                                            \

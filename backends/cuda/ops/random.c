@@ -24,7 +24,7 @@ static struct random_args arguments_of(const ctrt_call *call)
 }
 
 /* About one thread per 16 bytes of output. */
-static ctrt_status launch(const ctrt_call *call, ctrt_dtype key, const struct random_args *args)
+static ctrt_status random_launch(const ctrt_call *call, ctrt_dtype key, const struct random_args *args)
 {
     const int64_t threads = (args->n * cuda_dtype_bytes[key] + 15) / 16;
     const struct cuda_shape shape = { .grid = { cuda_blocks(call->device, threads, RANDOM_THREADS) },
@@ -37,14 +37,14 @@ static ctrt_status uniform_run(const ctrt_call *call)
     struct random_args args = arguments_of(call);
     const bool wide = call->outputs[0]->dtype == CTRT_F64;
     args.standard = wide ? args.a == 0 && args.b == 1 : (float)args.a == 0 && (float)args.b == 1;
-    return launch(call, (ctrt_dtype)call->outputs[0]->dtype, &args);
+    return random_launch(call, (ctrt_dtype)call->outputs[0]->dtype, &args);
 }
 
 static ctrt_status normal_run(const ctrt_call *call)
 {
     struct random_args args = arguments_of(call);
     args.standard = args.a == 0 && args.b == 1;
-    return launch(call, (ctrt_dtype)call->outputs[0]->dtype, &args);
+    return random_launch(call, (ctrt_dtype)call->outputs[0]->dtype, &args);
 }
 
 static ctrt_status randint_run(const ctrt_call *call)
@@ -58,7 +58,7 @@ static ctrt_status randint_run(const ctrt_call *call)
     args.lo = (uint64_t)attributes->lo;
     args.range = (uint64_t)attributes->hi - (uint64_t)attributes->lo;
     args.inverse = UINT64_MAX / args.range;
-    return launch(call, CTRT_DTYPE_BIT(dtype) & CUDA_INTEGRAL ? cuda_bits_of(dtype) : dtype, &args);
+    return random_launch(call, CTRT_DTYPE_BIT(dtype) & CUDA_INTEGRAL ? cuda_bits_of(dtype) : dtype, &args);
 }
 
 static ctrt_status bernoulli_run(const ctrt_call *call)
@@ -69,7 +69,7 @@ static ctrt_status bernoulli_run(const ctrt_call *call)
     cuda_number(&one, (ctrt_scalar){ .kind = CTRT_SCALAR_INT, .i = 1 }, dtype);
     args.lo = (uint64_t)one.i64;
     args.threshold = threshold_of(args.a);
-    return launch(call, cuda_bits_of(dtype), &args);
+    return random_launch(call, cuda_bits_of(dtype), &args);
 }
 
 static ctrt_status dropout_run(const ctrt_call *call)
@@ -80,7 +80,7 @@ static ctrt_status dropout_run(const ctrt_call *call)
     args.threshold = threshold_of(args.a);
     args.scale = args.a < 1 ? 1 / (1 - args.a) : 0;
     args.vectors = args.vectors && ((uintptr_t)args.in | (uintptr_t)args.mask) % 16 == 0;
-    return launch(call, (ctrt_dtype)call->outputs[0]->dtype, &args);
+    return random_launch(call, (ctrt_dtype)call->outputs[0]->dtype, &args);
 }
 
 #define KERNEL(name, types) { .base = { .op = #name, .dtypes = (types), .run = name##_run },                         \

@@ -107,7 +107,7 @@ static int64_t least_of(int64_t a, int64_t b)
 /* Divides each accumulator's elements into pieces, so that there are about ENOUGH_BLOCKS blocks, or MANY_BLOCKS of
  * pieces of LARGE_PIECE elements. `blocks`: their number with one piece, each of `columns` accumulators. A piece has a
  * multiple of `grain` elements. */
-static void cut(struct reduce_args *a, int64_t blocks, int64_t columns, int64_t grain)
+static void reduce_cut(struct reduce_args *a, int64_t blocks, int64_t columns, int64_t grain)
 {
     blocks = blocks > 0 ? blocks : 1;
     const int64_t enough = least_of(ENOUGH_BLOCKS / blocks, a->count / (LEAST_PIECE / columns)),
@@ -142,7 +142,7 @@ static void plan_columns(struct plan *p, int bytes, bool whole)
     a->team = power_of_two(up(inner->n.size, width), 32);
     a->tiles = fast_div_of(up(inner->n.size, (int64_t)a->team * width));
     const int64_t blocks = a->outputs / inner->n.size * a->tiles.size;
-    cut(a, blocks, a->team, 8 * REDUCE_THREADS / a->team);
+    reduce_cut(a, blocks, a->team, 8 * REDUCE_THREADS / a->team);
     p->shape.grid[0] = (unsigned)(blocks * a->pieces.size < INT32_MAX ? blocks * a->pieces.size : INT32_MAX);
 }
 
@@ -153,7 +153,7 @@ static void plan_rows(struct plan *p, int bytes)
     const int64_t share = a->runs ? 64 / bytes : 4;             /* elements per thread, to hide memory latency */
     if (a->count > 1024 || (a->count > 128 && a->outputs < ENOUGH_BLOCKS)) {
         a->team = REDUCE_THREADS;
-        cut(a, a->outputs, 1, 1024);
+        reduce_cut(a, a->outputs, 1, 1024);
     } else {
         a->team = power_of_two(up(a->count, share), 32);
         a->pieces = fast_div_of(1);
@@ -165,7 +165,7 @@ static void plan_rows(struct plan *p, int bytes)
 
 /* `ordered`: keep the order of reduced dimensions, because the result is a position. `whole`: the input is aligned to 4
  * bytes. */
-static void make_plan(struct plan *p, const ctrt_call *call, bool ordered, bool whole)
+static void reduce_plan(struct plan *p, const ctrt_call *call, bool ordered, bool whole)
 {
     const ctrt_view *in = call->inputs[0];
     const ctrt_reduce_attributes *attributes = call->attributes;
@@ -188,7 +188,7 @@ static ctrt_status workspace_for(const ctrt_call *call, size_t *bytes, bool orde
     struct plan p;
     *bytes = 0;
     for (int whole = 0; whole < 2; whole++) {               /* the alignment can be different when it runs */
-        make_plan(&p, call, ordered, whole);
+        reduce_plan(&p, call, ordered, whole);
         const size_t wanted = p.args.pieces.size > 1
                                   ? (size_t)(p.args.pieces.size * p.args.outputs) * REDUCE_ACCUMULATOR
                                   : 0;
@@ -197,7 +197,7 @@ static ctrt_status workspace_for(const ctrt_call *call, size_t *bytes, bool orde
     return CTRT_OK;
 }
 
-static ctrt_status workspace(const ctrt_call *call, size_t *bytes)
+static ctrt_status reduce_workspace(const ctrt_call *call, size_t *bytes)
 {
     return workspace_for(call, bytes, false);
 }
@@ -225,14 +225,14 @@ static ctrt_dtype join_dtype(enum reduction reduction, ctrt_dtype dtype)
     return reduction == SUM && !(CUDA_FLOATING & CTRT_DTYPE_BIT(dtype)) ? CTRT_I64 : kernel_dtype(reduction, dtype);
 }
 
-static ctrt_status run(const ctrt_call *call)
+static ctrt_status reduce_run(const ctrt_call *call)
 {
     const ctrt_dtype dtype = (ctrt_dtype)call->inputs[0]->dtype;
     const enum reduction reduction = (enum reduction)cuda_kernel_of(call)->code;
     struct plan p;
     if (call->outputs[0]->numel == 0)
         return CTRT_OK;
-    make_plan(&p, call, reduction == PLACE, (uintptr_t)call->inputs[0]->data % 4 == 0);
+    reduce_plan(&p, call, reduction == PLACE, (uintptr_t)call->inputs[0]->data % 4 == 0);
     struct reduce_args *a = &p.args;
     if (a->count == 0 && (reduction == EXTREME || reduction == PLACE))
         return cuda_host->fail(CTRT_ERR_SHAPE, "%s over no elements: the size of a reduced dimension is 0",
@@ -251,8 +251,8 @@ static ctrt_status run(const ctrt_call *call)
 }
 
 #define KERNEL(name, types, reduction, file, kernels)                                                             \
-    { .base = { .op = #name, .dtypes = (types), .flags = CTRT_KERNEL_STRIDED, .run = run,                         \
-                  .workspace = reduction == PLACE ? places_workspace : workspace },                               \
+    { .base = { .op = #name, .dtypes = (types), .flags = CTRT_KERNEL_STRIDED, .run = reduce_run,                  \
+                  .workspace = reduction == PLACE ? places_workspace : reduce_workspace },                        \
       .fatbin = &cuda_fatbin_##file, .code = reduction, .kernel_name = kernels }
 
 static struct cuda_kernel kernels[] = {

@@ -19,7 +19,7 @@ static struct cuda_shape shape_columns(struct softmax_args *a)
     return (struct cuda_shape){ .grid = { cuda_grid(a->outer * a->tiles.size) }, .block = ROW_THREADS };
 }
 
-static ctrt_status run(const ctrt_call *call)
+static ctrt_status softmax_run(const ctrt_call *call)
 {
     const ctrt_view *x = call->inputs[0], *second = call->n_inputs > 1 ? call->inputs[1] : NULL,
                     *out = call->outputs[0];
@@ -44,7 +44,8 @@ static ctrt_status run(const ctrt_call *call)
     return cuda_launch(call, (ctrt_dtype)x->dtype, cache, cuda_row_variants[cache], shape, &a);
 }
 
-#define KERNEL(name) { .base = { .op = #name, .dtypes = CUDA_FLOATING, .run = run }, .fatbin = &cuda_fatbin_softmax }
+#define KERNEL(name) \
+    { .base = { .op = #name, .dtypes = CUDA_FLOATING, .run = softmax_run }, .fatbin = &cuda_fatbin_softmax }
 
 static struct cuda_kernel kernels[] = {
     KERNEL(softmax),
