@@ -35,8 +35,9 @@ static struct alarm raise_alarm(ctrt_comm *comm, char kind, const char *error)
 {
     struct strbuf text = { 0 };
     struct alarm alarm = { .rank = -1 };
-    char *mine = NULL, brief[32];
-    void *value = NULL;
+    char brief[32];
+    HOST_AUTO char *mine = NULL;
+    HOST_AUTO void *value = NULL;
     size_t bytes = 0;
     snprintf(brief, sizeof brief, "%d %c out of memory", comm->group.rank, kind);
     strbuf_add(&text, "%d %c %s", comm->group.rank, kind, error);
@@ -48,8 +49,6 @@ static struct alarm raise_alarm(ctrt_comm *comm, char kind, const char *error)
         strbuf_add(&text, "the key %s of the store has a wrong value", comm_key(comm, "alarm", -1));
         (void)strbuf_finish(&alarm.cause, &text, "a message");
     }
-    free(value);
-    free(mine);
     return alarm;
 }
 
@@ -175,7 +174,7 @@ ctrt_status comm_mismatch(void *state, const ctrt_comm_signature *signatures)
 {
     ctrt_comm *comm = ((struct comm_timer *)state)->comm;
     struct strbuf text = { 0 };
-    char *message = NULL;
+    HOST_AUTO char *message = NULL;
     strbuf_add(&text, "the ranks of group %s called different collectives", comm->group.name);
     for (int rank = 0, listed = 0; rank < comm->group.size && listed < 16; rank++) {
         char call[FLIGHT_TEXT];
@@ -191,9 +190,7 @@ ctrt_status comm_mismatch(void *state, const ctrt_comm_signature *signatures)
         strbuf_add(&text, ": %s", flight_text(call, &signatures[rank]));
     }
     CTRT_TRY(strbuf_finish(&message, &text, "a message"));
-    ctrt_status status = ctrt_fail(CTRT_ERR_STATE, "%s", message);
-    free(message);
-    return status;
+    return ctrt_fail(CTRT_ERR_STATE, "%s", message);
 }
 
 /* ---- public ---- */
@@ -201,14 +198,13 @@ ctrt_status comm_mismatch(void *state, const ctrt_comm_signature *signatures)
 void ctrt_comm_abort(ctrt_comm *comm, const char *reason)
 {
     struct strbuf text = { 0 };
-    char *words = NULL;
+    HOST_AUTO char *words = NULL;
     if (comm == NULL || comm->process != comm_process())
         return;
     strbuf_add(&text, "rank %d aborted group %s: %s", comm->group.rank, comm->group.name,
                reason ? reason : "no reason given");
     (void)strbuf_finish(&words, &text, "a message");
     (void)comm_fail_as(comm, CTRT_ERR_COMM, 'A', words ? words : "aborted");
-    free(words);
 }
 
 ctrt_status ctrt_comm_error(ctrt_comm *comm)

@@ -63,17 +63,17 @@ ctrt_status comm_read_modes(bool *elastic, bool *joins)
 ctrt_status comm_next_guard(ctrt_comm *comm, int32_t previous, enum comm_guard guard)
 {
     static const char alarm[] = "0 F a rank has ended while the group was rebuilt";
-    char key[COMM_KEY], *id = NULL;
+    char key[COMM_KEY];
+    HOST_AUTO char *id = NULL;
     bool supported = false;
     const bool set = guard == GUARD_SET;
     CTRT_TRY(comm_next_name(&id, comm->group.id, comm->group.epoch));
     snprintf(key, sizeof key, "%.280s/lost/%d", id, comm_lost_number(previous));
-    ctrt_status status = store_set_at_disconnect(&supported, comm->store, key, set ? "" : NULL, 0);
+    CTRT_TRY(store_set_at_disconnect(&supported, comm->store, key, set ? "" : NULL, 0));
     snprintf(key, sizeof key, "%.280s/alarm", id);
-    if (status == CTRT_OK && guard != GUARD_KEEP_ALARM)
-        status = store_set_at_disconnect(&supported, comm->store, key, set ? alarm : NULL, set ? strlen(alarm) : 0);
-    host_free(id);
-    return status;
+    if (guard == GUARD_KEEP_ALARM)
+        return CTRT_OK;
+    return store_set_at_disconnect(&supported, comm->store, key, set ? alarm : NULL, set ? strlen(alarm) : 0);
 }
 
 static ctrt_status fail_store(const ctrt_comm *comm, ctrt_status status)
@@ -240,26 +240,23 @@ static ctrt_status propose(struct agreement *a)
 {
     ctrt_comm *comm = a->comm;
     int64_t requests = 0;
-    void *value = NULL;
+    HOST_AUTO void *value = NULL;
     size_t bytes = 0;
     if (comm->group.elastic && !comm->group.local)
         CTRT_TRY(store_add_within(comm->store, comm_key(comm, "joins", -1), 0, &requests, 0));
     requests = requests < 0 || requests > 4096 ? 0 : requests;
-    struct comm_list *list = host_calloc(list_bytes(comm->group.size + (int)requests));
+    HOST_AUTO struct comm_list *list = host_calloc(list_bytes(comm->group.size + (int)requests));
     ALLOC_CHECK(list, list_bytes(comm->group.size + (int)requests), "a list of ranks");
     list->magic = LIST_MAGIC;
     for (int rank = 0; rank < comm->group.size; rank++)
         if (a->ranks[rank] == HERE)
             list->ranks[list->size++] = (struct comm_list_entry){ rank, .member = comm->group.members->list[rank] };
-    ctrt_status status = add_joiners(list, comm, requests);
-    if (status == CTRT_OK)
-        status = ctrt_store_compare_set(comm->store, comm_key(comm, "next", -1), NULL, 0, list,
-                                        list_bytes(list->size), &value, &bytes);
-    if (status == CTRT_OK && !comm->group.local && bytes == list_bytes(list->size) && memcmp(value, list, bytes) == 0)
+    CTRT_TRY(add_joiners(list, comm, requests));
+    CTRT_TRY(ctrt_store_compare_set(comm->store, comm_key(comm, "next", -1), NULL, 0, list, list_bytes(list->size),
+                                    &value, &bytes));
+    if (!comm->group.local && bytes == list_bytes(list->size) && memcmp(value, list, bytes) == 0)
         publish_excluded(a);
-    free(value);
-    host_free(list);
-    return status;
+    return CTRT_OK;
 }
 
 /* Reads the list of the next epoch. Proposes one if this rank is the one to do so. */
@@ -355,11 +352,9 @@ static ctrt_status describe_change(char **out, char **line, const ctrt_comm *com
 static ctrt_status list_comm(ctrt_comm **out, const ctrt_comm *comm, const struct comm_list *list, int rank)
 {
     const struct comm_group *group = &comm->group;
-    char *name;
+    HOST_AUTO char *name = NULL;
     CTRT_TRY(comm_next_name(&name, group->name, group->epoch));
-    const ctrt_status status = comm_alloc_like(out, comm, rank, list->size, name);
-    host_free(name);
-    CTRT_TRY(status);
+    CTRT_TRY(comm_alloc_like(out, comm, rank, list->size, name));
     ctrt_comm *fresh = *out;
     fresh->group.epoch = group->epoch + 1;
     fresh->group.elastic = group->elastic;
@@ -383,21 +378,15 @@ static bool has_no_joiners(const struct comm_list *list)
 
 ctrt_status comm_list_connect(ctrt_comm **out, ctrt_comm *comm, const struct comm_list *list, int rank)
 {
-    ctrt_comm *fresh = NULL;
-    char *line = NULL;
-    ctrt_status status = list_comm(&fresh, comm, list, rank);
-    if (status == CTRT_OK)
-        status = describe_change(&fresh->group.changes, &line, comm, list);
-    if (status == CTRT_OK && rank == 0)
+    CTRT_AUTO(comm) fresh = NULL;
+    HOST_AUTO char *line = NULL;
+    CTRT_TRY(list_comm(&fresh, comm, list, rank));
+    CTRT_TRY(describe_change(&fresh->group.changes, &line, comm, list));
+    if (rank == 0)
         log_message(CTRT_LOG_WARNING, "comm", "group %s: epoch %d with %d rank%s: %s", comm->group.name,
                     fresh->group.epoch, list->size, list->size > 1 ? "s" : "", *line ? line : "the same ranks");
-    free(line);
-    if (status != CTRT_OK) {
-        ctrt_comm_release(&fresh);
-        return status;
-    }
-    *out = fresh;
-    status = comm_connect(fresh, has_no_joiners(list) ? comm : NULL, fresh->group.previous, -1);
+    *out = ctrt_comm_retain(fresh);
+    ctrt_status status = comm_connect(fresh, has_no_joiners(list) ? comm : NULL, fresh->group.previous, -1);
     if (status == CTRT_OK)
         (void)comm_next_guard(comm, list->ranks[rank].previous,
                               fresh->group.size > 1 || fresh->group.elastic ? GUARD_KEEP_ALARM : GUARD_DROP);
@@ -410,24 +399,21 @@ ctrt_status comm_list_connect(ctrt_comm **out, ctrt_comm *comm, const struct com
 static ctrt_status fail_excluded(ctrt_comm *comm, const struct comm_list *list)
 {
     struct strbuf text = { 0 };
-    char *ranks = NULL;
+    HOST_AUTO char *ranks = NULL;
     for (int i = 0; i < list->size && i < 16; i++)
         if (list->ranks[i].previous >= 0)
             strbuf_add(&text, "%s%d", text.length > 0 ? ", " : "", (int)list->ranks[i].previous);
     CTRT_TRY(strbuf_finish(&ranks, &text, "a message"));
-    const ctrt_status status = ctrt_fail(CTRT_ERR_COMM, "rank %d of group %s is excluded: it did not answer in time, "
-                                         "and the ranks %s%s went on without it as epoch %d", comm->group.rank,
-                                         comm->group.name, ranks, list->size > 16 ? ", ..." : "",
-                                         comm->group.epoch + 1);
-    free(ranks);
-    return status;
+    return ctrt_fail(CTRT_ERR_COMM, "rank %d of group %s is excluded: it did not answer in time, and the ranks %s%s "
+                     "went on without it as epoch %d", comm->group.rank, comm->group.name, ranks,
+                     list->size > 16 ? ", ..." : "", comm->group.epoch + 1);
 }
 
 /* Ends `comm` on this rank and connects the group of the next epoch. *out, NULL on entry, is also set if that group
  * cannot connect. */
 static ctrt_status next_epoch(ctrt_comm **out, ctrt_comm *comm)
 {
-    struct comm_list *list = NULL;
+    HOST_AUTO struct comm_list *list = NULL;
     const enum group_state before = comm_group_change(comm, GROUP_CURRENT, GROUP_MOVING);
     if (before != GROUP_CURRENT)
         return ctrt_fail(CTRT_ERR_STATE, "rank %d of group %s %s epoch %d already", comm->group.rank, comm->group.name,
@@ -446,7 +432,6 @@ static ctrt_status next_epoch(ctrt_comm **out, ctrt_comm *comm)
         status = comm_list_connect(out, comm, list, rank);
     }
     (void)comm_group_change(comm, GROUP_MOVING, *out != NULL ? GROUP_REPLACED : GROUP_CURRENT);
-    free(list);
     return status;
 }
 

@@ -50,10 +50,9 @@ ctrt_status comm_get(void **value, size_t *bytes, const ctrt_comm *comm, const c
 
 ctrt_status comm_is_set(bool *set, const ctrt_comm *comm, const char *what, int rank, double seconds)
 {
-    void *value = NULL;
+    HOST_AUTO void *value = NULL;
     CTRT_TRY(comm_get(&value, NULL, comm, what, rank, seconds));
     *set = value != NULL;
-    free(value);
     return CTRT_OK;
 }
 
@@ -107,11 +106,11 @@ ctrt_status comm_set_id(ctrt_comm *comm, const char *id)
 
 const char *comm_current_key(char key[COMM_KEY], const ctrt_comm *comm)
 {
-    char text[COMM_SHORT], *name = host_strdup(comm->group.name);
+    char text[COMM_SHORT];
+    HOST_AUTO char *name = host_strdup(comm->group.name);
     if (name != NULL)
         name[comm_root_length(name, comm->group.epoch)] = '\0';
     snprintf(key, COMM_KEY, "%s/current", comm_shorten(text, name != NULL ? name : comm->group.name));
-    host_free(name);
     return key;
 }
 

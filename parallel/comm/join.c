@@ -56,18 +56,15 @@ static ctrt_status check_exists(ctrt_comm *comm, int size)
 static ctrt_status find_group(ctrt_comm *comm, int *size)
 {
     char key[COMM_KEY];
-    void *value = NULL;
+    HOST_AUTO void *value = NULL;
     int at = 0;
     CTRT_TRY(ctrt_context(store_await(comm->store, comm_current_key(key, comm), &value, NULL, comm->timeout),
                           "no group %s that this process can join (CTRT_JOIN); its ranks need CTRT_ON_FAILURE=shrink",
                           comm->group.name));
     const bool valid = sscanf(value, "%d %d %n", &comm->group.epoch, size, &at) == 2 && at > 0 && comm->group.epoch >= 0
                        && *size > 0 && strlen((char *)value + at) < COMM_SHORT + 64;
-    const ctrt_status status
-        = valid ? comm_set_id(comm, (char *)value + at)
-                : ctrt_fail(CTRT_ERR_STATE, "the key %s of the store has a wrong value", key);
-    free(value);
-    return status;
+    return valid ? comm_set_id(comm, (char *)value + at)
+                 : ctrt_fail(CTRT_ERR_STATE, "the key %s of the store has a wrong value", key);
 }
 
 /* Adds a request to the present epoch. *number: the number of the request. */

@@ -32,17 +32,14 @@ static ctrt_status member_publish(const ctrt_comm *comm)
     const struct comm_member *own = &comm->group.members->list[comm->group.rank];
     const char *key = comm_key(comm, "member", comm->group.rank);
     struct comm_member first;
-    void *value = NULL;
+    HOST_AUTO void *value = NULL;
     size_t bytes = 0;
     CTRT_TRY(ctrt_store_compare_set(comm->store, key, NULL, 0, own, sizeof *own, &value, &bytes));
-    const bool mine = bytes == sizeof first && memcmp(value, own, bytes) == 0;
-    if (bytes == sizeof first)
-        memcpy(&first, value, bytes);
-    free(value);
-    if (mine)
-        return CTRT_OK;
     if (bytes != sizeof first)
         return ctrt_fail(CTRT_ERR_COMM, "the key %s of the store has a wrong value", key);
+    if (memcmp(value, own, bytes) == 0)
+        return CTRT_OK;
+    memcpy(&first, value, bytes);
     (void)comm_add_joined(NULL, comm, -1);
     return ctrt_fail(CTRT_ERR_STATE, "rank %d of group %s has joined already (%.63s, process %" PRId64 "); each rank "
                      "must join once, and two jobs must not use the same store", comm->group.rank, comm->group.name,
@@ -119,7 +116,7 @@ static ctrt_status members_collect(ctrt_comm *comm, const char *list_key)
     struct strbuf text = { 0 }, missing = { 0 };
     for (int rank = 1; rank < comm->group.size; rank++) {
         struct comm_member *member = &comm->group.members->list[rank];
-        void *value = NULL;
+        HOST_AUTO void *value = NULL;
         size_t bytes = 0;
         const double left = (double)(deadline - clock_after(0)) / 1e9;
         ctrt_status status = ctrt_store_get(comm->store, comm_key(comm, "member", rank), &value, &bytes,
@@ -128,12 +125,12 @@ static ctrt_status members_collect(ctrt_comm *comm, const char *list_key)
             copy_member(member, value);
         else if (status == CTRT_OK || status == CTRT_ERR_NOT_FOUND)
             strbuf_add(&missing, "%s%d", missing.length ? ", " : "", rank);
-        free(value);
-        if (status != CTRT_OK && status != CTRT_ERR_NOT_FOUND)
+        else
             return strbuf_drop(&missing), status;
     }
     const bool complete = missing.length == 0;
-    char *words = NULL, *value = NULL;
+    HOST_AUTO char *words = NULL;
+    HOST_AUTO char *value = NULL;
     CTRT_TRY(strbuf_finish(&words, &missing, "a list of ranks"));
     if (complete)
         members_pack(&text, comm);
@@ -143,11 +140,7 @@ static ctrt_status members_collect(ctrt_comm *comm, const char *list_key)
     ctrt_status status = strbuf_finish(&value, &text, "a list of ranks");
     if (status == CTRT_OK)
         status = ctrt_store_set(comm->store, list_key, value, bytes);
-    if (!complete)
-        status = fail_missing_ranks(comm, words);
-    free(words);
-    free(value);
-    return status;
+    return complete ? status : fail_missing_ranks(comm, words);
 }
 
 void comm_member_fill(struct comm_member *own, const ctrt_comm *comm)
@@ -162,18 +155,16 @@ ctrt_status comm_members_exchange(ctrt_comm *comm)
 {
     struct comm_member *own = &comm->group.members->list[comm->group.rank];
     const char *list_key = comm_key(comm, "members", -1);
-    void *value = NULL;
+    HOST_AUTO void *value = NULL;
     size_t bytes = 0;
     comm_member_fill(own, comm);
     CTRT_TRY(member_publish(comm));
     if (comm->group.rank == 0)
         return members_collect(comm, list_key);
     /* Rank 0 reports which ranks are missing when its own time is over. */
-    ctrt_status status = store_await(comm->store, list_key, &value, &bytes, comm->timeout + 1);
-    status = status != CTRT_OK ? ctrt_context(status, "group %s: rank 0 did not answer", comm->group.name)
-                               : members_unpack(comm, value, bytes);
-    free(value);
-    return status;
+    CTRT_TRY(ctrt_context(store_await(comm->store, list_key, &value, &bytes, comm->timeout + 1),
+                          "group %s: rank 0 did not answer", comm->group.name));
+    return members_unpack(comm, value, bytes);
 }
 
 /* ---- checks ---- */
@@ -188,9 +179,8 @@ static int compare_members(const void *a, const void *b)
 
 static ctrt_status count_places(int32_t *hosts, int32_t *processes, const ctrt_comm *comm)
 {
-    const struct comm_member **sorted;
+    HOST_AUTO const struct comm_member **sorted = host_calloc((size_t)comm->group.size * sizeof *sorted);
     *hosts = *processes = 1;
-    sorted = host_calloc((size_t)comm->group.size * sizeof *sorted);
     ALLOC_CHECK(sorted, (size_t)comm->group.size * sizeof *sorted, "a list of ranks");
     for (int rank = 0; rank < comm->group.size; rank++)
         sorted[rank] = &comm->group.members->list[rank];
@@ -199,7 +189,6 @@ static ctrt_status count_places(int32_t *hosts, int32_t *processes, const ctrt_c
         *hosts += strcmp(sorted[i - 1]->host, sorted[i]->host) != 0;
         *processes += compare_members(&sorted[i - 1], &sorted[i]) != 0;
     }
-    host_free(sorted);
     return CTRT_OK;
 }
 

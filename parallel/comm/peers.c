@@ -101,7 +101,7 @@ void comm_publish_state(ctrt_comm *comm)
 
 bool comm_read(void *out, size_t bytes, ctrt_comm *comm, const char *what, int rank, double seconds)
 {
-    void *value = NULL;
+    HOST_AUTO void *value = NULL;
     size_t found = 0;
     bool unset = true;
     const ctrt_status status = store_get_within(&unset, &value, &found, comm->store, comm_key(comm, what, rank),
@@ -109,7 +109,6 @@ bool comm_read(void *out, size_t bytes, ctrt_comm *comm, const char *what, int r
     const bool valid = status == CTRT_OK && !unset && found == bytes;
     if (valid && bytes > 0)
         memcpy(out, value, bytes);
-    free(value);
     return valid;
 }
 

@@ -207,7 +207,7 @@ void comm_write_report(const ctrt_comm *comm, const char *report)
 {
     ctrt_param_value value;
     struct strbuf path = { 0 };
-    char *name = NULL;
+    HOST_AUTO char *name = NULL;
     if (report == NULL || param_read(&value, &report_param, "core") != CTRT_OK || value.text == NULL
         || *value.text == '\0')
         return;
@@ -225,7 +225,6 @@ void comm_write_report(const ctrt_comm *comm, const char *report)
         log_message(CTRT_LOG_WARNING, "comm", "cannot write the report to %s: %s", name, strerror(errno));
     if (file >= 0)
         close(file);
-    free(name);
 }
 
 /* ---- both ---- */

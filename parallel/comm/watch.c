@@ -47,7 +47,7 @@ static bool find_departures(ctrt_comm *comm)
     if (count == watch->departed)
         return true;
     const size_t bytes = 2 * (size_t)comm->group.size * sizeof(uint64_t);
-    uint64_t *messages = host_alloc(bytes);
+    HOST_AUTO uint64_t *messages = host_alloc(bytes);
     if (messages == NULL)
         return false;
     bool answers = true;
@@ -64,7 +64,6 @@ static bool find_departures(ctrt_comm *comm)
     }
     if (answers)
         watch->departed = count;
-    host_free(messages);
     return answers;
 }
 
@@ -85,14 +84,13 @@ static void *watch_run(void *argument)
     cancel_disable();
     while (watch_active(comm)) {
         struct alarm alarm = { .rank = -1 };
-        void *value = NULL;
+        HOST_AUTO void *value = NULL;
         size_t bytes = 0;
         bool unset = false;
         const int64_t begin = clock_after(0);
         ctrt_status status = store_get_within(&unset, &value, &bytes, comm->store, key, slice, WATCH_PATIENCE);
         atomic_store(&watch->unanswered, status == CTRT_OK ? 0 : atomic_load(&watch->unanswered) + 1);
         left |= status == CTRT_OK && !unset && comm_parse_alarm(&alarm, comm, value) && alarm.kind == 'L';
-        free(value);
         free(alarm.cause);
         bool looks = left;
         if (unset)
@@ -151,21 +149,20 @@ ctrt_status comm_watch(ctrt_comm *comm)
  * be a failure for a rank that watches. */
 static void announce_end(ctrt_comm *comm)
 {
-    void *value = NULL;
+    HOST_AUTO void *value = NULL;
     size_t bytes;
     if (store_compare_set_within(comm->store, comm_key(comm, "alarm", -1), NULL, 0, "0 L ", 4, &value, &bytes,
                                  STORE_SECONDS) == CTRT_OK && value != NULL && strcmp(value, "0 L ") == 0
         && comm->group.size > 1 && comm->store->serves)
         comm->store->deserted = !comm_read(NULL, 0, comm, "unwatched", 0,
                                            comm->store->deserted ? UNWATCH_AGAIN_SECONDS : UNWATCH_SECONDS);
-    free(value);
 }
 
 /* Publishes the messages that this rank has completed, if there are any (*any). False: the store does not answer. */
 static bool publish_messages(uint64_t *any, ctrt_comm *comm, double seconds)
 {
     const size_t bytes = 2 * (size_t)comm->group.size * sizeof *comm->messages;
-    uint64_t *copy = host_alloc(bytes);
+    HOST_AUTO uint64_t *copy = host_alloc(bytes);
     *any = 0;
     if (copy == NULL)
         return false;
@@ -174,11 +171,8 @@ static bool publish_messages(uint64_t *any, ctrt_comm *comm, double seconds)
     pthread_mutex_unlock(&comm->lock);
     for (int i = 0; i < 2 * comm->group.size; i++)
         *any |= copy[i] != 0;
-    const bool done = *any == 0
-                      || store_set_within(comm->store, comm_key(comm, "messages", comm->group.rank), copy, bytes,
-                                          seconds) == CTRT_OK;
-    host_free(copy);
-    return done;
+    return *any == 0 || store_set_within(comm->store, comm_key(comm, "messages", comm->group.rank), copy, bytes,
+                                         seconds) == CTRT_OK;
 }
 
 /* Publishes that this rank leaves the group after that many collectives. False: the store does not answer. */

@@ -116,7 +116,7 @@ ctrt_status ctrt_parallel_apply(ctrt_parallel_function function, void *user, ctr
         .order_auto = thread_state.order_auto, .label = label_here(), .scope = thread_state.scope,
         .autocast = ctrt_autocast_state(),
     };
-    struct apply_task *tasks = host_calloc((size_t)n * sizeof *tasks);
+    HOST_AUTO struct apply_task *tasks = host_calloc((size_t)n * sizeof *tasks);
     ALLOC_CHECK(tasks, (size_t)n * sizeof *tasks, "parallel_apply");
     for (int i = 0; i < n; i++)
         tasks[i] = (struct apply_task){ .apply = &apply, .index = i, .device = devices[i],
@@ -127,7 +127,6 @@ ctrt_status ctrt_parallel_apply(ctrt_parallel_function function, void *user, ctr
         ctrt_stream_release(&tasks[i].stream);
         host_free(tasks[i].message);
     }
-    host_free(tasks);
     return status;
 }
 
@@ -150,7 +149,7 @@ ctrt_status ctrt_parallel_forward(ctrt_tensor **outputs, ctrt_module *const *mod
 {
     NULL_CHECKS("parallel_forward", outputs, modules, inputs);
     CTRT_TRY(devices_check("parallel_forward", devices, n));
-    ctrt_tensor **results = host_calloc((size_t)n * sizeof *results);
+    HOST_AUTO ctrt_tensor **results = host_calloc((size_t)n * sizeof *results);
     ALLOC_CHECK(results, (size_t)n * sizeof *results, "parallel_forward");
     struct apply_forward f = { results, modules, inputs };
     ctrt_status status = ctrt_parallel_apply(forward_one, &f, devices, n);
@@ -160,6 +159,5 @@ ctrt_status ctrt_parallel_forward(ctrt_tensor **outputs, ctrt_module *const *mod
         else
             tensor_release(results[i]);
     }
-    host_free(results);
     return status;
 }

@@ -74,10 +74,9 @@ static ctrt_status cut_weighted(int64_t *sizes, int *count, int64_t size, int n,
             sizes[i] = 1;
         return CTRT_OK;
     }
-    double *rests = host_calloc((size_t)n * sizeof *rests);
+    HOST_AUTO double *rests = host_calloc((size_t)n * sizeof *rests);
     ALLOC_CHECK(rests, (size_t)n * sizeof *rests, "the sizes of pieces");
     share_out(sizes, rests, size, n, weights);
-    host_free(rests);
     return CTRT_OK;
 }
 
@@ -91,17 +90,13 @@ ctrt_status ctrt_chunk_sizes(int64_t *sizes, int *count, int64_t size, int n, co
     CTRT_TRY(struct_read(&own, sizeof own, options, "chunk_sizes", "options"));
     if (own.rule != CTRT_CHUNK_CEIL && own.rule != CTRT_CHUNK_BALANCED)
         return ctrt_fail(CTRT_ERR_INVALID_ARGUMENT, "chunk_sizes: %d is not a rule", (int)own.rule);
-    int64_t *fresh = host_calloc((size_t)n * sizeof *fresh);
+    HOST_AUTO int64_t *fresh = host_calloc((size_t)n * sizeof *fresh);
     ALLOC_CHECK(fresh, (size_t)n * sizeof *fresh, "the sizes of pieces");
-    ctrt_status status = CTRT_OK;
     if (own.weights != NULL)
-        status = cut_weighted(fresh, &pieces, size, n, own.weights);
+        CTRT_TRY(cut_weighted(fresh, &pieces, size, n, own.weights));
     else
         pieces = own.rule == CTRT_CHUNK_CEIL ? cut_ceil(fresh, size, n) : cut_balanced(fresh, size, n);
-    if (status == CTRT_OK) {
-        memcpy(sizes, fresh, (size_t)n * sizeof *sizes);
-        *count = MAX(pieces, 1);                        /* size 0 is one empty piece */
-    }
-    host_free(fresh);
-    return status;
+    memcpy(sizes, fresh, (size_t)n * sizeof *sizes);
+    *count = MAX(pieces, 1);                            /* size 0 is one empty piece */
+    return CTRT_OK;
 }

@@ -53,9 +53,9 @@ struct grouping {
 static ctrt_status for_each_group(const struct grouping *g)
 {
     ctrt_status status = CTRT_OK;
-    struct coalesce_group group = { .count = 0 };
-    group.members = host_calloc((g->count + 1) * sizeof *group.members);
-    ALLOC_CHECK(group.members, (g->count + 1) * sizeof *group.members, "copying tensors");
+    HOST_AUTO size_t *members = host_alloc((g->count + 1) * sizeof *members);
+    ALLOC_CHECK(members, (g->count + 1) * sizeof *members, "copying tensors");
+    struct coalesce_group group = { .members = members };
     uint64_t dtypes = 0;
     for (size_t t = 0; t < g->count; t++)
         if (g->wanted(g->user, g->tensors[t]))
@@ -83,7 +83,6 @@ static ctrt_status for_each_group(const struct grouping *g)
             status = g->flush(g->user, &group);
         group.count = group.bytes = 0;
     }
-    host_free(group.members);
     return status;
 }
 
@@ -261,11 +260,10 @@ static ctrt_status move_group(void *user, const struct coalesce_group *group)
     ctrt_tensor **first = &moving->grads[group->members[0]];
     if (group->count == 1)
         return ctrt_to_device(first, *first, moving->device);
-    ctrt_tensor **rows = host_calloc(group->count * sizeof *rows);
+    HOST_AUTO ctrt_tensor **rows = host_calloc(group->count * sizeof *rows);
     ALLOC_CHECK(rows, group->count * sizeof *rows, "copying gradients");
     ctrt_status status = move_joined(moving, group, rows);
     ctrt_tensors_release(rows, group->count);
-    host_free(rows);
     return status;
 }
 

@@ -49,7 +49,7 @@ static ctrt_status gather_scalars(ctrt_tensor **out, ctrt_tensor *const *tensors
 {
     const int64_t one = 1;
     ctrt_status status = CTRT_OK;
-    ctrt_tensor **vectors = host_calloc((size_t)count * sizeof *vectors);
+    HOST_AUTO ctrt_tensor **vectors = host_calloc((size_t)count * sizeof *vectors);
     ALLOC_CHECK(vectors, (size_t)count * sizeof *vectors, "gather");
     warn_scalars();
     for (int i = 0; i < count && status == CTRT_OK; i++)
@@ -57,7 +57,6 @@ static ctrt_status gather_scalars(ctrt_tensor **out, ctrt_tensor *const *tensors
     if (status == CTRT_OK)
         status = op_cat_to(out, vectors, count, 0, device);
     ctrt_tensors_release(vectors, (size_t)count);
-    host_free(vectors);
     return status;
 }
 
@@ -135,13 +134,12 @@ static ctrt_status gather_leaves(ctrt_tree **out, const struct gathering *g, ctr
 {
     CTRT_AUTO(tensor) result = NULL;
     const struct gather_origin origin = { "outputs", place_of(g) };
-    ctrt_tensor **tensors = host_calloc((size_t)g->count * sizeof *tensors);
+    HOST_AUTO ctrt_tensor **tensors = host_calloc((size_t)g->count * sizeof *tensors);
     ALLOC_CHECK(tensors, (size_t)g->count * sizeof *tensors, "gather_tree");
     for (int i = 0; i < g->count; i++)
         tensors[i] = trees[i]->tensor;
-    ctrt_status status = gather_tensors(&result, &origin, tensors, g->count, g->device, g->dim);
-    host_free(tensors);
-    return status == CTRT_OK ? ctrt_tree_of_tensor(out, result) : status;
+    CTRT_TRY(gather_tensors(&result, &origin, tensors, g->count, g->device, g->dim));
+    return ctrt_tree_of_tensor(out, result);
 }
 
 static ctrt_status gather_pointers(ctrt_tree **out, const struct gathering *g, ctrt_tree *const *trees)
@@ -197,14 +195,13 @@ static ctrt_status gather_tree(ctrt_tree **out, struct gathering *g, ctrt_tree *
     default:                return CTRT_OK;
     }
     const size_t cells = first->count + (size_t)g->count;
-    ctrt_tree **items = host_calloc(cells * sizeof *items);
+    HOST_AUTO ctrt_tree **items = host_calloc(cells * sizeof *items);
     ALLOC_CHECK(items, cells * sizeof *items, "gather_tree");
     ctrt_status status = gather_items(items, g, trees, items + first->count);
     if (status == CTRT_OK)
         status = tree_like(out, first, items);
     for (size_t k = 0; k < first->count && status != CTRT_OK; k++)
         ctrt_tree_release(&items[k]);
-    host_free(items);
     return status;
 }
 

@@ -39,7 +39,7 @@ static ctrt_status broadcast_backward(ctrt_function_context *context, ctrt_tenso
     const struct broadcast *broadcast = ctrt_function_user(context);
     ctrt_status status = CTRT_OK;
     (void)n_out;
-    ctrt_tensor **moved = host_calloc((size_t)n_in * sizeof *moved);
+    HOST_AUTO ctrt_tensor **moved = host_calloc((size_t)n_in * sizeof *moved);
     ALLOC_CHECK(moved, (size_t)n_in * sizeof *moved, "adding up the gradients of replicas");
     for (int i = 0; i < broadcast->n && status == CTRT_OK; i++) {
         for (int t = 0; t < n_in; t++)
@@ -56,7 +56,6 @@ static ctrt_status broadcast_backward(ctrt_function_context *context, ctrt_tenso
         }
     }
     ctrt_tensors_release(moved, (size_t)n_in);
-    host_free(moved);
     return status;
 }
 
@@ -176,7 +175,7 @@ static ctrt_status replicate_choose(ctrt_tensor **out, void *user, const struct 
 
 static ctrt_status replicas_make(ctrt_module **replicas, struct replication *r, ctrt_module *module)
 {
-    ctrt_module **fresh = host_calloc((size_t)r->n * sizeof *fresh);
+    HOST_AUTO ctrt_module **fresh = host_calloc((size_t)r->n * sizeof *fresh);
     ALLOC_CHECK(fresh, (size_t)r->n * sizeof *fresh, "replicas");
     ctrt_status status = CTRT_OK;
     for (r->replica = 0; r->replica < r->n && status == CTRT_OK; r->replica++)
@@ -186,7 +185,6 @@ static ctrt_status replicas_make(ctrt_module **replicas, struct replication *r, 
             module_give(&replicas[i], &fresh[i]);
         ctrt_module_release(&fresh[i]);
     }
-    host_free(fresh);
     return status;
 }
 

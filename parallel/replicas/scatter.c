@@ -56,7 +56,7 @@ static ctrt_status scatter_backward(ctrt_function_context *context, ctrt_tensor 
     int64_t shape[CTRT_MAX_DIMS];
     ctrt_status status = CTRT_OK;
     (void)n_in;
-    ctrt_tensor **pieces = host_calloc((size_t)n_out * sizeof *pieces);
+    HOST_AUTO ctrt_tensor **pieces = host_calloc((size_t)n_out * sizeof *pieces);
     ALLOC_CHECK(pieces, (size_t)n_out * sizeof *pieces, "the gradients of pieces");
     memcpy(shape, cut->shape, sizeof shape);
     for (int i = 0; i < n_out && status == CTRT_OK; i++) {
@@ -69,7 +69,6 @@ static ctrt_status scatter_backward(ctrt_function_context *context, ctrt_tensor 
     if (status == CTRT_OK)
         status = op_cat_to(&grad_in[0], pieces, n_out, cut->dim, cut->device);
     ctrt_tensors_release(pieces, (size_t)n_out);
-    host_free(pieces);
     return status;
 }
 
@@ -133,7 +132,7 @@ ctrt_status ctrt_scatter_tensor(ctrt_tensor **out, int *count, ctrt_tensor *tens
     int pieces = 0;
     NULL_CHECKS("scatter_tensor", out, count, tensor);
     CTRT_TRY(devices_check("scatter_tensor", devices, n));
-    ctrt_tensor **fresh = host_calloc((size_t)n * sizeof *fresh);
+    HOST_AUTO ctrt_tensor **fresh = host_calloc((size_t)n * sizeof *fresh);
     ALLOC_CHECK(fresh, (size_t)n * sizeof *fresh, "scatter_tensor");
     ctrt_status status = ctrt_context(scatter_tensor(fresh, &pieces, tensor, devices, n, dim, options),
                                       "scatter_tensor");
@@ -145,7 +144,6 @@ ctrt_status ctrt_scatter_tensor(ctrt_tensor **out, int *count, ctrt_tensor *tens
     }
     if (status == CTRT_OK)
         *count = pieces;
-    host_free(fresh);
     return status;
 }
 
@@ -191,7 +189,7 @@ static ctrt_status scatter_leaf(ctrt_tree **out, const struct scattering *s, ctr
 {
     int count = 0;
     ctrt_status status;
-    ctrt_tensor **pieces = host_calloc((size_t)s->n * sizeof *pieces);
+    HOST_AUTO ctrt_tensor **pieces = host_calloc((size_t)s->n * sizeof *pieces);
     ALLOC_CHECK(pieces, (size_t)s->n * sizeof *pieces, "scatter_tree");
     status = scatter_tensor(pieces, &count, tree->tensor, s->devices, s->n, s->dim, s->options);
     for (int i = 0; i < s->n; i++) {
@@ -199,7 +197,6 @@ static ctrt_status scatter_leaf(ctrt_tree **out, const struct scattering *s, ctr
             status = ctrt_tree_of_tensor(&out[i], pieces[i]);
         tensor_release(pieces[i]);
     }
-    host_free(pieces);
     return status;
 }
 
@@ -235,12 +232,11 @@ static ctrt_status scatter_tree(ctrt_tree **out, const struct scattering *s, ctr
     if (kind != CTRT_TREE_LIST && kind != CTRT_TREE_MAP)
         return CTRT_OK;
     const size_t count = (size_t)s->count, cells = count * tree->count;
-    ctrt_tree **rows = host_calloc((cells + count) * sizeof *rows);
+    HOST_AUTO ctrt_tree **rows = host_calloc((cells + count) * sizeof *rows);
     ALLOC_CHECK(rows, (cells + count) * sizeof *rows, "scatter_tree");
     ctrt_status status = scatter_items(out, s, tree, rows, rows + cells);
     for (size_t i = 0; i < cells + count; i++)
         ctrt_tree_release(&rows[i]);
-    host_free(rows);
     return status;
 }
 
@@ -251,7 +247,7 @@ ctrt_status ctrt_scatter_tree(ctrt_tree **out, int *count, ctrt_tree *tree, ctrt
     NULL_CHECKS("scatter_tree", out, count);
     CTRT_TRY(devices_check("scatter_tree", devices, n));
     struct scattering s = { .devices = devices, .n = n, .dim = dim, .options = options };
-    ctrt_tree **fresh = host_calloc((size_t)n * sizeof *fresh);
+    HOST_AUTO ctrt_tree **fresh = host_calloc((size_t)n * sizeof *fresh);
     ALLOC_CHECK(fresh, (size_t)n * sizeof *fresh, "scatter_tree");
     strbuf_add(&s.path, "input");
     ctrt_status status = scatter_measure(&s, tree);
@@ -269,7 +265,6 @@ ctrt_status ctrt_scatter_tree(ctrt_tree **out, int *count, ctrt_tree *tree, ctrt
     }
     if (status == CTRT_OK)
         *count = s.count;
-    host_free(fresh);
     strbuf_drop(&s.path);
     return ctrt_context(status, "scatter_tree");
 }

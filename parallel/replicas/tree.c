@@ -132,7 +132,6 @@ static int compare_names(const void *a, const void *b)
 
 static ctrt_status names_check(const char *const *names, size_t count)
 {
-    ctrt_status status = CTRT_OK;
     for (size_t i = 0; i < count; i++)
         if (names[i] == NULL)
             return ctrt_fail(CTRT_ERR_INVALID_ARGUMENT, "tree_of_map: names[%zu] is NULL", i);
@@ -140,15 +139,14 @@ static ctrt_status names_check(const char *const *names, size_t count)
         return CTRT_OK;
     if (count > SIZE_MAX / sizeof *names)
         return ctrt_fail(CTRT_ERR_OVERFLOW, "a tree of %zu items", count);
-    const char **sorted = host_calloc(count * sizeof *sorted);
+    HOST_AUTO const char **sorted = host_calloc(count * sizeof *sorted);
     ALLOC_CHECK(sorted, count * sizeof *sorted, "a tree");
     memcpy(sorted, names, count * sizeof *sorted);
     qsort(sorted, count, sizeof *sorted, compare_names);
-    for (size_t i = 1; i < count && status == CTRT_OK; i++)
+    for (size_t i = 1; i < count; i++)
         if (strcmp(sorted[i - 1], sorted[i]) == 0)
-            status = ctrt_fail(CTRT_ERR_INVALID_ARGUMENT, "tree_of_map: two items are named \"%s\"", sorted[i]);
-    host_free(sorted);
-    return status;
+            return ctrt_fail(CTRT_ERR_INVALID_ARGUMENT, "tree_of_map: two items are named \"%s\"", sorted[i]);
+    return CTRT_OK;
 }
 
 ctrt_status ctrt_tree_of_map(ctrt_tree **out, const char *const *names, ctrt_tree *const *items, size_t count)

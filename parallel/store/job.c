@@ -9,6 +9,7 @@
 #include <unistd.h>
 
 #include "base/base.h"
+#include "base/host_alloc.h"
 #include "base/lock.h"
 #include "base/param.h"
 #include "parallel/store/store.h"
@@ -78,11 +79,10 @@ static void rank_key(char key[48], int rank)
 static ctrt_status store_job_exchange(char holder[160], ctrt_store *store, const char *key, const char *before,
                                       const char *own)
 {
-    void *value = NULL;
+    HOST_AUTO void *value = NULL;
     CTRT_TRY(ctrt_store_compare_set(store, key, before, before != NULL ? strlen(before) : 0, own, strlen(own), &value,
                                     NULL));
     snprintf(holder, 160, "%s", value != NULL ? (const char *)value : "");
-    free(value);
     return CTRT_OK;
 }
 
@@ -136,16 +136,14 @@ ctrt_status store_job_serve(ctrt_store *store, const struct job *job)
 
 ctrt_status store_job_join(ctrt_store *store, const struct job *job, bool replaces_server, double seconds)
 {
-    void *value = NULL;
+    HOST_AUTO void *value = NULL;
     CTRT_TRY(store_await(store, ID_KEY, &value, NULL, seconds));
     const bool any = strcmp(value, ANY) == 0, same = strcmp(value, job->id) == 0;
-    ctrt_status status = CTRT_OK;
     if (!any && (!same || (replaces_server && !job->unique)))
-        status = ctrt_fail(CTRT_ERR_STATE, "the store belongs to %s job (%.127s; this process: %s). Give each job its "
-                           "own MASTER_PORT%s", same ? "an equal" : "another", (const char *)value, job->id,
-                           job->unique ? "" : ", or set CTRT_JOB to another text in each");
-    free(value);
-    return status == CTRT_OK && job->rank >= 0 ? claim_rank(store, job->rank) : status;
+        return ctrt_fail(CTRT_ERR_STATE, "the store belongs to %s job (%.127s; this process: %s). Give each job its "
+                         "own MASTER_PORT%s", same ? "an equal" : "another", (const char *)value, job->id,
+                         job->unique ? "" : ", or set CTRT_JOB to another text in each");
+    return job->rank >= 0 ? claim_rank(store, job->rank) : CTRT_OK;
 }
 
 void store_job_leave(ctrt_store *store)

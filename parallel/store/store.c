@@ -138,10 +138,9 @@ static ctrt_status fail_address(const char *address, const char *why)
 static ctrt_status store_create(ctrt_store **out, const struct store_kind *kind, const char *address, const char *rest,
                                 bool serve, double seconds)
 {
-    ctrt_store *store;
+    ctrt_store *store = host_calloc(kind->bytes);
     const size_t bytes = strlen(address) + sizeof "65535";
     CANCEL_DISABLED;
-    store = host_calloc(kind->bytes);
     ALLOC_CHECK(store, kind->bytes, "a store");
     store->kind = kind;
     store->seconds = seconds;

@@ -107,7 +107,7 @@ static ctrt_status batch_predict(uint64_t *bytes, bool *fits, const struct paral
     ctrt_loss_part part = { .parts = 0 };
     const struct walk *walk;
     ctrt_module *module = p->config.module;
-    ctrt_tensor **before;
+    HOST_AUTO ctrt_tensor **before = NULL;
     uint64_t own = 0;
     CTRT_TRY(module_walk(&walk, module, WALK_PARAMETERS));
     const size_t count = walk->count;
@@ -131,7 +131,6 @@ static ctrt_status batch_predict(uint64_t *bytes, bool *fits, const struct paral
             status = ctrt_dry_run_end(&found, &run);
         (void)ctrt_gradients_restore(module, before);
     }
-    host_free(before);
     CTRT_TRY(status);
     const uint64_t more = found.peak_allocated - found.allocated_before;
     *bytes = more > own ? more - own : 0;
