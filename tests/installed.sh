@@ -117,12 +117,12 @@ if [ -f "$srcdir/examples/plugin-template/Makefile" ]; then
             skip "plugin-template builds with $tool" "no $tool"
         elif [ $tool = cmake ]; then
             run "plugin-template builds with $tool, and trains a step" sh -c "
-                cmake -S '$template' -B '$build' -DCMAKE_C_COMPILER='${CC%% *}' \
-                    '-DCMAKE_C_FLAGS=${SANITIZE_FLAGS:-}' '-Dctrt_DIR=$libdir/cmake/ctrt' &&
+                cmake -S '$template' -B '$build' -D CMAKE_C_COMPILER='${CC%% *}' \
+                    -D 'CMAKE_C_FLAGS=${SANITIZE_FLAGS:-}' -D 'ctrt_DIR=$libdir/cmake/ctrt' &&
                 cmake --build '$build' && cd '$build' && ctest --output-on-failure"
         else
             run "plugin-template builds with $tool, and trains a step" env CC="$CC" CFLAGS="${SANITIZE_FLAGS:-}" sh -c "
-                meson setup -Db_lundef=false -Dpkg_config_path='$PKG_CONFIG_PATH' '$build' '$template' &&
+                meson setup -D b_lundef=false -D pkg_config_path='$PKG_CONFIG_PATH' '$build' '$template' &&
                 meson compile -C '$build' && meson test -C '$build'"
         fi
     done
