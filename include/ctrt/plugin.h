@@ -411,7 +411,9 @@ typedef struct ctrt_kernel_table {      /* optional; without it every op needs t
     size_t size;
     const ctrt_kernel *kernels;
     size_t count;
-    size_t stride;                      /* sizeof(ctrt_kernel) at the plugin's compile time */
+    size_t stride;                      /* bytes from one kernel to the next: sizeof(ctrt_kernel) at the plugin's
+                                         * compile time, or more if the plugin keeps data behind each kernel. A copy of
+                                         * a kernel has all of these bytes. */
     /* Optional: called before the first kernel runs, to load libraries or select code for the CPU. */
     ctrt_status (*prepare)(void *device);
     /* Optional: `on` makes kernels that the calling thread runs use no other threads; false ends that. For callers

@@ -24,13 +24,13 @@ static ctrt_status lean_open(ctrt_device **out)
     static ctrt_device device;
     static ctrt_backend backend;
     static ctrt_kernel_table table;
-    static ctrt_kernel kernels[4096];
+    static _Alignas(16) char kernels[1 << 20];
     const ctrt_kernel_table *all = cpu->backend->kernels;
-    table = (ctrt_kernel_table){ .size = sizeof table, .kernels = kernels, .stride = sizeof kernels[0] };
-    for (size_t i = 0; i < all->count && table.count < COUNT(kernels); i++) {
+    table = (ctrt_kernel_table){ .size = sizeof table, .kernels = (ctrt_kernel *)kernels, .stride = all->stride };
+    for (size_t i = 0; i < all->count && (table.count + 1) * all->stride <= sizeof kernels; i++) {
         const ctrt_kernel *kernel = (const ctrt_kernel *)((const char *)all->kernels + i * all->stride);
         if (strcmp(kernel->op, "sgd_step") != 0 && strcmp(kernel->op, "adam_step") != 0)
-            memcpy(&kernels[table.count++], kernel, kernel->size < sizeof *kernel ? kernel->size : sizeof *kernel);
+            memcpy(kernels + table.count++ * all->stride, kernel, all->stride);
     }
     backend = *cpu->backend;
     backend.kernels = &table;
