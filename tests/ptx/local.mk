@@ -11,8 +11,8 @@ ptx_sources = \
 ptx_headers = tests/ptx/decode.h tests/ptx/driver.h tests/ptx/half.h tests/ptx/machine.h
 ptx_objects = $(ptx_sources:.c=.ptx.o)
 PTX_TESTS   = tests/ptx/conformance.sh tests/ptx/mutations.sh tests/ptx/orders.sh
-EXTRA_DIST += $(ptx_sources) $(ptx_headers) $(PTX_TESTS) tests/ptx/README.md tests/ptx/ptx_lib.sh \
-    tests/ptx/unused.txt
+EXTRA_DIST += $(ptx_sources) $(ptx_headers) $(PTX_TESTS) tests/ptx/README.md tests/ptx/nvcc-cached \
+    tests/ptx/ptx_lib.sh tests/ptx/unused.txt
 CLEANFILES += $(ptx_objects) tests/ptx/libcuda.so.1
 
 # For the processor of this machine, whatever CFLAGS are: speed matters, and the file is used here only. Every operation
