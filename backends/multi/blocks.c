@@ -75,7 +75,7 @@ static bool enter(struct multi_block *block)
 
 ctrt_status multi_alloc(void *handle, void **address, size_t bytes)
 {
-    TRY(multi_members_open(handle));
+    CTRT_TRY(multi_members_open(handle));
     if (bytes == 0 || bytes > (size_t)1 << SHIFT)
         return multi_host->fail(bytes == 0 ? CTRT_ERR_INVALID_ARGUMENT : CTRT_ERR_OUT_OF_MEMORY,
                                 "%s: an allocation of %zu bytes; the largest has 1 TiB", multi_kind.name, bytes);

@@ -49,7 +49,7 @@ static ctrt_status count(int32_t *count)
 static ctrt_status find_members(struct multi_members *members, int32_t index)
 {
     struct multi_list list;
-    TRY(multi_list_read(&list));
+    CTRT_TRY(multi_list_read(&list));
     if (index < 0 || index >= list.count)
         return multi_host->fail(CTRT_ERR_NO_DEVICE, "%s:%d: %s defines the devices %s:0 to %s:%d", multi_kind.name,
                                 (int)index, multi_kind.members->name, multi_kind.name, multi_kind.name, list.count - 1);
@@ -90,10 +90,10 @@ static void close_device(void *handle)
 static ctrt_status open_device(void **handle, int32_t index)
 {
     struct multi_members members;
-    TRY(find_members(&members, index));
+    CTRT_TRY(find_members(&members, index));
     for (int m = 0; m < members.count; m++) {
         ctrt_device_properties unused = CTRT_DEVICE_PROPERTIES;
-        TRY(ctrt_device_get_properties(&unused, members.names[m]));
+        CTRT_TRY(ctrt_device_get_properties(&unused, members.names[m]));
     }
     struct multi_device *device = multi_host->alloc(sizeof *device);
     if (device == NULL)
@@ -181,7 +181,7 @@ static ctrt_status reset(void *handle, void *queue)
 {
     struct multi_device *device = handle;
     (void)queue;
-    TRY(multi_members_open(device));
+    CTRT_TRY(multi_members_open(device));
     const int cancel = multi_enter(device);
     multi_comms_release(device);
     ctrt_status status = CTRT_OK;

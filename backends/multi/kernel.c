@@ -80,15 +80,16 @@ static ctrt_status run_member(const struct multi_plan *plan, int member)
             continue;
         written++;
         if (empty)                          /* the member's addend is a sum over no elements */
-            TRY(fill_zero(plan, pointers[i], member));
+            CTRT_TRY(fill_zero(plan, pointers[i], member));
     }
     if (empty || written == 0)
         return CTRT_OK;
-    TRY(multi_run(plan->device, member,
-                  &(ctrt_op_call){ .size = sizeof(ctrt_op_call), .op = plan->op, .key = plan->key,
-                                   .device = plan->device->members[member], .inputs = pointers, .outputs = outputs,
-                                   .n_inputs = plan->n_inputs, .n_outputs = plan->n_outputs,
-                                   .attributes = member_attributes(&random, plan, member), .number = plan->number }));
+    CTRT_TRY(multi_run(plan->device, member,
+                       &(ctrt_op_call){ .size = sizeof(ctrt_op_call), .op = plan->op, .key = plan->key,
+                                        .device = plan->device->members[member], .inputs = pointers, .outputs = outputs,
+                                        .n_inputs = plan->n_inputs, .n_outputs = plan->n_outputs,
+                                        .attributes = member_attributes(&random, plan, member),
+                                        .number = plan->number }));
     const bool weighted = (plan->rule->flags & MULTI_MEAN) && plan->letter != 0 && plan->operands[1].dim < 0;
     return weighted ? weight_mean(plan, outputs[0], member) : CTRT_OK;
 }
@@ -205,7 +206,7 @@ static ctrt_status step_plan(bool *current, struct step *step, struct multi_devi
         struct tensor_views room;
         const struct views own = views_of(&room, step, views, t);
         plan_init(&tensor->plan, tensor->operands, device, op, key, &own, attributes);
-        TRY(multi_plan_make(&tensor->plan));
+        CTRT_TRY(multi_plan_make(&tensor->plan));
         for (int k = 0; k < tensor->plan.count; k++)
             tensor->first[k] = first_part(&tensor->operands[k]);
     }
@@ -256,7 +257,7 @@ static ctrt_status step_singly(const struct step *step, struct multi_device *dev
     for (int t = 0; t < step->n; t++) {
         struct tensor_views room;
         const struct views own = views_of(&room, step, views, t);
-        TRY(run_views(device, op, key, &own, attributes));
+        CTRT_TRY(run_views(device, op, key, &own, attributes));
     }
     return CTRT_OK;
 }
@@ -376,7 +377,7 @@ ctrt_status multi_kernels_prepare(void *handle)
     ctrt_dtype dtype;
     size_t count = 0, ops = 0, dtypes = 0;
     static struct multi_kernel *kernels;
-    TRY(multi_members_open(device));
+    CTRT_TRY(multi_members_open(device));
     if (kernels != NULL)
         return CTRT_OK;
     while (ctrt_op_name(&op, ops) == CTRT_OK)

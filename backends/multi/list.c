@@ -73,7 +73,7 @@ ctrt_status multi_list_read(struct multi_list *list)
     ctrt_param_value value;
     long devices, members;
     list->count = 0;
-    TRY(multi_host->param(&value, multi_kind.members));
+    CTRT_TRY(multi_host->param(&value, multi_kind.members));
     if (value.text == NULL || value.text[0] == '\0') {
         cut_visible(list, 1, visible < MULTI_MEMBERS ? visible : MULTI_MEMBERS);
         return CTRT_OK;
@@ -89,14 +89,14 @@ ctrt_status multi_list_read(struct multi_list *list)
         cut_visible(list, (int)devices, (int)members);
         return CTRT_OK;
     }
-    TRY(add_device(list));
+    CTRT_TRY(add_device(list));
     for (const char *rest = value.text;;) {
         const size_t length = strcspn(rest, ",;");
-        TRY(add_member(list, rest, length));
+        CTRT_TRY(add_member(list, rest, length));
         if (rest[length] == '\0')
             return CTRT_OK;
         if (rest[length] == ';')
-            TRY(add_device(list));
+            CTRT_TRY(add_device(list));
         rest += length + 1;
     }
 }

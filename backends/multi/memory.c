@@ -72,7 +72,7 @@ static ctrt_status write_block(struct multi_device *device, struct multi_block *
 {
     struct multi_data *data = &block->data, whole;
     if (data->state == MULTI_SHARDED && block->kept) {
-        TRY(multi_data_to(device, &whole, data, &(struct multi_data){ .state = MULTI_REPLICATED }, block->bytes));
+        CTRT_TRY(multi_data_to(device, &whole, data, &(struct multi_data){ .state = MULTI_REPLICATED }, block->bytes));
         ctrt_status status = write_parts(device, &whole, offset, from, bytes);
         if (status == CTRT_OK)
             status = multi_write_back(device, data, &whole);
@@ -81,7 +81,7 @@ static ctrt_status write_block(struct multi_device *device, struct multi_block *
     }
     if (data->state != MULTI_REPLICATED && overwrites(block, offset, bytes))
         multi_data_release(data);
-    TRY(multi_replicate(device, block));
+    CTRT_TRY(multi_replicate(device, block));
     if (offset + (int64_t)bytes > data->bytes)
         data->bytes = offset + (int64_t)bytes;
     return write_parts(device, data, offset, from, bytes);
@@ -91,7 +91,7 @@ static ctrt_status multi_copy_to_device(struct multi_device *device, void *to, c
 {
     struct multi_block *block;
     int64_t offset;
-    TRY(find(&block, &offset, to, bytes));
+    CTRT_TRY(find(&block, &offset, to, bytes));
     return write_block(device, block, offset, &(struct multi_origin){ .host = from }, bytes);
 }
 
@@ -138,11 +138,11 @@ static ctrt_status multi_copy_to_host(struct multi_device *device, void *to, con
 {
     struct multi_block *block;
     int64_t offset;
-    TRY(find(&block, &offset, from, bytes));
+    CTRT_TRY(find(&block, &offset, from, bytes));
     struct multi_data *data = &block->data;
     if (data->state == MULTI_SHARDED && offset + (int64_t)bytes <= data->bytes)
         return read_sharded(device, data, to, offset, (int64_t)bytes);
-    TRY(multi_replicate(device, block));
+    CTRT_TRY(multi_replicate(device, block));
     const int64_t size = multi_dtype_bytes(data->dtype);
     ctrt_tensor *range = NULL;
     ctrt_status status = ctrt_narrow(&range, data->parts[0], 0, offset / size, (int64_t)bytes / size);
@@ -174,8 +174,8 @@ static ctrt_status multi_copy_on_device(struct multi_device *device, void *to, c
     struct multi_block *block, *target;
     int64_t offset, at;
     ctrt_view in, out;
-    TRY(find(&block, &offset, from, bytes));
-    TRY(find(&target, &at, to, bytes));
+    CTRT_TRY(find(&block, &offset, from, bytes));
+    CTRT_TRY(find(&target, &at, to, bytes));
     /* A copy, because another thread may redistribute the block. An old layout is correct, because it determines only
      * the shape of the views. */
     int cancel = multi_enter(device);
@@ -216,7 +216,7 @@ static ctrt_status fill(void *handle, void *queue, void *address, int byte, size
     struct multi_block *block;
     int64_t offset;
     (void)queue;
-    TRY(find(&block, &offset, address, bytes));
+    CTRT_TRY(find(&block, &offset, address, bytes));
     return multi_call(handle, "fill", CTRT_U8, NULL, 0, &outputs, 1, &attributes);
 }
 
@@ -241,7 +241,7 @@ static ctrt_status copy_layout(bool *done, struct multi_device *device, struct m
         memset(like.parts, 0, sizeof like.parts);
         multi_data_release(data);
         if (from->state != MULTI_CONSTANT)
-            TRY(multi_data_alloc(device, &like, block->bytes));
+            CTRT_TRY(multi_data_alloc(device, &like, block->bytes));
         *data = like;
     }
     data->bytes = from->bytes;
@@ -264,11 +264,11 @@ static ctrt_status copy_range(struct multi_device *device, struct multi_block *b
     struct multi_data whole = { .state = MULTI_EMPTY };
     struct multi_origin from = { .parts = other->data.parts, .count = source->count, .offset = other_offset };
     if (other->data.state == MULTI_SHARDED) {
-        TRY(multi_data_to(source, &whole, &other->data, &(struct multi_data){ .state = MULTI_REPLICATED },
-                          other->bytes));
+        CTRT_TRY(multi_data_to(source, &whole, &other->data, &(struct multi_data){ .state = MULTI_REPLICATED },
+                               other->bytes));
         from.parts = whole.parts;
     } else {
-        TRY(multi_replicate(source, other));
+        CTRT_TRY(multi_replicate(source, other));
     }
     if (overwrites(block, offset, bytes) && !block->kept && block->data.dtype != other->data.dtype) {
         multi_data_release(&block->data);
@@ -307,12 +307,12 @@ static ctrt_status multi_copy_between(struct multi_device *device, void *to, str
     struct multi_block *block, *other;
     int64_t offset, other_offset;
     bool done = false;
-    TRY(find(&block, &offset, to, bytes));
-    TRY(find(&other, &other_offset, from, bytes));
+    CTRT_TRY(find(&block, &offset, to, bytes));
+    CTRT_TRY(find(&other, &other_offset, from, bytes));
     if (other->data.state == MULTI_EMPTY)
         return CTRT_OK;
     if (offset == 0 && other_offset == 0)
-        TRY(copy_layout(&done, device, block, source, &other->data, bytes));
+        CTRT_TRY(copy_layout(&done, device, block, source, &other->data, bytes));
     if (done)
         return CTRT_OK;
     if (!same_elements(block, offset, other, other_offset, bytes))
@@ -358,7 +358,7 @@ static ctrt_status layout_get(void *handle, const ctrt_view *view, ctrt_layout *
     struct multi_block *block;
     struct multi_split split;
     int64_t offset;
-    TRY(find(&block, &offset, view->data, 1));
+    CTRT_TRY(find(&block, &offset, view->data, 1));
     *layout = (ctrt_layout){ .kind = CTRT_LAYOUT_REPLICATED };
     const int cancel = multi_enter(device);
     if (block->data.state == MULTI_PARTIAL)
@@ -377,7 +377,7 @@ static ctrt_status change(struct multi_device *device, struct multi_block *block
     struct multi_data to;
     if (block->data.state <= MULTI_CONSTANT)
         return multi_data_materialize(device, &block->data, like, block->bytes);
-    TRY(multi_data_to(device, &to, &block->data, like, block->bytes));
+    CTRT_TRY(multi_data_to(device, &to, &block->data, like, block->bytes));
     multi_data_release(&block->data);
     block->data = to;
     return CTRT_OK;
@@ -389,7 +389,7 @@ static ctrt_status layout_set(void *handle, const ctrt_view *view, const ctrt_la
     struct multi_block *block;
     int64_t offset;
     const int64_t size = multi_dtype_bytes(view->dtype);
-    TRY(find(&block, &offset, view->data, (size_t)(view->numel * size)));
+    CTRT_TRY(find(&block, &offset, view->data, (size_t)(view->numel * size)));
     const int cancel = multi_enter(device);
     ctrt_status status = CTRT_OK;
     if (layout->kind == CTRT_LAYOUT_REPLICATED) {

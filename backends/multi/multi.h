@@ -44,14 +44,6 @@ struct multi_kind {
 extern const struct multi_kind multi_kind;
 extern const ctrt_host *multi_host;
 
-/* Returns from the calling function if the status is an error. */
-#define TRY(expression)                          \
-    do {                                         \
-        const ctrt_status try_ = (expression);   \
-        if (try_ != CTRT_OK)                     \
-            return try_;                         \
-    } while (0)
-
 /* ---- data of blocks ---- */
 
 enum multi_state {

@@ -89,7 +89,7 @@ static ctrt_status find_operands(struct multi_plan *plan)
         o->dim = -1;
         if (o->view == NULL)
             continue;
-        TRY(find_block(o, plan));
+        CTRT_TRY(find_block(o, plan));
         for (int k = 0; o->output && k < plan->n_inputs && o->same < 0; k++)
             if (plan->operands[k].view == o->view)
                 o->same = k;
@@ -316,7 +316,7 @@ static void adopt(const struct multi_plan *plan, struct multi_operand *o, const 
 static ctrt_status to_layout(struct multi_plan *plan, struct multi_operand *o, const struct multi_data *like)
 {
     struct multi_data to;
-    TRY(multi_data_to(plan->device, &to, &o->block->data, like, o->block->bytes));
+    CTRT_TRY(multi_data_to(plan->device, &to, &o->block->data, like, o->block->bytes));
     adopt(plan, o, &to);
     return CTRT_OK;
 }
@@ -346,7 +346,7 @@ static ctrt_status prepare_input(struct multi_plan *plan, struct multi_operand *
     case MULTI_REPLICATED:
         if (c->split.groups == 1 || o->view->strides[o->dim] == 0)
             return CTRT_OK;
-        TRY(multi_data_to(plan->device, &o->temporary, data, &like, o->block->bytes));
+        CTRT_TRY(multi_data_to(plan->device, &o->temporary, data, &like, o->block->bytes));
         o->data = &o->temporary;
         return CTRT_OK;
     default: return to_layout(plan, o, &like);
@@ -400,7 +400,7 @@ static ctrt_status prepare_output(struct multi_plan *plan, struct multi_operand 
     o->dim = c->letter != 0 ? dim_of(o, c) : -1;
     if (o->dim >= 0)
         return CTRT_OK;
-    TRY(to_replicated(plan, o));
+    CTRT_TRY(to_replicated(plan, o));
     o->write_back = o->data == &o->temporary;
     return CTRT_OK;
 }
@@ -434,7 +434,7 @@ static void describe_operand(struct multi_operand *o, const struct multi_plan *p
 ctrt_status multi_plan_make(struct multi_plan *plan)
 {
     bool distributed = false;
-    TRY(find_operands(plan));
+    CTRT_TRY(find_operands(plan));
     for (int i = 0; i < plan->count; i++) {
         const struct multi_operand *o = &plan->operands[i];
         distributed = distributed || (o->block != NULL && !o->fresh && o->block->data.state >= MULTI_SHARDED);
@@ -453,7 +453,7 @@ ctrt_status multi_plan_make(struct multi_plan *plan)
     for (int i = 0; i < plan->count; i++) {
         struct multi_operand *o = &plan->operands[i];
         if (o->block != NULL) {
-            TRY(o->output ? prepare_output(plan, o, &c) : prepare_input(plan, o, &c));
+            CTRT_TRY(o->output ? prepare_output(plan, o, &c) : prepare_input(plan, o, &c));
             if (o->output)
                 multi_note_write(o->data, o->view, o->offset);
         } else if (o->view != NULL && plan->letter != 0 && o->view->ndim > 0)

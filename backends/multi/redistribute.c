@@ -93,7 +93,7 @@ ctrt_status multi_data_materialize(struct multi_device *device, struct multi_dat
     struct multi_data fresh = *like;
     const bool constant = data->state == MULTI_CONSTANT;
     memset(fresh.parts, 0, sizeof fresh.parts);
-    TRY(multi_data_alloc(device, &fresh, block_bytes));
+    CTRT_TRY(multi_data_alloc(device, &fresh, block_bytes));
     for (int m = 0; m < device->count && constant; m++) {
         const int64_t bytes = fresh.state == MULTI_SHARDED ? multi_part_bytes(&fresh, device->count, m) : data->bytes;
         const ctrt_status status = fill_part(device, m, fresh.parts[m], data->dtype, bytes, data->value);
@@ -179,7 +179,7 @@ static ctrt_status redistribute_collect(struct multi_device *device, enum collec
                                         ctrt_tensor *const *out, ctrt_tensor *const *in)
 {
     char message[1024];
-    TRY(comms_ready(device));
+    CTRT_TRY(comms_ready(device));
     struct collective_call call = { device, collective, out, in };
     const ctrt_status status = multi_workers_run(device->workers, member_collective, &call);
     if (status == CTRT_OK)
@@ -193,7 +193,7 @@ static ctrt_status redistribute_collect(struct multi_device *device, enum collec
 static ctrt_status heads(ctrt_tensor **views, ctrt_tensor *const *parts, int count, int64_t bytes, ctrt_dtype dtype)
 {
     for (int m = 0; m < count; m++)
-        TRY(ctrt_narrow(&views[m], parts[m], 0, 0, bytes / multi_dtype_bytes(dtype)));
+        CTRT_TRY(ctrt_narrow(&views[m], parts[m], 0, 0, bytes / multi_dtype_bytes(dtype)));
     return CTRT_OK;
 }
 
@@ -262,17 +262,17 @@ static ctrt_status gather(struct multi_device *device, struct multi_data *to, co
     const int n = device->count;
     const struct chunks c = chunks_of(from, n);
     if (c.plain) {
-        TRY(heads(large, to->parts, n, from->bytes, from->dtype));
+        CTRT_TRY(heads(large, to->parts, n, from->bytes, from->dtype));
         return redistribute_collect(device, ALL_GATHER, large, from->parts);
     }
-    TRY(buffers(small, device, c.bytes, from->dtype));
-    TRY(buffers(large, device, c.bytes * n, from->dtype));
+    CTRT_TRY(buffers(small, device, c.bytes, from->dtype));
+    CTRT_TRY(buffers(large, device, c.bytes * n, from->dtype));
     for (int m = 0; m < n; m++)
-        TRY(move_part(device, m, from, &c, small[m], from->parts[m], false));
-    TRY(redistribute_collect(device, ALL_GATHER, large, small));
+        CTRT_TRY(move_part(device, m, from, &c, small[m], from->parts[m], false));
+    CTRT_TRY(redistribute_collect(device, ALL_GATHER, large, small));
     for (int m = 0; m < n; m++)
         for (int rank = 0; rank < n; rank++)
-            TRY(move_chunk(device, m, from, &c, rank, large[m], to->parts[m], true));
+            CTRT_TRY(move_chunk(device, m, from, &c, rank, large[m], to->parts[m], true));
     return CTRT_OK;
 }
 
@@ -283,17 +283,17 @@ static ctrt_status scatter_sums(struct multi_device *device, struct multi_data *
     const int n = device->count;
     const struct chunks c = chunks_of(to, n);
     if (c.plain) {
-        TRY(heads(large, from->parts, n, to->bytes, to->dtype));
+        CTRT_TRY(heads(large, from->parts, n, to->bytes, to->dtype));
         return redistribute_collect(device, REDUCE_SCATTER, to->parts, large);
     }
-    TRY(buffers(small, device, c.bytes, to->dtype));
-    TRY(buffers(large, device, c.bytes * n, to->dtype));
+    CTRT_TRY(buffers(small, device, c.bytes, to->dtype));
+    CTRT_TRY(buffers(large, device, c.bytes * n, to->dtype));
     for (int m = 0; m < n; m++)
         for (int rank = 0; rank < n; rank++)
-            TRY(move_chunk(device, m, to, &c, rank, large[m], from->parts[m], false));
-    TRY(redistribute_collect(device, REDUCE_SCATTER, small, large));
+            CTRT_TRY(move_chunk(device, m, to, &c, rank, large[m], from->parts[m], false));
+    CTRT_TRY(redistribute_collect(device, REDUCE_SCATTER, small, large));
     for (int m = 0; m < n; m++)
-        TRY(move_part(device, m, to, &c, small[m], to->parts[m], true));
+        CTRT_TRY(move_part(device, m, to, &c, small[m], to->parts[m], true));
     return CTRT_OK;
 }
 
@@ -305,9 +305,9 @@ static ctrt_status redistribute_cut(const struct multi_device *device, struct mu
     for (int m = 0; m < device->count; m++) {
         const struct multi_range range = multi_chunk(to->extent, device->count, m);
         const int64_t run = range.count * to->inner;
-        TRY(multi_copy_runs(device, m, (struct multi_runs){ to->parts[m], 0, run },
-                            (struct multi_runs){ from->parts[m], range.start * to->inner, period },
-                            to->bytes / period, run, to->dtype));
+        CTRT_TRY(multi_copy_runs(device, m, (struct multi_runs){ to->parts[m], 0, run },
+                                 (struct multi_runs){ from->parts[m], range.start * to->inner, period },
+                                 to->bytes / period, run, to->dtype));
     }
     return CTRT_OK;
 }
@@ -338,19 +338,19 @@ static ctrt_status exchange(struct multi_device *device, struct multi_data *to, 
     const bool outward = to->inner > from->inner;       /* `to` cuts the outer dimension */
     const struct multi_data *inner = outward ? from : to;
     const int64_t run = inner->extent / n * inner->inner, rows = from->bytes / n / n / run;
-    TRY(buffers(small, device, from->bytes / n, from->dtype));
-    TRY(buffers(large, device, from->bytes / n, from->dtype));
+    CTRT_TRY(buffers(small, device, from->bytes / n, from->dtype));
+    CTRT_TRY(buffers(large, device, from->bytes / n, from->dtype));
     for (int m = 0; m < n && !outward; m++)
         for (int r = 0; r < n; r++)         /* from [rows, n, run] to [n, rows, run] */
-            TRY(multi_copy_runs(device, m, (struct multi_runs){ small[m], r * rows * run, run },
-                                (struct multi_runs){ from->parts[m], r * run, n * run }, rows, run, from->dtype));
+            CTRT_TRY(multi_copy_runs(device, m, (struct multi_runs){ small[m], r * rows * run, run },
+                                     (struct multi_runs){ from->parts[m], r * run, n * run }, rows, run, from->dtype));
     if (!outward)
         return redistribute_collect(device, ALL_TO_ALL, to->parts, small);
-    TRY(redistribute_collect(device, ALL_TO_ALL, large, from->parts));
+    CTRT_TRY(redistribute_collect(device, ALL_TO_ALL, large, from->parts));
     for (int m = 0; m < n; m++)
         for (int r = 0; r < n; r++)
-            TRY(multi_copy_runs(device, m, (struct multi_runs){ to->parts[m], r * run, n * run },
-                                (struct multi_runs){ large[m], r * rows * run, run }, rows, run, from->dtype));
+            CTRT_TRY(multi_copy_runs(device, m, (struct multi_runs){ to->parts[m], r * run, n * run },
+                                     (struct multi_runs){ large[m], r * rows * run, run }, rows, run, from->dtype));
     return CTRT_OK;
 }
 
@@ -377,7 +377,7 @@ static ctrt_status redistribute(struct multi_device *device, struct multi_data *
         return multi_host->fail(CTRT_ERR_INTERNAL, "%s: a redistribution from state %d to %d", multi_kind.name,
                                 (int)from->state, (int)to->state);
     struct multi_data whole = { .state = MULTI_REPLICATED, .dtype = from->dtype, .bytes = from->bytes };
-    TRY(multi_data_alloc(device, &whole, block_bytes));
+    CTRT_TRY(multi_data_alloc(device, &whole, block_bytes));
     device->counts.all_gather++;
     ctrt_status status = gather(device, &whole, from, small, large);
     if (status == CTRT_OK)
@@ -396,7 +396,7 @@ ctrt_status multi_data_to(struct multi_device *device, struct multi_data *to, st
     memset(to->parts, 0, sizeof to->parts);
     to->dtype = from->dtype;
     to->bytes = like->state == MULTI_SHARDED ? like->bytes : from->bytes;
-    TRY(multi_data_alloc(device, to, block_bytes));
+    CTRT_TRY(multi_data_alloc(device, to, block_bytes));
     const ctrt_status status = redistribute(device, to, from, block_bytes, small, large);
     release_all(small);
     release_all(large);
@@ -410,7 +410,7 @@ ctrt_status multi_data_to(struct multi_device *device, struct multi_data *to, st
 static ctrt_status redistribute_add_up(struct multi_device *device, struct multi_data *data)
 {
     if (device->count > 1) {
-        TRY(comms_ready(device));
+        CTRT_TRY(comms_ready(device));
         device->counts.all_reduce++;
         const ctrt_status status = redistribute_collect(device, ALL_REDUCE, data->parts, NULL);
         if (status != CTRT_OK) {
@@ -437,7 +437,7 @@ ctrt_status multi_replicate(struct multi_device *device, struct multi_block *blo
     if (data->state == MULTI_PARTIAL)
         return redistribute_add_up(device, data);
     struct multi_data to;
-    TRY(multi_data_to(device, &to, data, &like, block->bytes));
+    CTRT_TRY(multi_data_to(device, &to, data, &like, block->bytes));
     multi_data_release(data);
     *data = to;
     return CTRT_OK;

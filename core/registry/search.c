@@ -146,7 +146,8 @@ static ctrt_status add_folder(const char *folder, const char **note)
     return status;
 }
 
-/* Adds the plugins that are linked into the library, as files of a folder with a name that is none. */
+/* Adds the plugins that are linked into the library. Their folder has a name that no folder on the path can have,
+ * because it is not absolute. */
 static ctrt_status add_builtin(void)
 {
     for (const struct builtin_plugin *plugin = registry_builtin; plugin != NULL && plugin->stem != NULL; plugin++) {

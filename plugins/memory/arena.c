@@ -60,7 +60,7 @@ static ctrt_status arena_create(void **policy, const ctrt_memory_source *source,
         { "chunk", "a size of at least 1m", OPTION_BYTES, .least = (size_t)1 << 20, .most = (size_t)1 << 46 },
     };
     size_t chunk_bytes = (size_t)64 << 20;
-    POLICY_TRY(options_read("arena", known, 1, &chunk_bytes, options));
+    CTRT_TRY(options_read("arena", known, 1, &chunk_bytes, options));
     struct arena *arena = policy_alloc("arena", sizeof *arena);
     if (arena == NULL)
         return CTRT_ERR_OUT_OF_MEMORY;

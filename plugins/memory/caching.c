@@ -308,7 +308,7 @@ struct policy *policy_new(const ctrt_memory_source *source)
 static ctrt_status caching_create(void **out, const ctrt_memory_source *source, const char *options)
 {
     struct settings settings;
-    POLICY_TRY(settings_read(&settings, source, options));
+    CTRT_TRY(settings_read(&settings, source, options));
     struct policy *policy = policy_new(source);
     if (policy == NULL)
         return CTRT_ERR_OUT_OF_MEMORY;

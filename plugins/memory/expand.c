@@ -23,7 +23,7 @@ static ctrt_status expand_reserve(struct heap *heap)
     pthread_mutex_unlock(&policy->lock);
     ctrt_status status = source->reserve(source->state, &address, bytes);
     pthread_mutex_lock(&policy->lock);
-    POLICY_TRY(status);
+    CTRT_TRY(status);
     heap->range = segment_new(heap, address, bytes, true);
     if (heap->range != NULL)
         return CTRT_OK;
@@ -102,7 +102,7 @@ static ctrt_status expand_map_block(struct heap *heap, struct block **mapped, st
 ctrt_status expand_map(struct heap *heap, struct block **out, size_t bytes, size_t step)
 {
     if (heap->range == NULL)
-        POLICY_TRY(expand_reserve(heap));
+        CTRT_TRY(expand_reserve(heap));
     for (;;) {
         struct block *first = find_unmapped(heap, bytes), *mapped = NULL;
         if (first == NULL)
@@ -113,7 +113,7 @@ ctrt_status expand_map(struct heap *heap, struct block **out, size_t bytes, size
         struct block *gap = before ? first->after : first;
         size_t missing = before ? (first->bytes < bytes ? bytes - first->bytes : 0) : bytes;
         size_t wanted = round_up(missing > 0 ? missing : 1, step);
-        POLICY_TRY(expand_map_block(heap, &mapped, gap, wanted < gap->bytes ? wanted : gap->bytes));
+        CTRT_TRY(expand_map_block(heap, &mapped, gap, wanted < gap->bytes ? wanted : gap->bytes));
         if (mapped->bytes >= bytes) {
             heap_remove_free(heap, mapped);
             *out = mapped;

@@ -155,7 +155,7 @@ static ctrt_status request_segment(struct heap *heap, struct block **out, size_t
     pthread_mutex_unlock(&policy->lock);
     ctrt_status status = source->alloc(source->state, &address, bytes, heap->pool->queue);
     pthread_mutex_lock(&policy->lock);
-    POLICY_TRY(status);
+    CTRT_TRY(status);
     struct segment *segment = segment_new(heap, address, bytes, false);
     if (segment == NULL) {
         pthread_mutex_unlock(&policy->lock);

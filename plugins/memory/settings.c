@@ -107,7 +107,7 @@ ctrt_status settings_read(struct settings *settings, const ctrt_memory_source *s
     };
     *settings = (struct settings){ .max_split = SIZE_MAX, .large_segment = (size_t)20 << 20,
                                    .max_rounding = (size_t)20 << 20 };
-    POLICY_TRY(options_read("caching", options, sizeof options / sizeof options[0], settings, text));
+    CTRT_TRY(options_read("caching", options, sizeof options / sizeof options[0], settings, text));
     if (settings->max_split <= settings->large_segment)
         return host->fail(CTRT_ERR_INVALID_ARGUMENT, "caching: max_split must be a size above %zum, not %zu bytes",
                           settings->large_segment >> 20, settings->max_split);

@@ -8,14 +8,6 @@
 
 #include "ctrt/plugin.h"
 
-/* Returns the status of `call` from the enclosing function if it is an error. */
-#define POLICY_TRY(call)                        \
-    do {                                        \
-        const ctrt_status try_status = (call);  \
-        if (try_status != CTRT_OK)              \
-            return try_status;                  \
-    } while (0)
-
 extern const ctrt_host *host;               /* set by the plugin's init */
 /* Guards the data of all instances of a policy that has one lock; never held during a call of the source, which may be
  * another instance. In a forked child it is free. */
@@ -87,7 +79,7 @@ static inline void fence_pass(const ctrt_memory_source *source, void *fence, voi
 static inline ctrt_status queue_follow(const ctrt_memory_source *source, void *queue, void *other)
 {
     void *fence = NULL;
-    POLICY_TRY(source->fence_new(source->state, &fence, other));
+    CTRT_TRY(source->fence_new(source->state, &fence, other));
     fence_pass(source, fence, queue);
     return CTRT_OK;
 }

@@ -33,7 +33,7 @@ static ctrt_status check_stack(void)
 {
     static const ctrt_param memory = { sizeof memory, "CTRT_MEMORY", CTRT_PARAM_STRING, NULL, NULL, NULL };
     ctrt_param_value value;
-    POLICY_TRY(host->param(&value, &memory));
+    CTRT_TRY(host->param(&value, &memory));
     const char *at = value.text != NULL ? strstr(value.text, "spill") : NULL;
     if (at != NULL && strchr(at, '+') == NULL)
         return host->fail(CTRT_ERR_INVALID_ARGUMENT,
@@ -126,7 +126,7 @@ static ctrt_status spill_alloc(void *policy, ctrt_block *out, size_t bytes, void
         return fail_forked(self);
     struct block *block = NULL;
     void *address = NULL;
-    POLICY_TRY(spill_make_space(self, &address, rounded, queue, false));
+    CTRT_TRY(spill_make_space(self, &address, rounded, queue, false));
     pthread_mutex_lock(&self->lock);
     self->source_allocs++;
     const ctrt_status status = spill_name_new(self, &block, rounded);
@@ -216,7 +216,7 @@ static ctrt_status note_queue(struct spill *self, struct block *block, void *que
         block->others = larger;
         block->other_capacity = capacity;
     }
-    POLICY_TRY(queue_follow(self->source, queue, block->home));
+    CTRT_TRY(queue_follow(self->source, queue, block->home));
     block->others[block->other_count++] = queue;
     return CTRT_OK;
 }

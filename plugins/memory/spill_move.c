@@ -152,7 +152,7 @@ static bool wait_for_others(struct spill *self, struct timespec *until, uint64_t
 static ctrt_status order_others(struct spill *self, struct block *block)
 {
     for (; block->other_count > 0; block->other_count--)
-        POLICY_TRY(queue_follow(self->source, block->home, block->others[block->other_count - 1]));
+        CTRT_TRY(queue_follow(self->source, block->home, block->others[block->other_count - 1]));
     return CTRT_OK;
 }
 
@@ -194,7 +194,7 @@ static ctrt_status copy_out(struct spill *self, struct block *block, bool must)
     if (buffer != NULL && !block->arrived && buffer_outcome(self, buffer) != CTRT_OK)
         return CTRT_OK;
     if (buffer == NULL)
-        POLICY_TRY(spill_buffer_take(self, &buffer, block->bytes, block->home, must));
+        CTRT_TRY(spill_buffer_take(self, &buffer, block->bytes, block->home, must));
     block->buffer = buffer;
     block->arrived = true;                      /* the device memory is valid, even if this copy fails */
     block->copying = true;
@@ -361,7 +361,7 @@ ctrt_status spill_make_space(struct spill *self, void **address, size_t bytes, v
 static ctrt_status copy_in(struct spill *self, struct block *block, void *address, void *queue)
 {
     const ctrt_memory_source *source = self->source;
-    POLICY_TRY(spill_buffer_order(self, block->buffer, queue));
+    CTRT_TRY(spill_buffer_order(self, block->buffer, queue));
     const ctrt_status status = source->copy(source->state, address, block->buffer->address, block->bytes,
                                             CTRT_COPY_TO_DEVICE, queue);
     const ctrt_status fenced = spill_buffer_fence(self, block->buffer, queue);
@@ -373,9 +373,9 @@ ctrt_status spill_ensure_valid(struct spill *self, struct block *block, void *qu
     block->arrived = buffer_outcome(self, block->buffer) == CTRT_OK;
     if (block->arrived)
         return CTRT_OK;
-    POLICY_TRY(order_others(self, block));
-    POLICY_TRY(queue_follow(self->source, queue, block->home));
-    POLICY_TRY(copy_in(self, block, block->address, queue));
+    CTRT_TRY(order_others(self, block));
+    CTRT_TRY(queue_follow(self->source, queue, block->home));
+    CTRT_TRY(copy_in(self, block, block->address, queue));
     fence_order(self->source, block->buffer->fence, block->home);   /* the memory is ordered by the home queue */
     return CTRT_OK;
 }
