@@ -22,6 +22,7 @@ pkginclude_HEADERS += \
     include/ctrt/optim.h \
     include/ctrt/parallel.h \
     include/ctrt/plugin.h \
+    include/ctrt/probe_plugin.h \
     include/ctrt/progress.h \
     include/ctrt/share.h \
     include/ctrt/split.h \

@@ -40,10 +40,10 @@ else
         not_ok "libctrt is under 2 MiB stripped" "it has $size bytes"
     fi
 fi
-# For bindings: every inline function of a header for programs is also a symbol (plugin.h is for plugins, which do not
-# need libctrt), and ctrt_constant_get has every constant.
+# For bindings: every inline function of a header for programs is also a symbol (plugin.h and probe_plugin.h are for
+# plugins, which do not need libctrt), and ctrt_constant_get has every constant.
 inline=$(sed -n 's/^static inline .*[ *]\(ctrt_[a-z_0-9]*\)(.*/\1/p' \
-    $(ls "$srcdir"/include/ctrt/*.h | grep -v '/plugin\.h$'))
+    $(ls "$srcdir"/include/ctrt/*.h | grep -v '/\(probe_\)*plugin\.h$'))
 [ -n "$inline" ] || not_ok "public headers have inline functions" "none was found"
 check "libctrt exports the inline functions of its headers" "$(
     for name in $inline; do

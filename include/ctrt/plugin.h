@@ -8,9 +8,13 @@
  *
  * Every table begins with its size, is passed by pointer and only grows at its end. A slot may be called only if it
  * lies within the size and is not NULL (CTRT_SLOT). Unless its comment says otherwise, a slot returns CTRT_OK, or a
- * negative status after host->fail(), and may be called from any thread.
+ * negative status after host->fail(), and may be called from any thread, also by several threads at the same time.
+ * After CTRT_OK its results are written: a handle or an address that it returns is not NULL, and a number is not
+ * negative. After a failure the caller does not use them. The library reports a slot that returns something else as an
+ * error of the plugin (CTRT_ERR_PLUGIN).
  *
- * `ctrt check --contract PLUGIN.so` checks whether a plugin keeps this contract.
+ * `ctrt check --contract PLUGIN.so` checks whether a plugin keeps this contract; doc/plugin-contract.md lists the check
+ * of each sentence. `ctrt check PLUGIN.so` checks what its kernels compute.
  *
  * Order of calls:
  *   dlopen -> ctrt_plugin_v1() (pure) -> sizes and ABI validated -> component probe (cheap, opens nothing)
@@ -61,12 +65,18 @@ typedef struct ctrt_view {
 struct ctrt_kernel;
 
 /* One execution of an op. Views of optional inputs may be NULL where the op's contract says so. Inputs never
- * overlap outputs, except as the identical view of an in-place op (CTRT_KERNEL_INPLACE).
+ * overlap outputs, except as the identical view of an in-place op (CTRT_KERNEL_INPLACE). Inputs may overlap each other.
+ *
+ * A kernel reads and writes only the memory from the first to the last element of each view, and its workspace: a
+ * vector load must not read beyond the last element, where memory may not be mapped. It writes all elements of the
+ * outputs and nothing between them, and does not change inputs, unless the op's contract says otherwise.
+ * `data` is aligned to the size of an element only, because a view may begin anywhere in its storage.
  *
  * On a device with queues, run() enqueues the work on `queue` and returns. Everything that the call points to
  * (views, arrays, attributes, elements of HOST_SCALAR views) is valid until run() returns; the memory of operands
- * and workspace is valid until the work is done. Several threads may be in run() at the same time, but calls for one
- * queue do not overlap. */
+ * and workspace is valid until the work is done. Several threads may be in run() at the same time, also of one kernel
+ * and one device, but calls for one queue do not overlap. On a synchronous device the work is done when run()
+ * returns. */
 typedef struct ctrt_call {
     size_t size;
     void *device;                           /* handle from device->open() */
@@ -83,8 +93,10 @@ typedef struct ctrt_call {
 
 enum {                              /* ctrt_kernel.flags */
     CTRT_KERNEL_STRIDED = 1,        /* accepts any strides (also zero and negative); otherwise inputs are contiguous */
-    CTRT_KERNEL_INPLACE = 2,        /* output 0 may be the same view as input 0. Other outputs are inputs only where the
-                                     * op's contract says so, for all kernels of the op. */
+    CTRT_KERNEL_INPLACE = 2,        /* output 0 may be the same view as input 0 (the same pointer in `inputs` and
+                                     * `outputs`), and then also as other inputs (x += x). Without the flag it is memory
+                                     * of its own. Other outputs are inputs only where the op's contract says so (=x),
+                                     * for all kernels of the op, with or without the flag. */
     CTRT_KERNEL_CHANNELS_LAST = 4,  /* 4-d operands may also be channels-last, all of them */
     CTRT_KERNEL_FOUND_INF = 8       /* sgd_step, adam_step: may have the operands `found_inf` and `skipped` */
 };
@@ -96,8 +108,9 @@ enum {                              /* ctrt_kernel.flags */
  * the core caches the selection. */
 typedef struct ctrt_kernel {
     size_t size;
-    const char *op;                                 /* name in ctrt/ops.def */
-    uint64_t dtypes;                                /* set of CTRT_DTYPE_BIT */
+    const char *op;                                 /* name in ctrt/ops.def; a kernel of another name is never called,
+                                                     * and is logged when the first device of the backend is used */
+    uint64_t dtypes;                                /* set of CTRT_DTYPE_BIT; other bits are 0 */
     int32_t score;                                  /* 0 is normal; larger wins */
     uint32_t flags;                                 /* CTRT_KERNEL_* */
     ctrt_status (*run)(const ctrt_call *call);      /* required */
@@ -310,7 +323,10 @@ typedef struct ctrt_device_table {      /* required; required slots: count, desc
      * this, the slots of the device either work, or return CTRT_ERR_FORKED; free, close and the destroy slots then
      * leave the parent's memory, queues and events as they are. */
     ctrt_status (*open)(void **device, int32_t index);
-    void (*close)(void *device);                                        /* frees everything; open may follow */
+    /* Called when queues, events, graphs and memory of the device are freed; their work may still run, so close waits
+     * for it. Frees everything; open may follow. */
+    void (*close)(void *device);
+    /* Optional. The free bytes are at most the total; sizes are below 2^63. */
     ctrt_status (*memory_info)(void *device, uint64_t *free_bytes, uint64_t *total_bytes);
     /* Optional; must open nothing, like count and describe. The caller sets `size` and initialises all other members
      * to "unknown". */
@@ -324,17 +340,22 @@ typedef struct ctrt_memory_table {      /* required; required slots: alloc, free
     size_t size;
     /* Aligned to at least 64 bytes; bytes > 0. CTRT_ERR_OUT_OF_MEMORY if there is not enough, whatever the size. */
     ctrt_status (*alloc)(void *device, void **address, size_t bytes);
-    void (*free)(void *device, void *address, size_t bytes);            /* `bytes`: as in alloc */
+    /* `bytes`: as in alloc. The work that uses the memory is done. Does not fail. */
+    void (*free)(void *device, void *address, size_t bytes);
     /* copy and fill are enqueued on `queue`, which is not NULL on a device with queues. Without queues it is NULL, and
-     * the work is done on return. Sizes and addresses have any alignment, and `bytes` may be 0. `to` and `from` do not
-     * overlap. Host memory may be pageable. A copy on a queue may return before it is done, also with pageable memory:
-     * the caller keeps host memory allocated, and the source unchanged, until the work is done. */
+     * the work is done on return. (Devices with queues are those with CTRT_DEVICE_ASYNCHRONOUS.) Sizes and addresses
+     * have any alignment, and `bytes` may be 0. `to` and `from` do not overlap. `kind`: enum ctrt_copy_kind. Host
+     * memory may be pageable, pinned by host_alloc, or registered. A copy on a queue may return before it is done, also
+     * with pageable memory: the caller keeps host memory allocated, and the source unchanged, until the work is done.
+     * So a backend whose API needs pinned memory either waits or has a pinned buffer of its own. */
     ctrt_status (*copy)(void *device, void *queue, void *to, const void *from, size_t bytes, int kind);
     ctrt_status (*fill)(void *device, void *queue, void *address, int byte, size_t bytes);
     /* Optional: pinned host memory for this device, aligned to at least 64 bytes; peer-to-peer copies; sharing between
      * processes. Each pair of slots both or none. */
     ctrt_status (*host_alloc)(void *device, void **address, size_t bytes);
     void (*host_free)(void *device, void *address, size_t bytes);
+    /* copy_peer is called only if can_access_peer(to_device, from_device). `queue` is one of to_device, or NULL without
+     * queues; the caller has ordered the work of from_device before. */
     bool (*can_access_peer)(void *device, void *peer);
     ctrt_status (*copy_peer)(void *to_device, void *to, void *from_device, const void *from, size_t bytes, void *queue);
     /* export_memory writes a new descriptor of memory that alloc returned (CTRT_ERR_NOT_SUPPORTED: it was not allocated
@@ -382,9 +403,12 @@ typedef struct ctrt_queue_table {       /* Optional; without it, all work is com
     size_t size;
     /* Any priority is allowed; lower runs first. *queue must not be NULL. */
     ctrt_status (*create)(void *device, void **queue, int32_t priority);
-    /* Work that is on the queue still runs; events that were recorded on it can be used. May wait for that work. */
+    /* Work that is on the queue still runs; events that were recorded on it can be used. May wait for that work, but
+     * the caller does not rely on it. */
     void (*destroy)(void *device, void *queue);
-    /* queue NULL, here and in query, error and reset: all that are not captured */
+    /* Returns when all work that is on the queue now is done; work of other threads may follow meanwhile. queue NULL,
+     * here and in query, error and reset: all queues of the device that are not captured. (In all other slots, queue is
+     * not NULL.) */
     ctrt_status (*synchronize)(void *device, void *queue);
     ctrt_status (*query)(void *device, void *queue, bool *idle);
     ctrt_status (*wait_event)(void *device, void *queue, void *event);
@@ -433,7 +457,7 @@ typedef struct ctrt_capture_table {     /* all slots or none */
     /* also called after a failure; then no graph is returned */
     ctrt_status (*end)(void *device, void *queue, void **graph);
     ctrt_status (*replay)(void *device, void *graph, void *queue);
-    void (*destroy)(void *device, void *graph);
+    void (*destroy)(void *device, void *graph);             /* all replays of the graph are done */
 } ctrt_capture_table;
 
 /* Devices that distribute each tensor over several members. `view`: any view of a tensor of the device. */
@@ -642,7 +666,9 @@ typedef struct ctrt_component {
     const void *table;                  /* begins with size_t size */
     /* Optional: returns whether the component can work on this machine: above 0 yes, with larger values for better
      * ones; else no. Writes one line with the reason ("" is allowed for yes). CTRT_PROBE_AGAIN: unknown because of a
-     * temporary shortage; the next use probes again. Must be cheap, open no context and work after a fork. */
+     * temporary shortage; the next use probes again. Must be cheap, open no context and work after a fork. If the
+     * vendor's functions start threads or cannot be used after a fork, call them in a child process
+     * (ctrt/probe_plugin.h). */
     int32_t (*probe)(char *reason, size_t reason_bytes);
 } ctrt_component;
 
