@@ -384,9 +384,12 @@ libconformance_la_SOURCES = \
     tests/conformance/array.c tests/conformance/attention.c tests/conformance/binary.c tests/conformance/compare.c \
     tests/conformance/conformance.h tests/conformance/contract.c tests/conformance/contract.h \
     tests/conformance/contract_backend.c tests/conformance/contract_blocks.c tests/conformance/contract_blocks.h \
+    tests/conformance/contract_comm.c tests/conformance/contract_comm_failure.c \
     tests/conformance/contract_host.c tests/conformance/contract_image.c \
     tests/conformance/contract_kernel.c tests/conformance/contract_memory.c tests/conformance/contract_queue.c \
+    tests/conformance/contract_ranks.c tests/conformance/contract_ranks.h \
     tests/conformance/contract_source.c tests/conformance/contract_source.h \
+    tests/conformance/contract_strategy.c \
     tests/conformance/conv.c tests/conformance/copy.c tests/conformance/expected.c \
     tests/conformance/forward.c tests/conformance/gradient.c tests/conformance/index.c tests/conformance/inplace.c \
     tests/conformance/list.c tests/conformance/matmul.c tests/conformance/norm.c tests/conformance/optim.c \
@@ -399,9 +402,12 @@ mutant_la_SOURCES  = tests/plugins/mutant.c tests/plugins/plain-attention.h
 mutant_la_LDFLAGS  = $(PLUGIN_LDFLAGS) -rpath /nowhere
 
 # Plugins with defects, which the checks of the plugin ABI's contract must find.
-check_LTLIBRARIES += broken_backend.la broken_memory.la
+check_LTLIBRARIES += broken_backend.la broken_comm.la broken_memory.la
 broken_backend_la_SOURCES = tests/plugins/broken_backend.c tests/plugins/broken_backend.h tests/plugins/broken_queue.c
 broken_backend_la_LDFLAGS = $(PLUGIN_LDFLAGS) -rpath /nowhere
+broken_comm_la_SOURCES    = tests/plugins/broken_comm.c
+broken_comm_la_LDFLAGS    = $(PLUGIN_LDFLAGS) -rpath /nowhere
+broken_comm_la_LIBADD     = libctrt.la
 broken_memory_la_SOURCES  = tests/plugins/broken_memory.c
 broken_memory_la_LDFLAGS  = $(PLUGIN_LDFLAGS) -rpath /nowhere
 PLAIN_TESTS += tests/integration/contract.sh

@@ -33,9 +33,9 @@ static const char usage[] =
     "  --list             prints the names of the checks and runs none\n"
     "Each call of a kernel is also compared with the op's contract, which `ctrt ops NAME` prints. Ops for which the\n"
     "backend has no kernel run on the cpu and are reported as skipped; CTRT_FALLBACK=error makes them fail.\n"
-    "  --contract         checks instead whether the plugin keeps the contract of ctrt/plugin.h: a backend, a memory\n"
-    "                     policy or an image decoder. Each check calls the plugin's tables directly in its own\n"
-    "                     process; one that crashes or takes longer than --timeout (20 s) has failed. --op: only\n"
+    "  --contract         checks instead whether the plugin keeps the contract of its kind's header: a backend, a\n"
+    "                     memory policy, an engine, a strategy, an image decoder. Each check is a process of its\n"
+    "                     own; one that crashes or takes longer than --timeout (20 s) has failed. --op: only\n"
     "                     checks whose name matches. --options: of a memory policy, as in CTRT_MEMORY. Exit status\n"
     "                     1: a check failed, or all were skipped\n";
 
@@ -86,7 +86,7 @@ static const char *check_device_of(const char *file)
     }
     if (other != NULL)
         fprintf(stderr, "ctrt check: %s has no backend and no kernels, but a component of kind %s, for which there is "
-                        "no suite; --contract checks memory policies and image decoders\n", file, other);
+                        "no suite; --contract checks its contract\n", file, other);
     else
         fprintf(stderr, "ctrt check: %s is not named as a plugin: its name must be backend-NAME.so or "
                         "kernels-NAME.so\n", file);

@@ -37,7 +37,11 @@ typedef struct ctrt_comm_signature {
  * except where every rank has a part: receive of all_gather and gather, send of scatter and reduce_scatter, both of
  * all_to_all. send and receive may be the same memory for all_reduce and reduce; broadcast uses `receive` on all ranks.
  * A rank that has no data for a side has NULL there (gather's receive elsewhere than at the root, for example), and so
- * may a tensor without elements. In a message, `root` of the signature is the rank that sends. */
+ * may a tensor without elements. In a message, `root` of the signature is the rank that sends.
+ *
+ * `count` may be 0. The engine writes `receive` only, and of it only the elements of the result: it does not change
+ * `send` if that is other memory. When run() returns on a synchronous device, `receive` is complete and the caller may
+ * overwrite `send`, whether or not other ranks have completed the collective. Addresses are aligned to the dtype. */
 typedef struct ctrt_comm_call {
     size_t size;
     ctrt_comm_signature signature;
@@ -53,7 +57,8 @@ typedef struct ctrt_comm_call {
     void *state;                        /* first argument of the config's functions during this call */
 } ctrt_comm_call;
 
-/* A group and this rank's part in it. The pointers are valid until destroy. */
+/* A group and this rank's part in it. The pointers are valid until destroy. The child of a fork does not use the group,
+ * and may end at any time without effect on it. */
 typedef struct ctrt_comm_config {
     size_t size;
     int32_t rank, world;                /* number of this rank and of ranks */
@@ -62,8 +67,8 @@ typedef struct ctrt_comm_config {
     ctrt_store *store;                  /* common to the ranks, also if these are threads; keys of the engine begin with
                                          * `name` and '/' */
     double timeout;                     /* seconds that a collective may take; also for create */
-    void *state;                        /* first argument of the functions below, in create and derive; in run it is
-                                         * call->state */
+    void *state;                        /* first argument of the functions below, in create, derive and alloc; in run
+                                         * it is call->state */
     /* While run() or create() waits for other ranks it calls poll about every 10 ms, and returns its result if that
      * is not CTRT_OK: the time limit has passed, a rank has ended, or the group was aborted. Cheap. Data that has
      * arrived comes first: a rank that has completed the collective may leave or abort the group at once. */
@@ -95,16 +100,24 @@ typedef struct ctrt_comm_engine {
     size_t size;                        /* required slots: create, destroy, run */
     uint32_t flags;                     /* CTRT_COMM_* */
     uint32_t reserved;
-    /* Joins the group; all ranks call it. The config outlives the communicator. */
+    /* Joins the group; all ranks call it, at about the same time, and a process may be in several groups with other
+     * names at once. *comm is NULL on entry. On failure nothing of the group is left in this process. The config
+     * outlives the communicator. Errors: what `poll` returned, with its message, while the function waited; an error of
+     * the engine. Every failure of the engine's functions has a message (host->fail, ctrt_fail). */
     ctrt_status (*create)(void **comm, const ctrt_comm_config *config);
-    /* Leaves the group. May wait for other ranks only for a short time, because they may have ended. */
+    /* Leaves the group: returns memory, descriptors and mappings of it. May wait for other ranks only for a short time,
+     * because they may have ended, or not leave. */
     void (*destroy)(void *comm);
     /* Runs a collective. Calls come from any thread: collectives one at a time and in order, and at the same time sends
      * and receives, each also one at a time and in order.
      *
      * Without CTRT_COMM_ENQUEUES the ranks exchange their signatures and compare all bytes before they write to
      * `receive`. If they differ, each rank returns the result of `mismatch`. For a message the two ranks do so; if the
-     * sender does not wait for the receiver's signature, it gets the error only at its next call.
+     * sender does not wait for the receiver's signature, it gets the error only at its next call. Messages between two
+     * ranks arrive in order. Sends, receives and collectives do not wait for each other.
+     *
+     * Reductions of f32, f64, i32 and i64 are required. If the engine has none for the dtype, run() returns
+     * CTRT_ERR_NOT_SUPPORTED on all ranks before it sends anything.
      *
      * Errors: what `poll` or `mismatch` returned, or an error of the engine. The library adds the ranks that have ended
      * or did not arrive to a CTRT_ERR_COMM of the engine. If a connection breaks, call poll for up to 5 s before such
@@ -125,7 +138,8 @@ typedef struct ctrt_comm_engine {
     /* Optional: memory of this rank that the other ranks can access directly, which makes collectives on it faster.
      * Filled with zeros, except with CTRT_COMM_DEVICE_MEMORY. All ranks call alloc with the same sizes, between the
      * same collectives; it waits like run(). *address is NULL if other memory is as good. If one rank has no memory,
-     * alloc fails on all ranks with CTRT_ERR_OUT_OF_MEMORY; after any other failure the group is not used any more.
+     * alloc fails on all ranks with CTRT_ERR_OUT_OF_MEMORY, and the group can still be used; after any other failure
+     * it is not used any more.
      * `free` is called at any time, in any thread, in a different order on each rank, and does not wait for other
      * ranks; always before destroy. */
     ctrt_status (*alloc)(void *comm, void **address, size_t bytes);

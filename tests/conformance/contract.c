@@ -19,7 +19,9 @@
 #include <time.h>
 #include <unistd.h>
 
-static const struct contract_kind *const kinds[] = { &contract_backend, &contract_memory, &contract_image };
+static const struct contract_kind *const kinds[] = {
+    &contract_backend, &contract_memory, &contract_comm, &contract_strategy, &contract_image,
+};
 enum { KINDS = sizeof kinds / sizeof kinds[0] };
 
 struct contract_target contract_target;
@@ -36,12 +38,18 @@ static struct report {
 /* ---- in the child ---- */
 
 static pthread_mutex_t report_lock = PTHREAD_MUTEX_INITIALIZER;
+static __thread char own_step[512];             /* report->step may be that of another thread or process */
+static __thread uint64_t failures_seen;         /* of contract_failure.count, when the step began */
+#define NO_MESSAGE "no call has failed"
 
 /* The first thread that ends the check decides its outcome. The others wait for the end of the process. */
 static _Noreturn void end_check(enum outcome outcome, const char *format, va_list list)
 {
     pthread_mutex_lock(&report_lock);
-    vsnprintf(report->text, sizeof report->text, format, list);
+    if (report->outcome == NO_OUTCOME) {
+        vsnprintf(report->text, sizeof report->text, format, list);
+        memcpy(report->step, own_step, sizeof own_step);
+    }
     report->outcome = outcome;
     _exit(outcome == FAILED);
 }
@@ -60,21 +68,34 @@ void contract_skip(const char *format, ...)
     end_check(SKIPPED, format, list);
 }
 
-static __thread uint64_t failures_seen;         /* of contract_failure.count, when the step began */
-
 void contract_step(const char *format, ...)
 {
     va_list list;
     va_start(list, format);
-    vsnprintf(report->step, sizeof report->step, format, list);
+    vsnprintf(own_step, sizeof own_step, format, list);
     va_end(list);
+    memcpy(report->step, own_step, sizeof own_step);
     failures_seen = contract_failure.count;
+    if (contract_target.calls_library)
+        (void)ctrt_fail(CTRT_ERR_STATE, NO_MESSAGE);
+}
+
+/* A plugin that is linked with libctrt may set the message by ctrt_fail as well as by host->fail. */
+static void message_of_library(ctrt_status status)
+{
+    const char *text = ctrt_error_message();
+    if (!contract_target.calls_library || contract_failure.count > failures_seen || strcmp(text, NO_MESSAGE) == 0)
+        return;
+    contract_failure.status = status;
+    contract_failure.count++;
+    snprintf(contract_failure.text, sizeof contract_failure.text, "%s", text);
 }
 
 void contract_ok(ctrt_status status)
 {
     if (status == CTRT_OK)
         return;
+    message_of_library(status);
     const char *why = contract_failure.status == status ? contract_failure.text
                                                         : "no message: host->fail was not called";
     contract_fail("returned %d, '%s' (%s)", (int)status, ctrt_status_string(status), why);
@@ -82,6 +103,7 @@ void contract_ok(ctrt_status status)
 
 void contract_refused(ctrt_status status, ctrt_status wanted)
 {
+    message_of_library(status);
     const bool reported = contract_failure.count > failures_seen && contract_failure.status == status;
     EXPECT(status != CTRT_OK, "returned CTRT_OK, but has to fail");
     EXPECT(status < 0, "returned %d, which is not a status", (int)status);
@@ -111,16 +133,42 @@ int contract_fork(void (*body)(void))
     return child;
 }
 
+static void child_ended(int status, bool killed)
+{
+    if (report->outcome != NO_OUTCOME)
+        _exit(WIFEXITED(status) ? WEXITSTATUS(status) : 1);
+    if (killed && WIFSIGNALED(status) && WTERMSIG(status) == SIGKILL)
+        return;
+    if (status == 0)
+        return;
+    memcpy(own_step, report->step, sizeof own_step);    /* of the child */
+    EXPECT(!WIFSIGNALED(status), "a child process crashed with signal %d, %s", WTERMSIG(status),
+           strsignal(WTERMSIG(status)));
+    EXPECT(WEXITSTATUS(status) == 0, "a child process exited with status %d", WEXITSTATUS(status));
+}
+
 void contract_join(int child)
 {
     int status = 0;
     while (waitpid(child, &status, 0) < 0 && errno == EINTR)
         continue;
-    EXPECT(!WIFSIGNALED(status), "a child process crashed with signal %d, %s", WTERMSIG(status),
-           strsignal(WTERMSIG(status)));
-    if (report->outcome != NO_OUTCOME)
-        _exit(WEXITSTATUS(status));
-    EXPECT(WEXITSTATUS(status) == 0, "a child process exited with status %d", WEXITSTATUS(status));
+    child_ended(status, false);
+}
+
+bool contract_ended(int child, bool killed)
+{
+    int status = 0;
+    if (waitpid(child, &status, WNOHANG) != child)
+        return false;
+    child_ended(status, killed);
+    return true;
+}
+
+double contract_now(void)
+{
+    struct timespec time;
+    clock_gettime(CLOCK_MONOTONIC, &time);
+    return (double)time.tv_sec + (double)time.tv_nsec / 1e9;
 }
 
 struct thread {
@@ -244,6 +292,7 @@ void contract_load(ctrt_component_kind kind)
     EXPECT(component != NULL && component->table != NULL, "it has no table of this kind");
     if (contract_target.calls_library && kind == CTRT_COMPONENT_BACKEND)
         contract_skip("it calls libctrt, which initialises this backend with its own host table");
+    contract_target.calls_library |= kind == CTRT_COMPONENT_COMM || kind == CTRT_COMPONENT_STRATEGY;
     contract_step("probe");
     if (CTRT_SLOT(component, probe) && component->probe(reason, sizeof reason) <= 0)
         contract_skip("%s cannot be used here: %s", component->name, reason);
@@ -252,13 +301,6 @@ void contract_load(ctrt_component_kind kind)
 }
 
 /* ---- in the parent ---- */
-
-static double monotonic(void)
-{
-    struct timespec time;
-    clock_gettime(CLOCK_MONOTONIC, &time);
-    return (double)time.tv_sec + (double)time.tv_nsec / 1e9;
-}
 
 /* Runs `body` in a child and stores what became of it in the report. */
 static void run_in_child(void (*body)(const void *), const void *argument, double seconds)
@@ -275,10 +317,10 @@ static void run_in_child(void (*body)(const void *), const void *argument, doubl
         report->outcome = report->outcome == NO_OUTCOME ? PASSED : report->outcome;
         _exit(0);
     }
-    const double limit = monotonic() + seconds;
+    const double limit = contract_now() + seconds;
     int status = 0;
     pid_t ended = 0;
-    for (long pause = 100000; child > 0 && (ended = waitpid(child, &status, WNOHANG)) == 0 && monotonic() < limit;
+    for (long pause = 100000; child > 0 && (ended = waitpid(child, &status, WNOHANG)) == 0 && contract_now() < limit;
          pause = pause < 4000000 ? 2 * pause : pause)
         nanosleep(&(struct timespec){ 0, pause }, NULL);
     if (child > 0)
@@ -307,7 +349,7 @@ static void check_body(const void *argument)
     contract_load(kind->kind);
     if (kind->prepare != NULL)
         kind->prepare(contract_target.component->table, check->needs);
-    report->step[0] = '\0';
+    report->step[0] = own_step[0] = '\0';
     check->run();
 }
 
@@ -414,7 +456,7 @@ int contract_run(const struct contract_options *options)
         return 0;
     if ((found & known) == 0) {
         fprintf(stderr,
-                "ctrt check: %s has no backend, memory policy or image decoder; other kinds have no checks yet\n",
+                "ctrt check: %s has no component of a kind that has checks\n",
                 contract_target.file);
         return 2;
     }

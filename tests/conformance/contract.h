@@ -47,7 +47,7 @@ struct contract_kind {
     void (*prepare)(const void *table, unsigned needs);
 };
 
-extern const struct contract_kind contract_backend, contract_memory, contract_image;
+extern const struct contract_kind contract_backend, contract_memory, contract_image, contract_comm, contract_strategy;
 
 /* The plugin under test, in the child. */
 struct contract_target {
@@ -84,9 +84,12 @@ void contract_check_names(void);
  * failure is that of the check. */
 int contract_fork(void (*body)(void));
 void contract_join(int child);
+/* Whether the child has ended. A child that was killed by SIGKILL is no failure if `killed`. */
+bool contract_ended(int child, bool killed);
 /* Runs `body` in `count` threads with the arguments 0, 1, ... and joins them. */
 void contract_in_threads(void (*body)(int number), int count);
 void contract_sleep(int milliseconds);
+double contract_now(void);              /* seconds of CLOCK_MONOTONIC */
 
 /* ---- bytes ---- */
 

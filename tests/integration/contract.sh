@@ -12,7 +12,10 @@ work=$(mktemp -d) || exit 1
 trap 'rm -rf "$work"' EXIT
 mkdir -m 755 "$work/plugins"
 cp "$builddir/.libs/broken_backend.so" "$work/plugins/backend-broken.so" &&
-    cp "$builddir/.libs/broken_memory.so" "$work/plugins/memory-broken.so" || exit 1
+    cp "$builddir/.libs/broken_memory.so" "$work/plugins/memory-broken.so" &&
+    cp "$builddir/.libs/broken_comm.so" "$work/plugins/comm-broken.so" || exit 1
+# comm-broken calls this one.
+[ ! -e "$builddir/plugins-built/comm-host.so" ] || cp "$builddir/plugins-built/comm-host.so" "$work/plugins" || exit 1
 
 # keeps: reads lines SETTINGS;ARGUMENTS;PLUGIN. With these variables, the plugin has to pass these checks; a plugin that
 # is not built is skipped. All lines run at the same time.
@@ -81,6 +84,7 @@ $soft CTRT_CUDA_SHARE=yes;--op memory.share;$cuda
 ;--options max_split=64m,gc=0.5;$built/memory-caching.so
 ;;$built/memory-direct.so
 ;;$built/memory-spill.so
+;;$built/comm-host.so
 ;;$built/image-jpeg.so
 ;;$built/image-png.so
 END
@@ -96,11 +100,6 @@ result $? "a crash is reported with what was called" "$(cat "$work/one")"
 "$tool" check --contract quantum >"$work/one" 2>&1
 [ $? -eq 2 ] && grep -q 'no plugin has a backend called quantum' "$work/one"
 result $? "an unknown device is an error" "$(cat "$work/one")"
-if [ -e "$builddir/plugins-built/strategy-single.so" ]; then
-    "$tool" check --contract "$builddir/plugins-built/strategy-single.so" >"$work/one" 2>&1
-    [ $? -eq 2 ] && grep -q 'other kinds have no checks' "$work/one"
-    result $? "a kind without checks is an error" "$(cat "$work/one")"
-fi
 
 finds backend <<'END'
 fork_unchecked fork.after did not end
@@ -216,5 +215,61 @@ spare_trims spare
 unlocked threads
 moves_in_use moves
 moves_loses moves
+END
+[ ! -e "$work/plugins/comm-host.so" ] || finds comm <<'END'
+poll_never timeout did not end
+poll_never abort did not end
+create_hangs create.missing did not end
+destroy_waits leave did not end
+exit_waits fork
+lock concurrent did not end
+no_single sizes did not end
+free_waits alloc did not end
+alloc_alone alloc.full
+name_upper names
+run_missing tables
+free_missing tables
+flags_unknown tables
+rank_dropped all_reduce
+width all_reduce
+average_sum all_reduce
+overrun all_reduce
+writes_input all_reduce
+large_only reduce
+min_max reduce_scatter
+shift reduce_scatter
+zero_refused broadcast
+root_zero broadcast
+broadcast_short broadcast
+gather_reversed gather
+gather_reversed all_gather
+tail all_gather
+scatter_first scatter
+own_part all_to_all
+barrier_nothing barrier
+message_small message
+returns_early order
+group_name groups
+rank_order groups
+thread_static threads
+reaches_null reaches_device
+alloc_dirty alloc
+alloc_same alloc
+alloc_status alloc.full
+mismatch_unreported mismatch
+mismatch_own mismatch
+mismatch_writes mismatch
+dtype_unchecked mismatch
+message_unchecked mismatch.message
+poll_seldom timeout
+poll_state timeout
+poll_status dead
+poll_message stopped
+create_leaks create.missing
+create_silent create.missing
+poll_first complete
+destroy_leak balance
+own_leak balance
+alloc_unchecked host.memory
 END
 finish
