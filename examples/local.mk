@@ -3,7 +3,4 @@
 EXTRA_DIST += \
     examples/CMakeLists.txt examples/Makefile examples/meson.build examples/data/README.md examples/data/digits.csv \
     examples/digits.c examples/ensemble.c examples/gpt.c examples/hogwild.c examples/loader.c examples/multi.c \
-    examples/resnet.c examples/plugin-template/CMakeLists.txt examples/plugin-template/Makefile \
-    examples/plugin-template/README.md examples/plugin-template/meson.build examples/plugin-template/template.c \
-    examples/plugin-template/try.c examples/strategy-template/Makefile examples/strategy-template/README.md \
-    examples/strategy-template/averaging.c
+    examples/resnet.c

@@ -103,39 +103,35 @@ else
     skip "examples build with their own Makefile" "there is no examples/Makefile"
 fi
 
-# --- a third-party plugin --------------------------------------------------------------------------------------------
+# --- plugins by somebody else: those of `ctrt new-plugin` of the moved tree -----------------------------------------
 
-if [ -f "$srcdir/examples/plugin-template/Makefile" ]; then
-    [ -d "$work/examples" ] || { mkdir "$work/examples" && cp -R "$srcdir/examples/plugin-template" "$work/examples/"; }
-    chmod -R u+w "$work/examples"
-    template=$work/examples/plugin-template
-    run "plugin-template builds against the installed tree" $MAKE -C "$template" CC="$CC" \
-        CFLAGS="-O2 -Wall -Wextra -Werror ${SANITIZE_FLAGS:-}"
+if [ -x "$prefix/bin/ctrt" ]; then
+    backend=$work/backend
+    CTRT=$prefix/bin/ctrt
+    OPS=relu
+    export CTRT OPS
+    run "new-plugin makes a backend" "$work/moved/bin/ctrt" new-plugin mine --kind backend --folder "$backend"
+    run "new-plugin makes a strategy" "$work/moved/bin/ctrt" new-plugin mine --kind strategy --folder "$work/strategy"
     for tool in cmake meson; do
-        build=$template/build-$tool
+        build=$backend/build-$tool
         if ! command -v $tool >/dev/null; then
-            skip "plugin-template builds with $tool" "no $tool"
+            skip "the backend builds with $tool, and passes its checks" "no $tool"
         elif [ $tool = cmake ]; then
-            run "plugin-template builds with $tool, and trains a step" sh -c "
-                cmake -S '$template' -B '$build' -D CMAKE_C_COMPILER='${CC%% *}' \
+            run "the backend builds with $tool, and passes its checks" sh -c "
+                cmake -S '$backend' -B '$build' -D CMAKE_C_COMPILER='${CC%% *}' \
                     -D 'CMAKE_C_FLAGS=${SANITIZE_FLAGS:-}' -D 'ctrt_DIR=$libdir/cmake/ctrt' &&
                 cmake --build '$build' && cd '$build' && ctest --output-on-failure"
         else
-            run "plugin-template builds with $tool, and trains a step" env CC="$CC" CFLAGS="${SANITIZE_FLAGS:-}" sh -c "
-                meson setup -D b_lundef=false -D pkg_config_path='$PKG_CONFIG_PATH' '$build' '$template' &&
-                meson compile -C '$build' && meson test -C '$build'"
+            run "the backend builds with $tool, and passes its checks" env CC="$CC" CFLAGS="${SANITIZE_FLAGS:-}" sh -c "
+                meson setup -D b_lundef=false -D pkg_config_path='$PKG_CONFIG_PATH' '$build' '$backend' &&
+                meson compile -C '$build' && meson test -C '$build' --print-errorlogs"
         fi
     done
-    run "plugin-template is loaded through CTRT_PLUGIN_PATH and trains a step" $MAKE -C "$template" check CC="$CC" \
-        CFLAGS="-O2 -Wall -Wextra -Werror ${SANITIZE_FLAGS:-}"
+    for kind in backend strategy; do
+        run "the $kind builds with make, and passes its checks" $MAKE -C "$work/$kind" check CC="$CC" \
+            CFLAGS="-O2 -Wall -Wextra -Werror ${SANITIZE_FLAGS:-}"
+    done
 else
-    skip "plugin-template" "there is no examples/plugin-template/Makefile"
-fi
-if [ -f "$srcdir/examples/strategy-template/Makefile" ] && [ -x "$prefix/bin/ctrt" ]; then
-    run "strategy-template builds against the installed tree, and trains on two ranks" \
-        $MAKE -C "$work/examples/strategy-template" check CC="$CC" CTRT="$prefix/bin/ctrt" \
-        CFLAGS="-O2 -Wall -Wextra -Werror ${SANITIZE_FLAGS:-}"
-else
-    skip "strategy-template" "there is no examples/strategy-template/Makefile, or the command ctrt is not installed"
+    skip "plugins by somebody else" "the command ctrt is not installed"
 fi
 finish

@@ -51,7 +51,7 @@ violations() {
         n = split(path, part, "/")
         if (part[1] == "plugins" && part[2] ~ /^(comm|common|strategy)$/) return part[1] "/" part[2]
         if (part[1] == "plugins" && n > 3) return part[1] "/" part[2] "/" part[3]
-        if (part[1] == "backends") return part[1] "/" part[2]
+        if (part[1] ~ /^(backends|templates)$/) return part[1] "/" part[2]
         if (part[1] == "examples" && n > 2) return part[1] "/" part[2]
         if (part[1] == "tests") return part[1] "/" part[2]
         return part[1]
@@ -99,10 +99,10 @@ violations() {
             return
         }
         if (to == "") return
-        if (from ~ /^(backends|plugins|examples\/plugin-template)\//) {
-            if (t == 0 && from ~ /^(plugins\/(comm|strategy)|backends\/multi)\//) return
-            # The template contains a program that tests it, which is not a plugin.
-            if (t == 0 && from ~ /^examples\// && !(is_plugin(from))) return
+        if (from ~ /^(backends|plugins|templates)\//) {
+            if (t == 0 && from ~ /^((plugins|templates)\/(comm|strategy)|backends\/multi)\//) return
+            # The templates contain programs that test them, which are not plugins.
+            if (t == 0 && from ~ /^templates\// && !(is_plugin(from))) return
             if (t == 0 && !(to in plugin_headers))
                 report(from, line, name, "a plugin may include only ctrt/plugin.h and the headers that it includes")
             else if (t != 0 && own_folder(to) != own_folder(from) && to !~ /^plugins\/common\//)
@@ -223,8 +223,8 @@ wide_lines() {
         'length($0) > 120 { print FILENAME ":" FNR ": " length($0) " columns, expected at most 120" }' {} +
 }
 
-found=$(violations include core nn share parallel data backends plugins tools tests bench examples)
-for area in include core nn share parallel data backends plugins tools examples tests; do
+found=$(violations include core nn share parallel data backends plugins tools tests bench examples templates)
+for area in include core nn share parallel data backends plugins tools examples templates tests; do
     [ -d "$area" ] || continue
     check "$area: includes respect the layers" "$(printf '%s\n' "$found" | grep "^$area/")"
 done
@@ -236,7 +236,7 @@ else
     skip "calls respect the layers and the lists of files" "the library is not built here"
 fi
 check "lines have at most 120 columns" \
-    "$(wide_lines include core nn share parallel data backends plugins tools tests bench examples)"
+    "$(wide_lines include core nn share parallel data backends plugins tools tests bench examples templates)"
 
 if command -v python3 >/dev/null 2>&1; then
     check "doc/layers.svg shows the includes" \
@@ -276,9 +276,9 @@ broken plugins/common/peeks.h         '#include "plugins/memory/program.h"'
 broken plugins/memory/shares.c        '#include "plugins/common/shared.h"'
 broken plugins/memory/program.h       '#include "ctrt/plugin.h"'
 broken plugins/memory/program.c       '#include "ctrt/ctrt.h"'
-broken examples/plugin-template/mine.c '#include "ctrt/plugin.h"
+broken templates/backend/mine.c '#include "ctrt/plugin.h"
 #include "ctrt/ctrt.h"'
-broken examples/plugin-template/try.c '#include "ctrt/ctrt.h"'
+broken templates/backend/try.c '#include "ctrt/ctrt.h"'
 broken tools/peeks.c                  '#include "nn/module/module.h"'
 want='backends/cpu/peeks.c
 backends/cpu/program.c
@@ -287,12 +287,12 @@ core/device/knows.c
 core/device/short.c
 core/memory/report.c
 core/tensor/up.c
-examples/plugin-template/mine.c
 include/ctrt/ctrt.h
 plugins/comm/mine/peeks.c
 plugins/common/peeks.h
 plugins/memory/program.c
 share/up.c
+templates/backend/mine.c
 tools/peeks.c'
 broken core/upcalls.h '/* declared, and
  * not_this() */
@@ -334,7 +334,7 @@ pair/first.c: uses two of pair/second.c: that file is below this one in the list
 pair/third.c: is not in the list of pair/pair.h'
 got_calls=$(calls "$work/fake" | sed 's#parallel/pair#pair#g')
 broken core/base/low.c                '#include "core/ops/high.h"'
-got=$(violations include core nn share parallel backends plugins tools examples | sed 's/:.*//' | sort)
+got=$(violations include core nn share parallel backends plugins tools examples templates | sed 's/:.*//' | sort)
 broken nn/wide.c   "$(printf '/*%117s*/' '')"
 broken tools/fits.c "$(printf '/*%116s*/' '')"
 wide=$(wide_lines nn tools)

@@ -460,6 +460,12 @@ mpi_program_LDADD   = libctrt.la -ldl -lm
 
 TESTS      += tests/integration/tool.sh
 EXTRA_DIST += tests/integration/tool.sh
+if PLUGIN_CPU
+if PLUGIN_SIM
+PLAIN_TESTS += tests/integration/new-plugin.sh
+endif
+endif
+EXTRA_DIST += tests/integration/new-plugin.sh
 
 # `ctrt run`.
 check_PROGRAMS  += run-rank

@@ -19,6 +19,7 @@ static const struct command {
     { "ops",     tool_ops,     "what the kernel of an op gets and computes" },
     { "memory",  tool_memory,  "HTML page of a memory snapshot" },
     { "run",     tool_run,     "starts a program as several ranks" },
+    { "new-plugin", tool_new_plugin, "a folder with a plugin to start from" },
 };
 
 #define COMMANDS (sizeof commands / sizeof commands[0])

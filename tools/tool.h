@@ -12,6 +12,7 @@ int tool_plugins(int argc, char **argv);
 int tool_check(int argc, char **argv);
 int tool_memory(int argc, char **argv);
 int tool_ops(int argc, char **argv);
+int tool_new_plugin(int argc, char **argv);
 int tool_run(int argc, char **argv);            /* or the exit status of a rank */
 
 /* Formats a size, for example "64.00 MiB", into text[32]. Returns `text`. */

@@ -59,7 +59,7 @@ if [ -e "$builddir/plugins-built/backend-cpu.so" ]; then
 
     # A third-party backend, with memory that the host cannot read and few kernels.
     if ${CC:-cc} -O1 ${SANITIZE-} -fPIC -shared -fvisibility=hidden -I"$srcdir/include" \
-            "$srcdir/examples/plugin-template/template.c" -o "$work/backend-template.so" 2>"$work/err"; then
+            "$srcdir/templates/backend/plugin.c" -o "$work/backend-template.so" 2>"$work/err"; then
         chmod 755 "$work/backend-template.so"
         # The whole suite (with sanitizers, one dtype), which also checks the core's copies between the host and memory
         # that the host cannot access.

@@ -4,7 +4,7 @@
 # the same result on one and on four devices. gpt.c learns, and hogwild.c learns in four processes. multi.c trains the
 # same network under every strategy. resnet.c trains on images from disk with worker processes. All report errors. The
 # programs are built from examples/*.c by this tree's Makefile; tests/installed.sh builds them with pkg-config.
-# strategy-template is also built with pkg-config here.
+# A strategy of `ctrt new-plugin` is also built and compared here.
 srcdir=${srcdir:-$(cd "$(dirname "$0")/../.." && pwd)}
 builddir=${builddir:-.}
 . "$srcdir/tests/lib.sh"
@@ -157,7 +157,7 @@ check "multi, auto: two processes of a launcher choose distributed, and have the
     [ "$(grep '^parameters sha256' multi.auto | uniq -c | awk '{ print $1 }')" = 2 ] || cat multi.auto)"
 check "multi fails for an unknown strategy" "$(multi 1 nosuch | grep -q 'no strategy called nosuch' || echo 'no error')"
 
-# strategy-template: the strategy averaging, built with pkg-config as outside of this tree. 2 epochs have 58 steps.
+# The strategy of `ctrt new-plugin`, with the name averaging, built with pkg-config alone. 2 epochs have 58 steps.
 # averaging STEPS: runs multi on two ranks with a mean every STEPS steps.
 averaging() {
     CTRT_PLUGIN_PATH=$PWD/template${CTRT_PLUGIN_PATH:+:$CTRT_PLUGIN_PATH} CTRT_STRATEGY=averaging AVERAGING_STEPS=$1 \
@@ -173,11 +173,11 @@ means() {
         cat averaging.out
 }
 if command -v "${PKG_CONFIG:-pkg-config}" >/dev/null; then
-    cp -R "$(dirname "$data")/../strategy-template" template
-    chmod -R u+w template
     PKG_CONFIG_PATH=$(cd "$builddir" && pwd)/pkgconfig
     export PKG_CONFIG_PATH
-    passes "strategy-template builds with pkg-config alone" env -u MAKEFLAGS -u MFLAGS -u MAKELEVEL \
+    passes "a new strategy is made" "$builddir/ctrt" new-plugin averaging --kind strategy --folder template \
+        --templates "$srcdir/templates"
+    passes "it builds with pkg-config alone" env -u MAKEFLAGS -u MFLAGS -u MAKELEVEL \
         ${MAKE:-make} -C template strategy-averaging.so CC="${CC:-cc}" CFLAGS="-O2 -Wall -Wextra -Werror"
     # With a mean at the last step, two ranks have the same parameters; two steps after a mean, they differ.
     echo "$steps" | tr ',' '\n' >table
@@ -195,7 +195,7 @@ if command -v "${PKG_CONFIG:-pkg-config}" >/dev/null; then
     check "averaging refuses AVERAGING_STEPS=0" \
         "$(averaging 0 | grep -q 'expected a positive number' || echo 'no error')"
 else
-    skip "strategy-template" "no pkg-config"
+    skip "a new strategy" "no pkg-config"
 fi
 
 # gpt.c on a repetitive text: the loss falls below 1, and the sample contains a word of the text.

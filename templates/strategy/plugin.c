@@ -1,12 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* A strategy for ctrt, outside of its source tree, as a starting point for a new one: `averaging`.
+/* The strategy `template`: local SGD. Every rank (a process with one device) trains the whole module on its own rows,
+ * with gradients and optimizer of its own. Every TEMPLATE_STEPS optimizer steps the parameters become their mean over
+ * all ranks (Stich 2018, "Local SGD converges fast and communicates little"). With N steps between two means the ranks
+ * exchange 1/N of the bytes that `distributed` exchanges, and are different models in between.
  *
- * Every rank (a process with one device) trains the whole module on its own rows, with gradients and optimizer of its
- * own. Every AVERAGING_STEPS optimizer steps the parameters become their mean over all ranks: local SGD (Stich 2018,
- * "Local SGD converges fast and communicates little"). With N steps between two means the ranks exchange 1/N of the
- * bytes that `distributed` exchanges, and are different models in between.
- *
- *     CTRT_STRATEGY=averaging AVERAGING_STEPS=8 ctrt run -n 4 ./program
+ *     CTRT_STRATEGY=template TEMPLATE_STEPS=8 ctrt run -n 4 ./program
  *
  * A strategy is a plugin with a table of functions, ctrt_strategy, whose contract is ctrt/strategy_plugin.h. It may
  * call everything in ctrt.h. The library creates one instance for each ctrt_parallel_new, checks the arguments of the
@@ -22,16 +20,16 @@ static const ctrt_host *host;               /* the library's functions for plugi
 
 /* A parameter of the strategy: an environment variable that `ctrt info --params` lists with this text. */
 static const ctrt_param steps_param = {
-    .size = sizeof(ctrt_param), .name = "AVERAGING_STEPS", .type = CTRT_PARAM_INT, .fallback = "8",
-    .help = "averaging: optimizer steps between two means of the parameters of all ranks",
+    .size = sizeof(ctrt_param), .name = "TEMPLATE_STEPS", .type = CTRT_PARAM_INT, .fallback = "8",
+    .help = "template: optimizer steps between two means of the parameters of all ranks",
 };
 
 static const ctrt_param auto_param = {
-    .size = sizeof(ctrt_param), .name = "AVERAGING_AUTO", .type = CTRT_PARAM_BOOL, .fallback = "0",
-    .help = "averaging: the strategy `auto` may choose it",
+    .size = sizeof(ctrt_param), .name = "TEMPLATE_AUTO", .type = CTRT_PARAM_BOOL, .fallback = "0",
+    .help = "template: the strategy `auto` may choose it",
 };
 
-struct averaging {
+struct local_sgd {
     ctrt_module *module;                    /* borrowed, as everything in the configuration */
     ctrt_device *device;
     ctrt_comm *comm;
@@ -43,7 +41,7 @@ struct averaging {
 /* ---- communication ---- */
 
 /* Parameters, then buffers: the running statistics of batch norm. Returns NULL past the last one. */
-static ctrt_tensor *tensor_at(const struct averaging *a, size_t i)
+static ctrt_tensor *tensor_at(const struct local_sgd *a, size_t i)
 {
     ctrt_tensor *tensor = NULL;
     (void)(i < a->parameters ? ctrt_module_parameter(NULL, &tensor, a->module, i)
@@ -53,7 +51,7 @@ static ctrt_tensor *tensor_at(const struct averaging *a, size_t i)
 
 /* All ranks begin with the values of rank 0. Collectives change tensors in place, which autograd permits for parameters
  * only without grad mode. The argument NULL: the call returns when the collective is done. */
-static ctrt_status begin_equal(const struct averaging *a)
+static ctrt_status begin_equal(const struct local_sgd *a)
 {
     ctrt_tensor *tensor;
     for (size_t i = 0; (tensor = tensor_at(a, i)) != NULL; i++)
@@ -63,23 +61,23 @@ static ctrt_status begin_equal(const struct averaging *a)
 
 /* The tensors stay the same, so the optimizer and the program need not know. Integers, such as the number of batches
  * that batch norm has seen, have no mean. */
-static ctrt_status average(struct averaging *a)
+static ctrt_status average(struct local_sgd *a)
 {
     ctrt_tensor *tensor;
     for (size_t i = 0; (tensor = tensor_at(a, i)) != NULL; i++)
         if (ctrt_dtype_is_floating(ctrt_tensor_dtype(tensor)))
             CTRT_TRY(ctrt_comm_all_reduce(NULL, a->comm, tensor, CTRT_COMM_AVERAGE));
     a->averaged++;
-    host->log(CTRT_LOG_INFO, "averaging", "mean of %zu parameters after step %lld", a->parameters,
+    host->log(CTRT_LOG_INFO, "template", "mean of %zu parameters after step %lld", a->parameters,
               (long long)a->steps);
     return CTRT_OK;
 }
 
 /* ---- the functions of the table ---- */
 
-static void averaging_destroy(void *self)
+static void local_destroy(void *self)
 {
-    struct averaging *a = self;
+    struct local_sgd *a = self;
     free(a->before);
     free(a->grads);
     free(a);
@@ -87,15 +85,15 @@ static void averaging_destroy(void *self)
 
 /* `config` has the module, this rank's device and the communicator, because the strategy has the flag
  * CTRT_STRATEGY_RANKS. All ranks call this function. On a failure nothing may remain. */
-static ctrt_status averaging_create(void **out, const ctrt_strategy_config *config)
+static ctrt_status local_create(void **out, const ctrt_strategy_config *config)
 {
     ctrt_param_value steps;
     CTRT_TRY(host->param(&steps, &steps_param));
     if (steps.integer < 1)
-        return ctrt_fail(CTRT_ERR_INVALID_ARGUMENT, "AVERAGING_STEPS=%s: expected a positive number", steps.text);
+        return ctrt_fail(CTRT_ERR_INVALID_ARGUMENT, "TEMPLATE_STEPS=%s: expected a positive number", steps.text);
     if (config->canonical > 0)
         return ctrt_fail(CTRT_ERR_NOT_SUPPORTED, "CTRT_CANONICAL: the result depends on the number of ranks");
-    struct averaging *a = calloc(1, sizeof *a);
+    struct local_sgd *a = calloc(1, sizeof *a);
     if (a == NULL)
         return ctrt_fail(CTRT_ERR_OUT_OF_MEMORY, "out of host memory");
     a->module = config->module;
@@ -113,14 +111,14 @@ static ctrt_status averaging_create(void **out, const ctrt_strategy_config *conf
     if (status == CTRT_OK)
         *out = a;
     else
-        averaging_destroy(a);
+        local_destroy(a);
     return status;
 }
 
 /* ctrt_forward: the module as it is. */
-static ctrt_status averaging_forward(void *self, ctrt_tensor **y, ctrt_tensor *const *inputs, int count)
+static ctrt_status local_forward(void *self, ctrt_tensor **y, ctrt_tensor *const *inputs, int count)
 {
-    const struct averaging *a = self;
+    const struct local_sgd *a = self;
     return ctrt_forward_n(y, a->module, inputs, count);
 }
 
@@ -128,9 +126,9 @@ static ctrt_status averaging_forward(void *self, ctrt_tensor **y, ctrt_tensor *c
  * If the step fails, the gradients must be those from before, so they are put aside first. ctrt_step_finish adds to
  * them. The loss may be of any kind, because no other rank contributes to what it is divided by. A strategy that adds
  * up gradients of several parts leaves `partial` as it is, and adds the parts up too (ctrt_loss_part_add). */
-static ctrt_status averaging_step(void *self, ctrt_tensor **loss, const ctrt_strategy_batch *batch)
+static ctrt_status local_step(void *self, ctrt_tensor **loss, const ctrt_strategy_batch *batch)
 {
-    struct averaging *a = self;
+    struct local_sgd *a = self;
     if (batch->rows == 0)
         return ctrt_full(loss, CTRT_SCALAR_SHAPE, ctrt_float(0), CTRT_F32, a->device);
     if (ctrt_module_parameter_count(a->module) != a->parameters)
@@ -150,9 +148,9 @@ static ctrt_status averaging_step(void *self, ctrt_tensor **loss, const ctrt_str
 }
 
 /* Called before and after optimizer steps, saving and loading. After a load all ranks have the same file. */
-static ctrt_status averaging_event(void *self, ctrt_module_event event, void *argument)
+static ctrt_status local_event(void *self, ctrt_module_event event, void *argument)
 {
-    struct averaging *a = self;
+    struct local_sgd *a = self;
     (void)argument;
     if (event != CTRT_MODULE_STEP_END)
         return CTRT_OK;
@@ -163,9 +161,9 @@ static ctrt_status averaging_event(void *self, ctrt_module_event event, void *ar
 }
 
 /* The text after the name in ctrt_parallel_describe. */
-static void averaging_describe(void *self, char *text, size_t bytes)
+static void local_describe(void *self, char *text, size_t bytes)
 {
-    const struct averaging *a = self;
+    const struct local_sgd *a = self;
     snprintf(text, bytes, "on %s, rank %d of %d; a mean every %lld steps, %lld so far", ctrt_device_name(a->device),
              ctrt_comm_rank(a->comm), ctrt_comm_size(a->comm), (long long)a->every, (long long)a->averaged);
 }
@@ -173,7 +171,7 @@ static void averaging_describe(void *self, char *text, size_t bytes)
 /* What `auto` compares. Optional: without it, `auto` does not choose the strategy. This one gives other results than
  * `distributed`, so it applies only if the user permits it; then it is preferred, because it communicates less. Each
  * device has the whole model and computes all of its rows. */
-static ctrt_status averaging_estimate(ctrt_strategy_estimate *estimate, const ctrt_strategy_config *config,
+static ctrt_status local_estimate(ctrt_strategy_estimate *estimate, const ctrt_strategy_config *config,
                                       const ctrt_strategy_facts *facts)
 {
     ctrt_param_value permitted;
@@ -189,12 +187,12 @@ static ctrt_status averaging_estimate(ctrt_strategy_estimate *estimate, const ct
 
 /* Without `no_sync`, because gradients are not exchanged. */
 static const ctrt_strategy strategy = {
-    .size = sizeof(ctrt_strategy), .flags = CTRT_STRATEGY_RANKS, .create = averaging_create,
-    .destroy = averaging_destroy, .forward = averaging_forward, .step = averaging_step,
-    .describe = averaging_describe, .event = averaging_event, .estimate = averaging_estimate,
+    .size = sizeof(ctrt_strategy), .flags = CTRT_STRATEGY_RANKS, .create = local_create,
+    .destroy = local_destroy, .forward = local_forward, .step = local_step,
+    .describe = local_describe, .event = local_event, .estimate = local_estimate,
 };
 static const ctrt_component components[] = {
-    { .size = sizeof(ctrt_component), .kind = CTRT_COMPONENT_STRATEGY, .name = "averaging", .table = &strategy },
+    { .size = sizeof(ctrt_component), .kind = CTRT_COMPONENT_STRATEGY, .name = "template", .table = &strategy },
 };
 
 /* Called once, before the first use. Parameters that are read here are listed by `ctrt info --params`. */
@@ -206,4 +204,4 @@ static ctrt_status init(const ctrt_host *the_host)
     return host->param(&value, &steps_param);
 }
 
-CTRT_PLUGIN_DEFINE("strategy-averaging", "1.0", "ranks train alone and average their parameters", components, init)
+CTRT_PLUGIN_DEFINE("strategy-template", "1.0", "ranks train alone and average their parameters", components, init)

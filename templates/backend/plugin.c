@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* A minimal backend for ctrt, as a starting point for a new one.
+/* The backend `template`: a synchronous device with its own memory.
  *
- * It simulates hardware with its own memory: one device, `template:0`, whose memory the core accesses only through
- * the copy and fill functions below (it comes from aligned_alloc, but the core does not use that). It has kernels
- * for six ops in f32. With CTRT_FALLBACK=cpu all other ops run on the CPU, so training works from the start. Replace
- * the parts one by one: first memory, then the ops for which `ctrt_fallback_count` is high.
+ * It simulates hardware: one device, `template:0`, whose memory the library accesses only through the copy and fill
+ * functions below (it comes from aligned_alloc, but the library does not use that). It has kernels for six ops in f32.
+ * With CTRT_FALLBACK=cpu all other ops run on the CPU, so training works from the start. Replace the parts one by one:
+ * first memory, then the ops that `make check` lists.
  *
  * The contract is ctrt/plugin.h alone. The plugin does not link with libctrt. */
 #include <ctrt/plugin.h>
@@ -41,7 +41,7 @@ static ctrt_status device_describe(int32_t index, ctrt_device_info *info)
         return no_device(index);
     const ctrt_device_info facts = {
         .size = info->size,
-        .name = "a template for backends",
+        .name = "memory of the host as a device",
         .total_memory = TOTAL_MEMORY,
         .processors = 1,
         .numa_node = -1,
@@ -226,7 +226,7 @@ static int32_t probe(char *reason, size_t reason_bytes)
     return 1;
 }
 
-/* The score is below the CPU's, so that the template is used only if a program names it. */
+/* The score is below the CPU's, so that the backend is used only if a program names it. */
 static const ctrt_component components[] = {
     { sizeof(ctrt_component), CTRT_COMPONENT_BACKEND, -100, "template", &backend, probe },
 };
@@ -237,4 +237,4 @@ static ctrt_status init(const ctrt_host *lent)
     return CTRT_OK;
 }
 
-CTRT_PLUGIN_DEFINE("backend-template", "1.0", "a backend to start from", components, init)
+CTRT_PLUGIN_DEFINE("backend-template", "1.0", "a synchronous backend", components, init)
