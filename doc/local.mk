@@ -5,7 +5,9 @@ dist_doc_DATA  += README.md doc/bindings.md doc/communicators.md doc/cuda.md doc
     doc/sharded.md \
     doc/writing-a-strategy.md doc/sharing.md doc/sim.md doc/streams.md doc/block-layouts.svg doc/comm-growth.svg doc/layers.svg
 guidedir        = $(docdir)/plugin-guide
-dist_guide_DATA = doc/plugin-guide/README.md
+dist_guide_DATA = doc/plugin-guide/README.md doc/plugin-guide/backend.md doc/plugin-guide/backend-async.md \
+    doc/plugin-guide/comm.md doc/plugin-guide/image.md doc/plugin-guide/kernels.md doc/plugin-guide/memory.md \
+    doc/plugin-guide/strategy.md
 dist_man1_MANS  = doc/ctrt.1
 dist_man7_MANS += doc/ctrt.7
 man7_MANS       = doc/ctrt-ops.7 doc/ctrt-kernels.7

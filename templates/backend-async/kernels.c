@@ -45,6 +45,11 @@ static ctrt_status view_find(ctrt_view *copy, struct device *device, const ctrt_
     return CTRT_OK;
 }
 
+static float number_of(const ctrt_scalar *scalar)
+{
+    return scalar->kind == CTRT_SCALAR_FLOAT ? (float)scalar->f : (float)scalar->i;
+}
+
 static ctrt_status kernel_run(const ctrt_call *call)
 {
     struct device *device = call->device;
@@ -64,7 +69,7 @@ static ctrt_status kernel_run(const ctrt_call *call)
         }
     }
     if (strcmp(kernel->kernel.op, "fill") == 0)
-        work.value = range->lo.kind == CTRT_SCALAR_FLOAT ? (float)range->lo.f : (float)range->lo.i;
+        work.value = number_of(&range->lo);
     struct command *command = command_new(work_run, sizeof work);
     if (command == NULL)
         return CTRT_ERR_OUT_OF_MEMORY;

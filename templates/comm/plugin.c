@@ -80,20 +80,18 @@ static void key_data(char key[KEY], const struct comm *c, const char *stream, ui
              offset / PIECE);
 }
 
-static ctrt_status data_write(struct comm *c, const char *stream, uint64_t sequence, const char *data, int parts,
+static ctrt_status part_write(struct comm *c, const char *stream, uint64_t sequence, int part, const char *data,
                               size_t bytes)
 {
     char key[KEY];
-    for (int part = 0; part < parts; part++)
-        for (size_t at = 0; at < bytes; at += PIECE) {
-            const size_t size = bytes - at < PIECE ? bytes - at : PIECE;
-            key_data(key, c, stream, sequence, c->config->rank, part, at);
-            CTRT_TRY(ctrt_store_set(c->config->store, key, data + (size_t)part * bytes + at, size));
-        }
+    for (size_t at = 0; at < bytes; at += PIECE) {
+        key_data(key, c, stream, sequence, c->config->rank, part, at);
+        CTRT_TRY(ctrt_store_set(c->config->store, key, data + at, bytes - at < PIECE ? bytes - at : PIECE));
+    }
     return CTRT_OK;
 }
 
-static ctrt_status data_read(struct comm *c, void *state, const char *stream, uint64_t sequence, char *data, int rank,
+static ctrt_status part_read(struct comm *c, void *state, const char *stream, uint64_t sequence, char *data, int rank,
                              int part, size_t bytes)
 {
     char key[KEY];
@@ -113,7 +111,7 @@ static ctrt_status data_read(struct comm *c, void *state, const char *stream, ui
     return CTRT_OK;
 }
 
-static void data_delete(struct comm *c, const char *stream, uint64_t sequence, int rank, int parts, size_t bytes)
+static void parts_delete(struct comm *c, const char *stream, uint64_t sequence, int rank, int parts, size_t bytes)
 {
     char key[KEY];
     for (int part = 0; part < parts; part++)
@@ -179,7 +177,7 @@ static ctrt_status reduce(struct comm *c, const ctrt_comm_call *call, const char
         if (r == c->config->rank)
             memcpy(ctrt_tensor_data(next), own, call->bytes);
         else
-            CTRT_TRY(data_read(c, call->state, stream, s->sequence, ctrt_tensor_data(next), r, part, call->bytes));
+            CTRT_TRY(part_read(c, call->state, stream, s->sequence, ctrt_tensor_data(next), r, part, call->bytes));
         CTRT_TRY(ctrt_to_dtype(&next, next, wide));
         CTRT_TRY(r == 0 ? ctrt_clone(&sum, next) : combination_of(s)(&sum, sum, next));
     }
@@ -206,7 +204,7 @@ static ctrt_status receive(struct comm *c, const ctrt_comm_call *call, const str
         if (r == me)
             memmove(to, own + (size_t)part * call->bytes, call->bytes);
         else
-            CTRT_TRY(data_read(c, call->state, stream, call->signature.sequence, to, r, part, call->bytes));
+            CTRT_TRY(part_read(c, call->state, stream, call->signature.sequence, to, r, part, call->bytes));
         to += call->bytes;
     }
     return CTRT_OK;
@@ -220,14 +218,14 @@ static ctrt_status message(struct comm *c, const ctrt_comm_call *call, const str
     char stream[40], key[KEY];
     snprintf(stream, sizeof stream, "%d-%d", sender, sender == me ? call->peer : me);
     if (sender == me)
-        CTRT_TRY(data_write(c, stream, sequence, call->send, 1, call->bytes));
+        CTRT_TRY(part_write(c, stream, sequence, 0, call->send, call->bytes));
     CTRT_TRY(signatures_compare(c, call, c->signatures[sender == me ? 1 : 2], stream, call->peer, call->peer));
     key_signature(key, c, stream, sequence, call->peer);
     (void)ctrt_store_delete(c->config->store, key, NULL);
     if (sender == me)
         return CTRT_OK;
     CTRT_TRY(receive(c, call, plan, stream, NULL));
-    data_delete(c, stream, sequence, sender, 1, call->bytes);
+    parts_delete(c, stream, sequence, sender, 1, call->bytes);
     return CTRT_OK;
 }
 
@@ -241,17 +239,19 @@ static ctrt_status comm_run(void *comm, const ctrt_comm_call *call)
     char key[KEY];
     if (call->peer >= 0)
         return message(c, call, plan);
-    const int parts = !is_among(plan->write, me, s->root) ? 0 : plan->for_each ? c->config->world : 1;
-    CTRT_TRY(data_write(c, "all", s->sequence, own, parts, call->bytes));
+    int parts = !is_among(plan->write, me, s->root) ? 0 : plan->for_each ? c->config->world : 1;
+    size_t bytes = call->bytes;
+    for (int part = 0; part < parts; part++)
+        CTRT_TRY(part_write(c, "all", s->sequence, part, own + (size_t)part * bytes, bytes));
     CTRT_TRY(signatures_compare(c, call, c->signatures[0], "all", 0, last));
     if (c->sequence > 0) {
         key_signature(key, c, "all", c->sequence, me);
         (void)ctrt_store_delete(c->config->store, key, NULL);
-        data_delete(c, "all", c->sequence, me, c->parts, c->bytes);
+        parts_delete(c, "all", c->sequence, me, c->parts, c->bytes);
     }
     c->sequence = s->sequence;
     c->parts = parts;
-    c->bytes = call->bytes;
+    c->bytes = bytes;
     return call->bytes > 0 && is_among(plan->read, me, s->root) ? receive(c, call, plan, "all", own) : CTRT_OK;
 }
 
