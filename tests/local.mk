@@ -392,9 +392,11 @@ libconformance_la_SOURCES = \
     tests/conformance/contract_strategy.c \
     tests/conformance/conv.c tests/conformance/copy.c tests/conformance/expected.c \
     tests/conformance/forward.c tests/conformance/gradient.c tests/conformance/index.c tests/conformance/inplace.c \
+    tests/conformance/junit.c tests/conformance/junit.h \
     tests/conformance/list.c tests/conformance/matmul.c tests/conformance/norm.c tests/conformance/optim.c \
     tests/conformance/place.c tests/conformance/random.c tests/conformance/reduce.c tests/conformance/run.c \
-    tests/conformance/softmax.c tests/conformance/suite.h tests/conformance/unary.c tests/conformance/view.c
+    tests/conformance/softmax.c tests/conformance/suite.h tests/conformance/unary.c tests/conformance/utf8.h \
+    tests/conformance/view.c
 
 # Kernels with deliberate errors, which the suite must detect.
 check_LTLIBRARIES += mutant.la
@@ -435,8 +437,8 @@ endif
 LONG_TESTS += tests/integration/sim-second.sh
 endif
 EXTRA_DIST += tests/conformance/cpu.sh tests/conformance/cpu-variants.sh tests/conformance/mutants.sh \
-    tests/integration/check.sh tests/integration/checks.sh tests/integration/multi.sh tests/integration/sim.sh \
-    tests/integration/sim-second.sh
+    tests/integration/check.sh tests/integration/checks.sh tests/integration/junit.py tests/integration/multi.sh \
+    tests/integration/sim.sh tests/integration/sim-second.sh
 
 # --- abi -------------------------------------------------------------------------------------------------------------
 

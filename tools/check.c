@@ -16,7 +16,8 @@
 
 static const char usage[] =
     "usage: ctrt check [OPTION...] [DEVICE | PLUGIN.so]\n"
-    "       ctrt check --contract [--op PATTERN] [--options TEXT] [--timeout SECONDS] [--list] DEVICE | PLUGIN.so\n"
+    "       ctrt check --contract [--op PATTERN] [--options TEXT] [--timeout SECONDS] [--junit FILE] [--list]\n"
+    "                             DEVICE | PLUGIN.so\n"
     "Runs every op against a reference, for every dtype and layout, on the device (default: cpu) or on the backend of "
     "the\n"
     "plugin file. Prints TAP. Exit status 0: no check failed; 1: a check failed, or none ran a kernel of the device;\n"
@@ -31,6 +32,7 @@ static const char usage[] =
     "  --expect FILE      known failures: lines 'unsupported PATTERN: REASON' or 'fails PATTERN: REASON'\n"
     "  --seed N           seed of the random inputs (1)\n"
     "  --list             prints the names of the checks and runs none\n"
+    "  --junit FILE       also writes the results to FILE as JUnit XML; known failures are skipped there\n"
     "Each call of a kernel is also compared with the op's contract, which `ctrt ops NAME` prints. Ops for which the\n"
     "backend has no kernel run on the cpu and are reported as skipped; CTRT_FALLBACK=error makes them fail.\n"
     "  --contract         checks instead whether the plugin keeps the contract of its kind's header: a backend, a\n"
@@ -112,6 +114,7 @@ int tool_check(int argc, char **argv)
         { "contract", no_argument, NULL, 'c' },
         { "timeout", required_argument, NULL, 'w' },
         { "options", required_argument, NULL, 'm' },
+        { "junit", required_argument, NULL, 'j' },
         { "help", no_argument, NULL, 'h' },
         { NULL, 0, NULL, 0 },
     };
@@ -130,12 +133,14 @@ int tool_check(int argc, char **argv)
         case 'l': wish.list = true; break;
         case 'c': check_contract = true; break;
         case 'm': contract.memory_options = optarg; break;
+        case 'j': wish.junit = contract.junit = optarg; break;
         case 'w': contract.seconds = strtod(optarg, &seconds_end); break;
         case 'h': fputs(usage, stdout); return 0;
         default:  fputs(usage, stderr); return 2;
         }
     }
-    if (*end != '\0' || *seconds_end != '\0' || !(contract.seconds > 0) || argc - optind > (wish.device ? 0 : 1)) {
+    if (*end != '\0' || *seconds_end != '\0' || !(contract.seconds > 0) || argc - optind > (wish.device ? 0 : 1)
+        || (wish.list && wish.junit != NULL)) {
         fputs(usage, stderr);
         return 2;
     }

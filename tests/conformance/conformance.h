@@ -19,6 +19,7 @@ struct conformance_options {
     uint64_t seed;                  /* of the random inputs */
     bool list;                      /* print the names of the checks, run none */
     FILE *out;                      /* NULL: stdout */
+    const char *junit;              /* a file for the results as JUnit XML as well; NULL: none */
 };
 
 struct conformance_result {

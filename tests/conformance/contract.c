@@ -19,6 +19,8 @@
 #include <time.h>
 #include <unistd.h>
 
+#include "junit.h"
+
 static const struct contract_kind *const kinds[] = {
     &contract_backend, &contract_memory, &contract_comm, &contract_strategy, &contract_image,
 };
@@ -373,19 +375,29 @@ static void find_body(const void *device)
 }
 
 static int numbers[4];                          /* of checks, by outcome */
+static struct junit junit;
 
-static void print_check(const char *name, const char *sentence)
+static void print_check(const char *kind, const char *name, const char *sentence)
 {
+    static const enum junit_outcome outcomes[] = {
+        [PASSED] = JUNIT_PASSED, [FAILED] = JUNIT_FAILED, [SKIPPED] = JUNIT_SKIPPED
+    };
     const int number = ++numbers[NO_OUTCOME];
+    char group[64], details[4096];
     numbers[report->outcome]++;
+    for (char *at = report->text; *at != '\0'; at++)
+        *at = *at == '\n' ? ' ' : *at;
+    snprintf(group, sizeof group, "ctrt.contract.%s", kind);
+    snprintf(details, sizeof details, "%s%s%s\nThe contract: %s\n", report->step,
+             report->step[0] != '\0' ? ": " : "", report->text, sentence);
+    junit_case(&junit, group, name, outcomes[report->outcome], report->outcome == FAILED ? details : report->text);
     if (report->outcome != FAILED) {
         printf(report->outcome == SKIPPED ? "ok %d - %s # SKIP %s\n" : "ok %d - %s\n", number, name, report->text);
         return;
     }
-    for (char *at = report->text; *at != '\0'; at++)
-        *at = *at == '\n' ? ' ' : *at;
-    printf("not ok %d - %s\n#   %s%s%s\n#   The contract: %s\n", number, name, report->step,
-           report->step[0] != '\0' ? ": " : "", report->text, sentence);
+    printf("not ok %d - %s\n", number, name);
+    for (const char *line = details; *line != '\0'; line += strcspn(line, "\n") + 1)
+        printf("#   %.*s\n", (int)strcspn(line, "\n"), line);
 }
 
 static void run_table(const struct contract_options *options, const struct contract_kind *kind,
@@ -399,7 +411,7 @@ static void run_table(const struct contract_options *options, const struct contr
             continue;
         }
         run_in_child(check_body, (const void *[]){ kind, check }, options->seconds);
-        print_check(check->name, check->sentence);
+        print_check(kind->word, check->name, check->sentence);
         fflush(stdout);
     }
 }
@@ -445,6 +457,8 @@ int contract_run(const struct contract_options *options)
         if (!find_plugin(options->target, options->seconds))
             return 2;
         found = report->kinds;
+        if (!junit_open(&junit, options->junit))
+            return 2;
         printf("# the plugin ABI's contract, %s\n", contract_target.file);
     }
     for (int k = 0; k < KINDS; k++) {
@@ -463,5 +477,7 @@ int contract_run(const struct contract_options *options)
     printf("1..%d\n# %d passed, %d failed, %d skipped\n", numbers[NO_OUTCOME], numbers[PASSED], numbers[FAILED],
            numbers[SKIPPED]);
     fflush(stdout);
+    if (!junit_close(&junit, "ctrt check --contract"))
+        return 2;
     return numbers[FAILED] > 0 || numbers[PASSED] == 0;
 }

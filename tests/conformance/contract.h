@@ -24,6 +24,7 @@ struct contract_options {
     const char *memory_options;     /* of a memory policy, as in CTRT_MEMORY; NULL: none */
     double seconds;                 /* time limit of a check */
     bool list;                      /* print the names of the checks with what they check, run none */
+    const char *junit;              /* a file for the results as JUnit XML as well; NULL: none */
 };
 
 /* Runs the checks and prints TAP. Returns 0 if nothing failed; 1 if a check failed or all were skipped; 2 if the plugin

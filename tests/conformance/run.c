@@ -96,6 +96,15 @@ static bool kernel_present(const struct run *run)
     return present;
 }
 
+/* Adds the check to the file of --junit. */
+static void record(struct run *run, enum junit_outcome outcome, const char *text)
+{
+    char group[64];
+    const char *family = run->family ? run->family->tag : "suite";
+    snprintf(group, sizeof group, "ctrt.%s.%s", ctrt_device_name(run->device), family);
+    junit_case(&run->junit, group, run->check, outcome, text);
+}
+
 void check_end(struct run *run)
 {
     const char *reason = "";
@@ -108,19 +117,24 @@ void check_end(struct run *run)
     if (run->failed && foreseen) {
         fprintf(run->out, "not ok %d - %s # TODO %s\n", run->number, run->check, reason);
         run->result.expected++;
+        record(run, JUNIT_SKIPPED, reason);
     } else if (run->failed) {
         fprintf(run->out, "not ok %d - %s\n%s", run->number, run->check, run->details);
         run->result.failed++;
+        record(run, JUNIT_FAILED, run->details + strspn(run->details, "# "));
     } else if (run->skipped) {
         fprintf(run->out, "ok %d - %s # SKIP %s\n", run->number, run->check, run->reason);
         run->result.skipped++;
+        record(run, JUNIT_SKIPPED, run->reason);
     } else if (foreseen) {
         fprintf(run->out, "not ok %d - %s\n#   passes, although it is listed as failing: %s\n", run->number,
                 run->check, reason);
         run->result.failed++;
+        record(run, JUNIT_FAILED, "passes, although it is listed as failing");
     } else {
         fprintf(run->out, "ok %d - %s\n", run->number, run->check);
         run->result.passed++;
+        record(run, JUNIT_PASSED, "");
     }
     scratch_reset();
 }
@@ -293,6 +307,8 @@ int conformance_run(const struct conformance_options *options, struct conformanc
         fprintf(stderr, "conformance: %s\n", ctrt_error_message());
         return 2;
     }
+    if (!junit_open(&run.junit, options->junit))
+        return 2;
     ctrt_device_properties properties = CTRT_DEVICE_PROPERTIES;
     run.matrices = ctrt_device_get_properties(&properties, ctrt_device_name(run.device)) == CTRT_OK
     ? properties.matrix_dtype : CTRT_F32;
@@ -318,5 +334,7 @@ int conformance_run(const struct conformance_options *options, struct conformanc
     fflush(run.out);
     if (result)
         *result = run.result;
+    if (!junit_close(&run.junit, "ctrt check"))
+        return 2;
     return run.result.failed || (!options->list && run.kernels == 0) ? 1 : 0;
 }

@@ -15,6 +15,7 @@
 
 #include "conformance.h"
 #include "ctrt/ctrt.h"
+#include "junit.h"
 
 enum { MAX_INPUTS = 5, MAX_OUTPUTS = 4 };
 
@@ -245,6 +246,7 @@ struct run {
     char check[160], reason[256];
     char details[2048];
     const struct family *family;
+    struct junit junit;
 };
 
 /* Begins the check "OP DTYPE WHAT". Returns false if the options exclude it, or if the list of known failures has it as

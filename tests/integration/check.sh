@@ -47,6 +47,26 @@ if [ -e "$builddir/plugins-built/backend-cpu.so" ]; then
     run 0 "warns about a relative folder" 'plugins-built (ignored: not an absolute path)' --op neg --tags f32
     CTRT_PLUGIN_PATH=$path
     run 0 "lists" '^neg bf16 sliced$' --op neg --list
+    # JUnit XML. A reason with what XML has to escape or cannot contain.
+    printf 'unsupported neg f64 *: <a> & "b" \001 \377 \303\244 \357\277\277 end\n' >"$work/expect"
+    run 2 "reports a file that cannot be created" 'none/file: No such file' --op neg --junit "$work/none/file"
+    run 2 "reports a file that cannot be written" 'full: No space left' --op neg --tags f32 --junit /dev/full
+    run 2 "rejects --junit with --list" 'usage:' --list --junit "$work/list.xml"
+    run 0 "writes JUnit XML" '^ok 1 - neg f32' --op neg --tags f32,f64 --expect "$work/expect" --junit "$work/neg.xml"
+    # junit DESCRIPTION ARGUMENT...: see junit.py.
+    junit() {
+        what=$1
+        shift
+        if command -v python3 >/dev/null; then
+            check "JUnit XML: $what" "$(python3 "$srcdir/tests/integration/junit.py" "$@" 2>&1)"
+        else
+            skip "JUnit XML: $what" "no python3"
+        fi
+    }
+    junit "a check that passed" "$work/neg.xml" passed 'ctrt.cpu.elementwise.neg f32 contiguous' ''
+    junit "escapes" "$work/neg.xml" skipped 'ctrt.cpu.elementwise.neg f64 contiguous' \
+        "$(printf '<a> & "b" \357\277\275 \357\277\275 \303\244 \357\277\275 end')"
+
     run 0 "checks the backend of a file" '^ok .* - sum f64 transposed$' \
         --op sum --tags f64 "$builddir/plugins-built/backend-cpu.so"
 
@@ -54,7 +74,9 @@ if [ -e "$builddir/plugins-built/backend-cpu.so" ]; then
     mutant=$work/mutant/kernels-cpu-mutant.so
     mkdir -m 755 "$work/mutant" && cp "$builddir/.libs/mutant.so" "$mutant" && chmod 755 "$mutant"
     CTRT_MUTANT=neg; export CTRT_MUTANT
-    run 1 "detects wrong kernels in a file" '^not ok .* - neg f32 contiguous$' --op neg "$mutant"
+    run 1 "detects wrong kernels in a file" '^not ok .* - neg f32 contiguous$' \
+        --op neg --junit "$work/wrong.xml" "$mutant"
+    junit "a check that failed" "$work/wrong.xml" failure 'ctrt.cpu.elementwise.neg f32 contiguous' 'expected'
     unset CTRT_MUTANT
 
     # A third-party backend, with memory that the host cannot read and few kernels.
@@ -67,7 +89,10 @@ if [ -e "$builddir/plugins-built/backend-cpu.so" ]; then
         run 0 "the template keeps the contract of a backend" '^# [0-9]* passed, 0 failed' \
             --contract "$work/backend-template.so"
         run 1 "reports an op for which the template used the cpu" \
-            'SKIP template:0 has no kernel for exp and used the cpu' --op exp "$work/backend-template.so"
+            'SKIP template:0 has no kernel for exp and used the cpu' --op exp --junit "$work/exp.xml" \
+            "$work/backend-template.so"
+        junit "a check that was skipped" "$work/exp.xml" skipped 'ctrt.template:0.elementwise.exp f32 contiguous' \
+            'has no kernel for exp and used the cpu'
         run 1 "fails if the template has no kernel for the checked op, and prints the tested file" \
             "template:0 has no kernels for these checks. Its file is $work/backend-template.so" \
             --op exp "$work/backend-template.so"

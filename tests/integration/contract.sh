@@ -94,9 +94,14 @@ END
 result $? "lists the checks" "$(cat "$work/list")"
 "$tool" check --contract --op names "$work/plugins/memory-broken.so" >"$work/one" 2>&1
 check "exit status 0 if the check passes" "$([ $? -eq 0 ] || cat "$work/one")"
-CTRT_BROKEN=alloc_unchecked "$tool" check --contract --op host.memory "$work/plugins/memory-broken.so" >"$work/one" 2>&1
+CTRT_BROKEN=alloc_unchecked "$tool" check --contract --op host.memory --junit "$work/one.xml" \
+    "$work/plugins/memory-broken.so" >"$work/one" 2>&1
 [ $? -eq 1 ] && grep -q 'while call 1 of host->alloc fails: crashed with signal 11' "$work/one"
 result $? "a crash is reported with what was called" "$(cat "$work/one")"
+if command -v python3 >/dev/null; then
+    check "JUnit XML of the contract" "$(python3 "$srcdir/tests/integration/junit.py" "$work/one.xml" failure \
+        ctrt.contract.memory.host.memory 'fails: crashed with signal 11' 2>&1)"
+fi
 "$tool" check --contract quantum >"$work/one" 2>&1
 [ $? -eq 2 ] && grep -q 'no plugin has a backend called quantum' "$work/one"
 result $? "an unknown device is an error" "$(cat "$work/one")"
