@@ -1,5 +1,5 @@
 # Manual pages go into dist_man7_MANS, other documents into dist_doc_DATA (installed) or EXTRA_DIST (not installed).
-dist_doc_DATA  += README.md doc/bindings.md doc/communicators.md doc/cuda.md doc/data.md doc/datasets.md \
+dist_doc_DATA  += README.md doc/abi.md doc/bindings.md doc/communicators.md doc/cuda.md doc/data.md doc/datasets.md \
     doc/design.md doc/faults.md doc/memory.md doc/mixed-precision.md doc/parallel.md doc/parallel-pieces.md doc/auto.md \
     doc/data-parallel.md doc/distributed.md doc/layouts.md doc/losses.md doc/pipeline.md doc/plugin-contract.md \
     doc/sharded.md \

@@ -43,7 +43,7 @@ TSAN_TESTS     =
 # --- the tree itself -------------------------------------------------------------------------------------------------
 
 TREE_TESTS += tests/descriptors.sh tests/headers.sh tests/layers.sh tests/macros.sh tests/names.sh tests/exports.sh \
-              tests/abi/abidiff.sh
+              tests/abi/headers.sh
 EXTRA_DIST += tests/options.h tests/descriptors.sh tests/headers.sh tests/layers.sh tests/macros.sh tests/names.sh \
               tests/exports.sh \
               tests/installed.c tests/installed.sh tests/lib.sh tests/lsan.supp tests/run.sh tests/tsan.supp
@@ -442,9 +442,11 @@ EXTRA_DIST += tests/conformance/cpu.sh tests/conformance/cpu-variants.sh tests/c
 
 # --- abi -------------------------------------------------------------------------------------------------------------
 
-EXTRA_DIST       += tests/abi/abidiff.sh tests/abi/layout.py tests/abi/plugin-1.0/ctrt/dtype.def \
-                    tests/abi/plugin-1.0/ctrt/plugin.h tests/abi/plugin-1.0/ctrt/status.def \
-                    tests/abi/plugin-1.0/ctrt/types.h tests/abi/structs.txt tests/abi/surface.c
+if PLUGIN_CPU
+PLAIN_TESTS += tests/abi/programs.sh
+endif
+EXTRA_DIST  += tests/abi/1.0 tests/abi/abi.py tests/abi/freeze.sh tests/abi/headers.sh tests/abi/programs.sh \
+               tests/abi/structs.txt
 
 # The engine mpi, under every MPI that is installed.
 if PLUGIN_COMM_MPI

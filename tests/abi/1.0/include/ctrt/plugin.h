@@ -5,11 +5,11 @@
 CTRT_BEGIN_DECLS
 #define CTRT_PLUGIN_ABI_MAJOR 1u
 #define CTRT_PLUGIN_ABI_MINOR 0u
-#define CTRT_SLOT(table,member) \
-    ((table) != NULL \
-     && (table)->size >= (size_t)((const char *)(&(table)->member + 1) - (const char *)(table)) \
+#define CTRT_SLOT(table, member)                                                                                  \
+    ((table) != NULL                                                                                              \
+     && (table)->size >= (size_t)((const char *)(&(table)->member + 1) - (const char *)(table))                   \
      && (table)->member != NULL)
-#define CTRT_HAS(table,member) \
+#define CTRT_HAS(table, member)                                                                                   \
     ((table) != NULL && (table)->size >= (size_t)((const char *)(&(table)->member + 1) - (const char *)(table)))
 enum {
     CTRT_VIEW_CONTIGUOUS = 1,
@@ -146,7 +146,7 @@ typedef struct ctrt_host {
     ctrt_status (*at_fork)(void (*before)(void), void (*in_parent)(void), void (*in_child)(void));
     int (*descriptor)(int fd);
 } ctrt_host;
-#define CTRT_PLUGIN_DESCRIPTOR(host,fd) (CTRT_SLOT(host, descriptor) ? (host)->descriptor(fd) : (fd))
+#define CTRT_PLUGIN_DESCRIPTOR(host, fd) (CTRT_SLOT(host, descriptor) ? (host)->descriptor(fd) : (fd))
 enum {
     CTRT_DEVICE_HOST_MEMORY = 1,
     CTRT_DEVICE_ASYNCHRONOUS = 2
@@ -403,15 +403,15 @@ typedef struct ctrt_plugin {
 } ctrt_plugin;
 typedef const ctrt_plugin *(*ctrt_plugin_entry)(uint32_t host_abi_major, uint32_t host_abi_minor);
 CTRT_API const ctrt_plugin *ctrt_plugin_v1(uint32_t host_abi_major, uint32_t host_abi_minor);
-#define CTRT_PLUGIN_DEFINE(name,version,description,components,init) \
-    const ctrt_plugin *ctrt_plugin_v1(uint32_t host_abi_major, uint32_t host_abi_minor) \
-    { \
-        static const ctrt_plugin plugin = { \
+#define CTRT_PLUGIN_DEFINE(name, version, description, components, init)                                              \
+    const ctrt_plugin *ctrt_plugin_v1(uint32_t host_abi_major, uint32_t host_abi_minor)                               \
+    {                                                                                                                 \
+        static const ctrt_plugin plugin = {                                                                           \
             sizeof(ctrt_plugin), CTRT_PLUGIN_ABI_MAJOR, CTRT_PLUGIN_ABI_MINOR, name, version, description, components, \
-            sizeof(components) / sizeof((components)[0]), sizeof((components)[0]), init \
-        }; \
-        (void)host_abi_major, (void)host_abi_minor; \
-        return &plugin; \
+            sizeof(components) / sizeof((components)[0]), sizeof((components)[0]), init                               \
+        };                                                                                                            \
+        (void)host_abi_major, (void)host_abi_minor;                                                                   \
+        return &plugin;                                                                                               \
     }
 CTRT_END_DECLS
 #endif

@@ -6,29 +6,35 @@
 #include <stdint.h>
 #ifdef __cplusplus
 #define CTRT_BEGIN_DECLS extern "C" {
-#define CTRT_END_DECLS }
+#define CTRT_END_DECLS   }
 #else
 #define CTRT_BEGIN_DECLS
 #define CTRT_END_DECLS
 #endif
 #if defined(__GNUC__)
-#define CTRT_API __attribute__((visibility("default")))
-#define CTRT_PRINTF(fmt,args) __attribute__((format(printf, fmt, args)))
+#define CTRT_API               __attribute__((visibility("default")))
+#define CTRT_PRINTF(fmt, args) __attribute__((format(printf, fmt, args)))
 #else
 #define CTRT_API
-#define CTRT_PRINTF(fmt,args)
+#define CTRT_PRINTF(fmt, args)
 #endif
 CTRT_BEGIN_DECLS
 #define CTRT_MAX_DIMS 8
 typedef enum ctrt_status {
-#define STATUS(name,value,text) CTRT_ ##name = value,
+#define STATUS(name, value, text) CTRT_##name = value,
 #include "ctrt/status.def"
 #undef STATUS
     CTRT_STATUS_MIN_ = -0x7fffffff
 } ctrt_status;
+#define CTRT_TRY(expr)                                          \
+    do {                                                        \
+        ctrt_status ctrt_try_status_ = (expr);                  \
+        if (ctrt_try_status_ != CTRT_OK)                        \
+            return ctrt_try_status_;                            \
+    } while (0)
 typedef enum ctrt_dtype {
     CTRT_DTYPE_DEFAULT = 0,
-#define DTYPE(name,value,bytes,category,text,dlpack,safetensors,torch) CTRT_ ##name = value,
+#define DTYPE(name, value, bytes, category, text, dlpack, safetensors, torch) CTRT_##name = value,
 #include "ctrt/dtype.def"
 #undef DTYPE
     CTRT_DTYPE_MAX_ = 0x7fffffff
