@@ -71,7 +71,8 @@ edit grown plugin.h 's/^} ctrt_memory_policy;/    void (*newer)(void *policy);\n
 edit grown plugin.h 's/^} ctrt_host;/    bool newer;\n&/'
 edit grown plugin.h 's/^} ctrt_kernel;/    uint64_t newer, newest;\n&/'
 edit grown plugin.h 's/^\(#define CTRT_PLUGIN_ABI_MINOR\).*/\1 9u/'
-edit grown stream.h 's/^#include "ctrt.*/&\ntypedef struct ctrt_newer_options { size_t size; int way; } ctrt_newer_options;/'
+edit grown stream.h \
+    's/^#include "ctrt.*/&\ntypedef struct ctrt_newer_options { size_t size; int way; } ctrt_newer_options;/'
 edit grown nn.h 's/^} ctrt_embedding_options;/    const char *newer;\n&/'
 check "additions are compatible" "$(differences 1.0 "$work/grown" of-grown)"
 
