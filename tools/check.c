@@ -60,9 +60,7 @@ static bool same_file(const char *a, const char *b)
     return realpath(a, x) != NULL && realpath(b, y) != NULL && strcmp(x, y) == 0;
 }
 
-/* Returns the device name of the backend in the plugin `file`, or of the backend to which the plugin adds kernels.
- * Returns NULL after an error message if the file has neither. */
-static const char *check_device_of(const char *file)
+const char *tool_device_of(const char *command, const char *file)
 {
     char copy[PATH_MAX];
     ctrt_plugin_info info = CTRT_PLUGIN_INFO;
@@ -72,14 +70,14 @@ static const char *check_device_of(const char *file)
         return NULL;
     }
     if (!search_in(dirname(copy))) {
-        fprintf(stderr, "ctrt check: out of memory\n");
+        fprintf(stderr, "ctrt %s: out of memory\n", command);
         return NULL;
     }
     for (size_t k = 0; ctrt_plugin_list(&info, k) == CTRT_OK; k++) {
         if (!same_file(info.file, file))
             continue;
         if (strcmp(info.state, "ready") != 0 && strcmp(info.state, "loaded") != 0) {
-            fprintf(stderr, "ctrt check: %s is %s: %s\n", file, info.state, info.reason);
+            fprintf(stderr, "ctrt %s: %s is %s: %s\n", command, file, info.state, info.reason);
             return NULL;
         }
         if (strcmp(info.kind, "backend") == 0 || strcmp(info.kind, "kernels") == 0)
@@ -87,15 +85,15 @@ static const char *check_device_of(const char *file)
         other = info.kind;
     }
     if (other != NULL)
-        fprintf(stderr, "ctrt check: %s has no backend and no kernels, but a component of kind %s, for which there is "
-                        "no suite; --contract checks its contract\n", file, other);
+        fprintf(stderr, "ctrt %s: %s has no backend and no kernels, but a component of kind %s, for which there is "
+                        "no suite; ctrt check --contract checks its contract\n", command, file, other);
     else
-        fprintf(stderr, "ctrt check: %s is not named as a plugin: its name must be backend-NAME.so or "
-                        "kernels-NAME.so\n", file);
+        fprintf(stderr, "ctrt %s: %s is not named as a plugin: its name must be backend-NAME.so or kernels-NAME.so\n",
+                command, file);
     return NULL;
 }
 
-static bool is_file(const char *text)
+bool tool_is_file(const char *text)
 {
     size_t length = strlen(text);
     return strchr(text, '/') != NULL || (length > 3 && strcmp(text + length - 3, ".so") == 0);
@@ -154,7 +152,7 @@ int tool_check(int argc, char **argv)
         return 2;
     if (optind < argc) {
         wish.device = argv[optind];
-        if (is_file(argv[optind]) && (wish.device = check_device_of(argv[optind])) == NULL)
+        if (tool_is_file(argv[optind]) && (wish.device = tool_device_of("check", argv[optind])) == NULL)
             return 2;
     }
     return conformance_run(&wish, NULL);

@@ -16,7 +16,7 @@ static void quoted(const char *text)
         int length = utf8_length(s);
         if (*s == '"' || *s == '\\')
             printf("\\%c", *s);
-        else if (*s < 0x20 || *s == 0x7f)
+        else if (*s < 0x20 || *s == 0x7f || *s == '<')      /* '<' could end the script element of a page */
             printf("\\u%04x", *s);
         else if (length == 0)
             fputs("\\ufffd", stdout);

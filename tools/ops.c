@@ -8,8 +8,13 @@
 
 static const char usage[] =
     "usage: ctrt ops [PATTERN]\n"
+    "       ctrt ops --coverage [--format text|json|html] [-o FILE] [DEVICE | PLUGIN.so]\n"
     "Lists the ops with the operands of their kernels, as ctrt-kernels(7) explains them. With a shell pattern, prints\n"
-    "what the kernels of the ops whose names match get and compute.\n";
+    "what the kernels of the ops whose names match get and compute.\n"
+    "  --coverage         the kernels of a device (default: cpu), or of the backend of a plugin file: for each op and\n"
+    "                     dtype, whether there is one and, if not, what the library does instead\n"
+    "  --format FORMAT    text, json or html: a page for a browser, one file\n"
+    "  -o FILE            writes to FILE\n";
 
 static const struct op {
     const char *name, *form, *promotion, *dtypes, *text;
@@ -112,6 +117,9 @@ static void print_contract(const struct op *op, const struct contract *contract)
 int tool_ops(int argc, char **argv)
 {
     const char *pattern = argc > 1 ? argv[1] : NULL;
+    for (int i = 1; i < argc; i++)
+        if (strcmp(argv[i], "--coverage") == 0)
+            return tool_coverage(argc, argv, usage);
     if (argc > 2 || (pattern != NULL && pattern[0] == '-')) {
         const int help = argc == 2 && strcmp(pattern, "--help") == 0;
         fputs(usage, help ? stdout : stderr);

@@ -96,6 +96,11 @@ if [ -e "$builddir/plugins-built/backend-cpu.so" ]; then
         run 1 "fails if the template has no kernel for the checked op, and prints the tested file" \
             "template:0 has no kernels for these checks. Its file is $work/backend-template.so" \
             --op exp "$work/backend-template.so"
+        "$tool" ops --coverage "$work/backend-template.so" >"$work/out" 2>&1
+        check "ops --coverage: kernels of the template, ops of the cpu, and composed ones" "$(
+            for row in 'relu  *x    c    c' 'exp  *c    c' 'sgd_step  *o    o    o    o    \.'; do
+                grep -q "^$row" "$work/out" || cat "$work/out"
+            done)"
     else
         not_ok "builds the template" "$(cat "$work/err")"
     fi

@@ -95,6 +95,43 @@ else
     skip "info --json" "no python3 to parse it"
 fi
 
+# --- coverage --------------------------------------------------------------------------------------------------------
+
+says "ops --help has the coverage" 0 "--coverage" "$ctrt" ops --help
+says "coverage in an unknown format is wrong usage" 2 "usage: ctrt ops" "$ctrt" ops --coverage --format xml
+says "coverage of two devices is wrong usage" 2 "usage: ctrt ops" "$ctrt" ops --coverage cpu cpu
+says "coverage of an unknown device is an error" 1 "no backend called quantum" "$ctrt" ops --coverage quantum
+says "coverage of a file that is no plugin is an error" 1 "ctrt ops: $work/backend-broken.so is refused" \
+    "$ctrt" ops --coverage "$work/backend-broken.so"
+if [ -f "$builddir/plugins-built/backend-cpu.so" ] && command -v python3 >/dev/null; then
+    says "coverage into a file that cannot be created is an error" 1 "none/page: No such file" \
+        "$ctrt" ops --coverage -o "$work/none/page"
+    says "coverage into a full disk is an error" 1 "No space left" "$ctrt" ops --coverage --format html -o /dev/full
+    says "coverage of the cpu" 0 "    0  c  cpu: runs on the cpu" "$ctrt" ops --coverage
+    says "coverage as a page" 0 "" "$ctrt" ops --coverage --format html -o "$work/page.html" \
+        "$builddir/plugins-built/backend-cpu.so"
+    "$ctrt" ops --coverage --format json cpu >"$work/coverage.json" 2>&1
+    cat >"$work/coverage.py" <<'END'
+import collections, json, re, sys
+page, coverage = open(sys.argv[1]).read(), json.load(open(sys.argv[2]))
+inner = json.loads(re.search('type="application/json">(.*?)</script>', page, re.S).group(1))
+if inner != coverage:
+    print("the page has other data")
+if re.search("(src|href)=|url\\(|https?:", page):
+    print("the page refers to another file")
+ops = {op["op"]: op for op in coverage["ops"]}
+if ops["add"]["dtypes"]["f32"] != "native" or ops["softmax"]["dtypes"]["i64"] != "undefined" or "view" in ops:
+    print(ops["add"], ops["softmax"])
+counted = collections.Counter(path for op in coverage["ops"] for path in op["dtypes"].values())
+if any(counted[path["path"]] != path["count"] for path in coverage["paths"]):
+    print(counted, coverage["paths"])
+END
+    check "the page contains what the JSON says, and needs no other file" \
+        "$(python3 "$work/coverage.py" "$work/page.html" "$work/coverage.json" 2>&1)"
+else
+    skip "coverage" "the cpu plugin is not built, or no python3"
+fi
+
 # The manual page must have every command.
 check "every command is in ctrt(1)" "$("$ctrt" --help | sed -n 's/^  \([a-z]*\)  .*/\1/p' | while read -r command; do
     grep -q "^\.B ctrt $command" "$srcdir/doc/ctrt.1" || echo "$command is not in the synopsis"
