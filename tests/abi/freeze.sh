@@ -3,16 +3,17 @@
 # Stores the ABI of this tree as a version, or stores a version again before it is released; doc/abi.md and
 # doc/releasing.md explain when.
 #
-#   freeze.sh VERSION BUILD     for example `sh tests/abi/freeze.sh 1.0 _build`, after `make -C _build`
+#   freeze.sh VERSION BUILD [release]     for example `sh tests/abi/freeze.sh 1.0 _build`, after `make -C _build`
 #
 # Writes
 #   CTRT_PLUGIN_ABI_MINOR of ctrt/plugin.h,
 #   tests/abi/VERSION: include/ctrt (the public headers without comments) and table.txt (sizes, offsets, values),
 #   core/libctrt.map: the functions of the built library that no older version has are those of VERSION, and later ones
-#   get the next minor version.
+#   get the next minor version. With `release`, the next version is not there, so that the loader refuses a program
+#   that needs it.
 # Then adapt debian/libctrt0.symbols.
 set -e
-[ $# -eq 2 ] || { sed -n '6s/^# *//p' "$0" >&2; exit 2; }
+[ $# -eq 2 ] || [ "${3-}" = release ] || { sed -n '6s/^# *//p' "$0" >&2; exit 2; }
 version=$1 library=$2/.libs/libctrt.so
 cd "$(dirname "$0")/../.."
 LC_ALL=C
@@ -53,7 +54,8 @@ ${NM:-nm} -D --defined-only "$library" | sed -n 's/.* \(ctrt_[a-z0-9_]*\).*/\1/p
     printf 'CTRT_%s {\n    global:\n' "$version"
     sed 's/.*/        &;/' "$work/names"
     [ -n "$older" ] || printf '    local: *;\n'
-    printf '}%s;\n\nCTRT_%s {\n    global: ctrt_*;\n} CTRT_%s;\n' "${older:+ $older}" "$next" "$version"
+    printf '}%s;\n' "${older:+ $older}"
+    [ "${3-}" = release ] || printf '\nCTRT_%s {\n    global: ctrt_*;\n} CTRT_%s;\n' "$next" "$version"
 } >"$work/new"
 cp "$work/new" "$map"
 echo "$folder and $map have $(wc -l <"$work/names") functions of $version"

@@ -53,6 +53,15 @@ listed 1.0 | comm -23 - "$work/other" | tr '\n' ' ' >"$work/lost"
 check "functions that are missing or have another version are detected" \
     "$([ "$(cat "$work/lost")" = "ctrt_add@@CTRT_1.0 ctrt_mul@@CTRT_1.0 " ] || cat "$work/lost")"
 
+# A function that is added belongs to the open version, and one of 1.0 does not.
+printf 'void ctrt_add(void) { }\nvoid ctrt_newer(void) { }\nvoid newer(void) { }\n' >"$work/added.c"
+$CC -w -shared -fPIC "$work/added.c" -o "$work/added.so" -Wl,--version-script="$srcdir/core/libctrt.map" 2>&1
+case $newest in
+1.0) skip "a function that is added gets the open version" "no version is open in a release" ;;
+*)   check "a function that is added gets the open version, $newest" "$(
+        exported "$work/added.so" | tr '\n' ' ' | grep -v "^ctrt_add@@CTRT_1.0 ctrt_newer@@CTRT_$newest $")" ;;
+esac
+
 # edit NAME FILE COMMAND: edits a header in a copy of the headers. The command has to change it.
 edit() {
     [ -d "$work/$1" ] || { mkdir "$work/$1" && cp -R "$srcdir/include/ctrt" "$work/$1/" && chmod -R u+w "$work/$1"; }
