@@ -121,6 +121,17 @@ static void parts_delete(struct comm *c, const char *stream, uint64_t sequence, 
         }
 }
 
+/* Removes this rank's signature after a failure, so that a rank that comes late cannot complete the collective without
+ * this one. Returns `status`, with its message. */
+static ctrt_status signature_withdraw(struct comm *c, const char *stream, uint64_t sequence, ctrt_status status)
+{
+    char key[KEY], why[1024];
+    snprintf(why, sizeof why, "%s", ctrt_error_message());
+    key_signature(key, c, stream, sequence, c->config->rank);
+    (void)ctrt_store_delete(c->config->store, key, NULL);
+    return ctrt_fail(status, "%s", why);
+}
+
 /* Writes this rank's signature, and reads those of the ranks from `first` to `last`. Fails if one differs. */
 static ctrt_status signatures_compare(struct comm *c, const ctrt_comm_call *call, ctrt_comm_signature *all,
                                       const char *stream, int first, int last)
@@ -138,7 +149,9 @@ static ctrt_status signatures_compare(struct comm *c, const ctrt_comm_call *call
         if (r == c->config->rank)
             continue;
         key_signature(key, c, stream, own->sequence, r);
-        CTRT_TRY(key_get(c, call->state, key, &value, &bytes));
+        ctrt_status status = key_get(c, call->state, key, &value, &bytes);
+        if (status != CTRT_OK)
+            return signature_withdraw(c, stream, own->sequence, status);
         if (bytes == sizeof *all)
             memcpy(&all[r], value, sizeof *all);
         free(value);

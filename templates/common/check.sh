@@ -1,7 +1,8 @@
 #!/bin/sh
 # SPDX-License-Identifier: Apache-2.0
 # check.sh FOLDER: tests the plugin and the program `try` that were built in FOLDER. `make check`, `ctest` and
-# `meson test` run it. The steps are in steps.sh. CTRT=FILE is the command ctrt, if it is not that of pkg-config.
+# `meson test` run it. The steps are in steps.sh. Variables: CTRT, the command ctrt, if it is not that of pkg-config;
+# OPS and CHECKS, patterns of the ops and of the checks of the contract that are checked (all).
 set -eu
 source=$(cd "$(dirname "$0")" && pwd)
 cd "$1"

@@ -1,6 +1,6 @@
 # Malformed files and threads, then a file with known pixels: red, green; blue, white. Another format than bmp needs a
 # file of its own here.
-check --contract ./@stem@.so
+check --contract --op "${CHECKS:-*}" ./@stem@.so
 if [ template = bmp ]; then
     printf 'BM\106\0\0\0\0\0\0\0\066\0\0\0\050\0\0\0\2\0\0\0\2\0\0\0\1\0\030\0\0\0\0\0\020\0\0\0' >sample.bmp
     printf '\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0' >>sample.bmp
