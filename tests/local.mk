@@ -386,10 +386,12 @@ libconformance_la_SOURCES = \
     tests/conformance/contract_backend.c tests/conformance/contract_blocks.c tests/conformance/contract_blocks.h \
     tests/conformance/contract_comm.c tests/conformance/contract_comm_failure.c \
     tests/conformance/contract_host.c tests/conformance/contract_image.c \
+    tests/conformance/contract_image.h tests/conformance/contract_image_files.c \
     tests/conformance/contract_kernel.c tests/conformance/contract_memory.c tests/conformance/contract_queue.c \
     tests/conformance/contract_ranks.c tests/conformance/contract_ranks.h \
     tests/conformance/contract_source.c tests/conformance/contract_source.h \
     tests/conformance/contract_strategy.c \
+    tests/conformance/contract_training.c tests/conformance/contract_training.h \
     tests/conformance/conv.c tests/conformance/copy.c tests/conformance/expected.c \
     tests/conformance/forward.c tests/conformance/gradient.c tests/conformance/index.c tests/conformance/inplace.c \
     tests/conformance/junit.c tests/conformance/junit.h \
@@ -404,14 +406,19 @@ mutant_la_SOURCES  = tests/plugins/mutant.c tests/plugins/plain-attention.h
 mutant_la_LDFLAGS  = $(PLUGIN_LDFLAGS) -rpath /nowhere
 
 # Plugins with defects, which the checks of the plugin ABI's contract must find.
-check_LTLIBRARIES += broken_backend.la broken_comm.la broken_memory.la
+check_LTLIBRARIES += broken_backend.la broken_comm.la broken_image.la broken_memory.la broken_strategy.la
 broken_backend_la_SOURCES = tests/plugins/broken_backend.c tests/plugins/broken_backend.h tests/plugins/broken_queue.c
 broken_backend_la_LDFLAGS = $(PLUGIN_LDFLAGS) -rpath /nowhere
 broken_comm_la_SOURCES    = tests/plugins/broken_comm.c
 broken_comm_la_LDFLAGS    = $(PLUGIN_LDFLAGS) -rpath /nowhere
 broken_comm_la_LIBADD     = libctrt.la
+broken_image_la_SOURCES   = tests/plugins/broken_image.c
+broken_image_la_LDFLAGS   = $(PLUGIN_LDFLAGS) -rpath /nowhere
 broken_memory_la_SOURCES  = tests/plugins/broken_memory.c
 broken_memory_la_LDFLAGS  = $(PLUGIN_LDFLAGS) -rpath /nowhere
+broken_strategy_la_SOURCES = tests/plugins/broken_strategy.c
+broken_strategy_la_LDFLAGS = $(PLUGIN_LDFLAGS) -rpath /nowhere
+broken_strategy_la_LIBADD  = libctrt.la
 PLAIN_TESTS += tests/integration/contract.sh
 EXTRA_DIST += tests/integration/contract.sh
 

@@ -20,13 +20,15 @@ typedef struct ctrt_image_info {
 
 typedef struct ctrt_image_codec {
     size_t size;
-    /* Required: writes the size of the image in the `bytes` bytes of a file at `file`. CTRT_ERR_FORMAT for malformed
-     * files, CTRT_ERR_NOT_SUPPORTED for a variant of the format; the library puts the file's name before the
-     * message. */
+    /* Required: writes the size of the image in the `bytes` bytes (0 or more) of a file at `file`, which cannot
+     * be written. Of *info it writes the members that are within info->size. CTRT_ERR_FORMAT for malformed files,
+     * CTRT_ERR_NOT_SUPPORTED for a variant of the format, CTRT_ERR_OUT_OF_MEMORY, each with a message, before which the
+     * library puts the file's name. The size may be any; the library refuses what it has no memory for. */
     ctrt_status (*describe)(ctrt_image_info *info, const void *file, size_t bytes);
     /* Required: writes height * width pixels of three bytes (red, green, blue), row by row from the top, without gaps.
      * `info`: as describe wrote it for the same file. A transparency channel is dropped, and grey is written as three
-     * equal bytes (as PIL's convert("RGB")). CTRT_ERR_FORMAT for malformed and truncated files. */
+     * equal bytes (as PIL's convert("RGB")). Errors are those of describe; a truncated file is CTRT_ERR_FORMAT, and
+     * what is in `rgb` then is undefined. Keeps nothing after it has returned. */
     ctrt_status (*decode)(void *rgb, const ctrt_image_info *info, const void *file, size_t bytes);
 } ctrt_image_codec;
 

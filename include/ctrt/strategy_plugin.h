@@ -56,8 +56,12 @@ typedef struct ctrt_strategy_batch {
  * although it uses a communicator. Collectives are part of the graph, and the strategy records the host's work of each
  * replay with ctrt_capture_call. In a capture, the library refuses the passes of other strategies, and in canonical
  * mode those of all. In a dry run on some of the devices, it refuses the passes of strategies that use others too, and
- * those of strategies with RANKS. */
-enum { CTRT_STRATEGY_RANKS = 1, CTRT_STRATEGY_ONE_DEVICE = 2, CTRT_STRATEGY_CAPTURE = 4 };
+ * those of strategies with RANKS. DIFFERS: with several devices or ranks, losses, gradients and parameters are by
+ * design not those of `single`, as in local SGD; with one they are. `ctrt check --contract` then compares with one
+ * only. */
+enum {
+    CTRT_STRATEGY_RANKS = 1, CTRT_STRATEGY_ONE_DEVICE = 2, CTRT_STRATEGY_CAPTURE = 4, CTRT_STRATEGY_DIFFERS = 8
+};
 
 /* The information that `auto` passes to `estimate`, in addition to the configuration. */
 typedef struct ctrt_strategy_facts {
@@ -85,22 +89,31 @@ typedef struct ctrt_strategy_estimate {
 } ctrt_strategy_estimate;
 
 /* One instance per ctrt_parallel_new. Calls for one instance are never concurrent. Error messages need no prefix: the
- * library adds the strategy's name. */
+ * library adds the strategy's name.
+ *
+ * Unless the strategy has CTRT_STRATEGY_DIFFERS, losses, gradients and parameters are those of `single` for the same
+ * rows, up to rounding, however the batch is cut: also if it has fewer rows than there are devices or ranks. A
+ * parameter that no row uses, or that requires no grad, gets no gradient, and a parameter that occurs twice gets one.
+ * In canonical mode they have the bits of `single`, or create fails with CTRT_ERR_NOT_SUPPORTED. With this error a
+ * strategy may refuse losses of several parts that are no means, modules, and canonical mode, and nothing else. */
 typedef struct ctrt_strategy {
     size_t size;                        /* required slots: create, destroy, forward, step */
     uint32_t flags;                     /* CTRT_STRATEGY_...; unknown ones are refused */
     uint32_t reserved;
     ctrt_status (*create)(void **strategy, const ctrt_strategy_config *config);
+    /* Frees the instance and what it has allocated. The module has its whole parameters and can be used without it. */
     void (*destroy)(void *strategy);
     /* The forward pass of the module, recorded in grad mode. *y is NULL on entry and owns the result afterwards. Some
      * inputs may be NULL, as for ctrt_forward_n. */
     ctrt_status (*forward)(void *strategy, ctrt_tensor **y, ctrt_tensor *const *inputs, int count);
-    /* Forward, loss and backward, as ctrt_parallel_step. *loss is NULL on entry. If the step fails, the gradients of
-     * the module are those from before. */
+    /* Forward, loss and backward, as ctrt_parallel_step. *loss is NULL on entry. Adds to the gradients from before. If
+     * the step fails, the gradients of the module are those from before, and without ranks the next step can succeed.
+     * With ranks, a step that fails on one rank fails on all: the strategy ends the communicator (ctrt_comm_abort). */
     ctrt_status (*step)(void *strategy, ctrt_tensor **loss, const ctrt_strategy_batch *batch);
     /* Optional: ctrt_parallel_no_sync. Without it the strategy has nothing to synchronise. */
     ctrt_status (*no_sync)(void *strategy, bool on);
-    /* Optional: the text after the name in ctrt_parallel_describe, on one line: "on sim:0, sim:1". */
+    /* Optional: the text after the name in ctrt_parallel_describe, on one line: "on sim:0, sim:1". Writes at most
+     * text[bytes], with a NUL byte. */
     void (*describe)(void *strategy, char *text, size_t bytes);
     /* Optional: called before and after the module is saved or loaded and an optimizer makes a step. For example, a
      * strategy that has a part of each parameter assembles the parameters before they are saved. `argument` and what a

@@ -24,7 +24,9 @@ struct parallel {
 };
 
 #define DESCRIPTION_BYTES 1024
-#define STRATEGY_FLAGS    (CTRT_STRATEGY_RANKS | CTRT_STRATEGY_ONE_DEVICE | CTRT_STRATEGY_CAPTURE)      /* known */
+/* Known ones. */
+#define STRATEGY_FLAGS \
+    (CTRT_STRATEGY_RANKS | CTRT_STRATEGY_ONE_DEVICE | CTRT_STRATEGY_CAPTURE | CTRT_STRATEGY_DIFFERS)
 
 /* strategy.c: returns the strategy of `module`, which is a net of ctrt_parallel_new or, for strategies with `event`,
  * the module that one runs; NULL: there is none. */

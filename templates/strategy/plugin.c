@@ -125,7 +125,9 @@ static ctrt_status local_forward(void *self, ctrt_tensor **y, ctrt_tensor *const
 /* ctrt_parallel_step: forward, loss and backward of this rank's rows; *loss is that of these. A rank may have no rows.
  * If the step fails, the gradients must be those from before, so they are put aside first. ctrt_step_finish adds to
  * them. The loss may be of any kind, because no other rank contributes to what it is divided by. A strategy that adds
- * up gradients of several parts leaves `partial` as it is, and adds the parts up too (ctrt_loss_part_add). */
+ * up gradients of several parts leaves `partial` as it is, and adds the parts up too (ctrt_loss_part_add).
+ *
+ * A rank whose step fails ends the communicator, because the other ranks would wait for it at the next mean. */
 static ctrt_status local_step(void *self, ctrt_tensor **loss, const ctrt_strategy_batch *batch)
 {
     struct local_sgd *a = self;
@@ -144,6 +146,7 @@ static ctrt_status local_step(void *self, ctrt_tensor **loss, const ctrt_strateg
         return ctrt_step_finish(loss, a->module, a->before, a->grads, &part, &own);
     ctrt_loss_part_release(&part);
     (void)ctrt_gradients_restore(a->module, a->before);
+    ctrt_comm_abort(a->comm, ctrt_error_message());
     return status;
 }
 
@@ -185,10 +188,11 @@ static ctrt_status local_estimate(ctrt_strategy_estimate *estimate, const ctrt_s
 
 /* ---- the plugin ---- */
 
-/* Without `no_sync`, because gradients are not exchanged. */
+/* Without `no_sync`, because gradients are not exchanged. DIFFERS, because losses and gradients are those of the rank's
+ * own rows. */
 static const ctrt_strategy strategy = {
-    .size = sizeof(ctrt_strategy), .flags = CTRT_STRATEGY_RANKS, .create = local_create,
-    .destroy = local_destroy, .forward = local_forward, .step = local_step,
+    .size = sizeof(ctrt_strategy), .flags = CTRT_STRATEGY_RANKS | CTRT_STRATEGY_DIFFERS,
+    .create = local_create, .destroy = local_destroy, .forward = local_forward, .step = local_step,
     .describe = local_describe, .event = local_event, .estimate = local_estimate,
 };
 static const ctrt_component components[] = {

@@ -298,7 +298,8 @@ void contract_load(ctrt_component_kind kind)
     contract_step("probe");
     if (CTRT_SLOT(component, probe) && component->probe(reason, sizeof reason) <= 0)
         contract_skip("%s cannot be used here: %s", component->name, reason);
-    if (CTRT_SLOT(contract_target.plugin, init))
+    /* Strategies are called through the library, which initialises them. */
+    if (kind != CTRT_COMPONENT_STRATEGY && CTRT_SLOT(contract_target.plugin, init))
         CALL(contract_target.plugin->init(&contract_host), "init");
 }
 

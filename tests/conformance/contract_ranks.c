@@ -221,38 +221,10 @@ void buffer_expect(const struct buffer *buffer, const double *values, double tol
                           "after the data");
 }
 
-/* DLPack 1.0, with which the library makes a tensor of memory that is not its own. */
-struct DLManagedTensorVersioned {
-    uint32_t major, minor;
-    void *manager;
-    void (*deleter)(struct DLManagedTensorVersioned *self);
-    uint64_t flags;
-    void *data;
-    int32_t device_type, device_id, ndim;
-    uint8_t code, bits;
-    uint16_t lanes;
-    int64_t *shape, *strides;
-    uint64_t byte_offset;
-    int64_t dims[2];
-};
-
-static void managed_free(struct DLManagedTensorVersioned *managed)
-{
-    free(managed);
-}
-
 void buffer_at(struct buffer *buffer, void *address, ctrt_dtype dtype, int64_t count)
 {
-    enum { HOST = 1, FLOAT = 2 };
-    struct DLManagedTensorVersioned *managed = contract_alloc(sizeof *managed);
-    *managed = (struct DLManagedTensorVersioned){
-        .major = 1, .deleter = managed_free, .data = address, .device_type = HOST, .ndim = 1, .code = FLOAT,
-        .bits = (uint8_t)(8 * ctrt_dtype_size(dtype)), .lanes = 1, .dims = { count, 1 },
-    };
-    managed->shape = &managed->dims[0];
-    managed->strides = &managed->dims[1];
     *buffer = (struct buffer){ .dtype = dtype, .count = count };
-    contract_ok(ctrt_from_dlpack(&buffer->tensor, managed));
+    contract_ok(ctrt_from_blob(&buffer->tensor, address, CTRT_SHAPE(count), (ctrt_ints){ NULL, 0 }, dtype, NULL, NULL));
 }
 
 void buffer_free(struct buffer *buffer)

@@ -13,9 +13,16 @@ trap 'rm -rf "$work"' EXIT
 mkdir -m 755 "$work/plugins"
 cp "$builddir/.libs/broken_backend.so" "$work/plugins/backend-broken.so" &&
     cp "$builddir/.libs/broken_memory.so" "$work/plugins/memory-broken.so" &&
-    cp "$builddir/.libs/broken_comm.so" "$work/plugins/comm-broken.so" || exit 1
+    cp "$builddir/.libs/broken_comm.so" "$work/plugins/comm-broken.so" &&
+    cp "$builddir/.libs/broken_strategy.so" "$work/plugins/strategy-broken.so" &&
+    cp "$builddir/.libs/broken_image.so" "$work/plugins/image-bmp.so" || exit 1
 # comm-broken calls this one.
 [ ! -e "$builddir/plugins-built/comm-host.so" ] || cp "$builddir/plugins-built/comm-host.so" "$work/plugins" || exit 1
+
+# The template of a strategy, as outside of this tree.
+${CC:-cc} -O1 -fPIC -shared -I"$srcdir/include" "$srcdir/templates/strategy/plugin.c" -L"$builddir/.libs" -lctrt \
+    -o "$work/plugins/strategy-template.so" 2>"$work/one"
+result $? "the template of a strategy can be compiled" "$(cat "$work/one")"
 
 # keeps: reads lines SETTINGS;ARGUMENTS;PLUGIN. With these variables, the plugin has to pass these checks; a plugin that
 # is not built is skipped. All lines run at the same time.
@@ -43,14 +50,15 @@ keeps() {
     done <"$work/plugins.list"
 }
 
-# finds KIND: reads lines DEFECT CHECK [MESSAGE]; with the defect, CHECK has to fail, with a line that contains MESSAGE.
+# finds KIND [NAME]: reads lines DEFECT CHECK [MESSAGE]; with the defect, CHECK has to fail, with a line that contains
+# MESSAGE. NAME: of the plugin.
 # Runs twelve checks at a time, because most of them wait.
 finds() {
     n=0
     cat >"$work/defects"
     while read -r defect name message; do
         CTRT_BROKEN=$defect "$tool" check --contract --timeout "$([ -n "$message" ] && echo 1 || echo 9)" --op "$name" \
-            "$work/plugins/$1-broken.so" >"$work/found.$n" 2>&1 &
+            "$work/plugins/$1-${2:-broken}.so" >"$work/found.$n" 2>&1 &
         n=$((n + 1))
         [ $((n % 12)) -ne 0 ] || wait
     done <"$work/defects"
@@ -85,6 +93,15 @@ $soft CTRT_CUDA_SHARE=yes;--op memory.share;$cuda
 ;;$built/memory-direct.so
 ;;$built/memory-spill.so
 ;;$built/comm-host.so
+;;$work/plugins/strategy-broken.so
+CTRT_BROKEN=ranks;;$work/plugins/strategy-broken.so
+;;$work/plugins/strategy-template.so
+;;$built/strategy-single.so
+;;$built/strategy-data-parallel.so
+;;$built/strategy-pipeline.so
+;;$built/strategy-distributed.so
+;;$built/strategy-sharded.so
+;;$work/plugins/image-bmp.so
 ;;$built/image-jpeg.so
 ;;$built/image-png.so
 END
@@ -105,6 +122,10 @@ fi
 "$tool" check --contract quantum >"$work/one" 2>&1
 [ $? -eq 2 ] && grep -q 'no plugin has a backend called quantum' "$work/one"
 result $? "an unknown device is an error" "$(cat "$work/one")"
+
+"$tool" check --contract "$builddir/.libs/mutant.so" >"$work/one" 2>&1
+[ $? -eq 2 ] && grep -q 'has no component of a kind that has checks' "$work/one"
+result $? "a kind without checks is an error" "$(cat "$work/one")"
 
 finds backend <<'END'
 fork_unchecked fork.after did not end
@@ -276,5 +297,85 @@ poll_first complete
 destroy_leak balance
 own_leak balance
 alloc_unchecked host.memory
+END
+finds strategy <<'END'
+name_long names
+flags_unknown tables
+step_missing tables
+weights_none train
+loss_first train
+last_part train
+parameter_skipped train
+step_undone train
+weights_equal train.uneven
+rest_dropped train.uneven
+few_fails train.few
+sum_as_mean loss.sum
+divisor_lost loss.weights
+divisor_lost loss.ignore
+part_only loss.masked
+weights_none loss.parameter
+unused_zero parameters
+frozen_zero parameters
+tied_twice parameters
+before_lost accumulate
+no_sync_lost accumulate.no_sync
+forward_first forward
+forward_scaled forward
+forward_detached forward
+forward_trains forward.evaluate
+failure_adds failure
+failure_loses failure
+failure_ok failure
+failure_message failure
+fails_forever failure
+save_changes checkpoint
+save_fails checkpoint
+load_ignored checkpoint
+canonical_ignored canonical
+canonical_status canonical
+describe_lines describe
+steps_wrong describe
+destroy_changes destroy
+create_leaks destroy
+create_descriptor destroy
+estimate_first estimate
+estimate_rows estimate
+estimate_changes estimate
+ranks_apart train
+ranks_skip train
+ranks_loss train
+ranks_equal train.uneven
+ranks_few train.few
+ranks_silent failure did not end
+END
+finds image bmp <<'END'
+process fork did not end
+name_other names
+decode_missing decode
+swapped decode
+padding decode
+upside_down decode
+bgr decode
+last_column decode
+bits decode
+over_read decode
+over_write decode
+writes_file decode
+beyond_info older
+header_unchecked truncated
+pixels_unchecked truncated
+truncated_grey truncated
+silent truncated
+status truncated
+empty_message truncated
+header_unchecked malformed
+size_unchecked damaged
+static_row threads
+leak balance
+failure_leak balance
+library_leak balance
+alloc_unchecked host.memory
+alloc_status host.memory
 END
 finish
