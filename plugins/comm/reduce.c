@@ -8,6 +8,8 @@
 #include "reduce.h"
 #if defined(__F16C__)
 #include <immintrin.h>
+#elif defined(__aarch64__)
+#include <arm_neon.h>
 #endif
 
 #define BLOCK 1024
@@ -79,6 +81,9 @@ static inline void load_row_f16(float *to, const uint16_t *from, size_t n)
 #if defined(__F16C__)
     for (; i + 8 <= n; i += 8)
         _mm256_storeu_ps(to + i, _mm256_cvtph_ps(_mm_loadu_si128((const void *)(from + i))));
+#elif defined(__aarch64__)
+    for (; i + 4 <= n; i += 4)
+        vst1q_f32(to + i, vcvt_f32_f16(vreinterpret_f16_u16(vld1_u16(from + i))));
 #endif
     for (; i < n; i++)
         to[i] = load_f16(from[i]);
@@ -90,6 +95,9 @@ static inline void store_row_f16(uint16_t *to, const float *from, size_t n)
 #if defined(__F16C__)
     for (; i + 8 <= n; i += 8)
         _mm_storeu_si128((void *)(to + i), _mm256_cvtps_ph(_mm256_loadu_ps(from + i), _MM_FROUND_TO_NEAREST_INT));
+#elif defined(__aarch64__)
+    for (; i + 4 <= n; i += 4)
+        vst1_u16(to + i, vreinterpret_u16_f16(vcvt_f16_f32(vld1q_f32(from + i))));
 #endif
     for (; i < n; i++)
         to[i] = store_f16(from[i]);

@@ -9,6 +9,8 @@
 #include <string.h>
 #if defined(__F16C__)
 #include <immintrin.h>
+#elif defined(__aarch64__)
+#include <arm_neon.h>
 #endif
 
 #define CPU_CONVERT static inline __attribute__((always_inline, unused))
@@ -45,6 +47,22 @@ CPU_CONVERT uint16_t cpu_bf16_from_f32(float x)
     return (uint16_t)((u & 0x7fffffff) > 0x7f800000 ? (u >> 16) | 0x40 : rounded);
 }
 
+#if defined(__aarch64__)
+CPU_CONVERT float cpu_f32_from_f16(uint16_t h)
+{
+    __fp16 x;
+    memcpy(&x, &h, sizeof x);
+    return x;
+}
+
+CPU_CONVERT uint16_t cpu_f16_from_f32(float x)
+{
+    const __fp16 rounded = (__fp16)x;
+    uint16_t h;
+    memcpy(&h, &rounded, sizeof h);
+    return h;
+}
+#else
 CPU_CONVERT float cpu_f32_from_f16(uint16_t h)
 {
     uint32_t sign = (uint32_t)(h & 0x8000) << 16, u = (uint32_t)(h & 0x7fff) << 13, exponent = u & 0x0f800000;
@@ -66,6 +84,7 @@ CPU_CONVERT uint16_t cpu_f16_from_f32(float x)
     uint32_t finite = u < 0x38800000 ? subnormal : normal;
     return (uint16_t)(sign | (u > 0x7f800000 ? nan : u >= 0x47800000 ? 0x7c00 : finite));
 }
+#endif
 
 CPU_CONVERT void cpu_f32_from_bf16_row(float *to, const uint16_t *from, int64_t n)
 {
@@ -87,6 +106,9 @@ CPU_CONVERT void cpu_f32_from_f16_row(float *to, const uint16_t *from, int64_t n
 #if defined(__F16C__)
     for (; i + 8 <= n; i += 8)
         _mm256_storeu_ps(to + i, _mm256_cvtph_ps(_mm_loadu_si128((const void *)(from + i))));
+#elif defined(__aarch64__)
+    for (; i + 4 <= n; i += 4)
+        vst1q_f32(to + i, vcvt_f32_f16(vreinterpret_f16_u16(vld1_u16(from + i))));
 #endif
     for (; i < n; i++)
         to[i] = cpu_f32_from_f16(from[i]);
@@ -98,6 +120,9 @@ CPU_CONVERT void cpu_f16_from_f32_row(uint16_t *to, const float *from, int64_t n
 #if defined(__F16C__)
     for (; i + 8 <= n; i += 8)
         _mm_storeu_si128((void *)(to + i), _mm256_cvtps_ph(_mm256_loadu_ps(from + i), _MM_FROUND_TO_NEAREST_INT));
+#elif defined(__aarch64__)
+    for (; i + 4 <= n; i += 4)
+        vst1_u16(to + i, vreinterpret_u16_f16(vcvt_f16_f32(vld1q_f32(from + i))));
 #endif
     for (; i < n; i++)
         to[i] = cpu_f16_from_f32(from[i]);

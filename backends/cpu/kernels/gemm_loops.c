@@ -11,7 +11,7 @@
 #include "vec.h"
 
 /* Rows of C in a register tile that is VECTORS vectors wide: 24 accumulators of 32 registers, or 12 of 16. */
-#if VEC_AVX512
+#if VEC_AVX512 || VEC_NEON
 #define ROWS 8
 #else
 #define ROWS 4

@@ -45,6 +45,38 @@ VEC_INLINE void vd_transpose(double *to, int64_t to_step, const double *from, in
         _mm256_storeu_pd(to + (i + 2) * to_step, _mm256_permute2f128_pd(t[i], t[i + 2], 0x31));
     }
 }
+#elif VEC_NEON
+/* Transposes the 4 x 4 floats at `from`. */
+VEC_INLINE void vf_transpose_4(float *to, int64_t to_step, const float *from, int64_t from_step)
+{
+    float64x2_t t[4];
+    for (int i = 0; i < 4; i += 2) {
+        const float32x4_t a = vld1q_f32(from + i * from_step), b = vld1q_f32(from + (i + 1) * from_step);
+        t[i] = vreinterpretq_f64_f32(vtrn1q_f32(a, b));
+        t[i + 1] = vreinterpretq_f64_f32(vtrn2q_f32(a, b));
+    }
+    for (int i = 0; i < 2; i++) {
+        vst1q_f32(to + i * to_step, vreinterpretq_f32_f64(vtrn1q_f64(t[i], t[i + 2])));
+        vst1q_f32(to + (i + 2) * to_step, vreinterpretq_f32_f64(vtrn2q_f64(t[i], t[i + 2])));
+    }
+}
+
+VEC_INLINE void vf_transpose(float *to, int64_t to_step, const float *from, int64_t from_step)
+{
+    for (int i = 0; i < vf_block; i += 4)
+        for (int j = 0; j < vf_block; j += 4)
+            vf_transpose_4(to + j * to_step + i, to_step, from + i * from_step + j, from_step);
+}
+
+VEC_INLINE void vd_transpose(double *to, int64_t to_step, const double *from, int64_t from_step)
+{
+    for (int i = 0; i < vd_block; i += 2)
+        for (int j = 0; j < vd_block; j += 2) {
+            const float64x2_t a = vld1q_f64(from + i * from_step + j), b = vld1q_f64(from + (i + 1) * from_step + j);
+            vst1q_f64(to + j * to_step + i, vtrn1q_f64(a, b));
+            vst1q_f64(to + (j + 1) * to_step + i, vtrn2q_f64(a, b));
+        }
+}
 #else
 VEC_INLINE void vf_transpose(float *to, int64_t to_step, const float *from, int64_t from_step)
 {

@@ -19,6 +19,10 @@
 #include <immintrin.h>
 #define VEC_AVX2 1
 #define VEC_BYTES 32
+#elif defined(__aarch64__)
+#include <arm_neon.h>
+#define VEC_NEON 1
+#define VEC_BYTES 16
 #else
 #define VEC_BYTES 16
 #endif
@@ -66,6 +70,46 @@ VEC_INLINE vf vf_load_m(const float *p, vf_mask m) { return _mm256_maskload_ps(p
 VEC_INLINE void vf_store_m(float *p, vf v, vf_mask m) { _mm256_maskstore_ps(p, m, v); }
 VEC_INLINE vd vd_load_m(const double *p, vd_mask m) { return _mm256_maskload_pd(p, m); }
 VEC_INLINE void vd_store_m(double *p, vd v, vd_mask m) { _mm256_maskstore_pd(p, m, v); }
+#elif VEC_NEON
+typedef int vf_mask;
+typedef int vd_mask;
+VEC_INLINE vf_mask vf_first(int n) { return n; }
+VEC_INLINE vd_mask vd_first(int n) { return n; }
+VEC_INLINE vf vf_load_m(const float *p, vf_mask n)
+{
+    if (n == 4)
+        return vf_load(p);
+    const float32x2_t none = vdup_n_f32(0);
+    if (n < 2)
+        return vcombine_f32(n ? vld1_lane_f32(p, none, 0) : none, none);
+    return vcombine_f32(vld1_f32(p), n == 3 ? vld1_lane_f32(p + 2, none, 0) : none);
+}
+VEC_INLINE void vf_store_m(float *p, vf v, vf_mask n)
+{
+    if (n == 4) {
+        vf_store(p, v);
+        return;
+    }
+    if (n >= 2)
+        vst1_f32(p, vget_low_f32(v));
+    if (n == 3)
+        vst1q_lane_f32(p + 2, v, 2);
+    else if (n == 1)
+        vst1q_lane_f32(p, v, 0);
+}
+VEC_INLINE vd vd_load_m(const double *p, vd_mask n)
+{
+    if (n == 2)
+        return vd_load(p);
+    return vcombine_f64(n ? vld1_f64(p) : vdup_n_f64(0), vdup_n_f64(0));
+}
+VEC_INLINE void vd_store_m(double *p, vd v, vd_mask n)
+{
+    if (n == 2)
+        vd_store(p, v);
+    else if (n == 1)
+        vst1q_lane_f64(p, v, 0);
+}
 #else
 typedef int vf_mask;
 typedef int vd_mask;
@@ -112,14 +156,22 @@ VEC_INLINE vd vd_fma(vd a, vd b, vd c) { return _mm512_fmadd_pd(a, b, c); }
 #elif VEC_AVX2
 VEC_INLINE vf vf_fma(vf a, vf b, vf c) { return _mm256_fmadd_ps(a, b, c); }
 VEC_INLINE vd vd_fma(vd a, vd b, vd c) { return _mm256_fmadd_pd(a, b, c); }
+#elif VEC_NEON
+VEC_INLINE vf vf_fma(vf a, vf b, vf c) { return vfmaq_f32(c, a, b); }
+VEC_INLINE vd vd_fma(vd a, vd b, vd c) { return vfmaq_f64(c, a, b); }
 #else
 VEC_INLINE vf vf_fma(vf a, vf b, vf c) { return a * b + c; }
 VEC_INLINE vd vd_fma(vd a, vd b, vd c) { return a * b + c; }
 #endif
 
 /* Selects a where all bits of the mask lane are set, b where they are 0. Comparisons produce such masks. */
+#if VEC_NEON
+VEC_INLINE vf vf_select(vi mask, vf a, vf b) { return vbslq_f32((uint32x4_t)mask, a, b); }
+VEC_INLINE vd vd_select(vl mask, vd a, vd b) { return vbslq_f64((uint64x2_t)mask, a, b); }
+#else
 VEC_INLINE vf vf_select(vi mask, vf a, vf b) { return (vf)((mask & (vi)a) | (~mask & (vi)b)); }
 VEC_INLINE vd vd_select(vl mask, vd a, vd b) { return (vd)((mask & (vl)a) | (~mask & (vl)b)); }
+#endif
 
 /* Returns a vector whose lane i is lane index[i] of the concatenation of a and b. */
 VEC_INLINE vf vf_pick(vf a, vf b, vi index)
@@ -151,6 +203,10 @@ VEC_INLINE vd vd_sqrt(vd a) { return _mm256_sqrt_pd(a); }
 VEC_INLINE vd vd_max(vd a, vd b) { return vd_select(a > b, a, b); }
 VEC_INLINE vf vf_max(vf a, vf b) { return vf_select(a > b, a, b); }
 VEC_INLINE vf vf_min(vf a, vf b) { return vf_select(a < b, a, b); }
+#if VEC_NEON
+VEC_INLINE vf vf_sqrt(vf a) { return vsqrtq_f32(a); }
+VEC_INLINE vd vd_sqrt(vd a) { return vsqrtq_f64(a); }
+#else
 VEC_INLINE vf vf_sqrt(vf a)
 {
     for (int i = 0; i < VF; i++)
@@ -163,6 +219,7 @@ VEC_INLINE vd vd_sqrt(vd a)
         a[i] = __builtin_sqrt(a[i]);
     return a;
 }
+#endif
 #endif
 
 /* Sums the lanes as a tree: repeatedly adds the upper half to the lower half. */
@@ -188,6 +245,9 @@ VEC_INLINE double vd_sum(vd v)
     __m128d two = _mm_add_pd(_mm256_castpd256_pd128(half), _mm256_extractf128_pd(half, 1));
     return _mm_cvtsd_f64(_mm_add_sd(two, _mm_unpackhi_pd(two, two)));
 }
+#elif VEC_NEON
+VEC_INLINE float vf_sum(vf v) { return vpadds_f32(vadd_f32(vget_low_f32(v), vget_high_f32(v))); }
+VEC_INLINE double vd_sum(vd v) { return vpaddd_f64(v); }
 #else
 VEC_INLINE float vf_sum(vf v)
 {

@@ -27,6 +27,8 @@ VEC_INLINE vf vf_nearest(vf x)
     return _mm512_roundscale_ps(x, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC);
 #elif VEC_AVX2
     return _mm256_round_ps(x, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC);
+#elif VEC_NEON
+    return vrndnq_f32(x);
 #else
     const float magic = 12582912.0f;        /* 1.5 * 2^23: the sum has no bits for the fraction */
     return (x + magic) - magic;
