@@ -44,8 +44,8 @@ TSAN_TESTS     =
 
 TREE_TESTS += tests/descriptors.sh tests/headers.sh tests/layers.sh tests/macros.sh tests/names.sh tests/exports.sh \
               tests/abi/headers.sh
-EXTRA_DIST += tests/options.h tests/descriptors.sh tests/headers.sh tests/layers.sh tests/macros.sh tests/names.sh \
-              tests/exports.sh \
+EXTRA_DIST += tests/cross-check tests/options.h tests/descriptors.sh tests/headers.sh tests/layers.sh tests/macros.sh \
+              tests/names.sh tests/exports.sh \
               tests/installed.c tests/installed.sh tests/lib.sh tests/lsan.supp tests/run.sh tests/tsan.supp
 
 # Reference data, and the scripts that create it.
@@ -380,6 +380,7 @@ EXTRA_DIST += tests/integration/steady.sh
 
 # The suite as a library that uses only the public API, for `ctrt check`.
 noinst_LTLIBRARIES += libconformance.la
+libconformance_la_CFLAGS  = $(AM_CFLAGS) $(EXACT_CFLAGS)
 libconformance_la_SOURCES = \
     tests/conformance/array.c tests/conformance/attention.c tests/conformance/binary.c tests/conformance/compare.c \
     tests/conformance/conformance.h tests/conformance/contract.c tests/conformance/contract.h \

@@ -162,7 +162,8 @@ SHIM(ssize_t, pread64, (int fd, void *buffer, size_t bytes, off64_t offset), FAU
      syscall(SYS_pread64, fd, buffer, bytes, offset))
 SHIM(ssize_t, write, (int fd, const void *buffer, size_t bytes), FAULT_WRITE, ENOSPC, -1,
      syscall(SYS_write, fd, buffer, bytes))
-SHIM(int, rename, (const char *from, const char *to), FAULT_RENAME, EACCES, -1, (int)syscall(SYS_rename, from, to))
+SHIM(int, rename, (const char *from, const char *to), FAULT_RENAME, EACCES, -1,
+     (int)syscall(SYS_renameat2, AT_FDCWD, from, AT_FDCWD, to, 0))
 SHIM(int, renameat, (int from_at, const char *from, int to_at, const char *to), FAULT_RENAME, EACCES, -1,
      (int)syscall(SYS_renameat2, from_at, from, to_at, to, 0))
 
