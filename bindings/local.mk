@@ -15,4 +15,12 @@ EXTRA_DIST += \
 
 wheel: all
 	python3 -B $(srcdir)/bindings/python/build_wheel.py --build . --cc '$(CC)' --readelf '$(READELF)' --strip '$(STRIP)'
-.PHONY: wheel
+
+# Rust: `make rust` writes the crate rust/ctrt-sys, with the declarations. It needs python3 with cffi, but no cargo.
+EXTRA_DIST += \
+    bindings/rust/generate.py bindings/rust/ctrt-sys/Cargo.toml.in bindings/rust/ctrt-sys/build.rs \
+    bindings/rust/ctrt-sys/examples/add.rs bindings/rust/ctrt-sys/examples/train.rs bindings/rust/ctrt-sys/src/lib.rs
+
+rust:
+	python3 -B $(srcdir)/bindings/rust/generate.py '$(CC)' $(srcdir)/include $(PACKAGE_VERSION) rust/ctrt-sys
+.PHONY: rust wheel

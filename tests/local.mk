@@ -513,6 +513,9 @@ fail_rank_LDFLAGS = $(NO_WRAPPER)
 # Python: the example of doc/bindings.md, the wheel of bindings/python, and random cases against an installed PyTorch.
 PLAIN_TESTS += tests/integration/python.sh
 EXTRA_DIST  += tests/integration/python.sh tests/integration/python_package.py
+# The crate of bindings/rust, where cargo is installed.
+PLAIN_TESTS += tests/integration/rust.sh
+EXTRA_DIST  += tests/integration/rust.sh
 TESTS       += tests/integration/cxx.sh
 EXTRA_DIST  += tests/integration/cxx.sh tests/integration/cxx-binding.cc tests/integration/cxx-program.cc
 
