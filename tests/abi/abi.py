@@ -13,16 +13,20 @@ import os
 import re
 import subprocess
 import sys
-import tempfile
 
 CC = os.environ.get("CC", "cc").split()
 
 
-def preprocess(include, *options):
-    names = sorted(name for name in os.listdir(os.path.join(include, "ctrt")) if name.endswith(".h"))
-    source = "".join(f"#include <ctrt/{name}>\n" for name in names)
-    return subprocess.run([*CC, "-E", "-w", "-I", include, *options, "-x", "c", "-"], input=source, text=True,
+def compile_text(include, source, *options):
+    """Returns what the compiler writes to its standard output."""
+    return subprocess.run([*CC, "-w", "-I", include, *options, "-x", "c", "-"], input=source, text=True,
                           stdout=subprocess.PIPE, check=True).stdout
+
+
+def all_of(include):
+    """Returns a source that includes all headers."""
+    names = sorted(name for name in os.listdir(os.path.join(include, "ctrt")) if name.endswith(".h"))
+    return "".join(f"#include <ctrt/{name}>\n" for name in names)
 
 
 def strip(text):
@@ -50,10 +54,13 @@ class Headers:
 
     def __init__(self, include):
         self.include = include
-        self.text = re.sub(r"\s+", " ", without_inline(preprocess(include, "-P")))
+        self.text = re.sub(r"\s+", " ", without_inline(compile_text(include, all_of(include), "-E", "-P")))
         macros = re.findall(r"^#define (CTRT_\w+) ([-0-9x. ()uf]*[0-9][-0-9a-fx. ()u]*)$",
-                            preprocess(include, "-dM"), flags=re.M)
+                            compile_text(include, all_of(include), "-E", "-dM"), flags=re.M)
         self.structs = {name: dict(self.members(body)) for name, body in self.STRUCT.findall(self.text)}
+        unread = set(re.findall(r"typedef (?:struct|union) (ctrt_\w+) \{", self.text)) - set(self.structs)
+        if unread:
+            sys.exit(f"abi.py cannot read the members of {sorted(unread)}")
         self.functions = set(re.findall(r'visibility\("default"\)\)\) [^;]*?\b(ctrt_\w+)\s*\(', self.text))
         self.enumerators = {self.word(item) for body in self.ENUM.findall(self.text) for item in body.split(",")}
         # Names that end in "_" are not for programs; the number of items grows with them.
@@ -82,24 +89,24 @@ class Headers:
                 yield re.search(name, other).group(1), begin.group(1) + " " + other
 
     def table(self):
-        """Compiles and runs a program. Returns {"ctrt_view": "160 fixed", "ctrt_view.data": "0 8", "CTRT_F32": "3"}."""
+        """Returns {"ctrt_view": "160 fixed", "ctrt_view.data": "0 8", "CTRT_F32": "3"}. The compiler writes the numbers
+        into the assembly, which is not run, so that another machine's compiler can be used."""
         lines = []
+
+        def number(text, *values):
+            operands = ", ".join(f'"i"({value})' for value in values)
+            lines.append(f'__asm__ volatile(".ascii \\"->{text}\\"" :: {operands});')
         for name, members in self.structs.items():
             grows = "grows" if next(iter(members)) in ("size", "initialized") else "fixed"
-            lines.append(f'printf("{name} %zu {grows}\\n", sizeof({name}));')
+            number(f"{name} %0 {grows}", f"sizeof({name})")
             for member in members:
-                values = f"offsetof({name}, {member}), sizeof((({name} *)0)->{member})"
-                lines.append(f'printf("{name}.{member} %zu %zu\\n", {values});')
-        lines += [f'printf("{name} %lld\\n", (long long)({name}));' for name in sorted(self.constants)]
-        headers = "".join(f"#include <ctrt/{name}>\n" for name in sorted(os.listdir(os.path.join(self.include, "ctrt")))
-                          if name.endswith(".h"))
-        with tempfile.TemporaryDirectory() as folder:
-            source, program = os.path.join(folder, "table.c"), os.path.join(folder, "table")
-            with open(source, "w") as out:
-                out.write("#include <stdio.h>\n" + headers + "int main(void)\n{\n" + "\n".join(lines) + "\n}\n")
-            subprocess.run([*CC, "-w", "-I", self.include, source, "-o", program], check=True)
-            printed = subprocess.run([program], stdout=subprocess.PIPE, text=True, check=True).stdout
-        return dict(line.split(" ", 1) for line in printed.splitlines())
+                number(f"{name}.{member} %0 %1", f"offsetof({name}, {member})", f"sizeof((({name} *)0)->{member})")
+        for name in sorted(self.constants):
+            number(f"{name} %0", f"(long long)({name})")
+        source = all_of(self.include) + "void table(void)\n{\n" + "\n".join(lines) + "\n}\n"
+        printed = compile_text(self.include, source, "-S", "-o", "-")
+        found = re.findall(r'\.ascii\s+"->(\S+) (.*)"', printed)
+        return {what: re.sub(r"[$#]", "", value) for what, value in found}
 
     def as_in(self, then):
         """Returns the text in which structs and enums have the members that they have in `then`. Reserved members, of
