@@ -26,7 +26,9 @@ typedef struct ctrt_strategy_batch {
     ctrt_loss_function loss;
     void *user;
 } ctrt_strategy_batch;
-enum { CTRT_STRATEGY_RANKS = 1, CTRT_STRATEGY_ONE_DEVICE = 2, CTRT_STRATEGY_CAPTURE = 4 };
+enum {
+    CTRT_STRATEGY_RANKS = 1, CTRT_STRATEGY_ONE_DEVICE = 2, CTRT_STRATEGY_CAPTURE = 4, CTRT_STRATEGY_DIFFERS = 8
+};
 typedef struct ctrt_strategy_facts {
     size_t size;
     int32_t elastic;
