@@ -8,13 +8,14 @@ libctrt_core_la_SOURCES += \
     core/base/file_writer.h core/base/hash.h core/base/host_alloc.c core/base/host_alloc.h core/base/intern.c \
     core/base/intern.h core/base/json.c core/base/json.h core/base/lock.c core/base/lock.h core/base/log.c \
     core/base/param.c core/base/param.h core/base/param_parse.c core/base/progress.c core/base/progress.h \
-    core/base/ptr_map.c core/base/ptr_map.h core/base/sha256.c core/base/sha256.h core/base/stack.c \
-    core/base/stack.h core/base/states.h core/base/status.c core/base/strbuf.c core/base/strbuf.h \
+    core/base/ptr_map.c core/base/ptr_map.h core/base/sha256.c core/base/sha256.h core/base/slot.c \
+    core/base/slot.h core/base/stack.c core/base/stack.h core/base/states.h core/base/status.c core/base/strbuf.c \
+    core/base/strbuf.h \
     core/base/struct_size.c core/base/thread.c core/base/thread.h core/base/version.c core/upcalls.h
 
 # registry: plugins, components, selection
 libctrt_core_la_SOURCES += \
-    core/registry/dl.c core/registry/elf.c core/registry/file_permissions.c core/registry/host.c \
+    core/registry/child.c core/registry/dl.c core/registry/elf.c core/registry/file_permissions.c core/registry/host.c \
     core/registry/internal.h core/registry/load.c core/registry/registry.c core/registry/registry.h \
     core/registry/search.c core/registry/select.c core/registry/validate.c core/registry/whole.c
 
@@ -22,13 +23,14 @@ libctrt_core_la_SOURCES += \
 libctrt_core_la_SOURCES += \
     core/device/auto.c core/device/current.c core/device/current.h core/device/device.h core/device/get.c \
     core/device/internal.h core/device/launcher.c core/device/launcher.h core/device/parse.c \
-    core/device/processor_share.c core/device/properties.c core/device/types.c \
+    core/device/processor_share.c core/device/properties.c core/device/slots.c core/device/types.c \
     core/device/utilization.c core/device/visible.c core/device/visible.h
 
 # stream: streams, events, fences
 libctrt_core_la_SOURCES += \
     core/stream/event.c core/stream/fence.c core/stream/fence.h core/stream/stream.c core/stream/stream.h \
-    core/stream/stream_error.c core/stream/stream_error.h core/stream/stream_site.c core/stream/stream_sync.c
+    core/stream/stream_error.c core/stream/stream_error.h core/stream/stream_site.c core/stream/stream_sync.c \
+    core/stream/stream_watch.c core/stream/stream_watch.h
 
 # memory: storages, their hazards, the layers and policies of a device's memory
 libctrt_core_la_SOURCES += \
@@ -65,7 +67,8 @@ libctrt_core_la_SOURCES += \
     core/ops/autocast.h core/ops/backward.h core/ops/cat.c core/ops/composite.c core/ops/contract.c \
     core/ops/contract.h core/ops/conv.c core/ops/copy.c \
     core/ops/copy_engine.c core/ops/create.c core/ops/dispatch.c core/ops/dispatch.h core/ops/elementwise.c \
-    core/ops/elementwise.h core/ops/fallback.c core/ops/format.c core/ops/index.c core/ops/inplace.c \
+    core/ops/elementwise.h core/ops/fallback.c core/ops/format.c core/ops/guard.c core/ops/guard.h \
+    core/ops/index.c core/ops/inplace.c \
     core/ops/inplace.h core/ops/launch.c core/ops/launch.h core/ops/layout.c core/ops/loss_parts.h \
     core/ops/matmul.c core/ops/norm.c core/ops/op.h core/ops/op_common.c core/ops/op_common.h core/ops/op_run.c \
     core/ops/peers.c core/ops/peers.h core/ops/pinned.c core/ops/pool.c core/ops/random.c core/ops/reduce.c \

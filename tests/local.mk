@@ -394,7 +394,8 @@ libconformance_la_SOURCES = \
     tests/conformance/contract_strategy.c \
     tests/conformance/contract_training.c tests/conformance/contract_training.h \
     tests/conformance/conv.c tests/conformance/copy.c tests/conformance/expected.c \
-    tests/conformance/forward.c tests/conformance/gradient.c tests/conformance/index.c tests/conformance/inplace.c \
+    tests/conformance/forward.c tests/conformance/gradient.c tests/conformance/guard.c tests/conformance/guard.h \
+    tests/conformance/index.c tests/conformance/inplace.c \
     tests/conformance/junit.c tests/conformance/junit.h \
     tests/conformance/list.c tests/conformance/matmul.c tests/conformance/norm.c tests/conformance/optim.c \
     tests/conformance/place.c tests/conformance/random.c tests/conformance/reduce.c tests/conformance/run.c \
@@ -420,8 +421,8 @@ broken_memory_la_LDFLAGS  = $(PLUGIN_LDFLAGS) -rpath /nowhere
 broken_strategy_la_SOURCES = tests/plugins/broken_strategy.c
 broken_strategy_la_LDFLAGS = $(PLUGIN_LDFLAGS) -rpath /nowhere
 broken_strategy_la_LIBADD  = libctrt.la
-PLAIN_TESTS += tests/integration/contract.sh
-EXTRA_DIST += tests/integration/contract.sh
+PLAIN_TESTS += tests/integration/contract.sh tests/integration/plugin-mistakes.sh
+EXTRA_DIST += tests/integration/contract.sh tests/integration/plugin-mistakes.sh
 
 if PLUGIN_CPU
 TESTS      += tests/conformance/cpu.sh tests/conformance/cpu-variants.sh

@@ -11,6 +11,7 @@
 
 #include "conformance.h"
 #include "contract.h"
+#include "guard.h"
 #include "ctrt/device.h"
 #include "tool.h"
 
@@ -35,6 +36,9 @@ static const char usage[] =
     "  --junit FILE       also writes the results to FILE as JUnit XML; known failures are skipped there\n"
     "Each call of a kernel is also compared with the op's contract, which `ctrt ops NAME` prints. Ops for which the\n"
     "backend has no kernel run on the cpu and are reported as skipped; CTRT_FALLBACK=error makes them fail.\n"
+    "  --guard            runs kernels on operands that end, then start, where memory is not mapped. A kernel that\n"
+    "                     reads or writes beyond its operands crashes in a child process and has failed. For devices\n"
+    "                     in host memory; others are skipped (exit status 77)\n"
     "  --contract         checks instead whether the plugin keeps the contract of its kind's header: a backend, a\n"
     "                     memory policy, an engine, a strategy, an image decoder. Each check is a process of its\n"
     "                     own; one that crashes or takes longer than --timeout (20 s) has failed. --op: only\n"
@@ -110,6 +114,7 @@ int tool_check(int argc, char **argv)
         { "seed", required_argument, NULL, 's' },
         { "list", no_argument, NULL, 'l' },
         { "contract", no_argument, NULL, 'c' },
+        { "guard", no_argument, NULL, 'g' },
         { "timeout", required_argument, NULL, 'w' },
         { "options", required_argument, NULL, 'm' },
         { "junit", required_argument, NULL, 'j' },
@@ -118,7 +123,7 @@ int tool_check(int argc, char **argv)
     };
     struct conformance_options wish = { .seed = 1 };
     struct contract_options contract = { .seconds = 20 };
-    bool check_contract = false;
+    bool check_contract = false, guard = false;
     char *end = "", *seconds_end = "";
     for (int c; (c = getopt_long(argc, argv, "", options, NULL)) != -1;) {
         switch (c) {
@@ -130,6 +135,7 @@ int tool_check(int argc, char **argv)
         case 's': wish.seed = strtoull(optarg, &end, 0); break;
         case 'l': wish.list = true; break;
         case 'c': check_contract = true; break;
+        case 'g': guard = true; break;
         case 'm': contract.memory_options = optarg; break;
         case 'j': wish.junit = contract.junit = optarg; break;
         case 'w': contract.seconds = strtod(optarg, &seconds_end); break;
@@ -155,5 +161,5 @@ int tool_check(int argc, char **argv)
         if (tool_is_file(argv[optind]) && (wish.device = tool_device_of("check", argv[optind])) == NULL)
             return 2;
     }
-    return conformance_run(&wish, NULL);
+    return guard ? guard_conformance(&wish) : conformance_run(&wish, NULL);
 }

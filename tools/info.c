@@ -403,6 +403,9 @@ static int info_run(int argc, char **argv, const struct option *options, unsigne
         fprintf(stderr, "ctrt %s: unexpected argument \"%s\"\n", argv[0], argv[optind]);
         return info_usage(stderr, argv[0], 2);
     }
+    /* A plugin that crashes is listed, instead of ending the command. */
+    if (setenv("CTRT_PROBE", "child", 0) != 0)
+        return 2;
     if (!(choice & (DEVICES | PLUGINS | PARAMS)))
         choice |= DEVICES | PLUGINS | PARAMS;
     (choice & JSON ? show_json : show_text)(choice);

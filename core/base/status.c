@@ -110,6 +110,7 @@ static ctrt_status fail_with(ctrt_status status, const char *who, const char *fo
     const size_t room = sizeof text - (size_t)begin;
     int length = format != NULL ? vsnprintf(text + begin, room, format, arguments) : -1;
     struct error_text *error = error_writable();
+    thread_state.failures++;
     if (error == NULL)
         return status;
     if (length < 0)

@@ -32,6 +32,7 @@ struct thread_state {
     bool grad_disabled;             /* autograd recording is off; negated so that zero-initialised means enabled */
     bool registered;                /* the cleaners run when the thread exits */
     bool order_auto;                /* orders streams automatically for internal work; overrides CTRT_STREAM_ORDER */
+    uint32_t failures;              /* number of error messages that were set; base/slot.h */
     const char *op;                 /* name (static string) of the op that the thread executes; NULL: none */
     struct free_list free[FREE_LISTS];
     struct error_text *error;

@@ -21,11 +21,14 @@ CORE_PARAM(device_param);
 static _Atomic(ctrt_device *) default_device;
 
 /* Returns the number of the backend's visible devices; 0 if the backend cannot be used. Fails only when memory or
- * descriptors run out; a later call may succeed. */
+ * descriptors run out; a later call may succeed. Logs once that a backend returned what it must not. */
 static ctrt_status count_of(int *count, const struct component *backend)
 {
+    static _Atomic(const struct component *) logged;
     struct device_type *type;
     const ctrt_status status = device_type_get(&type, backend->name);
+    if (status == CTRT_ERR_PLUGIN && atomic_exchange(&logged, backend) != backend)
+        log_message(CTRT_LOG_WARNING, "core", "%s", ctrt_error_message());
     *count = status == CTRT_OK ? type->count : 0;
     return status == CTRT_ERR_OUT_OF_MEMORY || status == CTRT_ERR_IO ? status : CTRT_OK;
 }

@@ -113,6 +113,10 @@ static inline ctrt_status device_check(const ctrt_device *device)
  * listed; 0 when the processes are unknown. Takes no lock of the library. */
 size_t device_other_processes(ctrt_process *list, size_t capacity, const ctrt_device *device);
 
+/* slots.c: reads the free and the total bytes of the backend's device. CTRT_ERR_NOT_SUPPORTED, without a message, if
+ * the backend does not report them; CTRT_ERR_PLUGIN if the sizes are not possible. */
+ctrt_status slot_memory_info(const ctrt_device *device, uint64_t *free_bytes, uint64_t *total);
+
 /* Returns `device` in *out or, if it is NULL, the default device. */
 ctrt_status device_or_default(ctrt_device **out, ctrt_device *device);
 /* Returns the CPU device, opened at first use. It is used for the CPU fallback, for host copies and for 0-dim

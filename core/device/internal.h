@@ -45,6 +45,10 @@ ctrt_status device_auto_spec(ctrt_device_spec *out);
  * Opens no device. */
 ctrt_status device_locate(struct device_type **type, int *index, const char *name);
 
+/* slots.c: call slots of a backend, and check what they return. CTRT_ERR_PLUGIN for values that are not possible.
+ * `type`: the name of the backend. *info is initialised by the caller. */
+ctrt_status slot_describe(ctrt_device_info *info, const ctrt_backend *backend, const char *type, int index);
+
 /* current.c: the thread's current index of `type`, for names without an index such as "cuda"; 0 if none was set. */
 int device_current_index(const char *type);
 

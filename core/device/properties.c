@@ -64,7 +64,7 @@ ctrt_status ctrt_device_get_properties(ctrt_device_properties *out, const char *
     NULL_CHECK("device_get_properties", out);
     CTRT_TRY(device_locate(&type, &index, name));
     ctrt_device_info info = { .size = sizeof info, .numa_node = -1, .ecc = -1 };
-    CTRT_TRY(type->backend->device->describe(type->physical[index], &info));
+    CTRT_TRY(slot_describe(&info, type->backend, type->name, type->physical[index]));
     ctrt_device_properties facts = {
         .total_memory = info.total_memory,
         .compute_major = info.compute_major,
@@ -108,8 +108,7 @@ ctrt_status ctrt_device_memory_info(ctrt_device *device, uint64_t *free_bytes, u
     if (!CTRT_SLOT(device->backend->device, memory_info))
         return ctrt_fail(CTRT_ERR_NOT_SUPPORTED, "device_memory_info: the backend of %s does not report its memory",
                          device->name);
-    CTRT_TRY(ctrt_context(device->backend->device->memory_info(device->handle, &free_now, &total), "%s",
-                          device->name));
+    CTRT_TRY(ctrt_context(slot_memory_info(device, &free_now, &total), "%s", device->name));
     if (free_bytes != NULL)
         *free_bytes = free_now;
     if (total_bytes != NULL)

@@ -5,6 +5,7 @@
 #include "base/lock.h"
 #include "base/host_alloc.h"
 #include "base/param.h"
+#include "base/slot.h"
 #include "device/internal.h"
 #include "device/visible.h"
 
@@ -35,11 +36,11 @@ const char *device_visible_text(void)
 }
 
 /* Reads the UUIDs of all devices. Called only if the list may contain UUIDs. */
-static ctrt_status read_uuids(const char **uuids, const ctrt_backend *backend, int count)
+static ctrt_status read_uuids(const char **uuids, const ctrt_backend *backend, const char *name, int count)
 {
     for (int i = 0; i < count; i++) {
         ctrt_device_info info = { .size = sizeof info };
-        CTRT_TRY(backend->device->describe(i, &info));
+        CTRT_TRY(slot_describe(&info, backend, name, i));
         info.uuid[sizeof info.uuid - 1] = '\0';
         uuids[i] = intern_string(info.uuid[0] != '\0' ? info.uuid : "?");
         ALLOC_CHECK(uuids[i], sizeof info.uuid, "a UUID");
@@ -59,7 +60,7 @@ static ctrt_status choose_visible(int *ids, int *count, const struct component *
     const char *text = !type_is_cpu(component->name) ? device_visible_text() : NULL;
     bool with_uuids = may_name_uuids(text);
     if (with_uuids)
-        CTRT_TRY(read_uuids(uuids, component->table, present));
+        CTRT_TRY(read_uuids(uuids, component->table, component->name, present));
     return visible_select(ids, MAX_DEVICES_OF_TYPE, count, text, component->name, present,
                           with_uuids ? uuids : NULL);
 }
@@ -84,8 +85,8 @@ static ctrt_status count_devices(int *ids, int *visible, int32_t *present, const
         memcpy(ids, base->physical, (size_t)base->count * sizeof *ids);
         return CTRT_OK;
     }
-    CTRT_TRY(backend->device->count(present));
-    *present = MAX(*present, 0);
+    CTRT_TRY(SLOT_CALL(component->name, "count", backend->device->count(present)));
+    CTRT_TRY(slot_check_number(component->name, "count", "the number of devices", *present, INT32_MAX));
     *present = MIN(*present, type_is_cpu(component->name) ? 1 : MAX_DEVICES_OF_TYPE);
     return choose_visible(ids, visible, component, *present);
 }

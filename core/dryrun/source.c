@@ -122,8 +122,7 @@ void dryrun_source_begin(struct dryrun_source *source, struct device_memory *mem
     const ctrt_device *device = real->device;
     uint64_t free_bytes = 0, total = 0;
     *source = (struct dryrun_source){ .memory = memory, .limit = UINT64_MAX, .next = FIRST_ADDRESS };
-    if (CTRT_SLOT(device->backend->device, memory_info)
-        && device->backend->device->memory_info(device->handle, &free_bytes, &total) == CTRT_OK && total > 0)
+    if (slot_memory_info(device, &free_bytes, &total) == CTRT_OK && total > 0)
         source->limit = counters_reserved_bytes(&real->counters) + free_bytes;
     atomic_store(&memory->limit, atomic_load(&real->limit));
     atomic_store(&memory->reserved, atomic_load(&real->reserved));

@@ -7,6 +7,7 @@
 
 #include "base/base.h"
 #include "base/host_alloc.h"
+#include "base/slot.h"
 #include "device/internal.h"
 #include "memory/pool.h"
 #include "stream/stream.h"
@@ -42,7 +43,8 @@ void device_close(ctrt_device *device)
 
 ctrt_status device_reopen(ctrt_device *device)
 {
-    ctrt_status status = device->backend->device->open(&device->handle, device->physical);
+    ctrt_status status = SLOT_MADE(device->type, "open", "a handle", device->handle,
+                                   device->backend->device->open(&device->handle, device->physical));
     if (status != CTRT_OK) {
         device->handle = NULL;
         return ctrt_context(status, "opening %s again", device->name);

@@ -3,6 +3,7 @@
 #include "base/base.h"
 #include "base/host_alloc.h"
 #include "base/param.h"
+#include "base/slot.h"
 #include "device/internal.h"
 #include "lifecycle/close.h"
 #include "memory/pool.h"
@@ -44,10 +45,11 @@ static ctrt_status device_new(ctrt_device **out, const struct device_type *type,
     pthread_mutex_init(&device->generator_lock, NULL);
 
     ctrt_device_info info = { .size = sizeof info };
-    ctrt_status status = type->backend->device->describe(device->physical, &info);
+    ctrt_status status = slot_describe(&info, type->backend, type->name, device->physical);
     if (status == CTRT_OK) {
         device->flags = info.flags;
-        status = type->backend->device->open(&device->handle, device->physical);
+        status = SLOT_MADE(type->name, "open", "a handle", device->handle,
+                           type->backend->device->open(&device->handle, device->physical));
     }
     if (status == CTRT_OK)
         status = stream_device_open(device);

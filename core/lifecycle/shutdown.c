@@ -6,7 +6,7 @@
 #include "lifecycle/close.h"
 #include "memory/pinned_cache.h"
 #include "memory_stats/owners.h"
-#include "stream/stream.h"
+#include "stream/stream_watch.h"
 
 static ctrt_status fail_in_use(const char *who, struct device_memory *memory, uint64_t bytes)
 {
@@ -113,6 +113,7 @@ ctrt_status ctrt_shutdown(void)
         }
     for (size_t i = 0; i < releasing.count; i++)
         end_threads(releasing.devices[i]);
+    stream_watch_end();
     free_lists_release();
     return first != CTRT_OK ? ctrt_fail(first, "%s", message) : CTRT_OK;
 }

@@ -268,11 +268,10 @@ ctrt_status device_memory_reopen(ctrt_device *device)
 {
     struct device_memory *memory = device->memory;
     struct policy_spec specs[MEMORY_MAX_POLICIES];
-    const ctrt_device_table *table = device->backend->device;
     uint64_t unused;
     int count = 0;
     CTRT_TRY(pool_policies(specs, &count, device));
-    if (!CTRT_SLOT(table, memory_info) || table->memory_info(device->handle, &unused, &memory->total_bytes) != CTRT_OK)
+    if (slot_memory_info(device, &unused, &memory->total_bytes) != CTRT_OK)
         memory->total_bytes = 0;
     memory->source.total_bytes = memory->total_bytes;
     source_complete(memory);

@@ -5,6 +5,7 @@
 
 #include "base/base.h"
 #include "base/host_alloc.h"
+#include "base/slot.h"
 #include "memory/block_table.h"
 #include "memory/pressure.h"
 #include "memory/quota.h"
@@ -19,8 +20,11 @@ static ctrt_status backend_alloc(void *state, void **address, size_t bytes, void
     CTRT_TRY(quota_take(memory, bytes));
     const ctrt_memory_table *table = memory->device->backend->memory;
     *address = NULL;
-    ctrt_status status = memory->ordered ? table->alloc_on(memory->device->handle, address, bytes, queue)
-                                         : table->alloc(memory->device->handle, address, bytes);
+    ctrt_status status
+        = memory->ordered
+              ? SLOT_CALL(memory->device->type, "alloc_on",
+                          table->alloc_on(memory->device->handle, address, bytes, queue))
+              : SLOT_CALL(memory->device->type, "alloc", table->alloc(memory->device->handle, address, bytes));
     if (status == CTRT_OK && *address == NULL && bytes > 0)
         status = ctrt_fail(CTRT_ERR_PLUGIN, "backend %s: alloc returned success without an address for %zu bytes",
                            memory->device->type, bytes);

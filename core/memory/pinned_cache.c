@@ -5,6 +5,7 @@
 #include "base/base.h"
 #include "base/clock.h"
 #include "base/host_alloc.h"
+#include "base/slot.h"
 #include "stream/fence.h"
 #include "memory/block_table.h"
 #include "memory/hazard.h"
@@ -123,7 +124,8 @@ static ctrt_status obtain(struct pinned *own, ctrt_device *device, void **addres
     ctrt_status status = quota_check(device->memory, bytes);
     *address = NULL;
     if (status == CTRT_OK)
-        status = device->backend->memory->host_alloc(device->handle, address, bytes);
+        status = SLOT_CALL(device->type, "host_alloc",
+                           device->backend->memory->host_alloc(device->handle, address, bytes));
     if (status == CTRT_OK && *address == NULL)
         status = ctrt_fail(CTRT_ERR_PLUGIN, "backend %s: host_alloc returned success without an address for %zu bytes",
                            device->type, bytes);

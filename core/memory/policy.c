@@ -5,6 +5,7 @@
 #include "base/base.h"
 #include "base/lock.h"
 #include "base/host_alloc.h"
+#include "base/slot.h"
 #include "registry/registry.h"
 
 /* ---- grammar ---- */
@@ -108,7 +109,10 @@ static ctrt_status policy_draw(struct policy_layer *layer,
                                void **address, size_t bytes, void *queue)
 {
     ctrt_block block = { 0 };
+    const uint32_t failures = thread_state.failures;
     ctrt_status status = alloc(layer->state, &block, bytes, queue);
+    if (unlikely(status != CTRT_OK))
+        return slot_failed(status, failures, "memory policy", layer->name, "alloc");
     CTRT_TRY(policy_check_address(status, block.address, layer->name, bytes));
     if (block.fence != NULL) {
         /* If the queue cannot wait for the fence, the host waits. After that the block is usable; the queue reports its
@@ -235,8 +239,10 @@ ctrt_status layer_create(struct policy_layer **out, const struct policy_spec *sp
     layer->policy = component->table;
     layer->name = component->name;
     source_of_layer(layer, source);
+    const uint32_t failures = thread_state.failures;
     ctrt_status status = layer->policy->create(&layer->state, source, spec->options);
     if (status != CTRT_OK) {
+        status = slot_failed(status, failures, "memory policy", spec->name, "create");
         host_free(layer);
         return ctrt_context(status, "memory policy %s", spec->name);
     }

@@ -115,9 +115,9 @@ ctrt_status quota_init(struct device_memory *memory)
     ctrt_device *device = memory->device;
     uint64_t free_bytes = 0, limit = QUOTA_NONE;
     ctrt_param_value value;
-    if (!CTRT_SLOT(device->backend->device, memory_info)
-        || device->backend->device->memory_info(device->handle, &free_bytes, &memory->total_bytes) != CTRT_OK)
-        memory->total_bytes = 0;
+    memory->total_bytes = 0;
+    if (slot_memory_info(device, &free_bytes, &memory->total_bytes) == CTRT_ERR_PLUGIN)
+        return CTRT_ERR_PLUGIN;
     CTRT_TRY(param_read(&value, &limit_param, "core"));
     if (value.text != NULL)
         CTRT_TRY(quota_parse(&limit, value.text, device->name, device->type, memory->total_bytes));

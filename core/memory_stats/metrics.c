@@ -43,8 +43,7 @@ static void read_device(struct metrics_now *reading)
     /* The statistics are read first, so that the current values belong to the period of the peaks. */
     stats_read(&reading->stats, device->memory);
     peak_window_restart(&device->memory->counters, &device->memory->scraped, reading->peaks);
-    if (!CTRT_SLOT(device->backend->device, memory_info)
-        || device->backend->device->memory_info(device->handle, &reading->free_bytes, &reading->total) != CTRT_OK)
+    if (slot_memory_info(device, &reading->free_bytes, &reading->total) != CTRT_OK)
         reading->free_bytes = reading->total = 0;
     reading->limit = atomic_load(&device->memory->limit);
     if (reading->limit == QUOTA_NONE)

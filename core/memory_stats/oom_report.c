@@ -45,8 +45,7 @@ static void oom_read_surroundings(struct finding *f, struct device_memory *memor
     const ctrt_device *device = memory->device;
     *f = (struct finding){ .memory = memory, .requested = requested, .why = why, .pinned = pinned,
                            .refused = limit_refused };
-    if (!CTRT_SLOT(device->backend->device, memory_info)
-        || device->backend->device->memory_info(device->handle, &f->free_bytes, &f->total) != CTRT_OK)
+    if (slot_memory_info(device, &f->free_bytes, &f->total) != CTRT_OK)
         f->free_bytes = f->total = 0;
     f->limit = atomic_load(&memory->limit);
     f->allocated = counters_current(&memory->counters, COUNTER_BYTES);

@@ -13,6 +13,7 @@
 #include "memory/pool.h"
 #include "memory/block_table.h"
 #include "ops/contract.h"
+#include "ops/guard.h"
 #include "ops/launch.h"
 
 const struct op_info op_table[OP_COUNT] = {
@@ -60,6 +61,11 @@ int op_by_name(const char *name)
     return found ? *found : -1;
 }
 
+static const ctrt_kernel *kernel_at(const ctrt_kernel_table *table, size_t index)
+{
+    return (const ctrt_kernel *)((const char *)table->kernels + index * table->stride);
+}
+
 /* Returns whether a backend's kernel is valid and its op is known. The registry cannot validate this when it loads a
  * plugin, because the op names are defined in this layer (ctrt/ops.def). */
 static bool kernel_usable(const ctrt_device *device, const ctrt_kernel *kernel)
@@ -68,16 +74,31 @@ static bool kernel_usable(const ctrt_device *device, const ctrt_kernel *kernel)
         log_message(CTRT_LOG_WARNING, "core", "%s: a kernel without op or code is ignored", device->name);
         return false;
     }
-    if (op_by_name(kernel->op) < 0) {
-        log_message(CTRT_LOG_DEBUG, "core", "%s: kernel for unknown op \"%s\" is ignored", device->name, kernel->op);
-        return false;
-    }
-    return true;
+    return op_by_name(kernel->op) >= 0;
 }
 
-static const ctrt_kernel *kernel_at(const ctrt_kernel_table *table, size_t index)
+/* Logs kernels of ops that do not exist. They would never be called, so the op would run on the cpu or fail. */
+static void kernels_check_names(const ctrt_device *device, const ctrt_kernel_table *table)
 {
-    return (const ctrt_kernel *)((const char *)table->kernels + index * table->stride);
+    static const ctrt_kernel_table *checked[64];        /* guarded by table_lock; each table is checked once */
+    static size_t count;
+    const char *names[OP_COUNT];
+    for (size_t i = 0; i < count; i++)
+        if (checked[i] == table)
+            return;
+    if (count < COUNT_OF(checked))
+        checked[count++] = table;
+    for (int op = 0; op < OP_COUNT; op++)
+        names[op] = op_table[op].name;
+    for (size_t i = 0; i < table->count; i++) {
+        const char *op = kernel_at(table, i)->op;
+        if (op == NULL || op_by_name(op) >= 0)
+            continue;
+        const char *nearest = nearest_word(op, names, OP_COUNT);
+        log_message(CTRT_LOG_WARNING, "core", "%s: kernel %zu is of the op \"%s\", which does not exist, and is never "
+                    "called; %s%s%s", device->type, i, op, nearest != NULL ? "did you mean " : "`ctrt ops` lists them",
+                    nearest != NULL ? nearest : "", nearest != NULL ? "?" : "");
+    }
 }
 
 /* Calls `visit` for each usable kernel of the device, those of overlays first. */
@@ -128,6 +149,8 @@ static void place_kernel(const ctrt_kernel *kernel, void *argument)
 
 static bool calls_checked;              /* CTRT_CHECK_CALLS; set before the first table is published */
 
+static bool calls_guarded;              /* CTRT_CHECK_GUARD; likewise */
+
 /* In the place of a kernel's `run` if calls are checked. */
 static ctrt_status run_checked(const ctrt_call *call)
 {
@@ -139,10 +162,18 @@ static ctrt_status table_build(struct dispatch_entry **out, ctrt_device *device)
 {
     bool checked = false;
     CTRT_TRY(contract_wanted(&checked));
+    bool guarded = false;
+    CTRT_TRY(guard_wanted(&guarded, device));
+    if (guarded && !calls_guarded)
+        calls_guarded = true;
     if (calls_checked != checked)           /* written once, because other threads read it without the lock */
         calls_checked = checked;
     const size_t entry_count = (size_t)OP_COUNT * DTYPE_COUNT;
     size_t kernel_count = 0;
+    for (size_t i = 0; i < COUNT_OF(device->overlays) && device->overlays[i] != NULL; i++)
+        kernels_check_names(device, device->overlays[i]);
+    if (CTRT_SLOT(device->backend, kernels))
+        kernels_check_names(device, device->backend->kernels);
     kernels_for_each(device, count_kernel, &kernel_count);
 
     const size_t bytes = entry_count * sizeof(struct dispatch_entry) + kernel_count * sizeof(ctrt_kernel *);
@@ -166,7 +197,7 @@ static ctrt_status table_build(struct dispatch_entry **out, ctrt_device *device)
         const ctrt_kernel *best = entries[i].kernels[0];
         entries[i].flags = best->flags;
         /* On an asynchronous device every call must go through launch_kernel. */
-        if (!CTRT_SLOT(best, accepts) && !CTRT_SLOT(best, workspace) && !device_asynchronous(device))
+        if (!CTRT_SLOT(best, accepts) && !CTRT_SLOT(best, workspace) && !device_asynchronous(device) && !guarded)
             entries[i].run = calls_checked ? run_checked : best->run;
     }
     *out = entries;
@@ -186,7 +217,7 @@ ctrt_status dispatch_table(struct dispatch_entry **out, ctrt_device *device)
     entries = atomic_load_explicit(&device->dispatch, memory_order_acquire);
     if (entries == NULL) {
         if (CTRT_SLOT(device->backend, kernels) && CTRT_SLOT(device->backend->kernels, prepare))
-            status = device->backend->kernels->prepare(device->handle);
+            status = SLOT_CALL(device->type, "prepare", device->backend->kernels->prepare(device->handle));
         for (size_t i = 0; i < COUNT_OF(device->overlays) && device->overlays[i] != NULL && status == CTRT_OK; i++)
             if (CTRT_SLOT(device->overlays[i], prepare))
                 status = device->overlays[i]->prepare(device->handle);
@@ -300,7 +331,7 @@ static ctrt_status alloc_workspace(ctrt_block *workspace, ctrt_call *invocation,
 {
     const ctrt_kernel *kernel = invocation->kernel;
     size_t bytes = 0;
-    CTRT_TRY(kernel->workspace(invocation, &bytes));
+    CTRT_TRY(SLOT_CALL(device->type, "workspace of a kernel", kernel->workspace(invocation, &bytes)));
     while (bytes > 0) {
         const char *before = thread_state.op;
         thread_state.op = kernel->op;
@@ -323,6 +354,13 @@ static ctrt_status alloc_workspace(ctrt_block *workspace, ctrt_call *invocation,
     return CTRT_OK;
 }
 
+static ctrt_status start_kernel(ctrt_call *invocation, ctrt_device *device)
+{
+    return device_asynchronous(device)
+               ? launch_kernel(invocation, device)
+               : SLOT_CALL(device->type, "run of a kernel", invocation->kernel->run(invocation));
+}
+
 static ctrt_status run_kernel(ctrt_call *invocation, ctrt_device *device)
 {
     const ctrt_kernel *kernel = invocation->kernel;
@@ -331,7 +369,8 @@ static ctrt_status run_kernel(ctrt_call *invocation, ctrt_device *device)
         CTRT_TRY(contract_check(invocation));
     if (CTRT_SLOT(kernel, workspace))
         CTRT_TRY(alloc_workspace(&workspace, invocation, device));
-    ctrt_status status = device_asynchronous(device) ? launch_kernel(invocation, device) : kernel->run(invocation);
+    ctrt_status status = unlikely(calls_guarded) && device_host_memory(device) && !CTRT_SLOT(device->backend, layout)
+        ? guard_run(invocation, device, start_kernel) : start_kernel(invocation, device);
     if (workspace.address != NULL)
         pool_free_fixed(device->memory, &workspace, invocation->workspace_bytes, stream_queue(device));
     return status;

@@ -6,6 +6,7 @@
 #ifndef CORE_OPS_DISPATCH_H
 #define CORE_OPS_DISPATCH_H
 
+#include "base/slot.h"
 #include "device/device.h"
 #include "ops/attributes.h"
 #include "ops/op.h"
@@ -73,7 +74,7 @@ dispatch_run(const struct dispatch_entry *entry, ctrt_device *device, const ctrt
     const ctrt_call call = { .size = sizeof call, .device = device->handle, .inputs = inputs, .outputs = outputs,
                              .n_inputs = (uint32_t)n_inputs, .n_outputs = (uint32_t)n_outputs,
                              .attributes = attributes, .kernel = entry->kernels[0] };
-    return entry->run(&call);
+    return SLOT_CALL(device->type, "run of a kernel", entry->run(&call));
 }
 
 /* Runs the best kernel that accepts the call. A kernel without CTRT_KERNEL_STRIDED gets contiguous copies of operands

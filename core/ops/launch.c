@@ -5,6 +5,7 @@
 #include "base/base.h"
 #include "base/host_alloc.h"
 #include "base/backtrace.h"
+#include "base/slot.h"
 #include "memory/label.h"
 
 /* ---- records of enqueued work ---- */
@@ -25,6 +26,7 @@ static __attribute__((noinline)) void note_site(ctrt_stream *stream, const char 
 static inline timepoint count_work(ctrt_stream *stream, const char *name)
 {
     const timepoint point = stream_count_work(stream);
+    stream->op = name;
     const char *label = label_here();
     if (unlikely(label != stream->label || stream->works != NULL
                  || atomic_load_explicit(&backtrace_wanted, memory_order_relaxed)))
@@ -105,7 +107,7 @@ static ctrt_status enqueue_kernel(ctrt_call *call, ctrt_device *device)
         pthread_mutex_lock(&stream->lock);
         call->queue = stream->queue;
         call->sequence = stream->sequence + 1;
-        status = kernel->run(call);
+        status = SLOT_CALL(device->type, "run of a kernel", kernel->run(call));
         if (likely(status == CTRT_OK)) {
             point = count_work(stream, kernel->op);
             for (uint32_t i = 0; i < ready && i < 64; i++) {
@@ -143,8 +145,9 @@ static ctrt_status enqueue_copy(const struct launch_copy *copy, ctrt_device *dev
     CTRT_TRY(device_check(device));
     const ctrt_memory_table *memory = device->backend->memory;
     if (!device_asynchronous(device))
-        return memory->copy(device->handle, NULL, (char *)copy->to->data - copy->before,
-                            (const char *)copy->from->data - copy->before, copy->bytes, copy->kind);
+        return SLOT_CALL(device->type, "copy",
+                         memory->copy(device->handle, NULL, (char *)copy->to->data - copy->before,
+                                      (const char *)copy->from->data - copy->before, copy->bytes, copy->kind));
     ctrt_stream *stream = stream_here(device);
     /* A capture cannot record a copy that the host must wait for, because the host memory may be freed before the
      * replay. launch_finish returns the error. */
@@ -160,9 +163,12 @@ static ctrt_status enqueue_copy(const struct launch_copy *copy, ctrt_device *dev
         from = (char *)from - copy->before;
         pthread_mutex_lock(&stream->lock);
         if (copy->from_device != NULL)
-            status = memory->copy_peer(device->handle, to, copy->from_device->handle, from, copy->bytes, stream->queue);
+            status = SLOT_CALL(device->type, "copy_peer",
+                               memory->copy_peer(device->handle, to, copy->from_device->handle, from, copy->bytes,
+                                                 stream->queue));
         else
-            status = memory->copy(device->handle, stream->queue, to, from, copy->bytes, copy->kind);
+            status = SLOT_CALL(device->type, "copy",
+                               memory->copy(device->handle, stream->queue, to, from, copy->bytes, copy->kind));
         if (likely(status == CTRT_OK))
             point = count_work(stream, "copy");
         pthread_mutex_unlock(&stream->lock);
@@ -179,13 +185,15 @@ static ctrt_status enqueue_fill(const ctrt_view *view, ctrt_device *device, int 
 {
     CTRT_TRY(device_check(device));
     if (!device_asynchronous(device))
-        return device->backend->memory->fill(device->handle, NULL, view->data, byte, bytes);
+        return SLOT_CALL(device->type, "fill",
+                         device->backend->memory->fill(device->handle, NULL, view->data, byte, bytes));
     ctrt_stream *stream = stream_here(device);
     void *to;
     timepoint point = 0;
     CTRT_TRY(hazard_before(stream, view, true, "fill", &to));
     pthread_mutex_lock(&stream->lock);
-    ctrt_status status = device->backend->memory->fill(device->handle, stream->queue, to, byte, bytes);
+    ctrt_status status = SLOT_CALL(device->type, "fill",
+                                   device->backend->memory->fill(device->handle, stream->queue, to, byte, bytes));
     if (likely(status == CTRT_OK))
         point = count_work(stream, "fill");
     pthread_mutex_unlock(&stream->lock);

@@ -101,13 +101,24 @@ int elf_validate(int fd, const char *path, char *reason, size_t bytes);
 bool validate_plugin(const ctrt_plugin *plugin, char *reason, size_t bytes);
 bool validate_component(const ctrt_component *component, size_t stride, char *reason, size_t bytes);
 bool validate_table(ctrt_component_kind kind, const void *table, char *reason, size_t bytes);
-/* Validates a kernel table. Call it after init, because init may fill the table. NULL is valid. */
-bool validate_kernels(const ctrt_kernel_table *table, char *reason, size_t bytes);
+/* Validates a kernel table. Call it after init, because init may fill the table. NULL is valid. `newer`: the plugin was
+ * compiled for a newer minor version of the ABI, which may have more dtypes. */
+bool validate_kernels(const ctrt_kernel_table *table, bool newer, char *reason, size_t bytes);
 
 /* ---- select.c: CTRT_BACKENDS ---- */
 
 /* Returns CTRT_OK if backend `name` may be used, CTRT_ERR_NO_DEVICE if CTRT_BACKENDS excludes it. */
 ctrt_status select_backend(const char *name);
+
+/* ---- child.c: CTRT_PROBE=child ---- */
+
+/* With CTRT_PROBE=child, calls `function` in a child process. Sets *out to whether it returned there, or true without
+ * CTRT_PROBE=child. If it did not, writes the reason: "crashed with SIGSEGV in its probe". Errors: malformed
+ * parameters, CTRT_ERR_OUT_OF_MEMORY. Requires the registry lock. */
+ctrt_status child_survives(bool *out, void (*function)(struct plugin_file *), struct plugin_file *file, char *reason,
+                           size_t bytes);
+/* Called by `function`: the end of the reason, "in its probe". Static. Has no effect outside of a child. */
+void child_step(const char *words);
 
 /* ---- load.c ---- */
 

@@ -74,6 +74,7 @@ static void load_probe(struct component *component, const ctrt_component *declar
     char reason[256] = "";
     component->fitness = 1;
     if (CTRT_SLOT(declared, probe)) {
+        child_step("in its probe");
         component->fitness = declared->probe(reason, sizeof reason);
         reason[sizeof reason - 1] = '\0';
     }
@@ -155,7 +156,8 @@ static void validate_late(struct component *component)
         kernels = ((const ctrt_backend *)component->table)->kernels;
     if (component->kind == CTRT_COMPONENT_KERNELS)
         kernels = ((const ctrt_kernels *)component->table)->kernels;
-    if (component->state == PLUGIN_READY && !validate_kernels(kernels, reason, sizeof reason))
+    const bool newer = component->file->plugin->abi_minor > CTRT_PLUGIN_ABI_MINOR;
+    if (component->state == PLUGIN_READY && !validate_kernels(kernels, newer, reason, sizeof reason))
         component_refuse(component, intern_format("%s", reason));
 }
 
@@ -203,9 +205,63 @@ static ctrt_status load_file(ctrt_plugin_entry *entry, struct plugin_file *file,
     return CTRT_OK;
 }
 
-ctrt_status file_open(struct plugin_file *file)
+/* Whether the file has a component with its name: of kernels-cuda-fast.so, also kernels of cuda. True if a component
+ * was refused, because its reason is more important. */
+static bool declares_own_name(const struct plugin_file *file)
+{
+    bool own = false;
+    for (size_t i = 0; i < file->count && !own; i++) {
+        const struct component *here = &file->components[i];
+        const size_t length = strlen(here->name);
+        const bool begins = strncmp(file->name, here->name, length) == 0;
+        own = here->state == PLUGIN_REFUSED
+              || (here->kind == file->kind && begins
+                  && (file->name[length] == '\0'
+                      || (file->kind == CTRT_COMPONENT_KERNELS && file->name[length] == '-')));
+    }
+    return own;
+}
+
+/* A component is searched by the name of its file, so one of another name would never be found. */
+static void refuse_other_name(struct plugin_file *file)
+{
+    const struct component *first = &file->components[0];
+    const char *kind = kind_word(file->kind), *declared = kind_word(first->kind);
+    file_refuse(file, intern_format("the file is named as the %s %s, but it has the %s %s only: rename the file to "
+                                    "%s-%s.so, or the component to %s",
+                                    kind, file->name, declared, first->name, declared, first->name, file->name));
+    log_message(CTRT_LOG_WARNING, "registry", "%s refused: %s", file->path, file->reason);
+}
+
+/* Loads the file and probes its components in this process. */
+static ctrt_status open_here(struct plugin_file *file)
 {
     char reason[1024] = "";
+    ctrt_plugin_entry entry = file->builtin;
+    CTRT_TRY(entry == NULL ? load_file(&entry, file, reason, sizeof reason) : CTRT_OK);
+    if (entry == NULL)
+        return refuse(file, reason);
+    file->reason = "";
+    child_step("in ctrt_plugin_v1");
+    const ctrt_plugin *plugin = entry(CTRT_PLUGIN_ABI_MAJOR, CTRT_PLUGIN_ABI_MINOR);
+    if (!validate_plugin(plugin, reason, sizeof reason))
+        return refuse(file, reason);
+    file->plugin = plugin;
+    CTRT_TRY(take_components(file));
+    if (!declares_own_name(file))
+        refuse_other_name(file);
+    return probe_status(file);
+}
+
+static void try_open(struct plugin_file *file)
+{
+    (void)open_here(file);
+}
+
+ctrt_status file_open(struct plugin_file *file)
+{
+    char reason[512] = "";
+    bool survives;
     if (file->state != PLUGIN_FOUND)
         return file->probe_again && file->state == PLUGIN_READY ? probe_again(file) : CTRT_OK;
     if (file->kind == CTRT_COMPONENT_BACKEND) {
@@ -218,17 +274,13 @@ ctrt_status file_open(struct plugin_file *file)
             return CTRT_OK;
         }
     }
-    ctrt_plugin_entry entry = file->builtin;
-    CTRT_TRY(entry == NULL ? load_file(&entry, file, reason, sizeof reason) : CTRT_OK);
-    if (entry == NULL)
-        return refuse(file, reason);
-    file->reason = "";
-    const ctrt_plugin *plugin = entry(CTRT_PLUGIN_ABI_MAJOR, CTRT_PLUGIN_ABI_MINOR);
-    if (!validate_plugin(plugin, reason, sizeof reason))
-        return refuse(file, reason);
-    file->plugin = plugin;
-    CTRT_TRY(take_components(file));
-    return probe_status(file);
+    CTRT_TRY(child_survives(&survives, try_open, file, reason, sizeof reason));
+    if (survives)
+        return open_here(file);
+    file->state = PLUGIN_CRASHED;
+    file->reason = intern_format("%s", reason);
+    log_message(CTRT_LOG_WARNING, "registry", "%s: %s", file->path, file->reason);
+    return CTRT_OK;
 }
 
 ctrt_status file_open_all(ctrt_component_kind kind)
@@ -384,6 +436,21 @@ __attribute__((constructor)) static void load_start(void)
     (void)lock_at_fork(NULL, NULL, after_fork_in_child);
 }
 
+static void try_init(struct plugin_file *file)
+{
+    child_step("in its init");
+    (void)run_init(file);
+}
+
+/* Runs init, with CTRT_PROBE=child first in a child process. */
+static ctrt_status run_init_safely(struct plugin_file *file)
+{
+    char reason[512] = "";
+    bool survives;
+    CTRT_TRY(child_survives(&survives, try_init, file, reason, sizeof reason));
+    return survives ? run_init(file) : ctrt_fail(CTRT_ERR_PLUGIN, "%s", reason);
+}
+
 ctrt_status file_init(struct plugin_file *file, const struct plugin_file *caller)
 {
     if (file->initialised)
@@ -406,7 +473,7 @@ ctrt_status file_init(struct plugin_file *file, const struct plugin_file *caller
         char before[4096];
         snprintf(before, sizeof before, "%s", ctrt_error_message());
         ctrt_fail(CTRT_ERR_PLUGIN, "init returned an error without a message");
-        status = run_init(file);
+        status = run_init_safely(file);
         if (status == CTRT_OK)
             ctrt_fail(CTRT_ERR_PLUGIN, "%s", before); /* restores the message from before init */
     }
@@ -429,7 +496,7 @@ void file_declare(struct plugin_file *file)
     if (file->initialised || file->initialising || file->listed || file->state != PLUGIN_READY
         || !CTRT_SLOT(file->plugin, init))
         return;
-    if (run_init(file) == CTRT_OK)
+    if (run_init_safely(file) == CTRT_OK)
         file->initialised = true;
     else
         file->listed = true;

@@ -320,7 +320,8 @@ __attribute__((constructor)) static void registry_start(void)
 
 /* ---- listing ---- */
 
-static const char *const state_words[] = { "found", "ready", "loaded", "refused", "disabled", "absent" };
+static const char *const state_words[] = { "found", "ready", "loaded", "refused", "disabled", "absent",
+                                          "crashed" };
 
 static const char *or_empty(const char *text)
 {
@@ -344,10 +345,9 @@ static void registry_fill_info(ctrt_plugin_info *out, const struct plugin_file *
     out->file = file->path;
     out->plugin = known ? file->plugin->name : "";
     out->version = known ? or_empty(file->plugin->version) : "";
-    out->kind = component != NULL                ? kind_word(component->kind)
-                : file->state == PLUGIN_DISABLED ? kind_word(file->kind)
-                                                 : "";
-    out->component = component != NULL ? component->name : file->state == PLUGIN_DISABLED ? file->name : "";
+    const bool unread = file->state == PLUGIN_DISABLED || file->state == PLUGIN_CRASHED;
+    out->kind = component != NULL ? kind_word(component->kind) : unread ? kind_word(file->kind) : "";
+    out->component = component != NULL ? component->name : unread ? file->name : "";
     out->state = state_words[component != NULL ? component->state : file->state];
     out->reason = component != NULL ? component->reason : file->reason;
     out->score = component != NULL ? (int)component->score : 0;

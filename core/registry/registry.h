@@ -32,7 +32,8 @@ enum plugin_state {
     PLUGIN_FOUND,           /* a file that has not been opened yet */
     PLUGIN_READY,           /* validated; of a component also: its probe succeeded */
     PLUGIN_LOADED,          /* initialised and in use */
-    PLUGIN_REFUSED, PLUGIN_DISABLED, PLUGIN_ABSENT
+    PLUGIN_REFUSED, PLUGIN_DISABLED, PLUGIN_ABSENT,
+    PLUGIN_CRASHED          /* a file that crashed, or did not return, in a child process: child.c */
 };
 
 struct component {

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* registry/validate.c: validates the tables of a plugin: first sizes, then versions, then required slots. */
 #include "base/base.h"
+#include "base/dtype.h"
 #include "ctrt/comm_plugin.h"
 #include "ctrt/image_plugin.h"
 #include "ctrt/strategy_plugin.h"
@@ -140,7 +141,10 @@ bool validate_table(ctrt_component_kind kind, const void *table, char *reason, s
     return true;
 }
 
-bool validate_kernels(const ctrt_kernel_table *table, char *reason, size_t bytes)
+/* Bits of `dtypes` that are no dtype of this library. */
+#define UNKNOWN_DTYPES (~((CTRT_DTYPE_BIT(DTYPE_COUNT) - 1) & ~(uint64_t)1))
+
+bool validate_kernels(const ctrt_kernel_table *table, bool newer, char *reason, size_t bytes)
 {
     if (table == NULL)
         return true;
@@ -164,6 +168,9 @@ bool validate_kernels(const ctrt_kernel_table *table, char *reason, size_t bytes
             REFUSE("kernel %zu has no op", i);
         if (kernel->run == NULL)
             REFUSE("kernel %zu (%s): required slot run is NULL", i, kernel->op);
+        if (!newer && (kernel->dtypes & UNKNOWN_DTYPES) != 0)
+            REFUSE("kernel %zu (%s): dtypes is 0x%llx, whose bit %d is no dtype: it is a set of CTRT_DTYPE_BIT(...)", i,
+                   kernel->op, (unsigned long long)kernel->dtypes, __builtin_ctzll(kernel->dtypes & UNKNOWN_DTYPES));
     }
     return true;
 }

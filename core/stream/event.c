@@ -1,8 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* stream/event.c: the public events. */
 #include "base/clock.h"
+#include "base/slot.h"
 #include "base/host_alloc.h"
 #include "stream/stream.h"
+#include "stream/stream_watch.h"
 
 struct ctrt_event {
     atomic_int refs;
@@ -31,7 +33,7 @@ ctrt_status ctrt_event_new(ctrt_event **out, ctrt_device *device, bool timing)
     ctrt_event *event = host_calloc(sizeof *event);
     ALLOC_CHECK(event, sizeof *event, "an event");
     if (device_asynchronous(device)) {
-        ctrt_status status = device->backend->queue->event_create(device->handle, &event->event, timing);
+        ctrt_status status = stream_event_create(&event->event, device, timing);
         if (status != CTRT_OK) {
             host_free(event);
             return ctrt_context(status, "an event on %s", device->name);
@@ -166,7 +168,10 @@ ctrt_status ctrt_event_synchronize(ctrt_event *event)
     ctrt_status status = CTRT_OK;
     if (waits) {
         device_count_wait(event->device);
-        status = event->device->backend->queue->event_synchronize(event->device->handle, event->event);
+        stream_wait_begins(stream);
+        status = SLOT_CALL(event->device->type, "event_synchronize",
+                           event->device->backend->queue->event_synchronize(event->device->handle, event->event));
+        stream_wait_ends(stream);
         pthread_mutex_lock(&event->lock);
         /* recorded again meanwhile, so it is unknown which record was waited for */
         const bool moved = event->records != records;

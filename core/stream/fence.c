@@ -3,6 +3,7 @@
 #include "stream/fence.h"
 
 #include "base/host_alloc.h"
+#include "stream/stream_watch.h"
 
 struct part {
     ctrt_device *device;                    /* of the stream */
@@ -27,7 +28,10 @@ static bool part_done(const struct part *part)
 static void part_wait(const struct part *part)
 {
     device_count_wait(part->device);
+    ctrt_stream *stream = part->point != 0 ? stream_at(timepoint_slot(part->point)) : part->device->stream;
+    stream_wait_begins(stream);
     part->device->backend->queue->event_synchronize(part->device->handle, part->event);
+    stream_wait_ends(stream);
 }
 
 void fence_add(struct fence **fence, const timepoint *points, int count)

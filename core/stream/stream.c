@@ -3,9 +3,11 @@
 
 #include "base/array.h"
 #include "base/param.h"
+#include "base/slot.h"
 #include "device/current.h"
 #include "device/internal.h"
 #include "stream/stream_error.h"
+#include "stream/stream_watch.h"
 
 static const ctrt_param order_param = {
     sizeof order_param, "CTRT_STREAM_ORDER", CTRT_PARAM_ENUM, "auto", "auto|manual|check",
@@ -37,6 +39,20 @@ ctrt_stream *stream_at(uint32_t slot)
 }
 
 /* ---- a device's streams ---- */
+
+static ctrt_status queue_create(void **queue, const ctrt_device *device, int priority)
+{
+    *queue = NULL;
+    return SLOT_MADE(device->type, "create of a queue", "a queue", *queue,
+                     device->backend->queue->create(device->handle, queue, priority));
+}
+
+ctrt_status stream_event_create(void **event, const ctrt_device *device, bool timing)
+{
+    *event = NULL;
+    return SLOT_MADE(device->type, "event_create", "an event", *event,
+                     device->backend->queue->event_create(device->handle, event, timing));
+}
 
 /* Reports whether all of the stream's work is done. */
 static bool queue_idle(const ctrt_stream *stream)
@@ -163,8 +179,7 @@ static ctrt_status stream_equip(ctrt_stream *stream, ctrt_device *device, int pr
         ALLOC_CHECK(stream->works, STREAM_WORKS * sizeof *stream->works, "the op names of a stream's work");
     }
     if (device_asynchronous(device))
-        CTRT_TRY(ctrt_context(device->backend->queue->create(device->handle, &queue, priority), "a stream on %s",
-                              device->name));
+        CTRT_TRY(ctrt_context(queue_create(&queue, device, priority), "a stream on %s", device->name));
     stream_attach(stream, device, queue, priority);
     if (stream_slot(stream) != SLOT_NONE || slot_assign(stream))
         return CTRT_OK;
@@ -233,6 +248,7 @@ ctrt_status stream_device_open(ctrt_device *device)
         CTRT_TRY(require_slots(device));
         CTRT_TRY(param_read(&order, &order_param, "core"));
         CTRT_TRY(param_read(&blocking, &blocking_param, "core"));
+        CTRT_TRY(stream_watch_prepare());
         /* Threads that use other devices read these without a lock, so they are written once only. */
         if (stream_order_mode != (enum stream_order)order.integer)
             stream_order_mode = (enum stream_order)order.integer;
@@ -314,7 +330,7 @@ ctrt_status stream_device_reopen(ctrt_device *device)
     for (ctrt_stream *stream = device->streams; stream != NULL && status == CTRT_OK && device_asynchronous(device);
          stream = stream->next)
         if (stream_slot(stream) != SLOT_NONE)
-            status = device->backend->queue->create(device->handle, &stream->queue, stream->priority);
+            status = queue_create(&stream->queue, device, stream->priority);
     pthread_mutex_unlock(&streams_lock);
     if (status != CTRT_OK)
         stream_device_shut(device);
@@ -330,8 +346,7 @@ ctrt_status stream_event_take(void **event, ctrt_device *device)
     pthread_mutex_unlock(&streams_lock);
     if (found)
         return CTRT_OK;
-    return ctrt_context(device->backend->queue->event_create(device->handle, event, false), "an event on %s",
-                        device->name);
+    return ctrt_context(stream_event_create(event, device, false), "an event on %s", device->name);
 }
 
 void stream_event_put(void *event, ctrt_device *device)
@@ -376,8 +391,7 @@ static bool stream_prepare_reuse(ctrt_stream *stream)
     const ctrt_device *device = stream->device;
     if (!device_asynchronous(device))
         return slot_assign(stream);
-    if (stream->queue == NULL
-        && device->backend->queue->create(device->handle, &stream->queue, stream->priority) != CTRT_OK)
+    if (stream->queue == NULL && queue_create(&stream->queue, device, stream->priority) != CTRT_OK)
         return false;
     if (!reusable(stream) || !slot_assign(stream))
         return false;

@@ -95,6 +95,13 @@ struct ctrt_stream {
     uint64_t site_count;
     /* ring indexed by work number; NULL: not recorded */
     struct stream_work { const char *name; const struct backtrace *backtrace; } *works;
+    const char *op;                         /* the op of the last work; NULL: not known */
+    struct stream_waits {                   /* stream_watch.c */
+        _Atomic uint64_t count;             /* low half: threads that wait for the stream; high half: ended waits */
+        _Atomic uintptr_t thread;           /* pthread_self() of the thread that began to wait last */
+        uint32_t ended;                     /* the rest belongs to the watching thread: the high half at `since`, */
+        int64_t since, next;                /* when it saw the wait first (0: none), and what is logged next, in ns */
+    } waits;
     ctrt_stream *next;                      /* the next stream in the device's list */
 };
 
@@ -235,6 +242,8 @@ ctrt_status stream_finish(timepoint point);
  * if the stream was reset after that failure. Unlike the stream's error, ignores failures of other streams. */
 ctrt_status stream_outcome(timepoint point);
 
+/* Creates an event of the backend. */
+ctrt_status stream_event_create(void **event, const ctrt_device *device, bool timing);
 /* Take an event from the device's pool of backend events, and return one to it. */
 ctrt_status stream_event_take(void **event, ctrt_device *device);
 void stream_event_put(void *event, ctrt_device *device);

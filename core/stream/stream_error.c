@@ -5,6 +5,7 @@
 #include <sched.h>
 
 #include "base/states.h"
+#include "stream/stream_watch.h"
 
 /* Numbers the failures, so that a stream that was reset does not inherit an old failure again. */
 static _Atomic uint64_t last_failure;
@@ -233,7 +234,9 @@ static ctrt_status reset_queue(ctrt_stream *stream)
 {
     const ctrt_queue_table *queue = stream->device->backend->queue;
     device_count_wait(stream->device);
+    stream_wait_begins(stream);
     (void)queue->synchronize(stream->device->handle, stream->queue);
+    stream_wait_ends(stream);
     stream_find_error(stream);  /* the backend forgets failures that occur during this wait, so read them now */
     if (CTRT_SLOT(queue, reset))
         return queue->reset(stream->device->handle, stream->queue);

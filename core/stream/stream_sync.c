@@ -1,7 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* stream/stream_sync.c: ordering between streams, and waiting. */
 #include "base/host_alloc.h"
+#include "base/slot.h"
 #include "stream/stream_error.h"
+#include "stream/stream_watch.h"
 
 /* ---- clocks ---- */
 
@@ -52,7 +54,9 @@ static timepoint last_point(const ctrt_stream *stream)
 ctrt_status stream_event_record(void *event, ctrt_stream *stream, timepoint *point)
 {
     pthread_mutex_lock(&stream->lock);
-    ctrt_status status = stream->device->backend->queue->event_record(stream->device->handle, event, stream->queue);
+    ctrt_status status
+        = SLOT_CALL(stream->device->type, "event_record",
+                    stream->device->backend->queue->event_record(stream->device->handle, event, stream->queue));
     *point = last_point(stream);
     pthread_mutex_unlock(&stream->lock);
     return status;
@@ -122,9 +126,11 @@ ctrt_status stream_wait_for(ctrt_stream *stream, ctrt_stream *other)
                              ? CTRT_OK
                              : out_of_memory(sizeof(uint64_t), "a stream's clock");
     if (status == CTRT_OK)
-        status = queue->event_record(other->device->handle, event, other->queue);
+        status = SLOT_CALL(other->device->type, "event_record",
+                           queue->event_record(other->device->handle, event, other->queue));
     if (status == CTRT_OK)
-        status = queue->wait_event(stream->device->handle, stream->queue, event);
+        status = SLOT_CALL(stream->device->type, "wait_event",
+                           queue->wait_event(stream->device->handle, stream->queue, event));
     if (status == CTRT_OK) {
         clock_merge(&stream->clock, &other->clock);
         if (likely(slot != SLOT_NONE))
@@ -201,7 +207,11 @@ static ctrt_status wait_here(ctrt_stream *stream)
         memcpy(seen, stream->clock.seen, count * sizeof seen[0]);
     pthread_mutex_unlock(&stream->lock);
 
-    ctrt_status status = stream->device->backend->queue->synchronize(stream->device->handle, stream->queue);
+    stream_wait_begins(stream);
+    ctrt_status status
+        = SLOT_CALL(stream->device->type, "synchronize",
+                    stream->device->backend->queue->synchronize(stream->device->handle, stream->queue));
+    stream_wait_ends(stream);
     return stream_waited(stream, status, sequence, seen, count);
 }
 

@@ -216,7 +216,8 @@ typedef struct ctrt_plugin_info {
     const char *file;                   /* path; "" for a name without a file */
     const char *plugin, *version;       /* from the plugin; "" if the file could not be queried */
     const char *kind, *component;       /* "backend", "cpu"; "" if the file was refused */
-    const char *state;                  /* "ready", "loaded", "refused", "disabled", "absent" */
+    const char *state;                  /* "ready", "loaded", "refused", "disabled", "absent", "crashed" (with
+                                         * CTRT_PROBE=child) */
     const char *reason;                 /* explanation; "" if there is no problem */
     int score;
 } ctrt_plugin_info;

@@ -20,6 +20,7 @@ struct conformance_options {
     bool list;                      /* print the names of the checks, run none */
     FILE *out;                      /* NULL: stdout */
     const char *junit;              /* a file for the results as JUnit XML as well; NULL: none */
+    struct guard_progress *progress;        /* guard.h: continues there, and writes how far it comes; NULL: none */
 };
 
 struct conformance_result {

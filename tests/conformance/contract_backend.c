@@ -32,6 +32,7 @@ static void dev_prepare(const void *table, unsigned needs)
     dev.device = dev.table->device;
     dev.memory = dev.table->memory;
     CALL(dev.device->count(&count), "count");
+    EXPECT(count >= 0, "returned CTRT_OK and %d devices", (int)count);
     if (count <= contract_target.device)
         contract_skip("there are %d devices", (int)count);
     dev.info.size = sizeof dev.info;
@@ -130,11 +131,18 @@ static void check_dev_tables(void)
     const ctrt_capture_table *capture = CTRT_SLOT(dev.table, capture) ? dev.table->capture : NULL;
     GROUP(HAS(capture, begin) + HAS(capture, end) + HAS(capture, replay) + HAS(capture, destroy), 4, "capture");
     const ctrt_kernel_table *kernels = CTRT_SLOT(dev.table, kernels) ? dev.table->kernels : NULL;
+#define DTYPE(name, value, ...) | CTRT_DTYPE_BIT(value)
+    const uint64_t known = 0
+#include "ctrt/dtype.def"
+        ;
+#undef DTYPE
     for (size_t i = 0; kernels != NULL && i < kernels->count; i++) {
         const ctrt_kernel *kernel = (const ctrt_kernel *)((const char *)kernels->kernels + i * kernels->stride);
         const char *name = "";
         NEED(kernel, op), NEED(kernel, run);
         EXPECT(kernel->dtypes != 0, "kernel %zu (%s) has no dtype", i, kernel->op);
+        EXPECT((kernel->dtypes & ~known) == 0, "kernel %zu (%s): dtypes is 0x%llx; the bits 0x%llx are no dtypes", i,
+               kernel->op, (unsigned long long)kernel->dtypes, (unsigned long long)(kernel->dtypes & ~known));
         for (size_t k = 0; strcmp(name, kernel->op) != 0; k++)
             EXPECT(ctrt_op_name(&name, k) == CTRT_OK, "kernel %zu is of op \"%s\", which does not exist", i,
                    kernel->op);
@@ -174,6 +182,8 @@ static void check_describe(void)
     }
     EXPECT(memchr(dev.info.name, '\0', sizeof dev.info.name) != NULL && dev.info.name[0] != '\0', "it has no name");
     EXPECT((dev.info.flags & ~3u) == 0, "flags 0x%x", (unsigned)dev.info.flags);
+    EXPECT(dev.info.total_memory <= INT64_MAX, "total_memory is %lld", (long long)dev.info.total_memory);
+    EXPECT(dev.info.processors >= 0, "processors is %d", (int)dev.info.processors);
     REFUSES(dev.device->describe(count, &dev.info), CTRT_OK, "describe of device %d of %d", (int)count, (int)count);
     REFUSES(dev.device->describe(-1, &dev.info), CTRT_OK, "describe of device -1");
 }
@@ -230,8 +240,8 @@ static void check_memory_info(void)
     if (!CTRT_SLOT(dev.device, memory_info))
         contract_skip("it has no memory_info");
     CALL(dev.device->memory_info(dev.handle, &unused, &total), "memory_info");
-    EXPECT(unused <= total && total > 0, "%llu of %llu bytes are free", (unsigned long long)unused,
-           (unsigned long long)total);
+    EXPECT(unused <= total && total > 0 && total <= INT64_MAX, "%llu of %llu bytes are free",
+           (unsigned long long)unused, (unsigned long long)total);
 }
 
 /* ---- memory ---- */

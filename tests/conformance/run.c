@@ -3,6 +3,7 @@
 #include <fnmatch.h>
 #include <stdarg.h>
 
+#include "guard.h"
 #include "suite.h"
 
 static const struct family *const families[] = {
@@ -23,6 +24,24 @@ static bool has_word(const char *list, const char *words)
                 return true;
     }
     return false;
+}
+
+/* Returns whether the check has to run, because it has not begun before a crash. */
+static bool progress_begin(struct run *run, struct guard_progress *progress)
+{
+    if (run->begun++ < progress->skip)
+        return false;
+    progress->begun = run->begun;
+    snprintf(progress->check, sizeof progress->check, "%s", run->check);
+    return true;
+}
+
+static void progress_end(const struct run *run, struct guard_progress *progress)
+{
+    fflush(run->out);                           /* the next check may crash */
+    progress->number = run->number;
+    progress->kernels = run->kernels;
+    progress->result = run->result;
 }
 
 bool check_begin(struct run *run, const char *op, ctrt_dtype dtype, const char *tags, const char *what, ...)
@@ -49,6 +68,8 @@ bool check_begin(struct run *run, const char *op, ctrt_dtype dtype, const char *
         fprintf(run->out, "%s\n", run->check);
         return false;
     }
+    if (options->progress != NULL && !progress_begin(run, options->progress))
+        return false;
     const char *reason;
     if (expected_of(run->check, &reason) == EXPECT_UNSUPPORTED) {
         check_skip(run, "%s", reason);
@@ -136,6 +157,8 @@ void check_end(struct run *run)
         run->result.passed++;
         record(run, JUNIT_PASSED, "");
     }
+    if (run->options->progress != NULL)
+        progress_end(run, run->options->progress);
     scratch_reset();
 }
 
@@ -303,6 +326,11 @@ int conformance_run(const struct conformance_options *options, struct conformanc
     struct run run = { .options = options, .out = options->out ? options->out : stdout };
     if (options->expect_file && !expected_load(options->expect_file))
         return 2;
+    if (options->progress != NULL) {
+        run.number = options->progress->number;
+        run.kernels = options->progress->kernels;
+        run.result = options->progress->result;
+    }
     if (ctrt_device_get(&run.device, options->device ? options->device : "cpu") != CTRT_OK) {
         fprintf(stderr, "conformance: %s\n", ctrt_error_message());
         return 2;
@@ -312,15 +340,16 @@ int conformance_run(const struct conformance_options *options, struct conformanc
     ctrt_device_properties properties = CTRT_DEVICE_PROPERTIES;
     run.matrices = ctrt_device_get_properties(&properties, ctrt_device_name(run.device)) == CTRT_OK
     ? properties.matrix_dtype : CTRT_F32;
-    if (!options->list)
+    if (!options->list && run.number == 0)
         fprintf(run.out, "# conformance of %s (%s), seed %llu\n", ctrt_device_name(run.device),
                 backend_file(run.device), (unsigned long long)options->seed);
     for (int f = 0; f < FAMILIES; f++)
         run_family(&run, families[f]);
     if (wanted(&run, "suite"))
         check_coverage(&run);
-    print_fallbacks(&run);
-    if (!options->list) {
+    if (options->progress == NULL)
+        print_fallbacks(&run);
+    if (!options->list && options->progress == NULL) {
         fprintf(run.out, "1..%d\n", run.number);
         fprintf(run.out, "# %d passed, %d failed, %d skipped, %d failed as expected\n", run.result.passed,
                 run.result.failed, run.result.skipped, run.result.expected);

@@ -234,6 +234,7 @@ struct run {
     FILE *out;
     ctrt_device *device;
     struct conformance_result result;
+    int begun;                          /* checks that have begun, if there is a guard_progress */
     int number, kernels;                /* checks; those for whose op and dtype the device has a kernel */
     bool failed, skipped;
     const char *variant;                /* name of the variant that is being checked; prefix of messages */

@@ -57,7 +57,9 @@ finds() {
     n=0
     cat >"$work/defects"
     while read -r defect name message; do
-        CTRT_BROKEN=$defect "$tool" check --contract --timeout "$([ -n "$message" ] && echo 1 || echo 9)" --op "$name" \
+        limit=9
+        [ "$message" != "did not end" ] || limit=1
+        CTRT_BROKEN=$defect "$tool" check --contract --timeout $limit --op "$name" \
             "$work/plugins/$1-${2:-broken}.so" >"$work/found.$n" 2>&1 &
         n=$((n + 1))
         [ $((n % 12)) -ne 0 ] || wait
@@ -135,6 +137,21 @@ event_never event.query
 name_upper names
 capture_incomplete tables
 probe_overflow probe
+probe_crashes probe
+name_other names has to be called backend-other.so
+kernel_misspelt tables of op "adds", which does not exist
+kernel_dtypes tables are no dtypes
+count_negative describe returned CTRT_OK and -1 devices
+count_silent describe no message
+total_negative describe total_memory is -1
+processors_negative describe processors is -4
+open_null open returned CTRT_OK and no handle
+open_silent open no message
+free_negative memory.info
+alloc_null memory.alloc returned CTRT_OK and no address
+queue_null queue.create returned CTRT_OK and no queue
+event_null event.unrecorded
+run_silent kernel no message
 any_index describe
 describe_overflow describe
 usage_overflow usage

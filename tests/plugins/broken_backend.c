@@ -9,6 +9,7 @@
 #include <unistd.h>
 
 #include "broken_backend.h"
+#include "ctrt/probe_plugin.h"
 
 enum { DEVICES = 2, PAGE = 1 << 16, FROM_FILE = 1 << 20 };
 #define MEMORY ((size_t)64 << 20)
@@ -23,7 +24,9 @@ static pid_t counted;
 static ctrt_status device_count(int32_t *count)
 {
     counted = counted == 0 ? getpid() : counted;
-    *count = DEVICES;
+    if (broken("count_silent"))
+        return CTRT_ERR_IO;
+    *count = broken("count_negative") ? -1 : DEVICES;
     return CTRT_OK;
 }
 
@@ -36,7 +39,9 @@ static ctrt_status device_describe(int32_t index, ctrt_device_info *info)
 {
     ctrt_device_info facts = { .size = info->size, .name = "a device with defects", .total_memory = MEMORY,
                                .flags = broken_synchronous() ? 0 : CTRT_DEVICE_ASYNCHRONOUS, .numa_node = -1,
-                               .ecc = -1 };
+                               .ecc = -1, .processors = broken("processors_negative") ? -4 : 0 };
+    if (broken("total_negative"))
+        facts.total_memory = (uint64_t)-1;
     if ((index < 0 || index >= DEVICES) && !broken("any_index"))
         return bad_index(index);
     memcpy(info, &facts, info->size < sizeof facts && !broken("describe_overflow") ? info->size : sizeof facts);
@@ -55,6 +60,10 @@ static ctrt_status device_open(void **out, int32_t index)
 {
     if (index < 0 || index >= DEVICES)
         return bad_index(index);
+    if (broken("open_null"))
+        return CTRT_OK;
+    if (broken("open_silent") || broken("open_positive"))
+        return broken("open_silent") ? CTRT_ERR_IO : (ctrt_status)5;
     if (broken("count_opens") && counted != getpid())
         return broken_host->fail(CTRT_ERR_FORKED, "the driver was initialised before the fork");
     struct device *device = broken_host->alloc(sizeof *device);
@@ -82,7 +91,7 @@ static ctrt_status memory_info(void *handle, uint64_t *unused, uint64_t *total)
 {
     const struct device *device = handle;
     *unused = MEMORY - device->used + (broken("free_above_total") ? MEMORY : 0);
-    *total = MEMORY;
+    *total = broken("free_negative") ? (uint64_t)-1 : MEMORY;
     return broken_usable(device);
 }
 
@@ -110,7 +119,7 @@ static ctrt_status memory_alloc(void *handle, void **address, size_t bytes)
     struct device *device = handle;
     static char *racing, shared[64];
     ctrt_status status = broken_usable(device);
-    if (status != CTRT_OK)
+    if (status != CTRT_OK || broken("alloc_null"))
         return status;
     char *found = NULL;
     const size_t offset = broken("misaligned") ? 32 : 0;
@@ -327,7 +336,7 @@ static void device_close(void *handle)
 
 /* ---- kernels and tables ---- */
 
-static const ctrt_kernel kernels[] = {
+static ctrt_kernel kernels[] = {
     { .size = sizeof(ctrt_kernel), .op = "add", .dtypes = CTRT_DTYPE_BIT(CTRT_F32), .flags = CTRT_KERNEL_INPLACE,
       .run = broken_run },
     { .size = sizeof(ctrt_kernel), .op = "index_select", .dtypes = CTRT_DTYPE_BIT(CTRT_F32), .run = broken_run },
@@ -349,8 +358,34 @@ static ctrt_backend backend = {
     .kernels = &kernel_table, .capture = &broken_capture_table,
 };
 
+/* A probe that does not return. */
+static int32_t probe_ends(char *reason, size_t bytes)
+{
+    (void)reason, (void)bytes;
+    if (broken("probe_abort"))
+        abort();
+    if (broken("probe_exit"))
+        exit(3);
+    if (broken("probe_hangs") || broken("child_hangs"))
+        pause();
+    *(volatile int *)NULL = 1;
+    return 1;
+}
+
+static int32_t probe_works(char *reason, size_t bytes)
+{
+    snprintf(reason, bytes, "asked in a child process");
+    return 7;
+}
+
 static int32_t probe(char *reason, size_t bytes)
 {
+    if (broken("probe_crashes") || broken("probe_abort") || broken("probe_exit") || broken("probe_hangs"))
+        return probe_ends(reason, bytes);
+    if (broken("child_crashes") || broken("child_hangs"))       /* not defects: the helper for vendors' functions */
+        return ctrt_probe_in_child(probe_ends, reason, bytes, 300);
+    if (broken("child_works"))
+        return ctrt_probe_in_child(probe_works, reason, bytes, 20000);
     snprintf(reason, broken("probe_overflow") ? 12 : bytes, "it is in software");
     return 1;
 }
@@ -359,10 +394,23 @@ static ctrt_component components[] = {
     { sizeof(ctrt_component), CTRT_COMPONENT_BACKEND, -100, "broken", &backend, probe },
 };
 
+/* The name is read before init. */
+__attribute__((constructor)) static void choose_name(void)
+{
+    if (broken("name_other"))
+        components[0].name = "other";
+}
+
 static ctrt_status init(const ctrt_host *given)
 {
     broken_host = given;
-    components[0].name = broken("name_upper") ? "Broken" : "broken";
+    if (broken("init_crashes"))
+        abort();
+    if (broken("kernel_misspelt"))
+        kernels[0].op = "adds";
+    if (broken("kernel_dtypes"))
+        kernels[0].dtypes |= CTRT_DTYPE_BIT(60);
+    components[0].name = broken("name_upper") ? "Broken" : components[0].name;
     if (broken("plain"))                /* not a defect: without optional slots */
         broken_queue_table.host_call = NULL, broken_queue_table.query = NULL, broken_queue_table.error = NULL,
         broken_queue_table.reset = NULL, broken_queue_table.event_elapsed = NULL, backend.capture = NULL;

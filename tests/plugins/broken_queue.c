@@ -3,6 +3,7 @@
  * queue has a thread. A graph is a list of work. */
 #define _GNU_SOURCE
 #include <sched.h>
+#include <stdatomic.h>
 #include <stdio.h>
 #include <time.h>
 #include <unistd.h>
@@ -72,6 +73,7 @@ ctrt_status broken_enqueue(struct device *device, struct queue *queue, const str
 }
 
 static float scratch[1 << 17];
+static atomic_int slow_kernels;
 
 static ctrt_status kernel_run(struct work *work)
 {
@@ -117,7 +119,11 @@ static ctrt_status work_run(struct work *work)
         break;
     case COPY:   memmove(work->to, work->from, bytes); break;
     case CALL:   work->function(work->to); break;
-    case KERNEL: status = kernel_run(work); break;
+    case KERNEL:
+        if (broken("kernel_slow") && atomic_fetch_add(&slow_kernels, 1) == 0)
+            usleep(3600000);
+        status = kernel_run(work);
+        break;
     default:     break;
     }
     if (broken("serial"))
@@ -177,6 +183,10 @@ static ctrt_status queue_create(void *handle, void **out, int32_t priority)
     struct device *device = handle;
     struct queue *queue = broken_host->alloc(sizeof *queue);
     (void)priority;
+    if (broken("queue_null")) {
+        broken_host->free(queue);
+        return CTRT_OK;
+    }
     if (queue == NULL)
         return broken_host->fail(CTRT_ERR_OUT_OF_MEMORY, "broken: no memory for a queue");
     *queue = (struct queue){ .device = device };
@@ -285,6 +295,10 @@ static ctrt_status event_create(void *device, void **out, bool timing)
 {
     struct event *event = broken_host->alloc(sizeof *event);
     (void)device, (void)timing;
+    if (broken("event_null")) {
+        broken_host->free(event);
+        return CTRT_OK;
+    }
     if (event == NULL)
         return broken_host->fail(CTRT_ERR_OUT_OF_MEMORY, "broken: no memory for an event");
     *event = (struct event){ NULL, NULL };
@@ -430,6 +444,8 @@ static void capture_destroy(void *device, void *object)
 
 ctrt_status broken_run(const ctrt_call *call)
 {
+    if (broken("run_silent"))
+        return CTRT_ERR_NOT_SUPPORTED;
     struct work work = { .kind = KERNEL, .call = { .kernel = call->kernel }, .sequence = call->sequence };
     for (uint32_t i = 0; i < 3; i++) {
         work.given[i] = i < call->n_inputs ? call->inputs[i] : call->outputs[i - call->n_inputs];

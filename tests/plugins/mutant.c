@@ -8,6 +8,8 @@
  *   input     the first element of the first operand is changed
  *   flaky     every other call is slightly wrong
  *   large     results of more than 4000 elements are slightly wrong
+ *   read_after, read_before     it reads the element after the last, or before the first, of a contiguous first operand
+ *   write_after, write_before   it writes that element of a contiguous result
  *   refuse    the kernel returns CTRT_ERR_NOT_SUPPORTED
  *   none      no mistake
  * Ops for which the cpu has no kernel, because the core composes them, get one here (plain-attention.h).
@@ -19,8 +21,10 @@
 #include "ctrt/plugin.h"
 #include "plain-attention.h"
 
-enum way { VALUE, STRIDES, NANS, INPUT, FLAKY, LARGE, REFUSE, NOTHING, WAYS };
-static const char *const way_words[WAYS] = { "value", "strides", "nan", "input", "flaky", "large", "refuse", "none" };
+enum way { VALUE, STRIDES, NANS, INPUT, FLAKY, LARGE, READ_AFTER, READ_BEFORE, WRITE_AFTER, WRITE_BEFORE, REFUSE,
+           NOTHING, WAYS };
+static const char *const way_words[WAYS] = { "value", "strides", "nan", "input", "flaky", "large", "read_after",
+                                             "read_before", "write_after", "write_before", "refuse", "none" };
 
 enum { KERNELS = 512 };
 
@@ -89,6 +93,26 @@ static ctrt_status run_flat(const ctrt_kernel *original, const ctrt_call *call)
     return original->run(&changed);
 }
 
+/* Accesses one byte of the element after the last, or before the first. */
+static void stray(const ctrt_view *view, bool after, bool write)
+{
+    static const unsigned char bytes[] = {
+#define DTYPE(name, value, size, ...) [value] = size,
+#include "ctrt/dtype.def"
+#undef DTYPE
+    };
+    const size_t size = bytes[view->dtype];
+    volatile unsigned char *at = (unsigned char *)view->data + (after ? (size_t)view->numel * size : -size);
+    static volatile unsigned char seen;
+    if (!(view->flags & CTRT_VIEW_CONTIGUOUS) || view->numel == 0)
+        return;
+    if (write)
+        *at = 0x77;
+    else
+        seen = *at;
+    (void)seen;
+}
+
 static ctrt_status mutate(const ctrt_call *call)
 {
     struct mutation *mutation = &mutations[call->kernel - kernels];
@@ -108,6 +132,10 @@ static ctrt_status mutate(const ctrt_call *call)
         spoil(out, out->numel - 1);
     if (mutation->way == NANS)
         drop_nans(out);
+    if (mutation->way == READ_AFTER || mutation->way == READ_BEFORE)
+        stray(call->inputs[0], mutation->way == READ_AFTER, false);
+    if (mutation->way == WRITE_AFTER || mutation->way == WRITE_BEFORE)
+        stray(out, mutation->way == WRITE_AFTER, true);
     if (mutation->way == INPUT && call->n_inputs > 0 && !(call->inputs[0]->flags & CTRT_VIEW_HOST_SCALAR))
         spoil(call->inputs[0], 0);
     return CTRT_OK;

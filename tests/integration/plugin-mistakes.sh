@@ -1,0 +1,177 @@
+#!/bin/sh
+# SPDX-License-Identifier: Apache-2.0
+# What the library and `ctrt` say about mistakes in plugins: tests/plugins/broken_backend.c with each defect that
+# programs can meet. contract.sh has the checks of `ctrt check --contract`.
+srcdir=${srcdir:-$(cd "$(dirname "$0")/../.." && pwd)}
+builddir=${builddir:-$srcdir}
+. "$srcdir/tests/lib.sh"
+. "$srcdir/tests/integration/checks.sh"
+ctrt=$builddir/ctrt
+
+work=$(mktemp -d) || exit 1
+trap 'rm -rf "$work"' EXIT
+mkdir -m 755 "$work/plugins"
+cp "$builddir/.libs/broken_backend.so" "$work/plugins/backend-broken.so" || exit 1
+for plugin in memory-direct memory-caching backend-cpu; do
+    cp "$builddir/plugins-built/$plugin.so" "$work/plugins/" 2>/dev/null
+done
+export CTRT_PLUGIN_PATH=$work/plugins CTRT_PROBE_TIMEOUT=20
+unset CTRT_PROBE
+
+# finds DEFECT COMMAND...: reads lines of which each must be a part of the output.
+finds() {
+    defect=$1
+    shift
+    CTRT_BROKEN=$defect "$@" >"$work/out" 2>&1
+    code=$?
+    missing=
+    while IFS= read -r line; do
+        grep -qF -e "$line" "$work/out" || missing="$missing
+missing: $line"
+    done
+    [ "$code" -lt 124 ] || missing="$missing
+exit status $code"
+    check "$defect: ${*#"$builddir"/}" "${missing:+$missing
+$(cat "$work/out")}"
+}
+
+# ---- a probe that crashes: listed, with all other plugins ----
+
+# The cpu is not built in every configuration.
+others=
+[ ! -e "$work/plugins/backend-cpu.so" ] || others='ready     backend  cpu'
+for row in 'probe_crashes|crashed with SIGSEGV in its probe' 'probe_abort|crashed with SIGABRT in its probe' \
+    'probe_exit|ended with status 3 in its probe'; do
+    finds "${row%%|*}" "$ctrt" plugins <<END
+crashed   backend  broken
+${row#*|}
+$others
+END
+done
+CTRT_PROBE_TIMEOUT=1 finds probe_hangs "$ctrt" plugins <<END
+crashed   backend  broken
+did not return within 1000 ms in its probe
+$others
+END
+CTRT_PROBE=child finds probe_crashes "$ctrt" check broken <<'END'
+backend broken cannot be used: crashed with SIGSEGV in its probe
+END
+CTRT_PROBE=child finds init_crashes "$ctrt" check --list broken <<'END'
+init failed: crashed with SIGABRT in its init
+END
+CTRT_PROBE=here CTRT_BROKEN=probe_crashes "$ctrt" plugins >/dev/null 2>&1
+check "CTRT_PROBE=here: the probe runs in the process" "$([ $? -gt 128 ] || echo "exit status $?")"
+
+# The helper of ctrt/probe_plugin.h, also without CTRT_PROBE=child.
+export CTRT_PROBE=here
+finds child_works "$ctrt" plugins <<'END'
+ready     backend  broken
+asked in a child process
+END
+finds child_crashes "$ctrt" plugins <<'END'
+absent    backend  broken
+the vendor's functions, called in a child process: crashed with SIGSEGV
+END
+finds child_hangs "$ctrt" plugins <<'END'
+absent    backend  broken
+called in a child process: did not return within 300 ms
+END
+unset CTRT_PROBE
+
+# ---- names ----
+
+finds name_other "$ctrt" plugins <<'END'
+refused
+the file is named as the backend broken, but it has the backend other only
+rename the file to backend-other.so, or the component to broken
+END
+if [ -n "$others" ]; then
+    export CTRT_FALLBACK=cpu
+    finds kernel_misspelt "$ctrt" check --op relu --tags scalar,inplace broken <<'END'
+broken: kernel 0 is of the op "adds", which does not exist, and is never called; did you mean add?
+END
+    check "the misspelt name is logged once" "$([ "$(grep -c 'did you mean' "$work/out")" -eq 1 ] || cat "$work/out")"
+fi
+finds kernel_dtypes "$ctrt" check --list broken <<'END'
+kernel 0 (add): dtypes is 0x1000000000000002, whose bit 60 is no dtype
+END
+
+# ---- what slots return ----
+
+CTRT_LOG=warning finds count_negative "$ctrt" info --devices <<'END'
+backend broken: count returned CTRT_OK and -1 as the number of devices. It has to write 0 or more
+END
+finds count_silent "$ctrt" check --list broken <<'END'
+backend broken: count returned -
+without a message. It has to call host->fail before it returns a failure
+END
+finds total_negative "$ctrt" info --devices <<'END'
+backend broken: describe returned CTRT_OK and -1 as total_memory
+END
+finds processors_negative "$ctrt" info --devices <<'END'
+backend broken: describe returned CTRT_OK and -4 as processors
+END
+finds open_null "$ctrt" info --devices --memory <<'END'
+backend broken: open returned CTRT_OK and NULL. It has to write a handle that is not NULL
+END
+finds open_silent "$ctrt" info --devices --memory <<'END'
+backend broken: open returned -
+without a message
+END
+finds open_positive "$ctrt" info --devices --memory <<'END'
+backend broken: open returned 5, which is not a status
+END
+finds free_negative "$ctrt" info --devices --memory <<'END'
+backend broken: memory_info returned CTRT_OK and -1 as the total bytes
+END
+finds queue_null "$ctrt" info --devices --memory <<'END'
+backend broken: create of a queue returned CTRT_OK and NULL. It has to write a queue
+END
+if [ -n "$others" ]; then
+    finds alloc_null "$ctrt" check --op add --tags inplace broken <<'END'
+backend broken: alloc returned success without an address
+END
+    finds run_silent "$ctrt" check --op add --tags inplace broken <<'END'
+backend broken: run of a kernel returned -
+without a message
+END
+
+    # ---- a wait that does not end ----
+    export CTRT_WAIT_WARNING=1
+    finds kernel_slow "$ctrt" check --op add --tags inplace --skip-tags f64,f16,bf16 broken <<'END'
+has waited 1 s for stream
+of broken:0
+the last is
+has waited 2 s for stream
+END
+    check "a wait is logged after 1, 2, 4 s" "$([ "$(grep -c 'has waited' "$work/out")" -eq 2 ] || cat "$work/out")"
+    CTRT_WAIT_WARNING=0
+    finds sync "$ctrt" check --op add --tags inplace broken <<'END'
+0 failed
+END
+
+    # ---- accesses outside of operands: ctrt check --guard ----
+    unset CTRT_WAIT_WARNING CTRT_FALLBACK
+    cp "$builddir/.libs/mutant.so" "$work/plugins/kernels-cpu-mutant.so"
+    guard="$ctrt check --guard --op relu --tags forward --skip-tags f64,f16,bf16,i8,u8,i16,i32,i64,bool cpu"
+    for row in 'read_after|after the end of input 0 f32' 'read_before|before the beginning of input 0 f32' \
+        'write_after|after the end of output 0 f32' 'write_before|before the beginning of output 0 f32'; do
+        # shellcheck disable=SC2086
+        CTRT_MUTANT=relu@${row%%|*} finds "${row%%|*}" $guard <<END
+not ok
+${row#*|}
+END
+    done
+    # shellcheck disable=SC2086
+    CTRT_MUTANT=relu@write_before finds "a pattern finds writes in the same page" $guard <<'END'
+the kernel of relu wrote 4 bytes before the beginning of output 0 f32
+END
+    # shellcheck disable=SC2086
+    CTRT_MUTANT= finds "the cpu" $guard <<'END'
+ 0 failed
+END
+fi
+CTRT_BROKEN= finds "devices without host memory" "$ctrt" check --guard broken <<'END'
+1..0 # SKIP the memory of broken is not memory of the host
+END
+finish
