@@ -3,6 +3,7 @@
 #include "base/lock.h"
 
 #include <stddef.h>
+#include <time.h>
 
 #include "base/base.h"
 #include "base/thread.h"
@@ -45,18 +46,59 @@ static int hooks_run;           /* number of hooks that the fork in progress run
 
 static bool (*fork_ready)(void), (*fork_wait)(void);
 
-static void enter_all(void)
+static bool lock_held(const struct lock *lock)
 {
-    for (int level = 0; level < LOCK_LEVELS; level++)
-        if (locks[level] != NULL)
-            lock_enter(locks[level]);
+    return atomic_load_explicit(&lock->depth, memory_order_acquire) > 0
+           && pthread_equal(atomic_load_explicit(&lock->owner, memory_order_relaxed), pthread_self());
 }
 
-static void leave_all(void)
+/* Like lock_enter. Returns false if another thread holds the lock for a second. */
+static bool lock_enter_soon(struct lock *lock)
+{
+    struct timespec limit;
+    if (lock_held(lock)) {
+        lock_enter(lock);
+        return true;
+    }
+    clock_gettime(CLOCK_REALTIME, &limit);
+    limit.tv_sec++;
+    cancel_disable();
+    if (pthread_mutex_timedlock(&lock->mutex, &limit) != 0) {
+        cancel_restore();
+        return false;
+    }
+    atomic_store_explicit(&lock->owner, pthread_self(), memory_order_relaxed);
+    atomic_store_explicit(&lock->depth, 1, memory_order_release);
+    return true;
+}
+
+/* Levels of locks that the fork of the calling thread did not acquire. A plugin's probe may fork, and is called with
+ * the lock of the registry. A thread that waits for that lock may hold a lock of a lower level, so neither would go on.
+ * Such a thread is about to call a function of another layer, so that its data is consistent in the child. */
+static __thread uint32_t missed __attribute__((tls_model("initial-exec")));
+
+static void enter_all(void)
+{
+    bool holds = false;
+    missed = 0;
+    for (int level = 0; level < LOCK_LEVELS; level++)
+        holds = holds || (locks[level] != NULL && lock_held(locks[level]));
+    for (int level = 0; level < LOCK_LEVELS; level++)
+        if (locks[level] != NULL && !holds)
+            lock_enter(locks[level]);
+        else if (locks[level] != NULL && !lock_enter_soon(locks[level]))
+            missed |= 1u << level;
+}
+
+static void leave_all(bool child)
 {
     for (int level = LOCK_LEVELS - 1; level >= 0; level--)
-        if (locks[level] != NULL)
+        if (locks[level] != NULL && !(missed >> level & 1)) {
             lock_leave(locks[level]);
+        } else if (locks[level] != NULL && child) {
+            pthread_mutex_init(&locks[level]->mutex, NULL);
+            atomic_store(&locks[level]->depth, 0);
+        }
 }
 
 static void before_fork(void)
@@ -64,7 +106,7 @@ static void before_fork(void)
     bool again = true;
     enter_all();
     while (again && fork_ready != NULL && !fork_ready()) {
-        leave_all();
+        leave_all(false);
         again = fork_wait();
         enter_all();
     }
@@ -83,7 +125,7 @@ static void after_fork(bool child)
         if (after != NULL)
             after();
     }
-    leave_all();
+    leave_all(child);
 }
 
 static void in_parent(void)

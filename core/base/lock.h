@@ -4,7 +4,8 @@
  * The locks are recursive because plugins are called with locks held (except for init) and call back into the library
  * (host->backend, host->param). fork() acquires all locks, lower levels first (pthread_atfork), so that the child never
  * inherits a data structure in the middle of a change. A thread that holds a lock may acquire only locks of higher
- * levels, and its cancellation is disabled. */
+ * levels, and its cancellation is disabled. If it forks, because a plugin's probe asks a child process, locks of other
+ * levels that are held for a second longer are not waited for; they are free in the child. */
 #ifndef CORE_BASE_LOCK_H
 #define CORE_BASE_LOCK_H
 

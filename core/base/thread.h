@@ -50,6 +50,7 @@ struct thread_state {
     struct scope *scope;            /* tensor/scope.h: scope that new tensors belong to; NULL: none */
     int cancel_depth, cancel_before; /* nesting of cancel_disable; cancellation state before the outermost call */
     const char *stack_limit;        /* base/stack.h: lowest address that recursion may reach; NULL: not known yet */
+    int32_t id;                     /* of the thread in the kernel; 0: not asked for yet. stream/stream_watch.h */
 };
 
 extern __thread struct thread_state thread_state __attribute__((tls_model("initial-exec")));

@@ -98,7 +98,7 @@ struct ctrt_stream {
     const char *op;                         /* the op of the last work; NULL: not known */
     struct stream_waits {                   /* stream_watch.c */
         _Atomic uint64_t count;             /* low half: threads that wait for the stream; high half: ended waits */
-        _Atomic uintptr_t thread;           /* pthread_self() of the thread that began to wait last */
+        _Atomic int32_t thread;             /* the thread that began to wait last */
         uint32_t ended;                     /* the rest belongs to the watching thread: the high half at `since`, */
         int64_t since, next;                /* when it saw the wait first (0: none), and what is logged next, in ns */
     } waits;

@@ -4,6 +4,10 @@
  * A wait changes one counter of its stream and reads no clock. A thread, which the first wait starts, looks at the
  * counters a few times in the time after which a wait is logged: a stream whose counter has threads that wait, and no
  * wait that has ended since, has the same wait as before. */
+#define _GNU_SOURCE
+#include <sys/syscall.h>
+#include <unistd.h>
+
 #include "base/clock.h"
 #include "base/lock.h"
 #include "base/param.h"
@@ -27,6 +31,7 @@ LOCK_DEFINE_MUTEX(watch_lock);
 LOCK_IN_CHILD(watch_in_child)
 {
     atomic_store(&stream_watch_started, false);
+    thread_state.id = 0;
     pthread_cond_init(&watch_changed, NULL);
 }
 
@@ -42,10 +47,10 @@ static void watch_log(ctrt_stream *stream, int64_t waited)
         pthread_mutex_unlock(&stream->lock);
     }
     log_message(CTRT_LOG_WARNING, "core",
-                "thread 0x%llx has waited %lld s for stream %llu of %s: of %llu pieces of work, %llu are known to be "
+                "thread %d has waited %lld s for stream %llu of %s: of %llu pieces of work, %llu are known to be "
                 "done; the last is %s%s. The device may be busy, or a kernel or an event may never end "
                 "(CTRT_WAIT_WARNING)",
-                (unsigned long long)atomic_load(&stream->waits.thread), (long long)(waited / 1000000000),
+                (int)atomic_load(&stream->waits.thread), (long long)(waited / 1000000000),
                 (unsigned long long)ctrt_stream_id(stream), stream->device->name, (unsigned long long)enqueued,
                 (unsigned long long)done, op != NULL ? op : "not known", site);
 }
@@ -99,6 +104,7 @@ ctrt_status stream_watch_prepare(void)
 
 void stream_watch_start(void)
 {
+    thread_state.id = (int32_t)syscall(SYS_gettid);
     pthread_mutex_lock(&watch_lock);
     /* Without the thread, waits are not logged. */
     if (!atomic_exchange(&stream_watch_started, true))

@@ -9,6 +9,7 @@
 #include "base/base.h"
 #include "base/param.h"
 #include "child.h"
+#include "device/internal.h"
 #include "ctrt/device.h"
 #include "ctrt/tensor.h"
 #include "folder.h"
@@ -422,6 +423,37 @@ TEST(test_init, "an init can start and join a thread that calls the host table")
             else
                 CHECK_OK(use("init-thread-forks"));
         }
+    }
+}
+
+static void *waits_for_registry(void *has_devices)
+{
+    device_enter();
+    atomic_store((atomic_bool *)has_devices, true);
+    registry_enter();
+    registry_leave();
+    device_leave();
+    return NULL;
+}
+
+TEST(test_fork_with_lock, "a probe can fork while a thread that holds another lock waits for the registry")
+{
+    IN_CHILD(QUIET) {
+        pthread_t thread;
+        atomic_bool has_devices = false;
+        registry_enter();                       /* as during a probe */
+        CHECK_EQ(pthread_create(&thread, NULL, waits_for_registry, &has_devices), 0);
+        while (!atomic_load(&has_devices))
+            nanosleep(&(struct timespec){ 0, 1000000 }, NULL);
+        IN_FORK {
+            device_enter();
+            registry_enter();
+            registry_leave();
+            device_leave();
+            CHECK_OK(CTRT_OK);
+        }
+        registry_leave();
+        CHECK_EQ(pthread_join(thread, NULL), 0);
     }
 }
 
