@@ -6,12 +6,12 @@ ctrt_status slot_failed(ctrt_status status, uint32_t failures, const char *kind,
                         const char *slot)
 {
     if (status > 0)
-        return ctrt_fail(CTRT_ERR_PLUGIN, "%s %s: %s returned %d, which is not a status. It has to return CTRT_OK, or "
-                         "what host->fail returns", kind, name, slot, (int)status);
+        return ctrt_fail(CTRT_ERR_PLUGIN, "%s %s: %s returned %d, which is not a status. It has to return CTRT_OK, "
+                         "or what host->fail returns", kind, name, slot, (int)status);
     if (thread_state.failures != failures)
         return status;
-    return ctrt_fail(status, "%s %s: %s returned %d (%s) without a message. It has to call host->fail before it returns "
-                     "a failure", kind, name, slot, (int)status, ctrt_status_string(status));
+    return ctrt_fail(status, "%s %s: %s returned %d (%s) without a message. It has to call host->fail before it "
+                     "returns a failure", kind, name, slot, (int)status, ctrt_status_string(status));
 }
 
 ctrt_status slot_made_nothing(const char *type, const char *slot, const char *what)

@@ -154,8 +154,9 @@ struct dev_call {
 };
 void dev_call_new(struct dev_call *call, int64_t n, unsigned seed);
 /* Runs the kernel on the queue. What the call points to is overwritten after the kernel has returned. IN_PLACE: the
- * output is x. SCALAR: operand y is a number, the first element of y, if the kernel has two inputs. */
-enum dev_form { PLAIN, IN_PLACE, SCALAR };
+ * output is x. IN_PLACE_TWICE: y is x, too. SCALAR: operand y is a number, the first element of y, if the kernel has
+ * two inputs. */
+enum dev_form { PLAIN, SCALAR, IN_PLACE, IN_PLACE_TWICE };
 void dev_call_run(struct dev_call *call, void *queue, enum dev_form form);
 /* Compares the output with the reference, for PLAIN and SCALAR. */
 void dev_call_check(struct dev_call *call, void *queue);

@@ -6,6 +6,7 @@
 #include "contract.h"
 
 #include <fcntl.h>
+#include <stdatomic.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
@@ -68,7 +69,7 @@ void dev_call_run(struct dev_call *test, void *queue, enum dev_form form)
     static _Atomic uint64_t sequence;
     struct { ctrt_call call; ctrt_view views[3]; const ctrt_view *pointers[3]; float number; } c;
     memset(&c, 0, sizeof c);
-    void *const data[3] = { test->x, test->y, form == IN_PLACE ? test->x : test->out };
+    void *const data[3] = { test->x, test->y, form >= IN_PLACE ? test->x : test->out };
     uint32_t inputs = 1;
     for (int i = 0; i < OPS; i++)
         inputs = strcmp(ops[i].op, test->kernel->op) == 0 ? ops[i].inputs : inputs;
@@ -82,8 +83,8 @@ void dev_call_run(struct dev_call *test, void *queue, enum dev_form form)
                                   .flags = CTRT_VIEW_HOST_SCALAR };
     }
     c.pointers[0] = &c.views[0];
-    c.pointers[1] = &c.views[1];
-    c.pointers[2] = form == IN_PLACE ? &c.views[0] : &c.views[2];
+    c.pointers[1] = form == IN_PLACE_TWICE ? &c.views[0] : &c.views[1];
+    c.pointers[2] = form >= IN_PLACE ? &c.views[0] : &c.views[2];
     c.call = (ctrt_call){ .size = sizeof c.call, .device = dev.handle, .queue = queue, .inputs = &c.pointers[0],
                           .outputs = &c.pointers[2], .n_inputs = inputs, .n_outputs = 1, .kernel = test->kernel,
                           .sequence = dev.queue != NULL ? ++sequence : 0 };
@@ -119,17 +120,44 @@ static void check_kernel(void)
     static const int64_t counts[] = { 1, 5, 1000, 70001 };
     for (int i = 0; i < 4; i++) {
         dev_call_new(&call, counts[i], (unsigned)i);
-        for (int form = PLAIN; form <= SCALAR; form += SCALAR) {
+        for (int form = PLAIN; form <= SCALAR; form++) {
             dev_call_run(&call, dev.stream, form);
             dev_call_check(&call, dev.stream);
         }
     }
     if (!(call.kernel->flags & CTRT_KERNEL_INPLACE))
         return;
-    dev_call_run(&call, dev.stream, IN_PLACE);
-    dev_copy(dev.stream, call.out, call.x, (size_t)call.n * sizeof(float), CTRT_COPY_ON_DEVICE);
-    dev_upload(call.x, call.host, (size_t)call.n * sizeof(float));
-    dev_call_check(&call, dev.stream);
+    const size_t bytes = (size_t)call.n * sizeof(float);
+    for (int form = IN_PLACE; form <= IN_PLACE_TWICE; form++) {
+        dev_call_run(&call, dev.stream, form);
+        dev_copy(dev.stream, call.out, call.x, bytes, CTRT_COPY_ON_DEVICE);
+        dev_upload(call.x, call.host, bytes);
+        if (form == IN_PLACE_TWICE) {
+            memcpy(call.host + call.n, call.host, bytes);
+            dev_upload(call.y, call.host, bytes);
+        }
+        dev_call_check(&call, dev.stream);
+    }
+}
+
+static atomic_bool call_ended;
+
+static void end_later(void *unused)
+{
+    (void)unused;
+    contract_sleep(60);
+    atomic_store(&call_ended, true);
+}
+
+static void check_close(void)
+{
+    if (!CTRT_SLOT(dev.queue, host_call))
+        contract_skip("it has no host_call");
+    CALL(dev.queue->host_call(dev.handle, dev.stream, end_later, NULL), "host_call");
+    contract_step("destroy of a queue with work, and close of the device");
+    dev.queue->destroy(dev.handle, dev.stream);
+    dev.device->close(dev.handle);
+    EXPECT(atomic_load(&call_ended), "close has returned, but work of the device has not ended");
 }
 
 static struct dev_call overlapping[4];
@@ -399,6 +427,7 @@ const struct contract_check contract_kernel_checks[] = {
     { "kernel", check_kernel, NEEDS_OPEN,
       "a call is valid until run returns; inputs and other memory are not changed" },
     { "kernel.overlap", check_overlap, NEEDS_OPEN, "threads may be in run at the same time, with different queues" },
+    { "close", check_close, NEEDS_OPEN | NEEDS_QUEUES, "close waits for work that still runs" },
     { "threads", check_dev_threads, NEEDS_OPEN, "slots may be called from any thread" },
     { "fork.before", check_fork_before, 0, "after count and describe, a forked child can open the device" },
     { "fork.after", check_fork_after, NEEDS_OPEN,

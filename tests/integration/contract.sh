@@ -180,6 +180,9 @@ peer_nothing memory.peer
 import_copies memory.share
 import_closes memory.share
 kernel_wide kernel
+kernel_clears kernel
+kernel_twice kernel
+close_early close work of the device has not ended
 kernel_input kernel
 kernel_static kernel.overlap
 unlocked threads
@@ -227,6 +230,7 @@ destroy_leak create
 own_leak create
 misaligned sizes
 small sizes
+alloc_silent sizes no message
 round_overflow sizes
 header content
 overlap content

@@ -136,6 +136,20 @@ backend broken: run of a kernel returned -
 without a message
 END
 
+    # A memory policy.
+    cp "$builddir/.libs/broken_memory.so" "$work/plugins/memory-broken.so"
+    export CTRT_MEMORY=broken:x=1
+    finds options_silent "$ctrt" check --op add --tags inplace cpu <<'END'
+memory policy broken: create returned -
+without a message
+END
+    CTRT_MEMORY=broken
+    finds alloc_silent "$ctrt" check --op add --tags inplace cpu <<'END'
+memory policy broken: alloc returned -
+without a message
+END
+    unset CTRT_MEMORY
+
     # ---- a wait that does not end ----
     export CTRT_WAIT_WARNING=1
     finds kernel_slow "$ctrt" check --op add --tags inplace --skip-tags f64,f16,bf16 broken <<'END'

@@ -142,6 +142,8 @@ static struct block *cached(struct policy *policy, size_t bytes, const void *que
 static ctrt_status take(struct policy *policy, struct block **out, size_t bytes, void *queue, bool spare)
 {
     const ctrt_memory_source *source = policy->source;
+    if (broken("alloc_silent"))
+        return CTRT_ERR_INTERNAL;
     struct block *block = host->alloc(sizeof *block);
     if (block == NULL && !broken("alloc_unchecked"))
         return host->fail(CTRT_ERR_OUT_OF_MEMORY, "broken: no memory for a block");

@@ -88,8 +88,14 @@ static ctrt_status kernel_run(struct work *work)
         return CTRT_OK;
     }
     float *at = broken("kernel_static") ? scratch : out;
-    for (int64_t i = 0; i < views[2]->numel; i++)
-        at[i] = x[i] + y[views[1]->flags & CTRT_VIEW_HOST_SCALAR ? 0 : i];
+    if (broken("kernel_clears"))
+        memset(out, 0, (size_t)views[2]->numel * sizeof *out);
+    for (int64_t i = 0; i < views[2]->numel && broken("kernel_twice"); i++)
+        out[i] = x[i] + 1;
+    for (int64_t i = 0; i < views[2]->numel; i++) {
+        const float other = y[views[1]->flags & CTRT_VIEW_HOST_SCALAR ? 0 : i];
+        at[i] = broken("kernel_twice") ? out[i] + (other - 1) : x[i] + other;
+    }
     if (at == scratch) {
         sched_yield();
         memcpy(out, scratch, (size_t)views[2]->numel * sizeof *out);
@@ -220,6 +226,10 @@ static void queue_destroy(void *handle, void *object)
     pthread_mutex_unlock(&broken_lock);
     if (broken("queue_leak"))
         return;
+    if (broken("close_early")) {
+        pthread_detach(queue->thread);
+        return;
+    }
     pthread_join(queue->thread, NULL);
     broken_host->free(queue);
 }
