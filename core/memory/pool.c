@@ -4,6 +4,7 @@
 
 #include "base/base.h"
 #include "base/host_alloc.h"
+#include "base/slot.h"
 #include "memory/block_table.h"
 #include "stream/fence.h"
 
@@ -144,7 +145,10 @@ alloc(struct device_memory *memory, ctrt_block *block, size_t bytes, void *queue
         return refuse(memory, bytes, "injected failure", report);
     block->fence = NULL;
     block->address = NULL;
+    const uint32_t failures = thread_state.failures;
     ctrt_status status = memory->alloc(memory->state, block, bytes, queue);
+    if (unlikely(status != CTRT_OK))
+        status = slot_failed(status, failures, "memory policy", memory->policy_name, "alloc");
     if (unlikely(status != CTRT_OK || block->address == NULL))
         return alloc_again(memory, block, bytes, queue, status, report);
     count_alloc(memory, block, bytes, queue);
