@@ -483,7 +483,7 @@ static void play_role(void)
     /* Valid plugins. */
     ROLE("better", component.probe = probe_better);
     ROLE("unasked", component.score = -1; component.probe = probe_better);
-    ROLE("other-name", component.name = "fake"; component.score = 50);
+    ROLE("other-name", component.name = "fake");
     ROLE("over", backend.base = "nobody");                    ROLE("grown", play_grown());
     ROLE("policy", play_policy());                            ROLE("fake-extra", play_overlay());
     ROLE("watcher", play_strategy());                         ROLE("blind", device_table.memory_info = NULL);
