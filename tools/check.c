@@ -144,7 +144,7 @@ int tool_check(int argc, char **argv)
         }
     }
     if (*end != '\0' || *seconds_end != '\0' || !(contract.seconds > 0) || argc - optind > (wish.device ? 0 : 1)
-        || (wish.list && wish.junit != NULL)) {
+        || ((wish.list || guard) && wish.junit != NULL)) {
         fputs(usage, stderr);
         return 2;
     }
@@ -161,5 +161,5 @@ int tool_check(int argc, char **argv)
         if (tool_is_file(argv[optind]) && (wish.device = tool_device_of("check", argv[optind])) == NULL)
             return 2;
     }
-    return guard ? guard_conformance(&wish) : conformance_run(&wish, NULL);
+    return guard && !wish.list ? guard_conformance(&wish) : conformance_run(&wish, NULL);
 }
