@@ -424,6 +424,10 @@ broken_strategy_la_LIBADD  = libctrt.la
 PLAIN_TESTS += tests/integration/contract.sh tests/integration/plugin-mistakes.sh
 EXTRA_DIST += tests/integration/contract.sh tests/integration/plugin-mistakes.sh
 
+# A backend outside of the tree, on pocl.
+PLAIN_TESTS += tests/integration/opencl.sh
+EXTRA_DIST  += tests/integration/opencl.sh
+
 if PLUGIN_CPU
 TESTS      += tests/conformance/cpu.sh tests/conformance/cpu-variants.sh
 LONG_TESTS += tests/conformance/mutants.sh
