@@ -4,7 +4,7 @@
 
 #include "opencl.h"
 
-enum { GRAIN = 4096 };                          /* elements that are worth a work-group */
+enum { GRAIN = 16384 };                         /* elements that are worth a work-group */
 
 static double small_float(const ctrt_view *view)
 {

@@ -2,7 +2,7 @@
 /* index.c: index_select, index_add, gather, scatter_add, tril, triu. */
 #include "opencl.h"
 
-enum { GRAIN = 4096 };                          /* elements that are worth a work-group */
+enum { GRAIN = 16384 };                         /* elements that are worth a work-group */
 
 /* x or dy, index -> out. `whole`: the tensor with all rows. items: of how many elements each. */
 static ctrt_status index_launch(const ctrt_call *call, const ctrt_view *whole, struct index_args *a, int64_t items,

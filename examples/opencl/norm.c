@@ -4,7 +4,7 @@
 
 #include "opencl.h"
 
-enum { GRAIN = 2048 };                          /* elements that are worth a work-group */
+enum { GRAIN = 8192 };                          /* elements that are worth a work-group */
 enum { WEIGHT = 1, BIAS = 2, MEAN = 4, VAR = 8, DWEIGHT = 16, DBIAS = 32 };       /* as in cl/norm.cl */
 
 /* Appends an operand, which may be NULL; sets `bit` of args.wide if it is wider than x. */

@@ -5,7 +5,7 @@
 
 #include "opencl.h"
 
-enum { CHUNK = 8192 };                          /* elements of a work-group */
+enum { CHUNK = 16384 };                         /* elements of a work-group */
 
 /* Inputs: `count` parameters, then as many gradients, then as many of each state. The states are also outputs, but the
  * same memory. Tensors of one dtype that follow each other share a launch. */

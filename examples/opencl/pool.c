@@ -2,7 +2,7 @@
 /* pool.c: max_pool2d and its gradient. */
 #include "opencl.h"
 
-enum { GRAIN = 2048 };                          /* elements that are worth a work-group */
+enum { GRAIN = 8192 };                          /* elements that are worth a work-group */
 
 /* x -> y, indices, or dy, indices -> dx. `small` and `large`: the planes after and before the pooling. */
 static ctrt_status pool_run(const ctrt_call *call, const ctrt_view *small, const ctrt_view *large)

@@ -2,7 +2,7 @@
 /* random.c: uniform, normal, randint, bernoulli, dropout, arange. */
 #include "opencl.h"
 
-enum { GRAIN = 1024 };                          /* elements that are worth a work-group */
+enum { GRAIN = 4096 };                          /* elements that are worth a work-group */
 
 static ctrt_status random_run(const ctrt_call *call)
 {

@@ -4,7 +4,7 @@
 
 #include "opencl.h"
 
-enum { GRAIN = 8192, PART = 16384 };            /* elements that are worth a work-group, and a part of a result */
+enum { GRAIN = 32768, PART = 16384 };            /* elements that are worth a work-group, and a part of a result */
 enum { RUNS, COLUMNS, JOIN };                   /* VARIANT in cl/reduce.cl */
 enum { COLUMN_TILE = 64 };                      /* COLUMNS there */
 

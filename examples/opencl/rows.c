@@ -4,7 +4,7 @@
 
 #include "opencl.h"
 
-enum { GRAIN = 2048 };                          /* elements that are worth a work-group */
+enum { GRAIN = 8192 };                          /* elements that are worth a work-group */
 
 static ctrt_status softmax_run(const ctrt_call *call)
 {

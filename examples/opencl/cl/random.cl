@@ -26,12 +26,33 @@ static u64 pair_of(const struct random_args *a, i64 i)
     return i % 2 != 0 ? pair(w.z, w.w) : pair(w.x, w.y);
 }
 
+/* The words of eight blocks, computed as vectors. */
+static void philox8(uint words[32], u64 seed, u64 counter)
+{
+    const ulong8 counters = counter + (ulong8)(0, 1, 2, 3, 4, 5, 6, 7);
+    uint8 c0 = convert_uint8(counters), c1 = convert_uint8(counters >> 32), c2 = 0, c3 = 0;
+    uint k0 = (uint)seed, k1 = (uint)(seed >> 32), columns[32];
+    for (int round = 0; round < 10; round++) {
+        const ulong8 p0 = convert_ulong8(c0) * 0xD2511F53ul, p1 = convert_ulong8(c2) * 0xCD9E8D57ul;
+        const uint8 n0 = convert_uint8(p1 >> 32) ^ c1 ^ k0, n2 = convert_uint8(p0 >> 32) ^ c3 ^ k1;
+        c1 = convert_uint8(p1), c3 = convert_uint8(p0), c0 = n0, c2 = n2;
+        k0 += 0x9E3779B9u, k1 += 0xBB67AE85u;
+    }
+    vstore8(c0, 0, columns);
+    vstore8(c1, 1, columns);
+    vstore8(c2, 2, columns);
+    vstore8(c3, 3, columns);
+    for (int i = 0; i < 32; i++)
+        words[i] = columns[i % 4 * 8 + i / 4];
+}
+
 /* Calls F(i, word) for each element of the chunk; chunks are multiples of 4. */
 #define EACH_WORD(F)                                                                                                  \
-    for (i64 first = begin; first < end; first += 4) {                                                                \
-        uint words[4];                                                                                                \
-        vstore4(philox(a.seed, a.offset + (u64)(first / 4)), 0, words);                                               \
-        for (i64 i = first; i < first + 4 && i < end; i++)                                                            \
+    for (i64 first = begin; first < end; first += 32) {                                                               \
+        const i64 stop = least(first + 32, end);                                                                      \
+        uint words[32];                                                                                               \
+        philox8(words, a.seed, a.offset + (u64)(first / 4));                                                          \
+        for (i64 i = first; i < stop; i++)                                                                            \
             F(i, words[i - first])                                                                                    \
     }
 #define CHUNK const i64 begin = GROUP * a.chunk, end = least(begin + a.chunk, a.n);
