@@ -99,3 +99,4 @@ bench_transforms_SOURCES = bench/transforms.c bench/check.h bench/timing.h
 bench_transforms_LDADD   = libctrt.la
 CLEANFILES              += bench-transforms
 EXTRA_DIST              += bench/peers/transforms_torch.py bench/results/2026-11-transforms.md
+EXTRA_DIST              += bench/results/2026-11-opencl.md
