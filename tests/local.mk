@@ -8,6 +8,7 @@
 #   make check-tsan    TSAN_TESTS, in a tree with the thread sanitizer
 #   make check-programs, make check-tsan-programs
 #                      build the programs of `make check` and `make check-tsan`
+#   make check-release the release archive by its Debian packages (packaging/local.mk)
 #   make check-smoke   SMOKE_TESTS, which show that a build works; `make distcheck-smoke` runs them in the release
 #                      archive
 #
@@ -43,9 +44,9 @@ TSAN_TESTS     =
 # --- the tree itself -------------------------------------------------------------------------------------------------
 
 TREE_TESTS += tests/descriptors.sh tests/headers.sh tests/layers.sh tests/macros.sh tests/names.sh tests/exports.sh \
-              tests/abi/headers.sh
+              tests/versions.sh tests/abi/headers.sh
 EXTRA_DIST += tests/cross-check tests/options.h tests/descriptors.sh tests/headers.sh tests/layers.sh tests/macros.sh \
-              tests/names.sh tests/exports.sh \
+              tests/names.sh tests/exports.sh tests/versions.sh \
               tests/installed.c tests/installed.sh tests/lib.sh tests/lsan.supp tests/run.sh tests/tsan.supp
 
 # Reference data, and the scripts that create it.
@@ -523,6 +524,10 @@ PLAIN_TESTS += tests/integration/rust.sh
 EXTRA_DIST  += tests/integration/rust.sh
 TESTS       += tests/integration/cxx.sh
 EXTRA_DIST  += tests/integration/cxx.sh tests/integration/cxx-binding.cc tests/integration/cxx-program.cc
+
+# Installs the tree, tests it, and uninstalls it.
+LONG_TESTS += tests/integration/install.sh
+EXTRA_DIST += tests/integration/install.sh
 
 # Runs the examples.
 check_PROGRAMS += example-digits example-ensemble example-gpt example-hogwild example-multi example-resnet
