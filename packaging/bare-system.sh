@@ -11,7 +11,9 @@
     CTRT_PRIVATE_MOUNTS=yes exec unshare -m bash "$0" "$@"
 
 # bare_system RELEASE LOG PACKAGE...: makes $system, with the packages and their dependencies. Returns 1 and sets
-# $system_error if that is not possible here.
+# $system_error if that is not possible here. $SYSTEM_MIRROR is the package archive of a release of another
+# distribution, such as http://archive.ubuntu.com/ubuntu, which needs the package
+# ubuntu-archive-keyring. With SYSTEM_STORE_ONLY it makes only what is stored.
 bare_system() {
     release=$1
     system_log=$2
@@ -21,31 +23,40 @@ bare_system() {
     command -v debootstrap >/dev/null || { system_error="needs debootstrap"; return 1; }
     [ -n "${CTRT_PRIVATE_MOUNTS:-}" ] || { system_error="this machine does not permit mounts"; return 1; }
     system_cache=${CTRT_SYSTEM_CACHE:-${XDG_CACHE_HOME:-$HOME/.cache}/ctrt}
-    system=$(mktemp -d "${TMPDIR:-/var/tmp}/ctrt-system-XXXXXX")
-    chmod 755 "$system"
     content=$(printf '%s\n' "$@" | sort | cksum | cut -d ' ' -f 1)
     stored=$system_cache/system-$release-$(dpkg --print-architecture)-$content.tar
     [ -z "$(find "$stored" -mtime +7 2>/dev/null)" ] || rm -f "$stored"
+    [ -z "${SYSTEM_STORE_ONLY:-}" ] || [ ! -s "$stored" ] || return 0
+    system=$(mktemp -d "${TMPDIR:-/var/tmp}/ctrt-system-XXXXXX")
+    chmod 755 "$system"
     if [ -s "$stored" ] && tar -C "$system" -xf "$stored" 2>"$system_log"; then
         mount_system
         return
     fi
 
     . /etc/os-release
-    mirror=$(cat /etc/apt/sources.list /etc/apt/sources.list.d/*.sources /etc/apt/sources.list.d/*.list 2>/dev/null |
+    mirror=${SYSTEM_MIRROR:-$(cat /etc/apt/sources.list /etc/apt/sources.list.d/*.sources \
+        /etc/apt/sources.list.d/*.list 2>/dev/null |
         sed -n 's/^URIs: *\([^ ]*\).*/\1/p; s/^deb \(\[[^]]*\] \)\?\([^ ]*\) .*/\2/p' | grep -v security |
-        grep -E "/${ID:-debian}/?$" | head -n 1)
-    components=main
-    [ "${ID:-}" != ubuntu ] || components=main,universe
-    if ! debootstrap --variant=minbase --include=ca-certificates --components=$components "$release" "$system" \
-        $mirror >"$system_log" 2>&1
+        grep -E "/${ID:-debian}/?$" | head -n 1)}
+    options=--components=main
+    rules=
+    case $mirror in
+    */ubuntu*)
+        options="--components=main,universe --keyring=/usr/share/keyrings/ubuntu-archive-keyring.gpg"
+        [ -e "/usr/share/debootstrap/scripts/$release" ] || rules=gutsy ;;      # what all releases are links to
+    esac
+    if ! debootstrap --variant=minbase --include=ca-certificates $options "$release" "$system" "$mirror" \
+        $rules >"$system_log" 2>&1
     then
         system_error="debootstrap of $release failed: $(tail -n 1 "$system_log")"
         return 1
     fi
     # The machine's settings for the package archive, so that the bare system reaches what this one reaches.
     cp -L /etc/resolv.conf /etc/hosts "$system/etc/" 2>/dev/null
-    grep -l '^Acquire' /etc/apt/apt.conf.d/* 2>/dev/null | xargs -r cp -t "$system/etc/apt/apt.conf.d/"
+    for settings in $(grep -l '^Acquire' /etc/apt/apt.conf.d/* 2>/dev/null); do
+        dpkg -S "$settings" >/dev/null 2>&1 || cp "$settings" "$system/etc/apt/apt.conf.d/"
+    done
     [ ! -f /etc/ssl/certs/ca-certificates.crt ] ||
         cp -L /etc/ssl/certs/ca-certificates.crt "$system/etc/ssl/certs/ca-certificates.crt"
     mount_system || return 1
