@@ -90,15 +90,23 @@ static void enter_all(void)
             missed |= 1u << level;
 }
 
-static void leave_all(bool child)
+static void leave_all(void)
 {
     for (int level = LOCK_LEVELS - 1; level >= 0; level--)
-        if (locks[level] != NULL && !(missed >> level & 1)) {
+        if (locks[level] != NULL && !(missed >> level & 1))
             lock_leave(locks[level]);
-        } else if (locks[level] != NULL && child) {
+}
+
+/* In the child, where the threads that held them do not exist. */
+static void take_missed(void)
+{
+    for (int level = 0; level < LOCK_LEVELS; level++)
+        if (missed >> level & 1) {
             pthread_mutex_init(&locks[level]->mutex, NULL);
             atomic_store(&locks[level]->depth, 0);
+            lock_enter(locks[level]);
         }
+    missed = 0;
 }
 
 static void before_fork(void)
@@ -106,7 +114,7 @@ static void before_fork(void)
     bool again = true;
     enter_all();
     while (again && fork_ready != NULL && !fork_ready()) {
-        leave_all(false);
+        leave_all();
         again = fork_wait();
         enter_all();
     }
@@ -120,12 +128,14 @@ static void before_fork(void)
  * pthread_self() as the thread that forked. */
 static void after_fork(bool child)
 {
+    if (child)
+        take_missed();
     for (int i = hooks_run - 1; i >= 0; i--) {
         void (*after)(void) = child ? hooks[i].in_child : hooks[i].in_parent;
         if (after != NULL)
             after();
     }
-    leave_all(child);
+    leave_all();
 }
 
 static void in_parent(void)

@@ -28,6 +28,7 @@ output=$("$python" -B "$srcdir/bindings/rust/generate.py" "${CC:-cc}" "$srcdir/i
 check "the crate is generated" "$([ -s "$crate/src/bindings.rs" ] || echo "$output" | tail -n 20)"
 
 # A crate that cannot find the library says so.
+unset MAKEFLAGS MFLAGS                     # cargo would look for the job server of make
 PKG_CONFIG=${PKG_CONFIG:-pkg-config} CARGO_TARGET_DIR=$work/target
 export PKG_CONFIG CARGO_TARGET_DIR
 cd "$crate" || exit 1
