@@ -103,7 +103,7 @@ else
     skip "examples build with their own Makefile" "there is no examples/Makefile"
 fi
 
-# --- plugins by somebody else: those of `ctrt new-plugin` of the moved tree -----------------------------------------
+# --- third-party plugins: those of `ctrt new-plugin` of the moved tree ------------------------------------------------
 
 if [ -x "$prefix/bin/ctrt" ]; then
     backend=$work/backend
@@ -132,6 +132,6 @@ if [ -x "$prefix/bin/ctrt" ]; then
             CFLAGS="-O2 -Wall -Wextra -Werror ${SANITIZE_FLAGS:-}"
     done
 else
-    skip "plugins by somebody else" "the command ctrt is not installed"
+    skip "third-party plugins" "the command ctrt is not installed"
 fi
 finish
