@@ -2,9 +2,10 @@
 /* backends/multi/blocks.c: the logical addresses of blocks.
  *
  * Block number i begins at FIRST + i * SPACING. No memory can be mapped at these addresses, because user addresses have
- * at most 57 bits, so an access of the host by mistake faults. The number of a block is computed from an address within
- * the block by one division. The table of blocks consists of chunks that are never moved or freed, so a lookup needs no
- * lock. */
+ * at most 57 bits, so an access of the host by mistake faults. AArch64 ignores the upper 8 bits, so there it faults
+ * because of bits 48 to 55, which are 0 in 256 of 65536 blocks only, and not in the first ones. The number of a block
+ * is computed from an address within the block by one division. The table of blocks consists of chunks that are never
+ * moved or freed, so a lookup needs no lock. */
 #include "multi.h"
 #include "plugins/common/fork.h"
 
@@ -19,7 +20,7 @@ FORK_MUTEX(lock)
 static struct multi_block *_Atomic *_Atomic chunks[CHUNKS];
 static uint32_t *unused;                /* numbers of freed blocks */
 static size_t unused_count, unused_capacity;
-static uint32_t used;                   /* the numbers below this one have been used */
+static uint32_t used = 256;             /* the numbers below this one have been used */
 
 struct multi_block *multi_block_of(const void *address)
 {

@@ -9,7 +9,7 @@
 #include "memory/quota.h"
 #include "stream/fence.h"
 
-#define FIRST_ADDRESS ((uintptr_t)1 << 60)
+#define FIRST_ADDRESS ((uintptr_t)1 << 60 | (uintptr_t)1 << 48)   /* bit 48: AArch64 ignores the upper 8 bits */
 #define STEP          ((uintptr_t)2 << 20)      /* addresses are multiples of this, as those of real segments may be */
 
 static void *new_address(struct dryrun_source *source, size_t bytes)
