@@ -44,9 +44,12 @@ static size_t blocks_until(const struct sim_blocks *blocks, uint64_t place)
     return low;
 }
 
+/* The fence, and the one in sim_blocks_peek, are for weakly ordered processors: a reader that sees a change of the array
+ * also sees that the version has changed. */
 static void write_begin(struct sim_blocks *blocks)
 {
     atomic_fetch_add(&blocks->version, 1);
+    atomic_thread_fence(memory_order_release);
 }
 
 static void write_end(struct sim_blocks *blocks)
@@ -137,5 +140,6 @@ bool sim_blocks_peek(const struct sim_blocks *blocks, uint64_t place, struct sim
     if (low == 0)
         return false;
     *out = blocks->at[low - 1];
+    atomic_thread_fence(memory_order_acquire);
     return place - out->start < out->bytes && atomic_load(&blocks->version) == version;
 }

@@ -83,7 +83,7 @@ ctrt_status mpi_window_send(struct mpi_comm *comm, const ctrt_comm_call *call, s
     if (number > MESSAGES && *seen < number - MESSAGES) {
         _Atomic uint64_t *taken = taken_count(comm, comm->rank, call->peer);
         CTRT_TRY(mpi_window_wait(comm, call, taken, number - MESSAGES));
-        *seen = atomic_load_explicit(taken, memory_order_relaxed);
+        *seen = atomic_load_explicit(taken, memory_order_acquire);      /* may be later than what the wait saw */
     }
     struct mpi_block *block = message_block(comm, comm->rank, call->peer, number);
     mpi_block_fill(block, call, call->send, bytes);
