@@ -10,6 +10,12 @@
 #include <stddef.h>
 #include <sys/prctl.h>
 
+/* Returns whether the system has seccomp. */
+static inline bool can_forbid(void)
+{
+    return prctl(PR_GET_SECCOMP, 0, 0, 0, 0) >= 0;
+}
+
 /* Makes the system call `number` fail with EPERM from now on. Returns false and sets errno if the system has no
  * seccomp. */
 static inline bool forbid(unsigned number)
