@@ -4,8 +4,10 @@ EXTRA_DIST += packaging/apt-repo packaging/bare-system.sh packaging/check-releas
               packaging/debian-build packaging/debian-build-in packaging/debian-cross packaging/reproducible \
               packaging/rpm-build packaging/test-packages
 
-# The release archive: its Debian packages where they can be built and tested, otherwise `make distcheck-smoke`.
+# The release archive: its Debian packages where they can be built and tested, otherwise `make distcheck-smoke`. A
+# variable contains $(MAKE), because `make -n` executes lines that contain it themselves; such a line also has no
+# jobserver, so set -j.
+release_fallback = $(MAKE) $(AM_MAKEFLAGS) -j "$$(nproc)" distcheck-smoke
 check-release:
-	bash $(top_srcdir)/packaging/check-release . || \
-	{ test $$? -eq 77 && $(MAKE) $(AM_MAKEFLAGS) distcheck-smoke; }
+	bash $(top_srcdir)/packaging/check-release . || { test $$? -eq 77 && $(release_fallback); }
 .PHONY: check-release
