@@ -25,6 +25,6 @@ doc/ctrt-kernels.7: doc/kernels.awk include/ctrt/ops.def include/ctrt/contracts.
 doc: doc/Doxyfile
 	@command -v doxygen >/dev/null 2>&1 || { echo 'make doc needs doxygen (Debian: apt-get install doxygen)' >&2; exit 1; }
 	$(MKDIR_P) doc/api && $(AWK) -v form=header -f $(srcdir)/doc/ops.awk $(srcdir)/include/ctrt/ops.def >doc/api/elementwise.h
-	doxygen doc/Doxyfile && echo 'see doc/api/html/index.html'
+	doxygen doc/Doxyfile && test -s doc/api/html/tensor_8h.html && echo 'see doc/api/html/index.html'
 .PHONY: doc
 
