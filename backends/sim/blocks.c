@@ -44,8 +44,8 @@ static size_t blocks_until(const struct sim_blocks *blocks, uint64_t place)
     return low;
 }
 
-/* The fence, and the one in sim_blocks_peek, are for weakly ordered processors: a reader that sees a change of the array
- * also sees that the version has changed. */
+/* The fence, and the one in sim_blocks_peek, are for weakly ordered processors: a reader that sees a change of the
+ * array also sees that the version has changed. */
 static void write_begin(struct sim_blocks *blocks)
 {
     atomic_fetch_add(&blocks->version, 1);
