@@ -344,7 +344,8 @@ static void show_text(unsigned choice)
     printf("ctrt %s, plugin ABI %u.%u\n", ctrt_version(), CTRT_PLUGIN_ABI_MAJOR, CTRT_PLUGIN_ABI_MINOR);
     printf("plugins are searched in\n");
     for (size_t i = 0; ctrt_plugin_folder(i) != NULL; i++)
-        printf("  %s\n", ctrt_plugin_folder(i));
+        printf("  %s%s\n", ctrt_plugin_folder(i),
+               ctrt_plugin_folder(i)[0] == '/' ? "" : " (ignored: not an absolute path)");
     if (choice & DEVICES) {
         char name[128];
         const char *best = tool_default_device(name, sizeof name);

@@ -48,6 +48,9 @@ static ctrt_status device_new(ctrt_device **out, const struct device_type *type,
     ctrt_status status = slot_describe(&info, type->backend, type->name, device->physical);
     if (status == CTRT_OK) {
         device->flags = info.flags;
+        /* The library does not wait before it reads memory of the host; queues still work on that of this device. */
+        if (device_asynchronous(device))
+            device->flags &= ~(uint32_t)CTRT_DEVICE_HOST_MEMORY;
         status = SLOT_MADE(type->name, "open", "a handle", device->handle,
                            type->backend->device->open(&device->handle, device->physical));
     }

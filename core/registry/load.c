@@ -227,9 +227,15 @@ static void refuse_other_name(struct plugin_file *file)
 {
     const struct component *first = &file->components[0];
     const char *kind = kind_word(file->kind), *declared = kind_word(first->kind);
-    file_refuse(file, intern_format("the file is named as the %s %s, but it has the %s %s only: rename the file to "
-                                    "%s-%s.so, or the component to %s",
-                                    kind, file->name, declared, first->name, declared, first->name, file->name));
+    const size_t backend = strcspn(file->name, "-");
+    if (file->kind == CTRT_COMPONENT_KERNELS && first->kind == file->kind && file->name[backend] != '\0')
+        file_refuse(file, intern_format("the file is named as kernels of the backend %.*s, but its component is %s: a "
+                                        "component of kind kernels has the name of the backend", (int)backend,
+                                        file->name, first->name));
+    else
+        file_refuse(file, intern_format("the file is named as the %s %s, but it has the %s %s only: rename the file to "
+                                        "%s-%s.so, or the component to %s", kind, file->name, declared, first->name,
+                                        declared, first->name, file->name));
     log_message(CTRT_LOG_WARNING, "registry", "%s refused: %s", file->path, file->reason);
 }
 

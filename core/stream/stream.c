@@ -244,6 +244,9 @@ static ctrt_status require_slots(const ctrt_device *device)
 ctrt_status stream_device_open(ctrt_device *device)
 {
     ctrt_param_value order, blocking;
+    if (!device_asynchronous(device) && CTRT_SLOT(device->backend, queue) && CTRT_SLOT(device->backend->queue, create))
+        log_message(CTRT_LOG_WARNING, "core", "%s has a queue table with create, but describe does not set "
+                    "CTRT_DEVICE_ASYNCHRONOUS: its slots get no queue, and have to complete their work", device->name);
     if (device_asynchronous(device)) {
         CTRT_TRY(require_slots(device));
         CTRT_TRY(param_read(&order, &order_param, "core"));

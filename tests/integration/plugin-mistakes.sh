@@ -85,6 +85,14 @@ refused
 the file is named as the backend broken, but it has the backend other only
 rename the file to backend-other.so, or the component to broken
 END
+mkdir -m 755 "$work/other"
+cp "$builddir/.libs/mutant.so" "$work/other/kernels-fast-mutant.so"
+CTRT_PLUGIN_PATH=$work/other finds "kernels with another backend's name" "$ctrt" plugins <<'END'
+the file is named as kernels of the backend fast, but its component is cpu: a component of kind kernels has the name
+END
+CTRT_PLUGIN_PATH=. finds "a relative folder" "$ctrt" plugins <<'END'
+  . (ignored: not an absolute path)
+END
 if [ -n "$others" ]; then
     export CTRT_FALLBACK=cpu
     finds kernel_misspelt "$ctrt" check --op relu --tags scalar,inplace broken <<'END'
@@ -130,6 +138,13 @@ END
 if [ -n "$others" ]; then
     finds alloc_null "$ctrt" check --op add --tags inplace broken <<'END'
 backend broken: alloc returned success without an address
+END
+    # Queues work on memory that the host can access: the library must not read it without a wait.
+    finds host_memory "$ctrt" check --op 'add' --skip-tags gradient,gradient2 broken <<'END'
+ 0 failed
+END
+    CTRT_LOG=warning finds undeclared "$ctrt" info --devices --memory <<'END'
+broken:0 has a queue table with create, but describe does not set CTRT_DEVICE_ASYNCHRONOUS
 END
     finds run_silent "$ctrt" check --op add --tags inplace broken <<'END'
 backend broken: run of a kernel returned -

@@ -40,6 +40,10 @@ static ctrt_status device_describe(int32_t index, ctrt_device_info *info)
     ctrt_device_info facts = { .size = info->size, .name = "a device with defects", .total_memory = MEMORY,
                                .flags = broken_synchronous() ? 0 : CTRT_DEVICE_ASYNCHRONOUS, .numa_node = -1,
                                .ecc = -1, .processors = broken("processors_negative") ? -4 : 0 };
+    if (broken("host_memory"))          /* not a defect */
+        facts.flags |= CTRT_DEVICE_HOST_MEMORY;
+    if (broken("undeclared"))
+        facts.flags = 0;
     if (broken("total_negative"))
         facts.total_memory = (uint64_t)-1;
     if ((index < 0 || index >= DEVICES) && !broken("any_index"))
