@@ -42,8 +42,8 @@ static const char usage[] =
     "  --contract         checks instead whether the plugin keeps the contract of its kind's header: a backend, a\n"
     "                     memory policy, an engine, a strategy, an image decoder. Each check is a process of its\n"
     "                     own; one that crashes or takes longer than --timeout (20 s) has failed. --op: only\n"
-    "                     checks whose name matches. --options: of a memory policy, as in CTRT_MEMORY. Exit status\n"
-    "                     1: a check failed, or all were skipped\n";
+    "                     checks whose name matches. --options: of a memory policy, as in CTRT_MEMORY; of an\n"
+    "                     image decoder, a file of its format. Exit status 1: a check failed, or all were skipped\n";
 
 /* Prepends `folder` to CTRT_PLUGIN_PATH. Must be called before the library reads that variable. Returns false if memory
  * runs out. */
@@ -123,7 +123,7 @@ int tool_check(int argc, char **argv)
     };
     struct conformance_options wish = { .seed = 1 };
     struct contract_options contract = { .seconds = 20 };
-    bool check_contract = false, guard = false;
+    bool check_contract = false, guard = false, timed = false;
     char *end = "", *seconds_end = "";
     for (int c; (c = getopt_long(argc, argv, "", options, NULL)) != -1;) {
         switch (c) {
@@ -138,7 +138,7 @@ int tool_check(int argc, char **argv)
         case 'g': guard = true; break;
         case 'm': contract.memory_options = optarg; break;
         case 'j': wish.junit = contract.junit = optarg; break;
-        case 'w': contract.seconds = strtod(optarg, &seconds_end); break;
+        case 'w': contract.seconds = strtod(optarg, &seconds_end), timed = true; break;
         case 'h': fputs(usage, stdout); return 0;
         default:  fputs(usage, stderr); return 2;
         }
@@ -153,6 +153,10 @@ int tool_check(int argc, char **argv)
         contract.pattern = wish.op;
         contract.list = wish.list;
         return contract_run(&contract);
+    }
+    if (contract.memory_options != NULL || timed) {
+        fprintf(stderr, "ctrt check: --options and --timeout are for --contract\n");
+        return 2;
     }
     if (setenv("CTRT_FALLBACK", "cpu", 0) != 0 || setenv("CTRT_CHECK_CALLS", "1", 0) != 0)
         return 2;

@@ -76,7 +76,8 @@ void contract_step(const char *format, ...)
     va_start(list, format);
     vsnprintf(own_step, sizeof own_step, format, list);
     va_end(list);
-    memcpy(report->step, own_step, sizeof own_step);
+    if (report->outcome == NO_OUTCOME)          /* else another process has failed, and its step is reported */
+        memcpy(report->step, own_step, sizeof own_step);
     failures_seen = contract_failure.count;
     if (contract_target.calls_library)
         (void)ctrt_fail(CTRT_ERR_STATE, NO_MESSAGE);
@@ -197,15 +198,27 @@ void contract_in_threads(void (*body)(int), int count)
         pthread_join(threads[i].id, NULL);
 }
 
+static const char *kind_word(ctrt_component_kind kind)
+{
+    for (int k = 0; k < KINDS; k++)
+        if (kinds[k]->kind == kind)
+            return kinds[k]->word;
+    return "";
+}
+
 void contract_check_names(void)
 {
     const char *name = contract_target.component->name, *file = strrchr(contract_target.file, '/') + 1;
-    const size_t length = strspn(name, "abcdefghijklmnopqrstuvwxyz0123456789-"), prefix = strcspn(file, "-") + 1;
+    const char *word = kind_word(contract_target.component->kind), *own = contract_target.plugin->name;
+    const size_t length = strspn(name, "abcdefghijklmnopqrstuvwxyz0123456789-"), stem = strcspn(file, ".");
+    char wanted[64];
     EXPECT(length > 0 && length < 32 && name[length] == '\0' && name[0] >= 'a' && name[0] <= 'z'
                && name[length - 1] != '-',
            "the component's name \"%s\" is not lower case, or has more than 31 characters", name);
-    EXPECT(strncmp(file + prefix, name, length) == 0 && strcmp(file + prefix + length, ".so") == 0,
-           "the file %s has the component %s, so it has to be called %.*s%s.so", file, name, (int)prefix, file, name);
+    snprintf(wanted, sizeof wanted, "%s-%s.so", word, name);
+    EXPECT(strcmp(file, wanted) == 0, "the file %s has the component %s, so it has to be called %s", file, name, wanted);
+    EXPECT(strncmp(own, file, stem) == 0 && own[stem] == '\0',
+           "the plugin's name, in CTRT_PLUGIN_DEFINE, is \"%s\", and the file is %s", own, file);
 }
 
 /* ---- bytes ---- */
@@ -471,8 +484,8 @@ int contract_run(const struct contract_options *options)
         return 0;
     if ((found & known) == 0) {
         fprintf(stderr,
-                "ctrt check: %s has no component of a kind that has checks\n",
-                contract_target.file);
+                "ctrt check: %s has no component of a kind that has checks%s\n", contract_target.file,
+                found >> CTRT_COMPONENT_KERNELS & 1 ? "; `ctrt check` without --contract checks kernels" : "");
         return 2;
     }
     printf("1..%d\n# %d passed, %d failed, %d skipped\n", numbers[NO_OUTCOME], numbers[PASSED], numbers[FAILED],

@@ -55,7 +55,7 @@ struct contract_target {
     char file[4096];
     int32_t device;                 /* index of the device to check */
     bool calls_library;             /* it is linked with libctrt */
-    const char *options;            /* of a memory policy */
+    const char *options;            /* of a memory policy; of a decoder, a file of its format */
     const ctrt_plugin *plugin;
     const ctrt_component *component;
 };

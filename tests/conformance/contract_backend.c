@@ -128,6 +128,9 @@ static void check_dev_tables(void)
         NEED(queue, event_create), NEED(queue, event_destroy), NEED(queue, event_record), NEED(queue, event_query);
         NEED(queue, event_synchronize);
     }
+    EXPECT(dev.info.flags & CTRT_DEVICE_ASYNCHRONOUS || !CTRT_SLOT(dev.table, queue)
+               || !CTRT_SLOT(dev.table->queue, create),
+           "the queue table has create, but describe does not set CTRT_DEVICE_ASYNCHRONOUS");
     const ctrt_capture_table *capture = CTRT_SLOT(dev.table, capture) ? dev.table->capture : NULL;
     GROUP(HAS(capture, begin) + HAS(capture, end) + HAS(capture, replay) + HAS(capture, destroy), 4, "capture");
     const ctrt_kernel_table *kernels = CTRT_SLOT(dev.table, kernels) ? dev.table->kernels : NULL;
@@ -141,8 +144,9 @@ static void check_dev_tables(void)
         const char *name = "";
         NEED(kernel, op), NEED(kernel, run);
         EXPECT(kernel->dtypes != 0, "kernel %zu (%s) has no dtype", i, kernel->op);
-        EXPECT((kernel->dtypes & ~known) == 0, "kernel %zu (%s): dtypes is 0x%llx; the bits 0x%llx are no dtypes", i,
-               kernel->op, (unsigned long long)kernel->dtypes, (unsigned long long)(kernel->dtypes & ~known));
+        EXPECT((kernel->dtypes & ~known) == 0, "kernel %zu (%s): dtypes is 0x%llx; the bits 0x%llx are no dtypes. It is a set "
+               "of CTRT_DTYPE_BIT(...)", i, kernel->op, (unsigned long long)kernel->dtypes,
+               (unsigned long long)(kernel->dtypes & ~known));
         for (size_t k = 0; strcmp(name, kernel->op) != 0; k++)
             EXPECT(ctrt_op_name(&name, k) == CTRT_OK, "kernel %zu is of op \"%s\", which does not exist", i,
                    kernel->op);

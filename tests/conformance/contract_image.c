@@ -6,6 +6,7 @@
 #endif
 #include "contract_image.h"
 
+#include <errno.h>
 #include <sys/mman.h>
 #include <unistd.h>
 
@@ -176,6 +177,29 @@ static void check_damaged(void)
     each_image(damaged_body);
 }
 
+/* A file of the author's, of a format or variant that contract_image_files.c cannot write. */
+static void check_given(void)
+{
+    enum { MOST = 16384 };
+    const char *path = contract_target.options;
+    unsigned char *file = contract_alloc(MOST + 1);
+    struct image image = { .what = "the file of --options", .file = file };
+    ctrt_image_info info;
+    if (path[0] == '\0')
+        contract_skip("--options names no file of the format");
+    contract_step("reading %s", path);
+    FILE *stream = fopen(path, "rb");
+    EXPECT(stream != NULL, "%s", strerror(errno));
+    image.bytes = fread(file, 1, MOST + 1, stream);
+    fclose(stream);
+    EXPECT(image.bytes <= MOST, "it has more than %d bytes: the check decodes it once for each", MOST);
+    contract_ok(decode_any(NULL, &info, file, image.bytes, image.what));
+    for (size_t bytes = 0; bytes < image.bytes; bytes++)
+        (void)decode_any(NULL, &info, file, bytes, "the truncated file of --options");
+    damaged_body(&image);
+    free(file);
+}
+
 static void decode_thread(int number)
 {
     struct image image;
@@ -302,6 +326,8 @@ static const struct contract_check checks[] = {
     { "older", check_older, 0, "describe writes the members that are within info->size" },
     { "truncated", check_truncated, 0, "truncated files are CTRT_ERR_FORMAT, with a message" },
     { "damaged", check_damaged, 0, "malformed files are CTRT_ERR_FORMAT, with a message; nothing else is accessed" },
+    { "file", check_given, 0,
+      "the file that --options names is decoded; truncated or with a changed byte it is an image or CTRT_ERR_FORMAT" },
     { "malformed", check_malformed, 0, "malformed files are CTRT_ERR_FORMAT, with a message" },
     { "threads", check_threads, 0, "the functions are called from several threads" },
     { "fork", check_fork, 0, "the functions are called in worker processes, also after calls in their parent" },

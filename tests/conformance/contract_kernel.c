@@ -106,8 +106,9 @@ void dev_call_check(struct dev_call *call, void *queue)
     dev_wait(queue);
     for (int64_t i = 0; i < call->n; i++) {
         const float want = call->reference(call->host[i], call->host[call->n + (call->scalar ? 0 : i)]);
-        EXPECT(got[i] == want, "%s: element %lld of %lld is %g, expected %g", call->kernel->op, (long long)i,
-               (long long)call->n, (double)got[i], (double)want);
+        EXPECT(got[i] == want, "%s: element %lld of %lld is %g, expected %g%s", call->kernel->op, (long long)i,
+               (long long)call->n, (double)got[i], (double)want,
+               call->scalar ? "; input 1 is a CTRT_VIEW_HOST_SCALAR" : "");
     }
     contract_expect_bytes(got + call->n, 64, 0x5a, "memory after the output");
     EXPECT(memcmp(got + call->n + 16, call->host, 2 * bytes) == 0, "%s changed an input", call->kernel->op);

@@ -344,11 +344,37 @@ static void policy_threads(int number)
             pol.table->free(pol.state, &blocks[k], NULL);
 }
 
+/* Allocates and frees as fast as it can, so that threads without a lock meet in the policy. */
+static void policy_races(int number)
+{
+    ctrt_block blocks[16];
+    int written[16] = { 0 };
+    const double end = contract_now() + 0.5;
+    for (int i = 1; contract_now() < end; i++) {
+        const int k = i * 7 % 16;
+        int *memory = written[k] != 0 ? blocks[k].address : NULL;
+        if (memory != NULL) {
+            EXPECT(*memory == written[k], "a block of one of four threads was written by another one");
+            pol.table->free(pol.state, &blocks[k], NULL);
+            written[k] = 0;
+            continue;
+        }
+        blocks[k] = (ctrt_block){ 0 };
+        contract_ok(pol.table->alloc(pol.state, &blocks[k], 64 + (size_t)k % 4 * 700, NULL));
+        written[k] = i * 4 + number;
+        *(int *)blocks[k].address = written[k];
+    }
+    for (int k = 0; k < 16; k++)
+        if (written[k] != 0)
+            pol.table->free(pol.state, &blocks[k], NULL);
+}
+
 static void check_policy_threads(void)
 {
     policy_begin(1024 * MIB, CTRT_DEVICE_HOST_MEMORY);
     contract_step("alloc, free and trim in four threads");
     contract_in_threads(policy_threads, 4);
+    contract_in_threads(policy_races, 4);
     policy_finish();
 }
 

@@ -126,7 +126,7 @@ fi
 result $? "an unknown device is an error" "$(cat "$work/one")"
 
 "$tool" check --contract "$builddir/.libs/mutant.so" >"$work/one" 2>&1
-[ $? -eq 2 ] && grep -q 'has no component of a kind that has checks' "$work/one"
+[ $? -eq 2 ] && grep -q 'of a kind that has checks; `ctrt check` without --contract checks kernels' "$work/one"
 result $? "a kind without checks is an error" "$(cat "$work/one")"
 
 finds backend <<'END'
@@ -139,6 +139,7 @@ capture_incomplete tables
 probe_overflow probe
 probe_crashes probe
 name_other names has to be called backend-other.so
+undeclared tables does not set CTRT_DEVICE_ASYNCHRONOUS
 kernel_misspelt tables of op "adds", which does not exist
 kernel_dtypes tables are no dtypes
 count_negative describe returned CTRT_OK and -1 devices
@@ -399,4 +400,14 @@ library_leak balance
 alloc_unchecked host.memory
 alloc_status host.memory
 END
+
+# A file of the decoder's author, of 2 x 2 pixels.
+printf 'BM\106\0\0\0\0\0\0\0\066\0\0\0\050\0\0\0\2\0\0\0\2\0\0\0\1\0\030\0\0\0\0\0\020\0\0\0' >"$work/sample.bmp"
+printf '\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\377\0\0\377\377\377\0\0\0\0\377\0\377\0\0\0' >>"$work/sample.bmp"
+for row in '|ok 1 - file' 'pixels_unchecked|decode of the truncated file of --options' \
+    'decode_missing|required slots are describe and decode'; do
+    CTRT_BROKEN=${row%%|*} "$tool" check --contract --op file --options "$work/sample.bmp" "$work/plugins/image-bmp.so" \
+        >"$work/one" 2>&1
+    check "a decoder with a file${row:+ and the defect ${row%%|*}}" "$(grep -q -- "${row#*|}" "$work/one" || cat "$work/one")"
+done
 finish
