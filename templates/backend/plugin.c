@@ -18,7 +18,7 @@ static const ctrt_host *host;           /* the library's host table; set by init
 
 struct device {
     int32_t index;
-    uint64_t used;                      /* bytes; not synchronised, which is accurate enough for memory_info */
+    _Atomic uint64_t used;              /* bytes; slots are called from any thread */
 };
 
 #define TOTAL_MEMORY ((uint64_t)1 << 30)

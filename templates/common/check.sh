@@ -9,12 +9,14 @@ cd "$1"
 : "${CTRT:=$(${PKG_CONFIG:-pkg-config} --variable=prefix ctrt)/bin/ctrt}"
 CTRT_PLUGIN_PATH=$PWD${CTRT_PLUGIN_PATH:+:$CTRT_PLUGIN_PATH}
 export CTRT_PLUGIN_PATH
-# check ARGUMENT...: `ctrt check`, of which only failures and the last line are printed.
+# check ARGUMENT...: `ctrt check`, of which only the first failures and the last line are printed; check.log has all.
 check() {
     echo "ctrt check $*"
     status=0
     "$CTRT" check "$@" >check.log 2>&1 || status=$?
-    if [ "$status" -ne 0 ]; then grep -v '^ok ' check.log; else tail -n 1 check.log; fi
+    # A mistake may fail hundreds of checks.
+    if [ "$status" -ne 0 ]; then grep -v '^ok ' check.log | awk 'NR <= 40; { last = $0 } END { if (NR > 40) print last }'
+    else tail -n 1 check.log; fi
     return "$status"
 }
 # equal_ranks COMMAND...: runs the program on two ranks, which have to print the same parameters.
