@@ -415,6 +415,10 @@ static ctrt_status init(const ctrt_host *given)
     if (broken("kernel_dtypes"))
         kernels[0].dtypes |= CTRT_DTYPE_BIT(60);
     components[0].name = broken("name_upper") ? "Broken" : components[0].name;
+    static ctrt_queue_table without_queues = { .size = sizeof without_queues };
+    without_queues.synchronize = broken_queue_table.synchronize, without_queues.reset = broken_queue_table.reset;
+    if (broken_synchronous())
+        backend.queue = &without_queues;
     if (broken("plain"))                /* not a defect: without optional slots */
         broken_queue_table.host_call = NULL, broken_queue_table.query = NULL, broken_queue_table.error = NULL,
         broken_queue_table.reset = NULL, broken_queue_table.event_elapsed = NULL, backend.capture = NULL;
