@@ -15,8 +15,11 @@ check() {
     status=0
     "$CTRT" check "$@" >check.log 2>&1 || status=$?
     # A mistake may fail hundreds of checks.
-    if [ "$status" -ne 0 ]; then grep -v '^ok ' check.log | awk 'NR <= 40; { last = $0 } END { if (NR > 40) print last }'
-    else tail -n 1 check.log; fi
+    if [ "$status" -ne 0 ]; then
+        grep -v '^ok ' check.log | awk 'NR <= 40; { last = $0 } END { if (NR > 40) print last }'
+    else
+        tail -n 1 check.log
+    fi
     return "$status"
 }
 # equal_ranks COMMAND...: runs the program on two ranks, which have to print the same parameters.

@@ -216,7 +216,8 @@ void contract_check_names(void)
                && name[length - 1] != '-',
            "the component's name \"%s\" is not lower case, or has more than 31 characters", name);
     snprintf(wanted, sizeof wanted, "%s-%s.so", word, name);
-    EXPECT(strcmp(file, wanted) == 0, "the file %s has the component %s, so it has to be called %s", file, name, wanted);
+    EXPECT(strcmp(file, wanted) == 0, "the file %s has the component %s, so it has to be called %s", file, name,
+           wanted);
     EXPECT(strncmp(own, file, stem) == 0 && own[stem] == '\0',
            "the plugin's name, in CTRT_PLUGIN_DEFINE, is \"%s\", and the file is %s", own, file);
 }

@@ -144,9 +144,9 @@ static void check_dev_tables(void)
         const char *name = "";
         NEED(kernel, op), NEED(kernel, run);
         EXPECT(kernel->dtypes != 0, "kernel %zu (%s) has no dtype", i, kernel->op);
-        EXPECT((kernel->dtypes & ~known) == 0, "kernel %zu (%s): dtypes is 0x%llx; the bits 0x%llx are no dtypes. It is a set "
-               "of CTRT_DTYPE_BIT(...)", i, kernel->op, (unsigned long long)kernel->dtypes,
-               (unsigned long long)(kernel->dtypes & ~known));
+        EXPECT((kernel->dtypes & ~known) == 0,
+               "kernel %zu (%s): dtypes is 0x%llx; the bits 0x%llx are no dtypes; it is a set of CTRT_DTYPE_BIT(...)",
+               i, kernel->op, (unsigned long long)kernel->dtypes, (unsigned long long)(kernel->dtypes & ~known));
         for (size_t k = 0; strcmp(name, kernel->op) != 0; k++)
             EXPECT(ctrt_op_name(&name, k) == CTRT_OK, "kernel %zu is of op \"%s\", which does not exist", i,
                    kernel->op);

@@ -406,8 +406,10 @@ printf 'BM\106\0\0\0\0\0\0\0\066\0\0\0\050\0\0\0\2\0\0\0\2\0\0\0\1\0\030\0\0\0\0
 printf '\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\377\0\0\377\377\377\0\0\0\0\377\0\377\0\0\0' >>"$work/sample.bmp"
 for row in '|ok 1 - file' 'pixels_unchecked|decode of the truncated file of --options' \
     'decode_missing|required slots are describe and decode'; do
-    CTRT_BROKEN=${row%%|*} "$tool" check --contract --op file --options "$work/sample.bmp" "$work/plugins/image-bmp.so" \
-        >"$work/one" 2>&1
-    check "a decoder with a file${row:+ and the defect ${row%%|*}}" "$(grep -q -- "${row#*|}" "$work/one" || cat "$work/one")"
+    defect=${row%%|*}
+    CTRT_BROKEN=$defect "$tool" check --contract --op file --options "$work/sample.bmp" \
+        "$work/plugins/image-bmp.so" >"$work/one" 2>&1
+    check "a decoder with a file${defect:+, and the defect $defect}" \
+        "$(grep -q -- "${row#*|}" "$work/one" || cat "$work/one")"
 done
 finish
