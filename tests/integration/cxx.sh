@@ -27,7 +27,8 @@ binding() {
 check "ctrt.hpp in c++17" "$(binding "$CXX" c++17 "$srcdir/tests/integration/cxx-binding.cc")"
 check "ctrt.hpp in c++20" "$(binding "$CXX" c++20 "$srcdir/tests/integration/cxx-binding.cc")"
 if [ -z "${SANITIZE:-}" ] && command -v clang++ >/dev/null; then
-    check "ctrt.hpp with clang++" "$(binding clang++ c++17 "$srcdir/tests/integration/cxx-binding.cc")"
+    check "ctrt.hpp with clang++" "$(
+        binding "clang++ --target=$($CXX -dumpmachine)" c++17 "$srcdir/tests/integration/cxx-binding.cc")"
 else
     skip "ctrt.hpp with clang++" "no clang++, or a library with sanitizers"
 fi
