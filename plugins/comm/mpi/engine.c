@@ -35,12 +35,21 @@ static ctrt_status init(const ctrt_host *host)
 
 /* ---- joining ---- */
 
+/* How long the engine waits for a key before it calls poll; then it waits again. */
+static const double STORE_SECONDS = 0.02;
+
 static ctrt_status mpi_get(void *out, size_t bytes, const ctrt_comm_config *config, const char *key)
 {
     void *value = NULL;
     size_t found = 0;
-    const ctrt_status status = ctrt_store_get(config->store, key, &value, &found, config->timeout);
-    CTRT_TRY(status == CTRT_ERR_NOT_FOUND ? ctrt_fail(CTRT_ERR_COMM, "%s", ctrt_error_message()) : status);
+    ctrt_status status;
+    /* CTRT_ERR_COMM: the store has not answered yet, or its server has ended, which poll reports. */
+    while ((status = ctrt_store_get(config->store, key, &value, &found, STORE_SECONDS)) == CTRT_ERR_NOT_FOUND
+           || status == CTRT_ERR_COMM) {
+        CTRT_TRY(config->poll(config->state));
+        nanosleep(&(struct timespec){ 0, 1000000 }, NULL);
+    }
+    CTRT_TRY(status);
     const bool fits = found == bytes;
     if (fits)
         memcpy(out, value, bytes);
