@@ -113,7 +113,7 @@ typedef struct ctrt_comm_engine {
      *
      * Without CTRT_COMM_ENQUEUES the ranks exchange their signatures and compare all bytes before they write to
      * `receive`. If they differ, each rank returns the result of `mismatch`. For a message the two ranks do so; if the
-     * sender does not wait for the receiver's signature, it gets the error only at its next call. Messages between two
+     * sender does not wait for the receiver's signature, it gets an error only at a later call. Messages between two
      * ranks arrive in order. Sends, receives and collectives do not wait for each other.
      *
      * Reductions of f32, f64, i32 and i64 are required. If the engine has none for the dtype, run() returns
@@ -123,12 +123,14 @@ typedef struct ctrt_comm_engine {
      * or did not arrive to a CTRT_ERR_COMM of the engine. If a connection breaks, call poll for up to 5 s before such
      * an error, because the library finds out whether the other rank has ended or left, and names the collective. */
     ctrt_status (*run)(void *comm, const ctrt_comm_call *call);
-    /* Optional: makes a run() that waits in another thread return soon. For engines whose waits do not call poll. */
+    /* Optional without CTRT_COMM_ENQUEUES: makes a run() that waits in another thread return soon. For engines whose
+     * waits do not call poll. */
     void (*abort)(void *comm);
     /* Optional: whether run() can use the device memory of this call directly. `call` is as for run(), with addresses
-     * of the device, or NULL if the memory policy moves tensors. If so, the library makes the current stream wait for
-     * work of other streams on the tensors, as before an op, and run() waits for that stream or enqueues on it. If not,
-     * and without this slot, run() gets copies in host memory. The ranks may decide differently. */
+     * of the device. If the memory policy moves tensors, call->send and call->receive are NULL, and an engine that
+     * needs addresses returns false. If so, the library makes the current stream wait for work of other streams on the
+     * tensors, as before an op, and run() waits for that stream or enqueues on it. If not, and without this slot, run()
+     * gets copies in host memory. The ranks may decide differently. */
     bool (*reaches_device)(void *comm, const ctrt_comm_call *call);
     /* Optional: copies data[bytes] of the process that is rank 0 to all processes of the job, for finding the store
      * when the environment names none, and writes this process's rank and their number. Called before create. */
