@@ -386,13 +386,15 @@ libconformance_la_SOURCES = \
     tests/conformance/array.c tests/conformance/attention.c tests/conformance/binary.c tests/conformance/compare.c \
     tests/conformance/conformance.h tests/conformance/contract.c tests/conformance/contract.h \
     tests/conformance/contract_backend.c tests/conformance/contract_blocks.c tests/conformance/contract_blocks.h \
-    tests/conformance/contract_comm.c tests/conformance/contract_comm_failure.c \
+    tests/conformance/contract_comm.c tests/conformance/contract_comm_device.c \
+    tests/conformance/contract_comm_failure.c \
     tests/conformance/contract_host.c tests/conformance/contract_image.c \
     tests/conformance/contract_image.h tests/conformance/contract_image_files.c \
-    tests/conformance/contract_kernel.c tests/conformance/contract_memory.c tests/conformance/contract_queue.c \
-    tests/conformance/contract_ranks.c tests/conformance/contract_ranks.h \
+    tests/conformance/contract_kernel.c tests/conformance/contract_launch.c \
+    tests/conformance/contract_memory.c tests/conformance/contract_plugin.c tests/conformance/contract_queue.c \
+    tests/conformance/contract_ranks.c tests/conformance/contract_ranks.h tests/conformance/contract_report.h \
     tests/conformance/contract_source.c tests/conformance/contract_source.h \
-    tests/conformance/contract_strategy.c \
+    tests/conformance/contract_strategy.c tests/conformance/contract_strategy_more.c \
     tests/conformance/contract_training.c tests/conformance/contract_training.h \
     tests/conformance/conv.c tests/conformance/copy.c tests/conformance/expected.c \
     tests/conformance/forward.c tests/conformance/gradient.c tests/conformance/guard.c tests/conformance/guard.h \

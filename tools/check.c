@@ -17,8 +17,8 @@
 
 static const char usage[] =
     "usage: ctrt check [OPTION...] [DEVICE | PLUGIN.so]\n"
-    "       ctrt check --contract [--op PATTERN] [--options TEXT] [--timeout SECONDS] [--junit FILE] [--list]\n"
-    "                             DEVICE | PLUGIN.so\n"
+    "       ctrt check --contract [--op PATTERNS] [--options TEXT] [--device TYPE] [--timeout SECONDS] [--junit FILE]\n"
+    "                             [--list] DEVICE | ENGINE | PLUGIN.so\n"
     "Runs every op against a reference, for every dtype and layout, on the device (default: cpu) or on the backend of "
     "the\n"
     "plugin file. Prints TAP. Exit status 0: no check failed; 1: a check failed, or none ran a kernel of the device;\n"
@@ -42,8 +42,11 @@ static const char usage[] =
     "  --contract         checks instead whether the plugin keeps the contract of its kind's header: a backend, a\n"
     "                     memory policy, an engine, a strategy, an image decoder. Each check is a process of its\n"
     "                     own; one that crashes or takes longer than --timeout (20 s) has failed. --op: only\n"
-    "                     checks whose name matches. --options: of a memory policy, as in CTRT_MEMORY; of an\n"
-    "                     image decoder, a file of its format. Exit status 1: a check failed, or all were skipped\n";
+    "                     checks whose name matches one of the patterns, separated by commas. --options: of a memory\n"
+    "                     policy, as in CTRT_MEMORY; of an image decoder, a file of its format. --device: the ranks\n"
+    "                     of an engine have their data on devices of this type (cpu). The ranks of an engine like mpi\n"
+    "                     are started by its launcher: mpirun -n 4 ctrt check --contract mpi. Exit status 1: a check\n"
+    "                     failed, or all were skipped\n";
 
 /* Prepends `folder` to CTRT_PLUGIN_PATH. Must be called before the library reads that variable. Returns false if memory
  * runs out. */
@@ -143,13 +146,15 @@ int tool_check(int argc, char **argv)
         default:  fputs(usage, stderr); return 2;
         }
     }
-    if (*end != '\0' || *seconds_end != '\0' || !(contract.seconds > 0) || argc - optind > (wish.device ? 0 : 1)
+    const int targets = wish.device && !check_contract ? 0 : 1;
+    if (*end != '\0' || *seconds_end != '\0' || !(contract.seconds > 0) || argc - optind > targets
         || ((wish.list || guard) && wish.junit != NULL)) {
         fputs(usage, stderr);
         return 2;
     }
     if (check_contract) {
         contract.target = optind < argc ? argv[optind] : wish.device != NULL ? wish.device : "cpu";
+        contract.device = optind < argc ? wish.device : NULL;
         contract.pattern = wish.op;
         contract.list = wish.list;
         return contract_run(&contract);

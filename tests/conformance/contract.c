@@ -5,6 +5,7 @@
 #endif
 #include "contract.h"
 
+#include <dirent.h>
 #include <dlfcn.h>
 #include <errno.h>
 #include <fnmatch.h>
@@ -15,10 +16,13 @@
 #include <sys/mman.h>
 #include <sys/prctl.h>
 #include <sys/resource.h>
+#include <sys/stat.h>
 #include <sys/wait.h>
 #include <time.h>
 #include <unistd.h>
 
+#include "contract_report.h"
+#include "ctrt/comm_plugin.h"
 #include "junit.h"
 
 static const struct contract_kind *const kinds[] = {
@@ -28,14 +32,8 @@ enum { KINDS = sizeof kinds / sizeof kinds[0] };
 
 struct contract_target contract_target;
 
-/* What the child reports, in memory that both processes share. */
-enum outcome { NO_OUTCOME, PASSED, FAILED, SKIPPED };
-static struct report {
-    enum outcome outcome;
-    char step[512], text[2048];
-    uint32_t kinds;                             /* of the plugin's components: bit ctrt_component_kind */
-    char file[4096];
-} *report;
+struct report *report;
+void (*contract_ends)(void);
 
 /* ---- in the child ---- */
 
@@ -52,7 +50,11 @@ static _Noreturn void end_check(enum outcome outcome, const char *format, va_lis
         vsnprintf(report->text, sizeof report->text, format, list);
         memcpy(report->step, own_step, sizeof own_step);
     }
-    report->outcome = outcome;
+    __atomic_store_n(&report->outcome, outcome, __ATOMIC_RELEASE);
+    if (contract_ends != NULL) {
+        pthread_mutex_unlock(&report_lock);
+        contract_ends();
+    }
     _exit(outcome == FAILED);
 }
 
@@ -122,6 +124,22 @@ void contract_sleep(int milliseconds)
     struct timespec time = { milliseconds / 1000, milliseconds % 1000 * 1000000L };
     while (nanosleep(&time, &time) != 0 && errno == EINTR)
         continue;
+}
+
+/* The folder of the files of a check. `group`: its process group. */
+static void folder_of(char path[256], int group)
+{
+    const char *temporary = getenv("TMPDIR");
+    snprintf(path, 256, "%.200s/ctrt-contract.%d", temporary != NULL ? temporary : "/tmp", group);
+}
+
+void contract_path(char path[256], int number)
+{
+    struct stat found;
+    folder_of(path, getpgrp());
+    EXPECT(mkdir(path, 0700) == 0 || (lstat(path, &found) == 0 && S_ISDIR(found.st_mode) && found.st_uid == geteuid()),
+           "%s cannot be created", path);
+    snprintf(path + strlen(path), 256 - strlen(path), "/%d.%d", (int)getpid(), number);
 }
 
 int contract_fork(void (*body)(void))
@@ -198,28 +216,12 @@ void contract_in_threads(void (*body)(int), int count)
         pthread_join(threads[i].id, NULL);
 }
 
-static const char *kind_word(ctrt_component_kind kind)
+const char *contract_kind_word(ctrt_component_kind kind)
 {
     for (int k = 0; k < KINDS; k++)
         if (kinds[k]->kind == kind)
             return kinds[k]->word;
     return "";
-}
-
-void contract_check_names(void)
-{
-    const char *name = contract_target.component->name, *file = strrchr(contract_target.file, '/') + 1;
-    const char *word = kind_word(contract_target.component->kind), *own = contract_target.plugin->name;
-    const size_t length = strspn(name, "abcdefghijklmnopqrstuvwxyz0123456789-"), stem = strcspn(file, ".");
-    char wanted[64];
-    EXPECT(length > 0 && length < 32 && name[length] == '\0' && name[0] >= 'a' && name[0] <= 'z'
-               && name[length - 1] != '-',
-           "the component's name \"%s\" is not lower case, or has more than 31 characters", name);
-    snprintf(wanted, sizeof wanted, "%s-%s.so", word, name);
-    EXPECT(strcmp(file, wanted) == 0, "the file %s has the component %s, so it has to be called %s", file, name,
-           wanted);
-    EXPECT(strncmp(own, file, stem) == 0 && own[stem] == '\0',
-           "the plugin's name, in CTRT_PLUGIN_DEFINE, is \"%s\", and the file is %s", own, file);
 }
 
 /* ---- bytes ---- */
@@ -297,6 +299,14 @@ static void open_plugin(void)
     contract_target.plugin = plugin;
 }
 
+const char *contract_launcher(void)
+{
+    static char text[sizeof contract_target.file + 80];
+    snprintf(text, sizeof text, "its launcher has to start the ranks: mpirun -n 4 ctrt check --contract %s",
+             contract_target.file);
+    return text;
+}
+
 void contract_load(ctrt_component_kind kind)
 {
     char reason[256] = "no reason";
@@ -310,19 +320,21 @@ void contract_load(ctrt_component_kind kind)
         contract_skip("it calls libctrt, which initialises this backend with its own host table");
     contract_target.calls_library |= kind == CTRT_COMPONENT_COMM || kind == CTRT_COMPONENT_STRATEGY;
     contract_step("probe");
-    if (CTRT_SLOT(component, probe) && component->probe(reason, sizeof reason) <= 0)
-        contract_skip("%s cannot be used here: %s", component->name, reason);
+    if (CTRT_SLOT(component, probe) && component->probe(reason, sizeof reason) <= 0) {
+        const bool launched_ranks = kind == CTRT_COMPONENT_COMM
+                                    && CTRT_SLOT((const ctrt_comm_engine *)component->table, bootstrap);
+        contract_skip("%s cannot be used here: %s%s%s", component->name, reason, launched_ranks ? "; " : "",
+                      launched_ranks ? contract_launcher() : "");
+    }
     /* Strategies are called through the library, which initialises them. */
-    if (kind != CTRT_COMPONENT_STRATEGY && CTRT_SLOT(contract_target.plugin, init))
+    if (kind != CTRT_COMPONENT_STRATEGY && !contract_target.uninitialised && CTRT_SLOT(contract_target.plugin, init))
         CALL(contract_target.plugin->init(&contract_host), "init");
 }
 
 /* ---- in the parent ---- */
 
-/* Runs `body` in a child and stores what became of it in the report. */
-static void run_in_child(void (*body)(const void *), const void *argument, double seconds)
+int report_fork(void)
 {
-    memset(report, 0, sizeof *report);
     fflush(NULL);
     const pid_t child = fork();
     if (child == 0) {
@@ -330,32 +342,73 @@ static void run_in_child(void (*body)(const void *), const void *argument, doubl
         setpgid(0, 0);
         prctl(PR_SET_PDEATHSIG, SIGKILL);
         setrlimit(RLIMIT_CORE, &none);
+    }
+    return child;
+}
+
+void report_kill(int child)
+{
+    char path[256];
+    kill(-child, SIGKILL);                      /* and the processes that the check has started */
+    waitpid(child, NULL, 0);
+    folder_of(path, child);
+    DIR *folder = opendir(path);
+    for (const struct dirent *entry; folder != NULL && (entry = readdir(folder)) != NULL;)
+        unlinkat(dirfd(folder), entry->d_name, 0);
+    if (folder != NULL) {
+        closedir(folder);
+        rmdir(path);
+    }
+}
+
+void report_ended(struct report *of, int status)
+{
+    if (of->outcome != NO_OUTCOME)
+        return;
+    if (WIFSIGNALED(status))
+        snprintf(of->text, sizeof of->text, "crashed with signal %d, %s", WTERMSIG(status),
+                 strsignal(WTERMSIG(status)));
+    else
+        snprintf(of->text, sizeof of->text, "the process exited with status %d", WEXITSTATUS(status));
+    of->outcome = FAILED;
+}
+
+/* Runs `body` in a child and stores what became of it in the report. */
+static void run_in_child(void (*body)(const void *), const void *argument, double seconds)
+{
+    memset(report, 0, sizeof *report);
+    const pid_t child = report_fork();
+    if (child == 0) {
         body(argument);
         report->outcome = report->outcome == NO_OUTCOME ? PASSED : report->outcome;
         _exit(0);
     }
+    if (child < 0) {
+        report->outcome = FAILED;
+        snprintf(report->text, sizeof report->text, "fork: %s", strerror(errno));
+        return;
+    }
     const double limit = contract_now() + seconds;
     int status = 0;
     pid_t ended = 0;
-    for (long pause = 100000; child > 0 && (ended = waitpid(child, &status, WNOHANG)) == 0 && contract_now() < limit;
+    for (long pause = 100000; (ended = waitpid(child, &status, WNOHANG)) == 0 && contract_now() < limit;
          pause = pause < 4000000 ? 2 * pause : pause)
         nanosleep(&(struct timespec){ 0, pause }, NULL);
-    if (child > 0)
-        kill(-child, SIGKILL);                  /* and the processes that the check has started */
-    if (child > 0 && ended == 0)
-        waitpid(child, NULL, 0);
-    if (report->outcome != NO_OUTCOME && (ended != 0 || report->outcome != PASSED))
-        return;
-    report->outcome = FAILED;
-    if (child < 0)
-        snprintf(report->text, sizeof report->text, "fork: %s", strerror(errno));
-    else if (ended == 0)
+    report_kill(child);
+    if (ended != 0) {
+        report_ended(report, status);
+    } else if (report->outcome == NO_OUTCOME || report->outcome == PASSED) {
+        report->outcome = FAILED;
         snprintf(report->text, sizeof report->text, "the check did not end within %g s", seconds);
-    else if (WIFSIGNALED(status))
-        snprintf(report->text, sizeof report->text, "crashed with signal %d, %s", WTERMSIG(status),
-                 strsignal(WTERMSIG(status)));
-    else
-        snprintf(report->text, sizeof report->text, "the process exited with status %d", WEXITSTATUS(status));
+    }
+}
+
+void report_run(const struct contract_kind *kind, const struct contract_check *check)
+{
+    if (kind->prepare != NULL && !contract_target.uninitialised)
+        kind->prepare(contract_target.component->table, check->needs);
+    report->step[0] = own_step[0] = '\0';
+    check->run();
 }
 
 static void check_body(const void *argument)
@@ -363,37 +416,43 @@ static void check_body(const void *argument)
     const void *const *both = argument;
     const struct contract_kind *kind = both[0];
     const struct contract_check *check = both[1];
+    contract_target.uninitialised = check->run == contract_check_init;
     contract_load(kind->kind);
-    if (kind->prepare != NULL)
-        kind->prepare(contract_target.component->table, check->needs);
-    report->step[0] = own_step[0] = '\0';
-    check->run();
+    report_run(kind, check);
 }
 
 static void look_body(const void *unused)
 {
     (void)unused;
     open_plugin();
-    for (size_t i = 0; i < contract_target.plugin->component_count; i++)
-        report->kinds |= 1u << (component_at(contract_target.plugin, i)->kind & 31);
+    for (size_t i = 0; i < contract_target.plugin->component_count; i++) {
+        const ctrt_component *component = component_at(contract_target.plugin, i);
+        report->kinds |= 1u << (component->kind & 31);
+        if (component->kind == CTRT_COMPONENT_COMM)
+            report->launched |= CTRT_SLOT((const ctrt_comm_engine *)component->table, bootstrap);
+    }
 }
 
-/* Finds the file of the backend of a device, as the library does. */
+/* Finds the file of the backend of a device, or of the engine of that name, as the library does. */
 static void find_body(const void *device)
 {
     const char *name = device;
     ctrt_plugin_info info = CTRT_PLUGIN_INFO;
-    for (size_t k = 0; ctrt_plugin_list(&info, k) == CTRT_OK; k++)
-        if (strcmp(info.kind, "backend") == 0 && strlen(info.component) == strcspn(name, ":")
-            && strncmp(info.component, name, strlen(info.component)) == 0 && report->file[0] == '\0')
-            snprintf(report->file, sizeof report->file, "%s", info.file);
+    for (int kind = 0; kind < 2; kind++)
+        for (size_t k = 0; ctrt_plugin_list(&info, k) == CTRT_OK; k++)
+            if (strcmp(info.kind, kind == 0 ? "backend" : "comm") == 0 && report->file[0] == '\0'
+                && strlen(info.component) == strcspn(name, ":")
+                && strncmp(info.component, name, strlen(info.component)) == 0)
+                snprintf(report->file, sizeof report->file, "%s", info.file);
 }
 
+static bool launched;                           /* the checks run in several ranks, see contract_launch.c */
 static int numbers[4];                          /* of checks, by outcome */
 static struct junit junit;
 
-static void print_check(const char *kind, const char *name, const char *sentence)
+void report_print(const struct contract_kind *kind, const struct contract_check *check)
 {
+    const char *name = check->name;
     static const enum junit_outcome outcomes[] = {
         [PASSED] = JUNIT_PASSED, [FAILED] = JUNIT_FAILED, [SKIPPED] = JUNIT_SKIPPED
     };
@@ -402,9 +461,9 @@ static void print_check(const char *kind, const char *name, const char *sentence
     numbers[report->outcome]++;
     for (char *at = report->text; *at != '\0'; at++)
         *at = *at == '\n' ? ' ' : *at;
-    snprintf(group, sizeof group, "ctrt.contract.%s", kind);
+    snprintf(group, sizeof group, "ctrt.contract.%s", kind->word);
     snprintf(details, sizeof details, "%s%s%s\nThe contract: %s\n", report->step,
-             report->step[0] != '\0' ? ": " : "", report->text, sentence);
+             report->step[0] != '\0' ? ": " : "", report->text, check->sentence);
     junit_case(&junit, group, name, outcomes[report->outcome], report->outcome == FAILED ? details : report->text);
     if (report->outcome != FAILED) {
         printf(report->outcome == SKIPPED ? "ok %d - %s # SKIP %s\n" : "ok %d - %s\n", number, name, report->text);
@@ -413,21 +472,38 @@ static void print_check(const char *kind, const char *name, const char *sentence
     printf("not ok %d - %s\n", number, name);
     for (const char *line = details; *line != '\0'; line += strcspn(line, "\n") + 1)
         printf("#   %.*s\n", (int)strcspn(line, "\n"), line);
+    fflush(stdout);
+}
+
+bool report_selects(const struct contract_options *options, const struct contract_check *check)
+{
+    const char *at = options->pattern;
+    char pattern[256];
+    while (at != NULL) {
+        const size_t length = strcspn(at, ",");
+        snprintf(pattern, sizeof pattern, "%.*s", (int)length, at);
+        if (fnmatch(pattern, check->name, 0) == 0)
+            return true;
+        at = at[length] != '\0' ? at + length + 1 : NULL;
+    }
+    return options->pattern == NULL;
 }
 
 static void run_table(const struct contract_options *options, const struct contract_kind *kind,
                       const struct contract_check *checks)
 {
     for (const struct contract_check *check = checks; check->name != NULL; check++) {
-        if (options->pattern != NULL && fnmatch(options->pattern, check->name, 0) != 0)
+        if (!report_selects(options, check))
             continue;
         if (options->list) {
             printf("%-10s %-20s %s\n", kind->word, check->name, check->sentence);
             continue;
         }
-        run_in_child(check_body, (const void *[]){ kind, check }, options->seconds);
-        print_check(kind->word, check->name, check->sentence);
-        fflush(stdout);
+        if (launched)
+            launch_await(options, check);
+        else
+            run_in_child(check_body, (const void *[]){ kind, check }, options->seconds);
+        report_print(kind, check);
     }
 }
 
@@ -440,7 +516,8 @@ static bool find_plugin(const char *target, double seconds)
     if (!file) {
         run_in_child(find_body, target, seconds);
         if (report->file[0] == '\0') {
-            fprintf(stderr, "ctrt check: no plugin has a backend called %.*s\n", (int)strcspn(target, ":"), target);
+            fprintf(stderr, "ctrt check: no plugin has a backend or an engine called %.*s\n",
+                    (int)strcspn(target, ":"), target);
             return false;
         }
         const char *colon = strchr(target, ':');
@@ -461,17 +538,25 @@ static bool find_plugin(const char *target, double seconds)
 int contract_run(const struct contract_options *options)
 {
     uint32_t found = UINT32_MAX, known = 0;
+    int rank = -1;
     report = mmap(NULL, sizeof *report, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
     if (report == MAP_FAILED) {
         perror("ctrt check");
         return 2;
     }
     memset(numbers, 0, sizeof numbers);
+    contract_target.rank_device = options->device != NULL ? options->device : "cpu";
     contract_target.options = options->memory_options != NULL ? options->memory_options : "";
     if (!options->list) {
         if (!find_plugin(options->target, options->seconds))
             return 2;
         found = report->kinds;
+        rank = report->launched ? launch_begin(options, &contract_comm) : -1;
+        if (rank < -1)
+            return 2;
+        if (rank > 0)
+            return launch_end(0);
+        launched = rank == 0;
         if (!junit_open(&junit, options->junit))
             return 2;
         printf("# the plugin ABI's contract, %s\n", contract_target.file);
@@ -492,7 +577,6 @@ int contract_run(const struct contract_options *options)
     printf("1..%d\n# %d passed, %d failed, %d skipped\n", numbers[NO_OUTCOME], numbers[PASSED], numbers[FAILED],
            numbers[SKIPPED]);
     fflush(stdout);
-    if (!junit_close(&junit, "ctrt check --contract"))
-        return 2;
-    return numbers[FAILED] > 0 || numbers[PASSED] == 0;
+    const int status = !junit_close(&junit, "ctrt check --contract") ? 2 : numbers[FAILED] > 0 || numbers[PASSED] == 0;
+    return launched ? launch_end(status) : status;
 }

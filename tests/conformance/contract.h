@@ -20,7 +20,8 @@
 
 struct contract_options {
     const char *target;             /* a plugin file, or a device ("sim:1"), whose backend's file is checked */
-    const char *pattern;            /* only checks whose name matches this shell pattern; NULL: all */
+    const char *device;             /* for the ranks of an engine ("cuda"); NULL: the cpu */
+    const char *pattern;            /* only checks whose name matches one of these shell patterns, by commas */
     const char *memory_options;     /* of a memory policy, as in CTRT_MEMORY; NULL: none */
     double seconds;                 /* time limit of a check */
     bool list;                      /* print the names of the checks with what they check, run none */
@@ -56,12 +57,17 @@ struct contract_target {
     int32_t device;                 /* index of the device to check */
     bool calls_library;             /* it is linked with libctrt */
     const char *options;            /* of a memory policy; of a decoder, a file of its format */
+    const char *rank_device;        /* "cpu", or the type of the ranks' devices */
+    bool uninitialised;             /* init is not called before the check */
+    int rank, ranks;                /* this process is one of `ranks`, which a launcher has started; 0: none has */
     const ctrt_plugin *plugin;
     const ctrt_component *component;
 };
 extern struct contract_target contract_target;
 /* Opens the file and finds the component of that kind; fails the check if it cannot be used. */
 void contract_load(ctrt_component_kind kind);
+/* The command that runs the checks of an engine whose launcher has to start the ranks. */
+const char *contract_launcher(void);
 
 /* End the check: as failed, or as skipped. */
 _Noreturn void contract_fail(const char *format, ...) CTRT_PRINTF(1, 2);
@@ -73,9 +79,20 @@ void contract_ok(ctrt_status status);
 /* Fails the check unless `status` is a failure that was passed to host->fail. `wanted`: the status; CTRT_OK: any. */
 void contract_refused(ctrt_status status, ctrt_status wanted);
 
-/* The check "names" of every kind. */
+/* The first checks of every kind, contract_plugin.c. `needs`: nothing. */
 void contract_check_names(void);
-#define CONTRACT_NAMES "the name is lower case and has at most 31 characters; the file is KIND-NAME.so"
+void contract_check_probe(void);
+void contract_check_init(void);
+#define CONTRACT_COMMON(needs)                                                                                       \
+    { "names", contract_check_names, needs,                                                                          \
+      "the name is lower case and has at most 31 characters; the file is KIND-NAME.so" },                            \
+    { "probe", contract_check_probe, needs,                                                                          \
+      "probe writes one line of at most reason_bytes, answers the same again, starts no threads, opens nothing" },   \
+    { "init", contract_check_init, needs, "init may be called again after CTRT_ERR_OUT_OF_MEMORY" }
+/* "backend": the beginning of the name of a file of that kind. */
+const char *contract_kind_word(ctrt_component_kind kind);
+/* The number of entries of a folder: of /proc/self/fd, /proc/self/task. */
+int contract_entries(const char *path);
 
 #define CALL(call, ...)          (contract_step(__VA_ARGS__), contract_ok(call))
 #define REFUSES(call, wanted, ...) (contract_step(__VA_ARGS__), contract_refused(call, wanted))
@@ -90,6 +107,8 @@ bool contract_ended(int child, bool killed);
 /* Runs `body` in `count` threads with the arguments 0, 1, ... and joins them. */
 void contract_in_threads(void (*body)(int number), int count);
 void contract_sleep(int milliseconds);
+/* Writes the path of a file of this process, which is removed at the latest when the check has ended. */
+void contract_path(char path[256], int number);
 double contract_now(void);              /* seconds of CLOCK_MONOTONIC */
 
 /* ---- bytes ---- */

@@ -153,19 +153,6 @@ static void check_dev_tables(void)
     }
 }
 
-static void check_probe(void)
-{
-    char reason[64];
-    if (!CTRT_SLOT(contract_target.component, probe))
-        contract_skip("it has no probe");
-    for (size_t bytes = 1; bytes <= 32; bytes += 31) {
-        memset(reason, 0x5a, sizeof reason);
-        contract_step("probe with room for a reason of %zu bytes", bytes);
-        EXPECT(contract_target.component->probe(reason, bytes) > 0, "returned yes, and no at the next call");
-        contract_expect_bytes(reason + bytes, sizeof reason - bytes, 0x5a, "after the end of the reason");
-    }
-}
-
 static void check_describe(void)
 {
     static unsigned char room[2 * sizeof(ctrt_device_info)];
@@ -322,7 +309,7 @@ static void check_free(void)
 }
 
 static const size_t lengths[] = { 1, 3, 15, 64, 65, 4095, 4097, 65536, (1 << 20) + 7, (3 << 20) + 1 };
-enum { LENGTHS = sizeof lengths / sizeof lengths[0], ROOM = (3 << 20) + 256 };
+enum { LENGTHS = sizeof lengths / sizeof lengths[0], ROOM = (3 << 20) + 512 };
 
 /* Copies with host memory of either kind. */
 static void copies(unsigned char *host)
@@ -330,13 +317,14 @@ static void copies(unsigned char *host)
     unsigned char *want = contract_alloc(ROOM), *a = dev_alloc(ROOM), *b = dev_alloc(ROOM);
     for (unsigned k = 0; k < 4 * LENGTHS; k++) {
         const size_t n = lengths[k % LENGTHS], to = k % 3 * 7, from = (k + 1) % 4 * 16 + k % 2;
-        contract_pattern(want, ROOM, k);
-        memcpy(host, want, ROOM);
-        dev_fill(dev.stream, a, 0x11, ROOM);
-        dev_fill(dev.stream, b, 0x22, ROOM);
+        const size_t room = n + 256;
+        contract_pattern(want, room, k);
+        memcpy(host, want, room);
+        dev_fill(dev.stream, a, 0x11, room);
+        dev_fill(dev.stream, b, 0x22, room);
         dev_copy(dev.stream, a + to, host + from, n, CTRT_COPY_TO_DEVICE);
         dev_wait(dev.stream);
-        memset(host, 0x33, ROOM);                   /* the copy is done, so it must not read the host's memory now */
+        memset(host, 0x33, room);                   /* the copy is done, so it must not read the host's memory now */
         dev_copy(dev.stream, b + from, a + to, n, CTRT_COPY_ON_DEVICE);
         dev_copy(dev.stream, host + to, b + from, n, CTRT_COPY_TO_HOST);
         dev_wait(dev.stream);
@@ -457,10 +445,9 @@ static void check_peer(void)
 }
 
 static const struct contract_check checks[] = {
-    { "names", contract_check_names, 0, CONTRACT_NAMES },
+    CONTRACT_COMMON(0),
     { "tables", check_dev_tables, 0,
       "required slots are present, optional groups of slots are whole, kernels are of ops" },
-    { "probe", check_probe, 0, "probe writes at most reason_bytes, and answers the same again" },
     { "describe", check_describe, 0, "describe writes at most info->size bytes, and refuses other indices" },
     { "usage", check_usage, 0, "usage and link write at most the caller's size" },
     { "open", check_open, 0, "a device can be closed and opened again, and close frees everything" },

@@ -320,7 +320,7 @@ static void codec_prepare(const void *table, unsigned needs)
 }
 
 static const struct contract_check checks[] = {
-    { "names", contract_check_names, 0, CONTRACT_NAMES },
+    CONTRACT_COMMON(0),
     { "decode", check_decode, 0,
       "height, width, bits and pixels are those of the image: red, green, blue, row by row from the top, no gaps" },
     { "older", check_older, 0, "describe writes the members that are within info->size" },

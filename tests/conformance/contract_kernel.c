@@ -5,6 +5,8 @@
 #endif
 #include "contract.h"
 
+#include <sys/mman.h>
+
 #include <fcntl.h>
 #include <stdatomic.h>
 #include <sys/socket.h>
@@ -64,6 +66,25 @@ void dev_call_new(struct dev_call *call, int64_t n, unsigned seed)
     dev_wait(dev.stream);
 }
 
+/* accepts and workspace must not read the data, which is here at an address that cannot be read. */
+static void call_unread(ctrt_call *call, ctrt_view views[3])
+{
+    static void *nowhere;
+    void *data[3];
+    size_t bytes = 0;
+    if (nowhere == NULL)
+        nowhere = mmap(NULL, 4096, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    for (int i = 0; i < 3; i++)
+        data[i] = views[i].data, views[i].data = nowhere;
+    contract_step("accepts of %s", call->kernel->op);
+    if (CTRT_SLOT(call->kernel, accepts))
+        (void)call->kernel->accepts(call);
+    if (CTRT_SLOT(call->kernel, workspace))
+        CALL(call->kernel->workspace(call, &bytes), "workspace of %s", call->kernel->op);
+    for (int i = 0; i < 3; i++)
+        views[i].data = data[i];
+}
+
 void dev_call_run(struct dev_call *test, void *queue, enum dev_form form)
 {
     static _Atomic uint64_t sequence;
@@ -88,6 +109,7 @@ void dev_call_run(struct dev_call *test, void *queue, enum dev_form form)
     c.call = (ctrt_call){ .size = sizeof c.call, .device = dev.handle, .queue = queue, .inputs = &c.pointers[0],
                           .outputs = &c.pointers[2], .n_inputs = inputs, .n_outputs = 1, .kernel = test->kernel,
                           .sequence = dev.queue != NULL ? ++sequence : 0 };
+    call_unread(&c.call, c.views);
     if (CTRT_SLOT(test->kernel, workspace)) {
         CALL(test->kernel->workspace(&c.call, &c.call.workspace_bytes), "workspace of %s", test->kernel->op);
         c.call.workspace = c.call.workspace_bytes > 0 ? dev_alloc(c.call.workspace_bytes) : NULL;
@@ -426,7 +448,7 @@ const struct contract_check contract_kernel_checks[] = {
       "if host->alloc fails, the call fails with a message, and nothing is lost" },
     { "memory.share", check_share, 0, "exported memory exists until all processes have freed it" },
     { "kernel", check_kernel, NEEDS_OPEN,
-      "a call is valid until run returns; inputs and other memory are not changed" },
+      "a call is valid until run returns; inputs and other memory are not changed; accepts does not read the data" },
     { "kernel.overlap", check_overlap, NEEDS_OPEN, "threads may be in run at the same time, with different queues" },
     { "close", check_close, NEEDS_OPEN | NEEDS_QUEUES, "close waits for work that still runs" },
     { "threads", check_dev_threads, NEEDS_OPEN, "slots may be called from any thread" },

@@ -456,7 +456,7 @@ static void policy_prepare(const void *given, unsigned needs)
 }
 
 static const struct contract_check checks[] = {
-    { "names", contract_check_names, 0, CONTRACT_NAMES },
+    CONTRACT_COMMON(0),
     { "options", check_policy_options, 0,
       "an unknown option is CTRT_ERR_INVALID_ARGUMENT, with the option in the message" },
     { "create", check_policy_create, 0, "destroy returns all memory to the source, and frees the policy's own" },

@@ -17,6 +17,11 @@
 const ctrt_comm_engine *contract_engine;
 struct board *board;
 
+bool engine_enqueues(void)
+{
+    return contract_engine != NULL && (contract_engine->flags & CTRT_COMM_ENQUEUES);
+}
+
 /* ---- ranks ---- */
 
 static void (*rank_body)(struct rank *rank);
@@ -25,8 +30,14 @@ static int rank_count;
 static void rank_run(int number, ctrt_store *store)
 {
     struct rank rank = { .number = number, .count = rank_count, .store = store };
-    contract_step("opening the cpu, on which the ranks have their data");
-    contract_ok(ctrt_device_get(&rank.device, "cpu"));
+    const char *type = contract_target.rank_device;
+    char name[64];
+    contract_step("opening the devices of the ranks");
+    const int devices = ctrt_device_count(type);
+    if (devices < 1 || (engine_enqueues() && devices < rank_count))
+        contract_skip("it needs %d devices of the type %s; there are %d", rank_count, type, devices);
+    snprintf(name, sizeof name, "%s:%d", type, number % devices);
+    contract_ok(ctrt_device_get(&rank.device, name));
     contract_step("rank %d of %d", number, rank_count);
     rank_body(&rank);
 }
@@ -59,8 +70,41 @@ static ctrt_store *serve(void)
     return store;
 }
 
+static void meet(int times)
+{
+    atomic_fetch_add(&board->met, 1);
+    ranks_await(&board->met, times * contract_target.ranks);
+}
+
+/* The ranks are the processes of a launcher, which run the same checks. */
+static void ranks_launched(int count)
+{
+    static int times;
+    ctrt_store *store = NULL;
+    if (count > contract_target.ranks)
+        contract_skip("it needs %d ranks: mpirun -n %d ctrt check --contract %s", count, count, contract_target.file);
+    meet(++times);
+    if (contract_target.rank == 0) {
+        memset(board, 0, offsetof(struct board, met));
+        store = serve();
+    }
+    meet(++times);
+    next_number = contract_target.rank;
+    if (next_number < count) {
+        atomic_store(&board->pids[next_number], (int)getpid());
+        rank_process();
+    }
+    meet(++times);
+    ctrt_store_release(&store);
+}
+
 void ranks_in_processes(int count, void (*body)(struct rank *rank))
 {
+    if (contract_target.ranks > 0) {
+        rank_body = body, rank_count = count;
+        ranks_launched(count);
+        return;
+    }
     board_new();
     ctrt_store *store = serve();
     rank_body = body, rank_count = count;
@@ -84,6 +128,8 @@ static void rank_thread(int number)
 
 void ranks_in_threads(int count, void (*body)(struct rank *rank))
 {
+    if (contract_target.ranks > 0)
+        contract_skip("the ranks are processes of a launcher");
     board_new();
     common_store = serve();
     rank_body = body, rank_count = count;
@@ -143,8 +189,10 @@ static void waiter_begin(struct waiter *waiter, struct group *group)
     atomic_store(&waiter->runs, true);
 }
 
-ctrt_status group_create(struct group *group, const struct rank *rank, const char *name, const int *members, int count,
-                         double seconds)
+bool groups_elastic;
+
+static void group_begin(struct group *group, const struct rank *rank, const char *name, const int *members, int count,
+                        double seconds)
 {
     memset(group, 0, sizeof *group);
     snprintf(group->name, sizeof group->name, "%s", name);
@@ -157,14 +205,45 @@ ctrt_status group_create(struct group *group, const struct rank *rank, const cha
     group->config = (ctrt_comm_config){
         .size = sizeof group->config, .rank = group->rank, .world = group->world, .name = group->name,
         .device = rank->device, .store = rank->store, .timeout = seconds, .state = &group->join, .poll = group_poll,
-        .mismatch = group_mismatch,
+        .mismatch = group_mismatch, .elastic = groups_elastic,
     };
     waiter_begin(&group->join, group);
-    contract_step("rank %d of %d: create of the group %s", group->rank, group->world, group->name);
-    ctrt_status status = contract_engine->create(&group->comm, &group->config);
+}
+
+static ctrt_status group_end(struct group *group, ctrt_status status)
+{
     atomic_store(&group->join.runs, false);
-    EXPECT(status != CTRT_OK || group->comm != NULL, "create returned CTRT_OK and no communicator");
+    EXPECT(status != CTRT_OK || group->comm != NULL, "returned CTRT_OK and no communicator");
     return status;
+}
+
+ctrt_status group_create(struct group *group, const struct rank *rank, const char *name, const int *members, int count,
+                         double seconds)
+{
+    group_begin(group, rank, name, members, count, seconds);
+    contract_step("rank %d of %d: create of the group %s", group->rank, group->world, group->name);
+    return group_end(group, contract_engine->create(&group->comm, &group->config));
+}
+
+ctrt_status group_derive_none(struct group *parent)
+{
+    waiter_begin(&parent->join, parent);
+    const ctrt_status status = contract_engine->derive(NULL, NULL, parent->comm, NULL, -1);
+    atomic_store(&parent->join.runs, false);
+    return status;
+}
+
+ctrt_status group_derive(struct group *group, const struct rank *rank, const char *name, const int *members, int count,
+                         struct group *parent, int color)
+{
+    group_begin(group, rank, name, members, count, parent->config.timeout);
+    group->config.epoch = color < 0;
+    waiter_begin(&parent->join, parent);
+    contract_step("rank %d of %d: derive of the group %s", group->rank, group->world, group->name);
+    const ctrt_status status = contract_engine->derive(&group->comm, &group->config, parent->comm, group->members,
+                                                       color);
+    atomic_store(&parent->join.runs, false);
+    return group_end(group, status);
 }
 
 void group_open(struct group *group, const struct rank *rank, const char *name, const int *members, int count,
@@ -188,14 +267,57 @@ ctrt_status group_alloc(struct group *group, void **address, size_t bytes)
     return status;
 }
 
+void group_abort(struct group *group)
+{
+    if (CTRT_SLOT(contract_engine, abort) && !atomic_exchange(&group->aborted, true))
+        contract_engine->abort(group->comm);
+}
+
 /* ---- data ---- */
+
+/* Copies the tensor's bytes to the host, or from there. */
+static void bytes_copy(ctrt_tensor *tensor, void *host, bool to_host)
+{
+    CTRT_AUTO(tensor) cpu = NULL;
+    if (ctrt_tensor_numel(tensor) == 0)
+        return;
+    contract_ok(ctrt_from_blob(&cpu, host, CTRT_SHAPE(ctrt_tensor_numel(tensor)), (ctrt_ints){ NULL, 0 },
+                               ctrt_tensor_dtype(tensor), NULL, NULL));
+    contract_ok(to_host ? ctrt_copy_(cpu, tensor) : ctrt_copy_(tensor, cpu));
+}
+
+static size_t bytes_of(const ctrt_tensor *tensor)
+{
+    return (size_t)ctrt_tensor_numel(tensor) * ctrt_dtype_size(ctrt_tensor_dtype(tensor));
+}
+
+static void bytes_fill(ctrt_tensor *tensor, int byte)
+{
+    unsigned char *host = contract_alloc(bytes_of(tensor));
+    memset(host, byte, bytes_of(tensor));
+    bytes_copy(tensor, host, false);
+    free(host);
+}
 
 void buffer_new(struct buffer *buffer, ctrt_device *device, ctrt_dtype dtype, int64_t count)
 {
     *buffer = (struct buffer){ .dtype = dtype, .count = count };
     contract_ok(ctrt_empty(&buffer->base, CTRT_SHAPE(count + 2 * GUARD), dtype, device));
     contract_ok(ctrt_narrow(&buffer->tensor, buffer->base, 0, GUARD, count));
-    memset(ctrt_tensor_data(buffer->base), FILLED, (size_t)(count + 2 * GUARD) * ctrt_dtype_size(dtype));
+    bytes_fill(buffer->base, FILLED);
+}
+
+void buffer_fill(struct buffer *buffer, int byte)
+{
+    bytes_fill(buffer->tensor, byte);
+}
+
+void buffer_expect_bytes(const struct buffer *buffer, int byte, const char *what)
+{
+    unsigned char *host = contract_alloc(bytes_of(buffer->tensor));
+    bytes_copy(buffer->tensor, host, true);
+    contract_expect_bytes(host, bytes_of(buffer->tensor), byte, what);
+    free(host);
 }
 
 void buffer_set(struct buffer *buffer, const double *values)
@@ -206,7 +328,6 @@ void buffer_set(struct buffer *buffer, const double *values)
 void buffer_expect(const struct buffer *buffer, const double *values, double tolerance, const char *what)
 {
     const size_t element = ctrt_dtype_size(buffer->dtype);
-    const unsigned char *bytes = buffer->base != NULL ? ctrt_tensor_data(buffer->base) : NULL;
     double *got = contract_alloc((size_t)buffer->count * sizeof *got);
     contract_ok(ctrt_to_host(got, (size_t)buffer->count * sizeof *got, buffer->tensor, CTRT_F64));
     for (int64_t i = 0; i < buffer->count; i++)
@@ -214,17 +335,61 @@ void buffer_expect(const struct buffer *buffer, const double *values, double tol
                "%s, %s: element %lld of %lld is %g, expected %g", what, ctrt_dtype_name(buffer->dtype), (long long)i,
                (long long)buffer->count, got[i], values[i]);
     free(got);
-    if (bytes == NULL)
+    if (buffer->base == NULL)
         return;
+    unsigned char *bytes = contract_alloc(bytes_of(buffer->base));
+    bytes_copy(buffer->base, bytes, true);
     contract_expect_bytes(bytes, GUARD * element, FILLED, "before the data");
     contract_expect_bytes(bytes + (size_t)(buffer->count + GUARD) * element, GUARD * element, FILLED,
                           "after the data");
+    free(bytes);
 }
 
-void buffer_at(struct buffer *buffer, void *address, ctrt_dtype dtype, int64_t count)
+/* DLPack's struct of a tensor, dlpack.h. */
+struct DLManagedTensorVersioned {
+    struct { uint32_t major, minor; } version;
+    void *context;
+    void (*deleter)(struct DLManagedTensorVersioned *self);
+    uint64_t flags;
+    void *data;
+    struct { int32_t type, id; } device;
+    int32_t ndim;
+    struct { uint8_t code, bits; uint16_t lanes; } dtype;
+    int64_t *shape, *strides;
+    uint64_t byte_offset;
+};
+
+static void blob_free(struct DLManagedTensorVersioned *blob)
+{
+    free(blob->shape);
+    free(blob);
+}
+
+/* Memory of a device in a tensor, which only DLPack can make. A tensor of the device tells its code there. */
+static void blob_new(ctrt_tensor **out, ctrt_device *device, void *address, ctrt_dtype dtype, int64_t count)
+{
+    CTRT_AUTO(tensor) like = NULL;
+    struct DLManagedTensorVersioned *blob = NULL;
+    contract_ok(ctrt_empty(&like, CTRT_SHAPE(1), dtype, device));
+    contract_ok(ctrt_to_dlpack(&blob, like));
+    struct DLManagedTensorVersioned *own = malloc(sizeof *own);
+    *own = *blob;
+    own->data = address, own->byte_offset = 0, own->deleter = blob_free;
+    own->shape = malloc(2 * sizeof *own->shape);
+    own->strides = own->shape + 1;
+    own->shape[0] = count, own->strides[0] = 1;
+    blob->deleter(blob);
+    contract_ok(ctrt_from_dlpack(out, own));
+}
+
+void buffer_at(struct buffer *buffer, ctrt_device *device, void *address, ctrt_dtype dtype, int64_t count)
 {
     *buffer = (struct buffer){ .dtype = dtype, .count = count };
-    contract_ok(ctrt_from_blob(&buffer->tensor, address, CTRT_SHAPE(count), (ctrt_ints){ NULL, 0 }, dtype, NULL, NULL));
+    if (strcmp(ctrt_device_type(device), "cpu") == 0)
+        contract_ok(ctrt_from_blob(&buffer->tensor, address, CTRT_SHAPE(count), (ctrt_ints){ NULL, 0 }, dtype, NULL,
+                                   NULL));
+    else
+        blob_new(&buffer->tensor, device, address, dtype, count);
 }
 
 void buffer_free(struct buffer *buffer)
@@ -241,7 +406,17 @@ bool collective_reduces(ctrt_collective collective)
            || collective == CTRT_COLLECTIVE_REDUCE_SCATTER;
 }
 
-ctrt_status group_run(struct group *group, const struct request *request)
+/* The handle that the stream has in the API of its device. The one that it has in the backend is not public. */
+static void *native_stream(ctrt_device *device)
+{
+    CTRT_AUTO(stream) stream = NULL;
+    void *handle = NULL;
+    contract_ok(ctrt_stream_current(&stream, device));
+    contract_ok(ctrt_stream_native(&handle, stream));
+    return handle;
+}
+
+ctrt_status group_start(struct group *group, const struct request *request)
 {
     const bool sends = request->collective == CTRT_COLLECTIVE_SEND;
     const bool receives = request->collective == CTRT_COLLECTIVE_RECV;
@@ -268,6 +443,8 @@ ctrt_status group_run(struct group *group, const struct request *request)
         call.receive_tensor = request->receive->tensor;
         call.receive = ctrt_tensor_data(call.receive_tensor);
     }
+    if (engine_enqueues())
+        call.queue = native_stream(group->device);
     waiter_begin(waiter, group);
     ctrt_status status = contract_engine->run(group->comm, &call);
     const double pause = contract_now() - atomic_load(&waiter->last);
@@ -275,6 +452,49 @@ ctrt_status group_run(struct group *group, const struct request *request)
         atomic_store(&waiter->pause, pause);
     atomic_store(&waiter->runs, false);
     return status;
+}
+
+#define ENDS 2.0                                /* seconds, within which abort ends the work on the stream */
+
+/* As the library's threads: asks for errors and the time limit while the collective is incomplete, and aborts. */
+ctrt_status group_await(struct group *group)
+{
+    struct waiter waiter = { .group = group };
+    char message[512];
+    ctrt_event *event = NULL;
+    bool done = false;
+    contract_ok(ctrt_event_new(&event, group->device, false));
+    contract_ok(ctrt_event_record(event, NULL));
+    waiter_begin(&waiter, group);
+    ctrt_status status = ctrt_event_query(event, &done);
+    while (status == CTRT_OK && !done) {
+        if (CTRT_SLOT(contract_engine, poll_error))
+            status = contract_engine->poll_error(group->comm);
+        if (status == CTRT_OK)
+            status = group_poll(&waiter);
+        contract_sleep(1);
+        if (status == CTRT_OK)
+            status = ctrt_event_query(event, &done);
+    }
+    if (status == CTRT_OK && atomic_load(&group->aborted))      /* by another thread; the data is wrong */
+        status = group_poll(&waiter);
+    if (status != CTRT_OK) {
+        snprintf(message, sizeof message, "%s", ctrt_error_message());
+        group_abort(group);
+        const double limit = contract_now() + ENDS;
+        while (!done && ctrt_event_query(event, &done) == CTRT_OK && contract_now() < limit)
+            contract_sleep(1);
+        EXPECT(done || contract_now() < limit, "the collective did not end on its stream within %g s of abort", ENDS);
+        (void)ctrt_fail(status, "%s", message);
+    }
+    ctrt_event_release(&event);
+    return status;
+}
+
+ctrt_status group_run(struct group *group, const struct request *request)
+{
+    const ctrt_status status = group_start(group, request);
+    return status == CTRT_OK && engine_enqueues() ? group_await(group) : status;
 }
 
 void group_barrier(struct group *group)

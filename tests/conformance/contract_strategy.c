@@ -3,7 +3,6 @@
  * against the strategy `single` on the same rows. */
 #include "contract_training.h"
 
-#include <dirent.h>
 #include <malloc.h>
 #include <math.h>
 #include <unistd.h>
@@ -252,7 +251,7 @@ static void check_failure(void)
 static void checkpoint_body(const struct setup *setup)
 {
     struct pair pair, second;
-    char path[64];
+    char path[256];
     pair_new(&pair, setup, mlp_new);
     for (int turn = 0; turn < 2; turn++) {
         (void)pair_step(&pair, 12, turn, LOSS_MEAN);
@@ -262,7 +261,7 @@ static void checkpoint_body(const struct setup *setup)
     (void)pair_step(&pair, 12, 2, LOSS_MEAN);
     pair_expect_gradients(&pair, "after ctrt_save and a step");
     /* A file that `single` has written, loaded under the strategy. */
-    snprintf(path, sizeof path, "/tmp/ctrt-contract.%d.1", (int)getpid());
+    contract_path(path, 1);
     contract_step("ctrt_save under single");
     contract_ok(ctrt_save(pair.single, path));
     pair_new(&second, setup, mlp_new);
@@ -336,13 +335,7 @@ static void check_describe(void)
 
 static int open_files(void)
 {
-    int count = 0;
-    DIR *folder = opendir("/proc/self/fd");
-    while (folder != NULL && readdir(folder) != NULL)
-        count++;
-    if (folder != NULL)
-        closedir(folder);
-    return count;
+    return contract_entries("/proc/self/fd");
 }
 
 static void destroy_body(const struct setup *setup)
@@ -449,7 +442,7 @@ static void strategy_prepare(const void *table, unsigned needs)
 #define EQUAL "losses, gradients and parameters are those of `single`, up to rounding"
 
 static const struct contract_check checks[] = {
-    { "names", contract_check_names, ALONE, CONTRACT_NAMES },
+    CONTRACT_COMMON(ALONE),
     { "tables", check_tables, ALONE,
       "required slots are create, destroy, forward and step; unknown flags are refused" },
     { "train", check_equal, LOSS_MEAN, EQUAL },
@@ -477,4 +470,6 @@ static const struct contract_check checks[] = {
     { NULL, NULL, 0, NULL },
 };
 
-const struct contract_kind contract_strategy = { CTRT_COMPONENT_STRATEGY, "strategy", { checks }, strategy_prepare };
+const struct contract_kind contract_strategy = {
+    CTRT_COMPONENT_STRATEGY, "strategy", { checks, contract_strategy_more_checks }, strategy_prepare,
+};

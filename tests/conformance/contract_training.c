@@ -369,9 +369,9 @@ void pair_expect_gradients(struct pair *pair, const char *when)
            norm, wanted);
 }
 
-void pair_save(struct pair *pair, char path[64], int number)
+void pair_save(struct pair *pair, char path[256], int number)
 {
-    snprintf(path, 64, "/tmp/ctrt-contract.%d.%d", (int)getpid(), number);
+    contract_path(path, number);
     contract_step("ctrt_save of the net");
     contract_ok(ctrt_save(pair->net, path));
 }
@@ -383,7 +383,7 @@ void pair_expect_parameters(struct pair *pair, const char *when)
     CTRT_AUTO(module) loaded = NULL;
     ctrt_tensor *got = NULL, *expected = NULL;
     const char *name = NULL;
-    char path[64], what[160];
+    char path[256], what[160];
     pair_save(pair, path, 0);
     if (access(path, F_OK) != 0)
         return;

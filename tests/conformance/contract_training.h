@@ -10,6 +10,7 @@
 enum { FEATURES = 6, CLASSES = 3, PARTS = 3, ROWS_MOST = 24 };
 
 extern const ctrt_strategy *contract_table;
+extern const struct contract_check contract_strategy_more_checks[];
 
 /* Where the strategy runs: on devices of this process, or on this rank. */
 struct setup {
@@ -65,6 +66,6 @@ void pair_optimize(struct pair *pair);                          /* a step of bot
 /* The values of both are equal up to rounding. */
 void expect_near(ctrt_tensor *got, ctrt_tensor *expected, const char *what);
 /* Saves the strategy's net to a file that *path names; all ranks call it. */
-void pair_save(struct pair *pair, char path[64], int number);
+void pair_save(struct pair *pair, char path[256], int number);
 
 #endif

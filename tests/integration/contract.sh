@@ -3,21 +3,33 @@
 # `ctrt check --contract`: the plugins of this tree and the correct test plugins pass, and each defect of the test
 # plugins (tests/plugins/broken_*.c) is found by the check that is meant to find it.
 srcdir=${srcdir:-$(cd "$(dirname "$0")/../.." && pwd)}
-builddir=${builddir:-$srcdir}
+builddir=$(cd "${builddir:-$srcdir}" && pwd) || exit 1
 . "$srcdir/tests/lib.sh"
 . "$srcdir/tests/integration/checks.sh"
+# Without libtool's script, whose start takes longer than most checks.
 tool=$builddir/ctrt
+libraries=
+if [ -x "$builddir/.libs/ctrt" ]; then
+    tool=$builddir/.libs/ctrt
+    libraries=$builddir/.libs:
+fi
+LD_LIBRARY_PATH=$libraries${LD_LIBRARY_PATH:-}
+export LD_LIBRARY_PATH
 
 work=$(mktemp -d) || exit 1
 trap 'rm -rf "$work"' EXIT
-mkdir -m 755 "$work/plugins"
+mkdir -m 755 "$work/plugins" "$work/files"
+TMPDIR=$work/files
+export TMPDIR
 cp "$builddir/.libs/broken_backend.so" "$work/plugins/backend-broken.so" &&
     cp "$builddir/.libs/broken_memory.so" "$work/plugins/memory-broken.so" &&
     cp "$builddir/.libs/broken_comm.so" "$work/plugins/comm-broken.so" &&
     cp "$builddir/.libs/broken_strategy.so" "$work/plugins/strategy-broken.so" &&
     cp "$builddir/.libs/broken_image.so" "$work/plugins/image-bmp.so" || exit 1
-# comm-broken calls this one.
-[ ! -e "$builddir/plugins-built/comm-host.so" ] || cp "$builddir/plugins-built/comm-host.so" "$work/plugins" || exit 1
+# comm-broken calls these.
+for file in plugins-built/comm-host.so softcuda-plugins/comm-nccl.so; do
+    [ ! -e "$builddir/$file" ] || cp "$builddir/$file" "$work/plugins" || exit 1
+done
 
 # The template of a strategy, as outside of this tree.
 ${CC:-cc} -O1 -fPIC -shared -I"$srcdir/include" "$srcdir/templates/strategy/plugin.c" -L"$builddir/.libs" -lctrt \
@@ -25,7 +37,7 @@ ${CC:-cc} -O1 -fPIC -shared -I"$srcdir/include" "$srcdir/templates/strategy/plug
 result $? "the template of a strategy can be compiled" "$(cat "$work/one")"
 
 # keeps: reads lines SETTINGS;ARGUMENTS;PLUGIN. With these variables, the plugin has to pass these checks; a plugin that
-# is not built is skipped. All lines run at the same time.
+# is not built is skipped. Six run at a time.
 keeps() {
     n=0
     cat >"$work/plugins.list"
@@ -34,6 +46,7 @@ keeps() {
         [ ! -e "$plugin" ] || env $settings "$tool" check --contract --timeout 60 $arguments "$plugin" \
             >"$work/kept.$n" 2>&1 &
         n=$((n + 1))
+        [ $((n % 6)) -ne 0 ] || wait
     done <"$work/plugins.list"
     wait
     n=0
@@ -50,8 +63,8 @@ keeps() {
     done <"$work/plugins.list"
 }
 
-# finds KIND [NAME]: reads lines DEFECT CHECK [MESSAGE]; with the defect, CHECK has to fail, with a line that contains
-# MESSAGE. NAME: of the plugin.
+# finds KIND [NAME [SETTINGS ARGUMENTS]]: reads lines DEFECT CHECK [MESSAGE]; with the defect, CHECK has to fail, with a
+# line that contains MESSAGE. NAME: of the plugin. SETTINGS: variables.
 # Runs twelve checks at a time, because most of them wait.
 finds() {
     n=0
@@ -59,7 +72,8 @@ finds() {
     while read -r defect name message; do
         limit=9
         [ "$message" != "did not end" ] || limit=1
-        CTRT_BROKEN=$defect "$tool" check --contract --timeout $limit --op "$name" \
+        # shellcheck disable=SC2086
+        env ${3:-} CTRT_BROKEN="$defect" "$tool" check --contract --timeout $limit --op "$name" ${4:-} \
             "$work/plugins/$1-${2:-broken}.so" >"$work/found.$n" 2>&1 &
         n=$((n + 1))
         [ $((n % 12)) -ne 0 ] || wait
@@ -75,12 +89,14 @@ finds() {
 
 built=$builddir/plugins-built
 cuda=$builddir/softcuda-plugins/backend-cuda.so
-soft="LD_LIBRARY_PATH=$builddir/tests/softcuda SOFTCUDA=devices=2,memory=64m"
+soft="LD_LIBRARY_PATH=$libraries$builddir/tests/softcuda SOFTCUDA=devices=2,memory=64m"
+ranks="LD_LIBRARY_PATH=$libraries$builddir/tests/softcuda SOFTCUDA=devices=4,memory=64m CTRT_NCCL_REGISTER=yes"
+ranks="$ranks CTRT_PLUGIN_PATH=$builddir/softcuda-plugins"
 keeps <<END
 ;;$work/plugins/backend-broken.so
 CTRT_BROKEN=sync;;$work/plugins/backend-broken.so
-CTRT_BROKEN=ordered;;$work/plugins/backend-broken.so
-CTRT_BROKEN=plain;;$work/plugins/backend-broken.so
+CTRT_BROKEN=ordered;--op memory.ordered,queue.order;$work/plugins/backend-broken.so
+CTRT_BROKEN=plain;--op tables,queue.order,queue.destroy,event.wait,kernel.async;$work/plugins/backend-broken.so
 ;;$work/plugins/memory-broken.so
 CTRT_BROKEN=moves;;$work/plugins/memory-broken.so
 ;;$built/backend-cpu.so
@@ -91,10 +107,11 @@ $soft CTRT_CUDA_SHARE=yes;--op memory.share;$cuda
 ;;$built/memory-arena.so
 ;;$built/memory-caching.so
 ;--options expandable=true;$built/memory-caching.so
-;--options max_split=64m,gc=0.5;$built/memory-caching.so
+;--op content,order,full,stats,walk --options max_split=64m,gc=0.5;$built/memory-caching.so
 ;;$built/memory-direct.so
 ;;$built/memory-spill.so
 ;;$built/comm-host.so
+$ranks;--device cuda --op tables,message,enqueued,poll_error,capture,derive.*,alloc*;$work/plugins/comm-nccl.so
 ;;$work/plugins/strategy-broken.so
 CTRT_BROKEN=ranks;;$work/plugins/strategy-broken.so
 ;;$work/plugins/strategy-template.so
@@ -122,7 +139,7 @@ if command -v python3 >/dev/null; then
         ctrt.contract.memory.host.memory 'fails: crashed with signal 11' 2>&1)"
 fi
 "$tool" check --contract quantum >"$work/one" 2>&1
-[ $? -eq 2 ] && grep -q 'no plugin has a backend called quantum' "$work/one"
+[ $? -eq 2 ] && grep -q 'no plugin has a backend or an engine called quantum' "$work/one"
 result $? "an unknown device is an error" "$(cat "$work/one")"
 
 "$tool" check --contract "$builddir/.libs/mutant.so" >"$work/one" 2>&1
@@ -138,6 +155,13 @@ name_upper names
 capture_incomplete tables
 probe_overflow probe
 probe_crashes probe
+probe_descriptor probe opened descriptors
+probe_thread probe started threads
+probe_lines probe one line
+init_unchecked init crashed
+init_status init
+init_once init called before
+accepts_reads kernel accepts of
 name_other names has to be called backend-other.so
 undeclared tables does not set CTRT_DEVICE_ASYNCHRONOUS
 kernel_misspelt tables of op "adds", which does not exist
@@ -267,6 +291,7 @@ END
 [ ! -e "$work/plugins/comm-host.so" ] || finds comm <<'END'
 poll_never timeout did not end
 poll_never abort did not end
+poll_never alloc.missing did not end
 create_hangs create.missing did not end
 destroy_waits leave did not end
 exit_waits fork
@@ -320,6 +345,24 @@ destroy_leak balance
 own_leak balance
 alloc_unchecked host.memory
 END
+if [ -e "$work/plugins/comm-nccl.so" ] && [ -e "$builddir/tests/softcuda/libnccl.so.2" ]; then
+    finds comm broken "$ranks CTRT_BROKEN_ENGINE=nccl" '--device cuda' <<'END'
+enqueued_waits enqueued did not end
+abort_missing tables
+other_stream enqueued
+enqueued_once capture
+error_always poll_error
+error_waits poll_error a call took
+derive_none derive.split
+derive_order derive.split
+derive_ends derive.split
+derive_shrunk derive.shrink
+abort_nothing timeout of abort
+alloc_same alloc
+END
+else
+    skip "defects of engines whose ranks have devices" "softcuda was not built"
+fi
 finds strategy <<'END'
 name_long names
 flags_unknown tables
@@ -354,6 +397,18 @@ fails_forever failure
 save_changes checkpoint
 save_fails checkpoint
 load_ignored checkpoint
+load_hangs checkpoint did not end
+inputs_first inputs
+forward_one inputs ctrt_forward_n
+inputs_null inputs
+inputs_lost inputs
+ranks_hook_twice hook
+ranks_hook_unused hook
+ranks_hook_last hook
+ranks_hook_stage hook
+ranks_hook_status hook
+ranks_hook_stays hook
+ranks_dead dead
 canonical_ignored canonical
 canonical_status canonical
 describe_lines describe
@@ -412,4 +467,5 @@ for row in '|ok 1 - file' 'pixels_unchecked|decode of the truncated file of --op
     check "a decoder with a file${defect:+, and the defect $defect}" \
         "$(grep -q -- "${row#*|}" "$work/one" || cat "$work/one")"
 done
+check "no check leaves files" "$(ls -A "$TMPDIR")"
 finish

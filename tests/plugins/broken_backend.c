@@ -382,6 +382,13 @@ static int32_t probe_works(char *reason, size_t bytes)
     return 7;
 }
 
+static void *probe_thread(void *unused)
+{
+    for (;;)
+        pause();
+    return unused;
+}
+
 static int32_t probe(char *reason, size_t bytes)
 {
     if (broken("probe_crashes") || broken("probe_abort") || broken("probe_exit") || broken("probe_hangs"))
@@ -390,7 +397,12 @@ static int32_t probe(char *reason, size_t bytes)
         return ctrt_probe_in_child(probe_ends, reason, bytes, 300);
     if (broken("child_works"))
         return ctrt_probe_in_child(probe_works, reason, bytes, 20000);
-    snprintf(reason, broken("probe_overflow") ? 12 : bytes, "it is in software");
+    if (broken("probe_descriptor"))
+        (void)!dup(1);
+    if (broken("probe_thread"))
+        pthread_create(&(pthread_t){ 0 }, NULL, probe_thread, NULL);
+    snprintf(reason, broken("probe_overflow") ? 12 : bytes, "%s",
+             broken("probe_lines") ? "it is\nin software" : "it is in software");
     return 1;
 }
 
@@ -405,9 +417,32 @@ __attribute__((constructor)) static void choose_name(void)
         components[0].name = "other";
 }
 
+static bool accepts_reading(const ctrt_call *call)
+{
+    return *(const volatile float *)call->inputs[0]->data < 1e30f;
+}
+
+/* A temporary shortage. */
+static ctrt_status init_memory(const ctrt_host *given)
+{
+    static bool failed;
+    void *memory = given->alloc(100);
+    if (memory == NULL && broken("init_unchecked"))
+        *(volatile char *)memory = 0;
+    if (memory == NULL) {
+        failed = true;
+        return given->fail(broken("init_status") ? CTRT_ERR_BACKEND : CTRT_ERR_OUT_OF_MEMORY, "no memory");
+    }
+    given->free(memory);
+    return failed && broken("init_once") ? given->fail(CTRT_ERR_STATE, "init was called before") : CTRT_OK;
+}
+
 static ctrt_status init(const ctrt_host *given)
 {
+    CTRT_TRY(init_memory(given));
     broken_host = given;
+    for (size_t i = 0; i < sizeof kernels / sizeof kernels[0] && broken("accepts_reads"); i++)
+        kernels[i].accepts = accepts_reading;
     if (broken("init_crashes"))
         abort();
     if (broken("kernel_misspelt"))

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* tests/plugins/broken_comm.c: the engine `host` (comm-host.so in the folder of this plugin), which CTRT_BROKEN=DEFECT
- * breaks, to test that `ctrt check --contract` finds the defect. tests/integration/contract.sh lists the defects with
- * the check that has to find each. Without a defect, every call is passed on. */
+/* tests/plugins/broken_comm.c: the engine `host`, or CTRT_BROKEN_ENGINE (comm-NAME.so in the folder of this plugin),
+ * which CTRT_BROKEN=DEFECT breaks, to test that `ctrt check --contract` finds the defect. tests/integration/contract.sh
+ * and mpi.sh list the defects with the check that has to find each. Without a defect, every call is passed on. */
 #ifndef _GNU_SOURCE
 #define _GNU_SOURCE
 #endif
@@ -200,6 +200,16 @@ static void after_call(struct comm *comm, const ctrt_comm_call *call)
         memset(receive, 0, 1);
 }
 
+/* Runs the call on a stream that is not the calling thread's current one. */
+static ctrt_status run_apart(struct comm *comm, const ctrt_comm_call *call)
+{
+    CTRT_AUTO(stream) stream = NULL;
+    ctrt_status status = CTRT_OK;
+    CTRT_TRY(ctrt_stream_new(&stream, comm->outer->device, 0));
+    ctrt_on_stream(stream) status = inner->run(comm->inner, call);
+    return status;
+}
+
 struct late {
     struct comm *comm;
     ctrt_comm_call call;
@@ -238,6 +248,8 @@ static ctrt_status run(void *state, const ctrt_comm_call *outer)
 {
     struct comm *comm = state;
     ctrt_comm_call call = *outer;
+    if (broken("crash") && comm->outer->rank == 1)
+        abort();
     if (broken("zero_refused") && call.bytes == 0 && call.signature.dtype != 0)
         return host->fail(CTRT_ERR_INVALID_ARGUMENT, "broken: no elements");
     static_comm = comm, static_call = call;
@@ -254,12 +266,18 @@ static ctrt_status run(void *state, const ctrt_comm_call *outer)
     ctrt_status status;
     if (broken("returns_early") && call.signature.collective == CTRT_COLLECTIVE_ALL_REDUCE && call.bytes > 0)
         status = run_late(comm, &call);
+    else if (broken("other_stream"))
+        status = run_apart(comm, &call);
     else
         status = inner->run((broken("group_name") ? first_comm : comm)->inner, &call);
     if (broken("lock"))
         pthread_mutex_unlock(&lock);
-    if (status == CTRT_OK)
+    if (status == CTRT_OK && call.queue == NULL)
         after_call(comm, &call);
+    if (status == CTRT_OK && broken("enqueued_waits"))
+        status = ctrt_device_synchronize(comm->outer->device);
+    if (status == CTRT_OK && broken("enqueued_once") && ctrt_capture_running(comm->outer->device))
+        status = host->fail(CTRT_ERR_STATE, "broken: not in a capture");
     if (broken("poll_first") && status == CTRT_OK && call.peer < 0)
         status = poll_outer(call.state);
     return status;
@@ -267,7 +285,14 @@ static ctrt_status run(void *state, const ctrt_comm_call *outer)
 
 static bool reaches_device(void *state, const ctrt_comm_call *call)
 {
-    return broken("reaches_null") ? call->send != NULL : inner->reaches_device(((struct comm *)state)->inner, call);
+    if (broken("reaches_null"))
+        return *(const volatile char *)call->send != 0;
+    return inner->reaches_device(((struct comm *)state)->inner, call);
+}
+
+static ctrt_status bootstrap(int32_t *rank, int32_t *size, void *data, size_t bytes)
+{
+    return inner->bootstrap(rank, size, data, bytes);
 }
 
 static bool connects(int32_t world, int32_t hosts, int32_t processes)
@@ -298,6 +323,48 @@ static ctrt_status alloc(void *state, void **address, size_t bytes)
     return CTRT_OK;
 }
 
+/* ---- with CTRT_COMM_ENQUEUES ---- */
+
+static void abort_group(void *state)
+{
+    if (!broken("abort_nothing"))
+        inner->abort(((struct comm *)state)->inner);
+}
+
+static ctrt_status poll_error(void *state)
+{
+    struct comm *comm = state;
+    if (broken("error_always"))
+        return host->fail(CTRT_ERR_COMM, "broken: an error");
+    if (broken("error_waits"))
+        CTRT_TRY(ctrt_device_synchronize(comm->outer->device));
+    return inner->poll_error(comm->inner);
+}
+
+static ctrt_status derive(void **out, const ctrt_comm_config *config, void *parent, const int32_t *ranks, int32_t color)
+{
+    struct comm *outer = parent, *comm = NULL;
+    if (config == NULL && broken("derive_none"))
+        return host->fail(CTRT_ERR_INVALID_ARGUMENT, "broken: no group");
+    if (config == NULL)
+        return inner->derive(NULL, NULL, outer->inner, NULL, color);
+    if ((broken("derive_shrunk") && color < 0) || (comm = host->alloc(sizeof *comm)) == NULL)
+        return host->fail(CTRT_ERR_BACKEND, "broken: no group without the rank that has ended");
+    *comm = (struct comm){ .outer = config, .config = *config, .polled = now() };
+    comm->config.poll = poll_outer;
+    if (broken("derive_order"))
+        comm->config.rank = config->world - 1 - config->rank;
+    current = comm;
+    const ctrt_status status = inner->derive(&comm->inner, &comm->config, outer->inner, ranks, color);
+    comm->joined = true;
+    *out = status == CTRT_OK ? comm : NULL;
+    if (status != CTRT_OK)
+        host->free(comm);
+    if (broken("derive_ends") && color >= 0)
+        inner->abort(outer->inner);
+    return status;
+}
+
 static void free_memory(void *state, void *address)
 {
     struct comm *comm = state;
@@ -308,6 +375,12 @@ static void free_memory(void *state, void *address)
 }
 
 /* ---- the plugin ---- */
+
+static const char *inner_name(void)
+{
+    const char *name = getenv("CTRT_BROKEN_ENGINE");
+    return name != NULL ? name : "host";
+}
 
 static ctrt_comm_engine engine = {
     .size = sizeof(ctrt_comm_engine), .create = create, .destroy = destroy, .run = run,
@@ -327,8 +400,8 @@ static ctrt_status init(const ctrt_host *table)
     host = table;
     if (dladdr((void *)&engine, &self) == 0 || strrchr(self.dli_fname, '/') == NULL)
         return host->fail(CTRT_ERR_NOT_FOUND, "the folder of this plugin");
-    snprintf(path, sizeof path, "%.*s/comm-host.so", (int)(strrchr(self.dli_fname, '/') - self.dli_fname),
-             self.dli_fname);
+    snprintf(path, sizeof path, "%.*s/comm-%s.so", (int)(strrchr(self.dli_fname, '/') - self.dli_fname),
+             self.dli_fname, inner_name());
     void *handle = dlopen(path, RTLD_NOW | RTLD_LOCAL);
     void *symbol = handle != NULL ? dlsym(handle, "ctrt_plugin_v1") : NULL;
     if (symbol == NULL)
@@ -337,6 +410,14 @@ static ctrt_status init(const ctrt_host *table)
     memcpy(&entry, &symbol, sizeof entry);
     const ctrt_plugin *plugin = entry(CTRT_PLUGIN_ABI_MAJOR, CTRT_PLUGIN_ABI_MINOR);
     inner = plugin->components[0].table;
+    engine.flags = inner->flags;
+    engine.abort = CTRT_SLOT(inner, abort) ? abort_group : NULL;
+    engine.poll_error = CTRT_SLOT(inner, poll_error) ? poll_error : NULL;
+    engine.derive = CTRT_SLOT(inner, derive) ? derive : NULL;
+    if (!CTRT_SLOT(inner, connects))
+        engine.connects = NULL;
+    if (broken("abort_missing"))
+        engine.abort = NULL;
     if (broken("exit_waits"))
         atexit(end_of_process);
     if (broken("free_missing"))
@@ -352,8 +433,10 @@ static ctrt_component components[] = {
     { .size = sizeof(ctrt_component), .kind = CTRT_COMPONENT_COMM, .name = "broken", .table = &engine },
 };
 
-__attribute__((constructor)) static void rename_component(void)
+__attribute__((constructor)) static void begin(void)
 {
+    if (strcmp(inner_name(), "mpi") == 0)
+        engine.bootstrap = bootstrap;
     if (broken("name_upper"))
         components[0].name = "Broken";
 }

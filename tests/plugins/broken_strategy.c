@@ -29,6 +29,8 @@ struct strategy {
     int64_t steps;
     bool failed, local;                         /* local: no_sync is on */
     ctrt_module *first;                         /* the module as it was at first */
+    ctrt_comm_hook hook;                        /* of set_comm_hook, or NULL */
+    void *user;
 };
 
 static ctrt_tensor *parameter(ctrt_module *module, size_t i)
@@ -74,6 +76,8 @@ static ctrt_status create(void **out, const ctrt_strategy_config *config)
 static ctrt_status forward(void *state, ctrt_tensor **y, ctrt_tensor *const *inputs, int count)
 {
     struct strategy *s = state;
+    if (broken("forward_one"))
+        count = 1;
     if (broken("forward_trains"))
         ctrt_module_train(s->module, true);
     if (broken("forward_detached")) {
@@ -102,6 +106,12 @@ static ctrt_status parts_backward(struct strategy *s, ctrt_tensor **loss, ctrt_l
                                   const ctrt_strategy_batch *outer)
 {
     ctrt_strategy_batch batch = *outer;
+    if (broken("inputs_first"))
+        batch.module_inputs = 1;
+    if (broken("inputs_null") && batch.count > 1 && batch.inputs[1] == NULL)
+        return ctrt_fail(CTRT_ERR_INVALID_ARGUMENT, "input 1 is NULL");
+    if (broken("inputs_lost"))
+        batch.count = batch.module_inputs;
     int64_t sizes[64];
     int count = 0;
     const ctrt_scatter_options balanced = { .size = sizeof balanced, .rule = CTRT_CHUNK_BALANCED };
@@ -185,6 +195,31 @@ static ctrt_status reduce(struct strategy *s, ctrt_tensor *tensor)
     return status;
 }
 
+/* Each gradient is a bucket. */
+static ctrt_status reduce_by_hook(struct strategy *s, size_t i)
+{
+    CTRT_AUTO(tensor) flat = NULL;
+    CTRT_AUTO(work) work = NULL;
+    CTRT_TRY(ctrt_reshape(&flat, s->grads[i], CTRT_SHAPE(-1)));
+    if (broken("ranks_hook_twice"))
+        CTRT_TRY(reduce(s, flat));
+    const ctrt_gradient_bucket bucket = {
+        .size = sizeof bucket, .flat = flat, .gradients = &s->grads[i], .count = 1, .index = (int32_t)i,
+        .last = i == s->parameters - 1 && !broken("ranks_hook_last"), .comm = s->comm,
+    };
+    for (int stage = 0; stage == 0 || work != NULL; stage++) {
+        if (work != NULL)
+            CTRT_TRY(ctrt_work_wait(work));
+        ctrt_work_release(&work);
+        if (stage > 0 && broken("ranks_hook_stage"))
+            return CTRT_OK;
+        const ctrt_status status = s->hook(&work, &bucket, stage, s->user);
+        if (status != CTRT_OK && !broken("ranks_hook_status"))
+            return status;
+    }
+    return CTRT_OK;
+}
+
 static ctrt_status reduce_gradients(struct strategy *s)
 {
     for (size_t i = 0; i < s->parameters; i++) {
@@ -197,7 +232,9 @@ static ctrt_status reduce_gradients(struct strategy *s)
             continue;
         if (s->grads[i] == NULL)
             CTRT_TRY(ctrt_zeros_like(&s->grads[i], parameter(s->module, i), 0, NULL));
-        if (!broken("ranks_apart") && !(broken("ranks_skip") && i == s->parameters - 1))
+        if (s->hook != NULL && !broken("ranks_hook_unused"))
+            CTRT_TRY(reduce_by_hook(s, i));
+        else if (!broken("ranks_apart") && !(broken("ranks_skip") && i == s->parameters - 1))
             CTRT_TRY(reduce(s, s->grads[i]));
     }
     return CTRT_OK;
@@ -226,6 +263,8 @@ static ctrt_status step_ranks(struct strategy *s, ctrt_tensor **loss, const ctrt
 {
     CTRT_TRY(ctrt_gradients_take(s->before, s->module));
     ctrt_status status = ranks_backward(s, loss, batch);
+    if (status == CTRT_ERR_COMM && broken("ranks_dead"))
+        status = *loss != NULL ? CTRT_OK : ctrt_full(loss, CTRT_SCALAR_SHAPE, ctrt_float(0), CTRT_F32, s->device);
     if (status == CTRT_OK)
         return ctrt_gradients_add(s->module, s->before, s->grads);
     (void)ctrt_gradients_restore(s->module, s->before);
@@ -253,6 +292,8 @@ static ctrt_status event(void *state, ctrt_module_event event, void *argument)
         return ctrt_fail(CTRT_ERR_STATE, "not now");
     if (event == CTRT_MODULE_LOAD_END && broken("load_ignored"))
         ctrt_no_grad return ctrt_copy_(parameter(s->module, 0), parameter(s->first, 0));
+    while (event == CTRT_MODULE_LOAD_END && broken("load_hangs"))
+        sleep(1);
     if (event == CTRT_MODULE_STEP_END && broken("step_undone"))
         ctrt_no_grad return ctrt_mul_scalar_(parameter(s->module, 1), ctrt_float(0.99));
     return CTRT_OK;
@@ -261,6 +302,15 @@ static ctrt_status event(void *state, ctrt_module_event event, void *argument)
 static ctrt_status no_sync(void *state, bool on)
 {
     ((struct strategy *)state)->local = on;
+    return CTRT_OK;
+}
+
+static ctrt_status set_comm_hook(void *state, ctrt_comm_hook hook, void *user)
+{
+    struct strategy *s = state;
+    if (hook == NULL && broken("ranks_hook_stays"))
+        return CTRT_OK;
+    s->hook = hook, s->user = user;
     return CTRT_OK;
 }
 
@@ -299,7 +349,7 @@ __attribute__((constructor)) static void begin(void)
 {
     const char *text = getenv("CTRT_BROKEN");
     if (text != NULL && strncmp(text, "ranks", 5) == 0)
-        table.flags = CTRT_STRATEGY_RANKS, table.steps = NULL;
+        table.flags = CTRT_STRATEGY_RANKS, table.steps = NULL, table.set_comm_hook = set_comm_hook;
     if (broken("flags_unknown"))
         table.flags = 1u << 20;
     if (broken("step_missing"))
