@@ -15,6 +15,38 @@ export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1 OMPI_MCA_rmaps_
 export PRTE_ALLOW_RUN_AS_ROOT=1 PRTE_ALLOW_RUN_AS_ROOT_CONFIRM=1 PRTE_MCA_rmaps_default_mapping_policy=:oversubscribe
 unset CTRT_COMM CTRT_STORE RANK WORLD_SIZE LOCAL_RANK MASTER_ADDR MASTER_PORT
 
+mkdir -m 755 "$work/plugins"
+for file in plugins-built/comm-mpi.so .libs/broken_comm.so; do
+    [ ! -e "$build/$file" ] || cp "$build/$file" "$work/plugins"
+done
+[ ! -e "$work/plugins/broken_comm.so" ] || mv "$work/plugins/broken_comm.so" "$work/plugins/comm-broken.so"
+
+# contract NAME PLUGIN LIMIT CHECKS [VARIABLE=VALUE]: runs the checks of the engine's contract on 4 ranks.
+contract() {
+    # shellcheck disable=SC2086
+    env ${5:-} timeout -k 2 90 "$mpirun" -n 4 "$build/ctrt" check --contract --timeout "$3" --op "$4" \
+        "$work/plugins/comm-$2.so" </dev/null >"$work/$1" 2>&1
+    echo $? >"$work/$1.rc"
+}
+
+# kept NAME: no check has failed, and most have passed. finds NAME DESCRIPTION CHECK MESSAGE: the check has failed so.
+kept() {
+    if [ "$(cat "$work/$1.rc")" = 0 ] && grep -q '^# [23][0-9] passed, 0 failed' "$work/$1"; then
+        ok "$mpi: the contract, with 4 ranks"
+    else
+        not_ok "$mpi: the contract, with 4 ranks" "exit status $(cat "$work/$1.rc")
+$(grep -v '^ok' "$work/$1")"
+    fi
+}
+finds() {
+    if [ "$(cat "$work/$1.rc")" != 0 ] && grep -q "^not ok [0-9]* - $3\$" "$work/$1" && grep -q "$4" "$work/$1"; then
+        ok "$mpi: the check $3 finds $2"
+    else
+        not_ok "$mpi: the check $3 finds $2" "exit status $(cat "$work/$1.rc")
+$(cat "$work/$1")"
+    fi
+}
+
 # job NAME RANKS PART [VARIABLE=VALUE]: runs the launcher $mpirun; the output is in $work/NAME, the exit status in
 # $work/NAME.rc.
 job() {
@@ -78,6 +110,10 @@ test_captured() {
 # test_mpi NAME LAUNCHER: the jobs that mostly wait run at the same time as the others.
 test_mpi() {
     mpi=$1 mpirun=$2
+    { contract contract mpi 60 '*'
+    contract hang broken 2 timeout 'CTRT_BROKEN=poll_never CTRT_BROKEN_ENGINE=mpi'
+    contract crash broken 20 barrier 'CTRT_BROKEN=crash CTRT_BROKEN_ENGINE=mpi'
+    contract wrong broken 20 all_gather 'CTRT_BROKEN=gather_reversed CTRT_BROKEN_ENGINE=mpi'; } &
     { job timeout 3 timeout; job kill 3 lose CTRT_COMM_REPORT="$work/report-%r.json"; } &
     { job leave 3 leave; job timeout-mpi 3 timeout CTRT_MPI_MACHINES=3; } &
     { for machines in 1 2; do
@@ -122,6 +158,10 @@ test_mpi() {
         passed "depart-recv$machines" "a message from a rank that has left without it; machines: $machines" 2 any
         passed "depart-send$machines" "a message to a rank that has left without it; machines: $machines" 2 any
     done
+    kept contract
+    finds hang "ranks that do not return" timeout 'rank [0-9] did not end timeout within 2 s'
+    finds crash "a rank that crashes" barrier 'crashed with signal 6'
+    finds wrong "wrong results" all_gather 'is [0-9]*, expected'
     # The launcher kills the other ranks, which may be before they have written their reports.
     ended kill "a killed rank ends the job"
     ended leave "a rank that ends without leaving its group ends the job"
