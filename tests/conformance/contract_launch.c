@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* contract_launch.c: checks of engines whose ranks a launcher has to start: `mpirun -n 4 ctrt check --contract mpi`.
  *
- * Each process of the launcher starts one child, which is a rank and runs all checks one after the other, because MPI can
- * be initialised only once in a process. The ranks share a file of rank 0. The process of rank 0 begins the checks,
- * applies the time limit and prints; the others wait, because many launchers end the job when a process ends. A rank that
- * has failed waits too. After a check has failed, the ranks cannot run the next ones. */
+ * Each process of the launcher starts one child, which is a rank and runs all checks one after the other, because MPI
+ * can be initialised only once in a process. The ranks share a file of rank 0. The process of rank 0 begins the checks,
+ * applies the time limit and prints; the others wait, because many launchers end the job when a process ends. A rank
+ * that has failed waits too. After a check has failed, the ranks cannot run the next ones. */
 #ifndef _GNU_SOURCE
 #define _GNU_SOURCE
 #endif
