@@ -11,7 +11,7 @@
 
 #define SHARE "SOFTCUDA=devices=1,memory=256m", "CTRT_CUDA_SHARE=yes", "CTRT_MEMORY=caching"
 
-enum { KILLS = FEWER_SANITIZED(25), ELEMENTS = 1 << 14 };
+enum { KILLS = FEWER_SANITIZED(25), QUEUED = 3, ELEMENTS = 1 << 14 };
 
 static uint64_t allocated(void)
 {
@@ -201,19 +201,19 @@ TEST(test_refused, "memory not allocated for sharing, segments that grow, and po
 /* ---- kills ---- */
 
 /* Forks and kills processes that run `body`, one after the other, in a process that does not open the device. Every
- * fifth may be killed while it opens the device. */
-static pid_t kill_many(void (*body)(ctrt_queue *queue), ctrt_queue *queue)
+ * fifth may be killed while it opens the device, the others are killed after `body` has written a byte to `ready`. */
+static pid_t kill_many(void (*body)(ctrt_queue *queue, int ready), ctrt_queue *queue)
 {
     const pid_t server = child_start((const char *const[]){ NULL });
     unsigned int seed = 11;
     for (int i = 0; server == 0 && i < KILLS; i++) {
         int status, ready[2];
-        char byte = 0;
+        char byte;
         REQUIRE_TRUE(pipe(ready) == 0);
         const pid_t child = fork();
         if (child == 0) {
-            if (soft_open("cuda:0") && write(ready[1], &byte, 1) == 1)
-                body(queue);
+            if (soft_open("cuda:0"))
+                body(queue, ready[1]);
             _exit(1);
         }
         close(ready[1]);
@@ -229,17 +229,23 @@ static pid_t kill_many(void (*body)(ctrt_queue *queue), ctrt_queue *queue)
     return server;
 }
 
-static void consume(ctrt_queue *queue)
+static bool tell(int ready)
+{
+    return write(ready, "", 1) == 1;
+}
+
+static void consume(ctrt_queue *queue, int ready)
 {
     CTRT_AUTO(tensor) x = NULL;
     bool intact = true;
-    while (intact && get_number(&intact, &x, queue, 20) == CTRT_OK)
+    for (int i = 0; intact && get_number(&intact, &x, queue, 20) == CTRT_OK && (i > 0 || tell(ready)); i++)
         ;
 }
 
-static void produce(ctrt_queue *queue)
+/* After one message more than the queue holds, the consumer has received one of this process. */
+static void produce(ctrt_queue *queue, int ready)
 {
-    for (int i = 0; put_number(queue, i, 20) == CTRT_OK; i++)
+    for (int i = 0; put_number(queue, i, 20) == CTRT_OK && (i != QUEUED || tell(ready)); i++)
         ;
 }
 
@@ -250,7 +256,7 @@ TEST(test_consumers, "consumers are killed: the producer gets its memory back")
         CTRT_AUTO(tensor) x = NULL;
         bool intact = true;
         int number = 0, status;
-        CHECK_OK(ctrt_queue_new(&queue, 3));
+        CHECK_OK(ctrt_queue_new(&queue, QUEUED));
         const pid_t server = kill_many(consume, queue);
         if (!soft_open("cuda:0"))
             continue;
@@ -275,7 +281,7 @@ TEST(test_producers, "producers are killed: received tensors stay intact, and th
         bool intact = true;
         int number = 0, status;
         double first = -1;
-        CHECK_OK(ctrt_queue_new(&queue, 3));
+        CHECK_OK(ctrt_queue_new(&queue, QUEUED));
         const pid_t server = kill_many(produce, queue);
         CHECK_OK(ctrt_queue_close_put(queue));
         ctrt_status got = soft_open("cuda:0") ? get_number(&intact, &x, queue, 20) : CTRT_ERR_INTERNAL;
@@ -287,7 +293,9 @@ TEST(test_producers, "producers are killed: received tensors stay intact, and th
                 kept[number / 16] = ctrt_tensor_retain(x);
         }
         CHECK_EQ(got, CTRT_ERR_STATE);
-        CHECK_TRUE(waitpid(server, &status, 0) == server && status == 0 && number >= KILLS / 2);
+        CHECK_EQ(waitpid(server, &status, 0), server);
+        CHECK_EQ(status, 0);
+        CHECK(number >= KILLS / 2, "%d messages", number);
         for (int i = 0; i < 4 && kept[i] != NULL; i++) {
             CTRT_AUTO(tensor) least = NULL, most = NULL;
             double last = -1;
