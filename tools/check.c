@@ -33,6 +33,7 @@ static const char usage[] =
     "  --expect FILE      known failures: lines 'unsupported PATTERN: REASON' or 'fails PATTERN: REASON'\n"
     "  --seed N           seed of the random inputs (1)\n"
     "  --list             prints the names of the checks and runs none\n"
+    "  --fail-fast        runs no more checks after one that failed\n"
     "  --junit FILE       also writes the results to FILE as JUnit XML; known failures are skipped there\n"
     "Each call of a kernel is also compared with the op's contract, which `ctrt ops NAME` prints. Ops for which the\n"
     "backend has no kernel run on the cpu and are reported as skipped; CTRT_FALLBACK=error makes them fail.\n"
@@ -116,6 +117,7 @@ int tool_check(int argc, char **argv)
         { "expect", required_argument, NULL, 'e' },
         { "seed", required_argument, NULL, 's' },
         { "list", no_argument, NULL, 'l' },
+        { "fail-fast", no_argument, NULL, 'f' },
         { "contract", no_argument, NULL, 'c' },
         { "guard", no_argument, NULL, 'g' },
         { "timeout", required_argument, NULL, 'w' },
@@ -137,6 +139,7 @@ int tool_check(int argc, char **argv)
         case 'e': wish.expect_file = optarg; break;
         case 's': wish.seed = strtoull(optarg, &end, 0); break;
         case 'l': wish.list = true; break;
+        case 'f': wish.fail_fast = true; break;
         case 'c': check_contract = true; break;
         case 'g': guard = true; break;
         case 'm': contract.memory_options = optarg; break;
@@ -148,7 +151,7 @@ int tool_check(int argc, char **argv)
     }
     const int targets = wish.device && !check_contract ? 0 : 1;
     if (*end != '\0' || *seconds_end != '\0' || !(contract.seconds > 0) || argc - optind > targets
-        || ((wish.list || guard) && wish.junit != NULL)) {
+        || ((wish.list || guard) && wish.junit != NULL) || ((guard || check_contract) && wish.fail_fast)) {
         fputs(usage, stderr);
         return 2;
     }

@@ -18,6 +18,7 @@ struct conformance_options {
     const char *expect_file;        /* more known failures, in the format of expected.c; NULL: none */
     uint64_t seed;                  /* of the random inputs */
     bool list;                      /* print the names of the checks, run none */
+    bool fail_fast;                 /* run no check after one that failed */
     FILE *out;                      /* NULL: stdout */
     const char *junit;              /* a file for the results as JUnit XML as well; NULL: none */
     struct guard_progress *progress;        /* guard.h: continues there, and writes how far it comes; NULL: none */

@@ -63,7 +63,7 @@ with_required() {
 }
 # detected WHAT MUTANT OP: a check of OP fails.
 detected() {
-    found=$(run_suite "$(with_required "$2")" --op "$3")
+    found=$(run_suite "$(with_required "$2")" --op "$3" --fail-fast)
     case $found in
     crash* | '') not_ok "a wrong $1 is detected" "${found:-no check of '$3' failed}" ;;
     *)           ok "a wrong $1 is detected" ;;

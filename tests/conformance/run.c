@@ -61,7 +61,7 @@ bool check_begin(struct run *run, const char *op, ctrt_dtype dtype, const char *
     run->variant = "";
     run->fallbacks = run->kernel ? ctrt_fallback_count(run->kernel) : 0;
     run->details[0] = run->reason[0] = '\0';
-    if ((options->tags && !has_word(options->tags, words))
+    if ((options->fail_fast && run->result.failed > 0) || (options->tags && !has_word(options->tags, words))
         || (options->skip_tags && has_word(options->skip_tags, words)))
         return false;
     if (options->list) {
