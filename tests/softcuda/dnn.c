@@ -175,11 +175,12 @@ static size_t count_of(const int sides[4])
     return (size_t)sides[0] * (size_t)sides[1] * (size_t)sides[2] * (size_t)sides[3];
 }
 
-/* Returns the index of element [a,b,c,d]. */
-static size_t place(const struct job *j, const int s[4], int a, int b, int c, int d)
+/* The distances between neighbours in each dim of a tensor with these sides. */
+struct steps { size_t n, c, h, w; };
+static struct steps steps_of(const struct job *j, const int s[4])
 {
-    return j->last ? (((size_t)a * (size_t)s[2] + (size_t)c) * (size_t)s[3] + (size_t)d) * (size_t)s[1] + (size_t)b
-                   : (((size_t)a * (size_t)s[1] + (size_t)b) * (size_t)s[2] + (size_t)c) * (size_t)s[3] + (size_t)d;
+    const size_t c = (size_t)s[1], h = (size_t)s[2], w = (size_t)s[3];
+    return j->last ? (struct steps){ h * w * c, 1, w * c, c } : (struct steps){ c * h * w, h * w, w, 1 };
 }
 
 static void add(const struct job *j, double *sum, double product)
@@ -190,24 +191,32 @@ static void add(const struct job *j, double *sum, double product)
 /* Adds all products that belong to one output pixel. */
 static void pixel(const struct job *j, double *x, double *w, double *y, int n, int o, int oh, int ow)
 {
-    const int group = o / (j->y[1] / j->groups);
-    double *const out = &y[place(j, j->y, n, o, oh, ow)];
+    const struct steps in_by = steps_of(j, j->x), weight_by = steps_of(j, j->w), out_by = steps_of(j, j->y);
+    const int channel = o / (j->y[1] / j->groups) * j->w[1];        /* the first of the group */
+    double *const out = y + (size_t)n * out_by.n + (size_t)o * out_by.c + (size_t)oh * out_by.h + (size_t)ow * out_by.w;
+    double sum = *out;                              /* of the forward pass */
     for (int c = 0; c < j->w[1]; c++)
-        for (int kh = 0; kh < j->w[2]; kh++)
-            for (int kw = 0; kw < j->w[3]; kw++) {
-                const int64_t h = (int64_t)oh * j->stride[0] - j->padding[0] + (int64_t)kh * j->dilation[0];
-                const int64_t v = (int64_t)ow * j->stride[1] - j->padding[1] + (int64_t)kw * j->dilation[1];
-                if (h < 0 || v < 0 || h >= j->x[2] || v >= j->x[3])
+        for (int kh = 0; kh < j->w[2]; kh++) {
+            const int64_t h = (int64_t)oh * j->stride[0] - j->padding[0] + (int64_t)kh * j->dilation[0];
+            if (h < 0 || h >= j->x[2])
+                continue;
+            double *const row = x + (size_t)n * in_by.n + (size_t)(channel + c) * in_by.c + (size_t)h * in_by.h,
+                          *weight = w + (size_t)o * weight_by.n + (size_t)c * weight_by.c + (size_t)kh * weight_by.h;
+            int64_t v = (int64_t)ow * j->stride[1] - j->padding[1];
+            for (int kw = 0; kw < j->w[3]; kw++, v += j->dilation[1], weight += weight_by.w) {
+                if (v < 0 || v >= j->x[3])
                     continue;
-                double *const in = &x[place(j, j->x, n, group * j->w[1] + c, (int)h, (int)v)],
-                              *const weight = &w[place(j, j->w, o, c, kh, kw)];
+                double *const in = row + (size_t)v * in_by.w;
                 if (j->pass == DNN_FORWARD)
-                    add(j, out, *in * *weight);
+                    add(j, &sum, *in * *weight);
                 else if (j->pass == DNN_INPUT)
                     add(j, in, *out * *weight);
                 else
                     add(j, weight, *out * *in);
             }
+        }
+    if (j->pass == DNN_FORWARD)
+        *out = sum;
 }
 
 static void all_pixels(const struct job *j, double *x, double *w, double *y)
