@@ -171,7 +171,7 @@ typedef struct {
     int reserved[4];
 } choice;
 
-static const size_t workspaces[ALGORITHMS] = { 0, (size_t)128 << 10, (size_t)512 << 10 };
+static const size_t workspaces[ALGORITHMS] = { 0, (size_t)128 << 10, (size_t)2 << 20 };
 
 static long option(const char *name)
 {
