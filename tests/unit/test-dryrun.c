@@ -86,7 +86,7 @@ TEST(test_peaks, NULL)
         { "CTRT_MEMORY=direct", "cpu" }, { "CTRT_MEMORY=caching:expandable=true", "sim:0" },
         { "CTRT_MEMORY=caching:gc=0.02", "sim:0" },
     };
-    for (size_t c = 0; c < COUNT(cases); c += SANITIZED ? 2 : 1) {
+    for (size_t c = 0; c < COUNT(cases); c += SANITIZED ? 3 : 1) {
         group("%s, %s: predicted peaks of %zu models equal measured ones, and predictions do not change losses",
               cases[c].device, cases[c].policy, COUNT(models));
         IN_CHILD(cases[c].policy, "CTRT_SIM=devices=1,memory=512m") {
@@ -133,7 +133,7 @@ static void test_limit(const char *policy)
 {
     group("%s: a dry run predicts whether a step fits, exact to 512 bytes", policy);
     const bool more = strchr(policy, ':') != NULL;          /* than caching alone; fewer models */
-    for (size_t i = more; i < COUNT(models); i += SANITIZED ? 5 : more ? 3 : 1) {
+    for (size_t i = more; i < COUNT(models); i += SANITIZED ? 9 : more ? 3 : 1) {
         uint64_t low = 0, high = 64 << 20;              /* low does not fit, high fits */
         while (high - low > 512) {
             const uint64_t middle = (low / 512 + high / 512) / 2 * 512;
