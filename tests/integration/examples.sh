@@ -204,11 +204,12 @@ while [ $i -lt 200 ]; do
     echo "a line of text, then another"
     i=$((i + 1))
 done >text
-steps="40 100"                          # and letters
-[ -z "${SANITIZE-}" ] || steps="2 10"
-if "$builddir/example-gpt" text $steps >gpt.out 2>&1; then
+gpt_run="40 100"                        # steps and letters
+[ -z "${SANITIZE-}" ] || gpt_run="2 10"
+if "$builddir/example-gpt" text $gpt_run >gpt.out 2>&1; then
     ok "gpt runs"
-    [ -n "${SANITIZE-}" ] || check "gpt learns" "$(awk '/^step .* loss / { for (i = 1; i < NF; i++) if ($i == "loss") last = $(i + 1) }
+    [ -n "${SANITIZE-}" ] || check "gpt learns" "$(awk '
+        /^step .* loss / { for (i = 1; i < NF; i++) if ($i == "loss") last = $(i + 1) }
         END { if (!(last > 0 && last < 1)) print "the last loss is " last ", expected below 1" }' gpt.out)"
     [ -n "${SANITIZE-}" ] || check "gpt writes" "$(grep -q 'text' gpt.out || tail -n 3 gpt.out)"
 else
