@@ -281,9 +281,17 @@ does_not_start() {
         sleep 0.2
         time=$(($(date +%s) - begin))
     done
+    # The threads that still run, and what they wait for, for the report.
+    [ $time -le 25 ] || for r in 0 1; do
+        pid=$(cat "$work/tmp.$1.$2/pid.$r")
+        echo "rank $r: $(tr '\0' ' ' <"/proc/$pid/cmdline")"
+        for thread in "/proc/$pid/task"/*; do
+            echo "$(cat "$thread/comm"): $(grep State "$thread/status") $(cat "$thread/wchan") $(cat "$thread/stack")"
+        done
+    done >"$work/$1.$2.threads" 2>&1
     wait
     [ $time -le 25 ] && grep -q 'rank [01]: error: .*did not\|rank [01]: error: .*within [0-9]* s' "$work/$1.$2" ||
-        echo "$time s: $(cat "$work/$1.$2" "$work/$1.$2.err")"
+        echo "$time s: $(cat "$work/$1.$2" "$work/$1.$2.err" "$work/$1.$2.threads" 2>/dev/null)"
 }
 asan=${ASAN_OPTIONS-}
 ASAN_OPTIONS=$asan:detect_leaks=0               # MPI libraries have leaks of their own

@@ -126,15 +126,9 @@ static const struct loss_kind {
     { "sums over rows", loss_columns }, { "several terms", loss_several },
 };
 
-/* Loops over the kinds. Under a sanitizer, which makes a test several times slower, run number `n` takes every second
- * or fourth kind, so that runs with other numbers take the others. */
-#if defined(__SANITIZE_THREAD__)
-enum { LOSS_STEP = 4 };
-#elif defined(__SANITIZE_ADDRESS__)
-enum { LOSS_STEP = 2 };
-#else
-enum { LOSS_STEP = 1 };
-#endif
+/* Loops over the kinds. Under a sanitizer, which makes a test several times slower, run number `n` takes every fourth
+ * kind, so that runs with other numbers take the others. */
+enum { LOSS_STEP = SANITIZED ? 4 : 1 };
 #define EACH_LOSS(kind, n)                                                                       \
     for (const struct loss_kind *kind = &loss_kinds[(n) % LOSS_STEP];                            \
          (tap_state.row = kind < &loss_kinds[COUNT(loss_kinds)] ? (int)(kind - loss_kinds) + 1 : 0) > 0; \

@@ -162,7 +162,7 @@ static void test_pipeline_peaks(void)
 static void test_delays(void)
 {
     const char *text = getenv("CTRT_TEST_RUNS");
-    const int runs = text != NULL ? atoi(text) : 51;
+    const int runs = text != NULL ? atoi(text) : SANITIZED ? 12 : 51;
     static const char *const strategies[] = { "data-parallel", "pipeline" };
     ctrt_device *devices[MOST];
     four(devices);

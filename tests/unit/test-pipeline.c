@@ -67,7 +67,7 @@ static void test_forward(void)
     ctrt_device *devices[MOST];
     four(devices);
     const char *runs = getenv("CTRT_TEST_RUNS");
-    const int count = runs != NULL ? atoi(runs) : 52;
+    const int count = runs != NULL ? atoi(runs) : SANITIZED ? 12 : 52;
     CTRT_AUTO(tensor) x = rows_of(10, FEATURES, 3);
     CHECK_OK(ctrt_tensor_require_grad(x, true));
     CTRT_AUTO(module) one = original(norms_new, devices[0]), single = parallel(one, "single", devices, 1);
