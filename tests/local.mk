@@ -394,7 +394,7 @@ libconformance_la_SOURCES = \
     tests/conformance/contract_memory.c tests/conformance/contract_plugin.c tests/conformance/contract_queue.c \
     tests/conformance/contract_ranks.c tests/conformance/contract_ranks.h tests/conformance/contract_report.h \
     tests/conformance/contract_source.c tests/conformance/contract_source.h \
-    tests/conformance/contract_strategy.c tests/conformance/contract_strategy_more.c \
+    tests/conformance/contract_strategy.c tests/conformance/contract_strategy_hooks.c \
     tests/conformance/contract_training.c tests/conformance/contract_training.h \
     tests/conformance/conv.c tests/conformance/copy.c tests/conformance/expected.c \
     tests/conformance/forward.c tests/conformance/gradient.c tests/conformance/guard.c tests/conformance/guard.h \

@@ -471,5 +471,5 @@ static const struct contract_check checks[] = {
 };
 
 const struct contract_kind contract_strategy = {
-    CTRT_COMPONENT_STRATEGY, "strategy", { checks, contract_strategy_more_checks }, strategy_prepare,
+    CTRT_COMPONENT_STRATEGY, "strategy", { checks, contract_strategy_hook_checks }, strategy_prepare,
 };

@@ -10,7 +10,7 @@
 enum { FEATURES = 6, CLASSES = 3, PARTS = 3, ROWS_MOST = 24 };
 
 extern const ctrt_strategy *contract_table;
-extern const struct contract_check contract_strategy_more_checks[];
+extern const struct contract_check contract_strategy_hook_checks[];
 
 /* Where the strategy runs: on devices of this process, or on this rank. */
 struct setup {

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* contract_strategy_more.c: checks of strategies: modules with several inputs, communication hooks, ranks that end. */
+/* contract_strategy_hooks.c: checks of strategies: modules with several inputs, communication hooks, ranks that end. */
 #include "contract_training.h"
 
 #include <math.h>
@@ -191,7 +191,7 @@ static void check_dead(void)
     in_setups(dead_body, false);
 }
 
-const struct contract_check contract_strategy_more_checks[] = {
+const struct contract_check contract_strategy_hook_checks[] = {
     { "inputs", check_inputs, 0,
       "the first batch->module_inputs inputs go to the module, all to the loss function; inputs[1] and following may "
       "be NULL, also in forward" },
