@@ -163,8 +163,9 @@ public_tests   += \
 if PLUGIN_STRATEGY_DISTRIBUTED
 parallel_tests += tests/unit/test-parallel-costs.c
 if PLUGIN_STRATEGY_SHARDED
-parallel_tests += tests/unit/test-loss-captures.c tests/unit/test-loss-modes.c tests/unit/test-loss-parameters.c \
-    tests/unit/test-loss-rows.c tests/unit/test-strategy-losses.c
+parallel_tests += tests/unit/test-loss-rows.c tests/unit/test-strategy-losses.c
+# Without ThreadSanitizer: captures need CUDA; other modes and losses, by the threads of test-strategy-losses.c.
+public_tests   += tests/unit/test-loss-captures.c tests/unit/test-loss-modes.c tests/unit/test-loss-parameters.c
 endif
 LONG_TESTS     += tests/integration/delays-long.sh
 endif

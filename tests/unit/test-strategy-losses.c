@@ -7,11 +7,13 @@
 /* ---- devices in one process ---- */
 
 static _Thread_local const char *strategy;  /* under test */
+/* Numbers of devices and ranks. */
+enum { FEWEST = SANITIZED ? 2 : 1, MOST_TESTED = SANITIZED ? 3 : 4 };
 static const int row_counts[] = { 8, 7, 5, 2 };
 
 static void devices_kinds(void)
 {
-    for (int n = 1; n <= MOST; n++)
+    for (int n = FEWEST; n <= MOST_TESTED; n++)
         EACH_LOSS(kind, n) {
             struct pair p = pair_on_devices(mlp_new, strategy, n);
             EACH(rows, row_counts) {
@@ -159,7 +161,7 @@ static void canonical_devices(void)
     EACH_LOSS(kind, 0) {
         char want[65] = "", got[65] = "";
         EACH(name, strategies)
-            for (int n = 1; n <= MOST; n++) {
+            for (int n = FEWEST; n <= MOST_TESTED; n++) {
                 strategy = *name;
                 struct pair p = pair_on_devices(mlp_new, strategy, n);
                 bits(*want == '\0' ? want : got, p.net, cpu, kind->function, 0, LOSS_ROWS);
@@ -288,7 +290,7 @@ TEST_MAIN
     run_strategy_tests(tests, COUNT(tests));
     for (enum kind kind = ON_CPU; kind <= ON_SIM; kind++) {
         group("distributed, %s", kind_names[kind]);
-        for (int size = 1; size <= MOST_RANKS; size++)
+        for (int size = FEWEST; size <= MOST_TESTED; size++)
             IN_CHILD(SETTINGS)
                 run_quiet(kind, size, 30, ranks_kinds, "distributed", -1);
         IN_CHILD(SETTINGS)
@@ -315,7 +317,7 @@ TEST_MAIN
     group("canonical mode of ranks");
     EACH(name, strategies)
         IN_CHILD(SETTINGS, "CTRT_CANONICAL=1")
-            for (int size = 1; size <= MOST_RANKS; size++)
+            for (int size = FEWEST; size <= MOST_TESTED; size++)
                 run_quiet(ON_SIM, size, 30, ranks_canonical, *name, -1);
     return done();
 }
