@@ -270,20 +270,23 @@ ended() {
 # Open MPI 4.1 sometimes crashes or waits for itself (in PMIx_server_finalize) if a rank was stopped while it connected.
 # does_not_start MPIRUN FAULT
 does_not_start() {
-    begin=$(date +%s) time=0
+    begin=$(date +%s) time=0 start=$begin folder=$work/tmp.$1.$2
     # shellcheck disable=SC2016
-    CTRT_COMM_TIMEOUT=2 TMPDIR=$work/tmp.$1.$2 timeout -k 2 45 "$1" -n 3 sh -c 'r=${OMPI_COMM_WORLD_RANK:-$PMI_RANK}
+    CTRT_COMM_TIMEOUT=2 TMPDIR=$folder timeout -k 2 45 "$1" -n 3 sh -c 'r=${OMPI_COMM_WORLD_RANK:-$PMI_RANK}
         if [ "$r" = 2 ] && [ "$2" = sleep ]; then exec sleep 50; fi
         if [ "$r" = 2 ]; then (sleep 0.1; kill -STOP $$; sleep 40; kill -KILL $$) & fi
         echo $$ >"$3/pid.$r"
-        exec "$1" sum 1 100000 1' sh "$rank" "$2" "$work/tmp.$1.$2" >"$work/$1.$2" 2>"$work/$1.$2.err" </dev/null &
-    while [ $time -le 25 ] && ! { ended "$work/tmp.$1.$2/pid.0" && ended "$work/tmp.$1.$2/pid.1"; }; do
+        exec "$1" sum 1 100000 1' sh "$rank" "$2" "$folder" >"$work/$1.$2" 2>"$work/$1.$2.err" </dev/null &
+    # Counted from the start of the ranks: the launcher alone may take many seconds on a loaded machine.
+    while [ $time -le 25 ] && ! { ended "$folder/pid.0" && ended "$folder/pid.1"; }; do
         sleep 0.2
-        time=$(($(date +%s) - begin))
+        now=$(date +%s)
+        [ -s "$folder/pid.0" ] && [ -s "$folder/pid.1" ] || [ $((now - start)) -gt 30 ] || begin=$now
+        time=$((now - begin))
     done
     # The threads that still run, and what they wait for, for the report.
     [ $time -le 25 ] || for r in 0 1; do
-        pid=$(cat "$work/tmp.$1.$2/pid.$r")
+        pid=$(cat "$folder/pid.$r")
         echo "rank $r: $(tr '\0' ' ' <"/proc/$pid/cmdline")"
         for thread in "/proc/$pid/task"/*; do
             echo "$(cat "$thread/comm"): $(grep State "$thread/status") $(cat "$thread/wchan") $(cat "$thread/stack")"
