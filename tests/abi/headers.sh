@@ -101,7 +101,7 @@ check "additions are compatible" "$(differences 1.0 "$work/grown" of-grown)"
 
 # What may not be changed.
 edit changed base.h '/^CTRT_API ctrt_status ctrt_status_get/d'
-edit changed base.h 's/\(ctrt_param_set(const char \*name,\) const char \*value)/\1 void *value)/'
+edit changed base.h 's/\(ctrt_param_set(const char \*name,\) const char \*value)/\1 int value)/'
 edit changed types.h 's/CTRT_LOG_WARNING = 1/CTRT_LOG_WARNING = 2/'
 edit changed types.h 's/CTRT_SCALAR_INT, CTRT_SCALAR_FLOAT/CTRT_SCALAR_FLOAT, CTRT_SCALAR_INT/'
 edit changed types.h '/^typedef struct ctrt_scalar {/,/^}/s/^} /    int newer;\n&/'
@@ -114,9 +114,6 @@ edit changed plugin.h '/bool (\*accepts)(const ctrt_call/s/bool/int/'
 edit changed optim.h '/^typedef struct ctrt_sgd_options {/,/^}/s/double lr;/double newer, lr;/'
 differences 1.0 "$work/changed" of-changed >"$work/found"
 while read -r words; do
-    case $words in
-    "[C]"* | "type of"*) command -v abidiff >/dev/null || continue ;;
-    esac
     check "detects: $words" "$(grep -qF -- "$words" "$work/found" || cat "$work/found")"
 done <<'END'
 the function ctrt_status_get is missing
@@ -129,8 +126,14 @@ ctrt_norm_attributes.newer is new at offset 25, but the struct had 32 bytes
 offset and size of ctrt_memory_policy.trim are 56 8, were 48 8
 ctrt_sgd_options.newer is new at offset 8, but the struct had
 offset and size of ctrt_sgd_options.lr are 16 8, were 8 8
-[C] 'typedef ctrt_status (const char*, const char*)* show_ctrt_param_set' was changed
-type of 'void (void*, void*, typedef size_t)* free' changed
-type of 'bool (const ctrt_call*)* accepts' changed
+END
+# abidiff writes `void (* free)(void*)` since version 2.5, and `void (void*)* free` before.
+while read -r pattern; do
+    command -v abidiff >/dev/null || break
+    check "detects: $pattern" "$(grep -qE -- "$pattern" "$work/found" || cat "$work/found")"
+done <<'END'
+\[C\] '.*\* show_ctrt_param_set.*' was changed
+type of 'void .*\* free\>.*' changed
+type of 'bool .*\* accepts\>.*' changed
 END
 finish
