@@ -10,7 +10,7 @@ ptx_sources = \
     tests/ptx/operands.c tests/ptx/races.c tests/ptx/run.c tests/ptx/special.c tests/ptx/stream.c tests/ptx/warp.c
 ptx_headers = tests/ptx/decode.h tests/ptx/driver.h tests/ptx/half.h tests/ptx/machine.h
 ptx_objects = $(ptx_sources:.c=.ptx.o)
-PTX_TESTS   = tests/ptx/conformance.sh tests/ptx/mutations.sh tests/ptx/orders.sh
+PTX_TESTS   = tests/ptx/orders.sh tests/ptx/single.sh tests/ptx/conformance.sh tests/ptx/mutations.sh
 EXTRA_DIST += $(ptx_sources) $(ptx_headers) $(PTX_TESTS) tests/ptx/README.md tests/ptx/nvcc-cached \
     tests/ptx/ptx_lib.sh tests/ptx/unused.txt
 CLEANFILES += $(ptx_objects) tests/ptx/libcuda.so.1
