@@ -20,7 +20,8 @@ FORK_MUTEX(lock)
 static struct multi_block *_Atomic *_Atomic chunks[CHUNKS];
 static uint32_t *unused;                /* numbers of freed blocks */
 static size_t unused_count, unused_capacity;
-static uint32_t used = 256;             /* the numbers below this one have been used */
+/* The numbers below this one have been used; the first of all has bit 48. */
+static uint32_t used = ((uintptr_t)1 << 48) >> SHIFT;
 
 struct multi_block *multi_block_of(const void *address)
 {

@@ -11,8 +11,7 @@
 static ctrt_status one_like(ctrt_tensor **out, ctrt_tensor *tensor)
 {
     CTRT_TRY(tensor_new_like(out, tensor, tensor_dtype(tensor)));
-    if (likely((tensor->device->flags & (CTRT_DEVICE_HOST_MEMORY | CTRT_DEVICE_ASYNCHRONOUS))
-               == CTRT_DEVICE_HOST_MEMORY)) {
+    if (likely(device_host_memory(tensor->device))) {
         dtype_store((*out)->view.data, tensor_dtype(tensor), ctrt_float(1));
         return CTRT_OK;
     }

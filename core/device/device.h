@@ -66,15 +66,11 @@ static inline ctrt_device *device_home(ctrt_device *device)
     return device->home;
 }
 
+/* Returns whether the host can use the device's memory at any time, because work is done when its call returns:
+ * lifecycle/open.c clears the flag of asynchronous devices. */
 static inline bool device_host_memory(const ctrt_device *device)
 {
     return device->flags & CTRT_DEVICE_HOST_MEMORY;
-}
-
-/* Returns whether the host can use the device's memory at any time, because work is done when its call returns. */
-static inline bool device_host_synchronous(const ctrt_device *device)
-{
-    return (device->flags & (CTRT_DEVICE_HOST_MEMORY | CTRT_DEVICE_ASYNCHRONOUS)) == CTRT_DEVICE_HOST_MEMORY;
 }
 
 /* Returns whether it is the device of device_cpu. Only this device has tensors in memory that the program, the library

@@ -109,7 +109,7 @@ static void oom_write_advice(char advice[256], const struct finding *f)
             advice, 256,
             "All operands of an op must be on the device at once, and all other blocks on the host: make the batch "
             "smaller, or give the policy more host memory (CTRT_MEMORY=spill:host=SIZE+caching)");
-    else if (device_asynchronous(memory->device) && !device_host_memory(memory->device))
+    else if (device_asynchronous(memory->device))
         snprintf(advice, 256,
                  "Release tensors, make the batch smaller, or move idle blocks to the host "
                  "(CTRT_MEMORY=spill+caching)");

@@ -6,7 +6,7 @@
  * number. */
 static bool is_number(const ctrt_tensor *tensor)
 {
-    return tensor->view.ndim == 0 && device_host_synchronous(tensor->device);
+    return tensor->view.ndim == 0 && device_host_memory(tensor->device);
 }
 
 ctrt_status op_common_device(ctrt_device **out, const char *who, ctrt_tensor *const *operands, int count)

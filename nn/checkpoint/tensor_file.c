@@ -191,8 +191,7 @@ ctrt_status tensor_file_values(void *to, const ctrt_tensor_file *file, const str
 /* Returns whether the host may write directly to the memory of a new tensor. */
 static bool host_writes(const ctrt_tensor *tensor)
 {
-    return device_host_memory(tensor->device) && !device_asynchronous(tensor->device) && !dry_run_on(tensor->device)
-           && !tensor->storage->moves;
+    return device_host_memory(tensor->device) && !dry_run_on(tensor->device) && !tensor->storage->moves;
 }
 
 /* Reads the values from element `first` on through a buffer of at most BUFFER_BYTES in host memory. */

@@ -196,7 +196,7 @@ static ctrt_status count_places(int32_t *hosts, int32_t *processes, const ctrt_c
 static void warn_overlap(const ctrt_comm *comm)
 {
     const struct comm_member *const list = comm->group.members->list, *const own = &list[comm->group.rank];
-    if (device_host_synchronous(comm->device) || comm->group.local)
+    if (device_host_memory(comm->device) || comm->group.local)
         return;
     for (int rank = comm->group.rank + 1; rank < comm->group.size; rank++)
         if (strcmp(list[rank].host, own->host) == 0 && strcmp(list[rank].device, own->device) == 0)

@@ -24,8 +24,6 @@ int report_fork(void);
 void report_kill(int child);
 /* Stores a failure of a child that has ended without one. `status`: of waitpid. */
 void report_ended(struct report *of, int status);
-/* Loads the plugin for a check. */
-void report_prepare(const struct contract_kind *kind);
 /* Runs the check in this process. */
 void report_run(const struct contract_kind *kind, const struct contract_check *check);
 /* Whether the check is one of those that the options select. */
@@ -40,7 +38,7 @@ void report_print(const struct contract_kind *kind, const struct contract_check 
 int launch_begin(const struct contract_options *options, const struct contract_kind *kind);
 /* On rank 0: waits until all ranks have run the next check, and stores the result in *report. */
 void launch_await(const struct contract_options *options, const struct contract_check *check);
-/* Waits for the end of the checks. Returns the exit status of the process. `failed`: on rank 0, its own. */
-int launch_end(int failed);
+/* Waits for the end of the checks. Returns the exit status of the process. `status`: on rank 0, its own. */
+int launch_end(int status);
 
 #endif
