@@ -400,7 +400,7 @@ libconformance_la_SOURCES = \
     tests/conformance/conv.c tests/conformance/copy.c tests/conformance/expected.c \
     tests/conformance/forward.c tests/conformance/gradient.c tests/conformance/guard.c tests/conformance/guard.h \
     tests/conformance/index.c tests/conformance/inplace.c \
-    tests/conformance/junit.c tests/conformance/junit.h \
+    tests/conformance/junit.c tests/conformance/junit.h tests/conformance/kernels.c tests/conformance/limit.c \
     tests/conformance/list.c tests/conformance/matmul.c tests/conformance/norm.c tests/conformance/optim.c \
     tests/conformance/place.c tests/conformance/random.c tests/conformance/reduce.c tests/conformance/run.c \
     tests/conformance/softmax.c tests/conformance/suite.h tests/conformance/unary.c tests/conformance/utf8.h \
@@ -412,7 +412,8 @@ mutant_la_SOURCES  = tests/plugins/mutant.c tests/plugins/plain-attention.h
 mutant_la_LDFLAGS  = $(PLUGIN_LDFLAGS) -rpath /nowhere
 
 # Plugins with defects, which the checks of the plugin ABI's contract must find.
-check_LTLIBRARIES += broken_backend.la broken_comm.la broken_image.la broken_memory.la broken_strategy.la
+check_LTLIBRARIES += broken_backend.la broken_comm.la broken_image.la broken_kernels.la broken_memory.la \
+    broken_strategy.la
 broken_backend_la_SOURCES = tests/plugins/broken_backend.c tests/plugins/broken_backend.h tests/plugins/broken_queue.c
 broken_backend_la_LDFLAGS = $(PLUGIN_LDFLAGS) -rpath /nowhere
 broken_comm_la_SOURCES    = tests/plugins/broken_comm.c
@@ -420,6 +421,8 @@ broken_comm_la_LDFLAGS    = $(PLUGIN_LDFLAGS) -rpath /nowhere
 broken_comm_la_LIBADD     = libctrt.la
 broken_image_la_SOURCES   = tests/plugins/broken_image.c
 broken_image_la_LDFLAGS   = $(PLUGIN_LDFLAGS) -rpath /nowhere
+broken_kernels_la_SOURCES = tests/plugins/broken_kernels.c
+broken_kernels_la_LDFLAGS = $(PLUGIN_LDFLAGS) -rpath /nowhere
 broken_memory_la_SOURCES  = tests/plugins/broken_memory.c
 broken_memory_la_LDFLAGS  = $(PLUGIN_LDFLAGS) -rpath /nowhere
 broken_strategy_la_SOURCES = tests/plugins/broken_strategy.c

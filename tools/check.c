@@ -34,9 +34,11 @@ static const char usage[] =
     "  --seed N           seed of the random inputs (1)\n"
     "  --list             prints the names of the checks and runs none\n"
     "  --fail-fast        runs no more checks after one that failed\n"
+    "  --timeout SECONDS  the time limit of a check (120)\n"
     "  --junit FILE       also writes the results to FILE as JUnit XML; known failures are skipped there\n"
     "Each call of a kernel is also compared with the op's contract, which `ctrt ops NAME` prints. Ops for which the\n"
-    "backend has no kernel run on the cpu and are reported as skipped; CTRT_FALLBACK=error makes them fail.\n"
+    "backend has no kernel run on the cpu and are reported as skipped; CTRT_FALLBACK=error makes them fail. Of a\n"
+    "plugin that adds kernels to a backend, each kernel of the checked ops has to run, or with --tags one of them.\n"
     "  --guard            runs kernels on operands that end, then start, where memory is not mapped. A kernel that\n"
     "                     reads or writes beyond its operands crashes in a child process and has failed. For devices\n"
     "                     in host memory; others are skipped (exit status 77)\n"
@@ -126,9 +128,9 @@ int tool_check(int argc, char **argv)
         { "help", no_argument, NULL, 'h' },
         { NULL, 0, NULL, 0 },
     };
-    struct conformance_options wish = { .seed = 1 };
+    struct conformance_options wish = { .seed = 1, .seconds = 120 };
     struct contract_options contract = { .seconds = 20 };
-    bool check_contract = false, guard = false, timed = false;
+    bool check_contract = false, guard = false;
     char *end = "", *seconds_end = "";
     for (int c; (c = getopt_long(argc, argv, "", options, NULL)) != -1;) {
         switch (c) {
@@ -144,7 +146,7 @@ int tool_check(int argc, char **argv)
         case 'g': guard = true; break;
         case 'm': contract.memory_options = optarg; break;
         case 'j': wish.junit = contract.junit = optarg; break;
-        case 'w': contract.seconds = strtod(optarg, &seconds_end), timed = true; break;
+        case 'w': wish.seconds = contract.seconds = strtod(optarg, &seconds_end); break;
         case 'h': fputs(usage, stdout); return 0;
         default:  fputs(usage, stderr); return 2;
         }
@@ -162,15 +164,19 @@ int tool_check(int argc, char **argv)
         contract.list = wish.list;
         return contract_run(&contract);
     }
-    if (contract.memory_options != NULL || timed) {
-        fprintf(stderr, "ctrt check: --options and --timeout are for --contract\n");
+    if (contract.memory_options != NULL) {
+        fprintf(stderr, "ctrt check: --options is for --contract\n");
         return 2;
     }
     if (setenv("CTRT_FALLBACK", "cpu", 0) != 0 || setenv("CTRT_CHECK_CALLS", "1", 0) != 0)
         return 2;
     if (optind < argc) {
         wish.device = argv[optind];
-        if (tool_is_file(argv[optind]) && (wish.device = tool_device_of("check", argv[optind])) == NULL)
+        if (tool_is_file(argv[optind])) {
+            wish.file = argv[optind];
+            wish.device = tool_device_of("check", wish.file);
+        }
+        if (wish.device == NULL)
             return 2;
     }
     return guard && !wish.list ? guard_conformance(&wish) : conformance_run(&wish, NULL);

@@ -398,6 +398,12 @@ static ctrt_status contract_check_operands(struct match *m)
     return CTRT_OK;
 }
 
+void contract_log(const ctrt_kernel *kernel, ctrt_dtype key, const char *what)
+{
+    log_message(CTRT_LOG_DEBUG, "kernels", "%s %s: kernel %p of score %d %s", kernel->op, ctrt_dtype_name(key),
+                (const void *)kernel, (int)kernel->score, what);
+}
+
 ctrt_status contract_check(const ctrt_call *call)
 {
     const int op = op_by_name(call->kernel->op);
@@ -411,8 +417,10 @@ ctrt_status contract_check(const ctrt_call *call)
             continue;
         possible = true;
         status = contract_check_operands(&m);
-        if (status == CTRT_OK)
+        if (status == CTRT_OK) {
+            contract_log(call->kernel, m.key, "runs");
             return CTRT_OK;
+        }
     }
     return possible ? status
                     : ctrt_fail(CTRT_ERR_INTERNAL, "contract of %s: %u inputs and %u outputs; the contract is %s",

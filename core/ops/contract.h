@@ -9,7 +9,12 @@
 ctrt_status contract_wanted(bool *out);
 
 /* Checks the call of the kernel call->kernel: the number of operands, their shapes, dtypes and layouts, and the
- * attributes. CTRT_ERR_INTERNAL with a message that contains the operand and what the contract says. */
+ * attributes, and logs that the kernel runs. CTRT_ERR_INTERNAL with a message that contains the operand and what the
+ * contract says. */
 ctrt_status contract_check(const ctrt_call *call);
+
+/* Logs at the level `debug` which kernel "runs" or "refuses" a call: "relu f32: kernel 0x7f12 of score 10 runs".
+ * tests/conformance/kernels.c reads this line. */
+void contract_log(const ctrt_kernel *kernel, ctrt_dtype key, const char *what);
 
 #endif

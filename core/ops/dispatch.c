@@ -389,6 +389,8 @@ static const ctrt_kernel *choose_kernel(ctrt_call *invocation, struct prepared *
                                    .kernel = kernel };
         if (!CTRT_SLOT(kernel, accepts) || kernel->accepts(invocation))
             return kernel;
+        if (unlikely(calls_checked))
+            contract_log(kernel, call->key, "refuses");
     }
     return NULL;
 }

@@ -12,12 +12,14 @@
 
 struct conformance_options {
     const char *device;             /* "cpu", "sim:0"; NULL: cpu */
+    const char *file;               /* the plugin that was named instead of the device; NULL: none */
     const char *op;                 /* only ops that match this shell pattern; NULL: all */
     const char *tags;               /* only checks with one of these words, separated by ','; NULL: all */
     const char *skip_tags;          /* no checks with one of these words; NULL: all */
     const char *expect_file;        /* more known failures, in the format of expected.c; NULL: none */
     uint64_t seed;                  /* of the random inputs */
     bool list;                      /* print the names of the checks, run none */
+    double seconds;                 /* time limit of a check; more than 0 */
     bool fail_fast;                 /* run no check after one that failed */
     FILE *out;                      /* NULL: stdout */
     const char *junit;              /* a file for the results as JUnit XML as well; NULL: none */

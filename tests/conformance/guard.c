@@ -83,14 +83,16 @@ static void guard_place_text(char *text, size_t bytes)
     }
 }
 
-static void print_crash(int status)
+static void print_crash(int status, double seconds)
 {
     char place[512];
     guard_place_text(place, sizeof place);
     progress->result.failed++;
     progress->kernels++;
     printf("not ok %d - %s\n", ++progress->number, progress->check);
-    if (WIFSIGNALED(status))
+    if (progress->expired)
+        printf("#   did not end within %g s (--timeout); the next checks were not run\n", seconds);
+    else if (WIFSIGNALED(status))
         printf("#   crashed with signal %d, %s, at %s\n", WTERMSIG(status), strsignal(WTERMSIG(status)), place);
     else
         printf("#   the process ended with status %d\n", WEXITSTATUS(status));
@@ -128,7 +130,9 @@ static bool guard_pass(const struct conformance_options *options, const char *pl
             fprintf(stderr, "ctrt check: the suite crashed before its first check\n");
             return false;
         }
-        print_crash(status);
+        print_crash(status, options->seconds);
+        if (progress->expired)
+            return true;
     }
     return true;
 }
@@ -166,7 +170,7 @@ int guard_conformance(const struct conformance_options *options)
         return 2;
     if (WEXITSTATUS(status) != 0)
         return WEXITSTATUS(status);
-    if (!guard_pass(options, "end") || !guard_pass(options, "start"))
+    if (!guard_pass(options, "end") || (!progress->expired && !guard_pass(options, "start")))
         return 2;
     printf("1..%d\n# %d passed, %d failed, %d skipped, %d failed as expected\n", progress->number,
            progress->result.passed, progress->result.failed, progress->result.skipped, progress->result.expected);

@@ -13,6 +13,7 @@ struct guard_progress {
     int begun;                          /* checks that have begun in this pass, also those that a crash ended */
     int skip;                           /* checks that the child passes over: begun before it started */
     bool ended;                         /* the child has run all checks */
+    bool expired;                       /* the check has not ended within the time limit */
     char check[256], call[2048];        /* the check that runs; the last call of a kernel */
     uint64_t address;                   /* of the access that crashed; 0: unknown */
 };

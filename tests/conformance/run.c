@@ -2,6 +2,7 @@
 /* run.c: runs the checks of all families and prints TAP. */
 #include <fnmatch.h>
 #include <stdarg.h>
+#include <unistd.h>
 
 #include "guard.h"
 #include "suite.h"
@@ -53,7 +54,7 @@ bool check_begin(struct run *run, const char *op, ctrt_dtype dtype, const char *
     vsnprintf(text, sizeof text, what, list);
     va_end(list);
     const char *dtype_name = dtype ? ctrt_dtype_name(dtype) : "";
-    snprintf(words, sizeof words, "%s %s %s", run->family ? run->family->tag : "", dtype_name, tags);
+    snprintf(words, sizeof words, "%s %s %s", run->family ? run->family->tag : "", dtype_name, tags ? tags : "");
     snprintf(run->check, sizeof run->check, "%s%s%s%s%s", op, *dtype_name ? " " : "", dtype_name,
              *text ? " " : "", text);
     run->failed = run->skipped = false;
@@ -61,8 +62,9 @@ bool check_begin(struct run *run, const char *op, ctrt_dtype dtype, const char *
     run->variant = "";
     run->fallbacks = run->kernel ? ctrt_fallback_count(run->kernel) : 0;
     run->details[0] = run->reason[0] = '\0';
-    if ((options->fail_fast && run->result.failed > 0) || (options->tags && !has_word(options->tags, words))
-        || (options->skip_tags && has_word(options->skip_tags, words)))
+    if ((options->fail_fast && run->result.failed > 0)
+        || (tags && ((options->tags && !has_word(options->tags, words))
+                     || (options->skip_tags && has_word(options->skip_tags, words)))))
         return false;
     if (options->list) {
         fprintf(run->out, "%s\n", run->check);
@@ -76,6 +78,7 @@ bool check_begin(struct run *run, const char *op, ctrt_dtype dtype, const char *
         check_end(run);
         return false;
     }
+    limit_begin(run);
     return true;
 }
 
@@ -126,7 +129,7 @@ static void record(struct run *run, enum junit_outcome outcome, const char *text
     junit_case(&run->junit, group, run->check, outcome, text);
 }
 
-void check_end(struct run *run)
+static void print_result(struct run *run)
 {
     const char *reason = "";
     /* The result is right, but it was computed by the cpu and not by the checked backend. */
@@ -159,6 +162,12 @@ void check_end(struct run *run)
     }
     if (run->options->progress != NULL)
         progress_end(run, run->options->progress);
+}
+
+void check_end(struct run *run)
+{
+    limit_end();
+    print_result(run);
     scratch_reset();
 }
 
@@ -230,7 +239,7 @@ static void run_special(struct run *run, const struct check_special *special)
         }
 }
 
-static bool wanted(const struct run *run, const char *name)
+bool op_wanted(const struct run *run, const char *name)
 {
     return run->options->op == NULL || fnmatch(run->options->op, name, 0) == 0;
 }
@@ -239,13 +248,13 @@ static void run_family(struct run *run, const struct family *family)
 {
     run->family = family;
     for (int k = 0; k < family->count; k++)
-        if (wanted(run, family->ops[k].name)) {
+        if (op_wanted(run, family->ops[k].name)) {
             struct check_op op = family->ops[k];
             op_complete(&op);
             run_op(run, &op);
         }
     for (int k = 0; k < family->special_count; k++)
-        if (wanted(run, family->specials[k].name))
+        if (op_wanted(run, family->specials[k].name))
             run_special(run, &family->specials[k]);
 }
 
@@ -321,6 +330,46 @@ static const char *backend_file(const ctrt_device *device)
     return "no file";
 }
 
+/* Ends the output. Returns the exit status of the suite. */
+static int finish(struct run *run)
+{
+    const struct conformance_options *options = run->options;
+    if (options->progress == NULL)
+        print_fallbacks(run);
+    if (!options->list && options->progress == NULL) {
+        fprintf(run->out, "1..%d\n", run->number);
+        fprintf(run->out, "# %d passed, %d failed, %d skipped, %d failed as expected\n", run->result.passed,
+                run->result.failed, run->result.skipped, run->result.expected);
+        if (run->number == 0)
+            fprintf(run->out, "# nothing was checked: no check has these names and tags; --list prints all checks\n");
+        else if (run->kernels == 0)
+            fprintf(run->out, "# nothing was checked: %s has no kernels for these checks. Its file is %s; "
+                    "CTRT_PLUGIN_PATH=FOLDER, an absolute path, uses the plugins of another folder\n",
+                    ctrt_device_name(run->device), backend_file(run->device));
+    }
+    fflush(run->out);
+    if (!junit_close(&run->junit, "ctrt check"))
+        return 2;
+    return run->result.failed || (!options->list && run->kernels == 0) ? 1 : 0;
+}
+
+/* In the thread of limit.c, while the check still runs. */
+void check_expired(struct run *run)
+{
+    char call[128];
+    if (run->options->progress != NULL) {
+        run->options->progress->expired = true;
+        _exit(1);
+    }
+    kernels_last(call);
+    run->skipped = false;
+    check_fail(run, "did not end within %g s; the last call of a kernel: %s", run->options->seconds, call);
+    run->variant = "";
+    check_fail(run, "the next checks were not run; run this op alone in a debugger, or allow more time by --timeout");
+    print_result(run);
+    _exit(finish(run));
+}
+
 int conformance_run(const struct conformance_options *options, struct conformance_result *result)
 {
     struct run run = { .options = options, .out = options->out ? options->out : stdout };
@@ -343,27 +392,14 @@ int conformance_run(const struct conformance_options *options, struct conformanc
     if (!options->list && run.number == 0)
         fprintf(run.out, "# conformance of %s (%s), seed %llu\n", ctrt_device_name(run.device),
                 backend_file(run.device), (unsigned long long)options->seed);
+    if ((options->progress == NULL && !kernels_watch(&run)) || !limit_start(&run))
+        return 2;
     for (int f = 0; f < FAMILIES; f++)
         run_family(&run, families[f]);
-    if (wanted(&run, "suite"))
+    if (op_wanted(&run, "suite"))
         check_coverage(&run);
-    if (options->progress == NULL)
-        print_fallbacks(&run);
-    if (!options->list && options->progress == NULL) {
-        fprintf(run.out, "1..%d\n", run.number);
-        fprintf(run.out, "# %d passed, %d failed, %d skipped, %d failed as expected\n", run.result.passed,
-                run.result.failed, run.result.skipped, run.result.expected);
-        if (run.number == 0)
-            fprintf(run.out, "# nothing was checked: no check has these names and tags; --list prints all checks\n");
-        else if (run.kernels == 0)
-            fprintf(run.out, "# nothing was checked: %s has no kernels for these checks. Its file is %s; "
-                    "CTRT_PLUGIN_PATH=FOLDER, an absolute path, uses the plugins of another folder\n",
-                    ctrt_device_name(run.device), backend_file(run.device));
-    }
-    fflush(run.out);
+    check_kernels(&run);
     if (result)
         *result = run.result;
-    if (!junit_close(&run.junit, "ctrt check"))
-        return 2;
-    return run.result.failed || (!options->list && run.kernels == 0) ? 1 : 0;
+    return finish(&run);
 }

@@ -251,7 +251,7 @@ struct run {
 };
 
 /* Begins the check "OP DTYPE WHAT". Returns false if the options exclude it, or if the list of known failures has it as
- * unsupported (then it is printed as skipped). */
+ * unsupported (then it is printed as skipped). `tags` NULL: --tags and --skip-tags do not exclude it. */
 bool check_begin(struct run *run, const char *op, ctrt_dtype dtype, const char *tags, const char *what, ...)
     CTRT_PRINTF(5, 6);
 void check_fail(struct run *run, const char *format, ...) CTRT_PRINTF(2, 3);
@@ -296,6 +296,22 @@ void check_scalar_form(struct run *run, const struct check_op *op, ctrt_dtype dt
 void check_inplace(struct run *run, const struct check_op *op, ctrt_dtype dtype);       /* inplace.c */
 void check_gradient(struct run *run, const struct check_op *op);                        /* gradient.c */
 void check_gradient_dtype(struct run *run, const struct check_op *op, ctrt_dtype dtype);
+
+/* Whether --op selects the op. */
+bool op_wanted(const struct run *run, const char *name);
+
+/* The time limit of a check, limit.c: starts the thread that calls check_expired, on which the process ends. */
+bool limit_start(struct run *run);
+void limit_begin(const struct run *run);
+void limit_end(void);
+_Noreturn void check_expired(struct run *run);
+
+/* Which kernels run, kernels.c. kernels_watch starts to read the log; false after a message. check_kernels is the check
+ * that each kernel of the plugin `options->file` has run, if it adds kernels to a backend. kernels_last writes the last
+ * call of a kernel: "relu f32, score 10". */
+bool kernels_watch(const struct run *run);
+void check_kernels(struct run *run);
+void kernels_last(char text[128]);
 
 /* Known failures, expected.c. */
 enum expectation { EXPECT_PASS, EXPECT_UNSUPPORTED, EXPECT_FAILURE };

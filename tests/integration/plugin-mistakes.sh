@@ -179,6 +179,44 @@ END
 0 failed
 END
 
+    # ---- kernels that never run, or do not return: ctrt check ----
+    mkdir -m 755 "$work/kernels"
+    kernels=$work/kernels/kernels-cpu-broken.so
+    cp "$builddir/.libs/broken_kernels.so" "$kernels"
+    for row in 'refuses|kernel 0, relu f32: `accepts` refused all' \
+        'misspelt|kernel 0, relux f32: there is no such op; `ctrt ops` lists them' \
+        'dtype|kernel 0, relu bool: no check called the op with these dtypes; `ctrt ops relu` has its dtypes' \
+        'score|kernel 1, neg f32: in all' "none|none of the plugin's 0 kernels ran" \
+        'init_fails|kernels-cpu-broken.so is refused: init failed: no kernels today'; do
+        finds "${row%%|*}" "$ctrt" check --op '[nr]e[gl]*' "$kernels" <<END
+- suite runs the kernels of kernels-cpu-broken.so
+${row#*|}
+ 1 failed
+END
+    done
+    finds "no defect" "$ctrt" check --op relu "$kernels" <<'END'
+- suite runs the kernels of kernels-cpu-broken.so
+ 0 failed
+END
+    finds "checks without the kernel's dtype" "$ctrt" check --op relu --tags f64 "$kernels" <<'END'
+kernel 0, relu f32: no check called the op with these dtypes
+ 1 failed
+END
+    finds hangs "$ctrt" check --op relu --timeout 1 "$kernels" <<'END'
+not ok 1 - relu f32 contiguous
+did not end within 1 s; the last call of a kernel: relu f32, score 1000
+allow more time by --timeout
+ 1 failed
+END
+    CTRT_PLUGIN_PATH=$work/plugins:$work/kernels finds hangs "$ctrt" check --guard --op relu --timeout 1 cpu <<'END'
+did not end within 1 s
+in the kernel of relu
+ 1 failed
+END
+    CTRT_WAIT_WARNING=0 finds kernel_slow "$ctrt" check --op add --tags inplace --timeout 1 broken <<'END'
+the last call of a kernel: add f32
+END
+
     # ---- accesses outside of operands: ctrt check --guard ----
     unset CTRT_WAIT_WARNING CTRT_FALLBACK
     cp "$builddir/.libs/mutant.so" "$work/plugins/kernels-cpu-mutant.so"
