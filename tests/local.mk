@@ -400,11 +400,11 @@ libconformance_la_SOURCES = \
     tests/conformance/conv.c tests/conformance/copy.c tests/conformance/expected.c \
     tests/conformance/forward.c tests/conformance/gradient.c tests/conformance/guard.c tests/conformance/guard.h \
     tests/conformance/index.c tests/conformance/inplace.c \
-    tests/conformance/junit.c tests/conformance/junit.h tests/conformance/kernels.c tests/conformance/limit.c \
+    tests/conformance/junit.c tests/conformance/junit.h tests/conformance/kernels.c \
     tests/conformance/list.c tests/conformance/matmul.c tests/conformance/norm.c tests/conformance/optim.c \
     tests/conformance/place.c tests/conformance/random.c tests/conformance/reduce.c tests/conformance/run.c \
     tests/conformance/softmax.c tests/conformance/suite.h tests/conformance/unary.c tests/conformance/utf8.h \
-    tests/conformance/view.c
+    tests/conformance/view.c tests/conformance/watch.c
 
 # Kernels with deliberate errors, which the suite must detect.
 check_LTLIBRARIES += mutant.la

@@ -8,6 +8,7 @@
 #include <sys/mman.h>
 
 #include <fcntl.h>
+#include <signal.h>
 #include <stdatomic.h>
 #include <sys/socket.h>
 #include <unistd.h>
@@ -114,7 +115,8 @@ void dev_call_run(struct dev_call *test, void *queue, enum dev_form form)
         CALL(test->kernel->workspace(&c.call, &c.call.workspace_bytes), "workspace of %s", test->kernel->op);
         c.call.workspace = c.call.workspace_bytes > 0 ? dev_alloc(c.call.workspace_bytes) : NULL;
     }
-    CALL(test->kernel->run(&c.call), "run of %s", test->kernel->op);
+    CALL(test->kernel->run(&c.call), "run of %s%s", test->kernel->op,
+         CTRT_SLOT(test->kernel, workspace) ? "" : ", which has no slot `workspace`, so call->workspace is NULL");
     memset(&c, 0xdd, sizeof c);
 }
 
@@ -299,6 +301,42 @@ static void check_fork_after(void)
     round_trip();
 }
 
+static atomic_bool forking_ends;
+
+static void call_hangs(int unused)
+{
+    (void)unused;
+    contract_fail("did not return; another thread was in the plugin during the fork, and may have held a lock, which "
+                  "the plugin has to take and release in host->at_fork");
+}
+
+static void child_of_threads(void)
+{
+    int32_t count = 0;
+    void *block = NULL;
+    signal(SIGALRM, call_hangs);
+    alarm(5);
+    CALL(dev.device->count(&count), "count in a forked child");
+    contract_step("alloc in a forked child");
+    const ctrt_status status = dev.memory->alloc(dev.handle, &block, 4096);
+    if (status != CTRT_OK)
+        contract_refused(status, CTRT_ERR_FORKED);
+}
+
+static void fork_or_call(int number)
+{
+    while (number > 0 && !atomic_load(&forking_ends))
+        dev_threads(number);
+    for (int i = 0; number == 0 && i < 30; i++)
+        contract_join(contract_fork(child_of_threads));
+    atomic_store(&forking_ends, true);
+}
+
+static void check_fork_threads(void)
+{
+    contract_in_threads(fork_or_call, 3);
+}
+
 /* Sends or receives a descriptor. Returns false if the other process has ended. */
 static bool pass_descriptor(int socket, int *fd, bool send)
 {
@@ -455,5 +493,7 @@ const struct contract_check contract_kernel_checks[] = {
     { "fork.before", check_fork_before, 0, "after count and describe, a forked child can open the device" },
     { "fork.after", check_fork_after, NEEDS_OPEN,
       "in a forked child, the parent's device works or is CTRT_ERR_FORKED" },
+    { "fork.threads", check_fork_threads, NEEDS_OPEN,
+      "in a forked child, calls return, whatever other threads did during the fork (host->at_fork)" },
     { NULL, NULL, 0, NULL },
 };

@@ -1,6 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* run.c: runs the checks of all families and prints TAP. */
+#ifndef _GNU_SOURCE
+#define _GNU_SOURCE
+#endif
 #include <fnmatch.h>
+#include <signal.h>
 #include <stdarg.h>
 #include <unistd.h>
 
@@ -78,7 +82,7 @@ bool check_begin(struct run *run, const char *op, ctrt_dtype dtype, const char *
         check_end(run);
         return false;
     }
-    limit_begin(run);
+    watch_begin(run);
     return true;
 }
 
@@ -166,7 +170,7 @@ static void print_result(struct run *run)
 
 void check_end(struct run *run)
 {
-    limit_end();
+    watch_end();
     print_result(run);
     scratch_reset();
 }
@@ -353,8 +357,8 @@ static int finish(struct run *run)
     return run->result.failed || (!options->list && run->kernels == 0) ? 1 : 0;
 }
 
-/* In the thread of limit.c, while the check still runs. */
-void check_expired(struct run *run)
+/* In the thread of watch.c, while the check still runs. */
+void check_ends_badly(struct run *run, int signal, const void *address)
 {
     char call[128];
     if (run->options->progress != NULL) {
@@ -363,11 +367,20 @@ void check_expired(struct run *run)
     }
     kernels_last(call);
     run->skipped = false;
-    check_fail(run, "did not end within %g s; the last call of a kernel: %s", run->options->seconds, call);
+    if (signal != 0)
+        check_fail(run, "crashed with signal %d, %s, at address %p; the last call of a kernel: %s", signal,
+                   strsignal(signal), address, call);
+    else
+        check_fail(run, "did not end within %g s; the last call of a kernel: %s", run->options->seconds, call);
     run->variant = "";
-    check_fail(run, "the next checks were not run; run this op alone in a debugger, or allow more time by --timeout");
+    if (signal == SIGSEGV && (uintptr_t)address < 4096)
+        check_fail(run, "it has used a NULL pointer; call->workspace is one if the kernel has no slot `workspace`");
+    check_fail(run, "the next checks were not run; run this op alone in a debugger, or with %s",
+               signal != 0 ? "--guard" : "more time, --timeout");
     print_result(run);
-    _exit(finish(run));
+    const int status = finish(run);
+    if (signal == 0)
+        _exit(status);
 }
 
 int conformance_run(const struct conformance_options *options, struct conformance_result *result)
@@ -392,7 +405,7 @@ int conformance_run(const struct conformance_options *options, struct conformanc
     if (!options->list && run.number == 0)
         fprintf(run.out, "# conformance of %s (%s), seed %llu\n", ctrt_device_name(run.device),
                 backend_file(run.device), (unsigned long long)options->seed);
-    if ((options->progress == NULL && !kernels_watch(&run)) || !limit_start(&run))
+    if ((options->progress == NULL && !kernels_watch(&run)) || !watch_start(&run))
         return 2;
     for (int f = 0; f < FAMILIES; f++)
         run_family(&run, families[f]);

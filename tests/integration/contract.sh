@@ -148,6 +148,7 @@ result $? "a kind without checks is an error" "$(cat "$work/one")"
 
 finds backend <<'END'
 fork_unchecked fork.after did not end
+fork_locked fork.threads alloc in a forked child: did not return
 serial queue.concurrent did not end
 host_call_now queue.host_call did not end
 event_never event.query

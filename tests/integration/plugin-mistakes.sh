@@ -205,8 +205,19 @@ END
     finds hangs "$ctrt" check --op relu --timeout 1 "$kernels" <<'END'
 not ok 1 - relu f32 contiguous
 did not end within 1 s; the last call of a kernel: relu f32, score 1000
-allow more time by --timeout
+with more time, --timeout
  1 failed
+END
+    # The signal ends the command, so that a core file has the place of the crash.
+    finds workspace sh -c '"$@" || exit 1' sh "$ctrt" check --op relu "$kernels" <<'END'
+not ok 1 - relu f32 contiguous
+crashed with signal 11
+the last call of a kernel: relu f32, score 1000
+call->workspace is one if the kernel has no slot `workspace`
+ 1 failed
+END
+    CTRT_PLUGIN_PATH=$work/plugins:$work/kernels finds workspace "$ctrt" check --guard --op relu --tags f32 cpu <<'END'
+call->workspace is one if the kernel has no slot `workspace`
 END
     CTRT_PLUGIN_PATH=$work/plugins:$work/kernels finds hangs "$ctrt" check --guard --op relu --timeout 1 cpu <<'END'
 did not end within 1 s

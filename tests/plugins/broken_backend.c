@@ -122,6 +122,11 @@ static ctrt_status memory_alloc(void *handle, void **address, size_t bytes)
 {
     struct device *device = handle;
     static char *racing, shared[64];
+    if (broken("fork_locked")) {                /* takes the lock although the device may be that of the parent */
+        pthread_mutex_lock(&broken_lock);
+        usleep(500);
+        pthread_mutex_unlock(&broken_lock);
+    }
     ctrt_status status = broken_usable(device);
     if (status != CTRT_OK || broken("alloc_null"))
         return status;

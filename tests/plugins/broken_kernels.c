@@ -26,6 +26,8 @@ static ctrt_status relu_f32(const ctrt_call *call)
     float *y = call->outputs[0]->data;
     while (broken("hangs"))
         pause();
+    if (broken("workspace"))                    /* without the slot */
+        *(volatile float *)call->workspace = 0;
     for (int64_t i = 0; i < call->outputs[0]->numel; i++)
         y[i] = x[i] > 0 || x[i] != x[i] ? x[i] : 0;
     return CTRT_OK;
