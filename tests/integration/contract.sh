@@ -96,7 +96,7 @@ keeps <<END
 ;;$work/plugins/backend-broken.so
 CTRT_BROKEN=sync;;$work/plugins/backend-broken.so
 CTRT_BROKEN=ordered;--op memory.ordered,queue.order;$work/plugins/backend-broken.so
-CTRT_BROKEN=plain;--op tables,queue.order,queue.destroy,event.wait,kernel.async;$work/plugins/backend-broken.so
+CTRT_BROKEN=plain;--op tables,queue.order,queue.destroy,event.*,kernel.async;$work/plugins/backend-broken.so
 ;;$work/plugins/memory-broken.so
 CTRT_BROKEN=moves;;$work/plugins/memory-broken.so
 ;;$built/backend-cpu.so
@@ -228,6 +228,7 @@ event_done event.query
 event_returns event.synchronize
 wait_nothing event.wait
 wait_latest event.again
+plain_latest event.again
 elapsed_seconds event.elapsed
 event_leak event.many
 ordered_early memory.ordered

@@ -459,7 +459,7 @@ static ctrt_status init(const ctrt_host *given)
     without_queues.synchronize = broken_queue_table.synchronize, without_queues.reset = broken_queue_table.reset;
     if (broken_synchronous())
         backend.queue = &without_queues;
-    if (broken("plain"))                /* not a defect: without optional slots */
+    if (broken("plain") || broken("plain_latest"))      /* no defect: without optional slots */
         broken_queue_table.host_call = NULL, broken_queue_table.query = NULL, broken_queue_table.error = NULL,
         broken_queue_table.reset = NULL, broken_queue_table.event_elapsed = NULL, backend.capture = NULL;
     if (broken("capture_incomplete"))

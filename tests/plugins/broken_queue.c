@@ -160,7 +160,7 @@ static void *worker(void *argument)
         if (work->kind == RECORD && !broken("event_never")) {
             work->point->done = true;
             work->point->time = now();
-        } else if (work->kind == WAIT && broken("wait_latest")) {
+        } else if (work->kind == WAIT && (broken("wait_latest") || broken("plain_latest"))) {
             while (work->event->point != NULL && !work->event->point->done)
                 pthread_cond_wait(&changed, &broken_lock);
         } else if (work->kind == WAIT) {
@@ -323,7 +323,7 @@ static void event_destroy(void *device, void *object)
     pthread_mutex_lock(&broken_lock);
     point_drop(event->point);
     pthread_mutex_unlock(&broken_lock);
-    if (!broken("wait_latest"))
+    if (!broken("wait_latest") && !broken("plain_latest"))
         broken_host->free(event);
 }
 
