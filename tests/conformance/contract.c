@@ -499,7 +499,7 @@ static void run_table(const struct contract_options *options, const struct contr
             printf("%-10s %-20s %s\n", kind->word, check->name, check->sentence);
             continue;
         }
-        if (launched)
+        if (launched && check->run != contract_check_init)
             launch_await(options, check);
         else
             run_in_child(check_body, (const void *[]){ kind, check }, options->seconds);

@@ -91,8 +91,8 @@ void contract_check_init(void);
     { "init", contract_check_init, needs, "init may be called again after CTRT_ERR_OUT_OF_MEMORY" }
 /* "backend": the beginning of the name of a file of that kind. */
 const char *contract_kind_word(ctrt_component_kind kind);
-/* The number of entries of a folder: of /proc/self/fd, /proc/self/task. */
-int contract_entries(const char *path);
+/* The number of descriptors of this process. */
+int contract_files(void);
 
 #define CALL(call, ...)          (contract_step(__VA_ARGS__), contract_ok(call))
 #define REFUSES(call, wanted, ...) (contract_step(__VA_ARGS__), contract_refused(call, wanted))

@@ -208,16 +208,11 @@ static void check_timeout(void)
     ranks_in_processes(2, no_message_body);
 }
 
-static int open_files(void)
-{
-    return contract_entries("/proc/self/fd");
-}
-
 /* The engine may close them in a thread. A rank of a launcher that serves the store has some for the other ranks. */
 static void expect_files(int before)
 {
-    int files = open_files();
-    for (const double limit = contract_now() + SOON; files > before && contract_now() < limit; files = open_files())
+    int files = contract_files();
+    for (const double limit = contract_now() + SOON; files > before && contract_now() < limit; files = contract_files())
         contract_sleep(5);
     EXPECT(files <= before || (contract_target.ranks > 0 && contract_target.rank == 0),
            "%d descriptors were not closed", files - before);
@@ -235,7 +230,7 @@ static void missing_body(struct rank *rank)
     group_open(&group, rank, name, (int[]){ rank->number }, 1, 15);
     group_close(&group);
     const long blocks = contract_host_blocks();
-    const int files = open_files();
+    const int files = contract_files();
     ctrt_status status = group_create(&group, rank, "missing", NULL, 0, LIMIT);
     contract_refused(status, CTRT_ERR_COMM);
     EXPECT(strstr(contract_failure.text, "poll: ") != NULL, "returned not the error of poll, but: %s",
@@ -462,7 +457,7 @@ static void balance_body(struct rank *rank)
         group_barrier(&group);
         group_close(&group);
         if (n == 3)
-            blocks = contract_host_blocks(), files = open_files(), space = contract_space();
+            blocks = contract_host_blocks(), files = contract_files(), space = contract_space();
     }
     contract_step("rank %d of %d: ten groups were created and destroyed", rank->number, rank->count);
     EXPECT(contract_host_blocks() <= blocks, "%ld blocks of host->alloc were not freed",

@@ -4,7 +4,8 @@
  * Each process of the launcher starts one child, which is a rank and runs all checks one after the other, because MPI
  * can be initialised only once in a process. The ranks share a file of rank 0. The process of rank 0 begins the checks,
  * applies the time limit and prints; the others wait, because many launchers end the job when a process ends. A rank
- * that has failed waits too. After a check has failed, the ranks cannot run the next ones. */
+ * that has failed waits too. After a check has failed, the ranks cannot run the next ones. Only `init` runs in a
+ * process of its own, as without a launcher, because the ranks have initialised the plugin. */
 #ifndef _GNU_SOURCE
 #define _GNU_SOURCE
 #endif
@@ -121,7 +122,7 @@ static _Noreturn void rank_run(const struct contract_options *options, const str
     }
     for (int t = 0; kind->checks[t] != NULL; t++)
         for (const struct contract_check *check = kind->checks[t]; check->name != NULL; check++) {
-            if (!report_selects(options, check))
+            if (!report_selects(options, check) || check->run == contract_check_init)
                 continue;
             await_turn(++turn);
             run_check(kind, check);

@@ -333,11 +333,6 @@ static void check_describe(void)
     in_setups(describe_body, false);
 }
 
-static int open_files(void)
-{
-    return contract_entries("/proc/self/fd");
-}
-
 static void destroy_body(const struct setup *setup)
 {
     size_t space = 0;
@@ -361,10 +356,10 @@ static void destroy_body(const struct setup *setup)
         batch_free(inputs);
         pair_free(&pair);
         if (n == 3)
-            space = contract_space(), files = open_files();
+            space = contract_space(), files = contract_files();
     }
     contract_step("ten nets were created and freed");
-    EXPECT(open_files() <= files, "%d descriptors were not closed", open_files() - files);
+    EXPECT(contract_files() <= files, "%d descriptors were not closed", contract_files() - files);
     EXPECT(contract_space() < space + ((size_t)24 << 20), "%zu MiB of address space were not returned",
            (contract_space() - space) >> 20);
 }
