@@ -179,7 +179,7 @@ void counters_update_peaks(struct counters *counters, struct thread_counters *mi
 {
     int64_t now[COUNTER_METRICS][COUNTER_CLASSES];
     const uint32_t epoch = atomic_load_explicit(&counters->epoch, memory_order_relaxed);
-    mine->peak_may_rise = 0;
+    mine->settled = epoch;
     /* With several threads, every update must be evaluated, so store an epoch that never matches. */
     mine->epoch = atomic_load_explicit(&counters->many, memory_order_relaxed) ? ~epoch : epoch;
     for (int class = 0; class < COUNTER_CLASSES; class++)
@@ -302,8 +302,8 @@ static void counters_add_up(struct sums *sums, const struct counters *counters)
 }
 
 /* Folds the peaks since the last fold, and the current sums, into all windows. A window that begins now starts with the
- * sums. The order matters while other threads count: for a block allocated after the epoch changed, the peak is updated
- * when the block is freed; a block allocated before and not yet freed is in the sums. */
+ * sums. The order matters while other threads count: a thread that frees a block after the epoch changed updates the
+ * peaks first; a block that is not freed before that is in the sums. */
 static void counters_fold(struct sums *sums, struct counters *counters)
 {
     int64_t peaks[PEAKS];

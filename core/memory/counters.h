@@ -53,7 +53,7 @@ struct thread_counters {
      * epoch, no peak can rise. */
     int64_t at_peak[COUNTER_CLASSES][COUNTER_METRICS];
     uint32_t epoch;
-    uint32_t peak_may_rise;                 /* a peak may have risen since then */
+    uint32_t settled;                       /* the epoch whose peaks include all of `current` */
     uint32_t calls;                         /* since counters were last published */
     uint64_t bytes;
     _Atomic uint32_t publishing;            /* sequence lock, incremented twice by each publish; odd while a thread
@@ -162,10 +162,11 @@ static inline void counters_alloc(struct counters *counters, size_t bytes, size_
     counter_store(&mine->current[class][COUNTER_BYTES], bytes_now);
     counter_store(&mine->current[class][COUNTER_REQUESTED], requested_now);
     const int64_t *at_peak = mine->at_peak[class];
+    const uint32_t epoch = atomic_load_explicit(&counters->epoch, memory_order_relaxed);
     if (unlikely((count_now > at_peak[COUNTER_COUNT]) | (bytes_now > at_peak[COUNTER_BYTES])
                  | (requested_now > at_peak[COUNTER_REQUESTED])
-                 | (mine->epoch != atomic_load_explicit(&counters->epoch, memory_order_relaxed))))
-        mine->peak_may_rise = 1;
+                 | (mine->epoch != epoch)))
+        mine->settled = epoch - 1;
     counter_add(&mine->allocated[class][COUNTER_COUNT], 1);
     counter_add(&mine->allocated[class][COUNTER_BYTES], (int64_t)bytes);
     counter_add(&mine->allocated[class][COUNTER_REQUESTED], (int64_t)requested);
@@ -188,7 +189,9 @@ static inline __attribute__((always_inline)) void counters_free(struct counters 
         counters_free_shared(counters, bytes, requested);
         return;
     }
-    if (unlikely(mine->peak_may_rise))
+    /* Not only a flag that the allocation has set, because a processor may load the epoch before other threads see the
+     * block in `current`. A window that begins at this moment would then neither see the block nor have its peak. */
+    if (unlikely(mine->settled != atomic_load_explicit(&counters->epoch, memory_order_relaxed)))
         counters_update_peaks(counters, mine);
     int class = counters_class(bytes);
     counter_add(&mine->current[class][COUNTER_COUNT], -1);
