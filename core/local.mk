@@ -10,8 +10,8 @@ libctrt_core_la_SOURCES += \
     core/base/param.c core/base/param.h core/base/param_parse.c core/base/progress.c core/base/progress.h \
     core/base/ptr_map.c core/base/ptr_map.h core/base/sha256.c core/base/sha256.h core/base/slot.c \
     core/base/slot.h core/base/stack.c core/base/stack.h core/base/states.h core/base/status.c core/base/strbuf.c \
-    core/base/strbuf.h \
-    core/base/struct_size.c core/base/thread.c core/base/thread.h core/base/version.c core/upcalls.h
+    core/base/strbuf.h core/base/struct_size.c core/base/thread.c core/base/thread.h core/base/utf8.h \
+    core/base/version.c core/upcalls.h
 
 # registry: plugins, components, selection
 libctrt_core_la_SOURCES += \

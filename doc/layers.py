@@ -50,6 +50,8 @@ def includes():
             here = os.path.normpath(os.path.join(os.path.dirname(path), name))
             own = "/".join(path.split("/")[:2]) + "/" + name
             target = next((p for p in (here, name, "include/" + name, own, "core/" + name) if p in known), None)
+            if target == "core/base/utf8.h":            # see tests/layers.sh
+                continue
             if target and folder(target) and folder(target) != folder(path):
                 pairs.add((folder(path), folder(target)))
     return pairs

@@ -2,9 +2,10 @@
 /* tools/json.c: prints JSON to stdout. */
 #include "json.h"
 
+#include <stdint.h>
 #include <stdio.h>
 
-#include "utf8.h"
+#include "core/base/utf8.h"
 
 static int depth;
 static bool first = true;               /* the next value is the first one of its object or array */
@@ -13,7 +14,7 @@ static void quoted(const char *text)
 {
     putchar('"');
     for (const unsigned char *s = (const unsigned char *)text; *s != '\0';) {
-        int length = utf8_length(s);
+        const size_t length = utf8_sequence_length(s, SIZE_MAX);
         if (*s == '"' || *s == '\\')
             printf("\\%c", *s);
         else if (*s < 0x20 || *s == 0x7f || *s == '<')      /* '<' could end the script element of a page */
@@ -21,7 +22,7 @@ static void quoted(const char *text)
         else if (length == 0)
             fputs("\\ufffd", stdout);
         else
-            fwrite(s, 1, (size_t)length, stdout);
+            fwrite(s, 1, length, stdout);
         s += length > 0 ? length : 1;
     }
     putchar('"');

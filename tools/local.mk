@@ -3,7 +3,7 @@ bin_PROGRAMS += ctrt
 ctrt_SOURCES  = tools/check.c tools/coverage.c tools/info.c tools/json.c tools/json.h tools/main.c tools/memory.c \
                 tools/new_plugin.c tools/ops.c tools/run.c tools/run.h tools/run_nodes.c tools/run_output.c \
                 tools/run_ranks.c tools/tool.h
-ctrt_CPPFLAGS = $(AM_CPPFLAGS) -I$(top_srcdir)/tests/conformance -Itools \
+ctrt_CPPFLAGS = $(AM_CPPFLAGS) -I$(top_srcdir) -I$(top_srcdir)/tests/conformance -Itools \
                 -DTEMPLATES_FROM_BIN='"$(ctrt_bin_to_templates)"'
 ctrt_LDFLAGS  = $(AM_LDFLAGS) $(PROGRAM_RPATH)
 ctrt_LDADD    = libconformance.la libctrt.la -ldl

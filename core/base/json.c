@@ -2,6 +2,8 @@
 /* base/json.c: writes JSON to a string buffer. */
 #include "base/json.h"
 
+#include "base/utf8.h"
+
 /* Adds `string` with quotes, or `null` if it is NULL. Replaces bytes that are not valid UTF-8 by U+FFFD. */
 static void quoted(struct strbuf *text, const char *string)
 {

@@ -63,27 +63,6 @@ void strbuf_add_repeated(struct strbuf *text, char c, int count)
         strbuf_add_bytes(text, &c, 1);
 }
 
-size_t utf8_sequence_length(const unsigned char *s, size_t left)
-{
-    if (left == 0)
-        return 0;
-    if (s[0] < 0x80)
-        return 1;
-    size_t length = s[0] >= 0xf0 && s[0] <= 0xf4   ? 4
-                    : s[0] >= 0xe0 && s[0] <= 0xef ? 3
-                    : s[0] >= 0xc2 && s[0] <= 0xdf ? 2
-                                                   : 0;
-    if (length == 0 || length > left)
-        return 0;
-    for (size_t i = 1; i < length; i++)
-        if ((s[i] & 0xc0) != 0x80)
-            return 0;
-    if ((s[0] == 0xe0 && s[1] < 0xa0) || (s[0] == 0xed && s[1] > 0x9f) || (s[0] == 0xf0 && s[1] < 0x90)
-        || (s[0] == 0xf4 && s[1] > 0x8f))
-        return 0;
-    return length;
-}
-
 ctrt_status strbuf_finish(char **out, struct strbuf *text, const char *what)
 {
     strbuf_add_bytes(text, "", 0);            /* allocates the buffer, so that an empty text is "" and not NULL */

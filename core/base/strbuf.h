@@ -28,8 +28,4 @@ void strbuf_drop(struct strbuf *text);
 /* Formats a size, for example "64.00 MiB", into text[32]. Returns `text`. */
 const char *format_bytes(char text[32], uint64_t bytes);
 
-/* Returns the length in bytes of the UTF-8 sequence at `s`, or 0 if the bytes are not valid UTF-8 (RFC 3629). Reads at
- * most `left` bytes, and none after a '\0'. */
-size_t utf8_sequence_length(const unsigned char *s, size_t left);
-
 #endif

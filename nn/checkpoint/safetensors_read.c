@@ -9,7 +9,7 @@
 #include <limits.h>
 #include <stdlib.h>
 
-#include "base/strbuf.h"
+#include "base/utf8.h"
 #include "nn/module/module.h"
 #include "tensor/shape.h"
 

@@ -6,6 +6,7 @@
 #include "base/file_writer.h"
 #include "base/host_alloc.h"
 #include "base/json.h"
+#include "base/utf8.h"
 #include "device/device.h"
 #include "nn/checkpoint/safetensors.h"
 #include "tensor/shape.h"

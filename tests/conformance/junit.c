@@ -10,7 +10,7 @@
 #include <string.h>
 #include <time.h>
 
-#include "utf8.h"
+#include "core/base/utf8.h"
 
 static double seconds(void)
 {
@@ -25,16 +25,16 @@ static void escaped(FILE *out, const char *text, size_t length)
 {
     const unsigned char *s = (const unsigned char *)text, *end = s + length;
     while (s < end) {
-        const int bytes = utf8_length(s);
+        const size_t bytes = utf8_sequence_length(s, (size_t)(end - s));
         const bool last = bytes == 3 && s[0] == 0xef && s[1] == 0xbf && s[2] >= 0xbe;
-        const bool allowed = bytes > 0 && s + bytes <= end && !last && *s != 0x7f
+        const bool allowed = bytes > 0 && !last && *s != 0x7f
                              && (*s >= 0x20 || strchr("\t\n\r", *s) != NULL);
         if (!allowed)
             fputs("\xef\xbf\xbd", out);
         else if (*s < 0x20 || strchr("&<>\"", *s) != NULL)
             fprintf(out, "&#%d;", *s);
         else
-            fwrite(s, 1, (size_t)bytes, out);
+            fwrite(s, 1, bytes, out);
         s += bytes > 0 ? bytes : 1;
     }
 }

@@ -3,7 +3,7 @@
  * header; the target prepends its length and appends 64 bytes of data, so that mutations of the examples reach the
  * parser. */
 #include "fuzz.h"
-#include "base/strbuf.h"
+#include "base/utf8.h"
 #include "nn/checkpoint/safetensors.h"
 #include "tensor/shape.h"
 
