@@ -49,6 +49,10 @@ struct ctrt_comm {
     ctrt_device *device;
     ctrt_store *store;
     double timeout;                         /* seconds */
+    struct {
+        int64_t next_look;                  /* time of the next look at the store */
+        int32_t count;                      /* of requests to join, at the last look */
+    } joining;                              /* of ctrt_comm_joining */
     int64_t join_deadline;                  /* of ctrt_comm_new, in nanoseconds of CLOCK_MONOTONIC; 0: another function
                                              * creates the group */
     const char *engine_name;

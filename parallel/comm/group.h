@@ -33,7 +33,7 @@ struct comm_members {
     struct comm_member list[];              /* of all ranks */
 };
 
-/* Constant after the ranks were connected, except for the state and the last two members. */
+/* Constant after the ranks were connected, except for the state. */
 struct comm_group {
     atomic_uint state;                      /* enum group_state */
     int rank, size;
@@ -46,8 +46,6 @@ struct comm_group {
     bool elastic;                           /* CTRT_ON_FAILURE=shrink, so other processes may join */
     bool local;                             /* all ranks are in this process */
     struct comm_members *members;
-    int64_t next_look;                      /* ctrt_comm_joining: time of the next look at the store */
-    int32_t joining;                        /* its result */
 };
 
 /* Returns a list of zeros, or NULL. */

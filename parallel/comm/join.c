@@ -22,13 +22,13 @@ ctrt_status ctrt_comm_joining(int *count, ctrt_comm *comm)
     NULL_CHECKS("comm_joining", count, comm);
     if (comm->process != comm_process())
         return comm_fail_forked("comm_joining");
-    *count = comm->group.joining;
-    if (!comm->group.elastic || comm->group.local || comm->group.rank != 0 || clock_after(0) < comm->group.next_look)
+    *count = comm->joining.count;
+    if (!comm->group.elastic || comm->group.local || comm->group.rank != 0 || clock_after(0) < comm->joining.next_look)
         return CTRT_OK;
-    comm->group.next_look = clock_after(LOOK_SECONDS);
+    comm->joining.next_look = clock_after(LOOK_SECONDS);
     CTRT_TRY(store_add_within(comm->store, comm_key(comm, "joins", -1), 0, &requests, comm_store_patience(comm)));
-    comm->group.joining = (int32_t)requests;
-    *count = comm->group.joining;
+    comm->joining.count = (int32_t)requests;
+    *count = comm->joining.count;
     return CTRT_OK;
 }
 

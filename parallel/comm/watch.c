@@ -37,14 +37,14 @@ static void count_unwatched(ctrt_comm *comm)
         (void)store_set_within(comm->store, comm_key(comm, "unwatched", 0), "", 0, STORE_SECONDS);
 }
 
-/* Looks for ranks that have left the group since the last time. False: it has to look again. */
-static bool find_departures(ctrt_comm *comm)
+/* Looks for ranks that have left since the last time; *departed: their number. False: it has to look again. */
+static bool find_departures(ctrt_comm *comm, int64_t *departed)
 {
     struct comm_watch *watch = &comm->watch;        /* only this thread changes the departures */
     int64_t count = 0;
     if (store_add_within(comm->store, comm_key(comm, "departed", -1), 0, &count, WATCH_PATIENCE) != CTRT_OK)
         return false;
-    if (count == watch->departed)
+    if (count == *departed)
         return true;
     const size_t bytes = 2 * (size_t)comm->group.size * sizeof(uint64_t);
     HOST_AUTO uint64_t *messages = host_alloc(bytes);
@@ -63,7 +63,7 @@ static bool find_departures(ctrt_comm *comm)
             answers = false;
     }
     if (answers)
-        watch->departed = count;
+        *departed = count;
     return answers;
 }
 
@@ -80,6 +80,7 @@ static void *watch_run(void *argument)
     const double slice = watch_slice(comm);
     const struct timespec pause = { .tv_nsec = 10000000 };
     bool left = false;                      /* rank 0 has left */
+    int64_t departed = 0;
     const char *key = comm_key(comm, "alarm", -1);
     cancel_disable();
     while (watch_active(comm)) {
@@ -95,7 +96,7 @@ static void *watch_run(void *argument)
         bool looks = left;
         if (unset)
             looks |= watch_change(watch, STATE(WATCH_LOOKING), WATCH_WATCHING) == WATCH_LOOKING;
-        const bool found = looks && find_departures(comm);
+        const bool found = looks && find_departures(comm, &departed);
         if (left && (found || status != CTRT_OK)) {
             if (WATCH_ACTIVE & STATE(watch_change(watch, WATCH_ACTIVE, WATCH_UNWATCHED)))
                 count_unwatched(comm);

@@ -36,7 +36,6 @@ struct comm_watch {
         uint64_t sent, received;            /* messages that it has sent to this rank, and received from this rank */
     } *departures;                          /* [size], guarded by the lock; NULL: no rank is known to have left */
     atomic_int unanswered;                  /* requests of the thread since the store last answered one */
-    int64_t departed;                       /* number of ranks whose leaving the thread has noticed */
     pthread_t thread;
 };
 
