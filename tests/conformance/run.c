@@ -358,7 +358,7 @@ static int finish(struct run *run)
 }
 
 /* In the thread of watch.c, while the check still runs. */
-void check_ends_badly(struct run *run, int signal, const void *address)
+void check_ends_badly(struct run *run, int number, const void *address)
 {
     char call[128];
     if (run->options->progress != NULL) {
@@ -367,19 +367,19 @@ void check_ends_badly(struct run *run, int signal, const void *address)
     }
     kernels_last(call);
     run->skipped = false;
-    if (signal != 0)
-        check_fail(run, "crashed with signal %d, %s, at address %p; the last call of a kernel: %s", signal,
-                   strsignal(signal), address, call);
+    if (number != 0)
+        check_fail(run, "crashed with signal %d, %s, at address %p; the last call of a kernel: %s", number,
+                   strsignal(number), address, call);
     else
         check_fail(run, "did not end within %g s; the last call of a kernel: %s", run->options->seconds, call);
     run->variant = "";
-    if (signal == SIGSEGV && (uintptr_t)address < 4096)
+    if (number == SIGSEGV && (uintptr_t)address < 4096)
         check_fail(run, "it has used a NULL pointer; call->workspace is one if the kernel has no slot `workspace`");
     check_fail(run, "the next checks were not run; run this op alone in a debugger, or with %s",
-               signal != 0 ? "--guard" : "more time, --timeout");
+               number != 0 ? "--guard" : "more time, --timeout");
     print_result(run);
     const int status = finish(run);
-    if (signal == 0)
+    if (number == 0)
         _exit(status);
 }
 

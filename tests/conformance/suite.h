@@ -301,11 +301,12 @@ void check_gradient_dtype(struct run *run, const struct check_op *op, ctrt_dtype
 bool op_wanted(const struct run *run, const char *name);
 
 /* watch.c: watch_start starts a thread, which calls check_ends_badly if a check exceeds its time limit, or if a signal
- * ends it. Returns false after a message. `signal`: 0 for the time limit, after which the function does not return. */
+ * ends it. Returns false after a message. `number`: of the signal; 0: the time limit, after which the function does not
+ * return. *
 bool watch_start(struct run *run);
 void watch_begin(const struct run *run);
 void watch_end(void);
-void check_ends_badly(struct run *run, int signal, const void *address);
+void check_ends_badly(struct run *run, int number, const void *address);
 
 /* Which kernels run, kernels.c. kernels_watch starts to read the log; false after a message. check_kernels is the check
  * that each kernel of the plugin `options->file` has run, if it adds kernels to a backend. kernels_last writes the last

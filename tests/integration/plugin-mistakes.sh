@@ -186,7 +186,7 @@ END
     for row in 'refuses|kernel 0, relu f32: `accepts` refused all' \
         'misspelt|kernel 0, relux f32: there is no such op; `ctrt ops` lists them' \
         'dtype|kernel 0, relu bool: no check called the op with these dtypes; `ctrt ops relu` has its dtypes' \
-        'score|kernel 1, neg f32: in all' "none|none of the plugin's 0 kernels ran" \
+        'score|kernel 1, neg f32: in all' "none|none of the plugin's kernels (0) ran" \
         'init_fails|kernels-cpu-broken.so is refused: init failed: no kernels today'; do
         finds "${row%%|*}" "$ctrt" check --op '[nr]e[gl]*' "$kernels" <<END
 - suite runs the kernels of kernels-cpu-broken.so
@@ -197,6 +197,10 @@ END
     finds "no defect" "$ctrt" check --op relu "$kernels" <<'END'
 - suite runs the kernels of kernels-cpu-broken.so
  0 failed
+END
+    finds misspelt "$ctrt" check --op relu --tags f32 "$kernels" <<'END'
+kernel 0, relux f32: there is no such op
+ 1 failed
 END
     finds "checks without the kernel's dtype" "$ctrt" check --op relu --tags f64 "$kernels" <<'END'
 kernel 0, relu f32: no check called the op with these dtypes
