@@ -302,7 +302,7 @@ bool op_wanted(const struct run *run, const char *name);
 
 /* watch.c: watch_start starts a thread, which calls check_ends_badly if a check exceeds its time limit, or if a signal
  * ends it. Returns false after a message. `number`: of the signal; 0: the time limit, after which the function does not
- * return. *
+ * return. */
 bool watch_start(struct run *run);
 void watch_begin(const struct run *run);
 void watch_end(void);
