@@ -67,15 +67,29 @@ ctrt_dtype compute_dtype(ctrt_dtype dtype)
     return dtype == CTRT_F64 ? CTRT_F64 : CTRT_F32;
 }
 
+/* 2^exponent. ldexp with any exponent takes ten times as long. */
+static double power_of_two(int exponent)
+{
+    const union { uint64_t bits; double value; } power = { .bits = (uint64_t)(exponent + 1023) << 52 };
+    return power.value;
+}
+
+/* The value as a multiple, not yet rounded, of the dtype's spacing there, which is 2^(*exponent - bits). */
+static double in_units(const struct floating *type, double value, int *exponent)
+{
+    frexp(value, exponent);                             /* value is in [1/2, 1) times 2^*exponent */
+    *exponent = *exponent - 1 < type->low ? type->low : *exponent - 1;
+    return value * power_of_two(type->bits - *exponent);
+}
+
 double round_to(ctrt_dtype dtype, double value)
 {
     const struct floating *type = &floatings[dtype];
     if (dtype == CTRT_F64 || !isfinite(value) || value == 0)
         return value;
     int exponent;
-    frexp(value, &exponent);                            /* value is in [1/2, 1) times 2^exponent */
-    int scale = type->bits - (exponent - 1 < type->low ? type->low : exponent - 1);
-    double rounded = ldexp(rint(ldexp(value, scale)), -scale);
+    const double units = rint(in_units(type, value, &exponent));
+    const double rounded = units * power_of_two(exponent - type->bits);
     return fabs(rounded) > type->most ? copysign(INFINITY, value) : rounded;
 }
 
@@ -94,23 +108,27 @@ int64_t wrap_to(ctrt_dtype dtype, int64_t value)
 static double half_value(ctrt_dtype dtype, uint16_t bits)
 {
     const struct floating *type = &floatings[dtype];
-    int field = (bits & 0x7fff) >> type->bits, most = 0x7fff >> type->bits;
-    int mantissa = bits & ((1 << type->bits) - 1);
-    double value = field == most ? (mantissa ? NAN : INFINITY)
-                   : field == 0  ? ldexp(mantissa, type->low - type->bits)
-                                 : ldexp(mantissa + (1 << type->bits), field - 1 + type->low - type->bits);
+    const int field = (bits & 0x7fff) >> type->bits, most = 0x7fff >> type->bits;
+    const int mantissa = bits & ((1 << type->bits) - 1);
+    const double unit = power_of_two((field > 0 ? field - 1 : 0) + type->low - type->bits);
+    const double value = field == most ? (mantissa ? NAN : INFINITY)
+                                       : (mantissa + (field > 0 ? 1 << type->bits : 0)) * unit;
     return bits & 0x8000 ? -value : value;
 }
 
-/* The largest bits whose value is at most `value`, which is exact after rounding. */
+/* The bits of the nearest value. The implicit bit of a normal number adds 1 to the field of its exponent. */
 static uint16_t half_bits(ctrt_dtype dtype, double value)
 {
-    uint16_t bits = 0;
-    value = round_to(dtype, value);
-    for (unsigned bit = 1u << 14; bit; bit >>= 1)
-        if (isnan(value) || half_value(dtype, (uint16_t)(bits | bit)) <= fabs(value))
-            bits = (uint16_t)(bits | bit);
-    return signbit(value) ? bits | 0x8000 : bits;
+    const struct floating *type = &floatings[dtype];
+    const int sign = signbit(value) ? 0x8000 : 0;
+    value = fabs(round_to(dtype, value));
+    if (isnan(value))
+        return (uint16_t)(sign | 0x7fff);
+    if (isinf(value))
+        return (uint16_t)(sign | 0x7fff >> type->bits << type->bits);
+    int exponent = type->low;
+    const double units = value > 0 ? in_units(type, value, &exponent) : 0;
+    return (uint16_t)(sign | ((int)units + ((exponent - type->low) << type->bits)));
 }
 
 /* ---- arrays ---- */
@@ -174,10 +192,12 @@ double most_of(const struct array *a)
 
 void index_of(int64_t *index, int64_t k, int ndim, const int64_t *shape)
 {
-    for (int d = ndim - 1; d >= 0; d--) {
+    for (int d = ndim - 1; d > 0; d--) {
         index[d] = k % shape[d];
         k /= shape[d];
     }
+    if (ndim > 0)
+        index[0] = k;
 }
 
 int64_t offset_in(const struct array *a, const int64_t *index, int n)
