@@ -87,6 +87,8 @@ double round_to(ctrt_dtype dtype, double value)
     const struct floating *type = &floatings[dtype];
     if (dtype == CTRT_F64 || !isfinite(value) || value == 0)
         return value;
+    if (dtype == CTRT_F32)
+        return (float)value;
     int exponent;
     const double units = rint(in_units(type, value, &exponent));
     const double rounded = units * power_of_two(exponent - type->bits);
@@ -211,6 +213,18 @@ int64_t offset_in(const struct array *a, const int64_t *index, int n)
 /* An element as it is in memory; integers are little-endian. */
 union element { float f; double d; uint16_t half; int64_t i; };
 
+/* memcpy, which the compiler does not inline for other than constant sizes. */
+static inline void element_move(void *to, const void *from, size_t size)
+{
+    switch (size) {
+    case 1:  memcpy(to, from, 1); break;
+    case 2:  memcpy(to, from, 2); break;
+    case 4:  memcpy(to, from, 4); break;
+    case 8:  memcpy(to, from, 8); break;
+    default: memcpy(to, from, size);
+    }
+}
+
 ctrt_status array_upload(ctrt_tensor **out, const struct array *a, ctrt_device *device)
 {
     size_t size = ctrt_dtype_size(a->dtype);
@@ -223,7 +237,7 @@ ctrt_status array_upload(ctrt_tensor **out, const struct array *a, ctrt_device *
             x.d = a->f[k];
         else if (a->f)
             x.half = half_bits(a->dtype, a->f[k]);
-        memcpy(bytes + (size_t)k * size, &x, size);
+        element_move(bytes + (size_t)k * size, &x, size);
     }
     return ctrt_from_data(out, bytes, a->numel, ctrt_ints_of(a->shape, a->ndim), a->dtype, device);
 }
@@ -237,7 +251,7 @@ ctrt_status array_download(struct array *out, ctrt_tensor *tensor)
     CTRT_TRY(ctrt_to_host(bytes, total, tensor, dtype));
     for (int64_t k = 0; k < out->numel; k++) {
         union element x = { .i = 0 };
-        memcpy(&x, bytes + (size_t)k * size, size);
+        element_move(&x, bytes + (size_t)k * size, size);
         if (out->f)
             out->f[k] = dtype == CTRT_F32 ? x.f : dtype == CTRT_F64 ? x.d : half_value(dtype, x.half);
         else            /* wrap_to extends the sign; a bool stays as it is, to detect values other than 0 and 1 */
