@@ -5,6 +5,7 @@
 #endif
 #include "contract_blocks.h"
 
+#include <math.h>
 #include <stdatomic.h>
 
 static struct source second;                    /* of a clone */
@@ -344,13 +345,15 @@ static void policy_threads(int number)
             pol.table->free(pol.state, &blocks[k], NULL);
 }
 
-/* Allocates and frees as fast as it can, so that threads without a lock meet in the policy. */
-static void policy_races(int number)
+static atomic_bool races_end;
+
+/* Allocates and frees as fast as it can until the time `end` or until races_end, so that threads without a lock meet in
+ * the policy, and a fork finds a lock held. */
+static void policy_race(int number, double end)
 {
     ctrt_block blocks[16];
     int written[16] = { 0 };
-    const double end = contract_now() + 0.5;
-    for (int i = 1; contract_now() < end; i++) {
+    for (int i = 1; !races_end && contract_now() < end; i++) {
         const int k = i * 7 % 16;
         int *memory = written[k] != 0 ? blocks[k].address : NULL;
         if (memory != NULL) {
@@ -369,6 +372,11 @@ static void policy_races(int number)
             pol.table->free(pol.state, &blocks[k], NULL);
 }
 
+static void policy_races(int number)
+{
+    policy_race(number, contract_now() + 0.5);
+}
+
 static void check_policy_threads(void)
 {
     policy_begin(1024 * MIB, CTRT_DEVICE_HOST_MEMORY);
@@ -377,8 +385,6 @@ static void check_policy_threads(void)
     contract_in_threads(policy_races, 4);
     policy_finish();
 }
-
-static atomic_bool forking_ends;
 
 static void policy_child(void)
 {
@@ -390,21 +396,23 @@ static void policy_child(void)
 
 static void policy_forks(int number)
 {
-    if (number > 0) {
-        while (!forking_ends)
+    if (number == 0) {
+        for (int i = 0; i < 30; i++)
+            contract_join(contract_fork(policy_child));
+        races_end = true;
+    } else if (number == 1) {
+        while (!races_end)
             policy_threads(number);
-        return;
+    } else {
+        policy_race(number, INFINITY);
     }
-    for (int i = 0; i < 30; i++)
-        contract_join(contract_fork(policy_child));
-    forking_ends = true;
 }
 
 static void check_policy_fork(void)
 {
     policy_begin(1024 * MIB, CTRT_DEVICE_HOST_MEMORY);
     contract_step("fork while other threads allocate");
-    contract_in_threads(policy_forks, 3);
+    contract_in_threads(policy_forks, 4);
     policy_finish();
 }
 
