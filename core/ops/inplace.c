@@ -174,27 +174,35 @@ static ctrt_status inplace(enum op op, ctrt_tensor *const *tensors, int count, c
     return context_from(status, who);
 }
 
-/* Fast path: contiguous floating operands of the same shape and dtype, nothing to record and a kernel that supports
- * in-place operation. Returns false, without effect, if the call is another case. */
-static inline bool run_plainly(ctrt_status *status, enum op op, ctrt_tensor *self, ctrt_tensor *other)
+/* Returns the dispatch entry for contiguous floating operands of the same shape and dtype, with nothing to record and a
+ * kernel that supports in-place operation; NULL for other cases. */
+static inline const struct dispatch_entry *plain_entry(enum op op, const ctrt_tensor *self, const ctrt_tensor *other)
 {
     if (unlikely(self->device != other->device || !plain_alike(&self->view, &other->view)
                  || (!thread_state.grad_disabled
                      && ((self->flags | other->flags) & (TENSOR_REQUIRES_GRAD | TENSOR_IS_VIEW)))
                  || !dtype_floating(tensor_dtype(self))
                  || self->view.numel == 0))
-        return false;
+        return NULL;
     const int64_t apart = (const char *)self->view.data - (const char *)other->view.data;
     const int64_t bytes = self->view.numel * (int64_t)dtype_bytes(tensor_dtype(self));
     if (unlikely(self != other && apart < bytes && -apart < bytes))
-        return false;               /* two tensors that overlap or have the same elements */
+        return NULL;                /* two tensors that overlap or have the same elements */
     const struct dispatch_entry *entry = dispatch_find(self->device, op, tensor_dtype(self));
-    if (unlikely(entry == NULL || entry->run == NULL || !(entry->flags & CTRT_KERNEL_INPLACE)))
-        return false;
+    return entry != NULL && entry->run != NULL && (entry->flags & CTRT_KERNEL_INPLACE) ? entry : NULL;
+}
+
+static ctrt_status inplace_binary(enum op op, ctrt_tensor *self, ctrt_tensor *other)
+{
+    const struct dispatch_entry *entry = plain_entry(op, self, other);
+    if (unlikely(entry == NULL)) {
+        ctrt_tensor *const tensors[2] = { self, other };
+        return inplace(op, tensors, 2, NULL, NULL, NULL);
+    }
     const ctrt_view *in[2] = { &self->view, &other->view }, *result = &self->view;
-    *status = dispatch_run(entry, self->device, in, 2, &result, 1, NULL);
+    ctrt_status status = dispatch_run(entry, self->device, in, 2, &result, 1, NULL);
     tensor_bump_version(self);
-    return true;
+    return status;
 }
 
 #define INPLACE_UNARY_yes(name)                                                         \
@@ -208,11 +216,7 @@ static inline bool run_plainly(ctrt_status *status, enum op op, ctrt_tensor *sel
     {                                                                                   \
         NULL_CHECK(#name "_", self);                                                    \
         NULL_CHECK(#name "_", other);                                                   \
-        ctrt_status status;                                                             \
-        if (likely(run_plainly(&status, OP_##name, self, other)))                       \
-            return status;                                                              \
-        ctrt_tensor *const tensors[2] = { self, other };                                \
-        return inplace(OP_##name, tensors, 2, NULL, NULL, NULL);                        \
+        return inplace_binary(OP_##name, self, other);                                  \
     }                                                                                   \
     ctrt_status ctrt_##name##_scalar_(ctrt_tensor *self, ctrt_scalar other)             \
     {                                                                                   \
