@@ -71,8 +71,7 @@ static void every_slot(void *queue, void *event, void *x)
 #endif
 }
 
-SIM_TEST(fork_beside_work, "fork with work enqueued: the child gets CTRT_ERR_FORKED, the parent's work goes on",
-         "CTRT_SIM=devices=1,latency=20ms")
+static void fork_beside_work(ctrt_device *device)
 {
     CTRT_AUTO(tensor) x = full(0, 1, device);
     void *queue = NULL, *event = NULL;
@@ -89,6 +88,17 @@ SIM_TEST(fork_beside_work, "fork with work enqueued: the child gets CTRT_ERR_FOR
     CHECK_EQ(total(x), 9);
     queues->event_destroy(handle, event);
     queues->destroy(handle, queue);
+}
+
+TEST(fork_beside_queue, "fork with work enqueued: the child gets CTRT_ERR_FORKED, the parent's work goes on")
+{
+    if (!forks_beside_threads())
+        return;
+    IN_CHILD("CTRT_SIM=devices=1,latency=20ms") {
+        ctrt_device *device = sim_open("sim:0");
+        use(device);
+        fork_beside_work(device);
+    }
 }
 
 static atomic_bool told, let_go;
