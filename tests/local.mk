@@ -554,8 +554,10 @@ example_multi_LDADD    = $(PUBLIC_LIBS)
 example_resnet_SOURCES = examples/resnet.c
 example_resnet_LDADD   = $(PUBLIC_LIBS)
 
-
 # After the scripts, which take longer: if tests run in parallel, the last ones should be short.
+if !SANITIZE
+TESTS += $(TREE_TESTS) $(PLAIN_TESTS)
+endif
 TESTS += $(public_tests) $(internal_tests) $(single_tests)
 
 # --- how tests are run -----------------------------------------------------------------------------------------------
@@ -590,10 +592,6 @@ AM_TESTS_ENVIRONMENT = \
 
 # Time limit of one test, in seconds.
 TEST_TIMEOUT = 900
-
-if !SANITIZE
-TESTS += $(TREE_TESTS) $(PLAIN_TESTS)
-endif
 
 SMOKE_TESTS = $(TREE_TESTS) tests/integration/test-train-reference.c tests/integration/tool.sh \
               tests/unit/test-counters-peaks.c tests/unit/test-registry-faults.c
