@@ -203,8 +203,9 @@ comm_tests   += tests/unit/test-comm-traffic.c
 endif
 if PLUGIN_STRATEGY_SINGLE
 if PLUGIN_STRATEGY_SHARDED
-comm_tests   += tests/unit/test-sharded.c tests/unit/test-sharded-uses.c
-public_tests += tests/unit/test-sharded-costs.c
+comm_tests   += tests/unit/test-sharded.c
+# Without ThreadSanitizer: test-sharded.c has the same threads.
+public_tests += tests/unit/test-sharded-costs.c tests/unit/test-sharded-uses.c
 if PLUGIN_STRATEGY_DISTRIBUTED
 # The two strategies with states whose changes are recorded.
 comm_tests        += tests/unit/test-strategy-states.c
@@ -226,11 +227,10 @@ comm_tests   += tests/unit/test-comm-hooks.c tests/unit/test-distributed.c tests
 if PLUGIN_STRATEGY_DATA_PARALLEL
 if PLUGIN_STRATEGY_PIPELINE
 if PLUGIN_STRATEGY_SHARDED
-comm_tests   += tests/unit/test-batch-norm-dtypes.c tests/unit/test-canonical-data.c \
-                tests/unit/test-grad-scaler-ranks.c tests/unit/test-sync-batch-norm.c
+comm_tests   += tests/unit/test-batch-norm-dtypes.c tests/unit/test-grad-scaler-ranks.c tests/unit/test-sync-batch-norm.c
 # Without ThreadSanitizer: numbers and files, by code whose threads the tests above cover.
-public_tests += tests/unit/test-parallel-checkpoint.c tests/unit/test-parallel-reference.c \
-                tests/unit/test-sharded-checkpoint.c tests/unit/test-training-checkpoint.c
+public_tests += tests/unit/test-canonical-data.c tests/unit/test-parallel-checkpoint.c \
+                tests/unit/test-parallel-reference.c tests/unit/test-sharded-checkpoint.c tests/unit/test-training-checkpoint.c
 endif
 endif
 endif
