@@ -349,7 +349,10 @@ static void show_text(unsigned choice)
     if (choice & DEVICES) {
         char name[128];
         const char *best = tool_default_device(name, sizeof name);
+        ctrt_device_properties facts = CTRT_DEVICE_PROPERTIES;
         printf("devices (auto is %s)\n", best != NULL ? best : "none");
+        if (getenv("CTRT_DEVICE") != NULL && best != NULL && ctrt_device_get_properties(&facts, best) != CTRT_OK)
+            printf("  %-12s %s\n", best, ctrt_error_message());
         show_devices(choice);
         show_links(choice);
         if (choice & LOAD)
