@@ -554,11 +554,12 @@ example_multi_LDADD    = $(PUBLIC_LIBS)
 example_resnet_SOURCES = examples/resnet.c
 example_resnet_LDADD   = $(PUBLIC_LIBS)
 
-# After the scripts, which take longer: if tests run in parallel, the last ones should be short.
+# After the scripts, which take longer: if tests run in parallel, the last ones should be short. test-alloc-failure, an
+# internal test, takes longest with sanitizers.
 if !SANITIZE
 TESTS += $(TREE_TESTS) $(PLAIN_TESTS)
 endif
-TESTS += $(public_tests) $(internal_tests) $(single_tests)
+TESTS += $(internal_tests) $(single_tests) $(public_tests)
 
 # --- how tests are run -----------------------------------------------------------------------------------------------
 
