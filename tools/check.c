@@ -128,40 +128,40 @@ int tool_check(int argc, char **argv)
         { "help", no_argument, NULL, 'h' },
         { NULL, 0, NULL, 0 },
     };
-    struct conformance_options wish = { .seed = 1, .seconds = 120 };
+    struct conformance_options suite = { .seed = 1, .seconds = 120 };
     struct contract_options contract = { .seconds = 20 };
     bool check_contract = false, guard = false;
     char *end = "", *seconds_end = "";
     for (int c; (c = getopt_long(argc, argv, "", options, NULL)) != -1;) {
         switch (c) {
-        case 'd': wish.device = optarg; break;
-        case 'o': wish.op = optarg; break;
-        case 't': wish.tags = optarg; break;
-        case 'x': wish.skip_tags = optarg; break;
-        case 'e': wish.expect_file = optarg; break;
-        case 's': wish.seed = strtoull(optarg, &end, 0); break;
-        case 'l': wish.list = true; break;
-        case 'f': wish.fail_fast = true; break;
+        case 'd': suite.device = optarg; break;
+        case 'o': suite.op = optarg; break;
+        case 't': suite.tags = optarg; break;
+        case 'x': suite.skip_tags = optarg; break;
+        case 'e': suite.expect_file = optarg; break;
+        case 's': suite.seed = strtoull(optarg, &end, 0); break;
+        case 'l': suite.list = true; break;
+        case 'f': suite.fail_fast = true; break;
         case 'c': check_contract = true; break;
         case 'g': guard = true; break;
         case 'm': contract.memory_options = optarg; break;
-        case 'j': wish.junit = contract.junit = optarg; break;
-        case 'w': wish.seconds = contract.seconds = strtod(optarg, &seconds_end); break;
+        case 'j': suite.junit = contract.junit = optarg; break;
+        case 'w': suite.seconds = contract.seconds = strtod(optarg, &seconds_end); break;
         case 'h': fputs(usage, stdout); return 0;
         default:  fputs(usage, stderr); return 2;
         }
     }
-    const int targets = wish.device && !check_contract ? 0 : 1;
+    const int targets = suite.device && !check_contract ? 0 : 1;
     if (*end != '\0' || *seconds_end != '\0' || !(contract.seconds > 0) || argc - optind > targets
-        || ((wish.list || guard) && wish.junit != NULL) || ((guard || check_contract) && wish.fail_fast)) {
+        || ((suite.list || guard) && suite.junit != NULL) || ((guard || check_contract) && suite.fail_fast)) {
         fputs(usage, stderr);
         return 2;
     }
     if (check_contract) {
-        contract.target = optind < argc ? argv[optind] : wish.device != NULL ? wish.device : "cpu";
-        contract.device = optind < argc ? wish.device : NULL;
-        contract.pattern = wish.op;
-        contract.list = wish.list;
+        contract.target = optind < argc ? argv[optind] : suite.device != NULL ? suite.device : "cpu";
+        contract.device = optind < argc ? suite.device : NULL;
+        contract.pattern = suite.op;
+        contract.list = suite.list;
         return contract_run(&contract);
     }
     if (contract.memory_options != NULL) {
@@ -169,13 +169,13 @@ int tool_check(int argc, char **argv)
         return 2;
     }
     if (optind < argc)
-        wish.device = argv[optind];
+        suite.device = argv[optind];
     if (optind < argc && tool_is_file(argv[optind]))
-        wish.file = argv[optind];
+        suite.file = argv[optind];
     /* Without the check of calls, the suite does not see which kernels of a file run. */
-    if (setenv("CTRT_FALLBACK", "cpu", 0) != 0 || setenv("CTRT_CHECK_CALLS", "1", wish.file != NULL) != 0)
+    if (setenv("CTRT_FALLBACK", "cpu", 0) != 0 || setenv("CTRT_CHECK_CALLS", "1", suite.file != NULL) != 0)
         return 2;
-    if (wish.file != NULL && (wish.device = tool_device_of("check", wish.file)) == NULL)
+    if (suite.file != NULL && (suite.device = tool_device_of("check", suite.file)) == NULL)
         return 2;
-    return guard && !wish.list ? guard_conformance(&wish) : conformance_run(&wish, NULL);
+    return guard && !suite.list ? guard_conformance(&suite) : conformance_run(&suite, NULL);
 }
