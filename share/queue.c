@@ -2,11 +2,11 @@
 /* share/queue.c: queues of messages between processes.
  *
  * A queue is a pair of connected sockets of type SOCK_SEQPACKET: messages stay whole, any number of processes can send
- * and receive, and the kernel removes descriptors of messages that are never received. The number of messages is
- * limited by two counters in shared memory: `sent`, and `received`, the number of the last message that was received.
- * No lock is held at any time, so a process that is killed blocks no other. If it is killed between a counter and the
- * socket, a counter is wrong by one. The next message that is received corrects it, because each message has a number,
- * and if there is none, a waiting sender does. */
+ * and receive, and the kernel removes descriptors of messages that are never received. Messages are numbered, and three
+ * numbers in shared memory limit how many there are: the last one that a sender has reserved, sent and received. No
+ * lock is held at any time, so a process that is killed blocks no other. If it is killed between the socket and a
+ * number, that number is too low or a reserved message is missing. The next message that is sent and received corrects
+ * both; if the socket is empty, the next sender does (share_queue_slot_take). */
 #include <errno.h>
 #include <fcntl.h>
 #include <limits.h>
@@ -25,7 +25,7 @@
 #include "device/device.h"
 #include "share/message.h"
 
-#define STATE_MAGIC  0x7174727374617465ull
+#define STATE_MAGIC  0x7174727374617432ull
 #define STATE_BYTES  4096
 #define SLICE        0.05                   /* seconds; how long a sender waits before it checks the counters */
 #define SOCKET_BYTES (8 << 20)              /* of messages; the system may allow fewer */
@@ -34,7 +34,7 @@
 struct queue_state {
     uint64_t magic;
     uint32_t capacity;
-    _Atomic uint32_t sent, received;        /* modulo 2^32 */
+    _Atomic uint32_t reserved, sent, received;  /* modulo 2^32 */
 };
 
 enum { PUT, GET, STATE };                   /* indices of descriptors */
@@ -217,15 +217,35 @@ static ctrt_status fail_closed_put(void)
     return ctrt_fail(CTRT_ERR_STATE, "queue_put: no process can get messages any more");
 }
 
-/* Counts a message, once fewer than `capacity` are in the queue. *number: its number. */
+/* Sets a counter to the number of a message, unless a later message has done so. */
+static void advance(_Atomic uint32_t *counter, uint32_t number)
+{
+    uint32_t last = atomic_load(counter);
+    while ((int32_t)(number - last) > 0 && !atomic_compare_exchange_weak(counter, &last, number))
+        ;
+}
+
+static bool socket_empty(int socket)
+{
+    int bytes = 0;
+    return ioctl(socket, SIOCOUTQ, &bytes) == 0 && bytes == 0;
+}
+
+/* Reserves a message, once fewer than `capacity` are in the queue. *number: its number. */
 static ctrt_status share_queue_slot_take(uint32_t *number, ctrt_queue *queue, const struct limit *limit)
 {
     struct queue_state *state = queue->state;
+    bool waited = false;
     for (;;) {
-        uint32_t received = atomic_load(&state->received), sent = atomic_load(&state->sent);
-        if ((int32_t)(sent - received) < (int32_t)state->capacity) {
-            *number = sent + 1;
-            if (atomic_compare_exchange_weak(&state->sent, &sent, sent + 1))
+        uint32_t received = atomic_load(&state->received), reserved = atomic_load(&state->reserved);
+        /* All messages that were reserved are sent, or their senders had a whole slice for it and count as killed.
+         * If the socket is empty as well, all are received, also by a process that was killed before it counted one. */
+        if (received != reserved && (waited || atomic_load(&state->sent) == reserved)
+            && socket_empty(queue->ends[PUT]) && atomic_compare_exchange_strong(&state->received, &received, reserved))
+            received = reserved;
+        if ((int32_t)(reserved - received) < (int32_t)state->capacity) {
+            *number = reserved + 1;
+            if (atomic_compare_exchange_weak(&state->reserved, &reserved, reserved + 1))
                 return CTRT_OK;
             continue;
         }
@@ -236,11 +256,7 @@ static ctrt_status share_queue_slot_take(uint32_t *number, ctrt_queue *queue, co
             return ctrt_fail(CTRT_ERR_COMM, "queue_put: the queue of %u messages is full for %g seconds",
                              state->capacity, limit->seconds);
         const struct timespec slice = { .tv_nsec = (long)(wait * 1e9) };
-        int waiting = 0;
-        if (syscall(SYS_futex, &state->received, FUTEX_WAIT, received, &slice, NULL, 0) != 0 && errno == ETIMEDOUT
-            && ioctl(queue->ends[PUT], SIOCOUTQ, &waiting) == 0 && waiting == 0)
-            /* The socket is empty, so a process was killed before it sent or counted a message. */
-            atomic_compare_exchange_strong(&state->received, &received, sent);
+        waited = syscall(SYS_futex, &state->received, FUTEX_WAIT, received, &slice, NULL, 0) != 0 && errno == ETIMEDOUT;
     }
 }
 
@@ -252,8 +268,10 @@ static ctrt_status send_message(ctrt_queue *queue, struct message *message, doub
     CTRT_TRY(share_queue_slot_take(&message->head.number, queue, &limit));
     for (;;) {
         const int error = message_send(queue->ends[PUT], message);
-        if (error == 0)
+        if (error == 0) {
+            advance(&queue->state->sent, message->head.number);
             return CTRT_OK;
+        }
         /* ETOOMANYREFS: too many descriptors are in sockets. */
         const bool full = error == EAGAIN || error == ENOBUFS || error == ETOOMANYREFS;
         if ((full || error == EINTR) && time_left(&limit, SLICE) > 0) {
@@ -261,7 +279,7 @@ static ctrt_status send_message(ctrt_queue *queue, struct message *message, doub
                 wait_socket(queue->ends[PUT], error == EAGAIN ? POLLOUT : 0, &limit, SLICE / 5);
             continue;
         }
-        atomic_fetch_sub(&queue->state->sent, 1);
+        atomic_fetch_sub(&queue->state->reserved, 1);
         if (full || error == EINTR)
             return ctrt_fail(CTRT_ERR_COMM, "queue_put: the system's buffer for messages is full for %g seconds: %s",
                              seconds, strerror(error));
@@ -291,11 +309,8 @@ ctrt_status ctrt_queue_put(ctrt_queue *queue, ctrt_tensor *const *tensors, int c
 /* Counts a message that was received, and wakes senders. */
 static void slot_return(ctrt_queue *queue, uint32_t number)
 {
-    struct queue_state *state = queue->state;
-    uint32_t received = atomic_load(&state->received);
-    while ((int32_t)(number - received) > 0 && !atomic_compare_exchange_weak(&state->received, &received, number))
-        ;
-    syscall(SYS_futex, &state->received, FUTEX_WAKE, INT_MAX, NULL, NULL, 0);
+    advance(&queue->state->received, number);
+    syscall(SYS_futex, &queue->state->received, FUTEX_WAKE, INT_MAX, NULL, NULL, 0);
 }
 
 static void keep(ctrt_queue *queue, struct share_queue_kept *kept)

@@ -4,6 +4,7 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <pthread.h>
+#include <sys/mman.h>
 #include <sys/resource.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
@@ -473,18 +474,32 @@ TEST(test_hostile, "messages with changed bytes or missing ends give errors, or 
                 "no process can put messages any more");
 }
 
-TEST(test_lost, "a message that a killed process took and did not count does not fill the queue")
+TEST(test_lost, "messages that killed processes did not send, or took and did not count, do not fill the queue")
 {
     static struct raw taken = { .size = sizeof taken.bytes };
+    enum { CAPACITY = 3, RESERVED = 3 };                    /* RESERVED: share/queue.c, struct queue_state */
     CTRT_AUTO(queue) queue = NULL;
     int ends[3];
-    CHECK_OK(ctrt_queue_new(&queue, 1));
+    CHECK_OK(ctrt_queue_new(&queue, CAPACITY));
     CHECK_OK(ctrt_queue_descriptors(ends, queue));
-    CHECK_OK(ctrt_queue_put(queue, NULL, 0, NULL, 0, 0));
-    raw_call(&taken, ends[1], raw_receive);
+    uint32_t *state = mmap(NULL, 4096, PROT_READ | PROT_WRITE, MAP_SHARED, ends[2], 0);
+    CHECK_TRUE(state != MAP_FAILED);
+    state[RESERVED] += CAPACITY;
     CHECK_OK(ctrt_queue_put(queue, NULL, 0, NULL, 0, 20));
     CHECK_OK(ctrt_queue_get(NULL, NULL, NULL, NULL, queue, 0));
-    CHECK_FAILS(ctrt_queue_get(NULL, NULL, NULL, NULL, queue, 0), CTRT_ERR_COMM, NULL);
+    for (int lost = 1; lost <= CAPACITY; lost++) {
+        for (int i = 0; i < lost; i++)
+            CHECK_OK(ctrt_queue_put(queue, NULL, 0, NULL, 0, 0));
+        for (int i = 0; i < lost; i++)
+            raw_call(&taken, ends[1], raw_receive);
+        for (int i = 0; i < CAPACITY; i++)
+            CHECK_OK(ctrt_queue_put(queue, NULL, 0, NULL, 0, 0));
+        CHECK_FAILS(ctrt_queue_put(queue, NULL, 0, NULL, 0, 0.2), CTRT_ERR_COMM, "the queue of 3 messages is full");
+        for (int i = 0; i < CAPACITY; i++)
+            CHECK_OK(ctrt_queue_get(NULL, NULL, NULL, NULL, queue, 0));
+        CHECK_FAILS(ctrt_queue_get(NULL, NULL, NULL, NULL, queue, 0), CTRT_ERR_COMM, NULL);
+    }
+    munmap(state, 4096);
 }
 
 struct threads {
