@@ -13,6 +13,7 @@
 #include <pthread.h>
 #include <signal.h>
 #include <stdarg.h>
+#include <stdatomic.h>
 #include <sys/mman.h>
 #include <sys/prctl.h>
 #include <sys/resource.h>
@@ -185,13 +186,6 @@ bool contract_ended(int child, bool killed)
     return true;
 }
 
-double contract_now(void)
-{
-    struct timespec time;
-    clock_gettime(CLOCK_MONOTONIC, &time);
-    return (double)time.tv_sec + (double)time.tv_nsec / 1e9;
-}
-
 struct thread {
     pthread_t id;
     void (*body)(int);
@@ -214,6 +208,25 @@ void contract_in_threads(void (*body)(int), int count)
     }
     for (int i = 0; i < count; i++)
         pthread_join(threads[i].id, NULL);
+}
+
+static atomic_bool forks_end;
+static void (*fork_child)(void), (*fork_work)(int);
+
+static void fork_or_work(int number)
+{
+    while (number > 0 && !atomic_load(&forks_end))
+        fork_work(number);
+    for (int i = 0; number == 0 && i < 30; i++)
+        contract_join(contract_fork(fork_child));
+    atomic_store(&forks_end, true);
+}
+
+void contract_fork_among(void (*child)(void), void (*work)(int number))
+{
+    fork_child = child;
+    fork_work = work;
+    contract_in_threads(fork_or_work, 4);
 }
 
 const char *contract_kind_word(ctrt_component_kind kind)
@@ -388,10 +401,10 @@ static void run_in_child(void (*body)(const void *), const void *argument, doubl
         snprintf(report->text, sizeof report->text, "fork: %s", strerror(errno));
         return;
     }
-    const double limit = contract_now() + seconds;
+    const double limit = seconds_now() + seconds;
     int status = 0;
     pid_t ended = 0;
-    for (long pause = 100000; (ended = waitpid(child, &status, WNOHANG)) == 0 && contract_now() < limit;
+    for (long pause = 100000; (ended = waitpid(child, &status, WNOHANG)) == 0 && seconds_now() < limit;
          pause = pause < 4000000 ? 2 * pause : pause)
         nanosleep(&(struct timespec){ 0, pause }, NULL);
     report_kill(child);
@@ -416,7 +429,7 @@ static void check_body(const void *argument)
     const void *const *both = argument;
     const struct contract_kind *kind = both[0];
     const struct contract_check *check = both[1];
-    contract_target.uninitialised = check->run == contract_check_init;
+    contract_target.uninitialised = (check->needs & NEEDS_NO_INIT) != 0;
     contract_load(kind->kind);
     report_run(kind, check);
 }
@@ -499,7 +512,7 @@ static void run_table(const struct contract_options *options, const struct contr
             printf("%-10s %-20s %s\n", kind->word, check->name, check->sentence);
             continue;
         }
-        if (launched && check->run != contract_check_init)
+        if (launched && !(check->needs & NEEDS_NO_INIT))
             launch_await(options, check);
         else
             run_in_child(check_body, (const void *[]){ kind, check }, options->seconds);

@@ -15,6 +15,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "core/base/clock.h"
 #include "ctrt/ctrt.h"
 #include "ctrt/plugin.h"
 
@@ -34,10 +35,14 @@ int contract_run(const struct contract_options *options);
 
 /* ---- checks ---- */
 
+/* The check calls init itself: it is not called before it, nor `prepare`, and launched ranks do not run the check. The
+ * other bits belong to the kinds. */
+#define NEEDS_NO_INIT (1u << 31)
+
 struct contract_check {
     const char *name;               /* "queue.order" */
     void (*run)(void);
-    unsigned needs;                 /* passed to `prepare` of the kind */
+    unsigned needs;                 /* passed to `prepare` of the kind, unless NEEDS_NO_INIT */
     const char *sentence;           /* what the contract says */
 };
 
@@ -88,7 +93,8 @@ void contract_check_init(void);
       "the name is lower case and has at most 31 characters; the file is KIND-NAME.so" },                            \
     { "probe", contract_check_probe, needs,                                                                          \
       "probe writes one line of at most reason_bytes, answers the same again, starts no threads, opens nothing" },   \
-    { "init", contract_check_init, needs, "init may be called again after CTRT_ERR_OUT_OF_MEMORY" }
+    { "init", contract_check_init, (needs) | NEEDS_NO_INIT,                                                          \
+      "init may be called again after CTRT_ERR_OUT_OF_MEMORY" }
 /* "backend": the beginning of the name of a file of that kind. */
 const char *contract_kind_word(ctrt_component_kind kind);
 /* The number of descriptors of this process. */
@@ -106,10 +112,12 @@ void contract_join(int child);
 bool contract_ended(int child, bool killed);
 /* Runs `body` in `count` threads with the arguments 0, 1, ... and joins them. */
 void contract_in_threads(void (*body)(int number), int count);
+/* Forks children that run `child`, one after another, while three threads call `work` with the arguments 1, 2, 3 again
+ * and again. */
+void contract_fork_among(void (*child)(void), void (*work)(int number));
 void contract_sleep(int milliseconds);
 /* Writes the path of a file of this process, which is removed at the latest when the check has ended. */
 void contract_path(char path[256], int number);
-double contract_now(void);              /* seconds of CLOCK_MONOTONIC */
 
 /* ---- bytes ---- */
 

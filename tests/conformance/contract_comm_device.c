@@ -100,10 +100,10 @@ static void poll_error_body(struct rank *rank)
     contract_ok(sum_start(&group, &buffer));
     contract_step("rank %d of %d: poll_error, while a collective is incomplete and afterwards", rank->number,
                   rank->count);
-    for (const double end = contract_now() + 2 * LATE / 1e3; contract_now() < end; contract_sleep(1)) {
-        const double begin = contract_now();
+    for (const double end = seconds_now() + 2 * LATE / 1e3; seconds_now() < end; contract_sleep(1)) {
+        const double begin = seconds_now();
         contract_ok(contract_engine->poll_error(group.comm));
-        longest = contract_now() - begin > longest ? contract_now() - begin : longest;
+        longest = seconds_now() - begin > longest ? seconds_now() - begin : longest;
     }
     /* Shorter than the wait of a rank, longer than a processor may be taken. */
     EXPECT(longest < LATE / 1.5e3 || rank->number == rank->count - 1, "a call took %.0f ms", longest * 1e3);

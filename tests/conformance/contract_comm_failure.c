@@ -160,10 +160,10 @@ static void late_body(struct rank *rank)
         const ctrt_status status = reduce_zeros(&group, 100000);
         EXPECT(status != CTRT_OK, "returned CTRT_OK after the other ranks had failed");
     } else {
-        const double begin = contract_now();
+        const double begin = seconds_now();
         expect_polled(&group, reduce_zeros(&group, 100000));
-        EXPECT(contract_now() - begin < LIMIT + SOON, "returned %.1f s after the time limit had passed",
-               contract_now() - begin - LIMIT);
+        EXPECT(seconds_now() - begin < LIMIT + SOON, "returned %.1f s after the time limit had passed",
+               seconds_now() - begin - LIMIT);
         atomic_fetch_add(&board->step, 1);
     }
     group_close(&group);
@@ -212,7 +212,7 @@ static void check_timeout(void)
 static void expect_files(int before)
 {
     int files = contract_files();
-    for (const double limit = contract_now() + SOON; files > before && contract_now() < limit; files = contract_files())
+    for (const double limit = seconds_now() + SOON; files > before && seconds_now() < limit; files = contract_files())
         contract_sleep(5);
     EXPECT(files <= before || (contract_target.ranks > 0 && contract_target.rank == 0),
            "%d descriptors were not closed", files - before);
@@ -379,12 +379,12 @@ static void abort_body(struct rank *rank)
     if (rank->number == rank->count - 1) {
         abort_after(&group);
     } else {
-        const double begin = contract_now();
+        const double begin = seconds_now();
         EXPECT(pthread_create(&thread, NULL, abort_thread, &group) == 0, "no thread can be started");
         const ctrt_status status = reduce_zeros(&group, 200000);
         contract_refused(status, CTRT_ERR_COMM);
-        EXPECT(contract_now() - begin < 0.06 + SOON, "run returned %.1f s after the abort",
-               contract_now() - begin - 0.06);
+        EXPECT(seconds_now() - begin < 0.06 + SOON, "run returned %.1f s after the abort",
+               seconds_now() - begin - 0.06);
         pthread_join(thread, NULL);
     }
     group_close(&group);

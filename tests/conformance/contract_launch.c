@@ -122,7 +122,7 @@ static _Noreturn void rank_run(const struct contract_options *options, const str
     }
     for (int t = 0; kind->checks[t] != NULL; t++)
         for (const struct contract_check *check = kind->checks[t]; check->name != NULL; check++) {
-            if (!report_selects(options, check) || check->run == contract_check_init)
+            if (!report_selects(options, check) || (check->needs & NEEDS_NO_INIT))
                 continue;
             await_turn(++turn);
             run_check(kind, check);
@@ -148,7 +148,7 @@ static bool child_ended(void)
 
 int launch_begin(const struct contract_options *options, const struct contract_kind *kind)
 {
-    const double limit = contract_now() + options->seconds;
+    const double limit = seconds_now() + options->seconds;
     memset(report, 0, sizeof *report);
     member = mmap(NULL, sizeof *member, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
     if (member == MAP_FAILED || (child = report_fork()) < 0) {
@@ -157,7 +157,7 @@ int launch_begin(const struct contract_options *options, const struct contract_k
     }
     if (child == 0)
         rank_run(options, kind);
-    while (!atomic_load(&member->known) && !child_ended() && contract_now() < limit)
+    while (!atomic_load(&member->known) && !child_ended() && seconds_now() < limit)
         contract_sleep(1);
     if (atomic_load(&member->known) && member->size > 1 && (job = job_map(member->path)) != NULL) {
         atomic_fetch_add(&job->joined, 1);
@@ -186,7 +186,7 @@ static void report_late(const char *name, double seconds)
 
 void launch_await(const struct contract_options *options, const struct contract_check *check)
 {
-    const double limit = contract_now() + options->seconds;
+    const double limit = seconds_now() + options->seconds;
     memset(report, 0, sizeof *report);
     if (failed_check != NULL) {
         report->outcome = SKIPPED;
@@ -205,7 +205,7 @@ void launch_await(const struct contract_options *options, const struct contract_
             if (outcome == FAILED || outcome == SKIPPED)
                 *report = job->reports[i];
         }
-        if (left > 0 && report->outcome != FAILED && contract_now() > limit)
+        if (left > 0 && report->outcome != FAILED && seconds_now() > limit)
             report_late(check->name, options->seconds);
     }
     if (report->outcome == NO_OUTCOME)

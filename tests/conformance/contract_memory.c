@@ -5,9 +5,6 @@
 #endif
 #include "contract_blocks.h"
 
-#include <math.h>
-#include <stdatomic.h>
-
 static struct source second;                    /* of a clone */
 
 /* Allocates, uses and frees blocks at random on all queues. `check` runs now and then. */
@@ -345,15 +342,14 @@ static void policy_threads(int number)
             pol.table->free(pol.state, &blocks[k], NULL);
 }
 
-static atomic_bool races_end;
-
-/* Allocates and frees as fast as it can until the time `end` or until races_end, so that threads without a lock meet in
- * the policy, and a fork finds a lock held. */
-static void policy_race(int number, double end)
+/* Allocates and frees as fast as it can, so that threads without a lock meet in the policy, and a fork finds a lock
+ * held. */
+static void policy_race(int number, double seconds)
 {
     ctrt_block blocks[16];
     int written[16] = { 0 };
-    for (int i = 1; !races_end && contract_now() < end; i++) {
+    const double end = seconds_now() + seconds;
+    for (int i = 1; seconds_now() < end; i++) {
         const int k = i * 7 % 16;
         int *memory = written[k] != 0 ? blocks[k].address : NULL;
         if (memory != NULL) {
@@ -374,7 +370,7 @@ static void policy_race(int number, double end)
 
 static void policy_races(int number)
 {
-    policy_race(number, contract_now() + 0.5);
+    policy_race(number, 0.5);
 }
 
 static void check_policy_threads(void)
@@ -394,25 +390,19 @@ static void policy_child(void)
     pol.table->free(pol.state, &block, NULL);
 }
 
-static void policy_forks(int number)
+static void policy_work(int number)
 {
-    if (number == 0) {
-        for (int i = 0; i < 30; i++)
-            contract_join(contract_fork(policy_child));
-        races_end = true;
-    } else if (number == 1) {
-        while (!races_end)
-            policy_threads(number);
-    } else {
-        policy_race(number, INFINITY);
-    }
+    if (number == 1)
+        policy_threads(number);
+    else
+        policy_race(number, 0.05);
 }
 
 static void check_policy_fork(void)
 {
     policy_begin(1024 * MIB, CTRT_DEVICE_HOST_MEMORY);
     contract_step("fork while other threads allocate");
-    contract_in_threads(policy_forks, 4);
+    contract_fork_among(policy_child, policy_work);
     policy_finish();
 }
 

@@ -149,7 +149,7 @@ static ctrt_status group_poll(void *state)
 {
     struct waiter *waiter = state;
     struct group *group = waiter->group;
-    const double now = contract_now();
+    const double now = seconds_now();
     EXPECT(atomic_load(&waiter->runs), "poll was called with a state that is not that of a running call: in create it "
            "is config->state, in run call->state");
     const double pause = now - atomic_exchange(&waiter->last, now);
@@ -180,7 +180,7 @@ static ctrt_status group_mismatch(void *state, const ctrt_comm_signature *signat
 
 static void waiter_begin(struct waiter *waiter, struct group *group)
 {
-    const double now = contract_now();
+    const double now = seconds_now();
     waiter->group = group;
     atomic_store(&waiter->deadline, now + group->config.timeout);
     atomic_store(&waiter->last, now);
@@ -447,7 +447,7 @@ ctrt_status group_start(struct group *group, const struct request *request)
         call.queue = native_stream(group->device);
     waiter_begin(waiter, group);
     ctrt_status status = contract_engine->run(group->comm, &call);
-    const double pause = contract_now() - atomic_load(&waiter->last);
+    const double pause = seconds_now() - atomic_load(&waiter->last);
     if (pause > atomic_load(&waiter->pause))
         atomic_store(&waiter->pause, pause);
     atomic_store(&waiter->runs, false);
@@ -481,10 +481,10 @@ ctrt_status group_await(struct group *group)
     if (status != CTRT_OK) {
         snprintf(message, sizeof message, "%s", ctrt_error_message());
         group_abort(group);
-        const double limit = contract_now() + ENDS;
-        while (!done && ctrt_event_query(event, &done) == CTRT_OK && contract_now() < limit)
+        const double limit = seconds_now() + ENDS;
+        while (!done && ctrt_event_query(event, &done) == CTRT_OK && seconds_now() < limit)
             contract_sleep(1);
-        EXPECT(done || contract_now() < limit, "the collective did not end on its stream within %g s of abort", ENDS);
+        EXPECT(done || seconds_now() < limit, "the collective did not end on its stream within %g s of abort", ENDS);
         (void)ctrt_fail(status, "%s", message);
     }
     ctrt_event_release(&event);

@@ -221,7 +221,7 @@ static void ranks_fail_body(const struct setup *setup)
     pair_new(&pair, setup, mlp_new);
     (void)net_step(&pair, &loss, 7, 0, contract_losses[LOSS_MEAN].function, NULL);
     const bool fails = setup->rank->number == 1;
-    const double begin = contract_now();
+    const double begin = seconds_now();
     ctrt_status status = CTRT_OK;
     /* Ranks that do not wait for others in every step notice it later. */
     for (int n = 1; n < 20 && status == CTRT_OK; n++) {
@@ -232,7 +232,7 @@ static void ranks_fail_body(const struct setup *setup)
     contract_refused(status, CTRT_OK);
     EXPECT(fails || strstr(contract_failure.text, "the loss of the check fails") != NULL
                || status == CTRT_ERR_COMM, "returned not the failure of rank 1, but: %s", contract_failure.text);
-    EXPECT(contract_now() - begin < 5, "the step failed after %.1f s only", contract_now() - begin);
+    EXPECT(seconds_now() - begin < 5, "the step failed after %.1f s only", seconds_now() - begin);
     atomic_fetch_add(&board->step, 1);          /* rank 1 does not leave before the others have failed */
     ranks_await(&board->step, setup->rank->count);
     pair_free(&pair);

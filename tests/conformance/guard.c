@@ -63,9 +63,7 @@ static void guard_child(const struct conformance_options *given)
 static void guard_place_text(char *text, size_t bytes)
 {
     uint64_t nearest = UINT64_MAX;
-    snprintf(text, bytes, progress->address < 4096
-                              ? "a NULL pointer; call->workspace is one if the kernel has no slot `workspace`"
-                              : "an address that is not near an operand");
+    snprintf(text, bytes, progress->address < 4096 ? GUARD_NULL : "an address that is not near an operand");
     for (const char *at = strchr(progress->call, ';'); at != NULL; at = strchr(at + 1, ';')) {
         char name[256];
         unsigned long long begin, end;

@@ -18,6 +18,9 @@ struct guard_progress {
     uint64_t address;                   /* of the access that crashed; 0: unknown */
 };
 
+/* What a kernel has used that crashed at an address below 4096. */
+#define GUARD_NULL "a NULL pointer; call->workspace is one if the kernel has no slot `workspace`"
+
 /* Returns as conformance_run. 77 after a message if the device cannot be guarded. */
 int guard_conformance(const struct conformance_options *options);
 

@@ -8,16 +8,9 @@
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 
+#include "core/base/clock.h"
 #include "core/base/utf8.h"
-
-static double seconds(void)
-{
-    struct timespec time;
-    clock_gettime(CLOCK_MONOTONIC, &time);
-    return (double)time.tv_sec + (double)time.tv_nsec / 1e9;
-}
 
 /* Writes `length` bytes of text for an attribute or an element. XML 1.0 has no control characters but tab and line
  * ends, not even escaped, and no U+FFFE and U+FFFF. */
@@ -66,7 +59,7 @@ bool junit_open(struct junit *junit, const char *path)
         fclose(junit->file);
         return failed(junit, error);
     }
-    junit->begun = junit->last = seconds();
+    junit->begun = junit->last = seconds_now();
     return true;
 }
 
@@ -76,7 +69,7 @@ void junit_case(struct junit *junit, const char *group, const char *name, enum j
     FILE *out = junit->cases;
     if (out == NULL)
         return;
-    const double now = seconds();
+    const double now = seconds_now();
     fputs("  <testcase", out);
     attribute(out, "classname", group, strlen(group));
     attribute(out, "name", name, strlen(name));
@@ -110,7 +103,7 @@ bool junit_close(struct junit *junit, const char *suite)
         attribute(out, "name", suite, strlen(suite));
         fprintf(out, " tests=\"%d\" failures=\"%d\" errors=\"0\" skipped=\"%d\" time=\"%.6f\">\n",
                 count[JUNIT_PASSED] + count[JUNIT_FAILED] + count[JUNIT_SKIPPED], count[JUNIT_FAILED],
-                count[JUNIT_SKIPPED], seconds() - junit->begun);
+                count[JUNIT_SKIPPED], seconds_now() - junit->begun);
         fwrite(junit->text, 1, junit->length, out);
         fputs("</testsuite>\n</testsuites>\n", out);
         written = fflush(out) == 0 && !ferror(out);

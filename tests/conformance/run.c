@@ -374,7 +374,7 @@ void check_ends_badly(struct run *run, int number, const void *address)
         check_fail(run, "did not end within %g s; the last call of a kernel: %s", run->options->seconds, call);
     run->variant = "";
     if (number == SIGSEGV && (uintptr_t)address < 4096)
-        check_fail(run, "it has used a NULL pointer; call->workspace is one if the kernel has no slot `workspace`");
+        check_fail(run, "it has used " GUARD_NULL);
     check_fail(run, "the next checks were not run; run this op alone in a debugger, or with %s",
                number != 0 ? "--guard" : "more time, --timeout");
     print_result(run);

@@ -10,6 +10,7 @@
 #include <time.h>
 #include <unistd.h>
 
+#include "core/base/clock.h"
 #include "suite.h"
 
 #define NONE_RUNS 0.0                           /* values of `deadline`, which is otherwise a time in seconds */
@@ -20,13 +21,6 @@ static atomic_int crash;                        /* the number of a signal */
 static _Atomic(void *) crash_address;
 static atomic_bool crash_reported;
 
-static double now(void)
-{
-    struct timespec time;
-    clock_gettime(CLOCK_MONOTONIC, &time);
-    return (double)time.tv_sec + (double)time.tv_nsec / 1e9;
-}
-
 static void rest(void)
 {
     nanosleep(&(struct timespec){ 0, 50000000 }, NULL);
@@ -34,7 +28,7 @@ static void rest(void)
 
 void watch_begin(const struct run *run)
 {
-    atomic_store(&deadline, now() + run->options->seconds);
+    atomic_store(&deadline, seconds_now() + run->options->seconds);
 }
 
 void watch_end(void)
@@ -60,7 +54,8 @@ static void *watch_thread(void *run)
     for (;; rest()) {
         const int number = atomic_load(&crash);
         double limit = atomic_load(&deadline);
-        if (limit <= 0 || (number == 0 && now() < limit) || !atomic_compare_exchange_strong(&deadline, &limit, ENDED))
+        if (limit <= 0 || (number == 0 && seconds_now() < limit)
+            || !atomic_compare_exchange_strong(&deadline, &limit, ENDED))
             continue;
         check_ends_badly(run, number, atomic_load(&crash_address));
         atomic_store(&crash_reported, true);
