@@ -17,7 +17,7 @@ libctrt_core_la_SOURCES += \
 libctrt_core_la_SOURCES += \
     core/registry/child.c core/registry/dl.c core/registry/elf.c core/registry/file_permissions.c core/registry/host.c \
     core/registry/internal.h core/registry/load.c core/registry/registry.c core/registry/registry.h \
-    core/registry/search.c core/registry/select.c core/registry/validate.c core/registry/whole.c
+    core/registry/select.c core/registry/validate.c core/registry/whole.c
 
 # device: opening and choosing devices, current devices
 libctrt_core_la_SOURCES += \

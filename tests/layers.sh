@@ -157,7 +157,7 @@ calls() {
     }
     # The source of an object; "" if it exists no more.
     function source(object) {
-        gsub(/:$|\.libs\/|libctrt_core_la-/, "", object)
+        gsub(/:$|\.libs\/|libctrt_(core|search)_la-/, "", object)
         sub(/o$/, "c", object)
         if (!(object in known)) known[object] = exists(object) ? object : ""
         return known[object]
@@ -230,7 +230,8 @@ for area in include core nn share parallel data backends plugins tools examples 
     check "$area: includes respect the layers" "$(printf '%s\n' "$found" | grep "^$area/")"
 done
 echo "# $(cat "$work/counted")"
-(cd "$builddir" && find $parts -name 'libctrt_core_la-*.o' -exec ${NM:-nm} -A -P {} +) >"$work/symbols" 2>/dev/null
+(cd "$builddir" && find $parts \( -name 'libctrt_core_la-*.o' -o -name 'libctrt_search_la-*.o' \) \
+    -exec ${NM:-nm} -A -P {} +) >"$work/symbols" 2>/dev/null
 if [ -s "$work/symbols" ]; then
     check "calls respect the layers and the lists of files" "$(calls "$work/symbols")"
 else

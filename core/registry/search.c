@@ -17,10 +17,6 @@
 #include "base/param.h"
 #include "registry/internal.h"
 
-#ifndef CTRT_PLUGINDIR
-#define CTRT_PLUGINDIR "/usr/local/lib/ctrt/1"
-#endif
-
 static const ctrt_param path_param = {
     sizeof path_param, "CTRT_PLUGIN_PATH", CTRT_PARAM_STRING, NULL, NULL,
     "absolute paths of folders, separated by ':', that are searched for plugins before the installed folder",
