@@ -48,10 +48,15 @@ static void elementwise(struct array *out, const struct array *in, const struct 
     array_make(out, result_dtype(op, in[0].dtype), ndim, shape);
     if (op->flags & CANCELS)
         out->size = scratch((size_t)out->numel * sizeof *out->size);
+    const bool broadcasts = in[0].numel != out->numel || (op->inputs > 1 && in[1].numel != out->numel);
     bool integers = in[0].i != NULL && (op->i1 || op->i2 || op->iv);
     for (int64_t k = 0; k < out->numel; k++) {
-        index_of(index, k, ndim, shape);
-        int64_t a = offset_in(&in[0], index, ndim), b = op->inputs > 1 ? offset_in(&in[1], index, ndim) : 0;
+        int64_t a = k, b = k;
+        if (broadcasts) {
+            index_of(index, k, ndim, shape);
+            a = offset_in(&in[0], index, ndim);
+            b = op->inputs > 1 ? offset_in(&in[1], index, ndim) : 0;
+        }
         if (integers) {
             int64_t x = in[0].i[a], y = op->inputs > 1 ? in[1].i[b] : 0;
             int64_t value = op->i1 ? op->i1(x) : op->i2 ? op->i2(x, y) : op->iv(x, v);

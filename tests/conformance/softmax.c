@@ -27,16 +27,17 @@ REFERENCE(softmax)
     for (int d = dim + 1; d < in->ndim; d++)
         inner *= in->shape[d];
     array_make_sum(out, in->dtype, in->ndim, in->shape);
-    for (int64_t k = 0; k < out->numel; k++) {
-        int64_t first = n ? k - k / inner % n * inner : 0;
+    for (int64_t row = 0; n > 0 && row < out->numel / n; row++) {
+        const int64_t first = row / inner * n * inner + row % inner;
         double most = -INFINITY, sum = 0;
-        for (int64_t e = 0; e < n; e++)
-            most = fmax(most, in->f[first + e * inner]);
-        for (int64_t e = 0; e < n; e++)
-            sum += exp(in->f[first + e * inner] - most);
-        double x = in->f[k] - most;
-        out->f[k] = logarithm ? x - log(sum) : exp(x) / sum;
-        out->size[k] = logarithm ? fabs(in->f[k]) + fabs(most) + log(sum) : out->f[k];
+        for (int64_t k = first; k < first + n * inner; k += inner)
+            most = fmax(most, in->f[k]);
+        for (int64_t k = first; k < first + n * inner; k += inner)
+            sum += out->f[k] = exp(in->f[k] - most);
+        for (int64_t k = first; k < first + n * inner; k += inner) {
+            out->f[k] = logarithm ? in->f[k] - most - log(sum) : out->f[k] / sum;
+            out->size[k] = logarithm ? fabs(in->f[k]) + fabs(most) + log(sum) : out->f[k];
+        }
     }
 }
 
