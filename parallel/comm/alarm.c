@@ -15,15 +15,19 @@ static const double DEPARTURE_SECONDS = 0.05;
 
 /* ---- failing ---- */
 
-ctrt_status comm_check(ctrt_comm *comm)
+static ctrt_status check_state(ctrt_comm *comm, enum failure_state state)
 {
     if (comm->process != comm_process())
         return comm_fail_forked("communicator");
-    const enum failure_state state = failure_state(&comm->failure);
     if (likely(state == FAILURE_NONE || state == FAILURE_EXPIRED))
         return CTRT_OK;
     return state < FAILURE_FAILED ? comm_fail(comm, CTRT_ERR_COMM, "another rank has failed")
                                   : failure_error(&comm->failure);
+}
+
+ctrt_status comm_check(ctrt_comm *comm)
+{
+    return check_state(comm, failure_state(&comm->failure));
 }
 
 static ctrt_status fail_unfinished(const ctrt_comm *comm)
@@ -210,8 +214,8 @@ void ctrt_comm_abort(ctrt_comm *comm, const char *reason)
 ctrt_status ctrt_comm_error(ctrt_comm *comm)
 {
     NULL_CHECK("comm_error", comm);
-    const enum failure_state state = failure_state(&comm->failure);
+    const enum failure_state state = failure_state(&comm->failure);      /* once: other threads change it */
     const bool reports = comm->group.local && state == FAILURE_ALARMED;     /* no thread watches a local group */
-    const bool pending = comm->process == comm_process() && failure_pending(&comm->failure);
-    return pending && !reports ? fail_unfinished(comm) : comm_check(comm);
+    const bool pending = comm->process == comm_process() && failure_state_pending(state);
+    return pending && !reports ? fail_unfinished(comm) : check_state(comm, state);
 }

@@ -44,10 +44,15 @@ static inline bool failure_ended(const struct comm_failure *failure)
     return failure_state(failure) >= FAILURE_FAILED;
 }
 /* Whether another thread or rank has found a failure that this thread has to report or wait for. */
-static inline bool failure_pending(const struct comm_failure *failure)
+static inline bool failure_state_pending(enum failure_state state)
+{
+    return state == FAILURE_ALARMED || state == FAILURE_RAISING || state == FAILURE_COMPOSING;
+}
+/* Whether a failure has been found, also if its error is not known yet. */
+static inline bool failure_known(const struct comm_failure *failure)
 {
     const enum failure_state state = failure_state(failure);
-    return state == FAILURE_ALARMED || state == FAILURE_RAISING || state == FAILURE_COMPOSING;
+    return failure_state_pending(state) || state >= FAILURE_FAILED;
 }
 /* Whether calls that run have to end because of the failure. Before the alarm is raised they do not: the other ranks
  * would see that a call of this one has failed, and raise an alarm that does not name the cause. */

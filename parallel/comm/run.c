@@ -225,7 +225,7 @@ static void run_work(struct comm_lane *lane, ctrt_work *work)
     ctrt_comm *comm = lane->timer.comm;
     bool tracked = false;
     ctrt_status status = CTRT_OK;
-    if (failure_pending(&comm->failure) || failure_ended(&comm->failure))
+    if (failure_known(&comm->failure))
         status = lane_fail(lane, CTRT_ERR_COMM, "another rank has failed");
     pthread_mutex_lock(&comm->lock);
     flight_set(comm->record, work->number, FLIGHT_RUNNING);

@@ -262,7 +262,7 @@ void comm_unwatch(ctrt_comm *comm)
 static bool leave_unreleased(ctrt_comm *comm)
 {
     const bool alone = comm->group.size == 1 && comm->group.elastic;       /* other processes may wait to join */
-    if (failure_pending(&comm->failure) || failure_ended(&comm->failure) || comm->watch.state == WATCH_OFF
+    if (failure_known(&comm->failure) || comm->watch.state == WATCH_OFF
         || (comm->watch.state == WATCH_LISTED && !alone))
         return true;
     struct departure departure = { .state = comm_own_state(NULL, comm) };
