@@ -222,8 +222,12 @@ static void fork_or_work(int number)
     atomic_store(&forks_end, true);
 }
 
+extern void __asan_init(void) __attribute__((weak));
+
 void contract_fork_among(void (*child)(void), void (*work)(int number))
 {
+    if (__asan_init != NULL)
+        contract_skip("with AddressSanitizer, whose allocator may be locked in a forked child");
     fork_child = child;
     fork_work = work;
     contract_in_threads(fork_or_work, 4);

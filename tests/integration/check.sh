@@ -19,7 +19,7 @@ run() {
     code=$?
     [ "$code" -eq "$want" ] && cat "$work/out" "$work/err" | grep -q -- "$pattern"
     result $? "$what" "exit status $code, expected $want with '$pattern':
-$(cat "$work/out" "$work/err" | head -n 20)"
+$(grep '^not ok' "$work/out"; cat "$work/out" "$work/err" | head -n 20)"
 }
 
 run 0 "prints its options" '--skip-tags' --help
