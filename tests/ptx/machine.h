@@ -156,6 +156,7 @@ struct warp {
     struct block *block;
     unsigned number;
     uint32_t live;                          /* lanes that have not exited */
+    uint32_t waiting;                       /* lanes of splits that are AT_WARP_SYNC */
     struct split splits[LANES + 1];
     unsigned split_count;                   /* used elements; some may be FREE */
     struct split *current;

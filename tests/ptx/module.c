@@ -237,7 +237,7 @@ struct function *ptx_module_find(struct module *module, const char *name)
 const struct opcode *ptx_table_find(const struct opcode *table, size_t count, const char *name)
 {
     for (size_t k = 0; k < count; k++)
-        if (strcmp(table[k].name, name) == 0)
+        if (table[k].name[0] == name[0] && strcmp(table[k].name, name) == 0)
             return &table[k];
     return NULL;
 }

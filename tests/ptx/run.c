@@ -186,7 +186,7 @@ static void select_frame(struct warp *w, struct frame *frame)
 /* Executes instructions for which all lanes of their masks wait. */
 static void release_together(struct warp *w)
 {
-    for (unsigned k = 0; k < w->split_count; k++) {
+    for (unsigned k = 0; k < w->split_count && w->waiting != 0; k++) {
         struct split *s = &w->splits[k];
         uint32_t lanes = 0;
         if (s->state != AT_WARP_SYNC)
@@ -210,6 +210,7 @@ static void release_together(struct warp *w)
                 t->pc++;
             }
         }
+        w->waiting &= ~lanes;
     }
 }
 
@@ -237,13 +238,43 @@ static bool together(struct warp *w, struct split *s, const struct insn *i)
     }
     s->state = AT_WARP_SYNC;
     s->members = members;
+    w->waiting |= s->mask;
     return false;
 }
 
 /* ---- execution of a split ---- */
 
+static inline uint32_t active_lanes(const struct frame *frame, const struct insn *i, uint32_t mask)
+{
+    if (!i->guarded)
+        return mask;
+    const uint32_t p = *(const uint32_t *)(const void *)(frame->registers + i->guard);
+    return mask & (i->guard_not ? ~p : p);
+}
+
+static inline void count(struct warp *w, const struct insn *i, uint32_t active)
+{
+    w->counts[i->class] += active != 0;
+    w->lanes += (unsigned)__builtin_popcount(active);
+}
+
+/* Executes the instructions from i to the next one that is not plain or at which paths may meet, and returns that. */
+static const struct insn *execute_plain(struct warp *w, const struct frame *frame, const struct insn *i, uint32_t mask)
+{
+    const bool counts = ptx_options.counts != NULL;
+    do {
+        const uint32_t active = active_lanes(frame, i, mask);
+        if (counts)
+            count(w, i, active);
+        if (active != 0)
+            i->run(w, i, active);
+        i++;
+    } while (i->kind == PLAIN && !i->leader);
+    return i;
+}
+
 /* Executes instructions of the split until it waits, ends or has used its time. */
-static void execute(struct warp *w, struct split *s)
+static __attribute__((noinline)) void execute(struct warp *w, struct split *s)
 {
     struct frame *frame = s->frame;
     const struct insn *code = frame->function->code;
@@ -251,25 +282,17 @@ static void execute(struct warp *w, struct split *s)
     select_frame(w, frame);
     for (;;) {
         const struct insn *i = &code[s->pc];
-        uint32_t active = s->mask;
         if (i->leader && s->join != NULL && s->join->pc == s->pc && s->join->frame == frame && !s->join->is_call) {
             arrive(w, s, s->mask);
             return;
         }
-        if (i->guarded) {
-            const uint32_t p = *(const uint32_t *)(const void *)(frame->registers + i->guard);
-            active &= i->guard_not ? ~p : p;
-        }
-        if (active != 0) {
-            w->counts[i->class]++;
-            w->lanes += (unsigned)__builtin_popcount(active);
-        }
         if (i->kind == PLAIN) {
-            if (active != 0)
-                i->run(w, i, active);
-            s->pc++;
+            s->pc = (uint32_t)(execute_plain(w, frame, i, s->mask) - code);
             continue;
         }
+        const uint32_t active = active_lanes(frame, i, s->mask);
+        if (ptx_options.counts != NULL)
+            count(w, i, active);
         if (i->kind == BRANCH) {
             if (active == s->mask)
                 s->pc = i->target;
@@ -311,7 +334,8 @@ static void execute(struct warp *w, struct split *s)
             s->barrier_threads = i->count ? ((const uint32_t *)operand(w, i, 0))[__builtin_ctz(active)] : 0;
             return;
         } else if (!together(w, s, i)) {
-            release_together(w);
+            if ((s->members & w->live & ~w->waiting) == 0)
+                release_together(w);
             return;
         }
         s->pc++;
@@ -499,6 +523,7 @@ static void run_block(struct block *b, unsigned long long index)
         set_special(w, CTAID_Y, (uint32_t)(index / x % y));
         set_special(w, CTAID_Z, (uint32_t)(index / x / y));
         w->live = mask;
+        w->waiting = 0;
         w->split_count = 0;
         w->async_count = 0;
         for (uint32_t m = mask; m != 0 && ptx_options.single; m &= m - 1)
@@ -526,14 +551,13 @@ static void *run_blocks(void *argument)
     struct block *b = argument;
     struct launch *launch = b->launch;
     const unsigned long long blocks = (unsigned long long)launch->grid[0] * launch->grid[1] * launch->grid[2];
+    volatile unsigned long long index = atomic_fetch_add(&launch->next_block, 1);
+    if (index >= blocks)
+        return NULL;
     prepare(b, launch);
     if (setjmp(b->failure) == 0)
-        while (atomic_load(&launch->error) == 0) {
-            const unsigned long long k = atomic_fetch_add(&launch->next_block, 1);
-            if (k >= blocks)
-                break;
-            run_block(b, ptx_options.reverse ? blocks - 1 - k : k);
-        }
+        for (; index < blocks && atomic_load(&launch->error) == 0; index = atomic_fetch_add(&launch->next_block, 1))
+            run_block(b, ptx_options.reverse ? blocks - 1 - index : index);
     for (unsigned n = 0; n < b->warp_count; n++) {
         struct warp *w = &b->warps[n];
         for (unsigned k = 0; k < CLASS_COUNT; k++)
