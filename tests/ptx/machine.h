@@ -182,7 +182,7 @@ struct block {
     unsigned warp_count, warp_room;
     unsigned char *shared;
     uint32_t shared_bytes, shared_room;
-    struct access_record *records;          /* one per byte of shared memory, with the option races */
+    struct access_record *records;          /* of shared memory, with the option races */
     uint32_t epoch, first_epoch;            /* increases at every barrier of all threads; its value at the beginning */
     unsigned char *memory;                  /* frames and local memory of all warps */
     size_t memory_room;
@@ -247,6 +247,9 @@ struct access_record *ptx_records_new(size_t bytes);
  * address is not in shared memory, or without the option races. */
 void ptx_record(struct warp *w, const struct insn *i, unsigned lane, const unsigned char *at, unsigned bytes,
                 enum shared_access access);
+/* Record the access of lane l of mask at at[l]; only with the option races. */
+void ptx_record_reads(struct warp *w, const struct insn *i, uint32_t mask, unsigned char *const *at, unsigned bytes);
+void ptx_record_writes(struct warp *w, const struct insn *i, uint32_t mask, unsigned char *const *at, unsigned bytes);
 
 /* ---- memory.c ---- */
 

@@ -58,7 +58,8 @@ bool ptx_range_find(uint64_t address, uint64_t bytes, struct range_cache *out)
 {
     pthread_rwlock_rdlock(&lock);
     const size_t k = find(address);
-    const bool found = k < range_count && ranges[k].begin <= address && address + bytes <= ranges[k].end;
+    const bool found = k < range_count && ranges[k].begin <= address && address <= ranges[k].end
+                       && ranges[k].end - address >= bytes;
     if (found)
         *out = ranges[k];
     pthread_rwlock_unlock(&lock);
@@ -82,6 +83,12 @@ static __attribute__((noinline, noreturn)) void illegal(struct warp *w, const st
              space_names[space], (unsigned long long)address);
 }
 
+/* Whether `bytes` bytes at each address from `first` to `last` are in [begin, end). */
+static inline bool within(uint64_t first, uint64_t last, uint64_t bytes, uint64_t begin, uint64_t end)
+{
+    return first >= begin && last <= end && end - last >= bytes;
+}
+
 /* The host's address of `bytes` bytes at an address of the lane. */
 static inline unsigned char *resolve(struct warp *w, const struct insn *i, unsigned lane, uint64_t address,
                                      unsigned bytes, unsigned space)
@@ -96,27 +103,28 @@ static inline unsigned char *resolve(struct warp *w, const struct insn *i, unsig
         illegal(w, i, lane, address, bytes, space);
     if (space == GLOBAL) {
         struct range_cache *cache = &w->block->ranges[i->number % RANGE_CACHE];
-        if (__builtin_expect(offset < cache->begin || offset + bytes > cache->end, 0)
+        if (__builtin_expect(!within(offset, offset, bytes, cache->begin, cache->end), 0)
             && !ptx_range_find(offset, bytes, cache)) {
             const struct launch *launch = w->block->launch;
             const uint64_t begin = (uintptr_t)launch->parameters;       /* cvta.param */
-            if (offset < begin || offset + bytes > begin + launch->parameter_bytes)
+            if (!within(offset, offset, bytes, begin, begin + launch->parameter_bytes))
                 illegal(w, i, lane, address, bytes, space);
         }
         return (unsigned char *)(uintptr_t)offset;
     }
     if (space == SHARED) {
-        if (__builtin_expect(offset + bytes > w->block->shared_bytes, 0))
+        if (__builtin_expect(!within(offset, offset, bytes, 0, w->block->shared_bytes), 0))
             illegal(w, i, lane, address, bytes, space);
         return w->block->shared + offset;
     }
     if (space == LOCAL) {
-        if (__builtin_expect(offset + bytes > w->local_bytes, 0))
+        if (__builtin_expect(!within(offset, offset, bytes, 0, w->local_bytes), 0))
             illegal(w, i, lane, address, bytes, space);
         return w->local + (size_t)lane * w->local_bytes + offset;
     }
     const struct launch *launch = w->block->launch;
-    if (__builtin_expect(offset - (uintptr_t)launch->parameters + bytes > launch->parameter_bytes, 0))
+    const uint64_t begin = (uintptr_t)launch->parameters;
+    if (__builtin_expect(!within(offset, offset, bytes, begin, begin + launch->parameter_bytes), 0))
         illegal(w, i, lane, address, bytes, space);
     return (unsigned char *)(uintptr_t)offset;
 }
@@ -127,34 +135,93 @@ static inline uint64_t address_of(struct warp *w, const struct insn *i, unsigned
     return (i->wide_address ? ((const uint64_t *)base)[lane] : ((const uint32_t *)base)[lane]);
 }
 
-/* The host's address of the element of a load or store; its address operand is number k. */
-static inline unsigned char *place(struct warp *w, const struct insn *i, unsigned k, unsigned lane)
+/* Finds the host's addresses of `bytes` bytes at all lanes' addresses from `least` to `most`: *base + address, and for
+ * each lane before it *step more. Returns false if they are not in one piece of memory. */
+static inline bool piece(struct warp *w, const struct insn *i, uint64_t least, uint64_t most, unsigned bytes,
+                         uint64_t *base, uint64_t *step)
 {
-    if (i->space == FRAME)
-        return (unsigned char *)operand(w, i, k) + lane * i->stride + i->imm;
-    return resolve(w, i, lane, address_of(w, i, k, lane) + (uint64_t)i->imm, (unsigned)i->bytes * i->count, i->space);
+    const struct block *b = w->block;
+    struct range_cache *cache = &w->block->ranges[i->number % RANGE_CACHE];
+    const uint64_t parameters = (uintptr_t)b->launch->parameters;
+    unsigned space = i->space;
+    uint64_t window = 0;
+    if (space == GENERIC) {
+        window = least & WINDOW_MASK;
+        space = window == SHARED_WINDOW ? SHARED : window == LOCAL_WINDOW ? LOCAL : GLOBAL;
+        window = space == GLOBAL ? 0 : window;
+    }
+    *step = space == LOCAL ? w->local_bytes : 0;
+    *base = (space == SHARED ? (uintptr_t)b->shared : space == LOCAL ? (uintptr_t)w->local : 0) - window;
+    if (space == SHARED || space == LOCAL)
+        return within(least, most, bytes, window, window + (space == SHARED ? b->shared_bytes : w->local_bytes));
+    if (space == PARAM)
+        return within(least, most, bytes, parameters, parameters + b->launch->parameter_bytes);
+    return within(least, most, bytes, cache->begin, cache->end)
+           || (ptx_range_find(least, bytes, cache) && within(least, most, bytes, cache->begin, cache->end));
 }
 
-/* Records the accesses of a load or store, before it is executed. */
-static void record_all(struct warp *w, const struct insn *i, uint32_t mask, unsigned k, enum shared_access access)
+/* Sets at[l] to the host's address of lane l's element of a load or store, whose address operand is number k. */
+static inline void places(struct warp *w, const struct insn *i, uint32_t mask, unsigned k, unsigned char **at)
 {
-    if (w->block->records != NULL && (i->space == SHARED || i->space == GENERIC))
-        EACH_LANE(ptx_record(w, i, l, place(w, i, k, l), (unsigned)i->bytes * i->count, access));
+    const unsigned bytes = (unsigned)i->bytes * i->count;
+    if (i->space == FRAME) {
+        unsigned char *first = (unsigned char *)operand(w, i, k) + i->imm;
+        EACH_LANE(at[l] = first + l * i->stride);
+        return;
+    }
+    if ((mask & (mask - 1)) != 0) {
+        const void *operands = operand(w, i, k);
+        uint64_t addresses[LANES], least = UINT64_MAX, most = 0, all = 0, base, step;
+        if (i->wide_address)
+            for (unsigned l = 0; l < LANES; l++)
+                addresses[l] = ((const uint64_t *)operands)[l] + (uint64_t)i->imm;
+        else
+            for (unsigned l = 0; l < LANES; l++)
+                addresses[l] = ((const uint32_t *)operands)[l] + (uint64_t)i->imm;
+        const uint64_t first = addresses[__builtin_ctz(mask)];
+        for (unsigned l = 0; l < LANES; l++) {
+            const uint64_t address = mask >> l & 1 ? addresses[l] : first;
+            least = address < least ? address : least;
+            most = address > most ? address : most;
+            all |= address;
+        }
+        if ((all & (bytes - 1)) == 0 && piece(w, i, least, most, bytes, &base, &step)) {
+            for (unsigned l = 0; l < LANES; l++)
+                at[l] = (unsigned char *)(uintptr_t)(addresses[l] + base + l * step);
+            return;
+        }
+    }
+    EACH_LANE(at[l] = resolve(w, i, l, address_of(w, i, k, l) + (uint64_t)i->imm, bytes, i->space));
 }
 
 /* ---- ld, st ---- */
 
-#define LOAD(T, S)                                                                                                   \
-    EACH_LANE(T value[8]; memcpy(value, place(w, i, n, l), n * sizeof(T));                                           \
-              for (unsigned k = 0; k < n; k++) ((S *)d[k])[l] = (S)value[k])
+#define LOAD_VECTOR(T, S, N)                                                                                         \
+    EACH_LANE(T value[N]; memcpy(value, at[l], sizeof value);                                                        \
+              for (unsigned k = 0; k < N; k++) ((S *)d[k])[l] = (S)value[k])
+#define STORE_VECTOR(T, S, N)                                                                                        \
+    EACH_LANE(T value[N]; for (unsigned k = 0; k < N; k++) value[k] = (T)((const S *)d[k])[l];                       \
+              memcpy(at[l], value, sizeof value))
+#define EACH_VECTOR(F, T, S)                                                                                         \
+    do {                                                                                                             \
+        if (n == 1)      F(T, S, 1);                                                                                 \
+        else if (n == 2) F(T, S, 2);                                                                                 \
+        else if (n == 4) F(T, S, 4);                                                                                 \
+        else             F(T, S, 8);                                                                                 \
+    } while (0)
+#define LOAD(T, S)  EACH_VECTOR(LOAD_VECTOR, T, S)
+#define STORE(T, S) EACH_VECTOR(STORE_VECTOR, T, S)
 
 void ptx_load(struct warp *w, const struct insn *i, uint32_t mask)
 {
     const unsigned n = i->count;
     void *d[8];
+    unsigned char *at[LANES];
     for (unsigned k = 0; k < n; k++)
         d[k] = operand(w, i, k);
-    record_all(w, i, mask, n, READS);
+    places(w, i, mask, n, at);
+    if (w->block->records != NULL && (i->space == SHARED || i->space == GENERIC))
+        ptx_record_reads(w, i, mask, at, (unsigned)i->bytes * n);
     switch (i->bytes + (i->is_signed ? 16 : 0) + (i->flags ? 32 : 0)) {
     case 1:  LOAD(uint8_t, uint32_t); break;
     case 2:  LOAD(uint16_t, uint32_t); break;
@@ -172,17 +239,16 @@ void ptx_load(struct warp *w, const struct insn *i, uint32_t mask)
     }
 }
 
-#define STORE(T, S)                                                                                                  \
-    EACH_LANE(T value[8]; for (unsigned k = 0; k < n; k++) value[k] = (T)((const S *)s[k])[l];                       \
-              memcpy(place(w, i, 0, l), value, n * sizeof(T)))
-
 void ptx_store(struct warp *w, const struct insn *i, uint32_t mask)
 {
     const unsigned n = i->count;
-    const void *s[8];
+    const void *d[8];
+    unsigned char *at[LANES];
     for (unsigned k = 0; k < n; k++)
-        s[k] = operand(w, i, k + 1);
-    record_all(w, i, mask, 0, WRITES);
+        d[k] = operand(w, i, k + 1);
+    places(w, i, mask, 0, at);
+    if (w->block->records != NULL && (i->space == SHARED || i->space == GENERIC))
+        ptx_record_writes(w, i, mask, at, (unsigned)i->bytes * n);
     switch (i->bytes) {
     case 1: STORE(uint8_t, uint32_t); break;
     case 2: STORE(uint16_t, uint32_t); break;
