@@ -9,7 +9,8 @@ export PTX
 
 grep -aoE '\.visible \.entry [A-Za-z0-9_]+' "$PTX_PLUGIN" | sed 's/.* //' | sort -u >"$work/kernels"
 check "the plugin has kernels" "$([ -s "$work/kernels" ] || echo "$PTX_PLUGIN has no PTX")"
-place() { "${NM:-nm}" "$PTX_PLUGIN" | sed -n "s/ . cuda_fatbin_$1_$2\$//p"; }
+"${NM:-nm}" "$PTX_PLUGIN" >"$work/symbols"
+place() { sed -n "s/ . cuda_fatbin_$1_$2\$//p" "$work/symbols"; }
 short=$(sed -n 's/^FATBIN(\(.*\))/\1/p' "$srcdir/backends/cuda/host/fatbin.def" | while read -r name; do
     begin=$(place begin "$name") end=$(place end "$name")
     [ -n "$begin" ] && [ $((0x$end - 0x$begin)) -gt 10000 ] || echo "$name"
